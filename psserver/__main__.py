@@ -1,0 +1,5 @@
+"""`python -m psserver`: the same as the command `psserver`."""
+
+from psserver.cli import main
+
+main()

@@ -1,0 +1,70 @@
+"""What a server can be told, in one frozen and validated place. The command line's options are its fields, one to one.
+
+Reads no environment variables: click does, by the options' names. May import pswire.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from dataclasses import dataclass, field
+
+from pswire.channel import check_address
+from pswire.errors import ConfigurationError
+
+
+def default_memory_limit() -> int:
+    """80 % of the machine's memory, in bytes."""
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") * 4 // 5
+
+
+@dataclass(frozen=True, slots=True)
+class ServerConfig:
+    """How one server runs its shard. Validated when built.
+
+    Args:
+        bind: where to listen: host:port, [v6]:port or unix:/path; port 0 takes a free one.
+        shard: which of the job's shards this is, from 0.
+        shards: how many the job has.
+        lease: seconds of silence after which a worker is taken for dead, and a transfer that stalls is given up.
+        memory_limit: bytes for the variables, their slots, and what is on its way in and out, together.
+        grace: seconds that calls under way get to end when the server stops.
+        max_calls: calls under way at a time; those beyond it are refused.
+        reflection: whether tools such as grpcurl may ask what the server offers (extra `reflection`).
+
+    Raises:
+        ConfigurationError: a field that cannot be.
+    """
+
+    bind: str = "127.0.0.1:0"
+    shard: int = 0
+    shards: int = 1
+    lease: float = 15.0
+    memory_limit: int = field(default_factory=default_memory_limit)
+    grace: float = 5.0
+    max_calls: int = 1024
+    reflection: bool = False
+
+    def __post_init__(self) -> None:
+        """Checks every field."""
+        check_address(self.bind)
+        if not 0 <= self.shard < self.shards:
+            raise ConfigurationError(f"shard {self.shard} of {self.shards}: shards are numbered from 0, below their count")
+        if not 0 < self.lease < math.inf:
+            raise ConfigurationError(f"a lease lasts more than 0 seconds, got {self.lease:g}")
+        if not 0 <= self.grace < math.inf:
+            raise ConfigurationError(f"a grace lasts 0 seconds or more, got {self.grace:g}")
+        if self.memory_limit < 1:
+            raise ConfigurationError(f"a memory limit is a positive number of bytes, got {self.memory_limit}")
+        if self.max_calls < 1:
+            raise ConfigurationError(f"a server takes at least one call at a time, got max_calls {self.max_calls}")
+
+    @property
+    def variables_limit(self) -> int:
+        """Bytes for variables and slots: half. A push and the pull after it need about what the variables do."""
+        return self.memory_limit - self.traffic_limit
+
+    @property
+    def traffic_limit(self) -> int:
+        """Bytes for what transfers bring and take away: the other half."""
+        return self.memory_limit // 2

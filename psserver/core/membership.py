@@ -1,0 +1,97 @@
+"""Who takes part: names, incarnations, leases, and what each worker has done. Time is an argument.
+
+A worker that joins again gets a higher incarnation, and whatever still speaks with an older one is a zombie. A
+lease that ends makes a worker lost; it may join again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from pswire.errors import InvalidMessage, NotJoined, Zombie
+from pswire.messages import Join, Sender
+
+
+@dataclass(slots=True)
+class Member:
+    """A worker that is `live`, or has `left`, or was `lost`; `expires` is the moment when its lease ends."""
+
+    name: str
+    number: int
+    incarnation: int = 0
+    state: str = "live"
+    expires: float = 0.0
+    steps: int = 0
+    staleness: int = 0
+    staleness_sum: int = 0
+    loss: float | None = None
+    epoch: int = 0
+
+
+class Membership:
+    """The workers that ever joined, by name, in the order of their first joining."""
+
+    def __init__(self, lease: float) -> None:
+        self.lease = lease
+        self._members: dict[str, Member] = {}
+
+    def __iter__(self) -> Iterator[Member]:
+        return iter(self._members.values())
+
+    def check_join(self, message: Join) -> None:
+        """Raises `Zombie` if it joins with an incarnation that another has overtaken."""
+        known = self._members.get(message.worker)
+        if known is not None and message.incarnation and message.incarnation < known.incarnation:
+            raise Zombie(_overtaken(message.worker, message.incarnation, known.incarnation))
+        if not message.worker:
+            raise InvalidMessage("a worker needs a name to join")
+
+    def join(self, message: Join, now: float) -> Member:
+        """Makes it live, with the incarnation that it names, or the next one for 0. It begins anew: no steps yet."""
+        known = self._members.get(message.worker)
+        number = len(self._members) if known is None else known.number
+        last = 0 if known is None else known.incarnation
+        member = Member(message.worker, number, message.incarnation or last + 1, expires=now + self.lease)
+        self._members[message.worker] = member
+        return member
+
+    def check(self, sender: Sender) -> Member:
+        """The live member that speaks.
+
+        Raises:
+            NotJoined: it never joined, has left, or its lease has ended.
+            Zombie: another incarnation has joined since.
+        """
+        member = self._members.get(sender.worker)
+        if member is None:
+            raise NotJoined(f"worker {sender.worker!r} has not joined this shard: join first")
+        if sender.incarnation < member.incarnation:
+            raise Zombie(_overtaken(sender.worker, sender.incarnation, member.incarnation))
+        if sender.incarnation > member.incarnation:
+            raise NotJoined(
+                f"worker {sender.worker!r} speaks as incarnation {sender.incarnation}, this shard knows it as "
+                f"{member.incarnation}: join again"
+            )
+        if member.state != "live":
+            why = "has left" if member.state == "left" else f"was silent for more than its lease of {self.lease:g} s"
+            raise NotJoined(f"worker {sender.worker!r} {why}: join again")
+        return member
+
+    def renew(self, member: Member, now: float) -> None:
+        """The lease runs from now."""
+        member.expires = now + self.lease
+
+    def expire(self, now: float) -> list[Member]:
+        """Those whose lease has ended; they are lost from now on."""
+        lost = [member for member in self if member.state == "live" and member.expires < now]
+        for member in lost:
+            member.state = "lost"
+        return lost
+
+
+def _overtaken(worker: str, incarnation: int, current: int) -> str:
+    return (
+        f"worker {worker!r} speaks as incarnation {incarnation}, but incarnation {current} has joined since: "
+        "this one must end (do two workers have the same name?)"
+    )

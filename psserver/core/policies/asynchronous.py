@@ -1,0 +1,18 @@
+"""Asynchronous: every push is applied as it arrives, every wish for values answered at once (Downpour SGD).
+
+Source: J. Dean et al., "Large Scale Distributed Deep Networks", NIPS 2012, section 4.1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from psserver.core.policies.verdicts import Apply, Serve, Verdict, View, Waiting
+
+
+class Asynchronous:
+    """Nobody waits for anybody."""
+
+    def decide(self, waiting: Sequence[Waiting], view: View) -> list[Verdict]:
+        """Applies pushes and serves pulls, in order of arrival."""
+        return [Serve(one.ticket) if one.applied else Apply(one.ticket) for one in waiting]

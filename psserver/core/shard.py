@@ -1,0 +1,379 @@
+"""The shard: one state machine that leads each message through the rooms, and does no arithmetic itself.
+
+    message -> membership (who speaks?) -> store (may it be?) -> ledger (seen before?) -> policy (now, later, no?)
+            -> store and rules (the change) -> replies
+
+The same messages in the same order give bit-identical variables, slots and replies. Whatever waits, sends,
+writes or tells the time lives around it, in `psserver.service` and `psserver.server`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from psserver.core.dataqueue import DataQueue
+from psserver.core.ledger import Ledger
+from psserver.core.membership import Member, Membership
+from psserver.core.policies import Apply, Asynchronous, Drop, Policy, Serve, View, Waiting
+from psserver.core.store import Store, check_finite
+from pswire.errors import AlreadyRegistered, InvalidMessage, WrongShard
+from pswire.messages import (
+    Answer,
+    Assign,
+    Assigned,
+    EpochReport,
+    Join,
+    Joined,
+    Leave,
+    Left,
+    Message,
+    Outcome,
+    Pull,
+    Pulled,
+    Push,
+    Pushed,
+    Register,
+    Registered,
+    Renew,
+    Renewed,
+    Reply,
+    Status,
+    StatusReport,
+    Take,
+    Taken,
+    Tick,
+    VariableStatus,
+    WorkerStatus,
+)
+
+#: Seconds after which a Take that waits for other workers is told for whom, so that its worker can say so.
+PATIENCE = 2.0
+
+
+_Seen = TypeVar("_Seen", Pushed, Assigned)
+
+
+@dataclass(frozen=True, slots=True)
+class _ParkedTake:
+    ticket: int
+    message: Take
+    since: float
+    reports: tuple[EpochReport, ...]
+
+
+@dataclass(slots=True)
+class _ParkedCall:
+    """A push or pull that the policy has not let go yet; `answer` is there once a push was applied."""
+
+    waiting: Waiting
+    message: Push | Pull
+    answer: Pushed | None = None
+
+
+class Shard:
+    """A deterministic machine, not thread-safe. Values in a reply are views of the store, until the next step.
+
+    Args:
+        shard: which of the `shards` of the job this is, from 0.
+        shards: how many there are.
+        lease: seconds of silence after which a worker is taken for dead.
+        memory_limit: bytes that values and slots may take; None: no limit.
+        policy: who may go on, and whose gradient counts.
+    """
+
+    def __init__(
+        self,
+        shard: int = 0,
+        shards: int = 1,
+        lease: float = 15.0,
+        memory_limit: int | None = None,
+        policy: Policy | None = None,
+    ) -> None:
+        self.shard, self.shards = shard, shards
+        self.global_step = 0
+        self._repeated = 0
+        self._now = 0.0
+        self._store = Store(memory_limit)
+        self._ledger = Ledger()
+        self._members = Membership(lease)
+        self._policy: Policy = policy or Asynchronous()
+        self._calls: dict[int, _ParkedCall] = {}
+        self._queues: dict[str, DataQueue] = {}
+        self._takes: dict[tuple[str, str], _ParkedTake] = {}
+        self._handlers: dict[type[Message], Callable[[int, Any], list[Reply]]] = {
+            Push: self._push,
+            Pull: self._pull,
+            Take: self._take,
+            Assign: self._assign,
+            Register: self._register,
+            Renew: self._renew,
+            Join: self._join,
+            Leave: self._leave,
+            Status: self._status,
+            Tick: self._tick,
+        }
+
+    def step(self, ticket: int, message: Message, now: float) -> list[Reply]:
+        """Takes one message; returns the replies that it sets free, also those of earlier tickets.
+
+        Never waits: what cannot be answered yet gets its reply from a later step. Raises only errors of the
+        family in `pswire.errors`; then nothing has changed.
+
+        Args:
+            ticket: the caller's name for this message, unique among those that are open.
+            message: what is said.
+            now: seconds on a clock that never goes back.
+        """
+        self.check(message)
+        self._now = now
+        sender = getattr(message, "sender", None)
+        if sender is not None:
+            self._check_elements(message)
+            self._members.renew(self._members.check(sender), now)
+        return self._handlers[type(message)](ticket, message)
+
+    def check(self, message: Message) -> None:
+        """Raises what `step` would raise, but for NaN and infinity: looks at no element and changes nothing.
+
+        So a server can refuse a large message when it has seen no more than its header.
+        """
+        if isinstance(message, Join):
+            self._check_place(message)
+            self._members.check_join(message)
+        elif not isinstance(message, Status | Tick):
+            self._members.check(message.sender)
+        match message:
+            case Push():
+                self._seen(message, Pushed)
+                self._store.check_gradients(message.gradients)
+                self._store.read(message.pull)
+            case Pull():
+                self._store.read(message.names)
+            case Register():
+                self._store.check_declarations(message.declarations)
+            case Assign():
+                self._seen(message, Assigned)
+                self._store.check_assignments(message.assignments)
+            case Take():
+                self._check_queue(message)
+
+    def nbytes(self, names: Iterable[str]) -> int:
+        """Bytes of the values of these variables; raises `UnknownVariable`."""
+        return sum(value.array.nbytes for value in self._store.read(names))
+
+    # --- membership -----------------------------------------------------------------------------------------------
+
+    def _join(self, ticket: int, message: Join) -> list[Reply]:
+        member = self._members.join(message, self._now)
+        freed = self._give_back(member)
+        joined = Joined(member.incarnation, member.number, self._members.lease, self.global_step)
+        return [Reply(ticket, joined), *freed]
+
+    def _renew(self, ticket: int, message: Renew) -> list[Reply]:
+        return [Reply(ticket, Renewed(self.global_step))]
+
+    def _leave(self, ticket: int, message: Leave) -> list[Reply]:
+        member = self._members.check(message.sender)
+        member.state = "left"
+        return [Reply(ticket, Left()), *self._give_back(member), *self._decide()]
+
+    def _tick(self, ticket: int, message: Tick) -> list[Reply]:
+        freed = [reply for member in self._members.expire(self._now) for reply in self._give_back(member)]
+        return [*freed, *self._decide(), *self._explain_takes()]
+
+    # --- variables ------------------------------------------------------------------------------------------------
+
+    def _register(self, ticket: int, message: Register) -> list[Reply]:
+        self._store.declare(message.declarations)
+        values = self._store.read(declaration.spec.name for declaration in message.declarations)
+        return [Reply(ticket, Registered(values, self.global_step))]
+
+    def _pull(self, ticket: int, message: Pull) -> list[Reply]:
+        self._calls[ticket] = _ParkedCall(Waiting(ticket, message.sender.worker, applied=True), message)
+        return self._decide()
+
+    def _push(self, ticket: int, message: Push) -> list[Reply]:
+        seen = self._seen(message, Pushed)
+        worker = message.sender.worker
+        if seen is None:
+            staleness = self._store.check_gradients(message.gradients)
+            call = _ParkedCall(Waiting(ticket, worker, applied=False, staleness=staleness), message)
+        else:
+            answer = dataclasses.replace(seen, outcome=Outcome.REPEATED)
+            self._repeated += 1
+            call = _ParkedCall(Waiting(ticket, worker, applied=True), message, answer)
+        self._calls[ticket] = call
+        return self._decide()
+
+    def _assign(self, ticket: int, message: Assign) -> list[Reply]:
+        seen = self._seen(message, Assigned)
+        if seen is not None:
+            self._repeated += 1
+            return [Reply(ticket, dataclasses.replace(seen, outcome=Outcome.REPEATED))]
+        versions = self._store.assign(message.assignments, add=message.add)
+        answer = Assigned(Outcome.APPLIED, versions, self.global_step)
+        self._ledger.record(message.sender, message.sequence, answer)
+        return [Reply(ticket, answer)]
+
+    def _check_elements(self, message: Message) -> None:
+        """The one look at every element: NaN and infinity are refused before anything is touched."""
+        match message:
+            case Push() if self._seen(message, Pushed) is None:
+                for gradient in message.gradients:
+                    check_finite(gradient.name, gradient.array, "gradient")
+            case Assign() if self._seen(message, Assigned) is None:
+                for assignment in message.assignments:
+                    check_finite(assignment.name, assignment.array, "assigned value")
+            case Register():
+                for declaration in message.declarations:
+                    if declaration.value is not None:
+                        check_finite(declaration.spec.name, declaration.value, "initial value")
+
+    def _seen(self, message: Push | Assign, kind: type[_Seen]) -> _Seen | None:
+        """The answer that this message got before, if it is a retry."""
+        seen = self._ledger.answered(message.sender, message.sequence)
+        if seen is not None and not isinstance(seen, kind):
+            raise InvalidMessage(f"sequence number {message.sequence} was used for another kind of message before")
+        return seen
+
+    # --- consistency ----------------------------------------------------------------------------------------------
+
+    def _decide(self) -> list[Reply]:
+        """Asks the policy until it lets nobody go any more."""
+        replies: list[Reply] = []
+        while self._calls:
+            steps = {member.name: member.steps for member in self._members if member.state == "live"}
+            waiting = [call.waiting for call in self._calls.values()]
+            verdicts = self._policy.decide(waiting, View(self.global_step, steps))
+            if not verdicts:
+                break
+            for verdict in verdicts:
+                match verdict:
+                    case Apply(ticket):
+                        self._apply(self._calls[ticket])
+                    case Drop(ticket, reason):
+                        self._settle(self._calls[ticket], Outcome.DROPPED, reason)
+                    case Serve(ticket):
+                        replies.append(self._serve(self._calls.pop(ticket)))
+        return replies
+
+    def _apply(self, call: _ParkedCall) -> None:
+        assert isinstance(call.message, Push)
+        message = call.message
+        member = self._members.check(message.sender)
+        self._store.apply(message.gradients)
+        self.global_step += 1
+        member.steps += 1
+        member.staleness = call.waiting.staleness
+        member.staleness_sum += call.waiting.staleness
+        member.loss = member.loss if message.loss is None else message.loss
+        self._settle(call, Outcome.APPLIED)
+
+    def _settle(self, call: _ParkedCall, outcome: Outcome, reason: str = "") -> None:
+        """What became of a push is written down; from now on it waits for its values only."""
+        assert isinstance(call.message, Push)
+        message = call.message
+        call.answer = Pushed(outcome, call.waiting.staleness, self.global_step, reason=reason)
+        call.waiting = dataclasses.replace(call.waiting, applied=True)
+        self._ledger.record(message.sender, message.sequence, call.answer)
+
+    def _serve(self, call: _ParkedCall) -> Reply:
+        if isinstance(call.message, Pull):
+            answer: Answer = Pulled(self._store.read(call.message.names), self.global_step)
+        else:
+            assert call.answer is not None
+            answer = dataclasses.replace(call.answer, values=self._store.read(call.message.pull))
+        return Reply(call.waiting.ticket, answer)
+
+    # --- the data queue -------------------------------------------------------------------------------------------
+
+    def _take(self, ticket: int, message: Take) -> list[Reply]:
+        worker, spec = message.sender.worker, message.queue
+        queue = self._queues.setdefault(spec.name, DataQueue(spec))
+        reports = tuple(queue.finish(worker, message.finished)) if message.finished else ()
+        parked = self._takes.pop((worker, spec.name), None)  # of a call that was given up
+        reports = (parked.reports if parked else ()) + reports
+        self._takes[worker, spec.name] = _ParkedTake(ticket, message, self._now, reports)
+        return self._hand_out()
+
+    def _hand_out(self) -> list[Reply]:
+        """Answers every parked Take for which there is a block, or no more to come."""
+        replies = []
+        for key, parked in list(self._takes.items()):
+            worker, queue = key[0], self._queues[key[1]]
+            block = queue.take(worker)
+            if block is None and not queue.done:
+                continue
+            if block is not None:
+                self._members.check(parked.message.sender).epoch = block.epoch
+            del self._takes[key]
+            replies.append(Reply(parked.ticket, Taken(block, done=block is None, reports=parked.reports)))
+        return replies
+
+    def _give_back(self, member: Member) -> list[Reply]:
+        """What a worker that is gone had taken is handed out again; what it waited for is forgotten."""
+        for ticket in [ticket for ticket, call in self._calls.items() if call.waiting.worker == member.name]:
+            del self._calls[ticket]
+        for key in [key for key in self._takes if key[0] == member.name]:
+            del self._takes[key]
+        for queue in self._queues.values():
+            queue.give_back(member.name)
+        return self._hand_out()
+
+    def _explain_takes(self) -> list[Reply]:
+        """Takes that have waited for long are answered with the reason; their workers ask again."""
+        replies = []
+        for key, parked in list(self._takes.items()):
+            if self._now - parked.since >= PATIENCE:
+                del self._takes[key]
+                holders = self._queues[key[1]].holders()
+                reason = ", ".join(
+                    f"{worker} (block {block.number} of epoch {block.epoch})" for worker, block in holders
+                )
+                replies.append(Reply(parked.ticket, Taken(None, waiting_for=reason, reports=parked.reports)))
+        return replies
+
+    def _check_queue(self, message: Take) -> None:
+        if self.shard:
+            raise WrongShard(f"this is shard {self.shard}: data queues are kept on shard 0")
+        known = self._queues.get(message.queue.name)
+        if known is not None and known.spec != message.queue:
+            raise AlreadyRegistered(
+                f"data queue {message.queue.name!r} is {known.spec}, this worker asks for {message.queue}: "
+                "do all workers run the same script with the same arguments?"
+            )
+
+    # --- what is going on -----------------------------------------------------------------------------------------
+
+    def _status(self, ticket: int, message: Status) -> list[Reply]:
+        variables = (VariableStatus(one.spec, one.version, one.updates, one.optimizer) for one in self._store)
+        workers = (self._worker_status(member) for member in self._members)
+        epochs = (report for queue in self._queues.values() for report in queue.reports)
+        report = StatusReport(
+            self.shard, self.shards, self.global_step, self._repeated, tuple(variables), tuple(workers), tuple(epochs)
+        )
+        return [Reply(ticket, report)]
+
+    def _worker_status(self, member: Member) -> WorkerStatus:
+        return WorkerStatus(
+            member.name,
+            member.incarnation,
+            member.number,
+            member.state,
+            member.steps,
+            member.staleness,
+            member.staleness_sum,
+            member.loss,
+            member.epoch,
+            max(0.0, member.expires - self._now),
+        )
+
+    def _check_place(self, message: Join) -> None:
+        if (message.shard, message.shards) != (self.shard, self.shards):
+            raise WrongShard(
+                f"worker {message.worker!r} takes this server for shard {message.shard} of {message.shards}, it is "
+                f"shard {self.shard} of {self.shards}: name all servers, in the order of their shards"
+            )

@@ -1,0 +1,227 @@
+"""The variables of a shard: values, versions, optimizers and slots.
+
+Checks come apart from changes, so that a message over several variables is whole or not at all: first every
+`check_...` (which raises and changes nothing), then the change (which cannot fail). Knows nothing of workers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from psserver.core.rules import Rule, rule_for
+from pswire.errors import (
+    AlreadyRegistered,
+    InvalidMessage,
+    NoOptimizer,
+    NotFinite,
+    ShapeMismatch,
+    TooLarge,
+    UnknownVariable,
+)
+from pswire.messages import Assignment, Declaration, Gradient, Value
+from pswire.specs import OptimizerSpec
+from pswire.values import DTYPES, Array, TensorSpec
+
+
+@dataclass(slots=True)
+class Variable:
+    """One variable. `version` counts every change, `updates` those of its optimizer."""
+
+    spec: TensorSpec
+    value: Array
+    version: int = 0
+    updates: int = 0
+    optimizer: OptimizerSpec | None = None
+    rule: Rule | None = None
+    slots: dict[str, Array] = field(default_factory=dict)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the value and its slots."""
+        return self.value.nbytes + sum(slot.nbytes for slot in self.slots.values())
+
+
+class Store:
+    """The variables by name. The arrays that it gives out are its own: borrowed until the next change."""
+
+    def __init__(self, memory_limit: int | None = None) -> None:
+        self._variables: dict[str, Variable] = {}
+        self._memory_limit = memory_limit
+
+    def __iter__(self) -> Iterator[Variable]:
+        return iter(self._variables.values())
+
+    def __getitem__(self, name: str) -> Variable:
+        variable = self._variables.get(name)
+        if variable is None:
+            raise UnknownVariable(
+                f"no variable {name!r} on this shard: register it first (there are {len(self._variables)} others)"
+            )
+        return variable
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all values and slots."""
+        return sum(variable.nbytes for variable in self)
+
+    def read(self, names: Iterable[str]) -> tuple[Value, ...]:
+        """The values of `names`, in their order; views."""
+        found = [self[name] for name in names]
+        return tuple(Value(variable.spec.name, variable.version, variable.value) for variable in found)
+
+    # --- registration ---------------------------------------------------------------------------------------------
+
+    def check_declarations(self, declarations: Iterable[Declaration]) -> None:
+        """Raises if one of them cannot be: see `declare`."""
+        names: set[str] = set()
+        wanted = 0
+        for declaration in declarations:
+            spec = declaration.spec
+            if spec.name in names:
+                raise InvalidMessage(f"variable {spec.name!r} is declared twice in one message")
+            names.add(spec.name)
+            known = self._variables.get(spec.name)
+            if declaration.value is not None:
+                check_tensor(spec, declaration.value, "initial value")
+            if known is None:
+                wanted += _declared_bytes(declaration)
+            else:
+                wanted += _agree(known, declaration)
+        if self._memory_limit is not None and wanted and self.nbytes + wanted > self._memory_limit:
+            raise TooLarge(
+                f"variables {', '.join(sorted(names))} with their slots need {wanted:,} bytes more; this shard holds "
+                f"{self.nbytes:,} and may hold {self._memory_limit:,}: use more shards, or raise --memory-limit"
+            )
+
+    def declare(self, declarations: Iterable[Declaration]) -> None:
+        """Creates what is new, with a copy of its initial value, and gives variables their optimizers' slots.
+
+        Call `check_declarations` first; after it this cannot fail.
+        """
+        for declaration in declarations:
+            spec = declaration.spec
+            variable = self._variables.get(spec.name)
+            if variable is None:
+                assert declaration.value is not None, "check_declarations was not called"
+                value = np.array(declaration.value, dtype=DTYPES[spec.dtype], order="C", copy=True)
+                variable = self._variables[spec.name] = Variable(spec, value)
+            if declaration.optimizer is not None and variable.optimizer is None:
+                variable.rule = rule_for(declaration.optimizer)
+                variable.slots = variable.rule.slots(variable.value)
+                variable.optimizer = declaration.optimizer
+
+    # --- updates --------------------------------------------------------------------------------------------------
+
+    def check_gradients(self, gradients: Iterable[Gradient]) -> int:
+        """Checks names, shapes, dtypes and versions; returns the staleness: the most changes that one has missed."""
+        staleness = 0
+        names: set[str] = set()
+        for gradient in gradients:
+            variable = self[gradient.name]
+            if gradient.name in names:
+                raise InvalidMessage(f"two gradients for variable {gradient.name!r} in one push: add them up first")
+            names.add(gradient.name)
+            if variable.rule is None:
+                raise NoOptimizer(f"variable {gradient.name!r} has no optimizer: register it with one before a push")
+            check_tensor(variable.spec, gradient.array, "gradient")
+            behind = variable.version - gradient.version
+            if behind < 0:
+                raise InvalidMessage(
+                    f"gradient for {gradient.name!r} at version {gradient.version}, but the variable is at "
+                    f"{variable.version}: the server has lost state since; register again"
+                )
+            staleness = max(staleness, behind)
+        return staleness
+
+    def apply(self, gradients: Iterable[Gradient]) -> None:
+        """One update by each variable's rule; gradients must have been checked, also for being finite."""
+        for gradient in gradients:
+            variable = self._variables[gradient.name]
+            assert variable.rule is not None, "check_gradients was not called"
+            variable.updates += 1
+            variable.version += 1
+            variable.rule.dense(variable.value, variable.slots, gradient.array, variable.updates)
+
+    def check_assignments(self, assignments: Iterable[Assignment]) -> None:
+        """Checks names, shapes and dtypes."""
+        names: set[str] = set()
+        for assignment in assignments:
+            check_tensor(self[assignment.name].spec, assignment.array, "assigned value")
+            if assignment.name in names:
+                raise InvalidMessage(f"two values for variable {assignment.name!r} in one assign")
+            names.add(assignment.name)
+
+    def assign(self, assignments: Iterable[Assignment], *, add: bool) -> tuple[int, ...]:
+        """Sets values, or adds to them; returns the new versions."""
+        versions = []
+        for assignment in assignments:
+            variable = self._variables[assignment.name]
+            if add:
+                with np.errstate(all="ignore"):
+                    variable.value += assignment.array
+            else:
+                variable.value[...] = assignment.array
+            variable.version += 1
+            versions.append(variable.version)
+        return tuple(versions)
+
+
+def check_tensor(spec: TensorSpec, array: Array, what: str) -> None:
+    """Raises `ShapeMismatch` unless `array` has the spec's shape and dtype."""
+    if not spec.matches(array):
+        raise ShapeMismatch(
+            f"{what} for {spec.name!r} is {array.dtype.name}{list(array.shape)}, "
+            f"the variable is {spec.dtype}{list(spec.shape)}"
+        )
+
+
+def check_finite(name: str, array: Array, what: str) -> None:
+    """Raises `NotFinite` when a floating array has NaN or infinity.
+
+    The sum is finite only if every element is (unless it overflows, and then the elements are looked at), and it
+    reads the array once and makes no other.
+    """
+    if array.dtype.kind != "f":
+        return
+    with np.errstate(all="ignore"):
+        if np.isfinite(array.sum()):
+            return
+    bad = int(array.size - np.count_nonzero(np.isfinite(array)))
+    if bad:
+        raise NotFinite(
+            f"{what} for {name!r} has {bad:,} of {array.size:,} elements that are NaN or infinite: nothing was "
+            "applied; lower the learning rate, or clip gradients"
+        )
+
+
+def _agree(known: Variable, declaration: Declaration) -> int:
+    """Raises if a later declaration contradicts the first; returns the bytes of slots that it would add."""
+    spec, optimizer = declaration.spec, declaration.optimizer
+    if (spec.shape, spec.dtype) != (known.spec.shape, known.spec.dtype):
+        raise AlreadyRegistered(
+            f"variable {spec.name!r} is registered as {known.spec.dtype}{list(known.spec.shape)}, "
+            f"this worker declares {spec.dtype}{list(spec.shape)}: do all workers run the same script?"
+        )
+    if optimizer is None or optimizer == known.optimizer:
+        return 0
+    if known.optimizer is not None:
+        raise AlreadyRegistered(
+            f"variable {spec.name!r} is registered with {known.optimizer}, this worker declares {optimizer}: "
+            "a variable has one optimizer"
+        )
+    return _slot_bytes(spec, optimizer)
+
+
+def _declared_bytes(declaration: Declaration) -> int:
+    spec, optimizer = declaration.spec, declaration.optimizer
+    if declaration.value is None:
+        raise UnknownVariable(f"variable {spec.name!r} is not registered yet: send its initial value")
+    return spec.nbytes + (0 if optimizer is None else _slot_bytes(spec, optimizer))
+
+
+def _slot_bytes(spec: TensorSpec, optimizer: OptimizerSpec) -> int:
+    """Slots have the variable's shape; their number shows on an empty array."""
+    return spec.nbytes * len(rule_for(optimizer).slots(np.empty(0, DTYPES[spec.dtype])))

@@ -1,0 +1,197 @@
+"""The protocol's calls over a shard: decode, step, answer. No call has a method of its own but Transfer.
+
+A unary call brings and takes its tensors inline. A Transfer brings a header first, which is checked against the shard
+before memory is allocated for what it announces, and nothing of it is applied before all of it is there.
+Whatever goes wrong ends one call, with an error of ours, and never the server. May import entrance, pswire and grpc.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+from collections.abc import AsyncIterator, Awaitable
+from contextlib import asynccontextmanager
+from functools import partial
+from typing import Any, TypeVar
+
+import grpc
+import grpc.aio
+from google.protobuf.message import DecodeError
+from google.protobuf.message import Message as Proto
+
+from psserver.entrance import Entrance
+from pswire.channel import status_of
+from pswire.codec import decode, encode, from_frame, to_frame
+from pswire.errors import InternalError, Malformed, ParamServerError, TimedOut, TooLarge, Unavailable
+from pswire.lanes import CHUNK
+from pswire.lanes.inline import InlineReceiver, InlineSender
+from pswire.lanes.stream import StreamReceiver, StreamSender
+from pswire.v1 import paramserver_pb2 as pb
+
+_SERVICE = pb.DESCRIPTOR.services_by_name["ParameterServer"]
+
+#: The service's full name, as health checks and reflection know it.
+SERVICE_NAME: str = _SERVICE.full_name
+
+log = logging.getLogger(__name__)
+
+_Proto = TypeVar("_Proto", bound=Proto)
+_Result = TypeVar("_Result")
+
+
+class Traffic:
+    """The bytes of all transfers under way; one that would exceed the limit waits, first come first served.
+
+    Args:
+        limit: bytes.
+        patience: seconds after which a transfer that waits for its turn is sent away.
+    """
+
+    def __init__(self, limit: int, patience: float) -> None:
+        self._limit = limit
+        self._patience = patience
+        self._under_way = 0
+        self._turn = asyncio.Lock()
+        self._ended = asyncio.Event()
+
+    @asynccontextmanager
+    async def of(self, nbytes: int) -> AsyncIterator[None]:
+        """Reserves `nbytes` for the length of the block.
+
+        Raises:
+            TooLarge: more than the limit.
+            Unavailable: others did not end in time.
+        """
+        if nbytes > self._limit:
+            raise TooLarge(
+                f"a transfer of {nbytes:,} bytes (what it brings and takes away), but this server has room for "
+                f"{self._limit:,} at a time: use more shards, or raise --memory-limit"
+            )
+        await self._reserve(nbytes)
+        try:
+            yield
+        finally:
+            self._under_way -= nbytes
+            self._ended.set()
+
+    async def _reserve(self, nbytes: int) -> None:
+        try:
+            async with asyncio.timeout(self._patience), self._turn:
+                while self._under_way + nbytes > self._limit:
+                    self._ended.clear()
+                    await self._ended.wait()
+                self._under_way += nbytes
+        except TimeoutError:
+            raise Unavailable(
+                f"no room for a transfer of {nbytes:,} bytes within {self._patience:g} s: {self._under_way:,} of "
+                f"{self._limit:,} are under way; try again, or raise --memory-limit"
+            ) from None
+
+
+class Service:
+    """Answers the calls of `paramserver.v1.ParameterServer`.
+
+    Args:
+        entrance: the way to the shard.
+        traffic_limit: bytes that transfers may have under way.
+        patience: seconds for which a transfer may stall before it is given up.
+    """
+
+    def __init__(self, entrance: Entrance, traffic_limit: int, patience: float) -> None:
+        self._entrance = entrance
+        self._traffic = Traffic(traffic_limit, patience)
+        self._patience = patience
+
+    def handlers(self) -> grpc.GenericRpcHandler:
+        """The handlers of all methods, for `grpc.aio.Server.add_generic_rpc_handlers`.
+
+        They get and give bytes, because gRPC's own parsing would answer garbage with "unknown error".
+        """
+        methods = {}
+        for method in _SERVICE.methods:
+            if method.client_streaming:
+                methods[method.name] = grpc.stream_stream_rpc_method_handler(self._serve_transfer)
+            else:
+                serve = partial(self._serve_unary, getattr(pb, method.input_type.name))
+                methods[method.name] = grpc.unary_unary_rpc_method_handler(serve)
+        return grpc.method_handlers_generic_handler(SERVICE_NAME, methods)
+
+    async def _serve_unary(self, kind: type[Proto], request: bytes, context: grpc.aio.ServicerContext) -> bytes:
+        return await _guarded(self._unary(kind, request), context)
+
+    async def _serve_transfer(self, frames: Any, context: grpc.aio.ServicerContext) -> None:
+        await _guarded(self._transfer(context), context)
+
+    async def _unary(self, kind: type[Proto], request: bytes) -> bytes:
+        message = decode(_parse(kind, request), InlineReceiver())
+        answer = await self._entrance.step(message, most=CHUNK)
+        return encode(answer, InlineSender()).SerializeToString()
+
+    # --- transfers ------------------------------------------------------------------------------------------------
+
+    async def _transfer(self, context: grpc.aio.ServicerContext) -> None:
+        header = from_frame(await self._frame(context))
+        receiver = StreamReceiver()
+        async with self._traffic.of(await self._entrance.admit(decode(header, receiver))):
+            receiver.allocate()
+            message = decode(header, receiver)
+            await self._receive(receiver, context)
+            answer = await self._entrance.step(message)
+            await self._send(answer, context)
+
+    async def _receive(self, receiver: StreamReceiver, context: grpc.aio.ServicerContext) -> None:
+        """Fills the message's arrays from the chunks, up to the stream's end."""
+        while not receiver.complete:
+            receiver.feed((await self._frame(context)).chunk)
+        async with self._stall_limit():
+            if await context.read() is not grpc.aio.EOF:
+                raise Malformed(f"the transfer goes on after the {receiver.nbytes:,} bytes that its header announces")
+
+    async def _frame(self, context: grpc.aio.ServicerContext) -> pb.Frame:
+        async with self._stall_limit():
+            data = await context.read()
+        if data is grpc.aio.EOF:
+            raise Malformed("the transfer ends before all that its header announces has come: nothing was applied")
+        return _parse(pb.Frame, data)
+
+    async def _send(self, answer: Any, context: grpc.aio.ServicerContext) -> None:
+        sender = StreamSender()
+        header = to_frame(encode(answer, sender))
+        async with self._stall_limit():
+            await context.write(header.SerializeToString())
+        for chunk in sender.chunks():
+            async with self._stall_limit():
+                await context.write(pb.Frame(chunk=chunk).SerializeToString())
+
+    @asynccontextmanager
+    async def _stall_limit(self) -> AsyncIterator[None]:
+        try:
+            async with asyncio.timeout(self._patience):
+                yield
+        except TimeoutError:
+            raise TimedOut(f"the transfer stood still for {self._patience:g} s and was given up") from None
+
+
+def _parse(kind: type[_Proto], data: bytes) -> _Proto:
+    try:
+        return kind.FromString(data)
+    except DecodeError:
+        raise Malformed(f"{len(data):,} bytes that are no {kind.DESCRIPTOR.full_name}") from None
+
+
+async def _guarded(call: Awaitable[_Result], context: grpc.aio.ServicerContext) -> _Result:
+    """The call's result; an error of it ends the call with the status, message and name that belong to it."""
+    try:
+        return await call
+    except ParamServerError as error:
+        log.info("refused: %s: %s", type(error).__name__, error)
+        await context.abort(*status_of(error))
+    except grpc.aio.BaseError:
+        raise  # the other side has gone: gRPC knows
+    except Exception:
+        reference = secrets.token_hex(4)
+        log.exception("internal error %s", reference)
+        error = InternalError(f"the server failed on this message: please report it with line {reference} of its log")
+        await context.abort(*status_of(error))
+    raise AssertionError("abort has raised")

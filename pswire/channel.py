@@ -1,0 +1,179 @@
+"""Connections: addresses, gRPC's options, a health check, and the errors of gRPC as ours and back.
+
+The one place that knows what gRPC's status codes mean for us. It makes no call of the protocol and never retries.
+May import errors and grpc.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import re
+
+import grpc
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from pswire.errors import (
+    FAMILY,
+    AlreadyRegistered,
+    ConfigurationError,
+    InternalError,
+    InvalidMessage,
+    ParamServerError,
+    TimedOut,
+    TooLarge,
+    Unavailable,
+    UnknownVariable,
+)
+
+_MESSAGE_SIZES = (  # 1 MiB of tensors and what describes them, with room for a Status of many variables
+    ("grpc.max_receive_message_length", (4 << 20) + (64 << 10)),
+    ("grpc.max_send_message_length", (4 << 20) + (64 << 10)),
+)
+
+#: A dead peer is noticed within 40 s also by who only waits; a server that starts late is found within 2 s.
+CLIENT_OPTIONS: tuple[tuple[str, int], ...] = (
+    *_MESSAGE_SIZES,
+    ("grpc.enable_http_proxy", 0),
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.max_reconnect_backoff_ms", 2_000),
+    ("grpc.keepalive_time_ms", 30_000),
+    ("grpc.keepalive_timeout_ms", 10_000),
+    ("grpc.http2.max_pings_without_data", 0),
+    ("grpc.use_local_subchannel_pool", 1),  # no back-off inherited from another channel to the same address
+)
+
+#: The server accepts the client's keepalive, and a port that is taken is an error instead of being shared.
+SERVER_OPTIONS: tuple[tuple[str, int], ...] = (
+    *_MESSAGE_SIZES,
+    ("grpc.so_reuseport", 0),
+    ("grpc.http2.min_recv_ping_interval_without_data_ms", 10_000),
+    ("grpc.keepalive_permit_without_calls", 1),
+)
+
+_HOST = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,252})")
+_MAX_SOCKET_PATH = 107  # bytes: sockaddr_un of Linux, without its closing zero
+
+
+def check_address(text: str) -> str:
+    """The address without blanks around it: `host:port`, `[v6]:port` or `unix:/path`.
+
+    Port 0 is allowed, since a server may listen on a port that the system chooses.
+
+    Raises:
+        ConfigurationError: it is none of these.
+    """
+    address = text.strip()
+    if address.startswith("unix:"):
+        path = address.removeprefix("unix:")
+        if path.startswith("/") and path.isprintable() and len(os.fsencode(path)) <= _MAX_SOCKET_PATH:
+            return address
+        raise ConfigurationError(f"{text!r}: needs unix: and an absolute path of at most {_MAX_SOCKET_PATH} bytes")
+    host, _, port = address.rpartition(":")
+    if _is_host(host) and port.isascii() and port.isdigit() and int(port) <= 65535:
+        return address
+    raise ConfigurationError(f"{text!r} is no address: write host:port, [IPv6 address]:port or unix:/path")
+
+
+def _is_host(host: str) -> bool:
+    if not (host.startswith("[") and host.endswith("]")):
+        return _HOST.fullmatch(host) is not None
+    try:
+        ipaddress.IPv6Address(host[1:-1])
+    except ValueError:
+        return False
+    return True
+
+
+def open_channel(address: str) -> grpc.Channel:
+    """A channel to the server at `address`; it connects when it is first used. Raises `ConfigurationError`."""
+    return grpc.insecure_channel(check_address(address), options=CLIENT_OPTIONS)
+
+
+def check_health(address: str, timeout: float) -> bool:
+    """Whether the server at `address` says that it serves, by the standard gRPC health service.
+
+    Raises:
+        Unavailable, TimedOut: no server answers there, or none within `timeout` seconds.
+        ConfigurationError: the address is none, or what answers there has no health service.
+    """
+    with open_channel(address) as channel:
+        try:
+            answer = health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(), timeout=timeout)
+        except grpc.RpcError as error:
+            raise error_from(error, address) from error
+        return bool(answer.status == health_pb2.HealthCheckResponse.SERVING)
+
+
+_ERROR_KEY = "ps-error"
+_MAX_DETAILS = 2_000  # characters
+_MAX_ENCODED = 6_000  # bytes: gRPC begins to refuse metadata at 8 KiB
+
+#: What a status means that comes without the name of an error of ours: most of these gRPC makes itself.
+_BY_STATUS: dict[grpc.StatusCode, type[ParamServerError]] = {
+    grpc.StatusCode.OK: InternalError,
+    grpc.StatusCode.CANCELLED: Unavailable,
+    grpc.StatusCode.UNKNOWN: InternalError,
+    grpc.StatusCode.INVALID_ARGUMENT: InvalidMessage,
+    grpc.StatusCode.DEADLINE_EXCEEDED: TimedOut,
+    grpc.StatusCode.NOT_FOUND: UnknownVariable,
+    grpc.StatusCode.ALREADY_EXISTS: AlreadyRegistered,
+    grpc.StatusCode.PERMISSION_DENIED: ConfigurationError,
+    grpc.StatusCode.RESOURCE_EXHAUSTED: TooLarge,
+    grpc.StatusCode.FAILED_PRECONDITION: InvalidMessage,
+    grpc.StatusCode.ABORTED: Unavailable,
+    grpc.StatusCode.OUT_OF_RANGE: InvalidMessage,
+    grpc.StatusCode.UNIMPLEMENTED: ConfigurationError,
+    grpc.StatusCode.INTERNAL: InternalError,
+    grpc.StatusCode.UNAVAILABLE: Unavailable,
+    grpc.StatusCode.DATA_LOSS: InternalError,
+    grpc.StatusCode.UNAUTHENTICATED: ConfigurationError,
+}
+
+
+def status_of(error: ParamServerError) -> tuple[grpc.StatusCode, str, tuple[tuple[str, str], ...]]:
+    """Status code, details and trailing metadata that tell `error` to the other side; too long a text is cut."""
+    kind = next(cls for cls in type(error).__mro__ if cls.__name__ in FAMILY)
+    return getattr(grpc.StatusCode, error.status), _shorten(str(error)), ((_ERROR_KEY, kind.__name__),)
+
+
+def _shorten(text: str) -> str:
+    """At most `_MAX_DETAILS` characters, and `_MAX_ENCODED` bytes as HTTP/2 has them: %XX for what is not ASCII."""
+    text = text.encode(errors="replace").decode()
+    room = _MAX_ENCODED
+    for index, character in enumerate(text):
+        room -= 1 if " " <= character <= "~" and character != "%" else 3 * len(character.encode())
+        if room < 0 or index == _MAX_DETAILS:
+            return text[: index - 1] + "…"
+    return text
+
+
+def error_from(rpc_error: grpc.RpcError, address: str) -> ParamServerError:
+    """The error of ours that a failed call to `address` means.
+
+    The class that the server names is taken if it exists and has this status; otherwise the status decides.
+    """
+    code = rpc_error.code() if hasattr(rpc_error, "code") else grpc.StatusCode.UNKNOWN
+    details = (rpc_error.details() if hasattr(rpc_error, "details") else None) or "no details"
+    for key, name in (rpc_error.trailing_metadata() if hasattr(rpc_error, "trailing_metadata") else None) or ():
+        if key == _ERROR_KEY and name in FAMILY and FAMILY[name].status == code.name:
+            return FAMILY[name](details)
+    return _BY_STATUS[code](_explain(code, details, address))
+
+
+def _explain(code: grpc.StatusCode, details: str, address: str) -> str:
+    match code:
+        case grpc.StatusCode.UNAVAILABLE:
+            cause = details.rpartition(": ")[2]  # gRPC puts the system's own words last
+            return (
+                f"no server answers at {address}: {cause}; is it running? "
+                f"start one with psserver serve --bind {address}"
+            )
+        case grpc.StatusCode.DEADLINE_EXCEEDED:
+            return f"the server at {address} did not answer in time; is it overloaded, or the timeout too short?"
+        case grpc.StatusCode.CANCELLED:
+            return f"the call to {address} was broken off: {details}"
+        case grpc.StatusCode.UNIMPLEMENTED:
+            return f"what answers at {address} is no parameter server, or one of another version: {details}"
+        case _:
+            return f"the server at {address} failed with {code.name}: {details}"

@@ -1,0 +1,51 @@
+"""How the elements of tensors travel: inside of the message that describes them, or in chunks that follow it.
+
+A lane is a `Sender`, to whom the codec gives every array of a message, and a `Receiver`, whom it asks for every
+array that a message describes. The codec checks names, shapes and dtypes; a lane knows nothing but bytes.
+May import values, errors and the generated code.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import numpy as np
+
+from pswire.errors import Malformed
+from pswire.v1 import paramserver_pb2 as pb
+from pswire.values import Array, TensorSpec
+
+#: Bytes in a chunk, and the most that the tensors of a message may have together to travel inside of it.
+CHUNK = 1 << 20
+
+
+class Sender(Protocol):
+    """Takes the arrays of one message, in their order."""
+
+    def put(self, array: Array, tensor: pb.Tensor) -> None:
+        """Sets the place of the elements of `array` in `tensor`. Borrows the array until the message is sent.
+
+        Raises:
+            TooLarge: the lane does not carry so much.
+        """
+
+
+class Receiver(Protocol):
+    """Gives the arrays of one message, in their order."""
+
+    def get(self, tensor: pb.Tensor, spec: TensorSpec) -> Array:
+        """The array that `spec` describes, which is what `tensor` says of itself, checked.
+
+        Raises:
+            Malformed: the elements are not where this lane has them, or not as many as `spec` says.
+        """
+
+
+def check_elements(array: Array, spec: TensorSpec) -> None:
+    """Refuses what numpy would not survive: it takes any byte for a bool, but counts and indexes wrongly with it.
+
+    Raises:
+        Malformed: a bool is neither 0 nor 1.
+    """
+    if spec.dtype == "bool" and array.size and array.view(np.uint8).max() > 1:
+        raise Malformed(f"variable {spec}: a bool travels as the byte 0 or 1, and there are others")

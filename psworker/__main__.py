@@ -1,0 +1,5 @@
+"""`python -m psworker`: the same as the command `psworker`."""
+
+from psworker.cli import main
+
+main()

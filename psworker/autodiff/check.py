@@ -1,0 +1,103 @@
+"""The gradient check: an op's own derivative against central finite differences.
+
+For tests, and for whoever writes an op. Imports numpy and the tape alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from psworker.autodiff.tape import gradients, no_grad
+from psworker.autodiff.tensor import Array, Tensor
+
+# Relative and absolute, by dtype. A central difference of step h errs by some h^2 (times the third derivative) and
+# eps / h (rounding): 1e-10 at h = eps^(1/3), from which float64's tolerance keeps its distance. Float32 is held against
+# the float64 gradient, not against differences of its own, which would be good to three digits only.
+TOLERANCES = {np.dtype(np.float64): (1e-7, 1e-8), np.dtype(np.float32): (1e-4, 1e-5)}
+STEP = float(np.finfo(np.float64).eps) ** (1 / 3)
+
+
+def check_gradients(f: Callable[..., Tensor], *args: ArrayLike, float32: bool = True, seed: int = 0) -> None:
+    """Checks the gradient of `f` with respect to each floating-point argument; the others reach `f` as constants.
+
+    `f` takes one Tensor an argument and returns a Tensor of any shape; near the arguments it must be smooth (no 0 under
+    a relu, no tie under a maximum). They may have any shape, and are rounded to float32 first, so that both
+    precisions see the same numbers. With the elements of the result weighted at random (by `seed`):
+
+    - in float64, each derivative is near its central finite difference (Nocedal and Wright, Numerical Optimization,
+      2006, section 8.1);
+    - a second backward pass gives the same again, after the caller has written into the arrays of the first;
+    - in float32, if asked for, the result is float32 and each derivative is near the one in float64.
+
+    Raises AssertionError that names the argument and the index of the worst element, or the dtype that is wrong.
+    """
+    rounded = [_as_float(arg, np.float32) for arg in args]
+    xs = [Tensor(value, requires_grad=value.dtype.kind == "f") for value in (_as_float(x, np.float64) for x in rounded)]
+    y = f(*xs)
+    weights = np.random.default_rng(seed).standard_normal(y.shape)
+    exact = _gradients(y, xs, weights)
+    for number, (x, gradient) in enumerate(zip(xs, exact, strict=True)):
+        if x.requires_grad:
+            _compare(f"argument {number}", gradient, _differences(f, xs, number, weights), "finite differences say")
+
+    first = _gradients(y, xs, weights)
+    for gradient in first:
+        gradient.fill(np.nan)
+    for number, (again, gradient) in enumerate(zip(_gradients(y, xs, weights), exact, strict=True)):
+        _compare(f"argument {number}, second backward pass", again, gradient, "the first pass says")
+
+    if float32:
+        xs = [Tensor(value, requires_grad=value.dtype.kind == "f") for value in rounded]
+        y = f(*xs)
+        if y.dtype != np.float32:
+            raise AssertionError(f"float32 arguments gave a result of {y.dtype}")
+        for number, (gradient, wanted) in enumerate(zip(_gradients(y, xs, weights), exact, strict=True)):
+            _compare(f"argument {number}", gradient, wanted, "the float64 gradient is")
+
+
+def _as_float(x: ArrayLike, dtype: type[np.floating[Any]]) -> Array:
+    """A copy in a dtype if it is floating point, else the array itself."""
+    array = np.asarray(x)
+    return array.astype(dtype) if array.dtype.kind == "f" else array
+
+
+def _gradients(y: Tensor, xs: list[Tensor], weights: Array) -> list[Array]:
+    """One array an argument: zeros where none arrived (finite differences will tell whether that is right)."""
+    found = gradients(y, xs, weights)
+    return [np.zeros_like(x.value) if gradient is None else gradient for x, gradient in zip(xs, found, strict=True)]
+
+
+def _differences(f: Callable[..., Tensor], xs: list[Tensor], number: int, weights: Array) -> Array:
+    """The derivative of sum(weights * f(*xs)) by each element of one argument, from two values beside it."""
+    x = xs[number].value
+    derivative = np.zeros_like(x)
+    for index in np.ndindex(x.shape):
+
+        def beside(step: float, index: tuple[int, ...] = index) -> tuple[float, Array]:
+            moved = x.copy()
+            moved[index] += step
+            with no_grad():
+                y = f(*xs[:number], Tensor(moved), *xs[number + 1 :])
+            return float(moved[index]), y.value
+
+        step = STEP * max(1.0, abs(float(x[index])))
+        (high, y_high), (low, y_low) = beside(step), beside(-step)
+        derivative[index] = np.sum(weights * (y_high - y_low)) / (high - low)
+    return derivative
+
+
+def _compare(where: str, got: Array, wanted: Array, source: str) -> None:
+    relative, absolute = TOLERANCES[got.dtype]
+    excess = np.abs(got - wanted) - (relative * np.abs(wanted) + absolute)
+    if np.all(excess <= 0):  # false for nan too
+        return
+    worst = np.unravel_index(np.argmax(np.where(np.isnan(excess), np.inf, excess)), excess.shape)
+    index = tuple(int(i) for i in worst)
+    raise AssertionError(
+        f"{where}, index {index}: the gradient is {got[index]:.9g}, but {source} {wanted[index]:.9g} "
+        f"({got.dtype}, tolerance {relative:g} relative and {absolute:g} absolute)"
+    )

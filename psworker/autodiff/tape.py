@@ -1,0 +1,226 @@
+"""The tape: records ops as they run, and runs their derivatives backward in one pass.
+
+`op` makes an op of a function on arrays, `gradients` walks from results back to what they depend on. No op, no
+server and no optimizer is known here, and nothing is shared between threads. Imports numpy and `tensor.py` alone.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from operator import attrgetter
+from typing import Concatenate, ParamSpec, TypeAlias, overload
+
+import numpy as np
+
+from psworker.autodiff.tensor import Array, Tensor, TensorLike, Vjp, as_array
+
+Result: TypeAlias = tuple[Array, tuple[Vjp, ...]]  # what a function under @op returns
+P = ParamSpec("P")
+
+
+class _Recording(threading.local):
+    on = True
+
+
+_recording = _Recording()
+
+
+@contextmanager
+def no_grad() -> Iterator[None]:
+    """Switches recording off in this thread, as `with no_grad():` or as `@no_grad()` above a function."""
+    before, _recording.on = _recording.on, False
+    try:
+        yield
+    finally:
+        _recording.on = before
+
+
+def stop_gradient(x: TensorLike) -> Tensor:
+    """The same value (shared, of any shape) as a constant: no gradient flows back through it."""
+    return Tensor(as_array(x))
+
+
+@overload
+def op(
+    function: Callable[Concatenate[Array, Array, P], Result],
+) -> Callable[Concatenate[TensorLike, TensorLike, P], Tensor]: ...
+@overload
+def op(function: Callable[Concatenate[Array, P], Result]) -> Callable[Concatenate[TensorLike, P], Tensor]: ...
+def op(function: Callable[..., Result]) -> Callable[..., Tensor]:
+    """Makes an op of a function on arrays that returns its value and its derivatives.
+
+        @op
+        def scale(x: Array, factor: Array, /) -> Result:
+            return x * factor, (lambda g: g * factor, lambda g: g * x)
+
+    Parameters before the `/` are tensors: they arrive as arrays, or as Python numbers when called with such, so that
+    numpy does not promote float32 on account of a 2.0. Those after it are constants. There is one vjp (vector-Jacobian
+    product) a tensor, called only when that tensor needs a gradient. Its `g` has the value's shape and dtype and is
+    borrowed: a vjp does not write into it, and returns a new array, or `g` itself, or a view of it, but never an array
+    that it keeps. Broadcasting is the tape's business: where numpy has stretched or promoted an operand, its gradient
+    is summed to its shape and cast to its dtype.
+
+    ValueError, TypeError and IndexError out of the function reach the caller with the op's name and its arguments.
+    """
+    kinds = [parameter.kind for parameter in inspect.signature(function).parameters.values()]
+    tensors = kinds.count(inspect.Parameter.POSITIONAL_ONLY)
+
+    @functools.wraps(function)
+    def apply(*args: object, **constants: object) -> Tensor:
+        try:
+            values = [a.value if isinstance(a, Tensor) else _operand(a) for a in args[:tensors]]
+            if constants or len(args) > tensors:
+                values += [_constant(a) for a in args[tensors:]]
+                constants = {name: _constant(a) for name, a in constants.items()}
+            value, vjps = function(*values, **constants)
+        except (IndexError, TypeError, ValueError) as error:
+            raise _in_op(error, function, args, constants) from error
+        result = Tensor(value)
+        if _recording.on:
+            edges = [(a, vjp) for a, vjp in zip(args, vjps, strict=False) if isinstance(a, Tensor) and a.requires_grad]
+            if edges:
+                result.requires_grad = True
+                result._edges = edges
+        return result
+
+    return apply
+
+
+def _operand(x: object) -> object:
+    return x if isinstance(x, (np.ndarray, float, int)) else np.asarray(x)
+
+
+def _constant(x: object) -> object:
+    if not isinstance(x, Tensor):
+        return x
+    if x.requires_grad:
+        raise TypeError("a constant of this op is a Tensor that requires a gradient; pass stop_gradient(...) of it")
+    return x.value
+
+
+def _in_op(
+    error: Exception, function: Callable[..., Result], args: tuple[object, ...], constants: dict[str, object]
+) -> Exception:
+    """The same error, led by the op and what it was given: `matmul(a: float32 (2, 3), b: float32 (2, 3)): ...`."""
+
+    def described(name: str, x: object) -> str:
+        return f"{name}: {x.dtype} {x.shape}" if isinstance(x, (Tensor, np.ndarray)) else f"{name}={x!r:.80}"
+
+    try:
+        given = inspect.signature(function).bind_partial(*args, **constants).arguments
+    except TypeError:  # the call does not fit the op's parameters, and Python has said how
+        return error
+    call = ", ".join(described(name, x) for name, x in given.items())
+    kind = next(kind for kind in (ValueError, TypeError, IndexError) if isinstance(error, kind))
+    return kind(f"{function.__name__}({call}): {error}")
+
+
+def gradients(
+    ys: Tensor | Iterable[Tensor],
+    xs: Tensor | Iterable[Tensor],
+    grad_ys: TensorLike | Sequence[TensorLike | None] | None = None,
+) -> list[Array | None]:
+    """The gradient of the sum of all elements of all `ys` with respect to each of `xs`, in one backward pass.
+
+    `grad_ys`: weights for that sum, one array a y (an array alone if `ys` is one Tensor), of the y's shape; None
+    means ones. Returns for each x an array of its shape and dtype, C-contiguous and the caller's own to write into, or
+    None where no y depends on it. A node between xs and ys runs its backward once, however many they are, and
+    other nodes not at all. The graph stays and can be walked again. There are no second derivatives.
+
+    Raises TypeError when a y or an x is not a Tensor, ValueError when `grad_ys` does not fit `ys`.
+    """
+    seeds = [grad_ys] if isinstance(ys, Tensor) else grad_ys
+    ys, xs = _tensors("ys", ys), _tensors("xs", xs)
+    path, leading = _path(ys, xs)
+    wanted = set(xs)
+    totals: dict[Tensor, Array] = {}  # the gradient of each node, as far as it has come
+    owned: set[Tensor] = set()  # nodes whose total is nobody else's array, so that it may be written into
+    for y, seed in zip(ys, _seeds(ys, seeds), strict=True):
+        if y in leading:
+            totals[y] = totals[y] + seed if y in totals else seed
+    for node, edges in path:
+        g = totals[node] if node in wanted else totals.pop(node)
+        for x, vjp in edges:
+            gradient = vjp(g)
+            value = x.value
+            if gradient.shape != value.shape or gradient.dtype is not value.dtype:
+                gradient = _fitted(gradient, value, vjp)
+            if x not in totals:  # the first is borrowed, unless it is a new array
+                totals[x] = gradient
+                if gradient is not g and gradient.base is None:
+                    owned.add(x)
+            elif x in owned:
+                totals[x] += gradient
+            else:
+                totals[x] = totals[x] + gradient
+                owned.add(x)
+    return [_given_away(x, totals, owned) for x in xs]
+
+
+def _tensors(name: str, given: Tensor | Iterable[Tensor]) -> list[Tensor]:
+    tensors = [given] if isinstance(given, Tensor) else list(given)
+    for tensor in tensors:
+        if not isinstance(tensor, Tensor):
+            raise TypeError(f"gradients: {name} must be Tensors, but one of them is {type(tensor).__name__}")
+    return tensors
+
+
+def _path(ys: list[Tensor], xs: list[Tensor]) -> tuple[list[tuple[Tensor, list[tuple[Tensor, Vjp]]]], set[Tensor]]:
+    """The nodes between xs and ys, each with those of its edges that lead on to xs; and all tensors that lead there.
+
+    The newest node comes first. What consumes a node is newer than the node, so its gradient is complete when it is
+    reached. No recursion: a graph may be deeper than Python's stack.
+    """
+    reached = {y for y in ys if y.requires_grad}
+    stack = list(reached)
+    while stack:
+        for x, _ in stack.pop()._edges:
+            if x not in reached:
+                reached.add(x)
+                stack.append(x)
+    leading = reached.intersection(xs)
+    path = []
+    for node in sorted(reached, key=attrgetter("_order")):
+        edges = [edge for edge in node._edges if edge[0] in leading]
+        if edges:
+            leading.add(node)
+            path.append((node, edges))
+    path.reverse()
+    return path, leading
+
+
+def _seeds(ys: list[Tensor], grad_ys: TensorLike | Sequence[TensorLike | None] | None) -> Iterator[Array]:
+    given = [None] * len(ys) if grad_ys is None else list(grad_ys)  # type: ignore[arg-type]
+    if len(given) != len(ys):
+        raise ValueError(f"gradients: there are {len(given)} grad_ys for {len(ys)} ys")
+    for y, grad_y in zip(ys, given, strict=True):
+        seed = np.ones_like(y.value) if grad_y is None else as_array(grad_y).astype(y.dtype, copy=False)
+        if seed.shape != y.shape:
+            raise ValueError(f"gradients: one of grad_ys has shape {seed.shape}, and its y has shape {y.shape}")
+        yield seed
+
+
+def _fitted(gradient: Array, value: Array, vjp: Vjp) -> Array:
+    """The gradient of an operand that numpy stretched or promoted: summed to its shape, cast to its dtype."""
+    given = gradient.shape
+    if gradient.ndim > value.ndim:
+        gradient = np.add.reduce(gradient, axis=tuple(range(gradient.ndim - value.ndim)))
+    if gradient.ndim == value.ndim:
+        stretched = tuple(axis for axis, size in enumerate(value.shape) if size == 1 != gradient.shape[axis])
+        gradient = np.add.reduce(gradient, axis=stretched, keepdims=True) if stretched else gradient
+    if gradient.shape != value.shape:
+        raise ValueError(f"{vjp.__qualname__} gave a gradient of shape {given} for an input of shape {value.shape}")
+    return gradient.astype(value.dtype, copy=False)
+
+
+def _given_away(x: Tensor, totals: dict[Tensor, Array], owned: set[Tensor]) -> Array | None:
+    if x not in totals:
+        return None
+    if x not in owned:
+        return np.array(totals[x], order="C")
+    owned.remove(x)  # an x that is asked for twice gets a copy the second time
+    return np.asarray(totals[x], order="C")

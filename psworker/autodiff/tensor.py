@@ -1,0 +1,128 @@
+"""The tensor: a numpy array that remembers which op made it, and from what.
+
+It says what a node of the graph holds. How nodes come about and how gradients flow back is in `tape.py`; what the
+operators do, in `ops`. Imports numpy alone.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, SupportsIndex, TypeAlias
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+Array: TypeAlias = NDArray[Any]
+Axis: TypeAlias = int | tuple[int, ...] | None
+Index: TypeAlias = Any  # whatever numpy takes between [ and ]
+Vjp: TypeAlias = Callable[[Array], Array]  # the gradient of an op's value -> the gradient of one of its inputs
+
+_creation = itertools.count()  # next() is atomic, so threads share it; an op's result comes after its inputs
+
+
+class Tensor:
+    """A numpy array of any shape and dtype in `.value`, and the way it was made.
+
+    One that is made here, and not by an op, is a leaf. It shares the array given (no copy). `.value` may be replaced by
+    another array of the same shape and dtype: ops hold on to the arrays they saw, so what is recorded stays right as
+    long as nobody writes *into* those. Operators are ops, and mix with numpy arrays and numbers on either
+    side; `==` and `<` are not among them: compare `.value`.
+
+    Raises TypeError when a gradient is required of anything but floating point.
+    """
+
+    __slots__ = ("_edges", "_order", "requires_grad", "value")
+    __array_ufunc__ = None  # sends `array + tensor` to __radd__, and makes np.exp(tensor) an error
+
+    value: Array
+    requires_grad: bool
+    _edges: Sequence[tuple[Tensor, Vjp]]  # the inputs that need a gradient, each with the way to it
+    _order: int
+
+    def __init__(self, value: TensorLike, requires_grad: bool = False) -> None:
+        self.value = as_array(value)
+        self.requires_grad = requires_grad
+        self._edges = ()
+        self._order = next(_creation)
+        if requires_grad and self.value.dtype.kind != "f":
+            raise TypeError(f"Tensor: only floating point has gradients, but the value is {self.value.dtype}")
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of the value."""
+        return self.value.shape
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """The dtype of the value."""
+        return self.value.dtype
+
+    @property
+    def ndim(self) -> int:
+        """The number of axes of the value."""
+        return self.value.ndim
+
+    def item(self) -> float:
+        """The one element as a Python number; ValueError when there are several."""
+        return self.value.item()  # type: ignore[no-any-return]
+
+    def __float__(self) -> float:
+        return float(self.item())
+
+    def __bool__(self) -> bool:
+        return bool(self.value)
+
+    def __len__(self) -> int:
+        return len(self.value)
+
+    def __iter__(self) -> Iterator[Tensor]:
+        return (self[row] for row in range(len(self)))
+
+    def __array__(self, dtype: np.dtype[Any] | None = None, copy: bool | None = None) -> Array:
+        if self.requires_grad:  # np.concatenate([tensor, ...]) would lose the gradient without a word
+            raise TypeError("a Tensor that requires a gradient does not turn into an array by itself: use its .value")
+        return np.array(self.value, dtype=dtype, copy=copy)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.value!r}{', requires_grad=True' if self.requires_grad else ''})"
+
+    def __format__(self, spec: str) -> str:
+        return format(self.value, spec) if spec else repr(self)
+
+    if TYPE_CHECKING:  # ops/operators.py binds each of these to the op of the same meaning
+
+        def __add__(self, other: TensorLike) -> Tensor: ...
+        def __radd__(self, other: TensorLike) -> Tensor: ...
+        def __sub__(self, other: TensorLike) -> Tensor: ...
+        def __rsub__(self, other: TensorLike) -> Tensor: ...
+        def __mul__(self, other: TensorLike) -> Tensor: ...
+        def __rmul__(self, other: TensorLike) -> Tensor: ...
+        def __truediv__(self, other: TensorLike) -> Tensor: ...
+        def __rtruediv__(self, other: TensorLike) -> Tensor: ...
+        def __matmul__(self, other: TensorLike) -> Tensor: ...
+        def __rmatmul__(self, other: TensorLike) -> Tensor: ...
+        def __pow__(self, exponent: float) -> Tensor: ...
+        def __neg__(self) -> Tensor: ...
+        def __getitem__(self, index: Index) -> Tensor: ...
+
+        def sum(self, axis: Axis = None, keepdims: bool = False) -> Tensor:
+            """`ops.sum`."""
+
+        def mean(self, axis: Axis = None, keepdims: bool = False) -> Tensor:
+            """`ops.mean`."""
+
+        def reshape(self, *shape: SupportsIndex | Sequence[int]) -> Tensor:
+            """`ops.reshape`, the sizes one by one or in one tuple."""
+
+        @property
+        def T(self) -> Tensor:  # noqa: N802
+            """`ops.transpose`: the axes reversed."""
+
+
+TensorLike: TypeAlias = Tensor | ArrayLike
+
+
+def as_array(x: TensorLike) -> Array:
+    """The array of a tensor, or anything else as numpy sees it; not copied where it is an array already."""
+    return x.value if isinstance(x, Tensor) else np.asarray(x)

@@ -1,0 +1,89 @@
+"""What the environment says; no other module of psworker reads environment variables.
+
+Precedence is argument, environment, default. May import the standard library and the errors.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import socket
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from pswire.errors import ConfigurationError
+
+
+def data_dir() -> str | None:
+    """The user's folder of datasets, `$PARAMSERVER_DATA`; None when it is unset or empty."""
+    return os.environ.get("PARAMSERVER_DATA") or None
+
+
+def cache_dir() -> Path:
+    """The user's cache for this project: `$XDG_CACHE_HOME/paramserver`, by default `~/.cache/paramserver`.
+
+    As the XDG Base Directory Specification asks, a relative `$XDG_CACHE_HOME` is ignored.
+    """
+    root = os.environ.get("XDG_CACHE_HOME", "")
+    return Path(root if os.path.isabs(root) else os.path.expanduser("~/.cache")) / "paramserver"
+
+
+#: The environment that `psworker run` and `psworker local` give to a training script.
+SERVERS, NAME, TIMEOUT = "PSWORKER_SERVERS", "PSWORKER_NAME", "PSWORKER_TIMEOUT"
+
+#: Seconds that a worker goes on trying to reach a server.
+DEFAULT_TIMEOUT = 60.0
+
+
+@dataclass(frozen=True)
+class WorkerConfig:
+    """How a worker reaches its servers.
+
+    Attributes:
+        servers: addresses in the order of their shards; none: the shard runs in this process.
+        name: the worker's, unique in the job.
+        timeout: seconds that a call goes on trying before it gives up.
+
+    Raises:
+        ConfigurationError: a field that cannot be.
+    """
+
+    servers: tuple[str, ...] = ()
+    name: str = ""
+    timeout: float = DEFAULT_TIMEOUT
+
+    def __post_init__(self) -> None:
+        """Checks every field."""
+        if not self.name:
+            object.__setattr__(self, "name", f"{socket.gethostname()}-{os.getpid()}")
+        if len(set(self.servers)) != len(self.servers):
+            raise ConfigurationError(f"a server is named twice in {','.join(self.servers)}: name each shard once")
+        if not 0 < self.timeout < math.inf:
+            raise ConfigurationError(f"the timeout must be a positive number of seconds, got {self.timeout}")
+
+
+def worker_config(
+    servers: str | Sequence[str] | None = None, name: str | None = None, timeout: float | None = None
+) -> WorkerConfig:
+    """The configuration: each argument, or else its environment variable, or else the default.
+
+    Args:
+        servers: addresses, or a text of them with commas between; `$PSWORKER_SERVERS`.
+        name: `$PSWORKER_NAME`; by default the host's name and the process id.
+        timeout: seconds; `$PSWORKER_TIMEOUT`.
+
+    Raises:
+        ConfigurationError: a value that cannot be.
+    """
+    if servers is None:
+        servers = os.environ.get(SERVERS, "")
+    if isinstance(servers, str):
+        servers = [part.strip() for part in servers.split(",") if part.strip()]
+    if timeout is None:
+        text = os.environ.get(TIMEOUT) or str(DEFAULT_TIMEOUT)
+        try:
+            timeout = float(text)
+        except ValueError:
+            raise ConfigurationError(f"{TIMEOUT} must be a number of seconds, got {text!r}") from None
+    return WorkerConfig(tuple(servers), name or os.environ.get(NAME, ""), timeout)

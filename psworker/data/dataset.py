@@ -1,0 +1,169 @@
+"""`Dataset`, a table of equally long named columns in memory, and `Batch`, some rows of one.
+
+Any numpy arrays make a dataset: `Dataset({"x": x, "y": y})`. Reads no files and knows nothing of sessions, order or
+epochs (see `datasets`, `shuffle`). May import numpy and pswire's pure half.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import overload
+
+import numpy as np
+import numpy.typing as npt
+
+from pswire.errors import DatasetError
+from pswire.values import Array
+
+#: Attributes of the two classes, which a column would hide or be hidden by.
+RESERVED = frozenset({"columns", "epoch", "name", "take"})
+
+
+class _Table:
+    """Equally long arrays by name, at least one of them and at least one row."""
+
+    __slots__ = ("_arrays",)
+
+    def __init__(self, arrays: dict[str, Array]) -> None:
+        self._arrays = arrays
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The names of the columns, in the order in which they were given."""
+        return tuple(self._arrays)
+
+    def _column(self, column: str) -> Array:
+        try:
+            return self._arrays[column]
+        except KeyError:
+            raise DatasetError(f"{self!r} has no column {column!r}") from None
+
+    def __getattr__(self, column: str) -> Array:
+        # Copying and unpickling ask for names with underscores before there is an `_arrays`.
+        if column.startswith("_") or column not in self._arrays:
+            raise AttributeError(f"{type(self).__name__} has no attribute or column {column!r}")
+        return self._arrays[column]
+
+    def __len__(self) -> int:
+        return len(next(iter(self._arrays.values())))
+
+    def __repr__(self) -> str:
+        columns = ", ".join(f"{name} {array.dtype}{list(array.shape[1:])}" for name, array in self._arrays.items())
+        return f"{type(self).__name__}({self._label()}{len(self)} x {columns})"
+
+    def _label(self) -> str:
+        return ""
+
+
+class Batch(_Table):
+    """Some rows of a dataset: `batch.image` or `batch["image"]`, `len(batch)`, `batch.columns`.
+
+    The arrays are copies that belong to whoever has the batch, who may change them in place.
+    `epoch` is the 1-based number of the pass over the dataset, or None when the batch belongs to none.
+    """
+
+    __slots__ = ("epoch",)
+
+    def __init__(self, columns: Mapping[str, npt.ArrayLike], epoch: int | None = None) -> None:
+        super().__init__(_checked("a batch", columns))
+        self.epoch = epoch
+
+    def __getitem__(self, column: str) -> Array:
+        return self._column(column)
+
+    def _label(self) -> str:
+        return "" if self.epoch is None else f"epoch {self.epoch}, "
+
+
+class Dataset(_Table):
+    """An immutable table of examples: `dataset.image` or `dataset["image"]` is a column, one row per example.
+
+        dataset = Dataset({"image": images, "label": labels}, name="mnist/train")
+        first = dataset[:1000]              # a Dataset; its columns are views
+        batch = dataset.take([5, 0, 4])     # a Batch; its columns are copies
+
+    Args:
+        columns: arrays of at least one dimension and equal length. They are borrowed, not copied: the dataset's
+            views of them are read-only, and so should they be elsewhere. Rows have the array's other dimensions.
+        name: stands in messages; a slice's name says which rows it has.
+
+    Raises:
+        DatasetError: no columns, no rows, unequal lengths, an array of objects, or a name that is taken
+            (`RESERVED`) or begins with an underscore.
+    """
+
+    __slots__ = ("_name",)
+
+    def __init__(self, columns: Mapping[str, npt.ArrayLike], name: str = "dataset") -> None:
+        arrays = {column: array.view() for column, array in _checked(f"dataset {name!r}", columns).items()}
+        for array in arrays.values():
+            array.flags.writeable = False
+        super().__init__(arrays)
+        self._name = name
+
+    @property
+    def name(self) -> str:
+        """What messages call it."""
+        return self._name
+
+    @overload
+    def __getitem__(self, key: str) -> Array: ...
+    @overload
+    def __getitem__(self, key: slice) -> Dataset: ...
+    def __getitem__(self, key: str | slice) -> Array | Dataset:
+        if isinstance(key, str):
+            return self._column(key)
+        if not isinstance(key, slice):
+            raise TypeError(f"a dataset takes a column's name or a slice, not {key!r}; for rows use take([...])")
+        start, stop, step = key.indices(len(self))
+        rows = f"{start}:{stop}" if step == 1 else f"{start}:{stop}:{step}"
+        return Dataset({name: array[key] for name, array in self._arrays.items()}, name=f"{self._name}[{rows}]")
+
+    def take(self, indices: npt.ArrayLike, epoch: int | None = None) -> Batch:
+        """Copies the rows at `indices` into a batch, in that order; a row may occur more than once.
+
+        Args:
+            indices: integers of shape (n,), n at least 1, each from 0 to `len(self)` - 1.
+            epoch: becomes the batch's `epoch`.
+
+        Raises:
+            DatasetError: `indices` has another shape or dtype, or points outside the dataset.
+        """
+        rows = np.asarray(indices)
+        if rows.ndim != 1 or rows.size == 0 or rows.dtype.kind not in "iu":
+            raise DatasetError(
+                f"{self!r} takes a non-empty list of integer indices, got {rows.dtype} of shape {rows.shape}"
+            )
+        low, high = rows.min(), rows.max()
+        if low < 0 or high >= len(self):
+            raise DatasetError(f"{self!r} has rows 0 to {len(self) - 1}, asked for {low} to {high}")
+        return Batch({name: array.take(rows, axis=0) for name, array in self._arrays.items()}, epoch)
+
+    def _label(self) -> str:
+        return f"{self._name!r}, "
+
+
+def _checked(owner: str, columns: Mapping[str, npt.ArrayLike]) -> dict[str, Array]:
+    arrays = {name: _array(owner, name, values) for name, values in columns.items()}
+    if not arrays:
+        raise DatasetError(f'{owner} has no columns; give at least one, as in {{"x": x}}')
+    if len({len(array) for array in arrays.values()}) > 1:
+        lengths = ", ".join(f"{name}: {len(array)}" for name, array in arrays.items())
+        raise DatasetError(f"{owner} has columns of unequal length ({lengths}); each needs one row per example")
+    if not all(map(len, arrays.values())):
+        raise DatasetError(f"{owner} has no rows; give at least one example")
+    return arrays
+
+
+def _array(owner: str, name: str, values: npt.ArrayLike) -> Array:
+    if name in RESERVED or name.startswith("_"):
+        raise DatasetError(f"{owner} cannot have a column {name!r}: the attribute is taken; rename the column")
+    try:
+        array = np.asarray(values)
+    except ValueError as error:
+        raise DatasetError(f"{owner}, column {name!r}: not an array ({error}); give rows of one shape") from error
+    if array.ndim == 0 or array.dtype.hasobject:
+        raise DatasetError(
+            f"{owner}, column {name!r}: {array.dtype} of shape {array.shape}; give numbers, one row per example"
+        )
+    return array

@@ -1,0 +1,141 @@
+"""Reads IDX files, the format in which MNIST is published, gzipped or plain, into numpy arrays.
+
+A header is a claim: memory grows with the bytes that the file really holds, never beyond a bound, and whatever is
+wrong with a file ends in one `DatasetError`. Writes nothing. May import numpy, the standard library and pswire's
+pure half.
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import math
+import os
+import struct
+import zlib
+from collections.abc import Collection
+from io import BufferedReader
+from typing import Any
+
+import numpy as np
+
+from pswire.errors import DatasetError
+from pswire.values import Array
+
+#: The third byte of a file names its dtype; numbers are big-endian.
+DTYPES: dict[int, np.dtype[Any]] = {
+    0x08: np.dtype(">u1"),
+    0x09: np.dtype(">i1"),
+    0x0B: np.dtype(">i2"),
+    0x0C: np.dtype(">i4"),
+    0x0D: np.dtype(">f4"),
+    0x0E: np.dtype(">f8"),
+}
+MAX_DIMENSIONS = 64  # numpy's own limit
+DEFAULT_MAX_BYTES = 1 << 30
+_GZIP_MAGIC = b"\x1f\x8b"  # an IDX file begins with 00 00, so that the two cannot be confused
+_CHUNK = 1 << 20
+
+_Stream = BufferedReader | gzip.GzipFile
+
+
+def read(
+    path: str | os.PathLike[str], *, max_bytes: int = DEFAULT_MAX_BYTES, sha256: Collection[str] | None = None
+) -> Array:
+    """Reads one IDX file: `00 00`, a byte for the dtype, one for the number of dimensions, their sizes, the data.
+
+    Format: Y. LeCun, C. Cortes, C. Burges, "The MNIST database of handwritten digits", section "The IDX file format".
+
+    Args:
+        path: the file; its first bytes tell whether it is gzipped, its name does not matter.
+        max_bytes: the largest array to accept, in bytes.
+        sha256: digests, in hexadecimal, of which the file as it lies on disk must have one; it is not parsed before.
+
+    Returns:
+        A new array of the shape and dtype in the header, in native byte order; the caller owns it.
+
+    Raises:
+        DatasetError: the file is missing, unreadable, cut, altered, too large or no IDX file.
+    """
+    name = os.fspath(path)
+    try:
+        with open(path, "rb") as file:
+            if sha256 is not None:
+                _verify(file, name, sha256)
+            return _decode(file, name, max_bytes)
+    except OSError as error:
+        raise DatasetError(
+            f"{name} cannot be read ({error.strerror or error}); check that the file is there and readable"
+        ) from error
+
+
+def _verify(file: BufferedReader, name: str, sha256: Collection[str]) -> None:
+    found = hashlib.file_digest(file, "sha256").hexdigest()
+    if found not in sha256:
+        expected = " or ".join(digest[:12] for digest in sha256)
+        raise DatasetError(
+            f"{name} was cut or altered: its SHA-256 begins with {found[:12]}, expected {expected}; "
+            "replace it with a fresh copy of the original"
+        )
+
+
+def _decode(file: BufferedReader, name: str, max_bytes: int) -> Array:
+    file.seek(0)
+    gzipped = file.read(2) == _GZIP_MAGIC
+    file.seek(0)
+    if not gzipped:
+        return _parse(file, name, max_bytes)
+    try:
+        with gzip.GzipFile(fileobj=file) as unpacked:
+            return _parse(unpacked, name, max_bytes)
+    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+        raise DatasetError(f"{name}: its gzip data is cut or corrupt ({error}); copy the file again") from error
+
+
+def _parse(stream: _Stream, name: str, max_bytes: int) -> Array:
+    dtype, shape = _header(stream, name)
+    # A size of 0 empties the product, but numpy refuses a shape whose other sizes alone are beyond addressing.
+    if dtype.itemsize * math.prod(max(size, 1) for size in shape) > max_bytes:
+        raise DatasetError(
+            f"{name}: its header declares {_times(shape)} values of {dtype.itemsize} bytes, over the limit of "
+            f"{max_bytes} bytes; it is corrupt, or pass a larger max_bytes"
+        )
+    declared = dtype.itemsize * math.prod(shape)
+    data = _read(stream, declared)
+    if len(data) < declared:
+        raise DatasetError(
+            f"{name}: cut after {len(data)} of the {declared} bytes of data in its header; copy the file again"
+        )
+    if stream.read(1):
+        raise DatasetError(f"{name}: goes on after the {declared} bytes of data in its header; copy the file again")
+    return np.frombuffer(data, dtype).reshape(shape).astype(dtype.newbyteorder("="), copy=False)
+
+
+def _header(stream: _Stream, name: str) -> tuple[np.dtype[Any], tuple[int, ...]]:
+    magic = bytes(_read(stream, 4))
+    if magic[:2] != b"\0\0"[: len(magic)]:
+        raise DatasetError(f"{name}: not an IDX file: it begins with {magic.hex(' ')}, not with 00 00")
+    if len(magic) < 4:
+        raise DatasetError(f"{name}: ends inside its IDX header; copy the file again")
+    code, dimensions = magic[2], magic[3]
+    if code not in DTYPES:
+        known = ", ".join(f"{key:02x}" for key in DTYPES)
+        raise DatasetError(f"{name}: unknown IDX dtype {code:02x}, not one of {known}; the file is corrupt")
+    if not 1 <= dimensions <= MAX_DIMENSIONS:
+        raise DatasetError(f"{name}: {dimensions} dimensions, not 1 to {MAX_DIMENSIONS}; the file is corrupt")
+    sizes = _read(stream, 4 * dimensions)
+    if len(sizes) < 4 * dimensions:
+        raise DatasetError(f"{name}: ends inside its IDX header; copy the file again")
+    return DTYPES[code], struct.unpack(f">{dimensions}I", sizes)
+
+
+def _read(stream: _Stream, size: int) -> bytearray:
+    """Up to `size` bytes, fewer at the end; a chunk at a time, because `read(size)` allocates `size` bytes first."""
+    data = bytearray()
+    while len(data) < size and (chunk := stream.read(min(size - len(data), _CHUNK))):
+        data += chunk
+    return data
+
+
+def _times(shape: tuple[int, ...]) -> str:
+    return " x ".join(map(str, shape))

@@ -1,0 +1,283 @@
+"""A session: the program's variables, kept by a server while it is open.
+
+Finds out from its arguments and the environment whether the shards are in this process or behind a network; the
+program is the same. May import the client and the engine; the transports are imported when one is needed.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from types import TracebackType
+from typing import Self, SupportsFloat
+
+import numpy as np
+
+from pswire import specs
+from pswire.errors import ConfigurationError
+from pswire.messages import Assignment, Declaration, EpochReport, Finished, Gradient, QueueSpec, Value
+from pswire.values import Array
+from psworker import variables as _variables
+from psworker.autodiff import no_grad
+from psworker.client import Client
+from psworker.config import WorkerConfig, worker_config
+from psworker.data.dataset import Batch, Dataset
+from psworker.data.shuffle import permutation
+from psworker.optimizers import GradientAndVariable
+from psworker.transport import Transport
+from psworker.variables import Variable
+
+logger = logging.getLogger(__name__)
+
+#: Batches that a worker takes at once: asking costs a round trip, and what a worker has taken no other can do.
+BATCHES_A_BLOCK = 8
+
+
+def session(
+    servers: str | Sequence[str] | None = None, name: str | None = None, timeout: float | None = None
+) -> Session:
+    """A session, to be used as `with psworker.session() as session:`.
+
+    Args:
+        servers: addresses in the order of their shards; by default `$PSWORKER_SERVERS`, which `psworker run` and
+            `psworker local` set; when there are none, the shard runs in this process.
+        name: the worker's name; by default `$PSWORKER_NAME`, or the host's name and process id.
+        timeout: seconds that a call goes on trying to reach a server; by default `$PSWORKER_TIMEOUT`, or 60.
+
+    Raises:
+        ConfigurationError: a value that cannot be.
+    """
+    return Session(worker_config(servers, name, timeout))
+
+
+class Session:
+    """The open connection between a program's variables and their server. Made by `session()`.
+
+    Attributes:
+        worker: this worker's name.
+        number: 0 for the first worker of the job that joined, and so on.
+        global_step: how many pushes the server had applied, when it last spoke.
+        staleness: how many changes the last push's weights had missed.
+    """
+
+    def __init__(self, config: WorkerConfig, transport: Transport | None = None) -> None:
+        self.worker = config.name
+        self.number = 0
+        self.global_step = 0
+        self.staleness = 0
+        self._client = Client(transport or _transport(config), config.name, config.timeout)
+        self._collection: _variables.Collection | None = None
+        self._optimizers: dict[str, specs.OptimizerSpec] = {}
+        self._specs: dict[specs.OptimizerSpec, specs.OptimizerSpec] = {}
+        self._pending_loss: float | None = None
+        self._batch_losses: list[float] = []
+        self._queues = 0
+
+    @property
+    def is_chief(self) -> bool:
+        """Whether this is the first worker of the job, which does what is to be done once."""
+        return self.number == 0
+
+    def __enter__(self) -> Self:
+        """Joins the servers and registers the variables made so far; they get the server's values.
+
+        Raises:
+            ConfigurationError: a session is open already.
+            Unavailable: no server could be reached in time.
+        """
+        here = _variables._current()
+        if here.session is not None:
+            raise ConfigurationError("a session is open already: close it first, one program has one session")
+        try:
+            joined = self._client.join()
+            self.number, self.global_step = joined.number, joined.global_step
+            self._collection = here
+            self.register(list(here.variables.values()))
+        except BaseException:
+            self._client.close()
+            raise
+        here.session = self
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Leaves the job in good order; the variables keep their last values."""
+        if self._collection is not None:
+            self._collection.session = None
+        try:
+            self._client.leave()
+        finally:
+            self._client.close()
+
+    # --- variables ------------------------------------------------------------------------------------------------
+
+    def register(self, variables: Sequence[Variable]) -> None:
+        """Makes variables known to the server and takes its values; done for you when a variable is made.
+
+        Raises:
+            AlreadyRegistered: another worker has registered a variable of this name that differs.
+        """
+        if variables:
+            self._take_values(self._client.register([Declaration(v.spec, v.value) for v in variables]))
+
+    def pull(self, variables: Sequence[Variable] | None = None) -> None:
+        """Fetches fresh values, by default of all variables."""
+        names = list(self._known()) if variables is None else [variable.name for variable in variables]
+        if names:
+            self._take_values(self._client.pull(names))
+
+    def assign(self, variable: Variable, value: Array | float) -> None:
+        """Sets a variable, on the server and here.
+
+        Raises:
+            ShapeMismatch: the value does not have the variable's shape.
+        """
+        self._assign(variable, value, add=False)
+
+    def assign_add(self, variable: Variable, delta: Array | float) -> None:
+        """Adds to a variable, on the server, to whatever it is there now."""
+        self._assign(variable, delta, add=True)
+
+    # --- training -------------------------------------------------------------------------------------------------
+
+    def batches(
+        self,
+        dataset: Dataset,
+        batch_size: int,
+        epochs: int = 1,
+        seed: int = 0,
+        *,
+        on_epoch: Callable[[EpochReport], None] | None = None,
+        name: str | None = None,
+    ) -> Iterator[Batch]:
+        """Batches of a dataset, shared out by the server: all workers together see each example once an epoch.
+
+        Args:
+            dataset: the examples; the same in every worker.
+            batch_size: examples in a batch; the last of an epoch may be smaller.
+            epochs: passes over the dataset.
+            seed: each epoch is shuffled by a generator of (seed, epoch), the same in every worker.
+            on_epoch: called with an epoch's mean cost over all workers when it is complete; each epoch in one
+                worker only, the one that finished it.
+            name: the data queue's name. By default the program's first call of `batches` in all workers shares one
+                queue, its second another, and so on.
+
+        Raises:
+            AlreadyRegistered: another worker reads the queue of this name with other arguments.
+            ValueError: a size that is not positive.
+        """
+        if batch_size < 1:
+            raise ValueError(f"a batch has at least one example, got batch_size={batch_size}")
+        self._queues += 1
+        queue = QueueSpec(name or f"batches-{self._queues}", len(dataset), batch_size * BATCHES_A_BLOCK, epochs, seed)
+        return self._batches(queue, dataset, batch_size, on_epoch or _log_epoch)
+
+    def _batches(
+        self, queue: QueueSpec, dataset: Dataset, batch_size: int, on_epoch: Callable[[EpochReport], None]
+    ) -> Iterator[Batch]:
+        order: Array = np.empty(0, np.int64)
+        epoch = 0
+        finished: Finished | None = None
+        while True:
+            taken = self._client.take(queue, finished)
+            for report in taken.reports:
+                on_epoch(report)
+            if taken.done:
+                return
+            block = taken.block
+            if block is None:
+                logger.warning("worker %s has no examples left and waits for %s", self.worker, taken.waiting_for)
+                continue
+            if block.epoch != epoch:
+                epoch, order = block.epoch, permutation(len(dataset), queue.seed, block.epoch)
+            costs: list[float] = []
+            for start in range(block.start, block.stop, batch_size):
+                batch = dataset.take(order[start : min(start + batch_size, block.stop)], epoch)
+                self._batch_losses.clear()
+                yield batch
+                if self._batch_losses:
+                    costs.append(len(batch) * float(np.mean(self._batch_losses)))
+            finished = Finished(block.number, sum(costs) if costs else None)
+
+    def note_loss(self, loss: float) -> None:
+        """Keeps the loss that the next push carries; `compute_gradients` does this for you."""
+        self._pending_loss = loss
+
+    def push(self, optimizer: specs.OptimizerSpec, grads_and_vars: Iterable[GradientAndVariable]) -> None:
+        """Pushes gradients for `optimizer` to apply, and takes fresh values of all variables back.
+
+        Raises:
+            ValueError: there is no gradient at all.
+            AlreadyRegistered: a variable has another optimizer.
+        """
+        pairs = list(grads_and_vars)
+        chosen = [(gradient, variable) for gradient, variable in pairs if gradient is not None]
+        if not chosen:
+            names = ", ".join(variable.name for _, variable in pairs) or "no variables"
+            raise ValueError(f"no gradients to push for {names}: does the loss depend on them?")
+        self._declare(optimizer, [variable for _, variable in chosen])
+        gradients = [Gradient(variable.name, variable.version, np.asarray(array)) for array, variable in chosen]
+        loss, self._pending_loss = self._pending_loss, None
+        pushed = self._client.push(gradients, loss, list(self._known()))
+        if loss is not None:
+            self._batch_losses.append(loss)
+        self.global_step, self.staleness = pushed.global_step, pushed.staleness
+        self._take_values(pushed.values)
+
+    def evaluate(self, function: Callable[[Batch], SupportsFloat], dataset: Dataset, batch_size: int = 1000) -> float:
+        """The mean of `function` over a dataset, with fresh weights and without a tape.
+
+        Args:
+            function: gives the mean over a batch, such as an accuracy or a loss.
+            dataset: the examples, read in order by this worker alone.
+            batch_size: examples at a time.
+        """
+        self.pull()
+        total = 0.0
+        with no_grad():
+            for start in range(0, len(dataset), batch_size):
+                batch = dataset.take(np.arange(start, min(start + batch_size, len(dataset))))
+                total += float(function(batch)) * len(batch)
+        return total / len(dataset)
+
+    # --- inside ---------------------------------------------------------------------------------------------------
+
+    def _known(self) -> dict[str, Variable]:
+        assert self._collection is not None, "the session was not entered"
+        return self._collection.variables
+
+    def _declare(self, optimizer: specs.OptimizerSpec, variables: Iterable[Variable]) -> None:
+        """Tells the server which optimizer a variable has, when it is first used for it."""
+        spec = self._specs.get(optimizer)
+        if spec is None:
+            spec = self._specs[optimizer] = specs.from_plain(specs.to_plain(optimizer))
+        new = [variable for variable in variables if self._optimizers.get(variable.name) != spec]
+        if new:
+            self._client.register([Declaration(variable.spec, None, spec) for variable in new])
+            self._optimizers |= {variable.name: spec for variable in new}
+
+    def _assign(self, variable: Variable, value: Array | float, *, add: bool) -> None:
+        array = np.asarray(value, dtype=variable.dtype)
+        self._client.assign([Assignment(variable.name, array)], add=add)
+        self.pull([variable])
+
+    def _take_values(self, values: Iterable[Value]) -> None:
+        known = self._known()
+        for value in values:
+            variable = known[value.name]
+            variable.value, variable.version = value.array, value.version
+
+
+def _log_epoch(report: EpochReport) -> None:
+    logger.info("epoch %d: cost %s over %d examples", report.epoch, report.cost, report.examples)
+
+
+def _transport(config: WorkerConfig) -> Transport:
+    if not config.servers:
+        from psworker.transport.embedded import EmbeddedTransport
+
+        return EmbeddedTransport()
+    from psworker.transport.network import NetworkTransport
+
+    return NetworkTransport(config.servers)

@@ -1,0 +1,165 @@
+"""Variables, their names, and the scopes that names live in.
+
+A `Variable` is a leaf of the tape whose value comes from a server. Each thread has a collection of its own, so
+workers in threads do not see each other's variables. May import the engine; sends nothing itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from pswire.errors import ConfigurationError
+from pswire.values import TensorSpec
+from psworker.autodiff import Tensor
+from psworker.autodiff.tape import TensorLike
+
+if TYPE_CHECKING:
+    from psworker.session import Session
+
+
+class Variable(Tensor):
+    """A named array that is trained, and kept by a server while a session is open.
+
+        W = Variable(ops.zeros((784, 10)), name="W")
+
+    Args:
+        value: the initial value, of any shape; copied. Python numbers and lists become float32, arrays keep
+            their dtype. A server that knows the variable already gives its own value instead.
+        name: unique in its collection, and the same in every worker; the current scope goes before it. Without
+            one it is `variable`, `variable_1`, ...
+        trainable: whether `compute_gradients` looks at it unless told otherwise; only floating point can be.
+
+    Attributes:
+        value: the last value that the server sent, read-only; `session.assign` changes it.
+        version: how often the variable had been changed when that was sent.
+
+    Raises:
+        ConfigurationError: the name is taken, or its dtype cannot travel.
+    """
+
+    __slots__ = ("name", "trainable", "version")
+
+    def __init__(self, value: TensorLike, name: str | None = None, trainable: bool = True) -> None:
+        array = np.array(value.value if isinstance(value, Tensor) else value)
+        if array.dtype == np.float64 and not isinstance(value, Tensor | np.ndarray | np.generic):
+            array = array.astype(np.float32)
+        array.flags.writeable = False
+        collection = _current()
+        super().__init__(array, requires_grad=trainable and array.dtype.kind == "f")
+        self.name = collection.full_name(name)
+        self.trainable = self.requires_grad
+        self.version = 0
+        try:
+            TensorSpec.of(self.name, array)
+        except ValueError as error:
+            raise ConfigurationError(str(error)) from None
+        collection.add(self)
+
+    @property
+    def spec(self) -> TensorSpec:
+        """Name, shape and dtype."""
+        return TensorSpec.of(self.name, self.value)
+
+    def __repr__(self) -> str:
+        return f"Variable({self.spec}, version {self.version})"
+
+
+class Collection:
+    """The variables of one program by name, the scope that new names get, and the session that is open, if any."""
+
+    def __init__(self) -> None:
+        self.variables: dict[str, Variable] = {}
+        self.scope = ""
+        self.session: Session | None = None
+
+    def full_name(self, name: str | None) -> str:
+        """The name with its scope; a free one when there is none given.
+
+        Raises:
+            ConfigurationError: it is taken.
+        """
+        if name is not None:
+            full = self.scope + name
+            if full in self.variables:
+                raise ConfigurationError(
+                    f"there is a variable {full!r} already: give another name, or use a variable_scope "
+                    "(or `with psworker.collection():` to begin a new set of variables)"
+                )
+            return full
+        full, count = f"{self.scope}variable", 0
+        while full in self.variables:
+            count += 1
+            full = f"{self.scope}variable_{count}"
+        return full
+
+    def add(self, variable: Variable) -> None:
+        """Keeps it, and has it registered at once when a session is open."""
+        self.variables[variable.name] = variable
+        if self.session is not None:
+            self.session.register([variable])
+
+
+_collection: ContextVar[Collection] = ContextVar("psworker_collection")
+
+
+def _current() -> Collection:
+    """This thread's collection, made when first asked for."""
+    found = _collection.get(None)
+    if found is None:
+        found = Collection()
+        _collection.set(found)
+    return found
+
+
+def current_session() -> Session:
+    """The open session of this thread's collection.
+
+    Raises:
+        ConfigurationError: there is none.
+    """
+    session = _current().session
+    if session is None:
+        raise ConfigurationError("no session is open: do this inside `with psworker.session() as session:`")
+    return session
+
+
+@contextmanager
+def collection() -> Iterator[Collection]:
+    """A new, empty set of variables while the block lasts; for notebooks and tests."""
+    token = _collection.set(Collection())
+    try:
+        yield _collection.get()
+    finally:
+        _collection.reset(token)
+
+
+@contextmanager
+def variable_scope(name: str) -> Iterator[None]:
+    """Variables made in the block are named `name/...`; scopes nest.
+
+    Raises:
+        ConfigurationError: the name is empty, or begins or ends with a slash.
+    """
+    if not name or name.startswith("/") or name.endswith("/"):
+        raise ConfigurationError(f"a variable scope needs a name without slashes at its ends, got {name!r}")
+    here = _current()
+    outer = here.scope
+    here.scope = f"{outer}{name}/"
+    try:
+        yield
+    finally:
+        here.scope = outer
+
+
+def trainable_variables(scope: str | None = None) -> list[Variable]:
+    """The trainable variables in the order of their making; with `scope`, those named `scope/...` only."""
+    return [
+        variable
+        for variable in _current().variables.values()
+        if variable.trainable and (scope is None or variable.name.startswith(scope.rstrip("/") + "/"))
+    ]
