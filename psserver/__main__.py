@@ -2,4 +2,4 @@
 
 from psserver.cli import main
 
-main()
+main(prog_name="psserver")

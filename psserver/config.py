@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 from dataclasses import dataclass, field
 
 from pswire.channel import check_address
@@ -16,6 +17,25 @@ from pswire.errors import ConfigurationError
 def default_memory_limit() -> int:
     """80 % of the machine's memory, in bytes."""
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") * 4 // 5
+
+
+def parse_shard(text: str) -> tuple[int, int]:
+    """Which shard of how many: "0/2" is (0, 2). Raises `ConfigurationError`."""
+    found = re.fullmatch(r"([0-9]{1,6})/([0-9]{1,6})", text.strip())
+    if not found or not int(found[1]) < int(found[2]):
+        raise ConfigurationError(f"{text!r}: write which shard of how many, from 0: the two of a pair are 0/2 and 1/2")
+    return int(found[1]), int(found[2])
+
+
+_UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
+
+
+def parse_size(text: str) -> int:
+    """Bytes: "8G" is 8 * 1024^3; also K, M, T, or none. Raises `ConfigurationError`."""
+    found = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)([KMGT]?)", text.strip().upper())
+    if not found:
+        raise ConfigurationError(f"{text!r}: write a number of bytes, with K, M, G or T for powers of 1024, such as 8G")
+    return int(float(found[1]) * _UNITS[found[2]])
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +69,9 @@ class ServerConfig:
         """Checks every field."""
         check_address(self.bind)
         if not 0 <= self.shard < self.shards:
-            raise ConfigurationError(f"shard {self.shard} of {self.shards}: shards are numbered from 0, below their count")
+            raise ConfigurationError(
+                f"shard {self.shard} of {self.shards}: shards are numbered from 0, below their count"
+            )
         if not 0 < self.lease < math.inf:
             raise ConfigurationError(f"a lease lasts more than 0 seconds, got {self.lease:g}")
         if not 0 <= self.grace < math.inf:

@@ -1,7 +1,7 @@
 """The one way to a shard: takes messages of many callers one after the other, and gives each its answer when it comes.
 
-Owns the shard's lock, its tickets and the one thread for long steps. Small steps run on the event loop itself, large ones
-beside it, so that it goes on receiving. Everything here is called in that loop. Knows nothing of gRPC or bytes.
+Owns the shard's lock, its tickets and the one thread for long steps. Small steps run on the event loop itself, large
+ones beside it, so that it goes on receiving. All methods are called in that loop. Knows nothing of gRPC or bytes.
 """
 
 from __future__ import annotations
@@ -15,7 +15,21 @@ from functools import partial
 
 from psserver.core.shard import Shard
 from pswire.errors import TooLarge, Unavailable, UnknownVariable
-from pswire.messages import Answer, Assign, Message, Pull, Push, Register, Reply, Request, Tick, Value
+from pswire.messages import (
+    Answer,
+    Assign,
+    Message,
+    Pull,
+    Pulled,
+    Push,
+    Pushed,
+    Register,
+    Registered,
+    Reply,
+    Request,
+    Tick,
+    Value,
+)
 
 #: Bytes that a step may take in and give out and still run on the event loop: some 100 us with the costliest rule.
 SMALL = 256 << 10
@@ -65,7 +79,8 @@ class Entrance:
             Unavailable: the server stops, and the answer would have to wait for others.
             ParamServerError: the shard's refusal.
         """
-        ticket, answer = next(self._tickets), asyncio.get_running_loop().create_future()
+        ticket = next(self._tickets)
+        answer: _Waiting = asyncio.get_running_loop().create_future()
         try:
             await self._turn(ticket, message, answer, most)
             return await answer
@@ -83,7 +98,9 @@ class Entrance:
         self._closing = True
         for answer in self._parked.values():
             if not answer.done():
-                answer.set_exception(Unavailable("the server is stopping: nothing is known to have been lost, try again"))
+                answer.set_exception(
+                    Unavailable("the server is stopping: nothing is known to have been lost, try again")
+                )
         self._parked.clear()
 
     def shutdown(self) -> None:
@@ -138,8 +155,8 @@ class Entrance:
         outgoing = self._outgoing(message)
         if most is not None and outgoing > most:
             raise TooLarge(
-                f"the answer to this {type(message).__name__} would have {outgoing:,} bytes of values, but the answer of "
-                f"a single call carries {most:,}: use Transfer (nothing was done)"
+                f"the answer to this {type(message).__name__} would have {outgoing:,} bytes of values, but a single "
+                f"call carries {most:,}: use Transfer (nothing was done)"
             )
         return _incoming(message) + outgoing
 
@@ -174,8 +191,7 @@ def _incoming(message: Request) -> int:
 
 
 def _owned(answer: Answer) -> Answer:
-    values = getattr(answer, "values", None)
-    if not values:
+    if not isinstance(answer, Pushed | Pulled | Registered):
         return answer
-    copies = tuple(Value(value.name, value.version, value.array.copy()) for value in values)
+    copies = tuple(Value(value.name, value.version, value.array.copy()) for value in answer.values)
     return dataclasses.replace(answer, values=copies)

@@ -7,18 +7,20 @@ tests and notebooks. May import service, entrance, config and pswire.
 from __future__ import annotations
 
 import asyncio
-import concurrent.futures
+import errno
 import logging
 import os
 import socket
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import Future
+from functools import partial
 from types import TracebackType
 from typing import Any
 
 import grpc.aio
-from grpc_health.v1 import health
+from grpc_health.v1 import health, health_pb2_grpc
 from grpc_health.v1.health_pb2 import HealthCheckResponse
 
 from psserver.config import ServerConfig
@@ -79,7 +81,7 @@ async def _tick(entrance: Entrance) -> None:
             log.exception("the shard failed on a tick; it goes on")
 
 
-async def _add_health(server: grpc.aio.Server) -> Any:
+async def _add_health(server: grpc.aio.Server) -> health.aio.HealthServicer:
     servicer = health.aio.HealthServicer()
     await servicer.set(SERVICE_NAME, HealthCheckResponse.SERVING)
     health_pb2_grpc.add_HealthServicer_to_server(servicer, server)
@@ -116,7 +118,7 @@ def bind(server: grpc.aio.Server, address: str) -> str:
 
 
 def _try(address: str) -> None:
-    """Raises `OSError` if `address` cannot be bound: the system's reason, which gRPC tells to nobody but its own log."""
+    """Raises `OSError` if `address` cannot be bound: the system's reason, which gRPC tells its own log only."""
     if address.startswith("unix:"):
         _try_path(address.removeprefix("unix:"))
         return
@@ -158,17 +160,59 @@ class ServerThread:
     def __init__(self, config: ServerConfig | None = None) -> None:
         self._config = config or ServerConfig()
         self._thread = threading.Thread(target=self._run, name="psserver", daemon=True)
-        self._ready: concurrent.futures.Future[str] = concurrent.futures.Future()
-        self._report: concurrent.futures.Future[StatusReport] = concurrent.futures.Future()
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._stop: asyncio.Event | None = None
+        self._started: Future[tuple[str, Callable[[], object]]] = Future()
+        self._ended: Future[StatusReport] = Future()
 
     @property
     def address(self) -> str:
         """Where it listens."""
-        return self._ready.result()
+        return self._started.result()[0]
 
     @property
     def report(self) -> StatusReport:
         """How the shard was at the end; waits for it."""
-        return self._report.result()
+        return self._ended.result()
+
+    def __enter__(self) -> ServerThread:
+        self._thread.start()
+        try:
+            self._started.result()
+        except BaseException:
+            self._thread.join()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._started.result()[1]()
+        self._thread.join()
+        if error is None:
+            self._ended.result()
+
+    def _run(self) -> None:
+        try:
+            self._ended.set_result(asyncio.run(self._serve()))
+        except BaseException as error:  # noqa: BLE001  (raised again where the caller can see it)
+            first = self._ended if self._started.done() else self._started
+            first.set_exception(error)
+
+    async def _serve(self) -> StatusReport:
+        loop, stop = asyncio.get_running_loop(), asyncio.Event()
+        loop.set_exception_handler(_ignore_idle_wakeup)
+
+        def tell(address: str) -> None:
+            self._started.set_result((address, partial(loop.call_soon_threadsafe, stop.set)))
+
+        return await serve(self._config, tell, stop)
+
+
+def _ignore_idle_wakeup(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """Drops an error that means nothing: several loops in one process share gRPC's queue of events.
+
+    Its wake-up byte wakes all of them, one reads it and passes the events on, and the others find nothing to read
+    (https://github.com/grpc/grpc/issues/25364).
+    """
+    if isinstance(context.get("exception"), BlockingIOError) and "PollerCompletionQueue" in str(context.get("handle")):
+        return
+    loop.default_exception_handler(context)

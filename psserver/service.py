@@ -13,7 +13,7 @@ import secrets
 from collections.abc import AsyncIterator, Awaitable
 from contextlib import asynccontextmanager
 from functools import partial
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import grpc
 import grpc.aio
@@ -24,9 +24,10 @@ from psserver.entrance import Entrance
 from pswire.channel import status_of
 from pswire.codec import decode, encode, from_frame, to_frame
 from pswire.errors import InternalError, Malformed, ParamServerError, TimedOut, TooLarge, Unavailable
-from pswire.lanes import CHUNK
+from pswire.lanes import CHUNK, Receiver
 from pswire.lanes.inline import InlineReceiver, InlineSender
 from pswire.lanes.stream import StreamReceiver, StreamSender
+from pswire.messages import Answer, Request
 from pswire.v1 import paramserver_pb2 as pb
 
 _SERVICE = pb.DESCRIPTOR.services_by_name["ParameterServer"]
@@ -120,11 +121,11 @@ class Service:
     async def _serve_unary(self, kind: type[Proto], request: bytes, context: grpc.aio.ServicerContext) -> bytes:
         return await _guarded(self._unary(kind, request), context)
 
-    async def _serve_transfer(self, frames: Any, context: grpc.aio.ServicerContext) -> None:
+    async def _serve_transfer(self, frames: object, context: grpc.aio.ServicerContext) -> None:
         await _guarded(self._transfer(context), context)
 
     async def _unary(self, kind: type[Proto], request: bytes) -> bytes:
-        message = decode(_parse(kind, request), InlineReceiver())
+        message = _request(_parse(kind, request), InlineReceiver())
         answer = await self._entrance.step(message, most=CHUNK)
         return encode(answer, InlineSender()).SerializeToString()
 
@@ -133,9 +134,9 @@ class Service:
     async def _transfer(self, context: grpc.aio.ServicerContext) -> None:
         header = from_frame(await self._frame(context))
         receiver = StreamReceiver()
-        async with self._traffic.of(await self._entrance.admit(decode(header, receiver))):
+        async with self._traffic.of(await self._entrance.admit(_request(header, receiver))):
             receiver.allocate()
-            message = decode(header, receiver)
+            message = _request(header, receiver)
             await self._receive(receiver, context)
             answer = await self._entrance.step(message)
             await self._send(answer, context)
@@ -143,7 +144,10 @@ class Service:
     async def _receive(self, receiver: StreamReceiver, context: grpc.aio.ServicerContext) -> None:
         """Fills the message's arrays from the chunks, up to the stream's end."""
         while not receiver.complete:
-            receiver.feed((await self._frame(context)).chunk)
+            frame = await self._frame(context)
+            if not frame.chunk:
+                raise Malformed(f"a chunk of data must follow in a transfer, got {frame.WhichOneof('piece')}")
+            receiver.feed(frame.chunk)
         async with self._stall_limit():
             if await context.read() is not grpc.aio.EOF:
                 raise Malformed(f"the transfer goes on after the {receiver.nbytes:,} bytes that its header announces")
@@ -155,7 +159,7 @@ class Service:
             raise Malformed("the transfer ends before all that its header announces has come: nothing was applied")
         return _parse(pb.Frame, data)
 
-    async def _send(self, answer: Any, context: grpc.aio.ServicerContext) -> None:
+    async def _send(self, answer: Answer, context: grpc.aio.ServicerContext) -> None:
         sender = StreamSender()
         header = to_frame(encode(answer, sender))
         async with self._stall_limit():
@@ -180,6 +184,13 @@ def _parse(kind: type[_Proto], data: bytes) -> _Proto:
         raise Malformed(f"{len(data):,} bytes that are no {kind.DESCRIPTOR.full_name}") from None
 
 
+def _request(proto: Proto, lane: Receiver) -> Request:
+    message = decode(proto, lane)
+    if not isinstance(message, Request):
+        raise Malformed(f"{type(message).__name__} is an answer, and no request")
+    return message
+
+
 async def _guarded(call: Awaitable[_Result], context: grpc.aio.ServicerContext) -> _Result:
     """The call's result; an error of it ends the call with the status, message and name that belong to it."""
     try:
@@ -192,6 +203,6 @@ async def _guarded(call: Awaitable[_Result], context: grpc.aio.ServicerContext) 
     except Exception:
         reference = secrets.token_hex(4)
         log.exception("internal error %s", reference)
-        error = InternalError(f"the server failed on this message: please report it with line {reference} of its log")
-        await context.abort(*status_of(error))
+        text = f"the server failed on this message: please report it, with what its log says under {reference}"
+        await context.abort(*status_of(InternalError(text)))
     raise AssertionError("abort has raised")

@@ -46,7 +46,9 @@ class Optimizer(specs.OptimizerSpec):
         if loss.value.size != 1:
             raise ValueError(f"a loss has one element, this one has shape {loss.shape}: take its mean or its sum")
         chosen = list(variables.trainable_variables() if var_list is None else var_list)
-        variables.current_session().note_loss(loss.item())
+        session = variables.open_session()
+        if session is not None:
+            session.note_loss(loss.item())
         return list(zip(gradients(loss, chosen), chosen, strict=True))
 
     def apply_gradients(self, grads_and_vars: Iterable[GradientAndVariable]) -> None:
@@ -75,7 +77,7 @@ class Momentum(specs.Momentum, Optimizer):
 
 
 class Adagrad(specs.Adagrad, Optimizer):
-    """A learning rate for each element, by the squares of its gradients; formula, fields and source: `pswire.specs.Adagrad`."""
+    """A learning rate for each element, by its squared gradients; formula, fields and source: `pswire.specs.Adagrad`."""
 
 
 class Adam(specs.Adam, Optimizer):

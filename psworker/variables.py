@@ -116,13 +116,18 @@ def _current() -> Collection:
     return found
 
 
+def open_session() -> Session | None:
+    """The open session of this thread's collection, if there is one."""
+    return _current().session
+
+
 def current_session() -> Session:
     """The open session of this thread's collection.
 
     Raises:
         ConfigurationError: there is none.
     """
-    session = _current().session
+    session = open_session()
     if session is None:
         raise ConfigurationError("no session is open: do this inside `with psworker.session() as session:`")
     return session

@@ -12,13 +12,13 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from operator import attrgetter
-from typing import Concatenate, ParamSpec, TypeAlias, overload
+from typing import Any, Concatenate, ParamSpec, TypeAlias, overload
 
 import numpy as np
 
 from psworker.autodiff.tensor import Array, Tensor, TensorLike, Vjp, as_array
 
-Result: TypeAlias = tuple[Array, tuple[Vjp, ...]]  # what a function under @op returns
+Result: TypeAlias = tuple[Array | np.generic, tuple[Vjp, ...]]  # what a function under @op returns
 P = ParamSpec("P")
 
 
@@ -31,7 +31,7 @@ _recording = _Recording()
 
 @contextmanager
 def no_grad() -> Iterator[None]:
-    """Switches recording off in this thread, as `with no_grad():` or as `@no_grad()` above a function."""
+    """Switches recording off in this thread, for a `with` block or, as `@no_grad()`, for a function."""
     before, _recording.on = _recording.on, False
     try:
         yield
@@ -133,13 +133,13 @@ def gradients(
 
     Raises TypeError when a y or an x is not a Tensor, ValueError when `grad_ys` does not fit `ys`.
     """
-    seeds = [grad_ys] if isinstance(ys, Tensor) else grad_ys
+    weights: Any = [grad_ys] if isinstance(ys, Tensor) else grad_ys
     ys, xs = _tensors("ys", ys), _tensors("xs", xs)
     path, leading = _path(ys, xs)
     wanted = set(xs)
     totals: dict[Tensor, Array] = {}  # the gradient of each node, as far as it has come
     owned: set[Tensor] = set()  # nodes whose total is nobody else's array, so that it may be written into
-    for y, seed in zip(ys, _seeds(ys, seeds), strict=True):
+    for y, seed in zip(ys, _seeds(ys, weights), strict=True):
         if y in leading:
             totals[y] = totals[y] + seed if y in totals else seed
     for node, edges in path:
@@ -193,12 +193,12 @@ def _path(ys: list[Tensor], xs: list[Tensor]) -> tuple[list[tuple[Tensor, list[t
     return path, leading
 
 
-def _seeds(ys: list[Tensor], grad_ys: TensorLike | Sequence[TensorLike | None] | None) -> Iterator[Array]:
-    given = [None] * len(ys) if grad_ys is None else list(grad_ys)  # type: ignore[arg-type]
+def _seeds(ys: list[Tensor], grad_ys: Sequence[TensorLike | None] | None) -> Iterator[Array]:
+    given = [None] * len(ys) if grad_ys is None else grad_ys
     if len(given) != len(ys):
         raise ValueError(f"gradients: there are {len(given)} grad_ys for {len(ys)} ys")
     for y, grad_y in zip(ys, given, strict=True):
-        seed = np.ones_like(y.value) if grad_y is None else as_array(grad_y).astype(y.dtype, copy=False)
+        seed = np.ones(y.shape, y.dtype) if grad_y is None else as_array(grad_y).astype(y.dtype, copy=False)
         if seed.shape != y.shape:
             raise ValueError(f"gradients: one of grad_ys has shape {seed.shape}, and its y has shape {y.shape}")
         yield seed

@@ -41,7 +41,7 @@ class Tensor:
     _order: int
 
     def __init__(self, value: TensorLike, requires_grad: bool = False) -> None:
-        self.value = as_array(value)
+        self.value = value if type(value) is np.ndarray else as_array(value)
         self.requires_grad = requires_grad
         self._edges = ()
         self._order = next(_creation)

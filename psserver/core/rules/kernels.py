@@ -41,6 +41,7 @@ def check_dtype(value: Array) -> None:
         )
 
 
+@np.errstate(all="ignore")
 def slot_like(value: Array, fill: float = 0.0) -> Array:
     """A new slot of the shape and dtype of `value`, each element `fill`; raises as `check_dtype` does."""
     check_dtype(value)

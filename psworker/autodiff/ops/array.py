@@ -71,7 +71,8 @@ def one_hot(ids: TensorLike, depth: int, dtype: DTypeLike = np.float32) -> Array
     """
     ids = as_array(ids)
     check_class_ids("one_hot: ids", ids, depth)
-    return (ids[..., np.newaxis] == np.arange(depth)).astype(dtype)
+    hot: Array = ids[..., np.newaxis] == np.arange(depth)
+    return hot.astype(dtype)
 
 
 def argmax(x: TensorLike, axis: int | None = None) -> Array:

@@ -18,10 +18,10 @@ __all__ = ["accuracy", "mean_squared_error", "softmax_cross_entropy"]
 def softmax_cross_entropy(logits: Array, /, labels: TensorLike) -> Result:
     """The mean over the batch of -sum(labels * log(softmax(logits))), a scalar of the logits' dtype.
 
-    `logits`: (..., classes), unscaled. `labels`: integer class ids of shape (...), or weights of the logits' shape
-    (one-hot or probabilities; a constant). Finite for all finite logits: each row is shifted by its largest (Goodfellow,
-    Bengio and Courville, Deep Learning, 2016, section 4.1). The gradient is (softmax(logits) * sum(labels) - labels) /
-    batch size.
+    `logits`: (..., classes), unscaled. `labels`, a constant: integer class ids of shape (...), or weights of the
+    logits' shape (one-hot or probabilities). Finite for all finite logits: each row is shifted by its largest
+    (Goodfellow, Bengio and Courville, Deep Learning, 2016, section 4.1). The gradient of a row is
+    softmax(logits) * sum(labels) - labels, over the batch size.
 
     Raises ValueError when the shapes do not fit, an id is not in 0 ... classes - 1 or the batch is empty, TypeError
     when ids are not integers.
@@ -36,10 +36,10 @@ def softmax_cross_entropy(logits: Array, /, labels: TensorLike) -> Result:
 
     if labels.ndim < logits.ndim:
         chosen = np.arange(batch), labels.reshape(-1)
-        loss = (np.log(sums).sum() - shifted[chosen].sum()) / batch
+        loss = np.add.reduce(np.log(sums[:, 0]) - shifted[chosen]) / batch
 
         def gradient(g: Array) -> Array:
-            logits_gradient = exponentials / sums
+            logits_gradient: Array = exponentials / sums
             logits_gradient[chosen] -= 1
             logits_gradient *= g / batch
             return logits_gradient.reshape(logits.shape)
@@ -50,7 +50,7 @@ def softmax_cross_entropy(logits: Array, /, labels: TensorLike) -> Result:
         loss = (np.vdot(row_weights, np.log(sums)) - np.vdot(weights, shifted)) / batch
 
         def gradient(g: Array) -> Array:
-            logits_gradient = (exponentials / sums * row_weights - weights) * (g / batch)
+            logits_gradient: Array = (exponentials / sums * row_weights - weights) * (g / batch)
             return logits_gradient.reshape(logits.shape)
 
     return loss, (gradient,)

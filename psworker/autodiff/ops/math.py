@@ -110,11 +110,12 @@ def matmul(a: Array, b: Array, /) -> Result:
 
     A 1-d operand is a row on the left and a column on the right, and its axis is gone from the result.
     """
-    if np.ndim(a) == 0 or np.ndim(b) == 0:
+    a, b = np.asarray(a), np.asarray(b)
+    if a.ndim == 0 or b.ndim == 0:
         raise ValueError("both operands must have at least one axis")
     inner = b.shape[0 if b.ndim == 1 else -2]
     if a.shape[-1] != inner:
-        raise ValueError(f"the last axis of a ({a.shape[-1]}) must be as long as the rows axis of b ({inner})")
+        raise ValueError(f"the last axis of a ({a.shape[-1]}) must be as long as the first matrix axis of b ({inner})")
     if a.ndim == 2 and b.ndim == 2:
         return a @ b, (lambda g: g @ b.T, lambda g: a.T @ g)
     rows = a if a.ndim > 1 else a[np.newaxis, :]
@@ -131,7 +132,9 @@ def matmul(a: Array, b: Array, /) -> Result:
     def b_gradient(g: Array) -> Array:
         g = product_gradient(g)
         if b.ndim <= 2:  # one matrix for the whole batch: one long product instead of a sum of many
-            return np.tensordot(rows, g, axes=(range(rows.ndim - 1),) * 2).reshape(b.shape)
+            batch = tuple(range(rows.ndim - 1))
+            gradient: Array = np.tensordot(rows, g, axes=(batch, batch))
+            return gradient.reshape(b.shape)
         return rows.swapaxes(-1, -2) @ g
 
     return np.matmul(a, b), (a_gradient, b_gradient)
@@ -162,8 +165,8 @@ def max(x: Array, /, axis: Axis = None, keepdims: bool = False) -> Result:
 
     def gradient(g: Array) -> Array:
         largest = x == top
-        share = largest / np.sum(largest, axis=axis, keepdims=True, dtype=x.dtype)
-        return _spread(g, x.shape, axis, keepdims) * share
+        share: Array = largest / np.sum(largest, axis=axis, keepdims=True, dtype=x.dtype)
+        return share * _spread(g, x.shape, axis, keepdims)
 
     return top if keepdims else np.squeeze(top, axis), (gradient,)
 

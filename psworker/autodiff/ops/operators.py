@@ -18,7 +18,7 @@ def _reflected(function: Callable[[TensorLike, TensorLike], Tensor]) -> Callable
 
 def _reshape(self: Tensor, *shape: SupportsIndex | Sequence[int]) -> Tensor:
     """`x.reshape(2, 3)` or `x.reshape((2, 3))`."""
-    return array.reshape(self, shape[0] if len(shape) == 1 else shape)
+    return array.reshape(self, shape[0] if len(shape) == 1 else shape)  # type: ignore[arg-type]
 
 
 def bind() -> None:

@@ -1,0 +1,48 @@
+# One place for every command of the project. `make help` lists them.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test lint format protos bench clean
+
+help: ## List the commands
+	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  make \1|\2/' | column -t -s '|'
+
+# The package and what it needs: enough to train.
+$(BIN)/.installed: pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python 3.11 or newer is needed: make PYTHON=python3.12 $(MAKECMDGOALS)" >&2; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable .
+	@touch $@
+
+# And what tests, checks and generated code need.
+$(BIN)/.installed-dev: $(BIN)/.installed
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+	@touch $@
+
+demo: $(BIN)/.installed ## Train softmax regression on MNIST with a server and two workers
+	$(BIN)/psworker local --workers 2 --shards 1 examples/softmax_mnist.py
+
+test: $(BIN)/.installed-dev ## Run all tests
+	$(BIN)/python -m pytest
+
+lint: $(BIN)/.installed-dev ## Check style, types and the direction of imports
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: $(BIN)/.installed-dev ## Bring the code into its form
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+protos: $(BIN)/.installed-dev ## Make pswire/v1 anew from protos/
+	$(BIN)/python -m grpc_tools.protoc --proto_path=protos --python_out=. --pyi_out=. --grpc_python_out=. protos/pswire/v1/*.proto
+
+bench: $(BIN)/.installed ## Run the benchmarks, ours alone (python benchmarks/NAME.py --peers DIR compares)
+	for file in benchmarks/*.py; do $(BIN)/python $$file || exit 1; done
+
+clean: ## Remove the virtual environment and caches
+	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache build dist
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,91 @@
+"""Steps a second of a small model: softmax regression on MNIST, batch 100, one server, one and two workers.
+
+    python benchmarks/small_model.py                      # ours alone
+    python benchmarks/small_model.py --peers .peers       # in turn with TensorFlow's ParameterServerStrategy
+
+Ours is the whole job as `psworker local` runs it: batches from the server, the engine, the push, the fresh weights.
+"""
+
+from __future__ import annotations
+
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import _report
+
+WINDOW = 1000  # steps, over all workers
+WARM_UP = 1000
+WINDOWS = 5
+
+#: What each worker runs. The chief notes the time at every WINDOW steps that the server has applied.
+WORKER = f"""
+import time
+import psworker as ps
+from psworker import datasets, ops
+
+mnist = datasets.mnist()
+W = ps.Variable(ops.zeros((784, 10)), name="W")
+b = ps.Variable(ops.zeros((10,)), name="b")
+optimizer = ps.GradientDescent(learning_rate=0.01)
+with ps.session() as session:
+    last = None
+    for batch in session.batches(mnist.train, batch_size=100, epochs={(WARM_UP + WINDOW * WINDOWS) // 550 + 3}):
+        optimizer.minimize(ops.softmax_cross_entropy(ops.matmul(batch.image, W) + b, batch.label))
+        if not session.is_chief or session.global_step < {WARM_UP}:
+            continue
+        now = time.perf_counter(), session.global_step
+        if last is None:
+            last = now
+        elif now[1] - last[1] >= {WINDOW}:
+            print("WINDOW", (now[1] - last[1]) / (now[0] - last[0]), flush=True)
+            last = now
+"""
+
+
+def ours(workers: int) -> float:
+    """The median steps a second over the windows of one run."""
+    with tempfile.TemporaryDirectory() as folder:
+        script = Path(folder) / "worker.py"
+        script.write_text(WORKER)
+        command = [
+            sys.executable,
+            "-m",
+            "psworker",
+            "local",
+            "--workers",
+            str(workers),
+            "--progress",
+            "off",
+            str(script),
+        ]
+        output = subprocess.run(command, capture_output=True, text=True, timeout=170, check=True).stdout
+    rates = [float(line.rpartition(" ")[2]) for line in output.splitlines() if "WINDOW" in line]
+    return statistics.median(rates[:WINDOWS])
+
+
+def main() -> None:
+    """Runs ours and the peer in turn, for one and two workers."""
+    parser = _report.arguments(__doc__.splitlines()[0])
+    parser.add_argument("--rounds", type=int, default=2)
+    options = parser.parse_args()
+    _report.describe_machine()
+    figures = _report.Figures("small", "steps/s")
+    began = time.monotonic()
+    for _ in range(options.rounds):
+        for workers in (1, 2):
+            figures.add(f"paramserver-{workers}w", ours(workers))
+            if options.peers:
+                script = options.peer_scripts / "small_sparse_tf.py"
+                for work, system, median, _ in _report.run_peer(options.peers, "tf", script, str(workers)):
+                    if work == "small":
+                        figures.add(system, median)
+    figures.report({f"paramserver-{n}w": f"tensorflow-ps-{n}w" for n in (1, 2)}, more_is_better=True)
+    print(f"took {time.monotonic() - began:.0f} s")
+
+
+if __name__ == "__main__":
+    main()

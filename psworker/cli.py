@@ -1,0 +1,189 @@
+"""The command `psworker`: one worker of a cluster (`run`), or a whole cluster on this machine (`local`).
+
+Flags and exit codes only: `psworker.script` runs a program, `psworker.launch` a job. Errors are one line on stderr;
+`--debug` shows their traceback.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+import click
+
+from pswire.errors import ParamServerError
+from psworker import config
+from psworker.processes import blas_threads
+from psworker.script import run_script
+
+_SCRIPT = click.Path(exists=True, dir_okay=False)
+_PASS_ON = {"allow_interspersed_args": False}  # what stands behind the script is the script's
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.option("--debug", is_flag=True, envvar="PSWORKER_DEBUG", show_envvar=True, help="Show tracebacks of errors.")
+@click.version_option(package_name="paramserver", prog_name="psworker")
+@click.pass_context
+def main(context: click.Context, debug: bool) -> None:
+    """Train with workers that share their variables through a parameter server.
+
+    A training program is an ordinary Python script; `psworker.session()` in it finds out how it was started:
+
+    \b
+      python train.py                                  one process, no network
+      psworker local --workers 4 train.py              a cluster on this machine
+      psworker run --servers host:5000 train.py        one worker of a cluster
+
+    The servers of a cluster are started with `psserver serve`.
+    """  # noqa: D301
+    context.obj = debug
+
+
+@main.command(context_settings=_PASS_ON)
+@click.option(
+    "--servers",
+    required=True,
+    metavar="HOST:PORT,...",
+    envvar=config.SERVERS,
+    show_envvar=True,
+    help="Addresses of all shards, in the order of the shards.",
+)
+@click.option(
+    "--name",
+    envvar=config.NAME,
+    show_envvar=True,
+    help="This worker's name, unique in the job; a worker that starts again under its name takes its place.  "
+    "[default: host name and process id]",
+)
+@click.option(
+    "--timeout",
+    type=click.FloatRange(min=0, min_open=True),
+    default=config.DEFAULT_TIMEOUT,
+    metavar="SECONDS",
+    envvar=config.TIMEOUT,
+    show_default=True,
+    show_envvar=True,
+    help="How long to go on trying to reach a server before giving up.",
+)
+@click.option(
+    "--threads",
+    type=click.IntRange(min=1),
+    envvar="PSWORKER_THREADS",
+    show_envvar=True,
+    help="Threads of numpy's BLAS; workers on one machine should share its cores.  [default: all cores]",
+)
+@click.argument("script", type=_SCRIPT)
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED, metavar="[ARGS]...")
+@click.pass_obj
+def run(
+    debug: bool,
+    servers: str,
+    name: str | None,
+    timeout: float,
+    threads: int | None,
+    script: str,
+    arguments: tuple[str, ...],
+) -> None:
+    """Run SCRIPT as one worker that joins the servers.
+
+    What stands behind SCRIPT is given to it. The exit code is the script's; 1 after an error, 130 after Ctrl-C and
+    143 after SIGTERM, which both let the script leave its session in good order.
+
+    \b
+      psserver serve --bind 127.0.0.1:5000 &
+      psworker run --servers 127.0.0.1:5000 --threads 1 train.py --epochs 3
+      psworker run --servers ps-0:5000,ps-1:5000 --name worker-7 train.py
+    """  # noqa: D301
+    os.environ[config.SERVERS] = servers
+    os.environ[config.TIMEOUT] = str(timeout)
+    if name:
+        os.environ[config.NAME] = name
+    if threads is not None:
+        _limit_threads(threads)
+    sys.exit(run_script(script, arguments, debug=debug))
+
+
+def _limit_threads(threads: int) -> None:
+    """Sets the BLAS variables; they are read when numpy is loaded, so if that has happened, starts over."""
+    wanted = blas_threads(threads)
+    if wanted.items() <= os.environ.items():
+        return
+    os.environ.update(wanted)
+    if "numpy" in sys.modules:
+        os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
+
+
+@main.command(context_settings=_PASS_ON)
+@click.option(
+    "--workers",
+    type=click.IntRange(min=1),
+    default=2,
+    envvar="PSWORKER_WORKERS",
+    show_default=True,
+    show_envvar=True,
+    help="How many workers.",
+)
+@click.option(
+    "--shards",
+    type=click.IntRange(min=1),
+    default=1,
+    envvar="PSWORKER_SHARDS",
+    show_default=True,
+    show_envvar=True,
+    help="How many server processes; the variables are divided among them.",
+)
+@click.option(
+    "--threads",
+    type=click.IntRange(min=1),
+    envvar="PSWORKER_THREADS",
+    show_envvar=True,
+    help="Threads of each worker's BLAS.  [default: OMP_NUM_THREADS and its like, or else cores / workers]",
+)
+@click.option(
+    "--progress",
+    type=click.Choice(["auto", "live", "plain", "off"]),
+    default="auto",
+    envvar="PSWORKER_PROGRESS",
+    show_default=True,
+    show_envvar=True,
+    help="How to show progress on stderr: a live table, plain lines, nothing; auto: live on a terminal, else plain.",
+)
+@click.argument("script", type=_SCRIPT)
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED, metavar="[ARGS]...")
+@click.pass_obj
+def local(
+    debug: bool,
+    workers: int,
+    shards: int,
+    threads: int | None,
+    progress: str,
+    script: str,
+    arguments: tuple[str, ...],
+) -> None:
+    """Run SCRIPT on a cluster of processes on this machine, and stop all of them at the end.
+
+    Lines that the workers print are passed on behind the worker's name. When a worker fails, the others are stopped
+    and its exit code is this command's. Ctrl-C stops all, a second one at once.
+
+    \b
+      psworker local train.py
+      psworker local --workers 4 --shards 2 train.py --epochs 3
+      psworker local --progress off --workers 8 --threads 1 train.py > log.txt
+    """  # noqa: D301
+    # imported here, so that `run` needs no rich and no grpc
+    from psworker.display import make_display
+    from psworker.launch import Job, LocalCluster
+
+    job = Job(script, arguments, workers, shards, threads, debug)
+    cluster = LocalCluster(job, make_display(progress, job.server_names + job.worker_names))
+    try:
+        outcome = cluster.run()
+    except ParamServerError as error:
+        if debug:
+            raise
+        raise click.ClickException(str(error)) from None
+    if outcome.error:
+        click.echo(f"Error: {outcome.error}", err=True)
+    if outcome.last_lines:
+        click.echo("Its last lines:\n" + "\n".join(f"  {line}" for line in outcome.last_lines), err=True)
+    sys.exit(outcome.code)

@@ -1,0 +1,52 @@
+"""An optimizer is whole: a spec with formula and source, a rule in a file of its name, a row in the rules' tests."""
+
+import dataclasses
+import runpy
+from pathlib import Path
+
+import pytest
+
+from psserver.core import rules
+from pswire import specs
+
+TESTS = Path(__file__).parents[1]
+KINDS = sorted(specs.OPTIMIZERS)
+
+
+def test_every_spec_in_the_file_is_in_the_table():
+    written = {
+        thing
+        for thing in vars(specs).values()
+        if dataclasses.is_dataclass(thing)
+        and issubclass(thing, specs.OptimizerSpec)
+        and thing is not specs.OptimizerSpec
+    }
+    assert written == set(specs.OPTIMIZERS.values())
+    assert [specs.OPTIMIZERS[kind].kind for kind in KINDS] == KINDS
+
+
+def test_every_spec_has_a_rule_and_every_rule_a_spec():
+    assert sorted(rules.RULES) == KINDS
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_rule_stands_in_the_file_named_by_its_kind(kind):
+    assert rules.RULES[kind].__module__ == f"psserver.core.rules.{kind}"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_spec_says_its_formula_and_its_source(kind):
+    text = specs.OPTIMIZERS[kind].__doc__
+    assert "w <- w - " in text
+    assert "Source: " in text
+
+
+def test_every_spec_is_compared_with_its_formula_in_the_rules_tests():
+    under_test = runpy.run_path(str(TESTS / "unit" / "test_rules.py"))["RULES_UNDER_TEST"]
+    assert sorted({case.spec.kind for case in under_test}) == KINDS
+
+
+def test_a_spec_without_a_rule_stops_the_import_and_is_named(monkeypatch):
+    monkeypatch.setitem(specs.OPTIMIZERS, "lonely", specs.OptimizerSpec)
+    with pytest.raises(ImportError, match="every spec needs a rule and every rule a spec, but lonely"):
+        runpy.run_path(rules.__file__)

@@ -1,0 +1,52 @@
+"""What keeps the house in order and no import contract can say."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import psworker
+from psworker.autodiff import ops
+
+ROOT = Path(__file__).resolve().parents[2]
+PACKAGES = ("pswire", "psserver", "psworker")
+SOURCES = [path for package in PACKAGES for path in sorted((ROOT / package).rglob("*.py")) if "v1" not in path.parts]
+TESTS_AND_SCRIPTS = [path for folder in ("tests", "examples", "benchmarks") for path in (ROOT / folder).rglob("*.py")]
+
+
+def test_importing_psworker_loads_neither_grpc_nor_a_server():
+    program = "import sys, psworker; print([m for m in ('grpc', 'google.protobuf', 'psserver') if m in sys.modules])"
+    loaded = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
+    assert loaded.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize("module", [psworker, ops], ids=lambda module: module.__name__)
+def test_every_name_in_all_exists_once(module):
+    assert sorted(set(module.__all__)) == sorted(module.__all__)
+    assert all(hasattr(module, name) for name in module.__all__)
+
+
+@pytest.mark.parametrize("path", SOURCES + TESTS_AND_SCRIPTS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_no_file_is_above_400_lines(path):
+    assert len(path.read_text().splitlines()) <= 400
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "examples").glob("*.py")), ids=lambda path: path.name)
+def test_an_example_has_150_lines_at_most(path):
+    assert len(path.read_text().splitlines()) <= 150
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_every_module_says_what_it_is_for(path):
+    assert ast.get_docstring(ast.parse(path.read_text()))
+
+
+def test_the_environment_is_read_in_config_only():
+    readers = [
+        path.relative_to(ROOT).as_posix()
+        for path in SOURCES
+        if path.name != "config.py" and any(word in path.read_text() for word in ("os.environ.get", "os.getenv"))
+    ]
+    assert readers == []

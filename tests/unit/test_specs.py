@@ -1,0 +1,166 @@
+"""The optimizers' specs: what each field may be, and plain data and back. A new spec is found by itself."""
+
+import dataclasses
+import json
+import math
+
+import pytest
+
+from pswire import specs
+
+EVERY_SPEC = [specs.OPTIMIZERS[kind] for kind in sorted(specs.OPTIMIZERS)]
+
+
+def valid(spec: type[specs.OptimizerSpec]) -> dict[str, float | bool]:
+    """Each field's default; 0.125 for what has none, which is within every range and exact in binary."""
+    return {
+        field.name: 0.125 if field.default is dataclasses.MISSING else field.default
+        for field in dataclasses.fields(spec)
+    }
+
+
+def every_field_of(kind: type) -> list:
+    """(spec, name) for every field whose valid value is exactly of this type."""
+    return [
+        pytest.param(spec, name, id=f"{spec.kind}.{name}")
+        for spec in EVERY_SPEC
+        for name, value in valid(spec).items()
+        if type(value) is kind
+    ]
+
+
+every_spec = pytest.mark.parametrize("spec", EVERY_SPEC, ids=lambda spec: spec.kind)
+every_number = pytest.mark.parametrize(("spec", "name"), every_field_of(float))
+every_flag = pytest.mark.parametrize(("spec", "name"), every_field_of(bool))
+
+
+@every_spec
+def test_every_field_is_a_number_or_a_flag(spec):
+    assert {type(value) for value in valid(spec).values()} <= {float, bool}
+
+
+# --- validation -----------------------------------------------------------------------------------------------------
+
+
+@every_number
+@pytest.mark.parametrize(
+    "bad", [math.nan, math.inf, -math.inf, -1e-300, -1, pytest.param(10**400, id="an int beyond every float")]
+)
+def test_a_number_that_is_negative_or_not_finite_is_refused_by_spec_and_field(spec, name, bad):
+    with pytest.raises(ValueError, match=rf"^{spec.__name__}: {name} must be (at least|more than) 0 and "):
+        spec(**valid(spec) | {name: bad})
+
+
+@every_number
+@pytest.mark.parametrize("bad", [True, False, "0.1", b"0.1", None, [0.1], 0.1j], ids=repr)
+def test_what_is_no_number_is_refused_by_spec_and_field(spec, name, bad):
+    with pytest.raises(TypeError, match=rf"^{spec.__name__}: {name} must be an int or a float, got "):
+        spec(**valid(spec) | {name: bad})
+
+
+@every_flag
+@pytest.mark.parametrize("bad", [0, 1, 0.0, "True", "", None], ids=repr)
+def test_what_is_no_flag_is_refused_by_spec_and_field(spec, name, bad):
+    with pytest.raises(TypeError, match=rf"^{spec.__name__}: {name} must be True or False, got "):
+        spec(**valid(spec) | {name: bad})
+
+
+@pytest.mark.parametrize("bad", [1, 1.0, 1.5])
+@pytest.mark.parametrize(("spec", "name"), [(specs.Momentum, "momentum"), (specs.Adam, "beta1"), (specs.Adam, "beta2")])
+def test_a_decay_of_one_or_more_is_refused(spec, name, bad):
+    with pytest.raises(ValueError, match=f"{name} must be at least 0 and below 1, got {bad}"):
+        spec(**valid(spec) | {name: bad})
+
+
+def test_an_epsilon_is_refused_where_zero_would_divide_by_zero():
+    with pytest.raises(ValueError, match="Adam: epsilon must be more than 0 and finite, got 0"):
+        specs.Adam(epsilon=0)
+    with pytest.raises(ValueError, match="initial_accumulator or epsilon must be more than 0"):
+        specs.Adagrad(0.1, initial_accumulator=0, epsilon=0)
+
+
+@pytest.mark.parametrize(
+    "build",
+    [
+        lambda: specs.GradientDescent(0),
+        lambda: specs.GradientDescent(1),
+        lambda: specs.GradientDescent(1.7976931348623157e308),
+        lambda: specs.Momentum(0.1, momentum=0.0),
+        lambda: specs.Momentum(0.1, momentum=math.nextafter(1, 0)),
+        lambda: specs.Adagrad(0.1, initial_accumulator=0, epsilon=1e-10),
+        lambda: specs.Adagrad(0.1, initial_accumulator=5e-324, epsilon=0),
+        lambda: specs.Adam(0, beta1=0, beta2=0, epsilon=5e-324),
+    ],
+)
+def test_the_ends_of_a_range_that_belong_to_it_are_taken(build):
+    build()
+
+
+@every_spec
+def test_a_spec_cannot_be_changed_and_equals_another_with_the_same_fields(spec):
+    one = spec(**valid(spec))
+    assert one == spec(**valid(spec))
+    assert hash(one) == hash(spec(**valid(spec)))
+    assert one != spec(**valid(spec) | {"learning_rate": 0.25})
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        one.learning_rate = 0.5
+
+
+# --- plain data -----------------------------------------------------------------------------------------------------
+
+
+@every_spec
+def test_from_plain_is_the_inverse_of_to_plain_also_through_json(spec):
+    own = {name: value if isinstance(value, bool) else value * 0.7 for name, value in valid(spec).items()}
+    for original in (spec(**valid(spec)), spec(**own)):
+        plain = specs.to_plain(original)
+        assert plain == {"kind": spec.kind} | vars(original)
+        for copy in (specs.from_plain(plain), specs.from_plain(json.loads(json.dumps(plain)))):
+            assert copy == original
+            assert type(copy) is spec
+
+
+@every_spec
+def test_an_optimizer_that_inherits_a_spec_gives_the_same_plain_data(spec):
+    class Optimizer(spec):
+        """As a worker's optimizer does."""
+
+        def minimize(self):
+            """Something that no spec has."""
+
+    plain = specs.to_plain(Optimizer(**valid(spec)))
+    assert plain == specs.to_plain(spec(**valid(spec)))
+    assert type(specs.from_plain(plain)) is spec
+
+
+@every_spec
+def test_an_optimizer_that_inherits_a_spec_is_validated_under_its_own_name(spec):
+    optimizer = type("MyOptimizer", (spec,), {})
+    with pytest.raises(ValueError, match=r"^MyOptimizer: learning_rate must be "):
+        optimizer(**valid(spec) | {"learning_rate": math.nan})
+
+
+@pytest.mark.parametrize("plain", [{}, {"kind": "sgd"}, {"kind": None}, {"kind": ["adam"]}, {"kind": ""}], ids=repr)
+def test_an_unknown_kind_is_refused_and_the_known_ones_are_named(plain):
+    with pytest.raises(ValueError, match=r"^unknown optimizer .*; there are adagrad, adam, gradient_descent, momentum"):
+        specs.from_plain(plain | {"learning_rate": 0.1})
+
+
+@every_spec
+def test_a_field_too_few_or_too_many_is_refused_and_named(spec):
+    plain = specs.to_plain(spec(**valid(spec)))
+    for name in plain.keys() - {"kind"}:
+        fewer = {key: value for key, value in plain.items() if key != name}
+        with pytest.raises(ValueError, match=rf"^optimizer {spec.kind}: missing \['{name}'\], unknown \[\]"):
+            specs.from_plain(fewer)
+    with pytest.raises(ValueError, match=rf"^optimizer {spec.kind}: missing \[\], unknown \['decay'\]"):
+        specs.from_plain(plain | {"decay": 0.5})
+
+
+@every_spec
+def test_plain_data_is_validated_as_the_spec_is(spec):
+    plain = specs.to_plain(spec(**valid(spec)))
+    with pytest.raises(ValueError, match="learning_rate"):
+        specs.from_plain(plain | {"learning_rate": -1.0})
+    with pytest.raises(TypeError, match="learning_rate"):
+        specs.from_plain(plain | {"learning_rate": "fast"})
