@@ -162,8 +162,7 @@ async def _serve(config: ServerConfig) -> StatusReport:
 def _summary(report: StatusReport) -> str:
     return (
         f"psserver: shard {report.shard}/{report.shards} stopped at global step {report.global_step:,}: "
-        f"{sum(worker.steps for worker in report.workers):,} pushes applied, {report.repeated:,} repeated, "
-        f"of {len(report.workers)} workers"
+        f"{len(report.workers)} workers, {report.repeated:,} pushes or assigns repeated"
     )
 
 

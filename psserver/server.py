@@ -113,7 +113,8 @@ def bind(server: grpc.aio.Server, address: str) -> str:
         port = server.add_insecure_port(address)
     except (OSError, RuntimeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "gRPC cannot bind it"
-        raise ConfigurationError(f"cannot listen on {address}: {reason}") from error
+        advice = "choose another address, or port 0 for a free port"
+        raise ConfigurationError(f"cannot listen on {address}: {reason}; {advice}") from error
     return address if address.startswith("unix:") else f"{address.rpartition(':')[0]}:{port}"
 
 

@@ -1,10 +1,9 @@
-"""Messages as protobuf and back, the two directions side by side.
+"""Messages as protobuf and back.
 
-What comes from the network is checked here, field by field, as far as that needs no knowledge of the shard; where
-the elements of tensors are is the lane's affair. May import the pure half of pswire, lanes and the generated code.
-
-Messages without tensors are rows of the table `_PLAIN`, since both sides name their fields alike. Those with tensors
-have a pair of functions each, because every step of training passes through them, and a row in `_WITH_TENSORS`.
+The table `_MESSAGES` has one row for each message: its class, its protobuf, and of what kind each field is. A kind of
+field has the two directions side by side, `put` and `get`. What comes from the network is checked in `get`, as far as
+that needs no knowledge of the shard; where the elements of tensors are is the lane's affair.
+May import the pure half of pswire, lanes and the generated code.
 """
 
 from __future__ import annotations
@@ -12,8 +11,9 @@ from __future__ import annotations
 import functools
 import math
 import sys
-from collections.abc import Callable, Iterable
-from typing import Any, NamedTuple, TypeVar
+from collections.abc import Callable
+from operator import attrgetter
+from typing import Any, Protocol
 
 from google.protobuf.message import Message as Proto
 
@@ -24,8 +24,6 @@ from pswire.specs import OptimizerSpec, from_plain, to_plain
 from pswire.v1 import paramserver_pb2 as pb
 from pswire.values import DTYPES, MAX_NAME_LENGTH, Array, TensorSpec
 
-_Versioned = TypeVar("_Versioned", ms.Value, ms.Gradient)
-
 
 def encode(message: ms.Request | ms.Answer, lane: lanes.Sender) -> Proto:
     """The protobuf of `message`, whose arrays go to `lane`.
@@ -34,18 +32,22 @@ def encode(message: ms.Request | ms.Answer, lane: lanes.Sender) -> Proto:
         InvalidMessage: a field has a value that the protocol has no room for, or an array a dtype that cannot travel.
         TooLarge: the lane does not carry so much.
     """
+    row = _BY_MESSAGE[type(message)]
+    proto = row.proto()
     try:
-        return _ENCODERS[type(message)](message, lane)
+        row.put(message, proto, lane)
     except (ValueError, TypeError) as error:
         raise InvalidMessage(f"this {type(message).__name__} cannot be sent: {error}") from error
+    return proto
 
 
 def decode(proto: Proto, lane: lanes.Receiver) -> ms.Request | ms.Answer:
     """The message of `proto`, with arrays from `lane`. Raises `Malformed` and nothing else."""
-    decoder = _DECODERS.get(type(proto))
-    if decoder is None:
+    row = _BY_PROTO.get(type(proto))
+    if row is None:
         raise Malformed(f"{type(proto).__name__} is neither a request nor an answer")
-    return decoder(proto, lane)
+    message: ms.Request | ms.Answer = row.get(proto, lane)
+    return message
 
 
 def to_frame(proto: Proto) -> pb.Frame:
@@ -57,30 +59,152 @@ def from_frame(frame: pb.Frame) -> Proto:
     """What the first frame of a Transfer carries. Raises `Malformed`."""
     piece = frame.WhichOneof("piece")
     if piece is None or piece == "chunk":
-        raise Malformed(f"a Transfer begins with a message, this one with {piece and 'a chunk' or 'nothing'}")
+        raise Malformed(f"a Transfer begins with a message, this one with {'a chunk' if piece else 'nothing'}")
     proto: Proto = getattr(frame, piece)
     return proto
 
 
-# --- the fields of a message ----------------------------------------------------------------------------------------
+# --- kinds of fields ------------------------------------------------------------------------------------------------
 
 
-def _number(proto: Any, field: str, low: int = 0) -> int:
-    number: int = getattr(proto, field)
-    if number < low:
-        raise Malformed(f"{type(proto).__name__}.{field} must be at least {low}, got {number}")
-    return number
+class _Field:
+    """A field that protobuf keeps as it is and that needs no check: a flag, a text, a seed."""
+
+    def put(self, value: Any, proto: Any, field: str, lane: lanes.Sender) -> None:
+        setattr(proto, field, value)
+
+    def get(self, proto: Any, field: str, lane: lanes.Receiver) -> Any:
+        return getattr(proto, field)
 
 
-def _seconds(proto: Any, field: str) -> float:
-    number: float = getattr(proto, field)
-    if not 0 < number < math.inf:
-        raise Malformed(f"{type(proto).__name__}.{field} must be a time in seconds, got {number}")
-    return number
+class _Number(_Field):
+    """A finite number that is `low` at least."""
+
+    def __init__(self, low: float) -> None:
+        self._low = low
+
+    def get(self, proto: Any, field: str, lane: lanes.Receiver) -> Any:
+        number = getattr(proto, field)
+        if not self._low <= number < math.inf:
+            raise Malformed(f"{type(proto).__name__}.{field} must be at least {self._low}, got {number}")
+        return number
 
 
-def _optional(proto: Any, field: str) -> float | None:
-    return getattr(proto, field) if proto.HasField(field) else None
+class _Below(_Field):
+    """An integer from 0 up, below another field of the same message."""
+
+    def __init__(self, other: str) -> None:
+        self._other = other
+
+    def get(self, proto: Any, field: str, lane: lanes.Receiver) -> Any:
+        number, limit = getattr(proto, field), getattr(proto, self._other)
+        if not 0 <= number < limit:
+            raise Malformed(f"{type(proto).__name__}.{field} must be from 0 up and below {limit}, got {number}")
+        return number
+
+
+class _Optional(_Field):
+    """A number that may be missing: None. Any number: a loss may well be NaN."""
+
+    def put(self, value: Any, proto: Any, field: str, lane: lanes.Sender) -> None:
+        if value is not None:
+            setattr(proto, field, value)
+
+    def get(self, proto: Any, field: str, lane: lanes.Receiver) -> Any:
+        return getattr(proto, field) if proto.HasField(field) else None
+
+
+class _Choice(_Field):
+    """One of few values, each with its counterpart in protobuf."""
+
+    def __init__(self, choices: dict[Any, Any]) -> None:
+        self._there = choices
+        self._back = {there: here for here, there in choices.items()}
+
+    def put(self, value: Any, proto: Any, field: str, lane: lanes.Sender) -> None:
+        setattr(proto, field, self._there[value])
+
+    def get(self, proto: Any, field: str, lane: lanes.Receiver) -> Any:
+        value = self._back.get(getattr(proto, field))
+        if value is None:
+            raise Malformed(f"{type(proto).__name__}.{field} cannot be {getattr(proto, field)!r}")
+        return value
+
+
+class _Name(_Field):
+    """The name of a worker, a variable or a data queue."""
+
+    def get(self, proto: Any, field: str, lane: lanes.Receiver) -> Any:
+        return _check_name(getattr(proto, field))
+
+
+class _Names(_Field):
+    """Names of variables, each once."""
+
+    def put(self, value: Any, proto: Any, field: str, lane: lanes.Sender) -> None:
+        getattr(proto, field).extend(value)
+
+    def get(self, proto: Any, field: str, lane: lanes.Receiver) -> Any:
+        return _distinct(tuple([_check_name(text) for text in getattr(proto, field)]))
+
+
+class _Versions(_Field):
+    """The versions of several variables."""
+
+    def put(self, value: Any, proto: Any, field: str, lane: lanes.Sender) -> None:
+        getattr(proto, field).extend(value)
+
+    def get(self, proto: Any, field: str, lane: lanes.Receiver) -> Any:
+        return tuple([_check_version(version) for version in getattr(proto, field)])
+
+
+class _Part(Protocol):
+    """What travels inside of a message: `put` fills a protobuf that is there already."""
+
+    def put(self, message: Any, proto: Any, lane: lanes.Sender) -> None: ...
+    def get(self, proto: Any, lane: lanes.Receiver) -> Any: ...
+
+
+class _One(_Field):
+    """A part; with `optional`, None when it is missing."""
+
+    def __init__(self, part: _Part, optional: bool = False) -> None:
+        self._part, self._optional = part, optional
+
+    def put(self, value: Any, proto: Any, field: str, lane: lanes.Sender) -> None:
+        if value is not None:
+            nested = getattr(proto, field)
+            nested.SetInParent()
+            self._part.put(value, nested, lane)
+
+    def get(self, proto: Any, field: str, lane: lanes.Receiver) -> Any:
+        if self._optional and not proto.HasField(field):
+            return None
+        return self._part.get(getattr(proto, field), lane)
+
+
+class _Many(_Field):
+    """Parts in their order; with `name`, which gives a part's name, each name once."""
+
+    def __init__(self, part: _Part, name: Callable[[Any], str] | None = None) -> None:
+        self._part, self._name = part, name
+
+    def put(self, value: Any, proto: Any, field: str, lane: lanes.Sender) -> None:
+        repeated = getattr(proto, field)
+        for part in value:
+            self._part.put(part, repeated.add(), lane)
+
+    def get(self, proto: Any, field: str, lane: lanes.Receiver) -> Any:
+        parts = tuple([self._part.get(item, lane) for item in getattr(proto, field)])
+        if self._name is not None:
+            _distinct(tuple([self._name(part) for part in parts]))
+        return parts
+
+
+def _check_version(version: int) -> int:
+    if version < 0:
+        raise Malformed(f"a version is at least 0, got {version}")
+    return version
 
 
 @functools.lru_cache(4096)
@@ -88,14 +212,6 @@ def _check_name(text: str) -> str:
     if not text or len(text) > MAX_NAME_LENGTH or not text.isprintable():
         raise Malformed(f"a name has 1 to {MAX_NAME_LENGTH} printable characters, got {text!r}")
     return text
-
-
-def _name(proto: Any, field: str) -> str:
-    return _check_name(getattr(proto, field))
-
-
-def _names(proto: Any, field: str) -> tuple[str, ...]:
-    return _distinct(tuple([_check_name(text) for text in getattr(proto, field)]))
 
 
 def _distinct(names: tuple[str, ...]) -> tuple[str, ...]:
@@ -107,185 +223,13 @@ def _distinct(names: tuple[str, ...]) -> tuple[str, ...]:
     return names
 
 
-def _numbers(proto: Any, field: str) -> tuple[int, ...]:
-    numbers = tuple(getattr(proto, field))
-    if min(numbers, default=0) < 0:
-        raise Malformed(f"{type(proto).__name__}.{field} must be at least 0, got {min(numbers)}")
-    return numbers
-
-
-_OUTCOMES = {
-    ms.Outcome.APPLIED: pb.OUTCOME_APPLIED,
-    ms.Outcome.REPEATED: pb.OUTCOME_REPEATED,
-    ms.Outcome.DROPPED: pb.OUTCOME_DROPPED,
-}
-_OUTCOMES_BACK = {number: outcome for outcome, number in _OUTCOMES.items()}
-
-
-def _outcome(proto: Any, field: str) -> ms.Outcome:
-    outcome = _OUTCOMES_BACK.get(getattr(proto, field))
-    if outcome is None:
-        raise Malformed(f"{type(proto).__name__}.{field}: there is no outcome {getattr(proto, field)}")
-    return outcome
-
-
-def _state(proto: Any, field: str) -> str:
-    state: str = getattr(proto, field)
-    if state not in ("live", "left", "lost"):
-        raise Malformed(f"{type(proto).__name__}.{field} must be live, left or lost, got {state!r}")
-    return state
-
-
-def _put_optimizer(optimizer: OptimizerSpec | None, proto: pb.Declaration | pb.VariableStatus) -> None:
-    if optimizer is not None:
-        proto.optimizer.fields.update(to_plain(optimizer))
-
-
-def _get_optimizer(proto: pb.Declaration | pb.VariableStatus) -> OptimizerSpec | None:
-    if not proto.HasField("optimizer"):
-        return None
-    fields = proto.optimizer.fields.fields.items()
-    try:
-        return from_plain({key: getattr(value, value.WhichOneof("kind") or "null_value") for key, value in fields})
-    except (ValueError, TypeError) as error:
-        raise Malformed(f"variable {proto.tensor.name!r}: {error}") from error
-
-
-# --- messages without tensors ---------------------------------------------------------------------------------------
-
-
-class _Kind(NamedTuple):
-    """A kind of field: its value as protobuf takes it, and the checked value of a protobuf's field of some name."""
-
-    put: Callable[[Any], Any]
-    get: Callable[[Any, str], Any]
-
-
-def _scalar(get: Callable[[Any, str], Any]) -> _Kind:
-    return _Kind(lambda value: value, get)
-
-
-def _one(kind: type) -> _Kind:
-    return _Kind(_put_plain, lambda proto, field: _get_plain(getattr(proto, field), kind))
-
-
-def _one_or_none(kind: type) -> _Kind:
-    return _Kind(
-        lambda value: None if value is None else _put_plain(value),
-        lambda proto, field: _get_plain(getattr(proto, field), kind) if proto.HasField(field) else None,
-    )
-
-
-def _many(kind: type) -> _Kind:
-    return _Kind(
-        lambda values: [_put_plain(value) for value in values],
-        lambda proto, field: tuple([_get_plain(item, kind) for item in getattr(proto, field)]),
-    )
-
-
-def _put_variable(variable: ms.VariableStatus) -> pb.VariableStatus:
-    proto = pb.VariableStatus(version=variable.version, updates=variable.updates)
-    _put_spec(variable.spec, proto.tensor)
-    _put_optimizer(variable.optimizer, proto)
-    return proto
-
-
-def _get_variable(proto: pb.VariableStatus) -> ms.VariableStatus:
-    version, updates = _number(proto, "version"), _number(proto, "updates")
-    return ms.VariableStatus(_get_spec(proto.tensor), version, updates, _get_optimizer(proto))
-
-
-_ANY, _NAME, _COUNT, _POSITIVE = _scalar(getattr), _scalar(_name), _scalar(_number), _scalar(functools.partial(_number, low=1))
-_OPTIONAL, _SENDER = _scalar(_optional), _one(ms.Sender)
-_VARIABLES = _Kind(
-    lambda variables: [_put_variable(variable) for variable in variables],
-    lambda proto, field: tuple([_get_variable(item) for item in getattr(proto, field)]),
-)
-
-_PLAIN: dict[type, tuple[type[Proto], dict[str, _Kind]]] = {
-    ms.Sender: (pb.Sender, {"worker": _NAME, "incarnation": _COUNT}),
-    ms.Join: (pb.JoinRequest, {"worker": _NAME, "incarnation": _COUNT, "shard": _COUNT, "shards": _POSITIVE}),
-    ms.Joined: (
-        pb.JoinReply,
-        {"incarnation": _COUNT, "number": _COUNT, "lease": _scalar(_seconds), "global_step": _COUNT},
-    ),
-    ms.Renew: (pb.RenewRequest, {"sender": _SENDER}),
-    ms.Renewed: (pb.RenewReply, {"global_step": _COUNT}),
-    ms.Leave: (pb.LeaveRequest, {"sender": _SENDER}),
-    ms.Left: (pb.LeaveReply, {}),
-    ms.Pull: (pb.PullRequest, {"sender": _SENDER, "names": _scalar(_names)}),
-    ms.Assigned: (
-        pb.AssignReply,
-        {"outcome": _Kind(_OUTCOMES.__getitem__, _outcome), "versions": _scalar(_numbers), "global_step": _COUNT},
-    ),
-    ms.QueueSpec: (
-        pb.Queue,
-        {"name": _NAME, "size": _POSITIVE, "block": _POSITIVE, "epochs": _POSITIVE, "seed": _ANY},
-    ),
-    ms.Block: (pb.Block, {"number": _COUNT, "epoch": _POSITIVE, "start": _COUNT, "stop": _COUNT}),
-    ms.Finished: (pb.Finished, {"number": _COUNT, "cost_sum": _OPTIONAL}),
-    ms.Take: (
-        pb.TakeRequest,
-        {"sender": _SENDER, "queue": _one(ms.QueueSpec), "finished": _one_or_none(ms.Finished)},
-    ),
-    ms.EpochReport: (pb.EpochReport, {"queue": _NAME, "epoch": _POSITIVE, "cost": _OPTIONAL, "examples": _COUNT}),
-    ms.Taken: (
-        pb.TakeReply,
-        {"block": _one_or_none(ms.Block), "done": _ANY, "waiting_for": _ANY, "reports": _many(ms.EpochReport)},
-    ),
-    ms.Status: (pb.StatusRequest, {}),
-    ms.WorkerStatus: (
-        pb.WorkerStatus,
-        {
-            "name": _NAME,
-            "incarnation": _COUNT,
-            "number": _COUNT,
-            "state": _scalar(_state),
-            "steps": _COUNT,
-            "staleness": _COUNT,
-            "staleness_sum": _COUNT,
-            "loss": _OPTIONAL,
-            "epoch": _COUNT,
-            "lease_left": _ANY,
-        },
-    ),
-    ms.StatusReport: (
-        pb.StatusReply,
-        {
-            "shard": _COUNT,
-            "shards": _POSITIVE,
-            "global_step": _COUNT,
-            "repeated": _COUNT,
-            "variables": _VARIABLES,
-            "workers": _many(ms.WorkerStatus),
-            "epochs": _many(ms.EpochReport),
-        },
-    ),
-}
-
-
-def _put_plain(message: Any, lane: lanes.Sender | None = None) -> Any:
-    proto, fields = _PLAIN[type(message)]
-    return proto(**{field: kind.put(getattr(message, field)) for field, kind in fields.items()})
-
-
-def _get_plain(proto: Any, kind: type) -> Any:
-    message = kind(**{field: reads.get(proto, field) for field, reads in _PLAIN[kind][1].items()})
-    match message:
-        case ms.Join() | ms.StatusReport() if message.shard >= message.shards:
-            raise Malformed(f"there is no shard {message.shard} of {message.shards}: they are counted from 0")
-        case ms.Block() if message.start > message.stop:
-            raise Malformed(f"block {message.number} begins at {message.start} and stops before, at {message.stop}")
-    return message
-
-
-# --- messages with tensors ------------------------------------------------------------------------------------------
+# --- tensors, and what has one --------------------------------------------------------------------------------------
 
 # By dtype and not by `dtype.name`, which numpy puts together anew each time, in 2 microseconds.
 _DTYPE_NAMES = {kind: name for name, dtype in DTYPES.items() for kind in (dtype, dtype.newbyteorder(">"))}
 
 
-def _put_tensor(name: str, array: Array, tensor: pb.Tensor, lane: lanes.Sender) -> None:
+def _put_array(name: str, array: Array, tensor: pb.Tensor, lane: lanes.Sender) -> None:
     dtype = _DTYPE_NAMES.get(array.dtype)
     if dtype is None:
         raise ValueError(f"variable {name!r} has the dtype {array.dtype}, which is none of {', '.join(DTYPES)}")
@@ -296,7 +240,8 @@ def _put_tensor(name: str, array: Array, tensor: pb.Tensor, lane: lanes.Sender) 
 
 
 def _put_spec(spec: TensorSpec, tensor: pb.Tensor) -> None:
-    tensor.name, tensor.dtype = spec.name, spec.dtype
+    tensor.name = spec.name
+    tensor.dtype = spec.dtype
     tensor.shape.extend(spec.shape)
 
 
@@ -316,125 +261,182 @@ def _check_spec(name: str, dtype: str, shape: tuple[int, ...]) -> TensorSpec:
     return spec
 
 
-def _put_value(value: ms.Value | ms.Gradient, proto: pb.Value, lane: lanes.Sender) -> None:
-    proto.version = value.version
-    _put_tensor(value.name, value.array, proto.tensor, lane)
+class _Value:
+    """A `Value` or `Gradient`: name, version, array."""
 
+    def __init__(self, kind: type[ms.Value] | type[ms.Gradient]) -> None:
+        self._kind = kind
 
-def _get_values(kind: type[_Versioned], protos: Iterable[pb.Value], lane: lanes.Receiver) -> tuple[_Versioned, ...]:
-    values = []
-    for proto in protos:
+    def put(self, message: ms.Value | ms.Gradient, proto: pb.Value, lane: lanes.Sender) -> None:
+        proto.version = message.version
+        _put_array(message.name, message.array, proto.tensor, lane)
+
+    def get(self, proto: pb.Value, lane: lanes.Receiver) -> ms.Value | ms.Gradient:
         tensor = proto.tensor
         spec = _get_spec(tensor)
-        values.append(kind(spec.name, _number(proto, "version"), lane.get(tensor, spec)))
-    _distinct(tuple([value.name for value in values]))
-    return tuple(values)
+        return self._kind(spec.name, _check_version(proto.version), lane.get(tensor, spec))
 
 
-def _put_sender(sender: ms.Sender, proto: pb.Sender) -> None:
-    proto.worker = sender.worker
-    proto.incarnation = sender.incarnation
+class _Assignment:
+    def put(self, message: ms.Assignment, proto: pb.Tensor, lane: lanes.Sender) -> None:
+        _put_array(message.name, message.array, proto, lane)
+
+    def get(self, proto: pb.Tensor, lane: lanes.Receiver) -> ms.Assignment:
+        return ms.Assignment(proto.name, lane.get(proto, _get_spec(proto)))
 
 
-def _get_sender(proto: pb.Sender) -> ms.Sender:
-    return ms.Sender(_name(proto, "worker"), _number(proto, "incarnation"))
-
-
-def _put_register(message: ms.Register, lane: lanes.Sender) -> pb.RegisterRequest:
-    proto = pb.RegisterRequest()
-    _put_sender(message.sender, proto.sender)
-    for declaration in message.declarations:
-        item = proto.declarations.add()
-        _put_optimizer(declaration.optimizer, item)
-        if declaration.value is None:
-            _put_spec(declaration.spec, item.tensor)
+class _Declaration:
+    def put(self, message: ms.Declaration, proto: pb.Declaration, lane: lanes.Sender) -> None:
+        _put_optimizer(message.optimizer, proto)
+        if message.value is None:
+            _put_spec(message.spec, proto.tensor)
         else:
-            _put_tensor(declaration.spec.name, declaration.value, item.tensor, lane)
-    return proto
+            _put_array(message.spec.name, message.value, proto.tensor, lane)
+
+    def get(self, proto: pb.Declaration, lane: lanes.Receiver) -> ms.Declaration:
+        spec = _get_spec(proto.tensor)
+        value = lane.get(proto.tensor, spec) if proto.tensor.WhichOneof("place") else None
+        return ms.Declaration(spec, value, _get_optimizer(proto))
 
 
-def _get_register(proto: pb.RegisterRequest, lane: lanes.Receiver) -> ms.Register:
-    declarations = []
-    for item in proto.declarations:
-        spec = _get_spec(item.tensor)
-        value = lane.get(item.tensor, spec) if item.tensor.WhichOneof("place") else None
-        declarations.append(ms.Declaration(spec, value, _get_optimizer(item)))
-    _distinct(tuple([declaration.spec.name for declaration in declarations]))
-    return ms.Register(_get_sender(proto.sender), tuple(declarations))
+class _VariableStatus:
+    def put(self, message: ms.VariableStatus, proto: pb.VariableStatus, lane: lanes.Sender) -> None:
+        proto.version = message.version
+        proto.updates = message.updates
+        _put_spec(message.spec, proto.tensor)
+        _put_optimizer(message.optimizer, proto)
+
+    def get(self, proto: pb.VariableStatus, lane: lanes.Receiver) -> ms.VariableStatus:
+        version, updates = _check_version(proto.version), _COUNT.get(proto, "updates", lane)
+        return ms.VariableStatus(_get_spec(proto.tensor), version, updates, _get_optimizer(proto))
 
 
-def _put_registered(message: ms.Registered, lane: lanes.Sender) -> pb.RegisterReply:
-    proto = pb.RegisterReply(global_step=message.global_step)
-    for value in message.values:
-        _put_value(value, proto.values.add(), lane)
-    return proto
+def _put_optimizer(optimizer: OptimizerSpec | None, proto: pb.Declaration | pb.VariableStatus) -> None:
+    if optimizer is not None:
+        proto.optimizer.fields.update(to_plain(optimizer))
 
 
-def _get_registered(proto: pb.RegisterReply, lane: lanes.Receiver) -> ms.Registered:
-    return ms.Registered(_get_values(ms.Value, proto.values, lane), _number(proto, "global_step"))
+def _get_optimizer(proto: pb.Declaration | pb.VariableStatus) -> OptimizerSpec | None:
+    if not proto.HasField("optimizer"):
+        return None
+    fields = proto.optimizer.fields.fields.items()
+    try:
+        return from_plain({key: getattr(value, value.WhichOneof("kind") or "null_value") for key, value in fields})
+    except (ValueError, TypeError) as error:
+        raise Malformed(f"variable {proto.tensor.name!r}: {error}") from error
 
 
-def _put_pulled(message: ms.Pulled, lane: lanes.Sender) -> pb.PullReply:
-    proto = pb.PullReply(global_step=message.global_step)
-    for value in message.values:
-        _put_value(value, proto.values.add(), lane)
-    return proto
+# --- the messages ---------------------------------------------------------------------------------------------------
 
 
-def _get_pulled(proto: pb.PullReply, lane: lanes.Receiver) -> ms.Pulled:
-    return ms.Pulled(_get_values(ms.Value, proto.values, lane), _number(proto, "global_step"))
+class _Row:
+    """A message or part of one whose fields have the same names on both sides."""
+
+    def __init__(self, message: type, proto: type[Proto], **fields: _Field) -> None:
+        self.message, self.proto = message, proto
+        self._fields = tuple(fields.items())
+
+    def put(self, message: Any, proto: Any, lane: lanes.Sender) -> None:
+        for name, field in self._fields:
+            field.put(getattr(message, name), proto, name, lane)
+
+    def get(self, proto: Any, lane: lanes.Receiver) -> Any:
+        return self.message(*[field.get(proto, name, lane) for name, field in self._fields])
 
 
-def _put_push(message: ms.Push, lane: lanes.Sender) -> pb.PushRequest:
-    proto = pb.PushRequest(sequence=message.sequence, loss=message.loss, pull=message.pull)
-    _put_sender(message.sender, proto.sender)
-    for gradient in message.gradients:
-        _put_value(gradient, proto.gradients.add(), lane)
-    return proto
-
-
-def _get_push(proto: pb.PushRequest, lane: lanes.Receiver) -> ms.Push:
-    sender, sequence = _get_sender(proto.sender), _number(proto, "sequence", low=1)
-    gradients = _get_values(ms.Gradient, proto.gradients, lane)
-    return ms.Push(sender, sequence, gradients, _optional(proto, "loss"), _names(proto, "pull"))
-
-
-def _put_pushed(message: ms.Pushed, lane: lanes.Sender) -> pb.PushReply:
-    proto = pb.PushReply(outcome=_OUTCOMES[message.outcome], staleness=message.staleness, reason=message.reason)
-    proto.global_step = message.global_step
-    for value in message.values:
-        _put_value(value, proto.values.add(), lane)
-    return proto
-
-
-def _get_pushed(proto: pb.PushReply, lane: lanes.Receiver) -> ms.Pushed:
-    outcome, staleness = _outcome(proto, "outcome"), _number(proto, "staleness")
-    values = _get_values(ms.Value, proto.values, lane)
-    return ms.Pushed(outcome, staleness, _number(proto, "global_step"), values, proto.reason)
-
-
-def _put_assign(message: ms.Assign, lane: lanes.Sender) -> pb.AssignRequest:
-    proto = pb.AssignRequest(sequence=message.sequence, add=message.add)
-    _put_sender(message.sender, proto.sender)
-    for assignment in message.assignments:
-        _put_tensor(assignment.name, assignment.array, proto.assignments.add(), lane)
-    return proto
-
-
-def _get_assign(proto: pb.AssignRequest, lane: lanes.Receiver) -> ms.Assign:
-    sender, sequence = _get_sender(proto.sender), _number(proto, "sequence", low=1)
-    assignments = tuple([ms.Assignment(item.name, lane.get(item, _get_spec(item))) for item in proto.assignments])
-    _distinct(tuple([assignment.name for assignment in assignments]))
-    return ms.Assign(sender, sequence, assignments, proto.add)
-
-
-# --- the tables -----------------------------------------------------------------------------------------------------
-
-_WITH_TENSORS: tuple[tuple[type, type[Proto], Callable[..., Any], Callable[..., Any]], ...] = (
-    (ms.Register, pb.RegisterRequest, _put_register, _get_register),
-    (ms.Registered, pb.RegisterReply, _put_registered, _get_registered),
-    (ms.Pulled, pb.PullReply, _put_pulled, _get_pulled),
-    (ms.Push, pb.PushRequest, _put_push, _get_push),
-    (ms.Pushed, pb.PushReply, _put_pushed, _get_pushed),
-    (ms.Assign, pb.AssignRequest, _put_assign, _get_assign),
+_ANY, _COUNT, _POSITIVE, _OPTIONAL, _NAME, _NAMES = _Field(), _Number(0), _Number(1), _Optional(), _Name(), _Names()
+_OUTCOME = _Choice(
+    {
+        ms.Outcome.APPLIED: pb.OUTCOME_APPLIED,
+        ms.Outcome.REPEATED: pb.OUTCOME_REPEATED,
+        ms.Outcome.DROPPED: pb.OUTCOME_DROPPED,
+    }
 )
+_STATE = _Choice({state: state for state in ("live", "left", "lost")})
+_VALUES = _Many(_Value(ms.Value), attrgetter("name"))
+
+_SENDER = _One(_Row(ms.Sender, pb.Sender, worker=_NAME, incarnation=_COUNT))
+_QUEUE = _One(_Row(ms.QueueSpec, pb.Queue, name=_NAME, size=_POSITIVE, block=_POSITIVE, epochs=_POSITIVE, seed=_ANY))
+_BLOCK = _One(
+    _Row(ms.Block, pb.Block, number=_COUNT, epoch=_POSITIVE, start=_Below("stop"), stop=_COUNT), optional=True
+)
+_FINISHED = _One(_Row(ms.Finished, pb.Finished, number=_COUNT, cost_sum=_OPTIONAL), optional=True)
+_REPORTS = _Many(_Row(ms.EpochReport, pb.EpochReport, queue=_NAME, epoch=_POSITIVE, cost=_OPTIONAL, examples=_COUNT))
+_WORKERS = _Many(
+    _Row(
+        ms.WorkerStatus,
+        pb.WorkerStatus,
+        name=_NAME,
+        incarnation=_COUNT,
+        number=_COUNT,
+        state=_STATE,
+        steps=_COUNT,
+        staleness=_COUNT,
+        staleness_sum=_COUNT,
+        loss=_OPTIONAL,
+        epoch=_COUNT,
+        lease_left=_ANY,
+    )
+)
+
+_MESSAGES = (
+    _Row(ms.Join, pb.JoinRequest, worker=_NAME, incarnation=_COUNT, shard=_Below("shards"), shards=_POSITIVE),
+    _Row(ms.Joined, pb.JoinReply, incarnation=_COUNT, number=_COUNT, lease=_Number(1e-3), global_step=_COUNT),
+    _Row(ms.Renew, pb.RenewRequest, sender=_SENDER),
+    _Row(ms.Renewed, pb.RenewReply, global_step=_COUNT),
+    _Row(ms.Leave, pb.LeaveRequest, sender=_SENDER),
+    _Row(ms.Left, pb.LeaveReply),
+    _Row(ms.Register, pb.RegisterRequest, sender=_SENDER, declarations=_Many(_Declaration(), attrgetter("spec.name"))),
+    _Row(ms.Registered, pb.RegisterReply, values=_VALUES, global_step=_COUNT),
+    _Row(ms.Pull, pb.PullRequest, sender=_SENDER, names=_NAMES),
+    _Row(ms.Pulled, pb.PullReply, values=_VALUES, global_step=_COUNT),
+    _Row(
+        ms.Push,
+        pb.PushRequest,
+        sender=_SENDER,
+        sequence=_POSITIVE,
+        gradients=_Many(_Value(ms.Gradient), attrgetter("name")),
+        loss=_OPTIONAL,
+        pull=_NAMES,
+    ),
+    _Row(
+        ms.Pushed,
+        pb.PushReply,
+        outcome=_OUTCOME,
+        staleness=_COUNT,
+        global_step=_COUNT,
+        values=_VALUES,
+        reason=_ANY,
+    ),
+    _Row(
+        ms.Assign,
+        pb.AssignRequest,
+        sender=_SENDER,
+        sequence=_POSITIVE,
+        assignments=_Many(_Assignment(), attrgetter("name")),
+        add=_ANY,
+    ),
+    _Row(ms.Assigned, pb.AssignReply, outcome=_OUTCOME, versions=_Versions(), global_step=_COUNT),
+    _Row(ms.Take, pb.TakeRequest, sender=_SENDER, queue=_QUEUE, finished=_FINISHED),
+    _Row(ms.Taken, pb.TakeReply, block=_BLOCK, done=_ANY, waiting_for=_ANY, reports=_REPORTS),
+    _Row(ms.Status, pb.StatusRequest),
+    _Row(
+        ms.StatusReport,
+        pb.StatusReply,
+        shard=_Below("shards"),
+        shards=_POSITIVE,
+        global_step=_COUNT,
+        repeated=_COUNT,
+        variables=_Many(_VariableStatus(), attrgetter("spec.name")),
+        workers=_WORKERS,
+        epochs=_REPORTS,
+    ),
+)
+_BY_MESSAGE = {row.message: row for row in _MESSAGES}
+_BY_PROTO = {row.proto: row for row in _MESSAGES}
+_PIECES = {
+    row.proto: field.name
+    for row in _MESSAGES
+    for field in pb.Frame.DESCRIPTOR.fields
+    if field.message_type is row.proto.DESCRIPTOR
+}

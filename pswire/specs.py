@@ -129,8 +129,6 @@ class Adam(OptimizerSpec):
         v <- beta2 * v + (1 - beta2) * g^2
         w <- w - learning_rate * (m / (1 - beta1^t)) / (sqrt(v / (1 - beta2^t)) + epsilon)
 
-    Use float32 or float64: in a float16 slot (1 - beta2) * g^2 is zero for every |g| below some 5e-3.
-
     Source: D. Kingma, J. Ba, "Adam: A Method for Stochastic Optimization", ICLR 2015, algorithm 1.
     """
 

@@ -63,8 +63,10 @@ class TensorSpec:
         return self.size * DTYPES[self.dtype].itemsize
 
     def matches(self, array: Array) -> bool:
-        """Whether `array` has this shape and dtype."""
-        return array.shape == self.shape and array.dtype.name == self.dtype
+        """Whether `array` has this shape and dtype, in whatever byte order."""
+        # numpy puts a dtype's name together at every asking, so the common case comes first.
+        same_dtype = array.dtype == DTYPES[self.dtype] or array.dtype.name == self.dtype
+        return array.shape == self.shape and same_dtype
 
     def __str__(self) -> str:
         return f"{self.name} {self.dtype}{list(self.shape)}"

@@ -35,7 +35,7 @@ def hold(fd: int) -> None:
         os.killpg(0, signal.SIGKILL)
 
     def sweep() -> None:
-        """This process leaves in good order; what it started may not have."""
+        """This process leaves in good order, and takes along what ignores SIGTERM."""
         if gone.is_set():
             os.killpg(0, signal.SIGKILL)
 
@@ -48,6 +48,7 @@ def main() -> None:
     fd, module = int(sys.argv[1]), sys.argv[2]
     del sys.argv[1:3]
     hold(fd)
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # until the module has its own
     runpy.run_module(module, run_name="__main__", alter_sys=True)
 
 

@@ -22,7 +22,7 @@ from pswire.errors import (
     UnknownVariable,
 )
 from pswire.messages import Assignment, Declaration, Gradient, Value
-from pswire.specs import OptimizerSpec
+from pswire.specs import OptimizerSpec, to_plain
 from pswire.values import DTYPES, Array, TensorSpec
 
 
@@ -205,7 +205,7 @@ def _agree(known: Variable, declaration: Declaration) -> int:
             f"variable {spec.name!r} is registered as {known.spec.dtype}{list(known.spec.shape)}, "
             f"this worker declares {spec.dtype}{list(spec.shape)}: do all workers run the same script?"
         )
-    if optimizer is None or optimizer == known.optimizer:
+    if optimizer is None or (known.optimizer is not None and to_plain(optimizer) == to_plain(known.optimizer)):
         return 0
     if known.optimizer is not None:
         raise AlreadyRegistered(
@@ -223,5 +223,9 @@ def _declared_bytes(declaration: Declaration) -> int:
 
 
 def _slot_bytes(spec: TensorSpec, optimizer: OptimizerSpec) -> int:
-    """Slots have the variable's shape; their number shows on an empty array."""
-    return spec.nbytes * len(rule_for(optimizer).slots(np.empty(0, DTYPES[spec.dtype])))
+    """Slots have the variable's shape; their number and dtypes show on an empty array."""
+    try:
+        slots = rule_for(optimizer).slots(np.empty(0, DTYPES[spec.dtype]))
+    except InvalidMessage as error:
+        raise InvalidMessage(f"variable {spec.name!r}: {error}") from None
+    return spec.size * sum(slot.itemsize for slot in slots.values())

@@ -35,62 +35,66 @@ def check_gradients(f: Callable[..., Tensor], *args: ArrayLike, float32: bool = 
 
     Raises AssertionError that names the argument and the index of the worst element, or the dtype that is wrong.
     """
-    rounded = [_as_float(arg, np.float32) for arg in args]
-    xs = [Tensor(value, requires_grad=value.dtype.kind == "f") for value in (_as_float(x, np.float64) for x in rounded)]
-    y = f(*xs)
-    weights = np.random.default_rng(seed).standard_normal(y.shape)
+    rounded = [_cast(arg, np.float32) for arg in args]
+    y, xs = _evaluate(f, rounded, np.float64)
+    weights = np.asarray(np.random.default_rng(seed).standard_normal(y.shape))
+    weights.setflags(write=False)  # so that a vjp that writes into the gradient it was lent is found out
     exact = _gradients(y, xs, weights)
-    for number, (x, gradient) in enumerate(zip(xs, exact, strict=True)):
-        if x.requires_grad:
-            _compare(f"argument {number}", gradient, _differences(f, xs, number, weights), "finite differences say")
+    for number, gradient in exact.items():
+        _compare(number, gradient, _differences(f, xs, number, weights), "finite differences say")
 
-    first = _gradients(y, xs, weights)
-    for gradient in first:
+    for gradient in _gradients(y, xs, weights).values():
         gradient.fill(np.nan)
-    for number, (again, gradient) in enumerate(zip(_gradients(y, xs, weights), exact, strict=True)):
-        _compare(f"argument {number}, second backward pass", again, gradient, "the first pass says")
+    for number, again in _gradients(y, xs, weights).items():
+        _compare(number, again, exact[number], "an earlier backward pass said")
 
     if float32:
-        xs = [Tensor(value, requires_grad=value.dtype.kind == "f") for value in rounded]
-        y = f(*xs)
+        y, xs = _evaluate(f, rounded, np.float32)
         if y.dtype != np.float32:
             raise AssertionError(f"float32 arguments gave a result of {y.dtype}")
-        for number, (gradient, wanted) in enumerate(zip(_gradients(y, xs, weights), exact, strict=True)):
-            _compare(f"argument {number}", gradient, wanted, "the float64 gradient is")
+        for number, gradient in _gradients(y, xs, weights).items():
+            _compare(number, gradient, exact[number], "the one in float64 is")
 
 
-def _as_float(x: ArrayLike, dtype: type[np.floating[Any]]) -> Array:
-    """A copy in a dtype if it is floating point, else the array itself."""
+def _cast(x: ArrayLike, dtype: type[np.floating[Any]]) -> Array:
+    """A copy in a floating-point dtype, or the array itself where that does not apply."""
     array = np.asarray(x)
     return array.astype(dtype) if array.dtype.kind == "f" else array
 
 
-def _gradients(y: Tensor, xs: list[Tensor], weights: Array) -> list[Array]:
-    """One array an argument: zeros where none arrived (finite differences will tell whether that is right)."""
-    found = gradients(y, xs, weights)
-    return [np.zeros_like(x.value) if gradient is None else gradient for x, gradient in zip(xs, found, strict=True)]
+def _evaluate(
+    f: Callable[..., Tensor], args: list[Array], dtype: type[np.floating[Any]]
+) -> tuple[Tensor, list[Tensor]]:
+    xs = [Tensor(_cast(arg, dtype), requires_grad=arg.dtype.kind == "f") for arg in args]
+    y = f(*xs)
+    if not isinstance(y, Tensor):
+        raise TypeError(f"check_gradients: f must return a Tensor, but it returned {type(y).__name__}")
+    return y, xs
+
+
+def _gradients(y: Tensor, xs: list[Tensor], weights: Array) -> dict[int, Array]:
+    """The gradient for each floating-point argument, by its number; zeros where the result claims not to need it."""
+    arguments = {number: x for number, x in enumerate(xs) if x.requires_grad}
+    found = zip(arguments.items(), gradients(y, arguments.values(), weights), strict=True)
+    return {number: np.zeros_like(x.value) if gradient is None else gradient for (number, x), gradient in found}
 
 
 def _differences(f: Callable[..., Tensor], xs: list[Tensor], number: int, weights: Array) -> Array:
-    """The derivative of sum(weights * f(*xs)) by each element of one argument, from two values beside it."""
+    """The derivative of sum(weights * f(*xs)) by each element of one argument, from two values of f beside it."""
     x = xs[number].value
     derivative = np.zeros_like(x)
     for index in np.ndindex(x.shape):
-
-        def beside(step: float, index: tuple[int, ...] = index) -> tuple[float, Array]:
-            moved = x.copy()
-            moved[index] += step
-            with no_grad():
-                y = f(*xs[:number], Tensor(moved), *xs[number + 1 :])
-            return float(moved[index]), y.value
-
         step = STEP * max(1.0, abs(float(x[index])))
-        (high, y_high), (low, y_low) = beside(step), beside(-step)
-        derivative[index] = np.sum(weights * (y_high - y_low)) / (high - low)
+        low, high = x.copy(), x.copy()
+        low[index] -= step
+        high[index] += step
+        with no_grad():
+            y_low, y_high = (f(*xs[:number], Tensor(moved), *xs[number + 1 :]).value for moved in (low, high))
+        derivative[index] = np.sum(weights * (y_high - y_low)) / (high[index] - low[index])
     return derivative
 
 
-def _compare(where: str, got: Array, wanted: Array, source: str) -> None:
+def _compare(number: int, got: Array, wanted: Array, source: str) -> None:
     relative, absolute = TOLERANCES[got.dtype]
     excess = np.abs(got - wanted) - (relative * np.abs(wanted) + absolute)
     if np.all(excess <= 0):  # false for nan too
@@ -98,6 +102,6 @@ def _compare(where: str, got: Array, wanted: Array, source: str) -> None:
     worst = np.unravel_index(np.argmax(np.where(np.isnan(excess), np.inf, excess)), excess.shape)
     index = tuple(int(i) for i in worst)
     raise AssertionError(
-        f"{where}, index {index}: the gradient is {got[index]:.9g}, but {source} {wanted[index]:.9g} "
+        f"argument {number}, index {index}: the gradient is {got[index]:.9g}, but {source} {wanted[index]:.9g} "
         f"({got.dtype}, tolerance {relative:g} relative and {absolute:g} absolute)"
     )

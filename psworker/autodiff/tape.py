@@ -108,7 +108,10 @@ def _in_op(
     """The same error, led by the op and what it was given: `matmul(a: float32 (2, 3), b: float32 (2, 3)): ...`."""
 
     def described(name: str, x: object) -> str:
-        return f"{name}: {x.dtype} {x.shape}" if isinstance(x, (Tensor, np.ndarray)) else f"{name}={x!r:.80}"
+        if not isinstance(x, (Tensor, np.ndarray)):
+            return f"{name}={x!r:.80}"
+        variable = getattr(x, "name", None)  # a leaf may have a name, as variables do
+        return f"{name}: {x.dtype} {x.shape}" + (f" {variable!r}" if variable else "")
 
     try:
         given = inspect.signature(function).bind_partial(*args, **constants).arguments

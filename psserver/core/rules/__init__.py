@@ -27,7 +27,7 @@ class Rule(Protocol):
     """
 
     def slots(self, value: Array) -> dict[str, Array]:
-        """New slots for a variable, by name, with their first value; each of its shape and dtype.
+        """New slots for a variable, by name, with their first value; of its shape and dtype (float32 for float16).
 
         Raises:
             InvalidMessage: the variable's dtype is none of float16, float32 and float64.

@@ -16,7 +16,8 @@ from pswire.values import Array
 #: Elements in a block: what a rule works on should stay in the cache from one numpy call to the next.
 BLOCK = 1 << 16
 
-#: The dtypes that a rule can update, each with the dtype that it computes in.
+#: The dtypes that a rule can update, each with the dtype that it computes in and its slots have: in a float16 slot
+#: the square of a small gradient would be zero.
 COMPUTE_DTYPES: dict[np.dtype[Any], np.dtype[Any]] = {
     np.dtype(stored): np.dtype(computed)
     for stored, computed in (("float16", "float32"), ("float32", "float32"), ("float64", "float64"))
@@ -43,9 +44,12 @@ def check_dtype(value: Array) -> None:
 
 @np.errstate(all="ignore")
 def slot_like(value: Array, fill: float = 0.0) -> Array:
-    """A new slot of the shape and dtype of `value`, each element `fill`; raises as `check_dtype` does."""
+    """A new slot of the shape of `value`, each element `fill`, in the dtype that its rule computes in.
+
+    Raises as `check_dtype` does.
+    """
     check_dtype(value)
-    return np.full(value.shape, fill, value.dtype)
+    return np.full(value.shape, fill, COMPUTE_DTYPES[value.dtype])
 
 
 def positive(epsilon: float, value: Array) -> float:
@@ -63,7 +67,7 @@ def blocks(value: Array, gradient: Array, *slots: Array) -> Iterator[tuple[Array
     Args:
         value: of float16, float32 or float64, any shape.
         gradient: of the same shape and dtype; may be read-only.
-        slots: of the shape and dtype of `value`.
+        slots: of the shape of `value`, as `slot_like` made them.
     """
     compute = COMPUTE_DTYPES[value.dtype]
     scratch = np.empty(min(value.size, BLOCK), compute)

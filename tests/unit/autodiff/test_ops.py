@@ -1,0 +1,240 @@
+"""Every differentiable op, found in the `ops` package itself, against plain numpy and finite differences."""
+
+import importlib
+import pkgutil
+
+import numpy as np
+import pytest
+
+from psworker.autodiff import Tensor, check_gradients, gradients, no_grad, ops
+
+from .cases import CASES
+
+
+def differentiable_ops():
+    """All functions made by @op in the modules of `ops`, exported or not, by name."""
+    found = {}
+    for module in pkgutil.iter_modules(ops.__path__, f"{ops.__name__}."):
+        members = vars(importlib.import_module(module.name)).items()
+        found |= {name: member for name, member in members if hasattr(member, "__wrapped__")}
+    return found
+
+
+OPS = differentiable_ops()
+ALL_CASES = [
+    pytest.param(case, id=f"{name} has no row in cases.py" if case is None else str(case))
+    for name in OPS
+    for case in [case for case in CASES if case.op == name] or [None]
+]
+
+
+def run(case, cast=np.asarray):
+    """The op on the case's arrays, each through `cast`: the result, and the tensors it depends on."""
+    args = [Tensor(cast(a), requires_grad=a.dtype.kind == "f") if isinstance(a, np.ndarray) else a for a in case.args]
+    return OPS[case.op](*args, **case.constants), [a for a in args if isinstance(a, Tensor)]
+
+
+def float32(x):
+    return x.astype(np.float32) if x.dtype.kind == "f" else x
+
+
+def strided(x):
+    """The same values with gaps between them and the first axis running backward."""
+    buffer = np.full((*x.shape, 2), 99, x.dtype)
+    view = buffer[::-1, ..., 0] if x.ndim else buffer[..., 0]
+    view[...] = x
+    return view
+
+
+def fortran(x):
+    return np.asarray(x, order="F")
+
+
+def test_the_ops_are_found_and_exported():
+    assert len(OPS) > 20
+    assert {name: getattr(ops, name) for name in OPS if name in ops.__all__} == OPS
+    assert all(hasattr(ops, name) for name in ops.__all__)
+
+
+def test_every_row_is_about_an_op():
+    assert {case.op for case in CASES} <= set(OPS)
+
+
+@pytest.mark.parametrize("case", ALL_CASES)
+def test_every_derivative_equals_finite_differences(case):
+    arrays = [a for a in case.args if isinstance(a, np.ndarray)]
+
+    def f(*tensors):
+        supply = iter(tensors)
+        args = [next(supply) if isinstance(a, np.ndarray) else a for a in case.args]
+        return OPS[case.op](*args, **case.constants)
+
+    check_gradients(f, *arrays)
+
+
+@pytest.mark.parametrize("case", ALL_CASES)
+def test_every_value_equals_plain_numpy(case):
+    y, _ = run(case)
+    expected = case.reference(*case.args, **case.constants)
+    assert type(y.value) is np.ndarray
+    assert y.shape == np.shape(expected)
+    np.testing.assert_allclose(y.value, expected, rtol=1e-12, atol=1e-14, strict=False)
+
+
+@pytest.mark.parametrize("case", ALL_CASES)
+def test_float32_in_gives_float32_out(case):
+    y, xs = run(case, float32)
+    assert type(y.value) is np.ndarray
+    assert y.dtype == np.float32
+    np.testing.assert_allclose(y.value, run(case)[0].value, rtol=1e-5, atol=1e-6)
+    for x, gradient in zip(xs, gradients(y, xs), strict=True):
+        assert (gradient is None) == (x.dtype.kind != "f")
+        assert gradient is None or (type(gradient), gradient.dtype) == (np.ndarray, np.float32)
+
+
+@pytest.mark.parametrize("cast", [strided, fortran])
+@pytest.mark.parametrize("case", ALL_CASES)
+def test_the_layout_in_memory_changes_nothing(case, cast):
+    (y, xs), (other_y, other_xs) = run(case), run(case, cast)
+    np.testing.assert_allclose(other_y.value, y.value, rtol=1e-13, atol=1e-15)
+    for gradient, other in zip(gradients(y, xs), gradients(other_y, other_xs), strict=True):
+        if gradient is not None:
+            np.testing.assert_allclose(other, gradient, rtol=1e-13, atol=1e-15)
+            assert other.flags.c_contiguous
+            assert other.flags.writeable
+
+
+@pytest.mark.parametrize("case", ALL_CASES)
+def test_an_op_never_writes_into_its_arguments(case):
+    y, xs = run(case, np.copy)
+    before = [x.value.copy() for x in xs]
+    grad_y = np.ones(y.shape)
+    gradients(y, xs, grad_y)
+    assert np.all(grad_y == 1)
+    assert all(np.array_equal(x.value, value) for x, value in zip(xs, before, strict=True))
+
+
+@pytest.mark.parametrize("case", ALL_CASES)
+def test_without_recording_the_value_is_the_same(case):
+    with no_grad():
+        y, _ = run(case)
+    assert not y.requires_grad
+    np.testing.assert_array_equal(y.value, run(case)[0].value)
+
+
+X = Tensor(np.arange(6.0).reshape(2, 3), requires_grad=True)
+ARRAY = np.arange(12.0).reshape(2, 2, 3)
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs"),
+    [
+        (lambda: 2 - X, 2 - X.value),
+        (lambda: 1 / (X + 1), 1 / (X.value + 1)),
+        (lambda: ARRAY + X, ARRAY + X.value),
+        (lambda: ARRAY - X, ARRAY - X.value),
+        (lambda: ARRAY * X, ARRAY * X.value),
+        (lambda: ARRAY / (X + 1), ARRAY / (X.value + 1)),
+        (lambda: ARRAY @ X.T, ARRAY @ X.value.T),
+        (lambda: np.float64(3) * X, 3 * X.value),
+        (lambda: [[1.0, 2.0]] @ X, [[1.0, 2.0]] @ X.value),
+        (lambda: -(X**2), -(X.value**2)),
+        (lambda: X[1, :2], X.value[1, :2]),
+        (lambda: X.sum(axis=0) + X.mean(), X.value.sum(axis=0) + X.value.mean()),
+        (lambda: X.reshape(3, 2) + X.reshape((3, 2)) + X.reshape(-1)[0], 2 * X.value.reshape(3, 2)),
+    ],
+)
+def test_operators_are_ops_with_arrays_and_numbers_on_either_side(ours, theirs):
+    y = ours()
+    assert isinstance(y, Tensor)
+    assert y.requires_grad
+    np.testing.assert_allclose(y.value, theirs, rtol=1e-15)
+
+
+@pytest.mark.parametrize("number", [2, 2.0, True])
+def test_a_python_number_does_not_promote_float32(number):
+    x = Tensor(np.ones((2,), np.float32))
+    results = [x + number, number - x, x * number, number / x, x**number, ops.clip(x, 0, number)]
+    assert [y.dtype for y in results] == [np.float32] * len(results)
+
+
+def test_a_float64_array_promotes_float32_as_in_numpy_and_the_gradient_comes_back_in_float32():
+    x = Tensor(np.float32([1, 2]), requires_grad=True)
+    y = x * np.array([0.1, 0.2])
+    [gradient] = gradients(y, x)
+    assert y.dtype == np.float64
+    assert gradient.dtype == np.float32
+    np.testing.assert_array_equal(gradient, np.float32([0.1, 0.2]))
+
+
+def test_a_repeated_index_gets_the_sum_of_its_gradients():
+    x = Tensor(np.zeros((3, 2)), requires_grad=True)
+    [gradient] = gradients(x[[2, 0, 2]], x, np.array([[1.0, 2], [10, 20], [100, 200]]))
+    np.testing.assert_array_equal(gradient, [[10, 20], [0, 0], [101, 202]])
+
+
+def test_equal_largest_elements_share_the_gradient_of_max():
+    x = Tensor(np.array([[1.0, 3, 3], [2, 2, 2]]), requires_grad=True)
+    [gradient] = gradients(ops.max(x, axis=1), x, np.array([1.0, 6]))
+    np.testing.assert_array_equal(gradient, [[0, 0.5, 0.5], [2, 2, 2]])
+
+
+def test_at_its_kink_relu_has_derivative_0_and_clip_1():
+    x = Tensor(np.array([0.0, 1.0]), requires_grad=True)
+    np.testing.assert_array_equal(gradients(ops.relu(x), x)[0], [0, 1])
+    np.testing.assert_array_equal(gradients(ops.clip(x, 0, 1), x)[0], [1, 1])
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_sigmoid_and_softmax_stay_finite_and_precise_far_out(dtype):
+    x = np.array([-1e4, -50, 0, 50, 1e4], dtype)
+    np.testing.assert_allclose(ops.sigmoid(x).value, [0, np.exp(dtype(-50)), 0.5, 1, 1], rtol=1e-6)
+    np.testing.assert_allclose(ops.softmax(x).value, [0, 0, 0, 0, 1])
+    np.testing.assert_allclose(ops.log_softmax(x).value, x - dtype(1e4))
+
+
+def test_plain_functions_return_numpy_arrays():
+    x = Tensor(np.float32([[1, 5, 2], [7, 0, 3]]), requires_grad=True)
+    assert ops.zeros((2, 3)).dtype == ops.ones(4).dtype == np.float32
+    np.testing.assert_array_equal(ops.zeros((1, 2), np.float64), [[0, 0]])
+    np.testing.assert_array_equal(ops.ones(2), [1, 1])
+    np.testing.assert_array_equal(ops.argmax(x, axis=1), [1, 0])
+    np.testing.assert_array_equal(ops.argmax(x), 3)
+    np.testing.assert_array_equal(ops.equal(x, [1, 0, 2]), [[True, False, True], [False, True, False]])
+    np.testing.assert_array_equal(ops.one_hot([[2], [0]], 3), [[[0, 0, 1]], [[1, 0, 0]]])
+    assert ops.one_hot(np.uint8([1]), 2).dtype == np.float32
+
+
+ZEROS = Tensor(np.zeros((2, 3), np.float32), requires_grad=True)
+
+
+@pytest.mark.parametrize(
+    ("call", "kind", "message"),
+    [
+        (
+            lambda: ZEROS @ np.zeros((2, 4)),
+            ValueError,
+            r"matmul\(a: float32 \(2, 3\), b: float64 \(2, 4\)\): the last axis",
+        ),
+        (lambda: ops.matmul(ZEROS, 2.0), ValueError, r"matmul\(a: float32 \(2, 3\), b=2.0\): both operands"),
+        (lambda: ZEROS + np.zeros(2), ValueError, r"add\(a: float32 \(2, 3\), b: float64 \(2,\)\): .*broadcast"),
+        (lambda: ZEROS + None, TypeError, r"add\(a: float32 \(2, 3\), b=None\)"),
+        (lambda: ZEROS.sum(axis=2), ValueError, r"sum\(x: float32 \(2, 3\), axis=2\): axis 2 is out of bounds"),
+        (lambda: ZEROS.reshape(4), ValueError, r"reshape\(x: float32 \(2, 3\), shape=4\): cannot reshape"),
+        (lambda: ZEROS[2], IndexError, r"getitem\(x: float32 \(2, 3\), index=2\): .*out of bounds"),
+        (lambda: ops.transpose(ZEROS, (0, 0)), ValueError, r"transpose\(.*axes=\(0, 0\)\): repeated axis"),
+        (lambda: ops.clip(ZEROS, 1, 0), ValueError, r"clip\(.*low=1, high=0\): low must not be above high"),
+        (lambda: ops.mean(np.zeros((0, 3))), ValueError, r"mean\(x: float64 \(0, 3\)\): there are no elements"),
+        (lambda: ops.exp(np.array(["a"])), TypeError, r"exp\(x: <U1 \(1,\)\)"),
+        (lambda: ops.exp(), TypeError, "exp.* missing 1 required positional argument"),
+        (lambda: ZEROS**ZEROS, TypeError, r"power\(.*\): a constant of this op is a Tensor that requires a gradient"),
+        (lambda: ZEROS ** np.ones(3), TypeError, r"power\(.*\): exponent must be one number"),
+        (lambda: ops.one_hot([0, 3], 3), ValueError, r"one_hot: ids must be in 0 \.\.\. 2, but they span 0 \.\.\. 3"),
+        (lambda: ops.one_hot([0.5], 3), TypeError, "one_hot: ids must be integer class ids"),
+        (lambda: np.exp(ZEROS), TypeError, "does not support ufuncs"),
+        (lambda: np.concatenate([ZEROS, ZEROS]), TypeError, r"use its \.value"),
+    ],
+)
+def test_a_wrong_call_names_the_op_its_arguments_and_what_is_wrong(call, kind, message):
+    with pytest.raises(kind, match=message):
+        call()

@@ -1,0 +1,1 @@
+"""The tape: order, accumulation, ownership of arrays, depth, threads."""

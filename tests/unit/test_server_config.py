@@ -1,0 +1,73 @@
+"""What a server can be told, and what it refuses to be told."""
+
+import dataclasses
+import os
+
+import pytest
+
+from psserver.config import ServerConfig, parse_shard, parse_size
+from pswire.errors import ConfigurationError
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [("0", 0), ("512", 512), ("1K", 1024), ("8G", 8 * 1024**3), ("1.5m", 1536 * 1024), (" 2T ", 2 * 1024**4)],
+)
+def test_a_size_is_bytes_or_powers_of_1024(text, size):
+    assert parse_size(text) == size
+
+
+@pytest.mark.parametrize("text", ["", "G", "-1G", "8 GB", "1e9", "lots", "0x10", "٣"])
+def test_what_is_no_size_is_refused(text):
+    with pytest.raises(ConfigurationError, match="8G"):
+        parse_size(text)
+
+
+@pytest.mark.parametrize(("text", "pair"), [("0/1", (0, 1)), ("1/2", (1, 2)), (" 09/10 ", (9, 10))])
+def test_a_shard_is_its_place_and_the_count(text, pair):
+    assert parse_shard(text) == pair
+
+
+@pytest.mark.parametrize("text", ["", "1", "1/1", "2/1", "-1/2", "0/0", "a/b", "0/1/2", "٠/١"])
+def test_what_is_no_shard_is_refused(text):
+    with pytest.raises(ConfigurationError, match="0/2 and 1/2"):
+        parse_shard(text)
+
+
+@pytest.mark.parametrize(
+    ("fields", "complaint"),
+    [
+        ({"bind": "nonsense"}, "nonsense"),
+        ({"bind": "127.0.0.1:65536"}, "65536"),
+        ({"shard": 1}, "shard 1 of 1"),
+        ({"shard": -1}, "shard -1 of 1"),
+        ({"lease": 0.0}, "lease"),
+        ({"lease": float("inf")}, "lease"),
+        ({"lease": float("nan")}, "lease"),
+        ({"grace": -1.0}, "grace"),
+        ({"grace": float("nan")}, "grace"),
+        ({"memory_limit": 0}, "memory limit"),
+        ({"max_calls": 0}, "max_calls"),
+    ],
+)
+def test_a_field_that_cannot_be_is_refused_by_name(fields, complaint):
+    with pytest.raises(ConfigurationError, match=complaint):
+        ServerConfig(**fields)
+
+
+def test_variables_and_traffic_share_the_memory_limit():
+    config = ServerConfig(memory_limit=1001)
+    assert config.variables_limit + config.traffic_limit == 1001
+
+
+@pytest.mark.skipif(not os.path.exists("/proc/meminfo"), reason="only Linux says it there")
+def test_the_default_leaves_a_fifth_of_the_memory_to_others():
+    config = ServerConfig()
+    with open("/proc/meminfo") as meminfo:
+        total = int(meminfo.readline().split()[1]) * 1024
+    assert config.memory_limit == pytest.approx(0.8 * total, rel=0.01)
+
+
+def test_a_config_does_not_change():
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        ServerConfig().lease = 1.0
