@@ -15,17 +15,18 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
+from contextlib import suppress
 from functools import partial
 from types import TracebackType
 from typing import Any
 
 import grpc.aio
-from grpc_health.v1 import health, health_pb2_grpc
-from grpc_health.v1.health_pb2 import HealthCheckResponse
+from grpc_health.v1 import health_pb2_grpc
 
 from psserver.config import ServerConfig
 from psserver.core.shard import Shard
 from psserver.entrance import Entrance
+from psserver.health import Health
 from psserver.service import SERVICE_NAME, Service
 from pswire.channel import SERVER_OPTIONS, check_address
 from pswire.errors import ConfigurationError
@@ -40,6 +41,8 @@ log = logging.getLogger(__name__)
 async def serve(config: ServerConfig, on_ready: Callable[[str], None], stop: asyncio.Event) -> StatusReport:
     """Serves one shard until `stop` is set, then lets the calls under way end; returns how the shard was at the end.
 
+    Meant for a loop that has nothing else to do: at the end it waits, for a second at most, for all other tasks.
+
     Args:
         config: what to serve, and where.
         on_ready: called once with the address, port included, as soon as calls are answered.
@@ -51,7 +54,8 @@ async def serve(config: ServerConfig, on_ready: Callable[[str], None], stop: asy
     entrance = Entrance(Shard(config.shard, config.shards, config.lease, config.variables_limit), time.monotonic)
     server = grpc.aio.server(options=SERVER_OPTIONS, maximum_concurrent_rpcs=config.max_calls)
     server.add_generic_rpc_handlers((Service(entrance, config.traffic_limit, config.lease).handlers(),))
-    health_servicer = await _add_health(server)
+    health = Health(("", SERVICE_NAME))
+    health_pb2_grpc.add_HealthServicer_to_server(health, server)
     if config.reflection:
         _add_reflection(server)
     address = bind(server, config.bind)
@@ -62,12 +66,13 @@ async def serve(config: ServerConfig, on_ready: Callable[[str], None], stop: asy
         await stop.wait()
     finally:
         log.info("stopping: calls under way get %g s", config.grace)
-        await health_servicer.enter_graceful_shutdown()
+        health.drain()
         entrance.close()
         await server.stop(config.grace)
         ticking.cancel()
         report = await entrance.step(Status())
         entrance.shutdown()
+        await _settle()
     assert isinstance(report, StatusReport)
     return report
 
@@ -81,11 +86,11 @@ async def _tick(entrance: Entrance) -> None:
             log.exception("the shard failed on a tick; it goes on")
 
 
-async def _add_health(server: grpc.aio.Server) -> health.aio.HealthServicer:
-    servicer = health.aio.HealthServicer()
-    await servicer.set(SERVICE_NAME, HealthCheckResponse.SERVING)
-    health_pb2_grpc.add_HealthServicer_to_server(servicer, server)
-    return servicer
+async def _settle() -> None:
+    """Waits for what gRPC still does for calls that were cut off: it complains when the loop ends before it."""
+    others = asyncio.all_tasks() - {asyncio.current_task()}
+    if others:
+        await asyncio.wait(others, timeout=1.0)
 
 
 def _add_reflection(server: grpc.aio.Server) -> None:
@@ -95,7 +100,8 @@ def _add_reflection(server: grpc.aio.Server) -> None:
         raise ConfigurationError(
             "reflection needs a package that is not installed: pip install 'paramserver[reflection]'"
         ) from None
-    reflection.enable_server_reflection((SERVICE_NAME, health.SERVICE_NAME, reflection.SERVICE_NAME), server)
+    names = (SERVICE_NAME, "grpc.health.v1.Health", reflection.SERVICE_NAME)
+    reflection.enable_server_reflection(names, server)
 
 
 # --- the port ---------------------------------------------------------------------------------------------------------
@@ -186,7 +192,8 @@ class ServerThread:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self._started.result()[1]()
+        with suppress(RuntimeError):  # the loop is closed: it ended by itself, and why is raised below
+            self._started.result()[1]()
         self._thread.join()
         if error is None:
             self._ended.result()

@@ -196,13 +196,13 @@ async def _guarded(call: Awaitable[_Result], context: grpc.aio.ServicerContext) 
     try:
         return await call
     except ParamServerError as error:
-        log.info("refused: %s: %s", type(error).__name__, error)
+        log.info("refused %s: %s: %s", context.peer(), type(error).__name__, error)
         await context.abort(*status_of(error))
     except grpc.aio.BaseError:
         raise  # the other side has gone: gRPC knows
     except Exception:
         reference = secrets.token_hex(4)
-        log.exception("internal error %s", reference)
+        log.exception("internal error %s, on a call of %s", reference, context.peer())
         text = f"the server failed on this message: please report it, with what its log says under {reference}"
         await context.abort(*status_of(InternalError(text)))
     raise AssertionError("abort has raised")

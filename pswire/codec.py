@@ -1,9 +1,8 @@
-"""Messages as protobuf and back.
+"""Messages as protobuf and back: `encode` and `decode`, and at the end one table with a row for each message.
 
-The table `_MESSAGES` has one row for each message: its class, its protobuf, and of what kind each field is. A kind of
-field has the two directions side by side, `put` and `get`. What comes from the network is checked in `get`, as far as
-that needs no knowledge of the shard; where the elements of tensors are is the lane's affair.
-May import the pure half of pswire, lanes and the generated code.
+What comes from the network is checked here, as far as that needs no knowledge of the shard: each field by its kind
+(`pswire.fields`), tensors by their description; where their elements are is the lane's affair.
+May import the pure half of pswire, fields, lanes and the generated code.
 """
 
 from __future__ import annotations
@@ -11,18 +10,36 @@ from __future__ import annotations
 import functools
 import math
 import sys
-from collections.abc import Callable
 from operator import attrgetter
-from typing import Any, Protocol
+from typing import Generic, TypeVar
 
+from google.protobuf import struct_pb2
 from google.protobuf.message import Message as Proto
 
 from pswire import lanes
 from pswire import messages as ms
 from pswire.errors import InvalidMessage, Malformed
+from pswire.fields import (
+    ANY,
+    COUNT,
+    NAME,
+    NAMES,
+    NUMBERS,
+    OPTIONAL,
+    POSITIVE,
+    Row,
+    below,
+    choice,
+    many,
+    number,
+    one,
+    one_or_none,
+)
 from pswire.specs import OptimizerSpec, from_plain, to_plain
 from pswire.v1 import paramserver_pb2 as pb
-from pswire.values import DTYPES, MAX_NAME_LENGTH, Array, TensorSpec
+from pswire.values import DTYPES, Array, TensorSpec
+
+_V = TypeVar("_V", ms.Value, ms.Gradient)
 
 
 def encode(message: ms.Request | ms.Answer, lane: lanes.Sender) -> Proto:
@@ -52,7 +69,9 @@ def decode(proto: Proto, lane: lanes.Receiver) -> ms.Request | ms.Answer:
 
 def to_frame(proto: Proto) -> pb.Frame:
     """The first frame of a Transfer of `proto`, one of the messages that may carry tensors."""
-    return pb.Frame(**{_PIECES[type(proto)]: proto})
+    frame = pb.Frame()
+    getattr(frame, _PIECES[type(proto)]).CopyFrom(proto)
+    return frame
 
 
 def from_frame(frame: pb.Frame) -> Proto:
@@ -62,165 +81,6 @@ def from_frame(frame: pb.Frame) -> Proto:
         raise Malformed(f"a Transfer begins with a message, this one with {'a chunk' if piece else 'nothing'}")
     proto: Proto = getattr(frame, piece)
     return proto
-
-
-# --- kinds of fields ------------------------------------------------------------------------------------------------
-
-
-class _Field:
-    """A field that protobuf keeps as it is and that needs no check: a flag, a text, a seed."""
-
-    def put(self, value: Any, proto: Any, field: str, lane: lanes.Sender) -> None:
-        setattr(proto, field, value)
-
-    def get(self, proto: Any, field: str, lane: lanes.Receiver) -> Any:
-        return getattr(proto, field)
-
-
-class _Number(_Field):
-    """A finite number that is `low` at least."""
-
-    def __init__(self, low: float) -> None:
-        self._low = low
-
-    def get(self, proto: Any, field: str, lane: lanes.Receiver) -> Any:
-        number = getattr(proto, field)
-        if not self._low <= number < math.inf:
-            raise Malformed(f"{type(proto).__name__}.{field} must be at least {self._low}, got {number}")
-        return number
-
-
-class _Below(_Field):
-    """An integer from 0 up, below another field of the same message."""
-
-    def __init__(self, other: str) -> None:
-        self._other = other
-
-    def get(self, proto: Any, field: str, lane: lanes.Receiver) -> Any:
-        number, limit = getattr(proto, field), getattr(proto, self._other)
-        if not 0 <= number < limit:
-            raise Malformed(f"{type(proto).__name__}.{field} must be from 0 up and below {limit}, got {number}")
-        return number
-
-
-class _Optional(_Field):
-    """A number that may be missing: None. Any number: a loss may well be NaN."""
-
-    def put(self, value: Any, proto: Any, field: str, lane: lanes.Sender) -> None:
-        if value is not None:
-            setattr(proto, field, value)
-
-    def get(self, proto: Any, field: str, lane: lanes.Receiver) -> Any:
-        return getattr(proto, field) if proto.HasField(field) else None
-
-
-class _Choice(_Field):
-    """One of few values, each with its counterpart in protobuf."""
-
-    def __init__(self, choices: dict[Any, Any]) -> None:
-        self._there = choices
-        self._back = {there: here for here, there in choices.items()}
-
-    def put(self, value: Any, proto: Any, field: str, lane: lanes.Sender) -> None:
-        setattr(proto, field, self._there[value])
-
-    def get(self, proto: Any, field: str, lane: lanes.Receiver) -> Any:
-        value = self._back.get(getattr(proto, field))
-        if value is None:
-            raise Malformed(f"{type(proto).__name__}.{field} cannot be {getattr(proto, field)!r}")
-        return value
-
-
-class _Name(_Field):
-    """The name of a worker, a variable or a data queue."""
-
-    def get(self, proto: Any, field: str, lane: lanes.Receiver) -> Any:
-        return _check_name(getattr(proto, field))
-
-
-class _Names(_Field):
-    """Names of variables, each once."""
-
-    def put(self, value: Any, proto: Any, field: str, lane: lanes.Sender) -> None:
-        getattr(proto, field).extend(value)
-
-    def get(self, proto: Any, field: str, lane: lanes.Receiver) -> Any:
-        return _distinct(tuple([_check_name(text) for text in getattr(proto, field)]))
-
-
-class _Versions(_Field):
-    """The versions of several variables."""
-
-    def put(self, value: Any, proto: Any, field: str, lane: lanes.Sender) -> None:
-        getattr(proto, field).extend(value)
-
-    def get(self, proto: Any, field: str, lane: lanes.Receiver) -> Any:
-        return tuple([_check_version(version) for version in getattr(proto, field)])
-
-
-class _Part(Protocol):
-    """What travels inside of a message: `put` fills a protobuf that is there already."""
-
-    def put(self, message: Any, proto: Any, lane: lanes.Sender) -> None: ...
-    def get(self, proto: Any, lane: lanes.Receiver) -> Any: ...
-
-
-class _One(_Field):
-    """A part; with `optional`, None when it is missing."""
-
-    def __init__(self, part: _Part, optional: bool = False) -> None:
-        self._part, self._optional = part, optional
-
-    def put(self, value: Any, proto: Any, field: str, lane: lanes.Sender) -> None:
-        if value is not None:
-            nested = getattr(proto, field)
-            nested.SetInParent()
-            self._part.put(value, nested, lane)
-
-    def get(self, proto: Any, field: str, lane: lanes.Receiver) -> Any:
-        if self._optional and not proto.HasField(field):
-            return None
-        return self._part.get(getattr(proto, field), lane)
-
-
-class _Many(_Field):
-    """Parts in their order; with `name`, which gives a part's name, each name once."""
-
-    def __init__(self, part: _Part, name: Callable[[Any], str] | None = None) -> None:
-        self._part, self._name = part, name
-
-    def put(self, value: Any, proto: Any, field: str, lane: lanes.Sender) -> None:
-        repeated = getattr(proto, field)
-        for part in value:
-            self._part.put(part, repeated.add(), lane)
-
-    def get(self, proto: Any, field: str, lane: lanes.Receiver) -> Any:
-        parts = tuple([self._part.get(item, lane) for item in getattr(proto, field)])
-        if self._name is not None:
-            _distinct(tuple([self._name(part) for part in parts]))
-        return parts
-
-
-def _check_version(version: int) -> int:
-    if version < 0:
-        raise Malformed(f"a version is at least 0, got {version}")
-    return version
-
-
-@functools.lru_cache(4096)
-def _check_name(text: str) -> str:
-    if not text or len(text) > MAX_NAME_LENGTH or not text.isprintable():
-        raise Malformed(f"a name has 1 to {MAX_NAME_LENGTH} printable characters, got {text!r}")
-    return text
-
-
-def _distinct(names: tuple[str, ...]) -> tuple[str, ...]:
-    seen: set[str] = set()
-    for name in names:
-        if name in seen:
-            raise Malformed(f"variable {name!r} is in the message more than once")
-        seen.add(name)
-    return names
 
 
 # --- tensors, and what has one --------------------------------------------------------------------------------------
@@ -261,20 +121,20 @@ def _check_spec(name: str, dtype: str, shape: tuple[int, ...]) -> TensorSpec:
     return spec
 
 
-class _Value:
+class _Value(Generic[_V]):
     """A `Value` or `Gradient`: name, version, array."""
 
-    def __init__(self, kind: type[ms.Value] | type[ms.Gradient]) -> None:
-        self._kind = kind
+    def __init__(self, kind: type[_V]) -> None:
+        self._kind: type[_V] = kind
 
-    def put(self, message: ms.Value | ms.Gradient, proto: pb.Value, lane: lanes.Sender) -> None:
+    def put(self, message: _V, proto: pb.Value, lane: lanes.Sender) -> None:
         proto.version = message.version
         _put_array(message.name, message.array, proto.tensor, lane)
 
-    def get(self, proto: pb.Value, lane: lanes.Receiver) -> ms.Value | ms.Gradient:
+    def get(self, proto: pb.Value, lane: lanes.Receiver) -> _V:
         tensor = proto.tensor
         spec = _get_spec(tensor)
-        return self._kind(spec.name, _check_version(proto.version), lane.get(tensor, spec))
+        return self._kind(spec.name, COUNT.get(proto, "version", lane), lane.get(tensor, spec))
 
 
 class _Assignment:
@@ -307,7 +167,7 @@ class _VariableStatus:
         _put_optimizer(message.optimizer, proto)
 
     def get(self, proto: pb.VariableStatus, lane: lanes.Receiver) -> ms.VariableStatus:
-        version, updates = _check_version(proto.version), _COUNT.get(proto, "updates", lane)
+        version, updates = COUNT.get(proto, "version", lane), COUNT.get(proto, "updates", lane)
         return ms.VariableStatus(_get_spec(proto.tensor), version, updates, _get_optimizer(proto))
 
 
@@ -319,124 +179,86 @@ def _put_optimizer(optimizer: OptimizerSpec | None, proto: pb.Declaration | pb.V
 def _get_optimizer(proto: pb.Declaration | pb.VariableStatus) -> OptimizerSpec | None:
     if not proto.HasField("optimizer"):
         return None
-    fields = proto.optimizer.fields.fields.items()
     try:
-        return from_plain({key: getattr(value, value.WhichOneof("kind") or "null_value") for key, value in fields})
+        return from_plain({key: _plain(value, key) for key, value in proto.optimizer.fields.fields.items()})
     except (ValueError, TypeError) as error:
         raise Malformed(f"variable {proto.tensor.name!r}: {error}") from error
 
 
+def _plain(value: struct_pb2.Value, key: str) -> float | bool | str:
+    match value.WhichOneof("kind"):
+        case "number_value":
+            return value.number_value
+        case "bool_value":
+            return value.bool_value
+        case "string_value":
+            return value.string_value
+        case other:
+            raise ValueError(f"an optimizer's {key} is a number, a boolean or a text, and no {other}")
+
+
 # --- the messages ---------------------------------------------------------------------------------------------------
 
-
-class _Row:
-    """A message or part of one whose fields have the same names on both sides."""
-
-    def __init__(self, message: type, proto: type[Proto], **fields: _Field) -> None:
-        self.message, self.proto = message, proto
-        self._fields = tuple(fields.items())
-
-    def put(self, message: Any, proto: Any, lane: lanes.Sender) -> None:
-        for name, field in self._fields:
-            field.put(getattr(message, name), proto, name, lane)
-
-    def get(self, proto: Any, lane: lanes.Receiver) -> Any:
-        return self.message(*[field.get(proto, name, lane) for name, field in self._fields])
-
-
-_ANY, _COUNT, _POSITIVE, _OPTIONAL, _NAME, _NAMES = _Field(), _Number(0), _Number(1), _Optional(), _Name(), _Names()
-_OUTCOME = _Choice(
+_OUTCOME = choice(
     {
         ms.Outcome.APPLIED: pb.OUTCOME_APPLIED,
         ms.Outcome.REPEATED: pb.OUTCOME_REPEATED,
         ms.Outcome.DROPPED: pb.OUTCOME_DROPPED,
     }
 )
-_STATE = _Choice({state: state for state in ("live", "left", "lost")})
-_VALUES = _Many(_Value(ms.Value), attrgetter("name"))
-
-_SENDER = _One(_Row(ms.Sender, pb.Sender, worker=_NAME, incarnation=_COUNT))
-_QUEUE = _One(_Row(ms.QueueSpec, pb.Queue, name=_NAME, size=_POSITIVE, block=_POSITIVE, epochs=_POSITIVE, seed=_ANY))
-_BLOCK = _One(
-    _Row(ms.Block, pb.Block, number=_COUNT, epoch=_POSITIVE, start=_Below("stop"), stop=_COUNT), optional=True
-)
-_FINISHED = _One(_Row(ms.Finished, pb.Finished, number=_COUNT, cost_sum=_OPTIONAL), optional=True)
-_REPORTS = _Many(_Row(ms.EpochReport, pb.EpochReport, queue=_NAME, epoch=_POSITIVE, cost=_OPTIONAL, examples=_COUNT))
-_WORKERS = _Many(
-    _Row(
-        ms.WorkerStatus,
-        pb.WorkerStatus,
-        name=_NAME,
-        incarnation=_COUNT,
-        number=_COUNT,
-        state=_STATE,
-        steps=_COUNT,
-        staleness=_COUNT,
-        staleness_sum=_COUNT,
-        loss=_OPTIONAL,
-        epoch=_COUNT,
-        lease_left=_ANY,
-    )
-)
+_STATE = choice({state: state for state in ("live", "left", "lost")})
+_SENDER = one(Row(ms.Sender, pb.Sender, worker=NAME, incarnation=COUNT))
+_DECLARATIONS = many(_Declaration(), attrgetter("spec.name"))
+_VALUES = many(_Value(ms.Value), attrgetter("name"))
+_GRADIENTS = many(_Value(ms.Gradient), attrgetter("name"))
+_ASSIGNMENTS = many(_Assignment(), attrgetter("name"))
+_QUEUE = one(Row(ms.QueueSpec, pb.Queue, name=NAME, size=POSITIVE, block=POSITIVE, epochs=POSITIVE, seed=ANY))
+_BLOCK = one_or_none(Row(ms.Block, pb.Block, number=COUNT, epoch=POSITIVE, start=below("stop"), stop=POSITIVE))
+_FINISHED = one_or_none(Row(ms.Finished, pb.Finished, number=COUNT, cost_sum=OPTIONAL))
+_REPORTS = many(Row(ms.EpochReport, pb.EpochReport, queue=NAME, epoch=POSITIVE, cost=OPTIONAL, examples=COUNT))
+_VARIABLES = many(_VariableStatus(), attrgetter("spec.name"))
+_STEPS = {"steps": COUNT, "staleness": COUNT, "staleness_sum": COUNT, "loss": OPTIONAL, "epoch": COUNT}
+_WORKER = {"name": NAME, "incarnation": COUNT, "number": COUNT, "state": _STATE, "lease_left": ANY}
+_WORKERS = many(Row(ms.WorkerStatus, pb.WorkerStatus, **_WORKER, **_STEPS))
+_PLACE = {"shard": below("shards"), "shards": POSITIVE}
+_CHANGE = {"sender": _SENDER, "sequence": POSITIVE}
+_RESULT = {"outcome": _OUTCOME, "global_step": COUNT}
 
 _MESSAGES = (
-    _Row(ms.Join, pb.JoinRequest, worker=_NAME, incarnation=_COUNT, shard=_Below("shards"), shards=_POSITIVE),
-    _Row(ms.Joined, pb.JoinReply, incarnation=_COUNT, number=_COUNT, lease=_Number(1e-3), global_step=_COUNT),
-    _Row(ms.Renew, pb.RenewRequest, sender=_SENDER),
-    _Row(ms.Renewed, pb.RenewReply, global_step=_COUNT),
-    _Row(ms.Leave, pb.LeaveRequest, sender=_SENDER),
-    _Row(ms.Left, pb.LeaveReply),
-    _Row(ms.Register, pb.RegisterRequest, sender=_SENDER, declarations=_Many(_Declaration(), attrgetter("spec.name"))),
-    _Row(ms.Registered, pb.RegisterReply, values=_VALUES, global_step=_COUNT),
-    _Row(ms.Pull, pb.PullRequest, sender=_SENDER, names=_NAMES),
-    _Row(ms.Pulled, pb.PullReply, values=_VALUES, global_step=_COUNT),
-    _Row(
-        ms.Push,
-        pb.PushRequest,
-        sender=_SENDER,
-        sequence=_POSITIVE,
-        gradients=_Many(_Value(ms.Gradient), attrgetter("name")),
-        loss=_OPTIONAL,
-        pull=_NAMES,
-    ),
-    _Row(
-        ms.Pushed,
-        pb.PushReply,
-        outcome=_OUTCOME,
-        staleness=_COUNT,
-        global_step=_COUNT,
-        values=_VALUES,
-        reason=_ANY,
-    ),
-    _Row(
-        ms.Assign,
-        pb.AssignRequest,
-        sender=_SENDER,
-        sequence=_POSITIVE,
-        assignments=_Many(_Assignment(), attrgetter("name")),
-        add=_ANY,
-    ),
-    _Row(ms.Assigned, pb.AssignReply, outcome=_OUTCOME, versions=_Versions(), global_step=_COUNT),
-    _Row(ms.Take, pb.TakeRequest, sender=_SENDER, queue=_QUEUE, finished=_FINISHED),
-    _Row(ms.Taken, pb.TakeReply, block=_BLOCK, done=_ANY, waiting_for=_ANY, reports=_REPORTS),
-    _Row(ms.Status, pb.StatusRequest),
-    _Row(
+    Row(ms.Join, pb.JoinRequest, worker=NAME, incarnation=COUNT, **_PLACE),
+    Row(ms.Joined, pb.JoinReply, incarnation=COUNT, number=COUNT, lease=number(1e-3), global_step=COUNT),
+    Row(ms.Renew, pb.RenewRequest, sender=_SENDER),
+    Row(ms.Renewed, pb.RenewReply, global_step=COUNT),
+    Row(ms.Leave, pb.LeaveRequest, sender=_SENDER),
+    Row(ms.Left, pb.LeaveReply),
+    Row(ms.Register, pb.RegisterRequest, sender=_SENDER, declarations=_DECLARATIONS),
+    Row(ms.Registered, pb.RegisterReply, values=_VALUES, global_step=COUNT),
+    Row(ms.Pull, pb.PullRequest, sender=_SENDER, names=NAMES),
+    Row(ms.Pulled, pb.PullReply, values=_VALUES, global_step=COUNT),
+    Row(ms.Push, pb.PushRequest, **_CHANGE, gradients=_GRADIENTS, loss=OPTIONAL, pull=NAMES),
+    Row(ms.Pushed, pb.PushReply, **_RESULT, staleness=COUNT, values=_VALUES, reason=ANY),
+    Row(ms.Assign, pb.AssignRequest, **_CHANGE, assignments=_ASSIGNMENTS, add=ANY),
+    Row(ms.Assigned, pb.AssignReply, **_RESULT, versions=NUMBERS),
+    Row(ms.Take, pb.TakeRequest, sender=_SENDER, queue=_QUEUE, finished=_FINISHED),
+    Row(ms.Taken, pb.TakeReply, block=_BLOCK, done=ANY, waiting_for=ANY, reports=_REPORTS),
+    Row(ms.Status, pb.StatusRequest),
+    Row(
         ms.StatusReport,
         pb.StatusReply,
-        shard=_Below("shards"),
-        shards=_POSITIVE,
-        global_step=_COUNT,
-        repeated=_COUNT,
-        variables=_Many(_VariableStatus(), attrgetter("spec.name")),
+        **_PLACE,
+        global_step=COUNT,
+        repeated=COUNT,
+        variables=_VARIABLES,
         workers=_WORKERS,
         epochs=_REPORTS,
     ),
 )
+
 _BY_MESSAGE = {row.message: row for row in _MESSAGES}
 _BY_PROTO = {row.proto: row for row in _MESSAGES}
 _PIECES = {
-    row.proto: field.name
+    row.proto: piece.name
     for row in _MESSAGES
-    for field in pb.Frame.DESCRIPTOR.fields
-    if field.message_type is row.proto.DESCRIPTOR
+    for piece in pb.Frame.DESCRIPTOR.fields
+    if piece.message_type is row.proto.DESCRIPTOR
 }

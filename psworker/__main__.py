@@ -2,4 +2,4 @@
 
 from psworker.cli import main
 
-main()
+main(prog_name="psworker")

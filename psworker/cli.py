@@ -50,10 +50,11 @@ def main(context: click.Context, debug: bool) -> None:
 )
 @click.option(
     "--name",
+    metavar="NAME",
     envvar=config.NAME,
+    show_default="host name and process id",
     show_envvar=True,
-    help="This worker's name, unique in the job; a worker that starts again under its name takes its place.  "
-    "[default: host name and process id]",
+    help="This worker's name, unique in the job; a worker that starts again under its name takes its place.",
 )
 @click.option(
     "--timeout",
@@ -68,9 +69,11 @@ def main(context: click.Context, debug: bool) -> None:
 @click.option(
     "--threads",
     type=click.IntRange(min=1),
+    metavar="N",
     envvar="PSWORKER_THREADS",
+    show_default="as many as cores",
     show_envvar=True,
-    help="Threads of numpy's BLAS; workers on one machine should share its cores.  [default: all cores]",
+    help="Threads of numpy's BLAS; workers on one machine should share its cores.",
 )
 @click.argument("script", type=_SCRIPT)
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED, metavar="[ARGS]...")
@@ -117,6 +120,7 @@ def _limit_threads(threads: int) -> None:
 @click.option(
     "--workers",
     type=click.IntRange(min=1),
+    metavar="N",
     default=2,
     envvar="PSWORKER_WORKERS",
     show_default=True,
@@ -126,6 +130,7 @@ def _limit_threads(threads: int) -> None:
 @click.option(
     "--shards",
     type=click.IntRange(min=1),
+    metavar="N",
     default=1,
     envvar="PSWORKER_SHARDS",
     show_default=True,
@@ -135,9 +140,11 @@ def _limit_threads(threads: int) -> None:
 @click.option(
     "--threads",
     type=click.IntRange(min=1),
+    metavar="N",
     envvar="PSWORKER_THREADS",
+    show_default="OMP_NUM_THREADS and its like, or else cores / workers",
     show_envvar=True,
-    help="Threads of each worker's BLAS.  [default: OMP_NUM_THREADS and its like, or else cores / workers]",
+    help="Threads of each worker's BLAS.",
 )
 @click.option(
     "--progress",
@@ -175,7 +182,7 @@ def local(
     from psworker.launch import Job, LocalCluster
 
     job = Job(script, arguments, workers, shards, threads, debug)
-    cluster = LocalCluster(job, make_display(progress, job.server_names + job.worker_names))
+    cluster = LocalCluster(job, make_display(progress, job.worker_names + job.server_names))
     try:
         outcome = cluster.run()
     except ParamServerError as error:

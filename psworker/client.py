@@ -10,7 +10,7 @@ import logging
 import threading
 import time
 from collections.abc import Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from typing import TypeVar
 
 from pswire.errors import NotJoined, ParamServerError, TimedOut, Unavailable
@@ -153,12 +153,18 @@ class Client:
         self._transport.close()
 
     def _each(self, messages: Iterable[Request | None], kind: type[A]) -> list[A]:
-        """Sends each shard its message, all at once; the answers of those that had one."""
+        """Sends each shard its message, all at once; the answers of those that had one.
+
+        Returns or raises when no call is under way any more: a shard has one push of a worker at a time.
+        """
         calls = [(shard, message) for shard, message in enumerate(messages) if message is not None]
         if self._pool is None:
             return [self._call(shard, message, kind) for shard, message in calls]
         futures = [self._pool.submit(self._call, shard, message, kind) for shard, message in calls[1:]]
-        first = [self._call(shard, message, kind) for shard, message in calls[:1]]
+        try:
+            first = [self._call(shard, message, kind) for shard, message in calls[:1]]
+        finally:
+            wait(futures)
         return first + [future.result() for future in futures]
 
     def _call(self, shard: int, message: Request, kind: type[A]) -> A:

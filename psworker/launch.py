@@ -1,7 +1,8 @@
 """A job on this machine: shards and workers as processes, from one command, with one exit code and no process left.
 
-One thread decides: readers, waiters and signal handlers put events into a queue, and `LocalCluster` takes them out.
-A shard is the command `psserver serve`, a worker is `psworker run`; no module of psserver is imported here.
+One thread decides: those that read pipes, wait for ends and receive signals put events into a queue, and `LocalCluster`
+takes them out. A shard is the command `psserver serve`, a worker is `psworker run`; no module of psserver is imported
+here.
 """
 
 from __future__ import annotations
@@ -12,10 +13,8 @@ import queue
 import re
 import signal
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from types import FrameType
 from typing import TypeAlias
 
 from pswire.channel import check_health
@@ -23,6 +22,7 @@ from pswire.errors import ParamServerError
 from psworker.display import Display
 from psworker.processes import BLAS_VARIABLES, Lifeline, Process, Stream, blas_threads, cores
 from psworker.progress import JobView, Watch
+from psworker.signals import signals
 from psworker.transport.network import NetworkTransport
 
 #: Seconds that the servers have to start; that a worker has from SIGTERM to its end; the same for a server, which
@@ -31,6 +31,7 @@ START, WORKER_GRACE, SERVER_GRACE, KILL = 30.0, 5.0, 10.0, 5.0
 #: Seconds between two notes about what is being waited for.
 NOTE_INTERVAL = 2.0
 
+_STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _LISTENING = re.compile(r"^psserver: .*\blistening on (\S+)$")
 
 
@@ -129,11 +130,12 @@ class LocalCluster:
 
     def __init__(self, job: Job, display: Display) -> None:
         self._job, self._display = job, display
-        self._events: queue.SimpleQueue[_Event] = queue.SimpleQueue()  # its put may be called in a signal handler
+        self._events: queue.SimpleQueue[_Event] = queue.SimpleQueue()
         self._servers: list[Process] = []
         self._workers: list[Process] = []
         self._addresses: dict[int, str] = {}
         self._ended: set[Process] = set()
+        self._watch: Watch | None = None
         self._stopping = False
 
     def run(self) -> Outcome:
@@ -145,16 +147,18 @@ class LocalCluster:
         Raises:
             OSError: nobody reads the output any more; all processes are stopped by then.
         """
-        with self._signals(), Lifeline() as lifeline, self._display:
+        with signals(_STOP_SIGNALS, self._signal), Lifeline() as lifeline, self._display:
             try:
                 self._start_servers(lifeline)
-                view = self._train(lifeline)
+                self._train(lifeline)
+                outcome = Outcome(0)
             except _Over as over:
-                return over.outcome
+                outcome = over.outcome
             finally:
                 self._stop()
-        self._display.summary(view)
-        return Outcome(0)
+        if self._watch is not None:
+            self._display.summary(self._watch.view)
+        return outcome
 
     def _start_servers(self, lifeline: Lifeline) -> None:
         environment = child_environment(os.environ, None, 1)
@@ -168,16 +172,15 @@ class LocalCluster:
             error = f"no answer from {' and '.join(silent)} within {START:g} s"
             raise _Over(Outcome(1, error, last_lines))
 
-    def _train(self, lifeline: Lifeline) -> JobView:
+    def _train(self, lifeline: Lifeline) -> None:
         job = self._job
         environment = child_environment(os.environ, job.threads, max(1, cores() // job.workers))
         servers = [self._addresses[shard] for shard in range(job.shards)]
         for name in job.worker_names:
             command = job.worker_command(name, servers)
             self._workers.append(self._start(name, command, environment, lifeline, self._pass_on))
-        with Watch(NetworkTransport(servers), job.worker_names, self._show) as watch:
+        with Watch(NetworkTransport(servers), job.worker_names, self._show) as self._watch:
             self._wait(functools.partial(self._running, self._workers))
-        return watch.view
 
     def _start(
         self,
@@ -268,6 +271,9 @@ class LocalCluster:
                 if serves:
                     self._events.put(_Ready(self._job.server_names.index(server.name), address))
 
+    def _signal(self, number: int) -> None:
+        self._events.put(_Signalled(number))
+
     def _pass_on(self, process: Process, stream: Stream, lines: list[str]) -> None:
         self._guarded(self._display.lines, process.name, stream, lines)
 
@@ -280,20 +286,3 @@ class LocalCluster:
             write(*arguments)
         except OSError as error:
             self._events.put(_Broken(error))
-
-    @contextmanager
-    def _signals(self) -> Iterator[None]:
-        """Signals become events. SIGHUP stays ignored under nohup."""
-
-        def put(number: int, frame: FrameType | None) -> None:
-            self._events.put(_Signalled(number))
-
-        wanted = [signal.SIGINT, signal.SIGTERM]
-        if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
-            wanted.append(signal.SIGHUP)
-        before = {number: signal.signal(number, put) for number in wanted}
-        try:
-            yield
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)

@@ -47,8 +47,8 @@ def main() -> None:
     """Takes the lifeline from the command line, then becomes `python -m MODULE ARGS`."""
     fd, module = int(sys.argv[1]), sys.argv[2]
     del sys.argv[1:3]
-    hold(fd)
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # until the module has its own
+    hold(fd)
     runpy.run_module(module, run_name="__main__", alter_sys=True)
 
 

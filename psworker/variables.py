@@ -16,7 +16,7 @@ import numpy as np
 from pswire.errors import ConfigurationError
 from pswire.values import TensorSpec
 from psworker.autodiff import Tensor
-from psworker.autodiff.tape import TensorLike
+from psworker.autodiff.tensor import TensorLike
 
 if TYPE_CHECKING:
     from psworker.session import Session

@@ -32,15 +32,18 @@ class DataQueue:
         self._out: dict[str, int] = {}
         self._open: dict[int, _Epoch] = {}
         self._reported = 0
+        self._finished: dict[str, tuple[int, list[EpochReport]]] = {}
         self.reports: list[EpochReport] = []
 
     def finish(self, worker: str, finished: Finished) -> list[EpochReport]:
-        """Takes a block back as done; returns the epochs that are complete now and were not reported yet, in order.
+        """Takes a block back as done; returns the epochs that are complete by this, in order.
 
-        A block that this worker does not hold (any more) changes nothing: it was counted, or is another's now.
+        A block that this worker does not hold (any more) changes nothing: it was counted, or is another's now. Who
+        says the same twice, because no answer came, hears the same twice.
         """
         if self._out.get(worker) != finished.number:
-            return []
+            last, reports = self._finished.get(worker, (None, []))
+            return reports if last == finished.number else []
         del self._out[worker]
         block = self._block(finished.number)
         examples = block.stop - block.start
@@ -49,7 +52,9 @@ class DataQueue:
         if finished.cost_sum is not None:
             epoch.cost_sum += finished.cost_sum
             epoch.cost_examples += examples
-        return self._report()
+        reports = self._report()
+        self._finished[worker] = finished.number, reports
+        return reports
 
     def take(self, worker: str) -> Block | None:
         """The block that the worker holds, or else the next one; None when there is none to hand out now."""

@@ -36,8 +36,8 @@ class Ledger:
             return None
         if sequence < last.sequence:
             raise OutOfOrder(
-                f"message {sequence} of worker {sender.worker!r} comes after its message {last.sequence}: "
-                "it was answered long ago and is not applied again"
+                f"message {sequence} of worker {sender.worker!r} comes after its message {last.sequence} was carried "
+                "out: it is too late, and changes nothing"
             )
         return last.answer
 

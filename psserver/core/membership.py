@@ -47,14 +47,20 @@ class Membership:
         if not message.worker:
             raise InvalidMessage("a worker needs a name to join")
 
-    def join(self, message: Join, now: float) -> Member:
-        """Makes it live, with the incarnation that it names, or the next one for 0. It begins anew: no steps yet."""
+    def join(self, message: Join, now: float) -> tuple[Member, bool]:
+        """Makes it live, with the incarnation that it names, or the next one for 0; and whether this life is new.
+
+        A new life has no steps yet; one that joins again (a retry, or after its lease had ended) goes on.
+        """
         known = self._members.get(message.worker)
-        number = len(self._members) if known is None else known.number
-        last = 0 if known is None else known.incarnation
+        if known is not None and known.incarnation == message.incarnation:
+            known.state = "live"
+            self.renew(known, now)
+            return known, False
+        number, last = (len(self._members), 0) if known is None else (known.number, known.incarnation)
         member = Member(message.worker, number, message.incarnation or last + 1, expires=now + self.lease)
         self._members[message.worker] = member
-        return member
+        return member, True
 
     def check(self, sender: Sender) -> Member:
         """The live member that speaks.

@@ -10,7 +10,7 @@ writes or tells the time lives around it, in `psserver.service` and `psserver.se
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -128,10 +128,10 @@ class Shard:
             now: seconds on a clock that never goes back.
         """
         self.check(message)
+        self._check_elements(message)
         self._now = now
         sender = getattr(message, "sender", None)
         if sender is not None:
-            self._check_elements(message)
             self._members.renew(self._members.check(sender), now)
         return self._handlers[type(message)](ticket, message)
 
@@ -140,18 +140,19 @@ class Shard:
 
         So a server can refuse a large message when it has seen no more than its header.
         """
-        if isinstance(message, Join):
-            self._check_place(message)
-            self._members.check_join(message)
-        elif not isinstance(message, Status | Tick):
-            self._members.check(message.sender)
+        sender = getattr(message, "sender", None)
+        if sender is not None:
+            self._members.check(sender)
         match message:
             case Push():
                 self._seen(message, Pushed)
                 self._store.check_gradients(message.gradients)
-                self._store.read(message.pull)
+                self._store.check_names(message.pull)
             case Pull():
-                self._store.read(message.names)
+                self._store.check_names(message.names)
+            case Join():
+                self._check_place(message)
+                self._members.check_join(message)
             case Register():
                 self._store.check_declarations(message.declarations)
             case Assign():
@@ -162,15 +163,14 @@ class Shard:
 
     def nbytes(self, names: Iterable[str]) -> int:
         """Bytes of the values of these variables; raises `UnknownVariable`."""
-        return sum(value.array.nbytes for value in self._store.read(names))
+        return sum([self._store[name].value.nbytes for name in names])
 
     # --- membership -----------------------------------------------------------------------------------------------
 
     def _join(self, ticket: int, message: Join) -> list[Reply]:
-        member = self._members.join(message, self._now)
-        freed = self._give_back(member)
+        member, new_life = self._members.join(message, self._now)
         joined = Joined(member.incarnation, member.number, self._members.lease, self.global_step)
-        return [Reply(ticket, joined), *freed]
+        return [Reply(ticket, joined), *(self._forget([member]) if new_life else [])]
 
     def _renew(self, ticket: int, message: Renew) -> list[Reply]:
         return [Reply(ticket, Renewed(self.global_step))]
@@ -178,11 +178,23 @@ class Shard:
     def _leave(self, ticket: int, message: Leave) -> list[Reply]:
         member = self._members.check(message.sender)
         member.state = "left"
-        return [Reply(ticket, Left()), *self._give_back(member), *self._decide()]
+        return [Reply(ticket, Left()), *self._forget([member])]
 
     def _tick(self, ticket: int, message: Tick) -> list[Reply]:
-        freed = [reply for member in self._members.expire(self._now) for reply in self._give_back(member)]
-        return [*freed, *self._decide(), *self._explain_takes()]
+        return [*self._forget(self._members.expire(self._now)), *self._explain_takes()]
+
+    def _forget(self, gone: Collection[Member]) -> list[Reply]:
+        """What these had taken is handed out again, and what they waited for forgotten; others may go on by that.
+
+        All are forgotten before anybody is answered: nothing may go to one who is gone as well.
+        """
+        names = [member.name for member in gone]
+        self._calls = {ticket: call for ticket, call in self._calls.items() if call.waiting.worker not in names}
+        self._takes = {key: take for key, take in self._takes.items() if key[0] not in names}
+        for queue in self._queues.values():
+            for name in names:
+                queue.give_back(name)
+        return [*self._hand_out(), *self._decide()]
 
     # --- variables ------------------------------------------------------------------------------------------------
 
@@ -192,21 +204,18 @@ class Shard:
         return [Reply(ticket, Registered(values, self.global_step))]
 
     def _pull(self, ticket: int, message: Pull) -> list[Reply]:
-        self._calls[ticket] = _ParkedCall(Waiting(ticket, message.sender.worker, applied=True), message)
-        return self._decide()
+        return self._park(_ParkedCall(Waiting(ticket, message.sender.worker, applied=True), message))
 
     def _push(self, ticket: int, message: Push) -> list[Reply]:
         seen = self._seen(message, Pushed)
         worker = message.sender.worker
         if seen is None:
-            staleness = self._store.check_gradients(message.gradients)
-            call = _ParkedCall(Waiting(ticket, worker, applied=False, staleness=staleness), message)
-        else:
-            answer = dataclasses.replace(seen, outcome=Outcome.REPEATED)
-            self._repeated += 1
-            call = _ParkedCall(Waiting(ticket, worker, applied=True), message, answer)
-        self._calls[ticket] = call
-        return self._decide()
+            staleness = self._store.staleness(message.gradients)
+            return self._park(_ParkedCall(Waiting(ticket, worker, applied=False, staleness=staleness), message))
+        self._repeated += 1
+        if seen.outcome is Outcome.APPLIED:
+            seen = dataclasses.replace(seen, outcome=Outcome.REPEATED)
+        return self._park(_ParkedCall(Waiting(ticket, worker, applied=True), message, seen))
 
     def _assign(self, ticket: int, message: Assign) -> list[Reply]:
         seen = self._seen(message, Assigned)
@@ -241,13 +250,20 @@ class Shard:
 
     # --- consistency ----------------------------------------------------------------------------------------------
 
+    def _park(self, call: _ParkedCall) -> list[Reply]:
+        """A worker has one call open: what it gave up makes room, or a retry of a held push would make two of it."""
+        worker = call.waiting.worker
+        for ticket in [ticket for ticket, other in self._calls.items() if other.waiting.worker == worker]:
+            del self._calls[ticket]
+        self._calls[call.waiting.ticket] = call
+        return self._decide()
+
     def _decide(self) -> list[Reply]:
-        """Asks the policy until it lets nobody go any more."""
-        replies: list[Reply] = []
+        """Asks the policy until it lets nobody go any more; answers come last, so that values and versions agree."""
+        served: list[_ParkedCall] = []
         while self._calls:
-            steps = {member.name: member.steps for member in self._members if member.state == "live"}
             waiting = [call.waiting for call in self._calls.values()]
-            verdicts = self._policy.decide(waiting, View(self.global_step, steps))
+            verdicts = self._policy.decide(waiting, View(self.global_step, self._members))
             if not verdicts:
                 break
             for verdict in verdicts:
@@ -257,11 +273,11 @@ class Shard:
                     case Drop(ticket, reason):
                         self._settle(self._calls[ticket], Outcome.DROPPED, reason)
                     case Serve(ticket):
-                        replies.append(self._serve(self._calls.pop(ticket)))
-        return replies
+                        served.append(self._calls.pop(ticket))
+        return [self._serve(call) for call in served]
 
     def _apply(self, call: _ParkedCall) -> None:
-        assert isinstance(call.message, Push)
+        assert isinstance(call.message, Push) and call.answer is None, "a policy lets a push be applied once"
         message = call.message
         member = self._members.check(message.sender)
         self._store.apply(message.gradients)
@@ -275,17 +291,19 @@ class Shard:
     def _settle(self, call: _ParkedCall, outcome: Outcome, reason: str = "") -> None:
         """What became of a push is written down; from now on it waits for its values only."""
         assert isinstance(call.message, Push)
-        message = call.message
-        call.answer = Pushed(outcome, call.waiting.staleness, self.global_step, reason=reason)
-        call.waiting = dataclasses.replace(call.waiting, applied=True)
+        message, waiting = call.message, call.waiting
+        call.answer = Pushed(outcome, waiting.staleness, self.global_step, reason=reason)
+        call.waiting = Waiting(waiting.ticket, waiting.worker, applied=True)
         self._ledger.record(message.sender, message.sequence, call.answer)
 
     def _serve(self, call: _ParkedCall) -> Reply:
         if isinstance(call.message, Pull):
             answer: Answer = Pulled(self._store.read(call.message.names), self.global_step)
         else:
-            assert call.answer is not None
-            answer = dataclasses.replace(call.answer, values=self._store.read(call.message.pull))
+            settled = call.answer
+            assert settled is not None
+            values = self._store.read(call.message.pull)
+            answer = Pushed(settled.outcome, settled.staleness, settled.global_step, values, settled.reason)
         return Reply(call.waiting.ticket, answer)
 
     # --- the data queue -------------------------------------------------------------------------------------------
@@ -294,8 +312,7 @@ class Shard:
         worker, spec = message.sender.worker, message.queue
         queue = self._queues.setdefault(spec.name, DataQueue(spec))
         reports = tuple(queue.finish(worker, message.finished)) if message.finished else ()
-        parked = self._takes.pop((worker, spec.name), None)  # of a call that was given up
-        reports = (parked.reports if parked else ()) + reports
+        self._takes.pop((worker, spec.name), None)  # of a call that was given up: this one waits from now
         self._takes[worker, spec.name] = _ParkedTake(ticket, message, self._now, reports)
         return self._hand_out()
 
@@ -312,16 +329,6 @@ class Shard:
             del self._takes[key]
             replies.append(Reply(parked.ticket, Taken(block, done=block is None, reports=parked.reports)))
         return replies
-
-    def _give_back(self, member: Member) -> list[Reply]:
-        """What a worker that is gone had taken is handed out again; what it waited for is forgotten."""
-        for ticket in [ticket for ticket, call in self._calls.items() if call.waiting.worker == member.name]:
-            del self._calls[ticket]
-        for key in [key for key in self._takes if key[0] == member.name]:
-            del self._takes[key]
-        for queue in self._queues.values():
-            queue.give_back(member.name)
-        return self._hand_out()
 
     def _explain_takes(self) -> list[Reply]:
         """Takes that have waited for long are answered with the reason; their workers ask again."""

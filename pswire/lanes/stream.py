@@ -107,4 +107,4 @@ class StreamReceiver:
 
 def _bytes_of(array: Array) -> memoryview:
     """The memory of a contiguous array."""
-    return memoryview(array.reshape(-1).view(np.uint8))
+    return array.reshape(-1).view(np.uint8).data

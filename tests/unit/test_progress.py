@@ -8,10 +8,10 @@ from collections.abc import Callable
 import pytest
 from rich.console import Console
 
-from psworker.display import Display, LiveDisplay, PlainDisplay, make_display, step_line, summary_line, table
-from psworker.progress import SMOOTHING, JobView, Watch, WorkerView, follow
 from pswire.errors import Unavailable
 from pswire.messages import Status, StatusReport, WorkerStatus
+from psworker.display import Display, LiveDisplay, PlainDisplay, make_display, step_line, summary_line, table
+from psworker.progress import SMOOTHING, JobView, Watch, WorkerView, follow
 
 NAMES = ("worker-0", "worker-1")
 
@@ -110,7 +110,10 @@ def test_a_worker_that_starts_again_from_zero_has_no_negative_rate():
 # --- lines ------------------------------------------------------------------------------------------------------------
 
 TRAINING = JobView(
-    (WorkerView("worker-0", "live", 5, 3000, 800.0, 0.45, 0.5), WorkerView("worker-1", "left", 4, 1000, 490.0, 0.5, 2.1)),
+    (
+        WorkerView("worker-0", "live", 5, 3000, 800.0, 0.45, 0.5),
+        WorkerView("worker-1", "left", 4, 1000, 490.0, 0.5, 2.1),
+    ),
     seconds=4.0,
     step=4000,
     began=1.0,
@@ -152,7 +155,7 @@ def test_the_table_has_a_row_for_each_worker():
     ]
 
 
-# --- displays -----------------------------------------------------------------------------------------------------------
+# --- displays ---------------------------------------------------------------------------------------------------------
 
 
 def test_lines_keep_their_stream_and_every_character(capsys):
@@ -234,7 +237,7 @@ def test_the_live_display_prints_lines_above_itself_and_leaves_only_the_summary(
     assert with_line.index("hello there") < with_line.index("cost 0.4750"), "the line, then the table again"
     assert "\x1b[36mworker-0" in shown, "the first worker has the first color"
     assert "\x1b[32mworker-1 | " in with_line, "a worker's lines have the color of its row"
-    assert terminal.getvalue().splitlines()[-1] == summary_line(TRAINING)
+    assert terminal.getvalue().endswith(summary_line(TRAINING) + "\n")
 
 
 def test_no_color_is_respected(open_terminal, monkeypatch):
@@ -247,7 +250,7 @@ def test_no_color_is_respected(open_terminal, monkeypatch):
     assert "\x1b[3" not in terminal.getvalue()
 
 
-# --- the thread that asks -----------------------------------------------------------------------------------------------
+# --- the thread that asks ---------------------------------------------------------------------------------------------
 
 
 class Shards:

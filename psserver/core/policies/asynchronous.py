@@ -15,4 +15,9 @@ class Asynchronous:
 
     def decide(self, waiting: Sequence[Waiting], view: View) -> list[Verdict]:
         """Applies pushes and serves pulls, in order of arrival."""
-        return [Serve(one.ticket) if one.applied else Apply(one.ticket) for one in waiting]
+        verdicts: list[Verdict] = []
+        for one in waiting:
+            if not one.applied:
+                verdicts.append(Apply(one.ticket))
+            verdicts.append(Serve(one.ticket))
+        return verdicts

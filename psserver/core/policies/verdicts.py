@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias
+
+from psserver.core.membership import Member
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,10 +21,15 @@ class Waiting:
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """The shard as a policy may know it: its step, and the steps of each live worker."""
+    """The shard as a policy may know it: its step and its members, of which it may change nothing."""
 
     global_step: int
-    steps: dict[str, int]
+    members: Iterable[Member]
+
+    @property
+    def steps(self) -> dict[str, int]:
+        """How many pushes of each live worker were applied."""
+        return {member.name: member.steps for member in self.members if member.state == "live"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +41,7 @@ class Apply:
 
 @dataclass(frozen=True, slots=True)
 class Serve:
-    """Answer it, with the values of now."""
+    """Answer it, with the values that there are when all verdicts have been carried out."""
 
     ticket: int
 

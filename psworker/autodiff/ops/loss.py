@@ -78,20 +78,20 @@ def accuracy(logits: TensorLike, labels: TensorLike) -> float:
     Raises what `softmax_cross_entropy` raises.
     """
     logits, labels = as_array(logits), as_array(labels)
-    _check_batch(logits, labels)
+    _check_batch(logits, labels, "accuracy: ")
     ids = labels if labels.ndim < logits.ndim else labels.argmax(axis=-1)
     return float(np.mean(logits.argmax(axis=-1) == ids))
 
 
-def _check_batch(logits: Array, labels: Array) -> None:
+def _check_batch(logits: Array, labels: Array, where: str = "") -> None:
     if np.ndim(logits) == 0 or logits.dtype.kind != "f":
-        raise TypeError("logits must be floating point, of shape (..., classes)")
+        raise TypeError(f"{where}logits must be floating point, of shape (..., classes)")
     if logits.size == 0:
-        raise ValueError("the batch is empty: there is nothing to take the mean of")
+        raise ValueError(f"{where}the batch is empty: there is nothing to take the mean of")
     if labels.shape == logits.shape[:-1]:
-        check_class_ids("labels", labels, logits.shape[-1])
+        check_class_ids(f"{where}labels", labels, logits.shape[-1])
     elif labels.shape != logits.shape:
         raise ValueError(
-            f"labels must be class ids of shape {logits.shape[:-1]} or weights of shape {logits.shape}, "
+            f"{where}labels must be class ids of shape {logits.shape[:-1]} or weights of shape {logits.shape}, "
             f"but their shape is {labels.shape}"
         )

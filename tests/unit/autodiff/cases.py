@@ -23,9 +23,12 @@ class Case:
 
     def __str__(self) -> str:
         """The test's id."""
-        args = [f"{a.dtype.kind}{a.shape}" if isinstance(a, np.ndarray) else repr(a) for a in self.args]
-        constants = [f"{name}={value!r}" for name, value in self.constants.items()]
-        return f"{self.op}({', '.join(args + constants)})".replace("\n", "")
+
+        def text(x: Any) -> str:
+            return f"{x.dtype}{x.shape}" if isinstance(x, np.ndarray) else str(x)
+
+        constants = [f"{name}={text(value)}" for name, value in self.constants.items()]
+        return f"{self.op}({', '.join([text(a) for a in self.args] + constants)})"
 
 
 def call(*args: Any, **constants: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:

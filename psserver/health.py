@@ -1,0 +1,54 @@
+"""The standard gRPC health service (grpc.health.v1) for a server that serves until it stops, and never again.
+
+gRPC's own servicer would hold up every stop: it never ends the calls of those who watch. May import grpc.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+
+import grpc
+import grpc.aio
+from grpc_health.v1 import health_pb2_grpc
+from grpc_health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
+
+
+class Health(health_pb2_grpc.HealthServicer):  # type: ignore[misc]  # the package has no types
+    """SERVING, then NOT_SERVING from `drain` on.
+
+    Args:
+        services: full names; "" stands for the server as a whole.
+    """
+
+    def __init__(self, services: Iterable[str]) -> None:
+        self._services = frozenset(services)
+        self._draining = asyncio.Event()
+
+    def drain(self) -> None:
+        """Says NOT_SERVING from now on, and lets go who watches."""
+        self._draining.set()
+
+    async def Check(  # noqa: N802  (the protocol's name)
+        self, request: HealthCheckRequest, context: grpc.aio.ServicerContext
+    ) -> HealthCheckResponse:
+        """How a service is now; NOT_FOUND for one that is not here."""
+        if request.service not in self._services:
+            await context.abort(grpc.StatusCode.NOT_FOUND, f"no service {request.service!r} on this server")
+        return self._status(request)
+
+    async def Watch(  # noqa: N802  (the protocol's name)
+        self, request: HealthCheckRequest, context: grpc.aio.ServicerContext
+    ) -> None:
+        """How a service is now, and again when that changes, which is the end."""
+        first = self._status(request)
+        await context.write(first)
+        await self._draining.wait()
+        if self._status(request) != first:
+            await context.write(self._status(request))
+
+    def _status(self, request: HealthCheckRequest) -> HealthCheckResponse:
+        if request.service not in self._services:
+            return HealthCheckResponse(status=HealthCheckResponse.SERVICE_UNKNOWN)
+        draining = self._draining.is_set()
+        return HealthCheckResponse(status=HealthCheckResponse.NOT_SERVING if draining else HealthCheckResponse.SERVING)

@@ -1,0 +1,301 @@
+"""The command `psserver` in processes of its own: what it prints, how it ends, and what its errors look like."""
+
+import json
+import os
+import queue
+import re
+import signal
+import subprocess
+import sys
+import threading
+from importlib import metadata
+
+import click
+import numpy as np
+import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from psserver.cli import main
+from pswire import specs
+from pswire.channel import open_channel
+from pswire.codec import decode, encode, to_frame
+from pswire.lanes.inline import InlineReceiver, InlineSender
+from pswire.lanes.stream import StreamSender
+from pswire.messages import Declaration, Gradient, Join, Push, Register, Sender, Status
+from pswire.v1.paramserver_pb2_grpc import ParameterServerStub
+from pswire.values import TensorSpec
+from psworker.transport.network import NetworkTransport
+
+PSSERVER = [sys.executable, "-m", "psserver"]
+BOUND = 30  # seconds that any of these processes may take
+ENVIRONMENT = {name: value for name, value in os.environ.items() if not name.startswith("PSSERVER")}
+READY = re.compile(r"psserver: shard (\d+)/(\d+) listening on (127\.0\.0\.1:\d+)\n")
+
+
+class Server:
+    """A `psserver serve` that is ready."""
+
+    def __init__(self, process):
+        self.process = process
+        self.first_line = process.stdout.readline()
+        ready = READY.fullmatch(self.first_line)
+        assert ready, self.first_line + process.stderr.read()
+        self.address = ready[3]
+
+    def end(self, *signals):
+        """Sends the signals; returns exit code, the rest of standard output, and standard error."""
+        for number in signals:
+            self.process.send_signal(number)
+        rest, errors = self.process.communicate(timeout=BOUND)
+        return self.process.returncode, rest, errors
+
+
+@pytest.fixture
+def serve():
+    """A function that starts a server with arguments; whatever the test does, no child is left after it."""
+    processes = []
+
+    def start(*arguments, **environment):
+        process = subprocess.Popen(
+            [*PSSERVER, "serve", *arguments],
+            env=ENVIRONMENT | environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        processes.append(process)
+        return Server(process)
+
+    yield start
+    for process in processes:
+        process.kill()
+        process.communicate()
+
+
+def run(*arguments, **environment):
+    """Runs a command of psserver to its end; returns exit code, standard output and standard error."""
+    done = subprocess.run(
+        [*PSSERVER, *arguments],
+        env=ENVIRONMENT | {"COLUMNS": "200"} | environment,
+        capture_output=True,
+        text=True,
+        timeout=BOUND,
+        check=False,
+    )
+    return done.returncode, done.stdout, done.stderr
+
+
+@pytest.fixture
+def trained(serve):
+    """A server with a variable `layer/W`, one worker that has pushed twice, and one that has only joined."""
+    server = serve()
+    transport = NetworkTransport([server.address])
+    sender = Sender("trainer", transport.call(0, Join("trainer"), BOUND).incarnation)
+    transport.call(0, Join("idler"), BOUND)
+    W = np.zeros((2, 3), np.float32)
+    declaration = Declaration(TensorSpec.of("layer/W", W), W, specs.Momentum(learning_rate=0.5))
+    transport.call(0, Register(sender, (declaration,)), BOUND)
+    for sequence, loss in (1, 0.75), (2, float("inf")):
+        transport.call(0, Push(sender, sequence, (Gradient("layer/W", 0, W),), loss), BOUND)
+    transport.close()
+    return server
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=lambda number: number.name)
+def test_a_server_says_where_it_listens_and_ends_in_good_order(number, trained):
+    code, rest, errors = trained.end(number)
+    assert trained.first_line.startswith("psserver: shard 0/1 listening on 127.0.0.1:")
+    assert (code, rest) == (0, "")
+    assert errors == "psserver: shard 0/1 stopped at global step 2: 2 workers, 0 pushes or assigns repeated\n"
+
+
+def test_its_options_come_from_the_command_line_or_else_the_environment(serve):
+    assert serve("--shard", "1/2").first_line.startswith("psserver: shard 1/2 ")
+    assert serve(PSSERVER_SERVE_SHARD="2/3").first_line.startswith("psserver: shard 2/3 ")
+    assert serve("--shard", "0/3", PSSERVER_SERVE_SHARD="2/3").first_line.startswith("psserver: shard 0/3 ")
+
+
+def test_a_second_ctrl_c_ends_it_at_once(serve):
+    server = serve("--grace", "1000")
+    pieces = queue.Queue()
+    with open_channel(server.address) as channel:
+        begin_a_transfer(ParameterServerStub(channel), pieces)
+        health = health_pb2_grpc.HealthStub(channel).Watch(health_pb2.HealthCheckRequest(), timeout=BOUND)
+        assert next(health).status == health_pb2.HealthCheckResponse.SERVING
+        server.process.send_signal(signal.SIGINT)
+        assert next(health).status == health_pb2.HealthCheckResponse.NOT_SERVING
+        code, rest, errors = server.end(signal.SIGINT)
+        pieces.put(None)
+    assert (code, rest, errors) == (-signal.SIGINT, "", "")
+
+
+def begin_a_transfer(stub, pieces):
+    """Begins a Transfer that goes on until None is put in `pieces`; returns when the server has its header."""
+    joined = decode(stub.Join(encode(Join("slow"), InlineSender()), timeout=BOUND), InlineReceiver())
+    W = np.zeros(1)
+    message = Register(Sender("slow", joined.incarnation), (Declaration(TensorSpec.of("W", W), W),))
+    taken = threading.Event()
+
+    def frames():
+        yield to_frame(encode(message, StreamSender()))
+        taken.set()
+        yield from iter(pieces.get, None)
+
+    stub.Transfer(frames(), timeout=BOUND)
+    assert taken.wait(BOUND)
+    stub.Status(encode(Status(), InlineSender()), timeout=BOUND)
+
+
+def test_a_port_that_is_taken_is_one_line_and_exit_code_1(serve):
+    server = serve()
+    code, output, errors = run("serve", "--bind", server.address)
+    assert (code, output) == (1, "")
+    assert errors == (
+        f"Error: cannot listen on {server.address}: Address already in use; "
+        "choose another address, or port 0 for a free port\n"
+    )
+
+
+def test_debug_shows_the_traceback(serve):
+    server = serve()
+    code, _, errors = run("--debug", "serve", "--bind", server.address)
+    assert code == 1
+    assert errors.startswith("Traceback (most recent call last):")
+    assert "ConfigurationError: cannot listen on" in errors.splitlines()[-1]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (["serve", "--shard", "2/2"], "'--shard': '2/2': write which shard of how many"),
+        (["serve", "--bind", "here"], "'--bind': 'here' is no address"),
+        (["serve", "--memory-limit", "lots"], "'--memory-limit': 'lots': write a number of bytes"),
+        (["serve", "--lease", "soon"], "'--lease': 'soon' is not a valid float"),
+        (["status"], "Missing argument 'HOST:PORT'"),
+        (["health", "here"], "'here' is no address"),
+        (["sing"], "No such command 'sing'"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_wrong_usage_is_exit_code_2_and_names_the_option(arguments, complaint):
+    code, output, errors = run(*arguments)
+    assert (code, output) == (2, "")
+    assert complaint in errors
+    assert "Traceback" not in errors
+
+
+def test_a_field_that_cannot_be_is_one_line(serve):
+    assert run("serve", "--lease", "0") == (1, "", "Error: a lease lasts more than 0 seconds, got 0\n")
+
+
+def test_status_shows_variables_and_workers(trained):
+    code, output, errors = run("status", trained.address)
+    assert (code, errors) == (0, "")
+    assert f"shard 0/1 at {trained.address}: global step 2, 0 repeated" in output
+    assert row(output, "layer/W")[1:] == [
+        "float32",
+        "[2, 3]",
+        "2",
+        "2",
+        "momentum learning_rate=0.5 momentum=0.9 nesterov=False",
+    ]
+    assert row(output, "trainer")[1:6] == ["live", "2", "0.50", "inf", "0"]
+    assert row(output, "idler")[1:6] == ["live", "0", "-", "-", "0"]
+    assert "\x1b[" not in output
+
+
+def row(table, name):
+    """The cells of the row that begins with `name`."""
+    (line,) = [line for line in table.splitlines() if re.match(rf"│ {re.escape(name)} ", line)]
+    return [cell.strip() for cell in line.strip("│").split("│")]
+
+
+def test_status_is_plain_data_for_programs(trained):
+    code, output, errors = run("status", trained.address, "--json")
+    assert (code, errors) == (0, "")
+    report = json.loads(output, parse_constant=pytest.fail)
+    lease = [worker.pop("lease_left") for worker in report["workers"]]
+    assert all(0 < left <= 15 for left in lease)
+    assert report == {
+        "shard": 0,
+        "shards": 1,
+        "global_step": 2,
+        "repeated": 0,
+        "variables": [
+            {
+                "name": "layer/W",
+                "shape": [2, 3],
+                "dtype": "float32",
+                "version": 2,
+                "updates": 2,
+                "optimizer": {"kind": "momentum", "learning_rate": 0.5, "momentum": 0.9, "nesterov": False},
+            }
+        ],
+        "workers": [
+            {
+                "name": "trainer",
+                "incarnation": 1,
+                "number": 0,
+                "state": "live",
+                "steps": 2,
+                "staleness": 1,
+                "staleness_sum": 1,
+                "loss": None,
+                "epoch": 0,
+            },
+            {
+                "name": "idler",
+                "incarnation": 1,
+                "number": 1,
+                "state": "live",
+                "steps": 0,
+                "staleness": 0,
+                "staleness_sum": 0,
+                "loss": None,
+                "epoch": 0,
+            },
+        ],
+        "epochs": [],
+    }
+
+
+def test_health_is_an_exit_code(serve):
+    server = serve()
+    assert run("health", server.address) == (0, "SERVING\n", "")
+    assert server.end(signal.SIGTERM)[0] == 0
+    for command in "health", "status":
+        code, output, errors = run(command, server.address)
+        assert (code, output) == (1, "")
+        assert errors.startswith(f"Error: no server answers at {server.address}: Connection refused")
+        assert len(errors.splitlines()) == 1
+
+
+def test_a_client_that_is_killed_midway_leaves_no_trace_in_the_log(serve):
+    server = serve("--log-level", "debug")
+    assert "Traceback" not in server.end(signal.SIGTERM)[2]
+
+
+def test_help_teaches_and_version_tells():
+    code, output, _ = run("--help")
+    assert code == 0
+    for word in (
+        "psserver serve --bind 127.0.0.1:5000",
+        "psworker run --servers 127.0.0.1:5000",
+        "serve",
+        "status",
+        "health",
+    ):
+        assert word in output
+    assert run("--version") == (0, f"psserver, version {metadata.version('paramserver')}\n", "")
+
+
+@pytest.mark.parametrize("command", ["serve", "status", "health"])
+def test_every_option_is_explained_with_its_default_and_its_variable(command):
+    for option in main.commands[command].params:
+        if isinstance(option, click.Option):
+            assert option.help
+            assert option.show_default
+            assert option.show_envvar
+    code, output, _ = run(command, "--help")
+    assert code == 0
+    assert f"psserver {command}" in output.split("Options:")[0]

@@ -1,0 +1,178 @@
+"""`psworker run` as a process: a script runs as under python, and its end becomes an exit code."""
+
+import re
+import signal
+import sys
+from importlib.metadata import version
+
+import pytest
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="looks for processes in /proc")
+
+RUN = ("psworker", "run", "--servers", "127.0.0.1:1,127.0.0.1:2")
+
+
+def test_a_script_runs_as_under_python_with_its_own_arguments(commands):
+    (commands.folder / "scripts").mkdir()
+    commands.script("VALUE = 42", "scripts/neighbour.py")
+    script = commands.script(
+        "import sys, neighbour; print(__name__, __file__, sys.argv, neighbour.VALUE)", "scripts/train.py"
+    )
+    code, out, err = commands.run(*RUN, script, "--servers", "mine", "-h", "--", "x")
+    assert (code, err) == (0, [])
+    assert out == ["__main__ scripts/train.py ['scripts/train.py', '--servers', 'mine', '-h', '--', 'x'] 42"]
+
+
+def test_a_script_learns_from_the_environment_what_the_flags_say(commands):
+    names = "PSWORKER_SERVERS", "PSWORKER_NAME", "PSWORKER_TIMEOUT"
+    script = commands.script(f"import os; print(*[os.environ.get(name) for name in {names}])")
+    assert commands.run(*RUN, script)[1] == ["127.0.0.1:1,127.0.0.1:2 None 60.0"]
+    flags = "--name", "me", "--timeout", "3"
+    assert commands.run(*RUN, *flags, script)[1] == ["127.0.0.1:1,127.0.0.1:2 me 3.0"]
+    code, out, _ = commands.run(
+        *("psworker", "run", script), PSWORKER_SERVERS="h:1", PSWORKER_NAME="you", PSWORKER_TIMEOUT="7"
+    )
+    assert (code, out) == (0, ["h:1 you 7.0"])
+
+
+def test_threads_are_limited_before_numpy_is_loaded(commands):
+    script = commands.script(
+        """
+        import os
+        at_start = dict(pair.split("=", 1) for pair in open("/proc/self/environ").read().split("\\0") if "=" in pair)
+        print(at_start.get("OPENBLAS_NUM_THREADS"), os.environ.get("OPENBLAS_NUM_THREADS"))
+        """
+    )
+    assert commands.run(*RUN, "--threads", "3", script)[1] == ["3 3"]
+    assert commands.run(*RUN, script)[1] == ["None None"]
+
+
+@pytest.mark.parametrize(
+    ("source", "code", "err"),
+    [
+        ("", 0, []),
+        ("import sys; sys.exit(7)", 7, []),
+        ("import sys; sys.exit('no more')", 1, ["no more"]),
+        ("raise KeyboardInterrupt", 130, []),
+        ("from psworker.errors import DatasetError; raise DatasetError('no x: get it')", 1, ["Error: no x: get it"]),
+        ("import os; os._exit(9)", 9, []),
+    ],
+)
+def test_the_end_of_a_script_becomes_an_exit_code(commands, source, code, err):
+    source = source.replace("psworker.errors", "pswire.errors")
+    assert commands.run(*RUN, commands.script(source)) == (code, [], err)
+
+
+def test_an_error_of_the_script_has_its_ordinary_traceback(commands):
+    script = commands.script("def f():\n    raise ValueError('bad')\n\nf()\n")
+    code, _, err = commands.run(*RUN, script)
+    assert code == 1
+    assert [line for line in err if not set(line) <= set(" ^~")] == [
+        "Traceback (most recent call last):",
+        '  File "train.py", line 4, in <module>',
+        "    f()",
+        '  File "train.py", line 2, in f',
+        "    raise ValueError('bad')",
+        "ValueError: bad",
+    ]
+
+
+def test_a_script_that_is_no_python_gets_its_syntax_error(commands):
+    code, _, err = commands.run(*RUN, commands.script("def f(:"))
+    assert code == 1
+    assert err[0] == '  File "train.py", line 1'
+    assert err[-1] == "SyntaxError: invalid syntax"
+
+
+def test_debug_shows_the_traceback_of_our_errors(commands):
+    script = commands.script("from pswire.errors import DatasetError; raise DatasetError('no x')")
+    code, _, err = commands.run("psworker", "--debug", *RUN[1:], script)
+    assert code == 1
+    assert err[0] == "Traceback (most recent call last):"
+    assert err[-1] == "pswire.errors.DatasetError: no x"
+
+
+@pytest.mark.parametrize("command", ["run", "local"])
+def test_a_script_that_does_not_exist_is_one_line_and_exit_code_2(commands, command):
+    code, out, err = commands.run("psworker", command, "nowhere.py", PSWORKER_SERVERS="h:1")
+    assert (code, out) == (2, [])
+    assert err[-1] == "Error: Invalid value for 'SCRIPT': File 'nowhere.py' does not exist."
+
+
+def test_a_worker_needs_servers(commands):
+    code, _, err = commands.run("psworker", "run", commands.script(""))
+    assert code == 2
+    assert "Missing option '--servers'" in err[-1]
+
+
+WAIT = """
+    import threading
+    try:
+        print("in", flush=True)
+        threading.Event().wait(600)
+    finally:
+        print("out", flush=True)
+"""
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_a_script_leaves_its_with_blocks_when_it_is_told_to_end(commands, number, code):
+    command = commands.start(*RUN, commands.script(WAIT))
+    command.wait_for("in")
+    command.signal(number)
+    assert command.wait() == code
+    assert (command.out, command.err) == (["in", "out"], [])
+
+
+def test_a_second_sigterm_ends_a_script_that_does_not_leave(commands):
+    command = commands.start(
+        *RUN,
+        commands.script(
+            """
+            import threading
+            try:
+                print("in", flush=True)
+                threading.Event().wait(600)
+            except SystemExit:
+                print("still in", flush=True)
+                threading.Event().wait(600)
+            """
+        ),
+    )
+    command.wait_for("in")
+    command.signal(signal.SIGTERM)
+    command.wait_for("still in")
+    command.signal(signal.SIGTERM)
+    assert command.wait() == -signal.SIGTERM
+
+
+def test_a_server_that_is_not_there_is_given_up_with_its_address(commands):
+    script = commands.script(
+        """
+        import psworker as ps
+        W = ps.Variable(0.0, name="W")
+        with ps.session():
+            pass
+        """
+    )
+    code, out, err = commands.run("psworker", "run", "--servers", "127.0.0.1:1", "--timeout", "0.3", script)
+    assert (code, out) == (1, [])
+    assert len(err) == 1
+    assert err[0].startswith("Error: ")
+    assert "127.0.0.1:1" in err[0]
+
+
+@pytest.mark.parametrize("command", ["run", "local"])
+def test_help_shows_examples_and_the_environment_variable_of_every_option(commands, command):
+    code, out, _ = commands.run("psworker", command, "--help")
+    text = " ".join(" ".join(out).split())
+    assert code == 0
+    assert out[0] == f"Usage: psworker {command} [OPTIONS] SCRIPT [ARGS]..."
+    assert f" psworker {command} --" in text
+    options = re.findall(r" --([a-z]+) [A-Z\[]", text.partition("Options:")[2].partition("-h, --help")[0])
+    assert len(options) == 4
+    assert re.findall(r"env var: PSWORKER_([A-Z]+)", text) == [option.upper() for option in options]
+
+
+def test_the_version_is_the_packages(commands):
+    assert commands.run("psworker", "--version") == (0, [f"psworker, version {version('paramserver')}"], [])

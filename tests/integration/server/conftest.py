@@ -1,0 +1,108 @@
+"""A server in the test's process, and a client that speaks to it over the lane that a test names."""
+
+import logging
+
+import grpc
+import pytest
+
+from pswire import specs
+from pswire.channel import error_from, open_channel
+from pswire.codec import decode, encode, from_frame, to_frame
+from pswire.lanes.inline import InlineReceiver, InlineSender
+from pswire.lanes.stream import StreamReceiver, StreamSender
+from pswire.messages import Declaration, Join, Pull, Register, Sender, Status
+from pswire.v1 import paramserver_pb2 as pb
+from pswire.v1.paramserver_pb2_grpc import ParameterServerStub
+from pswire.values import TensorSpec
+
+TIMEOUT = 30
+
+
+class Client:
+    """One channel to a server; every answer is a message, every error one of ours."""
+
+    def __init__(self, address):
+        self.address = address
+        self.channel = open_channel(address)
+        self.stub = ParameterServerStub(self.channel)
+
+    def unary(self, message):
+        return self.send(type(message).__name__, encode(message, InlineSender()))
+
+    def send(self, method, proto):
+        """Sends a protobuf, also one that no codec would make."""
+        try:
+            return decode(getattr(self.stub, method)(proto, timeout=TIMEOUT), InlineReceiver())
+        except grpc.RpcError as error:
+            raise error_from(error, self.address) from None
+
+    def send_bytes(self, method, data):
+        call = self.channel.unary_unary(f"/paramserver.v1.ParameterServer/{method}")
+        try:
+            return call(data, timeout=TIMEOUT)
+        except grpc.RpcError as error:
+            raise error_from(error, self.address) from None
+
+    def transfer(self, message):
+        return self.send_frames(self.frames_of(message))
+
+    def frames_of(self, message):
+        """The frames of a Transfer: a list whose first is the header."""
+        sender = StreamSender()
+        header = to_frame(encode(message, sender))
+        return [header, *(pb.Frame(chunk=chunk) for chunk in sender.chunks())]
+
+    def send_frames(self, frames):
+        """Makes a Transfer of any frames."""
+        try:
+            answers = self.stub.Transfer(iter(frames), timeout=TIMEOUT)
+            header = from_frame(next(answers))
+            receiver = StreamReceiver()
+            decode(header, receiver)
+            receiver.allocate()
+            answer = decode(header, receiver)
+            for frame in answers:
+                receiver.feed(frame.chunk)
+            assert receiver.complete
+            return answer
+        except grpc.RpcError as error:
+            raise error_from(error, self.address) from None
+
+    def join(self, worker="w0"):
+        return Sender(worker, self.unary(Join(worker)).incarnation)
+
+    def register(self, sender, optimizer=None, **arrays):
+        return self.transfer(Register(sender, tuple(declare(name, arrays[name], optimizer) for name in arrays)))
+
+    def value(self, sender, name):
+        return self.transfer(Pull(sender, (name,))).values[0].array
+
+    def status(self):
+        return self.unary(Status())
+
+
+def declare(name, array, optimizer=None):
+    return Declaration(TensorSpec.of(name, array), array, optimizer or specs.GradientDescent(learning_rate=1.0))
+
+
+@pytest.fixture
+def connect():
+    """A function that makes a client of a server; the clients are closed after the test."""
+    clients = []
+
+    def make(server):
+        clients.append(Client(server.address))
+        return clients[-1]
+
+    yield make
+    for client in clients:
+        client.channel.close()
+
+
+@pytest.fixture(autouse=True)
+def quiet(caplog):
+    """A server has nothing to complain about, whatever its clients do: no log record of WARNING or above."""
+    with caplog.at_level(logging.INFO):
+        yield
+    loud = [record for record in caplog.get_records("call") if record.levelno >= logging.WARNING]
+    assert [record.getMessage() for record in loud] == []

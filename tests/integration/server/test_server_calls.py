@@ -1,0 +1,279 @@
+"""Calls to a server over gRPC: what they do, how bad ones are refused, and that it serves on afterwards."""
+
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+
+from psserver.config import ServerConfig
+from psserver.core.shard import Shard
+from psserver.server import ServerThread
+from pswire import errors, specs
+from pswire.codec import decode, encode
+from pswire.lanes.inline import InlineReceiver, InlineSender
+from pswire.messages import (
+    Assign,
+    Assignment,
+    Declaration,
+    Finished,
+    Gradient,
+    Join,
+    Leave,
+    Outcome,
+    Pull,
+    Push,
+    QueueSpec,
+    Register,
+    Renew,
+    Sender,
+    Take,
+)
+from pswire.values import TensorSpec
+
+W = np.arange(6, dtype=np.float32).reshape(2, 3)
+QUEUE = QueueSpec("train", size=10, block=10, epochs=1)
+
+
+@pytest.fixture
+def server():
+    with ServerThread(ServerConfig(lease=60.0)) as server:
+        yield server
+
+
+@pytest.fixture
+def client(server, connect):
+    return connect(server)
+
+
+@pytest.fixture
+def sender(client):
+    """A worker that has joined and registered `w`, a float32[2, 3]."""
+    sender = client.join()
+    client.register(sender, w=W)
+    return sender
+
+
+def push(sender, sequence=1, name="w", array=W, version=0, **fields):
+    return Push(sender, sequence, (Gradient(name, version, array),), **fields)
+
+
+def as_proto(message):
+    return encode(message, InlineSender())
+
+
+def edited(message, edit):
+    proto = as_proto(message)
+    edit(proto)
+    return proto
+
+
+def cut_gradient(proto):
+    proto.gradients[0].tensor.inline = b"123"
+
+
+def claim_terabytes(proto):
+    proto.gradients[0].tensor.shape[:] = [1 << 20, 1 << 20]
+
+
+def forget_place(proto):
+    proto.gradients[0].tensor.ClearField("place")
+
+
+def with_element(value):
+    array = W.copy()
+    array[1, 2] = value
+    return array
+
+
+BAD = {
+    "unknown variable": (lambda s: push(s, name="v"), errors.UnknownVariable, "no variable 'v' on this shard"),
+    "unknown variable to pull": (lambda s: push(s, pull=("v",)), errors.UnknownVariable, "no variable 'v'"),
+    "wrong shape": (lambda s: push(s, array=W.T), errors.ShapeMismatch, r"'w' is float32\[3, 2\].* float32\[2, 3\]"),
+    "wrong dtype": (lambda s: push(s, array=W.astype("f8")), errors.ShapeMismatch, r"'w' is float64\[2, 3\]"),
+    "NaN": (lambda s: push(s, array=with_element(np.nan)), errors.NotFinite, "'w' has 1 of 6 elements"),
+    "infinity": (lambda s: push(s, array=with_element(-np.inf)), errors.NotFinite, "'w' has 1 of 6 elements"),
+    "version of the future": (lambda s: push(s, version=1), errors.InvalidMessage, "'w' at version 1"),
+    "the same gradient twice": (
+        lambda s: edited(push(s), lambda proto: proto.gradients.append(proto.gradients[0])),
+        errors.Malformed,
+        "'w' is in the message more than once",
+    ),
+    "too few bytes inline": (
+        lambda s: edited(push(s), cut_gradient),
+        errors.Malformed,
+        r"float32\[2, 3\].*24 bytes.* 3",
+    ),
+    "terabytes announced": (lambda s: edited(push(s), claim_terabytes), errors.Malformed, "4398046511104 bytes.* 24"),
+    "no bytes at all": (
+        lambda s: edited(push(s), forget_place),
+        errors.Malformed,
+        r"float32\[2, 3\].*not in the message",
+    ),
+    "no sequence number": (
+        lambda s: edited(push(s), lambda proto: proto.ClearField("sequence")),
+        errors.Malformed,
+        "sequence",
+    ),
+    "a worker that never joined": (lambda s: push(Sender("w9", 1)), errors.NotJoined, "'w9' has not joined"),
+    "an incarnation to come": (lambda s: push(Sender("w0", 2)), errors.NotJoined, "join again"),
+    "another shape registered": (
+        lambda s: Register(s, (Declaration(TensorSpec("w", (7,)), np.zeros(7, "f4")),)),
+        errors.AlreadyRegistered,
+        r"registered as float32\[2, 3\], this worker declares float32\[7\]",
+    ),
+    "another optimizer registered": (
+        lambda s: Register(s, (Declaration(TensorSpec.of("w", W), W, specs.Adam()),)),
+        errors.AlreadyRegistered,
+        "learning_rate=1.0.*this worker declares Adam",
+    ),
+    "a variable without a value": (
+        lambda s: Register(s, (Declaration(TensorSpec("v", (1,))),)),
+        errors.UnknownVariable,
+        "'v' is not registered yet",
+    ),
+    "a shard of another job": (lambda s: Join("w1", 0, 1, 2), errors.WrongShard, "shard"),
+}
+
+
+@pytest.mark.parametrize("case", BAD.values(), ids=BAD)
+def test_bad_input_is_refused_with_its_error_and_the_server_serves_on(case, client, sender):
+    make, kind, text = case
+    bad = make(sender)
+    method, proto = (type(bad).__name__, as_proto(bad)) if not hasattr(bad, "DESCRIPTOR") else ("Push", bad)
+    with pytest.raises(errors.ParamServerError, match=text) as caught:
+        client.send(method, proto)
+    assert type(caught.value) is kind
+    np.testing.assert_array_equal(client.value(sender, "w"), W)
+    assert client.unary(push(sender)).outcome is Outcome.APPLIED
+
+
+@pytest.mark.parametrize("method", ["Join", "Register", "Pull", "Push", "Assign", "Take", "Renew", "Leave"])
+def test_garbage_is_malformed_whatever_it_claims_to_be(method, client, sender):
+    with pytest.raises(errors.Malformed, match=rf"4 bytes that are no paramserver.v1.{method}Request"):
+        client.send_bytes(method, b"\xff\xfe\xfd\xfc")
+    assert client.unary(Renew(sender)).global_step == 0
+
+
+def test_an_unknown_method_is_said_to_be_one(client):
+    with pytest.raises(errors.ConfigurationError, match="no parameter server, or one of another version"):
+        client.send_bytes("Guess", b"")
+
+
+def test_a_zombie_is_refused_and_its_successor_served(client, sender):
+    successor = client.join(sender.worker)
+    with pytest.raises(errors.Zombie, match="incarnation 1, but incarnation 2 has joined since"):
+        client.unary(push(sender))
+    assert client.unary(push(successor)).outcome is Outcome.APPLIED
+
+
+def test_who_has_left_must_join_again(client, sender):
+    client.unary(Leave(sender))
+    with pytest.raises(errors.NotJoined, match="has left: join again"):
+        client.unary(push(sender))
+
+
+@pytest.mark.parametrize("lane", ["unary", "transfer"])
+def test_a_push_that_is_retried_is_applied_once_and_answered_with_fresh_values(lane, client, sender):
+    call = getattr(client, lane)
+    first = call(push(sender, array=np.ones_like(W), pull=("w",)))
+    client.unary(Assign(client.join("w1"), 1, (Assignment("w", W),)))
+    again = call(push(sender, array=np.ones_like(W), pull=("w",)))
+    assert (first.outcome, again.outcome) == (Outcome.APPLIED, Outcome.REPEATED)
+    np.testing.assert_array_equal(first.values[0].array, W - 1)
+    np.testing.assert_array_equal(again.values[0].array, W)
+    assert client.status().global_step == 1
+
+
+def test_an_answer_too_large_for_one_call_is_refused_before_anything_is_done(client, sender):
+    client.register(sender, large=np.zeros((1 << 17) + 1, np.float64))
+    with pytest.raises(errors.TooLarge, match=r"1,048,584 bytes of values.*use Transfer"):
+        client.unary(push(sender, pull=("large",)))
+    np.testing.assert_array_equal(client.value(sender, "w"), W)
+    assert client.transfer(push(sender, pull=("large",))).outcome is Outcome.APPLIED
+    assert client.status().global_step == 1
+
+
+def test_a_message_beyond_grpcs_own_limit_is_refused(client, sender):
+    proto = edited(push(sender), lambda proto: setattr(proto.gradients[0].tensor, "inline", bytes(3 << 20)))
+    proto.gradients.append(proto.gradients[0])
+    with pytest.raises(errors.TooLarge):
+        client.send_bytes("Push", proto.SerializeToString())
+    assert client.unary(push(sender)).outcome is Outcome.APPLIED
+
+
+def test_a_parked_take_is_answered_when_the_other_worker_is_done(client, sender):
+    other = client.join("w1")
+    block = client.unary(Take(sender, QUEUE)).block
+    parked = park(client, Take(other, QUEUE), behind=sender)
+    assert client.unary(Take(sender, QUEUE, Finished(block.number))).done
+    assert settle(client, parked, Take(other, QUEUE)).done
+
+
+def test_a_parked_take_gets_what_the_other_worker_gives_up(client, sender):
+    other = client.join("w1")
+    block = client.unary(Take(sender, QUEUE)).block
+    parked = park(client, Take(other, QUEUE), behind=sender)
+    client.unary(Leave(sender))
+    assert settle(client, parked, Take(other, QUEUE)).block == block
+
+
+def test_a_parked_take_that_is_cancelled_leaves_the_block_to_the_next(client, sender):
+    other, third = client.join("w1"), client.join("w2")
+    block = client.unary(Take(sender, QUEUE)).block
+    park(client, Take(other, QUEUE), behind=sender).cancel()
+    client.unary(Leave(other))
+    client.unary(Leave(sender))
+    assert client.unary(Take(third, QUEUE)).block == block
+
+
+def park(client, take, behind):
+    """Sends a Take that must wait, and returns its call once the shard has it: its lease is the younger one then."""
+    call = client.stub.Take.future(as_proto(take), timeout=30)
+    left = {}
+    while not left or left[take.sender.worker] <= left[behind.worker]:
+        left = {worker.name: worker.lease_left for worker in client.status().workers}
+    return call
+
+
+def settle(client, call, take):
+    """The answer in the end: a Take that waits for some seconds is told for whom, and asks again."""
+    answer = decode(call.result(), InlineReceiver())
+    while answer.waiting_for:
+        answer = client.unary(take)
+    return answer
+
+
+@pytest.mark.parametrize("lane", ["unary", "transfer"])
+def test_no_push_of_several_threads_is_lost_or_doubled(lane, server, connect, client):
+    pushes, shape = (25, (3,)) if lane == "unary" else (5, (1 << 18,))
+    client.register(client.join(), w=np.zeros(shape))
+
+    def work(number):
+        own = connect(server)
+        sender = own.join(f"pusher-{number}")
+        gradient = np.full(shape, -float(number))
+        for sequence in range(1, pushes + 1):
+            getattr(own, lane)(push(sender, sequence, array=gradient))
+
+    run_in_threads(work, range(1, 5))
+    status = client.status()
+    assert status.global_step == status.variables[0].version == 4 * pushes
+    np.testing.assert_array_equal(client.value(client.join(), "w"), np.full(shape, 10.0 * pushes))
+
+
+def run_in_threads(work, arguments):
+    with ThreadPoolExecutor(len(arguments)) as pool:
+        list(pool.map(work, arguments))
+
+
+def test_a_failure_of_the_server_itself_is_logged_and_told_by_a_reference(client, sender, monkeypatch, caplog):
+    with monkeypatch.context() as patch:
+        patch.setattr(Shard, "nbytes", lambda self, names: 1 // 0)
+        with pytest.raises(errors.InternalError, match="the server failed on this message") as caught:
+            client.unary(Pull(sender, ("w",)))
+    (record,) = [record for record in caplog.records if record.levelname == "ERROR"]
+    assert record.exc_info[0] is ZeroDivisionError
+    assert record.args[0] in str(caught.value)
+    assert "ZeroDivisionError" not in str(caught.value)
+    caplog.clear()
+    assert client.unary(push(sender)).outcome is Outcome.APPLIED

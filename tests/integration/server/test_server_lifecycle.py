@@ -1,0 +1,265 @@
+"""Starting and stopping: the port, health, reflection, what becomes of calls under way, and no thread left."""
+
+import socket
+import sys
+import threading
+
+import grpc
+import numpy as np
+import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
+
+import psserver.server
+from psserver.config import ServerConfig
+from psserver.server import ServerThread
+from pswire import errors
+from pswire.channel import check_health, error_from
+from pswire.codec import encode
+from pswire.lanes.inline import InlineSender
+from pswire.messages import Gradient, Join, Push, QueueSpec, Take
+
+SERVING, NOT_SERVING = health_pb2.HealthCheckResponse.SERVING, health_pb2.HealthCheckResponse.NOT_SERVING
+QUEUE = QueueSpec("train", size=10, block=10, epochs=1)
+
+
+@pytest.fixture(autouse=True)
+def no_thread_left():
+    yield
+    assert [thread.name for thread in threading.enumerate() if thread.name.startswith("psserver")] == []
+
+
+def test_port_0_gives_a_port_that_answers(connect):
+    with ServerThread(ServerConfig("127.0.0.1:0")) as server:
+        host, _, port = server.address.rpartition(":")
+        assert host == "127.0.0.1"
+        assert int(port) > 0
+        assert connect(server).unary(Join("w0")).number == 0
+
+
+def test_a_unix_socket_is_an_address_too(connect, tmp_path):
+    with ServerThread(ServerConfig(f"unix:{tmp_path}/shard")) as server:
+        assert server.address == f"unix:{tmp_path}/shard"
+        assert connect(server).unary(Join("w0")).number == 0
+
+
+def test_a_shard_knows_its_place(connect):
+    with ServerThread(ServerConfig(shard=1, shards=3)) as server:
+        client = connect(server)
+        assert client.unary(Join("w0", 1, 1, 3)).incarnation == 1
+        with pytest.raises(errors.WrongShard):
+            client.unary(Join("w0", 1, 2, 3))
+
+
+@pytest.fixture(params=["tcp", "unix"])
+def taken(request, tmp_path):
+    """An address where somebody listens already."""
+    if request.param == "tcp":
+        with socket.create_server(("127.0.0.1", 0)) as holder:
+            yield f"127.0.0.1:{holder.getsockname()[1]}"
+    else:
+        with socket.socket(socket.AF_UNIX) as holder:
+            holder.bind(f"{tmp_path}/taken")
+            holder.listen()
+            yield f"unix:{tmp_path}/taken"
+
+
+def test_an_address_that_is_taken_is_refused_in_one_line(taken, capfd):
+    with pytest.raises(errors.ConfigurationError) as caught, ServerThread(ServerConfig(taken)):
+        pass
+    text = f"cannot listen on {taken}: Address already in use; choose another address, or port 0 for a free port"
+    assert str(caught.value) == text
+    assert capfd.readouterr().err == ""
+
+
+@pytest.mark.parametrize(
+    ("address", "reason"),
+    [("192.0.2.1:0", "Cannot assign requested address"), ("unix:/nowhere/at/all", "No such file or directory")],
+)
+def test_an_address_of_nowhere_is_refused_with_the_reason(address, reason, capfd):
+    with pytest.raises(errors.ConfigurationError, match=reason), ServerThread(ServerConfig(address)):
+        pass
+    assert capfd.readouterr().err == ""
+
+
+def test_a_socket_file_that_nobody_listens_at_is_taken_over(connect, tmp_path):
+    with socket.socket(socket.AF_UNIX) as dead:
+        dead.bind(f"{tmp_path}/left-behind")
+    with ServerThread(ServerConfig(f"unix:{tmp_path}/left-behind")) as server:
+        assert connect(server).unary(Join("w0")).number == 0
+
+
+def test_the_report_tells_what_was_done(connect):
+    with ServerThread() as server:
+        client = connect(server)
+        sender = client.join()
+        client.register(sender, w=np.zeros(2))
+        client.unary(Push(sender, 1, (Gradient("w", 0, np.ones(2)),)))
+    assert server.report.global_step == 1
+    assert [worker.steps for worker in server.report.workers] == [1]
+
+
+@pytest.mark.parametrize("service", ["", "paramserver.v1.ParameterServer"])
+def test_health_is_serving_until_the_server_stops(service, connect):
+    with ServerThread(ServerConfig(grace=60.0)) as server:
+        assert check_health(server.address, timeout=30)
+        stub = health_pb2_grpc.HealthStub(connect(server).channel)
+        request = health_pb2.HealthCheckRequest(service=service)
+        assert stub.Check(request, timeout=30).status == SERVING
+        watched = stub.Watch(request, timeout=30)
+        assert next(watched).status == SERVING
+    assert [answer.status for answer in watched] == [NOT_SERVING]
+
+
+def test_the_health_of_a_service_that_is_not_here_is_unknown(connect):
+    with ServerThread() as server:
+        stub = health_pb2_grpc.HealthStub(connect(server).channel)
+        request = health_pb2.HealthCheckRequest(service="elsewhere")
+        with pytest.raises(grpc.RpcError) as caught:
+            stub.Check(request, timeout=30)
+        watched = stub.Watch(request, timeout=30)
+        assert next(watched).status == health_pb2.HealthCheckResponse.SERVICE_UNKNOWN
+    assert (caught.value.code(), list(watched)) == (grpc.StatusCode.NOT_FOUND, [])
+
+
+def test_reflection_is_off_unless_asked_for(connect):
+    with ServerThread() as server, pytest.raises(grpc.RpcError) as caught:
+        services_of(connect(server))
+    assert caught.value.code() is grpc.StatusCode.UNIMPLEMENTED
+
+
+def test_reflection_lists_the_service(connect):
+    with ServerThread(ServerConfig(reflection=True)) as server:
+        services = services_of(connect(server))
+    assert {"paramserver.v1.ParameterServer", "grpc.health.v1.Health"} <= services
+
+
+def services_of(client):
+    stub = reflection_pb2_grpc.ServerReflectionStub(client.channel)
+    request = reflection_pb2.ServerReflectionRequest(list_services="")
+    (answer,) = stub.ServerReflectionInfo(iter([request]), timeout=30)
+    return {service.name for service in answer.list_services_response.service}
+
+
+def test_reflection_without_its_package_names_the_extra(monkeypatch):
+    monkeypatch.setitem(sys.modules, "grpc_reflection.v1alpha", None)
+    with (
+        pytest.raises(errors.ConfigurationError, match=r"pip install 'paramserver\[reflection\]'"),
+        ServerThread(ServerConfig(reflection=True)),
+    ):
+        pass
+
+
+def test_a_parked_call_is_told_that_the_server_stops(connect):
+    with ServerThread() as server:
+        client = connect(server)
+        holder, waiter = client.join("w0"), client.join("w1")
+        client.unary(Take(holder, QUEUE))
+        parked = client.stub.Take.future(encode(Take(waiter, QUEUE), InlineSender()), timeout=30)
+        left = {}
+        while not left or left["w1"] <= left["w0"]:  # the Take renews the lease when it is parked
+            left = {worker.name: worker.lease_left for worker in client.status().workers}
+    error = error_from(parked.exception(), server.address)
+    assert (type(error), error.retry) == (errors.Unavailable, True)
+    assert "the server is stopping" in str(error)
+
+
+def test_a_transfer_under_way_is_finished_within_the_grace(connect):
+    array = np.ones(1 << 19)
+    sent, stopping = threading.Event(), threading.Event()
+    with ServerThread(ServerConfig(grace=30.0)) as server:
+        client = connect(server)
+        sender = client.join()
+        client.register(sender, w=np.zeros_like(array))
+        frames = client.frames_of(Push(sender, 1, (Gradient("w", 0, array),)))
+
+        def slowly():
+            yield from frames[:-1]
+            sent.set()
+            assert stopping.wait(30)
+            yield frames[-1]
+
+        call = client.stub.Transfer(slowly(), timeout=30)
+        assert sent.wait(30)
+        watched = health_pb2_grpc.HealthStub(client.channel).Watch(health_pb2.HealthCheckRequest(), timeout=30)
+        assert next(watched).status == SERVING
+        stopper = threading.Thread(target=server.__exit__, args=(None, None, None))
+        stopper.start()
+        assert next(watched).status == NOT_SERVING
+        watched.cancel()
+        stopping.set()
+        assert next(call).pushed.outcome
+        stopper.join()
+    assert server.report.global_step == 1
+
+
+def test_a_transfer_that_outlasts_the_grace_is_cut_off_and_nothing_of_it_applied(connect):
+    array, stopped = np.ones(1 << 19), threading.Event()
+    with ServerThread(ServerConfig(grace=0.0)) as server:
+        client = connect(server)
+        sender = client.join()
+        client.register(sender, w=np.zeros_like(array))
+        frames = client.frames_of(Push(sender, 1, (Gradient("w", 0, array),)))
+        sent = threading.Event()
+
+        def stuck():
+            yield frames[0]
+            sent.set()
+            assert stopped.wait(30)
+
+        call = client.stub.Transfer(stuck(), timeout=30)
+        assert sent.wait(30)
+        client.status()
+    stopped.set()
+    with pytest.raises(grpc.RpcError) as caught:
+        next(call)
+    assert type(error_from(caught.value, server.address)) is errors.Unavailable
+    assert server.report.global_step == 0
+
+
+def test_leases_end_while_nobody_calls(connect, monkeypatch):
+    monkeypatch.setattr(psserver.server, "TICK", 0.01)
+    with ServerThread(ServerConfig(lease=0.02)) as server:
+        client = connect(server)
+        sender = client.join()
+        while (state := client.status().workers[0].state) == "live":
+            pass
+        assert state == "lost"
+        with pytest.raises(errors.NotJoined, match="silent for more than its lease"):
+            client.unary(Push(sender, 1, ()))
+
+
+def test_a_tick_that_fails_is_logged_and_the_next_one_works(connect, monkeypatch, caplog):
+    failures = iter([ZeroDivisionError("once")])
+    expire = psserver.core.membership.Membership.expire
+
+    def fail_once(self, now):
+        for failure in failures:
+            raise failure
+        return expire(self, now)
+
+    monkeypatch.setattr(psserver.server, "TICK", 0.01)
+    monkeypatch.setattr(psserver.core.membership.Membership, "expire", fail_once)
+    with ServerThread(ServerConfig(lease=0.02)) as server:
+        client = connect(server)
+        client.join()
+        while client.status().workers[0].state == "live":
+            pass
+    (record,) = [record for record in caplog.records if record.levelname == "ERROR"]
+    assert record.exc_info[0] is ZeroDivisionError
+    caplog.clear()
+
+
+def test_two_servers_in_one_process_disturb_nobody(connect, capfd):
+    with ServerThread() as one, ServerThread() as other:
+        clients = [connect(one), connect(other)]
+        for number in range(20):
+            for client in clients:
+                client.unary(Join(f"w{number}"))
+        assert [len(client.status().workers) for client in clients] == [20, 20]
+    assert capfd.readouterr().err == ""
+
+
+def test_what_fails_in_the_block_is_what_is_seen():
+    with pytest.raises(ZeroDivisionError), ServerThread():
+        raise ZeroDivisionError

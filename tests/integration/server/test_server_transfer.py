@@ -1,0 +1,224 @@
+"""Transfers: tensors of any size, and every way in which one can break, with nothing of it applied."""
+
+import queue
+import tracemalloc
+from contextlib import contextmanager
+
+import grpc
+import numpy as np
+import pytest
+
+from psserver.config import ServerConfig
+from psserver.server import ServerThread
+from pswire import errors
+from pswire.channel import error_from
+from pswire.lanes import CHUNK
+from pswire.messages import Assign, Assignment, Declaration, Gradient, Outcome, Pull, Push, Register
+from pswire.v1 import paramserver_pb2 as pb
+from pswire.values import TensorSpec
+
+SHAPE = (3, CHUNK // 4)  # float32: three chunks
+W = np.arange(np.prod(SHAPE), dtype=np.float32).reshape(SHAPE)
+
+
+@pytest.fixture(scope="module")
+def server():
+    with ServerThread(ServerConfig(lease=60.0)) as server:
+        yield server
+
+
+@pytest.fixture
+def client(server, connect):
+    return connect(server)
+
+
+@pytest.fixture
+def name(request):
+    """The test's own variable, since all share the module's server."""
+    return request.node.name
+
+
+@pytest.fixture
+def sender(client, name):
+    sender = client.join(name[:100])
+    client.register(sender, **{name: W})
+    return sender
+
+
+@pytest.fixture
+def push(sender, name):
+    return Push(sender, 1, (Gradient(name, 0, W),), pull=(name,))
+
+
+@pytest.fixture
+def frames(client, push):
+    """The header and three chunks of a push."""
+    frames = client.frames_of(push)
+    assert [len(frame.chunk) for frame in frames] == [0, CHUNK, CHUNK, CHUNK]
+    return frames
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float64", "int8", "int64", "bool"])
+@pytest.mark.parametrize("nbytes", [0, 8, CHUNK - 8, CHUNK, CHUNK + 8])
+def test_values_of_any_size_come_back_as_they_went(dtype, nbytes, client, name):
+    sender = client.join(name)
+    array = np.random.default_rng(1).integers(0, 2, nbytes // np.dtype(dtype).itemsize).astype(dtype)
+    small = np.arange(3.0)
+    client.transfer(Register(sender, (undeclared(f"{name}/a", array), undeclared(f"{name}/b", small))))
+    pulled = client.transfer(Pull(sender, (f"{name}/b", f"{name}/a")))
+    np.testing.assert_array_equal(pulled.values[0].array, small, strict=True)
+    np.testing.assert_array_equal(pulled.values[1].array, array, strict=True)
+
+
+def undeclared(name, array):
+    return Declaration(TensorSpec.of(name, array), array)
+
+
+def test_a_push_in_chunks_is_applied_and_brings_fresh_values(client, push, name):
+    pushed = client.transfer(push)
+    assert pushed.outcome is Outcome.APPLIED
+    np.testing.assert_array_equal(pushed.values[0].array, np.zeros(SHAPE, np.float32))
+
+
+def without_last(frames):
+    return frames[:-1]
+
+
+def with_a_byte_more(frames):
+    return [*frames, pb.Frame(chunk=b"x")]
+
+
+def with_a_longer_chunk(frames):
+    return [*frames[:-1], pb.Frame(chunk=frames[-1].chunk + b"x")]
+
+
+def with_two_headers(frames):
+    return [frames[0], *frames]
+
+
+def with_an_empty_chunk(frames):
+    return [*frames[:2], pb.Frame(chunk=b""), *frames[2:]]
+
+
+def chunks_first(frames):
+    return frames[1:]
+
+
+def answer_first(frames):
+    return [pb.Frame(pushed=pb.PushReply(outcome=pb.OUTCOME_APPLIED)), *frames[1:]]
+
+
+def header_only(frames):
+    return frames[:1]
+
+
+def nothing(frames):
+    return []
+
+
+def inline(frames):
+    frames[0].push.gradients[0].tensor.inline = frames[1].chunk
+    return frames[:1]
+
+
+BROKEN = {
+    without_last: "ends before all that its header announces has come: nothing was applied",
+    with_a_byte_more: "goes on after the 3,145,728 bytes that its header announces",
+    with_a_longer_chunk: "1 bytes more",
+    with_two_headers: "a chunk of data must follow in a transfer, got push",
+    with_an_empty_chunk: "a chunk of data must follow in a transfer",
+    chunks_first: "begins with",
+    answer_first: "Pushed is an answer",
+    header_only: "ends before all",
+    nothing: "ends before all",
+    inline: "must follow the message in chunks",
+}
+
+
+@pytest.mark.parametrize("damage", BROKEN, ids=lambda damage: damage.__name__)
+def test_a_broken_transfer_is_malformed_and_nothing_of_it_applied(damage, client, sender, push, frames, name):
+    with pytest.raises(errors.ParamServerError, match=BROKEN[damage]) as caught:
+        client.send_frames(damage(frames))
+    assert type(caught.value) is errors.Malformed
+    assert client.value(sender, name).tobytes() == W.tobytes()
+    assert client.transfer(push).outcome is Outcome.APPLIED
+
+
+def test_bytes_that_are_no_frame_are_malformed(client):
+    call = client.channel.stream_stream("/paramserver.v1.ParameterServer/Transfer")
+    with pytest.raises(grpc.RpcError) as caught:
+        list(call(iter([b"\xff\xfe\xfd"]), timeout=30))
+    error = error_from(caught.value, client.address)
+    assert (type(error), str(error)) == (errors.Malformed, "3 bytes that are no paramserver.v1.Frame")
+
+
+def test_terabytes_for_a_known_variable_are_refused_at_once(client, sender, push, frames):
+    frames[0].push.gradients[0].tensor.shape[:] = [1 << 20, 1 << 20]
+    with pytest.raises(errors.ShapeMismatch, match=r"float32\[1048576, 1048576\]"), no_memory_for_it():
+        client.send_frames(frames)
+
+
+def test_terabytes_for_a_new_variable_are_refused_at_once(client, sender, name):
+    frames = client.frames_of(Register(sender, (undeclared(f"{name}/huge", W),)))
+    frames[0].register.declarations[0].tensor.shape[:] = [1 << 20, 1 << 20]
+    with pytest.raises(errors.TooLarge, match="use more shards, or raise --memory-limit"), no_memory_for_it():
+        client.send_frames(frames)
+
+
+@contextmanager
+def no_memory_for_it():
+    """Checks that what runs in the block never holds more than some megabytes; numpy tells tracemalloc of its own."""
+    tracemalloc.start()
+    try:
+        yield
+        assert tracemalloc.get_traced_memory()[1] < 16 << 20
+    finally:
+        tracemalloc.stop()
+
+
+def test_a_transfer_that_is_cancelled_midway_leaves_the_variable_as_it_was(client, sender, push, frames, name):
+    pieces = queue.Queue()
+    for frame in frames[:3]:
+        pieces.put(frame)
+    call = client.stub.Transfer(iter(pieces.get, None), timeout=30)
+    wait_until_received(pieces)
+    call.cancel()
+    pieces.put(None)
+    with pytest.raises(grpc.RpcError):
+        list(call)
+    assert client.value(sender, name).tobytes() == W.tobytes()
+    assert client.transfer(push).outcome is Outcome.APPLIED
+
+
+def wait_until_received(pieces):
+    """gRPC takes the next frame only when it has handed the last one to the connection."""
+    while not pieces.empty():
+        pass
+
+
+def test_a_transfer_that_stands_still_is_given_up_after_a_lease(connect):
+    with ServerThread(ServerConfig(lease=0.2)) as server:
+        client = connect(server)
+        sender = client.join()
+        client.register(sender, w=W)
+        frames = client.frames_of(Push(sender, 1, (Gradient("w", 0, W),)))
+        pieces = queue.Queue()
+        pieces.put(frames[0])
+        call = client.stub.Transfer(iter(pieces.get, None), timeout=30)
+        with pytest.raises(grpc.RpcError) as caught:
+            list(call)
+        pieces.put(None)
+        error = error_from(caught.value, server.address)
+        assert (type(error), str(error)) == (errors.TimedOut, "the transfer stood still for 0.2 s and was given up")
+        assert client.status().variables[0].version == 0
+
+
+def test_more_than_the_server_has_room_for_is_refused_with_the_figures(connect):
+    with ServerThread(ServerConfig(memory_limit=2 * W.nbytes)) as server:
+        client = connect(server)
+        sender = client.join()
+        half = W[:1]
+        client.register(sender, w=half)
+        with pytest.raises(errors.TooLarge, match=r"6,291,456 bytes.* room for\s+3,145,728 at a time"):
+            client.transfer(Register(sender, (undeclared("v", W[:2]), undeclared("w", half))))
+        assert client.transfer(Assign(sender, 1, (Assignment("w", half + 1),))).outcome is Outcome.APPLIED

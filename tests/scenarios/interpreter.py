@@ -1,0 +1,304 @@
+"""Replays a scenario: commands for one shard, and below each group of them what the shard answered.
+
+    # A comment. `join`, `push` and so on are the methods `do_join`, `do_push` below, with their syntax.
+    join w0
+    register w0 W 3x2 gradient_descent learning_rate=0.5 value=1
+    ----
+    w0: joined as worker 0, incarnation 1, step 0
+    w0: registered W version 0 = all 1
+
+A group ends at the blank line after its answers. A worker speaks as its latest incarnation, or as `w0#1` says. Each
+line of the answers begins with whom it is for; a refusal begins with the error's class, and the interpreter makes sure
+that it changed nothing.
+"""
+
+import itertools
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+from psserver.core.shard import Shard
+from pswire.errors import ParamServerError
+from pswire.messages import (
+    Answer,
+    Assign,
+    Assigned,
+    Assignment,
+    Block,
+    Declaration,
+    EpochReport,
+    Finished,
+    Gradient,
+    Join,
+    Joined,
+    Leave,
+    Left,
+    Message,
+    Pull,
+    Pulled,
+    Push,
+    Pushed,
+    QueueSpec,
+    Register,
+    Registered,
+    Renew,
+    Renewed,
+    Sender,
+    Status,
+    StatusReport,
+    Take,
+    Taken,
+    Tick,
+    Value,
+)
+from pswire.specs import OPTIMIZERS
+from pswire.values import DTYPES, Array, TensorSpec
+from tests.shard_state import slots_of, state_of
+
+ANSWERS_BELOW = "----"
+
+
+def replay(text: str) -> str:
+    """The scenario with the answers that the shard gives now."""
+    scenario, lines, said = Scenario(), [], []
+    skipping = False
+    for line in text.splitlines():
+        if skipping and line:
+            continue
+        skipping = line == ANSWERS_BELOW
+        lines.append(line)
+        if skipping:
+            lines += itertools.chain.from_iterable(map(scenario.run, said))
+            said = []
+        elif line and not line.startswith("#"):
+            said.append(line)
+    assert not said, f"no {ANSWERS_BELOW} below {said}"
+    return "\n".join(lines) + "\n"
+
+
+class Scenario:
+    """One shard, its clock, and what its workers know."""
+
+    def __init__(self) -> None:
+        self.shard = Shard()
+        self.now = 0.0
+        self._tickets = itertools.count(1)
+        self._asked: dict[int, str] = {}
+        self._incarnations: dict[str, int] = {}
+        self._versions: dict[tuple[str, str], int] = {}  # what each worker was served last
+        self._specs: dict[str, TensorSpec] = {}
+        self._queues: dict[str, QueueSpec] = {}
+
+    def run(self, line: str) -> list[str]:
+        """What the shard answers to one command."""
+        command, *words = line.partition(" # ")[0].split()
+        named = [word.partition("=")[::2] for word in words if "=" in word]
+        plain = [word for word in words if "=" not in word]
+        return getattr(self, f"do_{command}")(*plain, named=named)
+
+    # --- commands -------------------------------------------------------------------------------------------------
+
+    def do_shard(self, shard: str = "0", of: str = "of", shards: str = "1", *, named) -> list[str]:
+        """`shard [1 of 2] [lease=15] [memory_limit=1000]`: another one than shard 0 of 1; the first command."""
+        self.shard = Shard(int(shard), int(shards), **{option: int(text) for option, text in named})
+        return []
+
+    def do_join(self, who: str, *place: str, named) -> list[str]:
+        """`join w0 [0 of 2] [incarnation=3]`."""
+        shard, shards = (int(place[0]), int(place[2])) if place else (0, 1)
+        return self._say(who, Join(who, int(dict(named).get("incarnation", 0)), shard, shards))
+
+    def do_renew(self, who: str, *, named) -> list[str]:
+        return self._say(who, Renew(self._sender(who)))
+
+    def do_leave(self, who: str, *, named) -> list[str]:
+        return self._say(who, Leave(self._sender(who)))
+
+    def do_register(self, who: str, name: str, shape: str, *rest: str, named) -> list[str]:
+        """`register w0 W 3x2 [float64] [value=1,2,3] [gradient_descent learning_rate=0.1]`."""
+        options = dict(named)
+        dtype = next((word for word in rest if word in DTYPES), "float32")
+        kind = next((OPTIMIZERS[word] for word in rest if word in OPTIMIZERS), None)
+        spec = TensorSpec(name, _shape(shape), dtype)
+        value = _array(options.pop("value"), spec) if "value" in options else None
+        optimizer = kind(**{key: _number(text) for key, text in options.items()}) if kind else None
+        self._specs.setdefault(name, spec)
+        return self._say(who, Register(self._sender(who), (Declaration(spec, value, optimizer),)))
+
+    def do_pull(self, who: str, *names: str, named) -> list[str]:
+        """`pull w0 W b`."""
+        return self._say(who, Pull(self._sender(who), names))
+
+    def do_push(self, who: str, *, named) -> list[str]:
+        """`push w0 seq=1 W=1 b=1,2,3 [at=4] [loss=0.5] [pull=W,b]`, by default at the version that w0 was served.
+
+        `W:2x2=1` and `W:float64=1` are a gradient of another shape or dtype.
+        """
+        options, tensors = _split(named, "seq", "at", "loss", "pull")
+        gradients = []
+        for target, text in tensors:
+            spec = self._spec(target)
+            version = int(options.get("at", self._versions.get((who, spec.name), 0)))
+            gradients.append(Gradient(spec.name, version, _array(text, spec)))
+        loss = float(options["loss"]) if "loss" in options else None
+        pull = tuple(options["pull"].split(",")) if "pull" in options else ()
+        return self._say(who, Push(self._sender(who), int(options["seq"]), tuple(gradients), loss, pull))
+
+    def do_assign(self, who: str, *, named, add: bool = False) -> list[str]:
+        """`assign w0 seq=1 W=5`."""
+        options, tensors = _split(named, "seq")
+        specs = [(self._spec(target), text) for target, text in tensors]
+        assignments = tuple(Assignment(spec.name, _array(text, spec)) for spec, text in specs)
+        return self._say(who, Assign(self._sender(who), int(options["seq"]), assignments, add))
+
+    def do_assign_add(self, who: str, *, named) -> list[str]:
+        """`assign_add w0 seq=1 W=5`."""
+        return self.do_assign(who, named=named, add=True)
+
+    def do_take(self, who: str, name: str, *, named) -> list[str]:
+        """`take w0 mnist [size=10 block=4 epochs=2 seed=0] [finished=0] [cost=1.5]`; later without the sizes."""
+        options, sizes = _split(named, "finished", "cost")
+        if sizes:
+            queue = QueueSpec(name, **{key: int(text) for key, text in sizes})
+            self._queues.setdefault(name, queue)
+        else:
+            queue = self._queues[name]
+        cost = float(options["cost"]) if "cost" in options else None
+        finished = Finished(int(options["finished"]), cost) if "finished" in options else None
+        return self._say(who, Take(self._sender(who), queue, finished))
+
+    def do_tick(self, seconds: str, *, named) -> list[str]:
+        """`tick 2`: two seconds pass, and the shard is told so."""
+        self.now += float(seconds)
+        return self._say("tick", Tick(), nothing="nothing happens")
+
+    def do_wait(self, seconds: str, *, named) -> list[str]:
+        """`wait 2`: two seconds pass, and the shard is not told."""
+        self.now += float(seconds)
+        return []
+
+    def do_status(self, *, named) -> list[str]:
+        return self._say("status", Status())
+
+    def do_slots(self, *names: str, named) -> list[str]:
+        """`slots W`."""
+        return [
+            f"{name}.{slot} = {_text(value)}" for name in names for slot, value in slots_of(self.shard, name).items()
+        ]
+
+    # --- inside ---------------------------------------------------------------------------------------------------
+
+    def _say(self, who: str, message: Message, nothing: str = "no answer yet") -> list[str]:
+        ticket = next(self._tickets)
+        self._asked[ticket] = who
+        before = state_of(self.shard)
+        try:
+            replies = self.shard.step(ticket, message, self.now)
+        except ParamServerError as error:
+            assert state_of(self.shard) == before, f"refused, but something has changed: {message}"
+            return [f"{type(error).__name__}: {error}"]
+        lines = [self._heard(self._asked.pop(reply.ticket), reply.answer) for reply in replies]
+        return lines or [nothing]
+
+    def _heard(self, who: str, answer: Answer) -> str:
+        if isinstance(answer, Joined):
+            self._incarnations[who] = answer.incarnation
+        for value in getattr(answer, "values", ()):
+            self._versions[who, value.name] = value.version
+        return f"{who}: {_describe(answer)}"
+
+    def _sender(self, who: str) -> Sender:
+        name, _, incarnation = who.partition("#")
+        return Sender(name, int(incarnation or self._incarnations.get(name, 1)))
+
+    def _spec(self, target: str) -> TensorSpec:
+        """The variable's spec, or what `W:2x2:float64` makes of it."""
+        name, *changes = target.split(":")
+        spec = self._specs.get(name, TensorSpec(name, ()))
+        for change in changes:
+            shape, dtype = (spec.shape, change) if change in DTYPES else (_shape(change), spec.dtype)
+            spec = TensorSpec(name, shape, dtype)
+        return spec
+
+
+# --- reading ------------------------------------------------------------------------------------------------------
+
+
+def _split(named: Sequence[tuple[str, str]], *options: str) -> tuple[dict[str, str], list[tuple[str, str]]]:
+    return dict(pair for pair in named if pair[0] in options), [pair for pair in named if pair[0] not in options]
+
+
+def _shape(text: str) -> tuple[int, ...]:
+    return () if text == "scalar" else tuple(map(int, text.split("x")))
+
+
+def _number(text: str) -> float | bool:
+    return text == "True" if text in ("True", "False") else float(text)
+
+
+def _array(text: str, spec: TensorSpec) -> Array:
+    numbers = np.array([float(part) for part in text.split(",")]).astype(DTYPES[spec.dtype])
+    return np.full(spec.shape, numbers[0]) if numbers.size == 1 else numbers.reshape(spec.shape)
+
+
+# --- writing ------------------------------------------------------------------------------------------------------
+
+
+def _describe(answer: Answer) -> str:
+    match answer:
+        case Joined(incarnation, number, _, step):
+            return f"joined as worker {number}, incarnation {incarnation}, step {step}"
+        case Renewed(step):
+            return f"renewed, step {step}"
+        case Left():
+            return "left"
+        case Registered(values):
+            return f"registered {_values(values)}"
+        case Pulled(values, step):
+            return f"pulled {_values(values)}, step {step}"
+        case Pushed(outcome, staleness, step, values, reason):
+            because = f" ({reason})" if reason else ""
+            fresh = f", {_values(values)}" if values else ""
+            return f"{outcome.value}{because}, staleness {staleness}, step {step}{fresh}"
+        case Assigned(outcome, versions, step):
+            return f"{outcome.value}, versions {', '.join(map(str, versions))}, step {step}"
+        case Taken(block, done, waiting_for, reports):
+            what = _block(block) if block else "all done" if done else f"waiting for {waiting_for}"
+            return "; ".join([what, *map(_report, reports)])
+        case StatusReport():
+            return _status(answer)
+    raise AssertionError(f"no words for {answer}")
+
+
+def _values(values: Iterable[Value]) -> str:
+    return ", ".join(f"{value.name} version {value.version} = {_text(value.array)}" for value in values)
+
+
+def _text(array: Array) -> str:
+    """Every element, in the fewest digits that name it exactly."""
+    numbers = [str(number).removesuffix(".0") for number in array.ravel()]
+    if array.ndim and len(numbers) > 1 and len(set(numbers)) == 1:
+        return f"all {numbers[0]}"
+    return " ".join(numbers) if numbers else "nothing"
+
+
+def _block(block: Block) -> str:
+    return f"block {block.number}: {block.start} to {block.stop} of epoch {block.epoch}"
+
+
+def _report(report: EpochReport) -> str:
+    return f"epoch {report.epoch} of {report.queue} is complete: {report.examples} examples, cost {report.cost}"
+
+
+def _status(report: StatusReport) -> str:
+    lines = [f"shard {report.shard} of {report.shards}, step {report.global_step}, {report.repeated} repeated"]
+    lines += [
+        f"  variable {one.spec}: version {one.version}, updates {one.updates}, {one.optimizer}"
+        for one in report.variables
+    ]
+    lines += [
+        f"  worker {one.number} {one.name}#{one.incarnation}: {one.state}, steps {one.steps}, staleness "
+        f"{one.staleness} (in all {one.staleness_sum}), loss {one.loss}, epoch {one.epoch}, lease {one.lease_left:g} s"
+        for one in report.workers
+    ]
+    return "\n".join([*lines, *(f"  {_report(epoch)}" for epoch in report.epochs)])

@@ -1,0 +1,147 @@
+"""The losses against formulas in float64 written from their definition, at the edges where naive code breaks."""
+
+from decimal import Decimal, getcontext
+
+import numpy as np
+import pytest
+
+from psworker.autodiff import Tensor, gradients, ops
+
+SEED = 19981127
+IDS = np.array([3, 0, 9, 9, 1])
+
+
+def logits(scale=1.0, shape=(5, 10), dtype=np.float64):
+    return Tensor((np.random.default_rng(SEED).uniform(-scale, scale, shape)).astype(dtype), requires_grad=True)
+
+
+def exact_cross_entropy(rows, ids):
+    """The mean of log(sum(exp(x))) - x[id], and its gradient, in 50 decimal digits, which no exponential overflows."""
+    getcontext().prec = 50
+    loss, gradient = Decimal(0), np.zeros(rows.shape)
+    for n, (row, label) in enumerate(zip(rows, ids, strict=True)):
+        exponentials = [Decimal(float(x)).exp() for x in row]
+        total = sum(exponentials)
+        loss += total.ln() - Decimal(float(row[label]))
+        gradient[n] = [float(e / total) - (k == label) for k, e in enumerate(exponentials)]
+    return float(loss / len(ids)), gradient / len(ids)
+
+
+@pytest.mark.parametrize("scale", [1e-3, 1.0, 30.0, 1e3, 1e4])
+def test_cross_entropy_equals_its_definition_at_every_scale(scale):
+    x = logits(scale)
+    loss = ops.softmax_cross_entropy(x, IDS)
+    expected_loss, expected_gradient = exact_cross_entropy(x.value, IDS)
+    np.testing.assert_allclose(loss.value, expected_loss, rtol=1e-14)
+    np.testing.assert_allclose(gradients(loss, x)[0], expected_gradient, rtol=1e-11, atol=1e-16)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("one_hot", [False, True])
+def test_cross_entropy_is_exact_for_logits_of_ten_thousand(dtype, one_hot):
+    x = Tensor(np.array([[1e4, -1e4, 0], [-1e4, 1e4, 1e4], [1e4, 1e4, 1e4]], dtype), requires_grad=True)
+    ids = np.array([1, 2, 0])
+    loss = ops.softmax_cross_entropy(x, ops.one_hot(ids, 3) if one_hot else ids)
+    np.testing.assert_allclose(loss.value, (2e4 + np.log(2) + np.log(3)) / 3, rtol=1e-7)
+    expected = np.array([[1, -1, 0], [0, 0.5, -0.5], [1 / 3 - 1, 1 / 3, 1 / 3]]) / 3
+    np.testing.assert_allclose(gradients(loss, x)[0], expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.int32, np.int64])
+def test_class_ids_and_one_hot_labels_give_the_same(dtype):
+    x = logits()
+    results = []
+    for labels in (IDS.astype(dtype), ops.one_hot(IDS, 10), np.eye(10, dtype=dtype)[IDS], np.eye(10)[IDS] == 1):
+        loss = ops.softmax_cross_entropy(x, labels)
+        results.append((loss.value, gradients(loss, x)[0]))
+    for value, gradient in results[1:]:
+        np.testing.assert_allclose(value, results[0][0], rtol=1e-14)
+        np.testing.assert_allclose(gradient, results[0][1], rtol=1e-13, atol=1e-17)
+
+
+def test_labels_may_be_tensors_and_lists():
+    expected = ops.softmax_cross_entropy(logits(), IDS).item()
+    assert ops.softmax_cross_entropy(logits(), Tensor(IDS)).item() == expected
+    assert ops.softmax_cross_entropy(logits(), labels=IDS.tolist()).item() == expected
+
+
+def test_leading_axes_are_all_batch():
+    x = logits(shape=(2, 3, 10))
+    ids = np.arange(6)
+    flat = Tensor(x.value.reshape(6, 10), requires_grad=True)
+    loss, flat_loss = ops.softmax_cross_entropy(x, ids.reshape(2, 3)), ops.softmax_cross_entropy(flat, ids)
+    assert loss.item() == flat_loss.item()
+    np.testing.assert_array_equal(gradients(loss, x)[0].reshape(6, 10), gradients(flat_loss, flat)[0])
+
+
+def test_zero_logits_cost_the_logarithm_of_the_number_of_classes():
+    loss = ops.softmax_cross_entropy(ops.zeros((100, 10)), np.zeros(100, np.uint8))
+    assert loss.dtype == np.float32
+    np.testing.assert_allclose(loss.value, np.log(10), rtol=1e-6)
+
+
+def test_the_gradient_of_softmax_regression_equals_plain_numpy():
+    random = np.random.default_rng(SEED)
+    x, w, b = random.random((100, 784)), random.standard_normal((784, 10)) / 28, random.standard_normal(10)
+    ids = random.integers(0, 10, 100)
+    z = x @ w + b
+    p = np.exp(z) / np.exp(z).sum(axis=1, keepdims=True)
+    error = (p - np.eye(10)[ids]) / 100
+
+    W, B = (Tensor(v.astype(np.float32), requires_grad=True) for v in (w, b))
+    loss = ops.softmax_cross_entropy(ops.matmul(x.astype(np.float32), W) + B, ids)
+    gradient_w, gradient_b = gradients(loss, [W, B])
+    np.testing.assert_allclose(loss.value, -np.log(p[np.arange(100), ids]).mean(), rtol=1e-6)
+    np.testing.assert_allclose(gradient_w, x.T @ error, rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(gradient_b, error.sum(axis=0), rtol=1e-4, atol=1e-7)
+
+
+@pytest.mark.parametrize(
+    ("labels", "kind", "message"),
+    [
+        (np.array([0, 1, 2, 3, 10]), ValueError, r"labels must be in 0 \.\.\. 9, but they span 0 \.\.\. 10"),
+        (np.array([0, -1, 2, 3, 9]), ValueError, r"labels must be in 0 \.\.\. 9, but they span -1 \.\.\. 9"),
+        (np.array([0.0, 1, 2, 3, 4]), TypeError, "labels must be integer class ids, but they are float64"),
+        (np.zeros(4, np.int64), ValueError, r"class ids of shape \(5,\) or weights of shape \(5, 10\), .* is \(4,\)"),
+        (np.zeros((5, 1), np.int64), ValueError, r"but their shape is \(5, 1\)"),
+        (np.zeros((5, 9)), ValueError, r"but their shape is \(5, 9\)"),
+        (Tensor(np.zeros((5, 10)), requires_grad=True), TypeError, "stop_gradient"),
+    ],
+)
+def test_labels_that_do_not_fit_are_refused(labels, kind, message):
+    with pytest.raises(kind, match=rf"softmax_cross_entropy\(logits: float64 \(5, 10\), labels: .*{message}"):
+        ops.softmax_cross_entropy(logits(), labels)
+
+
+def test_logits_that_do_not_fit_are_refused():
+    with pytest.raises(ValueError, match="the batch is empty"):
+        ops.softmax_cross_entropy(np.zeros((0, 10)), np.zeros(0, np.int64))
+    with pytest.raises(TypeError, match="logits must be floating point"):
+        ops.softmax_cross_entropy(np.zeros((2, 10), np.int64), np.zeros(2, np.int64))
+    with pytest.raises(TypeError, match="logits must be floating point"):
+        ops.softmax_cross_entropy(1.0, 0)
+
+
+def test_mean_squared_error_equals_its_definition_and_has_opposite_gradients():
+    a, b = logits(), Tensor(np.ones((5, 10)), requires_grad=True)
+    loss = ops.mean_squared_error(a, b)
+    gradient_a, gradient_b = gradients(loss, [a, b])
+    np.testing.assert_allclose(loss.value, sum((v - 1) ** 2 for v in a.value.flat) / 50, rtol=1e-14)
+    np.testing.assert_allclose(gradient_a, (a.value - 1) / 25, rtol=1e-14)
+    np.testing.assert_array_equal(gradient_b, -gradient_a)
+
+
+def test_mean_squared_error_broadcasts_nothing():
+    with pytest.raises(ValueError, match="must have the same shape"):
+        ops.mean_squared_error(np.zeros((5, 1)), np.zeros(5))
+    with pytest.raises(ValueError, match="no elements"):
+        ops.mean_squared_error(np.zeros((0, 2)), np.zeros((0, 2)))
+
+
+def test_accuracy_is_the_share_of_largest_logits_at_the_label():
+    x = Tensor(np.array([[0.1, 0.9, 0], [5, 1, 2], [0, 0, 0], [1, 2, 3]]), requires_grad=True)
+    assert ops.accuracy(x, [1, 0, 1, 0]) == 0.5
+    assert ops.accuracy(x, ops.one_hot([1, 0, 0, 2], 3)) == 1.0
+    assert type(ops.accuracy(x, [1, 0, 1, 0])) is float
+    with pytest.raises(ValueError, match=r"accuracy: labels must be in 0 \.\.\. 2"):
+        ops.accuracy(x, [1, 0, 1, 3])

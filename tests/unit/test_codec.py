@@ -1,0 +1,411 @@
+"""Every message survives the wire, and nothing that is no message gets through: one list of cases for all of them."""
+
+import dataclasses
+import math
+import random
+
+import numpy as np
+import pytest
+from google.protobuf.message import DecodeError
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pswire import messages as ms
+from pswire import specs
+from pswire.codec import decode, encode, from_frame, to_frame
+from pswire.errors import InvalidMessage, Malformed, TooLarge
+from pswire.lanes import CHUNK
+from pswire.lanes.inline import InlineReceiver, InlineSender
+from pswire.lanes.stream import StreamReceiver, StreamSender
+from pswire.v1 import paramserver_pb2 as pb
+from pswire.values import DTYPES, TensorSpec
+
+SEED = 20250607
+DETERMINISTIC = settings(derandomize=True, database=None, deadline=None, max_examples=300)
+
+ME = ms.Sender("worker-0", 3)
+W = np.arange(6, dtype=np.float32).reshape(3, 2)
+b = np.array([0.5, -0.0, math.nan], np.float64)
+OPTIMIZERS = (
+    specs.GradientDescent(0.5),
+    specs.Momentum(0.25, momentum=0.5, nesterov=True),
+    specs.Adagrad(0.1, initial_accumulator=0.3, epsilon=1e-7),
+    specs.Adam(1e-4, beta1=0.8, beta2=0.99, epsilon=1e-5),
+)
+VALUES = (ms.Value("scope/W", 7, W), ms.Value("b", 0, b), ms.Value("none", 2**62, np.zeros((0, 4), np.int16)))
+REPORTS = (ms.EpochReport("train", 1, 0.25, 100), ms.EpochReport("test", 2, None, 0))
+
+CASES = [
+    ms.Join("worker-0"),
+    ms.Join("wörker", 4, 1, 3),
+    ms.Joined(1, 0, 15.0, 0),
+    ms.Renew(ME),
+    ms.Renewed(2**40),
+    ms.Leave(ME),
+    ms.Left(),
+    ms.Register(ME, ()),
+    ms.Register(
+        ME,
+        (
+            ms.Declaration(TensorSpec.of("W", W), W, OPTIMIZERS[0]),
+            ms.Declaration(TensorSpec("exists", (2, 0), "int8"), None, None),
+            ms.Declaration(TensorSpec.of("flags", np.array([True, False])), np.array([True, False]), None),
+            *(ms.Declaration(TensorSpec("o" + spec.kind, ()), None, spec) for spec in OPTIMIZERS),
+        ),
+    ),
+    ms.Registered(VALUES, 11),
+    ms.Pull(ME, ("scope/W", "b")),
+    ms.Pulled(VALUES, 11),
+    ms.Push(ME, 1, ()),
+    ms.Push(ME, 9, (ms.Gradient("W", 7, W), ms.Gradient("b", 0, b)), 0.1, ("W", "b")),
+    ms.Push(ME, 9, (), math.nan, ("W",)),
+    ms.Push(ME, 9, (), 0.0),
+    ms.Pushed(ms.Outcome.APPLIED, 4, 12, VALUES),
+    ms.Pushed(ms.Outcome.REPEATED, 0, 12),
+    ms.Pushed(ms.Outcome.DROPPED, 9, 12, (), "9 changes behind, at most 8 are allowed"),
+    ms.Assign(ME, 3, (ms.Assignment("W", W), ms.Assignment("b", b)), add=True),
+    ms.Assigned(ms.Outcome.APPLIED, (8, 0), 12),
+    ms.Take(ME, ms.QueueSpec("train", 55_000, 800, 10, seed=-1)),
+    ms.Take(ME, ms.QueueSpec("train", 1, 1, 1), ms.Finished(0)),
+    ms.Take(ME, ms.QueueSpec("train", 1, 1, 1), ms.Finished(5, math.inf)),
+    ms.Taken(ms.Block(0, 1, 0, 800), reports=REPORTS),
+    ms.Taken(None, done=True),
+    ms.Taken(None, waiting_for="worker-1, which holds block 68 for 3 s"),
+    ms.Status(),
+    ms.StatusReport(1, 2, 5, 0),
+    ms.StatusReport(
+        0,
+        1,
+        5,
+        2,
+        (ms.VariableStatus(TensorSpec("W", (784, 10)), 5, 4, OPTIMIZERS[3]),),
+        (
+            ms.WorkerStatus("worker-0", 3, 0, "live", 5, 1, 4, 0.5, 1, 12.5),
+            ms.WorkerStatus("worker-1", 1, 1, "lost", 0, 0, 0, None, 0, -3.5),
+        ),
+        REPORTS,
+    ),
+]
+TRANSFERABLE = {piece.message_type.name for piece in pb.Frame.DESCRIPTOR.fields if piece.message_type}
+STREAMED_CASES = [case for case in CASES if type(encode(case, InlineSender())).__name__ in TRANSFERABLE]
+
+every_case = pytest.mark.parametrize("message", CASES, ids=lambda message: type(message).__name__)
+
+
+def same(left, right):
+    """Equality that looks into arrays, bit by bit, and knows that NaN is NaN."""
+    if type(left) is not type(right):
+        return False
+    if isinstance(left, np.ndarray):
+        return left.shape == right.shape and left.dtype == right.dtype and left.tobytes() == right.tobytes()
+    if isinstance(left, tuple):
+        return len(left) == len(right) and all(map(same, left, right))
+    if dataclasses.is_dataclass(left):
+        return all(same(getattr(left, f.name), getattr(right, f.name)) for f in dataclasses.fields(left))
+    return left == right or (left != left and right != right)
+
+
+def inline(message):
+    """The message's bytes, and its protobuf's class."""
+    proto = encode(message, InlineSender())
+    return proto.SerializeToString(), type(proto)
+
+
+def read(kind, data):
+    """The message in `data`, None if protobuf itself refuses it, or what `decode` raises."""
+    try:
+        proto = kind.FromString(data)
+    except DecodeError:
+        return None
+    return decode(proto, InlineReceiver())
+
+
+def accept_or_refuse(kind, data):
+    """Decodes what may be garbage, on both lanes: a message, or Malformed, and no other error."""
+    for lane in (InlineReceiver(), StreamReceiver()):
+        try:
+            message = decode(kind.FromString(data), lane)
+        except (DecodeError, Malformed):
+            continue
+        if isinstance(lane, InlineReceiver):
+            assert same(read(kind, inline(message)[0]), message)
+
+
+def test_every_message_has_a_case():
+    assert {type(case) for case in CASES} == {*ms.ANSWERS, *ms.ANSWERS.values()}
+
+
+@every_case
+def test_a_message_comes_back_as_it_was(message):
+    data, kind = inline(message)
+    assert same(read(kind, data), message)
+
+
+@pytest.mark.parametrize("message", STREAMED_CASES, ids=lambda message: type(message).__name__)
+def test_a_message_comes_back_as_it_was_through_a_transfer(message):
+    sender, receiver = StreamSender(), StreamReceiver()
+    header = pb.Frame.FromString(to_frame(encode(message, sender)).SerializeToString())
+    hollow = decode(from_frame(header), receiver)
+    assert type(hollow) is type(message)
+    receiver.allocate()
+    whole = decode(from_frame(header), receiver)
+    for chunk in sender.chunks():
+        receiver.feed(chunk)
+    assert receiver.complete
+    assert same(whole, message)
+
+
+@every_case
+def test_a_message_cut_at_any_byte_is_a_message_or_malformed(message):
+    data, kind = inline(message)
+    for length in range(len(data)):
+        accept_or_refuse(kind, data[:length])
+
+
+@every_case
+def test_a_message_with_a_tail_is_a_message_or_malformed(message):
+    data, kind = inline(message)
+    generator = random.Random(SEED)
+    for length in (1, 2, 3, 10, 100):
+        accept_or_refuse(kind, data + generator.randbytes(length))
+    accept_or_refuse(kind, data + data)
+
+
+@every_case
+def test_a_message_with_any_byte_changed_is_a_message_or_malformed(message):
+    data, kind = inline(message)
+    generator = random.Random(SEED)
+    for place in range(len(data)):
+        for byte in (0, 255, data[place] ^ 1, data[place] ^ 128, generator.randrange(256)):
+            accept_or_refuse(kind, data[:place] + bytes([byte]) + data[place + 1 :])
+
+
+@pytest.mark.parametrize("name", [message.name for message in pb.DESCRIPTOR.message_types_by_name.values()])
+@given(data=st.binary(max_size=200))
+@DETERMINISTIC
+def test_arbitrary_bytes_are_a_message_or_malformed(name, data):
+    accept_or_refuse(getattr(pb, name), data)
+
+
+@given(data=st.binary(max_size=200))
+@DETERMINISTIC
+def test_arbitrary_bytes_are_a_frame_or_malformed(data):
+    try:
+        proto = from_frame(pb.Frame.FromString(data))
+        decode(proto, StreamReceiver())
+    except (DecodeError, Malformed):
+        pass
+
+
+def test_a_frame_without_a_message_does_not_begin_a_transfer():
+    with pytest.raises(Malformed, match="begins with a message, this one with nothing"):
+        from_frame(pb.Frame())
+    with pytest.raises(Malformed, match="this one with a chunk"):
+        from_frame(pb.Frame(chunk=b"1"))
+
+
+def test_what_is_no_message_is_malformed():
+    with pytest.raises(Malformed, match="Queue is neither a request nor an answer"):
+        decode(pb.Queue(), InlineReceiver())
+
+
+# --- one bad field --------------------------------------------------------------------------------------------------
+
+
+def sender():
+    return pb.Sender(worker="w", incarnation=1)
+
+
+def tensor(name="W", dtype="float32", shape=(2,), data=bytes(8), **place):
+    return pb.Tensor(name=name, dtype=dtype, shape=shape, **(place or {"inline": data}))
+
+
+def push(*gradients, **fields):
+    return pb.PushRequest(**{"sender": sender(), "sequence": 1, "gradients": gradients, **fields})
+
+
+def gradient(version=0, **fields):
+    return pb.Value(tensor=tensor(**fields), version=version)
+
+
+def declaration(**optimizer):
+    proto = pb.Declaration(tensor=tensor("W"))
+    proto.optimizer.fields.SetInParent()
+    proto.optimizer.fields.update(optimizer)
+    return pb.RegisterRequest(sender=sender(), declarations=[proto])
+
+
+def joined(**fields):
+    return pb.JoinReply(**{"incarnation": 1, "lease": 1.0, **fields})
+
+
+def worker(**fields):
+    return pb.StatusReply(shards=1, workers=[pb.WorkerStatus(**{"name": "w", "state": "live", **fields})])
+
+
+def taken(**block):
+    return pb.TakeReply(block=pb.Block(**{"epoch": 1, "stop": 1, **block}))
+
+
+BAD = [
+    (pb.JoinRequest(worker="", shards=1), "1 to 256 printable characters, got ''"),
+    (pb.JoinRequest(worker="w" * 257, shards=1), "1 to 256 printable characters"),
+    (pb.JoinRequest(worker="a\nb", shards=1), r"printable characters, got 'a\\nb'"),
+    (pb.JoinRequest(worker="w", incarnation=-1, shards=1), "JoinRequest.incarnation must be at least 0, got -1"),
+    (pb.JoinRequest(worker="w", shards=0), "shard must be at least 0 and below shards 0, got 0"),
+    (pb.JoinRequest(worker="w", shard=2, shards=2), "below shards 2, got 2"),
+    (pb.JoinRequest(worker="w", shard=-1, shards=2), "below shards 2, got -1"),
+    (joined(incarnation=-1), "JoinReply.incarnation"),
+    (joined(number=-1), "JoinReply.number"),
+    (joined(global_step=-1), "JoinReply.global_step"),
+    (joined(lease=0.0), "JoinReply.lease"),
+    (joined(lease=math.nan), "JoinReply.lease must be at least 0.001, got nan"),
+    (joined(lease=math.inf), "JoinReply.lease"),
+    (pb.RenewRequest(), "a name has 1 to 256"),
+    (pb.RenewRequest(sender=pb.Sender(worker="w", incarnation=-2)), "Sender.incarnation must be at least 0, got -2"),
+    (pb.RenewReply(global_step=-1), "RenewReply.global_step"),
+    (pb.PullRequest(sender=sender(), names=["a", ""]), "a name has 1 to 256"),
+    (pb.PullRequest(sender=sender(), names=["a", "b", "a"]), "'a' is in the message more than once"),
+    (push(sequence=0), "PushRequest.sequence must be at least 1, got 0"),
+    (push(sender=None), "a name has 1 to 256"),
+    (push(pull=["W", "W"]), "'W' is in the message more than once"),
+    (push(gradient(), gradient()), "'W' is in the message more than once"),
+    (push(gradient(version=-1)), "Value.version must be at least 0, got -1"),
+    (push(gradient(name="")), "1 to 256 printable characters"),
+    (push(gradient(dtype="float128")), "variable 'W': dtype 'float128' is none of"),
+    (push(gradient(dtype="object")), "dtype 'object' is none of"),
+    (push(gradient(shape=(-1, -2))), "variable 'W': shape"),
+    (push(gradient(shape=(1,) * 17)), "16 of them at most"),
+    (push(gradient(shape=(2**62, 4))), "no memory has room"),
+    (push(gradient(shape=(2**63 - 1,) * 16)), "no memory has room"),
+    (push(gradient(shape=(0, 2**62, 2**62), data=b"")), "no memory has room"),
+    (push(gradient(shape=(3,))), r"W float32\[3\]: 12 bytes expected, there are 8"),
+    (push(gradient(shape=(1,))), r"W float32\[1\]: 4 bytes expected, there are 8"),
+    (push(gradient(shape=(0,))), "0 bytes expected, there are 8"),
+    (push(gradient(data=b"")), "8 bytes expected, there are 0"),
+    (push(gradient(streamed=True)), "its elements are not in the message"),
+    (push(gradient(shape=(0,), streamed=True)), "its elements are not in the message"),
+    (push(pb.Value(tensor=pb.Tensor(name="W", dtype="float32"))), "its elements are not in the message"),
+    (push(gradient(dtype="bool", data=b"\1\2")), "a bool travels as the byte 0 or 1"),
+    (pb.PushReply(outcome=pb.OUTCOME_UNSPECIFIED), "PushReply.outcome cannot be 0"),
+    (pb.PushReply(outcome=99), "PushReply.outcome cannot be 99"),
+    (pb.PushReply(outcome=pb.OUTCOME_APPLIED, staleness=-1), "PushReply.staleness"),
+    (pb.PushReply(outcome=pb.OUTCOME_APPLIED, values=[gradient(), gradient()]), "more than once"),
+    (pb.AssignRequest(sender=sender(), sequence=1, assignments=[tensor(), tensor()]), "more than once"),
+    (pb.AssignRequest(sender=sender(), sequence=-5), "AssignRequest.sequence"),
+    (pb.AssignReply(outcome=pb.OUTCOME_APPLIED, versions=[3, -1]), "AssignReply.versions must be at least 0, got -1"),
+    (pb.RegisterRequest(sender=sender(), declarations=[pb.Declaration()]), "1 to 256 printable characters"),
+    (pb.RegisterRequest(sender=sender(), declarations=[pb.Declaration(tensor=tensor())] * 2), "more than once"),
+    (declaration(), "variable 'W': unknown optimizer None"),
+    (declaration(kind="sgd"), "variable 'W': unknown optimizer 'sgd'"),
+    (declaration(kind=3), "variable 'W': unknown optimizer 3.0"),
+    (declaration(kind="gradient_descent"), r"variable 'W': .*missing \['learning_rate'\]"),
+    (declaration(kind="gradient_descent", learning_rate=1, momentum=2), r"unknown \['momentum'\]"),
+    (declaration(kind="gradient_descent", learning_rate=-1), "variable 'W': .*learning_rate must be .*-1.0"),
+    (declaration(kind="gradient_descent", learning_rate=math.nan), "learning_rate must be .*nan"),
+    (declaration(kind="gradient_descent", learning_rate=math.inf), "learning_rate must be .*inf"),
+    (declaration(kind="gradient_descent", learning_rate="1"), "learning_rate must be .*'1'"),
+    (declaration(kind="gradient_descent", learning_rate=True), "learning_rate must be .*True"),
+    (declaration(kind="gradient_descent", learning_rate=None), "learning_rate is a number.* no null_value"),
+    (declaration(kind="gradient_descent", learning_rate=[1]), "learning_rate is a number.* no list_value"),
+    (declaration(kind="gradient_descent", learning_rate={"x": 1}), "learning_rate is a number.* no struct_value"),
+    (pb.TakeRequest(sender=sender()), "a name has 1 to 256|Queue.size must be at least 1"),
+    (pb.TakeRequest(sender=sender(), queue=pb.Queue(name="q", size=1, block=0, epochs=1)), "Queue.block must be"),
+    (pb.TakeReply(reports=[pb.EpochReport(queue="q")]), "EpochReport.epoch must be at least 1"),
+    (taken(start=1), "Block.start must be at least 0 and below stop 1, got 1"),
+    (taken(start=-1), "Block.start"),
+    (taken(number=-1), "Block.number"),
+    (taken(epoch=0), "Block.epoch"),
+    (pb.StatusReply(shards=1, repeated=-1), "StatusReply.repeated"),
+    (pb.StatusReply(shards=1, variables=[pb.VariableStatus(tensor=tensor(), updates=-1)]), "VariableStatus.updates"),
+    (worker(state="dead"), "WorkerStatus.state cannot be 'dead'"),
+    (worker(steps=-1), "WorkerStatus.steps"),
+    (worker(name=""), "a name has 1 to 256"),
+]
+
+
+@pytest.mark.parametrize(("proto", "reason"), BAD, ids=[f"{type(p).__name__}-{r[:40]}" for p, r in BAD])
+def test_a_field_that_cannot_be_is_named(proto, reason):
+    with pytest.raises(Malformed, match=reason):
+        decode(type(proto).FromString(proto.SerializeToString()), InlineReceiver())
+
+
+def test_a_long_list_of_names_is_searched_for_doubles_in_one_pass():
+    names = [f"v{number}" for number in range(200_000)]
+    with pytest.raises(Malformed, match="'v199999' is in the message more than once"):
+        decode(pb.PullRequest(sender=sender(), names=[*names, names[-1]]), InlineReceiver())
+
+
+# --- arrays ---------------------------------------------------------------------------------------------------------
+
+
+def through_the_wire(array):
+    data, kind = inline(ms.Pulled((ms.Value("x", 0, array),), 0))
+    return read(kind, data).values[0].array
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("shape", [(), (0,), (1,), (3, 5), (2, 0, 3), (1,) * 16])
+def test_every_dtype_and_shape_survives_bit_by_bit(dtype, shape):
+    generator = np.random.default_rng(SEED)
+    size = math.prod(shape)
+    array = generator.integers(0, 256, size * DTYPES[dtype].itemsize, np.uint8).view(dtype).reshape(shape)
+    if dtype == "bool":
+        array = generator.integers(0, 2, size).astype(bool).reshape(shape)
+    assert same(through_the_wire(array), array)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "int16", "int64", "float16"])
+def test_a_big_endian_array_arrives_with_its_values(dtype):
+    array = np.arange(-3, 3).astype(np.dtype(dtype).newbyteorder(">")).reshape(2, 3)
+    arrived = through_the_wire(array)
+    assert arrived.dtype == DTYPES[dtype]
+    assert (arrived == array).all()
+
+
+@pytest.mark.parametrize(
+    "view",
+    [
+        lambda a: a.T,
+        lambda a: a[::-1, ::2],
+        lambda a: a[:, 1],
+        lambda a: np.broadcast_to(a[0], (4, 6)),
+        np.asfortranarray,
+    ],
+    ids=["transposed", "strided", "column", "broadcast", "fortran"],
+)
+def test_an_array_of_any_memory_layout_arrives_in_c_order(view):
+    array = view(np.arange(24, dtype=np.int32).reshape(4, 6))
+    arrived = through_the_wire(array)
+    assert arrived.flags.c_contiguous
+    assert np.array_equal(arrived, array)
+
+
+def test_a_received_array_is_a_read_only_view_of_the_message():
+    arrived = through_the_wire(W)
+    assert not arrived.flags.writeable
+    assert not arrived.flags.owndata
+
+
+@pytest.mark.parametrize("dtype", ["complex64", "U3", "datetime64[s]", "uint32"])
+def test_an_array_of_a_dtype_that_does_not_travel_is_not_sent(dtype):
+    with pytest.raises(InvalidMessage, match="this Push cannot be sent: variable 'W' has the dtype"):
+        encode(ms.Push(ME, 1, (ms.Gradient("W", 0, np.zeros(2, dtype)),)), InlineSender())
+
+
+@pytest.mark.parametrize(
+    "message",
+    [ms.Renewed(2**63), ms.Join("w", shards=2**31), ms.Renew(ms.Sender("\ud800", 1)), ms.Renewed("one")],
+    ids=["int64", "int32", "surrogate", "text for a number"],
+)
+def test_a_value_that_the_protocol_has_no_room_for_is_not_sent(message):
+    with pytest.raises(InvalidMessage, match=f"this {type(message).__name__} cannot be sent"):
+        encode(message, InlineSender())
+
+
+def test_more_than_a_chunk_is_not_sent_inline():
+    half = np.zeros(CHUNK // 2, np.int8)
+    fitting = ms.Pulled((ms.Value("a", 0, half), ms.Value("b", 0, half)), 0)
+    encode(fitting, InlineSender())
+    with pytest.raises(TooLarge, match="with 'c' there are 1048577"):
+        encode(ms.Pulled((*fitting.values, ms.Value("c", 0, half[:1])), 0), InlineSender())

@@ -1,0 +1,173 @@
+"""Tensors that follow their message in chunks arrive whole, whatever the chunks' borders, and no more than declared."""
+
+import itertools
+import random
+
+import numpy as np
+import pytest
+
+from pswire.errors import Malformed, TooLarge
+from pswire.lanes import CHUNK
+from pswire.lanes.inline import InlineReceiver
+from pswire.lanes.stream import StreamReceiver, StreamSender
+from pswire.v1 import paramserver_pb2 as pb
+from pswire.values import TensorSpec
+
+SEED = 20250608
+STREAMED = pb.Tensor(streamed=True)
+
+
+def chunks_of(*arrays):
+    sender = StreamSender()
+    for array in arrays:
+        tensor = pb.Tensor(name="x", dtype=array.dtype.name, shape=array.shape)
+        sender.put(array, tensor)
+        assert tensor.WhichOneof("place") == "streamed"
+        assert tensor.streamed
+    return list(sender.chunks())
+
+
+def receiver_of(*specs):
+    receiver = StreamReceiver()
+    for spec in specs:
+        receiver.get(STREAMED, spec)
+    receiver.allocate()
+    return receiver, [receiver.get(STREAMED, spec) for spec in specs]
+
+
+def example():
+    generator = np.random.default_rng(SEED)
+    return {
+        "weights": generator.standard_normal((40, 7)).astype(np.float32),
+        "empty": np.zeros((3, 0), np.float64),
+        "scalar": np.float64(3.5).reshape(()),
+        "flags": generator.integers(0, 2, 33).astype(bool),
+        "indices": generator.integers(-5, 5, (2, 3, 4)),
+    }
+
+
+def test_chunks_are_full_and_run_across_tensors():
+    arrays = [np.full(CHUNK // 2 + 3, number, np.uint8) for number in range(5)]
+    chunks = chunks_of(*arrays)
+    assert [len(chunk) for chunk in chunks] == [CHUNK, CHUNK, CHUNK // 2 + 15]
+    assert b"".join(chunks) == b"".join(array.tobytes() for array in arrays)
+
+
+def test_a_tensor_of_whole_chunks_leaves_no_empty_chunk_behind():
+    assert [len(chunk) for chunk in chunks_of(np.zeros(2 * CHUNK, np.int8))] == [CHUNK, CHUNK]
+
+
+def test_small_tensors_share_a_chunk_and_no_element_makes_none():
+    assert [len(chunk) for chunk in chunks_of(*(np.zeros(10, np.float32) for _ in range(100)))] == [4000]
+    assert chunks_of(np.zeros((0, 3))) == []
+    assert chunks_of() == []
+
+
+def test_chunks_are_little_endian_and_in_c_order():
+    array = np.arange(6, dtype=">i4").reshape(2, 3)
+    assert chunks_of(array.T) == [np.array([0, 3, 1, 4, 2, 5], "<i4").tobytes()]
+
+
+@pytest.mark.parametrize("seed", range(SEED, SEED + 20))
+def test_arrays_arrive_whole_whatever_the_borders_of_the_chunks(seed):
+    arrays = example()
+    receiver, received = receiver_of(*(TensorSpec.of(name, array) for name, array in arrays.items()))
+    data = b"".join(chunks_of(*arrays.values()))
+    generator = random.Random(seed)
+    borders = sorted(generator.randint(0, len(data)) for _ in range(generator.randint(0, 60)))
+    for start, stop in itertools.pairwise([0, *borders, len(data)]):
+        receiver.feed(data[start:stop])
+    assert receiver.complete
+    for array, arrived in zip(arrays.values(), received, strict=True):
+        assert arrived.dtype == array.dtype
+        assert np.array_equal(arrived, array)
+
+
+def test_arrays_arrive_whole_byte_by_byte():
+    arrays = example()
+    receiver, received = receiver_of(*(TensorSpec.of(name, array) for name, array in arrays.items()))
+    data = b"".join(chunks_of(*arrays.values()))
+    for place in range(len(data)):
+        assert not receiver.complete
+        receiver.feed(data[place : place + 1])
+    assert receiver.complete
+    assert all(np.array_equal(*pair) for pair in zip(arrays.values(), received, strict=True))
+
+
+def test_hollow_arrays_have_shape_and_dtype_but_no_memory():
+    receiver = StreamReceiver()
+    spec = TensorSpec("huge", (1 << 20, 1 << 22), "float64")
+    hollow = receiver.get(STREAMED, spec)
+    assert spec.matches(hollow)
+    assert hollow.strides == (0, 0)
+    assert not hollow.flags.writeable
+    assert receiver.nbytes == spec.nbytes == hollow.nbytes == 1 << 45
+    assert not receiver.complete
+
+
+def test_the_declared_bytes_are_those_of_all_tensors_however_often_they_are_decoded():
+    receiver = StreamReceiver()
+    assert receiver.nbytes == 0
+    for _ in range(2):
+        for name, array in example().items():
+            receiver.get(STREAMED, TensorSpec.of(name, array))
+    assert receiver.nbytes == sum(array.nbytes for array in example().values())
+
+
+def test_allocated_arrays_are_the_same_at_every_decoding_and_writable():
+    receiver, (first,) = receiver_of(TensorSpec("W", (2, 2)))
+    assert receiver.get(STREAMED, TensorSpec("W", (2, 2))) is first
+    assert first.flags.writeable
+    assert first.flags.aligned
+
+
+def test_tensors_without_elements_are_complete_when_allocated():
+    receiver, _ = receiver_of(TensorSpec("a", (0, 5)), TensorSpec("b", (3, 0, 2), "bool"))
+    assert receiver.complete
+    receiver.feed(b"")
+    with pytest.raises(Malformed, match="0 bytes were declared, and 1 bytes more"):
+        receiver.feed(b"1")
+
+
+def test_more_bytes_than_declared_are_refused():
+    receiver, _ = receiver_of(TensorSpec("a", (2,)))
+    receiver.feed(bytes(8))
+    with pytest.raises(Malformed, match="tensors of 8 bytes were declared, and 3 bytes more have come"):
+        receiver.feed(bytes(3))
+    receiver, _ = receiver_of(TensorSpec("a", (2,)))
+    with pytest.raises(Malformed, match="1 bytes more"):
+        receiver.feed(bytes(9))
+
+
+def test_bytes_before_memory_is_allocated_are_refused():
+    receiver = StreamReceiver()
+    receiver.get(STREAMED, TensorSpec("a", (2,)))
+    with pytest.raises(Malformed):
+        receiver.feed(bytes(8))
+
+
+def test_memory_that_the_machine_does_not_have_is_an_error_of_ours():
+    receiver = StreamReceiver()
+    receiver.get(STREAMED, TensorSpec("huge", (1 << 60,), "uint8"))
+    with pytest.raises(TooLarge, match=f"no memory for tensors of {1 << 60} bytes"):
+        receiver.allocate()
+
+
+def test_a_streamed_bool_that_is_neither_0_nor_1_is_refused_when_its_tensor_is_full():
+    receiver, _ = receiver_of(TensorSpec("flags", (4,), "bool"), TensorSpec("b", (1,), "uint8"))
+    receiver.feed(b"\1\2")
+    with pytest.raises(Malformed, match=r"variable flags.*a bool travels as the byte 0 or 1"):
+        receiver.feed(b"\0\1\7")
+
+
+def test_a_tensor_that_is_elsewhere_than_in_chunks_is_refused():
+    for tensor in (pb.Tensor(), pb.Tensor(inline=bytes(4)), pb.Tensor(streamed=False)):
+        with pytest.raises(Malformed, match=r"variable W float32\[1\]: its elements must follow the message in chunks"):
+            StreamReceiver().get(tensor, TensorSpec("W", (1,)))
+
+
+def test_an_inline_array_without_elements_needs_its_place_all_the_same():
+    spec = TensorSpec("W", (0, 2))
+    assert InlineReceiver().get(pb.Tensor(inline=b""), spec).shape == (0, 2)
+    with pytest.raises(Malformed, match="not in the message"):
+        InlineReceiver().get(pb.Tensor(), spec)
