@@ -51,7 +51,8 @@ SERVER_OPTIONS: tuple[tuple[str, int], ...] = (
     ("grpc.keepalive_permit_without_calls", 1),
 )
 
-_HOST = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,252})")
+_HOST = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,252}")
+_PORT = re.compile(r"[0-9]{1,5}")
 _MAX_SOCKET_PATH = 107  # bytes: sockaddr_un of Linux, without its closing zero
 
 
@@ -70,7 +71,7 @@ def check_address(text: str) -> str:
             return address
         raise ConfigurationError(f"{text!r}: needs unix: and an absolute path of at most {_MAX_SOCKET_PATH} bytes")
     host, _, port = address.rpartition(":")
-    if _is_host(host) and port.isascii() and port.isdigit() and int(port) <= 65535:
+    if _is_host(host) and _PORT.fullmatch(port) and int(port) <= 65535:
         return address
     raise ConfigurationError(f"{text!r} is no address: write host:port, [IPv6 address]:port or unix:/path")
 

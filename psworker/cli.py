@@ -37,6 +37,7 @@ def main(context: click.Context, debug: bool) -> None:
     The servers of a cluster are started with `psserver serve`.
     """  # noqa: D301
     context.obj = debug
+    os.environ.setdefault("GRPC_VERBOSITY", "ERROR")  # its log tells users nothing; read when grpc is loaded
 
 
 @main.command(context_settings=_PASS_ON)

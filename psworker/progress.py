@@ -19,8 +19,8 @@ from psworker.transport import Transport
 
 #: Seconds between two questions, and how long to wait for an answer.
 INTERVAL, TIMEOUT = 0.25, 2.0
-#: Time constant, in seconds, of the moving averages of rates and costs.
-SMOOTHING = 2.0
+#: Time constants, in seconds, of the moving averages of rates and of costs, which are of single batches.
+RATE_SMOOTHING, COST_SMOOTHING = 1.0, 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,8 +70,8 @@ class JobView:
 
     @property
     def training_seconds(self) -> float:
-        """From the first step to the last, within an `INTERVAL`."""
-        return self.advanced - self.began
+        """From the first step to the last, within an `INTERVAL`; 0 before the first."""
+        return max(0.0, self.advanced - self.began)
 
     @property
     def epoch(self) -> int:
@@ -131,15 +131,15 @@ def _follow_worker(worker: WorkerView, reports: Sequence[StatusReport], elapsed:
         state=seen[0].state,
         epoch=max(status.epoch for status in seen),
         steps=steps,
-        rate=_smoothed(worker.rate or None, rate, elapsed) if seen[0].state == "live" else 0.0,
-        cost=worker.cost if loss is None else _smoothed(worker.cost, loss, elapsed),
+        rate=_smoothed(worker.rate or None, rate, elapsed / RATE_SMOOTHING) if seen[0].state == "live" else 0.0,
+        cost=worker.cost if loss is None else _smoothed(worker.cost, loss, elapsed / COST_SMOOTHING),
         staleness=_mean([(status.staleness_sum / status.steps, status.steps) for status in seen if status.steps]),
     )
 
 
 def _smoothed(before: float | None, now: float, elapsed: float) -> float:
-    """An exponential moving average over unevenly spaced moments; its first value is the first seen."""
-    return now if before is None else before + (now - before) * -math.expm1(-elapsed / SMOOTHING)
+    """An exponential moving average over unevenly spaced moments, `elapsed` time constants after the last one."""
+    return now if before is None else before + (now - before) * -math.expm1(-elapsed)
 
 
 class Watch:

@@ -375,7 +375,7 @@ class Shard:
             member.staleness_sum,
             member.loss,
             member.epoch,
-            max(0.0, member.expires - self._now),
+            max(0.0, member.expires - self._now) if member.state == "live" else 0.0,
         )
 
     def _check_place(self, message: Join) -> None:

@@ -119,18 +119,19 @@ def test_a_second_ctrl_c_ends_it_at_once(serve):
     server = serve("--grace", "1000")
     pieces = queue.Queue()
     with open_channel(server.address) as channel:
-        begin_a_transfer(ParameterServerStub(channel), pieces)
+        call = begin_a_transfer(ParameterServerStub(channel), pieces)
         health = health_pb2_grpc.HealthStub(channel).Watch(health_pb2.HealthCheckRequest(), timeout=BOUND)
         assert next(health).status == health_pb2.HealthCheckResponse.SERVING
         server.process.send_signal(signal.SIGINT)
         assert next(health).status == health_pb2.HealthCheckResponse.NOT_SERVING
         code, rest, errors = server.end(signal.SIGINT)
         pieces.put(None)
+        call.cancel()
     assert (code, rest, errors) == (-signal.SIGINT, "", "")
 
 
 def begin_a_transfer(stub, pieces):
-    """Begins a Transfer that goes on until None is put in `pieces`; returns when the server has its header."""
+    """Begins a Transfer that goes on until None is put in `pieces`; returns it when the server has its header."""
     joined = decode(stub.Join(encode(Join("slow"), InlineSender()), timeout=BOUND), InlineReceiver())
     W = np.zeros(1)
     message = Register(Sender("slow", joined.incarnation), (Declaration(TensorSpec.of("W", W), W),))
@@ -141,9 +142,10 @@ def begin_a_transfer(stub, pieces):
         taken.set()
         yield from iter(pieces.get, None)
 
-    stub.Transfer(frames(), timeout=BOUND)
+    call = stub.Transfer(frames(), timeout=BOUND)
     assert taken.wait(BOUND)
     stub.Status(encode(Status(), InlineSender()), timeout=BOUND)
+    return call
 
 
 def test_a_port_that_is_taken_is_one_line_and_exit_code_1(serve):
@@ -171,7 +173,7 @@ def test_debug_shows_the_traceback(serve):
         (["serve", "--bind", "here"], "'--bind': 'here' is no address"),
         (["serve", "--memory-limit", "lots"], "'--memory-limit': 'lots': write a number of bytes"),
         (["serve", "--lease", "soon"], "'--lease': 'soon' is not a valid float"),
-        (["status"], "Missing argument 'HOST:PORT'"),
+        (["status"], "Missing argument 'ADDRESS'"),
         (["health", "here"], "'here' is no address"),
         (["sing"], "No such command 'sing'"),
     ],
@@ -270,9 +272,33 @@ def test_health_is_an_exit_code(serve):
         assert len(errors.splitlines()) == 1
 
 
-def test_a_client_that_is_killed_midway_leaves_no_trace_in_the_log(serve):
-    server = serve("--log-level", "debug")
-    assert "Traceback" not in server.end(signal.SIGTERM)[2]
+SENDS_AND_DIES = """
+import os, signal, sys
+from pswire.channel import open_channel
+from pswire.v1 import paramserver_pb2 as pb
+from pswire.v1.paramserver_pb2_grpc import ParameterServerStub
+
+stub = ParameterServerStub(open_channel(sys.argv[1]))
+sender = pb.Sender(worker="w0", incarnation=stub.Join(pb.JoinRequest(worker="w0", shards=1)).incarnation)
+tensor = pb.Tensor(name="W", dtype="float32", shape=[1 << 20], streamed=True)
+
+def frames():
+    yield pb.Frame(register=pb.RegisterRequest(sender=sender, declarations=[pb.Declaration(tensor=tensor)]))
+    yield pb.Frame(chunk=bytes(1 << 20))
+    yield pb.Frame(chunk=bytes(1 << 20))
+    os.kill(os.getpid(), signal.SIGKILL)
+
+list(stub.Transfer(frames()))
+"""
+
+
+def test_a_client_that_is_killed_midway_changes_nothing_and_makes_no_noise(serve):
+    server = serve()
+    dead = subprocess.run([sys.executable, "-c", SENDS_AND_DIES, server.address], timeout=BOUND, check=False)
+    assert dead.returncode == -signal.SIGKILL
+    assert json.loads(run("status", server.address, "--json")[1])["variables"] == []
+    code, _, errors = server.end(signal.SIGTERM)
+    assert (code, len(errors.splitlines())) == (0, 1), errors
 
 
 def test_help_teaches_and_version_tells():

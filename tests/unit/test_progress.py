@@ -11,7 +11,7 @@ from rich.console import Console
 from pswire.errors import Unavailable
 from pswire.messages import Status, StatusReport, WorkerStatus
 from psworker.display import Display, LiveDisplay, PlainDisplay, make_display, step_line, summary_line, table
-from psworker.progress import SMOOTHING, JobView, Watch, WorkerView, follow
+from psworker.progress import COST_SMOOTHING, RATE_SMOOTHING, JobView, Watch, WorkerView, follow
 
 NAMES = ("worker-0", "worker-1")
 
@@ -51,7 +51,8 @@ def test_a_rate_is_steps_over_seconds_and_the_jobs_is_the_sum():
 
 def test_a_rate_follows_a_change_within_the_time_constant():
     view = follow(job("worker-0"), [report(100, status(steps=100))], 1.0)
-    view = follow(view, [report(100 + 300 * SMOOTHING, status(steps=100 + int(300 * SMOOTHING)))], 1.0 + SMOOTHING)
+    steps = 100 + int(300 * RATE_SMOOTHING)
+    view = follow(view, [report(steps, status(steps=steps))], 1.0 + RATE_SMOOTHING)
     assert view.rate == pytest.approx(100 + 200 * (1 - 0.36787944117))
 
 
@@ -64,12 +65,12 @@ def test_the_rate_of_a_worker_that_left_is_zero_at_once_and_its_steps_stay():
 def test_a_cost_is_smoothed_the_same_however_often_it_is_looked_at():
     first = follow(job("worker-0"), [report(1, status(steps=1, loss=2.0))], 1.0)
     assert first.cost == 2.0
-    once = follow(first, [report(9, status(steps=9, loss=1.0))], 2.0)
+    once = follow(first, [report(9, status(steps=9, loss=1.0))], 1.0 + COST_SMOOTHING)
     twice = first
-    for seconds in (1.25, 2.0):
+    for seconds in (1.0 + COST_SMOOTHING / 3, 1.0 + COST_SMOOTHING):
         twice = follow(twice, [report(9, status(steps=9, loss=1.0))], seconds)
     assert once.cost == pytest.approx(twice.cost)
-    assert 1.0 < once.cost < 2.0
+    assert once.cost == pytest.approx(1.36787944117)
 
 
 def test_a_cost_stays_when_a_push_comes_without_one():
@@ -98,6 +99,7 @@ def test_training_lasts_from_the_first_step_to_the_last():
     view = job("worker-0")
     for seconds, step in ((1.0, 0), (1.5, 0), (2.0, 50), (2.5, 100), (3.0, 100)):
         view = follow(view, [report(step, status(steps=step))], seconds)
+        assert step or view.training_seconds == 0.0
     assert view.training_seconds == 1.0
     assert view.seconds == 3.0
 

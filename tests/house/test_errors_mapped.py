@@ -1,0 +1,51 @@
+"""Every error of ours has a status, every status of gRPC an error, and an error comes back as it was."""
+
+import grpc
+import pytest
+
+from pswire.channel import error_from, status_of
+from pswire.errors import FAMILY, ParamServerError
+
+STATUSES = {code.name for code in grpc.StatusCode}
+
+
+class Failed(grpc.RpcError):
+    def __init__(self, code, details, metadata=()):
+        super().__init__(details)
+        self.code, self.details, self.trailing_metadata = lambda: code, lambda: details, lambda: metadata
+
+
+@pytest.mark.parametrize("kind", FAMILY.values(), ids=lambda kind: kind.__name__)
+def test_every_error_has_a_status_a_fault_and_a_row_in_the_tree(kind):
+    import pswire.errors
+
+    assert kind.status in STATUSES - {"OK"}
+    assert kind.fault in ("sender", "receiver", "network", "user")
+    assert isinstance(kind.retry, bool)
+    if kind is not ParamServerError:
+        (row,) = [line for line in pswire.errors.__doc__.splitlines() if f"── {kind.__name__} " in line]
+        assert row.split("── ")[1].split()[:4] == [
+            kind.__name__,
+            kind.status,
+            kind.fault,
+            "yes" if kind.retry else "no",
+        ]
+
+
+@pytest.mark.parametrize("kind", FAMILY.values(), ids=lambda kind: kind.__name__)
+def test_every_error_comes_back_as_it_was(kind):
+    error = error_from(Failed(*status_of(kind("variable 'W': what happened, and what to do"))), "host:9")
+    assert type(error) is kind
+    assert str(error) == "variable 'W': what happened, and what to do"
+
+
+@pytest.mark.parametrize("code", grpc.StatusCode, ids=lambda code: code.name)
+def test_every_status_without_a_name_is_an_error_that_says_where(code):
+    error = error_from(Failed(code, "details"), "host:9")
+    assert type(error) in FAMILY.values()
+    assert "host:9" in str(error)
+
+
+def test_only_a_broken_connection_or_a_deadline_may_be_tried_again():
+    retried = {code.name for code in grpc.StatusCode if error_from(Failed(code, "details"), "host:9").retry}
+    assert retried == {"UNAVAILABLE", "DEADLINE_EXCEEDED", "CANCELLED", "ABORTED"}

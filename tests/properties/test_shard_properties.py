@@ -1,0 +1,385 @@
+"""Any interleaving of messages against the naive model: what is acknowledged is done once, what is refused changes
+nothing, each example is handed out, and the same messages make the same shard, bit for bit.
+"""
+
+import math
+
+import numpy as np
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from pswire import errors
+from pswire.messages import (
+    Assign,
+    Assigned,
+    Assignment,
+    Declaration,
+    Finished,
+    Gradient,
+    Join,
+    Leave,
+    Outcome,
+    Pull,
+    Push,
+    Pushed,
+    QueueSpec,
+    Register,
+    Renew,
+    Sender,
+    Status,
+    Take,
+    Tick,
+)
+from pswire.specs import GradientDescent, Momentum
+from pswire.values import TensorSpec
+from tests.properties.model import BLOCK, EPOCHS, LEASE, SIZE, Model
+from tests.properties.witness import Witness
+from tests.shard_state import state_of
+
+WORKERS = ("w0", "w1", "w2")
+SHAPES = {"W": (2,), "M": (1, 3), "c": (2,)}
+OPTIMIZERS = {"W": GradientDescent(learning_rate=1), "M": Momentum(learning_rate=0.5, momentum=0.5)}
+QUEUE = QueueSpec("mnist", SIZE, BLOCK, EPOCHS)
+
+SIZES = {name: math.prod(shape) for name, shape in SHAPES.items()}
+
+workers = st.sampled_from(WORKERS)
+integers = st.integers(-8, 8)
+gradients = st.fixed_dictionaries(
+    {},
+    optional={name: st.lists(integers, min_size=SIZES[name], max_size=SIZES[name]) for name in "WM"},
+)
+values = st.dictionaries(st.sampled_from("WMc"), integers, min_size=1)
+
+
+def array(name, numbers):
+    return np.array(numbers, np.float64).reshape(SHAPES[name])
+
+
+def full(name, number):
+    return np.full(SHAPES[name], float(number))
+
+
+BAD_PUSHES = {
+    "unknown variable": ([Gradient("nothing", 0, np.zeros(2))], errors.UnknownVariable),
+    "wrong shape": ([Gradient("W", 0, np.zeros(3))], errors.ShapeMismatch),
+    "wrong dtype": ([Gradient("W", 0, np.zeros(2, np.float32))], errors.ShapeMismatch),
+    "NaN": ([Gradient("W", 0, np.array([1, np.nan]))], errors.NotFinite),
+    "infinity": ([Gradient("W", 0, np.array([-np.inf, np.inf]))], errors.NotFinite),
+    "two for one": ([Gradient("W", 0, np.zeros(2)), Gradient("W", 0, np.zeros(2))], errors.InvalidMessage),
+    "from the future": ([Gradient("W", 1000, np.zeros(2))], errors.InvalidMessage),
+    "no optimizer": ([Gradient("c", 0, np.zeros(2))], errors.NoOptimizer),
+}
+
+
+class AnyInterleaving(RuleBasedStateMachine):
+    """Three workers, each of which may retry, die, come back, and be its own zombie."""
+
+    def __init__(self):
+        super().__init__()
+        self.witness = Witness(LEASE)
+        self.model = Model({"W": [1, 1], "M": [2, 2, 2], "c": [3, 3]})
+        self.zombies = []
+        self.sequence = dict.fromkeys(WORKERS, 0)
+        self.seen = {worker: dict.fromkeys("WM", 0) for worker in WORKERS}
+        self.sent = {worker: [] for worker in WORKERS}  # messages with a sequence number, carried out, of this life
+        self.answers = {}
+
+    # --- saying something -----------------------------------------------------------------------------------------
+
+    def tell(self, message):
+        answers, ticket = self.witness.tell(message, self.model.now)
+        if hasattr(message, "sender"):
+            self.model.renew(message.sender.worker)
+        return answers, ticket
+
+    def refused(self, message, error):
+        self.witness.refused(message, self.model.now, error)
+
+    def answer(self, message):
+        """The answer to a message that is answered at once and sets nobody else free; None if nobody may say it."""
+        if not self.model.live(message.sender.worker):
+            self.refused(message, errors.NotJoined)
+            return None
+        answers, ticket = self.tell(message)
+        assert list(answers) == [ticket]
+        return answers[ticket]
+
+    def me(self, worker):
+        life = self.model.lives.get(worker)
+        return Sender(worker, life.incarnation if life else 1)
+
+    def next_sequence(self, worker, gap=1):
+        self.sequence[worker] += gap
+        return self.sequence[worker]
+
+    # --- members --------------------------------------------------------------------------------------------------
+
+    @initialize()
+    def begin(self):
+        self.join("w0")
+        declarations = [
+            Declaration(TensorSpec(name, SHAPES[name], "float64"), array(name, numbers), OPTIMIZERS.get(name))
+            for name, numbers in self.model.initial.items()
+        ]
+        assert self.answer(Register(self.me("w0"), tuple(declarations))) is not None
+
+    @rule(worker=workers)
+    def join(self, worker):
+        if worker in self.model.lives:
+            self.zombies.append(self.me(worker))
+        expected = self.model.join(worker)
+        self.sequence[worker], self.sent[worker] = 0, []
+        answers, ticket = self.tell(Join(worker))
+        life = self.model.lives[worker]
+        joined = answers.pop(ticket)
+        assert (joined.incarnation, joined.number) == (life.incarnation, life.number)
+        assert (joined.lease, joined.global_step) == (LEASE, self.model.global_step)
+        self.check_taken(answers, expected)
+
+    @rule(worker=workers)
+    def join_again(self, worker):
+        """The same life: a retry of its join, or after it was lost."""
+        if worker in self.model.lives:
+            life = self.model.lives[worker]
+            life.state, life.expires = "live", self.model.now + LEASE
+            answers, ticket = self.tell(Join(worker, life.incarnation))
+            assert list(answers) == [ticket]
+            assert (answers[ticket].incarnation, answers[ticket].number) == (life.incarnation, life.number)
+
+    @rule(worker=workers)
+    def leave(self, worker):
+        message = Leave(self.me(worker))
+        if not self.model.live(worker):
+            self.refused(message, errors.NotJoined)
+            return
+        expected = self.model.leave(worker)
+        answers, ticket = self.tell(message)
+        answers.pop(ticket)
+        self.check_taken(answers, expected)
+
+    @rule(worker=workers)
+    def renew(self, worker):
+        answer = self.answer(Renew(self.me(worker)))
+        assert answer is None or answer.global_step == self.model.global_step
+
+    @rule(seconds=st.sampled_from([0.5, 1.0, 2.0, 6.0]), told=st.booleans())
+    def pass_time(self, seconds, told):
+        self.model.now += seconds
+        if told:
+            expected = self.model.lose()
+            answers, _ = self.tell(Tick())
+            for one in self.model.impatient():
+                taken = answers.pop(one.ticket)
+                assert (taken.block, taken.done) == (None, False)
+                assert all(holder in taken.waiting_for for holder in self.model.held)
+                self.check_reports(taken, one.reports)
+            self.check_taken(answers, expected)
+
+    @precondition(lambda self: self.zombies)
+    @rule(data=st.data())
+    def a_zombie_is_refused(self, data):
+        zombie = data.draw(st.sampled_from(self.zombies))
+        sequence = data.draw(st.integers(1, 9))
+        message = data.draw(
+            st.sampled_from(
+                [
+                    Push(zombie, sequence, (Gradient("W", 0, np.ones(2)),)),
+                    Assign(zombie, sequence, (Assignment("W", np.ones(2)),)),
+                    Pull(zombie, ("W",)),
+                    Register(zombie, (Declaration(TensorSpec("new", ()), np.float32(0)),)),
+                    Take(zombie, QUEUE, Finished(0)),
+                    Renew(zombie),
+                    Leave(zombie),
+                    Join(zombie.worker, zombie.incarnation),
+                ]
+            )
+        )
+        self.refused(message, errors.Zombie)
+
+    # --- variables ------------------------------------------------------------------------------------------------
+
+    @rule(worker=workers, number=integers)
+    def register_late(self, worker, number):
+        """Who comes later gets the value of now, whatever it brings."""
+        spec = TensorSpec("W", SHAPES["W"], "float64")
+        answer = self.answer(Register(self.me(worker), (Declaration(spec, full("W", number), OPTIMIZERS["W"]),)))
+        if answer is not None:
+            self.check_values(worker, answer.values, ["W"])
+
+    @rule(worker=workers, shape=st.booleans())
+    def register_another(self, worker, shape):
+        spec = TensorSpec("W", (7,), "float64") if shape else TensorSpec("W", SHAPES["W"], "float64")
+        message = Register(self.me(worker), (Declaration(spec, np.zeros(spec.shape), Momentum(learning_rate=1)),))
+        self.refused(message, errors.AlreadyRegistered if self.model.live(worker) else errors.NotJoined)
+
+    @rule(worker=workers, names=st.lists(st.sampled_from("WMc"), unique=True))
+    def pull(self, worker, names):
+        answer = self.answer(Pull(self.me(worker), tuple(names)))
+        if answer is not None:
+            assert answer.global_step == self.model.global_step
+            self.check_values(worker, answer.values, names)
+
+    @rule(worker=workers, gradients=gradients, gap=st.integers(1, 3), pull=st.booleans())
+    def push(self, worker, gradients, gap, pull):
+        at = dict(self.seen[worker])
+        chosen = tuple(Gradient(name, at[name], array(name, numbers)) for name, numbers in gradients.items())
+        names = tuple(gradients) if pull else ()
+        message = Push(self.me(worker), self.next_sequence(worker, gap), chosen, 0.5, names)
+        answer = self.answer(message)
+        if answer is None:
+            return
+        staleness = self.model.push(worker, gradients, at)
+        assert (answer.outcome, answer.staleness) == (Outcome.APPLIED, staleness)
+        assert answer.global_step == self.model.global_step
+        self.check_values(worker, answer.values, names)
+        self.remember(message, answer)
+
+    @rule(worker=workers, values=values, add=st.booleans())
+    def assign(self, worker, values, add):
+        assignments = tuple(Assignment(name, full(name, number)) for name, number in values.items())
+        message = Assign(self.me(worker), self.next_sequence(worker), assignments, add)
+        answer = self.answer(message)
+        if answer is None:
+            return
+        change = {name: [number] * SIZES[name] for name, number in values.items()}
+        self.model.log.append(("assign_add" if add else "assign", change))
+        versions = tuple(self.model.version(name) for name in values)
+        assert answer == Assigned(Outcome.APPLIED, versions, self.model.global_step)
+        self.remember(message, answer)
+
+    @rule(worker=workers)
+    def retry(self, worker):
+        """Its last message once more: acknowledged as before, and not done again."""
+        if not self.sent[worker]:
+            return
+        message = self.sent[worker][-1]
+        answer = self.answer(message)
+        if answer is None:
+            return
+        self.model.repeated += 1
+        first = self.answers[message.sender, message.sequence]
+        assert (answer.outcome, answer.global_step) == (Outcome.REPEATED, first.global_step)
+        if isinstance(answer, Pushed):
+            assert answer.staleness == first.staleness
+            self.check_values(worker, answer.values, message.pull)
+        else:
+            assert answer.versions == first.versions
+
+    @rule(worker=workers, data=st.data())
+    def too_late(self, worker, data):
+        """A message from before its last one, carried out or not."""
+        if self.sent[worker] and self.model.live(worker):
+            last = self.sent[worker][-1].sequence
+            sequence = data.draw(st.integers(0, last - 1))
+            self.refused(Push(self.me(worker), sequence, (Gradient("W", 0, np.ones(2)),)), errors.OutOfOrder)
+
+    @rule(worker=workers, what=st.sampled_from(sorted(BAD_PUSHES)), first=st.booleans())
+    def bad_push(self, worker, what, first):
+        bad, error = BAD_PUSHES[what]
+        good = Gradient("M", self.seen[worker]["M"], np.ones(SHAPES["M"]))
+        chosen = (*bad, good) if first else (good, *bad)
+        message = Push(self.me(worker), self.next_sequence(worker), chosen, None, ("W",))
+        self.refused(message, error if self.model.live(worker) else errors.NotJoined)
+
+    def remember(self, message, answer):
+        self.sent[message.sender.worker].append(message)
+        self.answers[message.sender, message.sequence] = answer
+
+    def check_values(self, worker, served, names):
+        assert [value.name for value in served] == list(names)
+        for value in served:
+            assert value.version == self.model.version(value.name)
+            np.testing.assert_array_equal(value.array, array(value.name, self.model.value(value.name)))
+            if value.name != "c":
+                assert value.version >= self.seen[worker][value.name], "versions never go back"
+                self.seen[worker][value.name] = value.version
+
+    # --- the data queue -------------------------------------------------------------------------------------------
+
+    @rule(worker=workers, cost=st.one_of(st.none(), st.integers(0, 9)))
+    def take(self, worker, cost):
+        """The next block, with the one that it holds given back as done."""
+        held = self.model.held.get(worker)
+        self.say_take(worker, None if held is None else (held, cost))
+
+    @rule(worker=workers)
+    def take_again(self, worker):
+        """What it said last, once more: its answer was lost."""
+        told = self.model.told.get(worker)
+        self.say_take(worker, None if told is None else (told[0], 99))
+
+    @rule(worker=workers, number=st.integers(0, 12))
+    def finish_what_is_not_its_own(self, worker, number):
+        if number not in (self.model.held.get(worker), self.model.told.get(worker, (None,))[0]):
+            self.say_take(worker, (number, 99))
+
+    def say_take(self, worker, finished):
+        message = Take(self.me(worker), QUEUE, None if finished is None else Finished(*finished))
+        if not self.model.live(worker):
+            self.refused(message, errors.NotJoined)
+            return
+        answers, ticket = self.tell(message)
+        self.check_taken(answers, self.model.take(ticket, worker, finished))
+
+    def check_taken(self, answers, expected):
+        assert set(answers) == set(expected)
+        for ticket, (number, done, reports) in expected.items():
+            taken = answers[ticket]
+            assert (taken.done, taken.waiting_for) == (done, "")
+            assert (None if taken.block is None else taken.block.number) == number
+            if number is not None:
+                block = taken.block
+                assert (block.epoch, block.start, block.stop) == self.model.blocks[number]
+            self.check_reports(taken, reports)
+
+    def check_reports(self, taken, reports):
+        assert [(report.epoch, report.cost, report.examples) for report in taken.reports] == reports
+
+    # --- always ---------------------------------------------------------------------------------------------------
+
+    @invariant()
+    def status_is_the_models(self):
+        if not self.model.lives:
+            return
+        (reply,) = self.witness.shard.step(0, Status(), self.model.now)
+        report, model = reply.answer, self.model
+        assert (report.global_step, report.repeated) == (model.global_step, model.repeated)
+        for one in report.variables:
+            assert one.version == model.version(one.spec.name)
+            assert one.updates == sum(kind == "push" and one.spec.name in change for kind, change in model.log)
+        for one in report.workers:
+            life = model.lives[one.name]
+            assert (one.state, one.incarnation, one.number) == (life.state, life.incarnation, life.number)
+            assert (one.steps, one.staleness, one.staleness_sum) == (life.steps, life.staleness, life.staleness_sum)
+            assert one.lease_left == (max(0.0, life.expires - model.now) if life.state == "live" else 0.0)
+        assert [(epoch.epoch, epoch.cost, epoch.examples) for epoch in report.epochs] == model.reports
+
+    def teardown(self):
+        """At the end the rest of the data is read, by one more worker if one of the others is dead."""
+        if not self.model.lives:
+            return
+        if self.model.deaths:
+            self.pass_time(100, told=True)
+            self.sequence["last"], self.sent["last"] = 0, []
+            self.join("last")
+        for worker in filter(self.model.live, [*WORKERS, "last"]):
+            while worker in self.model.held or self.model.free:
+                self.take(worker, 1)
+        assert [epoch for epoch, _, _ in self.model.reports] == list(range(1, EPOCHS + 1))
+        times = [len(holders) for holders in self.model.handed_out.values()]
+        assert len(times) == len(self.model.blocks)
+        assert max(times) == 1 or self.model.deaths
+        assert state_of(self.witness.said_again()) == state_of(self.witness.shard)
+
+
+AnyInterleaving.TestCase.settings = settings(
+    max_examples=60,
+    stateful_step_count=40,
+    derandomize=True,
+    database=None,
+    deadline=None,
+    suppress_health_check=list(HealthCheck),
+)
+test_any_interleaving_agrees_with_the_naive_model = AnyInterleaving.TestCase

@@ -1,0 +1,55 @@
+"""Stands between a test and a shard: passes messages on, watches what must hold for each, can have them said again."""
+
+import itertools
+import re
+
+import pytest
+
+from psserver.core.shard import Shard
+from pswire.errors import NotFinite, ParamServerError
+from pswire.messages import Answer, Message
+from tests.shard_state import state_of
+
+
+class Witness:
+    """A shard, and everything that was said to it."""
+
+    def __init__(self, lease: float) -> None:
+        self._lease = lease
+        self._tickets = itertools.count(1)
+        self._history: list[tuple[int, Message, float, object]] = []
+        self.shard = Shard(lease=lease)
+
+    def tell(self, message: Message, now: float) -> tuple[dict[int, Answer], int]:
+        """The answers that the shard gives, by ticket, and this message's ticket; `check` must have no objection."""
+        self._check(message)
+        ticket = next(self._tickets)
+        replies = self.shard.step(ticket, message, now)
+        self._history.append((ticket, message, now, state_of(replies)))
+        return {reply.ticket: reply.answer for reply in replies}, ticket
+
+    def refused(self, message: Message, now: float, error: type[ParamServerError]) -> None:
+        """The shard must refuse the message with this error, as `check` does, and stay what it is in every bit."""
+        before = state_of(self.shard)
+        with pytest.raises(error) as refusal:
+            self.shard.step(next(self._tickets), message, now)
+        assert state_of(self.shard) == before, "refused, but something has changed"
+        if error is NotFinite:
+            self._check(message)  # which does not look at elements
+        else:
+            with pytest.raises(error, match=f"^{re.escape(str(refusal.value))}$"):
+                self._check(message)
+
+    def said_again(self) -> Shard:
+        """Another shard that was told the same, and must have answered the same in every bit."""
+        again = Shard(lease=self._lease)
+        for ticket, message, now, replies in self._history:
+            assert state_of(again.step(ticket, message, now)) == replies
+        return again
+
+    def _check(self, message: Message) -> None:
+        before = state_of(self.shard)
+        try:
+            self.shard.check(message)
+        finally:
+            assert state_of(self.shard) == before, "a check has changed something"
