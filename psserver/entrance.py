@@ -7,7 +7,6 @@ ones beside it, so that it goes on receiving. All methods are called in that loo
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import itertools
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
@@ -17,24 +16,29 @@ from psserver.core.shard import Shard
 from pswire.errors import TooLarge, Unavailable, UnknownVariable
 from pswire.messages import (
     Answer,
-    Assign,
     Message,
     Pull,
-    Pulled,
     Push,
-    Pushed,
     Register,
-    Registered,
     Reply,
     Request,
     Tick,
-    Value,
+    owned,
+    tensor_bytes,
 )
 
 #: Bytes that a step may take in and give out and still run on the event loop: some 100 us with the costliest rule.
 SMALL = 256 << 10
 
 _Waiting = asyncio.Future[Answer]
+
+
+#: What a caller hears when the server stops before it could answer.
+STOPPING = "the server is stopping: try again when one is back at this address"
+
+
+class AnswerTooLarge(TooLarge):
+    """An answer with more values than its caller can take at once; nothing was done."""
 
 
 class Entrance:
@@ -62,7 +66,7 @@ class Entrance:
         """
         async with self._lock:
             self._shard.check(message)
-            return _incoming(message) + self._outgoing(message)
+            return tensor_bytes(message) + self._outgoing(message)
 
     async def step(self, message: Request, most: int | None = None) -> Answer:
         """The shard's answer, with values of its own; waits until the shard gives it.
@@ -75,7 +79,7 @@ class Entrance:
             most: bytes of values that the answer may have.
 
         Raises:
-            TooLarge: the answer would have more than `most`; the step was not done.
+            AnswerTooLarge: the answer would have more than `most`; the step was not done.
             Unavailable: the server stops, and the answer would have to wait for others.
             ParamServerError: the shard's refusal.
         """
@@ -98,9 +102,7 @@ class Entrance:
         self._closing = True
         for answer in self._parked.values():
             if not answer.done():
-                answer.set_exception(
-                    Unavailable("the server is stopping: nothing is known to have been lost, try again")
-                )
+                answer.set_exception(Unavailable(STOPPING))
         self._parked.clear()
 
     def shutdown(self) -> None:
@@ -133,7 +135,7 @@ class Entrance:
     def _advance(self, ticket: int, message: Message) -> list[Reply]:
         """The step, and copies of the values in its replies: the shard's own are lent only until the next step."""
         replies = self._shard.step(ticket, message, self._clock())
-        return [Reply(reply.ticket, _owned(reply.answer)) for reply in replies]
+        return [Reply(reply.ticket, owned(reply.answer)) for reply in replies]
 
     def _settle(self, ticket: int, answer: _Waiting, replies: Iterable[Reply]) -> None:
         """Parks the caller, unless it has gone; then frees whom the step has set free, most often this very one."""
@@ -154,11 +156,11 @@ class Entrance:
     def _weigh(self, message: Request, most: int | None) -> int:
         outgoing = self._outgoing(message)
         if most is not None and outgoing > most:
-            raise TooLarge(
+            raise AnswerTooLarge(
                 f"the answer to this {type(message).__name__} would have {outgoing:,} bytes of values, but a single "
                 f"call carries {most:,}: use Transfer (nothing was done)"
             )
-        return _incoming(message) + outgoing
+        return tensor_bytes(message) + outgoing
 
     def _outgoing(self, message: Request) -> int:
         """Bytes of the values in the answer."""
@@ -175,23 +177,3 @@ class Entrance:
             return self._shard.nbytes(names)
         except UnknownVariable:
             return 0  # the step will refuse it, and says first whether the worker is a member at all
-
-
-def _incoming(message: Request) -> int:
-    """Bytes of the arrays in the message."""
-    match message:
-        case Push():
-            return sum(gradient.array.nbytes for gradient in message.gradients)
-        case Register():
-            return sum(one.value.nbytes for one in message.declarations if one.value is not None)
-        case Assign():
-            return sum(assignment.array.nbytes for assignment in message.assignments)
-        case _:
-            return 0
-
-
-def _owned(answer: Answer) -> Answer:
-    if not isinstance(answer, Pushed | Pulled | Registered):
-        return answer
-    copies = tuple(Value(value.name, value.version, value.array.copy()) for value in answer.values)
-    return dataclasses.replace(answer, values=copies)

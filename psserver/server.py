@@ -53,7 +53,8 @@ async def serve(config: ServerConfig, on_ready: Callable[[str], None], stop: asy
     """
     entrance = Entrance(Shard(config.shard, config.shards, config.lease, config.variables_limit), time.monotonic)
     server = grpc.aio.server(options=SERVER_OPTIONS, maximum_concurrent_rpcs=config.max_calls)
-    server.add_generic_rpc_handlers((Service(entrance, config.traffic_limit, config.lease).handlers(),))
+    service = Service(entrance, config.traffic_limit, config.lease)
+    server.add_generic_rpc_handlers((service.handlers(),))
     health = Health(("", SERVICE_NAME))
     health_pb2_grpc.add_HealthServicer_to_server(health, server)
     if config.reflection:
@@ -67,6 +68,7 @@ async def serve(config: ServerConfig, on_ready: Callable[[str], None], stop: asy
     finally:
         log.info("stopping: calls under way get %g s", config.grace)
         health.drain()
+        service.close()
         entrance.close()
         await server.stop(config.grace)
         ticking.cancel()

@@ -1,7 +1,8 @@
 """The protocol's calls over a shard: decode, step, answer. No call has a method of its own but Transfer.
 
-A unary call brings and takes its tensors inline. A Transfer brings a header first, which is checked against the shard
-before memory is allocated for what it announces, and nothing of it is applied before all of it is there.
+A unary call brings and takes its tensors inline. A Transfer is a stream of calls, each of which begins with a header,
+which is checked against the shard before memory is allocated for what it announces, and nothing of a call is applied
+before all of it is there.
 Whatever goes wrong ends one call, with an error of ours, and never the server. May import entrance, pswire and grpc.
 """
 
@@ -20,13 +21,13 @@ import grpc.aio
 from google.protobuf.message import DecodeError
 from google.protobuf.message import Message as Proto
 
-from psserver.entrance import Entrance
+from psserver.entrance import STOPPING, AnswerTooLarge, Entrance
 from pswire.channel import status_of
-from pswire.codec import decode, encode, from_frame, to_frame
+from pswire.codec import decode, encode, from_frame, to_frames
 from pswire.errors import InternalError, Malformed, ParamServerError, TimedOut, TooLarge, Unavailable
 from pswire.lanes import CHUNK, Receiver
 from pswire.lanes.inline import InlineReceiver, InlineSender
-from pswire.lanes.stream import StreamReceiver, StreamSender
+from pswire.lanes.stream import StreamReceiver
 from pswire.messages import Answer, Request
 from pswire.v1 import paramserver_pb2 as pb
 
@@ -103,6 +104,15 @@ class Service:
         self._entrance = entrance
         self._traffic = Traffic(traffic_limit, patience)
         self._patience = patience
+        self._idle: set[asyncio.Task[None] | None] = set()
+        self._closing = False
+
+    def close(self) -> None:
+        """Ends the streams that wait for their next call; those with a call under way end after it."""
+        self._closing = True
+        for task in self._idle:
+            if task is not None:
+                task.cancel()
 
     def handlers(self) -> grpc.GenericRpcHandler:
         """The handlers of all methods, for `grpc.aio.Server.add_generic_rpc_handlers`.
@@ -132,41 +142,60 @@ class Service:
     # --- transfers ------------------------------------------------------------------------------------------------
 
     async def _transfer(self, context: grpc.aio.ServicerContext) -> None:
-        header = from_frame(await self._frame(context))
+        while (data := await self._next_call(context)) is not grpc.aio.EOF:
+            await self._call(from_frame(_parse(pb.Frame, data)), context)
+
+    async def _next_call(self, context: grpc.aio.ServicerContext) -> bytes:
+        """The first frame of a call, whenever it comes: between its calls a worker computes."""
+        if self._closing:
+            raise Unavailable(STOPPING)
+        task = asyncio.current_task()
+        self._idle.add(task)
+        try:
+            data: bytes = await context.read()
+        except asyncio.CancelledError:
+            if self._closing:
+                raise Unavailable(STOPPING) from None
+            raise
+        finally:
+            self._idle.discard(task)
+        return data
+
+    async def _call(self, header: Proto, context: grpc.aio.ServicerContext) -> None:
+        """Takes one call and answers it. What does not fit into single frames waits until there is room for it."""
         receiver = StreamReceiver()
-        async with self._traffic.of(await self._entrance.admit(_request(header, receiver))):
-            receiver.allocate()
-            message = _request(header, receiver)
-            await self._receive(receiver, context)
-            answer = await self._entrance.step(message)
-            await self._send(answer, context)
+        message = _request(header, receiver)
+        if not receiver.nbytes:
+            try:
+                answer = await self._entrance.step(message, most=CHUNK)
+            except AnswerTooLarge:
+                pass
+            else:
+                await self._send(answer, context)
+                return
+        async with self._traffic.of(await self._entrance.admit(message)):
+            if receiver.nbytes:
+                receiver.allocate()
+                message = _request(header, receiver)
+                await self._receive(receiver, context)
+            await self._send(await self._entrance.step(message), context)
 
     async def _receive(self, receiver: StreamReceiver, context: grpc.aio.ServicerContext) -> None:
-        """Fills the message's arrays from the chunks, up to the stream's end."""
+        """Fills the message's arrays from the chunks."""
         while not receiver.complete:
-            frame = await self._frame(context)
+            async with self._stall_limit():
+                data = await context.read()
+            if data is grpc.aio.EOF:
+                raise Malformed("the stream ends before all that its last header announces has come: it is not applied")
+            frame = _parse(pb.Frame, data)
             if not frame.chunk:
                 raise Malformed(f"a chunk of data must follow in a transfer, got {frame.WhichOneof('piece')}")
             receiver.feed(frame.chunk)
-        async with self._stall_limit():
-            if await context.read() is not grpc.aio.EOF:
-                raise Malformed(f"the transfer goes on after the {receiver.nbytes:,} bytes that its header announces")
-
-    async def _frame(self, context: grpc.aio.ServicerContext) -> pb.Frame:
-        async with self._stall_limit():
-            data = await context.read()
-        if data is grpc.aio.EOF:
-            raise Malformed("the transfer ends before all that its header announces has come: nothing was applied")
-        return _parse(pb.Frame, data)
 
     async def _send(self, answer: Answer, context: grpc.aio.ServicerContext) -> None:
-        sender = StreamSender()
-        header = to_frame(encode(answer, sender))
-        async with self._stall_limit():
-            await context.write(header.SerializeToString())
-        for chunk in sender.chunks():
+        for frame in to_frames(answer):
             async with self._stall_limit():
-                await context.write(pb.Frame(chunk=chunk).SerializeToString())
+                await context.write(frame.SerializeToString())
 
     @asynccontextmanager
     async def _stall_limit(self) -> AsyncIterator[None]:
@@ -196,7 +225,7 @@ async def _guarded(call: Awaitable[_Result], context: grpc.aio.ServicerContext) 
     try:
         return await call
     except ParamServerError as error:
-        log.info("refused %s: %s: %s", context.peer(), type(error).__name__, error)
+        log.info("refused %s: %s: %.500s", context.peer(), type(error).__name__, error)
         await context.abort(*status_of(error))
     except grpc.aio.BaseError:
         raise  # the other side has gone: gRPC knows

@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import math
 import sys
+from collections.abc import Iterator
 from operator import attrgetter
 from typing import Generic, TypeVar
 
@@ -35,6 +36,8 @@ from pswire.fields import (
     one,
     one_or_none,
 )
+from pswire.lanes.inline import InlineSender
+from pswire.lanes.stream import StreamSender
 from pswire.specs import OptimizerSpec, from_plain, to_plain
 from pswire.v1 import paramserver_pb2 as pb
 from pswire.values import DTYPES, Array, TensorSpec
@@ -72,6 +75,20 @@ def to_frame(proto: Proto) -> pb.Frame:
     frame = pb.Frame()
     getattr(frame, _PIECES[type(proto)]).CopyFrom(proto)
     return frame
+
+
+def to_frames(message: ms.Request | ms.Answer) -> Iterator[pb.Frame]:
+    """What one side of a Transfer says: the message, with its tensors inside if they fit, or in chunks after it.
+
+    Borrows the message's arrays until the last frame is out. Raises as `encode` does, before the first.
+    """
+    if ms.tensor_bytes(message) <= lanes.CHUNK:
+        yield to_frame(encode(message, InlineSender()))
+        return
+    lane = StreamSender()
+    yield to_frame(encode(message, lane))
+    for chunk in lane.chunks():
+        yield pb.Frame(chunk=chunk)
 
 
 def from_frame(frame: pb.Frame) -> Proto:

@@ -77,7 +77,7 @@ class Momentum(specs.Momentum, Optimizer):
 
 
 class Adagrad(specs.Adagrad, Optimizer):
-    """A learning rate for each element, by its squared gradients; formula, fields and source: `pswire.specs.Adagrad`."""
+    """A learning rate for each element, by squared gradients; formula, fields and source: `pswire.specs.Adagrad`."""
 
 
 class Adam(specs.Adam, Optimizer):

@@ -14,6 +14,7 @@ import numpy as np
 
 from pswire.errors import Malformed, TooLarge
 from pswire.lanes import CHUNK, check_elements
+from pswire.lanes.inline import InlineReceiver
 from pswire.v1 import paramserver_pb2 as pb
 from pswire.values import DTYPES, Array, TensorSpec
 
@@ -46,9 +47,13 @@ class StreamSender:
 
 
 class StreamReceiver:
-    """Puts the tensors of one message together: decode it, check what is hollow, `allocate`, decode again, `feed`."""
+    """Puts the tensors of one message together: decode it, check what is hollow, `allocate`, decode again, `feed`.
+
+    Tensors that are inside of their message are taken from there; if all are, the first decoding is all there is to do.
+    """
 
     def __init__(self) -> None:
+        self._inline = InlineReceiver()
         self._specs: dict[str, TensorSpec] = {}
         self._arrays: dict[str, Array] | None = None
         self._gaps: deque[tuple[TensorSpec, memoryview]] = deque()  # what is not filled yet, in order
@@ -56,7 +61,7 @@ class StreamReceiver:
     def get(self, tensor: pb.Tensor, spec: TensorSpec) -> Array:
         """Before `allocate` a hollow array of zeros, read-only; afterwards the one that `feed` fills."""
         if not tensor.streamed:
-            raise Malformed(f"variable {spec}: its elements must follow the message in chunks")
+            return self._inline.get(tensor, spec)
         if self._arrays is not None:
             return self._arrays[spec.name]
         self._specs[spec.name] = spec
@@ -65,7 +70,7 @@ class StreamReceiver:
 
     @property
     def nbytes(self) -> int:
-        """What the decoded message declares: the bytes of all its tensors together."""
+        """What the decoded message announces: the bytes of all its tensors that follow."""
         return sum(spec.nbytes for spec in self._specs.values())
 
     def allocate(self) -> None:

@@ -134,9 +134,11 @@ class ParameterServerServicer:
         raise NotImplementedError('Method not implemented!')
 
     def Transfer(self, request_iterator, context):
-        """Any of the four calls above, with tensors of any size: first one frame with the request, whose tensors say
-        `streamed`, then the data of these tensors, in their order, end to end, in chunks of 1 MiB (the last may be
-        shorter). The answer comes in the same form.
+        """Any number of the four calls above, one after another, with tensors of any size. A call is one frame with the
+        request. Its tensors are inline if they have 1 MiB at most together; otherwise all of them say `streamed`, and
+        their data follows, in their order, end to end, in chunks of 1 MiB (the last may be shorter). The answer comes in
+        the same form. The next call begins when the answer has come. A call that fails ends the stream with its error;
+        the calls before it stay as they are.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

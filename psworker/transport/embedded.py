@@ -5,7 +5,6 @@ The one module outside psserver that imports it. Serves one program or several o
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 import math
 import threading
@@ -13,7 +12,7 @@ import time
 
 from psserver.core.shard import Shard
 from pswire.errors import TimedOut
-from pswire.messages import Answer, Pulled, Pushed, Registered, Request, Tick, Value
+from pswire.messages import Answer, Request, Tick, owned
 
 
 class EmbeddedTransport:
@@ -56,18 +55,5 @@ class EmbeddedTransport:
 
     def _step(self, ticket: int, message: Request | Tick) -> None:
         for reply in self._shard.step(ticket, message, time.monotonic()):
-            self._answers[reply.ticket] = _copied(reply.answer)
+            self._answers[reply.ticket] = owned(reply.answer)
         self._changed.notify_all()
-
-
-def _copied(answer: Answer) -> Answer:
-    """The answer with values of its own, read-only as those from a network are."""
-    if isinstance(answer, Registered | Pulled | Pushed) and answer.values:
-        return dataclasses.replace(answer, values=tuple(map(_copy, answer.values)))
-    return answer
-
-
-def _copy(value: Value) -> Value:
-    array = value.array.copy()
-    array.flags.writeable = False
-    return Value(value.name, value.version, array)

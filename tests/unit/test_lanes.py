@@ -160,10 +160,13 @@ def test_a_streamed_bool_that_is_neither_0_nor_1_is_refused_when_its_tensor_is_f
         receiver.feed(b"\0\1\7")
 
 
-def test_a_tensor_that_is_elsewhere_than_in_chunks_is_refused():
-    for tensor in (pb.Tensor(), pb.Tensor(inline=bytes(4)), pb.Tensor(streamed=False)):
-        with pytest.raises(Malformed, match=r"variable W float32\[1\]: its elements must follow the message in chunks"):
-            StreamReceiver().get(tensor, TensorSpec("W", (1,)))
+def test_a_stream_takes_tensors_that_are_inside_of_their_message_and_refuses_those_that_are_nowhere():
+    spec, receiver = TensorSpec("W", (1,)), StreamReceiver()
+    assert receiver.get(pb.Tensor(inline=np.float32([5]).tobytes()), spec) == [5]
+    assert receiver.nbytes == 0
+    for tensor in (pb.Tensor(), pb.Tensor(streamed=False)):
+        with pytest.raises(Malformed, match=r"variable W float32\[1\]: its elements are not in the message"):
+            receiver.get(tensor, spec)
 
 
 def test_an_inline_array_without_elements_needs_its_place_all_the_same():

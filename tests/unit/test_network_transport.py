@@ -13,7 +13,7 @@ from psserver.server import ServerThread
 from pswire import messages as ms
 from pswire import specs
 from pswire.channel import SERVER_OPTIONS
-from pswire.codec import decode, encode, from_frame, to_frame
+from pswire.codec import decode, encode, from_frame, to_frame, to_frames
 from pswire.errors import (
     ConfigurationError,
     InternalError,
@@ -39,6 +39,7 @@ FITS = LARGE[:-1]
 
 
 def frames_of(answer):
+    """A message whose tensors all follow it, also small ones."""
     sender = StreamSender()
     yield to_frame(encode(answer, sender))
     for chunk in sender.chunks():
@@ -50,29 +51,34 @@ def pulled(*arrays):
 
 
 class Scripted(ParameterServerServicer):
-    """Answers every call with `answer`, or every Transfer with `frames`, and remembers what came, and how."""
+    """Answers every call with `answer`, or every one on a stream with `frames`; remembers what came, how, and where."""
 
     def __init__(self, answer=None, frames=None):
         self.answer, self.frames = answer, frames
         self.calls = []
+        self.streams = 0
 
     def unary(self, proto, context):
         self.calls.append(("unary", decode(proto, InlineReceiver())))
         return encode(self.answer, InlineSender())
 
     def transfer(self, frames, context):
-        receiver = StreamReceiver()
-        header = from_frame(next(frames))
-        decode(header, receiver)
-        receiver.allocate()
-        message = decode(header, receiver)
+        self.streams += 1
         for frame in frames:
-            receiver.feed(frame.chunk)
-        assert receiver.complete
-        self.calls.append(("transfer", message))
-        yield from frames_of(self.answer) if self.frames is None else self.frames
+            header, receiver = from_frame(frame), StreamReceiver()
+            message = decode(header, receiver)
+            if receiver.nbytes:
+                receiver.allocate()
+                message = decode(header, receiver)
+                while not receiver.complete:
+                    receiver.feed(next(frames).chunk)
+            self.calls.append(("chunks" if receiver.nbytes else "inline", message))
+            if self.frames is not None:
+                yield from self.frames
+                return
+            yield from to_frames(self.answer)
 
-    Register = Pull = Push = Assign = Renew = unary
+    Renew = unary
     Transfer = transfer
 
 
@@ -100,8 +106,8 @@ def values_of(answer):
 # --- the kind of call -----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("array", "kind"), [(SMALL, "unary"), (FITS, "unary"), (LARGE, "transfer")])
-def test_a_request_travels_inline_up_to_a_chunk_and_by_transfer_above(array, kind):
+@pytest.mark.parametrize(("array", "kind"), [(SMALL, "inline"), (FITS, "inline"), (LARGE, "chunks")])
+def test_a_request_travels_inline_up_to_a_chunk_and_in_chunks_above(array, kind):
     server = Scripted(ms.Assigned(ms.Outcome.APPLIED, (1,), 1))
     with connected(server) as transport:
         assert ask(transport, ms.Assign(ME, 1, (ms.Assignment("W", array),))) == server.answer
@@ -110,28 +116,42 @@ def test_a_request_travels_inline_up_to_a_chunk_and_by_transfer_above(array, kin
     assert np.array_equal(message.assignments[0].array, array)
 
 
-@pytest.mark.parametrize(
-    ("arrays", "kind"), [((SMALL, SMALL), "unary"), ((FITS,), "unary"), ((FITS, SMALL), "transfer")]
-)
-def test_an_answer_of_known_size_decides_too(arrays, kind):
-    server = Scripted(ms.Registered(pulled(*arrays).values, 0))
-    declared = tuple(ms.Declaration(TensorSpec.of(f"v{number}", array)) for number, array in enumerate(arrays))
-    names = tuple(one.spec.name for one in declared)
+def test_calls_one_after_another_share_a_stream_whatever_their_size():
+    server = Scripted()
     with connected(server) as transport:
-        ask(transport, ms.Register(ME, declared))
-        server.answer = pulled(*arrays)
-        assert values_of(ask(transport, ms.Pull(ME, names))) == values_of(server.answer)
-        server.answer = ms.Pushed(ms.Outcome.APPLIED, 0, 1, server.answer.values)
-        assert values_of(ask(transport, ms.Push(ME, 1, (), pull=names))) == values_of(server.answer)
-    assert [how for how, _ in server.calls] == [kind] * 3
+        for step, arrays in enumerate([(SMALL, SMALL), (FITS,), (FITS, SMALL), (LARGE,), (SMALL,)]):
+            names = tuple(f"v{step}.{number}" for number, _ in enumerate(arrays))
+            server.answer = ms.Pulled(tuple(map(ms.Value, names, (0,) * len(arrays), arrays)), 5)
+            assert values_of(ask(transport, ms.Pull(ME, names))) == values_of(server.answer)
+            server.answer = ms.Pushed(ms.Outcome.APPLIED, 0, 1, server.answer.values)
+            assert values_of(ask(transport, ms.Push(ME, 1, (), pull=names))) == values_of(server.answer)
+    assert (len(server.calls), server.streams) == (10, 1)
 
 
-def test_an_answer_of_unknown_size_comes_by_transfer_once_and_is_known_then():
-    server = Scripted(pulled(SMALL))
+def test_calls_at_a_time_have_a_stream_each():
+    both = threading.Barrier(2, timeout=30)
+
+    class Meeting(Scripted):
+        def transfer(self, frames, context):
+            next(frames)
+            both.wait()
+            yield from to_frames(pulled(SMALL))
+
+        Transfer = transfer
+
+    with connected(Meeting()) as transport, ThreadPoolExecutor(2) as pool:
+        answers = list(pool.map(lambda _: ask(transport, ms.Pull(ME, ("v0",))), range(2)))
+    assert [values_of(answer) for answer in answers] == [[SMALL.tolist()]] * 2
+
+
+def test_a_stream_that_has_failed_is_not_used_again():
+    server = Scripted(frames=[pb.Frame(chunk=b"1")])
     with connected(server) as transport:
-        for _ in range(2):
-            assert values_of(ask(transport, ms.Pull(ME, ("v0",)))) == [SMALL.tolist()]
-    assert [how for how, _ in server.calls] == ["transfer", "unary"]
+        with pytest.raises(Malformed):
+            ask(transport, ms.Pull(ME, ("v0",)))
+        server.answer, server.frames = pulled(SMALL), None
+        assert values_of(ask(transport, ms.Pull(ME, ("v0",)))) == [SMALL.tolist()]
+    assert server.streams == 2
 
 
 def test_a_message_without_tensors_is_a_unary_call():
@@ -156,7 +176,7 @@ def test_an_answer_of_another_kind_is_malformed():
 
 
 def test_an_answer_that_is_no_message_is_malformed():
-    refused([], Malformed, "ended the transfer without an answer")
+    refused([], Malformed, "ended the stream without an answer")
     refused([pb.Frame()], Malformed, "begins with a message, this one with nothing")
     refused([pb.Frame(chunk=b"1")], Malformed, "this one with a chunk")
     refused([pb.Frame(pulled=pb.PullReply(global_step=-1))], Malformed, r"PullReply\.global_step")
@@ -165,8 +185,8 @@ def test_an_answer_that_is_no_message_is_malformed():
 def test_an_answer_with_too_few_or_too_many_bytes_is_malformed():
     header, *chunks = frames_of(pulled(LARGE))
     refused([header, *chunks[:-1]], Malformed, "ended before its 1,048,580 bytes")
-    refused([header, *chunks, pb.Frame(chunk=b"1")], Malformed, "1 bytes more have come")
-    refused([header, *chunks, pb.Frame()], Malformed, "there is another frame")
+    refused([header, *chunks[:-1], pb.Frame(chunk=chunks[-1].chunk + b"1")], Malformed, "1 bytes more have come")
+    refused([header, *chunks[:-1], pb.Frame()], Malformed, "there is another frame")
     refused([header, header, *chunks], Malformed, "there is another frame")
 
 
@@ -211,13 +231,13 @@ def held():
         end.set()
 
 
-@pytest.mark.parametrize("message", [ms.Renew(ME), ms.Pull(ME, ("v0",))], ids=["unary", "transfer"])
+@pytest.mark.parametrize("message", [ms.Renew(ME), ms.Pull(ME, ("v0",))], ids=["unary", "stream"])
 def test_a_call_that_is_not_answered_in_time_has_timed_out(held, message):
     with pytest.raises(TimedOut, match=r"the server at 127\.0\.0\.1:\d+ did not answer in time"):
         held[0].call(0, message, timeout=0.05)
 
 
-@pytest.mark.parametrize("message", [ms.Renew(ME), ms.Pull(ME, ("v0",))], ids=["unary", "transfer"])
+@pytest.mark.parametrize("message", [ms.Renew(ME), ms.Pull(ME, ("v0",))], ids=["unary", "stream"])
 def test_closing_ends_calls_that_wait(held, message):
     transport, came = held
     with ThreadPoolExecutor(1) as pool:
@@ -264,7 +284,7 @@ def shard():
         yield transport, ms.Sender("w", ask(transport, ms.Join("w")).incarnation)
 
 
-@pytest.mark.parametrize("array", [SMALL, LARGE], ids=["inline", "transfer"])
+@pytest.mark.parametrize("array", [SMALL, LARGE], ids=["inline", "chunks"])
 def test_a_variable_is_registered_pushed_assigned_and_pulled(shard, array):
     transport, me = shard
     declaration = ms.Declaration(TensorSpec.of("W", array), array, specs.GradientDescent(0.5))

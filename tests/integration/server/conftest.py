@@ -44,27 +44,23 @@ class Client:
             raise error_from(error, self.address) from None
 
     def transfer(self, message):
-        return self.send_frames(self.frames_of(message))
-
-    def frames_of(self, message):
-        """The frames of a Transfer: a list whose first is the header."""
-        sender = StreamSender()
-        header = to_frame(encode(message, sender))
-        return [header, *(pb.Frame(chunk=chunk) for chunk in sender.chunks())]
+        """One call in a stream of its own, its tensors in chunks, however small."""
+        (answer,) = self.send_frames(frames_of(message))
+        return answer
 
     def send_frames(self, frames):
-        """Makes a Transfer of any frames."""
+        """Makes a Transfer of any frames, and yields its answers as they come."""
         try:
             answers = self.stub.Transfer(iter(frames), timeout=TIMEOUT)
-            header = from_frame(next(answers))
-            receiver = StreamReceiver()
-            decode(header, receiver)
-            receiver.allocate()
-            answer = decode(header, receiver)
-            for frame in answers:
-                receiver.feed(frame.chunk)
-            assert receiver.complete
-            return answer
+            for header in answers:
+                receiver = StreamReceiver()
+                answer = decode(from_frame(header), receiver)
+                if receiver.nbytes:
+                    receiver.allocate()
+                    answer = decode(from_frame(header), receiver)
+                    while not receiver.complete:
+                        receiver.feed(next(answers).chunk)
+                yield answer
         except grpc.RpcError as error:
             raise error_from(error, self.address) from None
 
@@ -83,6 +79,19 @@ class Client:
 
 def declare(name, array, optimizer=None):
     return Declaration(TensorSpec.of(name, array), array, optimizer or specs.GradientDescent(learning_rate=1.0))
+
+
+def frames_of(message):
+    """The frames of a call: a list whose first is the header."""
+    sender = StreamSender()
+    header = to_frame(encode(message, sender))
+    return [header, *(pb.Frame(chunk=chunk) for chunk in sender.chunks())]
+
+
+@pytest.fixture(name="frames_of")
+def frames_of_fixture():
+    """The function `frames_of`: files of tests cannot import from here."""
+    return frames_of
 
 
 @pytest.fixture

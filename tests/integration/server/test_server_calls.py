@@ -86,7 +86,7 @@ def with_element(value):
 
 
 BAD = {
-    "unknown variable": (lambda s: push(s, name="v"), errors.UnknownVariable, "no variable 'v' on this shard"),
+    "unknown variable": (lambda s: push(s, name="v"), errors.UnknownVariable, "no variable 'v'"),
     "unknown variable to pull": (lambda s: push(s, pull=("v",)), errors.UnknownVariable, "no variable 'v'"),
     "wrong shape": (lambda s: push(s, array=W.T), errors.ShapeMismatch, r"'w' is float32\[3, 2\].* float32\[2, 3\]"),
     "wrong dtype": (lambda s: push(s, array=W.astype("f8")), errors.ShapeMismatch, r"'w' is float64\[2, 3\]"),

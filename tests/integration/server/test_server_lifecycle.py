@@ -1,5 +1,6 @@
 """Starting and stopping: the port, health, reflection, what becomes of calls under way, and no thread left."""
 
+import queue
 import socket
 import sys
 import threading
@@ -17,7 +18,8 @@ from pswire import errors
 from pswire.channel import check_health, error_from
 from pswire.codec import encode
 from pswire.lanes.inline import InlineSender
-from pswire.messages import Gradient, Join, Push, QueueSpec, Take
+from pswire.messages import Gradient, Join, Pull, Push, QueueSpec, Take
+from pswire.v1 import paramserver_pb2 as pb
 
 SERVING, NOT_SERVING = health_pb2.HealthCheckResponse.SERVING, health_pb2.HealthCheckResponse.NOT_SERVING
 QUEUE = QueueSpec("train", size=10, block=10, epochs=1)
@@ -164,14 +166,27 @@ def test_a_parked_call_is_told_that_the_server_stops(connect):
     assert "the server is stopping" in str(error)
 
 
-def test_a_transfer_under_way_is_finished_within_the_grace(connect):
+def test_a_stream_between_two_calls_does_not_hold_up_the_stop(connect, frames_of):
+    pieces = queue.Queue()
+    with ServerThread(ServerConfig(grace=1000.0)) as server:
+        client = connect(server)
+        sender = client.join()
+        pieces.put(*frames_of(Pull(sender, ())))
+        answers = client.send_frames(iter(pieces.get, None))
+        assert next(answers).global_step == 0
+    with pytest.raises(errors.Unavailable, match="the server is stopping"):
+        next(answers)
+    pieces.put(None)
+
+
+def test_a_transfer_under_way_is_finished_within_the_grace(connect, frames_of):
     array = np.ones(1 << 19)
     sent, stopping = threading.Event(), threading.Event()
     with ServerThread(ServerConfig(grace=30.0)) as server:
         client = connect(server)
         sender = client.join()
         client.register(sender, w=np.zeros_like(array))
-        frames = client.frames_of(Push(sender, 1, (Gradient("w", 0, array),)))
+        frames = frames_of(Push(sender, 1, (Gradient("w", 0, array),)))
 
         def slowly():
             yield from frames[:-1]
@@ -188,18 +203,20 @@ def test_a_transfer_under_way_is_finished_within_the_grace(connect):
         assert next(watched).status == NOT_SERVING
         watched.cancel()
         stopping.set()
-        assert next(call).pushed.outcome
+        assert next(call).pushed.outcome == pb.OUTCOME_APPLIED
+        with pytest.raises(grpc.RpcError, match="the server is stopping"):
+            next(call)
         stopper.join()
     assert server.report.global_step == 1
 
 
-def test_a_transfer_that_outlasts_the_grace_is_cut_off_and_nothing_of_it_applied(connect):
+def test_a_transfer_that_outlasts_the_grace_is_cut_off_and_nothing_of_it_applied(connect, frames_of):
     array, stopped = np.ones(1 << 19), threading.Event()
     with ServerThread(ServerConfig(grace=0.0)) as server:
         client = connect(server)
         sender = client.join()
         client.register(sender, w=np.zeros_like(array))
-        frames = client.frames_of(Push(sender, 1, (Gradient("w", 0, array),)))
+        frames = frames_of(Push(sender, 1, (Gradient("w", 0, array),)))
         sent = threading.Event()
 
         def stuck():

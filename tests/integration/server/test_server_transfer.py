@@ -8,10 +8,12 @@ import grpc
 import numpy as np
 import pytest
 
+import psserver.server
 from psserver.config import ServerConfig
 from psserver.server import ServerThread
 from pswire import errors
 from pswire.channel import error_from
+from pswire.codec import to_frames
 from pswire.lanes import CHUNK
 from pswire.messages import Assign, Assignment, Declaration, Gradient, Outcome, Pull, Push, Register
 from pswire.v1 import paramserver_pb2 as pb
@@ -51,9 +53,9 @@ def push(sender, name):
 
 
 @pytest.fixture
-def frames(client, push):
+def frames(frames_of, push):
     """The header and three chunks of a push."""
-    frames = client.frames_of(push)
+    frames = frames_of(push)
     assert [len(frame.chunk) for frame in frames] == [0, CHUNK, CHUNK, CHUNK]
     return frames
 
@@ -84,10 +86,6 @@ def without_last(frames):
     return frames[:-1]
 
 
-def with_a_byte_more(frames):
-    return [*frames, pb.Frame(chunk=b"x")]
-
-
 def with_a_longer_chunk(frames):
     return [*frames[:-1], pb.Frame(chunk=frames[-1].chunk + b"x")]
 
@@ -112,36 +110,78 @@ def header_only(frames):
     return frames[:1]
 
 
-def nothing(frames):
-    return []
-
-
-def inline(frames):
+def inline_in_part(frames):
     frames[0].push.gradients[0].tensor.inline = frames[1].chunk
     return frames[:1]
 
 
 BROKEN = {
-    without_last: "ends before all that its header announces has come: nothing was applied",
-    with_a_byte_more: "goes on after the 3,145,728 bytes that its header announces",
+    without_last: "ends before all that its last header announces has come: it is not applied",
     with_a_longer_chunk: "1 bytes more",
     with_two_headers: "a chunk of data must follow in a transfer, got push",
     with_an_empty_chunk: "a chunk of data must follow in a transfer",
     chunks_first: "begins with",
     answer_first: "Pushed is an answer",
     header_only: "ends before all",
-    nothing: "ends before all",
-    inline: "must follow the message in chunks",
+    inline_in_part: "3145728 bytes.* 1048576",
 }
 
 
 @pytest.mark.parametrize("damage", BROKEN, ids=lambda damage: damage.__name__)
 def test_a_broken_transfer_is_malformed_and_nothing_of_it_applied(damage, client, sender, push, frames, name):
     with pytest.raises(errors.ParamServerError, match=BROKEN[damage]) as caught:
-        client.send_frames(damage(frames))
+        list(client.send_frames(damage(frames)))
     assert type(caught.value) is errors.Malformed
     assert client.value(sender, name).tobytes() == W.tobytes()
     assert client.transfer(push).outcome is Outcome.APPLIED
+
+
+def test_a_stream_takes_one_call_after_another_large_or_small(client, sender, push, name, frames_of):
+    zeros, two = np.zeros(SHAPE, np.float32), np.full(2, 2.0)
+    calls = [
+        [*to_frames(Register(sender, (undeclared(f"{name}/small", two),)))],
+        frames_of(push),
+        [*to_frames(Pull(sender, (f"{name}/small",)))],
+        frames_of(Assign(sender, 2, (Assignment(name, W),))),
+        [*to_frames(Pull(sender, (name, f"{name}/small")))],
+    ]
+    registered, pushed, small, assigned, both = client.send_frames(frame for call in calls for frame in call)
+    np.testing.assert_array_equal(registered.values[0].array, two)
+    np.testing.assert_array_equal(pushed.values[0].array, zeros)
+    np.testing.assert_array_equal(small.values[0].array, two)
+    assert assigned.outcome is Outcome.APPLIED
+    np.testing.assert_array_equal(both.values[0].array, W)
+    np.testing.assert_array_equal(both.values[1].array, two)
+
+
+def test_a_stream_without_a_call_just_ends(client):
+    assert list(client.send_frames([])) == []
+
+
+@pytest.mark.parametrize("bad", ["a chunk too many", "a bad call"])
+def test_an_error_ends_the_stream_and_the_calls_before_it_stay(bad, client, sender, push, frames, name):
+    after = [pb.Frame(chunk=b"x")] if bad == "a chunk too many" else [*to_frames(Pull(sender, ("nowhere",)))]
+    answers = client.send_frames([*frames, *after, *to_frames(Assign(sender, 2, (Assignment(name, W),)))])
+    assert next(answers).outcome is Outcome.APPLIED
+    with pytest.raises(errors.Malformed if bad == "a chunk too many" else errors.UnknownVariable):
+        next(answers)
+    np.testing.assert_array_equal(client.value(sender, name), np.zeros(SHAPE))
+
+
+def test_between_two_calls_a_stream_may_rest_for_longer_than_a_lease(connect, frames_of, monkeypatch):
+    monkeypatch.setattr(psserver.server, "TICK", 0.01)
+    with ServerThread(ServerConfig(lease=0.1)) as server:
+        client, pieces = connect(server), queue.Queue()
+        pull = frames_of(Pull(client.join(), ()))
+        answers = client.send_frames(iter(pieces.get, None))
+        pieces.put(*pull)
+        assert next(answers).global_step == 0
+        while client.status().workers[0].state == "live":
+            pass
+        pieces.put(*pull)
+        with pytest.raises(errors.NotJoined):
+            next(answers)
+        pieces.put(None)
 
 
 def test_bytes_that_are_no_frame_are_malformed(client):
@@ -155,14 +195,14 @@ def test_bytes_that_are_no_frame_are_malformed(client):
 def test_terabytes_for_a_known_variable_are_refused_at_once(client, sender, push, frames):
     frames[0].push.gradients[0].tensor.shape[:] = [1 << 20, 1 << 20]
     with pytest.raises(errors.ShapeMismatch, match=r"float32\[1048576, 1048576\]"), no_memory_for_it():
-        client.send_frames(frames)
+        list(client.send_frames(frames))
 
 
-def test_terabytes_for_a_new_variable_are_refused_at_once(client, sender, name):
-    frames = client.frames_of(Register(sender, (undeclared(f"{name}/huge", W),)))
+def test_terabytes_for_a_new_variable_are_refused_at_once(client, sender, name, frames_of):
+    frames = frames_of(Register(sender, (undeclared(f"{name}/huge", W),)))
     frames[0].register.declarations[0].tensor.shape[:] = [1 << 20, 1 << 20]
     with pytest.raises(errors.TooLarge, match="use more shards, or raise --memory-limit"), no_memory_for_it():
-        client.send_frames(frames)
+        list(client.send_frames(frames))
 
 
 @contextmanager
@@ -196,12 +236,12 @@ def wait_until_received(pieces):
         pass
 
 
-def test_a_transfer_that_stands_still_is_given_up_after_a_lease(connect):
+def test_a_transfer_that_stands_still_is_given_up_after_a_lease(connect, frames_of):
     with ServerThread(ServerConfig(lease=0.2)) as server:
         client = connect(server)
         sender = client.join()
         client.register(sender, w=W)
-        frames = client.frames_of(Push(sender, 1, (Gradient("w", 0, W),)))
+        frames = frames_of(Push(sender, 1, (Gradient("w", 0, W),)))
         pieces = queue.Queue()
         pieces.put(frames[0])
         call = client.stub.Transfer(iter(pieces.get, None), timeout=30)
