@@ -28,7 +28,8 @@ def logits(batch):
 
 
 def report(epoch):
-    print(f"epoch {epoch.epoch:2d}: mean cost {epoch.cost:.4f} over {epoch.examples:,} examples", flush=True)
+    if session.is_chief:
+        print(f"epoch {epoch.epoch:2d}: mean cost {epoch.cost:.4f} over {epoch.examples:,} examples", flush=True)
 
 
 def accuracy(dataset):

@@ -253,7 +253,7 @@ class Finished:
 
 @dataclass(frozen=True, slots=True)
 class Take:
-    """Asks for the next block; `finished` gives the last one back as done.
+    """Asks for the next block; `finished` gives the last one back as done, `heard` counts the reports that have come.
 
     A worker holds one block of a queue at a time: a Take that repeats itself gets the same block again.
     """
@@ -261,6 +261,7 @@ class Take:
     sender: Sender
     queue: QueueSpec
     finished: Finished | None = None
+    heard: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -277,7 +278,7 @@ class EpochReport:
 class Taken:
     """The next block; or None: either all is `done`, or others hold what is left, as `waiting_for` says: ask again.
 
-    `reports` has the epochs that this Take completed; each is told to one worker only.
+    `reports` has the epochs that are complete, in order, without those that the worker has heard.
     """
 
     block: Block | None

@@ -45,6 +45,7 @@ from psworker.transport import Transport
 logger = logging.getLogger(__name__)
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.05, 2.0  # seconds between two tries; it doubles
+LAST_TRY = 0.5  # seconds that a try has at least: enough to hear why there is no connection
 SAY_EVERY = 5.0  # seconds between two lines that say whom a call waits for
 
 A = TypeVar("A", bound=Answer)
@@ -130,9 +131,9 @@ class Client:
         sender, sequence = self._sender, self._sequence
         self._each((Assign(sender, sequence, tuple(part), add) if part else None for part in parts), Assigned)
 
-    def take(self, queue: QueueSpec, finished: Finished | None) -> Taken:
+    def take(self, queue: QueueSpec, finished: Finished | None, heard: int = 0) -> Taken:
         """The next block of a data queue; the shard answers within seconds, if need be with whom it waits for."""
-        return self._call(0, Take(self._sender, queue, finished), Taken)
+        return self._call(0, Take(self._sender, queue, finished, heard), Taken)
 
     def leave(self) -> None:
         """Says good-bye to every shard, as far as it can be reached at once, and ends the heartbeat."""
@@ -173,19 +174,20 @@ class Client:
         Every request may be repeated: those that must not happen twice carry a sequence number.
         """
         began = time.monotonic()
-        pause, said = FIRST_PAUSE, began
+        pause, said, waited = FIRST_PAUSE, 0.0, 0.0
         while True:
-            left = began + self._timeout - time.monotonic()
             try:
-                answer = self._transport.call(shard, message, max(left, 0.001))
+                answer = self._transport.call(shard, message, max(self._timeout - waited, LAST_TRY))
             except ParamServerError as error:
                 waited = time.monotonic() - began
-                if not error.retry or waited + pause > self._timeout or self._closing.is_set():
-                    raise (_gave_up(error, waited) if error.retry else error) from None
-                if time.monotonic() - said >= SAY_EVERY:
+                if not error.retry:
+                    raise
+                if waited >= self._timeout or self._closing.is_set():
+                    raise type(error)(f"gave up after {waited:.1f} s: {error}") from None
+                if waited - said >= SAY_EVERY:
                     logger.warning("worker %s waits for shard %d, for %.0f s: %s", self._worker, shard, waited, error)
-                    said = time.monotonic()
-                self._closing.wait(pause)
+                    said = waited
+                self._closing.wait(min(pause, self._timeout - waited))
                 pause = min(2 * pause, LONGEST_PAUSE)
                 continue
             assert isinstance(answer, kind)
@@ -204,10 +206,6 @@ class Client:
                     logger.info("heartbeat of %s to shard %d: %s", self._worker, shard, error)
                     if not error.retry:
                         return
-
-
-def _gave_up(error: ParamServerError, waited: float) -> ParamServerError:
-    return type(error)(f"gave up after {waited:.1f} s: {error}")
 
 
 def _in_order(names: Iterable[str], answers: Iterable[Registered | Pulled | Pushed]) -> list[Value]:

@@ -158,8 +158,8 @@ class Session:
             batch_size: examples in a batch; the last of an epoch may be smaller.
             epochs: passes over the dataset.
             seed: each epoch is shuffled by a generator of (seed, epoch), the same in every worker.
-            on_epoch: called with an epoch's mean cost over all workers when it is complete; each epoch in one
-                worker only, the one that finished it.
+            on_epoch: called with each epoch's mean cost over all workers when it is complete, in order, in every
+                worker; `is_chief` says in which one to print it.
             name: the data queue's name. By default the program's first call of `batches` in all workers shares one
                 queue, its second another, and so on.
 
@@ -179,8 +179,10 @@ class Session:
         order: Array = np.empty(0, np.int64)
         epoch = 0
         finished: Finished | None = None
+        heard = 0
         while True:
-            taken = self._client.take(queue, finished)
+            taken = self._client.take(queue, finished, heard)
+            heard += len(taken.reports)
             for report in taken.reports:
                 on_epoch(report)
             if taken.done:

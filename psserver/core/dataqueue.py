@@ -1,17 +1,22 @@
 """Which examples of an epoch are handed out, to whom, and done. Kept on shard 0; positions only, no data.
 
 The positions 0 to size of every epoch are cut into blocks, numbered through the epochs, so a block is an
-integer and the queue is a counter, what is out, and what came back. A worker holds one block at a time, which makes
-taking idempotent: who asks twice gets the same block twice.
+integer and a `DataQueue` is a counter, what is out, and what came back. A worker holds one block at a time, which makes
+taking idempotent: who asks twice gets the same block twice. `DataQueues` keeps those who wait for a block.
 """
 
 from __future__ import annotations
 
 import heapq
 import math
+from collections.abc import Collection
 from dataclasses import dataclass
 
-from pswire.messages import Block, EpochReport, Finished, QueueSpec
+from pswire.errors import AlreadyRegistered
+from pswire.messages import Block, EpochReport, Finished, QueueSpec, Reply, Take, Taken
+
+#: Seconds after which a Take that waits for other workers is told for whom, so that its worker can say so.
+PATIENCE = 2.0
 
 
 @dataclass(slots=True)
@@ -31,19 +36,15 @@ class DataQueue:
         self._returned: list[int] = []
         self._out: dict[str, int] = {}
         self._open: dict[int, _Epoch] = {}
-        self._reported = 0
-        self._finished: dict[str, tuple[int, list[EpochReport]]] = {}
         self.reports: list[EpochReport] = []
 
-    def finish(self, worker: str, finished: Finished) -> list[EpochReport]:
-        """Takes a block back as done; returns the epochs that are complete by this, in order.
+    def finish(self, worker: str, finished: Finished) -> None:
+        """Takes a block back as done.
 
-        A block that this worker does not hold (any more) changes nothing: it was counted, or is another's now. Who
-        says the same twice, because no answer came, hears the same twice.
+        One that this worker does not hold (any more) changes nothing: it was counted, or is another's now.
         """
         if self._out.get(worker) != finished.number:
-            last, reports = self._finished.get(worker, (None, []))
-            return reports if last == finished.number else []
+            return
         del self._out[worker]
         block = self._block(finished.number)
         examples = block.stop - block.start
@@ -52,9 +53,7 @@ class DataQueue:
         if finished.cost_sum is not None:
             epoch.cost_sum += finished.cost_sum
             epoch.cost_examples += examples
-        reports = self._report()
-        self._finished[worker] = finished.number, reports
-        return reports
+        self._report()
 
     def take(self, worker: str) -> Block | None:
         """The block that the worker holds, or else the next one; None when there is none to hand out now."""
@@ -92,13 +91,94 @@ class DataQueue:
         start = index * self.spec.block
         return Block(number, epoch + 1, start, min(start + self.spec.block, self.spec.size))
 
-    def _report(self) -> list[EpochReport]:
+    def _report(self) -> None:
         """Epochs are reported in order: one that is complete waits for the ones before it."""
-        fresh = []
-        while (epoch := self._open.get(self._reported + 1)) is not None and epoch.done == self.spec.size:
-            self._reported += 1
-            del self._open[self._reported]
+        while (epoch := self._open.get(len(self.reports) + 1)) is not None and epoch.done == self.spec.size:
+            number = len(self.reports) + 1
+            del self._open[number]
             cost = epoch.cost_sum / epoch.cost_examples if epoch.cost_examples else None
-            fresh.append(EpochReport(self.spec.name, self._reported, cost, epoch.done))
-        self.reports += fresh
-        return fresh
+            self.reports.append(EpochReport(self.spec.name, number, cost, epoch.done))
+
+
+@dataclass(frozen=True, slots=True)
+class _Waiting:
+    ticket: int
+    message: Take
+    since: float
+
+
+class DataQueues:
+    """The queues by name, and the workers that wait for a block of one because others hold all that is left."""
+
+    def __init__(self) -> None:
+        self._queues: dict[str, DataQueue] = {}
+        self._waiting: dict[tuple[str, str], _Waiting] = {}
+        self._epochs: dict[str, int] = {}
+
+    def check(self, spec: QueueSpec) -> None:
+        """Raises `AlreadyRegistered` when another worker reads the queue of this name otherwise."""
+        known = self._queues.get(spec.name)
+        if known is not None and known.spec != spec:
+            raise AlreadyRegistered(
+                f"data queue {spec.name!r} is {known.spec}, this worker asks for {spec}: "
+                "do all workers run the same script with the same arguments?"
+            )
+
+    def take(self, ticket: int, message: Take, now: float) -> list[Reply]:
+        """Takes a finished block back and gives the next; also answers those whom this sets free."""
+        worker, spec = message.sender.worker, message.queue
+        queue = self._queues.setdefault(spec.name, DataQueue(spec))
+        if message.finished is not None:
+            queue.finish(worker, message.finished)
+        self._waiting.pop((worker, spec.name), None)  # of a call that was given up: this one waits from now
+        self._waiting[worker, spec.name] = _Waiting(ticket, message, now)
+        return self._hand_out()
+
+    def forget(self, workers: Collection[str]) -> list[Reply]:
+        """What these had taken is handed out again; they wait for nothing any more.
+
+        All are forgotten before anybody is answered: nothing may go to one who is gone as well.
+        """
+        self._waiting = {key: waiting for key, waiting in self._waiting.items() if key[0] not in workers}
+        for queue in self._queues.values():
+            for worker in workers:
+                queue.give_back(worker)
+        return self._hand_out()
+
+    def explain(self, now: float) -> list[Reply]:
+        """Answers those who have waited for `PATIENCE` with whom they wait for; their workers ask again."""
+        late = [(key, waiting) for key, waiting in self._waiting.items() if now - waiting.since >= PATIENCE]
+        replies = []
+        for key, waiting in late:
+            del self._waiting[key]
+            holders = self._queues[key[1]].holders()
+            reason = ", ".join(f"{worker} (block {block.number} of epoch {block.epoch})" for worker, block in holders)
+            replies.append(self._answer(waiting, None, waiting_for=reason))
+        return replies
+
+    def epoch_of(self, worker: str) -> int:
+        """The epoch of the worker's last block; 0 before its first."""
+        return self._epochs.get(worker, 0)
+
+    def reports(self) -> list[EpochReport]:
+        """The complete epochs of all queues."""
+        return [report for queue in self._queues.values() for report in queue.reports]
+
+    def _hand_out(self) -> list[Reply]:
+        """Answers everyone for whom there is a block, or no more to come."""
+        replies = []
+        for key, waiting in list(self._waiting.items()):
+            worker, queue = key[0], self._queues[key[1]]
+            block = queue.take(worker)
+            if block is None and not queue.done:
+                continue
+            if block is not None:
+                self._epochs[worker] = block.epoch
+            del self._waiting[key]
+            replies.append(self._answer(waiting, block, done=block is None))
+        return replies
+
+    def _answer(self, waiting: _Waiting, block: Block | None, done: bool = False, waiting_for: str = "") -> Reply:
+        message = waiting.message
+        unheard = self._queues[message.queue.name].reports[message.heard :]
+        return Reply(waiting.ticket, Taken(block, done, waiting_for, tuple(unheard)))

@@ -26,7 +26,6 @@ class Member:
     staleness: int = 0
     staleness_sum: int = 0
     loss: float | None = None
-    epoch: int = 0
 
 
 class Membership:

@@ -14,17 +14,16 @@ from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from psserver.core.dataqueue import DataQueue
+from psserver.core.dataqueue import DataQueues
 from psserver.core.ledger import Ledger
 from psserver.core.membership import Member, Membership
 from psserver.core.policies import Apply, Asynchronous, Drop, Policy, Serve, View, Waiting
 from psserver.core.store import Store, check_finite
-from pswire.errors import AlreadyRegistered, InvalidMessage, WrongShard
+from pswire.errors import InvalidMessage, WrongShard
 from pswire.messages import (
     Answer,
     Assign,
     Assigned,
-    EpochReport,
     Join,
     Joined,
     Leave,
@@ -43,25 +42,12 @@ from pswire.messages import (
     Status,
     StatusReport,
     Take,
-    Taken,
     Tick,
     VariableStatus,
     WorkerStatus,
 )
 
-#: Seconds after which a Take that waits for other workers is told for whom, so that its worker can say so.
-PATIENCE = 2.0
-
-
 _Seen = TypeVar("_Seen", Pushed, Assigned)
-
-
-@dataclass(frozen=True, slots=True)
-class _ParkedTake:
-    ticket: int
-    message: Take
-    since: float
-    reports: tuple[EpochReport, ...]
 
 
 @dataclass(slots=True)
@@ -101,8 +87,7 @@ class Shard:
         self._members = Membership(lease)
         self._policy: Policy = policy or Asynchronous()
         self._calls: dict[int, _ParkedCall] = {}
-        self._queues: dict[str, DataQueue] = {}
-        self._takes: dict[tuple[str, str], _ParkedTake] = {}
+        self._queues = DataQueues()
         self._handlers: dict[type[Message], Callable[[int, Any], list[Reply]]] = {
             Push: self._push,
             Pull: self._pull,
@@ -159,7 +144,9 @@ class Shard:
                 self._seen(message, Assigned)
                 self._store.check_assignments(message.assignments)
             case Take():
-                self._check_queue(message)
+                if self.shard:
+                    raise WrongShard(f"this is shard {self.shard}: data queues are kept on shard 0")
+                self._queues.check(message.queue)
 
     def nbytes(self, names: Iterable[str]) -> int:
         """Bytes of the values of these variables; raises `UnknownVariable`."""
@@ -181,20 +168,13 @@ class Shard:
         return [Reply(ticket, Left()), *self._forget([member])]
 
     def _tick(self, ticket: int, message: Tick) -> list[Reply]:
-        return [*self._forget(self._members.expire(self._now)), *self._explain_takes()]
+        return [*self._forget(self._members.expire(self._now)), *self._queues.explain(self._now)]
 
     def _forget(self, gone: Collection[Member]) -> list[Reply]:
-        """What these had taken is handed out again, and what they waited for forgotten; others may go on by that.
-
-        All are forgotten before anybody is answered: nothing may go to one who is gone as well.
-        """
+        """What these had taken is handed out again, and what they waited for forgotten; others may go on by that."""
         names = [member.name for member in gone]
         self._calls = {ticket: call for ticket, call in self._calls.items() if call.waiting.worker not in names}
-        self._takes = {key: take for key, take in self._takes.items() if key[0] not in names}
-        for queue in self._queues.values():
-            for name in names:
-                queue.give_back(name)
-        return [*self._hand_out(), *self._decide()]
+        return [*self._queues.forget(names), *self._decide()]
 
     # --- variables ------------------------------------------------------------------------------------------------
 
@@ -277,8 +257,9 @@ class Shard:
         return [self._serve(call) for call in served]
 
     def _apply(self, call: _ParkedCall) -> None:
-        assert isinstance(call.message, Push) and call.answer is None, "a policy lets a push be applied once"
         message = call.message
+        assert isinstance(message, Push), "a policy applies pushes only"
+        assert call.answer is None, "a policy lets a push be applied once"
         member = self._members.check(message.sender)
         self._store.apply(message.gradients)
         self.global_step += 1
@@ -306,59 +287,17 @@ class Shard:
             answer = Pushed(settled.outcome, settled.staleness, settled.global_step, values, settled.reason)
         return Reply(call.waiting.ticket, answer)
 
-    # --- the data queue -------------------------------------------------------------------------------------------
+    # --- the data queues ------------------------------------------------------------------------------------------
 
     def _take(self, ticket: int, message: Take) -> list[Reply]:
-        worker, spec = message.sender.worker, message.queue
-        queue = self._queues.setdefault(spec.name, DataQueue(spec))
-        reports = tuple(queue.finish(worker, message.finished)) if message.finished else ()
-        self._takes.pop((worker, spec.name), None)  # of a call that was given up: this one waits from now
-        self._takes[worker, spec.name] = _ParkedTake(ticket, message, self._now, reports)
-        return self._hand_out()
-
-    def _hand_out(self) -> list[Reply]:
-        """Answers every parked Take for which there is a block, or no more to come."""
-        replies = []
-        for key, parked in list(self._takes.items()):
-            worker, queue = key[0], self._queues[key[1]]
-            block = queue.take(worker)
-            if block is None and not queue.done:
-                continue
-            if block is not None:
-                self._members.check(parked.message.sender).epoch = block.epoch
-            del self._takes[key]
-            replies.append(Reply(parked.ticket, Taken(block, done=block is None, reports=parked.reports)))
-        return replies
-
-    def _explain_takes(self) -> list[Reply]:
-        """Takes that have waited for long are answered with the reason; their workers ask again."""
-        replies = []
-        for key, parked in list(self._takes.items()):
-            if self._now - parked.since >= PATIENCE:
-                del self._takes[key]
-                holders = self._queues[key[1]].holders()
-                reason = ", ".join(
-                    f"{worker} (block {block.number} of epoch {block.epoch})" for worker, block in holders
-                )
-                replies.append(Reply(parked.ticket, Taken(None, waiting_for=reason, reports=parked.reports)))
-        return replies
-
-    def _check_queue(self, message: Take) -> None:
-        if self.shard:
-            raise WrongShard(f"this is shard {self.shard}: data queues are kept on shard 0")
-        known = self._queues.get(message.queue.name)
-        if known is not None and known.spec != message.queue:
-            raise AlreadyRegistered(
-                f"data queue {message.queue.name!r} is {known.spec}, this worker asks for {message.queue}: "
-                "do all workers run the same script with the same arguments?"
-            )
+        return self._queues.take(ticket, message, self._now)
 
     # --- what is going on -----------------------------------------------------------------------------------------
 
     def _status(self, ticket: int, message: Status) -> list[Reply]:
         variables = (VariableStatus(one.spec, one.version, one.updates, one.optimizer) for one in self._store)
         workers = (self._worker_status(member) for member in self._members)
-        epochs = (report for queue in self._queues.values() for report in queue.reports)
+        epochs = self._queues.reports()
         report = StatusReport(
             self.shard, self.shards, self.global_step, self._repeated, tuple(variables), tuple(workers), tuple(epochs)
         )
@@ -374,7 +313,7 @@ class Shard:
             member.staleness,
             member.staleness_sum,
             member.loss,
-            member.epoch,
+            self._queues.epoch_of(member.name),
             max(0.0, member.expires - self._now) if member.state == "live" else 0.0,
         )
 

@@ -248,14 +248,16 @@ class Finished(_message.Message):
     def __init__(self, number: _Optional[int] = ..., cost_sum: _Optional[float] = ...) -> None: ...
 
 class TakeRequest(_message.Message):
-    __slots__ = ("sender", "queue", "finished")
+    __slots__ = ("sender", "queue", "finished", "heard")
     SENDER_FIELD_NUMBER: _ClassVar[int]
     QUEUE_FIELD_NUMBER: _ClassVar[int]
     FINISHED_FIELD_NUMBER: _ClassVar[int]
+    HEARD_FIELD_NUMBER: _ClassVar[int]
     sender: Sender
     queue: Queue
     finished: Finished
-    def __init__(self, sender: _Optional[_Union[Sender, _Mapping]] = ..., queue: _Optional[_Union[Queue, _Mapping]] = ..., finished: _Optional[_Union[Finished, _Mapping]] = ...) -> None: ...
+    heard: int
+    def __init__(self, sender: _Optional[_Union[Sender, _Mapping]] = ..., queue: _Optional[_Union[Queue, _Mapping]] = ..., finished: _Optional[_Union[Finished, _Mapping]] = ..., heard: _Optional[int] = ...) -> None: ...
 
 class EpochReport(_message.Message):
     __slots__ = ("queue", "epoch", "cost", "examples")

@@ -84,7 +84,11 @@ class Commands:
 
     def start(self, *arguments: str, **environment: str) -> Command:
         """`python -P -m ARGUMENTS`, such as psworker local train.py."""
-        return Command([sys.executable, "-P", "-m", *arguments], self.folder, self.environment(**environment))
+        return self.python("-P", "-m", *arguments, **environment)
+
+    def python(self, *arguments: str, **environment: str) -> Command:
+        """`python ARGUMENTS`."""
+        return Command([sys.executable, *arguments], self.folder, self.environment(**environment))
 
     def run(self, *arguments: str, **environment: str) -> tuple[int, list[str], list[str]]:
         command = self.start(*arguments, **environment)

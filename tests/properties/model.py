@@ -7,9 +7,9 @@ Every number is computed anew, in exact fractions, from the log of the changes t
 from dataclasses import dataclass, field
 from fractions import Fraction
 
-LEASE = 5.0
+LEASE = 3.0
 PATIENCE = 2.0
-SIZE, BLOCK, EPOCHS = 5, 2, 3
+SIZE, BLOCK, EPOCHS = 3, 2, 2
 
 HALF = Fraction(1, 2)
 

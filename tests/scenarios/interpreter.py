@@ -88,6 +88,7 @@ class Scenario:
         self._versions: dict[tuple[str, str], int] = {}  # what each worker was served last
         self._specs: dict[str, TensorSpec] = {}
         self._queues: dict[str, QueueSpec] = {}
+        self._reports: dict[tuple[str, str], int] = {}  # how many of each queue each worker, in this life, has heard
 
     def run(self, line: str) -> list[str]:
         """What the shard answers to one command."""
@@ -156,8 +157,11 @@ class Scenario:
         return self.do_assign(who, named=named, add=True)
 
     def do_take(self, who: str, name: str, *, named) -> list[str]:
-        """`take w0 mnist [size=10 block=4 epochs=2 seed=0] [finished=0] [cost=1.5]`; later without the sizes."""
-        options, sizes = _split(named, "finished", "cost")
+        """`take w0 mnist [size=10 block=4 epochs=2 seed=0] [finished=0] [cost=1.5] [heard=0]`; later without the sizes.
+
+        Says that all reports that were given to the worker were heard, unless told otherwise.
+        """
+        options, sizes = _split(named, "finished", "cost", "heard")
         if sizes:
             queue = QueueSpec(name, **{key: int(text) for key, text in sizes})
             self._queues.setdefault(name, queue)
@@ -165,7 +169,9 @@ class Scenario:
             queue = self._queues[name]
         cost = float(options["cost"]) if "cost" in options else None
         finished = Finished(int(options["finished"]), cost) if "finished" in options else None
-        return self._say(who, Take(self._sender(who), queue, finished))
+        heard = int(options.get("heard", self._reports.get((who, name), 0)))
+        self._reports[who, name] = heard
+        return self._say(who, Take(self._sender(who), queue, finished, heard))
 
     def do_tick(self, seconds: str, *, named) -> list[str]:
         """`tick 2`: two seconds pass, and the shard is told so."""
@@ -203,6 +209,9 @@ class Scenario:
     def _heard(self, who: str, answer: Answer) -> str:
         if isinstance(answer, Joined):
             self._incarnations[who] = answer.incarnation
+            self._reports = {key: count for key, count in self._reports.items() if key[0] != who}
+        for report in getattr(answer, "reports", ()):
+            self._reports[who, report.queue] = report.epoch
         for value in getattr(answer, "values", ()):
             self._versions[who, value.name] = value.version
         return f"{who}: {_describe(answer)}"

@@ -1,0 +1,64 @@
+"""Waits that have no deadline of their own end in time, and only those that are late."""
+
+import threading
+
+import pytest
+
+from psworker.transport.deadlines import Deadlines
+
+BOUND = 30.0  # seconds that no wait comes near to
+
+
+@pytest.fixture
+def deadlines():
+    deadlines = Deadlines()
+    yield deadlines
+    deadlines.close()
+
+
+def test_a_wait_that_is_too_long_is_cancelled_and_says_so(deadlines):
+    cancelled = threading.Event()
+    with deadlines.of(0.01, cancelled.set) as deadline:
+        assert cancelled.wait(BOUND)
+    assert deadline.passed
+
+
+def test_a_wait_that_ends_in_time_is_not_cancelled(deadlines):
+    late = threading.Event()
+    with deadlines.of(BOUND, lambda: pytest.fail("cancelled")) as deadline:
+        pass
+    with deadlines.of(0.0, late.set):
+        assert late.wait(BOUND)
+    assert not deadline.passed
+
+
+def test_a_short_deadline_does_not_wait_for_a_longer_one_that_came_first(deadlines):
+    cancelled = threading.Event()
+    with deadlines.of(BOUND * 100, lambda: pytest.fail("cancelled")), deadlines.of(0.01, cancelled.set):
+        assert cancelled.wait(BOUND)
+
+
+def test_many_waits_at_a_time_each_have_their_own_deadline(deadlines):
+    cancelled = [threading.Event() for _ in range(20)]
+
+    def wait(number):
+        with deadlines.of(0.001 * number, cancelled[number].set) as deadline:
+            assert cancelled[number].wait(BOUND)
+            passed.append(deadline.passed)
+
+    passed = []
+    threads = [threading.Thread(target=wait, args=(number,)) for number in range(20)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert passed == [True] * 20
+
+
+def test_closing_ends_the_thread():
+    deadlines = Deadlines()
+    with deadlines.of(BOUND, lambda: None):
+        pass
+    deadlines.close()
+    assert "psworker-deadlines" not in {thread.name for thread in threading.enumerate()}
+    Deadlines().close()
