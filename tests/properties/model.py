@@ -34,7 +34,7 @@ class Parked:
     ticket: int
     worker: str
     since: float
-    reports: list
+    heard: int
 
 
 @dataclass
@@ -53,7 +53,7 @@ class Model:
     done: dict[int, int | None] = field(default_factory=dict)
     parked: list[Parked] = field(default_factory=list)
     reports: list[tuple[int, float | None, int]] = field(default_factory=list)
-    told: dict[str, tuple[int, list]] = field(default_factory=dict)
+    told: dict[str, int] = field(default_factory=dict)  # the block that each worker finished last
     handed_out: dict[int, set[tuple[str, int]]] = field(default_factory=dict)  # to whom, and to which life
 
     def __post_init__(self):
@@ -139,28 +139,23 @@ class Model:
 
     # --- the data queue -------------------------------------------------------------------------------------------
 
-    def take(self, ticket: int, worker: str, finished: tuple[int, int | None] | None) -> dict:
+    def take(self, ticket: int, worker: str, finished: tuple[int, int | None] | None, heard: int) -> dict:
         """Whom this sets free: ticket -> (number of the block or None, whether all is done, reports)."""
-        reports = [] if finished is None else self.finish(worker, *finished)
+        if finished is not None and self.held.get(worker) == finished[0]:
+            self.finish(worker, finished[1])
         self.parked = [one for one in self.parked if one.worker != worker]
-        self.parked.append(Parked(ticket, worker, self.now, reports))
+        self.parked.append(Parked(ticket, worker, self.now, heard))
         return self.freed()
 
-    def finish(self, worker: str, number: int, cost: int | None) -> list:
-        if self.held.get(worker) != number:
-            last, reports = self.told.get(worker, (None, []))
-            return reports if last == number else []
-        self.done[self.held.pop(worker)] = cost
-        fresh = []
+    def finish(self, worker: str, cost: int | None) -> None:
+        self.told[worker] = self.held.pop(worker)
+        self.done[self.told[worker]] = cost
         for epoch in range(1, EPOCHS + 1):
             numbers = [n for n, block in enumerate(self.blocks) if block[0] == epoch]
             if not all(n in self.done for n in numbers):
                 break
             if epoch > len(self.reports):
                 self.reports.append((epoch, self.mean_cost(numbers), SIZE))
-                fresh.append(self.reports[-1])
-        self.told[worker] = number, fresh
-        return fresh
 
     def mean_cost(self, numbers: list[int]) -> float | None:
         with_cost = [n for n in numbers if self.done[n] is not None]
@@ -176,7 +171,7 @@ class Model:
                 self.handed_out.setdefault(number, set()).add((one.worker, self.lives[one.worker].incarnation))
             number = self.held.get(one.worker)
             if number is not None or len(self.done) == len(self.blocks):
-                answers[one.ticket] = number, number is None, one.reports
+                answers[one.ticket] = number, number is None, self.reports[one.heard :]
                 self.parked.remove(one)
         return answers
 

@@ -175,7 +175,7 @@ class AnyInterleaving(RuleBasedStateMachine):
                 taken = answers.pop(one.ticket)
                 assert (taken.block, taken.done) == (None, False)
                 assert all(holder in taken.waiting_for for holder in self.model.held)
-                self.check_reports(taken, one.reports)
+                self.check_reports(taken, self.model.reports[one.heard :])
             self.check_taken(answers, expected)
 
     @precondition(lambda self: self.zombies)
@@ -304,34 +304,38 @@ class AnyInterleaving(RuleBasedStateMachine):
 
     # --- the data queue -------------------------------------------------------------------------------------------
 
-    @rule(takers=st.lists(workers, min_size=1, max_size=6), cost=st.one_of(st.none(), st.integers(0, 9)))
-    def read(self, takers, cost):
+    @rule(
+        takers=st.lists(workers, min_size=1, max_size=6),
+        cost=st.one_of(st.none(), st.integers(0, 9)),
+        heard=st.integers(0, EPOCHS),
+    )
+    def read(self, takers, cost, heard):
         for worker in takers:
-            self.take(worker, cost)
+            self.take(worker, cost, heard)
 
-    def take(self, worker, cost):
+    def take(self, worker, cost, heard=0):
         """The next block, with the one that it holds given back as done."""
         held = self.model.held.get(worker)
-        self.say_take(worker, None if held is None else (held, cost))
+        self.say_take(worker, None if held is None else (held, cost), heard)
 
     @rule(worker=workers)
     def take_again(self, worker):
         """What it said last, once more: its answer was lost."""
         told = self.model.told.get(worker)
-        self.say_take(worker, None if told is None else (told[0], 99))
+        self.say_take(worker, None if told is None else (told, 99))
 
     @rule(worker=workers, number=st.integers(0, 12))
     def finish_what_is_not_its_own(self, worker, number):
-        if number not in (self.model.held.get(worker), self.model.told.get(worker, (None,))[0]):
+        if number != self.model.held.get(worker):
             self.say_take(worker, (number, 99))
 
-    def say_take(self, worker, finished):
-        message = Take(self.me(worker), QUEUE, None if finished is None else Finished(*finished))
+    def say_take(self, worker, finished, heard=0):
+        message = Take(self.me(worker), QUEUE, None if finished is None else Finished(*finished), heard)
         if not self.model.live(worker):
             self.refused(message, errors.NotJoined)
             return
         answers, ticket = self.tell(message)
-        self.check_taken(answers, self.model.take(ticket, worker, finished))
+        self.check_taken(answers, self.model.take(ticket, worker, finished, heard))
 
     def check_taken(self, answers, expected):
         assert set(answers) == set(expected)
