@@ -164,6 +164,11 @@ def error_from(rpc_error: grpc.RpcError, address: str) -> ParamServerError:
     return _BY_STATUS[code](_explain(code, details, address))
 
 
+def late(address: str) -> str:
+    """What is said of a server that has not answered within a call's deadline."""
+    return f"the server at {address} did not answer in time; is it overloaded, or the timeout too short?"
+
+
 def _explain(code: grpc.StatusCode, details: str, address: str) -> str:
     match code:
         case grpc.StatusCode.UNAVAILABLE:
@@ -173,7 +178,7 @@ def _explain(code: grpc.StatusCode, details: str, address: str) -> str:
                 f"start one with psserver serve --bind {address}"
             )
         case grpc.StatusCode.DEADLINE_EXCEEDED:
-            return f"the server at {address} did not answer in time; is it overloaded, or the timeout too short?"
+            return late(address)
         case grpc.StatusCode.CANCELLED:
             return f"the call to {address} was broken off: {details}"
         case grpc.StatusCode.UNIMPLEMENTED:

@@ -307,7 +307,7 @@ class VariableStatus:
 
 @dataclass(frozen=True, slots=True)
 class WorkerStatus:
-    """One worker that is a member, or was. `lease_left` in seconds; `epoch` 0 before its first block."""
+    """One worker that is a member, or was. `lease_left` in seconds; `epoch` that of its last block, or 0."""
 
     name: str
     incarnation: int

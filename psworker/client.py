@@ -9,9 +9,9 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor, wait
-from typing import TypeVar
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Generic, TypeVar
 
 from pswire.errors import NotJoined, ParamServerError, TimedOut, Unavailable
 from pswire.messages import (
@@ -40,7 +40,7 @@ from pswire.messages import (
     Value,
 )
 from psworker.placement import Placement
-from psworker.transport import Transport
+from psworker.transport import Call, Transport
 
 logger = logging.getLogger(__name__)
 
@@ -51,13 +51,36 @@ SAY_EVERY = 5.0  # seconds between two lines that say whom a call waits for
 A = TypeVar("A", bound=Answer)
 
 
+@dataclass(frozen=True, slots=True)
+class Handle(Generic[A]):
+    """Something that was asked for.
+
+    Attributes:
+        wait: waits for the answer; call it once.
+    """
+
+    wait: Callable[[], A]
+
+
+@dataclass(frozen=True, slots=True)
+class _Sent:
+    """A message to a shard that is on its way since `began`."""
+
+    shard: int
+    message: Request
+    began: float
+    call: Call
+
+
 class Client:
     """One worker's conversation with all shards. One thread speaks at a time, besides the heartbeat.
 
         client = Client(transport, "worker-0", timeout=60)
         client.join()
         client.register([Declaration(spec, value, optimizer)])
-        pushed = client.push([Gradient("W", version, g)], loss=0.3, pull=["W"])
+        handle = client.push([Gradient("W", version, g)], loss=0.3, pull=["W"])
+        ...                                           # something useful, but no other message
+        pushed = handle.wait()
         client.leave()
 
     Args:
@@ -76,8 +99,7 @@ class Client:
         self._sender = Sender(worker, 0)
         self._sequence = 0
         self._closing = threading.Event()
-        self._heartbeat: threading.Thread | None = None
-        self._pool = ThreadPoolExecutor(transport.shards - 1, "psworker") if transport.shards > 1 else None
+        self._heartbeats: list[threading.Thread] = []
 
     def join(self) -> Joined:
         """Becomes a member of every shard, and keeps its leases by a heartbeat in the background."""
@@ -87,49 +109,51 @@ class Client:
         for shard in range(1, shards):
             self._call(shard, Join(self._worker, joined.incarnation, shard, shards), Joined)
         if joined.lease < threading.TIMEOUT_MAX:
-            self._heartbeat = threading.Thread(
-                target=self._beat, args=(joined.lease / 3,), name="psworker-heartbeat", daemon=True
-            )
-            self._heartbeat.start()
+            for shard in range(shards):  # a thread each, so that one that does not answer costs no lease of another
+                beat = threading.Thread(
+                    target=self._beat, args=(shard, joined.lease / 3), name="psworker-heartbeat", daemon=True
+                )
+                self._heartbeats.append(beat)
+                beat.start()
         return joined
 
     def register(self, declarations: Sequence[Declaration]) -> list[Value]:
         """Declares variables; returns the servers' values of them, in their order."""
         self._placement.add(declaration.spec for declaration in declarations)
         parts = self._placement.split((declaration.spec.name, declaration) for declaration in declarations)
-        answers = self._each((Register(self._sender, tuple(part)) if part else None for part in parts), Registered)
-        return _in_order((declaration.spec.name for declaration in declarations), answers)
+        sent = self._send(Register(self._sender, tuple(part)) if part else None for part in parts)
+        return _in_order((declaration.spec.name for declaration in declarations), self._results(sent, Registered))
 
-    def push(self, gradients: Sequence[Gradient], loss: float | None = None, pull: Sequence[str] = ()) -> Pushed:
+    def push(
+        self, gradients: Sequence[Gradient], loss: float | None = None, pull: Sequence[str] = ()
+    ) -> Handle[Pushed]:
         """Pushes the gradients of one step; the answer has the values of `pull`, in their order.
 
         Every shard gets a push of each step, if need be an empty one, so that all of them count the same steps.
         `staleness` is the largest over the shards, `global_step` and what became of it are shard 0's.
+        The gradients' arrays are borrowed until the answer is there; say nothing else before.
         """
         self._sequence += 1
         gradient_parts = self._placement.split((gradient.name, gradient) for gradient in gradients)
         pull_parts = self._placement.split((name, name) for name in pull)
         parts = zip(gradient_parts, pull_parts, strict=True)
-        answers = self._each(
-            (Push(self._sender, self._sequence, tuple(mine), loss, tuple(names)) for mine, names in parts), Pushed
-        )
-        if len(answers) == 1:
-            return answers[0]
-        first = answers[0]
-        staleness = max(answer.staleness for answer in answers)
-        return Pushed(first.outcome, staleness, first.global_step, tuple(_in_order(pull, answers)), first.reason)
+        sent = self._send(Push(self._sender, self._sequence, tuple(mine), loss, tuple(names)) for mine, names in parts)
+        return Handle(lambda: _joined(self._results(sent, Pushed), pull))
 
     def pull(self, names: Sequence[str]) -> list[Value]:
         """The values of `names`, in their order; those of one shard belong to one moment."""
         parts = self._placement.split((name, name) for name in names)
-        return _in_order(names, self._each((Pull(self._sender, tuple(p)) if p else None for p in parts), Pulled))
+        sent = self._send(Pull(self._sender, tuple(part)) if part else None for part in parts)
+        return _in_order(names, self._results(sent, Pulled))
 
     def assign(self, assignments: Sequence[Assignment], *, add: bool = False) -> None:
         """Sets variables, or adds to them, on every shard that has one of them."""
         self._sequence += 1
         parts = self._placement.split((assignment.name, assignment) for assignment in assignments)
         sender, sequence = self._sender, self._sequence
-        self._each((Assign(sender, sequence, tuple(part), add) if part else None for part in parts), Assigned)
+        self._results(
+            self._send(Assign(sender, sequence, tuple(part), add) if part else None for part in parts), Assigned
+        )
 
     def take(self, queue: QueueSpec, finished: Finished | None, heard: int = 0) -> Taken:
         """The next block of a data queue; the shard answers within seconds, if need be with whom it waits for."""
@@ -138,74 +162,93 @@ class Client:
     def leave(self) -> None:
         """Says good-bye to every shard, as far as it can be reached at once, and ends the heartbeat."""
         self._closing.set()
-        if self._heartbeat is not None:
-            self._heartbeat.join()
+        for beat in self._heartbeats:
+            beat.join()
         for shard in range(self._transport.shards):
             try:
-                self._transport.call(shard, Leave(self._sender), min(self._timeout, 5.0))
+                self._transport.call(shard, Leave(self._sender), min(self._timeout, 5.0)).result()
             except (NotJoined, Unavailable, TimedOut) as error:
                 logger.info("worker %s left shard %d without an answer: %s", self._worker, shard, error)
 
     def close(self) -> None:
-        """Ends connections and threads; no call is possible afterwards."""
+        """Ends the connections; no call is possible afterwards."""
         self._closing.set()
-        if self._pool is not None:
-            self._pool.shutdown(cancel_futures=True)
         self._transport.close()
 
-    def _each(self, messages: Iterable[Request | None], kind: type[A]) -> list[A]:
-        """Sends each shard its message, all at once; the answers of those that had one.
-
-        Returns or raises when no call is under way any more: a shard has one push of a worker at a time.
-        """
-        calls = [(shard, message) for shard, message in enumerate(messages) if message is not None]
-        if self._pool is None:
-            return [self._call(shard, message, kind) for shard, message in calls]
-        futures = [self._pool.submit(self._call, shard, message, kind) for shard, message in calls[1:]]
-        try:
-            first = [self._call(shard, message, kind) for shard, message in calls[:1]]
-        finally:
-            wait(futures)
-        return first + [future.result() for future in futures]
-
     def _call(self, shard: int, message: Request, kind: type[A]) -> A:
-        """One call, tried again while a server cannot be reached, for `timeout` seconds at most.
+        call = self._transport.call(shard, message, self._timeout)
+        return self._result(_Sent(shard, message, time.monotonic(), call), kind)
+
+    def _send(self, messages: Iterable[Request | None]) -> list[_Sent]:
+        """Sends each shard its message, if there is one for it."""
+        now = time.monotonic()
+        return [
+            _Sent(shard, message, now, self._transport.call(shard, message, self._timeout))
+            for shard, message in enumerate(messages)
+            if message is not None
+        ]
+
+    def _results(self, sent: Iterable[_Sent], kind: type[A]) -> list[A]:
+        """The answers. Returns or raises when none is open any more: a shard has one push of a worker at a time."""
+        answers: list[A] = []
+        failed: list[ParamServerError] = []
+        for one in sent:
+            try:
+                answers.append(self._result(one, kind))
+            except ParamServerError as error:
+                failed.append(error)
+        if failed:
+            raise failed[0]
+        return answers
+
+    def _result(self, sent: _Sent, kind: type[A]) -> A:
+        """The answer; the message is sent again while the server cannot be reached, for `timeout` seconds at most.
 
         Every request may be repeated: those that must not happen twice carry a sequence number.
         """
-        began = time.monotonic()
-        pause, said, waited = FIRST_PAUSE, 0.0, 0.0
+        call, pause, said = sent.call, FIRST_PAUSE, 0.0
         while True:
             try:
-                answer = self._transport.call(shard, message, max(self._timeout - waited, LAST_TRY))
+                answer = call.result()
             except ParamServerError as error:
-                waited = time.monotonic() - began
+                waited = time.monotonic() - sent.began
                 if not error.retry:
                     raise
                 if waited >= self._timeout or self._closing.is_set():
                     raise type(error)(f"gave up after {waited:.1f} s: {error}") from None
                 if waited - said >= SAY_EVERY:
-                    logger.warning("worker %s waits for shard %d, for %.0f s: %s", self._worker, shard, waited, error)
+                    logger.warning("%s waits for shard %d, for %.0f s: %s", self._worker, sent.shard, waited, error)
                     said = waited
                 self._closing.wait(min(pause, self._timeout - waited))
                 pause = min(2 * pause, LONGEST_PAUSE)
+                left = sent.began + self._timeout - time.monotonic()
+                call = self._transport.call(sent.shard, sent.message, max(left, LAST_TRY))
                 continue
             assert isinstance(answer, kind)
             return answer
 
-    def _beat(self, every: float) -> None:
-        """Renews the leases until the worker leaves, or is told that it is no member any more.
+    def _beat(self, shard: int, every: float) -> None:
+        """Renews a lease until the worker leaves, or is told that it is no member any more.
 
-        A server that cannot be reached is for the worker's own calls to complain about.
+        Says when a server does not answer; one that cannot be reached is for the worker's own calls to complain about.
         """
         while not self._closing.wait(every):
-            for shard in range(self._transport.shards):
-                try:
-                    self._transport.call(shard, Renew(self._sender), every)
-                except ParamServerError as error:
-                    logger.info("heartbeat of %s to shard %d: %s", self._worker, shard, error)
-                    if not error.retry:
-                        return
+            try:
+                self._transport.call(shard, Renew(self._sender), every).result()
+            except ParamServerError as error:
+                level = logging.WARNING if isinstance(error, TimedOut) else logging.INFO
+                logger.log(level, "%s: heartbeat to shard %d: %s", self._worker, shard, error)
+                if not error.retry:
+                    return
+
+
+def _joined(answers: Sequence[Pushed], pull: Sequence[str]) -> Pushed:
+    """What the shards say of the parts of one push, as one answer."""
+    first = answers[0]
+    if len(answers) == 1:
+        return first
+    staleness = max(answer.staleness for answer in answers)
+    return Pushed(first.outcome, staleness, first.global_step, tuple(_in_order(pull, answers)), first.reason)
 
 
 def _in_order(names: Iterable[str], answers: Iterable[Registered | Pulled | Pushed]) -> list[Value]:

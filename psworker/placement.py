@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TypeVar
 
+from pswire.errors import UnknownVariable
 from pswire.values import TensorSpec
 
 T = TypeVar("T")
@@ -31,11 +32,14 @@ class Placement:
             self._bytes[shard] += spec.nbytes
 
     def __getitem__(self, name: str) -> int:
-        return self._shard[name]
+        shard = self._shard.get(name)
+        if shard is None:
+            raise UnknownVariable(f"variable {name!r} has not been registered by this worker: register it first")
+        return shard
 
     def split(self, items: Iterable[tuple[str, T]]) -> list[list[T]]:
         """The items of each shard, by the variables' names they come with, in their order."""
         parts: list[list[T]] = [[] for _ in range(self.shards)]
         for name, item in items:
-            parts[self._shard[name]].append(item)
+            parts[self[name]].append(item)
         return parts

@@ -184,6 +184,6 @@ class Watch:
             self.view = follow(self.view, reports, time.monotonic() - self._begin)
 
     def _status(self, shard: int) -> StatusReport:
-        report = self._transport.call(shard, Status(), TIMEOUT)
+        report = self._transport.call(shard, Status(), TIMEOUT).result()
         assert isinstance(report, StatusReport), f"shard {shard} answered Status with {type(report).__name__}"
         return report

@@ -30,7 +30,7 @@ from psworker.variables import Variable
 logger = logging.getLogger(__name__)
 
 #: Batches that a worker takes at once: asking costs a round trip, and what a worker has taken no other can do.
-BATCHES_A_BLOCK = 8
+BATCHES_A_BLOCK = 16
 
 
 def session(
@@ -71,6 +71,7 @@ class Session:
         self._specs: dict[specs.OptimizerSpec, specs.OptimizerSpec] = {}
         self._pending_loss: float | None = None
         self._batch_losses: list[float] = []
+        self._look_ahead: Callable[[], object] | None = None
         self._queues = 0
 
     @property
@@ -186,6 +187,8 @@ class Session:
             for report in taken.reports:
                 on_epoch(report)
             if taken.done:
+                if not epoch:
+                    logger.warning("there is nothing left in %s: all %d epochs are done", queue.name, queue.epochs)
                 return
             block = taken.block
             if block is None:
@@ -194,12 +197,14 @@ class Session:
             if block.epoch != epoch:
                 epoch, order = block.epoch, permutation(len(dataset), queue.seed, block.epoch)
             costs: list[float] = []
-            for start in range(block.start, block.stop, batch_size):
-                batch = dataset.take(order[start : min(start + batch_size, block.stop)], epoch)
+            ahead = _Ahead(dataset, order[block.start : block.stop], batch_size, epoch)
+            self._look_ahead = ahead.prepare
+            while (batch := ahead.take()) is not None:
                 self._batch_losses.clear()
                 yield batch
                 if self._batch_losses:
-                    costs.append(len(batch) * float(np.mean(self._batch_losses)))
+                    costs.append(len(batch) * sum(self._batch_losses) / len(self._batch_losses))
+            self._look_ahead = None
             finished = Finished(block.number, sum(costs) if costs else None)
 
     def note_loss(self, loss: float) -> None:
@@ -221,7 +226,12 @@ class Session:
         self._declare(optimizer, [variable for _, variable in chosen])
         gradients = [Gradient(variable.name, variable.version, np.asarray(array)) for array, variable in chosen]
         loss, self._pending_loss = self._pending_loss, None
-        pushed = self._client.push(gradients, loss, list(self._known()))
+        handle = self._client.push(gradients, loss, list(self._known()))
+        try:
+            if self._look_ahead is not None:
+                self._look_ahead()  # the server works now, and so does this worker
+        finally:
+            pushed = handle.wait()
         if loss is not None:
             self._batch_losses.append(loss)
         self.global_step, self.staleness = pushed.global_step, pushed.staleness
@@ -269,6 +279,28 @@ class Session:
         for value in values:
             variable = known[value.name]
             variable.value, variable.version = value.array, value.version
+
+
+class _Ahead:
+    """The batches of a block, each of which may be prepared before it is asked for."""
+
+    def __init__(self, dataset: Dataset, rows: Array, batch_size: int, epoch: int) -> None:
+        self._dataset, self._rows, self._batch_size, self._epoch = dataset, rows, batch_size, epoch
+        self._start = 0
+        self._next: Batch | None = None
+
+    def prepare(self) -> None:
+        """Has the next batch ready."""
+        if self._next is None and self._start < len(self._rows):
+            rows = self._rows[self._start : self._start + self._batch_size]
+            self._next = self._dataset.take(rows, self._epoch)
+            self._start += self._batch_size
+
+    def take(self) -> Batch | None:
+        """The next batch; None after the last."""
+        self.prepare()
+        batch, self._next = self._next, None
+        return batch
 
 
 def _log_epoch(report: EpochReport) -> None:

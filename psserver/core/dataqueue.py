@@ -130,8 +130,7 @@ class DataQueues:
         queue = self._queues.setdefault(spec.name, DataQueue(spec))
         if message.finished is not None:
             queue.finish(worker, message.finished)
-        self._waiting.pop((worker, spec.name), None)  # of a call that was given up: this one waits from now
-        self._waiting[worker, spec.name] = _Waiting(ticket, message, now)
+        self._waiting[worker, spec.name] = _Waiting(ticket, message, now)  # in the place of a call that was given up
         return self._hand_out()
 
     def forget(self, workers: Collection[str]) -> list[Reply]:

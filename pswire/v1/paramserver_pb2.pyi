@@ -34,7 +34,7 @@ class Tensor(_message.Message):
     def __init__(self, name: _Optional[str] = ..., dtype: _Optional[str] = ..., shape: _Optional[_Iterable[int]] = ..., inline: _Optional[bytes] = ..., streamed: _Optional[bool] = ...) -> None: ...
 
 class Frame(_message.Message):
-    __slots__ = ("register", "pull", "push", "assign", "registered", "pulled", "pushed", "assigned", "chunk")
+    __slots__ = ("register", "pull", "push", "assign", "registered", "pulled", "pushed", "assigned", "take", "taken", "chunk")
     REGISTER_FIELD_NUMBER: _ClassVar[int]
     PULL_FIELD_NUMBER: _ClassVar[int]
     PUSH_FIELD_NUMBER: _ClassVar[int]
@@ -43,6 +43,8 @@ class Frame(_message.Message):
     PULLED_FIELD_NUMBER: _ClassVar[int]
     PUSHED_FIELD_NUMBER: _ClassVar[int]
     ASSIGNED_FIELD_NUMBER: _ClassVar[int]
+    TAKE_FIELD_NUMBER: _ClassVar[int]
+    TAKEN_FIELD_NUMBER: _ClassVar[int]
     CHUNK_FIELD_NUMBER: _ClassVar[int]
     register: RegisterRequest
     pull: PullRequest
@@ -52,8 +54,10 @@ class Frame(_message.Message):
     pulled: PullReply
     pushed: PushReply
     assigned: AssignReply
+    take: TakeRequest
+    taken: TakeReply
     chunk: bytes
-    def __init__(self, register: _Optional[_Union[RegisterRequest, _Mapping]] = ..., pull: _Optional[_Union[PullRequest, _Mapping]] = ..., push: _Optional[_Union[PushRequest, _Mapping]] = ..., assign: _Optional[_Union[AssignRequest, _Mapping]] = ..., registered: _Optional[_Union[RegisterReply, _Mapping]] = ..., pulled: _Optional[_Union[PullReply, _Mapping]] = ..., pushed: _Optional[_Union[PushReply, _Mapping]] = ..., assigned: _Optional[_Union[AssignReply, _Mapping]] = ..., chunk: _Optional[bytes] = ...) -> None: ...
+    def __init__(self, register: _Optional[_Union[RegisterRequest, _Mapping]] = ..., pull: _Optional[_Union[PullRequest, _Mapping]] = ..., push: _Optional[_Union[PushRequest, _Mapping]] = ..., assign: _Optional[_Union[AssignRequest, _Mapping]] = ..., registered: _Optional[_Union[RegisterReply, _Mapping]] = ..., pulled: _Optional[_Union[PullReply, _Mapping]] = ..., pushed: _Optional[_Union[PushReply, _Mapping]] = ..., assigned: _Optional[_Union[AssignReply, _Mapping]] = ..., take: _Optional[_Union[TakeRequest, _Mapping]] = ..., taken: _Optional[_Union[TakeReply, _Mapping]] = ..., chunk: _Optional[bytes] = ...) -> None: ...
 
 class Sender(_message.Message):
     __slots__ = ("worker", "incarnation")

@@ -5,9 +5,23 @@ A transport delivers; it does not retry, number or split messages: that is the c
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Protocol
 
 from pswire.messages import Answer, Request
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A message that is on its way.
+
+    Attributes:
+        result: waits for the answer; call it once. Raises the shard's error, or `Unavailable` or `TimedOut`, and then
+            it is not known whether the shard took the message.
+    """
+
+    result: Callable[[], Answer]
 
 
 class Transport(Protocol):
@@ -17,15 +31,11 @@ class Transport(Protocol):
     def shards(self) -> int:
         """How many shards there are; they have the numbers 0 to `shards` - 1."""
 
-    def call(self, shard: int, message: Request, timeout: float) -> Answer:
-        """Sends `message` to a shard and waits for the answer, `timeout` seconds at most. Any thread may call.
+    def call(self, shard: int, message: Request, timeout: float) -> Call:
+        """Sends `message` to a shard and returns at once; its answer comes within `timeout` seconds, or an error.
 
-        The message's arrays are borrowed until the call returns; the answer's arrays belong to the caller, who may
-        find them read-only.
-
-        Raises:
-            ParamServerError: the shard's own, or `Unavailable` or `TimedOut`; then it is not known whether the
-                shard took the message.
+        Any thread may call. The message's arrays are borrowed until the result is there; the answer's arrays
+        belong to the caller, and are read-only. Raises nothing: the result does.
         """
 
     def close(self) -> None:

@@ -1,18 +1,18 @@
-"""Deadlines for waits that have none of their own: a call of a long stream ends in time, or is cancelled.
+"""Deadlines for waits that have none of their own: a call on a long stream ends in time, or is cancelled.
 
 One thread, asleep until the earliest deadline there was when it fell asleep. May import the standard library.
 """
 
 from __future__ import annotations
 
+import math
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, slots=True)
 class Deadline:
     """The end of one wait; `passed` is set just before `cancel` is called."""
 
@@ -22,10 +22,13 @@ class Deadline:
 
 
 class Deadlines:
-    """The deadlines of the waits under way. Any thread may set them.
+    """The deadlines of the waits under way. Any thread may set and drop them.
 
-        with deadlines.of(5.0, call.cancel) as deadline:
+        deadline = deadlines.set(5.0, call.cancel)
+        try:
             answer = next(call)          # raises when cancelled; deadline.passed says that it was for this
+        finally:
+            deadlines.drop(deadline)
 
     `_changed` guards the set, and wakes the thread when a deadline comes that is earlier than what it sleeps for.
     """
@@ -33,13 +36,12 @@ class Deadlines:
     def __init__(self) -> None:
         self._changed = threading.Condition()
         self._waits: set[Deadline] = set()
-        self._wakes = float("inf")
+        self._wakes = math.inf
         self._closed = False
         self._thread: threading.Thread | None = None
 
-    @contextmanager
-    def of(self, seconds: float, cancel: Callable[[], object]) -> Iterator[Deadline]:
-        """Calls `cancel`, in another thread, unless the block ends within `seconds`."""
+    def set(self, seconds: float, cancel: Callable[[], object]) -> Deadline:
+        """Calls `cancel`, in another thread, unless the deadline is dropped within `seconds`."""
         deadline = Deadline(time.monotonic() + seconds, cancel)
         with self._changed:
             self._waits.add(deadline)
@@ -48,11 +50,12 @@ class Deadlines:
                 self._thread.start()
             elif deadline.at < self._wakes:
                 self._changed.notify()
-        try:
-            yield deadline
-        finally:
-            with self._changed:
-                self._waits.discard(deadline)
+        return deadline
+
+    def drop(self, deadline: Deadline) -> None:
+        """The wait is over."""
+        with self._changed:
+            self._waits.discard(deadline)
 
     def close(self) -> None:
         """Ends the thread."""
@@ -71,8 +74,8 @@ class Deadlines:
                 late = [deadline for deadline in self._waits if deadline.at <= now]
                 self._waits.difference_update(late)
                 if not late:
-                    self._wakes = min((deadline.at for deadline in self._waits), default=float("inf"))
-                    self._changed.wait(None if self._wakes == float("inf") else self._wakes - now)
+                    self._wakes = min((deadline.at for deadline in self._waits), default=math.inf)
+                    self._changed.wait(None if self._wakes == math.inf else self._wakes - now)
             for deadline in late:
                 deadline.passed = True
                 deadline.cancel()

@@ -11,8 +11,9 @@ import threading
 import time
 
 from psserver.core.shard import Shard
-from pswire.errors import TimedOut
+from pswire.errors import ParamServerError, TimedOut
 from pswire.messages import Answer, Request, Tick, owned
+from psworker.transport import Call
 
 
 class EmbeddedTransport:
@@ -28,30 +29,38 @@ class EmbeddedTransport:
         self._shard = Shard(lease=math.inf)
         self._tickets = itertools.count(1)
         self._changed = threading.Condition()
-        self._answers: dict[int, Answer] = {}
+        self._answers: dict[int, Answer | ParamServerError] = {}
 
-    def call(self, shard: int, message: Request, timeout: float) -> Answer:
-        """The shard's answer, with copies of its values.
+    def call(self, shard: int, message: Request, timeout: float) -> Call:
+        """Steps the shard at once; the result has its answer, with copies of its values, or raises its error.
 
-        Raises:
-            TimedOut: none within `timeout` seconds.
-            ParamServerError: whatever the shard raises.
+        The result raises `TimedOut` when the shard has not answered within `timeout` seconds.
         """
         deadline = time.monotonic() + timeout
         with self._changed:
             ticket = next(self._tickets)
-            self._step(ticket, message)
-            while ticket not in self._answers:
-                if time.monotonic() > deadline:
-                    raise TimedOut(
-                        f"no answer to {type(message).__name__} within {timeout:g} s from the embedded shard"
-                    )
-                self._changed.wait(0.5)
-                self._step(0, Tick())
-            return self._answers.pop(ticket)
+            try:
+                self._step(ticket, message)
+            except ParamServerError as error:
+                self._answers[ticket] = error
+        return Call(lambda: self._result(ticket, type(message).__name__, deadline))
 
     def close(self) -> None:
         """Nothing to close."""
+
+    def _result(self, ticket: int, what: str, deadline: float) -> Answer:
+        with self._changed:
+            while ticket not in self._answers:
+                if time.monotonic() > deadline:
+                    raise TimedOut(
+                        f"the embedded shard did not answer {what} in time: other threads hold what it needs"
+                    )
+                self._changed.wait(0.5)
+                self._step(0, Tick())
+            answer = self._answers.pop(ticket)
+        if isinstance(answer, ParamServerError):
+            raise answer
+        return answer
 
     def _step(self, ticket: int, message: Request | Tick) -> None:
         for reply in self._shard.step(ticket, message, time.monotonic()):

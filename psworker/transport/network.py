@@ -10,13 +10,13 @@ import itertools
 import queue
 import threading
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 import grpc
 
-from pswire.channel import check_address, error_from, open_channel
+from pswire.channel import check_address, error_from, late, open_channel
 from pswire.codec import decode, encode, from_frame, to_frames
-from pswire.errors import ConfigurationError, InternalError, Malformed, TimedOut, TooLarge
+from pswire.errors import ConfigurationError, InternalError, Malformed, ParamServerError, TimedOut, TooLarge
 from pswire.lanes.inline import InlineReceiver, InlineSender
 from pswire.lanes.stream import StreamReceiver
 from pswire.messages import (
@@ -30,10 +30,15 @@ from pswire.messages import (
     Register,
     Registered,
     Request,
+    Take,
 )
 from pswire.v1 import paramserver_pb2 as pb
 from pswire.v1.paramserver_pb2_grpc import ParameterServerStub
+from psworker.transport import Call
 from psworker.transport.deadlines import Deadlines
+
+#: What is said in training's every round; the rest by unary calls.
+_ON_STREAMS = (Register, Pull, Push, Assign, Take)
 
 #: Bytes that an answer may have when it is not known how large the variables are that were asked for.
 MAX_BYTES = 16 << 30
@@ -43,7 +48,7 @@ class NetworkTransport:
     """Calls to shards at addresses, in the order of their numbers.
 
         with closing(NetworkTransport(["127.0.0.1:5000"])) as transport:
-            joined = transport.call(0, Join("worker-0"), timeout=10.0)
+            joined = transport.call(0, Join("worker-0"), timeout=10.0).result()
 
     Connects with the first call. Any thread may call.
 
@@ -69,10 +74,10 @@ class NetworkTransport:
         """How many shards there are."""
         return len(self._links)
 
-    def call(self, shard: int, message: Request, timeout: float) -> Answer:
-        """Sends `message` to a shard and waits for its answer, `timeout` seconds at most.
+    def call(self, shard: int, message: Request, timeout: float) -> Call:
+        """Sends `message` to a shard; the result has its answer, within `timeout` seconds.
 
-        Raises:
+        The result raises:
             Unavailable, TimedOut: no server there, or no answer in time; it may have taken the message or not.
             Malformed, TooLarge: the answer is not what was asked for.
             ParamServerError: what else the shard says.
@@ -93,9 +98,9 @@ class _Link:
     """
 
     def __init__(self, address: str, max_bytes: int, deadlines: Deadlines) -> None:
-        self._address = address
-        self._max_bytes = max_bytes
-        self._deadlines = deadlines
+        self.address = address
+        self.max_bytes = max_bytes
+        self.deadlines = deadlines
         self._channel = open_channel(address)
         self._stub = ParameterServerStub(self._channel)  # type: ignore[no-untyped-call]
         self._unary: dict[type[Request], Any] = {kind: getattr(self._stub, kind.__name__) for kind in ANSWERS}
@@ -104,16 +109,14 @@ class _Link:
         self._idle: list[_Stream] = []
         self._closed = False
 
-    def call(self, message: Request, timeout: float) -> Answer:
+    def call(self, message: Request, timeout: float) -> Call:
+        if not isinstance(message, _ON_STREAMS):
+            return Call(lambda: self._unary_call(message, timeout))
         try:
-            if isinstance(message, Register | Pull | Push | Assign):
-                return self._call_stream(message, timeout)
-            proto = self._unary[type(message)](encode(message, InlineSender()), timeout=timeout)
-            return _checked(message, decode(proto, InlineReceiver()))
-        except grpc.RpcError as error:
-            raise error_from(error, self._address) from error
-        except ValueError as error:  # gRPC's answer to a call on a closed channel
-            raise InternalError(f"no call to {self._address} is possible after close(): {error}") from error
+            return Call(_Exchange(self, message, timeout).result)
+        except (ParamServerError, grpc.RpcError, ValueError) as error:
+            failure = error  # the name of an except clause does not outlive it
+            return Call(lambda: self._fail(failure))
 
     def close(self) -> None:
         with self._lock:
@@ -123,39 +126,35 @@ class _Link:
             stream.end()
         self._channel.close()
 
-    def _call_stream(self, message: Request, timeout: float) -> Answer:
-        expected = self._expected(message)
-        frames = to_frames(message)
-        header = next(frames)  # here and not in gRPC's thread, so that what cannot be sent is told
-        stream = self._stream()
+    def _unary_call(self, message: Request, timeout: float) -> Answer:
         try:
-            with self._deadlines.of(timeout, stream.cancel) as deadline:
-                answers = stream.send(itertools.chain((header,), frames))
-                answer = self._receive(message, answers, self._max_bytes if expected is None else expected)
-        except BaseException as error:
-            stream.end()
-            if isinstance(error, grpc.RpcError) and deadline.passed:
-                raise TimedOut(
-                    f"the server at {self._address} did not answer in time; is it overloaded, or the timeout too short?"
-                ) from error
-            raise
-        self._keep(stream)
-        if isinstance(answer, Registered) or (expected is None and isinstance(answer, Pulled | Pushed)):
-            self._sizes.update({value.name: value.array.nbytes for value in answer.values})
-        return answer
+            proto = self._unary[type(message)](encode(message, InlineSender()), timeout=timeout)
+            return _checked(message, decode(proto, InlineReceiver()))
+        except (grpc.RpcError, ValueError) as error:
+            self._fail(error)
 
-    def _stream(self) -> _Stream:
+    def _fail(self, error: Exception) -> NoReturn:
+        """Raises what an error on this link means."""
+        if isinstance(error, grpc.RpcError):
+            raise error_from(error, self.address) from error
+        if isinstance(error, ValueError):  # gRPC's answer to a call on a closed channel
+            raise InternalError(f"no call to {self.address} is possible after close(): {error}") from error
+        raise error
+
+    def stream(self) -> _Stream:
+        """One that is idle, or a new one."""
         with self._lock:
             return self._idle.pop() if self._idle else _Stream(self._stub)
 
-    def _keep(self, stream: _Stream) -> None:
+    def keep(self, stream: _Stream) -> None:
+        """Takes back a stream whose call has ended well."""
         with self._lock:
             if not self._closed:
                 self._idle.append(stream)
                 return
         stream.end()
 
-    def _expected(self, message: Request) -> int | None:
+    def expected(self, message: Request) -> int | None:
         """Bytes of the values that the answer brings at most; None if the size of a variable is not known yet."""
         match message:
             case Register():
@@ -171,56 +170,94 @@ class _Link:
         except KeyError:
             return None
 
-    def _receive(self, message: Request, frames: Iterator[pb.Frame], limit: int) -> Answer:
+    def learn(self, answer: Answer) -> None:
+        """Keeps the sizes of the variables that the answer brings."""
+        if isinstance(answer, Registered | Pulled | Pushed):
+            self._sizes.update({value.name: value.array.nbytes for value in answer.values})
+
+
+class _Exchange:
+    """One call on a stream: sent when it is made, answered by `result`."""
+
+    def __init__(self, link: _Link, message: Request, timeout: float) -> None:
+        self._link, self._message = link, message
+        self._expected = link.expected(message)
+        frames = to_frames(message)
+        header = next(frames)  # here and not in gRPC's thread, so that what cannot be sent is told
+        self._stream = link.stream()
+        self._deadline = link.deadlines.set(timeout, self._stream.cancel)
+        self._stream.send(itertools.chain((header,), frames))
+
+    def result(self) -> Answer:
+        link = self._link
+        try:
+            answer = self._receive(self._stream.answers)
+        except BaseException as error:
+            self._stream.end()
+            if isinstance(error, grpc.RpcError):
+                if self._deadline.passed:
+                    raise TimedOut(late(link.address)) from error
+                raise error_from(error, link.address) from error
+            raise
+        finally:
+            link.deadlines.drop(self._deadline)
+        link.keep(self._stream)
+        if self._expected is None or isinstance(answer, Registered):
+            link.learn(answer)
+        return answer
+
+    def _receive(self, frames: Iterator[pb.Frame]) -> Answer:
         """The answer, of which nothing is allocated before all of what it announces is found to be acceptable."""
+        address = self._link.address
         header = next(frames, None)
         if header is None:
-            raise Malformed(f"the server at {self._address} ended the stream without an answer")
+            raise Malformed(f"the server at {address} ended the stream without an answer")
         proto, receiver = from_frame(header), StreamReceiver()
-        answer = _checked(message, decode(proto, receiver))
+        answer = _checked(self._message, decode(proto, receiver))
         nbytes = receiver.nbytes
         if not nbytes:
             return answer
+        limit = self._link.max_bytes if self._expected is None else self._expected
         if nbytes > limit:
             raise TooLarge(
-                f"the answer of {self._address} has {nbytes:,} bytes of tensors, but {limit:,} is what a "
-                f"{type(message).__name__} of these variables can bring"
+                f"the answer of {address} has {nbytes:,} bytes of tensors, but {limit:,} is what a "
+                f"{type(self._message).__name__} of these variables can bring"
             )
         receiver.allocate()
-        answer = _checked(message, decode(proto, receiver))
+        answer = _checked(self._message, decode(proto, receiver))
         while not receiver.complete:
             frame = next(frames, None)
             if frame is None:
-                raise Malformed(f"the answer of {self._address} ended before its {nbytes:,} bytes had come")
+                raise Malformed(f"the answer of {address} ended before its {nbytes:,} bytes had come")
             if not frame.chunk:
-                raise Malformed(
-                    f"chunks of data must follow in the answer of {self._address}, and there is another frame"
-                )
+                raise Malformed(f"chunks of data must follow in the answer of {address}, and there is another frame")
             receiver.feed(frame.chunk)
         return answer
 
 
 class _Stream:
-    """A Transfer that stays open for one call after another: a new stream costs four times as much as a call on it."""
+    """A Transfer that stays open for one call after another: a call on it costs half of one by itself.
+
+    Attributes:
+        answers: the frames of all answers.
+    """
 
     def __init__(self, stub: ParameterServerStub) -> None:
         self._requests: queue.SimpleQueue[Iterator[pb.Frame] | None] = queue.SimpleQueue()
-        self._answers = stub.Transfer(itertools.chain.from_iterable(iter(self._requests.get, None)))
+        self.answers = stub.Transfer(itertools.chain.from_iterable(iter(self._requests.get, None)))
 
-    def send(self, frames: Iterator[pb.Frame]) -> Iterator[pb.Frame]:
-        """Has gRPC's thread send a request; what comes back are the frames of all answers, this one's next."""
+    def send(self, frames: Iterator[pb.Frame]) -> None:
+        """Has gRPC's thread send a request."""
         self._requests.put(frames)
-        answers: Iterator[pb.Frame] = self._answers
-        return answers
 
     def cancel(self) -> None:
         """Has whoever waits for an answer get an error."""
-        self._answers.cancel()
+        self.answers.cancel()
 
     def end(self) -> None:
         """Frees gRPC's thread, and the server."""
         self._requests.put(None)
-        self._answers.cancel()
+        self.answers.cancel()
 
 
 def _checked(message: Request, answer: Request | Answer) -> Answer:

@@ -90,13 +90,13 @@ def trained(serve):
     """A server with a variable `layer/W`, one worker that has pushed twice, and one that has only joined."""
     server = serve()
     transport = NetworkTransport([server.address])
-    sender = Sender("trainer", transport.call(0, Join("trainer"), BOUND).incarnation)
-    transport.call(0, Join("idler"), BOUND)
+    sender = Sender("trainer", transport.call(0, Join("trainer"), BOUND).result().incarnation)
+    transport.call(0, Join("idler"), BOUND).result()
     W = np.zeros((2, 3), np.float32)
     declaration = Declaration(TensorSpec.of("layer/W", W), W, specs.Momentum(learning_rate=0.5))
-    transport.call(0, Register(sender, (declaration,)), BOUND)
+    transport.call(0, Register(sender, (declaration,)), BOUND).result()
     for sequence, loss in (1, 0.75), (2, float("inf")):
-        transport.call(0, Push(sender, sequence, (Gradient("layer/W", 0, W),), loss), BOUND)
+        transport.call(0, Push(sender, sequence, (Gradient("layer/W", 0, W),), loss), BOUND).result()
     transport.close()
     return server
 

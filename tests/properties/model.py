@@ -143,8 +143,11 @@ class Model:
         """Whom this sets free: ticket -> (number of the block or None, whether all is done, reports)."""
         if finished is not None and self.held.get(worker) == finished[0]:
             self.finish(worker, finished[1])
-        self.parked = [one for one in self.parked if one.worker != worker]
-        self.parked.append(Parked(ticket, worker, self.now, heard))
+        new = Parked(ticket, worker, self.now, heard)
+        if worker in [one.worker for one in self.parked]:
+            self.parked = [new if one.worker == worker else one for one in self.parked]
+        else:
+            self.parked.append(new)
         return self.freed()
 
     def finish(self, worker: str, cost: int | None) -> None:

@@ -33,6 +33,7 @@ from pswire.messages import (
 )
 from pswire.specs import GradientDescent, Momentum
 from pswire.values import TensorSpec
+from tests.properties.bad_pushes import BAD_PUSHES
 from tests.properties.model import BLOCK, EPOCHS, LEASE, SIZE, Model
 from tests.properties.witness import Witness
 from tests.shard_state import state_of
@@ -59,19 +60,6 @@ def array(name, numbers):
 
 def full(name, number):
     return np.full(SHAPES[name], float(number))
-
-
-BAD_PUSHES = {
-    "unknown variable": ([Gradient("nothing", 0, np.zeros(2))], errors.UnknownVariable),
-    "wrong shape": ([Gradient("W", 0, np.zeros(3))], errors.ShapeMismatch),
-    "wrong dtype": ([Gradient("W", 0, np.zeros(2, np.float32))], errors.ShapeMismatch),
-    "NaN": ([Gradient("W", 0, np.array([1, np.nan]))], errors.NotFinite),
-    "infinity": ([Gradient("W", 0, np.array([-np.inf, np.inf]))], errors.NotFinite),
-    "two for one": ([Gradient("W", 0, np.zeros(2)), Gradient("W", 0, np.zeros(2))], errors.InvalidMessage),
-    "from the future": ([Gradient("W", 1000, np.zeros(2))], errors.InvalidMessage),
-    "no optimizer": ([Gradient("c", 0, np.zeros(2))], errors.NoOptimizer),
-    "unknown wish": ([], errors.UnknownVariable),
-}
 
 
 class AnyInterleaving(RuleBasedStateMachine):
@@ -272,13 +260,14 @@ class AnyInterleaving(RuleBasedStateMachine):
         else:
             assert answer.versions == first.versions
 
-    @rule(worker=workers, data=st.data())
-    def too_late(self, worker, data):
+    @rule(worker=workers, data=st.data(), kind=st.sampled_from([Push, Assign]))
+    def too_late(self, worker, data, kind):
         """A message from before its last one, carried out or not."""
         if self.sent[worker] and self.model.live(worker):
             last = self.sent[worker][-1].sequence
             sequence = data.draw(st.integers(0, last - 1))
-            self.refused(Push(self.me(worker), sequence, (Gradient("W", 0, np.ones(2)),)), errors.OutOfOrder)
+            content = Gradient("W", 0, np.ones(2)) if kind is Push else Assignment("W", np.ones(2))
+            self.refused(kind(self.me(worker), sequence, (content,)), errors.OutOfOrder)
 
     @rule(worker=workers, what=st.sampled_from(sorted(BAD_PUSHES)), first=st.booleans())
     def bad_push(self, worker, what, first):

@@ -1,12 +1,22 @@
 """Waits that have no deadline of their own end in time, and only those that are late."""
 
 import threading
+from contextlib import contextmanager
 
 import pytest
 
 from psworker.transport.deadlines import Deadlines
 
 BOUND = 30.0  # seconds that no wait comes near to
+
+
+@contextmanager
+def waiting(deadlines, seconds, cancel):
+    deadline = deadlines.set(seconds, cancel)
+    try:
+        yield deadline
+    finally:
+        deadlines.drop(deadline)
 
 
 @pytest.fixture
@@ -18,23 +28,23 @@ def deadlines():
 
 def test_a_wait_that_is_too_long_is_cancelled_and_says_so(deadlines):
     cancelled = threading.Event()
-    with deadlines.of(0.01, cancelled.set) as deadline:
+    with waiting(deadlines, 0.01, cancelled.set) as deadline:
         assert cancelled.wait(BOUND)
     assert deadline.passed
 
 
 def test_a_wait_that_ends_in_time_is_not_cancelled(deadlines):
     late = threading.Event()
-    with deadlines.of(BOUND, lambda: pytest.fail("cancelled")) as deadline:
+    with waiting(deadlines, BOUND, lambda: pytest.fail("cancelled")) as deadline:
         pass
-    with deadlines.of(0.0, late.set):
+    with waiting(deadlines, 0.0, late.set):
         assert late.wait(BOUND)
     assert not deadline.passed
 
 
 def test_a_short_deadline_does_not_wait_for_a_longer_one_that_came_first(deadlines):
     cancelled = threading.Event()
-    with deadlines.of(BOUND * 100, lambda: pytest.fail("cancelled")), deadlines.of(0.01, cancelled.set):
+    with waiting(deadlines, BOUND * 100, lambda: pytest.fail("cancelled")), waiting(deadlines, 0.01, cancelled.set):
         assert cancelled.wait(BOUND)
 
 
@@ -42,7 +52,7 @@ def test_many_waits_at_a_time_each_have_their_own_deadline(deadlines):
     cancelled = [threading.Event() for _ in range(20)]
 
     def wait(number):
-        with deadlines.of(0.001 * number, cancelled[number].set) as deadline:
+        with waiting(deadlines, 0.001 * number, cancelled[number].set) as deadline:
             assert cancelled[number].wait(BOUND)
             passed.append(deadline.passed)
 
@@ -57,7 +67,7 @@ def test_many_waits_at_a_time_each_have_their_own_deadline(deadlines):
 
 def test_closing_ends_the_thread():
     deadlines = Deadlines()
-    with deadlines.of(BOUND, lambda: None):
+    with waiting(deadlines, BOUND, lambda: None):
         pass
     deadlines.close()
     assert "psworker-deadlines" not in {thread.name for thread in threading.enumerate()}

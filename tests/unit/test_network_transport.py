@@ -96,7 +96,7 @@ def connected(servicer, **options):
 
 
 def ask(transport, message):
-    return transport.call(0, message, timeout=30.0)
+    return transport.call(0, message, timeout=30.0).result()
 
 
 def values_of(answer):
@@ -234,14 +234,14 @@ def held():
 @pytest.mark.parametrize("message", [ms.Renew(ME), ms.Pull(ME, ("v0",))], ids=["unary", "stream"])
 def test_a_call_that_is_not_answered_in_time_has_timed_out(held, message):
     with pytest.raises(TimedOut, match=r"the server at 127\.0\.0\.1:\d+ did not answer in time"):
-        held[0].call(0, message, timeout=0.05)
+        held[0].call(0, message, timeout=0.05).result()
 
 
 @pytest.mark.parametrize("message", [ms.Renew(ME), ms.Pull(ME, ("v0",))], ids=["unary", "stream"])
 def test_closing_ends_calls_that_wait(held, message):
     transport, came = held
     with ThreadPoolExecutor(1) as pool:
-        waiting = pool.submit(transport.call, 0, message, 30.0)
+        waiting = pool.submit(ask, transport, message)
         assert came.wait(30)
         transport.close()
         with pytest.raises(Unavailable, match="was broken off"):

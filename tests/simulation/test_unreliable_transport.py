@@ -1,0 +1,25 @@
+"""Messages may be lost, doubled, delayed and answered to nobody: what the workers meant to do is done, once."""
+
+from collections import Counter
+
+import pytest
+
+from tests.simulation.unreliable import FATES, check_exactly_once, run
+
+
+@pytest.mark.parametrize("shards", [1, 2])
+@pytest.mark.parametrize("seed", range(50))
+def test_every_push_assign_and_example_counts_once(seed, shards):
+    check_exactly_once(run(seed, shards))
+
+
+def test_the_transport_is_unreliable_in_every_way():
+    fates = sum((run(seed, shards=1).fates for seed in range(5)), Counter())
+    assert set(fates) == set(FATES)
+    assert fates["delivered"] < 0.7 * fates.total()
+
+
+def test_one_seed_makes_one_run():
+    first, again, another = run(7, shards=2), run(7, shards=2), run(8, shards=2)
+    assert first.fates == again.fates != another.fates
+    assert first.status == again.status

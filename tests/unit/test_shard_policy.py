@@ -1,0 +1,220 @@
+"""What a consistency policy can rely on, seen with policies that hold and drop pushes."""
+
+import numpy as np
+import pytest
+
+from psserver.core.membership import Member
+from psserver.core.policies import Apply, Asynchronous, Drop, Serve, View, Waiting
+from psserver.core.shard import Shard
+from pswire.errors import NotJoined, UnknownVariable
+from pswire.messages import Declaration, Gradient, Join, Leave, Outcome, Pull, Push, Register, Renew, Sender, Tick
+from pswire.specs import GradientDescent
+from pswire.values import TensorSpec
+from tests.shard_state import state_of
+
+LEASE = 10.0
+W = TensorSpec("W", (2,), "float64")
+
+
+class AllTogether:
+    """Holds pushes until every live worker has one; pulls wait, too, while a push does."""
+
+    def decide(self, waiting, view):
+        held = [one for one in waiting if not one.applied]
+        if held and len(held) < len(view.steps):
+            return []
+        return [*(Apply(one.ticket) for one in held), *(Serve(one.ticket) for one in waiting)]
+
+
+class DropStale:
+    """Drops what is not computed with the weights of now."""
+
+    def decide(self, waiting, view):
+        verdicts = []
+        for one in waiting:
+            if not one.applied:
+                stale = one.staleness > 0
+                verdicts.append(Drop(one.ticket, f"{one.staleness} behind") if stale else Apply(one.ticket))
+            verdicts.append(Serve(one.ticket))
+        return verdicts
+
+
+class Job:
+    """A shard with the variable W, zero at first, of which each push takes its gradient off."""
+
+    def __init__(self, policy, workers="abc"):
+        self.now = 0.0
+        self.shard = Shard(lease=LEASE, policy=policy)
+        self.senders = {worker: Sender(worker, 1) for worker in workers}
+        for worker in workers:
+            self.tell(Join(worker))
+        optimizer = GradientDescent(learning_rate=1)
+        self.tell(Register(self.senders["a"], (Declaration(W, np.zeros(2), optimizer),)))
+
+    def tell(self, message, ticket=0):
+        """The answers that the message sets free, by ticket."""
+        return {reply.ticket: reply.answer for reply in self.shard.step(ticket, message, self.now)}
+
+    def push(self, ticket, worker, gradient, sequence=1, at=0):
+        gradients = (Gradient("W", at, np.full(2, float(gradient))),)
+        return self.tell(Push(self.senders[worker], sequence, gradients, None, ("W",)), ticket)
+
+    def pull(self, ticket, worker):
+        return self.tell(Pull(self.senders[worker], ("W",)), ticket)
+
+    def tick(self, seconds, *, alive=""):
+        """Time passes, in which only those who are `alive` were heard of."""
+        self.now += seconds
+        for worker in alive:
+            self.tell(Renew(self.senders[worker]))
+        return self.tell(Tick())
+
+
+def summary(answers):
+    """ticket -> (what became of it, version and value of W)."""
+    return {
+        ticket: (answer.outcome.value, answer.values[0].version, *answer.values[0].array)
+        for ticket, answer in answers.items()
+    }
+
+
+def test_a_push_that_is_held_is_answered_by_a_later_step():
+    job = Job(AllTogether())
+    assert job.push(1, "a", 1) == {}
+    assert job.push(2, "b", 10) == {}
+    freed = job.push(3, "c", 100)
+    assert summary(freed) == dict.fromkeys((1, 2, 3), ("applied", 3, -111, -111))
+    assert [answer.global_step for answer in freed.values()] == [1, 2, 3], "each push is a step of its own"
+
+
+def test_a_pull_can_be_held_like_a_push():
+    job = Job(AllTogether())
+    job.push(1, "a", 1)
+    assert job.pull(2, "b") == {}
+    freed = job.tell(Leave(job.senders["a"]), 3)
+    (value,) = freed[2].values
+    assert (value.version, value.array.tolist()) == (0, [0, 0]), "the push of a is gone, nobody is held any more"
+
+
+def test_a_worker_has_one_call_open_and_a_later_one_takes_the_place_of_what_it_gave_up():
+    job = Job(AllTogether(), "ab")
+    job.push(1, "a", 1)
+    assert job.pull(2, "b") == {}
+    assert set(job.push(3, "b", 1)) == {1, 3}
+
+
+def test_a_refusal_while_others_wait_changes_nothing():
+    job = Job(AllTogether())
+    job.push(1, "a", 1)
+    before = state_of(job.shard)
+    with pytest.raises(UnknownVariable):
+        job.tell(Pull(job.senders["b"], ("nothing",)))
+    assert state_of(job.shard) == before
+
+
+def test_a_retry_of_a_held_push_takes_its_place_and_is_applied_once():
+    job = Job(AllTogether(), "ab")
+    assert job.push(1, "a", 1) == {}
+    assert job.push(2, "a", 1) == {}
+    assert summary(job.push(3, "b", 10)) == {2: ("applied", 2, -11, -11), 3: ("applied", 2, -11, -11)}
+    assert summary(job.push(4, "a", 1)) == {4: ("repeated", 2, -11, -11)}
+
+
+def test_who_leaves_takes_its_held_push_along_and_frees_those_who_waited_for_it():
+    job = Job(AllTogether())
+    job.push(1, "a", 1)
+    job.push(2, "b", 10)
+    assert set(job.tell(Leave(job.senders["b"]), 3)) == {3}, "a still waits, for c"
+    freed = job.tell(Leave(job.senders["c"]), 4)
+    freed.pop(4)
+    assert summary(freed) == {1: ("applied", 1, -1, -1)}
+
+
+def test_who_is_lost_takes_its_held_push_along_and_frees_those_who_waited_for_it():
+    job = Job(AllTogether())
+    job.push(1, "a", 1)
+    job.push(2, "b", 10)
+    assert summary(job.tick(LEASE + 1, alive="a")) == {1: ("applied", 1, -1, -1)}
+
+
+def test_nobody_who_is_lost_is_answered_when_all_are_lost_at_once():
+    job = Job(AllTogether())
+    job.push(1, "a", 1)
+    job.push(2, "b", 10)
+    assert job.tick(LEASE + 1) == {}
+    with pytest.raises(NotJoined):
+        job.push(3, "c", 100)
+    assert job.shard.global_step == 0
+
+
+def test_the_held_push_of_a_zombie_is_forgotten():
+    job = Job(AllTogether(), "ab")
+    job.push(1, "a", 1)
+    job.senders["a"] = Sender("a", 2)
+    assert set(job.tell(Join("a"), 2)) == {2}
+    assert job.push(3, "b", 10) == {}
+    assert summary(job.push(4, "a", 100)) == {3: ("applied", 2, -110, -110), 4: ("applied", 2, -110, -110)}
+
+
+def test_joining_again_as_the_same_life_leaves_a_held_push_alone():
+    job = Job(AllTogether(), "ab")
+    job.push(1, "a", 1)
+    job.tell(Join("a", 1), 2)
+    assert set(job.push(3, "b", 10)) == {1, 3}
+
+
+def test_a_dropped_push_changes_nothing_and_says_why_also_when_it_is_sent_again():
+    job = Job(DropStale(), "ab")
+    job.push(1, "a", 1)
+    (dropped,) = job.push(2, "b", 10, at=0).values()
+    (again,) = job.push(3, "b", 10, at=0).values()
+    for answer in (dropped, again):
+        assert (answer.outcome, answer.reason, answer.staleness) == (Outcome.DROPPED, "1 behind", 1)
+        assert (answer.values[0].version, answer.values[0].array.tolist()) == (1, [-1, -1])
+    assert job.shard.global_step == 1
+    (applied,) = job.push(4, "b", 10, sequence=2, at=1).values()
+    assert applied.outcome is Outcome.APPLIED
+
+
+def test_values_agree_with_their_versions_when_others_are_applied_after_them():
+    class ServesFirst:
+        """Answers those who wait for values before it applies the others, one push each time that it is asked."""
+
+        def decide(self, waiting, view):
+            if len(waiting) < 2 and not any(one.applied for one in waiting):
+                return []
+            serve = [Serve(one.ticket) for one in waiting if one.applied]
+            apply = [Apply(one.ticket) for one in waiting if not one.applied]
+            return [*serve, *apply[:1]]
+
+    job = Job(ServesFirst(), "ab")
+    job.push(1, "a", 1)
+    freed = job.push(2, "b", 10)
+    assert set(freed) == {1, 2}
+    for answer in freed.values():
+        (value,) = answer.values
+        assert (value.version, value.array.tolist()) == (2, [-11, -11])
+
+
+def test_a_policy_sees_those_who_wait_in_order_and_the_steps_of_the_living():
+    seen = []
+
+    class Watches(Asynchronous):
+        def decide(self, waiting, view):
+            seen.append((list(waiting), view.global_step, view.steps))
+            return super().decide(waiting, view)
+
+    job = Job(Watches())
+    job.push(7, "b", 1)
+    job.tell(Leave(job.senders["c"]))
+    job.push(8, "a", 1, at=0)
+    assert seen == [
+        ([Waiting(7, "b", applied=False, staleness=0)], 0, {"a": 0, "b": 0, "c": 0}),
+        ([Waiting(8, "a", applied=False, staleness=1)], 1, {"a": 0, "b": 1}),
+    ]
+
+
+def test_asynchronous_holds_nobody():
+    view = View(5, [Member("a", 0, steps=100), Member("b", 1, steps=0)])
+    waiting = [Waiting(3, "a", applied=False, staleness=99), Waiting(1, "b", applied=True)]
+    assert Asynchronous().decide(waiting, view) == [Apply(3), Serve(3), Serve(1)]

@@ -1,0 +1,148 @@
+"""The store: what it checks it leaves alone, what it is given it copies, what it gives out are views."""
+
+import numpy as np
+import pytest
+
+from psserver.core.store import Store, check_finite, check_tensor
+from pswire.errors import AlreadyRegistered, NotFinite, ShapeMismatch, TooLarge, UnknownVariable
+from pswire.messages import Assignment, Declaration, Gradient
+from pswire.specs import Adam, GradientDescent, Momentum
+from pswire.values import DTYPES, TensorSpec
+from psworker.optimizers import Adam as WorkersAdam
+from tests.shard_state import state_of
+
+
+def declared(name, value, optimizer=None):
+    return Declaration(TensorSpec.of(name, value), value, optimizer)
+
+
+def store_with(*declarations, memory_limit=None):
+    store = Store(memory_limit)
+    store.check_declarations(declarations)
+    store.declare(declarations)
+    return store
+
+
+# --- registration -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_an_initial_value_is_copied_whatever_its_layout(dtype):
+    for given in (np.arange(6).reshape(2, 3), np.arange(6).reshape(3, 2).T, np.arange(12).reshape(2, 6)[:, ::2]):
+        given = given.astype(dtype, order="K")
+        wanted = given.copy()
+        store = store_with(declared("v", given))
+        given[...] = 1
+        np.testing.assert_array_equal(store["v"].value, wanted)
+        assert store["v"].value.flags.c_contiguous
+        assert store["v"].value.dtype == DTYPES[dtype]
+
+
+def test_a_big_endian_value_is_kept_little_endian():
+    store = store_with(declared("v", np.array([1, 256], ">i4")))
+    assert store["v"].value.dtype == np.dtype("<i4")
+    assert store["v"].value.tolist() == [1, 256]
+
+
+def test_bytes_count_slots_and_are_limited_before_anything_is_made():
+    one = declared("one", np.zeros(100, np.float32), Adam())
+    store = store_with(one, memory_limit=2000)
+    assert store.nbytes == 1200
+    before = state_of(store)
+    with pytest.raises(TooLarge, match=r"two.*need 808 bytes more; this shard holds 1,200 and may hold 2,000"):
+        store.check_declarations([declared("two", np.zeros(101, np.float32), Momentum(learning_rate=1))])
+    store.check_declarations([declared("two", np.zeros(100, np.float32), Momentum(learning_rate=1))])
+    store.check_declarations([one])
+    assert state_of(store) == before
+
+
+def test_a_workers_optimizer_is_its_spec():
+    store = store_with(declared("v", np.zeros(2), Adam(learning_rate=0.5)))
+    store.check_declarations([declared("v", np.zeros(2), WorkersAdam(learning_rate=0.5))])
+    with pytest.raises(AlreadyRegistered, match="one optimizer"):
+        store.check_declarations([declared("v", np.zeros(2), WorkersAdam(learning_rate=0.25))])
+
+
+def test_several_declarations_are_checked_before_one_is_made():
+    store = store_with()
+    with pytest.raises(UnknownVariable, match="'b' is not registered yet"):
+        store.check_declarations([declared("a", np.zeros(2)), Declaration(TensorSpec("b", (2,)))])
+    assert list(store) == []
+
+
+# --- updates ----------------------------------------------------------------------------------------------------------
+
+
+def test_values_given_out_are_views_and_names_come_in_the_order_asked_for():
+    store = store_with(declared("a", np.zeros(2)), declared("b", np.ones(2)))
+    b, a = store.read(["b", "a"])
+    assert (b.name, a.name) == ("b", "a")
+    store.assign([Assignment("a", np.full(2, 7.0))], add=False)
+    assert a.array.tolist() == [7, 7]
+
+
+def test_staleness_is_the_most_that_one_of_the_gradients_has_missed():
+    store = store_with(*(declared(name, np.zeros(1), GradientDescent(learning_rate=1)) for name in "ab"))
+    for _ in range(3):
+        store.apply([Gradient("a", 0, np.ones(1))])
+    assert store.staleness([Gradient("a", 1, np.ones(1)), Gradient("b", 0, np.ones(1))]) == 2
+    assert store.staleness([Gradient("b", 0, np.ones(1))]) == 0
+    assert store.staleness([]) == 0
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_assign_sets_and_adds_in_every_dtype(dtype):
+    store = store_with(declared("v", np.array([1, 0]).astype(dtype)))
+    assert store.assign([Assignment("v", np.array([0, 1]).astype(dtype))], add=True) == (1,)
+    assert store["v"].value.tolist() == [1, 1]
+    assert store.assign([Assignment("v", np.array([0, 1]).astype(dtype))], add=False) == (2,)
+    assert store["v"].value.tolist() == [0, 1]
+
+
+def test_an_addition_that_overflows_is_silent():
+    store = store_with(declared("v", np.array([200], np.uint8)), declared("w", np.array([6e4], np.float16)))
+    store.assign([Assignment("v", np.array([100], np.uint8)), Assignment("w", np.array([6e4], np.float16))], add=True)
+    assert store["v"].value.tolist() == [44]
+    assert store["w"].value.tolist() == [np.inf]
+
+
+# --- checks of tensors ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+def test_every_nan_and_infinity_is_found_and_nothing_else(dtype):
+    largest = np.finfo(dtype).max
+    for size in (1, 5, 100_000):
+        for fine in (0, 1, largest, -largest, np.finfo(dtype).smallest_subnormal):
+            check_finite("v", np.full(size, fine, dtype), "gradient")
+        for bad in (np.nan, np.inf, -np.inf):
+            array = np.full(size, largest, dtype)
+            array[-1] = bad
+            with pytest.raises(NotFinite, match=f"gradient for 'v' has 1 of {size:,} elements"):
+                check_finite("v", array, "gradient")
+
+
+def test_infinities_of_both_signs_do_not_cancel():
+    with pytest.raises(NotFinite, match="2 of 3"):
+        check_finite("v", np.array([np.inf, 1, -np.inf]), "gradient")
+
+
+def test_finite_is_looked_at_in_every_layout():
+    square = np.zeros((4, 4))
+    square[1, 2] = np.nan
+    for array in (square.T, square[::-1], square[:, 2], np.broadcast_to(square[1, 2], (3, 3)), square[1, 2, None]):
+        with pytest.raises(NotFinite):
+            check_finite("v", array, "gradient")
+    check_finite("v", square[:, :2], "gradient")
+    check_finite("v", np.empty((0, 3)), "gradient")
+    check_finite("v", np.array(1.5), "gradient")
+    check_finite("v", np.array([2**62], np.int64), "assigned value")
+
+
+def test_a_tensor_fits_in_shape_and_dtype_whatever_its_byte_order():
+    spec = TensorSpec("v", (2, 3), "float32")
+    for fine in (np.zeros((2, 3), "<f4"), np.zeros((2, 3), ">f4"), np.broadcast_to(np.float32(0), (2, 3))):
+        check_tensor(spec, fine, "gradient")
+    for bad in (np.zeros((3, 2), "f4"), np.zeros(6, "f4"), np.zeros((2, 3)), np.zeros((2, 3), "i4")):
+        with pytest.raises(ShapeMismatch, match=r"gradient for 'v' is .*, the variable is float32\[2, 3\]"):
+            check_tensor(spec, bad, "gradient")
