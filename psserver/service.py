@@ -183,8 +183,7 @@ class Service:
     async def _receive(self, receiver: StreamReceiver, context: grpc.aio.ServicerContext) -> None:
         """Fills the message's arrays from the chunks."""
         while not receiver.complete:
-            async with self._stall_limit():
-                data = await context.read()
+            data = await self._in_time(context.read())
             if data is grpc.aio.EOF:
                 raise Malformed("the stream ends before all that its last header announces has come: it is not applied")
             frame = _parse(pb.Frame, data)
@@ -194,14 +193,12 @@ class Service:
 
     async def _send(self, answer: Answer, context: grpc.aio.ServicerContext) -> None:
         for frame in to_frames(answer):
-            async with self._stall_limit():
-                await context.write(frame.SerializeToString())
+            await self._in_time(context.write(frame.SerializeToString()))
 
-    @asynccontextmanager
-    async def _stall_limit(self) -> AsyncIterator[None]:
+    async def _in_time(self, step: Awaitable[_Result]) -> _Result:
         try:
             async with asyncio.timeout(self._patience):
-                yield
+                return await step
         except TimeoutError:
             raise TimedOut(f"the transfer stood still for {self._patience:g} s and was given up") from None
 

@@ -52,13 +52,16 @@ def encode(message: ms.Request | ms.Answer, lane: lanes.Sender) -> Proto:
         InvalidMessage: a field has a value that the protocol has no room for, or an array a dtype that cannot travel.
         TooLarge: the lane does not carry so much.
     """
-    row = _BY_MESSAGE[type(message)]
-    proto = row.proto()
+    proto = _BY_MESSAGE[type(message)].proto()
+    _fill(proto, message, lane)
+    return proto
+
+
+def _fill(proto: Proto, message: ms.Request | ms.Answer, lane: lanes.Sender) -> None:
     try:
-        row.put(message, proto, lane)
+        _BY_MESSAGE[type(message)].put(message, proto, lane)
     except (ValueError, TypeError) as error:
         raise InvalidMessage(f"this {type(message).__name__} cannot be sent: {error}") from error
-    return proto
 
 
 def decode(proto: Proto, lane: lanes.Receiver) -> ms.Request | ms.Answer:
@@ -70,10 +73,12 @@ def decode(proto: Proto, lane: lanes.Receiver) -> ms.Request | ms.Answer:
     return message
 
 
-def to_frame(proto: Proto) -> pb.Frame:
-    """The first frame of a Transfer of `proto`, one of the messages that may carry tensors."""
+def to_frame(message: ms.Request | ms.Answer, lane: lanes.Sender) -> pb.Frame:
+    """The first frame of a call, or of its answer, on a Transfer; raises as `encode` does."""
     frame = pb.Frame()
-    getattr(frame, _PIECES[type(proto)]).CopyFrom(proto)
+    proto: Proto = getattr(frame, _PIECES[_BY_MESSAGE[type(message)].proto])
+    proto.SetInParent()
+    _fill(proto, message, lane)
     return frame
 
 
@@ -83,10 +88,10 @@ def to_frames(message: ms.Request | ms.Answer) -> Iterator[pb.Frame]:
     Borrows the message's arrays until the last frame is out. Raises as `encode` does, before the first.
     """
     if ms.tensor_bytes(message) <= lanes.CHUNK:
-        yield to_frame(encode(message, InlineSender()))
+        yield to_frame(message, InlineSender())
         return
     lane = StreamSender()
-    yield to_frame(encode(message, lane))
+    yield to_frame(message, lane)
     for chunk in lane.chunks():
         yield pb.Frame(chunk=chunk)
 

@@ -138,7 +138,7 @@ def begin_a_transfer(stub, pieces):
     taken = threading.Event()
 
     def frames():
-        yield to_frame(encode(message, StreamSender()))
+        yield to_frame(message, StreamSender())
         taken.set()
         yield from iter(pieces.get, None)
 

@@ -41,7 +41,7 @@ FITS = LARGE[:-1]
 def frames_of(answer):
     """A message whose tensors all follow it, also small ones."""
     sender = StreamSender()
-    yield to_frame(encode(answer, sender))
+    yield to_frame(answer, sender)
     for chunk in sender.chunks():
         yield pb.Frame(chunk=chunk)
 
@@ -192,7 +192,7 @@ def test_an_answer_with_too_few_or_too_many_bytes_is_malformed():
 
 def test_an_answer_that_is_larger_than_allowed_is_refused_before_memory_is_allocated():
     huge = pb.Tensor(name="v0", dtype="float64", shape=(1 << 40,), streamed=True)
-    header = to_frame(pb.PullReply(values=[pb.Value(tensor=huge)]))
+    header = pb.Frame(pulled=pb.PullReply(values=[pb.Value(tensor=huge)]))
     refused([header], TooLarge, r"has 8,796,093,022,208 bytes of tensors, but 17,179,869,184 is what a Pull")
     refused(list(frames_of(pulled(LARGE))), TooLarge, r"but 1,048,579 is what", max_bytes=LARGE.nbytes - 1)
 

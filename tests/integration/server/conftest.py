@@ -84,7 +84,7 @@ def declare(name, array, optimizer=None):
 def frames_of(message):
     """The frames of a call: a list whose first is the header."""
     sender = StreamSender()
-    header = to_frame(encode(message, sender))
+    header = to_frame(message, sender)
     return [header, *(pb.Frame(chunk=chunk) for chunk in sender.chunks())]
 
 
