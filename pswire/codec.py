@@ -247,7 +247,7 @@ _CHANGE = {"sender": _SENDER, "sequence": POSITIVE}
 _RESULT = {"outcome": _OUTCOME, "global_step": COUNT}
 
 _MESSAGES = (
-    Row(ms.Join, pb.JoinRequest, worker=NAME, incarnation=COUNT, **_PLACE),
+    Row(ms.Join, pb.JoinRequest, worker=NAME, incarnation=COUNT, **_PLACE, life=COUNT),
     Row(ms.Joined, pb.JoinReply, incarnation=COUNT, number=COUNT, lease=number(1e-3), global_step=COUNT),
     Row(ms.Renew, pb.RenewRequest, sender=_SENDER),
     Row(ms.Renewed, pb.RenewReply, global_step=COUNT),

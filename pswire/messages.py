@@ -34,13 +34,15 @@ class Join:
     """A worker starts, or starts again. All its older incarnations are zombies from now on.
 
     Shard 0 counts the incarnations (`incarnation` 0 asks for the next one); the worker then joins the other shards
-    with the one it got. `shard` of `shards` is the place that this shard has in the worker's list of servers.
+    with the one it got. `shard` of `shards` is the place that this shard has in the worker's list of servers. `life` is
+    a number that the worker drew for this life, so that a Join that arrives twice counts once; 0 is none.
     """
 
     worker: str
     incarnation: int = 0
     shard: int = 0
     shards: int = 1
+    life: int = 0
 
 
 @dataclass(frozen=True, slots=True)

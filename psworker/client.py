@@ -7,6 +7,7 @@ knows no tape and no optimizer.
 from __future__ import annotations
 
 import logging
+import secrets
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -104,10 +105,11 @@ class Client:
     def join(self) -> Joined:
         """Becomes a member of every shard, and keeps its leases by a heartbeat in the background."""
         shards = self._transport.shards
-        joined = self._call(0, Join(self._worker, 0, 0, shards), Joined)
+        life = secrets.randbits(62) + 1
+        joined = self._call(0, Join(self._worker, 0, 0, shards, life), Joined)
         self._sender = Sender(self._worker, joined.incarnation)
         for shard in range(1, shards):
-            self._call(shard, Join(self._worker, joined.incarnation, shard, shards), Joined)
+            self._call(shard, Join(self._worker, joined.incarnation, shard, shards, life), Joined)
         if joined.lease < threading.TIMEOUT_MAX:
             for shard in range(shards):  # a thread each, so that one that does not answer costs no lease of another
                 beat = threading.Thread(

@@ -20,6 +20,7 @@ class Member:
     name: str
     number: int
     incarnation: int = 0
+    life: int = 0
     state: str = "live"
     expires: float = 0.0
     steps: int = 0
@@ -52,12 +53,13 @@ class Membership:
         A new life has no steps yet; one that joins again (a retry, or after its lease had ended) goes on.
         """
         known = self._members.get(message.worker)
-        if known is not None and known.incarnation == message.incarnation:
+        if known is not None and _same_life(known, message):
             known.state = "live"
             self.renew(known, now)
             return known, False
         number, last = (len(self._members), 0) if known is None else (known.number, known.incarnation)
-        member = Member(message.worker, number, message.incarnation or last + 1, expires=now + self.lease)
+        incarnation = message.incarnation or last + 1
+        member = Member(message.worker, number, incarnation, message.life, expires=now + self.lease)
         self._members[message.worker] = member
         return member, True
 
@@ -93,6 +95,12 @@ class Membership:
         for member in lost:
             member.state = "lost"
         return lost
+
+
+def _same_life(member: Member, message: Join) -> bool:
+    if message.incarnation:
+        return message.incarnation == member.incarnation
+    return message.life != 0 and message.life == member.life
 
 
 def _overtaken(worker: str, incarnation: int, current: int) -> str:

@@ -105,9 +105,10 @@ class Scenario:
         return []
 
     def do_join(self, who: str, *place: str, named) -> list[str]:
-        """`join w0 [0 of 2] [incarnation=3]`."""
+        """`join w0 [0 of 2] [incarnation=3] [life=77]`."""
         shard, shards = (int(place[0]), int(place[2])) if place else (0, 1)
-        return self._say(who, Join(who, int(dict(named).get("incarnation", 0)), shard, shards))
+        options = dict(named)
+        return self._say(who, Join(who, int(options.get("incarnation", 0)), shard, shards, int(options.get("life", 0))))
 
     def do_renew(self, who: str, *, named) -> list[str]:
         return self._say(who, Renew(self._sender(who)))

@@ -23,7 +23,6 @@ from pswire.messages import (
     Declaration,
     Finished,
     Gradient,
-    Join,
     Message,
     QueueSpec,
     Request,
@@ -79,7 +78,7 @@ class Link:
     def call(self, message: Request) -> Call:
         """The result raises `Unavailable` or `TimedOut` when no answer comes."""
         self._deliver_late()
-        fate = self._fate_of(message)
+        fate = self._random.choices(list(FATES), list(FATES.values()))[0]
         self.fates[fate] += 1
         if fate == "delayed":
             self._late.append(message)
@@ -98,12 +97,6 @@ class Link:
         if answer is None:
             raise self._random.choice([Unavailable, TimedOut])(what)
         return answer
-
-    def _fate_of(self, message: Request) -> str:
-        """Any; but what begins a life is not delayed: when it came, it would begin another one."""
-        fate = self._random.choices(list(FATES), list(FATES.values()))[0]
-        begins = isinstance(message, Join) and not message.incarnation
-        return "answer lost" if begins and fate == "delayed" else fate
 
     def _deliver_late(self) -> None:
         """Some of what was delayed comes now, in any order. Nobody hears the answer, or the refusal."""
