@@ -1,0 +1,104 @@
+"""How long a small pull waits behind large updates: 31 KB pulled while another worker pushes 13.1 MB to Adam.
+
+    python benchmarks/contention.py
+
+One server process, one that pushes, and this one, which pulls. The shard has one lock; this figure says when it needs
+more of them.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import statistics
+import subprocess
+import sys
+import time
+from contextlib import closing, contextmanager
+
+import _report
+import numpy as np
+
+from pswire import specs
+from pswire.messages import Declaration, Gradient, Join, Pull, Push, Register, Sender
+from pswire.values import TensorSpec
+from psworker.transport.network import NetworkTransport
+
+SMALL = np.zeros((784, 10), np.float32)
+LARGE = np.zeros(3_274_634, np.float32)  # as many as Deep MNIST has
+PULLS = 500
+
+
+@contextmanager
+def server():
+    """The address of a server process."""
+    command = [sys.executable, "-m", "psserver", "serve"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            yield process.stdout.readline().split()[-1]
+        finally:
+            process.terminate()
+
+
+def join(transport, worker: str, name: str, value) -> Sender:
+    """A member of the shard, which has the variable."""
+    sender = Sender(worker, transport.call(0, Join(worker), 30).result().incarnation)
+    declaration = Declaration(TensorSpec.of(name, value), value, specs.Adam())
+    transport.call(0, Register(sender, (declaration,)), 30).result()
+    return sender
+
+
+def push(address: str, ready, stop, count) -> None:
+    """Pushes the large gradient and pulls the large variable until told to stop."""
+    with closing(NetworkTransport([address])) as transport:
+        sender = join(transport, "large", "large", LARGE)
+        sequence = 0
+        while not stop.is_set():
+            sequence += 1
+            gradient = Gradient("large", sequence - 1, LARGE)
+            transport.call(0, Push(sender, sequence, (gradient,), None, ("large",)), 30).result()
+            count.value = sequence
+            ready.set()
+
+
+def pulls(transport, sender: Sender) -> list[float]:
+    """Milliseconds of each of many small pulls."""
+    seen = []
+    for _ in range(PULLS):
+        began = time.perf_counter()
+        transport.call(0, Pull(sender, ("small",)), 30).result()
+        seen.append((time.perf_counter() - began) * 1e3)
+    return seen
+
+
+def show(system: str, seen: list[float]) -> None:
+    """The median as a RESULT line, and the tail."""
+    ninety_five, ninety_nine = np.percentile(seen, [95, 99])
+    tail = f"(p95 {ninety_five:.2f}, p99 {ninety_nine:.2f}, {len(seen)} pulls)"
+    print(f"RESULT contention {system} {statistics.median(seen):.2f} ms {tail}", flush=True)
+
+
+def main() -> None:
+    """Pulls alone, then beside the pushes."""
+    _report.arguments(__doc__.splitlines()[0]).parse_args()
+    _report.describe_machine()
+    spawn = multiprocessing.get_context("spawn")
+    with server() as address, closing(NetworkTransport([address])) as transport:
+        sender = join(transport, "small", "small", SMALL)
+        pulls(transport, sender)
+        show("paramserver-alone", pulls(transport, sender))
+        ready, stop, count = spawn.Event(), spawn.Event(), spawn.Value("q", 0)
+        pusher = spawn.Process(target=push, args=(address, ready, stop, count))
+        pusher.start()
+        ready.wait(30)
+        before, began = count.value, time.perf_counter()
+        seen = pulls(transport, sender)
+        rate = (count.value - before) / (time.perf_counter() - began)
+        stop.set()
+        pusher.join()
+        show("paramserver-beside-pushes", seen)
+        print(f"RESULT contention paramserver-pushes {rate:.1f} pushes/s of 13.1 MB, beside the pulls")
+
+
+if __name__ == "__main__":
+    main()
