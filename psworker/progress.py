@@ -98,8 +98,8 @@ def _mean(weighted: Sequence[tuple[float | None, int]]) -> float | None:
 def follow(view: JobView, reports: Sequence[StatusReport], seconds: float) -> JobView:
     """The next view: `reports` are all shards' at `seconds`, after `view`.
 
-    A step's push goes to every shard that holds one of its variables, so a worker's steps are those at the shard
-    that saw the most of them, and so is the global step.
+    A step's push goes to every shard, but not to all at the same moment: a worker's steps are those at the shard that
+    has seen the most of them, and so is the global step.
     """
     elapsed = seconds - view.seconds
     known = {worker.name: worker for worker in view.workers}
