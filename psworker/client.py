@@ -166,6 +166,8 @@ class Client:
         self._closing.set()
         for beat in self._heartbeats:
             beat.join()
+        if not self._sender.incarnation:
+            return  # it never joined
         for shard in range(self._transport.shards):
             try:
                 self._transport.call(shard, Leave(self._sender), min(self._timeout, 5.0)).result()

@@ -95,6 +95,7 @@ class Session:
             self._collection = here
             self.register(list(here.variables.values()))
         except BaseException:
+            self._client.leave()
             self._client.close()
             raise
         here.session = self
@@ -158,7 +159,7 @@ class Session:
             dataset: the examples; the same in every worker.
             batch_size: examples in a batch; the last of an epoch may be smaller.
             epochs: passes over the dataset.
-            seed: each epoch is shuffled by a generator of (seed, epoch), the same in every worker.
+            seed: from 0; each epoch is shuffled by a generator of (seed, epoch), the same in every worker.
             on_epoch: called with each epoch's mean cost over all workers when it is complete, in order, in every
                 worker; `is_chief` says in which one to print it.
             name: the data queue's name. By default the program's first call of `batches` in all workers shares one
@@ -166,10 +167,10 @@ class Session:
 
         Raises:
             AlreadyRegistered: another worker reads the queue of this name with other arguments.
-            ValueError: a size that is not positive.
+            ValueError: a size that is not positive, or a negative seed.
         """
-        if batch_size < 1:
-            raise ValueError(f"a batch has at least one example, got batch_size={batch_size}")
+        if batch_size < 1 or seed < 0:
+            raise ValueError(f"batch_size is 1 or more, seed 0 or more, got batch_size={batch_size}, seed={seed}")
         self._queues += 1
         queue = QueueSpec(name or f"batches-{self._queues}", len(dataset), batch_size * BATCHES_A_BLOCK, epochs, seed)
         return self._batches(queue, dataset, batch_size, on_epoch or _log_epoch)
@@ -196,16 +197,17 @@ class Session:
                 continue
             if block.epoch != epoch:
                 epoch, order = block.epoch, permutation(len(dataset), queue.seed, block.epoch)
-            costs: list[float] = []
+            cost, costed = 0.0, 0
             ahead = _Ahead(dataset, order[block.start : block.stop], batch_size, epoch)
             self._look_ahead = ahead.prepare
             while (batch := ahead.take()) is not None:
                 self._batch_losses.clear()
                 yield batch
                 if self._batch_losses:
-                    costs.append(len(batch) * sum(self._batch_losses) / len(self._batch_losses))
+                    cost += len(batch) * sum(self._batch_losses) / len(self._batch_losses)
+                    costed += len(batch)
             self._look_ahead = None
-            finished = Finished(block.number, sum(costs) if costs else None)
+            finished = Finished(block.number, cost / costed * (block.stop - block.start) if costed else None)
 
     def note_loss(self, loss: float) -> None:
         """Keeps the loss that the next push carries; `compute_gradients` does this for you."""

@@ -273,6 +273,23 @@ def test_a_worker_whose_variable_differs_is_refused_and_the_other_goes_on(open_s
         assert x.value == [0]
 
 
+def test_an_epochs_cost_is_the_mean_over_the_examples_that_had_a_loss(open_session):
+    """Losses 0, 1, 2, ... of batches of 10, each second one pushed: the mean of 1, 3, 5, ..., the last a half batch."""
+    x = ps.Variable([0.0], name="x")
+    optimizer = ps.GradientDescent(0.0)
+    costs = []
+    with open_session("w0") as session:
+        batches = session.batches(
+            ps.Dataset({"x": np.arange(195)}), 10, on_epoch=lambda epoch: costs.append(epoch.cost)
+        )
+        for number, _ in enumerate(batches):
+            if number % 2:
+                optimizer.minimize(ops.sum(x) + float(number))
+    odd = [1, 3, 5, 7, 9, 11, 13, 15]
+    first_block, second_block = np.mean(odd) * 160, np.average([17, 19], weights=[10, 5]) * 35
+    assert costs == [pytest.approx((first_block + second_block) / 195)]
+
+
 def test_the_first_worker_is_the_chief(open_session):
     with open_session("w0") as first, ps.collection(), open_session("w1") as second:
         assert (first.is_chief, second.is_chief) == (True, False)
