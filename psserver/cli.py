@@ -108,7 +108,12 @@ def main(debug: bool) -> None:
 @_option(
     "--grace", type=float, default=_DEFAULT.grace, metavar="SECONDS", help="What calls under way get to end at a stop."
 )
-@_option("--max-calls", type=int, default=_DEFAULT.max_calls, help="Calls at a time; those beyond it are refused.")
+@_option(
+    "--max-calls",
+    type=int,
+    default=_DEFAULT.max_calls,
+    help="Callers at a time; those beyond it wait.",
+)
 @_option(
     "--reflection/--no-reflection", default=_DEFAULT.reflection, help="Let grpcurl and the like ask what is offered."
 )

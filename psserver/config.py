@@ -49,7 +49,7 @@ class ServerConfig:
         lease: seconds of silence after which a worker is taken for dead, and a transfer that stalls is given up.
         memory_limit: bytes for the variables, their slots, and what is on its way in and out, together.
         grace: seconds that calls under way get to end when the server stops.
-        max_calls: calls under way at a time; those beyond it are refused.
+        max_calls: callers at a time, a worker being one or two of them; those beyond it are refused, and try again.
         reflection: whether tools such as grpcurl may ask what the server offers (extra `reflection`).
 
     Raises:
@@ -62,7 +62,7 @@ class ServerConfig:
     lease: float = 15.0
     memory_limit: int = field(default_factory=default_memory_limit)
     grace: float = 5.0
-    max_calls: int = 1024
+    max_calls: int = 10_000
     reflection: bool = False
 
     def __post_init__(self) -> None:

@@ -11,8 +11,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
-from collections.abc import AsyncIterator, Awaitable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from functools import partial
 from typing import TypeVar
 
@@ -24,11 +24,11 @@ from google.protobuf.message import Message as Proto
 from psserver.entrance import STOPPING, AnswerTooLarge, Entrance
 from pswire.channel import status_of
 from pswire.codec import decode, encode, from_frame, to_frames
-from pswire.errors import InternalError, Malformed, ParamServerError, TimedOut, TooLarge, Unavailable
+from pswire.errors import InternalError, InvalidMessage, Malformed, ParamServerError, TimedOut, TooLarge, Unavailable
 from pswire.lanes import CHUNK, Receiver
 from pswire.lanes.inline import InlineReceiver, InlineSender
 from pswire.lanes.stream import StreamReceiver
-from pswire.messages import Answer, Request
+from pswire.messages import Answer, Request, tensor_bytes
 from pswire.v1 import paramserver_pb2 as pb
 
 _SERVICE = pb.DESCRIPTOR.services_by_name["ParameterServer"]
@@ -137,13 +137,16 @@ class Service:
     async def _unary(self, kind: type[Proto], request: bytes) -> bytes:
         message = _request(_parse(kind, request), InlineReceiver())
         answer = await self._entrance.step(message, most=CHUNK)
-        return encode(answer, InlineSender()).SerializeToString()
+        with _our_fault(answer):
+            return encode(answer, InlineSender()).SerializeToString()
 
     # --- transfers ------------------------------------------------------------------------------------------------
 
     async def _transfer(self, context: grpc.aio.ServicerContext) -> None:
-        while (data := await self._next_call(context)) is not grpc.aio.EOF:
+        data = await self._in_time(context.read())  # who opens a stream has something to say
+        while data is not grpc.aio.EOF:
             await self._call(from_frame(_parse(pb.Frame, data)), context)
+            data = await self._next_call(context)
 
     async def _next_call(self, context: grpc.aio.ServicerContext) -> bytes:
         """The first frame of a call, whenever it comes: between its calls a worker computes."""
@@ -188,11 +191,14 @@ class Service:
                 raise Malformed("the stream ends before all that its last header announces has come: it is not applied")
             frame = _parse(pb.Frame, data)
             if not frame.chunk:
-                raise Malformed(f"a chunk of data must follow in a transfer, got {frame.WhichOneof('piece')}")
+                got = "an empty one" if frame.WhichOneof("piece") == "chunk" else frame.WhichOneof("piece")
+                raise Malformed(f"a chunk of data must follow in a transfer, got {got}")
             receiver.feed(frame.chunk)
 
     async def _send(self, answer: Answer, context: grpc.aio.ServicerContext) -> None:
-        for frame in to_frames(answer):
+        with _our_fault(answer):
+            frames = list(to_frames(answer)) if tensor_bytes(answer) <= CHUNK else to_frames(answer)
+        for frame in frames:
             await self._in_time(context.write(frame.SerializeToString()))
 
     async def _in_time(self, step: Awaitable[_Result]) -> _Result:
@@ -201,6 +207,15 @@ class Service:
                 return await step
         except TimeoutError:
             raise TimedOut(f"the transfer stood still for {self._patience:g} s and was given up") from None
+
+
+@contextmanager
+def _our_fault(answer: Answer) -> Iterator[None]:
+    """An answer that cannot be sent is no fault of who asked."""
+    try:
+        yield
+    except InvalidMessage as error:
+        raise InternalError(f"the server has no way to say its {type(answer).__name__}: {error}") from error
 
 
 def _parse(kind: type[_Proto], data: bytes) -> _Proto:

@@ -161,6 +161,8 @@ def error_from(rpc_error: grpc.RpcError, address: str) -> ParamServerError:
     for key, name in (rpc_error.trailing_metadata() if hasattr(rpc_error, "trailing_metadata") else None) or ():
         if key == _ERROR_KEY and name in FAMILY and FAMILY[name].status == code.name:
             return FAMILY[name](details)
+    if "Concurrent RPC limit" in details:  # gRPC's own words: it will take calls when others have ended
+        return Unavailable(f"the server at {address} has as many callers as it may (--max-calls): {details}")
     return _BY_STATUS[code](_explain(code, details, address))
 
 

@@ -100,7 +100,9 @@ def from_frame(frame: pb.Frame) -> Proto:
     """What the first frame of a Transfer carries. Raises `Malformed`."""
     piece = frame.WhichOneof("piece")
     if piece is None or piece == "chunk":
-        raise Malformed(f"a Transfer begins with a message, this one with {'a chunk' if piece else 'nothing'}")
+        raise Malformed(
+            f"a call on a Transfer begins with a message, this one with {'a chunk' if piece else 'nothing'}"
+        )
     proto: Proto = getattr(frame, piece)
     return proto
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import numbers
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -37,10 +38,11 @@ def _optimizer(cls: _Spec) -> _Spec:
 def _check(spec: OptimizerSpec, name: str, low: float, high: float = math.inf, *, open_low: bool = False) -> None:
     """Refuses a field outside [low, high), or (low, high) with `open_low`; NaN and infinity are outside always."""
     value = getattr(spec, name)
-    if isinstance(value, bool) or not isinstance(value, int | float):
+    if isinstance(value, bool) or not isinstance(value, numbers.Real):  # numpy's numbers are welcome
         raise TypeError(f"{type(spec).__name__}: {name} must be an int or a float, got {value!r}")
-    above = low < value if open_low else low <= value
-    if not (above and value < high and value <= sys.float_info.max):
+    number: Any = value
+    above = low < number if open_low else low <= number
+    if not (above and number < high and number <= sys.float_info.max):
         bounds = f"{'more than' if open_low else 'at least'} {low:g} and "
         bounds += f"below {high:g}" if high < math.inf else "finite"
         raise ValueError(f"{type(spec).__name__}: {name} must be {bounds}, got {value!r}")
@@ -148,8 +150,8 @@ class Adam(OptimizerSpec):
 
 def to_plain(spec: OptimizerSpec) -> dict[str, Any]:
     """The spec as plain data: its kind and its fields. A worker's optimizer gives what its spec would."""
-    base = OPTIMIZERS[spec.kind]
-    return {"kind": spec.kind} | {field.name: getattr(spec, field.name) for field in dataclasses.fields(base)}
+    fields = [(field.name, getattr(spec, field.name)) for field in dataclasses.fields(OPTIMIZERS[spec.kind])]
+    return {"kind": spec.kind} | {name: value if isinstance(value, bool) else float(value) for name, value in fields}
 
 
 def from_plain(plain: Mapping[str, Any]) -> OptimizerSpec:

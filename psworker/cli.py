@@ -98,7 +98,10 @@ def run(
       psworker run --servers 127.0.0.1:5000 --threads 1 train.py --epochs 3
       psworker run --servers ps-0:5000,ps-1:5000 --name worker-7 train.py
     """  # noqa: D301
-    os.environ[config.SERVERS] = servers
+    try:
+        os.environ[config.SERVERS] = ",".join(config.parse_servers(servers))
+    except ParamServerError as error:
+        raise click.BadParameter(str(error), param_hint="--servers") from None
     os.environ[config.TIMEOUT] = str(timeout)
     if name:
         os.environ[config.NAME] = name

@@ -7,6 +7,7 @@ knows no tape and no optimizer.
 from __future__ import annotations
 
 import logging
+import os
 import secrets
 import threading
 import time
@@ -98,18 +99,20 @@ class Client:
         self._timeout = timeout
         self._placement = Placement(transport.shards)
         self._sender = Sender(worker, 0)
+        self._life = secrets.randbits(62) + 1
+        self._process = os.getpid()
         self._sequence = 0
+        self._global_step = 0
         self._closing = threading.Event()
         self._heartbeats: list[threading.Thread] = []
 
     def join(self) -> Joined:
         """Becomes a member of every shard, and keeps its leases by a heartbeat in the background."""
         shards = self._transport.shards
-        life = secrets.randbits(62) + 1
-        joined = self._call(0, Join(self._worker, 0, 0, shards, life), Joined)
+        joined = self._call(0, Join(self._worker, 0, 0, shards, self._life), Joined)
         self._sender = Sender(self._worker, joined.incarnation)
         for shard in range(1, shards):
-            self._call(shard, Join(self._worker, joined.incarnation, shard, shards, life), Joined)
+            self._call(shard, Join(self._worker, joined.incarnation, shard, shards, self._life), Joined)
         if joined.lease < threading.TIMEOUT_MAX:
             for shard in range(shards):  # a thread each, so that one that does not answer costs no lease of another
                 beat = threading.Thread(
@@ -166,8 +169,8 @@ class Client:
         self._closing.set()
         for beat in self._heartbeats:
             beat.join()
-        if not self._sender.incarnation:
-            return  # it never joined
+        if not self._sender.incarnation or os.getpid() != self._process:
+            return  # it never joined, or is a fork of the one that did
         for shard in range(self._transport.shards):
             try:
                 self._transport.call(shard, Leave(self._sender), min(self._timeout, 5.0)).result()
@@ -216,7 +219,7 @@ class Client:
                 answer = call.result()
             except ParamServerError as error:
                 waited = time.monotonic() - sent.began
-                if not error.retry:
+                if not error.retry and not self._joined_again(sent.shard, error):
                     raise
                 if waited >= self._timeout or self._closing.is_set():
                     raise type(error)(f"gave up after {waited:.1f} s: {error}") from None
@@ -229,7 +232,34 @@ class Client:
                 call = self._transport.call(sent.shard, sent.message, max(left, LAST_TRY))
                 continue
             assert isinstance(answer, kind)
+            if isinstance(answer, Pushed) and not sent.shard:
+                self._global_step = answer.global_step
             return answer
+
+    def _joined_again(self, shard: int, error: ParamServerError) -> bool:
+        """Whether the message may be sent again, because its lease had ended and the same life goes on.
+
+        That takes a long sleep, of this worker or of the server. The block that the worker holds was handed out again,
+        and what it says of it counts for nothing.
+
+        Raises:
+            NotJoined: the server has lost its state.
+            Zombie: another worker has taken the name.
+        """
+        if not isinstance(error, NotJoined) or not self._sender.incarnation or self._closing.is_set():
+            return False
+        logger.warning("%s joins shard %d again: %s", self._worker, shard, error)
+        message = Join(self._worker, self._sender.incarnation, shard, self._transport.shards, self._life)
+        try:
+            joined = self._transport.call(shard, message, self._timeout).result()
+        except (Unavailable, TimedOut):
+            return True  # as good as when the message itself does not get through
+        if not shard and isinstance(joined, Joined) and joined.global_step < self._global_step:
+            raise NotJoined(
+                f"shard 0 is at step {joined.global_step} and was at {self._global_step}: the server was started anew "
+                "and has lost its state; start the job again"
+            )
+        return True
 
     def _beat(self, shard: int, every: float) -> None:
         """Renews a lease until the worker leaves, or is told that it is no member any more.
@@ -242,7 +272,7 @@ class Client:
             except ParamServerError as error:
                 level = logging.WARNING if isinstance(error, TimedOut) else logging.INFO
                 logger.log(level, "%s: heartbeat to shard %d: %s", self._worker, shard, error)
-                if not error.retry:
+                if not error.retry and not isinstance(error, NotJoined):  # it joins again with its next call
                     return
 
 

@@ -63,6 +63,18 @@ class WorkerConfig:
             raise ConfigurationError(f"the timeout must be a positive number of seconds, got {self.timeout}")
 
 
+def parse_servers(text: str) -> tuple[str, ...]:
+    """The addresses in a text with commas between them, at least one.
+
+    Raises:
+        ConfigurationError: there is none; a worker that was told of servers must not train alone.
+    """
+    servers = tuple(part.strip() for part in text.split(",") if part.strip())
+    if not servers:
+        raise ConfigurationError(f"no server is named in {text!r}: write host:port, one for each shard, commas between")
+    return servers
+
+
 def worker_config(
     servers: str | Sequence[str] | None = None, name: str | None = None, timeout: float | None = None
 ) -> WorkerConfig:
@@ -77,9 +89,9 @@ def worker_config(
         ConfigurationError: a value that cannot be.
     """
     if servers is None:
-        servers = os.environ.get(SERVERS, "")
+        servers = os.environ.get(SERVERS) or ()
     if isinstance(servers, str):
-        servers = [part.strip() for part in servers.split(",") if part.strip()]
+        servers = parse_servers(servers)
     if timeout is None:
         text = os.environ.get(TIMEOUT) or str(DEFAULT_TIMEOUT)
         try:

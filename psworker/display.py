@@ -183,6 +183,6 @@ class LiveDisplay(Display):
 def make_display(mode: str, names: Sequence[str]) -> Display:
     """The display for `mode`: live, plain, off, or auto: live when stderr is a terminal that can do it, else plain."""
     if mode == "auto":
-        able = sys.stderr.isatty() and not Console(stderr=True).is_dumb_terminal
+        able = sys.stderr is not None and sys.stderr.isatty() and not Console(stderr=True).is_dumb_terminal
         mode = "live" if able else "plain"
     return {"live": LiveDisplay, "plain": PlainDisplay, "off": Display}[mode](names)

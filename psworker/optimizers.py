@@ -59,7 +59,7 @@ class Optimizer(specs.OptimizerSpec):
 
         Raises:
             ValueError: there is no gradient at all.
-            ParamServerError: the server's refusal, naming the variable; then nothing was applied.
+            ParamServerError: a server's refusal, naming the variable; then that shard has applied nothing of it.
         """
         variables.current_session().push(self, grads_and_vars)
 

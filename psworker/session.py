@@ -70,7 +70,7 @@ class Session:
         self._optimizers: dict[str, specs.OptimizerSpec] = {}
         self._specs: dict[specs.OptimizerSpec, specs.OptimizerSpec] = {}
         self._pending_loss: float | None = None
-        self._batch_losses: list[float] = []
+        self._losses: list[float] | None = None  # of the batch that is being worked on
         self._look_ahead: Callable[[], object] | None = None
         self._queues = 0
 
@@ -169,8 +169,8 @@ class Session:
             AlreadyRegistered: another worker reads the queue of this name with other arguments.
             ValueError: a size that is not positive, or a negative seed.
         """
-        if batch_size < 1 or seed < 0:
-            raise ValueError(f"batch_size is 1 or more, seed 0 or more, got batch_size={batch_size}, seed={seed}")
+        if batch_size < 1 or epochs < 1 or seed < 0:
+            raise ValueError(f"batch_size and epochs are 1 or more, seed 0 or more: got {batch_size}, {epochs}, {seed}")
         self._queues += 1
         queue = QueueSpec(name or f"batches-{self._queues}", len(dataset), batch_size * BATCHES_A_BLOCK, epochs, seed)
         return self._batches(queue, dataset, batch_size, on_epoch or _log_epoch)
@@ -201,12 +201,12 @@ class Session:
             ahead = _Ahead(dataset, order[block.start : block.stop], batch_size, epoch)
             self._look_ahead = ahead.prepare
             while (batch := ahead.take()) is not None:
-                self._batch_losses.clear()
+                losses = self._losses = []
                 yield batch
-                if self._batch_losses:
-                    cost += len(batch) * sum(self._batch_losses) / len(self._batch_losses)
+                if losses:
+                    cost += len(batch) * sum(losses) / len(losses)
                     costed += len(batch)
-            self._look_ahead = None
+            self._look_ahead = self._losses = None
             finished = Finished(block.number, cost / costed * (block.stop - block.start) if costed else None)
 
     def note_loss(self, loss: float) -> None:
@@ -234,8 +234,8 @@ class Session:
                 self._look_ahead()  # the server works now, and so does this worker
         finally:
             pushed = handle.wait()
-        if loss is not None:
-            self._batch_losses.append(loss)
+        if loss is not None and self._losses is not None:
+            self._losses.append(loss)
         self.global_step, self.staleness = pushed.global_step, pushed.staleness
         self._take_values(pushed.values)
 
@@ -258,7 +258,8 @@ class Session:
     # --- inside ---------------------------------------------------------------------------------------------------
 
     def _known(self) -> dict[str, Variable]:
-        assert self._collection is not None, "the session was not entered"
+        if self._collection is None or self._collection.session not in (None, self):
+            raise ConfigurationError("this session is not open: use it inside `with psworker.session() as session:`")
         return self._collection.variables
 
     def _declare(self, optimizer: specs.OptimizerSpec, variables: Iterable[Variable]) -> None:

@@ -100,8 +100,13 @@ class Collection:
     def add(self, variable: Variable) -> None:
         """Keeps it, and has it registered at once when a session is open."""
         self.variables[variable.name] = variable
-        if self.session is not None:
+        if self.session is None:
+            return
+        try:
             self.session.register([variable])
+        except BaseException:
+            del self.variables[variable.name]  # what the server refused is no variable
+            raise
 
 
 _collection: ContextVar[Collection] = ContextVar("psworker_collection")

@@ -12,6 +12,9 @@ from dataclasses import dataclass
 from pswire.errors import InvalidMessage, NotJoined, Zombie
 from pswire.messages import Join, Sender
 
+#: Far above what a worker can reach, and far below what the protocol can carry.
+MOST_INCARNATIONS = 1 << 48
+
 
 @dataclass(slots=True)
 class Member:
@@ -41,6 +44,10 @@ class Membership:
 
     def check_join(self, message: Join) -> None:
         """Raises `Zombie` if it joins with an incarnation that another has overtaken."""
+        if message.incarnation > MOST_INCARNATIONS:
+            raise InvalidMessage(
+                f"incarnation {message.incarnation} of worker {message.worker!r}: nobody lives so often"
+            )
         known = self._members.get(message.worker)
         if known is not None and message.incarnation and message.incarnation < known.incarnation:
             raise Zombie(_overtaken(message.worker, message.incarnation, known.incarnation))
