@@ -23,9 +23,8 @@ from pswire.messages import (
     Reply,
     Request,
     Tick,
-    owned,
-    tensor_bytes,
 )
+from pswire.payload import owned, tensor_bytes
 
 #: Bytes that a step may take in and give out and still run on the event loop: some 100 us with the costliest rule.
 SMALL = 256 << 10

@@ -28,7 +28,8 @@ from pswire.errors import InternalError, InvalidMessage, Malformed, ParamServerE
 from pswire.lanes import CHUNK, Receiver
 from pswire.lanes.inline import InlineReceiver, InlineSender
 from pswire.lanes.stream import StreamReceiver
-from pswire.messages import Answer, Request, tensor_bytes
+from pswire.messages import Answer, Request
+from pswire.payload import tensor_bytes
 from pswire.v1 import paramserver_pb2 as pb
 
 _SERVICE = pb.DESCRIPTOR.services_by_name["ParameterServer"]

@@ -38,6 +38,7 @@ from pswire.fields import (
 )
 from pswire.lanes.inline import InlineSender
 from pswire.lanes.stream import StreamSender
+from pswire.payload import tensor_bytes
 from pswire.specs import OptimizerSpec, from_plain, to_plain
 from pswire.v1 import paramserver_pb2 as pb
 from pswire.values import DTYPES, Array, TensorSpec
@@ -87,7 +88,7 @@ def to_frames(message: ms.Request | ms.Answer) -> Iterator[pb.Frame]:
 
     Borrows the message's arrays until the last frame is out. Raises as `encode` does, before the first.
     """
-    if ms.tensor_bytes(message) <= lanes.CHUNK:
+    if tensor_bytes(message) <= lanes.CHUNK:
         yield to_frame(message, InlineSender())
         return
     lane = StreamSender()
@@ -239,6 +240,7 @@ _ASSIGNMENTS = many(_Assignment(), attrgetter("name"))
 _QUEUE = one(Row(ms.QueueSpec, pb.Queue, name=NAME, size=POSITIVE, block=POSITIVE, epochs=POSITIVE, seed=ANY))
 _BLOCK = one_or_none(Row(ms.Block, pb.Block, number=COUNT, epoch=POSITIVE, start=below("stop"), stop=POSITIVE))
 _FINISHED = one_or_none(Row(ms.Finished, pb.Finished, number=COUNT, cost_sum=OPTIONAL))
+_PLACES = many(Row(ms.Place, pb.Place, name=NAME, shard=COUNT))
 _REPORTS = many(Row(ms.EpochReport, pb.EpochReport, queue=NAME, epoch=POSITIVE, cost=OPTIONAL, examples=COUNT))
 _VARIABLES = many(_VariableStatus(), attrgetter("spec.name"))
 _STEPS = {"steps": COUNT, "staleness": COUNT, "staleness_sum": COUNT, "loss": OPTIONAL, "epoch": COUNT}
@@ -255,7 +257,7 @@ _MESSAGES = (
     Row(ms.Renewed, pb.RenewReply, global_step=COUNT),
     Row(ms.Leave, pb.LeaveRequest, sender=_SENDER),
     Row(ms.Left, pb.LeaveReply),
-    Row(ms.Register, pb.RegisterRequest, sender=_SENDER, declarations=_DECLARATIONS),
+    Row(ms.Register, pb.RegisterRequest, sender=_SENDER, declarations=_DECLARATIONS, places=_PLACES),
     Row(ms.Registered, pb.RegisterReply, values=_VALUES, global_step=COUNT),
     Row(ms.Pull, pb.PullRequest, sender=_SENDER, names=NAMES),
     Row(ms.Pulled, pb.PullReply, values=_VALUES, global_step=COUNT),

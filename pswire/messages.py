@@ -10,7 +10,7 @@ must not happen twice a sequence number.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import TypeAlias
 
@@ -101,11 +101,24 @@ class Declaration:
 
 
 @dataclass(frozen=True, slots=True)
+class Place:
+    """The shard that a variable is on."""
+
+    name: str
+    shard: int
+
+
+@dataclass(frozen=True, slots=True)
 class Register:
-    """Declares variables. The first registration of a name wins; later ones must agree and get its value."""
+    """Declares variables. The first registration of a name wins; later ones must agree and get its value.
+
+    Of several shards, shard 0 is asked first and told with `places` where the worker places each variable: all workers
+    must place them alike.
+    """
 
     sender: Sender
     declarations: tuple[Declaration, ...]
+    places: tuple[Place, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -352,34 +365,6 @@ class Reply:
 
     ticket: int
     answer: Answer
-
-
-def tensor_bytes(message: Request | Answer) -> int:
-    """Bytes of the elements of all arrays in a message."""
-    match message:
-        case Push():
-            return sum([gradient.array.nbytes for gradient in message.gradients])
-        case Registered() | Pulled() | Pushed():
-            return sum([value.array.nbytes for value in message.values])
-        case Register():
-            return sum([one.value.nbytes for one in message.declarations if one.value is not None])
-        case Assign():
-            return sum([assignment.array.nbytes for assignment in message.assignments])
-        case _:
-            return 0
-
-
-def owned(answer: Answer) -> Answer:
-    """The answer with copies of its values, read-only: a shard lends its own until the next step only."""
-    if not isinstance(answer, Registered | Pulled | Pushed):
-        return answer
-    return replace(answer, values=tuple([Value(one.name, one.version, _copied(one.array)) for one in answer.values]))
-
-
-def _copied(array: Array) -> Array:
-    copy = array.copy()
-    copy.flags.writeable = False
-    return copy
 
 
 #: The answer that each request gets.

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from pswire.errors import NotJoined, ParamServerError, TimedOut, Unavailable
+from pswire.errors import NotJoined, ParamServerError, TimedOut, Unavailable, Zombie
 from pswire.messages import (
     Answer,
     Assign,
@@ -27,6 +27,7 @@ from pswire.messages import (
     Join,
     Joined,
     Leave,
+    Place,
     Pull,
     Pulled,
     Push,
@@ -125,9 +126,12 @@ class Client:
     def register(self, declarations: Sequence[Declaration]) -> list[Value]:
         """Declares variables; returns the servers' values of them, in their order."""
         self._placement.add(declaration.spec for declaration in declarations)
-        parts = self._placement.split((declaration.spec.name, declaration) for declaration in declarations)
-        sent = self._send(Register(self._sender, tuple(part)) if part else None for part in parts)
-        return _in_order((declaration.spec.name for declaration in declarations), self._results(sent, Registered))
+        names = [declaration.spec.name for declaration in declarations]
+        first, *others = self._placement.split((declaration.spec.name, declaration) for declaration in declarations)
+        places = tuple(Place(name, self._placement[name]) for name in names) if others else ()
+        answers = [self._call(0, Register(self._sender, tuple(first), places), Registered)]
+        sent = self._send(None, *(Register(self._sender, tuple(part)) if part else None for part in others))
+        return _in_order(names, answers + self._results(sent, Registered))
 
     def push(
         self, gradients: Sequence[Gradient], loss: float | None = None, pull: Sequence[str] = ()
@@ -142,13 +146,15 @@ class Client:
         gradient_parts = self._placement.split((gradient.name, gradient) for gradient in gradients)
         pull_parts = self._placement.split((name, name) for name in pull)
         parts = zip(gradient_parts, pull_parts, strict=True)
-        sent = self._send(Push(self._sender, self._sequence, tuple(mine), loss, tuple(names)) for mine, names in parts)
+        sent = self._send(
+            *(Push(self._sender, self._sequence, tuple(mine), loss, tuple(names)) for mine, names in parts)
+        )
         return Handle(lambda: _joined(self._results(sent, Pushed), pull))
 
     def pull(self, names: Sequence[str]) -> list[Value]:
         """The values of `names`, in their order; those of one shard belong to one moment."""
         parts = self._placement.split((name, name) for name in names)
-        sent = self._send(Pull(self._sender, tuple(part)) if part else None for part in parts)
+        sent = self._send(*(Pull(self._sender, tuple(part)) if part else None for part in parts))
         return _in_order(names, self._results(sent, Pulled))
 
     def assign(self, assignments: Sequence[Assignment], *, add: bool = False) -> None:
@@ -157,7 +163,7 @@ class Client:
         parts = self._placement.split((assignment.name, assignment) for assignment in assignments)
         sender, sequence = self._sender, self._sequence
         self._results(
-            self._send(Assign(sender, sequence, tuple(part), add) if part else None for part in parts), Assigned
+            self._send(*(Assign(sender, sequence, tuple(part), add) if part else None for part in parts)), Assigned
         )
 
     def take(self, queue: QueueSpec, finished: Finished | None, heard: int = 0) -> Taken:
@@ -174,7 +180,7 @@ class Client:
         for shard in range(self._transport.shards):
             try:
                 self._transport.call(shard, Leave(self._sender), min(self._timeout, 5.0)).result()
-            except (NotJoined, Unavailable, TimedOut) as error:
+            except (NotJoined, Zombie, Unavailable, TimedOut) as error:
                 logger.info("worker %s left shard %d without an answer: %s", self._worker, shard, error)
 
     def close(self) -> None:
@@ -186,7 +192,7 @@ class Client:
         call = self._transport.call(shard, message, self._timeout)
         return self._result(_Sent(shard, message, time.monotonic(), call), kind)
 
-    def _send(self, messages: Iterable[Request | None]) -> list[_Sent]:
+    def _send(self, *messages: Request | None) -> list[_Sent]:
         """Sends each shard its message, if there is one for it."""
         now = time.monotonic()
         return [

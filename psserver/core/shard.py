@@ -19,7 +19,7 @@ from psserver.core.ledger import Ledger
 from psserver.core.membership import Member, Membership
 from psserver.core.policies import Apply, Asynchronous, Drop, Policy, Serve, View, Waiting
 from psserver.core.store import Store, check_finite
-from pswire.errors import InvalidMessage, WrongShard
+from pswire.errors import AlreadyRegistered, InvalidMessage, WrongShard
 from pswire.messages import (
     Answer,
     Assign,
@@ -88,6 +88,7 @@ class Shard:
         self._policy: Policy = policy or Asynchronous()
         self._calls: dict[int, _ParkedCall] = {}
         self._queues = DataQueues()
+        self._places: dict[str, int] = {}
         self._handlers: dict[type[Message], Callable[[int, Any], list[Reply]]] = {
             Push: self._push,
             Pull: self._pull,
@@ -139,6 +140,7 @@ class Shard:
                 self._check_place(message)
                 self._members.check_join(message)
             case Register():
+                self._check_places(message)
                 self._store.check_declarations(message.declarations)
             case Assign():
                 self._seen(message, Assigned)
@@ -179,6 +181,7 @@ class Shard:
     # --- variables ------------------------------------------------------------------------------------------------
 
     def _register(self, ticket: int, message: Register) -> list[Reply]:
+        self._places.update({place.name: place.shard for place in message.places})
         self._store.declare(message.declarations)
         values = self._store.read(declaration.spec.name for declaration in message.declarations)
         return [Reply(ticket, Registered(values, self.global_step))]
@@ -316,6 +319,16 @@ class Shard:
             self._queues.epoch_of(member.name),
             max(0.0, member.expires - self._now) if member.state == "live" else 0.0,
         )
+
+    def _check_places(self, message: Register) -> None:
+        """Two workers that trained a variable of one name on two shards would not notice."""
+        for place in message.places:
+            known = self._places.get(place.name, place.shard)
+            if known != place.shard:
+                raise AlreadyRegistered(
+                    f"variable {place.name!r} is on shard {known}, worker {message.sender.worker!r} places it on shard "
+                    f"{place.shard}: all workers must make the same variables, in the same order"
+                )
 
     def _check_place(self, message: Join) -> None:
         if (message.shard, message.shards) != (self.shard, self.shards):

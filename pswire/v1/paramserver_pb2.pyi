@@ -129,13 +129,23 @@ class Declaration(_message.Message):
     optimizer: Optimizer
     def __init__(self, tensor: _Optional[_Union[Tensor, _Mapping]] = ..., optimizer: _Optional[_Union[Optimizer, _Mapping]] = ...) -> None: ...
 
+class Place(_message.Message):
+    __slots__ = ("name", "shard")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    SHARD_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    shard: int
+    def __init__(self, name: _Optional[str] = ..., shard: _Optional[int] = ...) -> None: ...
+
 class RegisterRequest(_message.Message):
-    __slots__ = ("sender", "declarations")
+    __slots__ = ("sender", "declarations", "places")
     SENDER_FIELD_NUMBER: _ClassVar[int]
     DECLARATIONS_FIELD_NUMBER: _ClassVar[int]
+    PLACES_FIELD_NUMBER: _ClassVar[int]
     sender: Sender
     declarations: _containers.RepeatedCompositeFieldContainer[Declaration]
-    def __init__(self, sender: _Optional[_Union[Sender, _Mapping]] = ..., declarations: _Optional[_Iterable[_Union[Declaration, _Mapping]]] = ...) -> None: ...
+    places: _containers.RepeatedCompositeFieldContainer[Place]
+    def __init__(self, sender: _Optional[_Union[Sender, _Mapping]] = ..., declarations: _Optional[_Iterable[_Union[Declaration, _Mapping]]] = ..., places: _Optional[_Iterable[_Union[Place, _Mapping]]] = ...) -> None: ...
 
 class Value(_message.Message):
     __slots__ = ("tensor", "version")

@@ -12,7 +12,8 @@ import time
 
 from psserver.core.shard import Shard
 from pswire.errors import ParamServerError, TimedOut
-from pswire.messages import Answer, Request, Tick, owned
+from pswire.messages import Answer, Request, Tick
+from pswire.payload import owned
 from psworker.transport import Call
 
 

@@ -29,8 +29,8 @@ from pswire.messages import (
     Status,
     StatusReport,
     Tick,
-    owned,
 )
+from pswire.payload import owned
 from pswire.specs import GradientDescent
 from pswire.values import Array, TensorSpec
 from psworker.client import Client

@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 from psserver.core.shard import Shard
-from pswire.errors import InvalidMessage
-from pswire.messages import Declaration, Gradient, Outcome, Push, owned
+from pswire.errors import AlreadyRegistered, InvalidMessage, NotJoined, Zombie
+from pswire.messages import Declaration, Finished, Gradient, Outcome, Push, QueueSpec, Tick
+from pswire.payload import owned
 from pswire.specs import GradientDescent
 from pswire.values import TensorSpec
 from psworker.client import Client
@@ -80,3 +81,83 @@ def test_a_refusal_by_one_shard_is_raised_when_no_call_is_open_any_more(client, 
     with pytest.raises(InvalidMessage, match="not this one"):
         client.push([gradient(name) for name in NAMES]).wait()
     assert transport.ended == [0, 1, 2]
+
+
+def test_workers_that_place_a_variable_on_different_shards_are_told_and_the_first_goes_on(client, transport):
+    other = Client(transport, "w1", timeout=60)
+    other.join()
+    alone = [Declaration(TensorSpec("c", (2,), "float64"), np.zeros(2))]
+    with pytest.raises(AlreadyRegistered, match="'c' is on shard 2, worker 'w1' places it on shard 0"):
+        other.register(alone)
+    other.close()
+    assert client.push([gradient("c")], pull=("c",)).wait().values[0].array[0] == 1
+
+
+class Sleeping:
+    """One shard in this process, on a clock of the test's; it may be started anew, with nothing of the old state."""
+
+    shards = 1
+
+    def __init__(self):
+        self.now = 0.0
+        self.start_anew()
+
+    def start_anew(self):
+        self.shard = Shard(lease=1000.0)
+
+    def sleep(self, seconds):
+        self.now += seconds
+        self.shard.step(0, Tick(), self.now)
+
+    def call(self, shard, message, timeout):
+        def result():
+            (reply,) = self.shard.step(1, message, self.now)
+            return owned(reply.answer)
+
+        return Call(result)
+
+    def close(self):
+        pass
+
+
+@pytest.fixture
+def sleeping():
+    transport = Sleeping()
+    client = Client(transport, "w0", timeout=60)
+    client.join()
+    client.register([Declaration(TensorSpec("a", (2,), "float64"), np.zeros(2), GradientDescent(1.0))])
+    client.push([gradient("a")]).wait()
+    yield transport, client
+    client.leave()
+    client.close()
+
+
+def test_a_worker_whose_lease_has_ended_joins_again_and_goes_on(sleeping):
+    transport, client = sleeping
+    queue = QueueSpec("q", size=4, block=2, epochs=1)
+    held = client.take(queue, None).block
+    transport.sleep(2000)
+    pushed = client.push([gradient("a", 1)], pull=("a",)).wait()
+    assert (pushed.outcome, pushed.global_step, pushed.values[0].array[0]) == (Outcome.APPLIED, 2, 2)
+    transport.sleep(2000)
+    assert client.take(queue, Finished(held.number)).block == held, "what it held counts for nothing, and is free again"
+
+
+def test_a_worker_of_a_server_that_was_started_anew_is_told_so(sleeping):
+    transport, client = sleeping
+    transport.start_anew()
+    with pytest.raises(NotJoined, match="shard 0 is at step 0 and was at 1: the server was started anew"):
+        client.push([gradient("a", 1)]).wait()
+
+
+def test_a_worker_whose_name_was_taken_ends(sleeping):
+    transport, client = sleeping
+    thief = Client(transport, "w0", timeout=60)
+    thief.join()
+    with pytest.raises(Zombie, match="do two workers have the same name"):
+        client.push([gradient("a", 1)]).wait()
+    transport.sleep(2000)
+    with pytest.raises(Zombie):
+        client.push([gradient("a", 1)]).wait()
+    thief.leave()
+    thief.close()

@@ -52,6 +52,7 @@ CASES = [
             ms.Declaration(TensorSpec.of("flags", np.array([True, False])), np.array([True, False]), None),
             *(ms.Declaration(TensorSpec("o" + spec.kind, ()), None, spec) for spec in OPTIMIZERS),
         ),
+        (ms.Place("W", 0), ms.Place("exists", 2)),
     ),
     ms.Registered(VALUES, 11),
     ms.Pull(ME, ("scope/W", "b")),
