@@ -265,7 +265,7 @@ _MESSAGES = (
     Row(ms.Pushed, pb.PushReply, **_RESULT, staleness=COUNT, values=_VALUES, reason=ANY),
     Row(ms.Assign, pb.AssignRequest, **_CHANGE, assignments=_ASSIGNMENTS, add=ANY),
     Row(ms.Assigned, pb.AssignReply, **_RESULT, versions=NUMBERS),
-    Row(ms.Take, pb.TakeRequest, sender=_SENDER, queue=_QUEUE, finished=_FINISHED, heard=COUNT),
+    Row(ms.Take, pb.TakeRequest, sender=_SENDER, queue=_QUEUE, finished=_FINISHED, heard=COUNT, give_back=ANY),
     Row(ms.Taken, pb.TakeReply, block=_BLOCK, done=ANY, waiting_for=ANY, reports=_REPORTS),
     Row(ms.Status, pb.StatusRequest),
     Row(

@@ -270,13 +270,15 @@ class Finished:
 class Take:
     """Asks for the next block; `finished` gives the last one back as done, `heard` counts the reports that have come.
 
-    A worker holds one block of a queue at a time: a Take that repeats itself gets the same block again.
+    A worker holds one block of a queue at a time: a Take that repeats itself gets the same block again. With
+    `give_back` it asks for none, and what it holds is for others.
     """
 
     sender: Sender
     queue: QueueSpec
     finished: Finished | None = None
     heard: int = 0
+    give_back: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -170,6 +170,10 @@ class Client:
         """The next block of a data queue; the shard answers within seconds, if need be with whom it waits for."""
         return self._call(0, Take(self._sender, queue, finished, heard), Taken)
 
+    def give_back(self, queue: QueueSpec) -> None:
+        """What this worker holds of a data queue is handed out again."""
+        self._call(0, Take(self._sender, queue, give_back=True), Taken)
+
     def leave(self) -> None:
         """Says good-bye to every shard, as far as it can be reached at once, and ends the heartbeat."""
         self._closing.set()

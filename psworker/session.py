@@ -200,13 +200,19 @@ class Session:
             cost, costed = 0.0, 0
             ahead = _Ahead(dataset, order[block.start : block.stop], batch_size, epoch)
             self._look_ahead = ahead.prepare
-            while (batch := ahead.take()) is not None:
-                losses = self._losses = []
-                yield batch
-                if losses:
-                    cost += len(batch) * sum(losses) / len(losses)
-                    costed += len(batch)
-            self._look_ahead = self._losses = None
+            try:
+                while (batch := ahead.take()) is not None:
+                    losses = self._losses = []
+                    yield batch
+                    if losses:
+                        cost += len(batch) * sum(losses) / len(losses)
+                        costed += len(batch)
+            except GeneratorExit:  # the program has left its loop, and others may go on with what it had taken
+                if self._collection is not None and self._collection.session is self:
+                    self._client.give_back(queue)
+                raise
+            finally:
+                self._look_ahead = self._losses = None
             finished = Finished(block.number, cost / costed * (block.stop - block.start) if costed else None)
 
     def note_loss(self, loss: float) -> None:

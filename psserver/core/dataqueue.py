@@ -130,7 +130,12 @@ class DataQueues:
         queue = self._queues.setdefault(spec.name, DataQueue(spec))
         if message.finished is not None:
             queue.finish(worker, message.finished)
-        self._waiting[worker, spec.name] = _Waiting(ticket, message, now)  # in the place of a call that was given up
+        waiting = _Waiting(ticket, message, now)
+        if message.give_back:
+            queue.give_back(worker)
+            self._waiting.pop((worker, spec.name), None)
+            return [self._answer(waiting, None, done=queue.done), *self._hand_out()]
+        self._waiting[worker, spec.name] = waiting  # in the place of a call that was given up
         return self._hand_out()
 
     def forget(self, workers: Collection[str]) -> list[Reply]:

@@ -264,16 +264,18 @@ class Finished(_message.Message):
     def __init__(self, number: _Optional[int] = ..., cost_sum: _Optional[float] = ...) -> None: ...
 
 class TakeRequest(_message.Message):
-    __slots__ = ("sender", "queue", "finished", "heard")
+    __slots__ = ("sender", "queue", "finished", "heard", "give_back")
     SENDER_FIELD_NUMBER: _ClassVar[int]
     QUEUE_FIELD_NUMBER: _ClassVar[int]
     FINISHED_FIELD_NUMBER: _ClassVar[int]
     HEARD_FIELD_NUMBER: _ClassVar[int]
+    GIVE_BACK_FIELD_NUMBER: _ClassVar[int]
     sender: Sender
     queue: Queue
     finished: Finished
     heard: int
-    def __init__(self, sender: _Optional[_Union[Sender, _Mapping]] = ..., queue: _Optional[_Union[Queue, _Mapping]] = ..., finished: _Optional[_Union[Finished, _Mapping]] = ..., heard: _Optional[int] = ...) -> None: ...
+    give_back: bool
+    def __init__(self, sender: _Optional[_Union[Sender, _Mapping]] = ..., queue: _Optional[_Union[Queue, _Mapping]] = ..., finished: _Optional[_Union[Finished, _Mapping]] = ..., heard: _Optional[int] = ..., give_back: _Optional[bool] = ...) -> None: ...
 
 class EpochReport(_message.Message):
     __slots__ = ("queue", "epoch", "cost", "examples")

@@ -273,6 +273,16 @@ def test_a_worker_whose_variable_differs_is_refused_and_the_other_goes_on(open_s
         assert x.value == [0]
 
 
+def test_who_leaves_its_loop_early_gives_its_examples_back_to_the_others(open_session):
+    data = ps.Dataset({"x": np.arange(1000)})
+    with open_session("w0") as first:
+        for _ in first.batches(data, 10):
+            break
+        with ps.collection(), open_session("w1") as second:
+            seen = [batch.x for batch in second.batches(data, 10)]
+    assert sorted(np.concatenate(seen)) == list(range(1000))
+
+
 def test_an_epochs_cost_is_the_mean_over_the_examples_that_had_a_loss(open_session):
     """Losses 0, 1, 2, ... of batches of 10, each second one pushed: the mean of 1, 3, 5, ..., the last a half batch."""
     x = ps.Variable([0.0], name="x")

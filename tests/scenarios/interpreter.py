@@ -158,11 +158,13 @@ class Scenario:
         return self.do_assign(who, named=named, add=True)
 
     def do_take(self, who: str, name: str, *, named) -> list[str]:
-        """`take w0 mnist [size=10 block=4 epochs=2 seed=0] [finished=0] [cost=1.5] [heard=0]`; later without the sizes.
+        """`take w0 mnist [size=10 block=4 epochs=2 seed=0] [finished=0] [cost=1.5] [heard=0] [give_back=1]`.
+
+        Later without the sizes.
 
         Says that all reports that were given to the worker were heard, unless told otherwise.
         """
-        options, sizes = _split(named, "finished", "cost", "heard")
+        options, sizes = _split(named, "finished", "cost", "heard", "give_back")
         if sizes:
             queue = QueueSpec(name, **{key: int(text) for key, text in sizes})
             self._queues.setdefault(name, queue)
@@ -172,7 +174,7 @@ class Scenario:
         finished = Finished(int(options["finished"]), cost) if "finished" in options else None
         heard = int(options.get("heard", self._reports.get((who, name), 0)))
         self._reports[who, name] = heard
-        return self._say(who, Take(self._sender(who), queue, finished, heard))
+        return self._say(who, Take(self._sender(who), queue, finished, heard, "give_back" in options))
 
     def do_tick(self, seconds: str, *, named) -> list[str]:
         """`tick 2`: two seconds pass, and the shard is told so."""
