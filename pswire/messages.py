@@ -340,7 +340,10 @@ class WorkerStatus:
 
 @dataclass(frozen=True, slots=True)
 class StatusReport:
-    """A shard at one moment. `repeated`: retries that were answered, not applied again."""
+    """A shard at one moment. `repeated`: retries that were answered, not applied again.
+
+    Of very many workers and epochs it lists the live and the newest.
+    """
 
     shard: int
     shards: int

@@ -47,6 +47,9 @@ from pswire.messages import (
     WorkerStatus,
 )
 
+#: Workers and epochs that a status lists: live workers and what is new first, so that it fits into a message.
+MOST_LISTED = 1000
+
 _Seen = TypeVar("_Seen", Pushed, Assigned)
 
 
@@ -299,8 +302,9 @@ class Shard:
 
     def _status(self, ticket: int, message: Status) -> list[Reply]:
         variables = (VariableStatus(one.spec, one.version, one.updates, one.optimizer) for one in self._store)
-        workers = (self._worker_status(member) for member in self._members)
-        epochs = self._queues.reports()
+        members = sorted(self._members, key=lambda member: (member.state != "live", -member.number))[:MOST_LISTED]
+        workers = (self._worker_status(member) for member in sorted(members, key=lambda member: member.number))
+        epochs = self._queues.reports()[-MOST_LISTED:]
         report = StatusReport(
             self.shard, self.shards, self.global_step, self._repeated, tuple(variables), tuple(workers), tuple(epochs)
         )

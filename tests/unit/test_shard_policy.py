@@ -7,7 +7,20 @@ from psserver.core.membership import Member
 from psserver.core.policies import Apply, Asynchronous, Drop, Serve, View, Waiting
 from psserver.core.shard import Shard
 from pswire.errors import NotJoined, UnknownVariable
-from pswire.messages import Declaration, Gradient, Join, Leave, Outcome, Pull, Push, Register, Renew, Sender, Tick
+from pswire.messages import (
+    Declaration,
+    Gradient,
+    Join,
+    Leave,
+    Outcome,
+    Pull,
+    Push,
+    Register,
+    Renew,
+    Sender,
+    Status,
+    Tick,
+)
 from pswire.specs import GradientDescent
 from pswire.values import TensorSpec
 from tests.shard_state import state_of
@@ -218,3 +231,14 @@ def test_asynchronous_holds_nobody():
     view = View(5, [Member("a", 0, steps=100), Member("b", 1, steps=0)])
     waiting = [Waiting(3, "a", applied=False, staleness=99), Waiting(1, "b", applied=True)]
     assert Asynchronous().decide(waiting, view) == [Apply(3), Serve(3), Serve(1)]
+
+
+def test_a_status_of_very_many_workers_lists_all_that_live_and_the_newest():
+    shard = Shard()
+    for number in range(1500):
+        shard.step(number, Join(f"w{number}"), 0.0)
+        if number:
+            shard.step(number, Leave(Sender(f"w{number}", 1)), 0.0)
+    (reply,) = shard.step(0, Status(), 0.0)
+    numbers = [worker.number for worker in reply.answer.workers]
+    assert numbers == [0, *range(501, 1500)]
