@@ -49,6 +49,7 @@ logger = logging.getLogger(__name__)
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.05, 2.0  # seconds between two tries; it doubles
 LAST_TRY = 0.5  # seconds that a try has at least: enough to hear why there is no connection
+GOOD_BYE = 2.0  # seconds that a server has to hear that a worker ends
 SAY_EVERY = 5.0  # seconds between two lines that say whom a call waits for
 
 A = TypeVar("A", bound=Answer)
@@ -171,8 +172,15 @@ class Client:
         return self._call(0, Take(self._sender, queue, finished, heard), Taken)
 
     def give_back(self, queue: QueueSpec) -> None:
-        """What this worker holds of a data queue is handed out again."""
-        self._call(0, Take(self._sender, queue, give_back=True), Taken)
+        """What this worker holds of a data queue is handed out again, if shard 0 can be reached at once.
+
+        If not, that happens when the worker leaves, or its lease ends; raises nothing.
+        """
+        message = Take(self._sender, queue, give_back=True)
+        try:
+            self._transport.call(0, message, min(self._timeout, GOOD_BYE)).result()
+        except ParamServerError as error:
+            logger.info("worker %s could not give back what it holds of %s: %s", self._worker, queue.name, error)
 
     def leave(self) -> None:
         """Says good-bye to every shard, as far as it can be reached at once, and ends the heartbeat."""
@@ -183,7 +191,7 @@ class Client:
             return  # it never joined, or is a fork of the one that did
         for shard in range(self._transport.shards):
             try:
-                self._transport.call(shard, Leave(self._sender), min(self._timeout, 5.0)).result()
+                self._transport.call(shard, Leave(self._sender), min(self._timeout, GOOD_BYE)).result()
             except (NotJoined, Zombie, Unavailable, TimedOut) as error:
                 logger.info("worker %s left shard %d without an answer: %s", self._worker, shard, error)
 

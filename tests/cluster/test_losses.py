@@ -64,6 +64,7 @@ def test_a_worker_whose_server_is_killed_goes_on_trying_for_its_timeout_and_then
     server.signal(signal.SIGKILL)
     server.wait()
     assert worker.wait() == 1
+    assert len(worker.err) == 1, worker.err
     [line] = worker.err
     assert line.startswith("Error: gave up after 1.")
     assert f"no server answers at {address}" in line
