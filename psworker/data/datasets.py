@@ -94,14 +94,19 @@ def data_directories(
 
 
 def find_mnist(folders: list[Path]) -> Path:
-    """The first folder that has all four files.
+    """The first folder that has any of the files, which must have all four.
 
     Raises:
-        DatasetError: none has; the message says what each one lacks.
+        DatasetError: it has not, or there is none; the message says what each one lacks.
     """
     for folder in folders:
-        if not _missing(folder):
+        missing = _missing(folder)
+        if not missing:
             return folder
+        if len(missing) < len(MNIST_FILES):
+            raise DatasetError(
+                f"MNIST is incomplete: {folder} (lacks {', '.join(missing)}); copy what is missing there"
+            )
     raise DatasetError(
         f"MNIST was not found. Searched: {'; '.join(map(_complaint, folders))}. Copy {', '.join(MNIST_FILES)} "
         "into one of these folders, or set PARAMSERVER_DATA (or data_dir) to the folder that has them"
@@ -113,14 +118,7 @@ def _missing(folder: Path) -> list[str]:
 
 
 def _complaint(folder: Path) -> str:
-    if not folder.is_dir():
-        return f"{folder} (no such folder)"
-    missing = _missing(folder)
-    return (
-        f"{folder} (has none of the files)"
-        if len(missing) == len(MNIST_FILES)
-        else f"{folder} (lacks {', '.join(missing)})"
-    )
+    return f"{folder} ({'has none of the files' if folder.is_dir() else 'no such folder'})"
 
 
 def _unit_interval(images: Array) -> Array:

@@ -111,10 +111,15 @@ def test_the_folder_may_be_named_itself_or_by_its_parent(tmp_path):
     assert datasets.find_mnist(datasets.data_directories(tmp_path, None, "/cache")) == folder
 
 
-def test_the_first_folder_that_has_all_four_files_wins(tmp_path):
-    partial = link_mnist(tmp_path / "partial", without=SMALL)
+def test_the_first_folder_that_has_the_files_wins(tmp_path):
     first, second = link_mnist(tmp_path / "first"), link_mnist(tmp_path / "second")
-    assert datasets.find_mnist([tmp_path / "none", partial, first, second]) == first
+    assert datasets.find_mnist([tmp_path / "none", tmp_path, first, second]) == first
+
+
+def test_a_folder_that_has_some_of_the_files_is_not_passed_over_in_silence(tmp_path):
+    partial = link_mnist(tmp_path / "partial", without=SMALL)
+    with pytest.raises(DatasetError, match=f"partial .lacks {SMALL}.; copy what is missing there"):
+        datasets.find_mnist([tmp_path / "none", partial, link_mnist(tmp_path / "whole")])
 
 
 @pytest.mark.parametrize(
@@ -148,11 +153,11 @@ def test_an_explicit_folder_that_lacks_a_file_is_an_error_though_the_repository_
 def test_when_mnist_is_nowhere_the_error_lists_every_place_and_what_to_do(tmp_path):
     empty = tmp_path / "empty"
     empty.mkdir()
-    folders = [tmp_path / "none", empty, link_mnist(tmp_path / "partial", without=SMALL)]
+    folders = [tmp_path / "none", empty]
     with pytest.raises(DatasetError) as caught:
         datasets.find_mnist(folders)
     message = str(caught.value)
-    assert f"{folders[0]} (no such folder); {empty} (has none of the files); {folders[2]} (lacks {SMALL})" in message
+    assert f"{folders[0]} (no such folder); {empty} (has none of the files)" in message
     assert f"Copy {', '.join(datasets.MNIST_FILES)} into one of these folders, or set PARAMSERVER_DATA" in message
 
 
