@@ -17,14 +17,11 @@ from pswire.errors import TooLarge, Unavailable, UnknownVariable
 from pswire.messages import (
     Answer,
     Message,
-    Pull,
-    Push,
-    Register,
     Reply,
     Request,
     Tick,
 )
-from pswire.payload import owned, tensor_bytes
+from pswire.payload import answer_bytes, owned, tensor_bytes
 
 #: Bytes that a step may take in and give out and still run on the event loop: some 100 us with the costliest rule.
 SMALL = 256 << 10
@@ -163,16 +160,7 @@ class Entrance:
 
     def _outgoing(self, message: Request) -> int:
         """Bytes of the values in the answer."""
-        match message:
-            case Push():
-                names = message.pull
-            case Pull():
-                names = message.names
-            case Register():
-                return sum(declaration.spec.nbytes for declaration in message.declarations)
-            case _:
-                return 0
         try:
-            return self._shard.nbytes(names)
+            return answer_bytes(message, self._shard.nbytes)
         except UnknownVariable:
             return 0  # the step will refuse it, and says first whether the worker is a member at all

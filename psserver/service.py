@@ -29,7 +29,6 @@ from pswire.lanes import CHUNK, Receiver
 from pswire.lanes.inline import InlineReceiver, InlineSender
 from pswire.lanes.stream import StreamReceiver
 from pswire.messages import Answer, Request
-from pswire.payload import tensor_bytes
 from pswire.v1 import paramserver_pb2 as pb
 
 _SERVICE = pb.DESCRIPTOR.services_by_name["ParameterServer"]
@@ -105,15 +104,14 @@ class Service:
         self._entrance = entrance
         self._traffic = Traffic(traffic_limit, patience)
         self._patience = patience
-        self._idle: set[asyncio.Task[None] | None] = set()
+        self._idle: set[asyncio.Task[None]] = set()
         self._closing = False
 
     def close(self) -> None:
         """Ends the streams that wait for their next call; those with a call under way end after it."""
         self._closing = True
         for task in self._idle:
-            if task is not None:
-                task.cancel()
+            task.cancel()
 
     def handlers(self) -> grpc.GenericRpcHandler:
         """The handlers of all methods, for `grpc.aio.Server.add_generic_rpc_handlers`.
@@ -154,6 +152,7 @@ class Service:
         if self._closing:
             raise Unavailable(STOPPING)
         task = asyncio.current_task()
+        assert task is not None, "gRPC runs each call in a task of its own"
         self._idle.add(task)
         try:
             data: bytes = await context.read()
@@ -198,7 +197,7 @@ class Service:
 
     async def _send(self, answer: Answer, context: grpc.aio.ServicerContext) -> None:
         with _our_fault(answer):
-            frames = list(to_frames(answer)) if tensor_bytes(answer) <= CHUNK else to_frames(answer)
+            frames = to_frames(answer)
         for frame in frames:
             await self._in_time(context.write(frame.SerializeToString()))
 

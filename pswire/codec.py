@@ -8,6 +8,7 @@ May import the pure half of pswire, fields, lanes and the generated code.
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 import sys
 from collections.abc import Iterator
@@ -86,15 +87,13 @@ def to_frame(message: ms.Request | ms.Answer, lane: lanes.Sender) -> pb.Frame:
 def to_frames(message: ms.Request | ms.Answer) -> Iterator[pb.Frame]:
     """What one side of a Transfer says: the message, with its tensors inside if they fit, or in chunks after it.
 
-    Borrows the message's arrays until the last frame is out. Raises as `encode` does, before the first.
+    Borrows the message's arrays until the last frame is out. Raises as `encode` does, at once and not on the way.
     """
     if tensor_bytes(message) <= lanes.CHUNK:
-        yield to_frame(message, InlineSender())
-        return
+        return iter((to_frame(message, InlineSender()),))
     lane = StreamSender()
-    yield to_frame(message, lane)
-    for chunk in lane.chunks():
-        yield pb.Frame(chunk=chunk)
+    header = to_frame(message, lane)
+    return itertools.chain((header,), (pb.Frame(chunk=chunk) for chunk in lane.chunks()))
 
 
 def from_frame(frame: pb.Frame) -> Proto:

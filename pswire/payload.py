@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
-from pswire.messages import Answer, Assign, Pulled, Push, Pushed, Register, Registered, Request, Value
+from pswire.messages import Answer, Assign, Pull, Pulled, Push, Pushed, Register, Registered, Request, Value
 from pswire.values import Array
 
 
@@ -19,6 +20,19 @@ def tensor_bytes(message: Request | Answer) -> int:
             return sum([one.value.nbytes for one in message.declarations if one.value is not None])
         case Assign():
             return sum([assignment.array.nbytes for assignment in message.assignments])
+        case _:
+            return 0
+
+
+def answer_bytes(message: Request, nbytes: Callable[[tuple[str, ...]], int]) -> int:
+    """Bytes of the values that the answer to `message` brings; `nbytes` knows those of variables that exist."""
+    match message:
+        case Push():
+            return nbytes(message.pull)
+        case Pull():
+            return nbytes(message.names)
+        case Register():
+            return sum(declaration.spec.nbytes for declaration in message.declarations)
         case _:
             return 0
 

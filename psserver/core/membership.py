@@ -43,7 +43,7 @@ class Membership:
         return iter(self._members.values())
 
     def check_join(self, message: Join) -> None:
-        """Raises `Zombie` if it joins with an incarnation that another has overtaken."""
+        """Raises `Zombie` for an incarnation that another has overtaken, `InvalidMessage` for one that cannot be."""
         if message.incarnation > MOST_INCARNATIONS:
             raise InvalidMessage(
                 f"incarnation {message.incarnation} of worker {message.worker!r}: nobody lives so often"

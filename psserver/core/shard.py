@@ -140,7 +140,7 @@ class Shard:
             case Pull():
                 self._store.check_names(message.names)
             case Join():
-                self._check_place(message)
+                self._check_shard(message)
                 self._members.check_join(message)
             case Register():
                 self._check_places(message)
@@ -334,7 +334,7 @@ class Shard:
                     f"{place.shard}: all workers must make the same variables, in the same order"
                 )
 
-    def _check_place(self, message: Join) -> None:
+    def _check_shard(self, message: Join) -> None:
         if (message.shard, message.shards) != (self.shard, self.shards):
             raise WrongShard(
                 f"worker {message.worker!r} takes this server for shard {message.shard} of {message.shards}, it is "

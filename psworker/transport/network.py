@@ -32,6 +32,7 @@ from pswire.messages import (
     Request,
     Take,
 )
+from pswire.payload import answer_bytes
 from pswire.v1 import paramserver_pb2 as pb
 from pswire.v1.paramserver_pb2_grpc import ParameterServerStub
 from psworker.transport import Call
@@ -156,17 +157,8 @@ class _Link:
 
     def expected(self, message: Request) -> int | None:
         """Bytes of the values that the answer brings at most; None if the size of a variable is not known yet."""
-        match message:
-            case Register():
-                return sum(one.spec.nbytes for one in message.declarations)
-            case Pull():
-                names = message.names
-            case Push():
-                names = message.pull
-            case _:
-                return 0
         try:
-            return sum([self._sizes[name] for name in names])
+            return answer_bytes(message, lambda names: sum([self._sizes[name] for name in names]))
         except KeyError:
             return None
 
@@ -182,11 +174,10 @@ class _Exchange:
     def __init__(self, link: _Link, message: Request, timeout: float) -> None:
         self._link, self._message = link, message
         self._expected = link.expected(message)
-        frames = to_frames(message)
-        header = next(frames)  # here and not in gRPC's thread, so that what cannot be sent is told
+        frames = to_frames(message)  # what cannot be sent is told before there is a stream
         self._stream = link.stream()
         self._deadline = link.deadlines.set(timeout, self._stream.cancel)
-        self._stream.send(itertools.chain((header,), frames))
+        self._stream.send(frames)
 
     def result(self) -> Answer:
         link = self._link
