@@ -1,4 +1,4 @@
-"""Arrays with a name: what a variable looks like, and which dtypes may travel.
+"""Arrays with a name: what a variable looks like, and which dtypes may travel; and arrays that are mostly zero rows.
 
 Numpy only. Nothing here knows of messages, servers or gradients of a particular model.
 """
@@ -70,3 +70,94 @@ class TensorSpec:
 
     def __str__(self) -> str:
         return f"{self.name} {self.dtype}{list(self.shape)}"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class IndexedSlices:
+    """The rows of an array that are not all zero: the gradient of an embedding's table, which is never made whole.
+
+    Row `indices[i]` of the array is `values[i]`; an index that comes several times stands for the sum of its rows.
+
+    Attributes:
+        values: (n, *dense_shape[1:]), of any dtype.
+        indices: (n,), integers from 0 to dense_shape[0] - 1, in any order.
+        dense_shape: the shape of the array that these are rows of.
+
+    Raises:
+        ValueError: shapes do not fit, or an index is outside.
+        TypeError: the indices are not integers.
+    """
+
+    values: Array
+    indices: Array
+    dense_shape: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        """Checks every field, so that rows that exist can be trusted."""
+        values, indices, shape = self.values, self.indices, self.dense_shape
+        if indices.dtype.kind not in "iu":
+            raise TypeError(f"IndexedSlices: indices must be integers, but they are {indices.dtype}")
+        if not shape or indices.ndim != 1 or values.shape != (len(indices), *shape[1:]):
+            raise ValueError(
+                f"IndexedSlices: {len(indices) if indices.ndim else 0} rows of an array of shape {shape} need values "
+                f"of shape (n, {', '.join(map(str, shape[1:]))}) and indices of shape (n,), "
+                f"but these are {values.shape} and {indices.shape}"
+            )
+        if indices.size and not 0 <= indices.min() <= indices.max() < shape[0]:
+            raise ValueError(
+                f"IndexedSlices: indices must be in 0 ... {shape[0] - 1}, "
+                f"but they span {indices.min()} ... {indices.max()}"
+            )
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of the whole array."""
+        return self.dense_shape
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """The dtype of the values."""
+        return self.values.dtype
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the rows and their indices, not of the whole array."""
+        return self.values.nbytes + self.indices.nbytes
+
+    def __add__(self, other: IndexedSlices | Array) -> Any:  # noqa: ANN401 - of the kind of `other`
+        """All rows of both; with an array, an array."""
+        if isinstance(other, IndexedSlices):
+            values = np.concatenate([self.values, other.values])
+            return IndexedSlices(values, np.concatenate([self.indices, other.indices]), self.dense_shape)
+        total = np.array(other)
+        np.add.at(total, self.indices, self.values)
+        return total
+
+    __radd__ = __add__
+    __array_ufunc__ = None  # sends `array + slices` to __radd__
+
+    def astype(self, dtype: npt.DTypeLike, copy: bool = True) -> IndexedSlices:
+        """The same rows in another dtype."""
+        return IndexedSlices(self.values.astype(dtype, copy=copy), self.indices, self.dense_shape)
+
+    def copy(self) -> IndexedSlices:
+        """The same rows in arrays of their own."""
+        return IndexedSlices(self.values.copy(), self.indices.copy(), self.dense_shape)
+
+    def with_values(self, values: Array) -> IndexedSlices:
+        """Other values for the same rows."""
+        return IndexedSlices(values, self.indices, self.dense_shape)
+
+    def summed(self) -> IndexedSlices:
+        """The same array with each index once, in rising order: rows that come several times are added up."""
+        if np.all(self.indices[1:] > self.indices[:-1]):
+            return self
+        order = np.argsort(self.indices, kind="stable")
+        indices = self.indices[order]
+        first = np.flatnonzero(np.concatenate([[True], indices[1:] != indices[:-1]]))
+        return IndexedSlices(np.add.reduceat(self.values[order], first, axis=0), indices[first], self.dense_shape)
+
+    def to_dense(self) -> Array:
+        """The whole array, zeros included."""
+        dense: Array = self + np.zeros(self.dense_shape, self.dtype)
+        return dense

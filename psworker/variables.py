@@ -1,4 +1,4 @@
-"""Variables, their names, and the scopes that names live in.
+"""Variables, their names, the scopes that names live in, and what layers have seen that is to be averaged.
 
 A `Variable` is a leaf of the tape whose value comes from a server. Each thread has a collection of its own, so
 workers in threads do not see each other's variables. May import the engine; sends nothing itself.
@@ -6,15 +6,17 @@ workers in threads do not see each other's variables. May import the engine; sen
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import zlib
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from pswire.errors import ConfigurationError
-from pswire.values import TensorSpec
+from pswire.values import Array, TensorSpec
 from psworker.autodiff import Tensor
 from psworker.autodiff.tensor import TensorLike
 
@@ -69,12 +71,32 @@ class Variable(Tensor):
         return f"Variable({self.spec}, version {self.version})"
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class UpdateOp:
+    """What a worker has seen of something whose moving average a variable keeps, such as the mean of a batch.
+
+    Attributes:
+        variable: keeps the average; of floating point, not trainable.
+        value: what was seen; shape and dtype of the variable.
+        decay: the server does `variable <- decay * variable + (1 - decay) * value`; from 0 up and below 1.
+    """
+
+    variable: Variable
+    value: Array
+    decay: float
+
+
 class Collection:
-    """The variables of one program by name, the scope that new names get, and the session that is open, if any."""
+    """The variables of one program by name, the scope that new names get, and the session that is open, if any.
+
+    `seed` is that of initial values, `noted` has the update ops that were noted and not sent yet.
+    """
 
     def __init__(self) -> None:
         self.variables: dict[str, Variable] = {}
         self.scope = ""
+        self.seed = 0
+        self.noted: list[UpdateOp] = []
         self.session: Session | None = None
 
     def full_name(self, name: str | None) -> str:
@@ -166,10 +188,75 @@ def variable_scope(name: str) -> Iterator[None]:
         here.scope = outer
 
 
+@contextmanager
+def layer_scope(name: str | None, kind: str) -> Iterator[None]:
+    """The scope of a layer's variables: `name`, or a free one of `kind`, `kind_1`, ..."""
+    here = _current()
+    count, free = 0, kind
+    while name is None and any(other.startswith(f"{here.scope}{free}/") for other in here.variables):
+        count += 1
+        free = f"{kind}_{count}"
+    with variable_scope(name or free):
+        yield
+
+
 def trainable_variables(scope: str | None = None) -> list[Variable]:
     """The trainable variables in the order of their making; with `scope`, those named `scope/...` only."""
+    return [v for v in _current().variables.values() if v.trainable and _in_scope(v, scope)]
+
+
+def _in_scope(variable: Variable, scope: str | None) -> bool:
+    return scope is None or variable.name.startswith(scope.rstrip("/") + "/")
+
+
+# --- initial values -------------------------------------------------------------------------------------------------
+
+
+def set_random_seed(seed: int) -> None:
+    """Sets the seed, 0 or more, of the initial values that layers draw from now on; it is 0 at first."""
+    if seed < 0:
+        raise ConfigurationError(f"a random seed is 0 or more, got {seed}")
+    _current().seed = seed
+
+
+def random_for(name: str) -> np.random.Generator:
+    """The generator of a new variable's initial value: by the seed and the full name alone.
+
+    So all workers draw the same values, in whatever order they make their variables, and it does not matter which of
+    them is the first to register them.
+    """
+    here = _current()
+    return np.random.default_rng([here.seed, zlib.crc32((here.scope + name).encode())])
+
+
+# --- moving averages ------------------------------------------------------------------------------------------------
+
+
+def note_update(update: UpdateOp) -> None:
+    """Keeps an update op for the next push; layers do this in training."""
+    _current().noted.append(update)
+
+
+def update_ops(scope: str | None = None) -> list[UpdateOp]:
+    """What was noted and not sent yet, in order; with `scope`, for variables named `scope/...` only."""
+    return [update for update in _current().noted if _in_scope(update.variable, scope)]
+
+
+def take_updates(chosen: Iterable[UpdateOp] | None) -> list[UpdateOp]:
+    """The update ops to be sent, all that are noted or those `chosen`, one a variable: the mean of what was seen.
+
+    What is given out is noted no longer.
+    """
+    here = _current()
+    taken = list(here.noted if chosen is None else chosen)
+    if not taken:
+        return []
+    here.noted = [update for update in here.noted if update not in taken]
+    seen: dict[str, list[UpdateOp]] = {}
+    for update in taken:
+        seen.setdefault(update.variable.name, []).append(update)
     return [
-        variable
-        for variable in _current().variables.values()
-        if variable.trainable and (scope is None or variable.name.startswith(scope.rstrip("/") + "/"))
+        UpdateOp(last.variable, np.mean([update.value for update in same], axis=0, dtype=last.value.dtype), last.decay)
+        for same in seen.values()
+        for last in same[-1:]
     ]

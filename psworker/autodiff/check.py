@@ -11,8 +11,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
+from pswire.values import IndexedSlices
 from psworker.autodiff.tape import gradients, no_grad
-from psworker.autodiff.tensor import Array, Tensor
+from psworker.autodiff.tensor import Array, Gradient, Tensor
 
 # Relative and absolute, by dtype. A central difference of step h errs by some h^2 (times the third derivative) and
 # eps / h (rounding): 1e-10 at h = eps^(1/3), from which float64's tolerance keeps its distance. Float32 is held against
@@ -75,8 +76,13 @@ def _evaluate(
 def _gradients(y: Tensor, xs: list[Tensor], weights: Array) -> dict[int, Array]:
     """The gradient for each floating-point argument, by its number; zeros where the result claims not to need it."""
     arguments = {number: x for number, x in enumerate(xs) if x.requires_grad}
-    found = zip(arguments.items(), gradients(y, arguments.values(), weights), strict=True)
-    return {number: np.zeros_like(x.value) if gradient is None else gradient for (number, x), gradient in found}
+    found = zip(arguments.items(), gradients(y, arguments.values(), weights, retain_graph=True), strict=True)
+    return {number: np.zeros_like(x.value) if gradient is None else dense(gradient) for (number, x), gradient in found}
+
+
+def dense(gradient: Gradient) -> Array:
+    """The gradient as an array, zeros included."""
+    return gradient.to_dense() if isinstance(gradient, IndexedSlices) else gradient
 
 
 def _differences(f: Callable[..., Tensor], xs: list[Tensor], number: int, weights: Array) -> Array:

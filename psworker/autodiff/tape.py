@@ -1,13 +1,15 @@
 """The tape: records ops as they run, and runs their derivatives backward in one pass.
 
 `op` makes an op of a function on arrays, `gradients` walks from results back to what they depend on. No op, no
-server and no optimizer is known here, and nothing is shared between threads. Imports numpy and `tensor.py` alone.
+server and no optimizer is known here, and nothing is shared between threads. Imports numpy, `tensor.py` and
+`IndexedSlices` alone.
 """
 
 from __future__ import annotations
 
 import functools
 import inspect
+import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -16,9 +18,10 @@ from typing import Any, Concatenate, ParamSpec, TypeAlias, overload
 
 import numpy as np
 
-from psworker.autodiff.tensor import Array, Tensor, TensorLike, Vjp, as_array
+from pswire.values import IndexedSlices
+from psworker.autodiff.tensor import Array, Edge, Gradient, Tensor, TensorLike, Vjp, as_array
 
-Result: TypeAlias = tuple[Array | np.generic, tuple[Vjp, ...]]  # what a function under @op returns
+Result: TypeAlias = tuple[Array | np.generic, Sequence[Vjp]]  # what a function under @op returns
 P = ParamSpec("P")
 
 
@@ -50,6 +53,8 @@ def op(
 ) -> Callable[Concatenate[TensorLike, TensorLike, P], Tensor]: ...
 @overload
 def op(function: Callable[Concatenate[Array, P], Result]) -> Callable[Concatenate[TensorLike, P], Tensor]: ...
+@overload
+def op(function: Callable[..., Result]) -> Callable[..., Tensor]: ...
 def op(function: Callable[..., Result]) -> Callable[..., Tensor]:
     """Makes an op of a function on arrays that returns its value and its derivatives.
 
@@ -57,17 +62,22 @@ def op(function: Callable[..., Result]) -> Callable[..., Tensor]:
         def scale(x: Array, factor: Array, /) -> Result:
             return x * factor, (lambda g: g * factor, lambda g: g * x)
 
-    Parameters before the `/` are tensors: they arrive as arrays, or as Python numbers when called with such, so that
-    numpy does not promote float32 on account of a 2.0. Those after it are constants. There is one vjp (vector-Jacobian
-    product) a tensor, called only when that tensor needs a gradient. Its `g` has the value's shape and dtype and is
-    borrowed: a vjp does not write into it, and returns a new array, or `g` itself, or a view of it, but never an array
-    that it keeps. Broadcasting is the tape's business: where numpy has stretched or promoted an operand, its gradient
-    is summed to its shape and cast to its dtype.
+    Parameters before the `/`, or all of `*xs`, are tensors: they arrive as arrays, or as Python numbers when called
+    with such, so that numpy does not promote float32 on account of a 2.0; one that may be left out arrives as None.
+    Those after it are constants. There is one vjp (vector-Jacobian product) a tensor, called only when that tensor
+    needs a gradient. Its `g` has the value's shape and dtype and is borrowed: a vjp does not write into it, and returns
+    a new array, or `g` itself, or a view of it, but never an array that it keeps; or `IndexedSlices`, when most rows of
+    the gradient are zero. Broadcasting is the tape's business: where numpy has stretched or promoted an operand, its
+    gradient is summed to its shape and cast to its dtype.
 
-    ValueError, TypeError and IndexError out of the function reach the caller with the op's name and its arguments.
+    ValueError, TypeError and IndexError out of the function reach the caller with the op's name and its arguments. The
+    name is without a leading underscore, which a function has whose op is called in another form, such as
+    `einsum(subscripts, a, b)`.
     """
     kinds = [parameter.kind for parameter in inspect.signature(function).parameters.values()]
-    tensors = kinds.count(inspect.Parameter.POSITIONAL_ONLY)
+    tensors = (
+        sys.maxsize if inspect.Parameter.VAR_POSITIONAL in kinds else kinds.count(inspect.Parameter.POSITIONAL_ONLY)
+    )
 
     @functools.wraps(function)
     def apply(*args: object, **constants: object) -> Tensor:
@@ -91,7 +101,7 @@ def op(function: Callable[..., Result]) -> Callable[..., Tensor]:
 
 
 def _operand(x: object) -> object:
-    return x if isinstance(x, (np.ndarray, float, int)) else np.asarray(x)
+    return x if x is None or isinstance(x, (np.ndarray, float, int)) else np.asarray(x)
 
 
 def _constant(x: object) -> object:
@@ -119,34 +129,50 @@ def _in_op(
         return error
     call = ", ".join(described(name, x) for name, x in given.items())
     kind = next(kind for kind in (ValueError, TypeError, IndexError) if isinstance(error, kind))
-    return kind(f"{function.__name__}({call}): {error}")
+    return kind(f"{function.__name__.lstrip('_')}({call}): {error}")
 
 
 def gradients(
     ys: Tensor | Iterable[Tensor],
     xs: Tensor | Iterable[Tensor],
     grad_ys: TensorLike | Sequence[TensorLike | None] | None = None,
-) -> list[Array | None]:
+    *,
+    retain_graph: bool = False,
+) -> list[Gradient | None]:
     """The gradient of the sum of all elements of all `ys` with respect to each of `xs`, in one backward pass.
 
     `grad_ys`: weights for that sum, one array a y (an array alone if `ys` is one Tensor), of the y's shape; None
-    means ones. Returns for each x an array of its shape and dtype, C-contiguous and the caller's own to write into, or
-    None where no y depends on it. A node between xs and ys runs its backward once, however many they are, and
-    other nodes not at all. The graph stays and can be walked again. There are no second derivatives.
+    means ones. Returns for each x an array of its shape and dtype, C-contiguous and the caller's own to write into;
+    `IndexedSlices` where the ops made one (an embedding's table); or None where no y depends on it. A node between xs
+    and ys runs its backward once, however many they are, and other nodes not at all. There are no second derivatives.
 
-    Raises TypeError when a y or an x is not a Tensor, ValueError when `grad_ys` does not fit `ys`.
+    What a node holds is freed as soon as its backward has run, so that memory falls while gradients come; with
+    `retain_graph` the graph stays and can be walked again.
+
+    Raises TypeError when a y or an x is not a Tensor, ValueError when `grad_ys` does not fit `ys`, RuntimeError when
+    the graph between them was freed by an earlier walk.
     """
     weights: Any = [grad_ys] if isinstance(ys, Tensor) else grad_ys
     ys, xs = _tensors("ys", ys), _tensors("xs", xs)
     path, leading = _path(ys, xs)
     wanted = set(xs)
-    totals: dict[Tensor, Array] = {}  # the gradient of each node, as far as it has come
+    totals: dict[Tensor, Gradient] = {}  # the gradient of each node, as far as it has come
     owned: set[Tensor] = set()  # nodes whose total is nobody else's array, so that it may be written into
     for y, seed in zip(ys, _seeds(ys, weights), strict=True):
         if y in leading:
             totals[y] = totals[y] + seed if y in totals else seed
-    for node, edges in path:
-        g = totals[node] if node in wanted else totals.pop(node)
+    del leading
+    while path:
+        node, edges = path.pop()
+        if node in wanted:
+            g = totals[node]
+        else:
+            g = totals.pop(node)
+            owned.discard(node)
+        if isinstance(g, IndexedSlices):
+            g = g.to_dense()
+        if not retain_graph:
+            node._edges = _FREED
         for x, vjp in edges:
             gradient = vjp(g)
             value = x.value
@@ -154,14 +180,30 @@ def gradients(
                 gradient = _fitted(gradient, value, vjp)
             if x not in totals:  # the first is borrowed, unless it is a new array
                 totals[x] = gradient
-                if gradient is not g and gradient.base is None:
+                if gradient is not g and not isinstance(gradient, IndexedSlices) and gradient.base is None:
                     owned.add(x)
-            elif x in owned:
+            elif x in owned and not isinstance(gradient, IndexedSlices):
                 totals[x] += gradient
             else:
                 totals[x] = totals[x] + gradient
-                owned.add(x)
+                if isinstance(totals[x], np.ndarray):
+                    owned.add(x)
     return [_given_away(x, totals, owned) for x in xs]
+
+
+class _Freed(tuple[Edge, ...]):
+    """The edges of a node whose backward has run."""
+
+    __slots__ = ()
+
+    def __iter__(self) -> Iterator[Edge]:
+        raise RuntimeError(
+            "gradients: this graph was walked before, which freed what its ops held: pass retain_graph=True to the "
+            "first walk, or ask for all gradients in one"
+        )
+
+
+_FREED = _Freed()
 
 
 def _tensors(name: str, given: Tensor | Iterable[Tensor]) -> list[Tensor]:
@@ -172,11 +214,11 @@ def _tensors(name: str, given: Tensor | Iterable[Tensor]) -> list[Tensor]:
     return tensors
 
 
-def _path(ys: list[Tensor], xs: list[Tensor]) -> tuple[list[tuple[Tensor, list[tuple[Tensor, Vjp]]]], set[Tensor]]:
+def _path(ys: list[Tensor], xs: list[Tensor]) -> tuple[list[tuple[Tensor, list[Edge]]], set[Tensor]]:
     """The nodes between xs and ys, each with those of its edges that lead on to xs; and all tensors that lead there.
 
-    The newest node comes first. What consumes a node is newer than the node, so its gradient is complete when it is
-    reached. No recursion: a graph may be deeper than Python's stack.
+    The newest node comes last. What consumes a node is newer than the node, so its gradient is complete when it is
+    reached from the end. No recursion: a graph may be deeper than Python's stack.
     """
     reached = {y for y in ys if y.requires_grad}
     stack = list(reached)
@@ -192,7 +234,6 @@ def _path(ys: list[Tensor], xs: list[Tensor]) -> tuple[list[tuple[Tensor, list[t
         if edges:
             leading.add(node)
             path.append((node, edges))
-    path.reverse()
     return path, leading
 
 
@@ -207,23 +248,33 @@ def _seeds(ys: list[Tensor], grad_ys: Sequence[TensorLike | None] | None) -> Ite
         yield seed
 
 
-def _fitted(gradient: Array, value: Array, vjp: Vjp) -> Array:
+def _fitted(gradient: Gradient, value: Array, vjp: Vjp) -> Gradient:
     """The gradient of an operand that numpy stretched or promoted: summed to its shape, cast to its dtype."""
-    given = gradient.shape
-    if gradient.ndim > value.ndim:
-        gradient = np.add.reduce(gradient, axis=tuple(range(gradient.ndim - value.ndim)))
-    if gradient.ndim == value.ndim:
-        stretched = tuple(axis for axis, size in enumerate(value.shape) if size == 1 != gradient.shape[axis])
-        gradient = np.add.reduce(gradient, axis=stretched, keepdims=True) if stretched else gradient
-    if gradient.shape != value.shape:
-        raise ValueError(f"{vjp.__qualname__} gave a gradient of shape {given} for an input of shape {value.shape}")
-    return gradient.astype(value.dtype, copy=False)
+    fitted = gradient if isinstance(gradient, IndexedSlices) else _summed(gradient, value.shape)
+    if fitted.shape != value.shape:
+        raise ValueError(
+            f"{vjp.__qualname__} gave a gradient of shape {gradient.shape} for an input of shape {value.shape}"
+        )
+    return fitted.astype(value.dtype, copy=False)
 
 
-def _given_away(x: Tensor, totals: dict[Tensor, Array], owned: set[Tensor]) -> Array | None:
-    if x not in totals:
+def _summed(gradient: Array, shape: tuple[int, ...]) -> Array:
+    """The sum over the axes along which an operand of `shape` was stretched."""
+    if gradient.ndim > len(shape):
+        gradient = np.add.reduce(gradient, axis=tuple(range(gradient.ndim - len(shape))))
+    if gradient.ndim < len(shape):
+        return gradient
+    stretched = tuple(axis for axis, size in enumerate(shape) if size == 1 != gradient.shape[axis])
+    return np.add.reduce(gradient, axis=stretched, keepdims=True) if stretched else gradient
+
+
+def _given_away(x: Tensor, totals: dict[Tensor, Gradient], owned: set[Tensor]) -> Gradient | None:
+    total = totals.get(x)
+    if total is None:
         return None
+    if isinstance(total, IndexedSlices):
+        return total.copy()
     if x not in owned:
-        return np.array(totals[x], order="C")
+        return np.array(total, order="C")
     owned.remove(x)  # an x that is asked for twice gets a copy the second time
-    return np.asarray(totals[x], order="C")
+    return np.asarray(total, order="C")

@@ -1,7 +1,7 @@
 """The tensor: a numpy array that remembers which op made it, and from what.
 
 It says what a node of the graph holds. How nodes come about and how gradients flow back is in `tape.py`; what the
-operators do, in `ops`. Imports numpy alone.
+operators do, in `ops`. Imports numpy and `IndexedSlices` alone.
 """
 
 from __future__ import annotations
@@ -11,12 +11,16 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, SupportsIndex, TypeAlias
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
-Array: TypeAlias = NDArray[Any]
+from pswire.values import Array as Array
+from pswire.values import IndexedSlices
+
 Axis: TypeAlias = int | tuple[int, ...] | None
 Index: TypeAlias = Any  # whatever numpy takes between [ and ]
-Vjp: TypeAlias = Callable[[Array], Array]  # the gradient of an op's value -> the gradient of one of its inputs
+Gradient: TypeAlias = Array | IndexedSlices
+Vjp: TypeAlias = Callable[[Array], Gradient]  # the gradient of an op's value -> the gradient of one of its inputs
+Edge: TypeAlias = "tuple[Tensor, Vjp]"  # an input, and the way to its gradient
 
 _creation = itertools.count()  # next() is atomic, so threads share it; an op's result comes after its inputs
 
@@ -37,7 +41,7 @@ class Tensor:
 
     value: Array
     requires_grad: bool
-    _edges: Sequence[tuple[Tensor, Vjp]]  # the inputs that need a gradient, each with the way to it
+    _edges: Sequence[Edge]  # the inputs that need a gradient
     _order: int
 
     def __init__(self, value: TensorLike, requires_grad: bool = False) -> None:

@@ -8,15 +8,21 @@ import pytest
 
 from psworker.autodiff import Tensor, check_gradients, gradients, no_grad, ops
 
-from .cases import CASES
+from . import cases_array, cases_loss, cases_math, cases_nn
+
+CASES = [case for family in (cases_array, cases_loss, cases_math, cases_nn) for case in family.CASES]
 
 
 def differentiable_ops():
-    """All functions made by @op in the modules of `ops`, exported or not, by name."""
+    """The names of all functions made by @op in the modules of `ops`, each with what a program calls.
+
+    That is the function itself, or for one with a leading underscore the function of its name without.
+    """
     found = {}
-    for module in pkgutil.iter_modules(ops.__path__, f"{ops.__name__}."):
-        members = vars(importlib.import_module(module.name)).items()
-        found |= {name: member for name, member in members if hasattr(member, "__wrapped__")}
+    for info in pkgutil.iter_modules(ops.__path__, f"{ops.__name__}."):
+        module = importlib.import_module(info.name)
+        names = [name.lstrip("_") for name, member in vars(module).items() if hasattr(member, "__wrapped__")]
+        found |= {name: getattr(module, name) for name in names}
     return found
 
 

@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
+from pswire.values import IndexedSlices
 from psworker.autodiff import Tensor, gradients, no_grad, op, ops, stop_gradient
 
 
@@ -118,13 +119,32 @@ def test_stop_gradient_is_the_same_value_as_a_constant():
     assert gradients(stop_gradient(x), x) == [None]
 
 
-def test_the_same_graph_can_be_walked_again():
+def test_a_graph_that_is_retained_can_be_walked_again():
     x = leaf(2.0, 3.0)
     y = ops.sum(ops.exp(x) * x)
-    [first] = gradients(y, x)
+    [first] = gradients(y, x, retain_graph=True)
     expected = first.copy()
     first.fill(np.nan)
     np.testing.assert_array_equal(gradients(y, x)[0], expected)
+
+
+def test_a_graph_that_was_freed_says_so_when_it_is_walked_again():
+    x, other = leaf(2.0), leaf(3.0)
+    shared = x * x
+    left, right = shared * 2, shared * other
+    assert gradients(left, x) == [8]
+    with pytest.raises(RuntimeError, match="retain_graph=True"):
+        gradients(right, x)
+    with pytest.raises(RuntimeError, match="walked before"):
+        gradients(left, x)
+
+
+def test_what_a_walk_did_not_visit_stays():
+    x, other = leaf(2.0), leaf(3.0)
+    y = x * 5 + other * 7
+    beside = other * other
+    assert gradients(y, x) == [5]
+    assert gradients(beside, other) == [6]
 
 
 def test_a_value_replaced_after_the_forward_pass_does_not_change_the_gradient():
@@ -157,6 +177,7 @@ def test_results_belong_to_the_caller(number):
     inner = views_of_one_gradient(a)[number] + b
     y = views_of_one_gradient(inner)[number]
     weights = np.arange(6.0).reshape(2, 3)
+    np.testing.assert_array_equal(gradients(y, a, weights, retain_graph=True)[0], weights)
     results = gradients(y, [a, b, inner, y, a], weights)
     for i, result in enumerate(results):
         np.testing.assert_array_equal(result, np.arange(6.0).reshape(2, 3))
@@ -164,7 +185,6 @@ def test_results_belong_to_the_caller(number):
         result.fill(i)  # fails unless it is writeable; shows below unless it is nobody else's
     assert [float(result.mean()) for result in results] == [0, 1, 2, 3, 4]
     np.testing.assert_array_equal(weights, np.arange(6.0).reshape(2, 3))
-    np.testing.assert_array_equal(gradients(y, a, weights)[0], weights)
     np.testing.assert_array_equal(a.value, [[1, 2, 3], [4, 5, 6]])
 
 
@@ -235,6 +255,85 @@ def test_a_result_dropped_frees_its_graph_at_once():
         assert watched() is None
     finally:
         gc.enable()
+
+
+def test_backward_frees_what_a_node_holds_before_it_comes_to_the_next():
+    alive = []
+
+    @op
+    def watching(x, /):
+        return x * 1.0, (lambda g: alive.append(watched() is not None) or g * 1.0,)
+
+    x = leaf(1.0, 2.0)
+    hidden = ops.exp(watching(x))
+    watched = weakref.ref(hidden.value)  # which exp's own derivative needs, and nobody after it
+    y = ops.sum(ops.tanh(hidden))
+    del hidden
+    gradients(y, x)
+    assert alive == [False]
+
+
+# Rows.
+
+
+def test_rows_from_one_op_stay_rows_and_are_added_up_with_rows_or_an_array():
+    @op
+    def first_row(x, /):
+        return x[0], (lambda g: IndexedSlices(g[np.newaxis], np.array([0]), x.shape),)
+
+    x = leaf([1.0, 2.0], [3.0, 4.0])
+    [rows] = gradients(first_row(x) * 3, x)
+    assert isinstance(rows, IndexedSlices)
+    np.testing.assert_array_equal(rows.to_dense(), [[3, 3], [0, 0]])
+    [rows] = gradients([first_row(x), first_row(x) * 2], x)
+    assert isinstance(rows, IndexedSlices)
+    np.testing.assert_array_equal(rows.to_dense(), [[3, 3], [0, 0]])
+    for ys in ([first_row(x), x * 5], [x * 5, first_row(x)], [x * 5, x * 1, first_row(x), x * 0]):
+        [whole] = gradients(ys, x)
+        assert isinstance(whole, np.ndarray)
+        np.testing.assert_array_equal(whole[1] + 1, whole[0])
+    [through] = gradients(first_row(x * 2), x)
+    np.testing.assert_array_equal(through, [[2, 2], [0, 0]])
+
+
+def test_rows_belong_to_the_caller():
+    @op
+    def first_row(x, /):
+        return x[0], (lambda g: IndexedSlices(g[np.newaxis], np.array([0]), x.shape),)
+
+    x = leaf([1.0, 2.0], [3.0, 4.0])
+    row = first_row(x)
+    weights = np.array([5.0, 6.0])
+    one, two = gradients(row, [x, x], weights)
+    one.values.fill(0)
+    np.testing.assert_array_equal(two.values, [weights])
+    np.testing.assert_array_equal(weights, [5, 6])
+
+
+# Calls of another form.
+
+
+def test_an_op_of_any_number_of_tensors_has_a_derivative_for_each():
+    @op
+    def _total(*xs, factor=1):
+        return sum(xs) * factor, [lambda g: g * factor] * len(xs)
+
+    a, b = leaf(1.0), leaf(2.0)
+    y = _total(a, 5.0, b, b, factor=3)
+    assert (y.item(), gradients(y, [a, b])) == (30, [3, 6])
+    with pytest.raises(TypeError, match=r"^total\(xs="):
+        _total(a, None)
+
+
+def test_a_tensor_may_be_left_out():
+    @op
+    def shifted(x, by=None, /, scale=1):
+        return x * scale + (0 if by is None else by), (lambda g: g * scale, lambda g: g)
+
+    x, by = leaf(2.0), leaf(3.0)
+    assert gradients(shifted(x, None, 5), x) == [5]
+    assert gradients(shifted(x), x) == [1]
+    assert gradients(shifted(x, by, scale=5), [x, by]) == [5, 1]
 
 
 # Recording.
