@@ -176,6 +176,8 @@ class Client:
 
         If not, that happens when the worker leaves, or its lease ends; raises nothing.
         """
+        if self._closing.is_set():
+            return  # it has left
         message = Take(self._sender, queue, give_back=True)
         try:
             self._transport.call(0, message, min(self._timeout, GOOD_BYE)).result()

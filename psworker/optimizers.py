@@ -6,16 +6,19 @@ Between `compute_gradients` and `apply_gradients` a program may do to the pairs 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import TypeAlias
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, TypeAlias
 
 from pswire import specs
-from pswire.values import Array
 from psworker import variables
 from psworker.autodiff import Tensor, gradients
-from psworker.variables import Variable
+from psworker.transforms import GradientAndVariable, clip_by_global_norm
+from psworker.variables import UpdateOp, Variable
 
-GradientAndVariable: TypeAlias = tuple[Array | None, Variable]
+if TYPE_CHECKING:
+    from pswire.schedules import Schedule
+
+Transform: TypeAlias = Callable[[list[GradientAndVariable]], list[GradientAndVariable]]
 
 
 class Optimizer(specs.OptimizerSpec):
@@ -24,44 +27,56 @@ class Optimizer(specs.OptimizerSpec):
     optimizer = GradientDescent(learning_rate=0.01)
     for batch in session.batches(dataset, batch_size=100, epochs=10):
         pairs = optimizer.compute_gradients(loss(batch))
-        optimizer.apply_gradients([(ops.clip(g, -1, 1), v) for g, v in pairs])
+        optimizer.apply_gradients(clip_by_global_norm(pairs, 5.0))
     """
 
     def compute_gradients(
-        self, loss: Tensor, var_list: Sequence[Variable] | None = None
-    ) -> list[tuple[Array | None, Variable]]:
+        self, loss: Tensor, var_list: Sequence[Variable] | None = None, *, retain_graph: bool = False
+    ) -> list[GradientAndVariable]:
         """The gradient of `loss` for each variable, by one backward pass.
 
         Args:
-            loss: a tensor with one element; its value travels with the next push.
+            loss: a tensor with one element; its value travels with the next push of one of the variables.
             var_list: by default all trainable variables.
+            retain_graph: keeps what the ops between the variables and `loss` hold, for another backward pass
+                through them; otherwise it is freed on the way.
 
         Returns:
-            Pairs (gradient, variable), gradients with their variable's shape and dtype; None where `loss` does not
-            depend on the variable.
+            Pairs (gradient, variable): an array of the variable's shape and dtype, `IndexedSlices` for the table of an
+            embedding, or None where `loss` does not depend on the variable.
 
         Raises:
             ValueError: `loss` has not exactly one element.
+            RuntimeError: an earlier backward pass has freed the graph.
         """
         if loss.value.size != 1:
             raise ValueError(f"a loss has one element, this one has shape {loss.shape}: take its mean or its sum")
         chosen = list(variables.trainable_variables() if var_list is None else var_list)
+        found = gradients(loss, chosen, retain_graph=retain_graph)
         session = variables.open_session()
         if session is not None:
-            session.note_loss(loss.item())
-        return list(zip(gradients(loss, chosen), chosen, strict=True))
+            session.note_loss(loss.item(), chosen)
+        return list(zip(found, chosen, strict=True))
 
-    def apply_gradients(self, grads_and_vars: Iterable[GradientAndVariable]) -> None:
+    def apply_gradients(
+        self, grads_and_vars: Iterable[GradientAndVariable], update_ops: Iterable[UpdateOp] | None = None
+    ) -> None:
         """Pushes the gradients, and takes the fresh weights that come back. This is the network boundary.
 
         Args:
             grads_and_vars: pairs as `compute_gradients` returns them; a pair whose gradient is None pushes nothing.
+                Of an empty list, as `accumulate` returns between its means, nothing is pushed at all.
+            update_ops: what goes into moving averages by the same push; by default everything that layers have noted
+                since the last one (`psworker.update_ops()`), () for nothing.
 
         Raises:
-            ValueError: there is no gradient at all.
+            ValueError: all gradients are None.
             ParamServerError: a server's refusal, naming the variable; then that shard has applied nothing of it.
         """
-        variables.current_session().push(self, grads_and_vars)
+        session = variables.current_session()
+        pairs = list(grads_and_vars)
+        if pairs:
+            session.push(self, pairs, variables.take_updates(update_ops))
 
     def minimize(self, loss: Tensor, var_list: Sequence[Variable] | None = None) -> None:
         """`compute_gradients` and `apply_gradients` in one."""
@@ -82,3 +97,47 @@ class Adagrad(specs.Adagrad, Optimizer):
 
 class Adam(specs.Adam, Optimizer):
     """Adaptive moments; formula, fields and source: `pswire.specs.Adam`."""
+
+
+def optimize_loss(
+    loss: Tensor,
+    learning_rate: float | Schedule,
+    optimizer: Callable[..., Optimizer],
+    clip_gradients: float | Transform | None = None,
+    learning_rate_decay_fn: Callable[[float | Schedule], Schedule] | None = None,
+    update_ops: Iterable[UpdateOp] | None = None,
+    variables: Sequence[Variable] | None = None,
+) -> float:
+    """One whole step of training: gradients, what is done to them, the push with the update ops.
+
+        for batch in session.batches(dataset, batch_size=50, epochs=10):
+            ps.optimize_loss(
+                loss(batch), 0.1, ps.Momentum, clip_gradients=5.0,
+                learning_rate_decay_fn=lambda rate: ps.schedules.CosineDecay(rate, decay_steps=10_000),
+            )
+
+    Args:
+        loss: a tensor with one element.
+        learning_rate: a number, or a schedule that the server evaluates by its global step.
+        optimizer: a class such as `Adam`, or any function that makes one: called with `learning_rate=...`.
+        clip_gradients: a number for `clip_by_global_norm`, or a function of the list of (gradient, variable).
+        learning_rate_decay_fn: makes a schedule of `learning_rate`.
+        update_ops: as in `Optimizer.apply_gradients`.
+        variables: by default all trainable variables.
+
+    Returns:
+        The loss.
+
+    Raises:
+        ValueError, TypeError: an argument that cannot be; see `Optimizer.compute_gradients` and the optimizer.
+        ParamServerError: a server's refusal.
+    """
+    rate = learning_rate if learning_rate_decay_fn is None else learning_rate_decay_fn(learning_rate)
+    chosen = optimizer(learning_rate=rate)
+    pairs = chosen.compute_gradients(loss, variables)
+    if callable(clip_gradients):
+        pairs = clip_gradients(pairs)
+    elif clip_gradients is not None:
+        pairs = clip_by_global_norm(pairs, clip_gradients)
+    chosen.apply_gradients(pairs, update_ops)
+    return loss.item()

@@ -15,22 +15,19 @@ import numpy as np
 
 from pswire import specs
 from pswire.errors import ConfigurationError
-from pswire.messages import Assignment, Declaration, EpochReport, Finished, Gradient, QueueSpec, Value
-from pswire.values import Array
+from pswire.messages import Assignment, Declaration, EpochReport, Gradient, QueueSpec, Value
+from pswire.values import Array, IndexedSlices
 from psworker import variables as _variables
-from psworker.autodiff import no_grad
+from psworker.autodiff import Tensor, no_grad
+from psworker.batches import BATCHES_A_BLOCK, BatchLoop
 from psworker.client import Client
 from psworker.config import WorkerConfig, worker_config
 from psworker.data.dataset import Batch, Dataset
-from psworker.data.shuffle import permutation
-from psworker.optimizers import GradientAndVariable
+from psworker.transforms import GradientAndVariable
 from psworker.transport import Transport
-from psworker.variables import Variable
+from psworker.variables import UpdateOp, Variable
 
 logger = logging.getLogger(__name__)
-
-#: Batches that a worker takes at once: asking costs a round trip, and what a worker has taken no other can do.
-BATCHES_A_BLOCK = 16
 
 
 def session(
@@ -69,9 +66,8 @@ class Session:
         self._collection: _variables.Collection | None = None
         self._optimizers: dict[str, specs.OptimizerSpec] = {}
         self._specs: dict[specs.OptimizerSpec, specs.OptimizerSpec] = {}
-        self._pending_loss: float | None = None
-        self._losses: list[float] | None = None  # of the batch that is being worked on
-        self._look_ahead: Callable[[], object] | None = None
+        self._losses: dict[str, float] = {}  # of the last compute_gradients for each variable, until it is pushed
+        self._loops: list[BatchLoop] = []
         self._queues = 0
 
     @property
@@ -173,54 +169,36 @@ class Session:
             raise ValueError(f"batch_size and epochs are 1 or more, seed 0 or more: got {batch_size}, {epochs}, {seed}")
         self._queues += 1
         queue = QueueSpec(name or f"batches-{self._queues}", len(dataset), batch_size * BATCHES_A_BLOCK, epochs, seed)
-        return self._batches(queue, dataset, batch_size, on_epoch or _log_epoch)
+        return self._run(BatchLoop(self._client, queue, dataset, batch_size, on_epoch or _log_epoch))
 
-    def _batches(
-        self, queue: QueueSpec, dataset: Dataset, batch_size: int, on_epoch: Callable[[EpochReport], None]
-    ) -> Iterator[Batch]:
-        order: Array = np.empty(0, np.int64)
-        epoch = 0
-        finished: Finished | None = None
-        heard = 0
-        while True:
-            taken = self._client.take(queue, finished, heard)
-            heard += len(taken.reports)
-            for report in taken.reports:
-                on_epoch(report)
-            if taken.done:
-                if not epoch:
-                    logger.warning("there is nothing left in %s: all %d epochs are done", queue.name, queue.epochs)
-                return
-            block = taken.block
-            if block is None:
-                logger.warning("worker %s has no examples left and waits for %s", self.worker, taken.waiting_for)
-                continue
-            if block.epoch != epoch:
-                epoch, order = block.epoch, permutation(len(dataset), queue.seed, block.epoch)
-            cost, costed = 0.0, 0
-            ahead = _Ahead(dataset, order[block.start : block.stop], batch_size, epoch)
-            self._look_ahead = ahead.prepare
-            try:
-                while (batch := ahead.take()) is not None:
-                    losses = self._losses = []
-                    yield batch
-                    if losses:
-                        cost += len(batch) * sum(losses) / len(losses)
-                        costed += len(batch)
-            except GeneratorExit:  # the program has left its loop, and others may go on with what it had taken
-                if self._collection is not None and self._collection.session is self:
-                    self._client.give_back(queue)
-                raise
-            finally:
-                self._look_ahead = self._losses = None
-            finished = Finished(block.number, cost / costed * (block.stop - block.start) if costed else None)
+    def _run(self, loop: BatchLoop) -> Iterator[Batch]:
+        self._loops.append(loop)
+        try:
+            yield from loop
+        finally:
+            self._loops.remove(loop)
 
-    def note_loss(self, loss: float) -> None:
-        """Keeps the loss that the next push carries; `compute_gradients` does this for you."""
-        self._pending_loss = loss
+    def note_loss(self, loss: float, variables: Iterable[Variable]) -> None:
+        """Keeps the loss whose gradient some variables will get; `compute_gradients` does this for you.
 
-    def push(self, optimizer: specs.OptimizerSpec, grads_and_vars: Iterable[GradientAndVariable]) -> None:
+        It travels with the next push of one of them, and counts for the batch that is being worked on.
+        """
+        self._losses |= dict.fromkeys((variable.name for variable in variables), loss)
+        for loop in self._loops:
+            loop.note_loss(loss)
+
+    def push(
+        self,
+        optimizer: specs.OptimizerSpec,
+        grads_and_vars: Iterable[GradientAndVariable],
+        updates: Iterable[UpdateOp] = (),
+    ) -> None:
         """Pushes gradients for `optimizer` to apply, and takes fresh values of all variables back.
+
+        Args:
+            optimizer: for the variables of the pairs.
+            grads_and_vars: gradients, None for a variable that gets none.
+            updates: what goes into moving averages by the same push, one a variable.
 
         Raises:
             ValueError: there is no gradient at all.
@@ -232,16 +210,18 @@ class Session:
             names = ", ".join(variable.name for _, variable in pairs) or "no variables"
             raise ValueError(f"no gradients to push for {names}: does the loss depend on them?")
         self._declare(optimizer, [variable for _, variable in chosen])
-        gradients = [Gradient(variable.name, variable.version, np.asarray(array)) for array, variable in chosen]
-        loss, self._pending_loss = self._pending_loss, None
+        gradients = [_gradient(array, variable) for array, variable in chosen]
+        for update in updates:
+            self._declare(specs.MovingAverage(update.decay), [update.variable])
+            gradients.append(_gradient(update.value, update.variable))
+        losses = [self._losses.pop(variable.name, None) for _, variable in pairs]
+        loss = next((loss for loss in losses if loss is not None), None)
         handle = self._client.push(gradients, loss, list(self._known()))
         try:
-            if self._look_ahead is not None:
-                self._look_ahead()  # the server works now, and so does this worker
+            for loop in self._loops:
+                loop.prepare()  # the server works now, and so does this worker
         finally:
             pushed = handle.wait()
-        if loss is not None and self._losses is not None:
-            self._losses.append(loss)
         self.global_step, self.staleness = pushed.global_step, pushed.staleness
         self._take_values(pushed.values)
 
@@ -290,26 +270,9 @@ class Session:
             variable.value, variable.version = value.array, value.version
 
 
-class _Ahead:
-    """The batches of a block, each of which may be prepared before it is asked for."""
-
-    def __init__(self, dataset: Dataset, rows: Array, batch_size: int, epoch: int) -> None:
-        self._dataset, self._rows, self._batch_size, self._epoch = dataset, rows, batch_size, epoch
-        self._start = 0
-        self._next: Batch | None = None
-
-    def prepare(self) -> None:
-        """Has the next batch ready."""
-        if self._next is None and self._start < len(self._rows):
-            rows = self._rows[self._start : self._start + self._batch_size]
-            self._next = self._dataset.take(rows, self._epoch)
-            self._start += self._batch_size
-
-    def take(self) -> Batch | None:
-        """The next batch; None after the last."""
-        self.prepare()
-        batch, self._next = self._next, None
-        return batch
+def _gradient(array: Array | IndexedSlices | Tensor, variable: Variable) -> Gradient:
+    whole = array if isinstance(array, IndexedSlices) else np.asarray(array)
+    return Gradient(variable.name, variable.version, whole)
 
 
 def _log_epoch(report: EpochReport) -> None:

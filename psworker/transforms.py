@@ -1,0 +1,179 @@
+"""What may be done to gradients between `compute_gradients` and `apply_gradients`: clip, scale, decay, accumulate.
+
+A transform takes a list of (gradient, variable) and returns one; a gradient is an array, `IndexedSlices` or None, and
+None stays None. What is given is never written into. Anything else that maps such a list to another will do as well.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from typing import TypeAlias
+
+import numpy as np
+
+from pswire.values import Array, IndexedSlices
+from psworker.autodiff.tensor import Gradient
+from psworker.variables import Variable
+
+GradientAndVariable: TypeAlias = tuple[Gradient | None, Variable]
+
+__all__ = [
+    "accumulate",
+    "add_decayed_weights",
+    "clip_by_global_norm",
+    "clip_by_norm",
+    "clip_by_value",
+    "global_norm",
+    "per_variable",
+    "scale",
+]
+
+
+def per_variable(
+    grads_and_vars: Iterable[GradientAndVariable], function: Callable[[Gradient, Variable], Gradient]
+) -> list[GradientAndVariable]:
+    """Each gradient replaced by `function(gradient, variable)`: anything that keeps its shape and dtype."""
+    return [(None if g is None else function(g, variable), variable) for g, variable in grads_and_vars]
+
+
+def clip_by_value(grads_and_vars: Iterable[GradientAndVariable], low: float, high: float) -> list[GradientAndVariable]:
+    """Each element held between `low` and `high`; rows that occur twice are added up first.
+
+    Raises:
+        ValueError: `low` is above `high`.
+    """
+    if not low <= high:
+        raise ValueError(f"clip_by_value: low must not be above high, got {low} and {high}")
+    return per_variable(grads_and_vars, lambda g, _: _with_values(g, np.clip(_values(g), low, high)))
+
+
+def scale(grads_and_vars: Iterable[GradientAndVariable], factor: float) -> list[GradientAndVariable]:
+    """Each gradient times `factor`."""
+    return per_variable(grads_and_vars, lambda g, _: _times(g, factor))
+
+
+def clip_by_norm(grads_and_vars: Iterable[GradientAndVariable], max_norm: float) -> list[GradientAndVariable]:
+    """Each gradient whose own L2 norm is above `max_norm` is scaled down to it.
+
+    A gradient with NaN or infinity stays as it is: the server refuses it and names its variable.
+
+    Raises:
+        ValueError: `max_norm` is not above 0.
+    """
+    _check_norm("clip_by_norm", max_norm)
+    return per_variable(grads_and_vars, lambda g, _: _times(g, _shrink(math.sqrt(_square_sum(g)), max_norm)))
+
+
+def clip_by_global_norm(grads_and_vars: Iterable[GradientAndVariable], max_norm: float) -> list[GradientAndVariable]:
+    """All gradients scaled by max_norm / max(global norm, max_norm): their direction stays.
+
+    With NaN or infinity in one of them all stay as they are: the server refuses that one and names its variable.
+
+    Source: R. Pascanu, T. Mikolov, Y. Bengio, "On the difficulty of training recurrent neural networks", ICML 2013,
+    algorithm 1.
+
+    Raises:
+        ValueError: `max_norm` is not above 0.
+    """
+    _check_norm("clip_by_global_norm", max_norm)
+    pairs = list(grads_and_vars)
+    factor = _shrink(global_norm(pairs), max_norm)
+    return pairs if factor == 1 else scale(pairs, factor)
+
+
+def global_norm(grads_and_vars: Iterable[GradientAndVariable]) -> float:
+    """The L2 norm of all gradients together, sqrt(sum of all squares); rows that occur twice count once summed."""
+    return math.sqrt(sum(_square_sum(g) for g, _ in grads_and_vars if g is not None))
+
+
+def add_decayed_weights(grads_and_vars: Iterable[GradientAndVariable], rate: float) -> list[GradientAndVariable]:
+    """Each gradient plus `rate` times its variable, the gradient of the penalty rate / 2 * ||w||^2.
+
+    For `IndexedSlices`, of the rows that it has. The weights are the worker's, as old as its gradient. Source:
+    A. Krogh, J. Hertz, "A Simple Weight Decay Can Improve Generalization", NIPS 1991.
+    """
+
+    def decayed(gradient: Gradient, variable: Variable) -> Gradient:
+        if isinstance(gradient, IndexedSlices):
+            gradient = gradient.summed()
+            return gradient.with_values(gradient.values + rate * variable.value[gradient.indices])
+        return gradient + rate * variable.value  # type: ignore[no-any-return]
+
+    return per_variable(grads_and_vars, decayed)
+
+
+class accumulate:  # noqa: N801 - called like the functions beside it
+    """Means of `n` steps' gradients, as if of a batch `n` times as large: pushes every n-th step only.
+
+        accumulated = ps.accumulate(4)
+        for batch in session.batches(...):
+            pairs = accumulated(optimizer.compute_gradients(loss(batch)))   # [], [], [], the mean of four
+            optimizer.apply_gradients(pairs)                                # which pushes nothing for []
+
+    Attributes:
+        n: steps in a mean.
+        count: steps that are in the sum now, from 0 up and below `n`.
+        totals: that sum by variable.
+
+    Raises:
+        ValueError: `n` is below 1.
+    """
+
+    def __init__(self, n: int) -> None:
+        if n < 1:
+            raise ValueError(f"accumulate: n must be 1 or more, got {n}")
+        self.n = n
+        self.count = 0
+        self.totals: dict[Variable, Gradient | None] = {}
+
+    def __call__(self, grads_and_vars: Iterable[GradientAndVariable]) -> list[GradientAndVariable]:
+        """Takes one step's pairs; returns the mean of `n` steps after the n-th of them, and [] after the others."""
+        for gradient, variable in grads_and_vars:
+            self.totals[variable] = _added(self.totals.get(variable), gradient)
+        self.count += 1
+        if self.count < self.n:
+            return []
+        totals, self.totals, self.count = self.totals, {}, 0
+        return scale(((total, variable) for variable, total in totals.items()), 1 / self.n)
+
+
+def _added(total: Gradient | None, gradient: Gradient | None) -> Gradient | None:
+    if total is None or gradient is None:
+        return gradient if total is None else total
+    added: Gradient = total + gradient
+    return added
+
+
+def _check_norm(where: str, max_norm: float) -> None:
+    if not max_norm > 0:
+        raise ValueError(f"{where}: max_norm must be above 0, got {max_norm}")
+
+
+def _shrink(norm: float, max_norm: float) -> float:
+    """The factor that brings `norm` down to `max_norm`; 1 when it is below, or not finite."""
+    return max_norm / norm if max_norm < norm < math.inf else 1.0
+
+
+def _square_sum(gradient: Gradient) -> float:
+    values = _values(gradient)
+    total = float(np.vdot(values, values)) if values.dtype != np.float16 else math.inf
+    if math.isfinite(total):
+        return total
+    values = values.astype(np.float64)  # the squares of large numbers overflow in a narrow dtype
+    return float(np.vdot(values, values))
+
+
+def _times(gradient: Gradient, factor: float) -> Gradient:
+    if factor == 1:
+        return gradient
+    return gradient.with_values(gradient.values * factor) if isinstance(gradient, IndexedSlices) else gradient * factor
+
+
+def _values(gradient: Gradient) -> Array:
+    """The elements that are not zero for certain, each once."""
+    return gradient.summed().values if isinstance(gradient, IndexedSlices) else np.asarray(gradient)
+
+
+def _with_values(gradient: Gradient, values: Array) -> Gradient:
+    return gradient.summed().with_values(values) if isinstance(gradient, IndexedSlices) else values

@@ -1,0 +1,150 @@
+"""Gradient transforms, against numbers worked out by hand and float64."""
+
+import numpy as np
+import pytest
+
+import psworker as ps
+from pswire.values import IndexedSlices
+
+
+@pytest.fixture(autouse=True)
+def own_variables():
+    with ps.collection():
+        yield
+
+
+def variable(*values, name=None):
+    return ps.Variable(np.array(values, np.float32), name=name)
+
+
+def slices(values, indices, rows=4):
+    values = np.array(values, np.float32)
+    return IndexedSlices(values, np.array(indices), (rows, *values.shape[1:]))
+
+
+V = np.float32([[3, 4], [0, 0]])
+TWICE = [[1, 2], [5, 5], [2, 2]]  # rows 1, 3 and 1 again: row 1 is (3, 4)
+
+
+@pytest.mark.parametrize(
+    "transform",
+    [
+        lambda pairs: ps.clip_by_value(pairs, -1, 1),
+        lambda pairs: ps.clip_by_norm(pairs, 1.0),
+        lambda pairs: ps.clip_by_global_norm(pairs, 1.0),
+        lambda pairs: ps.add_decayed_weights(pairs, 0.1),
+        lambda pairs: ps.scale(pairs, 0.5),
+        lambda pairs: ps.per_variable(pairs, lambda g, v: g),
+        ps.accumulate(1),
+    ],
+    ids=["clip_by_value", "clip_by_norm", "clip_by_global_norm", "add_decayed_weights", "scale", "any", "accumulate"],
+)
+def test_none_stays_none_dtypes_stay_and_nothing_is_written_into(transform):
+    a, b, table = variable([1, 2], [3, 4]), variable(5), variable(*np.ones((4, 2)))
+    gradient, rows = V.copy(), slices(TWICE, [1, 3, 1])
+    (one, v1), (two, v2), (three, v3) = transform([(gradient, a), (None, b), (rows, table)])
+    assert (v1, v2, v3) == (a, b, table)
+    assert two is None
+    assert (one.dtype, one.shape) == (np.float32, (2, 2))
+    assert isinstance(three, IndexedSlices)
+    assert (three.dtype, three.shape) == (np.float32, (4, 2))
+    np.testing.assert_array_equal(gradient, V)
+    np.testing.assert_array_equal(rows.values, TWICE)
+
+
+def test_clip_by_value_holds_each_element_and_rows_that_occur_twice_as_their_sum():
+    [(clipped, _), (rows, _)] = ps.clip_by_value([(V, variable(0)), (slices(TWICE, [1, 3, 1]), variable(0))], -1, 3.5)
+    np.testing.assert_array_equal(clipped, [[3, 3.5], [0, 0]])
+    np.testing.assert_array_equal(rows.to_dense(), [[0, 0], [3, 3.5], [0, 0], [3.5, 3.5]])
+
+
+def test_clip_by_norm_scales_each_gradient_that_is_too_long_and_leaves_the_others():
+    long, short = variable([0, 0], [0, 0]), variable(0, 0)
+    (clipped, _), (kept, _) = ps.clip_by_norm([(V, long), (np.float32([0.3, 0.4]), short)], 2.5)
+    np.testing.assert_allclose(clipped, [[1.5, 2], [0, 0]], rtol=1e-7)
+    np.testing.assert_array_equal(kept, np.float32([0.3, 0.4]))
+
+
+def test_the_global_norm_is_over_all_gradients_and_clipping_keeps_their_direction():
+    pairs = [(np.float32([2, 3]), variable(0, 0)), (None, variable(0)), (np.float32(6), variable(0))]
+    assert ps.global_norm(pairs) == pytest.approx(7)
+    (one, _), _, (two, _) = ps.clip_by_global_norm(pairs, 3.5)
+    np.testing.assert_allclose([*one, two], [1, 1.5, 3], rtol=1e-7)
+    assert ps.clip_by_global_norm(pairs, 7.5) == pairs
+
+
+def test_the_global_norm_counts_rows_that_occur_twice_once_summed():
+    pairs = [(slices(TWICE, [1, 3, 1]), variable(0)), (np.float32([0, 0]), variable(0, 0))]
+    assert ps.global_norm(pairs) == pytest.approx(np.sqrt(3**2 + 4**2 + 5**2 + 5**2))
+    [(clipped, _), _] = ps.clip_by_global_norm(pairs, 1.0)
+    np.testing.assert_allclose(np.linalg.norm(clipped.to_dense()), 1, rtol=1e-6)
+
+
+@pytest.mark.parametrize(("dtype", "size"), [(np.float16, 300), (np.float32, 1e30), (np.float64, 1e150)])
+def test_a_norm_does_not_overflow_in_a_narrow_dtype(dtype, size):
+    gradient = np.full(4, size, dtype)
+    assert ps.global_norm([(gradient, variable(0))]) == pytest.approx(2 * float(dtype(size)), rel=1e-3)
+    [(clipped, _)] = ps.clip_by_norm([(gradient, variable(0))], 1.0)
+    np.testing.assert_allclose(clipped, 0.5, rtol=1e-3)
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_gradients_that_are_not_finite_are_left_for_the_server_to_refuse(bad):
+    pairs = [(np.float32([bad, 1]), variable(0, 0)), (np.float32([100]), variable(0))]
+    for clipped in (ps.clip_by_global_norm(pairs, 1.0), ps.clip_by_norm(pairs[:1], 1.0)):
+        np.testing.assert_array_equal(clipped[0][0], pairs[0][0])
+
+
+def test_add_decayed_weights_adds_the_gradient_of_the_penalty():
+    w = variable(1, -2, 4)
+    [(gradient, _)] = ps.add_decayed_weights([(np.float32([0.5, 0.5, 0.5]), w)], 0.25)
+    np.testing.assert_array_equal(gradient, [0.75, 0, 1.5])
+
+
+def test_add_decayed_weights_of_rows_touches_those_rows_and_each_once():
+    table = variable([1, 1], [2, 2], [3, 3], [4, 4])
+    [(rows, _)] = ps.add_decayed_weights([(slices(TWICE, [1, 3, 1]), table)], 0.5)
+    np.testing.assert_array_equal(rows.to_dense(), [[0, 0], [4, 5], [0, 0], [7, 7]])
+
+
+def test_any_function_of_gradient_and_variable_is_a_transform():
+    a, b = variable(1, name="a"), variable(2, name="b")
+    pairs = ps.per_variable([(np.float32([8]), a), (np.float32([8]), b)], lambda g, v: g / 2 if v.name == "b" else g)
+    assert [float(g[0]) for g, _ in pairs] == [8, 4]
+
+
+def test_accumulate_gives_the_mean_of_n_steps_at_the_last_of_them():
+    a, b = variable(0, 0), variable(0)
+    steps = [(np.float32([i, 2 * i]), None if i < 3 else np.float32([6])) for i in range(1, 7)]
+    accumulated = ps.accumulate(3)
+    given = [accumulated([(one, a), (two, b)]) for one, two in steps]
+    assert [len(pairs) for pairs in given] == [0, 0, 2, 0, 0, 2]
+    np.testing.assert_allclose(given[2][0][0], [2, 4], rtol=1e-6)
+    np.testing.assert_allclose(given[2][1][0], [2], rtol=1e-6)  # 6 in one step of three
+    np.testing.assert_allclose(given[5][0][0], [5, 10], rtol=1e-6)
+    np.testing.assert_allclose(given[5][1][0], [6], rtol=1e-6)
+
+
+def test_accumulate_adds_rows_up_and_a_variable_without_any_gradient_stays_none():
+    table, unused = variable(*np.zeros((4, 2))), variable(0)
+    accumulated = ps.accumulate(2)
+    assert accumulated([(slices([[1, 1]], [2]), table), (None, unused)]) == []
+    (rows, _), (nothing, _) = accumulated([(slices([[3, 1], [2, 2]], [2, 0]), table), (None, unused)])
+    assert isinstance(rows, IndexedSlices)
+    np.testing.assert_array_equal(rows.to_dense(), [[1, 1], [0, 0], [2, 1], [0, 0]])
+    assert nothing is None
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: ps.clip_by_value([], 1, -1), "low must not be above high, got 1 and -1"),
+        (lambda: ps.clip_by_value([], float("nan"), 1), "low must not be above high"),
+        (lambda: ps.clip_by_norm([], 0), "max_norm must be above 0, got 0"),
+        (lambda: ps.clip_by_global_norm([], -1), "clip_by_global_norm: max_norm must be above 0, got -1"),
+        (lambda: ps.accumulate(0), "n must be 1 or more, got 0"),
+    ],
+)
+def test_a_parameter_that_cannot_be_is_refused(call, message):
+    with pytest.raises(ValueError, match=message):
+        call()
