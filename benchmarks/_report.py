@@ -72,6 +72,10 @@ class Figures:
         self._seen[system].append(figure)
         print(f"  {system}: {figure:.1f} {self.unit}", flush=True)
 
+    def systems(self) -> list[str]:
+        """All that were measured."""
+        return list(self._seen)
+
     def median(self, system: str) -> float:
         """The median over the runs."""
         return statistics.median(self._seen[system])

@@ -19,6 +19,7 @@ from rich.console import Console
 from psserver.config import ServerConfig, parse_shard, parse_size
 from psserver.report import ask_status, plain, tables
 from psserver.server import serve
+from pswire import memory
 from pswire.channel import check_address, check_health
 from pswire.errors import ConfigurationError, ParamServerError
 from pswire.messages import StatusReport
@@ -115,6 +116,11 @@ def main(debug: bool) -> None:
     help="Callers at a time; those beyond it wait.",
 )
 @_option(
+    "--keep-memory/--no-keep-memory",
+    default=_DEFAULT.keep_memory,
+    help="Keep the memory of arrays that are freed, for the next ones: faster, but the process never shrinks.",
+)
+@_option(
     "--reflection/--no-reflection", default=_DEFAULT.reflection, help="Let grpcurl and the like ask what is offered."
 )
 @_option(
@@ -130,6 +136,7 @@ def serve_command(
     memory_limit: int,
     grace: float,
     max_calls: int,
+    keep_memory: bool,
     reflection: bool,
     log_level: str,
 ) -> None:
@@ -143,7 +150,9 @@ def serve_command(
     psserver serve --bind 0.0.0.0:5000 --shard 0/2   the first of two shards, for the network
     """  # noqa: D301
     logging.basicConfig(level=log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    config = ServerConfig(bind, *shard, lease, memory_limit, grace, max_calls, reflection)
+    config = ServerConfig(bind, *shard, lease, memory_limit, grace, max_calls, keep_memory, reflection)
+    if config.keep_memory:
+        memory.keep_memory()
     report = asyncio.run(_serve(config))
     click.echo(_summary(report), err=True)
 

@@ -50,6 +50,8 @@ class ServerConfig:
         memory_limit: bytes for the variables, their slots, and what is on its way in and out, together.
         grace: seconds that calls under way get to end when the server stops.
         max_calls: callers at a time, a worker being one or two of them; those beyond it are refused, and try again.
+        keep_memory: whether the process keeps the memory of arrays it has freed, for the next ones: faster, but it does
+            not shrink (`pswire.memory.keep_memory`). Done by the command `psserver serve`, whose process it is.
         reflection: whether tools such as grpcurl may ask what the server offers (extra `reflection`).
 
     Raises:
@@ -63,6 +65,7 @@ class ServerConfig:
     memory_limit: int = field(default_factory=default_memory_limit)
     grace: float = 5.0
     max_calls: int = 10_000
+    keep_memory: bool = True
     reflection: bool = False
 
     def __post_init__(self) -> None:

@@ -16,6 +16,7 @@ from pswire.channel import error_from, open_channel
 from pswire.codec import decode, encode
 from pswire.lanes.inline import InlineReceiver, InlineSender
 from pswire.messages import Status, StatusReport, VariableStatus, WorkerStatus
+from pswire.schedules import Schedule
 from pswire.specs import to_plain
 from pswire.v1.paramserver_pb2_grpc import ParameterServerStub
 
@@ -58,7 +59,7 @@ def tables(report: StatusReport, address: str) -> list[Table | str]:
             str(list(spec.shape)),
             f"{variable.version:,}",
             f"{variable.updates:,}",
-            _optimizer(variable),
+            _optimizer(variable, report.global_step),
         )
     workers = Table("worker", "state", "steps", "mean staleness", "loss", "epoch", "lease left", title="Workers")
     for worker in report.workers:
@@ -85,11 +86,16 @@ def _finite(number: float | None) -> float | None:
     return number if number is not None and math.isfinite(number) else None
 
 
-def _optimizer(variable: VariableStatus) -> str:
-    if variable.optimizer is None:
+def _optimizer(variable: VariableStatus, global_step: int) -> str:
+    """Kind and fields; a learning rate that changes with what it is for the next push."""
+    spec = variable.optimizer
+    if spec is None:
         return "-"
-    fields = to_plain(variable.optimizer)
-    return " ".join([fields.pop("kind"), *(f"{name}={value}" for name, value in fields.items())])
+    words = [spec.kind, *(f"{field.name}={getattr(spec, field.name)}" for field in dataclasses.fields(spec))]
+    learning_rate = getattr(spec, "learning_rate", None)
+    if isinstance(learning_rate, Schedule):
+        words.append(f"(learning rate now {learning_rate.at(global_step):.6g})")
+    return " ".join(words)
 
 
 def _mean_staleness(worker: WorkerStatus) -> str:

@@ -13,7 +13,6 @@ import math
 import sys
 from collections.abc import Iterator
 from operator import attrgetter
-from typing import Generic, TypeVar
 
 from google.protobuf import struct_pb2
 from google.protobuf.message import Message as Proto
@@ -40,11 +39,9 @@ from pswire.fields import (
 from pswire.lanes.inline import InlineSender
 from pswire.lanes.stream import StreamSender
 from pswire.payload import tensor_bytes
-from pswire.specs import OptimizerSpec, from_plain, to_plain
+from pswire.specs import UpdateSpec, from_plain, to_plain
 from pswire.v1 import paramserver_pb2 as pb
-from pswire.values import DTYPES, Array, TensorSpec
-
-_V = TypeVar("_V", ms.Value, ms.Gradient)
+from pswire.values import DTYPES, Array, IndexedSlices, TensorSpec
 
 
 def encode(message: ms.Request | ms.Answer, lane: lanes.Sender) -> Proto:
@@ -145,20 +142,40 @@ def _check_spec(name: str, dtype: str, shape: tuple[int, ...]) -> TensorSpec:
     return spec
 
 
-class _Value(Generic[_V]):
-    """A `Value` or `Gradient`: name, version, array."""
-
-    def __init__(self, kind: type[_V]) -> None:
-        self._kind: type[_V] = kind
-
-    def put(self, message: _V, proto: pb.Value, lane: lanes.Sender) -> None:
+class _Value:
+    def put(self, message: ms.Value, proto: pb.Value, lane: lanes.Sender) -> None:
         proto.version = message.version
         _put_array(message.name, message.array, proto.tensor, lane)
 
-    def get(self, proto: pb.Value, lane: lanes.Receiver) -> _V:
+    def get(self, proto: pb.Value, lane: lanes.Receiver) -> ms.Value:
         tensor = proto.tensor
         spec = _get_spec(tensor)
-        return self._kind(spec.name, COUNT.get(proto, "version", lane), lane.get(tensor, spec))
+        return ms.Value(spec.name, COUNT.get(proto, "version", lane), lane.get(tensor, spec))
+
+
+class _Gradient:
+    def put(self, message: ms.Gradient, proto: pb.Gradient, lane: lanes.Sender) -> None:
+        proto.version = message.version
+        array = message.array
+        if isinstance(array, IndexedSlices):
+            _put_array(message.name, array.values, proto.tensor, lane)
+            _put_array(message.name, array.indices, proto.indices, lane)
+            proto.rows = array.shape[0]
+        else:
+            _put_array(message.name, array, proto.tensor, lane)
+
+    def get(self, proto: pb.Gradient, lane: lanes.Receiver) -> ms.Gradient:
+        tensor = proto.tensor
+        spec = _get_spec(tensor)
+        version, array = COUNT.get(proto, "version", lane), lane.get(tensor, spec)
+        if not proto.HasField("indices"):
+            return ms.Gradient(spec.name, version, array)
+        indices = lane.get(proto.indices, _check_spec(spec.name, proto.indices.dtype, tuple(proto.indices.shape)))
+        shape = (COUNT.get(proto, "rows", lane), *spec.shape[1:])
+        try:  # the indices may still have to come: who uses them looks at them
+            return ms.Gradient(spec.name, version, IndexedSlices(array, indices, shape, check_range=False))
+        except (ValueError, TypeError) as error:
+            raise Malformed(f"gradient for variable {spec.name!r}: {error}") from error
 
 
 class _Assignment:
@@ -195,21 +212,25 @@ class _VariableStatus:
         return ms.VariableStatus(_get_spec(proto.tensor), version, updates, _get_optimizer(proto))
 
 
-def _put_optimizer(optimizer: OptimizerSpec | None, proto: pb.Declaration | pb.VariableStatus) -> None:
+def _put_optimizer(optimizer: UpdateSpec | None, proto: pb.Declaration | pb.VariableStatus) -> None:
     if optimizer is not None:
         proto.optimizer.fields.update(to_plain(optimizer))
 
 
-def _get_optimizer(proto: pb.Declaration | pb.VariableStatus) -> OptimizerSpec | None:
+def _get_optimizer(proto: pb.Declaration | pb.VariableStatus) -> UpdateSpec | None:
     if not proto.HasField("optimizer"):
         return None
     try:
-        return from_plain({key: _plain(value, key) for key, value in proto.optimizer.fields.fields.items()})
+        return from_plain(_plain_fields(proto.optimizer.fields))
     except (ValueError, TypeError) as error:
         raise Malformed(f"variable {proto.tensor.name!r}: {error}") from error
 
 
-def _plain(value: struct_pb2.Value, key: str) -> float | bool | str:
+def _plain_fields(struct: struct_pb2.Struct) -> dict[str, object]:
+    return {key: _plain(value, key) for key, value in struct.fields.items()}
+
+
+def _plain(value: struct_pb2.Value, key: str) -> object:
     match value.WhichOneof("kind"):
         case "number_value":
             return value.number_value
@@ -217,8 +238,12 @@ def _plain(value: struct_pb2.Value, key: str) -> float | bool | str:
             return value.bool_value
         case "string_value":
             return value.string_value
+        case "struct_value":
+            return _plain_fields(value.struct_value)  # as deep as protobuf lets a message be, some 30 levels
+        case "list_value":
+            return [_plain(entry, key) for entry in value.list_value.values]
         case other:
-            raise ValueError(f"an optimizer's {key} is a number, a boolean or a text, and no {other}")
+            raise ValueError(f"an optimizer's {key} cannot be a {other}")
 
 
 # --- the messages ---------------------------------------------------------------------------------------------------
@@ -233,8 +258,8 @@ _OUTCOME = choice(
 _STATE = choice({state: state for state in ("live", "left", "lost")})
 _SENDER = one(Row(ms.Sender, pb.Sender, worker=NAME, incarnation=COUNT))
 _DECLARATIONS = many(_Declaration(), attrgetter("spec.name"))
-_VALUES = many(_Value(ms.Value), attrgetter("name"))
-_GRADIENTS = many(_Value(ms.Gradient), attrgetter("name"))
+_VALUES = many(_Value(), attrgetter("name"))
+_GRADIENTS = many(_Gradient(), attrgetter("name"))
 _ASSIGNMENTS = many(_Assignment(), attrgetter("name"))
 _QUEUE = one(Row(ms.QueueSpec, pb.Queue, name=NAME, size=POSITIVE, block=POSITIVE, epochs=POSITIVE, seed=ANY))
 _BLOCK = one_or_none(Row(ms.Block, pb.Block, number=COUNT, epoch=POSITIVE, start=below("stop"), stop=POSITIVE))

@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import TypeAlias
 
-from pswire.specs import OptimizerSpec
-from pswire.values import Array, TensorSpec
+from pswire.specs import UpdateSpec
+from pswire.values import Array, IndexedSlices, TensorSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,12 +92,13 @@ class Declaration:
     """A variable as one worker knows it.
 
     `value` is its initial value, or None when it is known to exist and only an optimizer is declared for it.
-    `optimizer` None makes no claim: a variable gets its optimizer when first one is declared for it.
+    `optimizer` says what is done with what is pushed for it, `MovingAverage` too. None makes no claim: a variable gets
+    its optimizer when first one is declared for it.
     """
 
     spec: TensorSpec
     value: Array | None = None
-    optimizer: OptimizerSpec | None = None
+    optimizer: UpdateSpec | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,16 +157,21 @@ class Pulled:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Gradient:
-    """A gradient, and the version that the variable had in the worker when it was computed."""
+    """A gradient, whole or by rows, and the version that the variable had in the worker when it was computed.
+
+    For a variable that keeps a moving average (`specs.MovingAverage`) it is what the worker saw of it instead.
+    """
 
     name: str
     version: int
-    array: Array
+    array: Array | IndexedSlices
 
 
 @dataclass(frozen=True, slots=True)
 class Push:
-    """Gradients of one step: applied together, once, or not at all. The answer brings the values of `pull`.
+    """Gradients of one step, and what was seen in it: applied together, once, or not at all; one entry a variable.
+
+    The answer brings the values of `pull`.
 
     `sequence` counts a worker's pushes and assigns from 1, over all shards; a retry repeats it.
     """
@@ -319,7 +325,7 @@ class VariableStatus:
     spec: TensorSpec
     version: int
     updates: int
-    optimizer: OptimizerSpec | None
+    optimizer: UpdateSpec | None
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ Numpy only. Nothing here knows of messages, servers or gradients of a particular
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import InitVar, dataclass
 from typing import Any
 
 import numpy as np
@@ -62,7 +62,7 @@ class TensorSpec:
         """Number of bytes of the elements."""
         return self.size * DTYPES[self.dtype].itemsize
 
-    def matches(self, array: Array) -> bool:
+    def matches(self, array: Array | IndexedSlices) -> bool:
         """Whether `array` has this shape and dtype, in whatever byte order."""
         # numpy puts a dtype's name together at every asking, so the common case comes first.
         same_dtype = array.dtype == DTYPES[self.dtype] or array.dtype.name == self.dtype
@@ -83,6 +83,9 @@ class IndexedSlices:
         indices: (n,), integers from 0 to dense_shape[0] - 1, in any order.
         dense_shape: the shape of the array that these are rows of.
 
+    With `check_range=False` the indices themselves are not looked at: for rows whose elements are still to come, or
+    which were checked before. `check_indices` does it later.
+
     Raises:
         ValueError: shapes do not fit, or an index is outside.
         TypeError: the indices are not integers.
@@ -91,8 +94,9 @@ class IndexedSlices:
     values: Array
     indices: Array
     dense_shape: tuple[int, ...]
+    check_range: InitVar[bool] = True
 
-    def __post_init__(self) -> None:
+    def __post_init__(self, check_range: bool) -> None:
         """Checks every field, so that rows that exist can be trusted."""
         values, indices, shape = self.values, self.indices, self.dense_shape
         if indices.dtype.kind not in "iu":
@@ -103,10 +107,15 @@ class IndexedSlices:
                 f"of shape (n, {', '.join(map(str, shape[1:]))}) and indices of shape (n,), "
                 f"but these are {values.shape} and {indices.shape}"
             )
-        if indices.size and not 0 <= indices.min() <= indices.max() < shape[0]:
+        if check_range:
+            self.check_indices()
+
+    def check_indices(self) -> None:
+        """Raises `ValueError` if an index is outside."""
+        indices, rows = self.indices, self.dense_shape[0]
+        if indices.size and not 0 <= indices.min() <= indices.max() < rows:
             raise ValueError(
-                f"IndexedSlices: indices must be in 0 ... {shape[0] - 1}, "
-                f"but they span {indices.min()} ... {indices.max()}"
+                f"IndexedSlices: indices must be in 0 ... {rows - 1}, but they span {indices.min()} ... {indices.max()}"
             )
 
     @property
@@ -154,8 +163,13 @@ class IndexedSlices:
             return self
         order = np.argsort(self.indices, kind="stable")
         indices = self.indices[order]
-        first = np.flatnonzero(np.concatenate([[True], indices[1:] != indices[:-1]]))
-        return IndexedSlices(np.add.reduceat(self.values[order], first, axis=0), indices[first], self.dense_shape)
+        begins = np.concatenate([[True], indices[1:] != indices[:-1]])  # a group of equal indices
+        shared = ~(begins & np.concatenate([begins[1:], [True]]))  # by several rows: adding up is dear, copying is not
+        values = self.values.take(order[begins], axis=0)
+        if shared.any():
+            rows = self.values.take(order[shared], axis=0)
+            values[shared[begins]] = np.add.reduceat(rows, np.flatnonzero(begins[shared]), axis=0)
+        return IndexedSlices(values, indices[begins], self.dense_shape, check_range=False)
 
     def to_dense(self) -> Array:
         """The whole array, zeros included."""

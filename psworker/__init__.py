@@ -6,10 +6,11 @@
 Importing this loads numpy, but neither grpc nor a server.
 """
 
-from pswire import errors
+from pswire import errors, schedules
 from pswire.messages import EpochReport
 from pswire.values import IndexedSlices
-from psworker.autodiff import Tensor, check_gradients, gradients, no_grad, ops, stop_gradient
+from psworker import initializers, nn
+from psworker.autodiff import Tensor, check_gradients, gradients, no_grad, op, ops, stop_gradient
 from psworker.data import datasets
 from psworker.data.dataset import Batch, Dataset
 from psworker.optimizers import Adagrad, Adam, GradientDescent, Momentum, Optimizer, optimize_loss
@@ -24,7 +25,16 @@ from psworker.transforms import (
     per_variable,
     scale,
 )
-from psworker.variables import Variable, collection, trainable_variables, variable_scope
+from psworker.variables import (
+    UpdateOp,
+    Variable,
+    collection,
+    note_update,
+    set_random_seed,
+    trainable_variables,
+    update_ops,
+    variable_scope,
+)
 
 __all__ = [
     "Adagrad",
@@ -38,6 +48,7 @@ __all__ = [
     "Optimizer",
     "Session",
     "Tensor",
+    "UpdateOp",
     "Variable",
     "accumulate",
     "add_decayed_weights",
@@ -50,13 +61,20 @@ __all__ = [
     "errors",
     "global_norm",
     "gradients",
+    "initializers",
+    "nn",
     "no_grad",
+    "note_update",
+    "op",
     "ops",
     "optimize_loss",
     "per_variable",
     "scale",
+    "schedules",
     "session",
+    "set_random_seed",
     "stop_gradient",
     "trainable_variables",
+    "update_ops",
     "variable_scope",
 ]

@@ -7,7 +7,7 @@ the client and the data.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 
 import numpy as np
 
@@ -80,7 +80,7 @@ class BatchLoop:
                 epoch, order = block.epoch, permutation(self._queue.size, self._queue.seed, block.epoch)
             finished = yield from self._block(block, order[block.start : block.stop])
 
-    def _block(self, block: Block, rows: Array) -> Iterator[Batch]:
+    def _block(self, block: Block, rows: Array) -> Generator[Batch, None, Finished]:
         cost, costed = 0.0, 0
         self._ahead = _Ahead(self._dataset, rows, self._batch_size, block.epoch)
         try:

@@ -31,6 +31,7 @@ def cache_dir() -> Path:
 
 #: The environment that `psworker run` and `psworker local` give to a training script.
 SERVERS, NAME, TIMEOUT = "PSWORKER_SERVERS", "PSWORKER_NAME", "PSWORKER_TIMEOUT"
+KEEP_MEMORY = "PSWORKER_KEEP_MEMORY"
 
 #: Seconds that a worker goes on trying to reach a server.
 DEFAULT_TIMEOUT = 60.0
@@ -44,6 +45,8 @@ class WorkerConfig:
         servers: addresses in the order of their shards; none: the shard runs in this process.
         name: the worker's, unique in the job.
         timeout: seconds that a call goes on trying before it gives up.
+        keep_memory: whether the process keeps the memory of arrays it has freed, for the next ones
+            (`pswire.memory.keep_memory`).
 
     Raises:
         ConfigurationError: a field that cannot be.
@@ -52,6 +55,7 @@ class WorkerConfig:
     servers: tuple[str, ...] = ()
     name: str = ""
     timeout: float = DEFAULT_TIMEOUT
+    keep_memory: bool = True
 
     def __post_init__(self) -> None:
         """Checks every field."""
@@ -85,6 +89,8 @@ def worker_config(
         name: `$PSWORKER_NAME`; by default the host's name and the process id.
         timeout: seconds; `$PSWORKER_TIMEOUT`.
 
+    Whether memory is kept, `$PSWORKER_KEEP_MEMORY` says: 1 or 0.
+
     Raises:
         ConfigurationError: a value that cannot be.
     """
@@ -98,4 +104,7 @@ def worker_config(
             timeout = float(text)
         except ValueError:
             raise ConfigurationError(f"{TIMEOUT} must be a number of seconds, got {text!r}") from None
-    return WorkerConfig(tuple(servers), name or os.environ.get(NAME, ""), timeout)
+    keep = os.environ.get(KEEP_MEMORY) or "1"
+    if keep not in ("0", "1"):
+        raise ConfigurationError(f"{KEEP_MEMORY} must be 0 or 1, got {keep!r}")
+    return WorkerConfig(tuple(servers), name or os.environ.get(NAME, ""), timeout, keep == "1")

@@ -7,16 +7,14 @@ Between `compute_gradients` and `apply_gradients` a program may do to the pairs 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
 from pswire import specs
+from pswire.schedules import Schedule
 from psworker import variables
 from psworker.autodiff import Tensor, gradients
 from psworker.transforms import GradientAndVariable, clip_by_global_norm
 from psworker.variables import UpdateOp, Variable
-
-if TYPE_CHECKING:
-    from pswire.schedules import Schedule
 
 Transform: TypeAlias = Callable[[list[GradientAndVariable]], list[GradientAndVariable]]
 

@@ -15,6 +15,7 @@ import numpy as np
 
 from pswire import specs
 from pswire.errors import ConfigurationError
+from pswire.memory import keep_memory
 from pswire.messages import Assignment, Declaration, EpochReport, Gradient, QueueSpec, Value
 from pswire.values import Array, IndexedSlices
 from psworker import variables as _variables
@@ -44,7 +45,10 @@ def session(
     Raises:
         ConfigurationError: a value that cannot be.
     """
-    return Session(worker_config(servers, name, timeout))
+    config = worker_config(servers, name, timeout)
+    if config.keep_memory:
+        keep_memory()
+    return Session(config)
 
 
 class Session:
@@ -64,8 +68,8 @@ class Session:
         self.staleness = 0
         self._client = Client(transport or _transport(config), config.name, config.timeout)
         self._collection: _variables.Collection | None = None
-        self._optimizers: dict[str, specs.OptimizerSpec] = {}
-        self._specs: dict[specs.OptimizerSpec, specs.OptimizerSpec] = {}
+        self._optimizers: dict[str, specs.UpdateSpec] = {}
+        self._specs: dict[specs.UpdateSpec, specs.UpdateSpec] = {}
         self._losses: dict[str, float] = {}  # of the last compute_gradients for each variable, until it is pushed
         self._loops: list[BatchLoop] = []
         self._queues = 0
@@ -189,7 +193,7 @@ class Session:
 
     def push(
         self,
-        optimizer: specs.OptimizerSpec,
+        optimizer: specs.UpdateSpec,
         grads_and_vars: Iterable[GradientAndVariable],
         updates: Iterable[UpdateOp] = (),
     ) -> None:
@@ -248,7 +252,7 @@ class Session:
             raise ConfigurationError("this session is not open: use it inside `with psworker.session() as session:`")
         return self._collection.variables
 
-    def _declare(self, optimizer: specs.OptimizerSpec, variables: Iterable[Variable]) -> None:
+    def _declare(self, optimizer: specs.UpdateSpec, variables: Iterable[Variable]) -> None:
         """Tells the server which optimizer a variable has, when it is first used for it."""
         spec = self._specs.get(optimizer)
         if spec is None:

@@ -98,7 +98,7 @@ def add_decayed_weights(grads_and_vars: Iterable[GradientAndVariable], rate: flo
         if isinstance(gradient, IndexedSlices):
             gradient = gradient.summed()
             return gradient.with_values(gradient.values + rate * variable.value[gradient.indices])
-        return gradient + rate * variable.value  # type: ignore[no-any-return]
+        return gradient + rate * variable.value
 
     return per_variable(grads_and_vars, decayed)
 

@@ -89,14 +89,14 @@ class UpdateOp:
 class Collection:
     """The variables of one program by name, the scope that new names get, and the session that is open, if any.
 
-    `seed` is that of initial values, `noted` has the update ops that were noted and not sent yet.
+    `seed` is that of initial values; `noted` has by variable the mean of what was seen and not sent yet, and how often.
     """
 
     def __init__(self) -> None:
         self.variables: dict[str, Variable] = {}
         self.scope = ""
         self.seed = 0
-        self.noted: list[UpdateOp] = []
+        self.noted: dict[str, tuple[UpdateOp, int]] = {}
         self.session: Session | None = None
 
     def full_name(self, name: str | None) -> str:
@@ -233,30 +233,25 @@ def random_for(name: str) -> np.random.Generator:
 
 
 def note_update(update: UpdateOp) -> None:
-    """Keeps an update op for the next push; layers do this in training."""
-    _current().noted.append(update)
+    """Keeps an update op for the next push; layers do this in training.
+
+    What is seen of one variable several times before that counts once, with its mean.
+    """
+    noted = _current().noted
+    earlier, count = noted.get(update.variable.name, (update, 0))
+    mean = earlier.value + (update.value - earlier.value) / (count + 1)
+    noted[update.variable.name] = UpdateOp(update.variable, mean, update.decay), count + 1
 
 
 def update_ops(scope: str | None = None) -> list[UpdateOp]:
-    """What was noted and not sent yet, in order; with `scope`, for variables named `scope/...` only."""
-    return [update for update in _current().noted if _in_scope(update.variable, scope)]
+    """What was noted and not sent yet, one a variable; with `scope`, for variables named `scope/...` only."""
+    return [update for update, _ in _current().noted.values() if _in_scope(update.variable, scope)]
 
 
 def take_updates(chosen: Iterable[UpdateOp] | None) -> list[UpdateOp]:
-    """The update ops to be sent, all that are noted or those `chosen`, one a variable: the mean of what was seen.
-
-    What is given out is noted no longer.
-    """
-    here = _current()
-    taken = list(here.noted if chosen is None else chosen)
-    if not taken:
-        return []
-    here.noted = [update for update in here.noted if update not in taken]
-    seen: dict[str, list[UpdateOp]] = {}
+    """The update ops to be sent, by default all that are noted; they are noted no longer."""
+    taken = update_ops() if chosen is None else list(chosen)
+    noted = _current().noted
     for update in taken:
-        seen.setdefault(update.variable.name, []).append(update)
-    return [
-        UpdateOp(last.variable, np.mean([update.value for update in same], axis=0, dtype=last.value.dtype), last.decay)
-        for same in seen.values()
-        for last in same[-1:]
-    ]
+        noted.pop(update.variable.name, None)
+    return taken

@@ -125,7 +125,7 @@ class Shard:
         return self._handlers[type(message)](ticket, message)
 
     def check(self, message: Message) -> None:
-        """Raises what `step` would raise, but for NaN and infinity: looks at no element and changes nothing.
+        """Raises what `step` would raise, but for NaN, infinity and row numbers: looks at no element, changes nothing.
 
         So a server can refuse a large message when it has seen no more than its header.
         """
@@ -214,11 +214,10 @@ class Shard:
         return [Reply(ticket, answer)]
 
     def _check_elements(self, message: Message) -> None:
-        """The one look at every element: NaN and infinity are refused before anything is touched."""
+        """The one look at every element: NaN, infinity and rows that are not there, before anything is touched."""
         match message:
             case Push() if self._seen(message, Pushed) is None:
-                for gradient in message.gradients:
-                    check_finite(gradient.name, gradient.array, "gradient")
+                self._store.check_elements(message.gradients)
             case Assign() if self._seen(message, Assigned) is None:
                 for assignment in message.assignments:
                     check_finite(assignment.name, assignment.array, "assigned value")
@@ -267,7 +266,7 @@ class Shard:
         assert isinstance(message, Push), "a policy applies pushes only"
         assert call.answer is None, "a policy lets a push be applied once"
         member = self._members.check(message.sender)
-        self._store.apply(message.gradients)
+        self._store.apply(message.gradients, self.global_step)
         self.global_step += 1
         member.steps += 1
         member.staleness = call.waiting.staleness

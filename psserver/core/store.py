@@ -23,8 +23,9 @@ from pswire.errors import (
     UnknownVariable,
 )
 from pswire.messages import Assignment, Declaration, Gradient, Value
-from pswire.specs import OptimizerSpec, to_plain
-from pswire.values import DTYPES, Array, TensorSpec
+from pswire.schedules import rate
+from pswire.specs import OptimizerSpec, UpdateSpec, to_plain
+from pswire.values import DTYPES, Array, IndexedSlices, TensorSpec
 
 
 @dataclass(slots=True)
@@ -35,7 +36,7 @@ class Variable:
     value: Array
     version: int = 0
     updates: int = 0
-    optimizer: OptimizerSpec | None = None
+    optimizer: UpdateSpec | None = None
     rule: Rule | None = None
     slots: dict[str, Array] = field(default_factory=dict)
 
@@ -129,27 +130,54 @@ class Store:
             if gradient.name in names:
                 raise InvalidMessage(f"two gradients for variable {gradient.name!r} in one push: add them up first")
             names.add(gradient.name)
-            if variable.rule is None:
+            if variable.optimizer is None:
                 raise NoOptimizer(f"variable {gradient.name!r} has no optimizer: register it with one before a push")
-            check_tensor(variable.spec, gradient.array, "gradient")
+            check_tensor(variable.spec, gradient.array, variable.optimizer.pushed)
             if gradient.version > variable.version:
                 raise InvalidMessage(
                     f"gradient for {gradient.name!r} at version {gradient.version}, but the variable is at "
                     f"{variable.version}: the server has lost state since; register again"
                 )
 
+    def check_elements(self, gradients: Iterable[Gradient]) -> None:
+        """Raises `NotFinite` as `check_finite` does, and `InvalidMessage` for a row that its variable has not.
+
+        Call `check_gradients` first.
+        """
+        for gradient in gradients:
+            array, optimizer = gradient.array, self._variables[gradient.name].optimizer
+            assert optimizer is not None, "check_gradients was not called"
+            if isinstance(array, IndexedSlices):
+                try:
+                    array.check_indices()
+                except ValueError as error:
+                    raise InvalidMessage(f"{optimizer.pushed} for {gradient.name!r}: {error}") from None
+                array = array.values
+            check_finite(gradient.name, array, optimizer.pushed)
+
     def staleness(self, gradients: Iterable[Gradient]) -> int:
         """The most changes that a gradient has missed: those of its variable since its weights were served."""
         return max([self._variables[one.name].version - one.version for one in gradients], default=0)
 
-    def apply(self, gradients: Iterable[Gradient]) -> None:
-        """One update by each variable's rule; gradients must have been checked, also for being finite."""
+    def apply(self, gradients: Iterable[Gradient], global_step: int) -> None:
+        """One update by each variable's rule; gradients must have been checked, also for being finite.
+
+        `global_step` counts the pushes before this one: learning rates are what they are at that step.
+        """
         for gradient in gradients:
             variable = self._variables[gradient.name]
-            assert variable.rule is not None, "check_gradients was not called"
+            rule, optimizer, array = variable.rule, variable.optimizer, gradient.array
+            assert rule is not None, "check_gradients was not called"
+            assert optimizer is not None, "a rule comes with its optimizer"
             variable.updates += 1
             variable.version += 1
-            variable.rule.dense(variable.value, variable.slots, gradient.array, variable.updates)
+            learning_rate = rate(optimizer.learning_rate, global_step) if isinstance(optimizer, OptimizerSpec) else 1.0
+            if isinstance(array, IndexedSlices):
+                with np.errstate(all="ignore"):
+                    array = array.summed()
+                rule.sparse(variable.value, variable.slots, array, variable.updates, learning_rate)
+            else:
+                rule.dense(variable.value, variable.slots, array, variable.updates, learning_rate)
 
     def check_assignments(self, assignments: Iterable[Assignment]) -> None:
         """Checks names, shapes and dtypes."""
@@ -175,8 +203,8 @@ class Store:
         return tuple(versions)
 
 
-def check_tensor(spec: TensorSpec, array: Array, what: str) -> None:
-    """Raises `ShapeMismatch` unless `array` has the spec's shape and dtype."""
+def check_tensor(spec: TensorSpec, array: Array | IndexedSlices, what: str) -> None:
+    """Raises `ShapeMismatch` unless `array`, or the one that it has rows of, has the spec's shape and dtype."""
     if not spec.matches(array):
         raise ShapeMismatch(
             f"{what} for {spec.name!r} is {array.dtype.name}{list(array.shape)}, "
@@ -225,7 +253,7 @@ def _declared_bytes(declaration: Declaration) -> int:
     return spec.nbytes + (0 if optimizer is None else _slot_bytes(spec, optimizer))
 
 
-def _slot_bytes(spec: TensorSpec, optimizer: OptimizerSpec) -> int:
+def _slot_bytes(spec: TensorSpec, optimizer: UpdateSpec) -> int:
     """Slots have the variable's shape; their number and dtypes show on an empty array."""
     try:
         slots = rule_for(optimizer).slots(np.empty(0, DTYPES[spec.dtype]))

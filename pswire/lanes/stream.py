@@ -50,28 +50,31 @@ class StreamReceiver:
     """Puts the tensors of one message together: decode it, check what is hollow, `allocate`, decode again, `feed`.
 
     Tensors that are inside of their message are taken from there; if all are, the first decoding is all there is to do.
+    The two decodings are of the same message: a tensor is known by its place in the order of them all.
     """
 
     def __init__(self) -> None:
         self._inline = InlineReceiver()
-        self._specs: dict[str, TensorSpec] = {}
-        self._arrays: dict[str, Array] | None = None
-        self._gaps: deque[tuple[TensorSpec, memoryview]] = deque()  # what is not filled yet, in order
+        self._specs: list[TensorSpec] = []
+        self._arrays: list[Array] | None = None
+        self._given = 0
+        self._gaps: deque[tuple[int, memoryview]] = deque()  # what is not filled yet, in order
 
     def get(self, tensor: pb.Tensor, spec: TensorSpec) -> Array:
         """Before `allocate` a hollow array of zeros, read-only; afterwards the one that `feed` fills."""
         if not tensor.streamed:
             return self._inline.get(tensor, spec)
         if self._arrays is not None:
-            return self._arrays[spec.name]
-        self._specs[spec.name] = spec
+            self._given += 1
+            return self._arrays[self._given - 1]
+        self._specs.append(spec)
         dtype = DTYPES[spec.dtype]
         return np.ndarray(spec.shape, dtype, buffer=bytes(dtype.itemsize), strides=(0,) * len(spec.shape))
 
     @property
     def nbytes(self) -> int:
         """What the decoded message announces: the bytes of all its tensors that follow."""
-        return sum(spec.nbytes for spec in self._specs.values())
+        return sum(spec.nbytes for spec in self._specs)
 
     def allocate(self) -> None:
         """Makes the arrays; call it once, when `nbytes` and the hollow message are found to be right.
@@ -80,10 +83,10 @@ class StreamReceiver:
             TooLarge: there is no memory for them.
         """
         try:
-            self._arrays = {name: np.empty(spec.shape, DTYPES[spec.dtype]) for name, spec in self._specs.items()}
+            self._arrays = [np.empty(spec.shape, DTYPES[spec.dtype]) for spec in self._specs]
         except MemoryError as error:
             raise TooLarge(f"no memory for tensors of {self.nbytes} bytes: {error}") from error
-        self._gaps.extend((spec, _bytes_of(self._arrays[name])) for name, spec in self._specs.items() if spec.nbytes)
+        self._gaps.extend((place, _bytes_of(array)) for place, array in enumerate(self._arrays) if array.nbytes)
 
     def feed(self, chunk: bytes) -> None:
         """Copies the next bytes, as many as there are, to their place in the allocated arrays.
@@ -95,14 +98,14 @@ class StreamReceiver:
         while data:
             if not self._gaps:
                 raise Malformed(f"tensors of {self.nbytes} bytes were declared, and {len(data)} bytes more have come")
-            spec, gap = self._gaps.popleft()
+            place, gap = self._gaps.popleft()
             taken = min(len(gap), len(data))
             gap[:taken] = data[:taken]
             data = data[taken:]
             if taken < len(gap):
-                self._gaps.appendleft((spec, gap[taken:]))
+                self._gaps.appendleft((place, gap[taken:]))
             elif self._arrays is not None:
-                check_elements(self._arrays[spec.name], spec)
+                check_elements(self._arrays[place], self._specs[place])
 
     @property
     def complete(self) -> bool:

@@ -179,6 +179,18 @@ class PullReply(_message.Message):
     global_step: int
     def __init__(self, values: _Optional[_Iterable[_Union[Value, _Mapping]]] = ..., global_step: _Optional[int] = ...) -> None: ...
 
+class Gradient(_message.Message):
+    __slots__ = ("tensor", "version", "indices", "rows")
+    TENSOR_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    INDICES_FIELD_NUMBER: _ClassVar[int]
+    ROWS_FIELD_NUMBER: _ClassVar[int]
+    tensor: Tensor
+    version: int
+    indices: Tensor
+    rows: int
+    def __init__(self, tensor: _Optional[_Union[Tensor, _Mapping]] = ..., version: _Optional[int] = ..., indices: _Optional[_Union[Tensor, _Mapping]] = ..., rows: _Optional[int] = ...) -> None: ...
+
 class PushRequest(_message.Message):
     __slots__ = ("sender", "sequence", "gradients", "loss", "pull")
     SENDER_FIELD_NUMBER: _ClassVar[int]
@@ -188,10 +200,10 @@ class PushRequest(_message.Message):
     PULL_FIELD_NUMBER: _ClassVar[int]
     sender: Sender
     sequence: int
-    gradients: _containers.RepeatedCompositeFieldContainer[Value]
+    gradients: _containers.RepeatedCompositeFieldContainer[Gradient]
     loss: float
     pull: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, sender: _Optional[_Union[Sender, _Mapping]] = ..., sequence: _Optional[int] = ..., gradients: _Optional[_Iterable[_Union[Value, _Mapping]]] = ..., loss: _Optional[float] = ..., pull: _Optional[_Iterable[str]] = ...) -> None: ...
+    def __init__(self, sender: _Optional[_Union[Sender, _Mapping]] = ..., sequence: _Optional[int] = ..., gradients: _Optional[_Iterable[_Union[Gradient, _Mapping]]] = ..., loss: _Optional[float] = ..., pull: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class PushReply(_message.Message):
     __slots__ = ("outcome", "staleness", "global_step", "values", "reason")

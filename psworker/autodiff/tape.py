@@ -118,10 +118,15 @@ def _in_op(
     """The same error, led by the op and what it was given: `matmul(a: float32 (2, 3), b: float32 (2, 3)): ...`."""
 
     def described(name: str, x: object) -> str:
+        if isinstance(x, tuple) and any(isinstance(part, (Tensor, np.ndarray)) for part in x):
+            return f"{name}: [{', '.join(tensor(part) for part in x)}]"
+        return f"{name}: {tensor(x)}" if isinstance(x, (Tensor, np.ndarray)) else f"{name}={x!r:.80}"
+
+    def tensor(x: object) -> str:
         if not isinstance(x, (Tensor, np.ndarray)):
-            return f"{name}={x!r:.80}"
+            return f"{x!r:.80}"
         variable = getattr(x, "name", None)  # a leaf may have a name, as variables do
-        return f"{name}: {x.dtype} {x.shape}" + (f" {variable!r}" if variable else "")
+        return f"{x.dtype} {x.shape}" + (f" {variable!r}" if variable else "")
 
     try:
         given = inspect.signature(function).bind_partial(*args, **constants).arguments

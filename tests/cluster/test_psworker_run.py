@@ -24,15 +24,15 @@ def test_a_script_runs_as_under_python_with_its_own_arguments(commands):
 
 
 def test_a_script_learns_from_the_environment_what_the_flags_say(commands):
-    names = "PSWORKER_SERVERS", "PSWORKER_NAME", "PSWORKER_TIMEOUT"
+    names = "PSWORKER_SERVERS", "PSWORKER_NAME", "PSWORKER_TIMEOUT", "PSWORKER_KEEP_MEMORY"
     script = commands.script(f"import os; print(*[os.environ.get(name) for name in {names}])")
-    assert commands.run(*RUN, script)[1] == ["127.0.0.1:1,127.0.0.1:2 None 60.0"]
-    flags = "--name", "me", "--timeout", "3"
-    assert commands.run(*RUN, *flags, script)[1] == ["127.0.0.1:1,127.0.0.1:2 me 3.0"]
+    assert commands.run(*RUN, script)[1] == ["127.0.0.1:1,127.0.0.1:2 None 60.0 1"]
+    flags = "--name", "me", "--timeout", "3", "--no-keep-memory"
+    assert commands.run(*RUN, *flags, script)[1] == ["127.0.0.1:1,127.0.0.1:2 me 3.0 0"]
     code, out, _ = commands.run(
         *("psworker", "run", script), PSWORKER_SERVERS="h:1", PSWORKER_NAME="you", PSWORKER_TIMEOUT="7"
     )
-    assert (code, out) == (0, ["h:1 you 7.0"])
+    assert (code, out) == (0, ["h:1 you 7.0 1"])
 
 
 def test_threads_are_limited_before_numpy_is_loaded(commands):
@@ -169,9 +169,11 @@ def test_help_shows_examples_and_the_environment_variable_of_every_option(comman
     assert code == 0
     assert out[0] == f"Usage: psworker {command} [OPTIONS] SCRIPT [ARGS]..."
     assert f" psworker {command} --" in text
-    options = re.findall(r" --([a-z]+) [A-Z\[]", text.partition("Options:")[2].partition("-h, --help")[0])
-    assert len(options) == 4
-    assert re.findall(r"env var: PSWORKER_([A-Z]+)", text) == [option.upper() for option in options]
+    listed = text.partition("Options:")[2].partition("-h, --help")[0]
+    options = re.findall(r" --(?!no-)([a-z-]+)(?= [A-Z\[]| /)", listed)
+    assert len(options) == {"run": 5, "local": 4}[command]
+    variables = re.findall(r"env var: PSWORKER_([A-Z_]+)", text)
+    assert variables == [option.upper().replace("-", "_") for option in options]
 
 
 def test_the_version_is_the_packages(commands):

@@ -1,6 +1,7 @@
 """What keeps the house in order and no import contract can say."""
 
 import ast
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -41,6 +42,11 @@ def test_an_example_has_150_lines_at_most(path):
 @pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(ROOT)))
 def test_every_module_says_what_it_is_for(path):
     assert ast.get_docstring(ast.parse(path.read_text()))
+
+
+def test_the_guide_lists_every_op_once():
+    table = (ROOT / "docs" / "models.md").read_text().split("## All ops")[1].split("Layers:")[0]
+    assert sorted(re.findall(r"`(\w+)`", table)) == sorted(ops.__all__)
 
 
 def test_the_environment_is_read_in_config_only():

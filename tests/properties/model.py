@@ -1,7 +1,9 @@
 """What a shard with three variables and one data queue ought to do, said naively and without a look at its code.
 
 Every number is computed anew, in exact fractions, from the log of the changes that were acknowledged. The variables:
-`W` follows plain gradient descent with learning rate 1, `M` momentum 1/2 with learning rate 1/2, `c` has no optimizer.
+`W` follows plain gradient descent, with a learning rate of 1 that halves every `HALVING` pushes to the shard. `M`
+follows momentum 1/2 with learning rate 1/2, and so does `E`, of which only rows are pushed: pairs of an index and its
+row of `ROW` numbers. `A` is a moving average, half old, half new, and `c` has no optimizer.
 """
 
 from dataclasses import dataclass, field
@@ -10,6 +12,8 @@ from fractions import Fraction
 LEASE = 3.0
 PATIENCE = 2.0
 SIZE, BLOCK, EPOCHS = 3, 2, 2
+HALVING = 4
+ROW = 2
 
 HALF = Fraction(1, 2)
 
@@ -112,7 +116,9 @@ class Model:
         """By going through the log from its beginning."""
         value = [Fraction(number) for number in self.initial[name]]
         momentum = [Fraction(0)] * len(value)
+        step = -1
         for kind, change in self.log:
+            step += kind == "push"
             if name not in change:
                 continue
             numbers = change[name]
@@ -121,10 +127,20 @@ class Model:
             elif kind == "assign_add":
                 value = [v + number for v, number in zip(value, numbers, strict=True)]
             elif name == "W":
-                value = [v - number for v, number in zip(value, numbers, strict=True)]
-            else:
+                rate = HALF ** (step // HALVING)
+                value = [v - rate * number for v, number in zip(value, numbers, strict=True)]
+            elif name == "A":
+                value = [HALF * v + HALF * number for v, number in zip(value, numbers, strict=True)]
+            elif name == "M":
                 momentum = [HALF * m + number for m, number in zip(momentum, numbers, strict=True)]
                 value = [v - HALF * m for v, m in zip(value, momentum, strict=True)]
+            else:
+                for row in {index for index, _ in numbers}:
+                    for column in range(ROW):
+                        place = row * ROW + column
+                        total = sum(given[column] for index, given in numbers if index == row)
+                        momentum[place] = HALF * momentum[place] + total
+                        value[place] -= HALF * momentum[place]
         return value
 
     def push(self, worker: str, gradients: dict[str, list[int]], at: dict[str, int]) -> int:

@@ -2,8 +2,6 @@
 nothing, each example is handed out, and the same messages make the same shard, bit for bit.
 """
 
-import math
-
 import numpy as np
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
@@ -31,35 +29,29 @@ from pswire.messages import (
     Take,
     Tick,
 )
-from pswire.specs import GradientDescent, Momentum
+from pswire.specs import Momentum
 from pswire.values import TensorSpec
-from tests.properties.bad_pushes import BAD_PUSHES
+from tests.properties.bad_pushes import BAD_PUSHES, IN_THE_ELEMENTS
 from tests.properties.model import BLOCK, EPOCHS, LEASE, SIZE, Model
+from tests.properties.variables import (
+    INITIAL,
+    OPTIMIZERS,
+    SHAPES,
+    SIZES,
+    declaration,
+    full,
+    gradient,
+    gradients,
+    integers,
+    values,
+)
 from tests.properties.witness import Witness
 from tests.shard_state import state_of
 
 WORKERS = ("w0", "w1", "w2")
-SHAPES = {"W": (2,), "M": (1, 3), "c": (2,)}
-OPTIMIZERS = {"W": GradientDescent(learning_rate=1), "M": Momentum(learning_rate=0.5, momentum=0.5)}
 QUEUE = QueueSpec("mnist", SIZE, BLOCK, EPOCHS)
 
-SIZES = {name: math.prod(shape) for name, shape in SHAPES.items()}
-
 workers = st.sampled_from(WORKERS)
-integers = st.integers(-8, 8)
-gradients = st.fixed_dictionaries(
-    {},
-    optional={name: st.lists(integers, min_size=SIZES[name], max_size=SIZES[name]) for name in "WM"},
-)
-values = st.dictionaries(st.sampled_from("WMc"), integers, min_size=1)
-
-
-def array(name, numbers):
-    return np.array(numbers, np.float64).reshape(SHAPES[name])
-
-
-def full(name, number):
-    return np.full(SHAPES[name], float(number))
 
 
 class AnyInterleaving(RuleBasedStateMachine):
@@ -68,10 +60,10 @@ class AnyInterleaving(RuleBasedStateMachine):
     def __init__(self):
         super().__init__()
         self.witness = Witness(LEASE)
-        self.model = Model({"W": [1, 1], "M": [2, 2, 2], "c": [3, 3]})
+        self.model = Model(INITIAL)
         self.zombies = []
         self.sequence = dict.fromkeys(WORKERS, 0)
-        self.seen = {worker: dict.fromkeys("WM", 0) for worker in WORKERS}
+        self.seen = {worker: dict.fromkeys(OPTIMIZERS, 0) for worker in WORKERS}
         self.sent = {worker: [] for worker in WORKERS}  # messages with a sequence number, carried out, of this life
         self.answers = {}
 
@@ -108,11 +100,7 @@ class AnyInterleaving(RuleBasedStateMachine):
     @initialize()
     def begin(self):
         self.join("w0")
-        declarations = [
-            Declaration(TensorSpec(name, SHAPES[name], "float64"), array(name, numbers), OPTIMIZERS.get(name))
-            for name, numbers in self.model.initial.items()
-        ]
-        assert self.answer(Register(self.me("w0"), tuple(declarations))) is not None
+        assert self.answer(Register(self.me("w0"), tuple(map(declaration, SHAPES)))) is not None
 
     @rule(worker=workers)
     def join(self, worker):
@@ -203,7 +191,7 @@ class AnyInterleaving(RuleBasedStateMachine):
         message = Register(self.me(worker), (Declaration(spec, np.zeros(spec.shape), Momentum(learning_rate=1)),))
         self.refused(message, errors.AlreadyRegistered if self.model.live(worker) else errors.NotJoined)
 
-    @rule(worker=workers, names=st.lists(st.sampled_from("WMc"), unique=True))
+    @rule(worker=workers, names=st.lists(st.sampled_from("".join(SHAPES)), unique=True))
     def pull(self, worker, names):
         answer = self.answer(Pull(self.me(worker), tuple(names)))
         if answer is not None:
@@ -212,18 +200,18 @@ class AnyInterleaving(RuleBasedStateMachine):
 
     @rule(worker=workers, steps=st.lists(gradients, min_size=1, max_size=4), gap=st.integers(1, 3), pull=st.booleans())
     def train(self, worker, steps, gap, pull):
-        for gradients in steps:
-            self.push(worker, gradients, gap, pull)
+        for step in steps:
+            self.push(worker, step, gap, pull)
 
-    def push(self, worker, gradients, gap, pull):
+    def push(self, worker, step, gap, pull):
         at = dict(self.seen[worker])
-        chosen = tuple(Gradient(name, at[name], array(name, numbers)) for name, numbers in gradients.items())
-        names = tuple(gradients) if pull else ()
+        chosen = tuple(Gradient(name, at[name], gradient(name, numbers)) for name, numbers in step.items())
+        names = tuple(step) if pull else ()
         message = Push(self.me(worker), self.next_sequence(worker, gap), chosen, 0.5, names)
         answer = self.answer(message)
         if answer is None:
             return
-        staleness = self.model.push(worker, gradients, at)
+        staleness = self.model.push(worker, step, at)
         assert (answer.outcome, answer.staleness) == (Outcome.APPLIED, staleness)
         assert answer.global_step == self.model.global_step
         self.check_values(worker, answer.values, names)
@@ -275,7 +263,10 @@ class AnyInterleaving(RuleBasedStateMachine):
         good = Gradient("M", self.seen[worker]["M"], np.ones(SHAPES["M"]))
         chosen = (*bad, good) if first else (good, *bad)
         message = Push(self.me(worker), self.next_sequence(worker), chosen, None, ("W", "nothing") if not bad else ())
-        self.refused(message, error if self.model.live(worker) else errors.NotJoined)
+        if self.model.live(worker):
+            self.witness.refused(message, self.model.now, error, by_check=what not in IN_THE_ELEMENTS)
+        else:
+            self.refused(message, errors.NotJoined)
 
     def remember(self, message, answer):
         self.sent[message.sender.worker].append(message)
@@ -287,7 +278,7 @@ class AnyInterleaving(RuleBasedStateMachine):
             assert value.version == self.model.version(value.name)
             expected = np.array(list(map(float, self.model.value(value.name)))).reshape(SHAPES[value.name])
             np.testing.assert_allclose(value.array, expected, rtol=1e-14, atol=1e-14)
-            if value.name != "c":
+            if value.name in OPTIMIZERS:
                 assert value.version >= self.seen[worker][value.name], "versions never go back"
                 self.seen[worker][value.name] = value.version
 

@@ -6,7 +6,7 @@ import re
 import pytest
 
 from psserver.core.shard import Shard
-from pswire.errors import NotFinite, ParamServerError
+from pswire.errors import ParamServerError
 from pswire.messages import Answer, Message
 from tests.shard_state import state_of
 
@@ -28,14 +28,17 @@ class Witness:
         self._history.append((ticket, message, now, state_of(replies)))
         return {reply.ticket: reply.answer for reply in replies}, ticket
 
-    def refused(self, message: Message, now: float, error: type[ParamServerError]) -> None:
-        """The shard must refuse the message with this error, as `check` does, and stay what it is in every bit."""
+    def refused(self, message: Message, now: float, error: type[ParamServerError], *, by_check: bool = True) -> None:
+        """The shard must refuse the message with this error, as `check` does, and stay what it is in every bit.
+
+        Without `by_check` the elements are wrong, and `check`, which looks at none, must have no objection.
+        """
         before = state_of(self.shard)
         with pytest.raises(error) as refusal:
             self.shard.step(next(self._tickets), message, now)
         assert state_of(self.shard) == before, "refused, but something has changed"
-        if error is NotFinite:
-            self._check(message)  # which does not look at elements
+        if not by_check:
+            self._check(message)
         else:
             with pytest.raises(error, match=f"^{re.escape(str(refusal.value))}$"):
                 self._check(message)

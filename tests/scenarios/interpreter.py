@@ -12,12 +12,14 @@ line of the answers begins with whom it is for; a refusal begins with the error'
 that it changed nothing.
 """
 
+import ast
 import itertools
 from collections.abc import Iterable, Sequence
 
 import numpy as np
 
 from psserver.core.shard import Shard
+from pswire import schedules
 from pswire.errors import ParamServerError
 from pswire.messages import (
     Answer,
@@ -51,8 +53,8 @@ from pswire.messages import (
     Tick,
     Value,
 )
-from pswire.specs import OPTIMIZERS
-from pswire.values import DTYPES, Array, TensorSpec
+from pswire.specs import UPDATES
+from pswire.values import DTYPES, Array, IndexedSlices, TensorSpec
 from tests.shard_state import slots_of, state_of
 
 ANSWERS_BELOW = "----"
@@ -117,13 +119,18 @@ class Scenario:
         return self._say(who, Leave(self._sender(who)))
 
     def do_register(self, who: str, name: str, shape: str, *rest: str, named) -> list[str]:
-        """`register w0 W 3x2 [float64] [value=1,2,3] [gradient_descent learning_rate=0.1]`."""
+        """`register w0 W 3x2 [float64] [value=1,2,3] [gradient_descent learning_rate=0.1]`.
+
+        A learning rate may be a schedule, as it is written in a program, without spaces: `WarmUp(2,CosineDecay(1,4))`.
+        """
         options = dict(named)
         dtype = next((word for word in rest if word in DTYPES), "float32")
-        kind = next((OPTIMIZERS[word] for word in rest if word in OPTIMIZERS), None)
+        kind = next((UPDATES[word] for word in rest if word in UPDATES), None)
         spec = TensorSpec(name, _shape(shape), dtype)
         value = _array(options.pop("value"), spec) if "value" in options else None
-        optimizer = kind(**{key: _number(text) for key, text in options.items()}) if kind else None
+        optimizer = (
+            kind(**{key: _field(ast.parse(text, mode="eval").body) for key, text in options.items()}) if kind else None
+        )
         self._specs.setdefault(name, spec)
         return self._say(who, Register(self._sender(who), (Declaration(spec, value, optimizer),)))
 
@@ -134,14 +141,16 @@ class Scenario:
     def do_push(self, who: str, *, named) -> list[str]:
         """`push w0 seq=1 W=1 b=1,2,3 [at=4] [loss=0.5] [pull=W,b]`, by default at the version that w0 was served.
 
-        `W:2x2=1` and `W:float64=1` are a gradient of another shape or dtype.
+        `W:2x2=1` and `W:float64=1` are a gradient of another shape or dtype, `W[2,0]=1,1,5,5` two rows of one.
         """
         options, tensors = _split(named, "seq", "at", "loss", "pull")
         gradients = []
         for target, text in tensors:
-            spec = self._spec(target)
+            name, _, indices = target.removesuffix("]").partition("[")
+            spec = self._spec(name)
             version = int(options.get("at", self._versions.get((who, spec.name), 0)))
-            gradients.append(Gradient(spec.name, version, _array(text, spec)))
+            array = _rows(text, indices, spec) if target.endswith("]") else _array(text, spec)
+            gradients.append(Gradient(spec.name, version, array))
         loss = float(options["loss"]) if "loss" in options else None
         pull = tuple(options["pull"].split(",")) if "pull" in options else ()
         return self._say(who, Push(self._sender(who), int(options["seq"]), tuple(gradients), loss, pull))
@@ -244,13 +253,25 @@ def _shape(text: str) -> tuple[int, ...]:
     return () if text == "scalar" else tuple(map(int, text.split("x")))
 
 
-def _number(text: str) -> float | bool:
-    return text == "True" if text in ("True", "False") else float(text)
+def _field(node: ast.expr) -> object:
+    """A field of an optimizer's spec: a literal, or a schedule."""
+    if not isinstance(node, ast.Call):
+        value = ast.literal_eval(node)
+        return float(value) if type(value) is int else value
+    named = {keyword.arg: _field(keyword.value) for keyword in node.keywords}
+    return getattr(schedules, node.func.id)(*map(_field, node.args), **named)
 
 
 def _array(text: str, spec: TensorSpec) -> Array:
     numbers = np.array([float(part) for part in text.split(",")]).astype(DTYPES[spec.dtype])
     return np.full(spec.shape, numbers[0]) if numbers.size == 1 else numbers.reshape(spec.shape)
+
+
+def _rows(text: str, indices: str, spec: TensorSpec) -> IndexedSlices:
+    """Such rows as may come over the wire, where the indices are anything."""
+    numbers = np.array([int(index) for index in indices.split(",") if index], np.int64)
+    values = _array(text, TensorSpec(spec.name, (len(numbers), *spec.shape[1:]), spec.dtype))
+    return IndexedSlices(values, numbers, spec.shape, check_range=False)
 
 
 # --- writing ------------------------------------------------------------------------------------------------------

@@ -1,7 +1,8 @@
 """A job of three workers over a transport that loses, doubles and delays messages: what they did, and what is left.
 
 Real clients talk to real shards; there is no socket and no pause. One seed makes one run. Training on an example, and
-counting it, makes an element of its own one larger, so what was done twice or never shows in the values.
+counting it, makes an element of its own one larger, so what was done twice or never shows in the values. Gradients for
+`V` are whole, for `W` they are rows.
 """
 
 import contextlib
@@ -32,7 +33,7 @@ from pswire.messages import (
 )
 from pswire.payload import owned
 from pswire.specs import GradientDescent
-from pswire.values import Array, TensorSpec
+from pswire.values import Array, IndexedSlices, TensorSpec
 from psworker.client import Client
 from psworker.transport import Call
 
@@ -164,7 +165,8 @@ def _work(client: Client, name: str, result: Run) -> Iterator[None]:
             result.handed_out[block.epoch, position] += 1
             mark = np.zeros(SHAPE)
             mark[block.epoch - 1, position] = 1
-            gradients = [Gradient(variable, versions[variable], -mark) for variable in TRAINED]
+            row = IndexedSlices(-mark[[block.epoch - 1]], np.array([block.epoch - 1]), SHAPE)
+            gradients = [Gradient("V", versions["V"], -mark), Gradient("W", versions["W"], row)]
             pushed = client.push(gradients, loss=1.0, pull=TRAINED).wait()
             result.pushes += 1
             for value in pushed.values:

@@ -11,14 +11,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pswire import messages as ms
-from pswire import specs
+from pswire import schedules, specs
 from pswire.codec import decode, encode, from_frame, to_frame
 from pswire.errors import InvalidMessage, Malformed, TooLarge
 from pswire.lanes import CHUNK
 from pswire.lanes.inline import InlineReceiver, InlineSender
 from pswire.lanes.stream import StreamReceiver, StreamSender
 from pswire.v1 import paramserver_pb2 as pb
-from pswire.values import DTYPES, TensorSpec
+from pswire.values import DTYPES, IndexedSlices, TensorSpec
 
 SEED = 20250607
 DETERMINISTIC = settings(derandomize=True, database=None, deadline=None, max_examples=300)
@@ -31,7 +31,19 @@ OPTIMIZERS = (
     specs.Momentum(0.25, momentum=0.5, nesterov=True),
     specs.Adagrad(0.1, initial_accumulator=0.3, epsilon=1e-7),
     specs.Adam(1e-4, beta1=0.8, beta2=0.99, epsilon=1e-5),
+    specs.MovingAverage(0.99),
 )
+SCHEDULES = (
+    schedules.ExponentialDecay(0.1, 1000, 0.96, staircase=True),
+    schedules.PolynomialDecay(0.1, 1000, end=0.01, power=0.5),
+    schedules.CosineDecay(0.1, 1000, alpha=0.125),
+    schedules.PiecewiseConstant([100, 200], [1, 0.1, 0.01]),
+    schedules.WarmUp(10, 0.1),
+    schedules.WarmUp(10, schedules.WarmUp(20, schedules.CosineDecay(0.1, 1000))),
+)
+SCHEDULED = tuple(specs.Momentum(schedule) for schedule in SCHEDULES)
+ROWS = IndexedSlices(W, np.array([4, 0, 4]), (5, 2))
+NO_ROWS = IndexedSlices(np.zeros((0, 2, 2), np.float16), np.zeros(0, np.uint8), (0, 2, 2))
 VALUES = (ms.Value("scope/W", 7, W), ms.Value("b", 0, b), ms.Value("none", 2**62, np.zeros((0, 4), np.int16)))
 REPORTS = (ms.EpochReport("train", 1, 0.25, 100), ms.EpochReport("test", 2, None, 0))
 
@@ -51,6 +63,7 @@ CASES = [
             ms.Declaration(TensorSpec("exists", (2, 0), "int8"), None, None),
             ms.Declaration(TensorSpec.of("flags", np.array([True, False])), np.array([True, False]), None),
             *(ms.Declaration(TensorSpec("o" + spec.kind, ()), None, spec) for spec in OPTIMIZERS),
+            *(ms.Declaration(TensorSpec(f"s{number}", ()), None, spec) for number, spec in enumerate(SCHEDULED)),
         ),
         (ms.Place("W", 0), ms.Place("exists", 2)),
     ),
@@ -59,6 +72,7 @@ CASES = [
     ms.Pulled(VALUES, 11),
     ms.Push(ME, 1, ()),
     ms.Push(ME, 9, (ms.Gradient("W", 7, W), ms.Gradient("b", 0, b)), 0.1, ("W", "b")),
+    ms.Push(ME, 9, (ms.Gradient("E", 7, ROWS), ms.Gradient("W", 7, W), ms.Gradient("e", 7, NO_ROWS)), 0.1, ("E",)),
     ms.Push(ME, 9, (), math.nan, ("W",)),
     ms.Push(ME, 9, (), 0.0),
     ms.Pushed(ms.Outcome.APPLIED, 4, 12, VALUES),
@@ -79,7 +93,10 @@ CASES = [
         1,
         5,
         2,
-        (ms.VariableStatus(TensorSpec("W", (784, 10)), 5, 4, OPTIMIZERS[3]),),
+        (
+            ms.VariableStatus(TensorSpec("W", (784, 10)), 5, 4, OPTIMIZERS[3]),
+            ms.VariableStatus(TensorSpec("b", (10,)), 5, 4, SCHEDULED[-1]),
+        ),
         (
             ms.WorkerStatus("worker-0", 3, 0, "live", 5, 1, 4, 0.5, 1, 12.5),
             ms.WorkerStatus("worker-1", 1, 1, "lost", 0, 0, 0, None, 0, -3.5),
@@ -132,8 +149,10 @@ def accept_or_refuse(kind, data):
             assert same(read(kind, inline(message)[0]), message)
 
 
-def test_every_message_has_a_case():
+def test_every_message_optimizer_and_schedule_has_a_case():
     assert {type(case) for case in CASES} == {*ms.ANSWERS, *ms.ANSWERS.values()}
+    assert {type(spec) for spec in OPTIMIZERS} == set(specs.UPDATES.values())
+    assert {type(schedule) for schedule in SCHEDULES} == set(schedules.SCHEDULES.values())
 
 
 @every_case
@@ -255,6 +274,32 @@ def test_an_array_of_any_memory_layout_arrives_in_c_order(view):
     assert np.array_equal(arrived, array)
 
 
+@pytest.mark.parametrize("kind", ["int8", "int16", "int32", "int64", "uint8", ">i8", ">i2"])
+def test_row_numbers_of_every_integer_dtype_that_travels_arrive(kind):
+    rows = IndexedSlices(W[::-1], np.array([1, 0, 100], kind), (101, 2))
+    data, proto = inline(ms.Push(ME, 1, (ms.Gradient("E", 0, rows),)))
+    arrived = read(proto, data).gradients[0].array
+    assert arrived.indices.tolist() == [1, 0, 100]
+    assert arrived.dense_shape == (101, 2)
+    assert np.array_equal(arrived.values, W[::-1])
+
+
+def test_row_numbers_are_not_looked_at_before_they_have_come():
+    """Where they are outside of the variable is found when all of them are there; what the memory held is nothing."""
+    rows = IndexedSlices(np.ones((3, 2)), np.array([-1, 2**62, 3]), (3, 2), check_range=False)
+    sender, receiver = StreamSender(), StreamReceiver()
+    header = to_frame(ms.Push(ME, 1, (ms.Gradient("E", 0, rows),)), sender)
+    hollow = decode(from_frame(header), receiver).gradients[0].array
+    assert (hollow.nbytes, receiver.nbytes) == (rows.nbytes, rows.nbytes)
+    receiver.allocate()
+    arrived = decode(from_frame(header), receiver).gradients[0].array
+    for chunk in sender.chunks():
+        receiver.feed(chunk)
+    assert same(arrived, rows)
+    with pytest.raises(ValueError, match=r"span -1 \.\.\. 4611686018427387904"):
+        arrived.check_indices()
+
+
 def test_a_received_array_is_a_read_only_view_of_the_message():
     arrived = through_the_wire(W)
     assert not arrived.flags.writeable
@@ -265,6 +310,12 @@ def test_a_received_array_is_a_read_only_view_of_the_message():
 def test_an_array_of_a_dtype_that_does_not_travel_is_not_sent(dtype):
     with pytest.raises(InvalidMessage, match="this Push cannot be sent: variable 'W' has the dtype"):
         encode(ms.Push(ME, 1, (ms.Gradient("W", 0, np.zeros(2, dtype)),)), InlineSender())
+
+
+def test_row_numbers_of_a_dtype_that_does_not_travel_are_not_sent():
+    rows = IndexedSlices(W, np.array([0, 1, 2], np.uint64), (3, 2))
+    with pytest.raises(InvalidMessage, match="this Push cannot be sent: variable 'E' has the dtype uint64"):
+        encode(ms.Push(ME, 1, (ms.Gradient("E", 0, rows),)), InlineSender())
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,17 @@ def push(*gradients, **fields):
 
 
 def gradient(version=0, **fields):
-    return pb.Value(tensor=tensor(**fields), version=version)
+    return pb.Gradient(tensor=tensor(**fields), version=version)
+
+
+def value(**fields):
+    return pb.Value(tensor=tensor(**fields))
+
+
+def rows(of=5, tensor_shape=(2,), **indices):
+    """Two rows of a vector, and their numbers unless told otherwise."""
+    fields = {"name": "", "dtype": "int32", **indices}
+    return pb.Gradient(tensor=tensor(shape=tensor_shape), indices=tensor(**fields), rows=of)
 
 
 def declaration(**optimizer):
@@ -31,6 +41,18 @@ def declaration(**optimizer):
     proto.optimizer.fields.SetInParent()
     proto.optimizer.fields.update(optimizer)
     return pb.RegisterRequest(sender=sender(), declarations=[proto])
+
+
+def cosine(**fields):
+    return {"kind": "cosine_decay", "initial": 1, "decay_steps": 10, "alpha": 0, **fields}
+
+
+def warm_up(then):
+    return {"kind": "warm_up", "steps": 10, "then": then}
+
+
+def pieces(boundaries, values):
+    return {"kind": "piecewise_constant", "boundaries": boundaries, "values": values}
 
 
 def joined(**fields):
@@ -68,7 +90,7 @@ BAD = [
     (push(sender=None), "a name has 1 to 256"),
     (push(pull=["W", "W"]), "'W' is in the message more than once"),
     (push(gradient(), gradient()), "'W' is in the message more than once"),
-    (push(gradient(version=-1)), "Value.version must be at least 0, got -1"),
+    (push(gradient(version=-1)), "Gradient.version must be at least 0, got -1"),
     (push(gradient(name="")), "1 to 256 printable characters"),
     (push(gradient(dtype="float128")), "variable 'W': dtype 'float128' is none of"),
     (push(gradient(dtype="object")), "dtype 'object' is none of"),
@@ -83,12 +105,36 @@ BAD = [
     (push(gradient(data=b"")), "8 bytes expected, there are 0"),
     (push(gradient(streamed=True)), "its elements are not in the message"),
     (push(gradient(shape=(0,), streamed=True)), "its elements are not in the message"),
-    (push(pb.Value(tensor=pb.Tensor(name="W", dtype="float32"))), "its elements are not in the message"),
+    (push(pb.Gradient(tensor=pb.Tensor(name="W", dtype="float32"))), "its elements are not in the message"),
     (push(gradient(dtype="bool", data=b"\1\2")), "a bool travels as the byte 0 or 1"),
+    (push(rows(of=-1)), "Gradient.rows must be at least 0, got -1"),
+    (
+        push(rows(shape=(1,), data=bytes(4))),
+        r"gradient for variable 'W': .* values of shape \(n, \) .* \(2,\) and \(1,\)",
+    ),
+    (push(rows(shape=(1, 2))), r"gradient for variable 'W': .* indices of shape \(n,\), .* \(2,\) and \(1, 2\)"),
+    (push(rows(shape=(), data=bytes(4))), r"gradient for variable 'W': IndexedSlices: .* and \(\)"),
+    (push(rows(tensor_shape=(1, 2))), r"gradient for variable 'W': .* \(1, 2\) and \(2,\)"),
+    (
+        push(
+            pb.Gradient(
+                tensor=tensor(shape=(), data=bytes(4)), indices=tensor(dtype="int32", shape=(1,), data=bytes(4))
+            )
+        ),
+        r"gradient for variable 'W': .* are \(\) and \(1,\)",
+    ),
+    (push(rows(dtype="float32")), "gradient for variable 'W': IndexedSlices: indices must be integers, .* float32"),
+    (push(rows(dtype="bool", data=b"\0\1")), "gradient for variable 'W': IndexedSlices: indices must be integers"),
+    (push(rows(dtype="uint32")), "variable 'W': dtype 'uint32' is none of"),
+    (push(rows(shape=(-2,))), "variable 'W': shape"),
+    (push(rows(shape=(2**62, 4))), "no memory has room"),
+    (push(rows(shape=(2**40,))), "4398046511104 bytes expected, there are 8"),
+    (push(rows(streamed=True)), "its elements are not in the message"),
+    (push(pb.Gradient(tensor=tensor(), indices=pb.Tensor(), rows=5)), "variable 'W': dtype '' is none of"),
     (pb.PushReply(outcome=pb.OUTCOME_UNSPECIFIED), "PushReply.outcome cannot be 0"),
     (pb.PushReply(outcome=99), "PushReply.outcome cannot be 99"),
     (pb.PushReply(outcome=pb.OUTCOME_APPLIED, staleness=-1), "PushReply.staleness"),
-    (pb.PushReply(outcome=pb.OUTCOME_APPLIED, values=[gradient(), gradient()]), "more than once"),
+    (pb.PushReply(outcome=pb.OUTCOME_APPLIED, values=[value(), value()]), "more than once"),
     (pb.AssignRequest(sender=sender(), sequence=1, assignments=[tensor(), tensor()]), "more than once"),
     (pb.AssignRequest(sender=sender(), sequence=-5), "AssignRequest.sequence"),
     (pb.AssignReply(outcome=pb.OUTCOME_APPLIED, versions=[3, -1]), "AssignReply.versions must be at least 0, got -1"),
@@ -104,9 +150,23 @@ BAD = [
     (declaration(kind="gradient_descent", learning_rate=math.inf), "learning_rate must be .*inf"),
     (declaration(kind="gradient_descent", learning_rate="1"), "learning_rate must be .*'1'"),
     (declaration(kind="gradient_descent", learning_rate=True), "learning_rate must be .*True"),
-    (declaration(kind="gradient_descent", learning_rate=None), "learning_rate is a number.* no null_value"),
-    (declaration(kind="gradient_descent", learning_rate=[1]), "learning_rate is a number.* no list_value"),
-    (declaration(kind="gradient_descent", learning_rate={"x": 1}), "learning_rate is a number.* no struct_value"),
+    (declaration(kind="gradient_descent", learning_rate=None), "learning_rate cannot be a null_value"),
+    (declaration(kind="gradient_descent", learning_rate=[1]), r"learning_rate must be an int, a float .* got \[1.0\]"),
+    (declaration(kind="gradient_descent", learning_rate={"x": 1}), "variable 'W': unknown schedule None; there are "),
+    (declaration(kind="gradient_descent", learning_rate={"kind": "adam"}), "unknown schedule 'adam'"),
+    (declaration(kind="cosine_decay", initial=1, decay_steps=1, alpha=0), "unknown optimizer 'cosine_decay'"),
+    (declaration(kind="gradient_descent", learning_rate=cosine(initial=-1)), "CosineDecay: initial must be .*-1.0"),
+    (declaration(kind="gradient_descent", learning_rate=cosine(decay_steps=0.5)), "CosineDecay: decay_steps must be"),
+    (
+        declaration(kind="gradient_descent", learning_rate=cosine(momentum=1)),
+        r"cosine_decay: .* unknown \['momentum'\]",
+    ),
+    (declaration(kind="gradient_descent", learning_rate=warm_up(then=None)), "then cannot be a null_value"),
+    (declaration(kind="gradient_descent", learning_rate=warm_up(then=cosine(alpha=2))), "CosineDecay: alpha must be"),
+    (declaration(kind="momentum", learning_rate=1, momentum=cosine(), nesterov=False), "momentum must be an int or a"),
+    (declaration(kind="gradient_descent", learning_rate=pieces([1], [1, "2"])), "values must be .* got '2'"),
+    (declaration(kind="gradient_descent", learning_rate=pieces([1, None], [1])), "boundaries cannot be a null_value"),
+    (declaration(kind="gradient_descent", learning_rate=pieces([1], 2)), "values must be a list or a tuple, got 2.0"),
     (pb.TakeRequest(sender=sender()), "a name has 1 to 256|Queue.size must be at least 1"),
     (pb.TakeRequest(sender=sender(), queue=pb.Queue(name="q", size=1, block=0, epochs=1)), "Queue.block must be"),
     (pb.TakeReply(reports=[pb.EpochReport(queue="q")]), "EpochReport.epoch must be at least 1"),

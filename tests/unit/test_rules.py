@@ -19,38 +19,51 @@ FLOATING = ("float16", "float32", "float64")
 State = dict[str, Array]
 
 
-# --- the formulas: (spec, w, slots, g, t) -> (w, slots), nothing in place -------------------------------------------
+# --- the formulas: (spec, w, slots, g, t, rate) -> (w, slots), nothing in place -------------------------------------
 
 
-def gradient_descent(spec: specs.GradientDescent, w: Array, slots: State, g: Array, t: int) -> tuple[Array, State]:
-    return w - spec.learning_rate * g, {}
+def gradient_descent(
+    spec: specs.GradientDescent, w: Array, slots: State, g: Array, t: int, rate: float
+) -> tuple[Array, State]:
+    return w - rate * g, {}
 
 
-def momentum(spec: specs.Momentum, w: Array, slots: State, g: Array, t: int) -> tuple[Array, State]:
+def momentum(spec: specs.Momentum, w: Array, slots: State, g: Array, t: int, rate: float) -> tuple[Array, State]:
     m = spec.momentum * slots["momentum"] + g
     direction = g + spec.momentum * m if spec.nesterov else m
-    return w - spec.learning_rate * direction, {"momentum": m}
+    return w - rate * direction, {"momentum": m}
 
 
-def adagrad(spec: specs.Adagrad, w: Array, slots: State, g: Array, t: int) -> tuple[Array, State]:
+def adagrad(spec: specs.Adagrad, w: Array, slots: State, g: Array, t: int, rate: float) -> tuple[Array, State]:
     a = slots["accumulator"] + g**2
-    return w - spec.learning_rate * g / (np.sqrt(a) + spec.epsilon), {"accumulator": a}
+    return w - rate * g / (np.sqrt(a) + spec.epsilon), {"accumulator": a}
 
 
-def adam(spec: specs.Adam, w: Array, slots: State, g: Array, t: int) -> tuple[Array, State]:
+def adam(spec: specs.Adam, w: Array, slots: State, g: Array, t: int, rate: float) -> tuple[Array, State]:
     m = spec.beta1 * slots["m"] + (1 - spec.beta1) * g
     v = spec.beta2 * slots["v"] + (1 - spec.beta2) * g**2
     m_hat = m / (1 - spec.beta1**t)
     v_hat = v / (1 - spec.beta2**t)
-    return w - spec.learning_rate * m_hat / (np.sqrt(v_hat) + spec.epsilon), {"m": m, "v": v}
+    return w - rate * m_hat / (np.sqrt(v_hat) + spec.epsilon), {"m": m, "v": v}
+
+
+def moving_average(
+    spec: specs.MovingAverage, w: Array, slots: State, x: Array, t: int, rate: float
+) -> tuple[Array, State]:
+    return w + (1 - spec.decay) * (x - w), {}
 
 
 @dataclass(frozen=True)
 class UnderTest:
     name: str
-    spec: specs.OptimizerSpec
-    formula: Callable[[Any, Array, State, Array, int], tuple[Array, State]]
+    spec: specs.UpdateSpec
+    formula: Callable[[Any, Array, State, Array, int, float], tuple[Array, State]]
     first_slots: dict[str, float]
+
+    @property
+    def rate(self) -> float:
+        """The learning rate of its spec, if it has one."""
+        return getattr(self.spec, "learning_rate", 1.0)
 
 
 #: An epsilon as large as 0.1 shows where it stands in the formula.
@@ -62,9 +75,16 @@ RULES_UNDER_TEST = [
     UnderTest("adagrad_epsilon", specs.Adagrad(0.1, 0.0, epsilon=0.1), adagrad, {"accumulator": 0.0}),
     UnderTest("adam", specs.Adam(), adam, {"m": 0.0, "v": 0.0}),
     UnderTest("adam_epsilon", specs.Adam(0.01, 0.8, 0.95, epsilon=0.1), adam, {"m": 0.0, "v": 0.0}),
+    UnderTest("moving_average", specs.MovingAverage(0.9), moving_average, {}),
+    UnderTest("moving_average_without_memory", specs.MovingAverage(0), moving_average, {}),
 ]
 
 every_rule = pytest.mark.parametrize("case", RULES_UNDER_TEST, ids=lambda case: case.name)
+every_optimizer = pytest.mark.parametrize(
+    "case",
+    [case for case in RULES_UNDER_TEST if isinstance(case.spec, specs.OptimizerSpec)],
+    ids=lambda case: case.name,
+)
 
 
 @pytest.fixture(params=[20130616], ids="seed {}".format)
@@ -91,7 +111,10 @@ def slot_dtype(dtype: str) -> np.dtype:
 def check_against_formula(
     rule: Rule, case: UnderTest, random: np.random.Generator, dtype: str = "float32", shape: tuple[int, ...] = (31, 7)
 ) -> None:
-    """Fails unless `rule` follows the case's formula for `STEPS` random gradients, and only borrows these."""
+    """Fails unless `rule` follows the case's formula for `STEPS` random gradients, and only borrows these.
+
+    Each update has a learning rate of its own, around that of the spec.
+    """
     stored = "float16" if dtype == "float16" else "float64"
     value = np.array(random.normal(size=shape), dtype)
     slots = rule.slots(value)
@@ -99,17 +122,24 @@ def check_against_formula(
     for t in range(1, STEPS + 1):
         gradient = np.array(random.normal(size=shape), dtype)
         lent = gradient.copy()
-        rule.dense(value, slots, lent, t)
+        rate = case.rate * random.uniform(0.5, 1.5)
+        rule.dense(value, slots, lent, t, rate)
         np.testing.assert_array_equal(lent, gradient, err_msg=f"the gradient was changed in step {t}")
         lent[...] = np.nan  # for a rule that kept it
-        expected, expected_slots = case.formula(case.spec, expected, expected_slots, gradient.astype("float64"), t)
+        expected, expected_slots = case.formula(
+            case.spec, expected, expected_slots, gradient.astype("float64"), t, rate
+        )
         expected = expected.astype(stored).astype("float64")
-    kinds = {"value": np.dtype(dtype)} | dict.fromkeys(slots, slot_dtype(dtype))
-    for name, actual, wanted in [("value", value, expected)] + [(n, slots[n], expected_slots[n]) for n in slots]:
-        assert (actual.dtype, actual.shape) == (kinds[name], shape), f"{name} is another kind of array now"
-        scale = max(1.0, float(np.abs(wanted).max(initial=0.0)))
-        atol = tolerance(kinds[name].name) * scale
-        np.testing.assert_allclose(actual.astype("float64"), wanted, rtol=0, atol=atol, err_msg=name)
+    check_close("value", value, expected, dtype, shape)
+    for name, slot in slots.items():
+        check_close(name, slot, expected_slots[name], slot_dtype(dtype).name, shape)
+
+
+def check_close(name: str, actual: Array, wanted: Array, dtype: str, shape: tuple[int, ...]) -> None:
+    """Fails unless an array is still of its kind, and where the float64 reference is after `STEPS` updates."""
+    assert (actual.dtype, actual.shape) == (np.dtype(dtype), shape), f"{name} is another kind of array now"
+    scale = max(1.0, float(np.abs(wanted).max(initial=0.0)))
+    np.testing.assert_allclose(actual.astype("float64"), wanted, rtol=0, atol=tolerance(dtype) * scale, err_msg=name)
 
 
 # --- against the formulas -------------------------------------------------------------------------------------------
@@ -150,23 +180,31 @@ def test_the_first_two_steps_are_those_computed_by_hand(spec, values):
     rule, value = rule_for(spec), np.array(values[0])
     slots = rule.slots(value)
     for step, expected in enumerate(values[1:], 1):
-        rule.dense(value, slots, value.copy(), step)
+        rule.dense(value, slots, value.copy(), step, spec.learning_rate)
         assert value == pytest.approx(expected, abs=5e-8)
 
 
 @pytest.mark.parametrize("gradient", [1e-6, 0.3, -7.0, 1e6])
 def test_adams_first_step_is_the_learning_rate_whatever_the_size_of_the_gradient(gradient):
-    rule, value = rule_for(specs.Adam(learning_rate=0.001, epsilon=1e-12)), np.zeros(1)
-    rule.dense(value, rule.slots(value), np.array([gradient]), 1)
+    rule, value = rule_for(specs.Adam(epsilon=1e-12)), np.zeros(1)
+    rule.dense(value, rule.slots(value), np.array([gradient]), 1, 0.001)
     assert value[0] == pytest.approx(-0.001 * math.copysign(1, gradient), rel=1e-5)
+
+
+def test_a_moving_average_of_one_number_comes_nearer_to_it_by_the_same_share_each_time():
+    """0, then 0.1, 0.19, 0.271, ...: 1 - 0.9^t, whatever the learning rate."""
+    rule, value = rule_for(specs.MovingAverage(0.9)), np.zeros(1)
+    for step in range(1, 101):
+        rule.dense(value, {}, np.ones(1), step, 1e9)
+        assert value[0] == pytest.approx(1 - 0.9**step, rel=1e-13)
 
 
 def test_adam_on_float16_survives_gradients_whose_square_float16_cannot_hold():
     """Each step of a constant gradient is the learning rate; a float16 second moment would be zero, and w -900."""
-    rule, value = rule_for(specs.Adam(learning_rate=0.001)), np.zeros(1, "float16")
+    rule, value = rule_for(specs.Adam()), np.zeros(1, "float16")
     slots = rule.slots(value)
     for step in range(1, 101):
-        rule.dense(value, slots, np.array([1e-3], "float16"), step)
+        rule.dense(value, slots, np.array([1e-3], "float16"), step, 0.001)
     assert value[0] == pytest.approx(-0.1, rel=0.01)
 
 
@@ -226,7 +264,7 @@ def test_the_gradients_layout_in_memory_does_not_change_a_bit_of_the_result(case
         value = first.copy()
         slots = rule.slots(value)
         for step in (1, 2):
-            rule.dense(value, slots, lent, step)
+            rule.dense(value, slots, lent, step, case.rate)
         results.append([value, *slots.values()])
     for given, plain in zip(*results, strict=True):
         assert given.tobytes() == plain.tobytes()
@@ -236,15 +274,15 @@ def test_the_gradients_layout_in_memory_does_not_change_a_bit_of_the_result(case
 def test_a_gradient_of_another_shape_is_never_stretched_to_fit(case):
     rule, value = rule_for(case.spec), np.ones((4, 3), "float32")
     with pytest.raises(ValueError, match="broadcast"):
-        rule.dense(value, rule.slots(value), np.ones(3, "float32"), 1)
+        rule.dense(value, rule.slots(value), np.ones(3, "float32"), 1, case.rate)
     np.testing.assert_array_equal(value, 1)
 
 
-@every_rule
+@every_optimizer
 @pytest.mark.parametrize("dtype", FLOATING)
 def test_a_zero_gradient_leaves_a_new_variable_as_it_is(case, dtype):
     rule, value = rule_for(case.spec), np.array([1.5, -2.0, 0.0], dtype)
-    rule.dense(value, rule.slots(value), np.zeros(3, dtype), 1)
+    rule.dense(value, rule.slots(value), np.zeros(3, dtype), 1, case.rate)
     np.testing.assert_array_equal(value, np.array([1.5, -2.0, 0.0], dtype))
 
 
@@ -254,7 +292,7 @@ def test_an_update_takes_a_few_blocks_of_memory_whatever_the_size_of_the_variabl
     slots, gradient = rule.slots(value), np.ones((4096, 1024), "float32").T
     tracemalloc.start()
     try:
-        rule.dense(value, slots, gradient, 1)
+        rule.dense(value, slots, gradient, 1, case.rate)
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
@@ -272,10 +310,10 @@ def test_equal_updates_give_equal_bits_also_when_one_rule_serves_two_variables(c
     slots = [rule.slots(value) for value in values]
     for step, gradient in enumerate(gradients, 1):
         for value, own in zip(values, slots, strict=True):
-            rule.dense(value, own, gradient, step)
+            rule.dense(value, own, gradient, step, case.rate)
     alone, own = first.copy(), rule_for(case.spec).slots(first)
     for step, gradient in enumerate(gradients, 1):
-        rule_for(case.spec).dense(alone, own, gradient, step)
+        rule_for(case.spec).dense(alone, own, gradient, step, case.rate)
     for value, others in zip(values, slots, strict=True):
         assert value.tobytes() == alone.tobytes()
         assert all(others[name].tobytes() == own[name].tobytes() for name in own)
@@ -299,12 +337,13 @@ def test_what_overflows_is_silent(spec, dtype):
     with np.errstate(all="raise"):
         slots = rule.slots(value)
         for step in (1, 2, 3):
-            rule.dense(value, slots, np.array([largest, -largest, 0.0], dtype), step)
+            rate = getattr(spec, "learning_rate", 1.0)
+            rule.dense(value, slots, np.array([largest, -largest, 0.0], dtype), step, rate)
 
 
 def test_a_value_that_overflows_becomes_infinite():
     value = np.array([-3e38, 1.0], "float32")
-    rule_for(specs.GradientDescent(1.0)).dense(value, {}, np.array([3e38, 1.0], "float32"), 1)
+    rule_for(specs.GradientDescent(1.0)).dense(value, {}, np.array([3e38, 1.0], "float32"), 1, 1.0)
     np.testing.assert_array_equal(value, np.array([-np.inf, 0.0], "float32"))
 
 
@@ -314,7 +353,7 @@ def test_an_epsilon_too_small_for_the_dtype_makes_no_nan(spec, dtype):
     rule, value = rule_for(spec), np.ones(2, dtype)
     slots = rule.slots(value)
     for step in (1, 2):
-        rule.dense(value, slots, np.zeros(2, dtype), step)
+        rule.dense(value, slots, np.zeros(2, dtype), step, 0.1)
     np.testing.assert_array_equal(value, 1)
 
 
@@ -328,8 +367,10 @@ def test_a_spec_of_an_unknown_kind_is_refused_and_the_known_ones_are_named():
     class Own(specs.OptimizerSpec):
         kind = "own"
 
-    with pytest.raises(InvalidMessage, match="'own'; there are adagrad, adam, gradient_descent, momentum"):
-        rule_for(Own())
+    with pytest.raises(
+        InvalidMessage, match="'own'; there are adagrad, adam, gradient_descent, momentum, moving_average"
+    ):
+        rule_for(Own(0.1))
 
 
 # --- the loop they share --------------------------------------------------------------------------------------------

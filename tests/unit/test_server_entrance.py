@@ -14,6 +14,7 @@ from pswire.messages import (
     Assignment,
     Declaration,
     Finished,
+    Gradient,
     Join,
     Joined,
     Leave,
@@ -26,7 +27,8 @@ from pswire.messages import (
     Status,
     Take,
 )
-from pswire.values import TensorSpec
+from pswire.specs import GradientDescent
+from pswire.values import IndexedSlices, TensorSpec
 
 LARGE = SMALL // 8 + 1  # float64 elements: more than SMALL bytes
 QUEUE = QueueSpec("train", size=10, block=10, epochs=1)
@@ -240,6 +242,9 @@ def test_admitting_tells_the_bytes_both_ways_and_changes_nothing():
         hollow = np.broadcast_to(np.zeros(()), (4,))
         assert await entrance.admit(set_to(sender, 1, "w", hollow)) == 32
         assert await entrance.admit(Pull(sender, ("w",))) == 32
+        rows = IndexedSlices(hollow, np.broadcast_to(np.zeros((), np.int32), (4,)), (4,))
+        await entrance.step(Register(sender, (Declaration(TensorSpec.of("w", hollow), None, GradientDescent(1.0)),)))
+        assert await entrance.admit(Push(sender, 2, (Gradient("w", 0, rows),), pull=("w",))) == 32 + 16 + 32
         assert await entrance.admit(Register(sender, (Declaration(TensorSpec.of("w", hollow), hollow),))) == 64
         with pytest.raises(UnknownVariable):
             await entrance.admit(Pull(sender, ("v",)))

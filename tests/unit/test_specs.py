@@ -1,4 +1,4 @@
-"""The optimizers' specs: what each field may be, and plain data and back. A new spec is found by itself."""
+"""The specs of update rules: what each field may be, and plain data and back. A new spec is found by itself."""
 
 import dataclasses
 import json
@@ -6,12 +6,13 @@ import math
 
 import pytest
 
-from pswire import specs
+from pswire import schedules, specs
 
-EVERY_SPEC = [specs.OPTIMIZERS[kind] for kind in sorted(specs.OPTIMIZERS)]
+EVERY_SPEC = [specs.UPDATES[kind] for kind in sorted(specs.UPDATES)]
+EVERY_OPTIMIZER = [spec for spec in EVERY_SPEC if issubclass(spec, specs.OptimizerSpec)]
 
 
-def valid(spec: type[specs.OptimizerSpec]) -> dict[str, float | bool]:
+def valid(spec: type[specs.UpdateSpec]) -> dict[str, float | bool]:
     """Each field's default; 0.125 for what has none, which is within every range and exact in binary."""
     return {
         field.name: 0.125 if field.default is dataclasses.MISSING else field.default
@@ -30,6 +31,7 @@ def every_field_of(kind: type) -> list:
 
 
 every_spec = pytest.mark.parametrize("spec", EVERY_SPEC, ids=lambda spec: spec.kind)
+every_optimizer = pytest.mark.parametrize("spec", EVERY_OPTIMIZER, ids=lambda spec: spec.kind)
 every_number = pytest.mark.parametrize(("spec", "name"), every_field_of(float))
 every_flag = pytest.mark.parametrize(("spec", "name"), every_field_of(bool))
 
@@ -54,7 +56,9 @@ def test_a_number_that_is_negative_or_not_finite_is_refused_by_spec_and_field(sp
 @every_number
 @pytest.mark.parametrize("bad", [True, False, "0.1", b"0.1", None, [0.1], 0.1j], ids=repr)
 def test_what_is_no_number_is_refused_by_spec_and_field(spec, name, bad):
-    with pytest.raises(TypeError, match=rf"^{spec.__name__}: {name} must be an int or a float, got "):
+    with pytest.raises(
+        TypeError, match=rf"^{spec.__name__}: {name} must be an int(, | or )a float( or a schedule)?, got "
+    ):
         spec(**valid(spec) | {name: bad})
 
 
@@ -66,7 +70,15 @@ def test_what_is_no_flag_is_refused_by_spec_and_field(spec, name, bad):
 
 
 @pytest.mark.parametrize("bad", [1, 1.0, 1.5])
-@pytest.mark.parametrize(("spec", "name"), [(specs.Momentum, "momentum"), (specs.Adam, "beta1"), (specs.Adam, "beta2")])
+@pytest.mark.parametrize(
+    ("spec", "name"),
+    [
+        (specs.Momentum, "momentum"),
+        (specs.Adam, "beta1"),
+        (specs.Adam, "beta2"),
+        (specs.MovingAverage, "decay"),
+    ],
+)
 def test_a_decay_of_one_or_more_is_refused(spec, name, bad):
     with pytest.raises(ValueError, match=f"{name} must be at least 0 and below 1, got {bad}"):
         spec(**valid(spec) | {name: bad})
@@ -89,6 +101,8 @@ def test_an_epsilon_is_refused_where_zero_would_divide_by_zero():
         lambda: specs.Momentum(0.1, momentum=math.nextafter(1, 0)),
         lambda: specs.Adagrad(0.1, initial_accumulator=0, epsilon=1e-10),
         lambda: specs.Adagrad(0.1, initial_accumulator=5e-324, epsilon=0),
+        lambda: specs.MovingAverage(0),
+        lambda: specs.MovingAverage(math.nextafter(1, 0)),
         lambda: specs.Adam(0, beta1=0, beta2=0, epsilon=5e-324),
     ],
 )
@@ -101,9 +115,27 @@ def test_a_spec_cannot_be_changed_and_equals_another_with_the_same_fields(spec):
     one = spec(**valid(spec))
     assert one == spec(**valid(spec))
     assert hash(one) == hash(spec(**valid(spec)))
-    assert one != spec(**valid(spec) | {"learning_rate": 0.25})
+    first = dataclasses.fields(spec)[0].name
+    assert one != spec(**valid(spec) | {first: 0.25})
     with pytest.raises(dataclasses.FrozenInstanceError):
-        one.learning_rate = 0.5
+        setattr(one, first, 0.5)
+
+
+@every_optimizer
+def test_a_learning_rate_may_be_a_schedule_that_servers_know(spec):
+    class Own(schedules.Schedule):
+        kind = "own"
+
+    class Steeper(schedules.CosineDecay):
+        """Would arrive as what it inherits."""
+
+    scheduled = spec(**valid(spec) | {"learning_rate": schedules.CosineDecay(0.1, 10)})
+    assert scheduled == spec(**valid(spec) | {"learning_rate": schedules.CosineDecay(0.1, 10)})
+    assert hash(scheduled) == hash(spec(**valid(spec) | {"learning_rate": schedules.CosineDecay(0.1, 10)}))
+    assert scheduled != spec(**valid(spec) | {"learning_rate": schedules.CosineDecay(0.1, 11)})
+    for unknown in (Own(), Steeper(0.1, 10)):
+        with pytest.raises(TypeError, match=r"learning_rate must be a schedule that servers know, ExponentialDecay, "):
+            spec(**valid(spec) | {"learning_rate": unknown})
 
 
 # --- plain data -----------------------------------------------------------------------------------------------------
@@ -120,7 +152,22 @@ def test_from_plain_is_the_inverse_of_to_plain_also_through_json(spec):
             assert type(copy) is spec
 
 
-@every_spec
+@every_optimizer
+def test_a_schedule_is_plain_data_within_plain_data(spec):
+    warm = schedules.WarmUp(5, schedules.PiecewiseConstant([10, 20.5], [1, 0.5, 0.25]))
+    original = spec(**valid(spec) | {"learning_rate": warm})
+    plain = specs.to_plain(original)
+    assert plain["learning_rate"] == {
+        "kind": "warm_up",
+        "steps": 5,
+        "then": {"kind": "piecewise_constant", "boundaries": [10, 20.5], "values": [1, 0.5, 0.25]},
+    }
+    for copy in (specs.from_plain(plain), specs.from_plain(json.loads(json.dumps(plain)))):
+        assert copy == original
+        assert repr(copy) == repr(original)
+
+
+@every_optimizer
 def test_an_optimizer_that_inherits_a_spec_gives_the_same_plain_data(spec):
     class Optimizer(spec):
         """As a worker's optimizer does."""
@@ -133,7 +180,7 @@ def test_an_optimizer_that_inherits_a_spec_gives_the_same_plain_data(spec):
     assert type(specs.from_plain(plain)) is spec
 
 
-@every_spec
+@every_optimizer
 def test_an_optimizer_that_inherits_a_spec_is_validated_under_its_own_name(spec):
     optimizer = type("MyOptimizer", (spec,), {})
     with pytest.raises(ValueError, match=r"^MyOptimizer: learning_rate must be "):
@@ -153,14 +200,14 @@ def test_a_field_too_few_or_too_many_is_refused_and_named(spec):
         fewer = {key: value for key, value in plain.items() if key != name}
         with pytest.raises(ValueError, match=rf"^optimizer {spec.kind}: missing \['{name}'\], unknown \[\]"):
             specs.from_plain(fewer)
-    with pytest.raises(ValueError, match=rf"^optimizer {spec.kind}: missing \[\], unknown \['decay'\]"):
-        specs.from_plain(plain | {"decay": 0.5})
+    with pytest.raises(ValueError, match=rf"^optimizer {spec.kind}: missing \[\], unknown \['colour'\]"):
+        specs.from_plain(plain | {"colour": 0.5})
 
 
 @every_spec
 def test_plain_data_is_validated_as_the_spec_is(spec):
-    plain = specs.to_plain(spec(**valid(spec)))
-    with pytest.raises(ValueError, match="learning_rate"):
-        specs.from_plain(plain | {"learning_rate": -1.0})
-    with pytest.raises(TypeError, match="learning_rate"):
-        specs.from_plain(plain | {"learning_rate": "fast"})
+    plain, first = specs.to_plain(spec(**valid(spec))), dataclasses.fields(spec)[0].name
+    with pytest.raises(ValueError, match=first):
+        specs.from_plain(plain | {first: -1.0})
+    with pytest.raises(TypeError, match=first):
+        specs.from_plain(plain | {first: "fast"})

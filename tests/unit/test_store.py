@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 
 from psserver.core.store import Store, check_finite, check_tensor
-from pswire.errors import AlreadyRegistered, NotFinite, ShapeMismatch, TooLarge, UnknownVariable
+from pswire.errors import AlreadyRegistered, InvalidMessage, NotFinite, ShapeMismatch, TooLarge, UnknownVariable
 from pswire.messages import Assignment, Declaration, Gradient
-from pswire.specs import Adam, GradientDescent, Momentum
-from pswire.values import DTYPES, TensorSpec
+from pswire.specs import Adagrad, Adam, GradientDescent, Momentum
+from pswire.values import DTYPES, IndexedSlices, TensorSpec
 from psworker.optimizers import Adam as WorkersAdam
 from tests.shard_state import state_of
 
@@ -83,11 +83,48 @@ def test_values_given_out_are_views_and_names_come_in_the_order_asked_for():
 
 def test_staleness_is_the_most_that_one_of_the_gradients_has_missed():
     store = store_with(*(declared(name, np.zeros(1), GradientDescent(learning_rate=1)) for name in "ab"))
-    for _ in range(3):
-        store.apply([Gradient("a", 0, np.ones(1))])
+    for step in range(3):
+        store.apply([Gradient("a", 0, np.ones(1))], step)
     assert store.staleness([Gradient("a", 1, np.ones(1)), Gradient("b", 0, np.ones(1))]) == 2
     assert store.staleness([Gradient("b", 0, np.ones(1))]) == 0
     assert store.staleness([]) == 0
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+@pytest.mark.parametrize("optimizer", [GradientDescent(0.5), Momentum(0.5), Adagrad(0.5), Adam(0.5)], ids=str)
+def test_rows_that_come_twice_are_added_up_before_they_are_applied(optimizer, dtype):
+    twice = IndexedSlices(np.array([[1, 2], [5, 5], [3, -1]], dtype), np.array([3, 1, 3]), (4, 2))
+    once = IndexedSlices(np.array([[5, 5], [4, 1]], dtype), np.array([1, 3]), (4, 2))
+    stores = [store_with(declared("v", np.ones((4, 2), dtype), optimizer)) for _ in range(2)]
+    for store, rows in zip(stores, (twice, once), strict=True):
+        store.check_gradients([Gradient("v", 0, rows)])
+        store.check_elements([Gradient("v", 0, rows)])
+        store.apply([Gradient("v", 0, rows)], 0)
+        assert (store["v"].version, store["v"].updates) == (1, 1)
+        np.testing.assert_array_equal(store["v"].value[[0, 2]], 1)
+        assert (store["v"].value[[1, 3]] != 1).all()
+    assert state_of(stores[0]) == state_of(stores[1])
+
+
+def test_rows_whose_sum_overflows_are_silent():
+    store = store_with(declared("v", np.zeros((2, 1), np.float16), GradientDescent(1.0)))
+    store.apply([Gradient("v", 0, IndexedSlices(np.full((2, 1), 6e4, np.float16), np.array([1, 1]), (2, 1)))], 0)
+    assert store["v"].value.tolist() == [[0], [-np.inf]]
+
+
+def test_rows_are_checked_by_the_array_they_are_of_and_their_elements_apart():
+    store = store_with(declared("v", np.zeros((4, 2)), GradientDescent(1.0)))
+    hollow = np.broadcast_to(np.float64(0), (1 << 40, 2))
+    store.check_gradients([Gradient("v", 0, IndexedSlices(hollow, np.broadcast_to(0, 1 << 40), (4, 2), False))])
+    for shape, dtype in (((5, 2), "f8"), ((4, 3), "f8"), ((4,), "f8"), ((4, 2), "f4")):
+        rows = IndexedSlices(np.zeros((1, *shape[1:]), dtype), np.array([0]), shape)
+        with pytest.raises(ShapeMismatch, match=r"gradient for 'v' is .*, the variable is float64\[4, 2\]"):
+            store.check_gradients([Gradient("v", 0, rows)])
+    for index in (-1, 4):
+        with pytest.raises(InvalidMessage, match=rf"gradient for 'v'.* must be in 0 \.\.\. 3, but they span {index} "):
+            store.check_elements([Gradient("v", 0, IndexedSlices(np.zeros((1, 2)), np.array([index]), (4, 2), False))])
+    with pytest.raises(NotFinite, match="gradient for 'v' has 1 of 2 elements"):
+        store.check_elements([Gradient("v", 0, IndexedSlices(np.array([[0, np.nan]]), np.array([0]), (4, 2)))])
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

@@ -1,19 +1,18 @@
-"""Adagrad on a dense gradient. May import numpy, `pswire`'s pure half and the kernels."""
+"""Adagrad, element by element. May import numpy, `pswire`'s pure half and the kernels."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from psserver.core.rules.kernels import blocks, positive, slot_like
+from psserver.core.rules.kernels import ElementWise, blocks, positive, slot_like
 from pswire import specs
 from pswire.values import Array
 
 
-class AdagradRule:
+class AdagradRule(ElementWise):
     """Formula and source: `pswire.specs.Adagrad`."""
 
     def __init__(self, spec: specs.Adagrad) -> None:
-        self._learning_rate = float(spec.learning_rate)
         self._initial_accumulator = float(spec.initial_accumulator)
         self._epsilon = float(spec.epsilon)
 
@@ -22,7 +21,7 @@ class AdagradRule:
         return {"accumulator": slot_like(value, self._initial_accumulator)}
 
     @np.errstate(all="ignore")
-    def dense(self, value: Array, slots: dict[str, Array], gradient: Array, step: int) -> None:
+    def dense(self, value: Array, slots: dict[str, Array], gradient: Array, step: int, learning_rate: float) -> None:
         """Adds the gradient's squares to the accumulator, then moves by the gradient over its root."""
         epsilon = positive(self._epsilon, value)
         for w, g, scratch, (a,) in blocks(value, gradient, slots["accumulator"]):
@@ -31,5 +30,5 @@ class AdagradRule:
             np.sqrt(a, out=scratch)
             scratch += epsilon
             np.divide(g, scratch, out=scratch)
-            scratch *= self._learning_rate
+            scratch *= learning_rate
             w -= scratch

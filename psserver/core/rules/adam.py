@@ -1,4 +1,4 @@
-"""Adam on a dense gradient. May import numpy, `pswire`'s pure half and the kernels."""
+"""Adam, element by element. May import numpy, `pswire`'s pure half and the kernels."""
 
 from __future__ import annotations
 
@@ -6,16 +6,15 @@ import math
 
 import numpy as np
 
-from psserver.core.rules.kernels import blocks, positive, slot_like
+from psserver.core.rules.kernels import ElementWise, blocks, positive, slot_like
 from pswire import specs
 from pswire.values import Array
 
 
-class AdamRule:
+class AdamRule(ElementWise):
     """Formula and source: `pswire.specs.Adam`."""
 
     def __init__(self, spec: specs.Adam) -> None:
-        self._learning_rate = float(spec.learning_rate)
         self._beta1, self._beta2 = float(spec.beta1), float(spec.beta2)
         self._epsilon = float(spec.epsilon)
 
@@ -24,14 +23,14 @@ class AdamRule:
         return {"m": slot_like(value), "v": slot_like(value)}
 
     @np.errstate(all="ignore")
-    def dense(self, value: Array, slots: dict[str, Array], gradient: Array, step: int) -> None:
+    def dense(self, value: Array, slots: dict[str, Array], gradient: Array, step: int, learning_rate: float) -> None:
         """Moves both averages, then the value.
 
         The bias corrections are numbers, not passes over the arrays: numerator and denominator of the step are
         both multiplied by sqrt(1 - beta2^t), as at the end of section 2 of the paper.
         """
         root = math.sqrt(1 - self._beta2**step)
-        rate = self._learning_rate * root / (1 - self._beta1**step)
+        rate = learning_rate * root / (1 - self._beta1**step)
         epsilon = positive(self._epsilon * root, value)
         for w, g, scratch, (m, v) in blocks(value, gradient, slots["m"], slots["v"]):
             np.multiply(g, 1 - self._beta1, out=scratch)

@@ -1,19 +1,19 @@
-"""Plain gradient descent on a dense gradient. No slots. May import numpy, `pswire`'s pure half and the kernels."""
+"""Plain gradient descent, element by element. No slots. May import numpy, `pswire`'s pure half and the kernels."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from psserver.core.rules.kernels import blocks, check_dtype
+from psserver.core.rules.kernels import ElementWise, blocks, check_dtype
 from pswire import specs
 from pswire.values import Array
 
 
-class GradientDescentRule:
+class GradientDescentRule(ElementWise):
     """Formula and source: `pswire.specs.GradientDescent`."""
 
     def __init__(self, spec: specs.GradientDescent) -> None:
-        self._learning_rate = float(spec.learning_rate)
+        """Its only hyperparameter is the learning rate, which comes with each update."""
 
     def slots(self, value: Array) -> dict[str, Array]:
         """None; raises `InvalidMessage` when the variable's dtype is not floating."""
@@ -21,8 +21,8 @@ class GradientDescentRule:
         return {}
 
     @np.errstate(all="ignore")
-    def dense(self, value: Array, slots: dict[str, Array], gradient: Array, step: int) -> None:
+    def dense(self, value: Array, slots: dict[str, Array], gradient: Array, step: int, learning_rate: float) -> None:
         """One step against the gradient."""
         for w, g, scratch, _ in blocks(value, gradient):
-            np.multiply(g, self._learning_rate, out=scratch)
+            np.multiply(g, learning_rate, out=scratch)
             w -= scratch

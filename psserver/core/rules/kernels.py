@@ -1,17 +1,19 @@
-"""The loop that every update rule shares: a block of elements at a time, in place, with a scratch buffer.
+"""What update rules share: the loop over a block of elements at a time, in place, and how rows are updated.
 
-It knows no formula and no optimizer. May import numpy and `pswire`'s pure half.
+Knows no formula and no optimizer. May import numpy and `pswire`'s pure half.
 """
 
 from __future__ import annotations
 
+import math
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from typing import Any, Literal
 
 import numpy as np
 
 from pswire.errors import InvalidMessage
-from pswire.values import Array
+from pswire.values import Array, IndexedSlices
 
 #: Elements in a block: what a rule works on should stay in the cache from one numpy call to the next.
 BLOCK = 1 << 16
@@ -82,3 +84,36 @@ def blocks(value: Array, gradient: Array, *slots: Array) -> Iterator[tuple[Array
     ) as walk:
         for w, g, *parts in walk:
             yield w, g, scratch[: g.size], parts
+
+
+class ElementWise(ABC):
+    """The update of rows, for every rule in which an element of value and slots depends on nothing but itself.
+
+    For such a rule some rows are an array like any other: its `dense` is all that there is to write.
+    """
+
+    @abstractmethod
+    def dense(self, value: Array, slots: dict[str, Array], gradient: Array, step: int, learning_rate: float) -> None:
+        """As in `Rule`."""
+
+    def sparse(
+        self, value: Array, slots: dict[str, Array], rows: IndexedSlices, step: int, learning_rate: float
+    ) -> None:
+        """Updates the rows as `dense` would if there were no others, some of them at a time.
+
+        Rows that lie side by side are updated where they are, others in a copy of them that stays in the cache.
+        """
+        at_once = max(1, BLOCK // max(1, math.prod(value.shape[1:])))
+        for start in range(0, len(rows.indices), at_once):
+            index = rows.indices[start : start + at_once].astype(np.intp)
+            gradient = rows.values[start : start + at_once]
+            if index[-1] - index[0] == len(index) - 1:
+                run = slice(index[0], index[-1] + 1)
+                self.dense(value[run], {name: slot[run] for name, slot in slots.items()}, gradient, step, learning_rate)
+                continue
+            part = value.take(index, axis=0)
+            parts = {name: slot.take(index, axis=0) for name, slot in slots.items()}
+            self.dense(part, parts, gradient, step, learning_rate)
+            value[index] = part
+            for name, slot in slots.items():
+                slot[index] = parts[name]

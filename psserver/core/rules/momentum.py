@@ -1,19 +1,21 @@
-"""Gradient descent with momentum, plain and Nesterov's. May import numpy, `pswire`'s pure half and the kernels."""
+"""Gradient descent with momentum, plain and Nesterov's, element by element.
+
+May import numpy, `pswire`'s pure half and the kernels.
+"""
 
 from __future__ import annotations
 
 import numpy as np
 
-from psserver.core.rules.kernels import blocks, slot_like
+from psserver.core.rules.kernels import ElementWise, blocks, slot_like
 from pswire import specs
 from pswire.values import Array
 
 
-class MomentumRule:
+class MomentumRule(ElementWise):
     """Formula and source: `pswire.specs.Momentum`."""
 
     def __init__(self, spec: specs.Momentum) -> None:
-        self._learning_rate = float(spec.learning_rate)
         self._momentum = float(spec.momentum)
         self._nesterov = spec.nesterov
 
@@ -22,7 +24,7 @@ class MomentumRule:
         return {"momentum": slot_like(value)}
 
     @np.errstate(all="ignore")
-    def dense(self, value: Array, slots: dict[str, Array], gradient: Array, step: int) -> None:
+    def dense(self, value: Array, slots: dict[str, Array], gradient: Array, step: int, learning_rate: float) -> None:
         """Adds the gradient to the momentum, then moves by it."""
         for w, g, scratch, (m,) in blocks(value, gradient, slots["momentum"]):
             m *= self._momentum
@@ -30,7 +32,7 @@ class MomentumRule:
             if self._nesterov:
                 np.multiply(m, self._momentum, out=scratch)
                 scratch += g
-                scratch *= self._learning_rate
+                scratch *= learning_rate
             else:
-                np.multiply(m, self._learning_rate, out=scratch)
+                np.multiply(m, learning_rate, out=scratch)
             w -= scratch

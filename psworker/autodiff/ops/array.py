@@ -1,27 +1,71 @@
-"""Shape, order and choice of elements, beside their derivatives; and plain array functions without one.
+"""Shape, order and dtype of arrays, joining and cutting them, beside the way of each gradient back.
 
-The plain functions (`zeros`, `ones`, `one_hot`, `argmax`, `equal`) take tensors or arrays and return numpy arrays.
-Only numpy and the tape may be imported here.
+What chooses elements is in `indexing.py`; what has no derivative, in `plain.py`. Only numpy, the tape and those may be
+imported here.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from types import EllipsisType
+from collections.abc import Iterable, Sequence
+from itertools import accumulate, pairwise
+from operator import itemgetter
 
 import numpy as np
-from numpy.typing import DTypeLike
+from numpy.lib.array_utils import normalize_axis_index
+from numpy.typing import ArrayLike, DTypeLike
 
+from psworker.autodiff.ops.indexing import getitem
 from psworker.autodiff.tape import Result, op
-from psworker.autodiff.tensor import Array, Index, TensorLike, as_array
+from psworker.autodiff.tensor import Array, Axis, Index, Tensor, TensorLike, as_array
 
-__all__ = ["argmax", "equal", "getitem", "one_hot", "ones", "reshape", "transpose", "zeros"]
+__all__ = [
+    "broadcast_to",
+    "cast",
+    "concatenate",
+    "expand_dims",
+    "pad",
+    "reshape",
+    "split",
+    "squeeze",
+    "stack",
+    "transpose",
+]
 
 
 @op
 def reshape(x: Array, /, shape: int | Sequence[int]) -> Result:
     """The same elements in another shape; one size may be -1, to be worked out."""
     return np.reshape(x, shape), (lambda g: np.reshape(g, x.shape),)
+
+
+@op
+def squeeze(x: Array, /, axis: Axis = None) -> Result:
+    """Without the axes of size 1: all of them, or the one or the tuple of them that is named.
+
+    Raises ValueError when an axis that is named has another size.
+    """
+    x = np.asarray(x)
+    return np.squeeze(x, axis), (lambda g: g.reshape(x.shape),)
+
+
+@op
+def expand_dims(x: Array, /, axis: int | tuple[int, ...]) -> Result:
+    """With a new axis of size 1, or a tuple of them, that stands at `axis` in the result."""
+    x = np.asarray(x)
+    return np.expand_dims(x, axis), (lambda g: g.reshape(x.shape),)
+
+
+@op
+def broadcast_to(x: Array, /, shape: int | Sequence[int]) -> Result:
+    """The elements repeated along new leading axes and axes of size 1, as numpy broadcasts: a view, not to be written.
+
+    Raises ValueError when another size of x than 1 would have to change.
+    """
+    try:
+        stretched = np.broadcast_to(x, shape)
+    except ValueError as error:
+        raise ValueError("from the last axis on, each size of x must be 1 or that of the shape") from error
+    return stretched, (lambda g: g,)
 
 
 @op
@@ -32,62 +76,96 @@ def transpose(x: Array, /, axes: Sequence[int] | None = None) -> Result:
 
 
 @op
-def getitem(x: Array, /, index: Index) -> Result:
-    """x[index], for every index that numpy knows; what an integer array takes several times gets all its gradients."""
-    x = np.asarray(x)
+def cast(x: Array, /, dtype: DTypeLike) -> Result:
+    """The same elements in another dtype, shared where it is theirs already; the gradient is cast back.
 
-    def gradient(g: Array) -> Array:
-        spread = np.zeros(x.shape, g.dtype)
-        if _takes_each_once(index):
-            spread[index] = g
-        else:
-            np.add.at(spread, index, g)
-        return spread
-
-    return x[index], (gradient,)
-
-
-def _takes_each_once(index: Index) -> bool:
-    """Whether an index can take no element twice: numbers, slices, ..., None and masks; np.add.at is slower by far."""
-    parts = index if isinstance(index, tuple) else (index,)
-    once = (int, np.integer, slice, EllipsisType, type(None))
-    return all(isinstance(part, once) or np.asarray(part).dtype == bool for part in parts)
-
-
-def zeros(shape: int | Sequence[int], dtype: DTypeLike = np.float32) -> Array:
-    """An array of zeros, float32 unless told otherwise."""
-    return np.zeros(shape, dtype)
-
-
-def ones(shape: int | Sequence[int], dtype: DTypeLike = np.float32) -> Array:
-    """An array of ones, float32 unless told otherwise."""
-    return np.ones(shape, dtype)
-
-
-def one_hot(ids: TensorLike, depth: int, dtype: DTypeLike = np.float32) -> Array:
-    """Class ids of any shape -> shape (*ids.shape, depth), 1 at the id and 0 elsewhere.
-
-    Raises TypeError when the ids are not integers, ValueError when one is not in 0 ... depth - 1.
+    Integers and booleans have no gradient: what is cast to them is a constant.
     """
-    ids = as_array(ids)
-    check_class_ids("one_hot: ids", ids, depth)
-    hot: Array = ids[..., np.newaxis] == np.arange(depth)
-    return hot.astype(dtype)
+    value = np.asarray(x, dtype)
+    return value, (lambda g: g,) if value.dtype.kind == "f" else ()
 
 
-def argmax(x: TensorLike, axis: int | None = None) -> Array:
-    """The index of the largest element along an axis (the first of equals), or in the flattened array."""
-    return np.asarray(np.argmax(as_array(x), axis=axis))
+@op
+def pad(x: Array, /, paddings: ArrayLike, value: float = 0) -> Result:
+    """The elements of x with `value` around them, (before, after) elements along each axis.
+
+    `paddings`: integers of shape (x.ndim, 2); one pair (before, after) stands for every axis, one number for both ends
+    of every axis. Of shape (2, 3), padded with ((1, 0), (0, 2)), comes (3, 5).
+
+    Raises TypeError when the paddings are not integers, ValueError when they have another shape or one is negative.
+    """
+    x, paddings = np.asarray(x), np.asarray(paddings)
+    if paddings.dtype.kind not in "iu":
+        raise TypeError(f"paddings must be integers, but they are {paddings.dtype}")
+    if paddings.shape not in ((), (2,), (x.ndim, 2)):
+        raise ValueError(f"paddings must have shape ({x.ndim}, 2), (2,) or (), but their shape is {paddings.shape}")
+    if np.any(paddings < 0):
+        raise ValueError("paddings must not be negative; take a slice to make x smaller")
+    pairs: list[list[int]] = np.broadcast_to(paddings, (x.ndim, 2)).tolist()
+    inner = tuple(slice(before, before + size) for size, (before, _) in zip(x.shape, pairs, strict=True))
+    padded = np.full([part.stop + after for part, (_, after) in zip(inner, pairs, strict=True)], value, x.dtype)
+    padded[inner] = x
+    return padded, (itemgetter(inner),)
 
 
-def equal(a: TensorLike, b: TensorLike) -> Array:
-    """Where two arrays, broadcast, have the same value: booleans, whose `mean` is the share that agrees."""
-    return np.asarray(np.equal(as_array(a), as_array(b)))
+@op
+def _concatenate(*tensors: Array, axis: int) -> Result:
+    value = np.concatenate(tensors, axis=axis)
+    before = (slice(None),) * (axis % value.ndim)
+    ends = accumulate((x.shape[axis] for x in tensors), initial=0)
+    return value, [itemgetter((*before, slice(*piece))) for piece in pairwise(ends)]
 
 
-def check_class_ids(name: str, ids: Array, classes: int) -> None:
-    """Raises TypeError unless the ids are integers, ValueError unless each is in 0 ... classes - 1."""
-    if ids.dtype.kind not in "iu":
-        raise TypeError(f"{name} must be integer class ids, but they are {ids.dtype}")
-    if ids.size and not 0 <= ids.min() <= ids.max() < classes:
-        raise ValueError(f"{name} must be in 0 ... {classes - 1}, but they span {ids.min()} ... {ids.max()}")
+def concatenate(tensors: Iterable[TensorLike], axis: int = 0) -> Tensor:
+    """The tensors one after another along an axis that they have, of equal sizes along all others.
+
+    Shapes (2, 3) and (4, 3) give (6, 3) along axis 0. Each gets its piece of the gradient. Raises ValueError when
+    there are none, or the sizes differ.
+    """
+    return _concatenate(*tensors, axis=axis)  # type: ignore[arg-type]
+
+
+@op
+def _stack(*tensors: Array, axis: int) -> Result:
+    if not tensors:
+        raise ValueError("there must be at least one tensor to stack")
+    shapes = {np.shape(x) for x in tensors}
+    if len(shapes) > 1:
+        raise ValueError(f"all tensors must have one shape, but they have {', '.join(map(str, sorted(shapes)))}")
+    dtype = np.result_type(*tensors)  # given, as numpy's stack takes a Python number for float64
+    value = np.stack(tensors, axis=axis, dtype=dtype)
+    before = (slice(None),) * (axis % value.ndim)
+    return value, [itemgetter((*before, number)) for number in range(len(tensors))]
+
+
+def stack(tensors: Iterable[TensorLike], axis: int = 0) -> Tensor:
+    """The tensors, all of one shape, side by side along a new axis that stands at `axis` in the result.
+
+    Four of shape (2, 3) give (4, 2, 3) along axis 0. Each gets its slice of the gradient. Raises ValueError when there
+    are none, or the shapes differ.
+    """
+    return _stack(*tensors, axis=axis)  # type: ignore[arg-type]
+
+
+def split(x: TensorLike, sections: int | Sequence[int], axis: int = 0) -> list[Tensor]:
+    """The sections of x along one axis: so many equal ones, or those of the sizes given (numpy's split wants ends).
+
+    x of shape (6, 3) gives two of shape (3, 3) for sections=2, and (1, 3) and (5, 3) for sections=[1, 5]. Raises
+    ValueError when it does not come out even.
+    """
+    shape = as_array(x).shape
+    axis = normalize_axis_index(axis, len(shape), "split")
+    size = shape[axis]
+    if isinstance(sections, (int, np.integer)):
+        if sections < 1 or size % sections:
+            raise ValueError(
+                f"split: axis {axis} of x, of size {size}, has no {sections} equal sections; name the sizes"
+            )
+        sizes = [size // int(sections)] * int(sections)
+    else:
+        sizes = [int(s) for s in sections]
+        if sum(sizes) != size or any(s < 0 for s in sizes):
+            raise ValueError(f"split: axis {axis} of x, of size {size}, has no sections of sizes {sizes}")
+    before = (slice(None),) * axis
+    indices: list[Index] = [(*before, slice(*piece)) for piece in pairwise(accumulate(sizes, initial=0))]
+    return [getitem(x, index) for index in indices]

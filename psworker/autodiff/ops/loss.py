@@ -7,11 +7,19 @@ from __future__ import annotations
 
 import numpy as np
 
-from psworker.autodiff.ops.array import check_class_ids
+from psworker.autodiff.ops.nn import stable_sigmoid
+from psworker.autodiff.ops.plain import check_class_ids
 from psworker.autodiff.tape import Result, op
 from psworker.autodiff.tensor import Array, TensorLike, as_array
 
-__all__ = ["accuracy", "mean_squared_error", "softmax_cross_entropy"]
+__all__ = [
+    "accuracy",
+    "hinge_loss",
+    "huber_loss",
+    "mean_squared_error",
+    "sigmoid_cross_entropy",
+    "softmax_cross_entropy",
+]
 
 
 @op
@@ -57,18 +65,81 @@ def softmax_cross_entropy(logits: Array, /, labels: TensorLike) -> Result:
 
 
 @op
+def sigmoid_cross_entropy(logits: Array, /, labels: TensorLike) -> Result:
+    """The mean over all elements of -z log(sigmoid(x)) - (1 - z) log(1 - sigmoid(x)), a scalar of the logits' dtype.
+
+    `logits` x: any shape, unscaled. `labels` z, a constant: probabilities, 0 to 1, of the logits' shape, or one number
+    for all. Finite for all finite logits, as max(x, 0) - x z + log(1 + exp(-|x|)), which is the same (Goodfellow,
+    Bengio and Courville, Deep Learning, 2016, section 6.2.2.2). The gradient is sigmoid(x) - z over their number.
+
+    Raises ValueError when the shapes do not fit or there are no logits, TypeError when these are not floating point.
+    """
+    logits = np.asarray(logits)
+    labels = _element_labels(logits, labels)
+    decayed = np.exp(-np.abs(logits))
+    terms = np.clip(logits, 0, np.inf) - logits * labels + np.log1p(decayed)
+
+    def gradient(g: Array) -> Array:
+        logits_gradient: Array = stable_sigmoid(logits, decayed) - labels
+        logits_gradient *= g / logits.size
+        return logits_gradient
+
+    return np.mean(terms), (gradient,)
+
+
+@op
+def hinge_loss(logits: Array, /, labels: TensorLike) -> Result:
+    """The mean over all elements of max(0, 1 - s x), where s is +1 for a label 1 and -1 for a label 0; a scalar.
+
+    `logits` x: any shape, positive for class 1. `labels`, a constant: 0 and 1 (not -1), or booleans, of the logits'
+    shape, or one for all. At the kink, s x = 1, the derivative is taken as 0.
+
+    Source: C. Cortes, V. Vapnik, "Support-Vector Networks", Machine Learning 20, 1995. Raises ValueError when the
+    shapes do not fit, a label is neither 0 nor 1 or there are no logits, TypeError when these are not floating point.
+    """
+    logits = np.asarray(logits)
+    labels = _element_labels(logits, labels)
+    if np.any((labels != 0) & (labels != 1)):
+        raise ValueError("labels must be 0 or 1 (for -1 and 1, pass `labels > 0`)")
+    signs = 2 * labels - 1
+    shortfalls = 1 - signs * logits
+
+    def gradient(g: Array) -> Array:
+        return signs * (shortfalls > 0) * (-g / logits.size)
+
+    return np.mean(np.clip(shortfalls, 0, np.inf)), (gradient,)
+
+
+@op
 def mean_squared_error(predictions: Array, targets: Array, /) -> Result:
     """The mean of (predictions - targets) ** 2 over all elements, a scalar; both of one shape, nothing is broadcast."""
-    if np.shape(predictions) != np.shape(targets):
-        raise ValueError("predictions and targets must have the same shape (reshape one of them)")
-    difference = np.subtract(predictions, targets)
-    if difference.size == 0:
-        raise ValueError("there are no elements to take the mean of")
+    difference = _difference(predictions, targets)
 
     def gradient(g: Array) -> Array:
         return difference * (2 * g / difference.size)
 
     return np.vdot(difference, difference) / difference.size, (gradient, lambda g: -gradient(g))
+
+
+@op
+def huber_loss(predictions: Array, targets: Array, /, delta: float = 1.0) -> Result:
+    """The mean over all elements of d^2 / 2 where |d| <= delta and of delta (|d| - delta / 2) beyond, a scalar.
+
+    d = predictions - targets; both of one shape, nothing is broadcast. The gradient of an element is d held between
+    -delta and delta, so that one far off does not outweigh all others.
+
+    Source: P. Huber, "Robust Estimation of a Location Parameter", Annals of Mathematical Statistics 35, 1964, section
+    1. Raises ValueError when the shapes differ, there are no elements or delta is not above 0.
+    """
+    if not delta > 0:
+        raise ValueError("delta must be above 0")
+    difference = _difference(predictions, targets)
+    held = np.clip(difference, -delta, delta)
+
+    def gradient(g: Array) -> Array:
+        return held * (g / held.size)
+
+    return np.mean(held * (difference - held / 2)), (gradient, lambda g: -gradient(g))
 
 
 def accuracy(logits: TensorLike, labels: TensorLike) -> float:
@@ -95,3 +166,24 @@ def _check_batch(logits: Array, labels: Array, where: str = "") -> None:
             f"{where}labels must be class ids of shape {logits.shape[:-1]} or weights of shape {logits.shape}, "
             f"but their shape is {labels.shape}"
         )
+
+
+def _element_labels(logits: Array, labels: TensorLike) -> Array:
+    """The labels of single logits, in their dtype: one for each, or one for all."""
+    if logits.dtype.kind != "f":
+        raise TypeError("logits must be floating point")
+    labels = as_array(labels)
+    if labels.ndim and labels.shape != logits.shape:
+        raise ValueError(f"labels must have the logits' shape {logits.shape}, but their shape is {labels.shape}")
+    if logits.size == 0:
+        raise ValueError("there are no logits to take the mean of")
+    return labels.astype(logits.dtype, copy=False)
+
+
+def _difference(predictions: Array, targets: Array) -> Array:
+    if np.shape(predictions) != np.shape(targets):
+        raise ValueError("predictions and targets must have the same shape (reshape one of them)")
+    difference = np.asarray(np.subtract(predictions, targets))
+    if difference.size == 0:
+        raise ValueError("there are no elements to take the mean of")
+    return difference

@@ -1,33 +1,39 @@
-"""Arithmetic, powers, exponentials, the matrix product and reductions, each beside its derivative.
+"""Arithmetic, powers, exponentials and comparisons, element by element, each beside its derivative.
 
-Shapes and dtypes are numpy's own: operands broadcast, Python numbers promote nothing, reductions of float32 are
-float32. Only numpy and the tape may be imported here.
+Shapes and dtypes are numpy's own: operands broadcast, Python numbers promote nothing. Products of matrices are in
+`products.py`, sums over axes in `reductions.py`. Only numpy and the tape may be imported here.
 """
 
 from __future__ import annotations
 
+import builtins
+import functools
+
 import numpy as np
 
 from psworker.autodiff.tape import Result, op
-from psworker.autodiff.tensor import Array, Axis
+from psworker.autodiff.tensor import Array
 
 __all__ = [
+    "abs",
     "add",
     "clip",
     "divide",
     "exp",
     "log",
-    "matmul",
-    "max",
-    "mean",
+    "maximum",
+    "minimum",
     "multiply",
     "negative",
     "power",
+    "softplus",
+    "sqrt",
     "square",
     "subtract",
-    "sum",
     "tanh",
 ]
+
+WHOLE = frozenset((*range(-8, -1), *range(3, 9)))  # the small whole exponents for which numpy knows no short way
 
 
 @op
@@ -62,18 +68,56 @@ def negative(x: Array, /) -> Result:
 
 
 @op
-def power(x: Array, /, exponent: float) -> Result:
-    """The power x ** exponent, of one number that is not differentiated; x ** 0 has derivative 0, also at 0."""
-    if np.ndim(exponent) != 0:
-        raise TypeError(f"exponent must be one number, but its shape is {np.shape(exponent)}")
-    derivative = (lambda g: g * (exponent * x ** (exponent - 1))) if exponent != 0 else np.zeros_like
-    return np.power(x, exponent), (derivative,)
+def power(x: Array, exponent: Array, /) -> Result:
+    """The power x ** exponent, broadcast; 0 ** 0 is 1, and where the exponent is 0 the derivative by x is 0.
+
+    The derivative by the exponent, x ** exponent * log(x), is taken as 0 where x is 0 and the exponent is not negative.
+    For a negative x it is nan, and so is the power unless the exponent is a whole number; numpy warns of both.
+    """
+    if isinstance(exponent, (int, float)):
+        by_x = (lambda g: g * (exponent * _raised(x, exponent - 1))) if exponent != 0 else np.zeros_like
+        return _raised(x, exponent), (by_x,)
+    y = np.power(x, exponent)
+
+    def x_gradient(g: Array) -> Array:
+        less_one = np.where(np.equal(exponent, 0), 0, exponent - 1)  # 0 * x ** -1 would be nan at 0
+        gradient: Array = g * (exponent * np.power(x, less_one))
+        return gradient
+
+    def exponent_gradient(g: Array) -> Array:
+        base = np.where(np.equal(x, 0) & np.greater_equal(exponent, 0), 1, x)
+        gradient: Array = g * (y * np.log(base, dtype=y.dtype))
+        return gradient
+
+    return y, (x_gradient, exponent_gradient)
+
+
+def _raised(x: Array, exponent: float) -> Array:
+    """The power, by products for whole exponents: numpy's own takes a hundred times as long where x is negative."""
+    x = np.asarray(x)
+    if exponent in WHOLE and x.dtype.kind == "f" and not isinstance(exponent, np.generic):
+        factor = x if exponent > 0 else 1 / x
+        return functools.reduce(np.multiply, [factor] * builtins.abs(int(exponent)))
+    return x**exponent
 
 
 @op
 def square(x: Array, /) -> Result:
     """The square x * x."""
     return np.square(x), (lambda g: 2 * g * x,)
+
+
+@op
+def sqrt(x: Array, /) -> Result:
+    """The square root, element by element; its derivative at 0 is infinite, of which numpy warns."""
+    y = np.sqrt(x)
+    return y, (lambda g: g / (2 * y),)
+
+
+@op
+def abs(x: Array, /) -> Result:
+    """The absolute value |x|, element by element; the derivative at 0 is taken as 0."""
+    return np.abs(x), (lambda g: g * np.sign(x),)
 
 
 @op
@@ -97,83 +141,34 @@ def tanh(x: Array, /) -> Result:
 
 
 @op
+def softplus(x: Array, /) -> Result:
+    """log(1 + exp(x)), a smooth relu, element by element; nothing overflows, and small values keep their precision."""
+    small = np.exp(-np.abs(x))
+    y = np.maximum(x, 0) + np.log1p(small)
+    return y, (lambda g: g * (np.exp(np.minimum(x, 0)) / (1 + small)),)
+
+
+@op
+def maximum(a: Array, b: Array, /) -> Result:
+    """The larger of a and b, broadcast; where they are equal each gets half of the gradient."""
+    return np.maximum(a, b), (lambda g: g * _share(a, b, g), lambda g: g * _share(b, a, g))
+
+
+@op
+def minimum(a: Array, b: Array, /) -> Result:
+    """The smaller of a and b, broadcast; where they are equal each gets half of the gradient."""
+    return np.minimum(a, b), (lambda g: g * _share(b, a, g), lambda g: g * _share(a, b, g))
+
+
+def _share(larger: Array, smaller: Array, g: Array) -> Array:
+    """1 where the one is larger, 1/2 where it is equal and 0 where it is smaller, in the dtype of g."""
+    halves: Array = np.add(np.greater(larger, smaller), np.greater_equal(larger, smaller), dtype=g.dtype)
+    return halves / 2
+
+
+@op
 def clip(x: Array, /, low: float, high: float) -> Result:
     """Each element held between two numbers; gradient passes only where low <= x <= high."""
     if low > high:
         raise ValueError("low must not be above high")
     return np.clip(x, low, high), (lambda g: g * ((x >= low) & (x <= high)),)
-
-
-@op
-def matmul(a: Array, b: Array, /) -> Result:
-    """The matrix product over the last two axes, (..., n, k) @ (..., k, m) -> (..., n, m), leading axes broadcast.
-
-    A 1-d operand is a row on the left and a column on the right, and its axis is gone from the result.
-    """
-    a, b = np.asarray(a), np.asarray(b)
-    if a.ndim == 0 or b.ndim == 0:
-        raise ValueError("both operands must have at least one axis")
-    inner = b.shape[0 if b.ndim == 1 else -2]
-    if a.shape[-1] != inner:
-        raise ValueError(f"the last axis of a ({a.shape[-1]}) must be as long as the first matrix axis of b ({inner})")
-    if a.ndim == 2 and b.ndim == 2:
-        return a @ b, (lambda g: g @ b.T, lambda g: a.T @ g)
-    rows = a if a.ndim > 1 else a[np.newaxis, :]
-    columns = b if b.ndim > 1 else b[:, np.newaxis]
-
-    def product_gradient(g: Array) -> Array:
-        g = g if b.ndim > 1 else g[..., np.newaxis]
-        return g if a.ndim > 1 else g[..., np.newaxis, :]
-
-    def a_gradient(g: Array) -> Array:
-        gradient = product_gradient(g) @ columns.swapaxes(-1, -2)
-        return gradient if a.ndim > 1 else gradient[..., 0, :]
-
-    def b_gradient(g: Array) -> Array:
-        g = product_gradient(g)
-        if b.ndim <= 2:  # one matrix for the whole batch: one long product instead of a sum of many
-            batch = tuple(range(rows.ndim - 1))
-            gradient: Array = np.tensordot(rows, g, axes=(batch, batch))
-            return gradient.reshape(b.shape)
-        return rows.swapaxes(-1, -2) @ g
-
-    return np.matmul(a, b), (a_gradient, b_gradient)
-
-
-@op
-def sum(x: Array, /, axis: Axis = None, keepdims: bool = False) -> Result:
-    """The sum over all axes, over one or over a tuple of them; float32 in, float32 out."""
-    return np.sum(x, axis=axis, keepdims=keepdims), (lambda g: _spread(g, x.shape, axis, keepdims),)
-
-
-@op
-def mean(x: Array, /, axis: Axis = None, keepdims: bool = False) -> Result:
-    """The mean over all axes, over one or over a tuple of them. ValueError when it would be the mean of nothing."""
-    total = np.sum(x, axis=axis, keepdims=keepdims)
-    if np.size(total) == 0:
-        return total, (lambda g: np.zeros(x.shape, g.dtype),)
-    count = np.size(x) // np.size(total)
-    if count == 0:
-        raise ValueError("there are no elements to take the mean of")
-    return total / count, (lambda g: _spread(g / count, x.shape, axis, keepdims),)
-
-
-@op
-def max(x: Array, /, axis: Axis = None, keepdims: bool = False) -> Result:
-    """The largest element over all axes, over one or over a tuple of them; equal ones share the gradient equally."""
-    top = np.max(x, axis=axis, keepdims=True)
-
-    def gradient(g: Array) -> Array:
-        largest = x == top
-        share: Array = largest / np.sum(largest, axis=axis, keepdims=True, dtype=x.dtype)
-        return share * _spread(g, x.shape, axis, keepdims)
-
-    return top if keepdims else np.squeeze(top, axis), (gradient,)
-
-
-def _spread(g: Array, shape: tuple[int, ...], axis: Axis, keepdims: bool) -> Array:
-    """The gradient of a reduction, repeated (as a read-only view) over the axes that were reduced."""
-    if axis is not None and not keepdims:
-        g = np.expand_dims(g, axis)
-    view: Array = np.broadcast_to(g, shape)
-    return view

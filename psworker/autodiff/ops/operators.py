@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import SupportsIndex
 
-from psworker.autodiff.ops import array, math
+from psworker.autodiff.ops import array, indexing, math, products, reductions
 from psworker.autodiff.tensor import Tensor, TensorLike
 
 
@@ -28,17 +28,20 @@ def bind() -> None:
         "sub": math.subtract,
         "mul": math.multiply,
         "truediv": math.divide,
-        "matmul": math.matmul,
+        "pow": math.power,
+        "matmul": products.matmul,
     }
     for name, function in binary.items():
         setattr(Tensor, f"__{name}__", function)
         setattr(Tensor, f"__r{name}__", _reflected(function))
     others: dict[str, object] = {
-        "__pow__": math.power,
         "__neg__": math.negative,
-        "__getitem__": array.getitem,
-        "sum": math.sum,
-        "mean": math.mean,
+        "__abs__": math.abs,
+        "__getitem__": indexing.getitem,
+        "sum": reductions.sum,
+        "mean": reductions.mean,
+        "max": reductions.max,
+        "min": reductions.min,
         "reshape": _reshape,
         "T": property(array.transpose),
     }

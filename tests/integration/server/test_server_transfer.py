@@ -17,7 +17,7 @@ from pswire.codec import to_frames
 from pswire.lanes import CHUNK
 from pswire.messages import Assign, Assignment, Declaration, Gradient, Outcome, Pull, Push, Register
 from pswire.v1 import paramserver_pb2 as pb
-from pswire.values import TensorSpec
+from pswire.values import IndexedSlices, TensorSpec
 
 SHAPE = (3, CHUNK // 4)  # float32: three chunks
 W = np.arange(np.prod(SHAPE), dtype=np.float32).reshape(SHAPE)
@@ -196,6 +196,26 @@ def test_terabytes_for_a_known_variable_are_refused_at_once(client, sender, push
     frames[0].push.gradients[0].tensor.shape[:] = [1 << 20, 1 << 20]
     with pytest.raises(errors.ShapeMismatch, match=r"float32\[1048576, 1048576\]"), no_memory_for_it():
         list(client.send_frames(frames))
+
+
+@pytest.mark.parametrize("count", [1 << 34, 1 << 55], ids=["terabytes", "more than there is"])
+def test_terabytes_of_rows_that_all_have_one_number_are_refused_at_once(count, client, sender, name, frames_of):
+    """That many rows may be right, as far as the variable is concerned: what they exceed is the server's traffic."""
+    rows = IndexedSlices(W, np.zeros(len(W), np.int64), W.shape)
+    frames = frames_of(Push(sender, 1, (Gradient(name, 0, rows),)))
+    frames[0].push.gradients[0].tensor.shape[0] = frames[0].push.gradients[0].indices.shape[0] = count
+    with pytest.raises(errors.TooLarge if count < 1 << 40 else errors.Malformed), no_memory_for_it():
+        list(client.send_frames(frames))
+
+
+def test_rows_of_a_transfer_are_cut_between_values_and_numbers_wherever_a_chunk_ends(client, sender, name, frames_of):
+    rows = IndexedSlices(W[[2, 2, 1]], np.array([0, 0, 2]), W.shape)
+    frames = frames_of(Push(sender, 1, (Gradient(name, 0, rows),), pull=(name,)))
+    assert [len(frame.chunk) for frame in frames] == [0, CHUNK, CHUNK, CHUNK, 24]
+    with pytest.raises(errors.Malformed, match="ends before all"):
+        list(client.send_frames(frames[:-1]))
+    (pushed,) = client.send_frames(frames)
+    np.testing.assert_array_equal(pushed.values[0].array, [W[0] - 2 * W[2], W[1], W[2] - W[1]])
 
 
 def test_terabytes_for_a_new_variable_are_refused_at_once(client, sender, name, frames_of):

@@ -2,7 +2,7 @@
 
 A family of ops has a file of rows, at least one row an op, found by `test_ops.py`. To add an op, add a `rows(...)`: its
 name, the same thing in plain numpy, and calls over the shapes and constants that matter for it. Arrays are
-differentiated, except those of integers and booleans; Python numbers stay what they are.
+differentiated, in lists too, except those of integers and booleans; Python numbers stay what they are.
 """
 
 from collections.abc import Callable, Iterator
@@ -26,6 +26,8 @@ class Case:
         """The test's id."""
 
         def text(x: Any) -> str:
+            if isinstance(x, list):
+                return f"[{', '.join(map(text, x))}]"
             return f"{x.dtype}{x.shape}" if isinstance(x, np.ndarray) else str(x)
 
         constants = [f"{name}={text(value)}" for name, value in self.constants.items()]

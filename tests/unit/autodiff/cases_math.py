@@ -1,5 +1,6 @@
-"""Arithmetic, powers, exponentials, the matrix product and reductions."""
+"""Arithmetic, powers, exponentials and comparisons, element by element, and the error function."""
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -19,43 +20,17 @@ PAIRS: list[tuple[tuple[int, ...], tuple[int, ...]]] = [
     ((0, 3), (3,)),
     ((1,), (0,)),
 ]
-PRODUCTS: list[tuple[tuple[int, ...], tuple[int, ...]]] = [
-    ((3,), (3,)),
-    ((3,), (3, 2)),
-    ((2, 3), (3,)),
-    ((2, 3), (3, 4)),
-    ((1, 1), (1, 1)),
-    ((0, 3), (3, 2)),
-    ((2, 0), (0, 3)),
-    ((5, 2, 3), (3, 4)),
-    ((2, 3), (5, 3, 4)),
-    ((5, 2, 3), (5, 3, 4)),
-    ((1, 2, 3), (5, 3, 4)),
-    ((2, 1, 2, 3), (4, 3, 2)),
-    ((3,), (5, 3, 2)),
-    ((5, 2, 3), (3,)),
-    ((0, 2, 3), (3, 4)),
-]
-REDUCTIONS: list[tuple[tuple[int, ...], dict[str, Any]]] = [
-    ((), {}),
-    ((5,), {}),
-    ((2, 3), {}),
-    ((2, 3), {"keepdims": True}),
-    ((2, 3), {"axis": 0}),
-    ((2, 3), {"axis": -1, "keepdims": True}),
-    ((2, 3), {"axis": (0, 1)}),
-    ((2, 3, 4), {"axis": (0, -1)}),
-    ((2, 3, 4), {"axis": (-1, 0), "keepdims": True}),
-    ((2, 3), {"axis": ()}),
-    ((1, 1), {"axis": 1}),
-    ((0, 3), {"axis": 1}),
-]
 
 
 def broadcasting(operand: Callable[..., np.ndarray]) -> list[Any]:
     """Calls of a binary op: all pairs of shapes, Python numbers on either side, and small integers beside floats."""
     numbers = [call(operand(2, 3), 2.5), call(3, operand(4)), call(operand(3), np.int8([1, 2, 3]))]
     return [call(operand(*a), operand(*b)) for a, b in PAIRS] + numbers
+
+
+def wide(n: int) -> np.ndarray:
+    """Numbers over the whole range where the error function changes."""
+    return np.linspace(-6.5, 6.5, n)
 
 
 CASES: list[Case] = [
@@ -71,11 +46,13 @@ CASES: list[Case] = [
     *rows(
         "power",
         lambda x, exponent: x**exponent,
-        *(call(positive(*shape), exponent=2.5) for shape in SHAPES),
-        *(call(positive(4), exponent=exponent) for exponent in (-2, -0.5, 1, 2.0)),
-        call(normal(4), exponent=3),
-        call(np.array([-1.0, 0.0, 2.0]), exponent=0),
-        call(np.array([-1.0, 0.0, 2.0]), exponent=1),
+        *broadcasting(positive),
+        *(call(positive(*shape), 2.5) for shape in SHAPES),
+        *(call(positive(4), exponent) for exponent in (-2.5, -0.5)),
+        *(call(np.array([-1.25, 0.5, 2.0]), exponent) for exponent in (-3, -2.0, -1, 1, 2.0, 3, 4.0, 8, 9)),
+        call(normal(4), np.int8([0, 1, 2, 3])),
+        call(np.array([-1.0, 0.0, 2.0]), 0),
+        call(np.array([-1.0, 0.0, 2.0]), 1),
     ),
     *rows(
         "clip",
@@ -83,8 +60,16 @@ CASES: list[Case] = [
         *(call(spaced(*shape), -0.5, 0.5) for shape in SHAPES),
         call(spaced(7), low=0, high=1),
     ),
-    *rows("matmul", np.matmul, *(call(normal(*a), normal(*b)) for a, b in PRODUCTS)),
-    *rows("sum", np.sum, *(call(normal(*shape), **axes) for shape, axes in REDUCTIONS), call(normal(0, 3))),
-    *rows("mean", np.mean, *(call(normal(*shape), **axes) for shape, axes in REDUCTIONS)),
-    *rows("max", np.max, *(call(spaced(*shape), **axes) for shape, axes in REDUCTIONS)),
+    *rows("sqrt", lambda x: np.exp(0.5 * np.log(x)), *(call(positive(*shape)) for shape in SHAPES)),
+    *rows("abs", lambda x: x * np.sign(x), *(call(spaced(*shape)) for shape in SHAPES)),
+    *rows("softplus", lambda x: np.log(1 + np.exp(x)), *(call(normal(*shape)) for shape in SHAPES)),
+    *rows("maximum", lambda a, b: np.where(a > b, a, b), *broadcasting(normal)),
+    *rows("minimum", lambda a, b: np.where(a < b, a, b), *broadcasting(normal)),
+    *rows("erf", np.vectorize(math.erf, otypes=[float]), *(call(normal(*shape)) for shape in SHAPES), call(wide(50))),
+    *rows(
+        "gelu",
+        np.vectorize(lambda x: x * math.erfc(-x / math.sqrt(2)) / 2, otypes=[float]),
+        *(call(normal(*shape)) for shape in SHAPES),
+        call(wide(50)),
+    ),
 ]

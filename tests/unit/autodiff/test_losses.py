@@ -138,6 +138,97 @@ def test_mean_squared_error_broadcasts_nothing():
         ops.mean_squared_error(np.zeros((0, 2)), np.zeros((0, 2)))
 
 
+def exact_sigmoid_cross_entropy(logits, labels):
+    """The mean of log(1 + exp(x)) - z x, and its gradient 1 / (1 + exp(-x)) - z, in 50 decimal digits."""
+    getcontext().prec = 50
+    xs, zs = [[Decimal(float(v)) for v in values.flat] for values in (logits, labels)]
+    loss = sum((1 + x.exp()).ln() - z * x for x, z in zip(xs, zs, strict=True))
+    gradient = [float(1 / (1 + (-x).exp()) - z) for x, z in zip(xs, zs, strict=True)]
+    return float(loss / len(xs)), np.reshape(gradient, logits.shape) / len(xs)
+
+
+@pytest.mark.parametrize("scale", [1e-3, 1.0, 30.0, 1e3, 1e4])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_sigmoid_cross_entropy_equals_its_definition_at_every_scale(scale, dtype):
+    x = logits(scale, dtype=dtype)
+    labels = np.random.default_rng(SEED).choice([0, 0.25, 1], x.shape)
+    loss = ops.sigmoid_cross_entropy(x, labels)
+    expected_loss, expected_gradient = exact_sigmoid_cross_entropy(x.value, labels)
+    precision = np.finfo(dtype).eps
+    np.testing.assert_allclose(loss.value, expected_loss, rtol=20 * precision)
+    np.testing.assert_allclose(gradients(loss, x)[0], expected_gradient, rtol=20 * precision, atol=precision / 50)
+
+
+def test_sigmoid_cross_entropy_is_softmax_cross_entropy_of_two_classes():
+    x = logits(5.0)
+    ids = np.arange(50).reshape(5, 10) % 3 % 2
+    both = ops.softmax_cross_entropy(np.stack([np.zeros((5, 10)), x.value], axis=-1), ids)
+    np.testing.assert_allclose(ops.sigmoid_cross_entropy(x, ids).value, both.value, rtol=1e-14)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_losses_of_single_logits_are_exact_for_logits_of_ten_thousand(dtype):
+    x = Tensor(np.array([1e4, 1e4, -1e4, -1e4], dtype), requires_grad=True)
+    labels = [1, 0, 1, 0]
+    loss = ops.sigmoid_cross_entropy(x, labels)
+    assert loss.item() == 1e4 / 2
+    np.testing.assert_array_equal(gradients(loss, x)[0], [0, 0.25, -0.25, 0])
+    loss = ops.hinge_loss(x, labels)
+    assert loss.item() == (1 + 1e4) / 2
+    np.testing.assert_array_equal(gradients(loss, x)[0], [0, 0.25, -0.25, 0])
+
+
+def test_one_label_stands_for_all_logits():
+    x = logits()
+    for loss in (ops.sigmoid_cross_entropy, ops.hinge_loss):
+        assert loss(x, 1).item() == loss(x, np.ones((5, 10))).item()
+        assert loss(x, False).item() == loss(x, np.zeros((5, 10), bool)).item()
+
+
+def test_hinge_loss_costs_what_is_missing_to_a_margin_of_1_and_has_derivative_0_there():
+    x = Tensor(np.array([2.0, 1, 0.5, -3, -1, 0.5]), requires_grad=True)
+    loss = ops.hinge_loss(x, [1, 1, 1, 1, 0, 0])
+    np.testing.assert_allclose(loss.value, (0 + 0 + 0.5 + 4 + 0 + 1.5) / 6, rtol=1e-15)
+    np.testing.assert_allclose(gradients(loss, x)[0], np.array([0, 0, -1, -1, 0, 1]) / 6, rtol=1e-15)
+
+
+def test_huber_loss_is_half_the_squared_error_near_and_linear_far_away():
+    a, b = logits(), Tensor(np.zeros((5, 10)), requires_grad=True)
+    np.testing.assert_allclose(ops.huber_loss(a, b).value, ops.mean_squared_error(a, b).value / 2, rtol=1e-14)
+    far = Tensor(np.float32([1e4, -1e4, 1e30, 0.5]), requires_grad=True)
+    loss = ops.huber_loss(far, np.zeros(4, np.float32), delta=2.0)
+    np.testing.assert_array_equal(gradients(loss, far)[0], [0.5, -0.5, 0.5, 0.125])
+    np.testing.assert_allclose(
+        ops.huber_loss(far[:2], np.zeros(2, np.float32), delta=2.0).value, 2 * (1e4 - 1), rtol=1e-7
+    )
+
+
+def test_huber_loss_has_opposite_gradients():
+    a, b = logits(3.0), Tensor(np.ones((5, 10)), requires_grad=True)
+    gradient_a, gradient_b = gradients(ops.huber_loss(a, b), [a, b])
+    np.testing.assert_allclose(gradient_a, np.clip(a.value - 1, -1, 1) / 50, rtol=1e-14)
+    np.testing.assert_array_equal(gradient_b, -gradient_a)
+
+
+@pytest.mark.parametrize(
+    ("call", "kind", "message"),
+    [
+        (lambda: ops.sigmoid_cross_entropy(logits(), np.zeros((5, 1))), ValueError, r"\(5, 10\), .* is \(5, 1\)"),
+        (lambda: ops.hinge_loss(logits(), np.zeros(10)), ValueError, r"\(5, 10\), but their shape is \(10,\)"),
+        (lambda: ops.hinge_loss(logits(), -np.ones((5, 10))), ValueError, "labels must be 0 or 1 .*labels > 0"),
+        (lambda: ops.sigmoid_cross_entropy(np.zeros((0, 2)), np.zeros((0, 2))), ValueError, "there are no logits"),
+        (lambda: ops.hinge_loss(np.zeros(2, np.int64), 1), TypeError, r"hinge_loss\(.*logits must be floating"),
+        (lambda: ops.sigmoid_cross_entropy(logits(), logits()), TypeError, "stop_gradient"),
+        (lambda: ops.huber_loss(logits(), np.zeros((5, 1))), ValueError, "must have the same shape"),
+        (lambda: ops.huber_loss(logits(), logits(), delta=0), ValueError, "huber_loss.*delta must be above 0"),
+        (lambda: ops.huber_loss(np.zeros((0, 2)), np.zeros((0, 2))), ValueError, "no elements"),
+    ],
+)
+def test_losses_refuse_what_does_not_fit(call, kind, message):
+    with pytest.raises(kind, match=message):
+        call()
+
+
 def test_accuracy_is_the_share_of_largest_logits_at_the_label():
     x = Tensor(np.array([[0.1, 0.9, 0], [5, 1, 2], [0, 0, 0], [1, 2, 3]]), requires_grad=True)
     assert ops.accuracy(x, [1, 0, 1, 0]) == 0.5

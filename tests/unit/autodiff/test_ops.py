@@ -7,10 +7,32 @@ import numpy as np
 import pytest
 
 from psworker.autodiff import Tensor, check_gradients, gradients, no_grad, ops
+from psworker.autodiff.check import dense
 
-from . import cases_array, cases_loss, cases_math, cases_nn
+from . import (
+    cases_array,
+    cases_conv,
+    cases_loss,
+    cases_math,
+    cases_nn,
+    cases_norm,
+    cases_products,
+    cases_reductions,
+    cases_sparse,
+)
 
-CASES = [case for family in (cases_array, cases_loss, cases_math, cases_nn) for case in family.CASES]
+FAMILIES = (
+    cases_array,
+    cases_conv,
+    cases_loss,
+    cases_math,
+    cases_nn,
+    cases_norm,
+    cases_products,
+    cases_reductions,
+    cases_sparse,
+)
+CASES = [case for family in FAMILIES for case in family.CASES]
 
 
 def differentiable_ops():
@@ -34,10 +56,25 @@ ALL_CASES = [
 ]
 
 
+def mapped(f, args):
+    """The arguments with `f` of each array in them, those in lists of arrays too."""
+    return [f(a) if isinstance(a, np.ndarray) else mapped(f, a) if isinstance(a, list) else a for a in args]
+
+
 def run(case, cast=np.asarray):
     """The op on the case's arrays, each through `cast`: the result, and the tensors it depends on."""
-    args = [Tensor(cast(a), requires_grad=a.dtype.kind == "f") if isinstance(a, np.ndarray) else a for a in case.args]
-    return OPS[case.op](*args, **case.constants), [a for a in args if isinstance(a, Tensor)]
+    tensors = []
+
+    def tensor(a):
+        tensors.append(Tensor(cast(a), requires_grad=a.dtype.kind == "f"))
+        return tensors[-1]
+
+    return OPS[case.op](*mapped(tensor, case.args), **case.constants), tensors
+
+
+def arrays_of(gradients):
+    """The gradients as arrays, an embedding's too."""
+    return [None if gradient is None else dense(gradient) for gradient in gradients]
 
 
 def float32(x):
@@ -68,12 +105,12 @@ def test_every_row_is_about_an_op():
 
 @pytest.mark.parametrize("case", ALL_CASES)
 def test_every_derivative_equals_finite_differences(case):
-    arrays = [a for a in case.args if isinstance(a, np.ndarray)]
+    arrays = []
+    mapped(arrays.append, case.args)
 
     def f(*tensors):
         supply = iter(tensors)
-        args = [next(supply) if isinstance(a, np.ndarray) else a for a in case.args]
-        return OPS[case.op](*args, **case.constants)
+        return OPS[case.op](*mapped(lambda _: next(supply), case.args), **case.constants)
 
     check_gradients(f, *arrays)
 
@@ -93,7 +130,7 @@ def test_float32_in_gives_float32_out(case):
     assert type(y.value) is np.ndarray
     assert y.dtype == np.float32
     np.testing.assert_allclose(y.value, run(case)[0].value, rtol=1e-5, atol=1e-6)
-    for x, gradient in zip(xs, gradients(y, xs), strict=True):
+    for x, gradient in zip(xs, arrays_of(gradients(y, xs)), strict=True):
         assert (gradient is None) == (x.dtype.kind != "f")
         assert gradient is None or (type(gradient), gradient.dtype) == (np.ndarray, np.float32)
 
@@ -103,7 +140,8 @@ def test_float32_in_gives_float32_out(case):
 def test_the_layout_in_memory_changes_nothing(case, cast):
     (y, xs), (other_y, other_xs) = run(case), run(case, cast)
     np.testing.assert_allclose(other_y.value, y.value, rtol=1e-13, atol=1e-15)
-    for gradient, other in zip(gradients(y, xs), gradients(other_y, other_xs), strict=True):
+    found = arrays_of(gradients(y, xs)), arrays_of(gradients(other_y, other_xs))
+    for gradient, other in zip(*found, strict=True):
         if gradient is not None:
             np.testing.assert_allclose(other, gradient, rtol=1e-13, atol=1e-15)
             assert other.flags.c_contiguous
@@ -145,6 +183,12 @@ ARRAY = np.arange(12.0).reshape(2, 2, 3)
         (lambda: np.float64(3) * X, 3 * X.value),
         (lambda: [[1.0, 2.0]] @ X, [[1.0, 2.0]] @ X.value),
         (lambda: -(X**2), -(X.value**2)),
+        (lambda: (X + 1) ** X + 2**X + ARRAY**X, (X.value + 1) ** X.value + 2**X.value + ARRAY**X.value),
+        (lambda: abs(X - 2), abs(X.value - 2)),
+        (
+            lambda: X.max(axis=0) - X.min(axis=1, keepdims=True),
+            X.value.max(axis=0) - X.value.min(axis=1, keepdims=True),
+        ),
         (lambda: X[1, :2], X.value[1, :2]),
         (lambda: X.sum(axis=0) + X.mean(), X.value.sum(axis=0) + X.value.mean()),
         (lambda: X.reshape(3, 2) + X.reshape((3, 2)) + X.reshape(-1)[0], 2 * X.value.reshape(3, 2)),
@@ -160,7 +204,9 @@ def test_operators_are_ops_with_arrays_and_numbers_on_either_side(ours, theirs):
 @pytest.mark.parametrize("number", [2, 2.0, True])
 def test_a_python_number_does_not_promote_float32(number):
     x = Tensor(np.ones((2,), np.float32))
-    results = [x + number, number - x, x * number, number / x, x**number, ops.clip(x, 0, number)]
+    results = [x + number, number - x, x * number, number / x, x**number, number**x, ops.clip(x, 0, number)]
+    results += [ops.maximum(x, number), ops.minimum(number, x), ops.where([True, False], x, number)]
+    results += [ops.stack([x[0], number]), ops.einsum("i,->i", x, number), ops.pad(x, 1, number)]
     assert [y.dtype for y in results] == [np.float32] * len(results)
 
 
@@ -206,6 +252,7 @@ def test_plain_functions_return_numpy_arrays():
     np.testing.assert_array_equal(ops.ones(2), [1, 1])
     np.testing.assert_array_equal(ops.argmax(x, axis=1), [1, 0])
     np.testing.assert_array_equal(ops.argmax(x), 3)
+    np.testing.assert_array_equal(ops.argmin(x, axis=1), [0, 1])
     np.testing.assert_array_equal(ops.equal(x, [1, 0, 2]), [[True, False, True], [False, True, False]])
     np.testing.assert_array_equal(ops.one_hot([[2], [0]], 3), [[[0, 0, 1]], [[1, 0, 0]]])
     assert ops.one_hot(np.uint8([1]), 2).dtype == np.float32
@@ -233,10 +280,75 @@ ZEROS = Tensor(np.zeros((2, 3), np.float32), requires_grad=True)
         (lambda: ops.mean(np.zeros((0, 3))), ValueError, r"mean\(x: float64 \(0, 3\)\): there are no elements"),
         (lambda: ops.exp(np.array(["a"])), TypeError, r"exp\(x: <U1 \(1,\)\)"),
         (lambda: ops.exp(), TypeError, "exp.* missing 1 required positional argument"),
-        (lambda: ZEROS**ZEROS, TypeError, r"power\(.*\): a constant of this op is a Tensor that requires a gradient"),
-        (lambda: ZEROS ** np.ones(3), TypeError, r"power\(.*\): exponent must be one number"),
+        (lambda: ops.clip(ZEROS, ZEROS, 1), TypeError, r"clip\(.*\): a constant of this op is a Tensor that requires"),
+        (lambda: ZEROS ** np.ones(2), ValueError, r"power\(.*exponent: float64 \(2,\)\): .*broadcast"),
         (lambda: ops.one_hot([0, 3], 3), ValueError, r"one_hot: ids must be in 0 \.\.\. 2, but they span 0 \.\.\. 3"),
         (lambda: ops.one_hot([0.5], 3), TypeError, "one_hot: ids must be integer class ids"),
+        (lambda: ops.maximum(ZEROS, np.zeros(2)), ValueError, r"maximum\(a: .*, b: float64 \(2,\)\): .*broadcast"),
+        (lambda: ops.where([True, False], ZEROS, 0), ValueError, r"where\(.*condition=\[True, False\]\): .*broadcast"),
+        (lambda: ops.where(ZEROS, 1, 0), TypeError, r"where\(.*\): a constant of this op is a Tensor that requires"),
+        (lambda: ops.max(np.zeros((0, 3))), ValueError, r"max\(x: float64 \(0, 3\)\): .*no identity"),
+        (lambda: ops.logsumexp(ZEROS, axis=2), ValueError, r"logsumexp\(.*axis=2\): axis 2 is out of bounds"),
+        (lambda: ops.cumsum(ZEROS, axis=-3), ValueError, r"cumsum\(.*axis=-3\): axis -3 is out of bounds"),
+        (lambda: ops.squeeze(ZEROS, 1), ValueError, r"squeeze\(x: float32 \(2, 3\), axis=1\): .*not equal to one"),
+        (lambda: ops.expand_dims(ZEROS, 3), ValueError, r"expand_dims\(.*axis=3\): axis 3 is out of bounds"),
+        (
+            lambda: ops.broadcast_to(ZEROS, (2, 4)),
+            ValueError,
+            r"broadcast_to\(.*shape=\(2, 4\)\): from the last axis on",
+        ),
+        (
+            lambda: ops.cast(ZEROS, "float31"),
+            TypeError,
+            r"cast\(x: float32 \(2, 3\), dtype='float31'\): .*not understood",
+        ),
+        (lambda: ops.pad(ZEROS, 0.5), TypeError, r"pad\(.*paddings=0.5\): paddings must be integers"),
+        (lambda: ops.pad(ZEROS, (1, 2, 3)), ValueError, r"pad\(.*\): paddings must have shape \(2, 2\).*is \(3,\)"),
+        (lambda: ops.pad(ZEROS, (0, -1)), ValueError, r"pad\(.*paddings=\(0, -1\)\): paddings must not be negative"),
+        (lambda: ops.concatenate([]), ValueError, r"concatenate\(axis=0\): need at least one array"),
+        (lambda: ops.concatenate([ZEROS, ZEROS[:, 1:]]), ValueError, r"(?s)concatenate\(.*\): .* has size 3 .* size 2"),
+        (lambda: ops.stack([], axis=1), ValueError, r"stack\(axis=1\): there must be at least one tensor"),
+        (lambda: ops.stack([ZEROS, ZEROS[0]]), ValueError, r"(?s)stack\(.*\): all .* one shape, .* \(2, 3\), \(3,\)"),
+        (lambda: ops.split(ZEROS, 2, axis=1), ValueError, "split: axis 1 of x, of size 3, has no 2 equal sections"),
+        (
+            lambda: ops.split(ZEROS, [1, 2]),
+            ValueError,
+            r"split: axis 0 of x, of size 2, has no sections of sizes \[1, 2\]",
+        ),
+        (lambda: ops.split(ZEROS, 1, axis=2), ValueError, "split: axis 2 is out of bounds"),
+        (
+            lambda: ops.take(ZEROS, [0, 3], axis=1),
+            IndexError,
+            r"take\(.*ids=\[0, 3\], axis=1\): index 3 is out of bounds",
+        ),
+        (lambda: ops.take(ZEROS, 1.0), TypeError, r"take\(.*ids=1.0\): ids must be integers, but they are float64"),
+        (lambda: ops.take(1.0, 0), ValueError, r"take\(x=1.0, ids=0\): axis 0 is out of bounds"),
+        (lambda: ops.gather(ZEROS, [3, 0], 1), IndexError, r"gather\(.*batch_dims=1\): index 3 is out of bounds"),
+        (lambda: ops.gather(ZEROS, [0] * 3, 1), ValueError, r"gather\(.*\): ids must begin with .* \(2,\), .* \(3,\)"),
+        (
+            lambda: ops.gather(ZEROS, [0, 0], 2),
+            ValueError,
+            r"gather\(.*batch_dims=2\): batch_dims must be in 0 \.\.\. 1",
+        ),
+        (
+            lambda: ops.einsum("ij,jk->ik", ZEROS, ZEROS),
+            ValueError,
+            r"einsum\(.*\): axis 'j' has size 3 in a, and 2 in b",
+        ),
+        (lambda: ops.einsum("ij->i", ZEROS, 1), ValueError, r"einsum\(.*subscripts='ij->i'\): .* of two operands"),
+        (lambda: ops.einsum("i,ij->j", ZEROS, ZEROS), ValueError, r"einsum\(.*\): 'i' names 1 axes, but a has 2"),
+        (lambda: ops.einsum("ij,kk->i", ZEROS, ZEROS), ValueError, r"einsum\(.*\): 'kk' has a letter twice"),
+        (lambda: ops.einsum("ij,i2->i", ZEROS, ZEROS), ValueError, r"einsum\(.*\): 'i2' must consist of letters"),
+        (
+            lambda: ops.einsum("ij,ij->k", ZEROS, ZEROS),
+            ValueError,
+            r"einsum\(.*\): the result 'k' must have letters of",
+        ),
+        (
+            lambda: ops.einsum("...j,j->j", ZEROS, ZEROS[0]),
+            ValueError,
+            r"einsum\(.*\): the result 'j' must have the '\.\.",
+        ),
         (lambda: np.exp(ZEROS), TypeError, "does not support ufuncs"),
         (lambda: np.concatenate([ZEROS, ZEROS]), TypeError, r"use its \.value"),
     ],

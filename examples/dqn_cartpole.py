@@ -1,0 +1,133 @@
+"""Deep Q-learning on CartPole-v1: workers play an environment each, and train one network through the server.
+
+A small Gorila (Nair et al., "Massively Parallel Methods for Deep Reinforcement Learning", 2015): every worker is an
+actor with a replay memory of its own and a learner whose gradients go to the parameter server. The targets are those of
+double Q-learning (van Hasselt, Guez and Silver, 2016), by a target network that is copied from the online one at times.
+
+python examples/dqn_cartpole.py                                         # in one process
+psworker local --workers 2 examples/dqn_cartpole.py                     # a server and two workers
+psworker run --servers host:port examples/dqn_cartpole.py               # one worker of a cluster
+
+Solved when one of the workers has a mean return of 195 over its last 100 episodes, exploration included.
+"""
+
+import argparse
+import sys
+import time
+from collections import deque
+from itertools import pairwise
+
+import numpy as np
+
+import psworker as ps
+from psworker import initializers, ops
+
+try:
+    import gymnasium
+except ImportError:
+    sys.exit("this example plays an environment of gymnasium: pip install 'paramserver[examples]'")
+
+parser = argparse.ArgumentParser(description="Deep Q-learning on CartPole-v1.")
+parser.add_argument("--max-steps", type=int, default=100_000, help="of the environment, that a worker plays at most")
+parser.add_argument("--goal", type=float, default=195, help="mean return over 100 episodes at which the job ends")
+parser.add_argument("--learning-rate", type=float, default=5e-4)
+parser.add_argument("--batch-size", type=int, default=64)
+parser.add_argument("--discount", type=float, default=0.99)
+parser.add_argument("--learn-every", type=int, default=4, help="steps of the environment from one update to the next")
+parser.add_argument("--copy-every", type=int, default=50, help="updates by all workers from one target to the next")
+parser.add_argument("--memory", type=int, default=50_000, help="transitions that a worker keeps")
+parser.add_argument("--seed", type=int, default=0, help="of weights, environments and exploration")
+options = parser.parse_args()
+
+SIZES = (4, 64, 64, 2)  # an observation, two hidden layers, a value for each of two actions
+FIRST_UPDATE = 500  # steps that a worker plays before it learns
+EXPLORING, LEAST_EPSILON = 5_000, 0.05  # steps over which epsilon falls from 1, and to what
+TRANSITION = np.dtype(
+    [
+        ("observation", np.float32, 4),
+        ("action", np.int64),
+        ("reward", np.float32),
+        ("next_observation", np.float32, 4),
+        ("terminated", np.float32),
+    ]
+)
+
+
+def network(scope, trainable):
+    random = np.random.default_rng(options.seed)  # the same draws for both networks, and in all workers
+    variables = []
+    with ps.variable_scope(scope):
+        for layer, (inputs, units) in enumerate(pairwise(SIZES), 1):
+            kernel = initializers.glorot_uniform()((inputs, units), random)
+            variables.append(ps.Variable(kernel, name=f"W{layer}", trainable=trainable))
+            variables.append(ps.Variable(ops.zeros((units,)), name=f"b{layer}", trainable=trainable))
+    return variables
+
+
+online, target = network("online", trainable=True), network("target", trainable=False)
+solved = ps.Variable(0.0, name="solved", trainable=False)  # it comes back with every push, so all workers see it
+optimizer = ps.Adam(options.learning_rate)
+
+
+def q_values(variables, observations):
+    W1, b1, W2, b2, W3, b3 = variables
+    x = ops.relu(ops.matmul(observations, W1) + b1)
+    x = ops.relu(ops.matmul(x, W2) + b2)
+    return ops.matmul(x, W3) + b3
+
+
+def td_targets(batch):
+    """What the values should be: the reward, and what the target network gives for the online network's choice."""
+    best = ops.argmax(q_values(online, batch["next_observation"]), axis=1)
+    future = ops.gather(q_values(target, batch["next_observation"]), best, batch_dims=1)
+    return ps.stop_gradient(batch["reward"] + options.discount * (1 - batch["terminated"]) * future)
+
+
+def td_loss(batch):
+    values = ops.gather(q_values(online, batch["observation"]), batch["action"], batch_dims=1)
+    return ops.mean_squared_error(values, td_targets(batch))  # Huber's would hold back the few steps that end in a fall
+
+
+def learn(batch):
+    optimizer.minimize(td_loss(batch))
+    if session.global_step % options.copy_every == 0:  # a step is one push of one worker, so one copies
+        for old, new in zip(target, online, strict=True):
+            session.assign(old, new.value)
+
+
+def act(observation, epsilon):
+    if random.random() < epsilon:
+        return int(random.integers(2))
+    with ps.no_grad():
+        return int(ops.argmax(q_values(online, observation)))
+
+
+def report(what):
+    mean = f"mean return {np.mean(returns):.1f} over {len(returns)} episodes" if returns else "no episode has ended"
+    print(f"{what}: {mean}, {time.monotonic() - began:.1f} s", flush=True)
+
+
+with ps.session() as session:
+    random = np.random.default_rng([options.seed, session.number])
+    environment = gymnasium.make("CartPole-v1")
+    observation, _ = environment.reset(seed=int(random.integers(2**31)))
+    memory = np.zeros(options.memory, TRANSITION)
+    returns, episodes, total, step, began = deque(maxlen=100), 0, 0.0, 0, time.monotonic()
+
+    while step < options.max_steps and not solved.value:
+        epsilon = max(LEAST_EPSILON, 1 - step / EXPLORING)
+        action = act(observation, epsilon)
+        next_observation, reward, terminated, truncated, _ = environment.step(action)
+        memory[step % len(memory)] = observation, action, reward, next_observation, terminated
+        observation, total, step = next_observation, total + reward, step + 1
+        if step >= FIRST_UPDATE and step % options.learn_every == 0:
+            learn(memory[random.integers(min(step, len(memory)), size=options.batch_size)])
+        if terminated or truncated:
+            returns.append(total)
+            observation, total, episodes = environment.reset()[0], 0.0, episodes + 1
+            if episodes % 50 == 0:
+                report(f"episode {episodes}, step {step:,}, epsilon {epsilon:.2f}")
+            if len(returns) == returns.maxlen and np.mean(returns) >= options.goal:
+                session.assign(solved, 1)
+    outcome = "solved" if solved.value else "not solved"
+    report(f"{outcome} after {step:,} steps of this worker and {session.global_step:,} updates by all")

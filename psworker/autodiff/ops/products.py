@@ -1,0 +1,172 @@
+"""The matrix product and einsum, each beside its derivatives, which are such products again.
+
+Only numpy and the tape may be imported here.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TypeAlias
+
+import numpy as np
+
+from psworker.autodiff.tape import Result, op
+from psworker.autodiff.tensor import Array, Tensor, TensorLike
+
+__all__ = ["einsum", "matmul"]
+
+
+@op
+def matmul(a: Array, b: Array, /) -> Result:
+    """The matrix product over the last two axes, (..., n, k) @ (..., k, m) -> (..., n, m), leading axes broadcast.
+
+    A 1-d operand is a row on the left and a column on the right, and its axis is gone from the result.
+    """
+    a, b = np.asarray(a), np.asarray(b)
+    if a.ndim == 0 or b.ndim == 0:
+        raise ValueError("both operands must have at least one axis")
+    inner = b.shape[0 if b.ndim == 1 else -2]
+    if a.shape[-1] != inner:
+        raise ValueError(f"the last axis of a ({a.shape[-1]}) must be as long as the first matrix axis of b ({inner})")
+    if a.ndim == 2 and b.ndim == 2:
+        return a @ b, (lambda g: _times_transposed(g, b), lambda g: a.T @ g)
+    rows = a if a.ndim > 1 else a[np.newaxis, :]
+    columns = b if b.ndim > 1 else b[:, np.newaxis]
+
+    def product_gradient(g: Array) -> Array:
+        g = g if b.ndim > 1 else g[..., np.newaxis]
+        return g if a.ndim > 1 else g[..., np.newaxis, :]
+
+    def a_gradient(g: Array) -> Array:
+        gradient = product_gradient(g) @ columns.swapaxes(-1, -2)
+        return gradient if a.ndim > 1 else gradient[..., 0, :]
+
+    def b_gradient(g: Array) -> Array:
+        g = product_gradient(g)
+        if b.ndim <= 2:  # one matrix for the whole batch: one long product instead of a sum of many
+            batch = tuple(range(rows.ndim - 1))
+            gradient: Array = np.tensordot(rows, g, axes=(batch, batch))
+            return gradient.reshape(b.shape)
+        return rows.swapaxes(-1, -2) @ g
+
+    return np.matmul(a, b), (a_gradient, b_gradient)
+
+
+def _times_transposed(g: Array, b: Array) -> Array:
+    """The product g @ b.T; where g is the smaller, BLAS is up to a third faster the other way round, by rows of b."""
+    return g @ b.T if len(g) >= b.shape[1] else np.ascontiguousarray((b @ g.T).T)
+
+
+Labelled: TypeAlias = tuple[Array, list[str]]  # an array, and a label for each of its axes
+
+
+@op
+def _einsum(a: Array, b: Array, /, subscripts: str) -> Result:
+    dtype = np.result_type(a, b)  # by which a Python number promotes nothing
+    a, b = np.asarray(a, dtype), np.asarray(b, dtype)
+    a_labels, b_labels, result = _labels(subscripts, a.ndim, b.ndim)
+    b_sizes = dict(zip(b_labels, b.shape, strict=True))
+    for label, size in zip(a_labels, a.shape, strict=True):
+        if b_sizes.get(label, size) != size and 1 not in (size, b_sizes[label]):
+            raise ValueError(f"axis {label!r} has size {size} in a, and {b_sizes[label]} in b")
+    left, right = _narrowed((a, a_labels), (b, b_labels)), _narrowed((b, b_labels), (a, a_labels))
+
+    def gradient(g: Array, shape: tuple[int, ...], labels: list[str], of: Labelled, other: Labelled) -> Array:
+        """The product of g and the other operand, over the axes that `of` has in common with them."""
+        common = [label for label in of[1] if label in result or label in other[1]]
+        product = _contracted((g, result), other, common)
+        kept = [size if label in common else 1 for label, size in zip(labels, shape, strict=True)]
+        return np.broadcast_to(product.reshape(kept), shape)  # alike along an axis that was summed over at once
+
+    return _contracted(left, right, result), (
+        lambda g: gradient(g, a.shape, a_labels, left, right),
+        lambda g: gradient(g, b.shape, b_labels, right, left),
+    )
+
+
+def einsum(subscripts: str, a: TensorLike, b: TensorLike) -> Tensor:
+    """The products of the elements of two tensors, summed over the axes that the result has not.
+
+    `subscripts` are numpy's for two operands: a letter an axis, as in "bij,bjk->bik"; "..." for any number of axes,
+    broadcast; without "->" the result has the letters that occur once, in alphabetical order. A letter may not occur
+    twice in one operand: there are no diagonals. The work is done by `matmul`'s matrix products.
+
+    Raises ValueError when the subscripts do not fit the operands, or the sizes of an axis differ and neither is 1.
+    """
+    return _einsum(a, b, subscripts)
+
+
+def _labels(subscripts: str, a_ndim: int, b_ndim: int) -> tuple[list[str], list[str], list[str]]:
+    """The labels of the axes of a, of b and of the result."""
+    operands, arrow, result = subscripts.replace(" ", "").partition("->")
+    if operands.count(",") != 1:
+        raise ValueError("subscripts must name the axes of two operands, such as 'ij,jk->ik'")
+    a_term, b_term = operands.split(",")
+    a, b = _labels_of("a", a_term, a_ndim), _labels_of("b", b_term, b_ndim)
+    dots = max(([label for label in labels if label.startswith("...")] for labels in (a, b)), key=len)
+    if not arrow:
+        letters = a_term + b_term
+        result = "..." + "".join(sorted(letter for letter in letters if letters.count(letter) == 1))
+    head, found, tail = result.partition("...")
+    if dots and not found:
+        raise ValueError(f"the result {result!r} must have the '...' that stands for axes of the operands")
+    for letter in head + tail:
+        if (head + tail).count(letter) > 1 or letter not in a + b:
+            raise ValueError(f"the result {result!r} must have letters of the operands, each once")
+    return a, b, [*head, *dots, *tail]
+
+
+def _labels_of(operand: str, term: str, ndim: int) -> list[str]:
+    """A letter an axis; for an axis under "..." its place from the end of those, by which such axes broadcast."""
+    head, found, tail = term.partition("...")
+    letters = head + tail
+    if letters and not letters.isalpha():
+        raise ValueError(f"{term!r} must consist of letters, and '...' at most once")
+    if len(set(letters)) < len(letters):
+        raise ValueError(f"{term!r} has a letter twice: take the diagonal of {operand} by an index before")
+    if ndim < len(letters) or (ndim > len(letters) and not found):
+        raise ValueError(f"{term!r} names {len(letters)} axes, but {operand} has {ndim}")
+    return [*head, *(f"...{place}" for place in range(ndim - len(letters), 0, -1)), *tail]
+
+
+def _narrowed(x: Labelled, other: Labelled) -> Labelled:
+    """One operand without the axes of size 1 that the other has longer: it is alike along those."""
+    array, labels = x
+    longer = {label for label, size in zip(other[1], other[0].shape, strict=True) if size != 1}
+    kept = {label: n for label, n in zip(labels, array.shape, strict=True) if n != 1 or label not in longer}
+    return array.reshape(tuple(kept.values())), list(kept)
+
+
+def _contracted(a: Labelled, b: Labelled, result: list[str]) -> Array:
+    """The einsum itself, as matrix products: (both..., rows, inner) @ (both..., inner, columns)."""
+    a, b = _summed(a, b[1] + result), _summed(b, a[1] + result)
+    if next((label in b[1] for label in result if (label in a[1]) != (label in b[1])), False):
+        a, b = b, a  # so that the product comes in the order of the result
+    both = [label for label in result if label in a[1] and label in b[1]]
+    rows = [label for label in a[1] if label not in b[1]]
+    inner = [label for label in a[1] if label in b[1] and label not in result]
+    columns = [label for label in b[1] if label not in a[1]]
+    left, right = _matrices(a, both, rows, inner), _matrices(b, both, inner, columns)
+    product = np.matmul(left, right) if inner else left * right
+    sizes = dict(zip(a[1] + b[1], a[0].shape + b[0].shape, strict=True))
+    order = [*both, *rows, *columns]
+    return product.reshape([sizes[label] for label in order]).transpose([order.index(label) for label in result])
+
+
+def _summed(x: Labelled, wanted: list[str]) -> Labelled:
+    """Summed over the axes that nobody else has."""
+    array, labels = x
+    alone = tuple(axis for axis, label in enumerate(labels) if label not in wanted)
+    if not alone:
+        return x
+    return np.add.reduce(array, axis=alone), [label for label in labels if label in wanted]
+
+
+def _matrices(x: Labelled, stacked: list[str], rows: list[str], columns: list[str]) -> Array:
+    array, labels = x
+    ordered = array.transpose([labels.index(label) for label in (*stacked, *rows, *columns)])
+    sizes = ordered.shape
+    first, last = len(stacked), len(stacked) + len(rows)
+    matrices = ordered.reshape(*sizes[:first], math.prod(sizes[first:last]), math.prod(sizes[last:]))
+    # BLAS takes a matrix whose rows or columns lie one after another; numpy's own loop for others is slow
+    return matrices if matrices.itemsize in matrices.strides[-2:] else np.ascontiguousarray(matrices)

@@ -1,0 +1,200 @@
+"""Deep Q-learning on CartPole, the example itself in the real environment: its update, target, memory and goal."""
+
+import contextvars
+import functools
+import importlib.util
+import re
+import sys
+from pathlib import Path
+
+import gymnasium
+import numpy as np
+import pytest
+
+import psworker as ps
+
+EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "dqn_cartpole.py"
+
+
+@pytest.fixture(autouse=True)
+def own_variables():
+    with ps.collection():
+        yield
+
+
+@pytest.fixture
+def run(monkeypatch):
+    """A function that runs the example with these arguments and gives its module."""
+
+    def run(*arguments: str):
+        monkeypatch.setattr(sys, "argv", [str(EXAMPLE), *arguments])
+        spec = importlib.util.spec_from_file_location("dqn_cartpole", EXAMPLE)
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        return module
+
+    return run
+
+
+def values(variables):
+    return [variable.value.copy() for variable in variables]
+
+
+def same(some, others):
+    """Bit for bit."""
+    return all(one.tobytes() == other.tobytes() for one, other in zip(some, others, strict=True))
+
+
+def batches(dqn, count):
+    """Of what was played, in a fixed order."""
+    random = np.random.default_rng(11)
+    return [dqn.memory[random.integers(dqn.step, size=dqn.options.batch_size)] for _ in range(count)]
+
+
+def make_different(dqn, seed):
+    """Gives both networks weights and biases of their own, so that neither a mix-up nor a zero goes unseen."""
+    random = np.random.default_rng(seed)
+    for variable in [*dqn.online, *dqn.target]:
+        dqn.session.assign(variable, random.normal(size=variable.shape) * 0.4)
+
+
+def layers(weights, observation):
+    W1, b1, W2, b2, W3, b3 = weights
+    first = np.maximum(W1.T @ observation + b1, 0)
+    second = np.maximum(W2.T @ first + b2, 0)
+    return first, second, W3.T @ second + b3
+
+
+def reference_gradients(batch, online, target, discount):
+    """Of the mean squared error to double Q-learning's constant targets; in float64, a transition at a time."""
+    online, target = ([value.astype(np.float64) for value in network] for network in (online, target))
+    sums = [np.zeros_like(value) for value in online]
+    for observation, action, reward, next_observation, terminated in batch.tolist():
+        wanted = reward
+        if not terminated:
+            choice = layers(online, np.array(next_observation))[2].argmax()
+            wanted += discount * layers(target, np.array(next_observation))[2][choice]
+        first, second, q = layers(online, np.array(observation))
+        d3 = np.zeros(2)
+        d3[action] = 2 * (q[action] - wanted)
+        d2 = online[4] @ d3 * (second > 0)
+        d1 = online[2] @ d2 * (first > 0)
+        for total, gradient in zip(
+            sums, [np.outer(observation, d1), d1, np.outer(first, d2), d2, np.outer(second, d3), d3], strict=True
+        ):
+            total += gradient
+    return [total / len(batch) for total in sums]
+
+
+def test_a_mean_return_of_195_over_100_episodes_is_reached(run, capsys):
+    dqn = run("--max-steps", "60000")
+    lines = capsys.readouterr().out.splitlines()
+    last = re.fullmatch(
+        r"solved after ([\d,]+) steps of this worker and ([\d,]+) updates by all: "
+        r"mean return ([\d.]+) over 100 episodes, [\d.]+ s",
+        lines[-1],
+    )
+    assert last, lines
+    assert float(last[3]) >= 195
+    assert np.mean(dqn.returns) == pytest.approx(float(last[3]), abs=0.05)
+    assert int(last[1].replace(",", "")) == dqn.step < 60_000
+    assert len([line for line in lines if line.startswith("episode ")]) == dqn.episodes // 50
+
+
+def test_the_update_of_a_batch_is_that_of_double_q_learning(run):
+    dqn = run("--max-steps", "400", "--discount", "0.9")
+    rate = np.float32(0.01)
+    dqn.optimizer = ps.GradientDescent(float(rate))
+    with ps.session() as dqn.session:
+        make_different(dqn, seed=3)
+        [batch] = batches(dqn, 1)
+        assert 0 < batch["terminated"].sum() < len(batch)
+        before = values(dqn.online)
+        expected = reference_gradients(batch, before, values(dqn.target), 0.9)
+        dqn.learn(batch)
+    for old, new, gradient in zip(before, values(dqn.online), expected, strict=True):
+        assert np.abs(gradient).max() > 0.01
+        np.testing.assert_allclose((old - new) / rate, gradient, rtol=2e-4, atol=2e-4)
+
+
+def test_the_targets_have_no_gradient(run):
+    dqn = run("--max-steps", "100")
+    [batch] = batches(dqn, 1)
+    assert ps.trainable_variables() == dqn.online
+    assert ps.gradients(dqn.td_targets(batch), [*dqn.online, *dqn.target]) == [None] * 12
+    dqn.target = dqn.online  # not even then
+    assert ps.gradients(dqn.td_targets(batch), dqn.online) == [None] * 6
+
+
+def test_the_target_stays_bit_for_bit_until_it_becomes_the_online_network(run):
+    dqn = run("--max-steps", "200", "--copy-every", "4")
+    with ps.session() as dqn.session:
+        assert same(values(dqn.target), values(dqn.online)), "both begin with the same weights"
+        for update, batch in enumerate(batches(dqn, 12), start=1):
+            online, target = values(dqn.online), values(dqn.target)
+            dqn.learn(batch)
+            assert not same(values(dqn.online), online)
+            assert same(values(dqn.target), values(dqn.online) if update % 4 == 0 else target)
+        held = values(dqn.target)
+        dqn.session.pull()
+        assert same(values(dqn.target), held), "the server has the same"
+
+
+def test_two_workers_copy_the_target_once_every_so_many_updates_of_both(run, open_session):
+    """They take turns, 5 updates each: of the steps 1 ... 10 the third, sixth and ninth are followed by a copy."""
+    workers = []
+    for name in ("w0", "w1"):
+        program = contextvars.Context()  # with variables of its own
+        dqn = program.run(run, "--max-steps", "100", "--copy-every", "3")
+        dqn.session = open_session(name)
+        program.run(dqn.session.__enter__)
+        workers.append((program, dqn, batches(dqn, 5)))
+    copied = []
+    for turn in range(5):
+        for program, dqn, some in workers:
+            before = dqn.target[0].version
+            program.run(dqn.learn, some[turn])
+            step, copies = dqn.session.global_step, dqn.target[0].version
+            assert copies == step // 3, "each copy is a version of the target"
+            if same(values(dqn.target), values(dqn.online)):
+                copied.append((step, before, copies))
+    for program, dqn, _ in workers:
+        program.run(dqn.session.__exit__, None, None, None)
+    assert copied == [(3, 0, 1), (6, 1, 2), (9, 2, 3)]
+
+
+def test_the_memory_holds_what_the_environment_answered_to_the_actions_in_order(run):
+    dqn = run("--max-steps", "700")
+    environment = gymnasium.make("CartPole-v1")
+    seed = np.random.default_rng([0, 0]).integers(2**31)
+    observation, _ = environment.reset(seed=int(seed))
+    for row in dqn.memory[:700]:
+        np.testing.assert_array_equal(row["observation"], observation)
+        observation, reward, terminated, truncated, _ = environment.step(row["action"])
+        np.testing.assert_array_equal(row["next_observation"], observation)
+        assert (row["reward"], row["terminated"]) == (reward, terminated)
+        if terminated or truncated:
+            observation, _ = environment.reset()
+    assert not dqn.memory[700:].view(np.uint8).any()
+    assert set(dqn.memory["action"][:700]) == {0, 1}
+    assert dqn.session.global_step == len(range(500, 701, 4))
+
+
+def test_an_episode_that_time_ends_is_no_fall(run, monkeypatch):
+    monkeypatch.setattr(gymnasium, "make", functools.partial(gymnasium.make, max_episode_steps=5))
+    dqn = run("--max-steps", "25")
+    assert list(dqn.returns) == [5] * 5
+    assert not dqn.memory["terminated"].any()
+
+
+def test_a_full_memory_forgets_the_oldest(run):
+    with ps.collection():
+        everything = run("--max-steps", "300").memory
+    last = run("--max-steps", "300", "--memory", "64").memory
+    assert last.tobytes() == np.concatenate([everything[256:300], everything[236:256]]).tobytes()
+
+
+def test_without_gymnasium_it_says_what_to_install(run, monkeypatch):
+    monkeypatch.setitem(sys.modules, "gymnasium", None)
+    with pytest.raises(SystemExit, match=r"gymnasium: pip install 'paramserver\[examples\]'"):
+        run()
