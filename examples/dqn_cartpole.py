@@ -15,12 +15,11 @@ import argparse
 import sys
 import time
 from collections import deque
-from itertools import pairwise
 
 import numpy as np
 
 import psworker as ps
-from psworker import initializers, ops
+from psworker import nn, ops
 
 try:
     import gymnasium
@@ -39,7 +38,6 @@ parser.add_argument("--memory", type=int, default=50_000, help="transitions that
 parser.add_argument("--seed", type=int, default=0, help="of weights, environments and exploration")
 options = parser.parse_args()
 
-SIZES = (4, 64, 64, 2)  # an observation, two hidden layers, a value for each of two actions
 FIRST_UPDATE = 500  # steps that a worker plays before it learns
 EXPLORING, LEAST_EPSILON = 5_000, 0.05  # steps over which epsilon falls from 1, and to what
 TRANSITION = np.dtype(
@@ -54,26 +52,24 @@ TRANSITION = np.dtype(
 
 
 def network(scope, trainable):
-    random = np.random.default_rng(options.seed)  # the same draws for both networks, and in all workers
-    variables = []
-    with ps.variable_scope(scope):
-        for layer, (inputs, units) in enumerate(pairwise(SIZES), 1):
-            kernel = initializers.glorot_uniform()((inputs, units), random)
-            variables.append(ps.Variable(kernel, name=f"W{layer}", trainable=trainable))
-            variables.append(ps.Variable(ops.zeros((units,)), name=f"b{layer}", trainable=trainable))
-    return variables
+    with ps.variable_scope(scope, trainable):
+        return [
+            nn.Dense(4, 64, activation=ops.relu, name="hidden_1"),
+            nn.Dense(64, 64, activation=ops.relu, name="hidden_2"),
+            nn.Dense(64, 2, name="values"),
+        ]
 
 
+ps.set_random_seed(options.seed)
 online, target = network("online", trainable=True), network("target", trainable=False)
 solved = ps.Variable(0.0, name="solved", trainable=False)  # it comes back with every push, so all workers see it
 optimizer = ps.Adam(options.learning_rate)
 
 
-def q_values(variables, observations):
-    W1, b1, W2, b2, W3, b3 = variables
-    x = ops.relu(ops.matmul(observations, W1) + b1)
-    x = ops.relu(ops.matmul(x, W2) + b2)
-    return ops.matmul(x, W3) + b3
+def q_values(network, observations):
+    for layer in network:
+        observations = layer(observations)
+    return observations
 
 
 def td_targets(batch):
@@ -88,11 +84,15 @@ def td_loss(batch):
     return ops.mean_squared_error(values, td_targets(batch))  # Huber's would hold back the few steps that end in a fall
 
 
+def copy_target():
+    pairs = zip(ps.global_variables("target"), ps.global_variables("online"), strict=True)
+    session.assign_all({old: new.value for old, new in pairs})
+
+
 def learn(batch):
     optimizer.minimize(td_loss(batch))
     if session.global_step % options.copy_every == 0:  # a step is one push of one worker, so one copies
-        for old, new in zip(target, online, strict=True):
-            session.assign(old, new.value)
+        copy_target()
 
 
 def act(observation, epsilon):
@@ -110,6 +110,8 @@ def report(what):
 with ps.session() as session:
     random = np.random.default_rng([options.seed, session.number])
     environment = gymnasium.make("CartPole-v1")
+    if session.is_chief:
+        copy_target()
     observation, _ = environment.reset(seed=int(random.integers(2**31)))
     memory = np.zeros(options.memory, TRANSITION)
     returns, episodes, total, step, began = deque(maxlen=100), 0, 0.0, 0, time.monotonic()

@@ -7,7 +7,7 @@ program is the same. May import the client and the engine; the transports are im
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Self, SupportsFloat
 
@@ -135,11 +135,22 @@ class Session:
         Raises:
             ShapeMismatch: the value does not have the variable's shape.
         """
-        self._assign(variable, value, add=False)
+        self.assign_all({variable: value})
 
     def assign_add(self, variable: Variable, delta: Array | float) -> None:
         """Adds to a variable, on the server, to whatever it is there now."""
-        self._assign(variable, delta, add=True)
+        self.assign_all({variable: delta}, add=True)
+
+    def assign_all(self, values: Mapping[Variable, Array | float], *, add: bool = False) -> None:
+        """Sets several variables (or adds to them), on the server and here: those of one shard all at once, or none.
+
+        Raises:
+            ShapeMismatch: a value does not have its variable's shape.
+        """
+        assignments = [Assignment(v.name, np.asarray(value, dtype=v.dtype)) for v, value in values.items()]
+        if assignments:
+            self._client.assign(assignments, add=add)
+            self.pull(list(values))
 
     # --- training -------------------------------------------------------------------------------------------------
 
@@ -261,11 +272,6 @@ class Session:
         if new:
             self._client.register([Declaration(variable.spec, None, spec) for variable in new])
             self._optimizers |= {variable.name: spec for variable in new}
-
-    def _assign(self, variable: Variable, value: Array | float, *, add: bool) -> None:
-        array = np.asarray(value, dtype=variable.dtype)
-        self._client.assign([Assignment(variable.name, array)], add=add)
-        self.pull([variable])
 
     def _take_values(self, values: Iterable[Value]) -> None:
         known = self._known()

@@ -34,7 +34,8 @@ class Variable(Tensor):
             their dtype. A server that knows the variable already gives its own value instead.
         name: unique in its collection, and the same in every worker; the current scope goes before it. Without
             one it is `variable`, `variable_1`, ...
-        trainable: whether `compute_gradients` looks at it unless told otherwise; only floating point can be.
+        trainable: whether `compute_gradients` looks at it unless told otherwise; only floating point can be, and
+            nothing is in a scope that is not.
 
     Attributes:
         value: the last value that the server sent, read-only; `session.assign` changes it.
@@ -52,7 +53,7 @@ class Variable(Tensor):
             array = array.astype(np.float32)
         array.flags.writeable = False
         collection = _current()
-        super().__init__(array, requires_grad=trainable and array.dtype.kind == "f")
+        super().__init__(array, requires_grad=trainable and collection.trainable and array.dtype.kind == "f")
         self.name = collection.full_name(name)
         self.trainable = self.requires_grad
         self.version = 0
@@ -87,7 +88,7 @@ class UpdateOp:
 
 
 class Collection:
-    """The variables of one program by name, the scope that new names get, and the session that is open, if any.
+    """The variables of one program by name, the scope that new ones get into, and the session that is open, if any.
 
     `seed` is that of initial values; `noted` has by variable the mean of what was seen and not sent yet, and how often.
     """
@@ -95,6 +96,7 @@ class Collection:
     def __init__(self) -> None:
         self.variables: dict[str, Variable] = {}
         self.scope = ""
+        self.trainable = True
         self.seed = 0
         self.noted: dict[str, tuple[UpdateOp, int]] = {}
         self.session: Session | None = None
@@ -171,8 +173,10 @@ def collection() -> Iterator[Collection]:
 
 
 @contextmanager
-def variable_scope(name: str) -> Iterator[None]:
+def variable_scope(name: str, trainable: bool = True) -> Iterator[None]:
     """Variables made in the block are named `name/...`; scopes nest.
+
+    With `trainable=False` none of them is trained, those of layers included: a target network, a frozen part.
 
     Raises:
         ConfigurationError: the name is empty, or begins or ends with a slash.
@@ -180,12 +184,12 @@ def variable_scope(name: str) -> Iterator[None]:
     if not name or name.startswith("/") or name.endswith("/"):
         raise ConfigurationError(f"a variable scope needs a name without slashes at its ends, got {name!r}")
     here = _current()
-    outer = here.scope
-    here.scope = f"{outer}{name}/"
+    outer = here.scope, here.trainable
+    here.scope, here.trainable = f"{here.scope}{name}/", here.trainable and trainable
     try:
         yield
     finally:
-        here.scope = outer
+        here.scope, here.trainable = outer
 
 
 @contextmanager
@@ -200,9 +204,14 @@ def layer_scope(name: str | None, kind: str) -> Iterator[None]:
         yield
 
 
+def global_variables(scope: str | None = None) -> list[Variable]:
+    """All variables in the order of their making; with `scope`, those named `scope/...` only."""
+    return [variable for variable in _current().variables.values() if _in_scope(variable, scope)]
+
+
 def trainable_variables(scope: str | None = None) -> list[Variable]:
     """The trainable variables in the order of their making; with `scope`, those named `scope/...` only."""
-    return [v for v in _current().variables.values() if v.trainable and _in_scope(v, scope)]
+    return [variable for variable in global_variables(scope) if variable.trainable]
 
 
 def _in_scope(variable: Variable, scope: str | None) -> bool:

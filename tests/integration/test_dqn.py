@@ -31,6 +31,7 @@ def run(monkeypatch):
         spec = importlib.util.spec_from_file_location("dqn_cartpole", EXAMPLE)
         module = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(module)
+        module.online_variables, module.target_variables = ps.global_variables("online"), ps.global_variables("target")
         return module
 
     return run
@@ -54,7 +55,7 @@ def batches(dqn, count):
 def make_different(dqn, seed):
     """Gives both networks weights and biases of their own, so that neither a mix-up nor a zero goes unseen."""
     random = np.random.default_rng(seed)
-    for variable in [*dqn.online, *dqn.target]:
+    for variable in [*dqn.online_variables, *dqn.target_variables]:
         dqn.session.assign(variable, random.normal(size=variable.shape) * 0.4)
 
 
@@ -109,10 +110,10 @@ def test_the_update_of_a_batch_is_that_of_double_q_learning(run):
         make_different(dqn, seed=3)
         [batch] = batches(dqn, 1)
         assert 0 < batch["terminated"].sum() < len(batch)
-        before = values(dqn.online)
-        expected = reference_gradients(batch, before, values(dqn.target), 0.9)
+        before = values(dqn.online_variables)
+        expected = reference_gradients(batch, before, values(dqn.target_variables), 0.9)
         dqn.learn(batch)
-    for old, new, gradient in zip(before, values(dqn.online), expected, strict=True):
+    for old, new, gradient in zip(before, values(dqn.online_variables), expected, strict=True):
         assert np.abs(gradient).max() > 0.01
         np.testing.assert_allclose((old - new) / rate, gradient, rtol=2e-4, atol=2e-4)
 
@@ -120,24 +121,24 @@ def test_the_update_of_a_batch_is_that_of_double_q_learning(run):
 def test_the_targets_have_no_gradient(run):
     dqn = run("--max-steps", "100")
     [batch] = batches(dqn, 1)
-    assert ps.trainable_variables() == dqn.online
-    assert ps.gradients(dqn.td_targets(batch), [*dqn.online, *dqn.target]) == [None] * 12
+    assert ps.trainable_variables() == dqn.online_variables
+    assert ps.gradients(dqn.td_targets(batch), [*dqn.online_variables, *dqn.target_variables]) == [None] * 12
     dqn.target = dqn.online  # not even then
-    assert ps.gradients(dqn.td_targets(batch), dqn.online) == [None] * 6
+    assert ps.gradients(dqn.td_targets(batch), dqn.online_variables) == [None] * 6
 
 
 def test_the_target_stays_bit_for_bit_until_it_becomes_the_online_network(run):
     dqn = run("--max-steps", "200", "--copy-every", "4")
     with ps.session() as dqn.session:
-        assert same(values(dqn.target), values(dqn.online)), "both begin with the same weights"
+        assert same(values(dqn.target_variables), values(dqn.online_variables)), "both begin with the same weights"
         for update, batch in enumerate(batches(dqn, 12), start=1):
-            online, target = values(dqn.online), values(dqn.target)
+            online, target = values(dqn.online_variables), values(dqn.target_variables)
             dqn.learn(batch)
-            assert not same(values(dqn.online), online)
-            assert same(values(dqn.target), values(dqn.online) if update % 4 == 0 else target)
-        held = values(dqn.target)
+            assert not same(values(dqn.online_variables), online)
+            assert same(values(dqn.target_variables), values(dqn.online_variables) if update % 4 == 0 else target)
+        held = values(dqn.target_variables)
         dqn.session.pull()
-        assert same(values(dqn.target), held), "the server has the same"
+        assert same(values(dqn.target_variables), held), "the server has the same"
 
 
 def test_two_workers_copy_the_target_once_every_so_many_updates_of_both(run, open_session):
@@ -152,11 +153,11 @@ def test_two_workers_copy_the_target_once_every_so_many_updates_of_both(run, ope
     copied = []
     for turn in range(5):
         for program, dqn, some in workers:
-            before = dqn.target[0].version
+            before = dqn.target_variables[0].version
             program.run(dqn.learn, some[turn])
-            step, copies = dqn.session.global_step, dqn.target[0].version
+            step, copies = dqn.session.global_step, dqn.target_variables[0].version
             assert copies == step // 3, "each copy is a version of the target"
-            if same(values(dqn.target), values(dqn.online)):
+            if same(values(dqn.target_variables), values(dqn.online_variables)):
                 copied.append((step, before, copies))
     for program, dqn, _ in workers:
         program.run(dqn.session.__exit__, None, None, None)

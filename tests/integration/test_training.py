@@ -207,6 +207,20 @@ def test_assign_and_assign_add_change_the_variable_on_the_server(open_session):
         assert (steps.value, x.version, x.dtype) == (3, 2, np.float32)
 
 
+def test_several_variables_are_assigned_at_once_or_none(open_session):
+    x, y = ps.Variable([1.0, 2.0], name="x"), ps.Variable(3.0, name="y")
+    with open_session("w0") as session:
+        session.assign_all({x: [5, 6], y: 7})
+        assert (x.value.tolist(), float(y.value), x.version, y.version) == ([5, 6], 7, 1, 1)
+        session.assign_all({x: [1, 1], y: 1}, add=True)
+        assert (x.value.tolist(), float(y.value)) == ([6, 7], 8)
+        with pytest.raises(ShapeMismatch, match="'y'"):
+            session.assign_all({x: [0, 0], y: [1, 2]})
+        session.assign_all({})
+        session.pull()
+        assert (x.value.tolist(), float(y.value)) == ([6, 7], 8)
+
+
 def test_variables_made_while_the_session_is_open_get_the_servers_value(open_session):
     with open_session("w0") as session:
         first = ps.Variable([1.0], name="late")

@@ -47,6 +47,31 @@ def test_integers_and_those_that_say_so_are_not_trainable():
     assert ps.trainable_variables() == []
 
 
+def test_in_a_scope_that_is_not_trainable_nothing_is():
+    with ps.variable_scope("target", trainable=False):
+        layer = ps.nn.Dense(2, 3, name="out")
+        with ps.variable_scope("inner", trainable=True):
+            inner = ps.Variable([1.0], name="x")
+    outside = ps.Variable([1.0], name="y")
+    assert ps.trainable_variables() == [outside]
+    assert ps.global_variables("target") == [layer.kernel, layer.bias, inner]
+    assert ps.global_variables("tar") == []
+
+
+def test_initial_values_depend_on_the_seed_and_the_whole_name_and_not_on_the_order():
+    def kernels(seed, names):
+        with ps.collection():
+            ps.set_random_seed(seed)
+            return {name: ps.nn.Dense(3, 2, name=name).kernel.value for name in names}
+
+    first, other_order, other_seed = kernels(1, "ab"), kernels(1, "ba"), kernels(2, "ab")
+    np.testing.assert_array_equal(first["a"], other_order["a"])
+    assert not np.array_equal(first["a"], first["b"])
+    assert not np.array_equal(first["a"], other_seed["a"])
+    with pytest.raises(ConfigurationError, match="0 or more, got -1"):
+        ps.set_random_seed(-1)
+
+
 @pytest.mark.parametrize(
     ("value", "dtype"),
     [(1.5, "float32"), ([1.0, 2.0], "float32"), (np.float64(1.5), "float64"), (np.ones(2), "float64"), (3, "int64")],
