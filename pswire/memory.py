@@ -30,6 +30,6 @@ def keep_memory() -> bool:
         mallopt = ctypes.CDLL(None).mallopt
     except (AttributeError, OSError, TypeError):  # no such function; TypeError: no such library on Windows
         return False
-    kept = mallopt(_M_TRIM_THRESHOLD, _LARGE)
-    large = mallopt(_M_MMAP_THRESHOLD, _LARGE) or mallopt(_M_MMAP_THRESHOLD, _LARGEST_OF_OLD)
-    return bool(kept and large)
+    mapped_less = mallopt(_M_MMAP_THRESHOLD, _LARGE) or mallopt(_M_MMAP_THRESHOLD, _LARGEST_OF_OLD)
+    # Second, and only then: by itself this makes every large array a mapping of its own, which is slower than before.
+    return bool(mapped_less and mallopt(_M_TRIM_THRESHOLD, _LARGE))
