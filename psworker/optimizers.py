@@ -29,13 +29,13 @@ class Optimizer(specs.OptimizerSpec):
     """
 
     def compute_gradients(
-        self, loss: Tensor, var_list: Sequence[Variable] | None = None, *, retain_graph: bool = False
+        self, loss: Tensor, var_list: Variable | Sequence[Variable] | None = None, *, retain_graph: bool = False
     ) -> list[GradientAndVariable]:
         """The gradient of `loss` for each variable, by one backward pass.
 
         Args:
             loss: a tensor with one element; its value travels with the next push of one of the variables.
-            var_list: by default all trainable variables.
+            var_list: one or several; by default all trainable variables.
             retain_graph: keeps what the ops between the variables and `loss` hold, for another backward pass
                 through them; otherwise it is freed on the way.
 
@@ -44,12 +44,15 @@ class Optimizer(specs.OptimizerSpec):
             embedding, or None where `loss` does not depend on the variable.
 
         Raises:
-            ValueError: `loss` has not exactly one element.
+            TypeError: `loss` is no tensor.
+            ValueError: `loss` has not exactly one element, or there are no variables.
             RuntimeError: an earlier backward pass has freed the graph.
         """
+        if not isinstance(loss, Tensor):
+            raise TypeError(f"a loss is a Tensor made by ops, this one is {type(loss).__name__}")
         if loss.value.size != 1:
             raise ValueError(f"a loss has one element, this one has shape {loss.shape}: take its mean or its sum")
-        chosen = list(variables.trainable_variables() if var_list is None else var_list)
+        chosen = _chosen(var_list)
         found = gradients(loss, chosen, retain_graph=retain_graph)
         session = variables.open_session()
         if session is not None:
@@ -65,7 +68,8 @@ class Optimizer(specs.OptimizerSpec):
             grads_and_vars: pairs as `compute_gradients` returns them; a pair whose gradient is None pushes nothing.
                 Of an empty list, as `accumulate` returns between its means, nothing is pushed at all.
             update_ops: what goes into moving averages by the same push; by default everything that layers have noted
-                since the last one (`psworker.update_ops()`), () for nothing.
+                since the last one (`psworker.update_ops()`), () for nothing. What goes with a push that is refused
+                is not sent again.
 
         Raises:
             ValueError: all gradients are None.
@@ -76,9 +80,21 @@ class Optimizer(specs.OptimizerSpec):
         if pairs:
             session.push(self, pairs, variables.take_updates(update_ops))
 
-    def minimize(self, loss: Tensor, var_list: Sequence[Variable] | None = None) -> None:
+    def minimize(self, loss: Tensor, var_list: Variable | Sequence[Variable] | None = None) -> None:
         """`compute_gradients` and `apply_gradients` in one."""
         self.apply_gradients(self.compute_gradients(loss, var_list))
+
+
+def _chosen(var_list: Variable | Sequence[Variable] | None) -> list[Variable]:
+    if isinstance(var_list, Variable):
+        return [var_list]
+    chosen = list(variables.trainable_variables() if var_list is None else var_list)
+    if not chosen:
+        names = ", ".join(variable.name for variable in variables.trainable_variables()) or "none"
+        raise ValueError(
+            f"there is no variable to train: is the scope of trainable_variables(...) misspelt? Trainable are: {names}"
+        )
+    return chosen
 
 
 class GradientDescent(specs.GradientDescent, Optimizer):
@@ -104,7 +120,7 @@ def optimize_loss(
     clip_gradients: float | Transform | None = None,
     learning_rate_decay_fn: Callable[[float | Schedule], Schedule] | None = None,
     update_ops: Iterable[UpdateOp] | None = None,
-    variables: Sequence[Variable] | None = None,
+    variables: Variable | Sequence[Variable] | None = None,
 ) -> float:
     """One whole step of training: gradients, what is done to them, the push with the update ops.
 
@@ -121,7 +137,7 @@ def optimize_loss(
         clip_gradients: a number for `clip_by_global_norm`, or a function of the list of (gradient, variable).
         learning_rate_decay_fn: makes a schedule of `learning_rate`.
         update_ops: as in `Optimizer.apply_gradients`.
-        variables: by default all trainable variables.
+        variables: one or several; by default all trainable variables.
 
     Returns:
         The loss.
@@ -130,6 +146,8 @@ def optimize_loss(
         ValueError, TypeError: an argument that cannot be; see `Optimizer.compute_gradients` and the optimizer.
         ParamServerError: a server's refusal.
     """
+    if not callable(optimizer):
+        raise TypeError(f"optimizer must be a class such as psworker.Adam, or a function that makes one: {optimizer!r}")
     rate = learning_rate if learning_rate_decay_fn is None else learning_rate_decay_fn(learning_rate)
     chosen = optimizer(learning_rate=rate)
     pairs = chosen.compute_gradients(loss, variables)

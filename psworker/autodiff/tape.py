@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import itertools
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -19,7 +20,7 @@ from typing import Any, Concatenate, ParamSpec, TypeAlias, overload
 import numpy as np
 
 from pswire.values import IndexedSlices
-from psworker.autodiff.tensor import Array, Edge, Gradient, Tensor, TensorLike, Vjp, as_array
+from psworker.autodiff.tensor import Array, Edge, Gradient, Node, Tensor, TensorLike, Vjp, as_array
 
 Result: TypeAlias = tuple[Array | np.generic, Sequence[Vjp]]  # what a function under @op returns
 P = ParamSpec("P")
@@ -63,24 +64,26 @@ def op(function: Callable[..., Result]) -> Callable[..., Tensor]:
             return x * factor, (lambda g: g * factor, lambda g: g * x)
 
     Parameters before the `/`, or all of `*xs`, are tensors: they arrive as arrays, or as Python numbers when called
-    with such, so that numpy does not promote float32 on account of a 2.0; one that may be left out arrives as None.
-    Those after it are constants. There is one vjp (vector-Jacobian product) a tensor, called only when that tensor
-    needs a gradient. Its `g` has the value's shape and dtype and is borrowed: a vjp does not write into it, and returns
-    a new array, or `g` itself, or a view of it, but never an array that it keeps; or `IndexedSlices`, when most rows of
-    the gradient are zero. Broadcasting is the tape's business: where numpy has stretched or promoted an operand, its
-    gradient is summed to its shape and cast to its dtype.
+    with such or with a np.float64, so that numpy does not promote float32 on account of a 2.0; one that may be left out
+    arrives as None. Those after it are constants. There is one vjp (vector-Jacobian product) a tensor, called only when
+    that tensor needs a gradient. Its `g` has the value's shape and dtype and is borrowed: a vjp does not write into it,
+    and returns a new array, or `g` itself, or a view of it, but never an array that it keeps; or `IndexedSlices`, when
+    most rows of the gradient are zero. Broadcasting is the tape's business: where numpy has stretched or promoted an
+    operand, its gradient is summed to its shape and cast to its dtype.
 
     ValueError, TypeError and IndexError out of the function reach the caller with the op's name and its arguments. The
     name is without a leading underscore, which a function has whose op is called in another form, such as
     `einsum(subscripts, a, b)`.
     """
-    kinds = [parameter.kind for parameter in inspect.signature(function).parameters.values()]
-    tensors = (
-        sys.maxsize if inspect.Parameter.VAR_POSITIONAL in kinds else kinds.count(inspect.Parameter.POSITIONAL_ONLY)
-    )
+    parameters = inspect.signature(function).parameters.values()
+    names = [parameter.name for parameter in parameters if parameter.kind is parameter.POSITIONAL_ONLY]
+    any_number = any(parameter.kind is parameter.VAR_POSITIONAL for parameter in parameters)
+    tensors = sys.maxsize if any_number else len(names)
 
     @functools.wraps(function)
     def apply(*args: object, **constants: object) -> Tensor:
+        if constants and not constants.keys().isdisjoint(names):
+            args = (*args, *_taken(constants, names[len(args) :]))
         try:
             values = [a.value if isinstance(a, Tensor) else _operand(a) for a in args[:tensors]]
             if constants or len(args) > tensors:
@@ -91,22 +94,35 @@ def op(function: Callable[..., Result]) -> Callable[..., Tensor]:
             raise _in_op(error, function, args, constants) from error
         result = Tensor(value)
         if _recording.on:
-            edges = [(a, vjp) for a, vjp in zip(args, vjps, strict=False) if isinstance(a, Tensor) and a.requires_grad]
+            edges = [
+                (a._node, vjp)
+                for a, vjp in zip(args, vjps, strict=False)
+                if isinstance(a, Tensor) and a._node is not None
+            ]
             if edges:
-                result.requires_grad = True
-                result._edges = edges
+                result._node = Node(result.value, edges)
         return result
 
     return apply
 
 
+def _taken(constants: dict[str, object], names: list[str]) -> Iterator[object]:
+    """Tensors that were passed by keyword, in the order of their parameters, taken out of the constants."""
+    for name in itertools.takewhile(constants.__contains__, names):
+        yield constants.pop(name)
+
+
 def _operand(x: object) -> object:
-    return x if x is None or isinstance(x, (np.ndarray, float, int)) else np.asarray(x)
+    if type(x) is np.ndarray or x is None:
+        return x
+    if isinstance(x, (np.float64, np.integer)):  # as weak as a Python number; numpy would promote float32 to its dtype
+        return x.item()
+    return x if isinstance(x, (float, int)) else np.asarray(x)
 
 
 def _constant(x: object) -> object:
     if not isinstance(x, Tensor):
-        return x
+        return x.item() if isinstance(x, np.generic) else x
     if x.requires_grad:
         raise TypeError("a constant of this op is a Tensor that requires a gradient; pass stop_gradient(...) of it")
     return x.value
@@ -155,18 +171,18 @@ def gradients(
     `retain_graph` the graph stays and can be walked again.
 
     Raises TypeError when a y or an x is not a Tensor, ValueError when `grad_ys` does not fit `ys`, RuntimeError when
-    the graph between them was freed by an earlier walk.
+    something between them was freed by an earlier walk.
     """
     weights: Any = [grad_ys] if isinstance(ys, Tensor) else grad_ys
     ys, xs = _tensors("ys", ys), _tensors("xs", xs)
     path, leading = _path(ys, xs)
-    wanted = set(xs)
-    totals: dict[Tensor, Gradient] = {}  # the gradient of each node, as far as it has come
-    owned: set[Tensor] = set()  # nodes whose total is nobody else's array, so that it may be written into
+    wanted = {x._node for x in xs}
+    totals: dict[Node, Gradient] = {}  # the gradient of each node, as far as it has come
+    owned: set[Node] = set()  # nodes whose total is nobody else's array, so that it may be written into
     for y, seed in zip(ys, _seeds(ys, weights), strict=True):
-        if y in leading:
-            totals[y] = totals[y] + seed if y in totals else seed
-    del leading
+        node = y._node
+        if node is not None and node in leading:
+            totals[node] = totals[node] + seed if node in totals else seed
     while path:
         node, edges = path.pop()
         if node in wanted:
@@ -177,12 +193,11 @@ def gradients(
         if isinstance(g, IndexedSlices):
             g = g.to_dense()
         if not retain_graph:
-            node._edges = _FREED
+            node.edges = [(x, _freed) for x, _ in node.edges]
         for x, vjp in edges:
             gradient = vjp(g)
-            value = x.value
-            if gradient.shape != value.shape or gradient.dtype is not value.dtype:
-                gradient = _fitted(gradient, value, vjp)
+            if gradient.shape != x.shape or gradient.dtype is not x.dtype:
+                gradient = _fitted(gradient, x, vjp)
             if x not in totals:  # the first is borrowed, unless it is a new array
                 totals[x] = gradient
                 if gradient is not g and not isinstance(gradient, IndexedSlices) and gradient.base is None:
@@ -193,22 +208,15 @@ def gradients(
                 totals[x] = totals[x] + gradient
                 if isinstance(totals[x], np.ndarray):
                     owned.add(x)
-    return [_given_away(x, totals, owned) for x in xs]
+    return [None if x._node is None else _given_away(x._node, totals, owned) for x in xs]
 
 
-class _Freed(tuple[Edge, ...]):
-    """The edges of a node whose backward has run."""
-
-    __slots__ = ()
-
-    def __iter__(self) -> Iterator[Edge]:
-        raise RuntimeError(
-            "gradients: this graph was walked before, which freed what its ops held: pass retain_graph=True to the "
-            "first walk, or ask for all gradients in one"
-        )
-
-
-_FREED = _Freed()
+def _freed(g: Array) -> Gradient:
+    """The vjp of an op whose backward has run."""
+    raise RuntimeError(
+        "gradients: this graph was walked before, which freed what its ops held: pass retain_graph=True to the first "
+        "walk, or ask for all gradients in one"
+    )
 
 
 def _tensors(name: str, given: Tensor | Iterable[Tensor]) -> list[Tensor]:
@@ -219,23 +227,23 @@ def _tensors(name: str, given: Tensor | Iterable[Tensor]) -> list[Tensor]:
     return tensors
 
 
-def _path(ys: list[Tensor], xs: list[Tensor]) -> tuple[list[tuple[Tensor, list[Edge]]], set[Tensor]]:
-    """The nodes between xs and ys, each with those of its edges that lead on to xs; and all tensors that lead there.
+def _path(ys: list[Tensor], xs: list[Tensor]) -> tuple[list[tuple[Node, list[Edge]]], set[Node]]:
+    """The nodes between xs and ys, each with those of its edges that lead on to xs; and all nodes that lead there.
 
     The newest node comes last. What consumes a node is newer than the node, so its gradient is complete when it is
     reached from the end. No recursion: a graph may be deeper than Python's stack.
     """
-    reached = {y for y in ys if y.requires_grad}
+    reached = {y._node for y in ys if y._node is not None}
     stack = list(reached)
     while stack:
-        for x, _ in stack.pop()._edges:
+        for x, _ in stack.pop().edges:
             if x not in reached:
                 reached.add(x)
                 stack.append(x)
-    leading = reached.intersection(xs)
+    leading = {x._node for x in xs if x._node is not None and x._node in reached}
     path = []
-    for node in sorted(reached, key=attrgetter("_order")):
-        edges = [edge for edge in node._edges if edge[0] in leading]
+    for node in sorted(reached, key=attrgetter("order")):
+        edges = [edge for edge in node.edges if edge[0] in leading]
         if edges:
             leading.add(node)
             path.append((node, edges))
@@ -253,7 +261,7 @@ def _seeds(ys: list[Tensor], grad_ys: Sequence[TensorLike | None] | None) -> Ite
         yield seed
 
 
-def _fitted(gradient: Gradient, value: Array, vjp: Vjp) -> Gradient:
+def _fitted(gradient: Gradient, value: Node, vjp: Vjp) -> Gradient:
     """The gradient of an operand that numpy stretched or promoted: summed to its shape, cast to its dtype."""
     fitted = gradient if isinstance(gradient, IndexedSlices) else _summed(gradient, value.shape)
     if fitted.shape != value.shape:
@@ -273,7 +281,7 @@ def _summed(gradient: Array, shape: tuple[int, ...]) -> Array:
     return np.add.reduce(gradient, axis=stretched, keepdims=True) if stretched else gradient
 
 
-def _given_away(x: Tensor, totals: dict[Tensor, Gradient], owned: set[Tensor]) -> Gradient | None:
+def _given_away(x: Node, totals: dict[Node, Gradient], owned: set[Node]) -> Gradient | None:
     total = totals.get(x)
     if total is None:
         return None

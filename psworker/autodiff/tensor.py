@@ -20,9 +20,25 @@ Axis: TypeAlias = int | tuple[int, ...] | None
 Index: TypeAlias = Any  # whatever numpy takes between [ and ]
 Gradient: TypeAlias = Array | IndexedSlices
 Vjp: TypeAlias = Callable[[Array], Gradient]  # the gradient of an op's value -> the gradient of one of its inputs
-Edge: TypeAlias = "tuple[Tensor, Vjp]"  # an input, and the way to its gradient
+Edge: TypeAlias = "tuple[Node, Vjp]"  # an input, and the way to its gradient
 
 _creation = itertools.count()  # next() is atomic, so threads share it; an op's result comes after its inputs
+
+
+class Node:
+    """What the graph keeps of a tensor that needs a gradient: how it was made and what its gradient looks like.
+
+    Not its value: of that the derivatives keep what they need, and the rest is freed as soon as the program is done
+    with it.
+    """
+
+    __slots__ = ("dtype", "edges", "order", "shape")
+
+    def __init__(self, value: Array, edges: Sequence[Edge] = ()) -> None:
+        self.shape = value.shape
+        self.dtype = value.dtype
+        self.edges = edges  # to the inputs that need a gradient; none for a leaf
+        self.order = next(_creation)
 
 
 class Tensor:
@@ -36,21 +52,22 @@ class Tensor:
     Raises TypeError when a gradient is required of anything but floating point.
     """
 
-    __slots__ = ("_edges", "_order", "requires_grad", "value")
+    __slots__ = ("_node", "value")
     __array_ufunc__ = None  # sends `array + tensor` to __radd__, and makes np.exp(tensor) an error
 
     value: Array
-    requires_grad: bool
-    _edges: Sequence[Edge]  # the inputs that need a gradient
-    _order: int
+    _node: Node | None
 
     def __init__(self, value: TensorLike, requires_grad: bool = False) -> None:
         self.value = value if type(value) is np.ndarray else as_array(value)
-        self.requires_grad = requires_grad
-        self._edges = ()
-        self._order = next(_creation)
+        self._node = Node(self.value) if requires_grad else None
         if requires_grad and self.value.dtype.kind != "f":
             raise TypeError(f"Tensor: only floating point has gradients, but the value is {self.value.dtype}")
+
+    @property
+    def requires_grad(self) -> bool:
+        """Whether gradients flow back to it."""
+        return self._node is not None
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -73,6 +90,13 @@ class Tensor:
 
     def __float__(self) -> float:
         return float(self.item())
+
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, (np.ndarray, np.generic, int, float)):  # False without a word would be a trap
+            raise TypeError("a Tensor equals itself alone: compare its .value, or use ops.equal")
+        return self is other
+
+    __hash__ = object.__hash__
 
     def __bool__(self) -> bool:
         return bool(self.value)

@@ -258,6 +258,23 @@ def test_minimize_pushes_only_the_variables_named(open_session):
         assert (x.value, y.value) == ([3.0], [2.0])
 
 
+def test_a_step_without_any_variable_is_an_error_and_not_silence(open_session):
+    ps.Variable([1.0], name="generator/x")
+    x = ps.Variable([3.0], name="x")
+    with open_session("w0") as session:
+        with pytest.raises(ValueError, match=r"no variable to train.*misspelt\? Trainable are: generator/x, x"):
+            ps.GradientDescent(1.0).minimize(ops.sum(x), ps.trainable_variables("generater"))
+        with pytest.raises(ValueError, match="no variable to train"):
+            ps.optimize_loss(ops.sum(x), 1.0, ps.Adam, variables=[])
+        with pytest.raises(TypeError, match="a loss is a Tensor made by ops, this one is float"):
+            ps.GradientDescent(1.0).minimize(0.5)
+        with pytest.raises(TypeError, match="optimizer must be a class such as psworker"):
+            ps.optimize_loss(ops.sum(x), 1.0, ps.Adam())
+        assert session.global_step == 0
+        ps.GradientDescent(1.0).minimize(ops.sum(x), x)
+        assert x.value == [2]
+
+
 def test_a_refused_push_names_the_variable_and_training_goes_on(open_session):
     x, y = ps.Variable([1.0, 1.0], name="x"), ps.Variable([1.0], name="y")
     optimizer = ps.GradientDescent(1.0)

@@ -63,6 +63,42 @@ def test_an_op_of_any_number_of_tensors_has_a_derivative_for_each():
         _total(a, None)
 
 
+def test_a_tensor_may_be_passed_by_keyword():
+    @op
+    def _ratio(a, b, /, scale=1):
+        return scale * a / b, (lambda g: scale * g / b, lambda g: -scale * g * a / b**2)
+
+    a, b = leaf(6.0), leaf(2.0)
+    for y in (_ratio(a=a, b=b, scale=5), _ratio(b=b, scale=5, a=a), _ratio(a, scale=5, b=b)):
+        assert (y.item(), gradients(y, [a, b])) == (15, [2.5, -7.5])
+    with pytest.raises(TypeError, match="missing 1 required positional argument: 'b'"):
+        _ratio(a=a)
+
+
+@pytest.mark.parametrize("number", [np.float64(3), np.int64(3), np.uint8(3), 3, 3.0])
+def test_a_number_of_numpys_promotes_as_little_as_pythons(number):
+    @op
+    def power(x, other, /, exponent=1):
+        return x * other**exponent, (lambda g: g * other**exponent, lambda g: g * x)
+
+    x = Tensor(np.float32([2]), requires_grad=True)
+    for y in (power(x, number), power(number, x), power(x, 3.0, exponent=number / number)):
+        assert (y.dtype, y.item()) == (np.float32, 6)
+        assert gradients(y, x)[0].dtype == np.float32
+
+
+def test_a_matrix_of_numpys_is_an_array_like_any_other():
+    x = leaf([1.0, 2.0], [3.0, 4.0])
+
+    @op
+    def product(a, b, /):
+        return a * b, (lambda g: g * b, lambda g: g * a)
+
+    with pytest.warns(PendingDeprecationWarning):
+        matrix = np.matrix([[1.0, 2], [3, 4]])
+    np.testing.assert_array_equal(gradients(product(x, matrix), x)[0], [[1, 2], [3, 4]])
+
+
 def test_a_tensor_may_be_left_out():
     @op
     def shifted(x, by=None, /, scale=1):
