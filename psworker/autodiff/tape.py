@@ -112,8 +112,11 @@ def _taken(constants: dict[str, object], names: list[str]) -> Iterator[object]:
         yield constants.pop(name)
 
 
+_AS_THEY_ARE = frozenset((np.ndarray, float, int, bool, type(None)))
+
+
 def _operand(x: object) -> object:
-    if type(x) is np.ndarray or x is None:
+    if type(x) in _AS_THEY_ARE:
         return x
     if isinstance(x, (np.float64, np.integer)):  # as weak as a Python number; numpy would promote float32 to its dtype
         return x.item()
