@@ -29,7 +29,7 @@ def ours(*what: str) -> list[tuple[str, str, float, str]]:
     done = subprocess.run(
         [sys.executable, OURS, *what],
         env={**os.environ, **ONE_THREAD},
-        capture_output=True,
+        stdout=subprocess.PIPE,  # what goes wrong is shown
         text=True,
         timeout=170,
         check=True,

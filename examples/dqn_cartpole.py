@@ -24,7 +24,7 @@ from psworker import nn, ops
 try:
     import gymnasium
 except ImportError:
-    sys.exit("this example plays an environment of gymnasium: pip install 'paramserver[examples]'")
+    sys.exit("this example plays an environment of gymnasium: pip install gymnasium")
 
 parser = argparse.ArgumentParser(description="Deep Q-learning on CartPole-v1.")
 parser.add_argument("--max-steps", type=int, default=100_000, help="of the environment, that a worker plays at most")

@@ -24,7 +24,7 @@ from psworker import datasets, nn, ops
 try:
     from PIL import Image
 except ImportError:
-    sys.exit("this example saves images with Pillow: pip install 'paramserver[examples]'")
+    sys.exit("this example saves images with Pillow: pip install pillow")
 
 parser = argparse.ArgumentParser(description="A generative adversarial network on MNIST.")
 parser.add_argument("--steps", type=int, default=10_000, help="over all workers; each step trains both networks")
@@ -47,7 +47,8 @@ with ps.variable_scope("generator"):
     ]
 with ps.variable_scope("discriminator"):
     discriminator = [
-        nn.Dense(SIDE * SIDE, 256, activation=ops.leaky_relu, name="hidden"),
+        nn.Dense(SIDE * SIDE, 256, activation=ops.leaky_relu, name="hidden_1"),
+        nn.Dense(256, 256, activation=ops.leaky_relu, name="hidden_2"),
         nn.Dense(256, 1, name="logit"),
     ]
 generator_optimizer = ps.Adam(options.learning_rate, beta1=0.5)

@@ -32,6 +32,9 @@ class Schedule:
 
 LearningRate: TypeAlias = float | Schedule
 
+#: Each variable's schedule is part of every status, which must fit into a message.
+MOST_BOUNDARIES = 100
+
 #: Every schedule by its kind.
 SCHEDULES: dict[str, type[Schedule]] = {}
 
@@ -168,6 +171,10 @@ class PiecewiseConstant(Schedule):
         for earlier, later in itertools.pairwise(self.boundaries):
             if later <= earlier:
                 raise ValueError(f"PiecewiseConstant: boundaries must rise, but {later} follows {earlier}")
+        if len(self.boundaries) > MOST_BOUNDARIES:
+            raise ValueError(
+                f"PiecewiseConstant: boundaries must be {MOST_BOUNDARIES} at most, got {len(self.boundaries)}"
+            )
         if len(self.values) != len(self.boundaries) + 1:
             raise ValueError(
                 f"PiecewiseConstant: values must be one more than boundaries, got {len(self.values)} values for "

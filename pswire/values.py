@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import InitVar, dataclass
+from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -134,15 +135,37 @@ class IndexedSlices:
         return self.values.nbytes + self.indices.nbytes
 
     def __add__(self, other: IndexedSlices | Array) -> Any:  # noqa: ANN401 - of the kind of `other`
-        """All rows of both; with an array, an array."""
+        """All rows of both; with an array of the same shape, an array. `ValueError` when the shapes differ."""
+        shape = other.shape if isinstance(other, IndexedSlices) else np.shape(other)
+        if shape != self.dense_shape:
+            kind = "rows of an array" if isinstance(other, IndexedSlices) else "an array"
+            raise ValueError(f"IndexedSlices: rows of an array of shape {self.shape} plus {kind} of shape {shape}")
         if isinstance(other, IndexedSlices):
             values = np.concatenate([self.values, other.values])
             return IndexedSlices(values, np.concatenate([self.indices, other.indices]), self.dense_shape)
-        total = np.array(other)
-        np.add.at(total, self.indices, self.values)
+        total = np.array(other, np.result_type(other.dtype, self.dtype), order="C")
+        add_rows(total, self.indices, self.values)
         return total
 
     __radd__ = __add__
+
+    def __mul__(self, factor: float) -> IndexedSlices:
+        """Each row times a number, of Python or numpy; values of floating point keep their dtype."""
+        if not isinstance(factor, Real):
+            return NotImplemented
+        return self.with_values(self.values * float(factor))
+
+    __rmul__ = __mul__
+
+    def __truediv__(self, divisor: float) -> IndexedSlices:
+        """Each row over a number; as with `*`, the dtype stays."""
+        if not isinstance(divisor, Real):
+            return NotImplemented
+        return self.with_values(self.values / float(divisor))
+
+    def __neg__(self) -> IndexedSlices:
+        return self.with_values(-self.values)
+
     __array_ufunc__ = None  # sends `array + slices` to __radd__
 
     def astype(self, dtype: npt.DTypeLike, copy: bool = True) -> IndexedSlices:
@@ -175,3 +198,36 @@ class IndexedSlices:
         """The whole array, zeros included."""
         dense: Array = self + np.zeros(self.dense_shape, self.dtype)
         return dense
+
+
+def add_rows(total: Array, indices: Array, rows: Array) -> None:
+    """total[indices] += rows, in which an index may come several times: each of its rows is added, in their order.
+
+    Args:
+        total: (size, ...), C-contiguous; written into, and its dtype stays.
+        indices: (n,), integers from -size to size - 1.
+        rows: (n, ...), with the sizes of total after its first.
+
+    Raises:
+        ValueError: `total` is not C-contiguous, or a shape does not fit.
+        IndexError: an index is outside.
+    """
+    if not total.flags.c_contiguous:
+        raise ValueError(f"add_rows: total must be C-contiguous, but its strides are {total.strides}: copy it first")
+    if not total.ndim or indices.ndim != 1 or rows.shape != (len(indices), *total.shape[1:]):
+        raise ValueError(f"add_rows: rows {rows.shape} at indices {indices.shape} do not fit a total {total.shape}")
+    width = math.prod(total.shape[1:])
+    # np.add.at is fast where everything is flat, and slow otherwise: so each element gets its place in the flat total.
+    places = indices.astype(np.intp, copy=False)[:, np.newaxis] * width + np.arange(width)
+    np.add.at(total.reshape(-1), places.reshape(-1), rows.reshape(-1))
+
+
+def not_finite(array: Array) -> int:
+    """How many elements are NaN or infinite; 0 for what is not floating point.
+
+    The sum of squares is finite only if every element is; when it overflows, the elements are looked at. It is the
+    cheapest single pass over an array that numpy has, and it never warns.
+    """
+    if array.dtype.kind != "f" or math.isfinite(np.vdot(array, array)):
+        return 0
+    return int(array.size - np.count_nonzero(np.isfinite(array)))

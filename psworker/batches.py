@@ -57,7 +57,14 @@ class BatchLoop:
             self._ahead.prepare()
 
     def __iter__(self) -> Iterator[Batch]:
-        """Yields the batches; gives back what is left of a block when the loop is left early."""
+        """Yields the batches; when the loop is left early, or fails, its block is given back, for others to do."""
+        try:
+            yield from self._batches()
+        except BaseException:  # GeneratorExit too: the program has left its loop
+            self._client.give_back(self._queue)
+            raise
+
+    def _batches(self) -> Iterator[Batch]:
         order: Array = np.empty(0, np.int64)
         epoch = heard = 0
         finished: Finished | None = None
@@ -90,9 +97,6 @@ class BatchLoop:
                 if self._losses:
                     cost += len(batch) * sum(self._losses) / len(self._losses)
                     costed += len(batch)
-        except GeneratorExit:  # the program has left its loop, and others may go on with what it had taken
-            self._client.give_back(self._queue)
-            raise
         finally:
             self._ahead = None
         return Finished(block.number, cost / costed * len(rows) if costed else None)

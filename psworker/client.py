@@ -108,6 +108,11 @@ class Client:
         self._closing = threading.Event()
         self._heartbeats: list[threading.Thread] = []
 
+    @property
+    def shards(self) -> int:
+        """How many shards there are."""
+        return self._transport.shards
+
     def join(self) -> Joined:
         """Becomes a member of every shard, and keeps its leases by a heartbeat in the background."""
         shards = self._transport.shards

@@ -33,6 +33,10 @@ def cache_dir() -> Path:
 SERVERS, NAME, TIMEOUT = "PSWORKER_SERVERS", "PSWORKER_NAME", "PSWORKER_TIMEOUT"
 KEEP_MEMORY = "PSWORKER_KEEP_MEMORY"
 
+#: What a flag in the environment may be, as click takes it.
+_FLAGS = dict.fromkeys(("1", "true", "t", "yes", "y", "on"), True)
+_FLAGS |= dict.fromkeys(("0", "false", "f", "no", "n", "off"), False)
+
 #: Seconds that a worker goes on trying to reach a server.
 DEFAULT_TIMEOUT = 60.0
 
@@ -104,7 +108,7 @@ def worker_config(
             timeout = float(text)
         except ValueError:
             raise ConfigurationError(f"{TIMEOUT} must be a number of seconds, got {text!r}") from None
-    keep = os.environ.get(KEEP_MEMORY) or "1"
-    if keep not in ("0", "1"):
-        raise ConfigurationError(f"{KEEP_MEMORY} must be 0 or 1, got {keep!r}")
-    return WorkerConfig(tuple(servers), name or os.environ.get(NAME, ""), timeout, keep == "1")
+    keep = _FLAGS.get((os.environ.get(KEEP_MEMORY) or "1").lower())
+    if keep is None:
+        raise ConfigurationError(f"{KEEP_MEMORY} must be 1 or 0, got {os.environ[KEEP_MEMORY]!r}")
+    return WorkerConfig(tuple(servers), name or os.environ.get(NAME, ""), timeout, keep)

@@ -9,7 +9,9 @@
         def __call__(self, image):
             return self.logits(self.hidden(image))
 
-The arithmetic is the ops'. Nothing here knows of optimizers or sessions. May import the engine and variables.
+The arithmetic is the ops', in the dtype of the layer's variables: x of another dtype, float64 and integers among them,
+is cast to it first, as it is (bytes stay 0 ... 255). Nothing here knows of optimizers or sessions. May import the
+engine and variables.
 """
 
 from __future__ import annotations
@@ -23,7 +25,9 @@ import numpy as np
 from pswire.values import Array
 from psworker import initializers
 from psworker.autodiff import Tensor, ops
-from psworker.autodiff.tensor import TensorLike
+from psworker.autodiff.ops.norm import batch_norm_with_moments
+from psworker.autodiff.ops.windows import Pair, pair
+from psworker.autodiff.tensor import TensorLike, as_array
 from psworker.initializers import Initializer
 from psworker.variables import UpdateOp, Variable, layer_scope, note_update, random_for
 
@@ -58,6 +62,7 @@ class Dense:
 
     Raises:
         ConfigurationError: the name is taken.
+        TypeError, ValueError: a size, the activation or an initializer that cannot be; then no variable is made.
     """
 
     def __init__(
@@ -71,10 +76,10 @@ class Dense:
         bias_initializer: Initializer = _ZEROS,
         name: str | None = None,
     ) -> None:
-        self.activation = activation
+        self.activation = _checked_activation("Dense", activation)
+        shape = inputs, units
         with layer_scope(name, "dense"):
-            self.kernel = _variable("kernel", (inputs, units), kernel_initializer)
-            self.bias = _variable("bias", (units,), bias_initializer) if bias else None
+            self.kernel, self.bias = _kernel_and_bias(shape, kernel_initializer, bias_initializer if bias else None)
         self.name = _scope(self.kernel)
 
     def __call__(self, x: TensorLike) -> Tensor:
@@ -82,8 +87,9 @@ class Dense:
 
         Raises:
             ValueError: x has another shape.
+            TypeError: x is not of real numbers.
         """
-        _check_shape(self, x, "...", self.kernel.shape[0])
+        x = _input(self, x, self.kernel, "...", self.kernel.shape[0])
         y = ops.matmul(x, self.kernel)
         if self.bias is not None:
             y = y + self.bias
@@ -116,31 +122,31 @@ class Conv2D:
 
     Raises:
         ConfigurationError: the name is taken.
+        TypeError, ValueError: an argument that cannot be; then no variable is made.
     """
 
     def __init__(
         self,
         channels: int,
         filters: int,
-        kernel_size: int | tuple[int, int],
+        kernel_size: Pair,
         *,
-        strides: int | tuple[int, int] = 1,
+        strides: Pair = 1,
         padding: Literal["SAME", "VALID"] = "SAME",
-        dilations: int | tuple[int, int] = 1,
+        dilations: Pair = 1,
         activation: Activation | None = None,
         bias: bool = True,
         kernel_initializer: Initializer = _GLOROT_UNIFORM,
         bias_initializer: Initializer = _ZEROS,
         name: str | None = None,
     ) -> None:
-        self.strides = strides
+        self.strides = pair("Conv2D: strides", strides)
         self.padding: Literal["SAME", "VALID"] = padding
-        self.dilations = dilations
-        self.activation = activation
-        height, width = (kernel_size, kernel_size) if isinstance(kernel_size, int) else kernel_size
+        self.dilations = pair("Conv2D: dilations", dilations)
+        self.activation = _checked_activation("Conv2D", activation)
+        shape = *pair("Conv2D: kernel_size", kernel_size), channels, filters
         with layer_scope(name, "conv2d"):
-            self.kernel = _variable("kernel", (height, width, channels, filters), kernel_initializer)
-            self.bias = _variable("bias", (filters,), bias_initializer) if bias else None
+            self.kernel, self.bias = _kernel_and_bias(shape, kernel_initializer, bias_initializer if bias else None)
         self.name = _scope(self.kernel)
 
     def __call__(self, x: TensorLike) -> Tensor:
@@ -148,8 +154,9 @@ class Conv2D:
 
         Raises:
             ValueError: x has another shape.
+            TypeError: x is not of real numbers.
         """
-        _check_shape(self, x, "batch", "height", "width", self.kernel.shape[2])
+        x = _input(self, x, self.kernel, "batch", "height", "width", self.kernel.shape[2])
         fused = self.activation is ops.relu  # one op instead of two, which takes less time and memory
         y = ops.conv2d(
             x, self.kernel, self.bias, self.strides, self.padding, self.dilations, activation="relu" if fused else None
@@ -220,27 +227,21 @@ class BatchNorm:
 
         Raises:
             ValueError: x has another shape, or in training no elements.
+            TypeError: x is not of real numbers.
         """
-        _check_shape(self, x, "...", self.moving_mean.shape[0])
+        x = _input(self, x, self.moving_mean, "...", self.moving_mean.shape[0])
         if not training:
-            return self._by_averages(x)
-        mean, variance = ops.moments(x)
+            return ops.batch_norm_inference(
+                x, self.moving_mean, self.moving_variance, self.gamma, self.beta, self.epsilon
+            )
+        y, mean, variance = batch_norm_with_moments(x, self.gamma, self.beta, self.epsilon)
         count = math.prod(np.shape(x)[:-1])
         self._note(self.moving_mean, mean)
         self._note(self.moving_variance, variance * (count / max(count - 1, 1)))
-        return ops.batch_norm(x, self.gamma, self.beta, self.epsilon, (mean, variance))
-
-    def _by_averages(self, x: TensorLike) -> Tensor:
-        scale: TensorLike = 1 / np.sqrt(self.moving_variance.value + self.epsilon)
-        if self.gamma is not None:
-            scale = ops.multiply(self.gamma, scale)
-        shift = ops.multiply(scale, -self.moving_mean.value)
-        if self.beta is not None:
-            shift = shift + self.beta
-        return ops.add(ops.multiply(x, scale), shift)
+        return y
 
     def _note(self, moving: Variable, seen: Array) -> None:
-        note_update(UpdateOp(moving, seen.astype(moving.dtype, copy=False), self.decay))
+        note_update(UpdateOp(moving, seen, self.decay))
 
     def __repr__(self) -> str:
         return f"BatchNorm({self.name!r}: {self.moving_mean.shape[0]})"
@@ -278,9 +279,10 @@ class LayerNorm:
         """Normalises x (..., features).
 
         Raises:
-            ValueError: x has another shape, or no elements.
+            ValueError: x has another shape.
+            TypeError: x is not of real numbers.
         """
-        _check_shape(self, x, "...", self.gamma.shape[0])
+        x = _input(self, x, self.gamma, "...", self.gamma.shape[0])
         return ops.layer_norm(x, self.gamma, self.beta, self.epsilon)
 
     def __repr__(self) -> str:
@@ -329,16 +331,64 @@ class Embedding:
 
 
 def _variable(name: str, shape: tuple[int, ...], initializer: Initializer, trainable: bool = True) -> Variable:
-    return Variable(initializer(shape, random_for(name)), name=name, trainable=trainable)
+    return Variable(_drawn(name, shape, initializer), name=name, trainable=trainable)
+
+
+def _kernel_and_bias(
+    shape: tuple[int, ...], kernel_initializer: Initializer, bias_initializer: Initializer | None
+) -> tuple[Variable, Variable | None]:
+    """Both are drawn before either is made: a variable that a server knows cannot be taken back."""
+    kernel = _drawn("kernel", shape, kernel_initializer)
+    bias = None if bias_initializer is None else _drawn("bias", shape[-1:], bias_initializer)
+    return Variable(kernel, name="kernel"), None if bias is None else Variable(bias, name="bias")
+
+
+def _drawn(name: str, shape: tuple[int, ...], initializer: Initializer) -> Array:
+    """The first value of the variable `name` of the current scope, float32 unless the initializer makes float16."""
+    if not all(isinstance(size, int | np.integer) for size in shape):
+        raise TypeError(f"{name}: the sizes of its shape must be integers, but they are {shape}")
+    try:
+        value = np.asarray(initializer(shape, random_for(name)))
+    except TypeError as error:
+        raise TypeError(
+            f"{name}: an initializer is called as initializer(shape, generator), such as what he_normal() returns "
+            f"(with its brackets), but {initializer!r} fails: {error}"
+        ) from error
+    if value.shape != shape:
+        raise ValueError(f"{name}: its initializer made an array of shape {value.shape} instead of {shape}")
+    if value.dtype.kind != "f":
+        raise TypeError(f"{name}: its initializer made an array of {value.dtype} instead of float32")
+    return value.astype(np.float32) if value.dtype == np.float64 else value
+
+
+def _checked_activation(layer: str, activation: Activation | None) -> Activation | None:
+    if activation is not None and not callable(activation):
+        raise TypeError(
+            f"{layer}: activation must be a function of a tensor, such as ops.relu, or None, but it is {activation!r}"
+        )
+    return activation
 
 
 def _scope(variable: Variable) -> str:
     return variable.name.rpartition("/")[0]
 
 
-def _check_shape(layer: object, x: TensorLike, *axes: str | int) -> None:
-    """Raises ValueError unless x has these axes; "..." as the first of them stands for any number."""
+def _input(layer: object, x: TensorLike, variable: Variable, *axes: str | int) -> TensorLike:
+    """What the layer computes with: x, cast to the dtype of its variable if it has another.
+
+    "..." as the first of the axes stands for any number. Raises ValueError unless x has these axes, TypeError unless
+    it is of real numbers.
+    """
     shape = np.shape(x)
     fits = len(shape) == len(axes) or (shape and axes[0] == "...")
     if not fits or shape[-1] != axes[-1]:
         raise ValueError(f"{layer}: x must have shape ({', '.join(map(str, axes))}), but its shape is {shape}")
+    array = as_array(x)
+    if array.dtype == variable.dtype:
+        return x
+    if array.dtype.kind not in "biuf":
+        raise TypeError(f"{layer}: x must be of real numbers, but its dtype is {array.dtype}")
+    if not isinstance(x, Tensor):
+        return array.astype(variable.dtype)
+    cast: Tensor = ops.cast(x, variable.dtype)  # type: ignore[no-untyped-call]  # a DTypeLike fits two overloads of op
+    return cast

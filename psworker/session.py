@@ -14,10 +14,10 @@ from typing import Self, SupportsFloat
 import numpy as np
 
 from pswire import specs
-from pswire.errors import ConfigurationError
+from pswire.errors import ConfigurationError, NotFinite, ShapeMismatch
 from pswire.memory import keep_memory
 from pswire.messages import Assignment, Declaration, EpochReport, Gradient, QueueSpec, Value
-from pswire.values import Array, IndexedSlices
+from pswire.values import Array, IndexedSlices, not_finite
 from psworker import variables as _variables
 from psworker.autodiff import Tensor, no_grad
 from psworker.batches import BATCHES_A_BLOCK, BatchLoop
@@ -134,6 +134,7 @@ class Session:
 
         Raises:
             ShapeMismatch: the value does not have the variable's shape.
+            TypeError: it would lose its fraction, or its sign.
         """
         self.assign_all({variable: value})
 
@@ -147,7 +148,10 @@ class Session:
         Raises:
             ShapeMismatch: a value does not have its variable's shape.
         """
-        assignments = [Assignment(v.name, np.asarray(value, dtype=v.dtype)) for v, value in values.items()]
+        assignments = [
+            Assignment(v.name, np.asarray(value).astype(v.dtype, casting="same_kind", copy=False))
+            for v, value in values.items()
+        ]
         if assignments:
             self._client.assign(assignments, add=add)
             self.pull(list(values))
@@ -217,6 +221,8 @@ class Session:
 
         Raises:
             ValueError: there is no gradient at all.
+            ShapeMismatch: one has not the shape and dtype of its variable; then nothing was sent.
+            NotFinite: one has NaN or infinity; then nothing was changed.
             AlreadyRegistered: a variable has another optimizer.
         """
         pairs = list(grads_and_vars)
@@ -224,11 +230,12 @@ class Session:
         if not chosen:
             names = ", ".join(variable.name for _, variable in pairs) or "no variables"
             raise ValueError(f"no gradients to push for {names}: does the loss depend on them?")
+        updates = list(updates)
+        gradients = [self._gradient("gradient", array, variable) for array, variable in chosen]
+        gradients += [self._gradient("observation", update.value, update.variable) for update in updates]
         self._declare(optimizer, [variable for _, variable in chosen])
-        gradients = [_gradient(array, variable) for array, variable in chosen]
         for update in updates:
             self._declare(specs.MovingAverage(update.decay), [update.variable])
-            gradients.append(_gradient(update.value, update.variable))
         losses = [self._losses.pop(variable.name, None) for _, variable in pairs]
         loss = next((loss for loss in losses if loss is not None), None)
         handle = self._client.push(gradients, loss, list(self._known()))
@@ -273,16 +280,28 @@ class Session:
             self._client.register([Declaration(variable.spec, None, spec) for variable in new])
             self._optimizers |= {variable.name: spec for variable in new}
 
+    def _gradient(self, what: str, array: Array | IndexedSlices | Tensor, variable: Variable) -> Gradient:
+        """What is to be sent, checked before anything is: of several shards one would have applied its part already."""
+        whole = array.summed() if isinstance(array, IndexedSlices) else np.asarray(array)
+        dtype = variable.dtype
+        if whole.shape != variable.shape or (whole.dtype != dtype and whole.dtype.name != dtype.name):
+            raise ShapeMismatch(
+                f"{what} for {variable.name!r} is {whole.dtype.name}{list(whole.shape)}, the variable is "
+                f"{dtype.name}{list(variable.shape)}: what is done to a gradient must keep its shape and dtype"
+            )
+        if self._client.shards > 1:
+            bad = not_finite(whole.values if isinstance(whole, IndexedSlices) else whole)
+            if bad:
+                raise NotFinite(
+                    f"{what} for {variable.name!r} has {bad:,} elements that are NaN or infinite: nothing was sent"
+                )
+        return Gradient(variable.name, variable.version, whole)
+
     def _take_values(self, values: Iterable[Value]) -> None:
         known = self._known()
         for value in values:
             variable = known[value.name]
             variable.value, variable.version = value.array, value.version
-
-
-def _gradient(array: Array | IndexedSlices | Tensor, variable: Variable) -> Gradient:
-    whole = array if isinstance(array, IndexedSlices) else np.asarray(array)
-    return Gradient(variable.name, variable.version, whole)
 
 
 def _log_epoch(report: EpochReport) -> None:

@@ -1,7 +1,8 @@
 """What may be done to gradients between `compute_gradients` and `apply_gradients`: clip, scale, decay, accumulate.
 
 A transform takes a list of (gradient, variable) and returns one; a gradient is an array, `IndexedSlices` or None, and
-None stays None. What is given is never written into. Anything else that maps such a list to another will do as well.
+None stays None. Dtypes stay, whatever the numbers are that a transform is given; what is given is never written into.
+Anything that is no such pair is a TypeError. Any other function that maps such a list to another will do as well.
 """
 
 from __future__ import annotations
@@ -12,11 +13,12 @@ from typing import TypeAlias
 
 import numpy as np
 
-from pswire.values import Array, IndexedSlices
+from pswire.values import Array, IndexedSlices, add_rows
 from psworker.autodiff.tensor import Gradient
 from psworker.variables import Variable
 
 GradientAndVariable: TypeAlias = tuple[Gradient | None, Variable]
+Total: TypeAlias = Array | list[IndexedSlices] | None  # of several gradients of one variable
 
 __all__ = [
     "accumulate",
@@ -33,8 +35,15 @@ __all__ = [
 def per_variable(
     grads_and_vars: Iterable[GradientAndVariable], function: Callable[[Gradient, Variable], Gradient]
 ) -> list[GradientAndVariable]:
-    """Each gradient replaced by `function(gradient, variable)`: anything that keeps its shape and dtype."""
-    return [(None if g is None else function(g, variable), variable) for g, variable in grads_and_vars]
+    """Each gradient replaced by `function(gradient, variable)`: anything that keeps its shape; the dtype stays."""
+
+    def kept(gradient: Gradient, variable: Variable) -> Gradient:
+        result = function(gradient, variable)
+        if isinstance(result, IndexedSlices):
+            return result.astype(gradient.dtype, copy=False)
+        return np.asarray(result, gradient.dtype)
+
+    return [(None if g is None else kept(g, variable), variable) for g, variable in _pairs(grads_and_vars)]
 
 
 def clip_by_value(grads_and_vars: Iterable[GradientAndVariable], low: float, high: float) -> list[GradientAndVariable]:
@@ -45,6 +54,7 @@ def clip_by_value(grads_and_vars: Iterable[GradientAndVariable], low: float, hig
     """
     if not low <= high:
         raise ValueError(f"clip_by_value: low must not be above high, got {low} and {high}")
+    low, high = float(low), float(high)  # numpy's float64 would make float64 of a float32 gradient
     return per_variable(grads_and_vars, lambda g, _: _with_values(g, np.clip(_values(g), low, high)))
 
 
@@ -77,14 +87,14 @@ def clip_by_global_norm(grads_and_vars: Iterable[GradientAndVariable], max_norm:
         ValueError: `max_norm` is not above 0.
     """
     _check_norm("clip_by_global_norm", max_norm)
-    pairs = list(grads_and_vars)
+    pairs = _pairs(grads_and_vars)
     factor = _shrink(global_norm(pairs), max_norm)
     return pairs if factor == 1 else scale(pairs, factor)
 
 
 def global_norm(grads_and_vars: Iterable[GradientAndVariable]) -> float:
     """The L2 norm of all gradients together, sqrt(sum of all squares); rows that occur twice count once summed."""
-    return math.sqrt(sum(_square_sum(g) for g, _ in grads_and_vars if g is not None))
+    return math.sqrt(sum(_square_sum(g) for g, _ in _pairs(grads_and_vars) if g is not None))
 
 
 def add_decayed_weights(grads_and_vars: Iterable[GradientAndVariable], rate: float) -> list[GradientAndVariable]:
@@ -93,6 +103,7 @@ def add_decayed_weights(grads_and_vars: Iterable[GradientAndVariable], rate: flo
     For `IndexedSlices`, of the rows that it has. The weights are the worker's, as old as its gradient. Source:
     A. Krogh, J. Hertz, "A Simple Weight Decay Can Improve Generalization", NIPS 1991.
     """
+    rate = float(rate)
 
     def decayed(gradient: Gradient, variable: Variable) -> Gradient:
         if isinstance(gradient, IndexedSlices):
@@ -114,7 +125,8 @@ class accumulate:  # noqa: N801 - called like the functions beside it
     Attributes:
         n: steps in a mean.
         count: steps that are in the sum now, from 0 up and below `n`.
-        totals: that sum by variable.
+        totals: that sum by variable: an array, a list of `IndexedSlices` (which are added up at the end, and when they
+            are twice as many rows as the table has), or None. All are its own, and shared with no gradient.
 
     Raises:
         ValueError: `n` is below 1.
@@ -125,24 +137,63 @@ class accumulate:  # noqa: N801 - called like the functions beside it
             raise ValueError(f"accumulate: n must be 1 or more, got {n}")
         self.n = n
         self.count = 0
-        self.totals: dict[Variable, Gradient | None] = {}
+        self.totals: dict[Variable, Total] = {}
 
     def __call__(self, grads_and_vars: Iterable[GradientAndVariable]) -> list[GradientAndVariable]:
         """Takes one step's pairs; returns the mean of `n` steps after the n-th of them, and [] after the others."""
-        for gradient, variable in grads_and_vars:
+        for gradient, variable in _pairs(grads_and_vars):
             self.totals[variable] = _added(self.totals.get(variable), gradient)
         self.count += 1
         if self.count < self.n:
             return []
         totals, self.totals, self.count = self.totals, {}, 0
-        return scale(((total, variable) for variable, total in totals.items()), 1 / self.n)
+        sums = [(_summed(total) if isinstance(total, list) else total, variable) for variable, total in totals.items()]
+        return scale(sums, 1 / self.n)
 
 
-def _added(total: Gradient | None, gradient: Gradient | None) -> Gradient | None:
-    if total is None or gradient is None:
-        return gradient if total is None else total
-    added: Gradient = total + gradient
-    return added
+def _added(total: Total, gradient: Gradient | None) -> Total:
+    """The total with one more gradient in it: `total` itself, written into, wherever it can be."""
+    if gradient is None:
+        return total
+    if isinstance(gradient, IndexedSlices):
+        if isinstance(total, np.ndarray):
+            add_rows(total, gradient.indices, gradient.values)
+            return total
+        pieces = total or []
+        pieces.append(gradient.copy())
+        # As many rows must have come as the sum can have, so that all sums together cost no more than the rows do.
+        return [_summed(pieces)] if sum(len(p.indices) for p in pieces) > 2 * gradient.shape[0] else pieces
+    if isinstance(total, np.ndarray):
+        total += np.asarray(gradient)
+        return total
+    whole = np.array(gradient, order="C")
+    for rows in total or []:
+        add_rows(whole, rows.indices, rows.values)
+    return whole
+
+
+def _summed(pieces: list[IndexedSlices]) -> IndexedSlices:
+    values = np.concatenate([piece.values for piece in pieces])
+    indices = np.concatenate([piece.indices for piece in pieces])
+    return IndexedSlices(values, indices, pieces[0].shape, check_range=False).summed()
+
+
+def _pairs(grads_and_vars: Iterable[GradientAndVariable]) -> list[GradientAndVariable]:
+    """The pairs as a list; TypeError when they are anything else, such as gradients alone."""
+    pairs = list(grads_and_vars)
+    for pair in pairs:
+        if not (isinstance(pair, tuple | list) and len(pair) == 2 and isinstance(pair[1], Variable)):
+            raise TypeError(
+                "grads_and_vars must be pairs (gradient, variable), as compute_gradients returns them, but one of them "
+                f"is {_described(pair)}"
+            )
+    return pairs
+
+
+def _described(given: object) -> str:
+    if isinstance(given, tuple | list):
+        return f"({', '.join(type(part).__name__ for part in given)})"
+    return f"of type {type(given).__name__}"
 
 
 def _check_norm(where: str, max_norm: float) -> None:
@@ -152,7 +203,7 @@ def _check_norm(where: str, max_norm: float) -> None:
 
 def _shrink(norm: float, max_norm: float) -> float:
     """The factor that brings `norm` down to `max_norm`; 1 when it is below, or not finite."""
-    return max_norm / norm if max_norm < norm < math.inf else 1.0
+    return float(max_norm) / norm if max_norm < norm < math.inf else 1.0
 
 
 def _square_sum(gradient: Gradient) -> float:
@@ -167,7 +218,7 @@ def _square_sum(gradient: Gradient) -> float:
 def _times(gradient: Gradient, factor: float) -> Gradient:
     if factor == 1:
         return gradient
-    return gradient.with_values(gradient.values * factor) if isinstance(gradient, IndexedSlices) else gradient * factor
+    return gradient * float(factor)
 
 
 def _values(gradient: Gradient) -> Array:

@@ -30,8 +30,9 @@ class Variable(Tensor):
         W = Variable(ops.zeros((784, 10)), name="W")
 
     Args:
-        value: the initial value, of any shape; copied. Python numbers and lists become float32, arrays keep
-            their dtype. A server that knows the variable already gives its own value instead.
+        value: the initial value, of any shape; copied. Python numbers and lists of them become float32,
+            integers too; bools and arrays keep their dtype. A server that knows the variable already gives its own
+            value instead.
         name: unique in its collection, and the same in every worker; the current scope goes before it. Without
             one it is `variable`, `variable_1`, ...
         trainable: whether `compute_gradients` looks at it unless told otherwise; only floating point can be, and
@@ -49,7 +50,7 @@ class Variable(Tensor):
 
     def __init__(self, value: TensorLike, name: str | None = None, trainable: bool = True) -> None:
         array = np.array(value.value if isinstance(value, Tensor) else value)
-        if array.dtype == np.float64 and not isinstance(value, Tensor | np.ndarray | np.generic):
+        if array.dtype.kind in "iuf" and not isinstance(value, Tensor | np.ndarray | np.generic):
             array = array.astype(np.float32)
         array.flags.writeable = False
         collection = _current()
@@ -78,13 +79,38 @@ class UpdateOp:
 
     Attributes:
         variable: keeps the average; of floating point, not trainable.
-        value: what was seen; shape and dtype of the variable.
+        value: what was seen; shape of the variable, and cast to its dtype.
         decay: the server does `variable <- decay * variable + (1 - decay) * value`; from 0 up and below 1.
+
+    Raises:
+        ValueError: the variable is trainable (it would have two rules), the value has another shape, or the decay is
+            not from 0 up and below 1.
+        TypeError: the variable is not of floating point.
     """
 
     variable: Variable
     value: Array
     decay: float
+
+    def __post_init__(self) -> None:
+        """Checks and casts every field: what cannot be is refused here, and not with the push that would carry it."""
+        variable = self.variable
+        if variable.dtype.kind != "f":
+            raise TypeError(f"UpdateOp: an average is of floating point, but {variable.name!r} is {variable.dtype}")
+        if variable.trainable:
+            raise ValueError(
+                f"UpdateOp: {variable.name!r} is trainable, and a variable has an optimizer or an average: make it "
+                "with trainable=False"
+            )
+        if np.shape(self.value) != variable.shape:
+            raise ValueError(
+                f"UpdateOp: value must have the shape of {variable.name!r}, {variable.shape}, "
+                f"but its shape is {np.shape(self.value)}"
+            )
+        if not 0 <= self.decay < 1:
+            raise ValueError(f"UpdateOp: decay must be from 0 up and below 1, got {self.decay}")
+        object.__setattr__(self, "value", np.asarray(self.value, variable.dtype))
+        object.__setattr__(self, "decay", float(self.decay))
 
 
 class Collection:
@@ -194,14 +220,23 @@ def variable_scope(name: str, trainable: bool = True) -> Iterator[None]:
 
 @contextmanager
 def layer_scope(name: str | None, kind: str) -> Iterator[None]:
-    """The scope of a layer's variables: `name`, or a free one of `kind`, `kind_1`, ..."""
+    """The scope of a layer's variables: `name`, or a free one of `kind`, `kind_1`, ...
+
+    When the block raises, the variables that it has made are forgotten.
+    """
     here = _current()
     count, free = 0, kind
     while name is None and any(other.startswith(f"{here.scope}{free}/") for other in here.variables):
         count += 1
         free = f"{kind}_{count}"
-    with variable_scope(name or free):
-        yield
+    before = set(here.variables)
+    try:
+        with variable_scope(name or free):
+            yield
+    except BaseException:
+        for made in here.variables.keys() - before:  # half a layer is none
+            del here.variables[made]
+        raise
 
 
 def global_variables(scope: str | None = None) -> list[Variable]:
@@ -215,7 +250,7 @@ def trainable_variables(scope: str | None = None) -> list[Variable]:
 
 
 def _in_scope(variable: Variable, scope: str | None) -> bool:
-    return scope is None or variable.name.startswith(scope.rstrip("/") + "/")
+    return not scope or variable.name.startswith(scope.rstrip("/") + "/")
 
 
 # --- initial values -------------------------------------------------------------------------------------------------
@@ -247,14 +282,22 @@ def note_update(update: UpdateOp) -> None:
     What is seen of one variable several times before that counts once, with its mean.
     """
     noted = _current().noted
-    earlier, count = noted.get(update.variable.name, (update, 0))
-    mean = earlier.value + (update.value - earlier.value) / (count + 1)
-    noted[update.variable.name] = UpdateOp(update.variable, mean, update.decay), count + 1
+    mean, count = update.value, 1
+    if update.variable.name in noted:
+        earlier, count = noted[update.variable.name]
+        count += 1
+        mean = earlier.value * (1 - 1 / count) + mean / count  # by no difference: inf - inf would be nan
+    noted[update.variable.name] = UpdateOp(update.variable, mean, update.decay), count
 
 
 def update_ops(scope: str | None = None) -> list[UpdateOp]:
     """What was noted and not sent yet, one a variable; with `scope`, for variables named `scope/...` only."""
     return [update for update, _ in _current().noted.values() if _in_scope(update.variable, scope)]
+
+
+def discard_update_ops(scope: str | None = None) -> None:
+    """Forgets what was noted and not sent: of a batch that is skipped, or a pass that was no training."""
+    take_updates(update_ops(scope))
 
 
 def take_updates(chosen: Iterable[UpdateOp] | None) -> list[UpdateOp]:

@@ -6,7 +6,6 @@ Checks come apart from changes, so that a message over several variables is whol
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
@@ -25,7 +24,7 @@ from pswire.errors import (
 from pswire.messages import Assignment, Declaration, Gradient, Value
 from pswire.schedules import rate
 from pswire.specs import OptimizerSpec, UpdateSpec, to_plain
-from pswire.values import DTYPES, Array, IndexedSlices, TensorSpec
+from pswire.values import DTYPES, Array, IndexedSlices, TensorSpec, not_finite
 
 
 @dataclass(slots=True)
@@ -213,14 +212,8 @@ def check_tensor(spec: TensorSpec, array: Array | IndexedSlices, what: str) -> N
 
 
 def check_finite(name: str, array: Array, what: str) -> None:
-    """Raises `NotFinite` when a floating array has NaN or infinity.
-
-    The sum of squares is finite only if every element is; when it overflows, the elements are looked at. It is the
-    cheapest single pass over an array that numpy has, and it never warns.
-    """
-    if array.dtype.kind != "f" or math.isfinite(np.vdot(array, array)):
-        return
-    bad = int(array.size - np.count_nonzero(np.isfinite(array)))
+    """Raises `NotFinite` when a floating array has NaN or infinity."""
+    bad = not_finite(array)
     if bad:
         raise NotFinite(
             f"{what} for {name!r} has {bad:,} of {array.size:,} elements that are NaN or infinite: nothing was changed"
@@ -241,7 +234,8 @@ def _agree(known: Variable, declaration: Declaration) -> int:
     if known.optimizer is not None:
         raise AlreadyRegistered(
             f"variable {spec.name!r} is registered with {known.optimizer}, this worker declares {optimizer}: "
-            "a variable has one optimizer"
+            "a variable has one optimizer, the first that is declared; for another start the server anew, and for a "
+            "learning rate that changes give a schedule"
         )
     return _slot_bytes(spec, optimizer)
 

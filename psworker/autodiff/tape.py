@@ -120,6 +120,8 @@ def _operand(x: object) -> object:
         return x
     if isinstance(x, (np.float64, np.integer)):  # as weak as a Python number; numpy would promote float32 to its dtype
         return x.item()
+    if isinstance(x, IndexedSlices):
+        raise TypeError("these are rows of a gradient, no array: use psworker.clip_by_value or its like, or to_dense()")
     return x if isinstance(x, (float, int)) else np.asarray(x)
 
 

@@ -176,6 +176,17 @@ def test_update_ops_may_be_chosen_by_scope_or_left_out(open_session):
         assert [update.variable for update in ps.update_ops()] == [b]
 
 
+def test_what_was_noted_of_a_batch_that_is_skipped_may_be_discarded(open_session):
+    x, mean = ps.Variable([1.0], name="x"), average(0)
+    with open_session("w0"):
+        noted(mean, [np.inf])
+        ps.discard_update_ops("other")
+        assert len(ps.update_ops()) == 1
+        ps.discard_update_ops()
+        ps.GradientDescent(1.0).minimize(ops.sum(x))
+        assert mean.version == 0
+
+
 def test_a_push_that_is_refused_moves_no_average(open_session):
     x, mean = ps.Variable([1.0], name="x"), average(0)
     with open_session("w0") as session:

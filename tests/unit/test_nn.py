@@ -1,5 +1,7 @@
 """Layers: the variables they make, what they compute, and what they say when called wrongly."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 
@@ -141,6 +143,12 @@ def test_layer_norm_brings_each_example_to_mean_0_and_variance_1():
     np.testing.assert_allclose(y.var(axis=-1), 1, atol=1e-4)
 
 
+def test_layer_norm_adds_its_epsilon_to_the_variance():
+    layer = nn.LayerNorm(2, epsilon=3.0)
+    np.testing.assert_allclose(layer(np.float32([[1, 3], [0, 0]])).value, [[-0.5, 0.5], [0, 0]], rtol=1e-6)
+    assert layer(np.zeros((0, 2), np.float32)).shape == (0, 2)
+
+
 def test_a_gradient_reaches_every_trainable_variable_of_a_model():
     layers = [
         nn.Conv2D(1, 2, 3, activation=ops.relu),
@@ -273,3 +281,99 @@ def test_a_decay_that_cannot_be_is_refused(decay):
 def test_an_embedding_names_its_table_when_an_id_is_not_in_it():
     with pytest.raises(IndexError, match=r"'users/table'.*ids must be in 0 \.\.\. 4, but they span 2 \.\.\. 5"):
         nn.Embedding(5, 2, name="users")([2, 5])
+
+
+@pytest.mark.parametrize(
+    ("make", "error", "message"),
+    [
+        (
+            lambda: nn.Dense(3, 4, activation="relu"),
+            TypeError,
+            "^Dense: activation must be .* ops.relu, or None, .*'relu'",
+        ),
+        (lambda: nn.Conv2D(1, 2, 3, activation="relu"), TypeError, "^Conv2D: activation must be a function"),
+        (lambda: nn.Conv2D(1, 2, 1.5), TypeError, "^Conv2D: kernel_size must be an integer or two"),
+        (lambda: nn.Conv2D(1, 2, (3, 3, 3)), ValueError, "^Conv2D: kernel_size must be from 1 up, one number or two"),
+        (lambda: nn.Conv2D(1, 2, 0), ValueError, "^Conv2D: kernel_size must be from 1 up"),
+        (lambda: nn.Conv2D(1, 2, 3, strides=0), ValueError, "^Conv2D: strides must be from 1 up"),
+        (lambda: nn.Conv2D(1, 2, 3, dilations="2"), TypeError, "^Conv2D: dilations must be an integer"),
+        (lambda: nn.Dense(3.0, 4), TypeError, r"^kernel: the sizes .* must be integers, but they are \(3.0, 4\)"),
+    ],
+)
+def test_an_argument_that_cannot_be_is_refused_when_the_layer_is_made(make, error, message):
+    with pytest.raises(error, match=message):
+        make()
+    assert ps.global_variables() == []
+
+
+@pytest.mark.parametrize("which", ["kernel", "bias"])
+@pytest.mark.parametrize(
+    ("initializer", "error", "message"),
+    [
+        *((getattr(initializers, name), TypeError, "with its brackets") for name in ("he_normal", "zeros", "constant")),
+        (initializers.random_normal, TypeError, "with its brackets"),
+        ("zeros", TypeError, "with its brackets"),
+        (lambda shape, random: np.zeros((2, 2)), ValueError, r"made an array of shape \(2, 2\) instead of \("),
+        (lambda shape, random: 0.5, ValueError, r"made an array of shape \(\) instead of"),
+        (lambda shape, random: np.zeros(shape, np.int64), TypeError, "made an array of int64 instead of float32"),
+    ],
+)
+@pytest.mark.parametrize("make", [lambda **given: nn.Dense(3, 4, **given), lambda **given: nn.Conv2D(1, 4, 3, **given)])
+def test_an_initializer_that_cannot_be_is_refused_and_no_half_of_the_layer_is_left(
+    make, initializer, error, message, which
+):
+    with pytest.raises(error, match=f"^{which}: .*{message}"):
+        make(**{f"{which}_initializer": initializer})
+    assert ps.global_variables() == []
+    assert make().name in ("dense", "conv2d")  # the name is free, too
+
+
+@pytest.mark.parametrize(("made", "kept"), [("float16", "float16"), ("float32", "float32"), ("float64", "float32")])
+def test_first_values_are_float32_where_an_initializer_makes_float64(made, kept):
+    layer = nn.Dense(3, 4, kernel_initializer=lambda shape, random: random.standard_normal(shape).astype(made))
+    assert layer.kernel.dtype == kept
+    assert nn.Embedding(3, 4, initializer=lambda shape, random: np.ones(shape, made)).table.dtype == kept
+
+
+@pytest.mark.parametrize("size", [np.int64(3), (3, np.int32(3)), [3, 3]], ids=repr)
+def test_any_integer_is_the_size_of_a_kernel(size):
+    assert nn.Conv2D(1, 2, size, strides=np.int64(2)).kernel.shape == (3, 3, 1, 2)
+    assert nn.Dense(np.int64(3), np.uint8(4)).kernel.shape == (3, 4)
+
+
+# --- dtypes of x ----------------------------------------------------------------------------------------------------
+
+LAYERS = {
+    "dense": lambda: nn.Dense(2, 3),
+    "conv2d": lambda: nn.Conv2D(2, 3, 3),
+    "batch_norm, training": lambda: partial(nn.BatchNorm(2), training=True),
+    "batch_norm": lambda: partial(nn.BatchNorm(2), training=False),
+    "layer_norm": lambda: nn.LayerNorm(2),
+}
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float16", "uint8", "int64", "bool"])
+@pytest.mark.parametrize("layer", LAYERS.values(), ids=LAYERS)
+def test_x_of_another_dtype_is_computed_with_in_that_of_the_variables(layer, dtype):
+    layer = layer()
+    x = np.random.default_rng(SEED).integers(0, 9, (3, 4, 5, 2)).astype(dtype)
+    expected = layer(x.astype(np.float32))
+    for given in (x, ps.Tensor(x), x.tolist()):
+        y = layer(given)
+        assert y.dtype == np.float32
+        np.testing.assert_array_equal(y.value, expected.value)
+
+
+@pytest.mark.parametrize("layer", LAYERS.values(), ids=LAYERS)
+def test_a_gradient_flows_back_into_an_x_of_float64(layer):
+    layer, values = layer(), normal(3, 4, 5, 2)
+    wide, narrow = (ps.Tensor(values.astype(dtype), requires_grad=True) for dtype in (np.float64, np.float32))
+    [found], [expected] = (ps.gradients(ops.sum(ops.square(layer(x)) * layer(x)), [x]) for x in (wide, narrow))
+    assert found.dtype == np.float64
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", ["complex64", "U1", "object"])
+def test_x_of_no_real_numbers_is_refused_in_the_name_of_the_layer(dtype):
+    with pytest.raises(TypeError, match=r"Dense\('net': 3 -> 4\): x must be of real numbers, but its dtype is"):
+        nn.Dense(3, 4, name="net")(np.ones((2, 3)).astype(dtype))

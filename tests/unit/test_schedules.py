@@ -196,6 +196,7 @@ def test_a_flag_is_a_flag():
     [
         ([2, 1], [1, 2, 3], ValueError, "boundaries must rise, but 1.0 follows 2.0"),
         ([1, 1], [1, 2, 3], ValueError, "boundaries must rise, but 1.0 follows 1.0"),
+        (range(101), range(102), ValueError, "boundaries must be 100 at most, got 101"),
         ([1], [1], ValueError, "values must be one more than boundaries, got 1 values for 1 boundaries"),
         ([], [], ValueError, "values must be one more than boundaries, got 0 values for 0 boundaries"),
         ([1], [1, -1], ValueError, "values must be at least 0 and finite, got -1"),

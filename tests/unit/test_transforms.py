@@ -148,3 +148,108 @@ def test_accumulate_adds_rows_up_and_a_variable_without_any_gradient_stays_none(
 def test_a_parameter_that_cannot_be_is_refused(call, message):
     with pytest.raises(ValueError, match=message):
         call()
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+@pytest.mark.parametrize("number", [np.float64, np.float32, np.float16], ids=lambda number: number.__name__)
+@pytest.mark.parametrize(
+    "transform",
+    [
+        lambda pairs, number: ps.clip_by_value(pairs, number(-1), number(1)),
+        lambda pairs, number: ps.clip_by_norm(pairs, number(1)),
+        lambda pairs, number: ps.clip_by_global_norm(pairs, number(1)),
+        lambda pairs, number: ps.add_decayed_weights(pairs, number(0.5)),
+        lambda pairs, number: ps.scale(pairs, number(0.5)),
+        lambda pairs, number: ps.per_variable(pairs, lambda g, v: g * number(0.5)),
+    ],
+    ids=["clip_by_value", "clip_by_norm", "clip_by_global_norm", "add_decayed_weights", "scale", "per_variable"],
+)
+def test_numbers_of_numpy_do_what_those_of_python_do_and_change_no_dtype(transform, number, dtype):
+    w, b, table = (ps.Variable(np.ones(shape, dtype)) for shape in [(2, 2), (), (4, 2)])
+    rows = slices(TWICE, [1, 3, 1]).astype(dtype)
+    pairs = [(V.astype(dtype), w), (np.array(3, dtype), b), (rows, table)]
+    for (gradient, _), (other, _) in zip(transform(pairs, number), transform(pairs, float), strict=True):
+        assert gradient.dtype == other.dtype == dtype
+        assert isinstance(gradient, np.ndarray | IndexedSlices)
+        ours, theirs = (g.to_dense() if isinstance(g, IndexedSlices) else g for g in (gradient, other))
+        np.testing.assert_array_equal(ours, theirs)
+
+
+@pytest.mark.parametrize(
+    ("given", "described"),
+    [
+        ([V, V], "of type ndarray"),
+        ([None], "of type NoneType"),
+        ([(V, V)], r"\(ndarray, ndarray\)"),
+        ([(V, "W")], r"\(ndarray, str\)"),
+        ([(V,)], r"\(ndarray\)"),
+    ],
+    ids=["gradients alone", "None alone", "gradients in pairs", "names", "one alone"],
+)
+@pytest.mark.parametrize(
+    "transform",
+    [
+        lambda pairs: ps.clip_by_value(pairs, -1, 1),
+        lambda pairs: ps.clip_by_norm(pairs, 1),
+        lambda pairs: ps.clip_by_global_norm(pairs, 1),
+        lambda pairs: ps.add_decayed_weights(pairs, 0.1),
+        lambda pairs: ps.scale(pairs, 0.5),
+        lambda pairs: ps.per_variable(pairs, lambda g, v: g),
+        lambda pairs: ps.accumulate(1)(pairs),
+        ps.global_norm,
+    ],
+)
+def test_what_is_no_pairs_of_gradient_and_variable_is_refused(transform, given, described):
+    with pytest.raises(TypeError, match=rf"must be pairs \(gradient, variable\).* is {described}$"):
+        transform(given)
+
+
+def test_accumulate_keeps_no_array_of_its_caller_and_writes_into_none():
+    dense, table = variable([0, 0], [0, 0]), variable(*np.zeros((4, 2)))
+    accumulated = ps.accumulate(3)
+    for step in range(3):
+        gradient, rows = V.copy(), slices(TWICE, [1, 3, 1])
+        pairs = accumulated([(gradient, dense), (rows, table)])
+        np.testing.assert_array_equal(gradient, V)
+        np.testing.assert_array_equal(rows.values, TWICE)
+        assert len(pairs) == (2 if step == 2 else 0)
+        if not pairs:
+            gradient *= 0
+            rows.values[:] = 0
+            rows.indices[:] = 0
+    (mean, _), (mean_rows, _) = pairs
+    np.testing.assert_allclose(mean, V, rtol=1e-6)
+    np.testing.assert_allclose(mean_rows.to_dense(), [[0, 0], [3, 4], [0, 0], [5, 5]], rtol=1e-6)
+
+
+def test_accumulate_gives_each_row_once_and_holds_no_more_than_twice_the_table():
+    table, steps = variable(*np.zeros((4, 2))), 50
+    random = np.random.default_rng(20160513)
+    accumulated, expected = ps.accumulate(steps), np.zeros((4, 2))
+    for step in range(steps):
+        values, indices = random.integers(-9, 10, (3, 2)), random.integers(0, 4, 3)
+        for index, value in zip(indices, values, strict=True):
+            expected[index] += value
+        pairs = accumulated([(slices(values, indices), table)])
+        if step < steps - 1:
+            assert sum(len(rows.indices) for rows in accumulated.totals[table]) <= 8
+    [(rows, _)] = pairs
+    assert rows.indices.tolist() == [0, 1, 2, 3]
+    np.testing.assert_allclose(rows.to_dense(), expected / steps, rtol=1e-6)
+    assert accumulated.totals == {}
+
+
+@pytest.mark.parametrize("order", ["rows first", "array first", "array between"])
+def test_accumulate_adds_rows_and_arrays_of_one_variable(order):
+    table = variable(*np.zeros((4, 2)))
+    rows, array = slices(TWICE, [1, 3, 1]), np.full((4, 2), 3, np.float32, order="F")
+    steps = {
+        "rows first": [rows, rows, array],
+        "array first": [array, rows, rows],
+        "array between": [rows, array, rows],
+    }
+    accumulated = ps.accumulate(3)
+    for gradient in steps[order]:
+        pairs = accumulated([(gradient, table)])
+    np.testing.assert_allclose(pairs[0][0], (2 * rows.to_dense() + 3) / 3, rtol=1e-6)
+    assert np.all(array == 3)

@@ -1,12 +1,14 @@
 """Names, scopes and collections of variables."""
 
 import threading
+import zlib
 
 import numpy as np
 import pytest
 
 import psworker as ps
 from pswire.errors import ConfigurationError
+from psworker import ops, variables
 
 
 @pytest.fixture(autouse=True)
@@ -74,10 +76,24 @@ def test_initial_values_depend_on_the_seed_and_the_whole_name_and_not_on_the_ord
 
 @pytest.mark.parametrize(
     ("value", "dtype"),
-    [(1.5, "float32"), ([1.0, 2.0], "float32"), (np.float64(1.5), "float64"), (np.ones(2), "float64"), (3, "int64")],
+    [
+        *((value, "float32") for value in (1.5, [1.0, 2.0], 10, [10, 3], [[1], [2.5]], -(2**40))),
+        *((value, "bool") for value in (True, [True, False])),
+        *((dtype(3), dtype.__name__) for dtype in (np.float64, np.int64, np.uint8)),
+        *((np.ones(2, dtype), dtype) for dtype in ("float64", "float16", "int64", "int8", "bool")),
+    ],
+    ids=repr,
 )
 def test_python_numbers_become_float32_and_arrays_keep_their_dtype(value, dtype):
     assert ps.Variable(value).dtype == dtype
+
+
+@pytest.mark.parametrize("value", [10, [10, 3]], ids=repr)
+def test_a_variable_of_python_integers_is_trained(value):
+    x = ps.Variable(value)
+    assert ps.trainable_variables() == [x]
+    [(gradient, _)] = ps.GradientDescent(0.1).compute_gradients(ops.sum(ops.square(x)))
+    np.testing.assert_array_equal(gradient, 2 * np.float32(value))
 
 
 def test_a_variable_copies_its_value_and_nobody_writes_into_it():
@@ -112,3 +128,58 @@ def test_threads_have_variables_of_their_own():
 def test_a_scope_with_slashes_at_its_ends_is_refused(name):
     with pytest.raises(ConfigurationError, match="needs a name"), ps.variable_scope(name):
         pass
+
+
+def test_names_and_seeds_of_the_same_sum_draw_other_values():
+    one, other = sorted("ab", key=lambda name: zlib.crc32(name.encode()))
+    seed = zlib.crc32(other.encode()) - zlib.crc32(one.encode())
+    drawn = []
+    for chosen, name in [(seed, one), (0, other)]:
+        ps.set_random_seed(chosen)
+        drawn.append(variables.random_for(name).random(4))
+    assert not np.array_equal(*drawn)
+
+
+def test_a_layer_that_cannot_be_finished_leaves_no_variable_behind():
+    kept = ps.Variable([1.0], name="net/bias")
+    with pytest.raises(ConfigurationError, match="'net/bias' already"):
+        ps.nn.Dense(2, 3, name="net")  # its kernel would be new
+    assert ps.global_variables() == [kept]
+
+
+# Moving averages.
+
+
+def average(*values, dtype=np.float32, trainable=False):
+    return ps.Variable(np.array(values, dtype), name="mean", trainable=trainable)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+def test_an_update_has_the_dtype_of_its_variable_and_a_decay_of_python(dtype):
+    update = ps.UpdateOp(average(1, 2, dtype=dtype), np.array([3, 4], np.float64), np.float32(0.5))
+    assert update.value.dtype == dtype
+    assert type(update.decay) is float
+
+
+@pytest.mark.parametrize(
+    ("value", "decay", "settings", "error", "message"),
+    [
+        ([1.0], 0.5, {}, ValueError, r"value must have the shape of 'mean', \(2,\), but its shape is \(1,\)"),
+        ([1.0, 2.0], 1, {}, ValueError, "decay must be from 0 up and below 1, got 1"),
+        ([1.0, 2.0], -0.1, {}, ValueError, "decay must be"),
+        ([1.0, 2.0], float("nan"), {}, ValueError, "decay must be"),
+        ([1.0, 2.0], 0.5, {"trainable": True}, ValueError, "'mean' is trainable.*trainable=False"),
+        ([1.0, 2.0], 0.5, {"dtype": np.int64}, TypeError, "'mean' is int64"),
+    ],
+)
+def test_an_update_that_the_server_would_refuse_is_refused_when_it_is_made(value, decay, settings, error, message):
+    with pytest.raises(error, match=rf"^UpdateOp: .*{message}"):
+        ps.UpdateOp(average(0, 0, **settings), value, decay)
+
+
+def test_what_is_noted_several_times_counts_once_with_its_mean_and_infinity_stays_infinity():
+    mean = average(0, 0, 0)
+    for value in ([1, np.inf, 3e38], [2, np.inf, 3e38], [6, 5, 3e38]):
+        variables.note_update(ps.UpdateOp(mean, np.float32(value), 0.9))
+    [update] = ps.update_ops()
+    np.testing.assert_allclose(update.value, np.float32([3, np.inf, 3e38]), rtol=1e-6)

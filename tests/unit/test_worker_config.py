@@ -25,7 +25,9 @@ def test_an_argument_comes_before_the_environment_and_that_before_the_default(mo
     assert (told.servers, told.name, told.timeout) == (("h:3",), "w8", 9)
 
 
-@pytest.mark.parametrize(("text", "kept"), [(None, True), ("", True), ("1", True), ("0", False)])
+@pytest.mark.parametrize(
+    ("text", "kept"), [(None, True), ("", True), ("1", True), ("Yes", True), ("0", False), ("false", False)]
+)
 def test_memory_is_kept_unless_the_environment_says_no(monkeypatch, text, kept):
     if text is not None:
         monkeypatch.setenv(config.KEEP_MEMORY, text)
@@ -39,7 +41,7 @@ def test_memory_is_kept_unless_the_environment_says_no(monkeypatch, text, kept):
         (config.SERVERS, "h:1,h:1", "a server is named twice"),
         (config.TIMEOUT, "soon", "PSWORKER_TIMEOUT must be a number of seconds, got 'soon'"),
         (config.TIMEOUT, "-1", "the timeout must be a positive number"),
-        (config.KEEP_MEMORY, "maybe", "PSWORKER_KEEP_MEMORY must be 0 or 1, got 'maybe'"),
+        (config.KEEP_MEMORY, "maybe", "PSWORKER_KEEP_MEMORY must be 1 or 0, got 'maybe'"),
     ],
 )
 def test_what_cannot_be_is_refused_by_name(monkeypatch, name, text, complaint):

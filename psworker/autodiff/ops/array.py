@@ -34,13 +34,13 @@ __all__ = [
 
 @op
 def reshape(x: Array, /, shape: int | Sequence[int]) -> Result:
-    """The same elements in another shape; one size may be -1, to be worked out."""
+    """The same elements in the given shape, of which one size may be -1, to be worked out."""
     return np.reshape(x, shape), (lambda g: np.reshape(g, x.shape),)
 
 
 @op
 def squeeze(x: Array, /, axis: Axis = None) -> Result:
-    """Without the axes of size 1: all of them, or the one or the tuple of them that is named.
+    """Without the axes of size 1, all or the one or the tuple of them that is named: of shape (2, 1, 3) comes (2, 3).
 
     Raises ValueError when an axis that is named has another size.
     """
@@ -50,14 +50,14 @@ def squeeze(x: Array, /, axis: Axis = None) -> Result:
 
 @op
 def expand_dims(x: Array, /, axis: int | tuple[int, ...]) -> Result:
-    """With a new axis of size 1, or a tuple of them, that stands at `axis` in the result."""
+    """With a new axis of size 1, or a tuple of them, at `axis` in the result: of (2, 3) comes (2, 1, 3) for 1."""
     x = np.asarray(x)
     return np.expand_dims(x, axis), (lambda g: g.reshape(x.shape),)
 
 
 @op
 def broadcast_to(x: Array, /, shape: int | Sequence[int]) -> Result:
-    """The elements repeated along new leading axes and axes of size 1, as numpy broadcasts: a view, not to be written.
+    """The elements in the given shape, repeated along new leading axes and axes of size 1: a view, not to be written.
 
     Raises ValueError when another size of x than 1 would have to change.
     """
@@ -70,14 +70,14 @@ def broadcast_to(x: Array, /, shape: int | Sequence[int]) -> Result:
 
 @op
 def transpose(x: Array, /, axes: Sequence[int] | None = None) -> Result:
-    """The axes in another order, or reversed."""
+    """The axes in another order, or reversed: of shape (2, 3, 4), by axes (1, 0, 2), comes (3, 2, 4)."""
     order = None if axes is None else np.argsort([axis % np.ndim(x) for axis in axes])
     return np.transpose(x, axes), (lambda g: np.transpose(g, order),)
 
 
 @op
 def cast(x: Array, /, dtype: DTypeLike) -> Result:
-    """The same elements in another dtype, shared where it is theirs already; the gradient is cast back.
+    """The same elements, of the shape of x, in another dtype, shared where it is theirs; the gradient is cast back.
 
     Integers and booleans have no gradient: what is cast to them is a constant.
     """

@@ -1,7 +1,7 @@
 """Convolution of images, beside its derivatives: matrix products over blocks of images that stay in cache.
 
-What takes the time, and what was tried to make it less, is in docs/performance.md. Only numpy and the tape may be
-imported here.
+What takes the time, and what was tried to make it less, is in docs/performance.md. Only numpy, the tape, the
+windows and relu's derivative may be imported here.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
+from psworker.autodiff.ops.nn import relu_vjp
 from psworker.autodiff.ops.windows import Axis, Padding, Pair, axes, blocks, pad
 from psworker.autodiff.tape import Result, op
 from psworker.autodiff.tensor import Array, Tensor, TensorLike
@@ -76,7 +77,7 @@ def _conv2d(
             ACTIVATIONS[activation].apply(part)
 
     def x_gradient(g: Array) -> Array:
-        return _spread(g, filters, rows, columns)
+        return _images_gradient(g, filters, rows, columns)
 
     def filters_gradient(g: Array) -> Array:
         total = np.zeros_like(matrix)
@@ -128,7 +129,7 @@ def _gather(windows: Array) -> Array:
     return windows.reshape(count, size)
 
 
-def _spread(g: Array, filters: Array, rows: Axis, columns: Axis) -> Array:
+def _images_gradient(g: Array, filters: Array, rows: Axis, columns: Axis) -> Array:
     """The gradient of the images: each g times each filter, added up where the window lies.
 
     Along a row of the image that is a convolution with the filters reversed. It gives a product for each row of the
@@ -179,12 +180,7 @@ def _relu(y: Array) -> None:
 
 
 def _rectified(y: Array, /) -> Result:
-    def gradient(g: Array) -> Array:
-        passed: Array = (y > 0).astype(g.dtype)
-        passed *= g
-        return passed
-
-    return y, (gradient,)
+    return y, (relu_vjp(y),)
 
 
 ACTIVATIONS = {"relu": Activation(_relu, op(_rectified))}

@@ -1,16 +1,18 @@
 """The choice of elements, by index, by ids or by a condition, beside the way of each gradient back to its element.
 
-Only numpy and the tape may be imported here.
+Only numpy, `add_rows` and the tape may be imported here.
 """
 
 from __future__ import annotations
 
+import math
 from types import EllipsisType
 
 import numpy as np
 from numpy.lib.array_utils import normalize_axis_index
 from numpy.typing import ArrayLike
 
+from pswire.values import add_rows
 from psworker.autodiff.tape import Result, op
 from psworker.autodiff.tensor import Array, Index, Tensor, TensorLike, Vjp
 
@@ -19,8 +21,10 @@ __all__ = ["gather", "getitem", "take", "where"]
 
 @op
 def getitem(x: Array, /, index: Index) -> Result:
-    """x[index], for every index that numpy knows; what an integer array takes several times gets all its gradients."""
+    """x[index] and its shape, for every index of numpy; what an array of ids takes twice gets both of its gradients."""
     x = np.asarray(x)
+    if isinstance(index, (list, np.ndarray)) and np.asarray(index).dtype.kind in "iu":
+        return x[index], (_adding(x.shape, 0, np.reshape(index, (1, -1))),)
     return x[index], (_scattering(x.shape, index),)
 
 
@@ -37,7 +41,7 @@ def take(x: Array, /, ids: ArrayLike, axis: int = 0) -> Result:
     x = np.asarray(x)
     ids = _integers(ids)
     axis = normalize_axis_index(axis, x.ndim)
-    return np.take(x, ids, axis=axis), (_scattering(x.shape, (slice(None),) * axis + (ids,)),)
+    return np.take(x, ids, axis=axis), (_adding(x.shape, axis, ids.reshape(1, -1)),)
 
 
 @op
@@ -62,7 +66,7 @@ def gather(x: Array, /, ids: ArrayLike, batch_dims: int = 0) -> Result:
     within = (1,) * (ids.ndim - batch_dims)
     grid: tuple[Array, ...] = np.indices(batch, sparse=True)
     index = (*(places.reshape(places.shape + within) for places in grid), ids)
-    return x[index], (_scattering(x.shape, index),)
+    return x[index], (_adding(x.shape, batch_dims, ids.reshape(math.prod(batch), math.prod(ids.shape[batch_dims:]))),)
 
 
 @op
@@ -78,16 +82,33 @@ def where(condition: TensorLike, a: TensorLike, b: TensorLike) -> Tensor:
     return _where(a, b, condition)
 
 
+def _adding(shape: tuple[int, ...], axis: int, ids: Array) -> Vjp:
+    """The gradient of the slices of x, of this shape, that ids number along an axis: each added to where it came from.
+
+    `ids`: (batch, n), a row for each place on the axes before, or (1, n) for all places alike.
+    """
+    size, slice_shape = shape[axis], shape[axis + 1 :]
+
+    def gradient(g: Array) -> Array:
+        total = np.zeros(shape, g.dtype)
+        batch = np.arange(math.prod(shape[:axis]))
+        rows = batch[:, np.newaxis] * size + ids.astype(np.intp) % size
+        add_rows(total.reshape(len(batch) * size, *slice_shape), rows.reshape(-1), g.reshape(rows.size, *slice_shape))
+        return total
+
+    return gradient
+
+
 def _scattering(shape: tuple[int, ...], index: Index) -> Vjp:
     """The gradient of x[index], x of this shape: each element of g at the place it came from, zeros elsewhere."""
 
     def gradient(g: Array) -> Array:
-        spread = np.zeros(shape, g.dtype)
+        total = np.zeros(shape, g.dtype)
         if _takes_each_once(index):
-            spread[index] = g
+            total[index] = g
         else:
-            np.add.at(spread, index, g)
-        return spread
+            np.add.at(total, index, g)
+        return total
 
     return gradient
 

@@ -9,6 +9,7 @@ import numpy as np
 
 from psworker.autodiff.ops.nn import stable_sigmoid
 from psworker.autodiff.ops.plain import check_class_ids
+from psworker.autodiff.ops.precision import float16_in_float32, floating
 from psworker.autodiff.tape import Result, op
 from psworker.autodiff.tensor import Array, TensorLike, as_array
 
@@ -23,12 +24,14 @@ __all__ = [
 
 
 @op
+@float16_in_float32
 def softmax_cross_entropy(logits: Array, /, labels: TensorLike) -> Result:
     """The mean over the batch of -sum(labels * log(softmax(logits))), a scalar of the logits' dtype.
 
     `logits`: (..., classes), unscaled. `labels`, a constant: integer class ids of shape (...), or weights of the
-    logits' shape (one-hot or probabilities). Finite for all finite logits: each row is shifted by its largest
-    (Goodfellow, Bengio and Courville, Deep Learning, 2016, section 4.1). The gradient of a row is
+    logits' shape (one-hot or probabilities). Each row is shifted by its largest logit, so that the
+    loss is finite where it can be told from infinity; a logit of -inf masks its class out (Goodfellow, Bengio and
+    Courville, Deep Learning, 2016, section 4.1). The gradient of a row is
     softmax(logits) * sum(labels) - labels, over the batch size.
 
     Raises ValueError when the shapes do not fit, an id is not in 0 ... classes - 1 or the batch is empty, TypeError
@@ -38,7 +41,8 @@ def softmax_cross_entropy(logits: Array, /, labels: TensorLike) -> Result:
     _check_batch(logits, labels)
     rows = logits.reshape(-1, logits.shape[-1])
     batch = len(rows)
-    shifted = rows - np.maximum.reduce(rows, axis=1, keepdims=True)
+    with np.errstate(over="ignore"):  # what is so far below the largest may as well be -inf
+        shifted = rows - np.maximum.reduce(rows, axis=1, keepdims=True)
     exponentials = np.exp(shifted)
     sums = np.add.reduce(exponentials, axis=1, keepdims=True)
 
@@ -55,7 +59,7 @@ def softmax_cross_entropy(logits: Array, /, labels: TensorLike) -> Result:
     else:
         weights = labels.astype(logits.dtype, copy=False).reshape(rows.shape)
         row_weights = np.add.reduce(weights, axis=1, keepdims=True)
-        loss = (np.vdot(row_weights, np.log(sums)) - np.vdot(weights, shifted)) / batch
+        loss = (np.vdot(row_weights, np.log(sums)) - _weighted_sum(weights, shifted)) / batch
 
         def gradient(g: Array) -> Array:
             logits_gradient: Array = (exponentials / sums * row_weights - weights) * (g / batch)
@@ -65,6 +69,7 @@ def softmax_cross_entropy(logits: Array, /, labels: TensorLike) -> Result:
 
 
 @op
+@float16_in_float32
 def sigmoid_cross_entropy(logits: Array, /, labels: TensorLike) -> Result:
     """The mean over all elements of -z log(sigmoid(x)) - (1 - z) log(1 - sigmoid(x)), a scalar of the logits' dtype.
 
@@ -88,6 +93,7 @@ def sigmoid_cross_entropy(logits: Array, /, labels: TensorLike) -> Result:
 
 
 @op
+@float16_in_float32
 def hinge_loss(logits: Array, /, labels: TensorLike) -> Result:
     """The mean over all elements of max(0, 1 - s x), where s is +1 for a label 1 and -1 for a label 0; a scalar.
 
@@ -111,6 +117,7 @@ def hinge_loss(logits: Array, /, labels: TensorLike) -> Result:
 
 
 @op
+@float16_in_float32
 def mean_squared_error(predictions: Array, targets: Array, /) -> Result:
     """The mean of (predictions - targets) ** 2 over all elements, a scalar; both of one shape, nothing is broadcast."""
     difference = _difference(predictions, targets)
@@ -122,6 +129,7 @@ def mean_squared_error(predictions: Array, targets: Array, /) -> Result:
 
 
 @op
+@float16_in_float32
 def huber_loss(predictions: Array, targets: Array, /, delta: float = 1.0) -> Result:
     """The mean over all elements of d^2 / 2 where |d| <= delta and of delta (|d| - delta / 2) beyond, a scalar.
 
@@ -140,6 +148,14 @@ def huber_loss(predictions: Array, targets: Array, /, delta: float = 1.0) -> Res
         return held * (g / held.size)
 
     return np.mean(held * (difference - held / 2)), (gradient, lambda g: -gradient(g))
+
+
+def _weighted_sum(weights: Array, x: Array) -> Array:
+    """The sum of weights * x, where a weight of 0 leaves out its x, -inf too: a class that is masked."""
+    total = np.asarray(np.vdot(weights, x))
+    if np.isnan(total):  # rare, and the sum below takes several times as long
+        total = np.asarray(np.sum(np.multiply(weights, x, where=weights != 0, out=np.zeros_like(x))))
+    return total
 
 
 def accuracy(logits: TensorLike, labels: TensorLike) -> float:
@@ -183,7 +199,7 @@ def _element_labels(logits: Array, labels: TensorLike) -> Array:
 def _difference(predictions: Array, targets: Array) -> Array:
     if np.shape(predictions) != np.shape(targets):
         raise ValueError("predictions and targets must have the same shape (reshape one of them)")
-    difference = np.asarray(np.subtract(predictions, targets))
+    difference = np.asarray(np.subtract(floating(predictions), floating(targets)))
     if difference.size == 0:
         raise ValueError("there are no elements to take the mean of")
     return difference

@@ -1,7 +1,8 @@
 """Arithmetic, powers, exponentials and comparisons, element by element, each beside its derivative.
 
-Shapes and dtypes are numpy's own: operands broadcast, Python numbers promote nothing. Products of matrices are in
-`products.py`, sums over axes in `reductions.py`. Only numpy and the tape may be imported here.
+Shapes and dtypes are numpy's own: operands broadcast, Python numbers promote nothing; where numpy would make float16
+of integers, see `precision.py`. Products of matrices are in `products.py`, sums over axes in `reductions.py`. Only
+numpy, the tape and `precision.py` may be imported here.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import functools
 
 import numpy as np
 
+from psworker.autodiff.ops.precision import floating
 from psworker.autodiff.tape import Result, op
 from psworker.autodiff.tensor import Array
 
@@ -38,41 +40,42 @@ WHOLE = frozenset((*range(-8, -1), *range(3, 9)))  # the small whole exponents f
 
 @op
 def add(a: Array, b: Array, /) -> Result:
-    """The sum a + b, broadcast."""
+    """The sum a + b, of the shape that a and b broadcast to."""
     return np.add(a, b), (lambda g: g, lambda g: g)
 
 
 @op
 def subtract(a: Array, b: Array, /) -> Result:
-    """The difference a - b, broadcast."""
+    """The difference a - b, of the shape that a and b broadcast to."""
     return np.subtract(a, b), (lambda g: g, lambda g: -g)
 
 
 @op
 def multiply(a: Array, b: Array, /) -> Result:
-    """The product a * b, element by element, broadcast."""
+    """The product a * b, element by element, of the shape that a and b broadcast to."""
     return np.multiply(a, b), (lambda g: g * b, lambda g: g * a)
 
 
 @op
 def divide(a: Array, b: Array, /) -> Result:
-    """The true quotient a / b, of integers too, broadcast."""
+    """The true quotient a / b, of integers too, of the shape that a and b broadcast to."""
     y = np.divide(a, b)
     return y, (lambda g: g / b, lambda g: -g * y / b)
 
 
 @op
 def negative(x: Array, /) -> Result:
-    """-x."""
+    """-x, of the shape of x."""
     return np.negative(x), (lambda g: -g,)
 
 
 @op
 def power(x: Array, exponent: Array, /) -> Result:
-    """The power x ** exponent, broadcast; 0 ** 0 is 1, and where the exponent is 0 the derivative by x is 0.
+    """The power x ** exponent, of the shape that both broadcast to; 0 ** 0 is 1.
 
-    The derivative by the exponent, x ** exponent * log(x), is taken as 0 where x is 0 and the exponent is not negative.
-    For a negative x it is nan, and so is the power unless the exponent is a whole number; numpy warns of both.
+    Where the exponent is 0 the derivative by x is 0. The derivative by the exponent, x ** exponent * log(x), is taken
+    as 0 where x is 0 and the exponent is not negative. For a negative x it is nan, and so is the power unless the
+    exponent is a whole number; numpy warns of both.
     """
     if isinstance(exponent, (int, float)):
         by_x = (lambda g: g * (exponent * _raised(x, exponent - 1))) if exponent != 0 else np.zeros_like
@@ -103,46 +106,47 @@ def _raised(x: Array, exponent: float) -> Array:
 
 @op
 def square(x: Array, /) -> Result:
-    """The square x * x."""
+    """The square x * x, element by element, of the shape of x."""
     return np.square(x), (lambda g: 2 * g * x,)
 
 
 @op
 def sqrt(x: Array, /) -> Result:
-    """The square root, element by element; its derivative at 0 is infinite, of which numpy warns."""
-    y = np.sqrt(x)
+    """The square root, of the shape of x; its derivative at 0 is infinite, of which numpy warns."""
+    y = np.sqrt(floating(x))
     return y, (lambda g: g / (2 * y),)
 
 
 @op
 def abs(x: Array, /) -> Result:
-    """The absolute value |x|, element by element; the derivative at 0 is taken as 0."""
+    """The absolute value |x|, of the shape of x; the derivative at 0 is taken as 0."""
     return np.abs(x), (lambda g: g * np.sign(x),)
 
 
 @op
 def exp(x: Array, /) -> Result:
-    """The exponential e ** x."""
-    y = np.exp(x)
+    """The exponential e ** x, of the shape of x."""
+    y = np.exp(floating(x))
     return y, (lambda g: g * y,)
 
 
 @op
 def log(x: Array, /) -> Result:
-    """The natural logarithm."""
-    return np.log(x), (lambda g: g / x,)
+    """The natural logarithm, of the shape of x."""
+    return np.log(floating(x)), (lambda g: g / x,)
 
 
 @op
 def tanh(x: Array, /) -> Result:
-    """The hyperbolic tangent."""
-    y = np.tanh(x)
+    """The hyperbolic tangent, of the shape of x."""
+    y = np.tanh(floating(x))
     return y, (lambda g: g * (1 - y * y),)
 
 
 @op
 def softplus(x: Array, /) -> Result:
-    """log(1 + exp(x)), a smooth relu, element by element; nothing overflows, and small values keep their precision."""
+    """log(1 + exp(x)), a smooth relu, of the shape of x; nothing overflows, and small values keep their precision."""
+    x = floating(x)
     small = np.exp(-np.abs(x))
     y = np.maximum(x, 0) + np.log1p(small)
     return y, (lambda g: g * (np.exp(np.minimum(x, 0)) / (1 + small)),)
@@ -150,13 +154,13 @@ def softplus(x: Array, /) -> Result:
 
 @op
 def maximum(a: Array, b: Array, /) -> Result:
-    """The larger of a and b, broadcast; where they are equal each gets half of the gradient."""
+    """The larger of a and b, of the shape that both broadcast to; where equal each gets half of the gradient."""
     return np.maximum(a, b), (lambda g: g * _share(a, b, g), lambda g: g * _share(b, a, g))
 
 
 @op
 def minimum(a: Array, b: Array, /) -> Result:
-    """The smaller of a and b, broadcast; where they are equal each gets half of the gradient."""
+    """The smaller of a and b, of the shape that both broadcast to; where equal each gets half of the gradient."""
     return np.minimum(a, b), (lambda g: g * _share(b, a, g), lambda g: g * _share(a, b, g))
 
 
@@ -168,7 +172,7 @@ def _share(larger: Array, smaller: Array, g: Array) -> Array:
 
 @op
 def clip(x: Array, /, low: float, high: float) -> Result:
-    """Each element held between two numbers; gradient passes only where low <= x <= high."""
+    """Each element held between two numbers, of the shape of x; gradient passes only where low <= x <= high."""
     if low > high:
         raise ValueError("low must not be above high")
     return np.clip(x, low, high), (lambda g: g * ((x >= low) & (x <= high)),)

@@ -1,16 +1,18 @@
 """What stands between the layers of a network: activations, softmax and dropout, each beside its derivative.
 
-Only numpy and the tape may be imported here.
+Only numpy, the tape and `precision.py` may be imported here.
 """
 
 from __future__ import annotations
 
+import os
 import threading
 
 import numpy as np
 
+from psworker.autodiff.ops.precision import float16_in_float32, floating
 from psworker.autodiff.tape import Result, op
-from psworker.autodiff.tensor import Array
+from psworker.autodiff.tensor import Array, Vjp
 
 __all__ = ["dropout", "leaky_relu", "log_softmax", "relu", "sigmoid", "softmax"]
 
@@ -19,13 +21,18 @@ __all__ = ["dropout", "leaky_relu", "log_softmax", "relu", "sigmoid", "softmax"]
 def relu(x: Array, /) -> Result:
     """max(x, 0), of the shape of x; the derivative at 0 is taken as 0."""
     y = np.clip(x, 0, np.inf)  # np.maximum(x, 0) takes three times as long
+    return y, (relu_vjp(y),)
+
+
+def relu_vjp(y: Array) -> Vjp:
+    """The way back through `relu`, given its result; this is all that need be kept of it."""
 
     def gradient(g: Array) -> Array:
         passed: Array = (y > 0).astype(g.dtype)
         passed *= g
         return passed
 
-    return y, (gradient,)
+    return gradient
 
 
 @op
@@ -51,35 +58,45 @@ def leaky_relu(x: Array, /, slope: float = 0.2) -> Result:
 
 @op
 def sigmoid(x: Array, /) -> Result:
-    """1 / (1 + exp(-x)), written so that no exponential overflows and small values keep their precision."""
+    """1 / (1 + exp(-x)), of the shape of x; no exponential overflows, and small values keep their precision."""
+    x = floating(x)
     y = stable_sigmoid(x, np.exp(-np.abs(x)))
     return y, (lambda g: g * y * (1 - y),)
 
 
 @op
+@float16_in_float32
 def softmax(x: Array, /, axis: int = -1) -> Result:
     """exp(x) / sum(exp(x)) along one axis, of the shape of x; finite for every finite x."""
+    x = floating(x)
     y = np.exp(x - np.max(x, axis=axis, keepdims=True))
     y /= np.sum(y, axis=axis, keepdims=True)
     return y, (lambda g: y * (g - np.sum(g * y, axis=axis, keepdims=True)),)
 
 
 @op
+@float16_in_float32
 def log_softmax(x: Array, /, axis: int = -1) -> Result:
     """The logarithm of softmax, x - log(sum(exp(x))) along one axis, of the shape of x; finite."""
+    x = floating(x)
     shifted = x - np.max(x, axis=axis, keepdims=True)
     y = shifted - np.log(np.sum(np.exp(shifted), axis=axis, keepdims=True))
     return y, (lambda g: g - np.exp(y) * np.sum(g, axis=axis, keepdims=True),)
 
 
 class _Random(threading.local):
-    """A generator for each thread: workers must not leave out the same units."""
+    """A generator for each thread, and a new one in a process that was forked: no two workers leave out the same."""
 
     def __init__(self) -> None:
+        self.seed()
+
+    def seed(self) -> None:
         self.generator = np.random.default_rng()
 
 
 _random = _Random()
+if hasattr(os, "register_at_fork"):  # not on Windows, where nothing forks
+    os.register_at_fork(after_in_child=_random.seed)
 
 
 @op
@@ -87,7 +104,7 @@ def dropout(x: Array, /, rate: float, training: bool = True, generator: np.rando
     """Each element zero with probability `rate`, otherwise x / (1 - rate), which keeps its mean; x when not training.
 
     `rate`: from 0 up and below 1. `generator` draws what is left out; by default one of this thread that the operating
-    system has seeded, so that every run and every worker draws differently.
+    system has seeded, so that every run and every worker draws differently. The result has the shape of x.
 
     Source: N. Srivastava et al., "Dropout: A Simple Way to Prevent Neural Networks from Overfitting", JMLR 15, 2014,
     section 10 for the division in training. Raises ValueError for another rate.

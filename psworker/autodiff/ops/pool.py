@@ -66,7 +66,7 @@ def avg_pool2d(x: Array, /, size: Pair = 2, strides: Pair | None = None, padding
     """The mean of each window, channel by channel; as `max_pool2d`, and what lies outside the image does not count."""
     rows, columns = _checked(x, size, strides, padding)
     counts = np.outer(_counts(rows), _counts(columns)).astype(x.dtype)[:, :, np.newaxis]
-    y = _summed(_summed(pad(x, rows, columns), columns, 2), rows, 1)
+    y = _window_sums(_window_sums(pad(x, rows, columns), columns, 2), rows, 1)
     y /= counts
 
     def gradient(g: Array) -> Array:
@@ -80,10 +80,10 @@ def _counts(windows: Axis) -> Array:
     """How many elements of the image each window holds."""
     ones = np.zeros(windows.padded, np.int64)
     ones[windows.inside] = 1
-    return _summed(ones, windows, 0)
+    return _window_sums(ones, windows, 0)
 
 
-def _summed(x: Array, windows: Axis, axis: int) -> Array:
+def _window_sums(x: Array, windows: Axis, axis: int) -> Array:
     """The sum of each window along one axis."""
     total = x[_at(axis, windows.taps(0))].copy()
     for k in range(1, windows.kernel):
@@ -92,7 +92,7 @@ def _summed(x: Array, windows: Axis, axis: int) -> Array:
 
 
 def _to_all(g: Array, windows: Axis, axis: int) -> Array:
-    """The gradient of what `_summed` was given."""
+    """The gradient of what `_window_sums` was given."""
     x_gradient = _room(g, windows, axis)
     for k in range(windows.kernel):
         _give(x_gradient, windows, axis, k, g)

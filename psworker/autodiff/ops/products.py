@@ -28,28 +28,35 @@ def matmul(a: Array, b: Array, /) -> Result:
     inner = b.shape[0 if b.ndim == 1 else -2]
     if a.shape[-1] != inner:
         raise ValueError(f"the last axis of a ({a.shape[-1]}) must be as long as the first matrix axis of b ({inner})")
-    if a.ndim == 2 and b.ndim == 2:
+    if a.ndim == b.ndim == 2:
         return a @ b, (lambda g: _times_transposed(g, b), lambda g: a.T @ g)
-    rows = a if a.ndim > 1 else a[np.newaxis, :]
-    columns = b if b.ndim > 1 else b[:, np.newaxis]
+    if b.ndim <= 2:
+        return _one_product(a, b)
+    rows = np.atleast_2d(a)
 
     def product_gradient(g: Array) -> Array:
-        g = g if b.ndim > 1 else g[..., np.newaxis]
         return g if a.ndim > 1 else g[..., np.newaxis, :]
 
     def a_gradient(g: Array) -> Array:
-        gradient = product_gradient(g) @ columns.swapaxes(-1, -2)
+        gradient = product_gradient(g) @ b.swapaxes(-1, -2)
         return gradient if a.ndim > 1 else gradient[..., 0, :]
 
-    def b_gradient(g: Array) -> Array:
-        g = product_gradient(g)
-        if b.ndim <= 2:  # one matrix for the whole batch: one long product instead of a sum of many
-            batch = tuple(range(rows.ndim - 1))
-            gradient: Array = np.tensordot(rows, g, axes=(batch, batch))
-            return gradient.reshape(b.shape)
-        return rows.swapaxes(-1, -2) @ g
+    return np.matmul(a, b), (a_gradient, lambda g: rows.swapaxes(-1, -2) @ product_gradient(g))
 
-    return np.matmul(a, b), (a_gradient, b_gradient)
+
+def _one_product(a: Array, b: Array) -> Result:
+    """(..., k) @ (k, m) or (k,) as a single product of matrices: numpy's own is one for each of a's leading axes."""
+    rows = a.reshape(math.prod(a.shape[:-1]), len(b))
+    columns = b if b.ndim == 2 else b[:, np.newaxis]
+
+    def a_gradient(g: Array) -> Array:
+        return _times_transposed(g.reshape(len(rows), columns.shape[1]), columns).reshape(a.shape)
+
+    def b_gradient(g: Array) -> Array:
+        gradient = rows.T @ g.reshape(len(rows), columns.shape[1])
+        return gradient if b.ndim == 2 else gradient[:, 0]
+
+    return (rows @ columns).reshape(a.shape[:-1] + b.shape[1:]), (a_gradient, b_gradient)
 
 
 def _times_transposed(g: Array, b: Array) -> Array:
@@ -139,7 +146,7 @@ def _narrowed(x: Labelled, other: Labelled) -> Labelled:
 
 def _contracted(a: Labelled, b: Labelled, result: list[str]) -> Array:
     """The einsum itself, as matrix products: (both..., rows, inner) @ (both..., inner, columns)."""
-    a, b = _summed(a, b[1] + result), _summed(b, a[1] + result)
+    a, b = _without_lone_axes(a, b[1] + result), _without_lone_axes(b, a[1] + result)
     if next((label in b[1] for label in result if (label in a[1]) != (label in b[1])), False):
         a, b = b, a  # so that the product comes in the order of the result
     both = [label for label in result if label in a[1] and label in b[1]]
@@ -153,7 +160,7 @@ def _contracted(a: Labelled, b: Labelled, result: list[str]) -> Array:
     return product.reshape([sizes[label] for label in order]).transpose([order.index(label) for label in result])
 
 
-def _summed(x: Labelled, wanted: list[str]) -> Labelled:
+def _without_lone_axes(x: Labelled, wanted: list[str]) -> Labelled:
     """Summed over the axes that nobody else has."""
     array, labels = x
     alone = tuple(axis for axis, label in enumerate(labels) if label not in wanted)

@@ -20,6 +20,8 @@ INDICES: list[Any] = [
     MASK,
     (slice(None), MASK[0]),
     [1, 1, 0],
+    [-1, 1, -2],
+    np.int8(1),
     np.array([[0, 1], [1, 1]]),
     (np.array([0, 1, 1]), np.array([2, 0, 0])),
     (slice(None), [0, 0, -3]),

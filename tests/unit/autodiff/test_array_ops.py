@@ -44,6 +44,15 @@ def test_ids_that_come_several_times_get_the_sum_of_their_gradients():
     np.testing.assert_array_equal(gradient, [[0, 0, 11], [100, 1000, 0]])
 
 
+@pytest.mark.parametrize("choose", [ops.take, ops.gather, ops.getitem])
+def test_ids_of_a_small_dtype_number_more_rows_than_it_counts(choose):
+    x = Tensor(np.arange(300.0), requires_grad=True)
+    y = choose(x, np.int8([127, -1, -1]))
+    np.testing.assert_array_equal(y.value, [127, 299, 299])
+    [gradient] = gradients(y, x)
+    assert {place: gradient[place] for place in np.flatnonzero(gradient)} == {127: 1, 299: 2}
+
+
 def test_gather_takes_the_values_of_the_actions_of_a_batch():
     q = leaf([1, 2, 3], [4, 5, 6])
     np.testing.assert_array_equal(ops.gather(q, np.array([2, 0]), batch_dims=1).value, [3, 4])

@@ -99,7 +99,7 @@ def test_bias_and_relu_inside_give_the_very_numbers_of_ops_after_it(dtype):
 def test_an_image_that_needs_no_gradient_costs_none(monkeypatch):
     filters = leaf(normal(3, 3, 2, 4))
     y = ops.conv2d(normal(2, 5, 5, 2), filters)
-    monkeypatch.setattr(conv, "_spread", lambda *args: pytest.fail("the gradient of the image was worked out"))
+    monkeypatch.setattr(conv, "_images_gradient", lambda *args: pytest.fail("the gradient of the image was worked out"))
     assert gradients(y, filters)[0].shape == filters.shape
 
 

@@ -59,6 +59,22 @@ def test_class_ids_and_one_hot_labels_give_the_same(dtype):
         np.testing.assert_allclose(gradient, results[0][1], rtol=1e-13, atol=1e-17)
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_a_masked_class_and_logits_at_the_ends_of_the_range_cost_the_same_by_ids_and_one_hot(dtype):
+    huge = np.finfo(dtype).max
+    logits = np.array([[-huge, huge, 0], [-np.inf, 1, 2], [3, -np.inf, -np.inf]], dtype)
+    ids = np.array([1, 2, 0])
+    found = []
+    for labels in (ids, np.eye(3, dtype=dtype)[ids]):
+        x = Tensor(logits, requires_grad=True)
+        y = ops.softmax_cross_entropy(x, labels)
+        found += gradients(y, x)
+        np.testing.assert_allclose(y.value, np.log(1 + np.exp(-1)) / 3, rtol=1e-6)
+    np.testing.assert_allclose(found[0], found[1], atol=1e-7)
+    assert ops.softmax_cross_entropy(logits[1], np.array([1, 0, 0], dtype)).value == np.inf
+    assert np.isnan(ops.softmax_cross_entropy(np.array([np.nan, 1], dtype), np.array([0, 1], dtype)).value)
+
+
 def test_labels_may_be_tensors_and_lists():
     expected = ops.softmax_cross_entropy(logits(), IDS).item()
     assert ops.softmax_cross_entropy(logits(), Tensor(IDS)).item() == expected

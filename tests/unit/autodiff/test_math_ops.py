@@ -41,9 +41,68 @@ def test_erf_knows_infinity_and_nan(dtype):
     np.testing.assert_array_equal(np.signbit(y[:3]), [True, True, False])
 
 
-def test_erf_and_gelu_take_integers_for_float64():
-    np.testing.assert_allclose(ops.erf([0, 1]).value, [0, math.erf(1)], rtol=1e-15)
-    np.testing.assert_allclose(ops.gelu(1).value, (1 + math.erf(math.sqrt(0.5))) / 2, rtol=1e-15)
+OF_REAL_NUMBERS = [
+    *(ops.erf, ops.exp, ops.gelu, ops.log, ops.log_softmax, ops.logsumexp),
+    *(ops.sigmoid, ops.softmax, ops.softplus, ops.sqrt, ops.tanh),
+]
+
+
+@pytest.mark.parametrize("op", OF_REAL_NUMBERS, ids=lambda op: op.__name__)
+@pytest.mark.parametrize("dtype", [np.uint8, np.int8, np.int64, bool])
+def test_functions_of_real_numbers_take_integers_for_float32(op, dtype):
+    x = np.array([1, 3, 20, 80], dtype)
+    y = op(x).value
+    assert y.dtype == np.float32
+    np.testing.assert_array_equal(y, op(x.astype(np.float32)).value)
+
+
+@pytest.mark.parametrize("loss", [ops.huber_loss, ops.mean_squared_error])
+def test_losses_take_the_difference_of_unsigned_integers_below_0_too(loss):
+    y = loss(np.uint8([0, 3]), np.uint8([200, 1]))
+    assert y.dtype == np.float32
+    np.testing.assert_allclose(y.value, loss(np.array([0.0, 3]), np.array([200.0, 1])).value, rtol=1e-6)
+    assert loss(np.ones(2, np.float32), np.array([1, 2])).dtype == np.float32
+
+
+HALF = np.float16
+
+
+@pytest.mark.parametrize(
+    ("op", "x", "expected"),
+    [
+        (ops.mean, np.full(70_000, 2, HALF), 2),
+        (ops.sum, np.ones((5_000, 3), HALF), 15_000),
+        (lambda x: ops.sum(x, axis=0)[0], np.ones((5_000, 3), HALF), 5_000),
+        (lambda x: ops.cumsum(x)[-1], np.ones(5_000, HALF), 5_000),
+        (ops.logsumexp, np.zeros(70_000, HALF), math.log(70_000)),
+        (lambda x: ops.softmax(x, 0)[0, 0] * 5_000, np.zeros((5_000, 2), HALF), 1),
+        (lambda x: ops.log_softmax(x, 0)[0, 0], np.zeros((5_000, 2), HALF), -math.log(5_000)),
+        (lambda x: ops.mean_squared_error(x, np.zeros(5_000, HALF)), np.full(5_000, 4, HALF), 16),
+        (lambda x: ops.huber_loss(x, np.zeros(70_000, HALF)), np.full(70_000, 4, HALF), 3.5),
+        (lambda x: ops.hinge_loss(x, 0), np.full(70_000, 4, HALF), 5),
+        (lambda x: ops.sigmoid_cross_entropy(x, 0), np.zeros(70_000, HALF), math.log(2)),
+        (lambda x: ops.softmax_cross_entropy(x, np.zeros(70_000, int)), np.zeros((70_000, 2), HALF), math.log(2)),
+        (lambda x: ops.softmax_cross_entropy(x, np.full(x.shape, 0.5, HALF)), np.zeros((9_000, 100), HALF), 230.2585),
+    ],
+)
+def test_what_sums_float16_does_so_in_float32_and_gives_float16_back(op, x, expected):
+    x = Tensor(x, requires_grad=True)
+    y = op(x)
+    assert y.dtype == HALF
+    np.testing.assert_allclose(y.value, expected, rtol=2e-3)
+    [gradient] = gradients(y, x)
+    assert gradient.dtype == HALF
+    wide = Tensor(x.value.astype(np.float32), requires_grad=True)
+    np.testing.assert_allclose(gradient, gradients(op(wide), wide)[0], rtol=2e-3, atol=1e-7)
+
+
+def test_beside_float16_the_first_tensor_decides_the_dtype():
+    half, single = np.ones(2, HALF), np.ones(2, np.float32)
+    assert ops.mean_squared_error(half, np.ones(2, int)).dtype == HALF
+    assert ops.mean_squared_error(single, half).dtype == ops.batch_norm(single, half).dtype == np.float32
+    for y in (ops.batch_norm(half, single), ops.layer_norm(half, single)):
+        assert y.dtype == HALF
+    assert ops.batch_norm_inference(half, single, single, single, single).dtype == HALF
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])

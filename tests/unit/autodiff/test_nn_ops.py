@@ -1,6 +1,9 @@
 """What the rows of `test_ops.py` cannot say about dropout, normalisation, activations and embedding."""
 
 import math
+import os
+import subprocess
+import sys
 import threading
 import tracemalloc
 
@@ -9,6 +12,7 @@ import pytest
 
 from pswire.values import IndexedSlices
 from psworker.autodiff import Tensor, gradients, ops
+from psworker.autodiff.ops.norm import batch_norm_with_moments
 
 SEED = 20150211
 
@@ -44,6 +48,22 @@ def test_without_a_generator_every_call_and_every_thread_leaves_out_others():
     thread.start()
     thread.join()
     assert len({y.tobytes() for y in drawn}) == 4
+
+
+def test_forked_processes_leave_out_others():
+    program = (
+        "import os; import numpy as np; from psworker.autodiff import ops\n"
+        "x = np.ones((20, 20), np.float32); ops.dropout(x, 0.5)\n"  # now there is a generator to inherit
+        "for _ in range(2):\n"
+        "    child = os.fork()\n"
+        "    if not child:\n"
+        "        print(ops.dropout(x, 0.5).value.tobytes().hex(), flush=True); os._exit(0)\n"
+        "    os.waitpid(child, 0)\n"
+        "print(ops.dropout(x, 0.5).value.tobytes().hex())\n"
+    )
+    environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1"}  # without threads, which should not be forked
+    found = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True)
+    assert len(set(found.stdout.split())) == 3
 
 
 def test_dropout_does_nothing_when_not_training_and_draws_nothing():
@@ -88,15 +108,56 @@ def test_moments_are_those_of_all_axes_but_the_last():
     np.testing.assert_allclose(variance, [np.var(x[..., f]) for f in range(3)], rtol=1e-12)
 
 
-def test_batch_norm_takes_the_moments_that_are_at_hand():
-    x, gamma, beta = (Tensor(normal(*shape), requires_grad=True) for shape in [(6, 3), (3,), (3,)])
-    with_moments = ops.batch_norm(x, gamma, beta, 0.01, ops.moments(x))
-    without = ops.batch_norm(x, gamma, beta, 0.01)
-    np.testing.assert_allclose(with_moments.value, without.value, rtol=1e-14)
-    weights = np.random.default_rng(SEED).random((6, 3))
-    found = [gradients(y, [x, gamma, beta], weights) for y in (with_moments, without)]
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+def test_batch_norm_with_its_moments_is_batch_norm_and_moments(dtype):
+    x, gamma, beta = (Tensor(normal(*shape).astype(dtype), requires_grad=True) for shape in [(6, 3), (3,), (3,)])
+    y, mean, variance = batch_norm_with_moments(x, gamma, beta, 0.01)
+    alone = ops.batch_norm(x, gamma, beta, 0.01)
+    precision = 4 * np.finfo(dtype).eps
+    for got, expected in zip((mean, variance), ops.moments(x), strict=True):
+        np.testing.assert_allclose(got, expected, rtol=precision)
+    assert y.dtype == dtype
+    np.testing.assert_allclose(y.value, alone.value, rtol=precision)
+    weights = np.random.default_rng(SEED).random((6, 3)).astype(dtype)
+    found = [gradients(each, [x, gamma, beta], weights) for each in (y, alone)]
     for given, own in zip(*found, strict=True):
-        np.testing.assert_allclose(given, own, rtol=1e-12, atol=1e-14)
+        np.testing.assert_allclose(given, own, rtol=10 * precision, atol=10 * precision)
+
+
+def test_normalisation_of_float16_counts_in_float32():
+    x = Tensor((normal(5000, 2) + 100).astype(np.float16), requires_grad=True)
+    exact = x.value.astype(np.float64)
+    mean, variance = ops.moments(x)
+    assert mean.dtype == variance.dtype == np.float16
+    np.testing.assert_allclose(mean, exact.mean(axis=0), rtol=1e-3)
+    np.testing.assert_allclose(variance, exact.var(axis=0), rtol=1e-3)
+    for y in (ops.batch_norm(x), ops.batch_norm_inference(x, exact.mean(axis=0), exact.var(axis=0))):
+        assert y.dtype == np.float16
+        np.testing.assert_allclose(y.value, ops.batch_norm(exact).value, atol=2e-3)
+    assert ops.layer_norm(x).dtype == np.float16
+
+
+def test_the_gradient_of_batch_norm_in_inference_takes_the_moments_for_constants():
+    x = Tensor(np.array([[1.0], [3.0]]), requires_grad=True)
+    y = ops.batch_norm_inference(x, mean=[2.0], variance=[4.0], epsilon=0)
+    np.testing.assert_array_equal(y.value, [[-0.5], [0.5]])
+    np.testing.assert_array_equal(gradients(y, x, [[1.0], [0.0]])[0], [[0.5], [0]])
+
+
+@pytest.mark.parametrize(
+    ("args", "kind", "message"),
+    [
+        ((np.zeros((2, 3)), np.zeros(2), np.ones(3)), ValueError, r"mean must have shape \(3,\), .* \(2,\)"),
+        ((np.zeros((2, 3)), np.zeros(3), 1.0), ValueError, r"variance must have shape \(3,\), but its shape is \(\)"),
+        ((np.zeros((2, 3)), np.zeros(3), np.ones(3), np.ones((1, 3))), ValueError, r"gamma must have shape \(3,\)"),
+        ((np.zeros((2, 3)), np.zeros(3), np.ones(3), None, 0.0), ValueError, r"beta must have shape \(3,\)"),
+        ((np.zeros((2, 3), int), np.zeros(3), np.ones(3)), TypeError, "x must be floating point"),
+        ((np.zeros(3), Tensor(np.zeros(3), requires_grad=True), np.ones(3)), TypeError, "requires a gradient"),
+    ],
+)
+def test_batch_norm_in_inference_refuses_what_does_not_fit(args, kind, message):
+    with pytest.raises(kind, match=rf"(?s)batch_norm_inference\(x: .*{message}"):
+        ops.batch_norm_inference(*args)
 
 
 def test_a_normalised_batch_does_not_change_with_the_scale_and_the_offset_of_its_features():
@@ -129,7 +190,7 @@ def test_normalisation_refuses_what_does_not_fit(norm):
     with pytest.raises(ValueError, match=rf"{name}\(x: .*beta must have shape \(3,\), but its shape is \(1, 3\)"):
         norm(np.zeros((2, 3)), None, np.zeros((1, 3)))
     with pytest.raises(ValueError, match=rf"{name}\(x: .*no elements"):
-        norm(np.zeros((0, 3)))
+        norm(np.zeros((0, 3) if norm is ops.batch_norm else (3, 0)))
     with pytest.raises(TypeError, match=rf"{name}\(x: .*x must be floating point"):
         norm(np.zeros((2, 3), np.int64))
     with pytest.raises(ValueError, match=r"moments: there are no elements"):

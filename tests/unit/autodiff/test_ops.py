@@ -93,6 +93,12 @@ def fortran(x):
     return np.asarray(x, order="F")
 
 
+def read_only(x):
+    x = np.copy(x)
+    x.flags.writeable = False
+    return x
+
+
 def test_the_ops_are_found_and_exported():
     assert len(OPS) > 20
     assert set(OPS) <= set(ops.__all__)
@@ -135,7 +141,7 @@ def test_float32_in_gives_float32_out(case):
         assert gradient is None or (type(gradient), gradient.dtype) == (np.ndarray, np.float32)
 
 
-@pytest.mark.parametrize("cast", [strided, fortran])
+@pytest.mark.parametrize("cast", [strided, fortran, read_only])
 @pytest.mark.parametrize("case", ALL_CASES)
 def test_the_layout_in_memory_changes_nothing(case, cast):
     (y, xs), (other_y, other_xs) = run(case), run(case, cast)
@@ -146,6 +152,17 @@ def test_the_layout_in_memory_changes_nothing(case, cast):
             np.testing.assert_allclose(other, gradient, rtol=1e-13, atol=1e-15)
             assert other.flags.c_contiguous
             assert other.flags.writeable
+
+
+@pytest.mark.parametrize("case", ALL_CASES)
+def test_the_gradient_that_comes_in_may_be_one_number_repeated_over_the_same_memory(case):
+    y, xs = run(case)
+    repeated, whole = np.broadcast_to(3.0, y.shape), np.full(y.shape, 3.0)
+    found = [arrays_of(gradients(y, xs, g, retain_graph=True)) for g in (repeated, whole)]
+    for gradient, other in zip(*found, strict=True):
+        if gradient is not None:
+            np.testing.assert_allclose(gradient, other, rtol=1e-13, atol=1e-14)
+            assert gradient.flags.writeable
 
 
 @pytest.mark.parametrize("case", ALL_CASES)
@@ -325,6 +342,7 @@ ZEROS = Tensor(np.zeros((2, 3), np.float32), requires_grad=True)
         (lambda: ops.take(1.0, 0), ValueError, r"take\(x=1.0, ids=0\): axis 0 is out of bounds"),
         (lambda: ops.gather(ZEROS, [3, 0], 1), IndexError, r"gather\(.*batch_dims=1\): index 3 is out of bounds"),
         (lambda: ops.gather(ZEROS, [0] * 3, 1), ValueError, r"gather\(.*\): ids must begin with .* \(2,\), .* \(3,\)"),
+        (lambda: ops.gather(ZEROS, [0, 0], -1), ValueError, r"gather\(.*batch_dims=-1\): batch_dims must be in 0"),
         (
             lambda: ops.gather(ZEROS, [0, 0], 2),
             ValueError,

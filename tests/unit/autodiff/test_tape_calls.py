@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from pswire.values import IndexedSlices
-from psworker.autodiff import Tensor, gradients, op
+from psworker.autodiff import Tensor, gradients, op, ops
 
 
 def leaf(*values):
@@ -46,6 +46,14 @@ def test_rows_belong_to_the_caller():
     one.values.fill(0)
     np.testing.assert_array_equal(two.values, [weights])
     np.testing.assert_array_equal(weights, [5, 6])
+
+
+def test_rows_in_place_of_a_tensor_are_refused_with_what_to_do():
+    rows = IndexedSlices(np.ones((1, 2)), np.array([0]), (4, 2))
+    with pytest.raises(
+        TypeError, match=r"clip\(x=IndexedSlices.*rows of a gradient, no array: use psworker.clip_by_value"
+    ):
+        ops.clip(rows, -1, 1)
 
 
 # Calls of another form.
