@@ -24,25 +24,25 @@ def rows_of(lines):
 # Deep MNIST.
 
 
-def test_the_convolutional_network_learns_digits_within_60_steps(commands):
-    script = str(EXAMPLES / "deep_mnist.py")
-    alone = commands.python(script, "--steps", "60", "--report", "30", "--test-images", "500")
+def test_the_convolutional_network_learns_digits_within_40_steps(commands):
+    form = "--steps", "40", "--report", "20", "--test-images", "300"
+    alone = commands.python(str(EXAMPLES / "deep_mnist.py"), *form, OPENBLAS_NUM_THREADS="1")
     assert alone.wait() == 0, alone.err
     [(half, _), (steps, accuracy)] = reports_of(alone.out)
-    assert (half, steps) == (30, 60)
-    assert accuracy > 0.65  # 0.1 by chance
+    assert (half, steps) == (20, 40)
+    assert accuracy > 0.5  # 0.1 by chance
 
 
 def test_two_workers_train_the_convolutional_network_together(commands):
     code, out, err = commands.run(
-        *("psworker", "local", "--workers", "2", "--progress", "plain"),
-        *(str(EXAMPLES / "deep_mnist.py"), "--steps", "60", "--report", "60", "--test-images", "500"),
+        *("psworker", "local", "--workers", "2", "--threads", "1", "--progress", "plain"),
+        *(str(EXAMPLES / "deep_mnist.py"), "--steps", "40", "--report", "40", "--test-images", "300"),
     )
     assert code == 0, err
     [(steps, accuracy)] = reports_of(out)
-    assert 60 <= steps <= 62  # the other worker's push may come in between
-    assert accuracy > 0.6
-    assert re.search(r"^6[0-2] steps in .* 2 workers$", err[-1])
+    assert 40 <= steps <= 42  # the other worker's push may come in between
+    assert accuracy > 0.4
+    assert re.search(r"^4[0-2] steps in .* 2 workers$", err[-1])
 
 
 # The quadratic.
