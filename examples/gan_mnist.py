@@ -7,8 +7,8 @@ python examples/gan_mnist.py                                            # in one
 psworker local --workers 2 examples/gan_mnist.py                        # a server and two workers
 psworker run --servers host:port examples/gan_mnist.py                  # one worker of a cluster
 
-The first worker saves a grid of what the generator draws every 500 steps, as samples/samples-STEP.png: shapes of
-digits after some 2,000 steps, digits after 10,000, a minute or two.
+Every 500 steps the first worker saves a grid of what the generator draws, samples/samples-STEP.png: rough digits after
+some 2,000 steps, good ones after 10,000.
 """
 
 import argparse
