@@ -70,7 +70,7 @@ class Session:
         self._collection: _variables.Collection | None = None
         self._optimizers: dict[str, specs.UpdateSpec] = {}
         self._specs: dict[specs.UpdateSpec, specs.UpdateSpec] = {}
-        self._losses: dict[str, float] = {}  # of the last compute_gradients for each variable, until it is pushed
+        self._computed: dict[str, tuple[float, int]] = {}  # loss and version of each gradient that is not pushed yet
         self._loops: list[BatchLoop] = []
         self._queues = 0
 
@@ -200,9 +200,10 @@ class Session:
     def note_loss(self, loss: float, variables: Iterable[Variable]) -> None:
         """Keeps the loss whose gradient some variables will get; `compute_gradients` does this for you.
 
-        It travels with the next push of one of them, and counts for the batch that is being worked on.
+        It travels with the next push of one of them, with the versions that they have now, and counts for the batch
+        that is being worked on.
         """
-        self._losses |= dict.fromkeys((variable.name for variable in variables), loss)
+        self._computed |= {variable.name: (loss, variable.version) for variable in variables}
         for loop in self._loops:
             loop.note_loss(loss)
 
@@ -231,13 +232,16 @@ class Session:
             names = ", ".join(variable.name for _, variable in pairs) or "no variables"
             raise ValueError(f"no gradients to push for {names}: does the loss depend on them?")
         updates = list(updates)
-        gradients = [self._gradient("gradient", array, variable) for array, variable in chosen]
-        gradients += [self._gradient("observation", update.value, update.variable) for update in updates]
+        computed = {variable: self._computed.get(variable.name) for _, variable in pairs}
+        versions = {variable: known[1] for variable, known in computed.items() if known}
+        gradients = [self._gradient("gradient", array, v, versions.get(v, v.version)) for array, v in chosen]
+        gradients += [self._gradient("observation", one.value, one.variable, one.variable.version) for one in updates]
         self._declare(optimizer, [variable for _, variable in chosen])
         for update in updates:
             self._declare(specs.MovingAverage(update.decay), [update.variable])
-        losses = [self._losses.pop(variable.name, None) for _, variable in pairs]
-        loss = next((loss for loss in losses if loss is not None), None)
+        for variable in computed:
+            self._computed.pop(variable.name, None)
+        loss = next((known[0] for known in computed.values() if known), None)
         handle = self._client.push(gradients, loss, list(self._known()))
         try:
             for loop in self._loops:
@@ -280,7 +284,7 @@ class Session:
             self._client.register([Declaration(variable.spec, None, spec) for variable in new])
             self._optimizers |= {variable.name: spec for variable in new}
 
-    def _gradient(self, what: str, array: Array | IndexedSlices | Tensor, variable: Variable) -> Gradient:
+    def _gradient(self, what: str, array: Array | IndexedSlices | Tensor, variable: Variable, version: int) -> Gradient:
         """What is to be sent, checked before anything is: of several shards one would have applied its part already."""
         whole = array.summed() if isinstance(array, IndexedSlices) else np.asarray(array)
         dtype = variable.dtype
@@ -295,7 +299,7 @@ class Session:
                 raise NotFinite(
                     f"{what} for {variable.name!r} has {bad:,} elements that are NaN or infinite: nothing was sent"
                 )
-        return Gradient(variable.name, variable.version, whole)
+        return Gradient(variable.name, version, whole)
 
     def _take_values(self, values: Iterable[Value]) -> None:
         known = self._known()

@@ -46,6 +46,24 @@ def test_a_push_carries_the_loss_of_its_own_variables(open_session):
         assert status(session).workers[0].loss == 5
 
 
+def test_staleness_counts_from_the_weights_that_a_gradient_was_computed_with(open_session):
+    """Not from those that another optimizer's push has brought in between, as in a GAN."""
+    x, y = ps.Variable([3.0], name="x"), ps.Variable([5.0], name="y")
+    optimizer = ps.GradientDescent(0.5)
+    with open_session("w0") as first:
+        of_x, of_y = optimizer.compute_gradients(ops.sum(x), [x]), optimizer.compute_gradients(ops.sum(y), [y])
+        with ps.collection():
+            other = ps.Variable([0.0], name="x")
+            with open_session("w1"):
+                optimizer.minimize(ops.sum(other))
+        optimizer.apply_gradients(of_y)
+        assert (first.staleness, x.version) == (0, 1)
+        optimizer.apply_gradients(of_x)
+        assert first.staleness == 1
+        optimizer.minimize(ops.sum(x))
+        assert first.staleness == 0
+
+
 def test_loops_that_take_turns_have_each_their_own_costs(open_session):
     x = ps.Variable([0.0], name="x")
     optimizer = ps.GradientDescent(0.0)
