@@ -232,16 +232,15 @@ class Session:
             names = ", ".join(variable.name for _, variable in pairs) or "no variables"
             raise ValueError(f"no gradients to push for {names}: does the loss depend on them?")
         updates = list(updates)
-        computed = {variable: self._computed.get(variable.name) for _, variable in pairs}
-        versions = {variable: known[1] for variable, known in computed.items() if known}
-        gradients = [self._gradient("gradient", array, v, versions.get(v, v.version)) for array, v in chosen]
+        computed = {v: self._computed.get(v.name, (None, v.version)) for _, v in pairs}
+        gradients = [self._gradient("gradient", array, v, computed[v][1]) for array, v in chosen]
         gradients += [self._gradient("observation", one.value, one.variable, one.variable.version) for one in updates]
         self._declare(optimizer, [variable for _, variable in chosen])
         for update in updates:
             self._declare(specs.MovingAverage(update.decay), [update.variable])
         for variable in computed:
             self._computed.pop(variable.name, None)
-        loss = next((known[0] for known in computed.values() if known), None)
+        loss = next((loss for loss, _ in computed.values() if loss is not None), None)
         handle = self._client.push(gradients, loss, list(self._known()))
         try:
             for loop in self._loops:

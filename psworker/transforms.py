@@ -55,7 +55,15 @@ def clip_by_value(grads_and_vars: Iterable[GradientAndVariable], low: float, hig
     if not low <= high:
         raise ValueError(f"clip_by_value: low must not be above high, got {low} and {high}")
     low, high = float(low), float(high)  # numpy's float64 would make float64 of a float32 gradient
-    return per_variable(grads_and_vars, lambda g, _: _with_values(g, np.clip(_values(g), low, high)))
+
+    def clipped(gradient: Gradient, _: Variable) -> Gradient:
+        if isinstance(gradient, IndexedSlices):
+            gradient = gradient.summed()
+            return gradient.with_values(np.clip(gradient.values, low, high))
+        whole: Array = np.clip(np.asarray(gradient), low, high)
+        return whole
+
+    return per_variable(grads_and_vars, clipped)
 
 
 def scale(grads_and_vars: Iterable[GradientAndVariable], factor: float) -> list[GradientAndVariable]:
@@ -224,7 +232,3 @@ def _times(gradient: Gradient, factor: float) -> Gradient:
 def _values(gradient: Gradient) -> Array:
     """The elements that are not zero for certain, each once."""
     return gradient.summed().values if isinstance(gradient, IndexedSlices) else np.asarray(gradient)
-
-
-def _with_values(gradient: Gradient, values: Array) -> Gradient:
-    return gradient.summed().with_values(values) if isinstance(gradient, IndexedSlices) else values

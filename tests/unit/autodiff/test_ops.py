@@ -2,6 +2,7 @@
 
 import importlib
 import pkgutil
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -9,29 +10,9 @@ import pytest
 from psworker.autodiff import Tensor, check_gradients, gradients, no_grad, ops
 from psworker.autodiff.check import dense
 
-from . import (
-    cases_array,
-    cases_conv,
-    cases_loss,
-    cases_math,
-    cases_nn,
-    cases_norm,
-    cases_products,
-    cases_reductions,
-    cases_sparse,
-)
-
-FAMILIES = (
-    cases_array,
-    cases_conv,
-    cases_loss,
-    cases_math,
-    cases_nn,
-    cases_norm,
-    cases_products,
-    cases_reductions,
-    cases_sparse,
-)
+FAMILIES = [
+    importlib.import_module(f".{path.stem}", __package__) for path in sorted(Path(__file__).parent.glob("cases_*.py"))
+]
 CASES = [case for family in FAMILIES for case in family.CASES]
 
 
