@@ -19,10 +19,12 @@ from google.protobuf.message import Message as Proto
 
 from pswire import lanes
 from pswire import messages as ms
+from pswire.compression import FORMS, WIRES, Packed
 from pswire.errors import InvalidMessage, Malformed
 from pswire.fields import (
     ANY,
     COUNT,
+    HAVE,
     NAME,
     NAMES,
     NUMBERS,
@@ -111,14 +113,31 @@ def from_frame(frame: pb.Frame) -> Proto:
 _DTYPE_NAMES = {kind: name for name, dtype in DTYPES.items() for kind in (dtype, dtype.newbyteorder(">"))}
 
 
-def _put_array(name: str, array: Array, tensor: pb.Tensor, lane: lanes.Sender) -> None:
+def _put_array(name: str, array: Array | Packed, tensor: pb.Tensor, lane: lanes.Sender) -> None:
     dtype = _DTYPE_NAMES.get(array.dtype)
     if dtype is None:
         raise ValueError(f"variable {name!r} has the dtype {array.dtype}, which is none of {', '.join(DTYPES)}")
     tensor.name = name
     tensor.dtype = dtype
     tensor.shape.extend(array.shape)
-    lane.put(array, tensor)
+    if isinstance(array, Packed):
+        tensor.packing.form = array.form
+        for part in array.parts:
+            _put_array(name, part, tensor.packing.parts.add(), lane)
+    else:
+        lane.put(array, tensor)
+
+
+def _get_array(tensor: pb.Tensor, spec: TensorSpec, lane: lanes.Receiver) -> Array | Packed:
+    if not tensor.HasField("packing"):
+        return lane.get(tensor, spec)
+    form, parts = FORMS.get(tensor.packing.form), tensor.packing.parts
+    specs = tuple([_check_spec(spec.name, part.dtype, tuple(part.shape)) for part in parts])
+    if form is None or spec.dtype != "float32" or not form.fits(spec.shape, specs):
+        found = ", ".join(f"{part.dtype}{list(part.shape)}" for part in specs) or "none"
+        raise Malformed(f"variable {spec} cannot be in the form {tensor.packing.form!r} with the parts {found}")
+    arrays = [lane.get(part, part_spec) for part, part_spec in zip(parts, specs, strict=True)]
+    return Packed(tensor.packing.form, spec.shape, tuple(arrays))
 
 
 def _put_spec(spec: TensorSpec, tensor: pb.Tensor) -> None:
@@ -146,12 +165,17 @@ def _check_spec(name: str, dtype: str, shape: tuple[int, ...]) -> TensorSpec:
 class _Value:
     def put(self, message: ms.Value, proto: pb.Value, lane: lanes.Sender) -> None:
         proto.version = message.version
-        _put_array(message.name, message.array, proto.tensor, lane)
+        if message.array is None:
+            proto.tensor.name = message.name
+        else:
+            _put_array(message.name, message.array, proto.tensor, lane)
 
     def get(self, proto: pb.Value, lane: lanes.Receiver) -> ms.Value:
-        tensor = proto.tensor
+        tensor, version = proto.tensor, COUNT.get(proto, "version", lane)
+        if not (tensor.WhichOneof("place") or tensor.HasField("packing")):
+            return ms.Value(NAME.get(tensor, "name", lane), version, None)
         spec = _get_spec(tensor)
-        return ms.Value(spec.name, COUNT.get(proto, "version", lane), lane.get(tensor, spec))
+        return ms.Value(spec.name, version, _get_array(tensor, spec, lane))
 
 
 class _Gradient:
@@ -168,13 +192,14 @@ class _Gradient:
     def get(self, proto: pb.Gradient, lane: lanes.Receiver) -> ms.Gradient:
         tensor = proto.tensor
         spec = _get_spec(tensor)
-        version, array = COUNT.get(proto, "version", lane), lane.get(tensor, spec)
+        version, array = COUNT.get(proto, "version", lane), _get_array(tensor, spec, lane)
         if not proto.HasField("indices"):
             return ms.Gradient(spec.name, version, array)
         indices = lane.get(proto.indices, _check_spec(spec.name, proto.indices.dtype, tuple(proto.indices.shape)))
         shape = (COUNT.get(proto, "rows", lane), *spec.shape[1:])
         try:  # the indices may still have to come: who uses them looks at them
-            return ms.Gradient(spec.name, version, IndexedSlices(array, indices, shape, check_range=False))
+            rows = IndexedSlices(array, indices, shape, check_range=False)  # type: ignore[arg-type]
+            return ms.Gradient(spec.name, version, rows)
         except (ValueError, TypeError) as error:
             raise Malformed(f"gradient for variable {spec.name!r}: {error}") from error
 
@@ -283,6 +308,7 @@ _OUTCOME = choice(
         ms.Outcome.DROPPED: pb.OUTCOME_DROPPED,
     }
 )
+_WIRE = choice({form: form for form in ("", *WIRES)})
 _STATE = choice({state: state for state in ("live", "left", "lost")})
 _SENDER = one(Row(ms.Sender, pb.Sender, worker=NAME, incarnation=COUNT))
 _DECLARATIONS = many(_Declaration(), attrgetter("spec.name"))
@@ -301,7 +327,7 @@ _REPORTS = many(Row(ms.EpochReport, pb.EpochReport, queue=NAME, epoch=POSITIVE, 
 _VARIABLES = many(_VariableStatus(), attrgetter("spec.name"))
 _STEPS = {"steps": COUNT, "staleness": COUNT, "staleness_sum": COUNT, "loss": OPTIONAL, "epoch": COUNT}
 _WORKER = {"name": NAME, "incarnation": COUNT, "number": COUNT, "state": _STATE, "lease_left": ANY}
-_WORKER |= {"dropped": COUNT, "waiting_for": ANY}
+_WORKER |= {"dropped": COUNT, "waiting_for": ANY, "lane": ANY}
 _TRAFFIC = one(Row(ms.Traffic, pb.Traffic, pushes=number(0), bytes_in=number(0), bytes_out=number(0)))
 _STALENESS = one(Row(ms.Staleness, pb.Staleness, p50=COUNT, p99=COUNT))
 _CHANGES = many(Row(ms.Change, pb.Change, global_step=COUNT, worker=NAME, names=NAMES, optimizer=OPTIMIZER))
@@ -311,7 +337,7 @@ _CHANGE = {"sender": _SENDER, "sequence": POSITIVE}
 _RESULT = {"outcome": _OUTCOME, "global_step": COUNT}
 
 _MESSAGES = (
-    Row(ms.Join, pb.JoinRequest, worker=NAME, incarnation=COUNT, **_PLACE, life=COUNT),
+    Row(ms.Join, pb.JoinRequest, worker=NAME, incarnation=COUNT, **_PLACE, life=COUNT, lane=ANY),
     Row(
         ms.Joined,
         pb.JoinReply,
@@ -322,13 +348,13 @@ _MESSAGES = (
         consistency=ANY,
         staleness=ANY,
     ),
-    Row(ms.Renew, pb.RenewRequest, sender=_SENDER, idle=ANY),
+    Row(ms.Renew, pb.RenewRequest, sender=_SENDER, idle=ANY, lane=ANY),
     Row(ms.Renewed, pb.RenewReply, global_step=COUNT, waiting_for=ANY),
     Row(ms.Leave, pb.LeaveRequest, sender=_SENDER, failed=ANY),
     Row(ms.Left, pb.LeaveReply),
     Row(ms.Register, pb.RegisterRequest, sender=_SENDER, declarations=_DECLARATIONS, places=_PLACES, dry=ANY),
     Row(ms.Registered, pb.RegisterReply, values=_VALUES, global_step=COUNT),
-    Row(ms.Pull, pb.PullRequest, sender=_SENDER, names=NAMES, choices=_CHOICES),
+    Row(ms.Pull, pb.PullRequest, sender=_SENDER, names=NAMES, choices=_CHOICES, have=HAVE, wire=_WIRE),
     Row(ms.Pulled, pb.PullReply, values=_VALUES_AND_CHOICES, global_step=COUNT),
     Row(
         ms.Push,
@@ -339,6 +365,8 @@ _MESSAGES = (
         pull=NAMES,
         group=_GROUP,
         served_at=OPTIONAL_COUNT,
+        have=HAVE,
+        wire=_WIRE,
     ),
     Row(ms.Pushed, pb.PushReply, **_RESULT, staleness=COUNT, values=_VALUES, reason=ANY, group=_GROUP),
     Row(ms.Assign, pb.AssignRequest, **_CHANGE, assignments=_ASSIGNMENTS, add=ANY),

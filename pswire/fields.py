@@ -131,11 +131,16 @@ def _get_names(proto: Proto, name: str, lane: lanes.Receiver) -> tuple[str, ...]
     return names
 
 
-def _get_numbers(proto: Proto, name: str, lane: lanes.Receiver) -> tuple[int, ...]:
-    values = tuple(getattr(proto, name))
-    if min(values, default=0) < 0:
-        raise Malformed(f"{type(proto).__name__}.{name} must be at least 0, got {min(values)}")
-    return values
+def _numbers(low: int) -> Callable[[Proto, str, lanes.Receiver], tuple[int, ...]]:
+    """Reads integers that are `low` at least."""
+
+    def get(proto: Proto, name: str, lane: lanes.Receiver) -> tuple[int, ...]:
+        numbers: tuple[int, ...] = tuple(getattr(proto, name))
+        if numbers and min(numbers) < low:
+            raise Malformed(f"{type(proto).__name__}.{name} must be {low} at least, got {min(numbers)}")
+        return numbers
+
+    return get
 
 
 #: What needs no check: a flag, a text, a seed.
@@ -149,7 +154,9 @@ NAME = Field(_set, _get_name)
 #: Names of variables, each once.
 NAMES = Field(_extend, _get_names)
 #: Integers from 0 up.
-NUMBERS = Field(_extend, _get_numbers)
+NUMBERS = Field(_extend, _numbers(0))
+#: Versions of variables, -1 for none.
+HAVE = Field(_extend, _numbers(-1))
 COUNT, POSITIVE = number(0), number(1)
 
 

@@ -3,7 +3,8 @@
 A conversation: `Join` gives the worker its incarnation; `Register` brings variables and returns the server's
 values; then `Take` a block of examples, `Push` gradients and get fresh weights back, and at the end `Leave`.
 Arrays are borrowed, never copied here. Pure: how a message becomes bytes is `pswire.codec`'s business. What a data
-queue hands out is in `queues`, what a status says in `status`; their names can be had from here.
+queue hands out is in `queues`, what a status says in `status`, who belongs to the job in `membership`; their names can
+be had from here.
 
 Every request has its answer's class in `ANSWERS`. Requests that change the shard carry a `Sender`, and those that
 must not happen twice a sequence number.
@@ -15,7 +16,15 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TypeAlias
 
+from pswire.compression import Packed
 from pswire.errors import ParamServerError
+from pswire.membership import Join as Join
+from pswire.membership import Joined as Joined
+from pswire.membership import Leave as Leave
+from pswire.membership import Left as Left
+from pswire.membership import Renew as Renew
+from pswire.membership import Renewed as Renewed
+from pswire.membership import Sender as Sender
 from pswire.queues import Block as Block
 from pswire.queues import EpochReport as EpochReport
 from pswire.queues import Finished as Finished
@@ -29,84 +38,6 @@ from pswire.status import Traffic as Traffic
 from pswire.status import VariableStatus as VariableStatus
 from pswire.status import WorkerStatus as WorkerStatus
 from pswire.values import Array, IndexedSlices, Part, TensorSpec
-
-
-@dataclass(frozen=True, slots=True)
-class Sender:
-    """Who speaks: a worker's name, and which life of it (`Joined.incarnation`)."""
-
-    worker: str
-    incarnation: int
-
-
-# --- membership -------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class Join:
-    """A worker starts, or starts again. All its older incarnations are zombies from now on.
-
-    Shard 0 counts the incarnations (`incarnation` 0 asks for the next one); the worker then joins the other shards
-    with the one it got. `shard` of `shards` is the place that this shard has in the worker's list of servers. `life` is
-    a number that the worker drew for this life, so that a Join that arrives twice counts once; 0 is none.
-    """
-
-    worker: str
-    incarnation: int = 0
-    shard: int = 0
-    shards: int = 1
-    life: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Joined:
-    """`number` is 0 for the first worker that ever joined; a worker that joins again keeps its number.
-
-    `lease` is in seconds: a worker that says nothing for so long is taken for dead. `consistency` is what the shard was
-    started with, as `pswire.consistency` writes it; all shards of a job must have the same.
-    """
-
-    incarnation: int
-    number: int
-    lease: float
-    global_step: int
-    consistency: str = "async"
-    staleness: str = "none"
-
-
-@dataclass(frozen=True, slots=True)
-class Renew:
-    """A heartbeat: I live. Every other message of a worker renews its lease too.
-
-    With `idle` it says that it has nothing to do for now, such as no examples: nobody shall wait for its next push.
-    """
-
-    sender: Sender
-    idle: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Renewed:
-    """The lease runs from now. While a push of the worker is held, `waiting_for` says for whom, and why."""
-
-    global_step: int
-    waiting_for: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Leave:
-    """A worker ends; what it had taken and not finished is handed out again.
-
-    With `failed` it has not come to its end: others may wait for one that takes its place.
-    """
-
-    sender: Sender
-    failed: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Left:
-    """The worker is no longer a member."""
 
 
 # --- variables --------------------------------------------------------------------------------------------------
@@ -156,11 +87,11 @@ class Register:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Value:
-    """A variable's value at a version: the number of times it was changed."""
+    """A variable's value at a version: the number of times it was changed. `array` None: it is what the asker has."""
 
     name: str
     version: int
-    array: Array
+    array: Array | Packed | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,11 +116,18 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class Pull:
-    """Asks for values; all of them belong to one moment of the shard."""
+    """Asks for values; all of them belong to one moment of the shard.
+
+    `have` has for each of the names the version that the worker has, -1 for none: a value that is still at it does not
+    come again. Empty: nothing is known of any. `wire` is a form of `pswire.compression.WIRES`, in which values of
+    float32 shall come; "": as they are.
+    """
 
     sender: Sender
     names: tuple[str, ...]
     choices: tuple[Choice, ...] = ()
+    have: tuple[int, ...] = ()
+    wire: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,7 +147,7 @@ class Gradient:
 
     name: str
     version: int
-    array: Array | IndexedSlices
+    array: Array | IndexedSlices | Packed
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,7 +162,7 @@ class Group:
 class Push:
     """Gradients of one step, and what was seen in it: applied together, once, or not at all; one entry a variable.
 
-    The answer brings the values of `pull`.
+    The answer brings the values of `pull`; `have` and `wire` are as in `Pull`.
 
     `sequence` counts a worker's pushes, assigns and tunes from 1, over all shards; a retry repeats it. Where one shard
     decides for all which pushes make an update, the others are told with `group` what it has decided. What it knows of
@@ -239,6 +177,8 @@ class Push:
     pull: tuple[str, ...] = ()
     group: Group | None = None
     served_at: int | None = None
+    have: tuple[int, ...] = ()
+    wire: str = ""
 
 
 class Outcome(Enum):

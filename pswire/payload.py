@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Protocol
 
 from pswire.messages import (
     Answer,
@@ -17,7 +18,17 @@ from pswire.messages import (
     Registered,
     Request,
 )
-from pswire.values import DTYPES, TensorSpec
+from pswire.values import DTYPES, Array, TensorSpec
+
+
+class Room(Protocol):
+    """Memory of whoever asks, for the values of an answer."""
+
+    def take(self, spec: TensorSpec) -> Array | None:
+        """The next array of this shape and dtype: writable, C-contiguous, of any content; None: make one.
+
+        Arrays are asked for once, in the order of the answer's values, and written before the answer is given.
+        """
 
 
 def tensor_bytes(message: Message | Answer) -> int:
@@ -26,7 +37,7 @@ def tensor_bytes(message: Message | Answer) -> int:
         case Push():
             return sum([gradient.array.nbytes for gradient in message.gradients])
         case Registered() | Pulled() | Pushed():
-            return sum([value.array.nbytes for value in message.values])
+            return sum([value.array.nbytes for value in message.values if value.array is not None])
         case Pull():
             return sum([choice.rows.nbytes for choice in message.choices if choice.rows is not None])
         case Register():

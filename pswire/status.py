@@ -32,7 +32,7 @@ class WorkerStatus:
     """One worker that is a member, or was. `lease_left` in seconds; `epoch` that of its last block, or 0.
 
     `steps` counts its pushes that were applied, `dropped` those that the policy refused. While one is held,
-    `waiting_for` says for whom, and why.
+    `waiting_for` says for whom, and why. `lane` is how its tensors travel: "shared memory" or "gRPC".
     """
 
     name: str
@@ -47,6 +47,7 @@ class WorkerStatus:
     lease_left: float
     dropped: int = 0
     waiting_for: str = ""
+    lane: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -145,11 +145,12 @@ class ParameterServerServicer:
         raise NotImplementedError('Method not implemented!')
 
     def Transfer(self, request_iterator, context):
-        """Any number of Register, Pull, Push, Assign and Take, one after another, with tensors of any size. A call is one frame with the
-        request. Its tensors are inline if they have 2 MiB at most together; otherwise all of them say `streamed`, and
-        their data follows, in their order, end to end, in chunks of 1 MiB (the last may be shorter). The answer comes in
-        the same form. The next call begins when the answer has come. A call that fails ends the stream with its error;
-        the calls before it stay as they are.
+        """Any number of Register, Pull, Push, Assign and Take, one after another, with tensors of any size. A call is one
+        frame with the request. Its tensors may be inline, in shared memory, or `streamed`: then their elements are put end to
+        end, in the order of the tensors; 2 MiB of them at most come in the frame's `data`, and more in frames that follow it,
+        in chunks of 1 MiB (the last may be shorter). The answer comes in the same form; its values come in shared memory if
+        the call gives room for them. The next call begins when the answer has come. A call that fails ends the stream with
+        its error; the calls before it stay as they are. Between calls, shared memory may be attached.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
