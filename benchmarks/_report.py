@@ -9,11 +9,13 @@ import re
 import statistics
 import subprocess
 import sys
+import tempfile
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -43,7 +45,11 @@ def describe_machine() -> None:
 
 def run_peer(peers: Path, environment: str, script: Path, *args: str) -> list[tuple[str, str, float, str]]:
     """Runs a peer's script; its RESULT lines, or none, with a word why, when it cannot be run."""
-    python = peers.absolute() / environment / "bin" / "python"
+    return run_script(peers.absolute() / environment / "bin" / "python", script, *args)
+
+
+def run_script(python: Path, script: Path, *args: str) -> list[tuple[str, str, float, str]]:
+    """What `run_peer` does, with any Python."""
     if not python.exists() or not script.exists():
         print(f"skipped {script.name}: no {python if script.exists() else script}", flush=True)
         return []
@@ -65,26 +71,72 @@ def results(text: str) -> list[tuple[str, str, float, str]]:
 @contextmanager
 def server(*options: str) -> Iterator[str]:
     """The address of a server process, which is ended at the end of the block."""
+    with server_process(*options) as process:
+        yield process.address
+
+
+class ServerProcess(NamedTuple):
+    """A server that answers."""
+
+    address: str
+    pid: int
+
+
+@contextmanager
+def server_process(*options: str, environment: Mapping[str, str] | None = None) -> Iterator[ServerProcess]:
+    """A server process, which is ended at the end of the block; `environment` None: that of this process."""
     command = [sys.executable, "-m", "psserver", "serve", *options]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=environment
+    ) as process:
         try:
             assert process.stdout is not None
-            yield process.stdout.readline().split()[-1]
+            yield ServerProcess(process.stdout.readline().split()[-1], process.pid)
         finally:
             process.terminate()
+
+
+@contextmanager
+def kernels(*, numba: bool) -> Iterator[dict[str, str]]:
+    """The environment of processes that update with numba, or in numpy, as they do where numba is not installed."""
+    with tempfile.TemporaryDirectory() as folder:
+        if not numba:
+            (Path(folder) / "numba.py").write_text("raise ImportError('not in this run')\n")
+        yield os.environ | {"PYTHONPATH": os.pathsep.join([folder, *filter(None, [os.environ.get("PYTHONPATH")])])}
+
+
+class Memory:
+    """What another process of this machine holds in memory, in bytes, shared memory included. Linux only.
+
+    Attributes:
+        rest: what it held when this was made; `peak` counts from then on.
+    """
+
+    def __init__(self, pid: int) -> None:
+        self._process = Path("/proc") / str(pid)
+        (self._process / "clear_refs").write_text("5")  # proc(5): the peak starts anew from what there is
+        self.rest = self._read("VmRSS")
+
+    def peak(self) -> int:
+        """The most that it held at a time."""
+        return self._read("VmHWM")
+
+    def _read(self, what: str) -> int:
+        lines = (self._process / "status").read_text().splitlines()
+        return next(int(line.split()[1]) << 10 for line in lines if line.startswith(what))
 
 
 class Figures:
     """Figures by system over alternating runs."""
 
-    def __init__(self, work: str, unit: str) -> None:
-        self.work, self.unit = work, unit
+    def __init__(self, work: str, unit: str, digits: int = 1) -> None:
+        self.work, self.unit, self._digits = work, unit, digits
         self._seen: dict[str, list[float]] = defaultdict(list)
 
     def add(self, system: str, figure: float) -> None:
         """Takes one run's figure and shows it."""
         self._seen[system].append(figure)
-        print(f"  {system}: {figure:.1f} {self.unit}", flush=True)
+        print(f"  {system}: {self._text(figure)} {self.unit}", flush=True)
 
     def systems(self) -> list[str]:
         """All that were measured."""
@@ -97,14 +149,17 @@ class Figures:
     def report(self, compared: Iterable[tuple[str, str]], *, more_is_better: bool) -> None:
         """Prints a RESULT line for each system, then ours against a peer for each of the pairs that were measured."""
         for system, seen in self._seen.items():
-            spread = f"(min {min(seen):.1f}, max {max(seen):.1f}, {len(seen)} runs)"
-            print(f"RESULT {self.work} {system} {self.median(system):.1f} {self.unit} {spread}")
+            spread = f"(min {self._text(min(seen))}, max {self._text(max(seen))}, {len(seen)} runs)"
+            print(f"RESULT {self.work} {system} {self._text(self.median(system))} {self.unit} {spread}")
         for ours, peer in compared:
             if ours in self._seen and peer in self._seen:
                 ratio = self.median(ours) / self.median(peer)
                 times = f"{ratio:.2f} times" if more_is_better else f"{ratio:.2f} of the time of"
                 print(f"{ours}: {times} {peer}")
         sys.stdout.flush()
+
+    def _text(self, figure: float) -> str:
+        return f"{figure:.{self._digits}f}"
 
 
 def _cpuinfo() -> list[str]:

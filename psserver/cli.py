@@ -19,7 +19,6 @@ import click
 from psserver.config import ServerConfig, parse_shard, parse_size
 from psserver.report.asking import Shards, parse_addresses
 from psserver.report.job import put_together
-from psserver.report.watch import display, keep_showing, show_once
 from psserver.server import serve
 from pswire import memory
 from pswire.channel import check_address, check_health
@@ -146,6 +145,11 @@ def main(debug: bool) -> None:
     help="Keep the memory of arrays that are freed, for the next ones: faster, but the process never shrinks.",
 )
 @_option(
+    "--shared-memory/--no-shared-memory",
+    default=_DEFAULT.shared_memory,
+    help="Share memory with workers of this host and user: their tensors are not sent.",
+)
+@_option(
     "--reflection/--no-reflection", default=_DEFAULT.reflection, help="Let grpcurl and the like ask what is offered."
 )
 @_option(
@@ -164,6 +168,7 @@ def serve_command(
     grace: float,
     max_calls: int,
     keep_memory: bool,
+    shared_memory: bool,
     reflection: bool,
     log_level: str,
 ) -> None:
@@ -202,6 +207,7 @@ def serve_command(
         grace=grace,
         max_calls=max_calls,
         keep_memory=keep_memory,
+        shared_memory=shared_memory,
         reflection=reflection,
     )
     if config.keep_memory:
@@ -260,6 +266,8 @@ def status_command(addresses: tuple[str, ...], as_json: bool, watch: bool, every
     psserver status host1:5000,host2:5000 --json | jq '.shards[].traffic'
     psserver status host1:5000 --json --watch --every 10 >> job.jsonl
     """  # noqa: D301
+    from psserver.report.watch import display, keep_showing, show_once  # here: 4 MB that no server needs
+
     with Shards(addresses) as shards:
         if watch:
             with suppress(KeyboardInterrupt), display(as_json) as show:

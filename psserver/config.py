@@ -55,6 +55,8 @@ class ServerConfig:
         max_calls: callers at a time, a worker being one or two of them; those beyond it are refused, and try again.
         keep_memory: whether the process keeps the memory of arrays it has freed, for the next ones: faster, but it does
             not shrink (`pswire.memory.keep_memory`). Done by the command `psserver serve`, whose process it is.
+        shared_memory: whether workers of this host and user may share memory with it, so that their tensors need not be
+            sent.
         reflection: whether tools such as grpcurl may ask what the server offers (extra `reflection`).
 
     Raises:
@@ -71,6 +73,7 @@ class ServerConfig:
     grace: float = 5.0
     max_calls: int = 10_000
     keep_memory: bool = True
+    shared_memory: bool = True
     reflection: bool = False
 
     def __post_init__(self) -> None:

@@ -19,7 +19,7 @@ from psserver.core.shard import Shard
 from psserver.core.tasks import Task, Work, run
 from pswire.errors import InvalidMessage, ParamServerError, TooLarge, Unavailable, UnknownVariable
 from pswire.messages import Answer, Reply, Request, Tick
-from pswire.payload import tensor_bytes
+from pswire.payload import Room, tensor_bytes
 
 #: Bytes that may be gone through on the event loop: some 100 us with the costliest rule.
 SMALL = 256 << 10
@@ -70,7 +70,7 @@ class Entrance:
         self._shard.check(message)
         return tensor_bytes(message) + self._outgoing(message)
 
-    async def step(self, message: Request, most: int | None = None) -> Answer:
+    async def step(self, message: Request, most: int | None = None, room: Room | None = None) -> Answer:
         """The shard's answer; waits until the shard gives it.
 
         A caller that is cancelled while its message is looked at has changed nothing; one that is cancelled later is
@@ -79,23 +79,24 @@ class Entrance:
         Args:
             message: what is said; its arrays are borrowed until the answer, or if the caller is cancelled for good.
             most: bytes of values that the answer may have.
+            room: where its values are to be put; borrowed as long as the message's arrays.
 
         Raises:
-            AnswerTooLarge: the answer would have more than `most`; the step was not done.
+            AnswerTooLarge: the answer could have more than `most`; the step was not done.
             Unavailable: the server stops, and the answer would have to wait for others.
             ParamServerError: the shard's refusal.
         """
-        if most is not None:
-            self._check_fits(message, most)
         large = tensor_bytes(message) > GLANCED_AT
         if large:
             self._shard.check(message)
             await asyncio.get_running_loop().run_in_executor(self._looking, self._shard.inspect, message)
+        if most is not None:
+            self._check_fits(message, most)
         ticket = next(self._tickets)
         answer: _Waiting = asyncio.get_running_loop().create_future()
         self._parked[ticket] = answer
         try:
-            self._release(self._shard.begin(ticket, message, self._clock(), inspected=large))
+            self._release(self._shard.begin(ticket, message, self._clock(), inspected=large, room=room))
             if self._closing:
                 self.close()
             return await answer
@@ -141,7 +142,7 @@ class Entrance:
     # --- sizes ----------------------------------------------------------------------------------------------------
 
     def _check_fits(self, message: Request, most: int) -> None:
-        outgoing = self._outgoing(message)
+        outgoing = self._outgoing(message, at_once=True)
         if outgoing > most:
             self._shard.check(message)
             raise AnswerTooLarge(
@@ -149,10 +150,10 @@ class Entrance:
                 f"call carries {most:,}: use Transfer (nothing was done)"
             )
 
-    def _outgoing(self, message: Request) -> int:
+    def _outgoing(self, message: Request, *, at_once: bool = False) -> int:
         """Bytes of the values in the answer."""
         try:
-            return self._shard.answer_bytes(message)
+            return self._shard.answer_bytes(message, at_once=at_once)
         except (InvalidMessage, UnknownVariable):
             return 0  # the step will refuse it, and says first whether the worker is a member at all
 

@@ -30,6 +30,7 @@ from psserver.health import Health
 from psserver.service import SERVICE_NAME, Service
 from pswire.channel import SERVER_OPTIONS, check_address
 from pswire.errors import ConfigurationError
+from pswire.lanes.segments import sweep
 from pswire.messages import Status, StatusReport
 
 #: Seconds between two looks at the leases.
@@ -51,11 +52,13 @@ async def serve(config: ServerConfig, on_ready: Callable[[str], None], stop: asy
     Raises:
         ConfigurationError: the address cannot be had, or a package is missing.
     """
+    if config.shared_memory and (swept := sweep()):
+        log.warning("removed %d segments of shared memory, whose processes were killed", swept)
     limit = config.variables_limit
     shard = Shard(config.shard, config.shards, config.lease, limit, config.consistency, config.staleness)
     entrance = Entrance(shard, Clock(time.monotonic))
     server = grpc.aio.server(options=SERVER_OPTIONS, maximum_concurrent_rpcs=config.max_calls)
-    service = Service(entrance, config.traffic_limit, config.lease)
+    service = Service(entrance, config.traffic_limit, config.lease, shared_memory=config.shared_memory)
     server.add_generic_rpc_handlers((service.handlers(),))
     health = Health(("", SERVICE_NAME))
     health_pb2_grpc.add_HealthServicer_to_server(health, server)

@@ -21,14 +21,17 @@ import grpc.aio
 from google.protobuf.message import DecodeError
 from google.protobuf.message import Message as Proto
 
+from psserver.attached import Attached
 from psserver.entrance import STOPPING, AnswerTooLarge, Entrance
 from pswire.channel import status_of
-from pswire.codec import decode, encode, from_frame, to_frames
+from pswire.codec import decode, encode, from_frame, to_frame
 from pswire.errors import InternalError, InvalidMessage, Malformed, ParamServerError, TimedOut, TooLarge, Unavailable
-from pswire.lanes import INLINE, Receiver
+from pswire.lanes import INLINE
+from pswire.lanes.frames import Incoming, incoming
 from pswire.lanes.inline import InlineReceiver, InlineSender
 from pswire.lanes.stream import StreamReceiver
 from pswire.messages import Answer, Request
+from pswire.payload import tensor_bytes
 from pswire.v1 import paramserver_pb2 as pb
 
 _SERVICE = pb.DESCRIPTOR.services_by_name["ParameterServer"]
@@ -98,10 +101,14 @@ class Service:
         entrance: the way to the shard.
         traffic_limit: bytes that transfers may have under way.
         patience: seconds for which a transfer may stall before it is given up.
+        shared_memory: whether workers of this host may bring memory to share.
     """
 
-    def __init__(self, entrance: Entrance, traffic_limit: int, patience: float) -> None:
+    def __init__(
+        self, entrance: Entrance, traffic_limit: int, patience: float, *, shared_memory: bool = True
+    ) -> None:
         self._entrance = entrance
+        self._shared_memory = shared_memory
         self._traffic = Traffic(traffic_limit, patience)
         self._patience = patience
         self._idle: set[asyncio.Task[None]] = set()
@@ -134,7 +141,7 @@ class Service:
         await _guarded(self._transfer(context), context)
 
     async def _unary(self, kind: type[Proto], request: bytes) -> bytes:
-        message = _request(_parse(kind, request), InlineReceiver())
+        message = _request(decode(_parse(kind, request), InlineReceiver()))
         answer = await self._entrance.step(message, most=INLINE)
         with _our_fault(answer):
             return encode(answer, InlineSender()).SerializeToString()
@@ -142,9 +149,15 @@ class Service:
     # --- transfers ------------------------------------------------------------------------------------------------
 
     async def _transfer(self, context: grpc.aio.ServicerContext) -> None:
+        attached = Attached(self._shared_memory)
         data = await self._in_time(context.read())  # who opens a stream has something to say
         while data is not grpc.aio.EOF:
-            await self._call(from_frame(_parse(pb.Frame, data)), context)
+            frame = incoming(data)
+            if frame.header.WhichOneof("piece") == "attach":
+                reply = pb.Frame(attached=attached.attach(frame.header.attach))
+                await self._in_time(context.write(reply.SerializeToString()))
+            else:
+                await self._call(frame, attached, context)
             data = await self._next_call(context)
 
     async def _next_call(self, context: grpc.aio.ServicerContext) -> bytes:
@@ -164,24 +177,25 @@ class Service:
             self._idle.discard(task)
         return data
 
-    async def _call(self, header: Proto, context: grpc.aio.ServicerContext) -> None:
+    async def _call(self, frame: Incoming, attached: Attached, context: grpc.aio.ServicerContext) -> None:
         """Takes one call and answers it. What does not fit into single frames waits until there is room for it."""
-        receiver = StreamReceiver()
-        message = _request(header, receiver)
-        if not receiver.nbytes:
+        receiver = StreamReceiver(frame.data, attached.receiver)
+        message = _request(from_frame(frame, receiver))
+        if not receiver.nbytes and tensor_bytes(message) <= INLINE:
             try:
-                answer = await self._entrance.step(message, most=INLINE)
+                answer = await self._entrance.step(message, INLINE, attached.room(frame.header, message))
             except AnswerTooLarge:
                 pass
             else:
-                await self._send(answer, context)
+                await self._send(answer, attached, context)
                 return
         async with self._traffic.of(self._entrance.admit(message)):
             if receiver.nbytes:
                 receiver.allocate()
-                message = _request(header, receiver)
+                message = _request(from_frame(frame, receiver))
                 await self._receive(receiver, context)
-            await self._send(await self._entrance.step(message), context)
+            room = attached.room(frame.header, message)
+            await self._send(await self._entrance.step(message, None, room), attached, context)
 
     async def _receive(self, receiver: StreamReceiver, context: grpc.aio.ServicerContext) -> None:
         """Fills the message's arrays from the chunks."""
@@ -189,17 +203,18 @@ class Service:
             data = await self._in_time(context.read())
             if data is grpc.aio.EOF:
                 raise Malformed("the stream ends before all that its last header announces has come: it is not applied")
-            frame = _parse(pb.Frame, data)
+            frame = incoming(data)
             if not frame.chunk:
-                got = "an empty one" if frame.WhichOneof("piece") == "chunk" else frame.WhichOneof("piece")
+                got = frame.header.WhichOneof("piece") or ("nothing" if frame.chunk is None else "an empty one")
                 raise Malformed(f"a chunk of data must follow in a transfer, got {got}")
             receiver.feed(frame.chunk)
 
-    async def _send(self, answer: Answer, context: grpc.aio.ServicerContext) -> None:
+    async def _send(self, answer: Answer, attached: Attached, context: grpc.aio.ServicerContext) -> None:
+        sender = attached.sender()
         with _our_fault(answer):
-            frames = to_frames(answer)
-        for frame in frames:
-            await self._in_time(context.write(frame.SerializeToString()))
+            header = to_frame(answer, sender)
+        for frame in sender.frames(header):
+            await self._in_time(context.write(frame))
 
     async def _in_time(self, step: Awaitable[_Result]) -> _Result:
         try:
@@ -225,8 +240,7 @@ def _parse(kind: type[_Proto], data: bytes) -> _Proto:
         raise Malformed(f"{len(data):,} bytes that are no {kind.DESCRIPTOR.full_name}") from None
 
 
-def _request(proto: Proto, lane: Receiver) -> Request:
-    message = decode(proto, lane)
+def _request(message: Request | Answer) -> Request:
     if not isinstance(message, Request):
         raise Malformed(f"{type(message).__name__} is an answer, and no request")
     return message

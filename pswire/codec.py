@@ -8,7 +8,6 @@ May import the pure half of pswire, fields, lanes and the generated code.
 from __future__ import annotations
 
 import functools
-import itertools
 import math
 import sys
 from collections.abc import Iterator
@@ -39,9 +38,8 @@ from pswire.fields import (
     one,
     one_or_none,
 )
-from pswire.lanes.inline import InlineSender
-from pswire.lanes.stream import StreamSender
-from pswire.payload import tensor_bytes
+from pswire.lanes.frames import Incoming
+from pswire.lanes.stream import StreamReceiver
 from pswire.structs import INITIAL, OPTIMIZER, OPTIMIZER_OR_NONE
 from pswire.v1 import paramserver_pb2 as pb
 from pswire.values import DTYPES, Array, IndexedSlices, Part, TensorSpec
@@ -84,27 +82,18 @@ def to_frame(message: ms.Request | ms.Answer, lane: lanes.Sender) -> pb.Frame:
     return frame
 
 
-def to_frames(message: ms.Request | ms.Answer) -> Iterator[pb.Frame]:
-    """What one side of a Transfer says: the message, with its tensors inside if they fit, or in chunks after it.
+def from_frame(frame: Incoming, lane: StreamReceiver) -> ms.Request | ms.Answer:
+    """The message that the first frame of a call, or of its answer, carries; arrays that follow are hollow at first.
 
-    Borrows the message's arrays until the last frame is out. Raises as `encode` does, at once and not on the way.
+    Raises `Malformed` and nothing else.
     """
-    if tensor_bytes(message) <= lanes.INLINE:
-        return iter((to_frame(message, InlineSender()),))
-    lane = StreamSender()
-    header = to_frame(message, lane)
-    return itertools.chain((header,), (pb.Frame(chunk=chunk) for chunk in lane.chunks()))
-
-
-def from_frame(frame: pb.Frame) -> Proto:
-    """What the first frame of a Transfer carries. Raises `Malformed`."""
-    piece = frame.WhichOneof("piece")
-    if piece is None or piece == "chunk":
-        raise Malformed(
-            f"a call on a Transfer begins with a message, this one with {'a chunk' if piece else 'nothing'}"
-        )
-    proto: Proto = getattr(frame, piece)
-    return proto
+    piece = frame.header.WhichOneof("piece")
+    if piece is None:
+        what = "nothing" if frame.chunk is None else "a chunk"
+        raise Malformed(f"a call on a Transfer begins with a message, this one with {what}")
+    message = decode(getattr(frame.header, piece), lane)
+    lane.check_data()
+    return message
 
 
 # --- tensors, and what has one --------------------------------------------------------------------------------------

@@ -1,9 +1,12 @@
 """Arrays in forms that take fewer bytes: what a gradient, or a variable's value, may be while it travels or is held.
 
     bfloat16, float16   every element in 16 bits: the forms of `--wire`, for gradients and for weights
+    int8                every element in 8 bits, as a multiple of a step: a form of `--compress`, for gradients
+    topk                the elements that are largest in magnitude, with their places: the other one
 
-Each form is a row of `FORMS`: what its parts are, how an array becomes them, and how a stretch of its elements comes
-back. What a form loses is lost here; adding it to the next gradient is the worker's affair. May import values.
+Each form is a row of `FORMS`: what its parts are, what is wrong with them, and how a stretch of its elements comes
+back. What a form loses is lost here, or left in `rest`; adding it to the next gradient is the worker's affair. May
+import values and travel.
 """
 
 from __future__ import annotations
@@ -15,10 +18,19 @@ from typing import Any
 
 import numpy as np
 
-from pswire.values import DTYPES, Array, IndexedSlices, TensorSpec
+from pswire.travel import WIRES as WIRES
+from pswire.values import DTYPES, Array, IndexedSlices, TensorSpec, not_finite
 
-#: The forms in which values of float32 can be asked for.
-WIRES = ("bfloat16", "float16")
+#: Elements that are worked on at a time: what is needed meanwhile stays in the processor's cache.
+BLOCK = 1 << 16
+
+#: Elements that share one step in the form int8; a number of the protocol.
+SCALED = 1 << 16
+
+#: Of a part that has 16 bits of each element, and 8 bits.
+BITS, BYTES = DTYPES["int16"], DTYPES["int8"]
+
+_FLOAT32 = DTYPES["float32"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -38,7 +50,7 @@ class Packed:
     @property
     def dtype(self) -> np.dtype[Any]:
         """That of the array."""
-        return DTYPES["float32"]
+        return _FLOAT32
 
     @property
     def size(self) -> int:
@@ -51,7 +63,12 @@ class Packed:
         return sum([part.nbytes for part in self.parts])
 
     def check(self) -> None:
-        """Looks at the parts. Raises `ValueError` for a NaN, an infinity, or a place that is none."""
+        """Looks at the parts, which a network may have brought; before that none of the elements is to be used.
+
+        Raises:
+            FloatingPointError: elements are NaN or infinite; it says how many, to be read after "gradient for 'W' has".
+            ValueError: places are outside of the array, or do not rise; to be read there too.
+        """
         FORMS[self.form].check(self.parts, self.size)
 
     def elements(self, start: int, stop: int) -> Array:
@@ -63,12 +80,35 @@ class Packed:
         return self.elements(0, self.size).reshape(self.shape)
 
 
+@dataclass(frozen=True, slots=True)
+class Form:
+    """A form, as three functions.
+
+    Attributes:
+        fits: whether parts that look so can be those of an array of a shape.
+        check: as `Packed.check`, of the parts and the number of the array's elements.
+        elements: as `Packed.elements`.
+    """
+
+    fits: Callable[[tuple[int, ...], tuple[TensorSpec, ...]], bool]
+    check: Callable[[tuple[Array, ...], int], None]
+    elements: Callable[[tuple[Array, ...], int, int], Array]
+
+
 def unpacked(array: Array | IndexedSlices | Packed) -> Array | IndexedSlices:
     """The array, or the rows with values, as they were before they were packed; what was not is given back."""
     if isinstance(array, IndexedSlices):
         values: Array | Packed = array.values
         return array.with_values(values.unpacked()) if isinstance(values, Packed) else array
     return array.unpacked() if isinstance(array, Packed) else array
+
+
+def _refuse(bad: int, of: int, what: str = "NaN or infinite") -> None:
+    if bad:
+        raise FloatingPointError(f"{bad:,} of {of:,} elements that are {what}")
+
+
+# --- 16 bits --------------------------------------------------------------------------------------------------------
 
 
 def packed(array: Array, form: str) -> Packed:
@@ -83,66 +123,216 @@ def empty_parts(shape: tuple[int, ...], form: str) -> tuple[Array, ...]:
     return (np.empty(shape, BITS),)
 
 
-#: Elements that are converted at a time: what is needed meanwhile stays in the processor's cache.
-BLOCK = 1 << 15
-
-#: Of a part that has 16 bits of each element.
-BITS = DTYPES["int16"]
-
-
 def narrow(source: Array, out: Array, form: str) -> None:
-    """Converts float32, (n,), to the bits of 16-bit numbers, (n,) int16: to the nearest, ties as the form has it.
+    """Converts float32, (n,), to the bits of 16-bit numbers, (n,) int16, each to the nearest.
 
-    bfloat16 is the upper half of a float32: adding half of the lower half's range rounds to the nearest, and ties away
-    from zero. NaN and infinity stay what they are, but for a NaN whose upper 16 bits are all ones but one sign:
-    who cares about NaN checks before.
+    A tie goes to the even one for float16, and away from zero for bfloat16, which is the upper half of a float32: one
+    bit below it is added, and the lower half left out. What is beyond the largest number of the form becomes infinite:
+    65,504 for float16, 3.39e38 for bfloat16. NaN stays NaN.
     """
+    room = np.empty(min(len(source), BLOCK), np.uint32)
     for start in range(0, len(source), BLOCK):
         block, into = source[start : start + BLOCK], out[start : start + BLOCK]
         if form == "float16":
             with np.errstate(over="ignore"):
                 into.view(np.float16)[...] = block
-        else:
-            np.copyto(into, (block.view(np.uint32) + np.uint32(0x8000)).view(np.int16)[1::2])
-
-
-def _bfloat16(parts: tuple[Array, ...], start: int, stop: int) -> Array:
-    bits = parts[0].reshape(-1)[start:stop].view(np.uint16)
-    out = np.empty(len(bits), np.uint32)
-    np.left_shift(bits, 16, out=out, dtype=np.uint32, casting="unsafe")
-    return out.view(np.float32)
-
-
-def _float16(parts: tuple[Array, ...], start: int, stop: int) -> Array:
-    return parts[0].reshape(-1)[start:stop].view(np.float16).astype(np.float32)
-
-
-def _check_16(parts: tuple[Array, ...], exponent: int) -> None:
-    bad = int(np.count_nonzero((parts[0] & exponent) == exponent))
-    if bad:
-        raise ValueError(f"{bad:,} elements that are NaN or infinite")
-
-
-@dataclass(frozen=True, slots=True)
-class Form:
-    """A form, as three functions.
-
-    Attributes:
-        fits: whether parts that look so can be those of an array of a shape.
-        check: as `Packed.check`.
-        elements: as `Packed.elements`.
-    """
-
-    fits: Callable[[tuple[int, ...], tuple[TensorSpec, ...]], bool]
-    check: Callable[[tuple[Array, ...], int], None]
-    elements: Callable[[tuple[Array, ...], int, int], Array]
+            continue
+        if not math.isfinite(np.vdot(block, block)):  # a NaN of all ones would become 0 by what is added
+            block = np.where(np.isnan(block), np.float32(np.nan), block)
+        bits = room[: len(block)]
+        np.add(block.view(np.uint32), 0x8000, out=bits)
+        np.right_shift(bits, 16, out=bits)
+        np.copyto(into.view(np.uint16), bits, casting="unsafe")
 
 
 def _sixteen(shape: tuple[int, ...], parts: tuple[TensorSpec, ...]) -> bool:
     return [(part.shape, part.dtype) for part in parts] == [(shape, BITS.name)]
 
 
+def _bfloat16(parts: tuple[Array, ...], start: int, stop: int) -> Array:
+    out = parts[0].reshape(-1)[start:stop].view(np.uint16).astype(np.uint32)
+    out <<= 16
+    return out.view(np.float32)
+
+
+#: All numbers of float16: looking them up is twice as fast as numpy's conversion.
+_FLOAT16 = np.arange(1 << 16, dtype=np.uint16).view(np.float16).astype(np.float32)
+
+
+def _float16(parts: tuple[Array, ...], start: int, stop: int) -> Array:
+    out: Array = np.take(_FLOAT16, parts[0].reshape(-1)[start:stop].view(np.uint16))
+    return out
+
+
+def _check_16(bits: Array, exponent: int, what: str) -> None:
+    """Looks for numbers whose exponent, which these bits are, is the highest: NaN and infinity."""
+    flat, bad = bits.reshape(-1), 0
+    for start in range(0, len(flat), BLOCK):
+        block = flat[start : start + BLOCK] & exponent
+        bad += int(np.count_nonzero(block == exponent))
+    _refuse(bad, len(flat), what)
+
+
+# --- 8 bits ---------------------------------------------------------------------------------------------------------
+
+
+def quantized(array: Array, rest: Array) -> Packed:
+    """`array` + `rest` in 8 bits; `rest` becomes what they lack, half a step at most.
+
+    Of `SCALED` elements c each, the step is s = max|c| / 127, and q = round(c / s) is sent: linear quantization with a
+    scale of its own for every block, as Dettmers et al. 2022 ("8-bit Optimizers via Block-wise Quantization", section
+    2.1) have it for the state of optimizers.
+
+    Args:
+        array: float32, finite.
+        rest: float32, flat, of as many elements; written into.
+    """
+    flat = np.ascontiguousarray(array).reshape(-1)
+    numbers, steps = np.empty(array.shape, BYTES), np.empty(-(-len(flat) // SCALED), _FLOAT32)
+    out, room = numbers.reshape(-1), np.empty(min(len(flat), SCALED), np.float32)
+    for index, start in enumerate(range(0, len(flat), SCALED)):
+        part = slice(start, start + SCALED)
+        c = np.add(rest[part], flat[part], out=rest[part])
+        q = np.abs(c, out=room[: len(c)])
+        step = q.max() / np.float32(127)
+        if step < _SMALLEST:
+            steps[index], out[part] = 0, 0
+            continue
+        steps[index] = step
+        np.multiply(c, 1 / step, out=q)
+        np.rint(q, out=q)
+        np.copyto(out[part], q, casting="unsafe")
+        np.multiply(q, step, out=q)
+        np.subtract(c, q, out=c)
+    return Packed("int8", array.shape, (numbers, steps))
+
+
+#: A step that is smaller has no finite inverse.
+_SMALLEST = np.finfo(np.float32).tiny
+
+
+def _eight(shape: tuple[int, ...], parts: tuple[TensorSpec, ...]) -> bool:
+    steps = -(-math.prod(shape) // SCALED)
+    found = [(part.shape, part.dtype) for part in parts]
+    return found == [(shape, BYTES.name), ((steps,), _FLOAT32.name)]
+
+
+def _check_8(parts: tuple[Array, ...], size: int) -> None:
+    steps = parts[1]
+    most = np.finfo(np.float32).max / 128  # so that no multiple of it is infinite
+    bad = np.flatnonzero(~((steps >= 0) & (steps <= most)))
+    _refuse(sum(min(SCALED, size - int(index) * SCALED) for index in bad), size)
+
+
+def _int8(parts: tuple[Array, ...], start: int, stop: int) -> Array:
+    out = parts[0].reshape(-1)[start:stop].astype(np.float32)
+    for index in range(start // SCALED, -(-stop // SCALED)):
+        part = out[max(0, index * SCALED - start) : (index + 1) * SCALED - start]
+        part *= parts[1][index]
+    return out
+
+
+# --- the largest ----------------------------------------------------------------------------------------------------
+
+
+def largest(array: Array, rest: Array, count: int) -> Packed:
+    """The `count` elements of `array` + `rest` that are largest in magnitude; `rest` becomes the others.
+
+    Of elements that are equal, the first. Zeros are not sent: when the others are fewer than `count`, all of them are.
+
+    Args:
+        array: float32, finite.
+        rest: float32, flat, of as many elements; written into.
+        count: from 1.
+
+    A sample says from which magnitude on there will be enough, and the choice is made among those alone (Lin et al.
+    2018, "Deep Gradient Compression", section 3.1; there it decides, here it saves time).
+    """
+    flat = np.ascontiguousarray(array).reshape(-1)
+    low = _enough(flat, rest, count)
+    room, large = np.empty(min(len(flat), BLOCK), np.float32), np.empty(min(len(flat), BLOCK), np.bool_)
+    found = [np.empty(0, np.intp)]
+    for start in range(0, len(flat), BLOCK):
+        part = slice(start, start + BLOCK)
+        c = np.add(rest[part], flat[part], out=rest[part])
+        magnitudes = np.abs(c, out=room[: len(c)])
+        found.append(np.flatnonzero(np.greater_equal(magnitudes, low, out=large[: len(c)])) + start)
+    places = np.concatenate(found)
+    if len(places) < count:  # the sample was wrong, or nearly all are zero
+        places = np.flatnonzero(rest)
+    places = places[_largest(np.abs(rest[places]), count)]
+    values = rest[places]
+    rest[places] = 0
+    return Packed("topk", array.shape, (places.astype(_place(len(flat))), values))
+
+
+#: Elements that are looked at first.
+_SAMPLE = 1 << 14
+
+
+def _enough(flat: Array, rest: Array, count: int) -> np.float32:
+    """A magnitude, over 0, that some more than `count` elements of the sum have, most likely."""
+    every = max(1, len(flat) // _SAMPLE) | 1  # odd, lest it only meets some columns of a matrix
+    sample = np.abs(flat[::every] + rest[::every])
+    expected = len(sample) * count / max(1, len(flat))
+    wanted = int(expected + 4 * math.sqrt(expected)) + 1  # four standard deviations
+    if wanted >= len(sample):
+        return _SMALLEST_OF_ALL
+    return max(np.partition(sample, len(sample) - wanted)[len(sample) - wanted], _SMALLEST_OF_ALL)
+
+
+_SMALLEST_OF_ALL = np.finfo(np.float32).smallest_subnormal
+
+
+def _largest(magnitudes: Array, count: int) -> Array:
+    """Which the `count` largest are, in rising order."""
+    if len(magnitudes) <= count:
+        return np.arange(len(magnitudes))
+    least = np.partition(magnitudes, len(magnitudes) - count)[len(magnitudes) - count]
+    chosen = magnitudes > least
+    chosen[np.flatnonzero(magnitudes == least)[: count - np.count_nonzero(chosen)]] = True
+    return np.flatnonzero(chosen)
+
+
+def _place(size: int) -> np.dtype[Any]:
+    """What has room for a place among so many."""
+    return DTYPES["int32" if size < 1 << 31 else "int64"]
+
+
+def _some(shape: tuple[int, ...], parts: tuple[TensorSpec, ...]) -> bool:
+    if len(parts) != 2 or len(parts[0].shape) != 1:
+        return False
+    places, values, size = *parts, math.prod(shape)
+    fit = places.shape == values.shape and places.shape[0] <= size
+    return fit and (places.dtype, values.dtype) == (_place(size).name, _FLOAT32.name)
+
+
+def _check_places(parts: tuple[Array, ...], size: int) -> None:
+    places, values = parts
+    _refuse(not_finite(values), len(values))
+    if not len(places):
+        return
+    if not (places[1:] > places[:-1]).all():
+        raise ValueError("places that do not rise")
+    if places[0] < 0 or places[-1] >= size:
+        raise ValueError(f"places from {places[0]:,} to {places[-1]:,}, of {size:,} elements")
+
+
+def _topk(parts: tuple[Array, ...], start: int, stop: int) -> Array:
+    places, values = parts
+    out = np.zeros(stop - start, np.float32)
+    first, last = np.searchsorted(places, np.array([start, stop], places.dtype))
+    out[places[first:last] - start] = values[first:last]
+    return out
+
+
 FORMS: dict[str, Form] = {
-    "bfloat16": Form(_sixteen, lambda parts, size: _check_16(parts, 0x7F80), _bfloat16),
-    "float16": Form(_sixteen, lambda parts, size: _check_16(parts, 0x7C00), _float16),
+    "bfloat16": Form(_sixteen, lambda parts, size: _check_16(parts[0], 0x7F80, "NaN or infinite"), _bfloat16),
+    "float16": Form(
+        _sixteen,
+        lambda parts, size: _check_16(parts[0], 0x7C00, "NaN, infinite or beyond 65,504, the largest of float16"),
+        _float16,
+    ),
+    "int8": Form(_eight, _check_8, _int8),
+    "topk": Form(_some, _check_places, _topk),
 }

@@ -137,7 +137,7 @@ def _numbers(low: int) -> Callable[[Proto, str, lanes.Receiver], tuple[int, ...]
     def get(proto: Proto, name: str, lane: lanes.Receiver) -> tuple[int, ...]:
         numbers: tuple[int, ...] = tuple(getattr(proto, name))
         if numbers and min(numbers) < low:
-            raise Malformed(f"{type(proto).__name__}.{name} must be {low} at least, got {min(numbers)}")
+            raise Malformed(f"{type(proto).__name__}.{name} must be at least {low}, got {min(numbers)}")
         return numbers
 
     return get

@@ -19,8 +19,8 @@ class Join:
 
     Shard 0 counts the incarnations (`incarnation` 0 asks for the next one); the worker then joins the other shards
     with the one it got. `shard` of `shards` is the place that this shard has in the worker's list of servers. `life` is
-    a number that the worker drew for this life, so that a Join that arrives twice counts once; 0 is none. `lane` says how
-    its tensors travel to this shard, in words, for who looks at the job.
+    a number that the worker drew for this life, so that a Join that arrives twice counts once; 0 is none. `lane`
+    says how its tensors travel to this shard, in words, for who looks at the job.
     """
 
     worker: str

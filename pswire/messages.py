@@ -39,7 +39,6 @@ from pswire.status import VariableStatus as VariableStatus
 from pswire.status import WorkerStatus as WorkerStatus
 from pswire.values import Array, IndexedSlices, Part, TensorSpec
 
-
 # --- variables --------------------------------------------------------------------------------------------------
 
 

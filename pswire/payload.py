@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
 from typing import Protocol
 
+import numpy as np
+
+from pswire.compression import Packed
 from pswire.messages import (
     Answer,
     Assign,
@@ -18,7 +21,7 @@ from pswire.messages import (
     Registered,
     Request,
 )
-from pswire.values import DTYPES, Array, TensorSpec
+from pswire.values import DTYPES, Array, IndexedSlices, TensorSpec
 
 
 class Room(Protocol):
@@ -33,36 +36,61 @@ class Room(Protocol):
 
 def tensor_bytes(message: Message | Answer) -> int:
     """Bytes of the elements of all arrays in a message."""
+    return sum([array.nbytes for array in arrays(message)])
+
+
+def arrays(message: Message | Answer) -> list[Array]:
+    """The arrays of a message as they travel, in their order."""
     match message:
         case Push():
-            return sum([gradient.array.nbytes for gradient in message.gradients])
+            found: list[Array | IndexedSlices | Packed | None] = [gradient.array for gradient in message.gradients]
         case Registered() | Pulled() | Pushed():
-            return sum([value.array.nbytes for value in message.values if value.array is not None])
+            found = [value.array for value in message.values]
         case Pull():
-            return sum([choice.rows.nbytes for choice in message.choices if choice.rows is not None])
+            found = [choice.rows for choice in message.choices]
         case Register():
-            return sum([one.value.nbytes for one in message.declarations if one.value is not None])
+            found = [one.value for one in message.declarations]
         case Assign():
-            return sum([assignment.array.nbytes for assignment in message.assignments])
+            found = [assignment.array for assignment in message.assignments]
         case _:
-            return 0
+            return []
+    plain: list[Array] = []
+    for array in found:
+        if isinstance(array, np.ndarray):
+            plain.append(array)
+        elif isinstance(array, IndexedSlices):
+            plain += _parts(array.values)
+            plain.append(array.indices)
+        elif array is not None:
+            plain += array.parts
+    return plain
 
 
-def most_answer_bytes(message: Request, spec_of: Callable[[str], TensorSpec]) -> int:
-    """The most bytes of values that the answer to `message` can bring, as far as a worker can know.
+def _parts(array: Array | Packed) -> Sequence[Array]:
+    return array.parts if isinstance(array, Packed) else [array]
 
-    `spec_of` gives the spec of a variable on the shard that is asked.
+
+def most_answer_sizes(
+    message: Request, spec_of: Callable[[str], TensorSpec], without: Collection[str] = ()
+) -> list[int]:
+    """The most bytes that each value in the answer to `message` can have, as far as a worker can know.
+
+    `spec_of` gives the spec of a variable on the shard that is asked; values of the names in `without` are left out.
     """
     match message:
         case Push():
-            return sum([spec_of(name).nbytes for name in message.pull])
+            return [_most(spec_of(name), message.wire) for name in message.pull if name not in without]
         case Pull():
-            whole = sum([spec_of(name).nbytes for name in message.names])
-            return whole + sum([_most_chosen(choice, spec_of(choice.name)) for choice in message.choices])
+            whole = [_most(spec_of(name), message.wire) for name in message.names]
+            return whole + [_most_chosen(choice, spec_of(choice.name)) for choice in message.choices]
         case Register():
-            return sum([one.spec.nbytes for one in message.declarations if one.initial is None])
+            return [one.spec.nbytes for one in message.declarations if one.initial is None]
         case _:
-            return 0
+            return []
+
+
+def _most(spec: TensorSpec, wire: str) -> int:
+    return spec.nbytes // 2 if wire and spec.dtype == "float32" else spec.nbytes
 
 
 def _most_chosen(choice: Choice, spec: TensorSpec) -> int:

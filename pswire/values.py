@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from dataclasses import InitVar, dataclass
 from numbers import Real
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -23,6 +23,18 @@ DTYPES: dict[str, np.dtype[Any]] = {
 
 MAX_DIMENSIONS = 16
 MAX_NAME_LENGTH = 256
+
+
+class Shaped(Protocol):
+    """An array, or what stands for one: some rows of it, or another form."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The sizes of the array."""
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """The dtype of the array."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,8 +75,8 @@ class TensorSpec:
         """Number of bytes of the elements."""
         return self.size * DTYPES[self.dtype].itemsize
 
-    def matches(self, array: Array | IndexedSlices) -> bool:
-        """Whether `array` has this shape and dtype, in whatever byte order."""
+    def matches(self, array: Shaped) -> bool:
+        """Whether `array`, an array or what stands for one, has this shape and dtype, in whatever byte order."""
         # numpy puts a dtype's name together at every asking, so the common case comes first.
         same_dtype = array.dtype == DTYPES[self.dtype] or array.dtype.name == self.dtype
         return array.shape == self.shape and same_dtype

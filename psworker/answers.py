@@ -1,16 +1,16 @@
 """What several shards say to one message, put together as one answer.
 
-Pure: asks nobody. Answers come in the order of the shards. May import pieces, placement and messages.
+Pure: asks nobody. Answers come in the order of the shards. How values are put together is in `wanted`. May import
+placement and messages.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from pswire.errors import ConfigurationError
-from pswire.messages import Joined, Outcome, Pulled, Pushed, Registered, Value
-from psworker import pieces
+from pswire.messages import Joined, Outcome, Pushed
 from psworker.placement import Whole
 
 
@@ -36,15 +36,6 @@ def push_result(pushed: Sequence[Pushed], values: Iterable[Whole]) -> PushResult
     first = pushed[0]
     staleness = max(answer.staleness for answer in pushed)
     return PushResult(first.outcome, staleness, first.global_step, tuple(values), first.reason)
-
-
-def wholes(names: Iterable[str], answers: Iterable[Registered | Pulled | Pushed], served_at: int | None) -> list[Whole]:
-    """The variables of these names, put together and served at this step of shard 0; without the tables."""
-    found: dict[str, list[Value]] = {}
-    for answer in answers:
-        for value in answer.values:
-            found.setdefault(value.name, []).append(value)
-    return [replace(pieces.join(found[name]), served_at=served_at) for name in names if name in found]
 
 
 def check_alike(answers: Sequence[Joined]) -> None:

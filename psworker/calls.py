@@ -10,11 +10,11 @@ import secrets
 import threading
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
-from typing import TypeVar
+from dataclasses import dataclass, replace
+from typing import Generic, TypeVar
 
-from pswire.errors import NotJoined, ParamServerError, TimedOut, Unavailable
-from pswire.messages import Answer, Join, Joined, Pushed, Request, Sender
+from pswire.errors import NotJoined, ParamServerError, TimedOut, Unavailable, Zombie
+from pswire.messages import Answer, Join, Joined, Pull, Push, Pushed, Renew, Request, Sender
 from psworker.transport import Call, Transport
 
 logger = logging.getLogger(__name__)
@@ -22,18 +22,32 @@ logger = logging.getLogger(__name__)
 FIRST_PAUSE, LONGEST_PAUSE = 0.05, 2.0  # seconds between two tries; it doubles
 LAST_TRY = 0.5  # seconds that a try has at least: enough to hear why there is no connection
 SAY_EVERY = 5.0  # seconds between two lines that say whom a call waits for
+GOOD_BYE = 2.0  # seconds that a server has to hear that a worker ends, or has nothing to do
 
 A = TypeVar("A", bound=Answer)
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Handle(Generic[T]):
+    """Something that was asked for.
+
+    Attributes:
+        wait: waits for the answer; call it once.
+    """
+
+    wait: Callable[[], T]
 
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """A message to a shard that is on its way since `began`."""
+    """A message to a shard that is on its way since `began`; what it says the worker has is as of `rejoins`."""
 
     shard: int
     message: Request
     began: float
     call: Call
+    rejoins: int
 
 
 class Calls:
@@ -48,6 +62,8 @@ class Calls:
 
     Attributes:
         sender: the worker, as a member; with incarnation 0 until it has joined.
+        rejoins: how often it has joined a shard again, whose lease had ended or which was started anew: then it is not
+            known whether versions that came before count the same changes, and no message is sent that names them.
     """
 
     def __init__(
@@ -59,6 +75,7 @@ class Calls:
         held_for: Callable[[int, float], str],
     ) -> None:
         self.sender = Sender(worker, 0)
+        self.rejoins = 0
         self._transport = transport
         self._timeout = timeout
         self._closing = closing
@@ -74,11 +91,15 @@ class Calls:
 
     def call(self, shard: int, message: Request, kind: type[A]) -> A:
         """The answer to one message."""
-        return self._result(self._send(shard, message), kind)
+        return self._result(self._send(shard, message, self.rejoins), kind)
 
-    def send(self, messages: Iterable[Request | None]) -> list[Sent]:
-        """Sends each shard its message, from shard 0 on, if there is one for it."""
-        return [self._send(shard, message) for shard, message in enumerate(messages) if message is not None]
+    def send(self, messages: Iterable[Request | None], rejoins: int | None = None) -> list[Sent]:
+        """Sends each shard its message, from shard 0 on, if there is one for it.
+
+        The versions that are named in them are as of `rejoins`; None: of now.
+        """
+        as_of = self.rejoins if rejoins is None else rejoins
+        return [self._send(shard, message, as_of) for shard, message in enumerate(messages) if message is not None]
 
     def results(self, sent: Iterable[Sent], kind: type[A], failed: list[int] | None = None) -> list[A]:
         """The answers. Returns or raises when none is open any more: a shard has one push of a worker at a time.
@@ -98,11 +119,36 @@ class Calls:
             raise next(iter(errors.values()))
         return answers
 
-    def _join(self, shard: int) -> Join:
-        return Join(self.sender.worker, self.sender.incarnation, shard, self._transport.shards, self._life)
+    def say(self, shard: int, message: Request, failed: str) -> None:
+        """Says something once, to a shard that has `GOOD_BYE` seconds to hear it; what goes wrong is logged."""
+        try:
+            self._transport.call(shard, message, min(self._timeout, GOOD_BYE)).result()
+        except ParamServerError as error:
+            expected = isinstance(error, NotJoined | Zombie | Unavailable | TimedOut)
+            level = logging.INFO if expected else logging.WARNING
+            logger.log(level, "worker %s, shard %d: %s: %s", self.sender.worker, shard, failed, error)
 
-    def _send(self, shard: int, message: Request) -> Sent:
-        return Sent(shard, message, time.monotonic(), self._transport.call(shard, message, self._timeout))
+    def rest(self, shards: Iterable[int]) -> None:
+        """Tells these shards that nobody shall wait for this worker."""
+        if not self._closing.is_set():
+            for shard in shards:
+                idle = Renew(self.sender, idle=True, lane=self._transport.lane(shard))
+                self.say(shard, idle, "could not say that it has nothing to do")
+
+    def _join(self, shard: int) -> Join:
+        worker, incarnation = self.sender.worker, self.sender.incarnation
+        transport = self._transport
+        return Join(worker, incarnation, shard, transport.shards, self._life, transport.lane(shard))
+
+    def _send(self, shard: int, message: Request, rejoins: int) -> Sent:
+        message = self._true(message, rejoins)
+        return Sent(shard, message, time.monotonic(), self._transport.call(shard, message, self._timeout), rejoins)
+
+    def _true(self, message: Request, rejoins: int) -> Request:
+        """The message, without the versions that it names if the worker has joined a shard again since then."""
+        if rejoins == self.rejoins or not isinstance(message, Push | Pull):
+            return message
+        return replace(message, have=())
 
     def _result(self, sent: Sent, kind: type[A]) -> A:
         """The answer; the message is sent again while the server cannot be reached, for `timeout` seconds at most.
@@ -126,7 +172,8 @@ class Calls:
                 self._closing.wait(min(pause, self._timeout - waited))
                 pause = min(2 * pause, LONGEST_PAUSE)
                 left = sent.began + self._timeout - time.monotonic()
-                call = self._transport.call(sent.shard, sent.message, max(left, LAST_TRY))
+                message = self._true(sent.message, sent.rejoins)
+                call = self._transport.call(sent.shard, message, max(left, LAST_TRY))
                 continue
             assert isinstance(answer, kind)
             if isinstance(answer, Pushed) and not sent.shard:
@@ -150,6 +197,7 @@ class Calls:
         if not isinstance(error, NotJoined) or not self.sender.incarnation or self._closing.is_set():
             return False
         logger.warning("%s joins shard %d again: %s", self.sender.worker, shard, error)
+        self.rejoins += 1  # before it is known whether it gets there, since it may and its answer be lost
         try:
             joined = self._transport.call(shard, self._join(shard), self._timeout).result()
         except (Unavailable, TimedOut):

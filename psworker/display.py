@@ -55,7 +55,7 @@ def _number(rate: float) -> str:
 
 
 def table(view: JobView) -> Table:
-    """One row a worker; what the policy drops and whom it has wait are columns where it does so."""
+    """One row a worker. Drops, how tensors travel and who is waited for are columns where there is something to say."""
     rows = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
     rows.add_column("worker")
     rows.add_column("state")
@@ -63,6 +63,8 @@ def table(view: JobView) -> Table:
         rows.add_column(name, justify="right", min_width=6)
     if drops := view.dropped > 0:
         rows.add_column("dropped", justify="right")
+    if lanes := any(worker.lane for worker in view.workers):
+        rows.add_column("lane")
     if waits := any(worker.waiting_for for worker in view.workers):
         rows.add_column("waiting for")
     for number, worker in enumerate(view.workers):
@@ -75,6 +77,7 @@ def table(view: JobView) -> Table:
             "–" if worker.cost is None else f"{worker.cost:.4f}",
             "–" if worker.staleness is None else f"{worker.staleness:.1f}",
             *[str(worker.dropped)] * drops,
+            *[Text(worker.lane or "–")] * lanes,
             *[Text(worker.waiting_for or "–")] * waits,
         )
     return rows

@@ -63,7 +63,7 @@ class Heartbeat:
         """
         while not self._closing.wait(every):
             try:
-                answer = self._transport.call(shard, Renew(sender), every).result()
+                answer = self._transport.call(shard, Renew(sender, lane=self._transport.lane(shard)), every).result()
             except ParamServerError as error:
                 level = logging.WARNING if isinstance(error, TimedOut) else logging.INFO
                 logger.log(level, "%s: heartbeat to shard %d: %s", sender.worker, shard, error)

@@ -56,6 +56,7 @@ class Mirror:
         self._declared: dict[str, specs.UpdateSpec] = {}
         self._tuned: dict[str, specs.UpdateSpec] = {}  # what a variable follows by now, where that is not as declared
         self._looked_up: dict[str, tuple[int, ...]] = {}  # the least versions of rows that have no gradient yet
+        self._taken: dict[str, Whole] = {}  # what came last of each variable, just as it came
         self._under_way: Handle[PushResult] | Handle[list[Whole]] | None = None
 
     @property
@@ -94,7 +95,7 @@ class Mirror:
         """Asks for fresh values of these variables, which `settle` takes."""
         self.settle()
         if names:
-            self._under_way = self.client.start_pull(names)
+            self._under_way = self.client.start_pull(names, self._have(names))
 
     def start_push(self, gradients: Sequence[Whole], loss: float | None, pull: Sequence[str]) -> None:
         """Sends one push, whose arrays are borrowed until `settle`, which takes the values of `pull`.
@@ -105,7 +106,7 @@ class Mirror:
         self.settle()
         if self.client.shards > 1:
             check_finite(gradients)
-        self._under_way = self.client.push(gradients, loss, pull)
+        self._under_way = self.client.push(gradients, loss, pull, self._have(pull))
 
     def settle(self) -> None:
         """Takes the answer of what is under way, if anything is; a push that was dropped is counted."""
@@ -242,12 +243,18 @@ class Mirror:
             spec = self._specs[optimizer] = specs.from_plain(specs.to_plain(optimizer))
         return spec
 
+    def _have(self, names: Iterable[str]) -> list[Whole]:
+        """What the servers have sent of these and is still there; what was put in its place is nothing they know."""
+        known, taken = self.known(), self._taken
+        return [taken[name] for name in names if name in taken and known[name].value is taken[name].array]
+
     def _take(self, values: Iterable[Whole]) -> None:
         known = self.known()
         for whole in values:
             assert not isinstance(whole.array, IndexedSlices)
             variable = known[whole.name]
             variable.value, variable.versions, variable.served_at = whole.array, whole.versions, whole.served_at
+            self._taken[whole.name] = whole
 
 
 def check_finite(gradients: Iterable[Whole]) -> None:

@@ -1,7 +1,7 @@
 """Arrays cut along the pieces that shards have of a variable, and put together again. Pure.
 
-What is cut off is a view; what is put together is a new array, into which each part is copied once. A variable that is
-in one piece is neither cut nor copied. May import placement, messages and numpy.
+What is cut off is a view; what is put together is a new array, into which each part is copied, or unpacked, once. A
+variable that is in one piece is neither cut nor copied. May import placement, messages, compression and numpy.
 """
 
 from __future__ import annotations
@@ -12,9 +12,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from pswire.errors import InvalidMessage, NotFinite, ShapeMismatch
+from pswire.compression import BLOCK, Packed
+from pswire.errors import InvalidMessage, Malformed, NotFinite, ShapeMismatch
 from pswire.messages import Declaration, Gradient, Value
-from pswire.values import Array, IndexedSlices, not_finite
+from pswire.values import DTYPES, Array, IndexedSlices, not_finite
 from psworker.placement import Placed, Whole
 
 
@@ -66,13 +67,80 @@ def split_gradient(variable: Placed, gradient: Whole) -> list[Gradient]:
     return [Gradient(name, version, part) for version, part in zip(versions, parts, strict=True)]
 
 
-def join(values: Sequence[Value]) -> Whole:
-    """The whole of the values of all pieces, in their order. Its array is read-only."""
-    array = values[0].array
-    if len(values) > 1:
-        array = np.concatenate([value.array for value in values])
-        array.flags.writeable = False
-    return Whole(values[0].name, tuple([value.version for value in values]), array)
+def join(variable: Placed, values: Sequence[Value], old: Whole | None = None) -> Array:
+    """The whole of the values of all pieces, in their order; read-only.
+
+    Args:
+        variable: what they are pieces of.
+        values: one for each piece; where the array is None, the piece is as `old` has it.
+        old: what the shards were told that the worker has; it is never written. When no piece has changed, its array is
+            given back.
+
+    Raises:
+        Malformed: a value is not what the piece's shard was asked for.
+    """
+    _check_answer(variable, values, old)
+    known = None if old is None else old.array
+    assert not isinstance(known, IndexedSlices), "a value is whole"
+    if known is not None and all(value.array is None for value in values):
+        return known
+    if len(values) == 1:
+        return _unpacked(values[0])
+    array = np.empty(variable.spec.shape, DTYPES[variable.spec.dtype])
+    rooms = split_array(variable, array)
+    rest = rooms if known is None else split_array(variable, known)
+    for value, room, mine in zip(values, rooms, rest, strict=True):
+        _put(mine if value.array is None else value.array, room)
+    array.flags.writeable = False
+    return array
+
+
+def concatenated(values: Sequence[Value]) -> Array:
+    """What all pieces have, one after the other: of a slot, say, whose dtype may be its own. Read-only."""
+    arrays = [_unpacked(value) for value in values]
+    if len(arrays) == 1:
+        return arrays[0]
+    array = np.concatenate(arrays)
+    array.flags.writeable = False
+    return array
+
+
+def _check_answer(variable: Placed, values: Sequence[Value], old: Whole | None) -> None:
+    """Raises `Malformed` unless there is a value for each piece that fits it; or none, where that is the old one."""
+    pieces, name = variable.pieces, variable.spec.name
+    if len(values) != len(pieces):
+        raise Malformed(f"{len(values)} values of {name!r} have come, which is in {len(pieces)} parts")
+    for index, (piece, value) in enumerate(zip(pieces, values, strict=True)):
+        if value.array is not None:
+            if not piece.spec.matches(value.array):
+                got = f"{value.array.dtype.name}{list(value.array.shape)}"
+                raise Malformed(f"shard {piece.shard} has sent {got} for variable {piece.spec}")
+        elif old is None or value.version != old.versions[index]:
+            told = "no version of it" if old is None else f"version {old.versions[index]}"
+            raise Malformed(
+                f"shard {piece.shard} says that {name!r} is unchanged at version {value.version}, and was told of {told}"
+            )
+
+
+def _unpacked(value: Value) -> Array:
+    """The array of a value; read-only."""
+    if not isinstance(value.array, Packed):
+        assert value.array is not None, "it has changed, or was chosen"
+        return value.array
+    array = value.array.unpacked()
+    array.flags.writeable = False
+    return array
+
+
+def _put(part: Array | Packed, room: Array) -> None:
+    """Writes a part to where it belongs in the whole, C-contiguous; what is packed by blocks that stay in the cache."""
+    if not isinstance(part, Packed):
+        room[...] = part
+        return
+    flat = room.reshape(-1)
+    for start in range(0, part.size, BLOCK):
+        stop = min(start + BLOCK, part.size)
+        flat[start:stop] = part.elements(start, stop)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,17 +155,17 @@ class ChosenRows:
     rows: list[Array]
     places: list[slice | Array]
 
-    def join(self, values: Sequence[Value]) -> Whole:
+    def join(self, values: Sequence[Value]) -> Array:
         """The rows of all pieces, in the order in which they were asked for. The array is read-only."""
-        if len(values) == 1:
-            return join(values)
-        arrays = [value.array for value in values]
+        arrays = [_unpacked(value) for value in values]
+        if len(arrays) == 1:
+            return arrays[0]
         count = sum(map(len, self.rows))
         array = np.empty((count, *arrays[0].shape[1:]), arrays[0].dtype)
         for place, part in zip(self.places, arrays, strict=True):
             array[place] = part
         array.flags.writeable = False
-        return Whole(values[0].name, tuple([value.version for value in values]), array)
+        return array
 
 
 def split_rows(variable: Placed, rows: Array) -> ChosenRows:

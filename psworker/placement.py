@@ -27,12 +27,15 @@ class Whole:
         array: of the variable's shape; or some of its rows.
         served_at: shard 0's global step when this was served; of a gradient, when the weights were that it was computed
             with. Known where shard 0 decides for other shards too, otherwise None.
+        rejoins: of a value, how often the worker had joined a shard again when it asked for it: versions count the
+            changes of one life of a server (`calls`).
     """
 
     name: str
     versions: tuple[int, ...]
     array: Array | IndexedSlices
     served_at: int | None = None
+    rejoins: int = 0
 
 
 @dataclass(frozen=True, slots=True)

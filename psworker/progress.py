@@ -34,6 +34,7 @@ class WorkerView:
         staleness: mean over all of its pushes; None before the first.
         dropped: how many of its pushes the servers did not apply.
         waiting_for: for whom it waits, and why; empty while it does not.
+        lane: how its tensors travel, "shared memory" or "gRPC", or both, to different shards; empty until it is known.
     """
 
     name: str
@@ -45,6 +46,7 @@ class WorkerView:
     staleness: float | None = None
     dropped: int = 0
     waiting_for: str = ""
+    lane: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,6 +147,7 @@ def _follow_worker(worker: WorkerView, reports: Sequence[StatusReport], elapsed:
         staleness=_mean([(status.staleness_sum / status.steps, status.steps) for status in seen if status.steps]),
         dropped=max(status.dropped for status in seen),
         waiting_for=next((status.waiting_for for status in seen if status.waiting_for), ""),
+        lane=" and ".join(dict.fromkeys(status.lane for status in seen if status.lane)),
     )
 
 

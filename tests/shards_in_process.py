@@ -23,6 +23,7 @@ class ShardsInProcess:
     Attributes:
         machines: the shards.
         said: (shard, message), in order.
+        heard: (shard, answer), in order.
         ended: the shards whose calls have ended.
         refuse, lose: asked for each message whether it is refused, or its answer lost.
         now: seconds on the shards' clock.
@@ -33,7 +34,7 @@ class ShardsInProcess:
         self.machines = [
             Shard(shard, shards, lease=lease, consistency=consistency, staleness=staleness) for shard in range(shards)
         ]
-        self.said, self.ended = [], []
+        self.said, self.heard, self.ended = [], [], []
         self.refuse = self.lose = lambda shard, message: False
         self.now = 0.0
         self._changed = threading.Condition()
@@ -67,12 +68,16 @@ class ShardsInProcess:
             answer = self._answers.pop(ticket)
         if isinstance(answer, ParamServerError):
             raise answer
+        self.heard.append((shard, answer))
         return answer
 
     def _step(self, shard, ticket, message):
         for reply in self.machines[shard].step(ticket, message, self.now):
             self._answers[reply.ticket] = reply.answer
         self._changed.notify_all()
+
+    def lane(self, shard):
+        return f"lane {shard}"
 
     def close(self):
         """The shards stay: other clients use them."""

@@ -3,8 +3,8 @@
     g + strength * g * g * (w_now - w_then)
 
 Source: S. Zheng et al., "Asynchronous Stochastic Gradient Descent with Delay Compensation", ICML 2017, equation 10 and
-algorithm 2 (there the server keeps w_bak(m) for each worker m). Costs no copy: an answer's arrays are the worker's own
-and are not written into. May import `pswire`'s pure half and numpy.
+algorithm 2 (there the server keeps w_bak(m) for each worker m). Costs no copy: nobody writes into an answer's arrays,
+which is why no answer of a shard that compensates is put in a caller's room. May import `pswire`'s pure half and numpy.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from pswire.compression import Packed
 from pswire.messages import Choice, Gradient, Value
 from pswire.values import Array, IndexedSlices
 
@@ -23,8 +24,18 @@ class Backup:
     """What a worker was served of a variable: at which version, and of which rows (None: all)."""
 
     version: int
-    array: Array
+    array: Array | Packed
     rows: Array | None = None
+
+    def whole(self) -> Array:
+        """What the worker has computed with: all that it was served."""
+        return self.array.unpacked() if isinstance(self.array, Packed) else self.array
+
+    def elements(self, start: int, stop: int) -> Array:
+        """Those from `start` to `stop` of that, flat."""
+        if isinstance(self.array, Packed):
+            return self.array.elements(start, stop)
+        return self.array.reshape(-1)[start:stop]
 
 
 class Backups:
@@ -38,13 +49,14 @@ class Backups:
         self.nbytes = 0
 
     def keep(self, worker: str, values: Iterable[Value], room: float) -> None:
-        """Notes whole values that are on their way to a worker."""
+        """Notes whole values that are on their way to a worker. What is not modified it has been served before."""
         for value in values:
-            self._keep(worker, value.name, Backup(value.version, value.array), room)
+            if value.array is not None:
+                self._keep(worker, value.name, Backup(value.version, value.array), room)
 
     def keep_choice(self, worker: str, choice: Choice, value: Value, room: float) -> None:
         """Notes rows that are on their way to a worker."""
-        if not choice.slot:
+        if not choice.slot and value.array is not None:
             self._keep(worker, choice.name, Backup(value.version, value.array, choice.rows), room)
 
     def _keep(self, worker: str, name: str, backup: Backup, room: float) -> None:
@@ -79,14 +91,20 @@ def compensated(gradient: Array | IndexedSlices, now: Array, backup: Backup, str
         if not isinstance(gradient, IndexedSlices):
             if backup.rows is not None:
                 return gradient
-            return _corrected(gradient, np.asarray(now - backup.array), strength)
+            return corrected(gradient, now, backup.whole(), strength)
         rows = gradient.summed()
         moved = now.take(rows.indices, axis=0)
         if backup.rows is None:
-            moved -= backup.array.take(rows.indices, axis=0)
+            moved -= backup.whole().take(rows.indices, axis=0)
         else:
             moved -= _rows_then(backup, rows.indices, moved)
         return rows.with_values(_corrected(rows.values, moved, strength))
+
+
+@np.errstate(all="ignore")
+def corrected(gradient: Array, now: Array, then: Array, strength: float) -> Array:
+    """The formula above, element by element."""
+    return _corrected(gradient, np.asarray(now - then), strength)
 
 
 def _corrected(gradient: Array, moved: Array, strength: float) -> Array:
@@ -107,5 +125,5 @@ def _rows_then(backup: Backup, indices: Array, now: Array) -> Array:
     places = np.minimum(np.searchsorted(served, indices), len(served) - 1)
     found = served[places] == indices
     then = now.copy()
-    then[found] = backup.array[order[places[found]]]
+    then[found] = backup.whole()[order[places[found]]]
     return then

@@ -26,7 +26,7 @@ class Member:
     `steps` counts its pushes of this life that were applied, `dropped` those that the policy refused. `clock` is its
     step in the race, and goes on with both. `racing` says that it is in it; `through` that it was and went in good
     order: it was idle or has left, and has not pushed since. `group` is the number of the last group that a push of it
-    was applied with (`pswire.messages.Group`).
+    was applied with (`pswire.messages.Group`). `lane` is how its tensors travel, in its own words.
     """
 
     name: str
@@ -44,6 +44,7 @@ class Member:
     clock: int = 0
     dropped: int = 0
     group: int = -1
+    lane: str = ""
 
 
 class Membership:
@@ -86,11 +87,12 @@ class Membership:
         known = self._members.get(message.worker)
         if known is not None and _same_life(known, message):
             known.state = "live"
-            self.renew(known, now)
+            self.renew(known, now, message.lane)
             return known, False
         number, last = (len(self._members), 0) if known is None else (known.number, known.incarnation)
         incarnation = message.incarnation or last + 1
-        member = Member(message.worker, number, incarnation, message.life, expires=now + self.lease)
+        member = Member(message.worker, number, incarnation, message.life, lane=message.lane)
+        self.renew(member, now)
         if known is not None:
             self._stop(known)
         self._through.discard(message.worker)
@@ -127,9 +129,10 @@ class Membership:
             return error
         raise AssertionError(f"{sender} is a live member")
 
-    def renew(self, member: Member, now: float) -> None:
-        """The lease runs from now."""
+    def renew(self, member: Member, now: float, lane: str = "") -> None:
+        """The lease runs from now; and `lane`, if it is named, is that of the member by now."""
         member.expires = now + self.lease
+        member.lane = lane or member.lane
 
     def leave(self, member: Member, *, failed: bool = False) -> None:
         """It goes, in good order unless it has failed."""

@@ -19,6 +19,7 @@ from psserver.core.membership import Member, Membership
 from psserver.core.meter import Meter
 from psserver.core.overview import MOST_LISTED, variable_status, worker_status
 from psserver.core.policies import Policy, policy_for
+from psserver.core.sizes import answer_bytes
 from psserver.core.store import Store, check_finite
 from psserver.core.tasks import Task, Work, run
 from psserver.core.waitingroom import ParkedCall, WaitingRoom
@@ -50,7 +51,7 @@ from pswire.messages import (
     Tuned,
     WorkerStatus,
 )
-from pswire.payload import tensor_bytes
+from pswire.payload import Room, tensor_bytes
 
 _Seen = TypeVar("_Seen", Pushed, Assigned, Tuned)
 
@@ -84,8 +85,9 @@ class Shard:
         self._now = 0.0
         self._ledger = Ledger()
         self._members = Membership(lease)
-        strength = staleness.strength if isinstance(staleness, DelayCompensated) else 0.0
+        self._strength = strength = staleness.strength if isinstance(staleness, DelayCompensated) else 0.0
         self._store = Store(memory_limit, strength)
+        self._holds = policy is not None or not isinstance(consistency, Asynchronous)
         chosen = policy or policy_for(consistency, staleness, shard, shards)
         self._room = WaitingRoom(chosen, self._store, self._ledger, self._members, strength)
         self._queues = DataQueues()
@@ -93,6 +95,7 @@ class Shard:
         self._places: dict[str, int] = {}
         self._changes: list[Change] = []
         self._tasks: list[Task] = []  # of the step that is being taken
+        self._lent: Room | None = None  # by who has sent its message
         self._handlers: dict[type[Message], Callable[[int, Any], list[Reply]]] = {
             Push: self._push,
             Pull: self._pull,
@@ -121,7 +124,9 @@ class Shard:
         run(work.tasks)
         return work.replies
 
-    def begin(self, ticket: int, message: Message, now: float, *, inspected: bool = False) -> Work:
+    def begin(
+        self, ticket: int, message: Message, now: float, *, inspected: bool = False, room: Room | None = None
+    ) -> Work:
         """Takes one message; returns the replies that it sets free, also of earlier tickets, and what is to be done.
 
         Never waits: what cannot be answered yet gets its reply from a later step. Raises only errors of the
@@ -133,11 +138,14 @@ class Shard:
             message: what is said.
             now: seconds on a clock that never goes back.
             inspected: `inspect` has had no objection before.
+            room: where the values of the answer, whenever it comes, are to be put; borrowed as long as the arrays, and
+                not used where delay is compensated, for what a worker was served is kept then.
         """
         self.check(message)
         if not inspected:
             self.inspect(message)
         self._now = now
+        self._lent = None if self._strength else room
         sender = getattr(message, "sender", None)
         if sender is not None:
             self._members.renew(self._members[sender.worker], now)
@@ -147,7 +155,7 @@ class Shard:
         answers = [reply.answer for reply in replies if not isinstance(reply.answer, ParamServerError)]
         bytes_out = sum([tensor_bytes(answer) for answer in answers])
         self._meter.count(self._room.applied - before, tensor_bytes(message), bytes_out)
-        tasks, self._tasks = self._tasks, []
+        tasks, self._tasks, self._lent = self._tasks, [], None
         return Work(replies, tasks)
 
     def inspect(self, message: Message) -> None:
@@ -182,9 +190,9 @@ class Shard:
                 self._check_group(message)
                 self._seen(message, Pushed)
                 self._store.check_gradients(message.gradients)
-                self._store.check_names(message.pull)
+                self._store.check_names(message.pull, message.have, message.wire)
             case Pull():
-                self._store.check_names(message.names)
+                self._store.check_names(message.names, message.have, message.wire)
                 self._store.check_choices(message.choices)
             case Tune():
                 self._seen(message, Tuned)
@@ -205,18 +213,13 @@ class Shard:
                     raise WrongShard(f"this is shard {self.shard}: data queues are kept on shard 0")
                 self._queues.check(message.queue)
 
-    def answer_bytes(self, message: Message) -> int:
-        """Bytes of the values that the answer to `message` brings; raises `UnknownVariable` or `InvalidMessage`."""
-        match message:
-            case Push():
-                return sum([self._store[name].value.nbytes for name in message.pull])
-            case Pull():
-                whole = sum([self._store[name].value.nbytes for name in message.names])
-                return whole + sum([self._store[one.name].chosen_spec(one).nbytes for one in message.choices])
-            case Register(dry=False):
-                return sum([one.spec.nbytes for one in message.declarations if not self._store.is_table(one)])
-            case _:
-                return 0
+    def answer_bytes(self, message: Message, *, at_once: bool = False) -> int:
+        """The most bytes of values that the answer to `message` brings, if its step is taken later; or if `at_once`.
+
+        What the asker has counts for nothing only if the step is taken at once, by a shard that never holds anybody:
+        by then it may have been modified otherwise. Raises `UnknownVariable` or `InvalidMessage`.
+        """
+        return answer_bytes(self._store, message, modified=not at_once or self._holds)
 
     # --- membership -----------------------------------------------------------------------------------------------
 
@@ -228,6 +231,7 @@ class Shard:
 
     def _renew(self, ticket: int, message: Renew) -> list[Reply]:
         member = self._members[message.sender.worker]
+        self._members.renew(member, self._now, message.lane)
         freed = self._rest(member) if message.idle else []
         return [Reply(ticket, Renewed(self.global_step, self._room.waits_for(member.name))), *freed]
 
@@ -261,23 +265,24 @@ class Shard:
         self._places.update({place.name: place.shard for place in message.places})
         self._store.declare(message.declarations, self._tasks)
         names = [one.spec.name for one in message.declarations if not self._store.is_table(one)]
-        values = self._store.read(names, self._tasks)
+        values = self._store.read(names, self._tasks, room=self._lent)
         self._room.note_served(message.sender.worker, values)
         return [Reply(ticket, Registered(values, self.global_step))]
 
     def _pull(self, ticket: int, message: Pull) -> list[Reply]:
-        return self._room.park(ParkedCall(ticket, message, self._members[message.sender.worker]), self._tasks)
+        member = self._members[message.sender.worker]
+        return self._room.park(ParkedCall(ticket, message, member, self._lent), self._tasks)
 
     def _push(self, ticket: int, message: Push) -> list[Reply]:
         seen = self._seen(message, Pushed)
         member = self._members[message.sender.worker]
         if seen is None:
             self._members.enter(member)
-            return self._room.park(ParkedCall(ticket, message, member), self._tasks)
+            return self._room.park(ParkedCall(ticket, message, member, self._lent), self._tasks)
         self._repeated += 1
         if seen.outcome is Outcome.APPLIED:
             seen = dataclasses.replace(seen, outcome=Outcome.REPEATED)
-        return self._room.park(ParkedCall(ticket, message, member, seen), self._tasks)
+        return self._room.park(ParkedCall(ticket, message, member, self._lent, seen), self._tasks)
 
     def _assign(self, ticket: int, message: Assign) -> list[Reply]:
         seen = self._seen(message, Assigned)

@@ -15,14 +15,17 @@ from typing import TypeAlias
 
 import numpy as np
 
+from psserver.core.answers import copied
 from psserver.core.backups import Backup
 from psserver.core.registration import agreed_bytes, begin, declared_bytes, make_slots, slot_specs
 from psserver.core.rules import Step, rule_for
 from psserver.core.tasks import Task
 from psserver.core.updates import Update
-from psserver.core.variable import Variable, copied
+from psserver.core.variable import Variable
+from pswire.compression import WIRES, Packed
 from pswire.errors import InvalidMessage, NoOptimizer, NotFinite, ShapeMismatch, TooLarge, UnknownVariable
 from pswire.messages import Assignment, Choice, Declaration, Gradient, Tune, Value
+from pswire.payload import Room
 from pswire.schedules import rate
 from pswire.specs import OptimizerSpec, UpdateSpec
 from pswire.values import DTYPES, Array, IndexedSlices, TensorSpec, not_finite
@@ -75,10 +78,16 @@ class Store:
 
     # --- reading --------------------------------------------------------------------------------------------------
 
-    def check_names(self, names: Iterable[str]) -> None:
-        """Raises `UnknownVariable` unless there is a variable for each."""
+    def check_names(self, names: Sequence[str], have: Sequence[int], wire: str) -> None:
+        """Raises `UnknownVariable` unless there is a variable for each, `InvalidMessage` if the rest does not fit."""
         for name in names:
             self[name]
+        if have and len(have) != len(names):
+            raise InvalidMessage(
+                f"{len(names)} names and {len(have)} versions: name one for each, -1 for none, or no version at all"
+            )
+        if wire and wire not in WIRES:
+            raise InvalidMessage(f"values come as they are, or as {' or '.join(WIRES)}, not as {wire!r}")
 
     def check_choices(self, choices: Sequence[Choice]) -> None:
         """Checks their number, names, slots, and the dtype and shape of row numbers."""
@@ -103,15 +112,42 @@ class Store:
                         f"rows of {choice.name!r} must be in 0 ... {rows - 1}, but they span {low} ... {high}"
                     )
 
-    def read(self, names: Iterable[str], tasks: list[Task]) -> tuple[Value, ...]:
-        """The values of `names`, in their order: copies, read-only, once the tasks are done."""
-        found = [self[name] for name in names]
-        return tuple([copied(variable, variable.spec, "", None, tasks) for variable in found])
+    def read(
+        self,
+        names: Iterable[str],
+        tasks: list[Task],
+        *,
+        have: Sequence[int] = (),
+        wire: str = "",
+        room: Room | None = None,
+    ) -> tuple[Value, ...]:
+        """The values of `names`, in their order: copies, read-only, once the tasks are done.
 
-    def choose(self, choices: Iterable[Choice], tasks: list[Task]) -> tuple[Value, ...]:
+        No copy, and no array, of what is still at the version that the asker has. `wire` and `room` are as in `copied`.
+        """
+        found = [self[name] for name in names]
+        if not have:
+            return tuple([copied(one, one.spec, tasks, wire=wire, room=room) for one in found])
+        return tuple(
+            [
+                Value(one.spec.name, version, None)
+                if one.version == version
+                else copied(one, one.spec, tasks, wire=wire, room=room)
+                for one, version in zip(found, have, strict=True)
+            ]
+        )
+
+    def choose(
+        self, choices: Iterable[Choice], tasks: list[Task], *, wire: str = "", room: Room | None = None
+    ) -> tuple[Value, ...]:
         """What was chosen, in its order, as `read` gives it; the version is that of the variable."""
-        found = [(self[choice.name], choice) for choice in choices]
-        return tuple([copied(one, one.chosen_spec(choice), choice.slot, choice.rows, tasks) for one, choice in found])
+        found = [(self[one.name], one) for one in choices]
+        return tuple(
+            [
+                copied(variable, variable.chosen_spec(one), tasks, slot=one.slot, rows=one.rows, wire=wire, room=room)
+                for variable, one in found
+            ]
+        )
 
     # --- registration ---------------------------------------------------------------------------------------------
 
@@ -274,7 +310,7 @@ class Store:
                 learning_rate = scale * rate(optimizer.learning_rate, global_step)
             step = Step(variable.updates, global_step, learning_rate)
             update = Update(variable, rule, contributions, self._strength, step)
-            tasks.append(Task(name, sum([gradient.array.nbytes for gradient, _ in contributions]), update.run))
+            tasks.append(update.task(name))
 
     def check_assignments(self, assignments: Iterable[Assignment]) -> None:
         """Checks names, shapes and dtypes."""
@@ -308,7 +344,7 @@ def _tuned(variable: Variable, message: Tune) -> UpdateSpec:
     )
 
 
-def check_tensor(spec: TensorSpec, array: Array | IndexedSlices, what: str) -> None:
+def check_tensor(spec: TensorSpec, array: Array | IndexedSlices | Packed, what: str) -> None:
     """Raises `ShapeMismatch` unless `array`, or the one that it has rows of, has the spec's shape and dtype."""
     if not spec.matches(array):
         raise ShapeMismatch(
@@ -317,9 +353,19 @@ def check_tensor(spec: TensorSpec, array: Array | IndexedSlices, what: str) -> N
         )
 
 
-def check_finite(name: str, array: Array, what: str) -> None:
-    """Raises `NotFinite` when a floating array has NaN or infinity."""
-    bad = not_finite(array)
+def check_finite(name: str, array: Array | Packed, what: str) -> None:
+    """Raises `NotFinite` when an array has NaN or infinity, and `InvalidMessage` when a packed one has other faults."""
+    if isinstance(array, Packed):
+        try:
+            array.check()
+        except FloatingPointError:
+            bad = not_finite(array.unpacked())
+        except ValueError as error:
+            raise InvalidMessage(f"{what} for {name!r}: {error}") from None
+        else:
+            return
+    else:
+        bad = not_finite(array)
     if bad:
         raise NotFinite(
             f"{what} for {name!r} has {bad:,} of {array.size:,} elements that are NaN or infinite: nothing was changed"

@@ -2,13 +2,15 @@
 
 A step itself takes microseconds and decides everything: versions, answers, who is next. What takes long it gives out
 as tasks. The tasks of one variable must be run one after the other, in the order in which they were given out; those of
-different variables may be run at the same time, in any threads. So every order in which they may be run gives the same
-bits as running each at once. May import nothing of the shard.
+different variables may be run at the same time, in any threads. A task may be divisible: then it may be run stretch by
+stretch of the variable's elements, and who runs several of them may take them all to one stretch before the next, for
+no element depends on another. So every order in which they may be run gives the same bits as running each at once. May
+import nothing of the shard.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from pswire.messages import Reply
@@ -22,11 +24,15 @@ class Task:
         variable: its name.
         nbytes: how long `run` takes, as the bytes of a gradient that a rule would go through meanwhile.
         run: does it.
+        part: does it to the elements from start to stop of all in their order; None: it can only be done as a whole.
+        elements: how many there are, if it is divisible.
     """
 
     variable: str
     nbytes: int
     run: Callable[[], None]
+    part: Callable[[int, int], None] | None = None
+    elements: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,5 +51,23 @@ def run(tasks: Iterable[Task]) -> None:
             task.run()
         except Exception as fault:  # noqa: BLE001 - told below
             faults.append(fault)
+    if faults:
+        raise faults[0]
+
+
+def run_parts(tasks: Iterable[Task], stretches: Iterator[tuple[int, int]]) -> None:
+    """Runs divisible tasks of one variable on each stretch (start, stop) that is left, as `run` does.
+
+    Several threads may share one iterator of stretches, if its `next` is atomic.
+    """
+    parts = [task.part for task in tasks]
+    faults: list[Exception] = []
+    for start, stop in stretches:
+        for part in parts:
+            assert part is not None, "not divisible"
+            try:
+                part(start, stop)
+            except Exception as fault:  # noqa: BLE001 - told below
+                faults.append(fault)
     if faults:
         raise faults[0]

@@ -11,9 +11,11 @@ from typing import Protocol
 
 import numpy as np
 
-from psserver.core.backups import Backup, compensated
+from psserver.core.backups import Backup, compensated, corrected
 from psserver.core.rules import Rule, Step
-from psserver.core.rules.kernels import COMPUTE_DTYPES
+from psserver.core.rules.kernels import COMPUTE_DTYPES, ElementWise
+from psserver.core.tasks import Task
+from pswire.compression import Packed, unpacked
 from pswire.messages import Gradient
 from pswire.values import Array, IndexedSlices
 
@@ -44,21 +46,59 @@ class Update:
     strength: float
     step: Step
 
+    def task(self, name: str) -> Task:
+        """What is to be done to the variable of this name."""
+        gradients = [gradient.array for gradient, _ in self.contributions]
+        effort = sum([_effort(gradient) for gradient in gradients])
+        if isinstance(self.rule, ElementWise) and all(map(_in_stretches, gradients)):
+            return Task(name, effort, self.run, self.part, self.variable.value.size)
+        return Task(name, effort, self.run)
+
     def run(self) -> None:
         """Changes the value and the slots."""
         value, slots = self.variable.value, self.variable.slots
-        gradient = mean(
-            [
-                gradient.array if backup is None else compensated(gradient.array, value, backup, self.strength)
-                for gradient, backup in self.contributions
-            ]
-        )
+        gradient = mean([self._compensated(gradient, backup) for gradient, backup in self.contributions])
         if isinstance(gradient, IndexedSlices):
             with np.errstate(all="ignore"):
                 gradient = gradient.summed()
             self.rule.sparse(value, slots, gradient, self.step)
         else:
             self.rule.dense(value, slots, gradient, self.step)
+
+    def part(self, start: int, stop: int) -> None:
+        """Changes the elements from `start` to `stop`: what `run` would make of them, in every bit."""
+        value = self.variable.value.reshape(-1)[start:stop]
+        slots = {name: slot.reshape(-1)[start:stop] for name, slot in self.variable.slots.items()}
+        gradients = []
+        for gradient, backup in self.contributions:
+            stretch = _stretch(gradient.array, start, stop)
+            if backup is not None and backup.rows is None:
+                stretch = corrected(stretch, value, backup.elements(start, stop), self.strength)
+            gradients.append(stretch)
+        mine = mean(gradients)
+        assert not isinstance(mine, IndexedSlices), "a mean of arrays"
+        self.rule.dense(value, slots, mine, self.step)
+
+    def _compensated(self, gradient: Gradient, backup: Backup | None) -> Array | IndexedSlices:
+        array = unpacked(gradient.array)
+        return array if backup is None else compensated(array, self.variable.value, backup, self.strength)
+
+
+def _effort(gradient: Array | IndexedSlices | Packed) -> int:
+    """Bytes that the rule goes through."""
+    return gradient.size * gradient.dtype.itemsize if isinstance(gradient, Packed) else gradient.nbytes
+
+
+def _in_stretches(gradient: Array | IndexedSlices | Packed) -> bool:
+    """Whether elements can be had from it without all of the others."""
+    return isinstance(gradient, Packed) or (isinstance(gradient, np.ndarray) and gradient.flags.c_contiguous)
+
+
+def _stretch(gradient: Array | IndexedSlices | Packed, start: int, stop: int) -> Array:
+    if isinstance(gradient, Packed):
+        return gradient.elements(start, stop)
+    assert isinstance(gradient, np.ndarray), "asked for before"
+    return gradient.reshape(-1)[start:stop]
 
 
 def mean(gradients: Sequence[Array | IndexedSlices]) -> Array | IndexedSlices:

@@ -1,22 +1,18 @@
-"""A variable as a shard holds it: value, slots and counts; and copies of it, for answers.
+"""A variable as a shard holds it: value, slots and counts.
 
-Who may change it, and when, is the store's affair. May import the rules, the tasks, `pswire`'s pure half and numpy.
+Who may change it, and when, is the store's affair. May import the rules and `pswire`'s pure half.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from functools import partial
-
-import numpy as np
 
 from psserver.core.rules import Rule
-from psserver.core.tasks import Task
 from pswire.errors import InvalidMessage
-from pswire.messages import Choice, Value
+from pswire.messages import Choice
 from pswire.rows import RowInitializer
 from pswire.specs import UpdateSpec
-from pswire.values import DTYPES, Array, Part, TensorSpec
+from pswire.values import Array, Part, TensorSpec
 
 
 @dataclass(slots=True)
@@ -56,21 +52,3 @@ class Variable:
         if not spec.shape:
             raise InvalidMessage(f"variable {spec.name!r} is a number: it has no rows to choose from")
         return TensorSpec(spec.name, (len(choice.rows), *spec.shape[1:]), spec.dtype)
-
-
-def copied(variable: Variable, spec: TensorSpec, slot: str, rows: Array | None, tasks: list[Task]) -> Value:
-    """A copy of the value, a slot, or rows of them, read-only; it is there when the task that is appended is done."""
-    copy = np.empty(spec.shape, DTYPES[spec.dtype])
-    effort = copy.nbytes // 4  # of a rule's that goes through as much
-    tasks.append(Task(spec.name, effort, partial(_copy, variable, slot, rows, copy)))
-    lent = copy.view()
-    lent.flags.writeable = False
-    return Value(spec.name, variable.version, lent)
-
-
-def _copy(variable: Variable, slot: str, rows: Array | None, out: Array) -> None:
-    source = variable.slots[slot] if slot else variable.value
-    if rows is None:
-        np.copyto(out, source)
-    else:
-        np.take(source, rows, axis=0, out=out, mode="clip")  # checked before; "raise" would take a copy of `out`

@@ -18,15 +18,20 @@ from psserver.core.store import Contribution, Store
 from psserver.core.tasks import Task
 from pswire.errors import ParamServerError, Unavailable
 from pswire.messages import Answer, Group, Outcome, Pull, Pulled, Push, Pushed, Reply, Sender, Value
+from pswire.payload import Room
 
 
 @dataclass(slots=True)
 class ParkedCall:
-    """A push or pull that the policy has not let go yet; `answer` is there once a push was applied or dropped."""
+    """A push or pull that the policy has not let go yet; `answer` is there once a push was applied or dropped.
+
+    The values of what it is told are put in its `room`, if there is one.
+    """
 
     ticket: int
     message: Push | Pull
     member: Member
+    room: Room | None = None
     answer: Pushed | None = None
 
     @property
@@ -176,17 +181,17 @@ class WaitingRoom:
         self._ledger.record(push.sender, push.sequence, answer)
 
     def _serve(self, call: ParkedCall, tasks: list[Task]) -> Reply:
-        message, settled = call.message, call.answer
+        message, settled, room, wire = call.message, call.answer, call.room, call.message.wire
         if isinstance(message, Pull):
-            values = self._store.read(message.names, tasks)
-            chosen = self._store.choose(message.choices, tasks)
+            values = self._store.read(message.names, tasks, have=message.have, wire=wire, room=room)
+            chosen = self._store.choose(message.choices, tasks, wire=wire, room=room)
             answer: Answer = Pulled(values + chosen, self.global_step)
             if self._strength:
                 for choice, value in zip(message.choices, chosen, strict=True):
                     self.backups.keep_choice(message.sender.worker, choice, value, self._store.room)
         else:
             assert settled is not None
-            values = self._store.read(message.pull, tasks)
+            values = self._store.read(message.pull, tasks, have=message.have, wire=wire, room=room)
             outcome, staleness, reason, group = settled.outcome, settled.staleness, settled.reason, settled.group
             answer = Pushed(outcome, staleness, self.global_step, values, reason, group)
         self.note_served(message.sender.worker, values)

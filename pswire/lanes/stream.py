@@ -1,8 +1,9 @@
-"""Tensors in the chunks that follow their message, for everything too large for one. May import values, errors, v1.
+"""Tensors behind their message: in the same frame, or for more than that in the chunks that follow.
 
-The bytes of all tensors of a message run end to end, in its order, and are cut every `CHUNK` bytes wherever a tensor
+The bytes of all tensors of a message run end to end, in its order; chunks are cut every `CHUNK` bytes wherever a tensor
 ends. A receiver allocates nothing before it is told to: until then the arrays that it gives are hollow, of the right
 shape and dtype but without memory, so that all that a message declares can be checked first.
+May import values, errors, frames and the generated code.
 """
 
 from __future__ import annotations
@@ -13,25 +14,40 @@ from collections.abc import Iterator
 import numpy as np
 
 from pswire.errors import Malformed, TooLarge
-from pswire.lanes import CHUNK, check_elements
+from pswire.lanes import CHUNK, INLINE, Receiver, check_elements, frames
 from pswire.lanes.inline import InlineReceiver
 from pswire.v1 import paramserver_pb2 as pb
 from pswire.values import DTYPES, Array, TensorSpec
 
 
 class StreamSender:
-    """Remembers the arrays of one message and cuts them into chunks."""
+    """Remembers the arrays of one message, and makes frames of them."""
 
     def __init__(self) -> None:
         self._data: list[memoryview] = []
 
     def put(self, array: Array, tensor: pb.Tensor) -> None:
-        """Borrows `array` until the last chunk is out; only what is not little-endian in C order is copied here."""
+        """Borrows `array` until the last frame is out; only what is not little-endian in C order is copied here."""
         tensor.streamed = True
-        self._data.append(_bytes_of(np.ascontiguousarray(array, DTYPES[tensor.dtype])))
+        data = _bytes_of(np.ascontiguousarray(array, DTYPES[tensor.dtype]))
+        if data:
+            self._data.append(data)
 
-    def chunks(self) -> Iterator[bytes]:
-        """The elements of all arrays, copied once: chunks of `CHUNK` bytes, of which only the last may be shorter."""
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the arrays."""
+        return sum(map(len, self._data))
+
+    def frames(self, header: pb.Frame) -> Iterator[bytes]:
+        """The header with all elements; if they are more than `INLINE` bytes, the header and then frames of chunks."""
+        if self.nbytes <= INLINE:
+            yield frames.with_data(header, self._data)
+        else:
+            yield frames.with_data(header, ())
+            yield from map(frames.chunk, self.chunks())
+
+    def chunks(self) -> Iterator[list[memoryview]]:
+        """The elements of all arrays in pieces that make `CHUNK` bytes together; only the last may be less."""
         pieces: list[memoryview] = []
         room = CHUNK
         for data in self._data:
@@ -40,36 +56,67 @@ class StreamSender:
                 data = data[room:]
                 room -= len(pieces[-1])
                 if not room:
-                    yield b"".join(pieces)
+                    yield pieces
                     pieces, room = [], CHUNK
         if pieces:
-            yield b"".join(pieces)
+            yield pieces
 
 
 class StreamReceiver:
     """Puts the tensors of one message together: decode it, check what is hollow, `allocate`, decode again, `feed`.
 
-    Tensors that are inside of their message are taken from there; if all are, the first decoding is all there is to do.
-    The two decodings are of the same message: a tensor is known by its place in the order of them all.
+    Tensors that are there already, inside of their message, in the data that came with it, or in shared memory, are
+    taken from there; if all are, the first decoding is all there is to do. The two decodings are of the same message: a
+    tensor is known by its place in the order of them all.
+
+    Args:
+        data: what came with the header, if anything: arrays over it are read-only.
+        shared: gives the tensors that are in shared memory, if any is attached.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, data: memoryview | None = None, shared: Receiver | None = None) -> None:
         self._inline = InlineReceiver()
+        self._shared = shared
+        self._data = data
+        self._used = 0
         self._specs: list[TensorSpec] = []
         self._arrays: list[Array] | None = None
         self._given = 0
         self._gaps: deque[tuple[int, memoryview]] = deque()  # what is not filled yet, in order
 
     def get(self, tensor: pb.Tensor, spec: TensorSpec) -> Array:
-        """Before `allocate` a hollow array of zeros, read-only; afterwards the one that `feed` fills."""
+        """What is there already; or before `allocate` a hollow array of zeros, read-only, then the one to `feed`."""
+        place = tensor.WhichOneof("place")
+        if place == "shared":
+            if self._shared is None:
+                raise Malformed(f"variable {spec}: it is said to be in shared memory, and none is attached here")
+            return self._shared.get(tensor, spec)
         if not tensor.streamed:
             return self._inline.get(tensor, spec)
+        if self._data is not None:
+            return self._from_data(self._data, spec)
         if self._arrays is not None:
             self._given += 1
             return self._arrays[self._given - 1]
         self._specs.append(spec)
         dtype = DTYPES[spec.dtype]
         return np.ndarray(spec.shape, dtype, buffer=bytes(dtype.itemsize), strides=(0,) * len(spec.shape))
+
+    def _from_data(self, data: memoryview, spec: TensorSpec) -> Array:
+        begin, self._used = self._used, self._used + spec.nbytes
+        if self._used > len(data):
+            raise Malformed(f"variable {spec}: the data of its frame, {len(data)} bytes, ends before its elements")
+        array = np.frombuffer(data[begin : self._used], DTYPES[spec.dtype]).reshape(spec.shape)
+        if not array.flags.aligned:
+            array = array.copy()  # what is behind a tensor of odd size
+            array.flags.writeable = False
+        check_elements(array, spec)
+        return array
+
+    def check_data(self) -> None:
+        """Raises `Malformed` if more data came with the header than its tensors have; call it after decoding."""
+        if self._data is not None and self._used != len(self._data):
+            raise Malformed(f"tensors of {self._used} bytes were declared, and {len(self._data)} came with them")
 
     @property
     def nbytes(self) -> int:
@@ -88,7 +135,7 @@ class StreamReceiver:
             raise TooLarge(f"no memory for tensors of {self.nbytes} bytes: {error}") from error
         self._gaps.extend((place, _bytes_of(array)) for place, array in enumerate(self._arrays) if array.nbytes)
 
-    def feed(self, chunk: bytes) -> None:
+    def feed(self, chunk: bytes | memoryview) -> None:
         """Copies the next bytes, as many as there are, to their place in the allocated arrays.
 
         Raises:

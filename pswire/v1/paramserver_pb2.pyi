@@ -54,7 +54,7 @@ class Packing(_message.Message):
     def __init__(self, form: _Optional[str] = ..., parts: _Optional[_Iterable[_Union[Tensor, _Mapping]]] = ...) -> None: ...
 
 class Frame(_message.Message):
-    __slots__ = ("register", "pull", "push", "assign", "registered", "pulled", "pushed", "assigned", "take", "taken", "attach", "attached", "chunk", "data", "room")
+    __slots__ = ("register", "pull", "push", "assign", "registered", "pulled", "pushed", "assigned", "take", "taken", "attach", "attached", "chunk", "data", "room", "padding")
     REGISTER_FIELD_NUMBER: _ClassVar[int]
     PULL_FIELD_NUMBER: _ClassVar[int]
     PUSH_FIELD_NUMBER: _ClassVar[int]
@@ -70,6 +70,7 @@ class Frame(_message.Message):
     CHUNK_FIELD_NUMBER: _ClassVar[int]
     DATA_FIELD_NUMBER: _ClassVar[int]
     ROOM_FIELD_NUMBER: _ClassVar[int]
+    PADDING_FIELD_NUMBER: _ClassVar[int]
     register: RegisterRequest
     pull: PullRequest
     push: PushRequest
@@ -85,7 +86,8 @@ class Frame(_message.Message):
     chunk: bytes
     data: bytes
     room: Room
-    def __init__(self, register: _Optional[_Union[RegisterRequest, _Mapping]] = ..., pull: _Optional[_Union[PullRequest, _Mapping]] = ..., push: _Optional[_Union[PushRequest, _Mapping]] = ..., assign: _Optional[_Union[AssignRequest, _Mapping]] = ..., registered: _Optional[_Union[RegisterReply, _Mapping]] = ..., pulled: _Optional[_Union[PullReply, _Mapping]] = ..., pushed: _Optional[_Union[PushReply, _Mapping]] = ..., assigned: _Optional[_Union[AssignReply, _Mapping]] = ..., take: _Optional[_Union[TakeRequest, _Mapping]] = ..., taken: _Optional[_Union[TakeReply, _Mapping]] = ..., attach: _Optional[_Union[AttachRequest, _Mapping]] = ..., attached: _Optional[_Union[AttachReply, _Mapping]] = ..., chunk: _Optional[bytes] = ..., data: _Optional[bytes] = ..., room: _Optional[_Union[Room, _Mapping]] = ...) -> None: ...
+    padding: bytes
+    def __init__(self, register: _Optional[_Union[RegisterRequest, _Mapping]] = ..., pull: _Optional[_Union[PullRequest, _Mapping]] = ..., push: _Optional[_Union[PushRequest, _Mapping]] = ..., assign: _Optional[_Union[AssignRequest, _Mapping]] = ..., registered: _Optional[_Union[RegisterReply, _Mapping]] = ..., pulled: _Optional[_Union[PullReply, _Mapping]] = ..., pushed: _Optional[_Union[PushReply, _Mapping]] = ..., assigned: _Optional[_Union[AssignReply, _Mapping]] = ..., take: _Optional[_Union[TakeRequest, _Mapping]] = ..., taken: _Optional[_Union[TakeReply, _Mapping]] = ..., attach: _Optional[_Union[AttachRequest, _Mapping]] = ..., attached: _Optional[_Union[AttachReply, _Mapping]] = ..., chunk: _Optional[bytes] = ..., data: _Optional[bytes] = ..., room: _Optional[_Union[Room, _Mapping]] = ..., padding: _Optional[bytes] = ...) -> None: ...
 
 class Room(_message.Message):
     __slots__ = ("segment", "offset", "nbytes")

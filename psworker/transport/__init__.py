@@ -38,6 +38,9 @@ class Transport(Protocol):
         belong to the caller, and are read-only. Raises nothing: the result does.
         """
 
+    def lane(self, shard: int) -> str:
+        """How tensors travel to a shard by now: "shared memory" or "gRPC"; "" where there is no network."""
+
     def close(self) -> None:
         """Ends every connection; calls that still wait fail."""
 

@@ -45,6 +45,10 @@ class EmbeddedTransport:
                 self._answers[ticket] = error
         return Call(lambda: self._result(ticket, type(message).__name__, deadline))
 
+    def lane(self, shard: int) -> str:
+        """None: there is no network."""
+        return ""
+
     def close(self) -> None:
         """Nothing to close."""
 

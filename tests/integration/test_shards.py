@@ -108,6 +108,9 @@ class Forgetful:
 
         return Call(result)
 
+    def lane(self, shard):
+        return self._transport.lane(shard)
+
     def close(self):
         self._transport.close()
 

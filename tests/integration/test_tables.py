@@ -45,6 +45,9 @@ class Witness:
         self.seen.append((type(message), tensor_bytes(message)))
         return message
 
+    def lane(self, shard):
+        return self.transport.lane(shard)
+
     def close(self):
         self.transport.close()
 

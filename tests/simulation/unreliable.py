@@ -71,6 +71,9 @@ class UnreliableTransport:
     def call(self, shard: int, message: Request, timeout: float) -> Call:
         return self.links[shard].call(message)
 
+    def lane(self, shard: int) -> str:
+        return ""
+
     def close(self) -> None:
         """The shards stay: other workers use them."""
 

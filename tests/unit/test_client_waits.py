@@ -173,7 +173,7 @@ def test_what_a_shard_does_not_hear_of_an_idle_or_leaving_worker_is_logged_and_e
     client = registered(transport, "w0")
     transport.refuse = lambda shard, message: shard == 0
     transport.lose = lambda shard, message: shard == 1
-    with caplog.at_level(logging.INFO, "psworker.client"):
+    with caplog.at_level(logging.INFO, "psworker.calls"):
         client.idle()
         client.leave()
         client.idle()
@@ -202,7 +202,7 @@ class Beats:
         self._script = iter(script)
 
     def call(self, shard, message, timeout):
-        assert message == Renew(Sender("w0", 1))
+        assert message == Renew(Sender("w0", 1), lane=self.lane(shard))
         answer = next(self._script, None)
         if answer is None:
             self.closing.set()
@@ -216,6 +216,9 @@ class Beats:
             return raise_or_answer
 
         return Call(result)
+
+    def lane(self, shard):
+        return "gRPC"
 
     def run(self):
         self.heartbeat.start(Sender("w0", 1), lease=0.003)

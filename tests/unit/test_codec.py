@@ -16,8 +16,10 @@ from pswire.codec import decode, encode, from_frame, to_frame
 from pswire.errors import InvalidMessage, Malformed, TooLarge
 from pswire.lanes import INLINE
 from pswire.lanes.inline import InlineReceiver, InlineSender
+from pswire.lanes.frames import Incoming, incoming
 from pswire.lanes.stream import StreamReceiver, StreamSender
 from pswire.rows import RowConstant, RowNormal, RowUniform
+from pswire.payload import arrays
 from pswire.v1 import paramserver_pb2 as pb
 from pswire.values import DTYPES, IndexedSlices, Part, TensorSpec
 
@@ -207,15 +209,29 @@ def test_a_message_comes_back_as_it_was(message):
 @pytest.mark.parametrize("message", STREAMED_CASES, ids=lambda message: type(message).__name__)
 def test_a_message_comes_back_as_it_was_through_a_transfer(message):
     sender, receiver = StreamSender(), StreamReceiver()
-    header = pb.Frame.FromString(to_frame(message, sender).SerializeToString())
-    hollow = decode(from_frame(header), receiver)
+    header = incoming(to_frame(message, sender).SerializeToString())
+    hollow = from_frame(header, receiver)
     assert type(hollow) is type(message)
     receiver.allocate()
-    whole = decode(from_frame(header), receiver)
-    for chunk in sender.chunks():
-        receiver.feed(chunk)
+    whole = from_frame(header, receiver)
+    for pieces in sender.chunks():
+        receiver.feed(b"".join(pieces))
     assert receiver.complete
     assert same(whole, message)
+
+
+@pytest.mark.parametrize("message", STREAMED_CASES, ids=lambda message: type(message).__name__)
+def test_a_message_comes_back_as_it_was_from_a_single_frame_whose_arrays_are_not_copied(message):
+    sender = StreamSender()
+    (data,) = sender.frames(to_frame(message, sender))
+    frame = incoming(data)
+    receiver = StreamReceiver(frame.data)
+    whole = from_frame(frame, receiver)
+    assert receiver.nbytes == 0
+    assert same(whole, message)
+    for array in arrays(whole):
+        assert array.flags.aligned
+        assert not array.size or not array.flags.writeable
 
 
 @every_case
@@ -254,17 +270,17 @@ def test_arbitrary_bytes_are_a_message_or_malformed(name, data):
 @DETERMINISTIC
 def test_arbitrary_bytes_are_a_frame_or_malformed(data):
     try:
-        proto = from_frame(pb.Frame.FromString(data))
-        decode(proto, StreamReceiver())
-    except (DecodeError, Malformed):
+        frame = incoming(data)
+        from_frame(frame, StreamReceiver(frame.data))
+    except Malformed:
         pass
 
 
 def test_a_frame_without_a_message_does_not_begin_a_transfer():
     with pytest.raises(Malformed, match="begins with a message, this one with nothing"):
-        from_frame(pb.Frame())
+        from_frame(incoming(b""), StreamReceiver())
     with pytest.raises(Malformed, match="this one with a chunk"):
-        from_frame(pb.Frame(chunk=b"1"))
+        from_frame(incoming(pb.Frame(chunk=b"1").SerializeToString()), StreamReceiver())
 
 
 def test_what_is_no_message_is_malformed():
@@ -331,13 +347,13 @@ def test_row_numbers_are_not_looked_at_before_they_have_come():
     """Where they are outside of the variable is found when all of them are there; what the memory held is nothing."""
     rows = IndexedSlices(np.ones((3, 2)), np.array([-1, 2**62, 3]), (3, 2), check_range=False)
     sender, receiver = StreamSender(), StreamReceiver()
-    header = to_frame(ms.Push(ME, 1, (ms.Gradient("E", 0, rows),)), sender)
-    hollow = decode(from_frame(header), receiver).gradients[0].array
+    header = Incoming(to_frame(ms.Push(ME, 1, (ms.Gradient("E", 0, rows),)), sender))
+    hollow = from_frame(header, receiver).gradients[0].array
     assert (hollow.nbytes, receiver.nbytes) == (rows.nbytes, rows.nbytes)
     receiver.allocate()
-    arrived = decode(from_frame(header), receiver).gradients[0].array
-    for chunk in sender.chunks():
-        receiver.feed(chunk)
+    arrived = from_frame(header, receiver).gradients[0].array
+    for pieces in sender.chunks():
+        receiver.feed(b"".join(pieces))
     assert same(arrived, rows)
     with pytest.raises(ValueError, match=r"span -1 \.\.\. 4611686018427387904"):
         arrived.check_indices()

@@ -13,7 +13,7 @@ from psserver.server import ServerThread
 from pswire import messages as ms
 from pswire import specs
 from pswire.channel import SERVER_OPTIONS
-from pswire.codec import decode, encode, from_frame, to_frame, to_frames
+from pswire.codec import decode, encode, from_frame, to_frame
 from pswire.errors import (
     ConfigurationError,
     InternalError,
@@ -26,6 +26,7 @@ from pswire.errors import (
 )
 from pswire.lanes import CHUNK, INLINE
 from pswire.lanes.inline import InlineReceiver, InlineSender
+from pswire.lanes.frames import incoming
 from pswire.lanes.stream import StreamReceiver, StreamSender
 from pswire.v1 import paramserver_pb2 as pb
 from pswire.v1.paramserver_pb2_grpc import ParameterServerServicer, add_ParameterServerServicer_to_server
@@ -42,8 +43,14 @@ def frames_of(answer):
     """A message whose tensors all follow it, also small ones."""
     sender = StreamSender()
     yield to_frame(answer, sender)
-    for chunk in sender.chunks():
-        yield pb.Frame(chunk=chunk)
+    for pieces in sender.chunks():
+        yield pb.Frame(chunk=b"".join(pieces))
+
+
+def to_frames(answer):
+    """A message as it is sent."""
+    sender = StreamSender()
+    return map(pb.Frame.FromString, sender.frames(to_frame(answer, sender)))
 
 
 def pulled(*arrays):
@@ -65,11 +72,12 @@ class Scripted(ParameterServerServicer):
     def transfer(self, frames, context):
         self.streams += 1
         for frame in frames:
-            header, receiver = from_frame(frame), StreamReceiver()
-            message = decode(header, receiver)
+            header = incoming(frame.SerializeToString())
+            receiver = StreamReceiver(header.data)
+            message = from_frame(header, receiver)
             if receiver.nbytes:
                 receiver.allocate()
-                message = decode(header, receiver)
+                message = from_frame(header, receiver)
                 while not receiver.complete:
                     receiver.feed(next(frames).chunk)
             self.calls.append(("chunks" if receiver.nbytes else "inline", message))
@@ -89,7 +97,7 @@ def connected(servicer, **options):
     port = server.add_insecure_port("127.0.0.1:0")
     server.start()
     try:
-        with closing(NetworkTransport([f"127.0.0.1:{port}"], **options)) as transport:
+        with closing(NetworkTransport([f"127.0.0.1:{port}"], shared_memory=False, **options)) as transport:
             yield transport
     finally:
         server.stop(None).wait()

@@ -37,8 +37,8 @@ def two_shards() -> list[ShardAnswer]:
             VariableStatus(TensorSpec("table", (70, 4)), 9, 8, None, (), 1120, Part(0, 100), True),
         ),
         workers=(
-            worker("w0", steps=8, staleness_sum=4, loss=0.25, epoch=3, lease_left=9.5, dropped=1),
-            worker("w1", number=1, steps=4, staleness_sum=4, loss=1.5, waiting_for="w0, 2 steps behind"),
+            worker("w0", steps=8, staleness_sum=4, loss=0.25, epoch=3, lease_left=9.5, dropped=1, lane="gRPC"),
+            worker("w1", number=1, steps=4, staleness_sum=4, loss=1.5, waiting_for="w0, 2 steps behind", lane="gRPC"),
         ),
         epochs=(EpochReport("mnist", 1, float("nan"), 60000),),
         dropped=1,
@@ -58,7 +58,7 @@ def two_shards() -> list[ShardAnswer]:
             VariableStatus(TensorSpec("table", (30, 4)), 7, 6, None, (), 480, Part(70, 100), True),
         ),
         workers=(
-            worker("w0", steps=8, staleness_sum=0, loss=0.25, lease_left=8.5),
+            worker("w0", steps=8, staleness_sum=0, loss=0.25, lease_left=8.5, lane="shared memory"),
             worker("w1", number=1, steps=3, staleness_sum=3, state="lost", lease_left=0.0),
         ),
         nbytes=516,
@@ -95,15 +95,15 @@ def test_a_split_variable_is_shown_whole():
 
 def test_a_worker_is_what_all_shards_say_of_it():
     w0, w1 = put_together(two_shards()).workers
-    assert w0 == JobWorker("w0", 0, 1, "live", 8, 1, 4 / 16, 0.25, 3, 8.5, "")
-    assert w1 == JobWorker("w1", 1, 1, "lost", 4, 0, 7 / 7, 1.5, 0, None, "w0, 2 steps behind")
+    assert w0 == JobWorker("w0", 0, 1, "live", 8, 1, 4 / 16, 0.25, 3, 8.5, "", "gRPC and shared memory")
+    assert w1 == JobWorker("w1", 1, 1, "lost", 4, 0, 7 / 7, 1.5, 0, None, "w0, 2 steps behind", "gRPC")
 
 
 def test_a_shard_that_knows_only_an_earlier_life_of_a_worker_says_nothing_of_this_one():
     now = StatusReport(0, 2, 5, 0, workers=(worker(incarnation=2, steps=5, staleness_sum=5),))
-    before = StatusReport(1, 2, 90, 0, workers=(worker(state="lost", steps=90, loss=0.5),))
+    before = StatusReport(1, 2, 90, 0, workers=(worker(state="lost", steps=90, loss=0.5, lane="gRPC"),))
     (merged,) = put_together([ShardAnswer("a:1", now), ShardAnswer("a:2", before)]).workers
-    assert merged == JobWorker("w0", 0, 2, "live", 5, 0, 1.0, None, 0, 15.0, "")
+    assert merged == JobWorker("w0", 0, 2, "live", 5, 0, 1.0, None, 0, 15.0, "", "")
 
 
 def test_counts_are_of_the_job_and_a_change_on_several_shards_is_one():
@@ -194,8 +194,8 @@ def test_the_tables_of_a_job():
     assert text.splitlines()[0] == line
     assert row(text, "0/2") == ["0/2", "host:1", "12", "2", "1.1 KiB", "3.2", "2.0 KiB", "1.5 MiB", "1", "7", "2"]
     assert row(text, "1/2") == ["1/2", "host:2", "11", "2", "516 B", "0.0", "0 B", "0 B", "0", "0", "1"]
-    assert row(text, "w0") == ["w0", "live", "8", "1", "0.25", "0.2500", "3", "8.5 s", "–"]
-    assert row(text, "w1") == ["w1", "lost", "4", "0", "1.00", "1.5000", "–", "–", "w0, 2 steps behind"]
+    assert row(text, "w0") == ["w0", "live", "8", "1", "0.25", "0.2500", "3", "8.5 s", "gRPC and shared memory", "–"]
+    assert row(text, "w1") == ["w1", "lost", "4", "0", "1.00", "1.5000", "–", "–", "gRPC", "w0, 2 steps behind"]
     optimizer = "momentum learning_rate=0.5 momentum=0.9 nesterov=False"
     assert row(text, "W") == ["W", "float32[2, 3]", "0", "12", "12", "48 B", "momentum", optimizer]
     split = ["table", "float32[100, 4] table", "0,1", "7 to 9", "6 to 8", "1.6 KiB", "–", "–"]
@@ -276,6 +276,7 @@ def test_programs_get_the_job_and_each_shard_as_json_without_nan():
         "epoch": 0,
         "lease_left": None,
         "waiting_for": "w0, 2 steps behind",
+        "lane": "gRPC",
     }
     assert data["changes"][1] == {
         "global_step": 2,
@@ -290,6 +291,7 @@ def test_programs_get_the_job_and_each_shard_as_json_without_nan():
     assert first["staleness"] == {"p50": 1, "p99": 7}
     assert second["variables"][1]["part"] == {"first": 70, "of": 100}
     assert second["workers"][0]["lease_left"] == 8.5
+    assert [shard["workers"][0]["lane"] for shard in (first, second)] == ["gRPC", "shared memory"]
     assert first["changes"] == [data["changes"][1] | {"names": ["W"]}]
 
 

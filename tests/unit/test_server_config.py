@@ -123,6 +123,15 @@ def test_no_options_are_the_defaults(served):
     assert served == [ServerConfig(keep_memory=False)]
 
 
+def test_memory_is_shared_unless_an_option_or_the_environment_says_no(served, monkeypatch):
+    assert ServerConfig().shared_memory
+    assert serve("--no-shared-memory").exit_code == 0
+    monkeypatch.setenv("PSSERVER_SERVE_SHARED_MEMORY", "0")
+    assert serve().exit_code == 0
+    assert serve("--shared-memory").exit_code == 0
+    assert [config.shared_memory for config in served] == [False, False, True]
+
+
 @pytest.mark.parametrize(
     ("option", "text", "complaint"),
     [

@@ -9,6 +9,7 @@ from pswire import specs
 from pswire.channel import error_from, open_channel
 from pswire.codec import decode, encode, from_frame, to_frame
 from pswire.lanes.inline import InlineReceiver, InlineSender
+from pswire.lanes.frames import incoming
 from pswire.lanes.stream import StreamReceiver, StreamSender
 from pswire.messages import Declaration, Join, Pull, Register, Sender, Status
 from pswire.v1 import paramserver_pb2 as pb
@@ -50,14 +51,15 @@ class Client:
 
     def send_frames(self, frames):
         """Makes a Transfer of any frames, and yields its answers as they come."""
+        transfer = self.channel.stream_stream("/paramserver.v1.ParameterServer/Transfer", pb.Frame.SerializeToString)
         try:
-            answers = self.stub.Transfer(iter(frames), timeout=TIMEOUT)
-            for header in answers:
-                receiver = StreamReceiver()
-                answer = decode(from_frame(header), receiver)
+            answers = map(incoming, transfer(iter(frames), timeout=TIMEOUT))
+            for frame in answers:
+                receiver = StreamReceiver(frame.data)
+                answer = from_frame(frame, receiver)
                 if receiver.nbytes:
                     receiver.allocate()
-                    answer = decode(from_frame(header), receiver)
+                    answer = from_frame(frame, receiver)
                     while not receiver.complete:
                         receiver.feed(next(answers).chunk)
                 yield answer
@@ -85,7 +87,20 @@ def frames_of(message):
     """The frames of a call: a list whose first is the header."""
     sender = StreamSender()
     header = to_frame(message, sender)
-    return [header, *(pb.Frame(chunk=chunk) for chunk in sender.chunks())]
+    return [header, *(pb.Frame(chunk=b"".join(pieces)) for pieces in sender.chunks())]
+
+
+def frame_of(message):
+    """A call in one frame, with its tensors, which are few."""
+    sender = StreamSender()
+    (data,) = sender.frames(to_frame(message, sender))
+    return pb.Frame.FromString(data)
+
+
+@pytest.fixture(name="frame_of")
+def frame_of_fixture():
+    """The function `frame_of`."""
+    return frame_of
 
 
 @pytest.fixture(name="frames_of")

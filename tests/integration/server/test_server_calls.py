@@ -268,7 +268,7 @@ def run_in_threads(work, arguments):
 
 def test_a_failure_of_the_server_itself_is_logged_and_told_by_a_reference(client, sender, monkeypatch, caplog):
     with monkeypatch.context() as patch:
-        patch.setattr(Shard, "answer_bytes", lambda self, message: 1 // 0)
+        patch.setattr(Shard, "answer_bytes", lambda self, message, **_: 1 // 0)
         with pytest.raises(errors.InternalError, match="the server failed on this message") as caught:
             client.unary(Pull(sender, ("w",)))
     (record,) = [record for record in caplog.records if record.levelname == "ERROR"]

@@ -13,7 +13,6 @@ from psserver.config import ServerConfig
 from psserver.server import ServerThread
 from pswire import errors
 from pswire.channel import error_from
-from pswire.codec import to_frames
 from pswire.lanes import CHUNK, INLINE
 from pswire.messages import Assign, Assignment, Declaration, Gradient, Outcome, Pull, Push, Register
 from pswire.v1 import paramserver_pb2 as pb
@@ -136,14 +135,14 @@ def test_a_broken_transfer_is_malformed_and_nothing_of_it_applied(damage, client
     assert client.transfer(push).outcome is Outcome.APPLIED
 
 
-def test_a_stream_takes_one_call_after_another_large_or_small(client, sender, push, name, frames_of):
+def test_a_stream_takes_one_call_after_another_large_or_small(client, sender, push, name, frames_of, frame_of):
     zeros, two = np.zeros(SHAPE, np.float32), np.full(2, 2.0)
     calls = [
-        [*to_frames(Register(sender, (undeclared(f"{name}/small", two),)))],
+        [frame_of(Register(sender, (undeclared(f"{name}/small", two),)))],
         frames_of(push),
-        [*to_frames(Pull(sender, (f"{name}/small",)))],
+        [frame_of(Pull(sender, (f"{name}/small",)))],
         frames_of(Assign(sender, 2, (Assignment(name, W),))),
-        [*to_frames(Pull(sender, (name, f"{name}/small")))],
+        [frame_of(Pull(sender, (name, f"{name}/small")))],
     ]
     registered, pushed, small, assigned, both = client.send_frames(frame for call in calls for frame in call)
     np.testing.assert_array_equal(registered.values[0].array, two)
@@ -159,9 +158,11 @@ def test_a_stream_without_a_call_just_ends(client):
 
 
 @pytest.mark.parametrize("bad", ["a chunk too many", "a bad call"])
-def test_an_error_ends_the_stream_and_the_calls_before_it_stay(bad, client, sender, push, frames, name):
-    after = [pb.Frame(chunk=b"x")] if bad == "a chunk too many" else [*to_frames(Pull(sender, ("nowhere",)))]
-    answers = client.send_frames([*frames, *after, *to_frames(Assign(sender, 2, (Assignment(name, W),)))])
+def test_an_error_ends_the_stream_and_the_calls_before_it_stay(
+    bad, client, sender, push, frames, name, frame_of, frames_of
+):
+    after = [pb.Frame(chunk=b"x")] if bad == "a chunk too many" else [frame_of(Pull(sender, ("nowhere",)))]
+    answers = client.send_frames([*frames, *after, *frames_of(Assign(sender, 2, (Assignment(name, W),)))])
     assert next(answers).outcome is Outcome.APPLIED
     with pytest.raises(errors.Malformed if bad == "a chunk too many" else errors.UnknownVariable):
         next(answers)

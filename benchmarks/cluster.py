@@ -1,0 +1,109 @@
+"""Steps a second of asynchronous Deep MNIST, over all workers: one server, one and two workers, Adam(1e-4), batch 50.
+
+    python benchmarks/cluster.py                      # ours alone
+    python benchmarks/cluster.py --peers .peers       # in turn with TensorFlow's ParameterServerStrategy
+
+Ours is examples/deep_mnist.py as it is, in processes that are started as a user would: `psserver serve` and, for each
+worker, `psworker run --threads 1`; with numba and without. The server's count of steps is read from outside, at both
+ends of each window.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import closing, contextmanager, suppress
+
+import _report
+
+from pswire.messages import Status, StatusReport
+from psworker.transport.network import NetworkTransport
+
+EXAMPLE = _report.ROOT / "examples" / "deep_mnist.py"
+WARM_UP = 20  # steps, over all workers
+WINDOW = 4.0  # seconds: some 100 steps
+WINDOWS = 3
+PATIENCE = 60.0  # seconds until the first steps are done
+
+
+def ours(workers: int, *, numba: bool, options: Sequence[str] = ()) -> tuple[float, str]:
+    """The median steps a second over the windows of one run, and the lane of its workers."""
+    with (
+        _report.kernels(numba=numba) as environment,
+        _report.server_process(environment=environment) as server,
+        closing(NetworkTransport([server.address])) as transport,
+        running(server.address, workers, environment, options) as processes,
+    ):
+
+        def look() -> tuple[float, StatusReport]:
+            report = transport.call(0, Status(), 10.0).result()
+            return time.monotonic(), report
+
+        deadline = time.monotonic() + PATIENCE
+        while look()[1].global_step < WARM_UP:
+            assert time.monotonic() < deadline, f"no {WARM_UP} steps within {PATIENCE:g} s"
+            watch(processes, 0.2)
+        rates = []
+        for _ in range(WINDOWS):
+            began, before = look()
+            watch(processes, WINDOW)
+            ended, after = look()
+            rates.append((after.global_step - before.global_step) / (ended - began))
+        return statistics.median(rates), " and ".join({worker.lane for worker in after.workers})
+
+
+@contextmanager
+def running(address: str, workers: int, environment: Mapping[str, str], options: Sequence[str]):
+    """The processes of so many workers; they are ended at the end of the block."""
+    command = [sys.executable, "-m", "psworker", "run", "--servers", address, "--threads", "1", *options]
+    command += [str(EXAMPLE), "--report", "1000000", "--steps", "1000000"]
+    processes = [subprocess.Popen(command, env=environment) for _ in range(workers)]
+    try:
+        yield processes
+    finally:
+        for process in processes:
+            process.terminate()
+        for process in processes:
+            process.wait(30)
+
+
+def watch(processes: Sequence[subprocess.Popen[bytes]], seconds: float) -> None:
+    """Waits so long; fails at once when a worker ends."""
+    with suppress(subprocess.TimeoutExpired):
+        code = processes[0].wait(seconds)
+        raise AssertionError(f"a worker has ended with exit code {code}")
+    assert all(process.poll() is None for process in processes), "a worker has ended"
+
+
+def main() -> None:
+    """Runs ours and the peer in turn, for one and two workers."""
+    parser = _report.arguments(__doc__.splitlines()[0])
+    parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--options", default="", help="more options of psworker run, such as '--wire bfloat16'")
+    options = parser.parse_args()
+    _report.describe_machine()
+    kinds = {"paramserver": False} | ({"paramserver-fast": True} if importlib.util.find_spec("numba") else {})
+    figures, lanes = _report.Figures("cluster", "steps/s"), set()
+    began = time.monotonic()
+    for _ in range(options.rounds):
+        for workers in (1, 2):
+            for kind, numba in kinds.items():
+                rate, lane = ours(workers, numba=numba, options=options.options.split())
+                figures.add(f"{kind}-{workers}w", rate)
+                lanes.add(lane)
+            if options.peers:
+                script = options.peer_scripts / "cluster_tf.py"
+                for _, system, rate, _ in _report.run_peer(options.peers, "tf", script, str(workers)):
+                    figures.add(system, rate)
+    print(f"the workers' tensors went over {', '.join(sorted(lanes))}")
+    pairs = [(f"{kind}-{workers}w", f"tensorflow-ps-{workers}w") for workers in (1, 2) for kind in kinds]
+    figures.report(pairs, more_is_better=True)
+    print(f"took {time.monotonic() - began:.0f} s")
+
+
+if __name__ == "__main__":
+    main()

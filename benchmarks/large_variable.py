@@ -1,0 +1,97 @@
+"""A variable of 3 GB is registered, pushed with plain gradient descent, and pulled, on one server: seconds and memory.
+
+    python benchmarks/large_variable.py [--gib 3]
+
+Over gRPC, where no message may have more than 2 GB, and over shared memory. The server's peak is compared with its
+bound: the variable, one buffer of its size for what is on its way in or out, 64 MB, and what it held at rest, with a
+variable of one element. This process needs some three times the variable beside it.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from contextlib import closing
+from pathlib import Path
+
+import _report
+import numpy as np
+
+from pswire import specs
+from pswire.messages import Declaration
+from pswire.values import TensorSpec
+from psworker.client import Client
+from psworker.placement import Whole
+from psworker.transport.network import NetworkTransport
+
+GIB = 1 << 30
+MB = 1e6
+RATE = 0.5
+TIMEOUT = 600.0
+
+
+def run(lane: str, elements: int) -> None:
+    """All of it over one lane, as lines of results."""
+    nbytes = 4 * elements
+    system = f"paramserver-{lane.lower().replace(' ', '-')}"
+    limit = 6 * nbytes + GIB  # half of it for the variable, half for what a call brings and takes away
+    with (
+        _report.server_process("--memory-limit", str(limit)) as process,
+        closing(NetworkTransport([process.address], shared_memory=lane == "shared memory")) as transport,
+    ):
+        client = Client(transport, "worker", TIMEOUT)
+        client.join()
+        client.register([declaration("small", 1)])  # the server loads its kernels
+        memory = _report.Memory(process.pid)
+
+        began = time.perf_counter()
+        [weights] = client.register([declaration("large", elements)])
+        show("register", system, began)
+        weights = Whole(weights.name, weights.versions, np.full(elements, 1.0, np.float32))
+
+        began = time.perf_counter()
+        client.push([weights]).wait()
+        show("push", system, began)
+        del weights
+
+        began = time.perf_counter()
+        [weights] = client.pull(["large"])
+        show("pull", system, began)
+        assert weights.versions == (1,)
+        assert weights.array.min() == weights.array.max() == -RATE
+
+        bound = 2 * nbytes + 64 * MB + memory.rest
+        words = f"the variable has {nbytes / MB:.0f}; at rest {memory.rest / MB:.0f}; bound {bound / MB:.0f}"
+        print(f"RESULT large-memory {system} {memory.peak() / MB:.0f} MB ({words}; over {transport.lane(0)})")
+        client.leave()
+
+
+def declaration(name: str, elements: int) -> Declaration:
+    value = np.zeros(elements, np.float32)
+    return Declaration(TensorSpec.of(name, value), value, specs.GradientDescent(RATE))
+
+
+def show(what: str, system: str, began: float) -> None:
+    print(f"RESULT large-{what} {system} {time.perf_counter() - began:.2f} s", flush=True)
+
+
+def main() -> None:
+    """Runs it over both lanes, as far as there is memory."""
+    parser = _report.arguments(__doc__.splitlines()[0])
+    parser.add_argument("--gib", type=float, default=3.0, help="size of the variable, in units of 1024^3 bytes")
+    options = parser.parse_args()
+    _report.describe_machine()
+    elements = int(options.gib * GIB) // 4
+    shared = Path("/dev/shm")
+    for lane, room in {"gRPC": GIB << 10, "shared memory": shutil.disk_usage(shared).free if shared.exists() else 0}.items():
+        free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        if free < 6 * 4 * elements or room < 3 * 4 * elements:
+            print(f"skipped {lane}: {options.gib:g} GiB take six times as much of free memory, and there are", end=" ")
+            print(f"{free / GIB:.1f} GiB, of which /dev/shm may have three times, and has {room / GIB:.1f}")
+        else:
+            run(lane, elements)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,111 @@
+"""Frames of a Transfer as bytes: a header that protobuf writes and reads, and elements that it never sees.
+
+A frame is plain protobuf, but its elements, in `data` or `chunk`, are put behind the header by hand and cut off from it
+by hand, so that they are copied once on the way out and not at all on the way in; protobuf copies them two times each.
+Knows nothing of tensors. May import errors and the generated code.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from google.protobuf.message import DecodeError
+
+from pswire.errors import Malformed
+from pswire.v1 import paramserver_pb2 as pb
+
+#: Where the elements begin in a frame with `data`: a multiple of this, so that arrays over them are aligned. Bytes of
+#: Python begin at a multiple of it too.
+ALIGNMENT = 16
+
+_LENGTH_DELIMITED = 2  # the wire type of bytes, texts and messages
+
+
+def _tag(name: str) -> bytes:
+    return _varint(pb.Frame.DESCRIPTOR.fields_by_name[name].number << 3 | _LENGTH_DELIMITED)
+
+
+def _varint(number: int) -> bytes:
+    out = bytearray()
+    while number > 0x7F:
+        out.append(number & 0x7F | 0x80)
+        number >>= 7
+    out.append(number)
+    return bytes(out)
+
+
+_DATA, _CHUNK, _PADDING = _tag("data"), _tag("chunk"), _tag("padding")
+
+
+def with_data(header: pb.Frame, data: Sequence[memoryview]) -> bytes:
+    """The frame of a call or an answer whose elements, all of `data` end to end, come with it; none: the header."""
+    head = header.SerializeToString()
+    if not data:
+        return head
+    begin = _DATA + _varint(sum(map(len, data)))
+    padding = -(len(head) + len(_PADDING) + 1 + len(begin)) % ALIGNMENT
+    return b"".join([head, _PADDING, _varint(padding), bytes(padding), begin, *data])
+
+
+def chunk(pieces: Sequence[memoryview]) -> bytes:
+    """A frame of elements alone: the pieces end to end."""
+    return b"".join([_CHUNK, _varint(sum(map(len, pieces))), *pieces])
+
+
+@dataclass(frozen=True, slots=True)
+class Incoming:
+    """A frame that has come.
+
+    Attributes:
+        header: what protobuf reads of it; without `data` and `chunk`.
+        data, chunk: the elements, borrowed from the frame's bytes; None when the frame has none.
+    """
+
+    header: pb.Frame
+    data: memoryview | None = None
+    chunk: memoryview | None = None
+
+
+def incoming(frame: bytes) -> Incoming:
+    """Takes a frame apart. Raises `Malformed` for what is none."""
+    elements: dict[int, memoryview] = {}
+    rest: list[memoryview] = []
+    view, place = memoryview(frame), 0
+    while place < len(view):
+        begin = place
+        tag, place = _read_varint(view, place)
+        if tag & 7 != _LENGTH_DELIMITED:
+            raise Malformed(_NO_FRAME.format(len(view)))  # a Frame has no fields of another kind
+        length, place = _read_varint(view, place)
+        place += length
+        if place > len(view):
+            raise Malformed(_NO_FRAME.format(len(view)))
+        if tag in (_DATA_NUMBER, _CHUNK_NUMBER):
+            elements[tag] = view[place - length : place]
+        elif tag != _PADDING_NUMBER:
+            rest.append(view[begin:place])
+    try:
+        header = pb.Frame.FromString(b"".join(rest))
+    except DecodeError:
+        raise Malformed(_NO_FRAME.format(len(view))) from None
+    return Incoming(header, elements.get(_DATA_NUMBER), elements.get(_CHUNK_NUMBER))
+
+
+_NO_FRAME = "{:,} bytes that are no paramserver.v1.Frame"
+_LONGEST_VARINT = 10
+
+
+def _read_varint(view: memoryview, place: int) -> tuple[int, int]:
+    """The number at `place`, and the place behind it."""
+    number = 0
+    for index, byte in enumerate(view[place : place + _LONGEST_VARINT]):
+        number |= (byte & 0x7F) << 7 * index
+        if byte < 0x80:
+            return number, place + index + 1
+    raise Malformed(_NO_FRAME.format(len(view)))
+
+
+_DATA_NUMBER, _CHUNK_NUMBER, _PADDING_NUMBER = (
+    _read_varint(memoryview(tag), 0)[0] for tag in (_DATA, _CHUNK, _PADDING)
+)

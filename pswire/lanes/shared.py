@@ -1,0 +1,137 @@
+"""Tensors in shared memory: a message says in which segment of its stream the elements are, and where in it.
+
+The memory is that of `pswire.lanes.segments`. When it may be used again is not known here: that is for those who send
+messages and wait for their answers. May import values, errors and v1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from mmap import mmap
+
+import numpy as np
+
+from pswire.errors import Malformed, TooLarge
+from pswire.lanes import check_elements
+from pswire.lanes.segments import BEGIN
+from pswire.v1 import paramserver_pb2 as pb
+from pswire.values import DTYPES, Array, TensorSpec
+
+#: Every array begins at a multiple of this: a cache line, and enough for any vector instruction.
+ALIGNMENT = 64
+
+
+def aligned(nbytes: int) -> int:
+    """`nbytes`, rounded up to a multiple of `ALIGNMENT`."""
+    return -(-nbytes // ALIGNMENT) * ALIGNMENT
+
+
+def needed(sizes: Iterable[int]) -> int:
+    """The bytes that arrays of these sizes, in bytes, need one after the other."""
+    return sum([aligned(nbytes) for nbytes in sizes])
+
+
+def array_at(memory: mmap, offset: int, spec: TensorSpec) -> Array:
+    """The array that `spec` describes, `offset` bytes from the begin: a writable view.
+
+    Raises:
+        Malformed: it is not inside, or `offset` is no multiple of `ALIGNMENT`.
+    """
+    _check_place(f"variable {spec}", memory, offset, spec.nbytes)
+    return np.ndarray(spec.shape, DTYPES[spec.dtype], memory, offset)
+
+
+def _check_place(what: str, memory: mmap, offset: int, nbytes: int) -> None:
+    if offset % ALIGNMENT or not 0 <= offset <= offset + nbytes <= len(memory):
+        raise Malformed(
+            f"{what}: its {nbytes:,} bytes must be inside of the {len(memory):,} bytes of their segment and begin at a "
+            f"multiple of {ALIGNMENT}, but they begin at {offset:,}"
+        )
+
+
+def place_of(array: Array, memories: Mapping[int, mmap]) -> tuple[int, int] | None:
+    """In which of the segments a C-contiguous array lies, and its offset there; None if in none, or at an odd place."""
+    address: int = array.__array_interface__["data"][0]
+    for segment, memory in memories.items():
+        offset: int = address - np.frombuffer(memory, np.uint8).__array_interface__["data"][0]
+        if 0 <= offset <= offset + array.nbytes <= len(memory):
+            return None if offset % ALIGNMENT or not array.flags.c_contiguous else (segment, offset)
+    return None
+
+
+class SharedRoom:
+    """A `pswire.payload.Room` in shared memory: `nbytes` from `offset` on.
+
+    Raises:
+        Malformed: they are not inside, or `offset` is no multiple of `ALIGNMENT`.
+    """
+
+    def __init__(self, memory: mmap, offset: int, nbytes: int) -> None:
+        _check_place("room", memory, offset, nbytes)
+        self._memory, self._next, self._end = memory, offset, offset + nbytes
+
+    def take(self, spec: TensorSpec) -> Array | None:
+        """The next array; None if there is no room left for it."""
+        offset = self.place(spec.nbytes)
+        return None if offset is None else array_at(self._memory, offset, spec)
+
+    def place(self, nbytes: int) -> int | None:
+        """The offset of the next so many bytes; None if there are not so many left."""
+        offset = self._next
+        if offset + nbytes > self._end:
+            return None
+        self._next = offset + aligned(nbytes)
+        return offset
+
+
+class SharedSender:
+    """Puts the arrays of one message into a segment, one after the other, each copied once.
+
+    Args:
+        memory: the segment.
+        segment: its number on the stream.
+        offset: where to begin.
+        nbytes: how many bytes may be used; None: all to the end.
+    """
+
+    def __init__(self, memory: mmap, segment: int, offset: int = BEGIN, nbytes: int | None = None) -> None:
+        self._memory, self._segment = memory, segment
+        self._room = SharedRoom(memory, offset, len(memory) - offset if nbytes is None else nbytes)
+
+    def put(self, array: Array, tensor: pb.Tensor) -> None:
+        """Copies the elements; `tensor.dtype` is already set. The array is not needed any more afterwards.
+
+        Raises:
+            TooLarge: it does not fit; `needed` tells beforehand what fits.
+        """
+        offset = self._room.place(array.nbytes)
+        if offset is None:
+            raise TooLarge(f"no room for the {array.nbytes:,} bytes of {tensor.name!r} in a segment of shared memory")
+        np.ndarray(array.shape, DTYPES[tensor.dtype], self._memory, offset)[...] = array
+        place = tensor.shared
+        place.segment, place.offset = self._segment, offset
+
+
+class SharedReceiver:
+    """Finds the tensors that are in shared memory.
+
+    Args:
+        segments: the segments of the stream, by their numbers, at every moment.
+    """
+
+    def __init__(self, segments: Mapping[int, mmap]) -> None:
+        self._segments = segments
+
+    def get(self, tensor: pb.Tensor, spec: TensorSpec) -> Array:
+        """Floating point as a view, in whose place an answer's values may be put, and all else as a copy.
+
+        What was checked must not change afterwards: numpy does not survive a wrong number of a row, or a wrong bool.
+        """
+        memory = self._segments.get(tensor.shared.segment)
+        if memory is None:
+            raise Malformed(f"variable {spec}: segment {tensor.shared.segment} was not attached on this stream")
+        array = array_at(memory, tensor.shared.offset, spec)
+        if array.dtype.kind != "f":
+            array = array.copy()
+            check_elements(array, spec)
+        return array
