@@ -9,7 +9,6 @@ variable of one element. This process needs some three times the variable beside
 
 from __future__ import annotations
 
-import os
 import shutil
 import time
 from contextlib import closing
@@ -26,6 +25,7 @@ from psworker.placement import Whole
 from psworker.transport.network import NetworkTransport
 
 GIB = 1 << 30
+SHARED = Path("/dev/shm")
 MB = 1e6
 RATE = 0.5
 TIMEOUT = 600.0
@@ -47,17 +47,17 @@ def run(lane: str, elements: int) -> None:
 
         began = time.perf_counter()
         [weights] = client.register([declaration("large", elements)])
-        show("register", system, began)
+        show("register", system, began, memory)
         weights = Whole(weights.name, weights.versions, np.full(elements, 1.0, np.float32))
 
         began = time.perf_counter()
         client.push([weights]).wait()
-        show("push", system, began)
+        show("push", system, began, memory)
         del weights
 
         began = time.perf_counter()
         [weights] = client.pull(["large"])
-        show("pull", system, began)
+        show("pull", system, began, memory)
         assert weights.versions == (1,)
         assert weights.array.min() == weights.array.max() == -RATE
 
@@ -72,8 +72,9 @@ def declaration(name: str, elements: int) -> Declaration:
     return Declaration(TensorSpec.of(name, value), value, specs.GradientDescent(RATE))
 
 
-def show(what: str, system: str, began: float) -> None:
-    print(f"RESULT large-{what} {system} {time.perf_counter() - began:.2f} s", flush=True)
+def show(what: str, system: str, began: float, memory: _report.Memory) -> None:
+    seconds, peak = time.perf_counter() - began, memory.peak() / MB
+    print(f"RESULT large-{what} {system} {seconds:.2f} s (the server's peak so far: {peak:.0f} MB)", flush=True)
 
 
 def main() -> None:
@@ -83,14 +84,25 @@ def main() -> None:
     options = parser.parse_args()
     _report.describe_machine()
     elements = int(options.gib * GIB) // 4
-    shared = Path("/dev/shm")
-    for lane, room in {"gRPC": GIB << 10, "shared memory": shutil.disk_usage(shared).free if shared.exists() else 0}.items():
-        free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-        if free < 6 * 4 * elements or room < 3 * 4 * elements:
-            print(f"skipped {lane}: {options.gib:g} GiB take six times as much of free memory, and there are", end=" ")
-            print(f"{free / GIB:.1f} GiB, of which /dev/shm may have three times, and has {room / GIB:.1f}")
+    nbytes = 4 * elements
+    for lane in ("gRPC", "shared memory"):
+        if available() < 6 * nbytes:
+            print(f"skipped {lane}: it takes {6 * nbytes / GIB:.1f} GiB, and there are {available() / GIB:.1f}")
+        elif lane == "shared memory" and room() < 2 * nbytes:
+            print(f"skipped {lane}: it takes {2 * nbytes / GIB:.1f} GiB in {SHARED}, and there are {room() / GIB:.1f}")
         else:
             run(lane, elements)
+
+
+def available() -> int:
+    """Bytes of memory that processes can still have."""
+    lines = Path("/proc/meminfo").read_text().splitlines()
+    return next(int(line.split()[1]) << 10 for line in lines if line.startswith("MemAvailable"))
+
+
+def room() -> int:
+    """Bytes that segments can still have."""
+    return shutil.disk_usage(SHARED).free if SHARED.exists() else 0
 
 
 if __name__ == "__main__":

@@ -13,7 +13,6 @@ last push is under way.
 from __future__ import annotations
 
 import importlib.util
-import os
 import statistics
 import subprocess
 import sys
@@ -72,12 +71,9 @@ with ps.session() as session:
 
 def ours(system: str) -> float:
     """The median steps a second over the windows of one run, with numba or without, in turn or with overlap."""
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder, _report.kernels(numba="fast" in system) as environment:
         script = Path(folder) / "worker.py"
         script.write_text(WORKER)
-        if "fast" not in system:
-            (Path(folder) / "numba.py").write_text("raise ImportError('not in this run')\n")
-        environment = os.environ | {"PYTHONPATH": folder}
         local = ["-m", "psworker", "local", "--workers", "1", "--threads", "1", "--progress", "off"]
         local += ["--overlap"] * system.endswith("overlap")
         output = subprocess.run(

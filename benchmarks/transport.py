@@ -22,32 +22,23 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import _report
+import _transport_floor
+import _transport_parts
 import numpy as np
+from _push_pull import ELEMENTS, MB, RATE, arrays, declaration
 
 from pswire import specs
 from pswire.memory import keep_memory
-from pswire.messages import Declaration, Join, Pull, Sender
-from pswire.values import TensorSpec
+from pswire.messages import Join, Pull, Sender
+from pswire.travel import parse_compression
 from psworker.client import Client
+from psworker.feedback import Packer
 from psworker.placement import Whole
 from psworker.transport.network import NetworkTransport
 
 STEPS = 30  # in a round, as the peers' scripts have
 WARM_UP = 5
 EMPTY = 500  # round trips of a message without tensors
-MB = 1e6
-
-SHAPES = {
-    "W_conv1": (5, 5, 1, 32),
-    "b_conv1": (32,),
-    "W_conv2": (5, 5, 32, 64),
-    "b_conv2": (64,),
-    "W_fc1": (3136, 1024),
-    "b_fc1": (1024,),
-    "W_fc2": (1024, 10),
-    "b_fc2": (10,),
-}
-RATE = 1e-4
 
 #: The peers' scripts, by their environment, with their arguments.
 PEERS = {"torch": ("transport_torch.py",), "tf": ("transport_tf.py", "1"), "ray": ("transport_ray.py",)}
@@ -58,7 +49,7 @@ class Way:
     """How gradients and weights travel."""
 
     lane: str  # as `Transport.lane` says
-    wire: str = "float32"
+    wire: str = ""
     compress: str = "none"
 
 
@@ -83,8 +74,6 @@ class Run:
 
 def connect(address: str, way: Way) -> Client:
     """A worker's client, which has joined."""
-    from psworker.feedback import Packer, parse_compression
-
     transport = NetworkTransport([address], shared_memory=way.lane == "shared memory")
     client = Client(transport, "worker", 60.0, packer=Packer(way.wire, parse_compression(way.compress)))
     client.join()
@@ -95,9 +84,7 @@ def connect(address: str, way: Way) -> Client:
 
 def measure(way: Way, *, numba: bool) -> Run:
     """One server, one client, `STEPS` steps."""
-    random = np.random.default_rng(0)
-    first = {name: random.normal(0, 0.1, shape).astype(np.float32) for name, shape in SHAPES.items()}
-    gradients = {name: random.standard_normal(shape, np.float32) for name, shape in SHAPES.items()}
+    first, gradients = arrays(0.1, seed=0), arrays(1.0, seed=1)
     with (
         _report.kernels(numba=numba) as environment,
         _report.server_process(environment=environment) as process,
@@ -120,14 +107,10 @@ def measure(way: Way, *, numba: bool) -> Run:
     return Run(statistics.median(seen[WARM_UP:]), memory.rest, over)
 
 
-def declaration(name: str, value: np.ndarray) -> Declaration:
-    return Declaration(TensorSpec.of(name, value), value, specs.Adam(RATE))
-
-
 def push_pull(client: Client, weights: Sequence[Whole], gradients: dict[str, np.ndarray]) -> Sequence[Whole]:
     """One step: all gradients there, all fresh weights back."""
     pushed = [Whole(weight.name, weight.versions, gradients[weight.name]) for weight in weights]
-    return client.push(pushed, None, list(gradients)).wait().values
+    return client.push(pushed, None, list(gradients), have=weights).wait().values
 
 
 def check(way: Way, first, gradients, weights: Sequence[Whole]) -> None:
@@ -137,7 +120,7 @@ def check(way: Way, first, gradients, weights: Sequence[Whole]) -> None:
     for weight in weights:
         gradient = gradients[weight.name].astype(np.float64)
         moved = RATE * gradient / (np.abs(gradient) + specs.Adam().epsilon)
-        exact = way.wire == "float32"
+        exact = not way.wire
         np.testing.assert_allclose(weight.array, first[weight.name] - moved, rtol=0, atol=1e-7 if exact else 4e-3)
 
 
@@ -180,7 +163,7 @@ def table(figures: _report.Figures, empties: _report.Figures, memory: dict[str, 
         ("gRPC, bfloat16, numpy", "0.6 of float32", "paramserver-grpc-bfloat16", "paramserver-grpc"),
         ("gRPC, bfloat16, numba", "0.6 of float32", "paramserver-grpc-bfloat16-fast", "paramserver-grpc-fast"),
     ]
-    print("\n| path | goal | ours | against | ratio |\n| --- | --- | --- | --- | --- |")
+    print("\n| path | goal | ours | compared with | ratio |\n| --- | --- | --- | --- | --- |")
     for path, goal, ours, other in rows:
         if ours in seen:
             against, ratio = ("", "")
@@ -190,28 +173,70 @@ def table(figures: _report.Figures, empties: _report.Figures, memory: dict[str, 
             print(f"| {path} | {goal} | {figures.median(ours):.1f} ms | {against} | {ratio} |")
     print(f"| an empty round trip | 0.6 ms | {empties.median('paramserver-empty'):.2f} ms | | |")
     most = max(memory, key=lambda system: memory[system].over)
-    buffer = sum(4 * np.prod(shape) for shape in SHAPES.values())
-    goal, ours = f"64 MB and a buffer: {64 + buffer / MB:.0f} MB", f"{memory[most].over / MB:.0f} MB ({most})"
+    goal, ours = f"64 MB and a buffer: {64 + 4 * ELEMENTS / MB:.0f} MB", f"{memory[most].over / MB:.0f} MB ({most})"
     print(f"| memory beyond variables and slots | {goal} | {ours} | | |", flush=True)
 
 
+# --- where the time goes ----------------------------------------------------------------------------------------------
+
+
+def profile(*, numba: bool) -> None:
+    """Prints the parts of a step in each lane, what a real step takes, and the floor, as Markdown."""
+    lanes = ("shared memory", "gRPC")
+    columns = [_transport_parts.parts(lane, numba=numba) for lane in lanes]
+    whole = [measure(Way(lane), numba=numba).step for lane in lanes]
+    print(f"\n| part, ms ({'numba' if numba else 'numpy'}) | {' | '.join(lanes)} |\n| --- | --- | --- |")
+    for part in _transport_parts.PARTS:
+        print(f"| {part} | {' | '.join(f'{column[part]:.2f}' for column in columns)} |")
+    rest = [step - sum(column.values()) for step, column in zip(whole, columns, strict=True)]
+    print(f"| the rest: gRPC, threads that wake up | {' | '.join(f'{one:.2f}' for one in rest)} |")
+    print(f"| **a step, measured** | {' | '.join(f'{one:.2f}' for one in whole)} |", flush=True)
+
+
+def floor(*, numba: bool) -> None:
+    """Prints what the parts take when nothing else is done, as Markdown."""
+    empty, large = _transport_floor.echoes()
+    rows = {
+        "13.1 MB copied once": _transport_floor.copy(),
+        "Adam alone, numpy, one thread": _transport_floor.adam(numba=False),
+        **({"Adam alone, numba, one thread": _transport_floor.adam(numba=True)} if numba else {}),
+        "gRPC, an empty message there and back": empty,
+        "gRPC, 13.1 MB there and back, bytes alone": large,
+        "TCP, 13.1 MB there and back": _transport_floor.sockets(),
+    }
+    print("\n| floor | ms |\n| --- | --- |")
+    for what, ms in rows.items():
+        print(f"| {what} | {ms:.2f} |", flush=True)
+
+
 def main() -> None:
-    """Runs ours and the peers in turn."""
+    """Runs ours and the peers in turn, or shows where the time goes."""
     parser = _report.arguments(__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--profile", action="store_true", help="show where the time of one step goes instead")
     options = parser.parse_args()
     _report.describe_machine()
     keep_memory()  # as every worker does
+    numba = importlib.util.find_spec("numba") is not None
+    if options.profile:
+        for kind in (False, True)[: 1 + numba]:
+            profile(numba=kind)
+        floor(numba=numba)
+        return
+    compare(options, numba=numba)
+
+
+def compare(options: argparse.Namespace, *, numba: bool) -> None:
+    """Runs ours and the peers in turn."""
     systems = {f"paramserver-{name}": (way, False) for name, way in WAYS.items()}
-    if importlib.util.find_spec("numba"):
+    if numba:
         systems |= {f"paramserver-{name}-fast": (way, True) for name, way in WAYS.items()}
     figures, empties = _report.Figures("transport", "ms"), _report.Figures("transport", "ms", digits=2)
     memory: dict[str, Run] = {}
     began = time.monotonic()
     for _ in range(options.rounds):
-        for system, (way, numba) in systems.items():
-            run = measure(way, numba=numba)
+        for system, (way, fast) in systems.items():
+            run = measure(way, numba=fast)
             figures.add(system, run.step)
             memory[system] = max(run, memory.get(system, run), key=lambda one: one.over)
         empties.add("paramserver-empty", empty())

@@ -70,15 +70,11 @@ class Attached:
         if memory is None:
             raise Malformed(f"room in segment {header.room.segment}, which was not attached on this stream")
         shared = SharedRoom(memory, header.room.offset, header.room.nbytes)
-        return _Rooms((shared, spent) if getattr(message, "wire", "") else (spent, shared))
+        return _Rooms((spent, shared))
 
     def sender(self) -> StreamSender:
         """Takes the values of an answer: those that were put into a segment stay there."""
         return _Sender(self.memories)
-
-    def clear(self) -> None:
-        """Lets go of all; the memory stays as long as there are arrays in it."""
-        self.memories.clear()
 
 
 class _Rooms:

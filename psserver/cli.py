@@ -266,7 +266,7 @@ def status_command(addresses: tuple[str, ...], as_json: bool, watch: bool, every
     psserver status host1:5000,host2:5000 --json | jq '.shards[].traffic'
     psserver status host1:5000 --json --watch --every 10 >> job.jsonl
     """  # noqa: D301
-    from psserver.report.watch import display, keep_showing, show_once  # here: 4 MB that no server needs
+    from psserver.report.watch import display, keep_showing, show_once  # here: 3 MB that no server needs
 
     with Shards(addresses) as shards:
         if watch:

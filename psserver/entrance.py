@@ -11,12 +11,14 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Callable, Iterable, Sequence
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 from psserver.core.shard import Shard
-from psserver.core.tasks import Task, Work, run
+from psserver.core.tasks import Task, Work, run, run_parts, stages
 from pswire.errors import InvalidMessage, ParamServerError, TooLarge, Unavailable, UnknownVariable
 from pswire.messages import Answer, Reply, Request, Tick
 from pswire.payload import Room, tensor_bytes
@@ -30,8 +32,19 @@ GLANCED_AT = 2 << 20
 #: What a task costs besides, as bytes: the calls of a rule on a few elements.
 A_TASK = 4 << 10
 
-#: Threads for what is larger, and for looking at it: numpy is in them without the interpreter's lock.
-THREADS, LOOKING = 4, 2
+#: Threads for what is larger, and for looking at it: numpy is in them without the interpreter's lock. More than there
+#: are cores would only take the lock, and the cache, away from each other.
+THREADS, LOOKING = min(max(2, os.cpu_count() or 2), 4), 2
+
+#: Bytes of one variable's tasks from which on all threads divide them among each other: some 2 ms of a rule's.
+DIVIDED = 4 << 20
+
+#: Elements that a thread takes at a time: it does all tasks to them before the next, and finds them in the cache. Fewer
+#: are not worth the calls, of more there is too little cache.
+STRETCH = 1 << 18
+
+#: Stretches after which other variables have their turn: some milliseconds.
+ROUND = 16
 
 _Waiting = asyncio.Future[Answer]
 
@@ -188,7 +201,7 @@ class _Chains:
             return None
         started: list[asyncio.Task[None]] = []
         left = SMALL
-        for bundle in self._bundles(tasks):
+        for bundle in sorted(self._bundles(tasks), key=_effort):
             effort = _effort(bundle)
             if effort <= left and not self._busy(bundle):
                 run(bundle)
@@ -221,7 +234,25 @@ class _Chains:
 
     async def _run(self, bundle: Sequence[Task], before: Iterable[asyncio.Task[None]]) -> None:
         await _settled(before)
-        await asyncio.get_running_loop().run_in_executor(self._threads, run, bundle)
+        if _effort(bundle) < DIVIDED:
+            await self._in_threads([partial(run, bundle)])
+            return
+        faults: list[Exception] = []
+        for jobs in _divided(bundle):
+            try:
+                await self._in_threads(jobs)
+            except Exception as fault:  # noqa: BLE001 - told below
+                faults.append(fault)
+        if faults:
+            raise faults[0]
+
+    async def _in_threads(self, jobs: Iterable[Callable[[], None]]) -> None:
+        """Returns when all are done; raises what one of them has raised."""
+        loop = asyncio.get_running_loop()
+        ends = await asyncio.gather(*[loop.run_in_executor(self._threads, job) for job in jobs], return_exceptions=True)
+        for end in ends:
+            if end is not None:
+                raise end
 
     def _bundles(self, tasks: Iterable[Task]) -> list[list[Task]]:
         """The tasks by variable, in their order; those of small variables together, but for ones that must wait."""
@@ -242,6 +273,19 @@ class _Chains:
                 together, room = list(mine), SMALL - effort
                 bundles.append(together)
         return bundles
+
+
+def _divided(bundle: Sequence[Task]) -> Iterator[list[Callable[[], None]]]:
+    """The tasks of one variable as rounds of jobs, one round after the other; those of a round at the same time."""
+    for stage in stages(bundle):
+        elements = stage[0].elements
+        if elements <= STRETCH:
+            yield [partial(run, stage)]
+            continue
+        stretches = [(start, min(start + STRETCH, elements)) for start in range(0, elements, STRETCH)]
+        for first in range(0, len(stretches), ROUND):
+            shared = iter(stretches[first : first + ROUND])
+            yield [partial(run_parts, stage, shared) for _ in range(THREADS)]
 
 
 def _effort(tasks: Sequence[Task]) -> int:

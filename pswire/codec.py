@@ -18,7 +18,7 @@ from google.protobuf.message import Message as Proto
 
 from pswire import lanes
 from pswire import messages as ms
-from pswire.compression import FORMS, WIRES, Packed
+from pswire.compression import FORMS, PLACES, WIRES, Packed
 from pswire.errors import InvalidMessage, Malformed
 from pswire.fields import (
     ANY,
@@ -125,7 +125,7 @@ def _get_array(tensor: pb.Tensor, spec: TensorSpec, lane: lanes.Receiver) -> Arr
     if form is None or spec.dtype != "float32" or not form.fits(spec.shape, specs):
         found = ", ".join(f"{part.dtype}{list(part.shape)}" for part in specs) or "none"
         raise Malformed(f"variable {spec} cannot be in the form {tensor.packing.form!r} with the parts {found}")
-    arrays = [lane.get(part, part_spec) for part, part_spec in zip(parts, specs, strict=True)]
+    arrays = [lane.get(part, of, own=of.dtype in PLACES) for part, of in zip(parts, specs, strict=True)]
     return Packed(tensor.packing.form, spec.shape, tuple(arrays))
 
 
@@ -184,7 +184,8 @@ class _Gradient:
         version, array = COUNT.get(proto, "version", lane), _get_array(tensor, spec, lane)
         if not proto.HasField("indices"):
             return ms.Gradient(spec.name, version, array)
-        indices = lane.get(proto.indices, _check_spec(spec.name, proto.indices.dtype, tuple(proto.indices.shape)))
+        indices_spec = _check_spec(spec.name, proto.indices.dtype, tuple(proto.indices.shape))
+        indices = lane.get(proto.indices, indices_spec, own=True)
         shape = (COUNT.get(proto, "rows", lane), *spec.shape[1:])
         try:  # the indices may still have to come: who uses them looks at them
             rows = IndexedSlices(array, indices, shape, check_range=False)  # type: ignore[arg-type]
@@ -263,7 +264,7 @@ class _Choice:
         spec = _check_spec(name, proto.rows.dtype, tuple(proto.rows.shape))
         if len(spec.shape) != 1 or DTYPES[spec.dtype].kind not in "iu":
             raise Malformed(f"numbers of rows of {name!r} must be integers of shape (n,), got {spec}")
-        return ms.Choice(name, lane.get(proto.rows, spec), slot)
+        return ms.Choice(name, lane.get(proto.rows, spec, own=True), slot)
 
 
 _VARIABLE = Row(

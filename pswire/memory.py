@@ -11,6 +11,7 @@ __all__ = ["keep_memory"]
 
 _M_TRIM_THRESHOLD = -1  # malloc.h
 _M_MMAP_THRESHOLD = -3
+_M_ARENA_MAX = -8
 _LARGE = 1 << 30
 _LARGEST_OF_OLD = 32 << 20  # older versions of glibc take no more
 
@@ -22,9 +23,11 @@ def keep_memory() -> bool:
     of its pages costs a page fault when it is first written: a fifth of a training step of Deep MNIST (see
     docs/performance.md). The price: a process does not shrink below what it needed at its peak.
 
-    Two settings of glibc (mallopt(3)), which only work together: blocks below 1 GiB are not mapped one by one, and the
-    end of the heap is not handed back. Any other C library has no such function or ignores it: then it is False, and
-    nothing has changed. May be called at any time, and again.
+    Three settings of glibc (mallopt(3)), which only work together: blocks below 1 GiB are not mapped one by one, the
+    end of the heap is not handed back, and all threads share one heap, for what one frees in a heap of its own no other
+    can have: that cost a server 15 MB for each worker that sends 13 MB. Any other C library has no such function or
+    ignores it: then it is False, and nothing has changed. May be called again, and at any time; but a thread that has a
+    heap already keeps it.
     """
     try:
         mallopt = ctypes.CDLL(None).mallopt
@@ -32,4 +35,4 @@ def keep_memory() -> bool:
         return False
     mapped_less = mallopt(_M_MMAP_THRESHOLD, _LARGE) or mallopt(_M_MMAP_THRESHOLD, _LARGEST_OF_OLD)
     # Second, and only then: by itself this makes every large array a mapping of its own, which is slower than before.
-    return bool(mapped_less and mallopt(_M_TRIM_THRESHOLD, _LARGE))
+    return bool(mapped_less and mallopt(_M_TRIM_THRESHOLD, _LARGE) and mallopt(_M_ARENA_MAX, 1))

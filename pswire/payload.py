@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from typing import Protocol
 
-import numpy as np
-
 from pswire.compression import Packed
 from pswire.messages import (
     Answer,
@@ -56,13 +54,11 @@ def arrays(message: Message | Answer) -> list[Array]:
             return []
     plain: list[Array] = []
     for array in found:
-        if isinstance(array, np.ndarray):
-            plain.append(array)
-        elif isinstance(array, IndexedSlices):
+        if isinstance(array, IndexedSlices):
             plain += _parts(array.values)
             plain.append(array.indices)
         elif array is not None:
-            plain += array.parts
+            plain += _parts(array)
     return plain
 
 
@@ -84,7 +80,8 @@ def most_answer_sizes(
             whole = [_most(spec_of(name), message.wire) for name in message.names]
             return whole + [_most_chosen(choice, spec_of(choice.name)) for choice in message.choices]
         case Register():
-            return [one.spec.nbytes for one in message.declarations if one.initial is None]
+            declared = [one.spec for one in message.declarations if one.initial is None]
+            return [spec.nbytes for spec in declared if spec.name not in without]
         case _:
             return []
 

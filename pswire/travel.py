@@ -14,6 +14,8 @@ from typing import TypeAlias
 from pswire.checks import check_number
 from pswire.errors import ConfigurationError
 
+_DECIMAL = r"-?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?"
+
 #: The forms in which values of float32 can be asked for.
 WIRES = ("bfloat16", "float16")
 
@@ -58,6 +60,8 @@ class TopK:
 
 Compression: TypeAlias = NoCompression | Int8 | TopK
 
+NONE = NoCompression()
+
 
 def parse_wire(text: str) -> str:
     """What `--wire` says: a form of `WIRES`, or "float32" for none. Raises `ConfigurationError`."""
@@ -69,10 +73,10 @@ def parse_wire(text: str) -> str:
 def parse_compression(text: str) -> Compression:
     """What `--compress` says; `str` is the inverse. Raises `ConfigurationError`, which lists what can be written."""
     if text == "none":
-        return NoCompression()
+        return NONE
     if text == "int8":
         return Int8()
-    found = re.fullmatch(r"topk:([0-9.eE+-]+)", text)
+    found = re.fullmatch(rf"topk:({_DECIMAL})", text)
     if found is None:
         raise ConfigurationError(f"{text!r} is no compression: write none; int8; or topk:FRACTION, such as topk:0.01")
     try:

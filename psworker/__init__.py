@@ -14,6 +14,7 @@ from psworker import initializers, nn
 from psworker.autodiff import Tensor, check_gradients, gradients, no_grad, op, ops, stop_gradient
 from psworker.data import datasets
 from psworker.data.dataset import Batch, Dataset
+from psworker.opening import session
 from psworker.optimizers import (
     Adagrad,
     AdagradDecay,
@@ -27,7 +28,7 @@ from psworker.optimizers import (
     RMSProp,
     optimize_loss,
 )
-from psworker.session import Session, session
+from psworker.session import Session
 from psworker.tables import Table
 from psworker.transforms import (
     accumulate,

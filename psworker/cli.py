@@ -6,23 +6,22 @@ Flags and exit codes only: `psworker.script` runs a program, `psworker.launch` a
 
 from __future__ import annotations
 
+import functools
 import os
 import sys
 from collections.abc import Callable
-from typing import Any, TypeVar
 
 import click
 
 from pswire.consistency import parse_consistency, parse_staleness
 from pswire.errors import ConfigurationError, ParamServerError
+from pswire.travel import WIRES, parse_compression
 from psworker import config
 from psworker.processes import blas_threads
 from psworker.script import run_script
 
 _SCRIPT = click.Path(exists=True, dir_okay=False)
 _PASS_ON = {"allow_interspersed_args": False}  # what stands behind the script is the script's
-
-_Command = TypeVar("_Command", bound=Callable[..., Any])
 
 _EXCHANGE_OPTIONS = (
     click.option(
@@ -66,13 +65,6 @@ _EXCHANGE_OPTIONS = (
 )
 
 
-def _exchange_options(command: _Command) -> _Command:
-    """The options that say when a worker pushes and pulls."""
-    for option in reversed(_EXCHANGE_OPTIONS):
-        command = option(command)
-    return command
-
-
 def _checked_by(parse: Callable[[str], object]) -> Callable[[click.Context, click.Parameter, str], str]:
     """An option's callback that refuses what `parse` does, and gives what it wrote down."""
 
@@ -85,11 +77,62 @@ def _checked_by(parse: Callable[[str], object]) -> Callable[[click.Context, clic
     return check
 
 
-def _exchange(push_every: int, pull_every: int, overlap: bool, local_steps: int) -> config.ExchangeConfig:
-    try:
-        return config.ExchangeConfig(push_every, pull_every, overlap, local_steps)
-    except ConfigurationError as error:
-        raise click.BadParameter(str(error), param_hint="--local-steps") from None
+_TRAVEL_OPTIONS = (
+    click.option(
+        "--wire",
+        type=click.Choice(["float32", *WIRES]),
+        default="float32",
+        envvar=config.WIRE,
+        show_default=True,
+        show_envvar=True,
+        help="The form of gradients and weights on their way; servers keep float32.",
+    ),
+    click.option(
+        "--compress",
+        default="none",
+        metavar="COMPRESSION",
+        envvar=config.COMPRESS,
+        show_default=True,
+        show_envvar=True,
+        callback=_checked_by(parse_compression),
+        help="What of a gradient is pushed: none, for all; int8; or topk:FRACTION. The rest goes into the next one.",
+    ),
+    click.option(
+        "--shared-memory/--no-shared-memory",
+        default=True,
+        envvar=config.SHARED_MEMORY,
+        show_default=True,
+        show_envvar=True,
+        help="Share memory with servers on this host, so that tensors need not be sent.",
+    ),
+)
+
+
+def _exchange_and_travel(command: Callable[..., None]) -> Callable[..., None]:
+    """Adds the options of these two configurations, which `command` is given."""
+
+    @functools.wraps(command)
+    def with_configs(
+        *arguments: object,
+        push_every: int,
+        pull_every: int,
+        overlap: bool,
+        local_steps: int,
+        wire: str,
+        compress: str,
+        shared_memory: bool,
+        **others: object,
+    ) -> None:
+        try:
+            exchange = config.ExchangeConfig(push_every, pull_every, overlap, local_steps)
+        except ConfigurationError as error:
+            raise click.BadParameter(str(error), param_hint="--local-steps") from None
+        travel = config.TravelConfig(wire, parse_compression(compress), shared_memory)
+        command(*arguments, exchange=exchange, travel=travel, **others)
+
+    for option in reversed(_EXCHANGE_OPTIONS + _TRAVEL_OPTIONS):
+        with_configs = option(with_configs)
+    return with_configs
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
@@ -156,7 +199,7 @@ def main(context: click.Context, debug: bool) -> None:
     show_envvar=True,
     help="Keep the memory of arrays that are freed, for the next ones: faster, but the process never shrinks.",
 )
-@_exchange_options
+@_exchange_and_travel
 @click.argument("script", type=_SCRIPT)
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED, metavar="[ARGS]...")
 @click.pass_obj
@@ -167,10 +210,8 @@ def run(
     timeout: float,
     threads: int | None,
     keep_memory: bool,
-    push_every: int,
-    pull_every: int,
-    overlap: bool,
-    local_steps: int,
+    exchange: config.ExchangeConfig,
+    travel: config.TravelConfig,
     script: str,
     arguments: tuple[str, ...],
 ) -> None:
@@ -190,7 +231,7 @@ def run(
         raise click.BadParameter(str(error), param_hint="--servers") from None
     os.environ[config.TIMEOUT] = str(timeout)
     os.environ[config.KEEP_MEMORY] = str(int(keep_memory))
-    os.environ.update(_exchange(push_every, pull_every, overlap, local_steps).environment())
+    os.environ.update(exchange.environment() | travel.environment())
     if name:
         os.environ[config.NAME] = name
     if threads is not None:
@@ -267,7 +308,7 @@ def _limit_threads(threads: int) -> None:
     callback=_checked_by(parse_staleness),
     help="What is done about a stale push: none, scale, delay-compensated[:L] or drop:T.",
 )
-@_exchange_options
+@_exchange_and_travel
 @click.argument("script", type=_SCRIPT)
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED, metavar="[ARGS]...")
 @click.pass_obj
@@ -279,10 +320,8 @@ def local(
     progress: str,
     consistency: str,
     staleness: str,
-    push_every: int,
-    pull_every: int,
-    overlap: bool,
-    local_steps: int,
+    exchange: config.ExchangeConfig,
+    travel: config.TravelConfig,
     script: str,
     arguments: tuple[str, ...],
 ) -> None:
@@ -297,15 +336,15 @@ def local(
       psworker local --workers 3 --consistency bounded:2 train.py
       psworker local --workers 4 --push-every 4 --pull-every 4 --overlap train.py
       psworker local --workers 4 --consistency sync:4 --local-steps 50 train.py
+      psworker local --workers 4 --wire bfloat16 --compress topk:0.01 train.py
       psworker local --progress off --workers 8 --threads 1 train.py > log.txt
     """  # noqa: D301
     # imported here, so that `run` needs no rich and no grpc
     from psworker.display import make_display
     from psworker.launch import Job, LocalCluster
 
-    exchange = _exchange(push_every, pull_every, overlap, local_steps)
     try:
-        job = Job(script, arguments, workers, shards, threads, debug, consistency, staleness, exchange)
+        job = Job(script, arguments, workers, shards, threads, debug, consistency, staleness, exchange, travel)
     except ConfigurationError as error:
         raise click.BadParameter(str(error), param_hint="--workers") from None
     cluster = LocalCluster(job, make_display(progress, job.worker_names + job.server_names))

@@ -69,7 +69,10 @@ class Client:
         transport: reaches the shards.
         worker: the worker's name.
         timeout: seconds that each call goes on trying while a server cannot be reached, or holds a push.
-        packer: the forms in which gradients and values travel.
+        packer: gives gradients the form in which they travel, and says that of values; None: as they are.
+
+    Attributes:
+        packer: what was given.
 
     Every method raises the server's error as it is, or `Unavailable` or `TimedOut` after `timeout` seconds; and
     `UnknownVariable` for one that was not registered, when nothing has been sent yet.
@@ -81,8 +84,8 @@ class Client:
         self._closing = threading.Event()
         self._heartbeat = Heartbeat(transport, self._closing)
         self._calls = Calls(transport, worker, timeout, self._closing, self._heartbeat.held_for)
-        self._packer = packer or Packer()
-        self._pushing = Pushing(self._calls, self._packer)
+        self.packer = packer or Packer()
+        self._pushing = Pushing(self._calls, self.packer)
         self._placement = Placement(transport.shards)
         self._process = os.getpid()
         self._sequence = 0
@@ -186,7 +189,7 @@ class Client:
 
     def start_pull(self, names: Sequence[str], have: Iterable[Whole] = ()) -> Handle[list[Whole]]:
         """Asks for what `pull` gives; it is there when `wait` returns. No push, tune or assign before."""
-        sender, wire = self._calls.sender, self._packer.wire
+        sender, wire = self._calls.sender, self.packer.wire
         wanted = Wanted(self._placement, names, have, self._calls.rejoins)
         messages = [
             Pull(sender, part, have=known, wire=wire) if part else None
@@ -218,7 +221,7 @@ class Client:
         """
         variable = self._placement[name]
         chosen = None if rows is None else pieces.split_rows(variable, rows)
-        wire = "" if slot else self._packer.wire
+        wire = "" if slot else self.packer.wire
         messages: list[Pull | None] = [None] * self.shards
         for index, piece in enumerate(variable.pieces):
             mine = None if chosen is None else chosen.rows[index]

@@ -1,6 +1,6 @@
 """What the environment says; no other module of psworker reads environment variables.
 
-Precedence is argument, environment, default. May import the standard library and the errors.
+Precedence is argument, environment, default. May import the standard library, travel and the errors.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from operator import index
 from pathlib import Path
 
 from pswire.errors import ConfigurationError
+from pswire.travel import NONE, Compression, parse_compression, parse_wire
 
 
 def data_dir() -> str | None:
@@ -35,6 +36,7 @@ SERVERS, NAME, TIMEOUT = "PSWORKER_SERVERS", "PSWORKER_NAME", "PSWORKER_TIMEOUT"
 KEEP_MEMORY = "PSWORKER_KEEP_MEMORY"
 PUSH_EVERY, PULL_EVERY = "PSWORKER_PUSH_EVERY", "PSWORKER_PULL_EVERY"
 OVERLAP, LOCAL_STEPS = "PSWORKER_OVERLAP", "PSWORKER_LOCAL_STEPS"
+WIRE, COMPRESS, SHARED_MEMORY = "PSWORKER_WIRE", "PSWORKER_COMPRESS", "PSWORKER_SHARED_MEMORY"
 
 #: What a flag in the environment may be, as click takes it.
 _FLAGS = dict.fromkeys(("1", "true", "t", "yes", "y", "on"), True)
@@ -93,6 +95,38 @@ _EXCHANGE = {"push_every": PUSH_EVERY, "pull_every": PULL_EVERY, "overlap": OVER
 
 
 @dataclass(frozen=True)
+class TravelConfig:
+    """How gradients and weights travel between a worker and its servers.
+
+    Attributes:
+        wire: the form of what is float32, both ways: "float32", or one of `pswire.travel.WIRES`.
+        compression: of gradients, with error feedback (`psworker.feedback`).
+        shared_memory: whether they go through shared memory where a server is on this host.
+
+    Raises:
+        ConfigurationError: a field that cannot be.
+    """
+
+    wire: str = "float32"
+    compression: Compression = NONE
+    shared_memory: bool = True
+
+    def __post_init__(self) -> None:
+        """Checks every field."""
+        parse_wire(self.wire)
+        if not isinstance(self.compression, Compression):
+            raise ConfigurationError(
+                f"compression must be one of NoCompression(), Int8(), TopK(FRACTION), got {self.compression!r}"
+            )
+        if not isinstance(self.shared_memory, bool):
+            raise ConfigurationError(f"shared_memory must be True or False, got {self.shared_memory!r}")
+
+    def environment(self) -> dict[str, str]:
+        """The environment variables that tell a program so."""
+        return {WIRE: self.wire, COMPRESS: str(self.compression), SHARED_MEMORY: str(int(self.shared_memory))}
+
+
+@dataclass(frozen=True)
 class WorkerConfig:
     """How a worker reaches its servers, and when.
 
@@ -103,6 +137,7 @@ class WorkerConfig:
         keep_memory: whether the process keeps the memory of arrays it has freed, for the next ones
             (`pswire.memory.keep_memory`).
         exchange: when it pushes and pulls.
+        travel: how gradients and weights travel.
 
     Raises:
         ConfigurationError: a field that cannot be.
@@ -113,6 +148,7 @@ class WorkerConfig:
     timeout: float = DEFAULT_TIMEOUT
     keep_memory: bool = True
     exchange: ExchangeConfig = ExchangeConfig()
+    travel: TravelConfig = TravelConfig()
 
     def __post_init__(self) -> None:
         """Checks every field."""
@@ -145,6 +181,9 @@ def worker_config(
     pull_every: int | None = None,
     overlap: bool | None = None,
     local_steps: int | None = None,
+    wire: str | None = None,
+    compress: str | None = None,
+    shared_memory: bool | None = None,
 ) -> WorkerConfig:
     """The configuration: each argument, or else its environment variable, or else the default.
 
@@ -156,6 +195,9 @@ def worker_config(
         pull_every: `$PSWORKER_PULL_EVERY`.
         overlap: `$PSWORKER_OVERLAP`, 1 or 0.
         local_steps: `$PSWORKER_LOCAL_STEPS`.
+        wire: see `TravelConfig`; `$PSWORKER_WIRE`.
+        compress: as `parse_compression` has it; `$PSWORKER_COMPRESS`.
+        shared_memory: `$PSWORKER_SHARED_MEMORY`, 1 or 0.
 
     Whether memory is kept, `$PSWORKER_KEEP_MEMORY` says: 1 or 0.
 
@@ -178,8 +220,13 @@ def worker_config(
         _flag(OVERLAP, False) if overlap is None else overlap,
         _count(LOCAL_STEPS, 0) if local_steps is None else local_steps,
     )
+    travel = TravelConfig(
+        os.environ.get(WIRE) or "float32" if wire is None else wire,
+        parse_compression(os.environ.get(COMPRESS) or "none" if compress is None else str(compress)),
+        _flag(SHARED_MEMORY, True) if shared_memory is None else shared_memory,
+    )
     keep = _flag(KEEP_MEMORY, True)
-    return WorkerConfig(tuple(servers), name or os.environ.get(NAME, ""), timeout, keep, exchange)
+    return WorkerConfig(tuple(servers), name or os.environ.get(NAME, ""), timeout, keep, exchange, travel)
 
 
 def _count(variable: str, default: int) -> int:

@@ -13,7 +13,7 @@ import numpy as np
 from pswire.compression import Packed, largest, packed, quantized
 from pswire.errors import NotFinite
 from pswire.messages import Gradient
-from pswire.travel import Compression, NoCompression, TopK
+from pswire.travel import NONE, Compression, TopK
 from pswire.values import DTYPES, Array, IndexedSlices, not_finite
 
 #: Elements from which on a gradient is compressed: below it there is little to win, and biases learn faster whole.
@@ -51,9 +51,9 @@ class Packer:
             checks all of them with `check_finite` of `psworker.pieces` before the first is packed.
     """
 
-    def __init__(self, wire: str = "", compression: Compression = NoCompression()) -> None:  # noqa: B008 - frozen
+    def __init__(self, wire: str = "", compression: Compression = NONE) -> None:
         self.wire = wire
-        self.keeps_rest = not isinstance(compression, NoCompression)
+        self.keeps_rest = compression != NONE
         self._compression = compression
         self._rests: dict[tuple[int, str], Array] = {}
 

@@ -20,7 +20,7 @@ from typing import TypeAlias
 from pswire.channel import check_health
 from pswire.consistency import Synchronous, parse_consistency
 from pswire.errors import ConfigurationError, ParamServerError
-from psworker.config import ExchangeConfig
+from psworker.config import ExchangeConfig, TravelConfig
 from psworker.display import Display
 from psworker.processes import BLAS_VARIABLES, Lifeline, Process, Stream, blas_threads, cores
 from psworker.progress import JobView, Watch
@@ -43,7 +43,7 @@ class Job:
 
     `threads` is the number of BLAS threads of each worker; None: its share of the cores. `debug` has the workers
     show tracebacks of errors that have a message of their own. `consistency` and `staleness` are the servers', as text;
-    `exchange` says when the workers push and pull.
+    `exchange` says when the workers push and pull, `travel` how what they push and pull travels.
 
     Raises:
         ConfigurationError: fewer workers than a synchronous update waits for.
@@ -58,6 +58,7 @@ class Job:
     consistency: str = "async"
     staleness: str = "none"
     exchange: ExchangeConfig = field(default_factory=ExchangeConfig)
+    travel: TravelConfig = field(default_factory=TravelConfig)
 
     def __post_init__(self) -> None:
         """Refuses a job that would wait for a worker that never comes."""
@@ -81,8 +82,9 @@ class Job:
 
     def server_command(self, shard: int) -> list[str]:
         """Module and arguments of a shard on a free port."""
-        policy = ["--consistency", self.consistency, "--staleness", self.staleness]
-        return ["psserver", "serve", "--bind", "127.0.0.1:0", "--shard", f"{shard}/{self.shards}", *policy]
+        options = ["--consistency", self.consistency, "--staleness", self.staleness]
+        options += ["--no-shared-memory"] * (not self.travel.shared_memory)
+        return ["psserver", "serve", "--bind", "127.0.0.1:0", "--shard", f"{shard}/{self.shards}", *options]
 
     def worker_command(self, name: str, servers: Sequence[str]) -> list[str]:
         """Module and arguments of a worker."""
@@ -195,7 +197,7 @@ class LocalCluster:
     def _train(self, lifeline: Lifeline) -> None:
         job = self._job
         environment = child_environment(os.environ, job.threads, max(1, cores() // job.workers))
-        environment |= job.exchange.environment()
+        environment |= job.exchange.environment() | job.travel.environment()
         servers = [self._addresses[shard] for shard in range(job.shards)]
         for name in job.worker_names:
             command = job.worker_command(name, servers)

@@ -101,10 +101,11 @@ class Mirror:
         """Sends one push, whose arrays are borrowed until `settle`, which takes the values of `pull`.
 
         Raises:
-            NotFinite: of several shards one would have applied its part already, so this is looked at here.
+            NotFinite: of several shards one would have applied its part already, and a packer that keeps what it leaves
+                out would keep that too, so this is looked at here.
         """
         self.settle()
-        if self.client.shards > 1:
+        if self.client.shards > 1 or self.client.packer.keeps_rest:
             check_finite(gradients)
         self._under_way = self.client.push(gradients, loss, pull, self._have(pull))
 

@@ -7,7 +7,7 @@ variable that is in one piece is neither cut nor copied. May import placement, m
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -16,7 +16,7 @@ from pswire.compression import BLOCK, Packed
 from pswire.errors import InvalidMessage, Malformed, NotFinite, ShapeMismatch
 from pswire.messages import Declaration, Gradient, Value
 from pswire.values import DTYPES, Array, IndexedSlices, not_finite
-from psworker.placement import Placed, Whole
+from psworker.placement import Piece, Placed, Whole
 
 
 def split_array(variable: Placed, array: Array) -> list[Array]:
@@ -31,9 +31,28 @@ def check_finite(name: str, array: Array | IndexedSlices, what: str) -> None:
 
     So one would have done its own already when another refuses.
     """
-    bad = not_finite(array.values if isinstance(array, IndexedSlices) else array)
+    elements = array.values if isinstance(array, IndexedSlices) else array
+    bad = not_finite(elements)
     if bad:
-        raise NotFinite(f"{what} for {name!r} has {bad:,} elements that are NaN or infinite: nothing was sent")
+        raise NotFinite(
+            f"{what} for {name!r} has {bad:,} of {elements.size:,} elements that are NaN or infinite: nothing was sent"
+        )
+
+
+def check_packed(gradients: Iterable[Gradient]) -> None:
+    """Raises `NotFinite`, naming the variable, for elements that were finite until they were packed."""
+    for gradient in gradients:
+        array: Array | IndexedSlices | Packed = gradient.array
+        if isinstance(array, IndexedSlices):
+            array = array.values
+        if isinstance(array, Packed):
+            try:
+                array.check()
+            except FloatingPointError:
+                raise NotFinite(
+                    f"gradient for {gradient.name!r} has elements that are too large for {array.form}: nothing was "
+                    "sent; clip gradients, or choose another form for what travels"
+                ) from None
 
 
 def split_declaration(variable: Placed, declaration: Declaration) -> list[Declaration]:
@@ -60,10 +79,10 @@ def split_gradient(variable: Placed, gradient: Whole) -> list[Gradient]:
             f"gradient for {name!r} has {len(versions)} versions, but the variable is in {len(variable.pieces)} parts: "
             "give the versions of the value that it was computed with"
         )
-    if isinstance(array, IndexedSlices):
-        runs = _split_rows(variable, array)
-        return [Gradient(name, version, run) for version, run in zip(versions, runs, strict=True)]
-    parts = split_array(variable, array)
+    if len(versions) == 1:
+        return [Gradient(name, versions[0], array)]
+    parts: list[Array | IndexedSlices] = []
+    parts += _split_rows(variable, array) if isinstance(array, IndexedSlices) else split_array(variable, array)
     return [Gradient(name, version, part) for version, part in zip(versions, parts, strict=True)]
 
 
@@ -79,10 +98,17 @@ def join(variable: Placed, values: Sequence[Value], old: Whole | None = None) ->
     Raises:
         Malformed: a value is not what the piece's shard was asked for.
     """
-    _check_answer(variable, values, old)
+    if len(values) != len(variable.pieces):
+        raise Malformed(
+            f"{len(values)} values of {variable.spec.name!r} have come, which is in {len(variable.pieces)} parts"
+        )
     known = None if old is None else old.array
     assert not isinstance(known, IndexedSlices), "a value is whole"
-    if known is not None and all(value.array is None for value in values):
+    changed = False
+    for index, value in enumerate(values):
+        _check_value(value, variable.pieces[index], -1 if old is None else old.versions[index])
+        changed = changed or value.array is not None
+    if known is not None and not changed:
         return known
     if len(values) == 1:
         return _unpacked(values[0])
@@ -105,21 +131,17 @@ def concatenated(values: Sequence[Value]) -> Array:
     return array
 
 
-def _check_answer(variable: Placed, values: Sequence[Value], old: Whole | None) -> None:
-    """Raises `Malformed` unless there is a value for each piece that fits it; or none, where that is the old one."""
-    pieces, name = variable.pieces, variable.spec.name
-    if len(values) != len(pieces):
-        raise Malformed(f"{len(values)} values of {name!r} have come, which is in {len(pieces)} parts")
-    for index, (piece, value) in enumerate(zip(pieces, values, strict=True)):
-        if value.array is not None:
-            if not piece.spec.matches(value.array):
-                got = f"{value.array.dtype.name}{list(value.array.shape)}"
-                raise Malformed(f"shard {piece.shard} has sent {got} for variable {piece.spec}")
-        elif old is None or value.version != old.versions[index]:
-            told = "no version of it" if old is None else f"version {old.versions[index]}"
+def _check_value(value: Value, piece: Piece, named: int) -> None:
+    """Raises `Malformed` unless it fits the piece; or is said to be at the version that was named, -1 for none."""
+    if value.array is None:
+        if named < 0 or value.version != named:
             raise Malformed(
-                f"shard {piece.shard} says that {name!r} is unchanged at version {value.version}, and was told of {told}"
+                f"shard {piece.shard} says that {value.name!r} is still at version {value.version}: this worker named "
+                f"{'none' if named < 0 else f'version {named}'}"
             )
+    elif not piece.spec.matches(value.array):
+        got = f"{value.array.dtype.name}{list(value.array.shape)}"
+        raise Malformed(f"shard {piece.shard} has sent {got} for variable {piece.spec}")
 
 
 def _unpacked(value: Value) -> Array:
@@ -190,8 +212,6 @@ def split_rows(variable: Placed, rows: Array) -> ChosenRows:
 
 def _split_rows(variable: Placed, rows: IndexedSlices) -> list[IndexedSlices]:
     """A run of the rows for each piece, counted from its first; the values are views."""
-    if len(variable.pieces) == 1:
-        return [rows]
     rows = rows.summed()
     indices = rows.indices.astype(np.int64, copy=False)
     return [

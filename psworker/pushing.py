@@ -41,7 +41,14 @@ class Pushing:
     def messages(
         self, placement: Placement, sequence: int, gradients: Sequence[Whole], loss: float | None, wanted: Wanted
     ) -> list[Push]:
-        """What each shard is to be told of one step. All is checked before the first gradient is packed."""
+        """What each shard is to be told of one step.
+
+        Shapes, dtypes and names are checked before the first gradient is packed.
+
+        Raises:
+            ShapeMismatch: a gradient does not fit its variable.
+            NotFinite: of several shards, one would refuse what is too large for 16 bits, and others would not.
+        """
         parts: list[list[Gradient]] = [[] for _ in wanted.names]
         for gradient in gradients:
             variable = placement[gradient.name]
@@ -50,12 +57,14 @@ class Pushing:
         served_at = None
         if self.decides:
             served_at = min([one.served_at for one in gradients if one.served_at is not None], default=None)
+        if self._packer.wire or self._packer.keeps_rest:
+            parts = [[self._packed(shard, gradient) for gradient in part] for shard, part in enumerate(parts)]
         sender, wire = self._calls.sender, self._packer.wire
-        return [
+        pushes = [
             Push(
                 sender,
                 sequence,
-                tuple([self._packed(shard, gradient) for gradient in part]),
+                tuple(part),
                 loss,
                 wanted.names[shard],
                 served_at=None if shard else served_at,
@@ -64,6 +73,10 @@ class Pushing:
             )
             for shard, part in enumerate(parts)
         ]
+        if wire and len(pushes) > 1:
+            for push in pushes:
+                pieces.check_packed(push.gradients)
+        return pushes
 
     def start(self, pushes: Sequence[Push], wanted: Wanted) -> Handle[PushResult]:
         """Sends them; the result is there when `wait` returns, or raises."""

@@ -1,7 +1,7 @@
 """A session: the program's variables, kept by a server while it is open.
 
-Finds out from its arguments and the environment whether the shards are in this process or behind a network; the
-program is the same. May import the client and the engine; the transports are imported when one is needed.
+Whether the shards are in this process or behind a network, the program is the same. Reads no environment:
+`psworker.opening` does. May import the client and the engine; the transports are imported when one is needed.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ import numpy as np
 
 from pswire import specs
 from pswire.errors import ConfigurationError
-from pswire.memory import keep_memory
 from pswire.messages import Assignment, EpochReport, QueueSpec
 from pswire.values import Array
 from psworker import variables as _variables
@@ -22,9 +21,10 @@ from psworker.autodiff import no_grad
 from psworker.autodiff.tensor import TensorLike
 from psworker.batches import BatchLoop, batches_a_block, log_epoch
 from psworker.client import Client
-from psworker.config import WorkerConfig, worker_config
+from psworker.config import WorkerConfig
 from psworker.data.dataset import Batch, Dataset
 from psworker.exchange import OUTER, Computed, new_exchange, new_step
+from psworker.feedback import Packer
 from psworker.mirror import Mirror
 from psworker.tables import Table, check_no_table
 from psworker.transforms import GradientAndVariable
@@ -32,52 +32,8 @@ from psworker.transport import Transport, open_transport
 from psworker.variables import UpdateOp, Variable
 
 
-def session(
-    servers: str | Sequence[str] | None = None,
-    name: str | None = None,
-    timeout: float | None = None,
-    *,
-    push_every: int | None = None,
-    pull_every: int | None = None,
-    overlap: bool | None = None,
-    local_steps: int | None = None,
-    outer: specs.OptimizerSpec = OUTER,
-) -> Session:
-    """A session, to be used as `with psworker.session() as session:`.
-
-    What is not given is what the environment says; `psworker run` and `psworker local` set it from their flags.
-
-    Args:
-        servers: addresses in the order of their shards, `$PSWORKER_SERVERS`; when there are none, the shard runs in
-            this process.
-        name: the worker's name, `$PSWORKER_NAME`, or the host's name and process id.
-        timeout: seconds that a call goes on trying to reach a server, `$PSWORKER_TIMEOUT`, or 60.
-        push_every: steps whose gradients are added up and pushed together (Downpour SGD), `$PSWORKER_PUSH_EVERY`, or 1.
-        pull_every: steps after which fresh weights are taken, `$PSWORKER_PULL_EVERY`, or 1.
-        overlap: whether computing goes on while a push is under way, `$PSWORKER_OVERLAP`, or False.
-        local_steps: steps of the program's optimizer in this worker, whose sum is pushed as one gradient (DiLoCo),
-            `$PSWORKER_LOCAL_STEPS`; or 0, none. Not together with the three before it.
-        outer: what the servers do with that gradient; without local steps it is not used.
-
-    Raises:
-        ConfigurationError: a value that cannot be.
-    """
-    config = worker_config(
-        servers,
-        name,
-        timeout,
-        push_every=push_every,
-        pull_every=pull_every,
-        overlap=overlap,
-        local_steps=local_steps,
-    )
-    if config.keep_memory:
-        keep_memory()
-    return Session(config, outer=outer)
-
-
 class Session:
-    """The open connection between a program's variables and their server. Made by `session()`.
+    """The open connection between a program's variables and their server. Made by `psworker.session()`.
 
     When steps are pushed, `psworker.exchange` says. Every other call here, but for `rows`, first has all at the servers
     that steps have computed.
@@ -94,7 +50,7 @@ class Session:
             raise ConfigurationError(f"outer must be an optimizer, such as psworker.Momentum(0.7, 0.9), got {outer!r}")
         self.worker = config.name
         self.number = 0
-        self._client = Client(transport or open_transport(config.servers), config.name, config.timeout)
+        self._client = _client(config, transport)
         self._mirror = Mirror(self._client, self._known)
         self._exchange = new_exchange(config.exchange, outer, self._mirror, self._prepare)
         self._steps_a_push = config.exchange.steps
@@ -397,3 +353,11 @@ class Session:
         """The servers work now, and so does this worker."""
         for loop in self._loops:
             loop.prepare()
+
+
+def _client(config: WorkerConfig, transport: Transport | None) -> Client:
+    travel = config.travel
+    if transport is None:
+        transport = open_transport(config.servers, shared_memory=travel.shared_memory)
+    packer = Packer("" if travel.wire == "float32" else travel.wire, travel.compression)
+    return Client(transport, config.name, config.timeout, packer=packer)

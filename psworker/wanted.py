@@ -41,10 +41,9 @@ class Wanted:
         versions: list[list[int]] = [[] for _ in range(placement.shards)]
         for name, variable in self._variables.items():
             old = self._old.get(name)
-            known = old.versions if old is not None else (-1,) * len(variable.pieces)
-            for piece, version in zip(variable.pieces, known, strict=True):
+            for index, piece in enumerate(variable.pieces):
                 named[piece.shard].append(name)
-                versions[piece.shard].append(version)
+                versions[piece.shard].append(-1 if old is None else old.versions[index])
         self.names = [tuple(part) for part in named]
         self.have = [tuple(part) if self._old else () for part in versions]
 

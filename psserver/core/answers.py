@@ -39,21 +39,18 @@ def copied(
         room: where the copy is to be put, if there is room.
     """
     form = wire if wire and spec.dtype == "float32" else ""
-    out = _made(spec if not form else TensorSpec(spec.name, spec.shape, BITS.name), room)
+    laid_out = TensorSpec(spec.name, spec.shape, BITS.name) if form else spec
+    taken = None if room is None else room.take(laid_out)
+    out = np.empty(laid_out.shape, DTYPES[laid_out.dtype]) if taken is None else taken
     copy = Copy(variable, slot, rows, form, out)
-    effort = spec.nbytes // 4  # of a rule's that goes through as much
+    effort = out.nbytes // 4  # of a rule's that goes through as much
     if rows is None:
-        tasks.append(Task(spec.name, effort, copy.run, copy.part, spec.size))
+        tasks.append(Task(spec.name, effort, copy.run, copy.part, out.size))
     else:
         tasks.append(Task(spec.name, effort, copy.run))
     lent = out.view()
     lent.flags.writeable = False
     return Value(spec.name, variable.version, Packed(form, spec.shape, (lent,)) if form else lent)
-
-
-def _made(spec: TensorSpec, room: Room | None) -> Array:
-    taken = None if room is None else room.take(spec)
-    return np.empty(spec.shape, DTYPES[spec.dtype]) if taken is None else taken
 
 
 @dataclass(slots=True, eq=False)

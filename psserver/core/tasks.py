@@ -55,6 +55,17 @@ def run(tasks: Iterable[Task]) -> None:
         raise faults[0]
 
 
+def stages(tasks: Iterable[Task]) -> list[list[Task]]:
+    """The tasks of one variable, in their order: divisible ones that follow each other together."""
+    found: list[list[Task]] = []
+    for task in tasks:
+        if task.elements and found and found[-1][0].elements == task.elements:
+            found[-1].append(task)
+        else:
+            found.append([task])
+    return found
+
+
 def run_parts(tasks: Iterable[Task], stretches: Iterator[tuple[int, int]]) -> None:
     """Runs divisible tasks of one variable on each stretch (start, stop) that is left, as `run` does.
 

@@ -48,9 +48,15 @@ class Update:
 
     def task(self, name: str) -> Task:
         """What is to be done to the variable of this name."""
-        gradients = [gradient.array for gradient, _ in self.contributions]
-        effort = sum([_effort(gradient) for gradient in gradients])
-        if isinstance(self.rule, ElementWise) and all(map(_in_stretches, gradients)):
+        effort, divisible = 0, isinstance(self.rule, ElementWise)
+        for gradient, _ in self.contributions:
+            array = gradient.array
+            if isinstance(array, Packed):
+                effort += array.size * array.dtype.itemsize
+            else:
+                effort += array.nbytes
+                divisible = divisible and isinstance(array, np.ndarray) and array.flags.c_contiguous
+        if divisible:
             return Task(name, effort, self.run, self.part, self.variable.value.size)
         return Task(name, effort, self.run)
 
@@ -82,16 +88,6 @@ class Update:
     def _compensated(self, gradient: Gradient, backup: Backup | None) -> Array | IndexedSlices:
         array = unpacked(gradient.array)
         return array if backup is None else compensated(array, self.variable.value, backup, self.strength)
-
-
-def _effort(gradient: Array | IndexedSlices | Packed) -> int:
-    """Bytes that the rule goes through."""
-    return gradient.size * gradient.dtype.itemsize if isinstance(gradient, Packed) else gradient.nbytes
-
-
-def _in_stretches(gradient: Array | IndexedSlices | Packed) -> bool:
-    """Whether elements can be had from it without all of the others."""
-    return isinstance(gradient, Packed) or (isinstance(gradient, np.ndarray) and gradient.flags.c_contiguous)
 
 
 def _stretch(gradient: Array | IndexedSlices | Packed, start: int, stop: int) -> Array:

@@ -36,8 +36,10 @@ class Sender(Protocol):
 class Receiver(Protocol):
     """Gives the arrays of one message, in their order."""
 
-    def get(self, tensor: pb.Tensor, spec: TensorSpec) -> Array:
+    def get(self, tensor: pb.Tensor, spec: TensorSpec, *, own: bool = False) -> Array:
         """The array that `spec` describes, which is what `tensor` says of itself, checked.
+
+        With `own` nobody else can write into it: for numbers of rows, which must stay what they were when checked.
 
         Raises:
             Malformed: the elements are not where this lane has them, or not as many as `spec` says.

@@ -33,7 +33,7 @@ class InlineSender:
 class InlineReceiver:
     """Reads the elements of tensors out of their message; keeps nothing, so that one serves for all messages."""
 
-    def get(self, tensor: pb.Tensor, spec: TensorSpec) -> Array:
+    def get(self, tensor: pb.Tensor, spec: TensorSpec, *, own: bool = False) -> Array:
         """A read-only view of `tensor.inline`, which has exactly `spec.nbytes` bytes."""
         data = tensor.inline
         if not data and tensor.WhichOneof("place") != "inline":

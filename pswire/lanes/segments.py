@@ -53,7 +53,7 @@ class Segment:
     """
 
     def __init__(self, name: str, descriptor: int, memory: mmap) -> None:
-        self._forgotten = weakref.finalize(self, _forget, name, descriptor, os.getpid())
+        self._forgotten = weakref.finalize(self, _forget, _path(name), descriptor, os.getpid())
         self.name, self.memory, self.nbytes = name, memory, len(memory)
         self.token = secrets.token_bytes(_TOKEN)
         memory[:_TOKEN] = self.token
@@ -73,7 +73,7 @@ class Segment:
             os.posix_fallocate(descriptor, 0, whole)
             memory = _map(descriptor, whole)
         except OSError as error:
-            _forget(name, descriptor, os.getpid())
+            _forget(_path(name), descriptor, os.getpid())
             raise NotShared(f"no room in {FOLDER} for {whole:,} bytes: {error.strerror}") from error
         return cls(name, descriptor, memory)
 
@@ -99,15 +99,15 @@ def _new_file() -> tuple[str, int]:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             if os.path.samestat(os.fstat(descriptor), os.lstat(_path(name))):
                 return name, descriptor
-        _forget(name, descriptor, os.getpid())  # a sweeper came before the lock
+        _forget(_path(name), descriptor, os.getpid())  # a sweeper came before the lock
     raise NotShared(f"files in {FOLDER} cannot be locked")
 
 
-def _forget(name: str, descriptor: int, owner: int) -> None:
+def _forget(path: str, descriptor: int, owner: int) -> None:
     """Ends name and lock. A fork of the owner has copies of both and owns neither."""
     if os.getpid() == owner:
         with suppress(FileNotFoundError):
-            os.unlink(_path(name))
+            os.unlink(path)
         os.close(descriptor)
 
 

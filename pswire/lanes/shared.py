@@ -90,13 +90,11 @@ class SharedSender:
     Args:
         memory: the segment.
         segment: its number on the stream.
-        offset: where to begin.
-        nbytes: how many bytes may be used; None: all to the end.
     """
 
-    def __init__(self, memory: mmap, segment: int, offset: int = BEGIN, nbytes: int | None = None) -> None:
+    def __init__(self, memory: mmap, segment: int) -> None:
         self._memory, self._segment = memory, segment
-        self._room = SharedRoom(memory, offset, len(memory) - offset if nbytes is None else nbytes)
+        self._room = SharedRoom(memory, BEGIN, len(memory) - BEGIN)
 
     def put(self, array: Array, tensor: pb.Tensor) -> None:
         """Copies the elements; `tensor.dtype` is already set. The array is not needed any more afterwards.
@@ -122,16 +120,16 @@ class SharedReceiver:
     def __init__(self, segments: Mapping[int, mmap]) -> None:
         self._segments = segments
 
-    def get(self, tensor: pb.Tensor, spec: TensorSpec) -> Array:
-        """Floating point as a view, in whose place an answer's values may be put, and all else as a copy.
+    def get(self, tensor: pb.Tensor, spec: TensorSpec, *, own: bool = False) -> Array:
+        """A view, in whose place an answer's values may be put; a copy of what the other side must not change any more.
 
-        What was checked must not change afterwards: numpy does not survive a wrong number of a row, or a wrong bool.
+        That is what numpy does not survive if it is wrong: numbers of rows, and bools.
         """
         memory = self._segments.get(tensor.shared.segment)
         if memory is None:
             raise Malformed(f"variable {spec}: segment {tensor.shared.segment} was not attached on this stream")
         array = array_at(memory, tensor.shared.offset, spec)
-        if array.dtype.kind != "f":
+        if own or spec.dtype == "bool":
             array = array.copy()
             check_elements(array, spec)
         return array

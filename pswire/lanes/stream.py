@@ -84,13 +84,13 @@ class StreamReceiver:
         self._given = 0
         self._gaps: deque[tuple[int, memoryview]] = deque()  # what is not filled yet, in order
 
-    def get(self, tensor: pb.Tensor, spec: TensorSpec) -> Array:
+    def get(self, tensor: pb.Tensor, spec: TensorSpec, *, own: bool = False) -> Array:
         """What is there already; or before `allocate` a hollow array of zeros, read-only, then the one to `feed`."""
         place = tensor.WhichOneof("place")
         if place == "shared":
             if self._shared is None:
                 raise Malformed(f"variable {spec}: it is said to be in shared memory, and none is attached here")
-            return self._shared.get(tensor, spec)
+            return self._shared.get(tensor, spec, own=own)
         if not tensor.streamed:
             return self._inline.get(tensor, spec)
         if self._data is not None:

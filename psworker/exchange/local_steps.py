@@ -14,7 +14,7 @@ import numpy as np
 from pswire import specs
 from pswire.errors import ConfigurationError
 from pswire.messages import Assignment
-from pswire.values import Array
+from pswire.values import Array, IndexedSlices
 from psworker.client import Client
 from psworker.exchange.contract import Exchange, Step, declare, mean_loss
 from psworker.mirror import Mirror, Target
@@ -95,10 +95,7 @@ class LocalSteps(Exchange):
         entries = [_difference(self._start[name], known[name].value) for name in self._trained]
         entries += [_observation(self._start[name], known[name].value, self._averaged[name]) for name in self._averaged]
         loss = mean_loss(self._losses)
-        for name in names:  # until the answer is there
-            start, variable = self._start[name], known[name]
-            variable.value, variable.versions = np.asarray(start.array), start.versions
-            variable.served_at = start.served_at
+        self._put_back(names)  # until the answer is there
         self._begin_round()
         try:
             self.send(entries, loss, names)
@@ -122,6 +119,8 @@ class LocalSteps(Exchange):
 
     def pull(self, names: Sequence[str]) -> None:
         """Takes fresh values of variables, which the next round begins with."""
+        self.flush()
+        self._put_back([name for name in names if name in self._start])
         super().pull(names)
         self._take_over(names)
 
@@ -130,6 +129,14 @@ class LocalSteps(Exchange):
         self.flush()
         outer = isinstance(target, specs.UpdateSpec) and not self.trainer.follows(target)
         (self.mirror if outer else self.trainer).tune(target, changes)
+
+    def _put_back(self, names: Sequence[str]) -> None:
+        """Variables become what the servers have sent, by which the mirror knows what need not be sent again."""
+        known = self.mirror.known()
+        for name in names:
+            start, variable = self._start[name], known[name]
+            assert not isinstance(start.array, IndexedSlices), "values are whole"
+            variable.value, variable.versions, variable.served_at = start.array, start.versions, start.served_at
 
     def _take_over(self, names: Sequence[str]) -> None:
         """The values that the servers have sent become those of the worker's own shard."""

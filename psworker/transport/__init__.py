@@ -39,18 +39,24 @@ class Transport(Protocol):
         """
 
     def lane(self, shard: int) -> str:
-        """How tensors travel to a shard by now: "shared memory" or "gRPC"; "" where there is no network."""
+        """How tensors travel to a shard by now: "shared memory" or "gRPC"; "" where there is no network.
+
+        And "" as long as the shard cannot be reached. May ask the shard, for some seconds at most; any thread may call.
+        """
 
     def close(self) -> None:
         """Ends every connection; calls that still wait fail."""
 
 
-def open_transport(servers: Sequence[str]) -> Transport:
-    """The way to these addresses, in the order of their shards; when there are none, a shard in this process."""
+def open_transport(servers: Sequence[str], *, shared_memory: bool = True) -> Transport:
+    """The way to these addresses, in the order of their shards; when there are none, a shard in this process.
+
+    `shared_memory` says whether tensors go through shared memory where a server is on this host.
+    """
     if not servers:
         from psworker.transport.embedded import EmbeddedTransport
 
         return EmbeddedTransport()
     from psworker.transport.network import NetworkTransport
 
-    return NetworkTransport(servers)
+    return NetworkTransport(servers, shared_memory=shared_memory)

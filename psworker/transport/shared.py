@@ -57,28 +57,30 @@ class Segments:
 
     def __init__(self, attach: Callable[[pb.AttachRequest], pb.AttachReply]) -> None:
         self._attach = attach
-        self._free: deque[Block] = deque()
+        self._returned: deque[Block] = deque()  # by any thread, also in the midst of what is done here
+        self._free: list[Block] = []
         self.count = 0
         self.refused = ""
 
     def take(self, nbytes: int) -> Block | None:
         """A segment of `nbytes` at least, for one call; None: there is no more."""
+        while self._returned:
+            self._free.append(self._returned.popleft())
         large = _rounded(nbytes)
-        fitting = [block for block in list(self._free) if large <= block.segment.nbytes <= 4 * large]
-        if fitting:
-            self._free.remove(fitting[0])
-            return fitting[0]
+        for index, block in enumerate(self._free):
+            if large <= block.segment.nbytes <= 4 * large:
+                return self._free.pop(index)
         if self.refused:
             return None
         if self.count < MOST:
             return self._new(self.count, large)
         if self._free:  # of another size than what is wanted now
-            return self._new(self._free.popleft().number, large)
+            return self._new(self._free.pop(0).number, large)
         return None
 
     def give_back(self, block: Block) -> None:
         """The segment is free for another call."""
-        self._free.append(block)
+        self._returned.append(block)
 
     def _new(self, number: int, nbytes: int) -> Block | None:
         try:
@@ -100,9 +102,9 @@ class Segments:
 
 
 def _rounded(nbytes: int) -> int:
-    """At most an eighth more, so that calls of nearly the same size find each other's segments."""
+    """A little more, so that calls of nearly the same size find each other's segments: an eighth, 16 MB at most."""
     nbytes = max(SMALLEST, aligned(nbytes) + BEGIN)
-    step = 1 << (nbytes.bit_length() - 4)
+    step = 1 << min(nbytes.bit_length() - 4, 24)
     return -(-nbytes // step) * step
 
 
@@ -119,13 +121,13 @@ class Answer:
         self._free = free
         self._roots: dict[int, Array] = {}
 
-    def get(self, tensor: pb.Tensor, spec: TensorSpec) -> Array:
+    def get(self, tensor: pb.Tensor, spec: TensorSpec, *, own: bool = False) -> Array:
         """A read-only view of a block, or a copy of what is small."""
         number, offset = tensor.shared.segment, tensor.shared.offset
         block = self._blocks.get(number)
         if block is None:
             raise Malformed(f"variable {spec}: it is said to be in segment {number}, which is not this call's")
-        if spec.nbytes < KEPT:
+        if own or spec.nbytes < KEPT:
             array = array_at(block.segment.memory, offset, spec).copy()
         else:
             array_at(block.segment.memory, offset, spec)  # checks

@@ -17,15 +17,17 @@ import numpy as np
 
 from pswire.channel import error_from, late
 from pswire.codec import from_frame, to_frame
+from pswire.compression import Packed
 from pswire.errors import Malformed, TimedOut, TooLarge
 from pswire.lanes import INLINE
 from pswire.lanes.frames import Incoming, incoming
 from pswire.lanes.segments import BEGIN
 from pswire.lanes.shared import SharedSender, needed
 from pswire.lanes.stream import StreamReceiver, StreamSender
-from pswire.messages import ANSWERS, Answer, Push, Request
+from pswire.messages import ANSWERS, Answer, Push, Register, Request
 from pswire.payload import arrays
 from pswire.v1 import paramserver_pb2 as pb
+from pswire.values import Array, IndexedSlices
 from psworker.transport import shared
 from psworker.transport.deadlines import Deadlines
 
@@ -186,11 +188,8 @@ class TransferCall:
 
     def _room_needed(self) -> int:
         """Bytes for the values of the answer that the server cannot put in the place of gradients it has used."""
-        message = self._message
-        spent: set[str] = set()
-        if isinstance(message, Push) and self._blocks and not message.wire:
-            spent = {one.name for one in message.gradients if isinstance(one.array, np.ndarray)}
-        return needed(self._link.answer_sizes(message, spent) or ())
+        spent = _spent(self._message) if self._blocks else ()
+        return needed(self._link.answer_sizes(self._message, spent) or ())
 
     # --- what comes -----------------------------------------------------------------------------------------------
 
@@ -234,6 +233,22 @@ class TransferCall:
             if not frame.chunk:
                 raise Malformed(f"chunks of data must follow in the answer of {address}, and there is another frame")
             receiver.feed(frame.chunk)
+
+
+def _spent(message: Request) -> list[str]:
+    """The variables of which a message in shared memory has an array that their values can be put in."""
+    match message:
+        case Push(wire=wire):
+            return [one.name for one in message.gradients if _form(one.array) == wire]
+        case Register():
+            return [one.spec.name for one in message.declarations if one.value is not None]
+        case _:
+            return []
+
+
+def _form(array: Array | IndexedSlices | Packed) -> str | None:
+    """That of a whole array, "" for one that is as it is; None for rows."""
+    return array.form if isinstance(array, Packed) else "" if isinstance(array, np.ndarray) else None
 
 
 def checked(message: Request, answer: Request | Answer) -> Answer:

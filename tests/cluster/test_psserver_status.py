@@ -74,7 +74,7 @@ def end(server):
 
 
 def join(transport, name, shard, shards):
-    joined = transport.call(shard, Join(name, shard=shard, shards=shards), BOUND).result()
+    joined = transport.call(shard, Join(name, shard=shard, shards=shards, lane="gRPC"), BOUND).result()
     return Sender(name, joined.incarnation)
 
 
@@ -150,6 +150,7 @@ def test_status_is_plain_data_for_programs(trained, commands):
         "loss": None,
         "epoch": 0,
         "waiting_for": "",
+        "lane": "gRPC",
     }
     assert (idler["name"], idler["number"], idler["steps"], idler["mean_staleness"]) == ("idler", 1, 0, None)
     assert (shard["address"], shard["shard"], shard["shards"]) == (trained.address, 0, 1)

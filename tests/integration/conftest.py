@@ -1,34 +1,18 @@
-"""The two ways of reaching a shard, so that the same tests run over both."""
+"""The ways of reaching shards, so that the same tests run over all of them."""
 
 from collections.abc import Callable, Iterator
 
 import pytest
 
-from psserver.config import ServerConfig
-from psserver.server import ServerThread
-from psworker.config import ExchangeConfig, WorkerConfig
-from psworker.exchange import OUTER
 from psworker.session import Session
-from psworker.transport import Transport
-from psworker.transport.embedded import EmbeddedTransport
-from psworker.transport.network import NetworkTransport
+from tests.lanes import EMBEDDED, GRPC, GRPC_OF_TWO, SHARED, SHARED_OF_TWO, parameters
 
 
-@pytest.fixture(params=["embedded", "grpc"])
+@pytest.fixture(params=parameters(EMBEDDED, GRPC, GRPC_OF_TWO, SHARED, SHARED_OF_TWO))
 def open_session(request) -> Iterator[Callable[..., Session]]:
-    """A function that makes the session of a worker; all of one test's sessions share one new shard.
+    """A function that makes the session of a worker; all of one test's sessions share the same new shards.
 
-    Behind the worker's name it takes what an `ExchangeConfig` does, and `outer`.
+    See `Lane.sessions` for what it takes.
     """
-    if request.param == "embedded":
-        transport: Transport = EmbeddedTransport()
-        yield lambda worker, outer=OUTER, **exchange: Session(
-            WorkerConfig(name=worker, timeout=30, exchange=ExchangeConfig(**exchange)), transport, outer
-        )
-    else:
-        with ServerThread(ServerConfig()) as server:
-            yield lambda worker, outer=OUTER, **exchange: Session(
-                WorkerConfig((server.address,), worker, timeout=30, exchange=ExchangeConfig(**exchange)),
-                NetworkTransport([server.address]),
-                outer,
-            )
+    with request.param.sessions() as session:
+        yield session

@@ -21,6 +21,7 @@ from psworker.config import ExchangeConfig, WorkerConfig
 from psworker.placement import Whole
 from psworker.session import Session
 from psworker.transport.embedded import EmbeddedTransport
+from tests.lanes import EMBEDDED, GRPC, SHARED, parameters
 
 BOUND = 30.0  # seconds that no wait comes near to
 START = np.float32([1, -2, 3])
@@ -291,6 +292,7 @@ def test_looking_up_rows_leaves_what_is_under_way_where_it_is(open_session):
 # Several shards.
 
 
+@pytest.mark.parametrize("open_session", parameters(EMBEDDED, GRPC, SHARED), indirect=True)
 @pytest.mark.parametrize(
     "exchange",
     [{"push_every": 3, "pull_every": 2}, {"push_every": 2, "overlap": True}, {"local_steps": 3}],

@@ -44,8 +44,12 @@ def steps_of(session):
         (np.ones(4, np.complex64), ShapeMismatch, "gradient for 'y' is complex64.*must keep its shape and dtype"),
         (np.ones(4), ShapeMismatch, "gradient for 'y' is float64.*must keep its shape and dtype"),
         (np.ones(3, np.float32), ShapeMismatch, r"float32\[3\], the variable is float32\[4\]"),
-        (np.float32([1, 1, np.nan, 1]), NotFinite, "gradient for 'y' has 1 elements that are NaN.*nothing was sent"),
-        (ps.IndexedSlices(np.float32([np.inf]), np.array([2]), (4,)), NotFinite, "'y' has 1 elements"),
+        (
+            np.float32([1, 1, np.nan, 1]),
+            NotFinite,
+            "gradient for 'y' has 1 of 4 elements that are NaN.*nothing was sent",
+        ),
+        (ps.IndexedSlices(np.float32([np.inf]), np.array([2]), (4,)), NotFinite, "'y' has 1 of 1 elements"),
     ],
     ids=["complex", "float64", "shape", "nan", "rows"],
 )

@@ -7,6 +7,7 @@ import psworker as ps
 from pswire.errors import InvalidMessage, ShapeMismatch
 from pswire.lanes import INLINE
 from pswire.values import IndexedSlices
+from tests.lanes import EMBEDDED, GRPC, SHARED, parameters
 
 SEED = 20170905
 
@@ -40,6 +41,7 @@ def test_rows_arrive_and_are_applied_exactly(open_session, rows, columns, kind):
         assert (table.version, session.global_step) == (1, 1)
 
 
+@pytest.mark.parametrize("open_session", parameters(EMBEDDED, GRPC, SHARED), indirect=True)
 @pytest.mark.parametrize("rows", [4, 1 << 16], ids=["inline", "streamed"])
 def test_rows_that_cannot_be_are_refused_and_training_goes_on(open_session, rows):
     table, other = ps.Variable(np.zeros((rows, 8)), name="table"), ps.Variable(np.zeros(2), name="other")

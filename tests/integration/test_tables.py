@@ -1,7 +1,7 @@
 """Tables over every way of reaching shards: what a worker gets and sends, against a variable that it has as a whole."""
 
 import tracemalloc
-from contextlib import ExitStack, closing
+from contextlib import closing
 
 import numpy as np
 import pytest
@@ -13,8 +13,8 @@ from pswire.errors import AlreadyRegistered, ConfigurationError, ShapeMismatch, 
 from pswire.messages import Pull, Pulled, Push, Pushed, Register, Registered
 from pswire.payload import tensor_bytes
 from pswire.rows import fill
-from psworker import nn, ops, placement
-from psworker.config import ExchangeConfig, WorkerConfig
+from psworker import nn, ops
+from psworker.config import WorkerConfig
 from psworker.session import Session
 from psworker.transport import Call
 from psworker.transport.embedded import EmbeddedTransport
@@ -50,28 +50,6 @@ class Witness:
 
     def close(self):
         self.transport.close()
-
-
-@pytest.fixture(params=["embedded", "1 shard", "2 shards"])
-def open_session(request, monkeypatch):
-    """A function that makes a worker's session; tables of two shards are split between them."""
-    if request.param == "embedded":
-        transport = EmbeddedTransport()
-        yield lambda worker, **exchange: Session(
-            WorkerConfig(name=worker, timeout=30, exchange=ExchangeConfig(**exchange)), transport
-        )
-        return
-    shards = int(request.param[0])
-    monkeypatch.setattr(placement, "SPLIT_BYTES", 64)
-    with ExitStack() as stack:
-        servers = [
-            stack.enter_context(ServerThread(ServerConfig(shard=shard, shards=shards))) for shard in range(shards)
-        ]
-        addresses = tuple(server.address for server in servers)
-        yield lambda worker, **exchange: Session(
-            WorkerConfig(addresses, worker, timeout=30, exchange=ExchangeConfig(**exchange)),
-            NetworkTransport(addresses),
-        )
 
 
 @pytest.fixture(autouse=True)

@@ -279,7 +279,7 @@ def test_a_refused_push_names_the_variable_and_training_goes_on(open_session):
     x, y = ps.Variable([1.0, 1.0], name="x"), ps.Variable([1.0], name="y")
     optimizer = ps.GradientDescent(1.0)
     with open_session("w0"):
-        with pytest.raises(NotFinite, match="gradient for 'y' has 1 of 1 elements"):
+        with pytest.raises(NotFinite, match=r"gradient for 'y' has 1 (of 1 )?elements"):
             optimizer.apply_gradients([(np.float32([1, 1]), x), (np.float32([np.nan]), y)])
         with pytest.raises(ShapeMismatch, match=r"gradient for 'x' is float64\[2\], the variable is float32\[2\]"):
             optimizer.apply_gradients([(np.ones(2), x)])

@@ -28,6 +28,10 @@ def test_the_transport_is_unreliable_in_every_way():
     assert fates["delivered"] < 0.7 * fates.total()
 
 
+def test_values_that_a_worker_has_are_kept_while_pushes_are_dropped_and_repeated():
+    assert run(1, shards=2, consistency="sync:2,backup=1", staleness="drop:3").kept > 0
+
+
 def test_one_seed_makes_one_run():
     first, again, another = run(7, shards=2), run(7, shards=2), run(8, shards=2)
     assert first.fates == again.fates != another.fates

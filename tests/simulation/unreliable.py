@@ -3,7 +3,7 @@
 Real clients talk to real shards; there is no socket and no pause. One seed makes one run. Training on an example, and
 counting it, makes an element of its own one larger, so what was done twice or never shows in the values; where pushes
 are applied together it is a part of one. Gradients for `V` are whole, for `W` they are rows. A push that is dropped is
-made again.
+made again. All workers but one say what they have of the values that they ask for, which then does not come again.
 """
 
 import contextlib
@@ -143,7 +143,10 @@ class Link:
 
 @dataclass
 class Run:
-    """What the workers saw and did, and what the shards have at the end."""
+    """What the workers saw and did, and what the shards have at the end.
+
+    `served` has the value that each version of a variable was, `kept` counts those that were there already.
+    """
 
     handed_out: Counter[tuple[int, int]] = field(default_factory=Counter)
     pushes: Counter[Outcome] = field(default_factory=Counter)
@@ -151,6 +154,8 @@ class Run:
     values: dict[str, Array] = field(default_factory=dict)
     status: list[StatusReport] = field(default_factory=list)
     fates: Counter[str] = field(default_factory=Counter)
+    served: dict[tuple[str, tuple[int, ...]], bytes] = field(default_factory=dict)
+    kept: int = 0
 
 
 def run(seed: int, shards: int, *, split: bool = False, consistency: str = "async", staleness: str = "none") -> Run:
@@ -185,7 +190,7 @@ def _work(client: Client, name: str, result: Run) -> None:
             result.handed_out[block.epoch, position] += 1
             mark = np.zeros(SHAPE)
             mark[block.epoch - 1, position] = 1
-            _train(client, mark, block.epoch - 1, weights, result)
+            _train(client, mark, block.epoch - 1, weights, result, named=name != WORKERS[-1])
             client.assign([Assignment(COUNTED, mark.astype(np.int64))], add=True)
         finished = Finished(block.number, float(block.stop - block.start))
     heard += [report.epoch for report in taken.reports]
@@ -195,28 +200,31 @@ def _work(client: Client, name: str, result: Run) -> None:
     client.close()
 
 
-def _train(client: Client, mark: Array, row: int, weights: dict[str, Whole], result: Run) -> None:
-    """Pushes until it is applied."""
+def _train(client: Client, mark: Array, row: int, weights: dict[str, Whole], result: Run, *, named: bool) -> None:
+    """Pushes until it is applied. With `named` the worker says what it has; a version of a variable is one value."""
     rows = IndexedSlices(-mark[[row]], np.array([row]), SHAPE)
     outcome = Outcome.DROPPED
     while outcome is Outcome.DROPPED:
         gradients = [replace(weights["V"], array=-mark), replace(weights["W"], array=rows)]
-        pushed = client.push(gradients, loss=1.0, pull=TRAINED).wait()
+        pushed = client.push(gradients, 1.0, list(weights), weights.values() if named else ()).wait()
         result.pushes[pushed.outcome] += 1
         outcome = pushed.outcome
         for whole in pushed.values:
-            was_done = outcome is not Outcome.DROPPED
+            was_done = outcome is not Outcome.DROPPED and whole.name in TRAINED
             for now, before in zip(whole.versions, weights[whole.name].versions, strict=True):
                 assert now >= before + was_done, "a worker's own push is in what it is served"
+            value = result.served.setdefault((whole.name, whole.versions), whole.array.tobytes())
+            assert whole.array.tobytes() == value, f"two values of {whole.name} at version {whole.versions}"
+            result.kept += whole.array is weights[whole.name].array
             weights[whole.name] = whole
 
 
 def _register(client: Client) -> list[Whole]:
-    """The variables' first values, without the counts."""
+    """The variables' first values."""
     optimizer = GradientDescent(learning_rate=1)
     trained = [Declaration(TensorSpec(name, SHAPE, "float64"), np.zeros(SHAPE), optimizer) for name in TRAINED]
     counted = Declaration(TensorSpec(COUNTED, SHAPE, "int64"), np.zeros(SHAPE, np.int64))
-    return client.register([*trained, counted])[:-1]
+    return client.register([*trained, counted])
 
 
 def check_exactly_once(run: Run) -> None:

@@ -11,7 +11,7 @@ import pytest
 from psserver.core.shard import Shard
 from pswire.consistency import Bounded, Synchronous
 from pswire.errors import InvalidMessage, NotJoined, TimedOut, Unavailable, Zombie
-from pswire.messages import Declaration, Finished, Leave, Outcome, Push, QueueSpec, Renew, Renewed, Sender
+from pswire.messages import Declaration, Finished, Join, Leave, Outcome, Push, QueueSpec, Renew, Renewed, Sender
 from pswire.specs import GradientDescent
 from pswire.values import TensorSpec
 from psworker import calls, placement
@@ -200,9 +200,11 @@ class Beats:
         self.closing = threading.Event()
         self.heartbeat = Heartbeat(self, self.closing)
         self._script = iter(script)
+        self.said = []
 
     def call(self, shard, message, timeout):
         assert message == Renew(Sender("w0", 1), lane=self.lane(shard))
+        self.said.append(message)
         answer = next(self._script, None)
         if answer is None:
             self.closing.set()
@@ -262,6 +264,27 @@ def test_the_heartbeat_goes_on_through_what_may_pass_and_ends_with_what_may_not(
         ("WARNING", "w0 waits, shard 0: w1"),
         ("INFO", "w0: heartbeat to shard 0: taken"),
     ]
+
+
+def test_every_message_of_a_membership_says_how_tensors_travel_by_then():
+    transport = ShardsInProcess(2, lease=1000.0)
+    client = registered(transport, "w0")
+    assert [message.lane for _, message in transport.messages(Join)] == ["lane 0", "lane 1"]
+    client.idle()
+    transport.lane = lambda shard: f"another lane {shard}"
+    client.idle()
+    lanes = ["lane 0", "lane 1", "another lane 0", "another lane 1"]
+    assert [message.lane for _, message in transport.messages(Renew)] == lanes
+    assert [transport.status(shard).workers[0].lane for shard in range(2)] == lanes[2:]
+    client.leave()
+
+
+def test_each_beat_says_how_tensors_travel_by_then():
+    beats = Beats([Renewed(0), Renewed(0)])
+    lanes = ["gRPC", "shared memory", "gRPC"]
+    beats.lane = lambda shard: lanes[len(beats.said)]
+    beats.run()
+    assert [message.lane for message in beats.said] == lanes
 
 
 # --- giving up --------------------------------------------------------------------------------------------------------

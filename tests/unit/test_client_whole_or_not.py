@@ -93,7 +93,7 @@ def test_initial_values_are_looked_at_before_anything_is_sent_to_several_shards(
     client, _ = joined(transport, "w0")
     transport.said.clear()
     bad = replace(declared("small", 2), value=np.array([1.0, np.nan]))
-    with pytest.raises(NotFinite, match=r"initial value for 'small' has 1 elements .* nothing was sent"):
+    with pytest.raises(NotFinite, match=r"initial value for 'small' has 1 of 2 elements .* nothing was sent"):
         client.register([declared("large", 100), bad])
     assert not transport.said
 

@@ -5,6 +5,7 @@ import os
 import pytest
 
 from pswire.errors import ConfigurationError
+from psworker.config import TravelConfig
 from psworker.launch import Job, child_environment, listening_address
 from psworker.processes import BLAS_VARIABLES, blas_threads, cores
 
@@ -35,6 +36,11 @@ def test_every_shard_and_worker_has_a_name_and_a_command():
 def test_the_servers_are_told_the_policy():
     job = Job("train.py", consistency="bounded:2", staleness="drop:5")
     assert job.server_command(0)[-4:] == ["--consistency", "bounded:2", "--staleness", "drop:5"]
+
+
+def test_servers_do_not_share_memory_when_workers_shall_not():
+    assert "--no-shared-memory" not in Job("train.py").server_command(0)
+    assert Job("train.py", travel=TravelConfig(shared_memory=False)).server_command(0)[-1] == "--no-shared-memory"
 
 
 def test_a_job_with_fewer_workers_than_an_update_waits_for_is_refused():

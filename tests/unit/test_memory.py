@@ -29,8 +29,29 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 """
 
 
-def faults(mode):
-    done = subprocess.run([sys.executable, "-c", FAULTS, mode], capture_output=True, text=True, timeout=60, check=True)
+FAULTS_IN_THREADS = """
+import resource, sys
+from concurrent.futures import ThreadPoolExecutor
+import numpy as np
+from pswire.memory import keep_memory
+
+if sys.argv[1] == "keep":
+    assert keep_memory()
+
+def step():
+    np.ones(3_000_000, np.float32)
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+
+threads = [ThreadPoolExecutor(1) for _ in range(4)]
+for thread in threads:
+    thread.submit(int).result()
+before = step()
+print([thread.submit(step).result() for thread in threads][-1] - before)
+"""
+
+
+def faults(mode, program=FAULTS):
+    done = subprocess.run([sys.executable, "-c", program, mode], capture_output=True, text=True, timeout=60, check=True)
     return int(done.stdout)
 
 
@@ -38,6 +59,13 @@ def faults(mode):
 def test_large_arrays_cost_no_page_faults_once_memory_is_kept():
     kept, given_back = faults("keep"), faults("default")
     assert kept < 100  # a few of Python's own
+    assert given_back > 10 * kept
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="what is set here is glibc's")
+def test_memory_that_one_thread_has_freed_serves_the_others():
+    kept, given_back = faults("keep", FAULTS_IN_THREADS), faults("default", FAULTS_IN_THREADS)
+    assert kept < 500  # of 2,930 pages that each of four threads writes
     assert given_back > 10 * kept
 
 

@@ -28,10 +28,14 @@ every_optimizer_that_rests = pytest.mark.parametrize(
 )
 
 
+BLOCK = 1 << 14
+
+
 @pytest.fixture(autouse=True)
-def no_fused_loops(monkeypatch):
-    """These have the same bits: `test_rules_fused.py`."""
+def no_fused_loops_and_small_blocks(monkeypatch):
+    """The loops have the same bits: `test_rules_fused.py`."""
     monkeypatch.setattr(kernels, "USE_FUSED", False)
+    monkeypatch.setattr(kernels, "BLOCK", BLOCK)
 
 
 @pytest.fixture(params=[20130616], ids="seed {}".format)
@@ -56,7 +60,7 @@ def test_a_rule_follows_its_formula_for_100_steps_in_every_shape(case, shape, ra
 
 @every_rule
 def test_a_rule_follows_its_formula_over_several_blocks(case, random):
-    check_against_formula(rule_for(case.spec), case, random, shape=(3, kernels.BLOCK // 2 + 1), steps=10)
+    check_against_formula(rule_for(case.spec), case, random, shape=(3, BLOCK // 2 + 1), steps=10)
 
 
 # --- slots ----------------------------------------------------------------------------------------------------------
@@ -100,7 +104,7 @@ def test_a_variable_that_is_not_floating_is_refused_and_its_dtype_named(case, dt
 @pytest.mark.parametrize("dtype", FLOATING)
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_the_gradients_layout_in_memory_does_not_change_a_bit_of_the_result(case, dtype, layout, random):
-    shape = (7, kernels.BLOCK // 5)  # more than a block, and a row's end is not a block's
+    shape = (7, BLOCK // 5)  # more than a block, and a row's end is not a block's
     first, rule = random.normal(size=shape).astype(dtype), rule_for(case.spec)
     gradient = LAYOUTS[layout](random.normal(size=shape).astype(dtype))
     gradient.flags.writeable = False
@@ -133,15 +137,15 @@ def test_a_zero_gradient_leaves_a_new_variable_as_it_is(case, dtype):
 
 @every_rule
 def test_an_update_takes_a_few_blocks_of_memory_whatever_the_size_of_the_variable(case):
-    rule, value = rule_for(case.spec), np.ones((1024, 4096), "float32")
-    slots, gradient = rule.slots(value), np.ones((4096, 1024), "float32").T
+    rule, value = rule_for(case.spec), np.ones((1024, 1024), "float32")
+    slots, gradient = rule.slots(value), np.ones((1024, 1024), "float32").T
     tracemalloc.start()
     try:
         rule.dense(value, slots, gradient, at(1, case.rate))
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
-    assert peak < 4 * kernels.BLOCK * value.itemsize < value.nbytes / 8
+    assert peak < 4 * BLOCK * value.itemsize < value.nbytes / 8
 
 
 # --- numbers --------------------------------------------------------------------------------------------------------
@@ -244,7 +248,7 @@ def test_a_spec_of_an_unknown_kind_is_refused_and_the_known_ones_are_named():
 
 @pytest.mark.parametrize("dtype", FLOATING)
 @pytest.mark.parametrize("transposed", [False, True])
-@pytest.mark.parametrize("shape", [(), (1,), (0, 3), (kernels.BLOCK,), (3, kernels.BLOCK - 1), (301, 701)], ids=str)
+@pytest.mark.parametrize("shape", [(), (1,), (0, 3), (BLOCK,), (3, BLOCK - 1), (301, 701)], ids=str)
 def test_the_blocks_pass_every_element_once_in_order_and_bring_back_what_is_written(shape, dtype, transposed):
     count = math.prod(shape)
     value, slot = np.zeros(shape, dtype), np.zeros(shape, dtype)
@@ -253,7 +257,7 @@ def test_the_blocks_pass_every_element_once_in_order_and_bring_back_what_is_writ
     seen = 0
     for w, g, scratch, (s,) in kernels.blocks(value, gradient, slot):
         assert {block.shape for block in (w, g, scratch, s)} == {(g.size,)}
-        assert 0 < g.size <= kernels.BLOCK
+        assert 0 < g.size <= BLOCK
         assert {block.dtype for block in (w, g, scratch, s)} == {kernels.COMPUTE_DTYPES[value.dtype]}
         np.copyto(scratch, g)
         w += scratch

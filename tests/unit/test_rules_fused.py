@@ -13,6 +13,8 @@ from tests.unit.rules_under_test import LAYOUTS, RULES_UNDER_TEST, at
 SEED = 20150508
 FUSED = [case for case in RULES_UNDER_TEST if getattr(rule_for(case.spec), "loop", None) is not None]
 
+BLOCK = 1 << 14
+
 every_loop = pytest.mark.parametrize("case", FUSED, ids=lambda case: case.name)
 
 
@@ -22,7 +24,8 @@ def random(request):
 
 
 def both(spec, monkeypatch):
-    """The rule in numpy, and as it is with numba."""
+    """The rule in numpy, in small blocks, and as it is with numba."""
+    monkeypatch.setattr(kernels, "BLOCK", BLOCK)
     monkeypatch.setattr(kernels, "USE_FUSED", False)
     plain = rule_for(spec)
     monkeypatch.setattr(kernels, "USE_FUSED", True)
@@ -53,7 +56,7 @@ def test_loops_release_the_interpreters_lock_and_round_as_numpy_does(name):
 
 @every_loop
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
-@pytest.mark.parametrize("shape", [(), (0,), (1,), (7, 13), (3, kernels.BLOCK // 2 + 1)], ids=str)
+@pytest.mark.parametrize("shape", [(), (0,), (1,), (7, 13), (3, BLOCK // 2 + 1)], ids=str)
 def test_whole_arrays_have_the_bits_of_numpy_after_every_step(case, dtype, shape, random, monkeypatch):
     rules = both(case.spec, monkeypatch)
     values = [np.array(random.normal(size=shape), dtype)]

@@ -6,8 +6,9 @@ import os
 import pytest
 from click.testing import CliRunner
 
-from psserver import cli
+from psserver import cli, server
 from psserver.config import ServerConfig, parse_shard, parse_size
+from psserver.server import ServerThread
 from pswire.consistency import Asynchronous, Dropped, Synchronous, Unchanged
 from pswire.errors import ConfigurationError
 from pswire.status import StatusReport
@@ -130,6 +131,14 @@ def test_memory_is_shared_unless_an_option_or_the_environment_says_no(served, mo
     assert serve().exit_code == 0
     assert serve("--shared-memory").exit_code == 0
     assert [config.shared_memory for config in served] == [False, False, True]
+
+
+def test_a_server_that_shares_memory_first_removes_what_the_dead_have_left(monkeypatch, caplog):
+    monkeypatch.setattr(server, "sweep", lambda: 2)
+    with ServerThread(ServerConfig(shared_memory=False)):
+        assert not caplog.messages
+    with ServerThread(ServerConfig()):
+        assert caplog.messages == ["removed 2 segments of shared memory, whose processes were killed"]
 
 
 @pytest.mark.parametrize(

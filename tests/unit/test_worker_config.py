@@ -1,17 +1,23 @@
 """What a worker is told, by arguments, the environment, or defaults."""
 
+import re
+
 import numpy as np
 import pytest
+from click.testing import CliRunner
 
 from pswire.errors import ConfigurationError
+from pswire.travel import NONE, WIRES, Int8, TopK, parse_compression
 from psworker import config
-from psworker.config import DEFAULT_TIMEOUT, ExchangeConfig, worker_config
+from psworker.cli import main
+from psworker.config import DEFAULT_TIMEOUT, ExchangeConfig, TravelConfig, worker_config
 
 
 @pytest.fixture(autouse=True)
 def own_environment(monkeypatch):
     exchange = config.PUSH_EVERY, config.PULL_EVERY, config.OVERLAP, config.LOCAL_STEPS
-    for name in (config.SERVERS, config.NAME, config.TIMEOUT, config.KEEP_MEMORY, *exchange):
+    travel = config.WIRE, config.COMPRESS, config.SHARED_MEMORY
+    for name in (config.SERVERS, config.NAME, config.TIMEOUT, config.KEEP_MEMORY, *exchange, *travel):
         monkeypatch.delenv(name, raising=False)
 
 
@@ -48,6 +54,9 @@ def test_memory_is_kept_unless_the_environment_says_no(monkeypatch, text, kept):
         (config.PULL_EVERY, "0", "pull_every must be a whole number of steps from 1 up, got 0"),
         (config.OVERLAP, "2", "PSWORKER_OVERLAP must be 1 or 0, got '2'"),
         (config.LOCAL_STEPS, "-1", "local_steps must be a whole number of steps from 0 up, got -1"),
+        (config.WIRE, "float8", "'float8' is no wire: write float32, bfloat16 or float16"),
+        (config.COMPRESS, "zip", "'zip' is no compression: write none; int8; or topk:FRACTION, such as topk:0.01"),
+        (config.SHARED_MEMORY, "maybe", "PSWORKER_SHARED_MEMORY must be 1 or 0, got 'maybe'"),
     ],
 )
 def test_what_cannot_be_is_refused_by_name(monkeypatch, name, text, complaint):
@@ -89,3 +98,67 @@ def test_when_to_push_and_pull_is_an_argument_or_the_environment_or_every_step(m
 def test_steps_that_cannot_be_are_refused_by_name(arguments, complaint):
     with pytest.raises(ConfigurationError, match=complaint):
         worker_config(**arguments)
+
+
+def test_how_gradients_travel_is_an_argument_or_the_environment_or_as_they_are(monkeypatch):
+    assert worker_config().travel == TravelConfig(wire="float32", compression=NONE, shared_memory=True)
+    told = TravelConfig("bfloat16", TopK(0.01), shared_memory=False)
+    for name, text in told.environment().items():
+        monkeypatch.setenv(name, text)
+    assert worker_config().travel == told
+    travel = worker_config(wire="float32", compress="int8", shared_memory=True).travel
+    assert travel == TravelConfig("float32", Int8(), shared_memory=True)
+    assert worker_config(wire="float16", compress=TopK(0.5)).travel == TravelConfig("float16", TopK(0.5), False)
+
+
+@pytest.mark.parametrize(
+    "compression", [NONE, Int8(), TopK(1), TopK(0.01), TopK(1e-30), TopK(1 / 3), TopK(np.float32(0.1))]
+)
+def test_a_compression_is_read_as_it_was_written(compression):
+    assert parse_compression(str(compression)) == compression
+
+
+@pytest.mark.parametrize("text", ["", "topk", "topk:", "topk:x", "topk:1.2.3", "top:0.1", "int8:2", "INT8", "topk:nan"])
+def test_what_is_no_compression_is_refused_with_those_that_there_are(text):
+    with pytest.raises(ConfigurationError, match=re.escape(f"{text!r}") + ".*(write none; int8; or topk:|could not)"):
+        parse_compression(text)
+
+
+@pytest.mark.parametrize("text", ["topk:0", "topk:-0.1", "topk:1.01", "topk:1e400"])
+def test_a_fraction_is_over_0_and_1_at_most(text):
+    with pytest.raises(ConfigurationError, match="TopK: fraction must be more than 0 and at most 1, got"):
+        parse_compression(text)
+    with pytest.raises(TypeError, match="fraction must be an int or a float"):
+        TopK("0.1")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        ({"wire": ""}, "'' is no wire"),
+        ({"compress": 0.01}, "'0.01' is no compression"),
+        ({"shared_memory": 1}, "shared_memory must be True or False, got 1"),
+    ],
+)
+def test_a_way_to_travel_that_cannot_be_is_refused(arguments, complaint):
+    with pytest.raises(ConfigurationError, match=complaint):
+        worker_config(**arguments)
+    with pytest.raises(ConfigurationError, match="compression must be one of"):
+        TravelConfig(compression="int8")
+
+
+def test_the_command_line_takes_what_the_environment_does_and_refuses_the_rest_before_anything_starts(tmp_path):
+    script = tmp_path / "train.py"
+    script.write_text("raise SystemExit(3)")
+    for command in (["run", "--servers", "h:1"], ["local"]):
+        for option, text, complaint in [
+            ("--wire", "float8", "'float8' is not one of 'float32', 'bfloat16', 'float16'"),
+            ("--compress", "topk:2", "fraction must be more than 0 and at most 1, got 2.0"),
+            ("--compress", "zip", "'zip' is no compression"),
+        ]:
+            done = CliRunner().invoke(main, [*command, option, text, str(script)])
+            assert done.exit_code == 2
+            assert complaint in " ".join(done.output.split())
+    assert [parameter.type.choices for parameter in main.commands["run"].params if parameter.name == "wire"] == [
+        ("float32", *WIRES)
+    ]

@@ -17,8 +17,13 @@ from pswire.errors import InvalidMessage
 from pswire.specs import UpdateSpec
 from pswire.values import Array, IndexedSlices
 
-#: Elements in a block: what a rule works on should stay in the cache from one numpy call to the next.
-BLOCK = 1 << 16
+#: Elements in a block. What a rule works on should stay in the cache from one numpy call to the next; but at every call
+#: threads that share an update hand the interpreter's lock to each other, so a call must be worth it: with 64 Ki
+#: elements two threads need 3.9 ms for what takes one 5.6, with 256 Ki 3.1 ms.
+BLOCK = 1 << 18
+
+#: Elements of rows that are copied together, to be updated and put back.
+ROWS_BLOCK = 1 << 16
 
 _PAGE = 4096
 
@@ -144,7 +149,7 @@ def row_parts(
     lie side by side are handed out where they are, others in a copy of them that stays in the cache.
     """
     check_bounds(value, rows)
-    at_once = min(len(rows.indices), max(1, BLOCK // max(1, math.prod(value.shape[1:]))))
+    at_once = min(len(rows.indices), max(1, ROWS_BLOCK // max(1, math.prod(value.shape[1:]))))
     wholes = {"": value, **slots}
     copies: dict[str, Array] = {}
     for start in range(0, len(rows.indices), max(1, at_once)):

@@ -1,0 +1,110 @@
+"""The parts of one step in each lane, one after the other in one process: what worker and server do, without gRPC.
+
+The same functions as in the real thing, on the same arrays; in shared memory with both sides' mappings. What a real
+step takes more is gRPC, and handing over from thread to thread; what it takes less is what happens at the same time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import statistics
+import time
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from _push_pull import arrays, declaration
+
+from psserver.attached import Attached
+from psserver.core.rules import kernels
+from psserver.core.shard import Shard
+from psserver.entrance import Entrance
+from pswire.codec import from_frame, to_frame
+from pswire.lanes.frames import incoming
+from pswire.lanes.segments import Segment
+from pswire.lanes.shared import SharedSender, needed
+from pswire.lanes.stream import StreamReceiver, StreamSender
+from pswire.messages import Gradient, Join, Push, Register, Sender
+from pswire.v1 import paramserver_pb2 as pb
+from psworker.transport.shared import Answer, Block
+
+STEPS = 30
+WARM_UP = 5
+
+SEND = "worker: message to frames"
+TAKE = "server: frames to message"
+LOOK = "server: look for NaN and infinity"
+STEP = "server: update, and copy of the fresh weights"
+ANSWER = "server: answer to frames"
+USE = "worker: frames to answer"
+PARTS = (SEND, TAKE, LOOK, STEP, ANSWER, USE)
+
+
+def parts(lane: str, *, numba: bool) -> dict[str, float]:
+    """Milliseconds of each of `PARTS`, medians."""
+    kernels.USE_FUSED = numba
+    seen = asyncio.run(_Walk(lane).run())
+    return {part: statistics.median(seen[part][WARM_UP:]) for part in PARTS}
+
+
+class _Walk:
+    """Steps of one worker on one shard, with a clock for each part."""
+
+    def __init__(self, lane: str) -> None:
+        self._shared = lane == "shared memory"
+        self._shard = Shard()
+        self._entrance = Entrance(self._shard, time.monotonic)
+        self._gradients = arrays(1.0, 1)
+        self._attached = Attached()
+        self._seen: dict[str, list[float]] = defaultdict(list)
+
+    async def run(self) -> dict[str, list[float]]:
+        if self._shared:
+            self._segment = Segment.create(needed([one.nbytes for one in self._gradients.values()]))
+            name, nbytes, token = self._segment.name, self._segment.nbytes, self._segment.token
+            self._attached.attach(pb.AttachRequest(segment=0, name=name, nbytes=nbytes, token=token))
+            self._segment.unlink()
+        joined = await self._entrance.step(Join("worker"))
+        sender = Sender("worker", joined.incarnation)
+        declarations = [declaration(name, value) for name, value in arrays(0.1, 0).items()]
+        await self._entrance.step(Register(sender, tuple(declarations)))
+        for sequence in range(1, WARM_UP + STEPS + 1):
+            gradients = [Gradient(name, sequence - 1, array) for name, array in self._gradients.items()]
+            await self._one(Push(sender, sequence, tuple(gradients), None, tuple(self._gradients)))
+        await self._entrance.shutdown()
+        return self._seen
+
+    async def _one(self, push: Push) -> None:
+        with self._clock(SEND):
+            out = SharedSender(self._segment.memory, 0) if self._shared else StreamSender()
+            header = to_frame(push, out)
+            sent = [header.SerializeToString()] if self._shared else list(out.frames(header))
+        with self._clock(TAKE):
+            message = self._taken(sent, StreamReceiver(None, self._attached.receiver))
+        with self._clock(LOOK):
+            self._shard.inspect(message)
+        with self._clock(STEP):
+            answer = await self._entrance.step(message, None, self._attached.room(header, message))
+        self._seen[STEP][-1] -= self._seen[LOOK][-1]  # it has looked once more
+        with self._clock(ANSWER):
+            back = self._attached.sender()
+            sent = list(back.frames(to_frame(answer, back)))
+        with self._clock(USE):
+            lent = Answer([Block(0, self._segment)] if self._shared else [], lambda block: None)
+            self._taken(sent, StreamReceiver(None, lent))
+
+    def _taken(self, sent: list[bytes], receiver: StreamReceiver):
+        first = incoming(sent[0])
+        message = from_frame(first, receiver)
+        if receiver.nbytes:
+            receiver.allocate()
+            message = from_frame(first, receiver)
+            for data in sent[1:]:
+                receiver.feed(incoming(data).chunk)
+        return message
+
+    @contextmanager
+    def _clock(self, part: str) -> Iterator[None]:
+        began = time.perf_counter()
+        yield
+        self._seen[part].append((time.perf_counter() - began) * 1e3)

@@ -1,0 +1,373 @@
+"""Calls whose tensors lie in shared memory, and every way in which a worker can lie about it: the server serves on."""
+
+import queue
+from contextlib import closing
+
+import grpc
+import numpy as np
+import pytest
+
+import psworker as ps
+from psserver.attached import MOST
+from psserver.config import ServerConfig
+from psserver.server import ServerThread
+from pswire import errors
+from pswire.channel import error_from
+from pswire.codec import from_frame, to_frame
+from pswire.consistency import Synchronous
+from pswire.lanes.frames import incoming
+from pswire.lanes.segments import BEGIN, Segment
+from pswire.lanes.shared import SharedReceiver, SharedSender, aligned, place_of
+from pswire.lanes.stream import StreamReceiver
+from pswire.messages import Assign, Assignment, Declaration, Gradient, Outcome, Pull, Push, Register
+from pswire.v1 import paramserver_pb2 as pb
+from pswire.values import IndexedSlices, TensorSpec
+from psworker import ops
+from tests.shared_folder import needs_shared_memory, shared_folder
+
+pytestmark = needs_shared_memory
+
+SMALL = np.arange(12, dtype=np.float32).reshape(4, 3)
+LARGE = np.arange(1 << 20, dtype=np.float32).reshape(1 << 10, 1 << 10)  # 4 MiB: looked at, and applied, in threads
+
+
+@pytest.fixture(autouse=True)
+def folder(monkeypatch):
+    with shared_folder(monkeypatch) as path:
+        yield path
+
+
+@pytest.fixture(scope="module")
+def server():
+    with ServerThread(ServerConfig(lease=60.0)) as server:
+        yield server
+
+
+@pytest.fixture
+def client(server, connect):
+    return connect(server)
+
+
+@pytest.fixture
+def name(request):
+    """The test's own variable, since all share the module's server."""
+    return request.node.name
+
+
+@pytest.fixture
+def sender(client, name):
+    sender = client.join(name[:100])
+    client.register(sender, **{name: SMALL})
+    return sender
+
+
+class Stream:
+    """An open Transfer and the segments that it offers, number 0 of which everything is put into."""
+
+    def __init__(self, client):
+        self._address, self._frames = client.address, queue.SimpleQueue()
+        transfer = client.channel.stream_stream("/paramserver.v1.ParameterServer/Transfer", pb.Frame.SerializeToString)
+        self._answers = transfer(iter(self._frames.get, None), timeout=30)
+        self.memories = {}
+
+    def send(self, *frames):
+        for frame in frames:
+            self._frames.put(frame)
+
+    def next(self):
+        """The next frame of an answer."""
+        try:
+            return incoming(next(self._answers))
+        except grpc.RpcError as error:
+            raise error_from(error, self._address) from None
+
+    def offer(self, number, segment, **other):
+        """The frame of an offer of a segment, as it is but for `other`."""
+        known = {"name": segment.name, "nbytes": segment.nbytes, "token": segment.token}
+        return pb.Frame(attach=pb.AttachRequest(segment=number, **known | other))
+
+    def attach(self, number, segment, **other):
+        """The reply to an offer."""
+        self.send(self.offer(number, segment, **other))
+        reply = self.next().header.attached
+        if reply.attached:
+            self.memories[number] = segment.memory
+        return reply
+
+    def header(self, message, room=None):
+        """The frame of a message with all of its tensors in segment 0."""
+        frame = to_frame(message, SharedSender(self.memories[0], 0))
+        if room is not None:
+            frame.room.segment, frame.room.offset, frame.room.nbytes = room
+        return frame
+
+    def answer(self):
+        """The next answer; its arrays are views of the segments."""
+        frame = self.next()
+        return from_frame(frame, StreamReceiver(frame.data, SharedReceiver(self.memories)))
+
+    def call(self, message, room=None):
+        self.send(self.header(message, room))
+        return self.answer()
+
+    def close(self):
+        self._frames.put(None)
+        self._answers.cancel()
+
+
+@pytest.fixture
+def segment():
+    """16 MiB."""
+    segment = Segment.create(16 << 20)
+    yield segment
+    segment.unlink()
+
+
+@pytest.fixture
+def stream(client, segment):
+    """A stream that has attached it as segment 0."""
+    with closing(Stream(client)) as stream:
+        assert stream.attach(0, segment).attached
+        yield stream
+
+
+def place(array, stream):
+    return place_of(array, stream.memories)
+
+
+# --- what works -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("value", [SMALL, LARGE], ids=["small", "large"])
+def test_a_push_brings_its_fresh_value_in_the_place_of_its_gradient(value, client, sender, stream, name):
+    client.register(sender, **{f"{name}/x": value})
+    pushed = stream.call(Push(sender, 1, (Gradient(f"{name}/x", 0, value / 2),), pull=(f"{name}/x",)))
+    assert place(pushed.values[0].array, stream) == (0, BEGIN)
+    np.testing.assert_array_equal(pushed.values[0].array, value - value / 2, strict=True)
+
+
+def test_a_pull_brings_its_values_into_the_room_it_gives_and_the_rest_in_the_frame(client, sender, stream, name):
+    client.register(sender, **{f"{name}/x": SMALL + 1})
+    pulled = stream.call(Pull(sender, (name, f"{name}/x")), room=(0, 1 << 20, SMALL.nbytes + 10))
+    assert [place(value.array, stream) for value in pulled.values] == [(0, 1 << 20), None]
+    np.testing.assert_array_equal(pulled.values[0].array, SMALL)
+    np.testing.assert_array_equal(pulled.values[1].array, SMALL + 1)
+
+
+@pytest.mark.parametrize("value", [SMALL, LARGE], ids=["small", "large"])
+def test_what_is_in_shared_memory_may_change_when_the_call_was_answered(value, client, sender, stream, segment, name):
+    """The server keeps nothing of an initial value, a gradient, or what is assigned, but what it has made of it."""
+    declared = Declaration(TensorSpec.of(f"{name}/x", value), value, ps.Adam(0.5))
+    rows = IndexedSlices(value[:2], np.array([3, 3]), value.shape)
+    calls = [
+        Register(sender, (declared,)),
+        Push(sender, 1, (Gradient(f"{name}/x", 0, value + 1),)),
+        Push(sender, 2, (Gradient(f"{name}/x", 1, rows),)),
+        Assign(sender, 3, (Assignment(f"{name}/x", value),), add=True),
+        Assign(sender, 4, (Assignment(f"{name}/x", value),)),
+    ]
+    for call in calls:
+        stream.call(call)
+        before = client.value(sender, f"{name}/x")
+        np.frombuffer(segment.memory, np.uint8)[BEGIN:] = 0xFF
+        assert client.value(sender, f"{name}/x").tobytes() == before.tobytes()
+    np.testing.assert_array_equal(before, value)
+
+
+def test_another_segment_takes_the_place_of_one_whose_push_is_held_when_the_push_is_answered(connect, segment):
+    """Frames that come meanwhile are not looked at before: what is held keeps what it was put into."""
+    other = Segment.create(1 << 20)
+    np.frombuffer(other.memory, np.uint8)[BEGIN:] = 0xFF
+    with ServerThread(ServerConfig(consistency=Synchronous(2))) as server:
+        client = connect(server)
+        senders = [client.join(worker) for worker in ("w0", "w1")]
+        client.register(senders[0], w=SMALL)
+        with closing(Stream(client)) as held:
+            assert held.attach(0, segment).attached
+            held.send(held.header(Push(senders[0], 1, (Gradient("w", 0, SMALL),), pull=("w",))))
+            held.send(held.offer(0, other))
+            while not client.status().workers[0].waiting_for:
+                pass
+            client.transfer(Push(senders[1], 1, (Gradient("w", 0, -SMALL - 2),)))
+            np.testing.assert_array_equal(held.answer().values[0].array, SMALL + 1)
+            assert held.next().header.attached.attached
+            held.memories[0] = other.memory
+            np.testing.assert_array_equal(held.call(Pull(senders[0], ("w",))).values[0].array, SMALL + 1)
+            assigned = held.call(Assign(senders[0], 2, (Assignment("w", SMALL),)))
+            assert assigned.outcome is Outcome.APPLIED
+            np.testing.assert_array_equal(client.value(senders[0], "w"), SMALL)
+
+
+# --- segments that are none -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("number", "other", "reason"),
+    [
+        (0, {"token": bytes(16)}, "token"),
+        (0, {"token": b""}, "token"),
+        (0, {"name": "../../etc/passwd"}, "is no name of a segment"),
+        (0, {"name": "/dev/shm/paramserver-" + 32 * "0"}, "is no name of a segment"),
+        (0, {"name": "paramserver-" + 32 * "0"}, "of another host or container"),
+        (0, {"nbytes": 1 << 50}, "were announced"),
+        (0, {"nbytes": 0}, "were announced"),
+        (0, {"nbytes": -4096}, "were announced"),
+        (1000, {}, "numbered from 0 to 63, not 1000"),
+        (MOST, {}, "numbered from 0 to 63, not 64"),
+        (-1, {}, "numbered from 0 to 63, not -1"),
+        (-(1 << 31), {}, "numbered from 0 to 63"),
+    ],
+)
+def test_a_segment_that_is_none_is_refused_with_a_reason_and_the_stream_goes_on(
+    number, other, reason, sender, stream, segment, name
+):
+    reply = stream.attach(number, segment, **other)
+    assert not reply.attached
+    assert reason in reply.reason
+    pulled = stream.call(Pull(sender, (name,)), room=(0, BEGIN, 4096))
+    np.testing.assert_array_equal(pulled.values[0].array, SMALL)
+    assert place(pulled.values[0].array, stream) == (0, BEGIN), "what was attached before still is"
+
+
+def mapped(folder):
+    """How many segments this process has mapped, worker's and server's."""
+    with open("/proc/self/maps") as maps:
+        return sum(f"{folder}/paramserver-" in line for line in maps)
+
+
+def test_two_thousand_segments_are_as_many_as_there_are_numbers(sender, stream, folder, name):
+    small = Segment.create(1)
+    before = mapped(folder)
+    for number in range(2000):
+        stream.send(stream.offer(number % MOST, small))
+    assert all(stream.next().header.attached.attached for _ in range(2000))
+    assert mapped(folder) - before == MOST - 1, "and number 0 was there before"
+    stream.memories[0] = small.memory
+    np.testing.assert_array_equal(stream.call(Pull(sender, (name,))).values[0].array, SMALL)
+    small.unlink()
+
+
+def test_an_offer_amidst_the_chunks_of_a_call_is_malformed(client, sender, stream, segment, frames_of, name):
+    client.register(sender, **{f"{name}/x": LARGE})
+    header, *_ = frames_of(Push(sender, 1, (Gradient(f"{name}/x", 0, LARGE),)))
+    stream.send(header, stream.offer(1, segment))
+    with pytest.raises(errors.Malformed, match="a chunk of data must follow in a transfer, got attach"):
+        stream.next()
+
+
+# --- tensors that are not where they are said to be -------------------------------------------------------------------
+
+PLACES = {
+    "segment that was not attached": (1, BEGIN, "was not attached on this stream"),
+    "negative segment": (-1, BEGIN, "was not attached on this stream"),
+    "before the begin": (0, -64, "must be inside of"),
+    "misaligned": (0, BEGIN + 4, "begin at a multiple of 64"),
+    "at the end": (0, (16 << 20) + 4096, "must be inside of"),
+    "over the end": (0, (16 << 20) + 4096 - 4, "must be inside of|multiple of 64"),
+    "far away": (0, 1 << 62, "must be inside of"),
+}
+
+
+@pytest.mark.parametrize(("number", "offset", "reason"), PLACES.values(), ids=list(PLACES))
+def test_a_tensor_that_is_elsewhere_is_malformed_and_nothing_of_its_push_applied(
+    number, offset, reason, client, sender, stream, name
+):
+    client.register(sender, **{f"{name}/x": SMALL})
+    push = Push(sender, 1, (Gradient(name, 0, SMALL), Gradient(f"{name}/x", 0, SMALL)))
+    frame = stream.header(push)
+    shared = frame.push.gradients[1].tensor.shared
+    shared.segment, shared.offset = number, offset
+    stream.send(frame)
+    with pytest.raises(errors.Malformed, match=reason):
+        stream.next()
+    assert client.value(sender, name).tobytes() == client.value(sender, f"{name}/x").tobytes() == SMALL.tobytes()
+    assert client.transfer(push).outcome is Outcome.APPLIED
+
+
+@pytest.mark.parametrize("number", [-1, 4, 1 << 40], ids=["negative", "one too many", "far"])
+def test_a_row_that_is_not_there_is_refused_though_it_lies_in_shared_memory(number, client, sender, stream, name):
+    rows = IndexedSlices(SMALL[:2], np.array([0, number]), SMALL.shape, check_range=False)
+    with pytest.raises(errors.InvalidMessage, match=r"indices must be in 0 \.\.\. 3"):
+        stream.call(Push(sender, 1, (Gradient(name, 0, rows),)))
+    assert client.value(sender, name).tobytes() == SMALL.tobytes()
+
+
+@pytest.mark.parametrize("value", [SMALL, LARGE], ids=["small", "large"])
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_what_is_not_finite_is_refused_in_shared_memory_too(value, bad, client, sender, stream, name):
+    client.register(sender, **{f"{name}/x": value})
+    gradient = value.copy()
+    gradient[-1, -1] = bad
+    with pytest.raises(errors.NotFinite, match="has 1 of"):
+        stream.call(Push(sender, 1, (Gradient(name, 0, SMALL), Gradient(f"{name}/x", 0, gradient))))
+    assert client.value(sender, name).tobytes() == SMALL.tobytes()
+    assert client.value(sender, f"{name}/x").tobytes() == value.tobytes()
+
+
+# --- room that is none ------------------------------------------------------------------------------------------------
+
+ROOMS = {
+    "segment that was not attached": ((7, BEGIN, 4096), "segment 7, which was not attached on this stream"),
+    "negative segment": ((-1, BEGIN, 4096), "segment -1, which was not attached on this stream"),
+    "before the begin": ((0, -64, 4096), "must be inside of"),
+    "misaligned": ((0, BEGIN + 1, 4096), "begin at a multiple of 64"),
+    "longer than its segment": ((0, BEGIN, 1 << 40), "must be inside of"),
+    "of negative length": ((0, BEGIN, -1), "must be inside of"),
+}
+
+
+@pytest.mark.parametrize(("room", "reason"), ROOMS.values(), ids=list(ROOMS))
+def test_room_that_is_none_is_malformed_and_nothing_of_its_push_applied(room, reason, client, sender, stream, name):
+    push = Push(sender, 1, (Gradient(name, 0, SMALL),), pull=(name,))
+    with pytest.raises(errors.Malformed, match=reason):
+        stream.call(push, room)
+    assert client.value(sender, name).tobytes() == SMALL.tobytes()
+    assert client.transfer(push).outcome is Outcome.APPLIED
+
+
+@pytest.mark.parametrize("value", [SMALL, LARGE], ids=["small", "large"])
+def test_tensors_and_room_that_lie_over_each_other_harm_nobody_but_who_put_them_there(
+    value, client, sender, stream, name
+):
+    """A worker may write there at any moment, so all that can be promised is that the others are served."""
+    names = tuple(f"{name}/{letter}" for letter in "abc")
+    client.register(sender, **dict.fromkeys(names, value))
+    frame = stream.header(Push(sender, 1, tuple(Gradient(one, 0, value / 2) for one in names[:2]), pull=names))
+    for gradient in frame.push.gradients:
+        gradient.tensor.shared.offset = BEGIN
+    frame.room.segment, frame.room.offset, frame.room.nbytes = 0, BEGIN + 64, 2 * aligned(value.nbytes)
+    stream.send(frame)
+    pushed = stream.answer()
+    assert pushed.outcome is Outcome.APPLIED
+    assert [one.version for one in pushed.values] == [1, 1, 0]
+    np.testing.assert_array_equal(client.value(sender, names[2]), value)
+    np.testing.assert_array_equal(client.value(sender, name), SMALL)
+
+
+# --- a server that shares nothing -------------------------------------------------------------------------------------
+
+
+def test_a_server_without_shared_memory_says_so_and_a_session_works_by_grpc(connect, segment):
+    with ServerThread(ServerConfig(shared_memory=False)) as server, ps.collection():
+        client = connect(server)
+        with closing(Stream(client)) as stream:
+            reply = stream.attach(0, segment)
+            assert (reply.attached, reply.reason) == (False, "the server was started with --no-shared-memory")
+        W = ps.Variable(LARGE, name="W")
+        with ps.session(server.address, "w0") as session:
+            ps.GradientDescent(0.5).minimize(ops.sum(W * 2.0))
+            np.testing.assert_array_equal(W.value, LARGE - 1)
+            session.pull()
+            while client.status().workers[0].lane != "gRPC":
+                pass
+
+
+def test_a_worker_that_shares_memory_says_so(connect, folder):
+    with ServerThread(ServerConfig()) as server, ps.collection():
+        W = ps.Variable(LARGE, name="W")
+        with ps.session(server.address, "w0"):
+            ps.GradientDescent(0.5).minimize(ops.sum(W * 2.0))
+            np.testing.assert_array_equal(W.value, LARGE - 1)
+            assert mapped(folder) > 0
+            while connect(server).status().workers[0].lane != "shared memory":
+                pass

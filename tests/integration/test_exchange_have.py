@@ -1,0 +1,190 @@
+"""What a session has is not sent to it again, however it exchanges: the same values to the last bit, fewer bytes."""
+
+from contextlib import ExitStack
+
+import numpy as np
+import pytest
+
+import psworker as ps
+from psserver.config import ServerConfig
+from psserver.server import ServerThread
+from pswire.messages import Assignment, Pulled, Pushed
+from pswire.payload import tensor_bytes
+from psworker import ops, placement
+from psworker.config import ExchangeConfig, WorkerConfig
+from psworker.mirror import Mirror
+from psworker.session import Session
+from psworker.transport import Call
+from psworker.transport.embedded import EmbeddedTransport
+from psworker.transport.network import NetworkTransport
+
+FROZEN, TRAINED = (64, 8), (12, 8)
+FROZEN_BYTES, TRAINED_BYTES, MEAN_BYTES = 64 * 8 * 4, 12 * 8 * 4, 8 * 4
+EXCHANGES = [{}, {"push_every": 2, "pull_every": 3}, {"overlap": True}, {"local_steps": 2}]
+
+
+@pytest.fixture(autouse=True)
+def own_variables():
+    with ps.collection():
+        yield
+
+
+class Witness:
+    """A transport that adds up the bytes of the values in the answers to pushes and pulls."""
+
+    def __init__(self, transport):
+        self.transport, self.shards, self.received = transport, transport.shards, 0
+
+    def call(self, shard, message, timeout):
+        call = self.transport.call(shard, message, timeout)
+        return Call(lambda: self.note(call.result()))
+
+    def note(self, answer):
+        if isinstance(answer, Pulled | Pushed):
+            self.received += tensor_bytes(answer)
+        return answer
+
+    def lane(self, shard):
+        return self.transport.lane(shard)
+
+    def close(self):
+        self.transport.close()
+
+
+@pytest.fixture(params=["embedded", "1 shard", "2 shards", "3 shards"])
+def new_job(request, monkeypatch):
+    """A function that makes the transport to new shards, between which all variables but the smallest are split."""
+    monkeypatch.setattr(placement, "SPLIT_BYTES", 64)
+    with ExitStack() as stack:
+
+        def start():
+            if request.param == "embedded":
+                return Witness(EmbeddedTransport())
+            shards = int(request.param[0])
+            servers = [
+                stack.enter_context(ServerThread(ServerConfig(shard=shard, shards=shards))) for shard in range(shards)
+            ]
+            return Witness(NetworkTransport([server.address for server in servers]))
+
+        yield start
+
+
+def opened(transport, **exchange):
+    return Session(WorkerConfig(name="w0", timeout=30, exchange=ExchangeConfig(**exchange)), transport)
+
+
+class Model:
+    """A layer on rows that are never trained, a table's rows beside them, and the mean of what was seen."""
+
+    def __init__(self):
+        self.frozen = ps.Variable(self.numbers(FROZEN, 1), name="frozen", trainable=False)
+        self.trained = ps.Variable(self.numbers(TRAINED, 2), name="trained")
+        self.mean = ps.Variable(np.zeros(8, np.float32), name="mean", trainable=False)
+
+    @staticmethod
+    def numbers(shape, seed):
+        return np.random.default_rng(seed).normal(size=shape).astype(np.float32)
+
+    def step(self, number):
+        ids = np.random.default_rng(number).integers(0, 12, 5)
+        rows = ops.embedding(self.trained, ids)
+        ps.note_update(ps.UpdateOp(self.mean, rows.value.mean(axis=0), 0.9))
+        ps.Adam(0.01).minimize(ops.sum(ops.square(rows - self.frozen.value[number % 64])))
+
+    @property
+    def values(self):
+        return [variable.value.tobytes() for variable in (self.frozen, self.trained, self.mean)]
+
+
+def trained(transport, exchange):
+    """What the variables were after each step, and at the end; one is assigned in between."""
+    with ps.collection():
+        model, seen = Model(), []
+        with opened(transport, **exchange) as session:
+            for number in range(10):
+                model.step(number)
+                seen.append(model.values)
+                if number == 5:
+                    session.assign(model.frozen, Model.numbers(FROZEN, 9))
+            session.pull()
+            seen.append(model.values)
+    return seen
+
+
+@pytest.mark.parametrize("exchange", EXCHANGES, ids=str)
+def test_training_is_bit_for_bit_that_of_a_worker_that_names_nothing_and_receives_less(new_job, exchange, monkeypatch):
+    named, unnamed = new_job(), new_job()
+    found = trained(named, exchange)
+    monkeypatch.setattr(Mirror, "_have", lambda mirror, names: [])
+    assert found == trained(unnamed, exchange)
+    assert 0 < named.received <= unnamed.received - 3 * FROZEN_BYTES
+
+
+def test_a_frozen_variable_is_sent_once(new_job):
+    transport, model = new_job(), Model()
+    with opened(transport) as session:
+        frozen = model.frozen.value
+        for number in range(4):
+            model.step(number)
+        assert transport.received == 4 * (TRAINED_BYTES + MEAN_BYTES)
+        session.pull()
+        assert transport.received == 4 * (TRAINED_BYTES + MEAN_BYTES), "nothing has changed since"
+        assert model.frozen.value is frozen
+
+
+def test_a_value_that_the_program_has_put_in_place_of_the_servers_is_replaced_by_theirs(new_job):
+    transport, model = new_job(), Model()
+    with opened(transport) as session:
+        theirs, trained = model.frozen.value, model.trained.value
+        model.frozen.value = theirs.copy()  # equal, but who knows for how long
+        session.pull([model.frozen])
+        assert transport.received == FROZEN_BYTES
+        np.testing.assert_array_equal(model.frozen.value, theirs, strict=True)
+        model.frozen.value = Model.numbers(FROZEN, 7)
+        model.step(0)
+        assert transport.received == 2 * FROZEN_BYTES + TRAINED_BYTES + MEAN_BYTES
+        np.testing.assert_array_equal(model.frozen.value, theirs, strict=True)
+        assert not np.array_equal(model.trained.value, trained)
+
+
+def test_of_a_job_of_two_workers_each_has_the_others_changes(new_job):
+    transport = new_job()
+    models = []
+    with ExitStack() as stack:
+        for worker in ("w0", "w1"):
+            stack.enter_context(ps.collection())
+            models.append(Model())
+            config = WorkerConfig(name=worker, timeout=30)
+            models[-1].session = Session(config, transport)
+            stack.enter_context(models[-1].session)
+        first, second = models
+        frozen = second.frozen.value
+        first.session.assign(first.trained, Model.numbers(TRAINED, 5))
+        before = transport.received
+        second.session.pull()
+        assert transport.received == before + TRAINED_BYTES
+        np.testing.assert_array_equal(second.trained.value, Model.numbers(TRAINED, 5), strict=True)
+        assert second.frozen.value is frozen
+
+
+def test_the_shard_of_local_steps_packs_nothing(new_job):
+    """Gradients stay in the process; what is packed is what a round pushes."""
+    with opened(new_job(), local_steps=3) as session:
+        trainer = session._exchange.trainer.client
+        assert trainer is not session._client
+        assert (trainer.packer.wire, trainer.packer.keeps_rest) == ("", False)
+
+
+def test_a_pull_between_two_rounds_of_local_steps_brings_what_others_have_changed_alone(new_job):
+    transport, model = new_job(), Model()
+    with opened(transport, local_steps=2) as session:
+        for number in range(2):
+            model.step(number)
+        before, values = transport.received, model.values
+        session.pull()
+        assert transport.received == before
+        assert model.values == values
+        session._client.assign([Assignment("frozen", Model.numbers(FROZEN, 9))])
+        session.pull()
+        assert transport.received == before + FROZEN_BYTES
+        np.testing.assert_array_equal(model.frozen.value, Model.numbers(FROZEN, 9), strict=True)

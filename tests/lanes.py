@@ -1,0 +1,86 @@
+"""The ways on which a worker's tensors reach its shards, so that the same tests run over all of them."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from psserver.config import ServerConfig
+from psserver.server import ServerThread
+from psworker import placement
+from psworker.config import ExchangeConfig, TravelConfig, WorkerConfig
+from psworker.exchange import OUTER
+from psworker.session import Session
+from psworker.transport import shared, transfer
+from psworker.transport.embedded import EmbeddedTransport
+from tests.shared_folder import needs_shared_memory, shared_folder
+
+
+@dataclass(frozen=True)
+class Lane:
+    """One way.
+
+    Attributes:
+        name: what tests over it are called.
+        shards: how many servers there are, among which all that has 64 bytes is split; 0: a shard in the worker.
+        shared_memory: whether tensors go through shared memory, however small they are; otherwise none does.
+        unix: whether the servers' addresses are in the file system.
+    """
+
+    name: str
+    shards: int = 1
+    shared_memory: bool = False
+    unix: bool = False
+
+    @contextmanager
+    def sessions(self) -> Iterator[Callable[..., Session]]:
+        """A function that makes the session of a worker; all of them share the same new shards.
+
+        Behind the worker's name it takes what an `ExchangeConfig` does, and `outer`, `wire` and `compression`.
+        """
+        with ExitStack() as stack:
+            patch = stack.enter_context(pytest.MonkeyPatch.context())
+            if self.shared_memory:
+                stack.enter_context(shared_folder(patch))
+                patch.setattr(transfer, "SHARED_FROM", 1)
+                patch.setattr(shared, "KEPT", 1)
+                patch.setattr(shared, "SMALLEST", 4096)
+            if self.shards > 1:
+                patch.setattr(placement, "SPLIT_BYTES", 64)
+            transport = None if self.shards else EmbeddedTransport()
+            folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="ps-")) if self.unix else ""
+            addresses = []
+            for shard in range(self.shards):
+                bind = f"unix:{folder}/{shard}" if self.unix else "127.0.0.1:0"
+                server = ServerThread(ServerConfig(bind, shard=shard, shards=self.shards))
+                addresses.append(stack.enter_context(server).address)
+
+            def session(worker: str, *, outer: Any = OUTER, **options: Any) -> Session:
+                travel = {name: options.pop(name) for name in ("wire", "compression") if name in options}
+                config = WorkerConfig(
+                    tuple(addresses),
+                    worker,
+                    timeout=30,
+                    exchange=ExchangeConfig(**options),
+                    travel=TravelConfig(shared_memory=self.shared_memory, **travel),
+                )
+                return Session(config, transport, outer)
+
+            yield session
+
+
+EMBEDDED = Lane("embedded", shards=0)
+GRPC = Lane("grpc")
+GRPC_OF_TWO = Lane("grpc over unix sockets, 2 shards", shards=2, unix=True)
+SHARED = Lane("shared memory", shared_memory=True)
+SHARED_OF_TWO = Lane("shared memory, 2 shards", shards=2, shared_memory=True)
+
+
+def parameters(*lanes: Lane) -> list[Any]:
+    """The lanes as parameters of a test or a fixture."""
+    return [pytest.param(lane, id=lane.name, marks=[needs_shared_memory] * lane.shared_memory) for lane in lanes]

@@ -1,0 +1,378 @@
+"""A worker's end of shared memory: what it was given stays as it is, and memory that nobody has is used again."""
+
+import errno
+import gc
+import itertools
+import logging
+import os
+import re
+import weakref
+from contextlib import closing
+
+import numpy as np
+import pytest
+
+from psserver.attached import Attached
+from psserver.config import ServerConfig
+from psserver.server import ServerThread
+from pswire.consistency import Synchronous
+from pswire.errors import Malformed, TimedOut
+from pswire.lanes.segments import BEGIN, Segment
+from pswire.messages import Declaration, Gradient, Join, Pull, Push, Register, Sender
+from pswire.specs import GradientDescent
+from pswire.v1 import paramserver_pb2 as pb
+from pswire.values import TensorSpec
+from psworker.transport import shared
+from psworker.transport.network import NetworkTransport
+from psworker.transport.shared import KEPT, MOST, SMALLEST, Answer, Segments
+from tests.shared_folder import needs_shared_memory, shared_folder
+
+pytestmark = needs_shared_memory
+
+BOUND = 30.0  # seconds that no call comes near to
+LARGE = KEPT // 4 * 3  # elements of float32: three times what is copied out
+SMALL = KEPT // 4 - 1
+
+
+@pytest.fixture(autouse=True)
+def folder(monkeypatch):
+    with shared_folder(monkeypatch) as path:
+        yield path
+
+
+@pytest.fixture
+def attaches(monkeypatch):
+    """The requests to attach that servers have got, in order."""
+    seen, attach = [], Attached.attach
+
+    def noted(self, request):
+        seen.append(request)
+        return attach(self, request)
+
+    monkeypatch.setattr(Attached, "attach", noted)
+    return seen
+
+
+@pytest.fixture
+def segments(monkeypatch):
+    """The segments that live, of all that this process makes."""
+    alive, create = weakref.WeakSet(), Segment.create
+
+    def noted(cls, nbytes):
+        segment = create(nbytes)
+        alive.add(segment)
+        return segment
+
+    monkeypatch.setattr(Segment, "create", classmethod(noted))
+    return alive
+
+
+class Worker:
+    """One that has registered variables of zeros, and pushes gradients of -1 by plain gradient descent."""
+
+    def __init__(self, transport, name="w0", **elements):
+        self.transport, self.names, self.sequence = transport, tuple(elements), itertools.count(1)
+        self.sender = Sender(name, self.say(Join(name)).incarnation)
+        zeros = {name: np.zeros(count, np.float32) for name, count in elements.items()}
+        declared = [
+            Declaration(TensorSpec.of(name, array), array, GradientDescent(1.0)) for name, array in zeros.items()
+        ]
+        self.say(Register(self.sender, tuple(declared)))
+        self.gradients = {name: array - 1 for name, array in zeros.items()}
+
+    def say(self, message, timeout=BOUND):
+        return self.transport.call(0, message, timeout).result()
+
+    def push(self, timeout=BOUND, version=0):
+        """Fresh values of all variables."""
+        gradients = tuple(Gradient(name, version, array) for name, array in self.gradients.items())
+        pushed = self.say(Push(self.sender, next(self.sequence), gradients, pull=self.names), timeout)
+        return [value.array for value in pushed.values]
+
+    def pull(self):
+        return [value.array for value in self.say(Pull(self.sender, self.names)).values]
+
+
+@pytest.fixture
+def transport():
+    with ServerThread(ServerConfig()) as server, closing(NetworkTransport([server.address])) as transport:
+        yield transport
+
+
+def in_shared_memory(array):
+    """Whether it lies in a segment that this process has mapped, as the system sees it."""
+    address = array.__array_interface__["data"][0]
+    with open("/proc/self/maps") as maps:
+        ranges = [line.split()[0].split("-") for line in maps if "/paramserver-" in line]
+    return any(int(begin, 16) <= address < int(end, 16) for begin, end in ranges)
+
+
+# --- values -----------------------------------------------------------------------------------------------------------
+
+
+def test_values_stay_as_they_are_for_as_long_as_somebody_holds_them(transport, attaches):
+    """When there are no more segments than these, further values come by frames, and are as right."""
+    worker = Worker(transport, w=LARGE)
+    held = [worker.push()[0] for _ in range(2 * MOST)]
+    found = [in_shared_memory(value) for value in held]
+    assert found == sorted(found, reverse=True), "first in shared memory, then not any more"
+    assert MOST - 2 <= sum(found) <= MOST == len(attaches)
+    for step, value in enumerate(held, start=1):
+        np.testing.assert_array_equal(value, np.full(LARGE, step, np.float32), strict=True)
+    assert not any(value.flags.writeable for value in held)
+
+
+def test_a_part_of_a_value_keeps_all_of_it(transport):
+    worker = Worker(transport, w=LARGE)
+    parts = [worker.push()[0][-1:] for _ in range(5)]
+    for _ in range(MOST):
+        worker.push()
+    assert [part.tolist() for part in parts] == [[1], [2], [3], [4], [5]]
+
+
+def test_segments_are_used_again_when_their_values_are_dropped(transport, attaches):
+    """A program has the weights it works with while the next ones come: two segments take turns."""
+    worker = Worker(transport, w=LARGE, v=2 * LARGE)
+    first = worker.push()
+    for step in range(2, 3 * MOST):
+        first = worker.push()
+        assert all(in_shared_memory(value) for value in first)
+        assert [value.min() for value in first] == [value.max() for value in first] == [step, step]
+    assert len(attaches) <= 3
+
+
+def test_values_that_were_held_for_long_free_their_segments_in_the_end(transport, attaches):
+    worker = Worker(transport, w=LARGE)
+    held = [worker.push()[0] for _ in range(MOST + 1)]
+    assert not in_shared_memory(held[-1])
+    held.clear()
+    assert in_shared_memory(worker.push()[0])
+    assert len(attaches) == MOST
+
+
+def test_a_small_value_is_copied_out_and_keeps_no_segment(transport, attaches):
+    worker = Worker(transport, large=LARGE, small=SMALL)
+    held = []
+    for step in range(1, 2 * MOST):
+        large, small = worker.push()
+        assert in_shared_memory(large)
+        assert not in_shared_memory(small)
+        held.append(small)
+        assert large[0] == step
+    assert [small.tolist() for small in held] == [[step] * SMALL for step in range(1, 2 * MOST)]
+    assert len(attaches) <= 3
+
+
+def test_pulls_of_other_sizes_find_segments_too(transport, attaches):
+    worker = Worker(transport, **{f"v{count}": count * LARGE for count in range(1, 9)})
+    for name in worker.names * 5:
+        (value,) = worker.say(Pull(worker.sender, (name,))).values
+        assert in_shared_memory(value.array)
+        assert value.array.size == int(name[1:]) * LARGE
+    assert len(attaches) <= MOST
+
+
+def test_a_gradient_that_is_changed_when_its_push_was_answered_changes_nothing(transport, segments):
+    worker = Worker(transport, w=LARGE)
+    worker.push()
+    for segment in segments:
+        np.frombuffer(segment.memory, np.uint8)[BEGIN:] = 0xFF
+    assert len(segments) > 0
+    assert worker.pull()[0].tolist() == [1] * LARGE
+
+
+# --- when there is none -----------------------------------------------------------------------------------------------
+
+
+def full(*arguments):
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def test_a_full_folder_is_said_once_and_everything_goes_by_grpc(monkeypatch, transport, attaches, caplog):
+    monkeypatch.setattr(os, "posix_fallocate", full)
+    with caplog.at_level(logging.INFO, "psworker"):
+        worker = Worker(transport, w=LARGE)
+        for step in range(1, 4):
+            (value,) = worker.push()
+            assert not in_shared_memory(value)
+            assert value.tolist() == [step] * LARGE
+    reasons = [record.getMessage() for record in caplog.records if "no shared memory" in record.getMessage()]
+    assert len(reasons) == 1
+    assert re.search(r"tensors go by gRPC: no room in \S+ for [\d,]+ bytes: No space left on device", reasons[0])
+    assert transport.lane(0) == "gRPC"
+    assert attaches == []
+
+
+def test_a_folder_that_becomes_full_leaves_what_there_is_in_use(monkeypatch, transport, attaches):
+    worker = Worker(transport, w=LARGE)
+    held = [worker.push()[0]]
+    monkeypatch.setattr(os, "posix_fallocate", full)
+    known = len(attaches)
+    held += [worker.push()[0] for _ in range(5)]
+    assert not in_shared_memory(held[-1])
+    assert [value[0] for value in held] == [1, 2, 3, 4, 5, 6]
+    held.clear()
+    assert in_shared_memory(worker.push()[0])
+    assert len(attaches) == known
+
+
+# --- a call that fails ------------------------------------------------------------------------------------------------
+
+
+def test_a_call_that_times_out_gives_up_its_memory_into_which_a_late_answer_may_be_written(segments):
+    """The first worker's push is held until the second one's has come, and by then it has gone on elsewhere."""
+    with (
+        ServerThread(ServerConfig(consistency=Synchronous(2))) as server,
+        closing(NetworkTransport([server.address])) as transport,
+        closing(NetworkTransport([server.address])) as other,
+    ):
+        worker, second = Worker(transport, w=LARGE), Worker(other, "w1", w=LARGE)
+        before = worker.pull()
+        earlier = set(map(id, segments))
+        with pytest.raises(TimedOut):
+            worker.push(timeout=0.3)
+        gc.collect()
+        assert set(map(id, segments)) == earlier, "that of the push has been let go"
+        after = [worker.pull() for _ in range(3)]
+        (fresh,) = second.push()
+        assert fresh.tolist() == [1] * LARGE, "the mean of both gradients"
+        for (value,) in (before, *after):
+            assert in_shared_memory(value)
+            assert value.tolist() == [0] * LARGE
+
+
+# --- the segments of one stream ---------------------------------------------------------------------------------------
+
+
+class Offers:
+    """A server that takes every segment, or none."""
+
+    def __init__(self, reason=""):
+        self.reason, self.seen = reason, []
+
+    def __call__(self, request):
+        self.seen.append(request)
+        return pb.AttachReply(attached=not self.reason, reason=self.reason)
+
+
+@pytest.mark.parametrize("nbytes", [0, 1, SMALLEST - BEGIN, SMALLEST, 13_098_536, (1 << 30) - 1])
+def test_a_segment_is_at_most_an_eighth_larger_than_what_was_asked_for(nbytes):
+    rounded = shared._rounded(nbytes)
+    assert max(SMALLEST, nbytes + BEGIN) <= rounded <= max(SMALLEST, (nbytes + BEGIN + 63) * 9 // 8)
+
+
+def test_what_is_taken_is_nobody_elses_until_it_is_given_back():
+    offers = Offers()
+    segments = Segments(offers)
+    taken = [segments.take(1000) for _ in range(MOST)]
+    assert sorted(block.number for block in taken) == [request.segment for request in offers.seen] == [*range(MOST)]
+    assert segments.take(1000) is None
+    segments.give_back(taken[3])
+    assert segments.take(1000) is taken[3]
+    assert (segments.count, segments.refused) == (MOST, "")
+
+
+def test_a_segment_of_another_size_takes_the_place_of_one_that_is_free():
+    offers = Offers()
+    segments = Segments(offers)
+    blocks = [segments.take(1000) for _ in range(MOST)]
+    for block in blocks[:2]:
+        segments.give_back(block)
+    large = segments.take(100 * SMALLEST)
+    assert large.segment.nbytes >= 100 * SMALLEST
+    assert large.number == offers.seen[-1].segment == 0
+    assert segments.take(1000) is blocks[1]
+    assert segments.count == MOST
+
+
+def test_a_small_message_does_not_occupy_a_large_segment():
+    segments = Segments(Offers())
+    large = segments.take(100 * SMALLEST)
+    segments.give_back(large)
+    assert segments.take(10 * SMALLEST) is not large
+    assert segments.take(50 * SMALLEST) is large
+
+
+@pytest.mark.parametrize(("reason", "said"), [("another host", "another host"), ("", "the server gives no reason")])
+def test_a_server_that_refuses_is_not_asked_again(reason, said):
+    def refuse(request):
+        asked.append(request)
+        return pb.AttachReply(reason=reason)
+
+    asked = []
+    segments = Segments(refuse)
+    assert [segments.take(1000), segments.take(1000)] == [None, None]
+    assert (segments.refused, segments.count, len(asked)) == (said, 0, 1)
+
+
+def test_a_segment_has_no_name_any_more_when_the_server_has_answered(folder):
+    seen = []
+    segments = Segments(lambda request: seen.append(os.listdir(folder)) or pb.AttachReply(attached=True))
+    block = segments.take(1000)
+    assert seen == [[block.segment.name]]
+    assert os.listdir(folder) == []
+
+
+def test_an_offer_that_breaks_leaves_no_name(folder):
+    def broken(request):
+        raise Malformed("no answer")
+
+    with pytest.raises(Malformed):
+        Segments(broken).take(1000)
+    assert os.listdir(folder) == []
+
+
+# --- answers ----------------------------------------------------------------------------------------------------------
+
+SPEC = TensorSpec("w", (LARGE,))
+
+
+def tensor(number, offset):
+    return pb.Tensor(shared=pb.Shared(segment=number, offset=offset))
+
+
+@pytest.mark.parametrize(
+    ("number", "offset", "reason"),
+    [
+        (1, BEGIN, "segment 1, which is not this call's"),
+        (-1, BEGIN, "segment -1, which is not this call's"),
+        (0, BEGIN + 4, "begin at a multiple of 64, but they begin at 68"),
+        (0, -64, "begin at -64"),
+        (0, 1 << 40, "must be inside of"),
+        (0, 1 << 62, "must be inside of"),
+    ],
+)
+def test_a_value_that_is_said_to_be_elsewhere_is_malformed(number, offset, reason):
+    segments = Segments(Offers())
+    answer = Answer([segments.take(SPEC.nbytes)], segments.give_back)
+    with pytest.raises(Malformed, match=re.escape(reason)):
+        answer.get(tensor(number, offset), SPEC)
+
+
+def test_a_segment_is_free_when_the_last_of_its_values_is_dropped():
+    segments = Segments(Offers())
+    used, unused, free = segments.take(4 * SPEC.nbytes), segments.take(1), []
+    answer = Answer([used, unused], free.append)
+    first = answer.get(tensor(0, BEGIN), SPEC)
+    second = answer.get(tensor(0, BEGIN + SPEC.nbytes), SPEC)
+    answer.close()
+    assert free == [unused]
+    view = second.reshape(-1, 2)[3:]
+    del first, second
+    assert free == [unused]
+    del view
+    assert free == [unused, used]
+
+
+def test_a_segment_is_not_free_before_all_values_of_its_answer_are_taken():
+    """A value may be dropped while those behind it are still read."""
+    segments = Segments(Offers())
+    block, free = segments.take(2 * SPEC.nbytes), []
+    answer = Answer([block], free.append)
+    answer.get(tensor(0, BEGIN), SPEC)
+    assert free == []
+    value = answer.get(tensor(0, BEGIN + SPEC.nbytes), SPEC)
+    answer.close()
+    assert free == []
+    del value
+    assert free == [block]
