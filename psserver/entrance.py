@@ -2,7 +2,8 @@
 
 The event loop is what keeps steps apart: a step of the shard takes microseconds, and is taken in the loop. What it
 leaves to be done to arrays (`psserver.core.tasks`) is done at once when it is little, and otherwise in threads, so that
-the loop goes on receiving, and other variables are served while a large one is updated. No lock is held over the store:
+the loop goes on receiving, and other variables are served while a large one is updated; a very large one is divided
+among the threads. No lock is held over the store:
 the tasks of one variable are a chain, in the order of their steps, and nothing else touches its arrays. All methods are
 called in the loop. Knows nothing of gRPC or bytes.
 """

@@ -21,8 +21,9 @@ import numpy as np
 from pswire.travel import WIRES as WIRES
 from pswire.values import DTYPES, Array, IndexedSlices, TensorSpec, not_finite
 
-#: Elements that are worked on at a time: what is needed meanwhile stays in the processor's cache.
-BLOCK = 1 << 16
+#: Elements that are worked on at a time: few enough that what is needed meanwhile stays in the processor's cache, and so
+#: many that several threads do not meet at the interpreter's lock all the time.
+BLOCK = 1 << 18
 
 #: Elements that share one step in the form int8; a number of the protocol. In Deep MNIST's largest layer the error is
 #: 3.4 % of the gradient so, 5.7 % with one step for all of it, and 2.3 % with 8,192, which are eight times the calls.
@@ -134,19 +135,45 @@ def narrow(source: Array, out: Array, form: str) -> None:
     bit below it is added, and the lower half left out. What is beyond the largest number of the form becomes infinite:
     65,504 for float16, 3.39e38 for bfloat16. NaN stays NaN.
     """
-    room = np.empty(min(len(source), BLOCK), np.uint32)
+    convert = _to_float16 if form == "float16" else _to_bfloat16
     for start in range(0, len(source), BLOCK):
-        block, into = source[start : start + BLOCK], out[start : start + BLOCK]
-        if form == "float16":
-            with np.errstate(over="ignore"):
-                into.view(np.float16)[...] = block
-            continue
-        if not math.isfinite(np.vdot(block, block)):  # a NaN of all ones would become 0 by what is added
-            block = np.where(np.isnan(block), np.float32(np.nan), block)
-        bits = room[: len(block)]
-        np.add(block.view(np.uint32), 0x8000, out=bits)
-        np.right_shift(bits, 16, out=bits)
-        np.copyto(into.view(np.uint16), bits, casting="unsafe")
+        convert(source[start : start + BLOCK], out[start : start + BLOCK].view(np.uint16))
+
+
+def _to_bfloat16(block: Array, out: Array) -> None:
+    if not math.isfinite(np.vdot(block, block)):  # a NaN of all ones would become 0 by what is added
+        block = np.where(np.isnan(block), np.float32(np.nan), block)
+    bits = block.view(np.uint32) + np.uint32(0x8000)
+    bits >>= 16
+    np.copyto(out, bits, casting="unsafe")
+
+
+def _to_float16(block: Array, out: Array) -> None:
+    """As numpy converts, in less than half the time.
+
+    To |x| a power of two is added, so large that the sum ends where the result does: then the processor has rounded.
+    With p the power of two in |x|, but 2^-14 at least, below which float16 has no finer steps, that is 2^13 p. The low
+    bits of the sum are |x| in units of 2^-10 p. Before them goes the exponent of p as float16 counts it, less the 1
+    that the units bring along, unless |x| is below 2^-14.
+    """
+    if not np.vdot(block, block) < 65504.0**2:  # something may be infinite, or become so
+        with np.errstate(over="ignore"):
+            out.view(np.float16)[...] = block
+        return
+    bits = block.view(np.uint32)
+    power, other = bits & np.uint32(0x7F800000), np.full(len(bits), 113 << 23, np.uint32)
+    np.maximum(power, other, out=power)  # with a scalar it would take three times as long
+    power += 13 << 23
+    total = np.abs(block, out=other.view(np.float32))
+    total += power.view(np.float32)
+    power >>= 13
+    power -= 126 << 10
+    power += other
+    power &= 0x7FFF
+    np.right_shift(bits, 16, out=other)
+    other &= 0x8000
+    power |= other
+    np.copyto(out, power, casting="unsafe")
 
 
 def _sixteen(shape: tuple[int, ...], parts: tuple[TensorSpec, ...]) -> bool:
@@ -164,7 +191,9 @@ _FLOAT16 = np.arange(1 << 16, dtype=np.uint16).view(np.float16).astype(np.float3
 
 
 def _float16(parts: tuple[Array, ...], start: int, stop: int) -> Array:
-    out: Array = np.take(_FLOAT16, parts[0].reshape(-1)[start:stop].view(np.uint16))
+    bits, out = parts[0].reshape(-1)[start:stop].view(np.uint16), np.empty(stop - start, np.float32)
+    for at in range(0, len(bits), BLOCK):
+        np.take(_FLOAT16, bits[at : at + BLOCK], out=out[at : at + BLOCK], mode="clip")  # "raise" would copy
     return out
 
 

@@ -34,26 +34,30 @@ class Room(Protocol):
 
 def tensor_bytes(message: Message | Answer) -> int:
     """Bytes of the elements of all arrays in a message."""
-    return sum([array.nbytes for array in arrays(message)])
+    return sum([tensor.nbytes for tensor in _tensors(message) if tensor is not None])
+
+
+def _tensors(message: Message | Answer) -> Sequence[Array | IndexedSlices | Packed | None]:
+    """What a message has in the places of arrays, in their order."""
+    match message:
+        case Push():
+            return [gradient.array for gradient in message.gradients]
+        case Registered() | Pulled() | Pushed():
+            return [value.array for value in message.values]
+        case Pull():
+            return [choice.rows for choice in message.choices]
+        case Register():
+            return [one.value for one in message.declarations]
+        case Assign():
+            return [assignment.array for assignment in message.assignments]
+        case _:
+            return ()
 
 
 def arrays(message: Message | Answer) -> list[Array]:
     """The arrays of a message as they travel, in their order."""
-    match message:
-        case Push():
-            found: list[Array | IndexedSlices | Packed | None] = [gradient.array for gradient in message.gradients]
-        case Registered() | Pulled() | Pushed():
-            found = [value.array for value in message.values]
-        case Pull():
-            found = [choice.rows for choice in message.choices]
-        case Register():
-            found = [one.value for one in message.declarations]
-        case Assign():
-            found = [assignment.array for assignment in message.assignments]
-        case _:
-            return []
     plain: list[Array] = []
-    for array in found:
+    for array in _tensors(message):
         if isinstance(array, IndexedSlices):
             plain += _parts(array.values)
             plain.append(array.indices)

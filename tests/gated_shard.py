@@ -1,6 +1,7 @@
 """A shard behind its entrance, whose threads stop at gates that a test opens; no network, no sleep."""
 
 import asyncio
+import copy
 import dataclasses
 import threading
 from collections import defaultdict
@@ -38,7 +39,8 @@ class Gate:
 class GatedShard(Shard):
     """What is done in threads goes through a gate: `gates[name]` for a variable's tasks, `gates[""]` for inspections.
 
-    `said` has of each step its ticket, message and replies, in the order in which they were begun.
+    `said` has of each step its ticket, message (before anybody writes into its arrays) and replies, in the order in
+    which they were begun.
     """
 
     def __init__(self, *arguments, **options):
@@ -47,20 +49,23 @@ class GatedShard(Shard):
         self.said = []
 
     def begin(self, ticket, message, now, **options):
+        said = copy.deepcopy(message)
         work = super().begin(ticket, message, now, **options)
-        self.said.append((ticket, message, work.replies))
-        return Work(
-            work.replies,
-            [dataclasses.replace(task, run=partial(self._gated, task.variable, task.run)) for task in work.tasks],
-        )
+        self.said.append((ticket, said, work.replies))
+        return Work(work.replies, list(map(self._through_its_gate, work.tasks)))
+
+    def _through_its_gate(self, task):
+        through = partial(self._gated, task.variable)
+        part = task.part and partial(through, task.part)
+        return dataclasses.replace(task, run=partial(through, task.run), part=part)
 
     def inspect(self, message):
         self._gated("", partial(super().inspect, message))
 
-    def _gated(self, gate, run):
+    def _gated(self, gate, run, *arguments):
         if threading.current_thread() is not threading.main_thread():
             self.gates[gate].go_through()
-        run()
+        run(*arguments)
 
 
 def run(scenario, **options):

@@ -1,4 +1,4 @@
-"""A folder of a test's own in /dev/shm, in the place of the one that all processes use."""
+"""A folder of a test's own in /dev/shm, in the place of the one that all processes use, and who has it mapped."""
 
 import os
 import shutil
@@ -6,6 +6,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import numpy as np
 import pytest
 
 from pswire.lanes import segments
@@ -24,3 +25,16 @@ def shared_folder(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
         assert os.listdir(folder) == []
     finally:
         shutil.rmtree(folder)
+
+
+def in_shared_memory(array: np.ndarray) -> bool:
+    """Whether an array lies in a segment that this process has mapped, as the system sees it."""
+    address = array.__array_interface__["data"][0]
+    return any(begin <= address < end for begin, end in mapped_segments())
+
+
+def mapped_segments(process: int | str = "self") -> list[tuple[int, int]]:
+    """The addresses, from and to, at which a process has mapped segments."""
+    with open(f"/proc/{process}/maps") as maps:
+        ranges = [line.split()[0].split("-") for line in maps if "/paramserver-" in line]
+    return [(int(begin, 16), int(end, 16)) for begin, end in ranges]

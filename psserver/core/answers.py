@@ -40,8 +40,9 @@ def copied(
     """
     form = wire if wire and spec.dtype == "float32" else ""
     laid_out = TensorSpec(spec.name, spec.shape, BITS.name) if form else spec
-    taken = None if room is None else room.take(laid_out)
-    out = np.empty(laid_out.shape, DTYPES[laid_out.dtype]) if taken is None else taken
+    out = None if room is None else room.take(laid_out)
+    if out is None:
+        out = np.empty(laid_out.shape, DTYPES[laid_out.dtype])
     copy = Copy(variable, slot, rows, form, out)
     effort = out.nbytes // 4  # of a rule's that goes through as much
     if rows is None:

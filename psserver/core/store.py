@@ -358,19 +358,19 @@ def check_finite(name: str, array: Array | Packed, what: str) -> None:
     if isinstance(array, Packed):
         try:
             array.check()
-        except FloatingPointError:
-            bad = not_finite(array.unpacked())
+        except FloatingPointError as error:
+            raise _not_finite(name, what, str(error)) from None
         except ValueError as error:
-            raise InvalidMessage(f"{what} for {name!r}: {error}") from None
-        else:
-            return
+            raise InvalidMessage(f"{what} for {name!r} has {error}") from None
     else:
         bad = not_finite(array)
-    if bad:
-        raise NotFinite(
-            f"{what} for {name!r} has {bad:,} of {array.size:,} elements that are NaN or infinite: nothing was changed"
-            + ("; lower the learning rate, or clip gradients" if what == "gradient" else "")
-        )
+        if bad:
+            raise _not_finite(name, what, f"{bad:,} of {array.size:,} elements that are NaN or infinite")
+
+
+def _not_finite(name: str, what: str, fault: str) -> NotFinite:
+    hint = "; lower the learning rate, or clip gradients" if what == "gradient" else ""
+    return NotFinite(f"{what} for {name!r} has {fault}: nothing was changed{hint}")
 
 
 @np.errstate(all="ignore")

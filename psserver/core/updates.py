@@ -63,7 +63,12 @@ class Update:
     def run(self) -> None:
         """Changes the value and the slots."""
         value, slots = self.variable.value, self.variable.slots
-        gradient = mean([self._compensated(gradient, backup) for gradient, backup in self.contributions])
+        gradient = mean(
+            [
+                unpacked(one.array) if then is None else compensated(unpacked(one.array), value, then, self.strength)
+                for one, then in self.contributions
+            ]
+        )
         if isinstance(gradient, IndexedSlices):
             with np.errstate(all="ignore"):
                 gradient = gradient.summed()
@@ -84,10 +89,6 @@ class Update:
         mine = mean(gradients)
         assert not isinstance(mine, IndexedSlices), "a mean of arrays"
         self.rule.dense(value, slots, mine, self.step)
-
-    def _compensated(self, gradient: Gradient, backup: Backup | None) -> Array | IndexedSlices:
-        array = unpacked(gradient.array)
-        return array if backup is None else compensated(array, self.variable.value, backup, self.strength)
 
 
 def _stretch(gradient: Array | IndexedSlices | Packed, start: int, stop: int) -> Array:

@@ -76,6 +76,10 @@ class Deadlines:
                 if not late:
                     self._wakes = min((deadline.at for deadline in self._waits), default=math.inf)
                     self._changed.wait(None if self._wakes == math.inf else self._wakes - now)
-            for deadline in late:
-                deadline.passed = True
-                deadline.cancel()
+            while late:  # nothing of them is kept here until the next one is late
+                _end(late.pop())
+
+
+def _end(deadline: Deadline) -> None:
+    deadline.passed = True
+    deadline.cancel()

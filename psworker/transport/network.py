@@ -17,6 +17,7 @@ from pswire.channel import check_address, error_from, open_channel
 from pswire.codec import decode, encode
 from pswire.errors import ConfigurationError, InternalError, ParamServerError
 from pswire.lanes.inline import InlineReceiver, InlineSender
+from pswire.lanes.segments import sweep
 from pswire.messages import ANSWERS, Answer, Assign, Pull, Push, Register, Request, Take
 from pswire.payload import most_answer_sizes
 from pswire.v1.paramserver_pb2_grpc import ParameterServerStub
@@ -63,6 +64,8 @@ class NetworkTransport:
             raise ConfigurationError(
                 f"a worker needs the address of each shard once, got {', '.join(checked) or 'none'}"
             )
+        if shared_memory and (swept := sweep()):
+            logger.info("removed %d segments of shared memory, whose processes were killed", swept)
         self._deadlines = Deadlines()
         self._links = [_Link(address, max_bytes, self._deadlines, shared_memory) for address in checked]
 
@@ -82,9 +85,9 @@ class NetworkTransport:
         return self._links[shard].call(message, timeout)
 
     def lane(self, shard: int) -> str:
-        """How tensors travel to this shard: `SHARED_MEMORY` or `GRPC`; "" while it cannot be reached.
+        """How tensors travel to this shard: `SHARED_MEMORY` or `GRPC`; "" while that is not known.
 
-        Asks the server if that is not known yet.
+        The first time it asks the server, which has `LANE_KNOWN` seconds; afterwards it is known from calls.
         """
         return self._links[shard].lane()
 
@@ -116,6 +119,7 @@ class _Link:
         self._closed = False
         self._share = shared_memory
         self._lane = "" if shared_memory else GRPC
+        self._asked = False
 
     def call(self, message: Request, timeout: float) -> Call:
         if not isinstance(message, _ON_STREAMS):
@@ -136,9 +140,9 @@ class _Link:
 
     def lane(self) -> str:
         with self._lock:
-            known, closed = self._lane, self._closed
-        if known or closed:
-            return known
+            asked, self._asked = self._asked, True
+            if self._lane or self._closed or asked:
+                return self._lane
         stream = self.stream()
         deadline = self.deadlines.set(LANE_KNOWN, stream.cancel)
         try:
@@ -177,7 +181,7 @@ class _Link:
     def keep(self, stream: Transfer) -> None:
         """Takes back a stream whose call has ended well."""
         with self._lock:
-            if not self._lane:
+            if self._lane != GRPC:
                 self._note_lane(stream)
             if not self._closed:
                 self._idle.append(stream)

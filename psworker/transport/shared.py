@@ -78,9 +78,10 @@ class Segments:
             return self._new(self._free.pop(0).number, large)
         return None
 
-    def give_back(self, block: Block) -> None:
-        """The segment is free for another call."""
-        self._returned.append(block)
+    @property
+    def give_back(self) -> Callable[[Block], None]:
+        """Takes a segment that is free for another call. Keeps no stream alive: the memory of one that ended goes."""
+        return partial(_give_back, weakref.ref(self))
 
     def _new(self, number: int, nbytes: int) -> Block | None:
         try:
@@ -99,6 +100,12 @@ class Segments:
             return None
         self.count = max(self.count, number + 1)
         return Block(number, segment)
+
+
+def _give_back(segments: weakref.ref[Segments], block: Block) -> None:
+    alive = segments()
+    if alive is not None:
+        alive._returned.append(block)
 
 
 def _rounded(nbytes: int) -> int:

@@ -74,9 +74,10 @@ class Transfer:
         self.answers.cancel()
 
     def end(self) -> None:
-        """Frees the threads, and the server."""
+        """Frees the threads, the server, and the memory as far as nobody has a value in it."""
         self._requests.put(None)
         self.answers.cancel()
+        self.segments = None  # they know this stream, and such a circle goes when Python happens to look for it
         if self._reader is not None:
             self._reader.shutdown(wait=False)
 

@@ -1,4 +1,4 @@
-"""Workers and servers that are killed (kill -9) in the midst of something: nothing is half applied, and nothing is left.
+"""Workers and servers that are killed (kill -9) amidst of something: nothing is half applied, and nothing is left.
 
 The processes have a folder of the test's own for shared memory, so that what is in it and who has it mapped is theirs.
 """
@@ -17,7 +17,7 @@ from pswire.messages import Declaration, Gradient, Join, Outcome, Pull, Push, Re
 from pswire.specs import Momentum
 from pswire.values import TensorSpec
 from psworker.transport.network import NetworkTransport
-from tests.shared_folder import needs_shared_memory, shared_folder
+from tests.shared_folder import mapped_segments, needs_shared_memory, shared_folder
 
 pytestmark = needs_shared_memory
 
@@ -116,9 +116,9 @@ def folder(monkeypatch):
 class Server:
     """`psserver serve` in a process of its own, and another worker who looks at it; the variables begin with zeros."""
 
-    def __init__(self, command, folder):
+    def __init__(self, command):
         command.wait_for("listening on")
-        self.command, self.pid, self._folder = command, command.popen.pid, folder
+        self.command, self.pid = command, command.popen.pid
         self.address = command.out[0].rpartition(" ")[2]
         self.transport = NetworkTransport([self.address], shared_memory=False)
 
@@ -146,10 +146,9 @@ class Server:
         return [variable.version for variable in self.ask(Status()).variables]
 
     def mapped(self):
-        """How many segments it has mapped, and the bytes of them, as the system sees it."""
-        maps = Path(f"/proc/{self.pid}/maps").read_text()
-        resident = re.search(r"RssShmem:\s+([0-9]+) kB", Path(f"/proc/{self.pid}/status").read_text())
-        return sum(f"{self._folder}/paramserver-" in line for line in maps.splitlines()), int(resident[1]) << 10
+        """How many segments it has mapped, and the bytes of them that it uses, as the system sees it."""
+        used = re.search(r"RssShmem:\s+([0-9]+) kB", Path(f"/proc/{self.pid}/status").read_text())
+        return len(mapped_segments(self.pid)), int(used[1]) << 10
 
     def wait_until_nothing_is_mapped(self):
         until(lambda: self.mapped() == (0, 0), self.ask)
@@ -172,7 +171,7 @@ def serve(commands, folder):
         command = commands.python(
             "-c", SERVER, folder, "serve", "--memory-limit", str(MEMORY_LIMIT), "--no-keep-memory", *arguments
         )
-        servers.append(Server(command, folder))
+        servers.append(Server(command))
         return servers[-1]
 
     yield start
@@ -184,13 +183,15 @@ def serve(commands, folder):
 
 @pytest.fixture
 def kill_worker(commands, folder):
-    """A function that starts a worker, and kills it when it is ready."""
+    """A function that starts a worker, and kills it when it is ready; the segments that the server has then."""
 
     def run(server, *does):
         worker = commands.python("-c", "".join([WORKER, *does]), folder, server.address)
         worker.wait_for("ready")
+        segments, _ = server.mapped()
         worker.signal(signal.SIGKILL)
         assert worker.wait() == -signal.SIGKILL
+        return segments
 
     return run
 
@@ -198,13 +199,13 @@ def kill_worker(commands, folder):
 # --- workers ----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("does", [IN_FRAMES, BEFORE_THE_FRAME], ids=["grpc", "shared memory"])
+@pytest.mark.parametrize(("does", "segments"), [(IN_FRAMES, 0), (BEFORE_THE_FRAME, 1)], ids=["grpc", "shared memory"])
 def test_of_a_worker_that_is_killed_amidst_a_push_nothing_is_applied_and_nothing_is_left(
-    does, serve, kill_worker, folder
+    does, segments, serve, kill_worker, folder
 ):
     server = serve("--lease", "60")
     server.join()
-    kill_worker(server, does)
+    assert kill_worker(server, does) == segments
     server.wait_until_nothing_is_mapped()
     assert os.listdir(folder) == []
     assert (server.versions(), server.values()) == ([0, 0], [0, 0])
@@ -225,10 +226,13 @@ def test_a_push_whose_frame_has_come_is_applied_as_a_whole_though_its_worker_is_
     assert server.versions() == [applied + 1] * 2
 
 
+OF_TWO = ["--consistency", "sync:2", "--memory-limit", str(2 * MEMORY_LIMIT)]
+
+
 def test_a_push_that_is_held_counts_also_when_its_worker_is_killed_before_the_others_come(serve, kill_worker, folder):
-    server = serve("--lease", "60", "--consistency", "sync:2")
+    server = serve("--lease", "60", *OF_TWO)
     server.join()
-    kill_worker(server, WITH_THE_FRAME, "wait_to_be_killed()\n")
+    assert kill_worker(server, WITH_THE_FRAME, "wait_to_be_killed()\n") == 1
     assert os.listdir(folder) == []
     assert server.push(2).outcome is Outcome.APPLIED
     assert (server.versions(), server.values()) == ([1, 1], [-1.5, -1.5])
@@ -236,9 +240,9 @@ def test_a_push_that_is_held_counts_also_when_its_worker_is_killed_before_the_ot
 
 
 def test_a_push_that_is_held_is_dropped_when_the_lease_of_its_killed_worker_ends(serve, kill_worker, folder):
-    server = serve("--lease", "1", "--consistency", "sync:2")
+    server = serve("--lease", "1", *OF_TWO)
     server.join()
-    kill_worker(server, WITH_THE_FRAME, "wait_to_be_killed()\n")
+    assert kill_worker(server, WITH_THE_FRAME, "wait_to_be_killed()\n") == 1
     server.wait_until_nothing_is_mapped()
     assert server.versions() == [0, 0]
     workers = {worker.name: worker for worker in server.ask(Status()).workers}
@@ -253,6 +257,7 @@ from pswire.lanes import segments
 segments.FOLDER, address = sys.argv[1:]
 import numpy as np
 import psworker as ps
+from pswire.errors import Unavailable
 from psworker import ops
 
 W = ps.Variable(np.zeros((1 << 10, 1 << 10), np.float32), name="W")
@@ -262,7 +267,7 @@ try:
             ps.GradientDescent(1.0).minimize(ops.sum(W))
             if session.global_step == 3:
                 print(session._client._transport.lane(0), flush=True)
-except ps.Unavailable as error:
+except Unavailable as error:
     assert W.value.min() == W.value.max() <= -3
     print("Unavailable", flush=True)
 """

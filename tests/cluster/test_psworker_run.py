@@ -186,7 +186,7 @@ def test_help_shows_examples_and_the_environment_variable_of_every_option(comman
     assert f" psworker {command} --" in text
     listed = text.partition("Options:")[2].partition("-h, --help")[0]
     options = re.findall(r" --(?!no-)([a-z-]+)(?= [A-Z\[]| /)", listed)
-    assert len(options) == {"run": 9, "local": 10}[command]
+    assert len(options) == {"run": 12, "local": 13}[command]
     variables = re.findall(r"env var: PS(?:WORKER|SERVER)_([A-Z_]+)", text)
     assert variables == [option.upper().replace("-", "_") for option in options]
 

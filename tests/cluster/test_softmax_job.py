@@ -35,6 +35,15 @@ def test_two_workers_and_a_server_reach_the_known_cost_and_accuracy(commands):
     assert re.search(r"^5500 steps in .* 2 workers$", err[-1])
 
 
+def test_a_hundredth_of_the_gradients_in_16_bits_reaches_the_known_cost_too(commands):
+    options = "--workers", "2", "--wire", "bfloat16", "--compress", "topk:0.01", "--progress", "off"
+    code, out, err = commands.run("psworker", "local", *options, EXAMPLE)
+    assert code == 0, err
+    costs = costs_of(out)
+    assert len(costs) == 10
+    assert abs(costs[-1] - KNOWN[-1]) <= 0.02
+
+
 def test_two_shards_train_as_one_does(commands):
     code, out, err = commands.run("psworker", "local", "--shards", "2", "--progress", "off", EXAMPLE, "--epochs", "1")
     assert code == 0, err

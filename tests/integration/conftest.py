@@ -5,10 +5,10 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from psworker.session import Session
-from tests.lanes import EMBEDDED, GRPC, GRPC_OF_TWO, SHARED, SHARED_OF_TWO, parameters
+from tests.lanes import EMBEDDED, GRPC, SHARED, SHARED_OF_TWO, parameters
 
 
-@pytest.fixture(params=parameters(EMBEDDED, GRPC, GRPC_OF_TWO, SHARED, SHARED_OF_TWO))
+@pytest.fixture(params=parameters(EMBEDDED, GRPC, SHARED, SHARED_OF_TWO))
 def open_session(request) -> Iterator[Callable[..., Session]]:
     """A function that makes the session of a worker; all of one test's sessions share the same new shards.
 

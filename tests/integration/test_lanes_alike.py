@@ -6,8 +6,10 @@ import numpy as np
 import pytest
 
 import psworker as ps
+from pswire.travel import Int8, TopK
 from psworker import nn, ops
 from tests.lanes import EMBEDDED, GRPC, GRPC_OF_TWO, SHARED, SHARED_OF_TWO, parameters
+from tests.shared_folder import in_shared_memory, needs_shared_memory
 
 STEPS = 5
 EACH_STEP, DOWNPOUR = (), (("push_every", 2), ("pull_every", 2))
@@ -65,6 +67,11 @@ def trained(lane, model, exchange):
             session.pull()
             transport = session._client._transport
             lanes = [transport.lane(shard) for shard in range(transport.shards)]
+            if (
+                transport.shards == 1 and not session._client.packer.wire
+            ):  # otherwise the worker makes arrays of its own
+                shared = [in_shared_memory(one.value) for one in ps.global_variables() if one not in tables]
+                assert shared == [lane.shared_memory] * len(shared)
             for variable in ps.global_variables():
                 value = session.rows(variable, np.arange(variable.shape[0])) if variable in tables else variable.value
                 found[variable.name] = value.tobytes()
@@ -96,3 +103,23 @@ def test_a_model_trains_bit_for_bit_as_it_does_in_one_process(model, exchange, l
     assert found.keys() == expected.keys()
     assert len(expected) > 5
     assert [name for name in expected if found[name] != expected[name]] == []
+
+
+@pytest.mark.parametrize(("lane", "other"), [(GRPC, SHARED), (GRPC_OF_TWO, SHARED_OF_TWO)], ids=["1 shard", "2 shards"])
+@pytest.mark.parametrize(
+    ("model", "travel"),
+    [
+        pytest.param(deep, {"wire": "bfloat16"}, id="deep, bfloat16"),
+        pytest.param(deep, {"wire": "float16"}, id="deep, float16"),
+        pytest.param(deep, {"compression": Int8()}, id="deep, int8"),
+        pytest.param(deep, {"wire": "bfloat16", "compression": TopK(0.01)}, id="deep, bfloat16, topk"),
+        pytest.param(rows, {"wire": "bfloat16"}, id="tables, bfloat16"),
+        pytest.param(rows, {"wire": "float16"}, id="tables, float16"),
+    ],
+)
+@needs_shared_memory
+def test_what_is_packed_trains_bit_for_bit_alike_by_grpc_and_by_shared_memory(model, travel, lane, other):
+    options = tuple(travel.items())
+    expected, found = trained(lane, model, options)[0], trained(other, model, options)[0]
+    assert [name for name in expected if found[name] != expected[name]] == []
+    assert found != trained_in_process(model, EACH_STEP)[0], "it was in this form that it travelled"

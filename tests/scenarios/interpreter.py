@@ -20,6 +20,7 @@ import numpy as np
 
 from psserver.core.shard import Shard
 from pswire import schedules
+from pswire.compression import Packed
 from pswire.consistency import parse_consistency, parse_staleness
 from pswire.errors import ParamServerError
 from pswire.messages import (
@@ -144,16 +145,16 @@ class Scenario:
         return self._say(who, Register(self._sender(who), (Declaration(spec, value, optimizer),)))
 
     def do_pull(self, who: str, *names: str, named) -> list[str]:
-        """`pull w0 W b`."""
-        return self._say(who, Pull(self._sender(who), names))
+        """`pull w0 W b [have=3,-1] [wire=bfloat16]`."""
+        return self._say(who, Pull(self._sender(who), names, (), *_how(dict(named))))
 
     def do_push(self, who: str, *, named) -> list[str]:
-        """`push w0 seq=1 W=1 b=1,2,3 [at=4] [loss=0.5] [pull=W,b] [group=3:w0,w1]`.
+        """`push w0 seq=1 W=1 b=1,2,3 [at=4] [loss=0.5] [pull=W,b] [have=3,-1] [wire=bfloat16] [group=3:w0,w1]`.
 
         By default at the version that w0 was served.
         `W:2x2=1` and `W:float64=1` are a gradient of another shape or dtype, `W[2,0]=1,1,5,5` two rows of one.
         """
-        options, tensors = _split(named, "seq", "at", "loss", "pull", "group")
+        options, tensors = _split(named, "seq", "at", "loss", "pull", "group", "have", "wire")
         gradients = []
         for target, text in tensors:
             name, _, indices = target.removesuffix("]").partition("[")
@@ -165,7 +166,8 @@ class Scenario:
         pull = tuple(options["pull"].split(",")) if "pull" in options else ()
         number, _, workers = options.get("group", "").partition(":")
         group = Group(int(number), tuple(map(self._sender, workers.split(",")))) if number else None
-        return self._say(who, Push(self._sender(who), int(options["seq"]), tuple(gradients), loss, pull, group))
+        settled = tuple(gradients), loss, pull, group, None
+        return self._say(who, Push(self._sender(who), int(options["seq"]), *settled, *_how(options)))
 
     def do_assign(self, who: str, *, named, add: bool = False) -> list[str]:
         """`assign w0 seq=1 W=5`."""
@@ -263,6 +265,11 @@ def _split(named: Sequence[tuple[str, str]], *options: str) -> tuple[dict[str, s
     return dict(pair for pair in named if pair[0] in options), [pair for pair in named if pair[0] not in options]
 
 
+def _how(options: dict[str, str]) -> tuple[tuple[int, ...], str]:
+    """`have` and `wire` of a push or a pull."""
+    return tuple(int(version) for version in options.get("have", "").split(",") if version), options.get("wire", "")
+
+
 def _shape(text: str) -> tuple[int, ...]:
     return () if text == "scalar" else tuple(map(int, text.split("x")))
 
@@ -321,8 +328,12 @@ def _values(values: Iterable[Value]) -> str:
     return ", ".join(f"{value.name} version {value.version} = {_text(value.array)}" for value in values)
 
 
-def _text(array: Array) -> str:
+def _text(array: Array | Packed | None) -> str:
     """Every element, in the fewest digits that name it exactly."""
+    if array is None:
+        return "what you have"
+    if isinstance(array, Packed):
+        return f"{_text(array.unpacked())} in {array.form}"
     numbers = [str(number).removesuffix(".0") for number in array.ravel()]
     if array.ndim and len(numbers) > 1 and len(set(numbers)) == 1:
         return f"all {numbers[0]}"

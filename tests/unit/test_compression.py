@@ -58,6 +58,18 @@ def test_sixteen_bits_are_the_nearest_number_of_the_form(form):
     np.testing.assert_array_equal(np.signbit(found), np.signbit(numbers))
 
 
+def test_float16_is_the_nearest_number_among_small_ones_too():
+    """Numbers whose squares make up less than 65,504 squared are converted in another way."""
+    numbers = hard_numbers("float16")
+    numbers = numbers[np.abs(numbers) < 65504]
+    numbers = numbers[np.argsort(np.abs(numbers), kind="stable")]
+    group = np.cumsum(numbers.astype(np.float64) ** 2) // 65000.0**2
+    groups = np.split(numbers, np.flatnonzero(np.diff(group)) + 1)
+    found = np.concatenate([packed(one, "float16").unpacked() for one in groups])
+    np.testing.assert_array_equal(found, nearest(numbers, "float16"))
+    np.testing.assert_array_equal(np.signbit(found), np.signbit(numbers))
+
+
 @pytest.mark.parametrize("form", WIRES)
 def test_a_nan_never_becomes_a_number(form):
     numbers = np.ones(SCALED + 100, np.float32)

@@ -9,6 +9,8 @@ import pytest
 
 from psserver.core.shard import Shard
 from psserver.entrance import A_TASK, SMALL
+from psserver.spent import Spent
+from pswire.compression import FORMS, WIRES, largest, packed, quantized
 from pswire.consistency import parse_consistency, parse_staleness
 from pswire.messages import (
     Assign,
@@ -191,23 +193,34 @@ def declared(name, dice):
 def random_gradient(name, version, dice):
     shape = SHAPES[name]
     values = np.random.default_rng(dice.getrandbits(32))
-    if name != "table" and (not shape or dice.random() < 0.5):
-        return Gradient(name, version, values.normal(size=shape).astype("f4"))
+    if name != "table" and (not shape or dice.random() < 0.75):
+        return Gradient(name, version, maybe_packed(np.asarray(values.normal(size=shape), "f4"), dice))
     indices = values.integers(0, shape[0], size=dice.randint(0, 5))
     rows = values.normal(size=(len(indices), *shape[1:])).astype("f4")
-    return Gradient(name, version, IndexedSlices(rows, indices, shape))
+    return Gradient(name, version, IndexedSlices(maybe_packed(rows, dice), indices, shape))
+
+
+def maybe_packed(array, dice):
+    form = dice.choice(["", "", *FORMS])
+    if form == "int8":
+        return quantized(array, np.zeros(array.size, "f4"))
+    if form == "topk":
+        return largest(array, np.zeros(array.size, "f4"), max(1, array.size))
+    return packed(array, form) if form else array
 
 
 def random_message(sender, sequence, seen, dice):
     """What a worker may say, of the versions that it has seen."""
     names = dice.sample(sorted(SHAPES), dice.randint(1, 3))
     pull = tuple(name for name in names if name != "table")
+    how = {"have": tuple(seen[name] for name in pull) if dice.random() < 0.5 else (), "wire": dice.choice(["", *WIRES])}
     match dice.choice(["push"] * 6 + ["pull"] * 2 + ["assign", "register", "tune", "idle"]):
         case "push":
-            return Push(sender, sequence, tuple(random_gradient(name, seen[name], dice) for name in names), None, pull)
+            gradients = tuple(random_gradient(name, seen[name], dice) for name in names)
+            return Push(sender, sequence, gradients, None, pull, **how)
         case "pull":
             rows = np.array([dice.randrange(6) for _ in range(dice.randint(0, 5))], np.int32)
-            return Pull(sender, pull, (Choice("table", rows), Choice("a", slot=dice.choice(["", "m", "v"]))))
+            return Pull(sender, pull, (Choice("table", rows), Choice("a", slot=dice.choice(["", "m", "v"]))), **how)
         case "assign":
             arrays = [Assignment(name, np.full(SHAPES[name], dice.random(), "f4")) for name in names]
             return Assign(sender, sequence, tuple(arrays), add=dice.random() < 0.5)
@@ -218,15 +231,44 @@ def random_message(sender, sequence, seen, dice):
     return Renew(sender, idle=True)
 
 
-async def work(entrance, name, dice):
+class Lent:
+    """Memory of a worker's, which it uses for something else as soon as it has its answer."""
+
+    def __init__(self, _):
+        self.arrays = []
+
+    def take(self, spec):
+        self.arrays.append(np.empty(spec.shape, spec.dtype))
+        return self.arrays[-1]
+
+
+def lent_by_nobody(_):
+    return None
+
+
+async def heard(entrance, message, room, answers):
+    """The answer; `answers` gets what it was when it came."""
+    answer = await entrance.step(message, room=room)
+    answers[id(answer)] = state_of(answer)
+    if isinstance(room, Lent):
+        for array in room.arrays:
+            array[...] = 77
+    return answer
+
+
+async def work(entrance, name, dice, room_of, answers):
     """A worker's life, from joining to leaving."""
     sender = await join(entrance, name)
     everything = [Declaration(TensorSpec(name, SHAPES[name], "float32"), None, OPTIMIZERS[name]) for name in SHAPES]
-    await entrance.step(Register(sender, tuple(declared(name, dice) for name in SHAPES)))
-    await entrance.step(Register(sender, tuple(everything)))
+    for first in (
+        Register(sender, tuple(declared(name, dice) for name in SHAPES)),
+        Register(sender, tuple(everything)),
+    ):
+        await heard(entrance, first, room_of(first), answers)
     seen = dict.fromkeys(SHAPES, 0)
     for sequence in range(1, CALLS):
-        answer = await entrance.step(random_message(sender, sequence, seen, dice))
+        message = random_message(sender, sequence, seen, dice)
+        answer = await heard(entrance, message, room_of(message), answers)
         for served in getattr(answer, "values", ()):
             seen[served.name] = max(seen[served.name], served.version)
     await entrance.step(Leave(sender))
@@ -247,19 +289,29 @@ def restless():
     "how",
     ["async none", "async delay-compensated:0.5", "bounded:1 scale", "sync:2 none", "sync:3,backup=1 drop:2"],
 )
-@pytest.mark.parametrize("small", [-1, 40], ids=["all in threads", "some in threads"])
-def test_whatever_threads_do_the_arrays_are_those_of_the_same_steps_one_after_the_other(how, seed, small, monkeypatch):
-    monkeypatch.setattr("psserver.entrance.SMALL", small)
+@pytest.mark.parametrize("room_of", [lent_by_nobody, Lent, Spent], ids=["no room", "own room", "spent"])
+@pytest.mark.parametrize(
+    "sizes",
+    [{"SMALL": -1}, {"SMALL": 40}, {"SMALL": -1, "DIVIDED": 0, "STRETCH": 2, "ROUND": 3}],
+    ids=["all in threads", "some in threads", "all divided"],
+)
+def test_whatever_threads_do_the_arrays_are_those_of_the_same_steps_one_after_the_other(
+    how, seed, sizes, room_of, monkeypatch
+):
+    for name, size in sizes.items():
+        monkeypatch.setattr(f"psserver.entrance.{name}", size)
     consistency, staleness = how.split()
     options = {"consistency": parse_consistency(consistency), "staleness": parse_staleness(staleness)}
 
     async def scenario(entrance, shard):
-        lives = [work(entrance, f"w{number}", random.Random(f"{seed}/{number}")) for number in range(WORKERS)]
-        await asyncio.gather(*lives)
+        answers, dice = {}, [random.Random(f"{seed}/{number}") for number in range(WORKERS)]
+        await asyncio.gather(*[work(entrance, f"w{n}", dice[n], room_of, answers) for n in range(WORKERS)])
         await entrance.shutdown()
         again = Shard(**options)
         for ticket, message, replies in shard.said:
-            assert state_of(again.step(ticket, message, 0.0)) == state_of(replies)
+            told = [(one.ticket, answers.get(id(one.answer)) or state_of(one.answer)) for one in replies]
+            replayed = [(one.ticket, state_of(one.answer)) for one in again.step(ticket, message, 0.0)]
+            assert replayed == told
         assert state_of(again._store) == state_of(shard._store)
         assert len(shard.said) > WORKERS * CALLS
 

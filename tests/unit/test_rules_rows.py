@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from psserver.core.rules import Step, kernels, rule_for
+from psserver.core.rules.kernels import ROWS_BLOCK
 from pswire import specs
 from pswire.values import IndexedSlices
 from tests.unit.rules_under_test import FLOATING, RULES_UNDER_TEST, at, check_close, check_same, slot_dtype
@@ -70,7 +71,7 @@ def test_rows_follow_the_formula_in_every_dtype(case, dtype, random):
 
 
 @every_rule
-@pytest.mark.parametrize("shape", [(1,), (9,), (0, 3), (5, 0), (1, 4), (6, 2, 3), (3, kernels.ROWS_BLOCK // 2 + 1)], ids=str)
+@pytest.mark.parametrize("shape", [(1,), (9,), (0, 3), (5, 0), (1, 4), (6, 2, 3), (3, ROWS_BLOCK // 2 + 1)], ids=str)
 def test_rows_follow_the_formula_in_every_shape(case, shape, random):
     check_lazily(rule_for(case.spec), case, random, shape=shape)
 
@@ -79,7 +80,7 @@ def test_rows_follow_the_formula_in_every_shape(case, shape, random):
 @pytest.mark.parametrize("dtype", FLOATING)
 def test_all_rows_are_the_dense_update_bit_by_bit_wherever_they_lie(case, dtype, random):
     """Once side by side, once as every other row of an array twice as large, whose other rows stay as they are."""
-    shape = (kernels.ROWS_BLOCK // 100, 257)  # several blocks
+    shape = (ROWS_BLOCK // 100, 257)  # several blocks
     rule, first = rule_for(case.spec), random.normal(size=shape).astype(dtype)
     dense, near, far = first.copy(), first.copy(), np.repeat(first, 2, axis=0)
     slots = [rule.slots(value) for value in (dense, near, far)]
@@ -132,7 +133,7 @@ def test_no_rows_change_nothing(case, random):
 @every_rule
 @pytest.mark.parametrize("shape", [(1 << 15, 64), (3, 1 << 20)], ids=str)
 def test_an_update_of_rows_takes_a_few_blocks_of_memory_whatever_their_number_and_size(case, shape, monkeypatch):
-    monkeypatch.setattr(kernels, "BLOCK", kernels.ROWS_BLOCK)
+    monkeypatch.setattr(kernels, "BLOCK", ROWS_BLOCK)
     rule, value = rule_for(case.spec), np.ones(shape, "float32")
     indices = np.arange(0, shape[0], 2)
     rows, slots = rows_of(np.ones((len(indices), *shape[1:]), "float32"), indices, shape[0]), rule.slots(value)

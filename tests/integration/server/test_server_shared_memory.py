@@ -23,7 +23,7 @@ from pswire.messages import Assign, Assignment, Declaration, Gradient, Outcome, 
 from pswire.v1 import paramserver_pb2 as pb
 from pswire.values import IndexedSlices, TensorSpec
 from psworker import ops
-from tests.shared_folder import needs_shared_memory, shared_folder
+from tests.shared_folder import mapped_segments, needs_shared_memory, shared_folder
 
 pytestmark = needs_shared_memory
 
@@ -229,19 +229,13 @@ def test_a_segment_that_is_none_is_refused_with_a_reason_and_the_stream_goes_on(
     assert place(pulled.values[0].array, stream) == (0, BEGIN), "what was attached before still is"
 
 
-def mapped(folder):
-    """How many segments this process has mapped, worker's and server's."""
-    with open("/proc/self/maps") as maps:
-        return sum(f"{folder}/paramserver-" in line for line in maps)
-
-
-def test_two_thousand_segments_are_as_many_as_there_are_numbers(sender, stream, folder, name):
+def test_two_thousand_segments_are_as_many_as_there_are_numbers(sender, stream, name):
     small = Segment.create(1)
-    before = mapped(folder)
+    before = len(mapped_segments())
     for number in range(2000):
         stream.send(stream.offer(number % MOST, small))
     assert all(stream.next().header.attached.attached for _ in range(2000))
-    assert mapped(folder) - before == MOST - 1, "and number 0 was there before"
+    assert len(mapped_segments()) - before == MOST - 1, "and number 0 was there before"
     stream.memories[0] = small.memory
     np.testing.assert_array_equal(stream.call(Pull(sender, (name,))).values[0].array, SMALL)
     small.unlink()
@@ -362,12 +356,12 @@ def test_a_server_without_shared_memory_says_so_and_a_session_works_by_grpc(conn
                 pass
 
 
-def test_a_worker_that_shares_memory_says_so(connect, folder):
+def test_a_worker_that_shares_memory_says_so(connect):
     with ServerThread(ServerConfig()) as server, ps.collection():
         W = ps.Variable(LARGE, name="W")
         with ps.session(server.address, "w0"):
             ps.GradientDescent(0.5).minimize(ops.sum(W * 2.0))
             np.testing.assert_array_equal(W.value, LARGE - 1)
-            assert mapped(folder) > 0
+            assert len(mapped_segments()) > 0
             while connect(server).status().workers[0].lane != "shared memory":
                 pass
