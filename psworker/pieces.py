@@ -212,6 +212,10 @@ def split_rows(variable: Placed, rows: Array) -> ChosenRows:
 
 def _split_rows(variable: Placed, rows: IndexedSlices) -> list[IndexedSlices]:
     """A run of the rows for each piece, counted from its first; the values are views."""
+    try:
+        rows.check_indices()  # or one shard would do its part when another refuses
+    except ValueError as error:
+        raise InvalidMessage(f"gradient for {variable.spec.name!r}: {error}") from None
     rows = rows.summed()
     indices = rows.indices.astype(np.int64, copy=False)
     return [

@@ -33,8 +33,8 @@ def in_shared_memory(array: np.ndarray) -> bool:
     return any(begin <= address < end for begin, end in mapped_segments())
 
 
-def mapped_segments(process: int | str = "self") -> list[tuple[int, int]]:
-    """The addresses, from and to, at which a process has mapped segments."""
+def mapped_segments(folder: str = "", process: int | str = "self") -> list[tuple[int, int]]:
+    """The addresses, from and to, at which a process has mapped segments, all or those of a folder."""
     with open(f"/proc/{process}/maps") as maps:
-        ranges = [line.split()[0].split("-") for line in maps if "/paramserver-" in line]
+        ranges = [line.split()[0].split("-") for line in maps if f"{folder}/paramserver-" in line]
     return [(int(begin, 16), int(end, 16)) for begin, end in ranges]

@@ -37,14 +37,15 @@ def array_at(memory: mmap, offset: int, spec: TensorSpec) -> Array:
     Raises:
         Malformed: it is not inside, or `offset` is no multiple of `ALIGNMENT`.
     """
-    _check_place(f"variable {spec}", memory, offset, spec.nbytes)
+    _check_place(spec, memory, offset, spec.nbytes)
     return np.ndarray(spec.shape, DTYPES[spec.dtype], memory, offset)
 
 
-def _check_place(what: str, memory: mmap, offset: int, nbytes: int) -> None:
+def _check_place(what: TensorSpec | str, memory: mmap, offset: int, nbytes: int) -> None:
     if offset % ALIGNMENT or not 0 <= offset <= offset + nbytes <= len(memory):
+        name = what if isinstance(what, str) else f"variable {what}"
         raise Malformed(
-            f"{what}: its {nbytes:,} bytes must be inside of the {len(memory):,} bytes of their segment and begin at a "
+            f"{name}: its {nbytes:,} bytes must be inside of the {len(memory):,} bytes of their segment and begin at a "
             f"multiple of {ALIGNMENT}, but they begin at {offset:,}"
         )
 

@@ -148,7 +148,7 @@ class Server:
     def mapped(self):
         """How many segments it has mapped, and the bytes of them that it uses, as the system sees it."""
         used = re.search(r"RssShmem:\s+([0-9]+) kB", Path(f"/proc/{self.pid}/status").read_text())
-        return len(mapped_segments(self.pid)), int(used[1]) << 10
+        return len(mapped_segments(process=self.pid)), int(used[1]) << 10
 
     def wait_until_nothing_is_mapped(self):
         until(lambda: self.mapped() == (0, 0), self.ask)

@@ -41,7 +41,6 @@ def test_rows_arrive_and_are_applied_exactly(open_session, rows, columns, kind):
         assert (table.version, session.global_step) == (1, 1)
 
 
-@pytest.mark.parametrize("open_session", parameters(EMBEDDED, GRPC, SHARED), indirect=True)
 @pytest.mark.parametrize("rows", [4, 1 << 16], ids=["inline", "streamed"])
 def test_rows_that_cannot_be_are_refused_and_training_goes_on(open_session, rows):
     table, other = ps.Variable(np.zeros((rows, 8)), name="table"), ps.Variable(np.zeros(2), name="other")

@@ -1,6 +1,8 @@
 """Waits that have no deadline of their own end in time, and only those that are late."""
 
 import threading
+import time
+import weakref
 from contextlib import contextmanager
 
 import pytest
@@ -72,3 +74,20 @@ def test_closing_ends_the_thread():
     deadlines.close()
     assert "psworker-deadlines" not in {thread.name for thread in threading.enumerate()}
     Deadlines().close()
+
+
+def test_what_was_cancelled_is_not_kept(deadlines):
+    class Call:
+        cancelled = threading.Event()
+
+        def cancel(self):
+            self.cancelled.set()
+
+    call = Call()
+    known = weakref.ref(call)
+    with waiting(deadlines, 0.0, call.cancel):
+        assert Call.cancelled.wait(BOUND)
+    del call
+    end = time.monotonic() + BOUND
+    while known() is not None:  # until the thread has come back from it
+        assert time.monotonic() < end

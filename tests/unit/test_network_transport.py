@@ -25,8 +25,8 @@ from pswire.errors import (
     UnknownVariable,
 )
 from pswire.lanes import CHUNK, INLINE
-from pswire.lanes.inline import InlineReceiver, InlineSender
 from pswire.lanes.frames import incoming
+from pswire.lanes.inline import InlineReceiver, InlineSender
 from pswire.lanes.stream import StreamReceiver, StreamSender
 from pswire.v1 import paramserver_pb2 as pb
 from pswire.v1.paramserver_pb2_grpc import ParameterServerServicer, add_ParameterServerServicer_to_server

@@ -8,8 +8,8 @@ import pytest
 from pswire import specs
 from pswire.channel import error_from, open_channel
 from pswire.codec import decode, encode, from_frame, to_frame
-from pswire.lanes.inline import InlineReceiver, InlineSender
 from pswire.lanes.frames import incoming
+from pswire.lanes.inline import InlineReceiver, InlineSender
 from pswire.lanes.stream import StreamReceiver, StreamSender
 from pswire.messages import Declaration, Join, Pull, Register, Sender, Status
 from pswire.v1 import paramserver_pb2 as pb

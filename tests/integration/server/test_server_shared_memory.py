@@ -229,13 +229,13 @@ def test_a_segment_that_is_none_is_refused_with_a_reason_and_the_stream_goes_on(
     assert place(pulled.values[0].array, stream) == (0, BEGIN), "what was attached before still is"
 
 
-def test_two_thousand_segments_are_as_many_as_there_are_numbers(sender, stream, name):
+def test_two_thousand_segments_are_as_many_as_there_are_numbers(sender, stream, folder, name):
     small = Segment.create(1)
-    before = len(mapped_segments())
+    before = len(mapped_segments(folder))
     for number in range(2000):
         stream.send(stream.offer(number % MOST, small))
     assert all(stream.next().header.attached.attached for _ in range(2000))
-    assert len(mapped_segments()) - before == MOST - 1, "and number 0 was there before"
+    assert len(mapped_segments(folder)) - before == MOST - 1, "and number 0 was there before"
     stream.memories[0] = small.memory
     np.testing.assert_array_equal(stream.call(Pull(sender, (name,))).values[0].array, SMALL)
     small.unlink()
@@ -356,12 +356,12 @@ def test_a_server_without_shared_memory_says_so_and_a_session_works_by_grpc(conn
                 pass
 
 
-def test_a_worker_that_shares_memory_says_so(connect):
+def test_a_worker_that_shares_memory_says_so(connect, folder):
     with ServerThread(ServerConfig()) as server, ps.collection():
         W = ps.Variable(LARGE, name="W")
         with ps.session(server.address, "w0"):
             ps.GradientDescent(0.5).minimize(ops.sum(W * 2.0))
             np.testing.assert_array_equal(W.value, LARGE - 1)
-            assert len(mapped_segments()) > 0
+            assert len(mapped_segments(folder)) > 0
             while connect(server).status().workers[0].lane != "shared memory":
                 pass
