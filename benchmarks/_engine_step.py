@@ -2,6 +2,7 @@
 
 python benchmarks/_engine_step.py step [default-malloc]
 python benchmarks/_engine_step.py floor | tape | memory
+python benchmarks/_engine_step.py rate | products-rate
 """
 
 import os
@@ -103,6 +104,29 @@ def product(times, rows, inner, columns):
     return min(median(form, 2, 10) for form in forms)
 
 
+def rate(step, seconds=5.0):
+    """How often a second, over so long."""
+    for _ in range(3):
+        step()
+    count, began = 0, time.perf_counter()
+    while time.perf_counter() < began + seconds:
+        step()
+        count += 1
+    return count / (time.perf_counter() - began)
+
+
+def products():
+    """The matrix products of a step, one after the other."""
+    pairs = [(times, normal(m, k), normal(k, n), np.empty((m, n), np.float32)) for times, m, k, n in PRODUCTS]
+
+    def step():
+        for times, a, b, out in pairs:
+            for _ in range(times):
+                np.matmul(a, b, out=out)
+
+    return step
+
+
 def chain(length):
     """Forward and backward of scalar ops one after the other."""
     x = Tensor(np.float32(1), requires_grad=True)
@@ -137,6 +161,10 @@ def main(what, malloc="kept"):
         print(f"RESULT engine {system} {median(deep_mnist()) * 1e3:.1f} ms")
     elif what == "floor":
         print(f"RESULT engine matrix-products-alone {sum(product(*shape) for shape in PRODUCTS) * 1e3:.1f} ms")
+    elif what == "rate":
+        print(f"RESULT engine paramserver {rate(deep_mnist()):.2f} steps/s")
+    elif what == "products-rate":
+        print(f"RESULT engine matrix-products-alone {rate(products()):.2f} steps/s")
     elif what == "tape":
         print(f"RESULT tape paramserver {median(chain(1000)) / 1000 * 1e6:.2f} us")
     elif what == "memory":

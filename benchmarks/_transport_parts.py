@@ -26,7 +26,7 @@ from pswire.lanes.shared import SharedSender, needed
 from pswire.lanes.stream import StreamReceiver, StreamSender
 from pswire.messages import Gradient, Join, Push, Register, Sender
 from pswire.v1 import paramserver_pb2 as pb
-from psworker.transport.shared import Answer, Block
+from psworker.transport.shared import Block, Lent
 
 STEPS = 30
 WARM_UP = 5
@@ -90,7 +90,7 @@ class _Walk:
             back = self._attached.sender()
             sent = list(back.frames(to_frame(answer, back)))
         with self._clock(USE):
-            lent = Answer([Block(0, self._segment)] if self._shared else [], lambda block: None)
+            lent = Lent([Block(0, self._segment)] if self._shared else [], lambda block: None)
             self._taken(sent, StreamReceiver(None, lent))
 
     def _taken(self, sent: list[bytes], receiver: StreamReceiver):

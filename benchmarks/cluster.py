@@ -5,7 +5,8 @@
 
 Ours is examples/deep_mnist.py as it is, in processes that are started as a user would: `psserver serve` and, for each
 worker, `psworker run --threads 1`; with numba and without. The server's count of steps is read from outside, at both
-ends of each window.
+ends of each window. To see what there is to be had, the engine's steps and the matrix products of a step are run as
+well, in as many processes at a time and with nobody to talk to (`engine-alone`, `matrix-products-alone`).
 """
 
 from __future__ import annotations
@@ -56,6 +57,14 @@ def ours(workers: int, *, numba: bool, options: Sequence[str] = ()) -> tuple[flo
         return statistics.median(rates), " and ".join({worker.lane for worker in after.workers})
 
 
+def alone(what: str, workers: int) -> float:
+    """Steps a second over so many processes at a time, which do that part of a step and speak to nobody."""
+    command = [sys.executable, str(_report.ROOT / "benchmarks" / "_engine_step.py"), what]
+    processes = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(workers)]
+    outputs = [process.communicate(timeout=60)[0] for process in processes]
+    return sum(rate for output in outputs for _, _, rate, _ in _report.results(output))
+
+
 @contextmanager
 def running(address: str, workers: int, environment: Mapping[str, str], options: Sequence[str]):
     """The processes of so many workers; they are ended at the end of the block."""
@@ -91,6 +100,8 @@ def main() -> None:
     began = time.monotonic()
     for _ in range(options.rounds):
         for workers in (1, 2):
+            figures.add(f"matrix-products-alone-{workers}p", alone("products-rate", workers))
+            figures.add(f"engine-alone-{workers}p", alone("rate", workers))
             for kind, numba in kinds.items():
                 rate, lane = ours(workers, numba=numba, options=options.options.split())
                 figures.add(f"{kind}-{workers}w", rate)

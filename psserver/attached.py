@@ -1,4 +1,4 @@
-"""The shared memory of one Transfer: the segments that its worker has attached. Holds no file once it is mapped.
+"""The shared memory of one Transfer: the segments that its worker has attached, each a descriptor of this process.
 
 May import the lanes and the generated code.
 """
@@ -30,13 +30,15 @@ class Attached:
 
     Attributes:
         memories: what is attached now.
-        receiver: gives the tensors that lie there.
     """
 
     def __init__(self, allowed: bool = True) -> None:
         self._allowed = allowed
         self.memories: dict[int, mmap] = {}
-        self.receiver = SharedReceiver(self.memories)
+
+    def receiver(self) -> SharedReceiver:
+        """Gives the tensors of one message that lie there."""
+        return SharedReceiver(self.memories)
 
     def attach(self, request: pb.AttachRequest) -> pb.AttachReply:
         """Maps the segment that is offered, in place of an earlier one of its number; says why not, and raises nothing.

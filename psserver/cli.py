@@ -97,7 +97,9 @@ def main(debug: bool) -> None:
 
 
 @main.command("serve")
-@_option("--bind", type=_ADDRESS, default=_DEFAULT.bind, help="Where to listen; port 0 takes a free one.")
+@_option(
+    "--bind", type=_ADDRESS, default=_DEFAULT.bind, help="Where to listen; port 0 takes a free one. Or unix:/path."
+)
 @_option(
     "--shard",
     type=_Parsed("I/N", parse_shard),

@@ -104,9 +104,7 @@ class Service:
         shared_memory: whether workers of this host may bring memory to share.
     """
 
-    def __init__(
-        self, entrance: Entrance, traffic_limit: int, patience: float, *, shared_memory: bool = True
-    ) -> None:
+    def __init__(self, entrance: Entrance, traffic_limit: int, patience: float, *, shared_memory: bool = True) -> None:
         self._entrance = entrance
         self._shared_memory = shared_memory
         self._traffic = Traffic(traffic_limit, patience)
@@ -179,7 +177,7 @@ class Service:
 
     async def _call(self, frame: Incoming, attached: Attached, context: grpc.aio.ServicerContext) -> None:
         """Takes one call and answers it. What does not fit into single frames waits until there is room for it."""
-        receiver = StreamReceiver(frame.data, attached.receiver)
+        receiver = StreamReceiver(frame.data, attached.receiver())
         message = _request(from_frame(frame, receiver))
         if not receiver.nbytes and tensor_bytes(message) <= INLINE:
             try:
@@ -247,17 +245,24 @@ def _request(message: Request | Answer) -> Request:
 
 
 async def _guarded(call: Awaitable[_Result], context: grpc.aio.ServicerContext) -> _Result:
-    """The call's result; an error of it ends the call with the status, message and name that belong to it."""
+    """The call's result; an error of it ends the call with the status, message and name that belong to it.
+
+    The error's frames have all that came with the call. They are in a circle with it, and what `abort` raises is in one
+    with gRPC's context: so they are let go before, or they would stay until Python happens to look for circles.
+    """
     try:
         return await call
     except ParamServerError as error:
         log.info("refused %s: %s: %.500s", context.peer(), type(error).__name__, error)
-        await context.abort(*status_of(error))
+        refusal = status_of(error)
+        error.__traceback__ = None
     except grpc.aio.BaseError:
         raise  # the other side has gone: gRPC knows
-    except Exception:
+    except Exception as fault:
         reference = secrets.token_hex(4)
         log.exception("internal error %s, on a call of %s", reference, context.peer())
         text = f"the server failed on this message: please report it, with what its log says under {reference}"
-        await context.abort(*status_of(InternalError(text)))
+        refusal = status_of(InternalError(text))
+        fault.__traceback__ = None
+    await context.abort(*refusal)
     raise AssertionError("abort has raised")

@@ -69,9 +69,13 @@ def check_address(text: str) -> str:
     address = text.strip()
     if address.startswith("unix:"):
         path = address.removeprefix("unix:")
-        if path.startswith("/") and path.isprintable() and len(os.fsencode(path)) <= _MAX_SOCKET_PATH:
+        # behind two slashes gRPC would look for the name of a host
+        absolute = path.startswith("/") and not path.startswith("//")
+        if absolute and path.isprintable() and len(os.fsencode(path)) <= _MAX_SOCKET_PATH:
             return address
-        raise ConfigurationError(f"{text!r}: needs unix: and an absolute path of at most {_MAX_SOCKET_PATH} bytes")
+        raise ConfigurationError(
+            f"{text!r}: needs unix: and an absolute path of at most {_MAX_SOCKET_PATH} bytes, such as unix:/run/ps.sock"
+        )
     host, _, port = address.rpartition(":")
     if _is_host(host) and _PORT.fullmatch(port) and int(port) <= 65535:
         return address

@@ -118,14 +118,9 @@ def _refuse(bad: int, of: int, what: str = "NaN or infinite") -> None:
 
 def packed(array: Array, form: str) -> Packed:
     """A float32 array in a form of `WIRES`."""
-    parts = empty_parts(array.shape, form)
-    narrow(np.ascontiguousarray(array).reshape(-1), parts[0].reshape(-1), form)
-    return Packed(form, array.shape, parts)
-
-
-def empty_parts(shape: tuple[int, ...], form: str) -> tuple[Array, ...]:
-    """Room for the parts of an array in a form of `WIRES`."""
-    return (np.empty(shape, BITS),)
+    bits = np.empty(array.shape, BITS)
+    narrow(np.ascontiguousarray(array).reshape(-1), bits.reshape(-1), form)
+    return Packed(form, array.shape, (bits,))
 
 
 def narrow(source: Array, out: Array, form: str) -> None:

@@ -162,7 +162,7 @@ def main(context: click.Context, debug: bool) -> None:
     metavar="HOST:PORT,...",
     envvar=config.SERVERS,
     show_envvar=True,
-    help="Addresses of all shards, in the order of the shards.",
+    help="Addresses of all shards, in the order of the shards; unix:/path for a server on this machine.",
 )
 @click.option(
     "--name",
@@ -225,8 +225,12 @@ def run(
       psworker run --servers 127.0.0.1:5000 --threads 1 train.py --epochs 3
       psworker run --servers ps-0:5000,ps-1:5000 --name worker-7 train.py
     """  # noqa: D301
+    from pswire.channel import check_address  # it brings grpc, which `psworker --help` does without
+
     try:
-        os.environ[config.SERVERS] = ",".join(config.parse_servers(servers))
+        addresses = tuple(map(check_address, config.parse_servers(servers)))
+        config.WorkerConfig(addresses)  # refuses one that is named twice
+        os.environ[config.SERVERS] = ",".join(addresses)
     except ParamServerError as error:
         raise click.BadParameter(str(error), param_hint="--servers") from None
     os.environ[config.TIMEOUT] = str(timeout)

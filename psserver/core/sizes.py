@@ -7,7 +7,7 @@ from itertools import repeat
 
 from psserver.core.store import Store
 from pswire.messages import Message, Pull, Push, Register
-from pswire.values import TensorSpec
+from pswire.payload import whole_bytes
 
 
 def answer_bytes(store: Store, message: Message, *, modified: bool) -> int:
@@ -25,7 +25,7 @@ def answer_bytes(store: Store, message: Message, *, modified: bool) -> int:
             return _whole(store, message.pull, () if modified else message.have, changed, message.wire)
         case Pull():
             whole = _whole(store, message.names, () if modified else message.have, (), message.wire)
-            chosen = [_travels(store[one.name].chosen_spec(one), message.wire) for one in message.choices]
+            chosen = [whole_bytes(store[one.name].chosen_spec(one), message.wire) for one in message.choices]
             return whole + sum(chosen)
         case Register(dry=False):
             return sum([one.spec.nbytes for one in message.declarations if not store.is_table(one)])
@@ -38,9 +38,5 @@ def _whole(store: Store, names: Sequence[str], have: Sequence[int], changed: Col
     for name, version in zip(names, have or repeat(-1), strict=False):
         variable = store[name]
         if variable.version != version or name in changed:
-            total += _travels(variable.spec, wire)
+            total += whole_bytes(variable.spec, wire)
     return total
-
-
-def _travels(spec: TensorSpec, wire: str) -> int:
-    return spec.nbytes // 2 if wire and spec.dtype == "float32" else spec.nbytes

@@ -97,7 +97,10 @@ class WaitingRoom:
         return [Reply(self._calls.pop(call.ticket).ticket, error) for call in calls]
 
     def decide(self, tasks: list[Task]) -> list[Reply]:
-        """Asks the policy until it lets nobody go any more; answers come last, so that values and versions agree."""
+        """Asks the policy until it lets nobody go any more; answers come last, so that values and versions agree.
+
+        A push is answered in the step that applies it, at the earliest: its arrays are borrowed until its answer.
+        """
         served: list[ParkedCall] = []
         while self._calls:
             verdicts = self._policy.decide(self._waiting(), self._view())

@@ -19,6 +19,9 @@ from pswire.v1 import paramserver_pb2 as pb
 #: Python begin at a multiple of it too.
 ALIGNMENT = 16
 
+# Many times what there are: each costs far more time and memory here than its two bytes did on the way.
+_MOST_FIELDS = 64
+
 _LENGTH_DELIMITED = 2  # the wire type of bytes, texts and messages
 
 
@@ -71,12 +74,13 @@ def incoming(frame: bytes) -> Incoming:
     """Takes a frame apart. Raises `Malformed` for what is none."""
     elements: dict[int, memoryview] = {}
     rest: list[memoryview] = []
-    view, place = memoryview(frame), 0
+    view, place, fields = memoryview(frame), 0, 0
     while place < len(view):
         begin = place
         tag, place = _read_varint(view, place)
-        if tag & 7 != _LENGTH_DELIMITED:
-            raise Malformed(_NO_FRAME.format(len(view)))  # a Frame has no fields of another kind
+        fields += 1
+        if tag & 7 != _LENGTH_DELIMITED or fields > _MOST_FIELDS:
+            raise Malformed(_NO_FRAME.format(len(view)))  # a Frame has no fields of another kind, and not so many
         length, place = _read_varint(view, place)
         place += length
         if place > len(view):

@@ -112,14 +112,18 @@ class SharedSender:
 
 
 class SharedReceiver:
-    """Finds the tensors that are in shared memory.
+    """Finds the tensors of one message that are in shared memory.
+
+    Copies no more than the segments have, times the two that `StreamReceiver` may decode a message: places that overlap
+    would otherwise have a small message take any amount of memory.
 
     Args:
-        segments: the segments of the stream, by their numbers, at every moment.
+        segments: the segments of the stream, by their numbers.
     """
 
     def __init__(self, segments: Mapping[int, mmap]) -> None:
         self._segments = segments
+        self._copied = 0
 
     def get(self, tensor: pb.Tensor, spec: TensorSpec, *, own: bool = False) -> Array:
         """A view, in whose place an answer's values may be put; a copy of what the other side must not change any more.
@@ -131,6 +135,12 @@ class SharedReceiver:
             raise Malformed(f"variable {spec}: segment {tensor.shared.segment} was not attached on this stream")
         array = array_at(memory, tensor.shared.offset, spec)
         if own or spec.dtype == "bool":
+            self._check_overlap(spec)
             array = array.copy()
             check_elements(array, spec)
         return array
+
+    def _check_overlap(self, spec: TensorSpec) -> None:
+        self._copied += spec.nbytes
+        if self._copied > 2 * sum(map(len, self._segments.values())):
+            raise Malformed(f"variable {spec}: its place overlaps those of other tensors of the message")

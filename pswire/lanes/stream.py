@@ -148,11 +148,10 @@ class StreamReceiver:
             place, gap = self._gaps.popleft()
             taken = min(len(gap), len(data))
             gap[:taken] = data[:taken]
+            check_elements(np.frombuffer(gap[:taken], np.uint8), self._specs[place])
             data = data[taken:]
             if taken < len(gap):
                 self._gaps.appendleft((place, gap[taken:]))
-            elif self._arrays is not None:
-                check_elements(self._arrays[place], self._specs[place])
 
     @property
     def complete(self) -> bool:

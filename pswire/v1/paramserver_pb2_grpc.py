@@ -149,8 +149,9 @@ class ParameterServerServicer:
         frame with the request. Its tensors may be inline, in shared memory, or `streamed`: then their elements are put end to
         end, in the order of the tensors; 2 MiB of them at most come in the frame's `data`, and more in frames that follow it,
         in chunks of 1 MiB (the last may be shorter). The answer comes in the same form; its values come in shared memory if
-        the call gives room for them. The next call begins when the answer has come. A call that fails ends the stream with
-        its error; the calls before it stay as they are. Between calls, shared memory may be attached.
+        the call gives room for them, or has brought in shared memory what they may be put in the place of. The next call
+        begins when the answer has come. A call that fails ends the stream with its error; the calls before it stay as they
+        are. Between calls, shared memory may be attached.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

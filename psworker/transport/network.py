@@ -127,7 +127,7 @@ class _Link:
         try:
             return Call(TransferCall(self, message, timeout).result)
         except (ParamServerError, ValueError) as error:
-            failure = error  # the name of an except clause does not outlive it
+            failure = error.with_traceback(None)  # which has this frame, and so itself
             return Call(lambda: self._fail(failure))
 
     def close(self) -> None:
@@ -173,8 +173,11 @@ class _Link:
     def stream(self) -> Transfer:
         """One that is idle, or a new one."""
         with self._lock:
-            if self._idle:
-                return self._idle.pop()
+            while self._idle:
+                stream = self._idle.pop()
+                if stream.alive:
+                    return stream
+                stream.end()
             share = self._share and self._lane != GRPC
         return Transfer(self._transfer, share=share)
 

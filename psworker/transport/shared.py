@@ -115,7 +115,7 @@ def _rounded(nbytes: int) -> int:
     return -(-nbytes // step) * step
 
 
-class Answer:
+class Lent:
     """A `pswire.lanes.Receiver` for values that the server has put into the blocks of one call.
 
     Args:

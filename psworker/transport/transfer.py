@@ -10,6 +10,7 @@ import itertools
 import queue
 from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any, Protocol
 
 import grpc
@@ -24,8 +25,8 @@ from pswire.lanes.frames import Incoming, incoming
 from pswire.lanes.segments import BEGIN
 from pswire.lanes.shared import SharedSender, needed
 from pswire.lanes.stream import StreamReceiver, StreamSender
-from pswire.messages import ANSWERS, Answer, Push, Register, Request
-from pswire.payload import arrays
+from pswire.messages import ANSWERS, Answer, Pulled, Push, Pushed, Register, Request
+from pswire.payload import arrays, tensor_bytes
 from pswire.v1 import paramserver_pb2 as pb
 from pswire.values import Array, IndexedSlices
 from psworker.transport import shared
@@ -69,15 +70,22 @@ class Transfer:
             self._reader = ThreadPoolExecutor(1, thread_name_prefix="psworker-answers")
         return self._reader.submit(receive)
 
+    @property
+    def alive(self) -> bool:
+        """Whether the next call may go over it, as far as is known: its server may have gone since the last one."""
+        return bool(self.answers.is_active())
+
     def cancel(self) -> None:
-        """Has whoever waits for an answer get an error."""
+        """Has whoever waits for an answer get an error; frees the server, and gRPC's thread."""
+        self._requests.put(None)
         self.answers.cancel()
 
     def end(self) -> None:
         """Frees the threads, the server, and the memory as far as nobody has a value in it."""
-        self._requests.put(None)
-        self.answers.cancel()
-        self.segments = None  # they know this stream, and such a circle goes when Python happens to look for it
+        self.cancel()
+        # Circles go when Python happens to look for them: segments know this stream, and the error that gRPC raises is
+        # `answers` itself, whose traceback has this stream and the call.
+        self.segments = self.answers.__traceback__ = None
         if self._reader is not None:
             self._reader.shutdown(wait=False)
 
@@ -110,8 +118,8 @@ class Link(Protocol):
 class TransferCall:
     """One call on a stream: sent when it is made, answered by `result`.
 
-    An answer in chunks is taken as it comes, in another thread; one that is in a single frame or in shared memory is
-    as good as here when it has come.
+    An answer in chunks is taken as it comes, in another thread, or else the server would have to wait with it; one that
+    is in a single frame or in shared memory is as good as here when it has come.
     """
 
     def __init__(self, link: Link, message: Request, timeout: float) -> None:
@@ -119,12 +127,13 @@ class TransferCall:
         sizes = link.answer_sizes(message)
         self._expected = None if sizes is None else sum(sizes)
         self._blocks: list[shared.Block] = []
+        self._in_frames = 0  # bytes of the answer's values for which there is no room in shared memory
         self._ahead: Future[Answer] | None = None
         self._stream = link.stream()
         self._deadline = link.deadlines.set(timeout, self._stream.cancel)
         try:
             self._stream.send(self._frames())
-            if (self._expected or 0) > INLINE and not self._blocks:
+            if self._in_frames > INLINE:
                 self._ahead = self._stream.read(self._receive)
         except BaseException as error:
             self._failed(error)
@@ -144,6 +153,7 @@ class TransferCall:
     def _failed(self, error: BaseException) -> None:
         """Gives up the stream; raises what an error of gRPC means."""
         self._stream.end()
+        self._ahead = None  # it has the error, whose traceback has this call
         self._link.deadlines.drop(self._deadline)
         if isinstance(error, grpc.RpcError):
             if self._deadline.passed:
@@ -179,10 +189,10 @@ class TransferCall:
     def _give_room(self, header: pb.Frame) -> None:
         """Lends the server a block for the values of the answer, as far as there is need and use for one."""
         segments, nbytes = self._stream.segments, self._room_needed()
-        if segments is None or nbytes < SHARED_FROM:
-            return
-        block = segments.take(nbytes)
-        if block is not None:
+        block = None if segments is None or nbytes < SHARED_FROM else segments.take(nbytes)
+        if block is None:
+            self._in_frames = nbytes
+        else:
             self._blocks.append(block)
             room = header.room
             room.segment, room.offset, room.nbytes = block.number, BEGIN, block.segment.nbytes - BEGIN
@@ -200,7 +210,7 @@ class TransferCall:
         frame = next(self._stream.answers, None)
         if frame is None:
             raise Malformed(f"the server at {address} ended the stream without an answer")
-        lent = None if segments is None else shared.Answer(self._blocks, segments.give_back)
+        lent = None if segments is None else shared.Lent(self._blocks, segments.give_back)
         first = incoming(frame)
         receiver = StreamReceiver(first.data, lent)
         answer = self._decoded(first, receiver)
@@ -210,6 +220,8 @@ class TransferCall:
             answer = self._decoded(first, receiver)
             self._fill(receiver)
         if lent is not None:
+            if 2 * tensor_bytes(answer) < (self._expected or 0):
+                answer = _copied(answer)
             lent.close()
         return answer
 
@@ -245,6 +257,24 @@ def _spent(message: Request) -> list[str]:
             return [one.spec.name for one in message.declarations if one.value is not None]
         case _:
             return []
+
+
+def _copied(answer: Answer) -> Answer:
+    """The answer with arrays of its own.
+
+    Of one that brings few of the values that were asked for, since the others have not changed, each would keep the
+    memory of all until it changes again: soon there would be no segment left. What is packed nobody keeps.
+    """
+    if not isinstance(answer, Pulled | Pushed):
+        return answer
+    values = []
+    for value in answer.values:
+        array = value.array
+        if isinstance(array, np.ndarray):
+            array = array.copy()
+            array.flags.writeable = False
+        values.append(replace(value, array=array))
+    return replace(answer, values=tuple(values))
 
 
 def _form(array: Array | IndexedSlices | Packed) -> str | None:

@@ -7,7 +7,6 @@ import psworker as ps
 from pswire.errors import InvalidMessage, ShapeMismatch
 from pswire.lanes import INLINE
 from pswire.values import IndexedSlices
-from tests.lanes import EMBEDDED, GRPC, SHARED, parameters
 
 SEED = 20170905
 

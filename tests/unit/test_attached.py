@@ -60,14 +60,14 @@ def test_what_the_worker_writes_the_server_reads_also_when_the_name_is_gone(segm
     attached = attached_with(segment)
     segment.unlink()
     tensor = written(segment, np.float32([1, 2, 3]))
-    assert attached.receiver.get(tensor, SPEC).tolist() == [1, 2, 3]
+    assert attached.receiver().get(tensor, SPEC).tolist() == [1, 2, 3]
 
 
 def test_a_later_segment_of_the_same_number_takes_the_place_of_the_earlier(segment):
     attached, second = attached_with(segment), Segment.create(1 << 20)
-    before = attached.receiver.get(written(segment, np.float32([1, 2, 3])), SPEC)
+    before = attached.receiver().get(written(segment, np.float32([1, 2, 3])), SPEC)
     assert attached.attach(offer(second)).attached
-    now = attached.receiver.get(written(second, np.float32([4, 5, 6])), SPEC)
+    now = attached.receiver().get(written(second, np.float32([4, 5, 6])), SPEC)
     assert (before.tolist(), now.tolist()) == ([1, 2, 3], [4, 5, 6])
     assert list(attached.memories) == [0]
     second.unlink()
@@ -125,7 +125,7 @@ def test_values_are_put_where_the_call_gives_room_and_the_rest_is_streamed(segme
 def test_the_value_of_a_pushed_variable_takes_the_place_of_its_gradient(segment):
     other = Segment.create(PAGESIZE)
     attached = attached_with(segment, other)
-    gradient = attached.receiver.get(written(segment, np.float32([1, 2, 3])), SPEC)
+    gradient = attached.receiver().get(written(segment, np.float32([1, 2, 3])), SPEC)
     push = Push(W0, 1, (Gradient("W", 0, gradient),), None, ("W", "b"))
     room = attached.room(header(segment=1), push)
     W, b = room.take(SPEC), room.take(TensorSpec("b", (3,)))

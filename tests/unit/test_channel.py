@@ -69,6 +69,7 @@ def test_an_address_is_taken_as_it_is_and_without_blanks_around_it(address):
         "*:5000",
         "unix:",
         "unix:relative.sock",
+        "unix://run/ps.sock",
         "unix:/a\0b",
         "unix:/" + 107 * "x",
     ],

@@ -162,11 +162,11 @@ def test_memory_that_the_machine_does_not_have_is_an_error_of_ours():
         receiver.allocate()
 
 
-def test_a_streamed_bool_that_is_neither_0_nor_1_is_refused_when_its_tensor_is_full():
-    receiver, _ = receiver_of(TensorSpec("flags", (4,), "bool"), TensorSpec("b", (1,), "uint8"))
-    receiver.feed(b"\1\2")
+def test_a_streamed_bool_that_is_neither_0_nor_1_is_refused_when_it_comes():
+    receiver, _ = receiver_of(TensorSpec("b", (1,), "uint8"), TensorSpec("flags", (4,), "bool"))
+    receiver.feed(b"\7\1\0")
     with pytest.raises(Malformed, match=r"variable flags.*a bool travels as the byte 0 or 1"):
-        receiver.feed(b"\0\1\7")
+        receiver.feed(b"\2")
 
 
 def test_a_stream_takes_tensors_that_are_inside_of_their_message_and_refuses_those_that_are_nowhere():

@@ -121,6 +121,23 @@ def test_a_part_of_a_value_keeps_all_of_it(transport):
     assert [part.tolist() for part in parts] == [[1], [2], [3], [4], [5]]
 
 
+def test_values_that_do_not_change_again_keep_no_segments(transport, attaches):
+    """More variables than there are segments, trained one after the other: each stays as it is for a long time."""
+    names = [f"w{index}" for index in range(2 * MOST)]
+    worker = Worker(transport, **dict.fromkeys(names, LARGE))
+    have, held = [0] * len(names), []
+    for index, name in enumerate(names):
+        gradients = (Gradient(name, 0, worker.gradients[name]),)
+        push = Push(worker.sender, index + 1, gradients, pull=worker.names, have=tuple(have))
+        changed = [value for value in worker.say(push).values if value.array is not None]
+        assert [value.name for value in changed] == [name]
+        held.append(changed[0].array)
+        have[index] = changed[0].version
+    assert len(attaches) <= 4
+    assert transport.lane(0) == "shared memory"
+    assert [(value.min(), value.max(), value.flags.writeable) for value in held] == [(1, 1, False)] * len(names)
+
+
 def test_segments_are_used_again_when_their_values_are_dropped(transport, attaches):
     """A program has the weights it works with while the next ones come: two segments take turns."""
     worker = Worker(transport, w=LARGE, v=2 * LARGE)

@@ -10,7 +10,7 @@ from pswire.lanes.segments import BEGIN
 from pswire.v1 import paramserver_pb2 as pb
 from pswire.values import TensorSpec
 from psworker.transport import shared
-from psworker.transport.shared import KEPT, MOST, SMALLEST, Answer, Segments
+from psworker.transport.shared import KEPT, MOST, SMALLEST, Lent, Segments
 from tests.shared_folder import needs_shared_memory, shared_folder
 
 pytestmark = needs_shared_memory
@@ -122,7 +122,7 @@ def tensor(number, offset):
 )
 def test_a_value_that_is_said_to_be_elsewhere_is_malformed(number, offset, reason):
     segments = Segments(Offers())
-    answer = Answer([segments.take(SPEC.nbytes)], segments.give_back)
+    answer = Lent([segments.take(SPEC.nbytes)], segments.give_back)
     with pytest.raises(Malformed, match=re.escape(reason)):
         answer.get(tensor(number, offset), SPEC)
 
@@ -130,7 +130,7 @@ def test_a_value_that_is_said_to_be_elsewhere_is_malformed(number, offset, reaso
 def test_a_segment_is_free_when_the_last_of_its_values_is_dropped():
     segments = Segments(Offers())
     used, unused, free = segments.take(4 * SPEC.nbytes), segments.take(1), []
-    answer = Answer([used, unused], free.append)
+    answer = Lent([used, unused], free.append)
     first = answer.get(tensor(0, BEGIN), SPEC)
     second = answer.get(tensor(0, BEGIN + SPEC.nbytes), SPEC)
     answer.close()
@@ -146,7 +146,7 @@ def test_a_segment_is_not_free_before_all_values_of_its_answer_are_taken():
     """A value may be dropped while those behind it are still read."""
     segments = Segments(Offers())
     block, free = segments.take(2 * SPEC.nbytes), []
-    answer = Answer([block], free.append)
+    answer = Lent([block], free.append)
     answer.get(tensor(0, BEGIN), SPEC)
     assert free == []
     value = answer.get(tensor(0, BEGIN + SPEC.nbytes), SPEC)

@@ -162,3 +162,21 @@ def test_the_command_line_takes_what_the_environment_does_and_refuses_the_rest_b
     assert [parameter.type.choices for parameter in main.commands["run"].params if parameter.name == "wire"] == [
         ("float32", *WIRES)
     ]
+
+
+@pytest.mark.parametrize(
+    ("servers", "complaint"),
+    [
+        (",", "no server is named"),
+        ("ps-0", "'ps-0' is no address"),
+        ("ps-0:5000,unix:ps.sock", "needs unix: and an absolute path"),
+        ("ps-0:5000,ps-0:5000", "named twice"),
+    ],
+)
+def test_servers_that_cannot_be_are_a_wrong_use_of_the_command(servers, complaint, tmp_path):
+    script = tmp_path / "train.py"
+    script.touch()
+    done = CliRunner().invoke(main, ["run", "--servers", servers, str(script)])
+    assert done.exit_code == 2
+    assert "--servers" in done.output
+    assert complaint in " ".join(done.output.split())

@@ -1,7 +1,8 @@
 """Convolution of images, beside its derivatives: matrix products over blocks of images that stay in cache.
 
-What takes the time, and what was tried to make it less, is in docs/performance.md. Only numpy, the tape, the
-windows and relu's derivative may be imported here.
+Where minimal filtering takes less time, `winograd.py` does the work. What takes the time, and what was tried to make
+it less, is in docs/performance.md. Only numpy, the tape, the windows, `winograd.py` and relu's derivative may be
+imported here.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
+from psworker.autodiff.ops import winograd
 from psworker.autodiff.ops.nn import relu_vjp
 from psworker.autodiff.ops.windows import Axis, Padding, Pair, axes, blocks, pad
 from psworker.autodiff.tape import Result, op
@@ -64,17 +66,32 @@ def _conv2d(
     rows, columns = axes(x.shape[1:3], filters.shape[:2], strides, padding, dilations)
     dtype = np.result_type(*(a for a in (x, filters, bias) if a is not None))
     x, filters = x.astype(dtype, copy=False), np.ascontiguousarray(filters, dtype)
-    out = filters.shape[3]
+    channels, out = filters.shape[2:]
+
+    def finish(part: Array) -> None:
+        if bias is not None:
+            np.add(part, bias, out=part)
+        if activation is not None:
+            ACTIVATIONS[activation].apply(part)
+
+    def bias_gradient(g: Array) -> Array:
+        g = _flat(g)
+        return np.ones(len(g), dtype) @ g
+
+    if winograd.pays(len(x), channels, out, rows, columns, dtype):
+        return winograd.convolve(x, filters, rows, columns, finish), (
+            lambda g: winograd.images_gradient(g, filters, rows, columns),
+            lambda g: winograd.filters_gradient(x, g, rows, columns),
+            bias_gradient,
+        )
+
     windows = _windows(pad(x, rows, columns), rows, columns)
     matrix = filters.reshape(math.prod(filters.shape[:3]), out)
     y = np.empty((*windows.shape[:3], out), dtype)
     for block in _blocks(windows):
         part = y[block]
         np.matmul(_gather(windows[block]), matrix, out=_flat(part))
-        if bias is not None:
-            np.add(part, bias, out=part)
-        if activation is not None:
-            ACTIVATIONS[activation].apply(part)
+        finish(part)
 
     def x_gradient(g: Array) -> Array:
         return _images_gradient(g, filters, rows, columns)
@@ -86,10 +103,6 @@ def _conv2d(
             np.matmul(_gather(windows[block]).T, _flat(g[block]), out=part)
             np.add(total, part, out=total)
         return total.reshape(filters.shape)
-
-    def bias_gradient(g: Array) -> Array:
-        g = _flat(g)
-        return np.ones(len(g), dtype) @ g
 
     return y, (x_gradient, filters_gradient, bias_gradient)
 

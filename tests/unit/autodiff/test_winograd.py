@@ -1,0 +1,224 @@
+"""Minimal filtering against plain convolution in float64: its matrices, many shapes, and when `conv2d` takes it."""
+
+import tracemalloc
+
+import numpy as np
+import pytest
+
+from psworker.autodiff import Tensor, gradients, ops
+from psworker.autodiff.ops import conv, winograd
+from psworker.autodiff.ops.windows import axes
+
+from .cases_conv import numpy_conv2d
+
+SEED = 1980
+BOUND = 5e-6  # of the largest element, see docs/performance.md
+LENGTHS = sorted(winograd.RESULTS)
+
+
+def normal(*shape, dtype=np.float32):
+    return np.random.default_rng([SEED, *shape]).standard_normal(shape).astype(dtype)
+
+
+def leaf(array):
+    return Tensor(array, requires_grad=True)
+
+
+def assert_near(got, exact, bound=BOUND):
+    """That no element is further off than that part of the largest."""
+    assert got.shape == exact.shape
+    assert got.dtype == np.float32
+    np.testing.assert_allclose(got, exact, rtol=0, atol=bound * np.abs(exact).max(initial=0))
+
+
+def all_three(x, filters, g, padding):
+    """y, the gradient of the filters and that of the images, by minimal filtering."""
+    rows, columns = axes(x.shape[1:3], filters.shape[:2], 1, padding)
+    return (
+        winograd.convolve(x, filters, rows, columns),
+        winograd.filters_gradient(x, g, rows, columns),
+        winograd.images_gradient(g, filters, rows, columns),
+    )
+
+
+def exactly(x, filters, padding, bias=None, activation=None):
+    """y as loops over windows give it, its weights g, and both gradients by the plain way, in float64."""
+    x, filters = leaf(x.astype(np.float64)), leaf(filters.astype(np.float64))
+    y = ops.conv2d(x, filters, bias, padding=padding, activation=activation)
+    np.testing.assert_allclose(
+        y.value, numpy_conv2d(x.value, filters.value, bias, padding=padding, activation=activation), atol=1e-11
+    )
+    g = normal(*y.shape)
+    of_x, of_filters = gradients(y, [x, filters], g.astype(np.float64))
+    return y.value, g, of_filters, of_x
+
+
+# The matrices.
+
+
+@pytest.mark.parametrize("kernel", range(1, 7))
+@pytest.mark.parametrize("results", range(1, 5))
+def test_one_tile_of_one_axis_is_a_correlation(results, kernel):
+    a, g, b = winograd.matrices(results, kernel)
+    elements, filters = normal(results + kernel - 1, dtype=np.float64), normal(kernel, dtype=np.float64)
+    np.testing.assert_allclose(a.T @ ((g @ filters) * (b @ elements)), np.correlate(elements, filters), atol=1e-13)
+
+
+@pytest.mark.parametrize("kernel", LENGTHS)
+def test_values_at_all_points_are_of_one_magnitude(kernel):
+    a, g, b = winograd.matrices(winograd.RESULTS[kernel], kernel)
+    for matrix, low, high in ((a, 0.7, 1.42), (g, 0.7, 1.42), (b, 1.5, 10)):
+        lengths = np.linalg.norm(matrix, axis=1)
+        assert low < lengths.min() <= lengths.max() < high
+
+
+@pytest.mark.parametrize("size", [1, 3, 4, 7, 14, 23])
+@pytest.mark.parametrize("kernel", LENGTHS)
+@pytest.mark.parametrize("padding", ["SAME", "VALID"])
+def test_patches_cover_each_window_once_and_read_what_these_reach(size, kernel, padding):
+    if padding == "VALID" and size < kernel:
+        pytest.skip("no window fits")
+    axis = axes((size, size), (kernel, kernel), 1, padding)[0]
+    windows = []
+    for patch in winograd.patches(axis):
+        reached = range(patch.results.start - axis.before, patch.results.stop - 1 - axis.before + kernel)
+        assert {i for i in reached if 0 <= i < size} <= set(range(size)[patch.image])
+        windows += range(axis.windows)[patch.results]
+    assert windows == list(range(axis.windows))
+
+
+# Values and gradients.
+
+
+@pytest.mark.parametrize("padding", ["SAME", "VALID"])
+@pytest.mark.parametrize(
+    ("images", "filters"),
+    [
+        ((1, 5, 5, 1), (5, 5, 1, 1)),
+        ((1, 14, 14, 32), (5, 5, 32, 64)),
+        ((3, 7, 9, 2), (5, 5, 2, 3)),
+        ((2, 13, 6, 5), (5, 5, 5, 4)),
+        ((1, 6, 17, 1), (3, 3, 1, 7)),
+        ((4, 11, 8, 3), (3, 3, 3, 1)),
+        ((2, 9, 4, 96), (3, 3, 96, 16)),
+        ((2, 10, 7, 4), (4, 4, 4, 5)),
+        ((3, 8, 12, 4), (3, 5, 4, 6)),
+        ((2, 6, 5, 3), (4, 3, 3, 2)),
+    ],
+)
+def test_any_shape_gives_what_plain_convolution_gives(images, filters, padding):
+    x, filters = normal(*images), normal(*filters)
+    y, g, of_filters, of_x = exactly(x, filters, padding)
+    for got, exact in zip(all_three(x, filters, g, padding), (y, of_filters, of_x), strict=True):
+        assert_near(got, exact)
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 4])
+@pytest.mark.parametrize("kernel", LENGTHS)
+def test_an_image_may_be_smaller_than_the_filters(size, kernel):
+    x, filters = normal(2, size, size, 3), normal(kernel, kernel, 3, 2)
+    y, g, of_filters, of_x = exactly(x, filters, "SAME")
+    for got, exact in zip(all_three(x, filters, g, "SAME"), (y, of_filters, of_x), strict=True):
+        assert_near(got, exact)
+
+
+@pytest.mark.parametrize("kernel", LENGTHS)
+def test_at_the_size_of_deep_mnist_the_error_stays_within_its_bound(kernel):
+    x, filters = np.maximum(normal(16, 14, 14, 32), 0), normal(kernel, kernel, 32, 64)
+    rows, columns = axes(x.shape[1:3], filters.shape[:2], 1, "SAME")
+    assert winograd.pays(16, 32, 64, rows, columns, x.dtype)
+    exact_x, exact_filters = leaf(x.astype(np.float64)), leaf(filters.astype(np.float64))
+    y = ops.conv2d(exact_x, exact_filters)
+    g = normal(*y.shape)
+    of_x, of_filters = gradients(y, [exact_x, exact_filters], g.astype(np.float64))
+    for got, exact in zip(all_three(x, filters, g, "SAME"), (y.value, of_filters, of_x), strict=True):
+        assert_near(got, exact)
+
+
+@pytest.mark.parametrize(("name", "number"), [("BLOCK_BYTES", 1), ("BLOCK_BYTES", 1 << 30), ("TILES", 1), ("TILES", 5)])
+def test_the_size_of_blocks_and_patches_changes_no_more_than_rounding(monkeypatch, name, number):
+    x, filters = normal(19, 11, 8, 3), normal(3, 5, 3, 4)
+    y, g, of_filters, of_x = exactly(x, filters, "SAME")
+    monkeypatch.setattr(winograd, name, number)
+    winograd.patches.cache_clear()
+    try:
+        found = all_three(x, filters, g, "SAME")
+    finally:
+        winograd.patches.cache_clear()
+    for got, exact in zip(found, (y, of_filters, of_x), strict=True):
+        assert_near(got, exact)
+
+
+def test_of_nothing_but_zeros_comes_nothing_but_zeros():
+    x, filters = np.zeros((2, 9, 9, 3), np.float32), normal(5, 5, 3, 4)
+    y, of_filters, _ = all_three(x, filters, normal(2, 9, 9, 4), "SAME")
+    assert not y.any()
+    assert not of_filters.any()
+
+
+# As conv2d uses it.
+
+
+def test_conv2d_takes_it_with_bias_and_relu_and_gives_the_gradients_of_plain_convolution(monkeypatch):
+    tensors = [leaf(normal(*shape)) for shape in ((8, 10, 10, 32), (5, 5, 32, 32), (32,))]
+    monkeypatch.setattr(conv, "_gather", lambda *args: pytest.fail("the plain way was gone"))
+    y = ops.conv2d(*tensors, activation="relu")
+    g = normal(*y.shape)
+    found = gradients(y, tensors, g)
+    monkeypatch.undo()
+    exact = [leaf(tensor.value.astype(np.float64)) for tensor in tensors]
+    plain = ops.conv2d(*exact)
+    assert_near(y.value, np.maximum(plain.value, 0))
+    # What is as near to zero as the error may be on its other side, where relu's derivative is the other.
+    passed = gradients(plain, exact, np.where(y.value > 0, g, 0).astype(np.float64))
+    for got, wanted in zip(found, passed, strict=True):
+        assert_near(got, wanted)
+
+
+def test_bias_and_relu_inside_give_the_very_numbers_of_ops_after_it():
+    x, filters, bias = (leaf(normal(*shape)) for shape in ((8, 10, 10, 32), (3, 3, 32, 32), (32,)))
+    inside = ops.conv2d(x, filters, bias, activation="relu")
+    np.testing.assert_array_equal(inside.value, ops.relu(ops.conv2d(x, filters) + bias).value)
+
+
+def test_between_forward_and_backward_nothing_but_the_result_is_kept():
+    x, filters = leaf(normal(16, 14, 14, 16)), leaf(normal(5, 5, 16, 32))
+    ops.conv2d(x, filters)  # the matrices are made once
+    tracemalloc.start()
+    try:
+        y = ops.conv2d(x, filters)
+        held = tracemalloc.get_traced_memory()[0]
+    finally:
+        tracemalloc.stop()
+    assert held < y.value.nbytes + 10_000
+
+
+@pytest.mark.parametrize(
+    ("images", "filters", "options", "why"),
+    [
+        ((16, 14, 14, 32), (5, 5, 32, 64), {"dtype": np.float64}, "float64"),
+        ((16, 14, 14, 32), (5, 5, 32, 64), {"strides": (1, 2)}, "a stride"),
+        ((16, 14, 14, 32), (5, 5, 32, 64), {"dilations": 2}, "a dilation"),
+        ((16, 14, 14, 32), (1, 5, 32, 64), {}, "a length that has no tile"),
+        ((16, 14, 14, 32), (7, 7, 32, 64), {}, "a length that has no tile"),
+        ((7, 14, 14, 32), (5, 5, 32, 64), {}, "few images"),
+        ((50, 28, 28, 1), (5, 5, 1, 32), {}, "one channel: more multiplications than otherwise"),
+        ((16, 14, 14, 0), (5, 5, 0, 64), {}, "no channels"),
+        ((0, 14, 14, 32), (5, 5, 32, 64), {}, "no images"),
+        ((16, 0, 14, 32), (5, 5, 32, 64), {}, "no rows"),
+    ],
+)
+def test_the_plain_way_is_taken_for(images, filters, options, why):
+    options = dict(options)
+    dtype = np.dtype(options.pop("dtype", np.float32))
+    rows, columns = axes(images[1:3], filters[:2], options.get("strides", 1), "SAME", options.get("dilations", 1))
+    assert not winograd.pays(images[0], images[3], filters[3], rows, columns, dtype), why
+
+
+def test_multiplications_are_counted_with_those_of_the_transforms():
+    rows, columns = axes((8, 8), (5, 5), 1, "VALID")  # four results an axis: a tile of three, and another
+    [patch] = winograd.patches(rows)
+    assert (patch.tiles, patch.of_image.shape, patch.of_results.shape) == (2, (14, 8), (14, 4))
+    an_image = 3 * (14 * 8 * 8 + 14 * 14 * 8) + 2 * (14 * 4 * 4 + 14 * 14 * 4) + 14 * 14 * 3 * 2
+    filters = (7 * 5 * 5 + 7 * 7 * 5) * 3 * 2
+    assert winograd.multiplications(10, 3, 2, rows, columns) == 10 * an_image + filters
