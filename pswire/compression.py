@@ -21,8 +21,8 @@ import numpy as np
 from pswire.travel import WIRES as WIRES
 from pswire.values import DTYPES, Array, IndexedSlices, TensorSpec, not_finite
 
-#: Elements that are worked on at a time: few enough that what is needed meanwhile stays in the processor's cache, and so
-#: many that several threads do not meet at the interpreter's lock all the time.
+#: Elements that are worked on at a time: few enough that what is needed meanwhile stays in the processor's cache, and
+#: so many that several threads do not meet at the interpreter's lock all the time.
 BLOCK = 1 << 18
 
 #: Elements that share one step in the form int8; a number of the protocol. In Deep MNIST's largest layer the error is

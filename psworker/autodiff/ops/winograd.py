@@ -4,7 +4,7 @@ Tiles of the images and the filters are evaluated at a few points, as polynomial
 saves and what it loses to rounding is in docs/performance.md. It knows nothing of biases, activations and the tape;
 only numpy and the windows may be imported here.
 
-Along one axis (A. Lavin, S. Gray, "Fast Algorithms for Convolutional Neural Networks", 2016, equations 5 and 6, with
+Along one axis (A. Lavin, S. Gray, "Fast Algorithms for Convolutional Neural Networks", 2016, section 4, with
 their G, and their A and B transposed), m results y of a filter g of r elements come of n = m + r - 1 elements d of the
 image, with n products in place of m r:
 
@@ -23,8 +23,9 @@ of all images: (tiles, channels) times (channels, out).
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable, Iterator
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -58,8 +59,8 @@ def multiplications(images: int, channels: int, out: int, rows: Axis, columns: A
                 (channels, down.of_image, along.of_image),
                 (out, down.of_results, along.of_results),
             ):
-                an_image += depth * len(one) * (one.shape[1] * other.shape[1] + other.size)
-            an_image += len(down.of_image) * len(along.of_image) * channels * out
+                an_image += depth * (one.size * other.shape[2] + math.prod(one.shape[:2]) * other.size)
+            an_image += down.values * along.values * channels * out
     height, width = len(_of_kernel(rows.kernel)), len(_of_kernel(columns.kernel))
     filters = height * columns.kernel * (rows.kernel + width) * channels * out
     return images * an_image + filters
@@ -79,13 +80,14 @@ def convolve(
         images = x[block, down.image, along.image]
         target = y[block, down.results, along.results]
         count, height, width, _ = target.shape
-        products = np.empty((along.points, along.tiles * down.tiles * count, out), x.dtype)
-        by_tiles = products.reshape(along.points * along.tiles, down.tiles, count * out).transpose(1, 0, 2)
-        lines = np.empty((down.points, down.tiles, width, count * out), x.dtype)
-        for k, values in enumerate(_at_points(images, down, along, "of_image")):
+        points, tiles, _ = down.of_results.shape
+        products = np.empty((at_points.shape[1], along.of_results.shape[1] * tiles * count, out), x.dtype)
+        by_tiles = products.reshape(along.values, tiles, count * out).transpose(1, 0, 2)
+        lines = np.empty((points, tiles, width, count * out), x.dtype)
+        for k, values in enumerate(_at_points(images, down.of_image, along.of_image)):
             np.matmul(values, at_points[k], out=products)
-            np.matmul(along.of_results.T, by_tiles, out=lines[k])
-        results = down.of_results.T @ lines.reshape(len(down.of_results), -1)
+            np.matmul(_flat(along.of_results).T, by_tiles, out=lines[k])
+        results = _flat(down.of_results).T @ lines.reshape(down.values, -1)
         target[:] = results.reshape(height, width, count, out).transpose(2, 0, 1, 3)
         if finish is not None:
             finish(target)
@@ -109,8 +111,8 @@ def filters_gradient(x: Array, g: Array, rows: Axis, columns: Axis) -> Array:
     height, width = _of_kernel(rows.kernel), _of_kernel(columns.kernel)
     total = np.zeros((len(height), len(width), channels, out), x.dtype)
     for block, down, along in _blocks(len(x), channels + out, rows, columns):
-        of_images = _at_points(x[block, down.image, along.image], down, along, "of_image")
-        of_results = _at_points(g[block, down.results, along.results], down, along, "of_results")
+        of_images = _at_points(x[block, down.image, along.image], down.of_image, along.of_image)
+        of_results = _at_points(g[block, down.results, along.results], down.of_results, along.of_results)
         for k, (values, others) in enumerate(zip(of_images, of_results, strict=True)):
             total[k] += values.transpose(0, 2, 1) @ others
     lines = width.T @ total.reshape(len(height), len(width), channels * out)
@@ -126,26 +128,33 @@ def _filters_at_points(filters: Array) -> Array:
     return values.reshape(*values.shape[:2], channels, out)
 
 
-def _at_points(images: Array, down: Patch, along: Patch, matrix: Literal["of_image", "of_results"]) -> Iterator[Array]:
-    """The values of a patch (batch, height, width, channels), for one after the other of the vertical axis' points.
+def _at_points(images: Array, down: Array, along: Array) -> Iterator[Array]:
+    """A patch (batch, height, width, channels) at one after the other of the vertical axis' points.
 
-    Each is (points, tiles * batch, channels), the points those of the horizontal axis, in memory that the next one
-    takes. With the batch beside the channels both transforms are products with a matrix, and nothing is copied between.
+    `down` and `along` are matrices of a `Patch`. What comes is (points of the horizontal axis, tiles * batch, channels)
+    in memory that the next one takes. With the batch beside the channels both transforms are products with a matrix,
+    and nothing is copied between.
     """
     count, height, width, channels = images.shape
     inside = np.ascontiguousarray(images.transpose(1, 2, 0, 3)).reshape(height, -1)
-    lines = (getattr(down, matrix) @ inside).reshape(down.points, down.tiles, width, count * channels)
-    values = np.empty((along.points * along.tiles, down.tiles, count * channels), images.dtype)
+    lines = (_flat(down) @ inside).reshape(*down.shape[:2], width, count * channels)
+    values = np.empty((math.prod(along.shape[:2]), down.shape[1], count * channels), images.dtype)
     for line in lines:
-        np.matmul(getattr(along, matrix), line, out=values.transpose(1, 0, 2))
-        yield values.reshape(along.points, -1, channels)
+        np.matmul(_flat(along), line, out=values.transpose(1, 0, 2))
+        yield values.reshape(len(along), -1, channels)
+
+
+def _flat(matrix: Array) -> Array:
+    """A patch's matrix (points, tiles, elements) with points and tiles in one."""
+    points, tiles, elements = matrix.shape
+    return matrix.reshape(points * tiles, elements)
 
 
 def _blocks(images: int, depth: int, rows: Axis, columns: Axis) -> Iterator[tuple[slice, Patch, Patch]]:
     """Some images and a patch of theirs at a time, small enough for the cache."""
     for down in patches(rows):
         for along in patches(columns):
-            image_bytes = len(down.of_image) * len(along.of_image) * depth * np.dtype(np.float32).itemsize
+            image_bytes = down.values * along.values * depth * np.dtype(np.float32).itemsize
             step = max(BLOCK_BYTES // image_bytes, LEAST_IMAGES)
             for image in range(0, images, step):
                 yield slice(image, min(image + step, images)), down, along
@@ -154,16 +163,19 @@ def _blocks(images: int, depth: int, rows: Axis, columns: Axis) -> Iterator[tupl
 class Patch(NamedTuple):
     """A few tiles along an axis: `results`, the windows that are theirs, and `image`, the elements that these read.
 
-    The matrices B and A of all its tiles are (points * tiles, elements) and (points * tiles, results). Elements beyond
+    The matrices B and A of all its tiles are (points, tiles, elements) and (points, tiles, results). Elements beyond
     the image, which are zero, and results beyond the last window have no columns.
     """
 
-    points: int
-    tiles: int
     results: slice
     image: slice
     of_image: Array
     of_results: Array
+
+    @property
+    def values(self) -> int:
+        """How many values its tiles have at their points, along this axis."""
+        return math.prod(self.of_image.shape[:2])
 
 
 @functools.lru_cache
@@ -177,19 +189,19 @@ def patches(axis: Axis) -> tuple[Patch, ...]:
         tiles = -(-(stop - start) // size)
         first = start - axis.before  # of the patch, counted in the image
         image = slice(max(first, 0), min(first + tiles * size + axis.kernel - 1, axis.size))
-        elements = _of_tiles(of_image, tiles, size)[:, image.start - first : image.stop - first]
-        results = _of_tiles(of_results, tiles, size)[:, : stop - start]
-        found.append(Patch(len(of_image), tiles, slice(start, stop), image, elements, results))
+        elements = _of_tiles(of_image, tiles, size)[:, :, image.start - first : image.stop - first]
+        results = _of_tiles(of_results, tiles, size)[:, :, : stop - start]
+        found.append(Patch(slice(start, stop), image, elements.copy(), results.copy()))
     return tuple(found)
 
 
 def _of_tiles(matrix: Array, tiles: int, step: int) -> Array:
-    """The matrix of a tile (points, elements) for several, `step` elements apart: (points * tiles, all elements)."""
+    """The matrix of a tile (points, elements) for several, `step` elements apart: (points, tiles, all elements)."""
     points, elements = matrix.shape
     banded = np.zeros((points, tiles, (tiles - 1) * step + elements), np.float32)
     for tile in range(tiles):
         banded[:, tile, tile * step : tile * step + elements] = matrix
-    return banded.reshape(points * tiles, -1)
+    return banded
 
 
 @functools.lru_cache
@@ -206,11 +218,12 @@ def matrices(results: int, kernel: int) -> tuple[Array, Array, Array]:
     powers of two, which are exact, and those of B the other way.
     """
     points = results + kernel - 1
-    angles = np.pi * (np.arange(points) / points + 0.5)
+    angles = np.arange(points) * (np.pi / points)
 
     def terms(count: int) -> Array:
         power = np.arange(count)
-        return np.cos(angles)[:, np.newaxis] ** power[::-1] * np.sin(angles)[:, np.newaxis] ** power
+        values: Array = np.cos(angles)[:, np.newaxis] ** power[::-1] * np.sin(angles)[:, np.newaxis] ** power
+        return values
 
     of_results, of_kernel, of_image = terms(results), terms(kernel), np.linalg.inv(terms(points)).T
     for matrix in (of_results, of_kernel):

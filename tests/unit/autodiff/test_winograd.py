@@ -12,7 +12,8 @@ from psworker.autodiff.ops.windows import axes
 from .cases_conv import numpy_conv2d
 
 SEED = 1980
-BOUND = 5e-6  # of the largest element, see docs/performance.md
+BOUND = 6e-6  # of the largest element, see docs/performance.md
+ROUNDING = 3e-5  # of what a sum of such terms comes to when their signs are random: float32's 6e-8 times 500
 LENGTHS = sorted(winograd.RESULTS)
 
 
@@ -24,15 +25,19 @@ def leaf(array):
     return Tensor(array, requires_grad=True)
 
 
-def assert_near(got, exact, bound=BOUND):
-    """That no element is further off than that part of the largest."""
+def assert_near(got, exact, most):
+    """That no element is further off than `most`."""
     assert got.shape == exact.shape
     assert got.dtype == np.float32
-    np.testing.assert_allclose(got, exact, rtol=0, atol=bound * np.abs(exact).max(initial=0))
+    np.testing.assert_allclose(got, exact, rtol=0, atol=most)
+
+
+def largest(array):
+    return np.abs(array).max()
 
 
 def all_three(x, filters, g, padding):
-    """y, the gradient of the filters and that of the images, by minimal filtering."""
+    """By minimal filtering: y, the gradient of the filters and that of the images."""
     rows, columns = axes(x.shape[1:3], filters.shape[:2], 1, padding)
     return (
         winograd.convolve(x, filters, rows, columns),
@@ -41,16 +46,29 @@ def all_three(x, filters, g, padding):
     )
 
 
-def exactly(x, filters, padding, bias=None, activation=None):
-    """y as loops over windows give it, its weights g, and both gradients by the plain way, in float64."""
-    x, filters = leaf(x.astype(np.float64)), leaf(filters.astype(np.float64))
-    y = ops.conv2d(x, filters, bias, padding=padding, activation=activation)
+def plainly(x, filters, g, padding):
+    """The same three the plain way, in float64."""
+    tensors = [leaf(array.astype(np.float64)) for array in (filters, x)]
+    y = ops.conv2d(tensors[1], tensors[0], padding=padding)
+    return y.value, *gradients(y, tensors, g.astype(np.float64))
+
+
+def assert_right(images, filters, padding):
+    """That all three are right for random arrays of these shapes, however few elements they have.
+
+    The bound is for random terms: the root of the sum of their squares, with all of the filters where an image is
+    smaller than they are, for a tile knows nothing of that.
+    """
+    x, filters = normal(*images), normal(*filters)
+    rows, columns = axes(x.shape[1:3], filters.shape[:2], 1, padding)
+    g = normal(len(x), rows.windows, columns.windows, filters.shape[3])
+    exact = plainly(x, filters, g, padding)
     np.testing.assert_allclose(
-        y.value, numpy_conv2d(x.value, filters.value, bias, padding=padding, activation=activation), atol=1e-11
+        exact[0], numpy_conv2d(x.astype(float), filters.astype(float), padding=padding), atol=1e-11
     )
-    g = normal(*y.shape)
-    of_x, of_filters = gradients(y, [x, filters], g.astype(np.float64))
-    return y.value, g, of_filters, of_x
+    squares = plainly(x**2, np.full_like(filters, (filters**2).max()), g**2, padding)
+    for got, wanted, square in zip(all_three(x, filters, g, padding), exact, squares, strict=True):
+        assert_near(got, wanted, ROUNDING * np.sqrt(square.max()))
 
 
 # The matrices.
@@ -76,8 +94,8 @@ def test_values_at_all_points_are_of_one_magnitude(kernel):
 @pytest.mark.parametrize("kernel", LENGTHS)
 @pytest.mark.parametrize("padding", ["SAME", "VALID"])
 def test_patches_cover_each_window_once_and_read_what_these_reach(size, kernel, padding):
-    if padding == "VALID" and size < kernel:
-        pytest.skip("no window fits")
+    if padding == "VALID":
+        size += kernel - 1  # as many windows
     axis = axes((size, size), (kernel, kernel), 1, padding)[0]
     windows = []
     for patch in winograd.patches(axis):
@@ -107,19 +125,13 @@ def test_patches_cover_each_window_once_and_read_what_these_reach(size, kernel, 
     ],
 )
 def test_any_shape_gives_what_plain_convolution_gives(images, filters, padding):
-    x, filters = normal(*images), normal(*filters)
-    y, g, of_filters, of_x = exactly(x, filters, padding)
-    for got, exact in zip(all_three(x, filters, g, padding), (y, of_filters, of_x), strict=True):
-        assert_near(got, exact)
+    assert_right(images, filters, padding)
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 4])
 @pytest.mark.parametrize("kernel", LENGTHS)
 def test_an_image_may_be_smaller_than_the_filters(size, kernel):
-    x, filters = normal(2, size, size, 3), normal(kernel, kernel, 3, 2)
-    y, g, of_filters, of_x = exactly(x, filters, "SAME")
-    for got, exact in zip(all_three(x, filters, g, "SAME"), (y, of_filters, of_x), strict=True):
-        assert_near(got, exact)
+    assert_right((2, size, size, 3), (kernel, kernel, 3, 2), "SAME")
 
 
 @pytest.mark.parametrize("kernel", LENGTHS)
@@ -127,26 +139,19 @@ def test_at_the_size_of_deep_mnist_the_error_stays_within_its_bound(kernel):
     x, filters = np.maximum(normal(16, 14, 14, 32), 0), normal(kernel, kernel, 32, 64)
     rows, columns = axes(x.shape[1:3], filters.shape[:2], 1, "SAME")
     assert winograd.pays(16, 32, 64, rows, columns, x.dtype)
-    exact_x, exact_filters = leaf(x.astype(np.float64)), leaf(filters.astype(np.float64))
-    y = ops.conv2d(exact_x, exact_filters)
-    g = normal(*y.shape)
-    of_x, of_filters = gradients(y, [exact_x, exact_filters], g.astype(np.float64))
-    for got, exact in zip(all_three(x, filters, g, "SAME"), (y.value, of_filters, of_x), strict=True):
-        assert_near(got, exact)
+    g = normal(16, 14, 14, 64)
+    for got, exact in zip(all_three(x, filters, g, "SAME"), plainly(x, filters, g, "SAME"), strict=True):
+        assert_near(got, exact, BOUND * largest(exact))
 
 
 @pytest.mark.parametrize(("name", "number"), [("BLOCK_BYTES", 1), ("BLOCK_BYTES", 1 << 30), ("TILES", 1), ("TILES", 5)])
 def test_the_size_of_blocks_and_patches_changes_no_more_than_rounding(monkeypatch, name, number):
-    x, filters = normal(19, 11, 8, 3), normal(3, 5, 3, 4)
-    y, g, of_filters, of_x = exactly(x, filters, "SAME")
     monkeypatch.setattr(winograd, name, number)
     winograd.patches.cache_clear()
     try:
-        found = all_three(x, filters, g, "SAME")
+        assert_right((19, 11, 8, 3), (3, 5, 3, 4), "SAME")
     finally:
         winograd.patches.cache_clear()
-    for got, exact in zip(found, (y, of_filters, of_x), strict=True):
-        assert_near(got, exact)
 
 
 def test_of_nothing_but_zeros_comes_nothing_but_zeros():
@@ -161,18 +166,18 @@ def test_of_nothing_but_zeros_comes_nothing_but_zeros():
 
 def test_conv2d_takes_it_with_bias_and_relu_and_gives_the_gradients_of_plain_convolution(monkeypatch):
     tensors = [leaf(normal(*shape)) for shape in ((8, 10, 10, 32), (5, 5, 32, 32), (32,))]
-    monkeypatch.setattr(conv, "_gather", lambda *args: pytest.fail("the plain way was gone"))
+    monkeypatch.setattr(conv, "_windows", lambda *args: pytest.fail("the plain way was taken"))
     y = ops.conv2d(*tensors, activation="relu")
     g = normal(*y.shape)
     found = gradients(y, tensors, g)
     monkeypatch.undo()
     exact = [leaf(tensor.value.astype(np.float64)) for tensor in tensors]
     plain = ops.conv2d(*exact)
-    assert_near(y.value, np.maximum(plain.value, 0))
-    # What is as near to zero as the error may be on its other side, where relu's derivative is the other.
+    assert_near(y.value, np.maximum(plain.value, 0), BOUND * largest(plain.value))
+    # By the y that was found: relu's derivative jumps where an error may take y to the other side of zero.
     passed = gradients(plain, exact, np.where(y.value > 0, g, 0).astype(np.float64))
     for got, wanted in zip(found, passed, strict=True):
-        assert_near(got, wanted)
+        assert_near(got, wanted, BOUND * largest(wanted))
 
 
 def test_bias_and_relu_inside_give_the_very_numbers_of_ops_after_it():
@@ -218,7 +223,7 @@ def test_the_plain_way_is_taken_for(images, filters, options, why):
 def test_multiplications_are_counted_with_those_of_the_transforms():
     rows, columns = axes((8, 8), (5, 5), 1, "VALID")  # four results an axis: a tile of three, and another
     [patch] = winograd.patches(rows)
-    assert (patch.tiles, patch.of_image.shape, patch.of_results.shape) == (2, (14, 8), (14, 4))
+    assert (patch.of_image.shape, patch.of_results.shape) == ((7, 2, 8), (7, 2, 4))
     an_image = 3 * (14 * 8 * 8 + 14 * 14 * 8) + 2 * (14 * 4 * 4 + 14 * 14 * 4) + 14 * 14 * 3 * 2
     filters = (7 * 5 * 5 + 7 * 7 * 5) * 3 * 2
     assert winograd.multiplications(10, 3, 2, rows, columns) == 10 * an_image + filters
