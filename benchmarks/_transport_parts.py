@@ -80,7 +80,7 @@ class _Walk:
             header = to_frame(push, out)
             sent = [header.SerializeToString()] if self._shared else list(out.frames(header))
         with self._clock(TAKE):
-            message = self._taken(sent, StreamReceiver(None, self._attached.receiver))
+            message = self._taken(sent, StreamReceiver(None, self._attached.receiver()))
         with self._clock(LOOK):
             self._shard.inspect(message)
         with self._clock(STEP):

@@ -48,6 +48,7 @@ STRETCH = 1 << 18
 ROUND = 16
 
 _Waiting = asyncio.Future[Answer]
+_Jobs = list[asyncio.Future[None]]
 
 #: What a caller hears when the server stops before it could answer.
 STOPPING = "the server is stopping: try again when one is back at this address"
@@ -84,7 +85,9 @@ class Entrance:
         self._shard.check(message)
         return tensor_bytes(message) + self._outgoing(message)
 
-    async def step(self, message: Request, most: int | None = None, room: Room | None = None) -> Answer:
+    async def step(
+        self, message: Request, most: int | None = None, room: Room | None = None, *, admitted: bool = False
+    ) -> Answer:
         """The shard's answer; waits until the shard gives it.
 
         A caller that is cancelled while its message is looked at has changed nothing; one that is cancelled later is
@@ -94,6 +97,7 @@ class Entrance:
             message: what is said; its arrays are borrowed until the answer, or if the caller is cancelled for good.
             most: bytes of values that the answer may have.
             room: where its values are to be put; borrowed as long as the message's arrays.
+            admitted: `admit` has had no objection.
 
         Raises:
             AnswerTooLarge: the answer could have more than `most`; the step was not done.
@@ -102,7 +106,8 @@ class Entrance:
         """
         large = tensor_bytes(message) > GLANCED_AT
         if large:
-            self._shard.check(message)
+            if not admitted:
+                self._shard.check(message)
             await asyncio.get_running_loop().run_in_executor(self._looking, self._shard.inspect, message)
         if most is not None:
             self._check_fits(message, most)
@@ -201,14 +206,16 @@ class _Chains:
             run(tasks)
             return None
         started: list[asyncio.Task[None]] = []
+        at_once: list[Task] = []
         left = SMALL
         for bundle in sorted(self._bundles(tasks), key=_effort):
             effort = _effort(bundle)
             if effort <= left and not self._busy(bundle):
-                run(bundle)
+                at_once += bundle
                 left -= effort
             else:
                 started.append(self._start(bundle))
+        run(at_once)
         if len(started) < 2:
             return started[0] if started else None
         return asyncio.gather(*started)
@@ -223,7 +230,9 @@ class _Chains:
     def _start(self, bundle: Sequence[Task]) -> asyncio.Task[None]:
         names = {task.variable for task in bundle}
         before = {self._last[name] for name in names if name in self._last}
-        end = asyncio.get_running_loop().create_task(self._run(bundle, before))
+        rounds = _rounds(bundle)
+        first = [] if before else self._submit(next(rounds))
+        end = asyncio.get_running_loop().create_task(self._run(first, rounds, before))
         self._last.update(dict.fromkeys(names, end))
         end.add_done_callback(lambda _: self._forget(names, end))
         return end
@@ -233,27 +242,21 @@ class _Chains:
             if self._last.get(name) is end:
                 del self._last[name]
 
-    async def _run(self, bundle: Sequence[Task], before: Iterable[asyncio.Task[None]]) -> None:
+    async def _run(
+        self, first: _Jobs, rounds: Iterator[list[Callable[[], None]]], before: Iterable[asyncio.Task[None]]
+    ) -> None:
+        """Returns when all rounds are done, of which the first may be under way; raises what one of them has raised."""
         await _settled(before)
-        if _effort(bundle) < DIVIDED:
-            await self._in_threads([partial(run, bundle)])
-            return
-        faults: list[Exception] = []
-        for jobs in _divided(bundle):
-            try:
-                await self._in_threads(jobs)
-            except Exception as fault:  # noqa: BLE001 - told below
-                faults.append(fault)
-        if faults:
-            raise faults[0]
-
-    async def _in_threads(self, jobs: Iterable[Callable[[], None]]) -> None:
-        """Returns when all are done; raises what one of them has raised."""
-        loop = asyncio.get_running_loop()
-        ends = await asyncio.gather(*[loop.run_in_executor(self._threads, job) for job in jobs], return_exceptions=True)
+        ends = await asyncio.gather(*first, return_exceptions=True)
+        for jobs in rounds:
+            ends += await asyncio.gather(*self._submit(jobs), return_exceptions=True)
         for end in ends:
             if end is not None:
                 raise end
+
+    def _submit(self, jobs: Iterable[Callable[[], None]]) -> _Jobs:
+        loop = asyncio.get_running_loop()
+        return [loop.run_in_executor(self._threads, job) for job in jobs]
 
     def _bundles(self, tasks: Iterable[Task]) -> list[list[Task]]:
         """The tasks by variable, in their order; those of small variables together, but for ones that must wait."""
@@ -276,8 +279,11 @@ class _Chains:
         return bundles
 
 
-def _divided(bundle: Sequence[Task]) -> Iterator[list[Callable[[], None]]]:
-    """The tasks of one variable as rounds of jobs, one round after the other; those of a round at the same time."""
+def _rounds(bundle: Sequence[Task]) -> Iterator[list[Callable[[], None]]]:
+    """The tasks as rounds of jobs, one round after the other; those of a round at the same time."""
+    if _effort(bundle) < DIVIDED:
+        yield [partial(run, bundle)]
+        return
     for stage in stages(bundle):
         elements = stage[0].elements
         if elements <= STRETCH:

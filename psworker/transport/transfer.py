@@ -23,7 +23,7 @@ from pswire.errors import Malformed, TimedOut, TooLarge
 from pswire.lanes import INLINE
 from pswire.lanes.frames import Incoming, incoming
 from pswire.lanes.segments import BEGIN
-from pswire.lanes.shared import SharedSender, needed
+from pswire.lanes.shared import HALVED, SharedSender, needed
 from pswire.lanes.stream import StreamReceiver, StreamSender
 from pswire.messages import ANSWERS, Answer, Pulled, Push, Pushed, Register, Request
 from pswire.payload import arrays, tensor_bytes
@@ -50,7 +50,7 @@ class Transfer:
 
     def __init__(self, open_stream: Callable[[Iterator[bytes]], Any], *, share: bool) -> None:
         self._requests: queue.SimpleQueue[Iterator[bytes] | None] = queue.SimpleQueue()
-        self._reader: ThreadPoolExecutor | None = None
+        self._helper: ThreadPoolExecutor | None = None
         self.answers = open_stream(itertools.chain.from_iterable(iter(self._requests.get, None)))
         self.segments = shared.Segments(self._attach) if share else None
 
@@ -64,11 +64,12 @@ class Transfer:
         """Has gRPC's thread send a request."""
         self._requests.put(frames)
 
-    def read(self, receive: Callable[[], Answer]) -> Future[Answer]:
-        """Has a thread of this stream's own take the answer while the caller goes on."""
-        if self._reader is None:
-            self._reader = ThreadPoolExecutor(1, thread_name_prefix="psworker-answers")
-        return self._reader.submit(receive)
+    @property
+    def helper(self) -> ThreadPoolExecutor:
+        """A thread of this stream's own, for what is to be done while the caller goes on; it ends with the stream."""
+        if self._helper is None:
+            self._helper = ThreadPoolExecutor(1, thread_name_prefix="psworker-stream")
+        return self._helper
 
     @property
     def alive(self) -> bool:
@@ -86,8 +87,8 @@ class Transfer:
         # Circles go when Python happens to look for them: segments know this stream, and the error that gRPC raises is
         # `answers` itself, whose traceback has this stream and the call.
         self.segments = self.answers.__traceback__ = None
-        if self._reader is not None:
-            self._reader.shutdown(wait=False)
+        if self._helper is not None:
+            self._helper.shutdown(wait=False)
 
     def _attach(self, request: pb.AttachRequest) -> pb.AttachReply:
         self.send(iter((pb.Frame(attach=request).SerializeToString(),)))
@@ -134,7 +135,7 @@ class TransferCall:
         try:
             self._stream.send(self._frames())
             if self._in_frames > INLINE:
-                self._ahead = self._stream.read(self._receive)
+                self._ahead = self._stream.helper.submit(self._receive)
         except BaseException as error:
             self._failed(error)
             raise
@@ -182,7 +183,8 @@ class TransferCall:
         if block is None:
             return None
         self._blocks.append(block)
-        header = to_frame(self._message, SharedSender(block.segment.memory, block.number))
+        helper = self._stream.helper if max(sizes) >= HALVED else None
+        header = to_frame(self._message, SharedSender(block.segment.memory, block.number, helper))
         self._give_room(header)
         return header
 
