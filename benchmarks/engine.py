@@ -3,8 +3,8 @@
     python benchmarks/engine.py                      # ours alone
     python benchmarks/engine.py --peers .peers       # in turn with TensorFlow, PyTorch, JAX and HIPS autograd
 
-The model is 5x5x32 convolution, pool, 5x5x64 convolution, pool, 1024 relu, dropout 0.5, 10-way softmax. Its floor is
-the time of the matrix products alone, with operands at hand. Beside it: what the tape costs an op, and a step's memory.
+The model is 5x5x32 convolution, pool, 5x5x64 convolution, pool, 1024 relu, dropout 0.5, 10-way softmax. To compare
+with: the matrix products of plain convolutions alone, with operands at hand. Beside it: what the tape costs an op, and a step's memory.
 """
 
 from __future__ import annotations
