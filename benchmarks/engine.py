@@ -4,7 +4,8 @@
     python benchmarks/engine.py --peers .peers       # in turn with TensorFlow, PyTorch, JAX and HIPS autograd
 
 The model is 5x5x32 convolution, pool, 5x5x64 convolution, pool, 1024 relu, dropout 0.5, 10-way softmax. To compare
-with: the matrix products of plain convolutions alone, with operands at hand. Beside it: what the tape costs an op, and a step's memory.
+with: the matrix products of plain convolutions alone, with operands at hand. Beside it: what the tape costs an op, and
+a step's memory.
 """
 
 from __future__ import annotations
