@@ -1,6 +1,5 @@
 """Every message survives the wire, and nothing that is no message gets through: one list of cases for all of them."""
 
-import dataclasses
 import math
 import random
 
@@ -22,6 +21,7 @@ from pswire.payload import arrays
 from pswire.rows import RowConstant, RowNormal, RowUniform
 from pswire.v1 import paramserver_pb2 as pb
 from pswire.values import IndexedSlices, Part, TensorSpec
+from tests.wire import inline, read, same
 
 SEED = 20250607
 DETERMINISTIC = settings(derandomize=True, database=None, deadline=None, max_examples=300)
@@ -49,6 +49,7 @@ SCHEDULES = (
     schedules.WarmUp(10, 0.1),
     schedules.WarmUp(10, schedules.WarmUp(20, schedules.CosineDecay(0.1, 1000))),
 )
+
 SCHEDULED = tuple(specs.Momentum(schedule) for schedule in SCHEDULES)
 ROWS = IndexedSlices(W, np.array([4, 0, 4]), (5, 2))
 NO_ROWS = IndexedSlices(np.zeros((0, 2, 2), np.float16), np.zeros(0, np.uint8), (0, 2, 2))
@@ -160,34 +161,6 @@ TRANSFERABLE = {piece.message_type.name for piece in pb.Frame.DESCRIPTOR.fields 
 STREAMED_CASES = [case for case in CASES if type(encode(case, InlineSender())).__name__ in TRANSFERABLE]
 
 every_case = pytest.mark.parametrize("message", CASES, ids=lambda message: type(message).__name__)
-
-
-def same(left, right):
-    """Equality that looks into arrays, bit by bit, and knows that NaN is NaN."""
-    if type(left) is not type(right):
-        return False
-    if isinstance(left, np.ndarray):
-        return left.shape == right.shape and left.dtype == right.dtype and left.tobytes() == right.tobytes()
-    if isinstance(left, tuple):
-        return len(left) == len(right) and all(map(same, left, right))
-    if dataclasses.is_dataclass(left):
-        return all(same(getattr(left, f.name), getattr(right, f.name)) for f in dataclasses.fields(left))
-    return left == right or (left != left and right != right)
-
-
-def inline(message):
-    """The message's bytes, and its protobuf's class."""
-    proto = encode(message, InlineSender())
-    return proto.SerializeToString(), type(proto)
-
-
-def read(kind, data):
-    """The message in `data`, None if protobuf itself refuses it, or what `decode` raises."""
-    try:
-        proto = kind.FromString(data)
-    except DecodeError:
-        return None
-    return decode(proto, InlineReceiver())
 
 
 def accept_or_refuse(kind, data):

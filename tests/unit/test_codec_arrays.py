@@ -1,52 +1,23 @@
 """Arrays of every dtype, shape and layout pass through messages bit by bit, and what cannot travel is not sent."""
 
-import dataclasses
 import math
 
 import numpy as np
 import pytest
-from google.protobuf.message import DecodeError
 
 from pswire import messages as ms
-from pswire.codec import decode, encode, from_frame, to_frame
+from pswire.codec import encode, from_frame, to_frame
 from pswire.errors import InvalidMessage, TooLarge
 from pswire.lanes import INLINE
 from pswire.lanes.frames import Incoming
-from pswire.lanes.inline import InlineReceiver, InlineSender
+from pswire.lanes.inline import InlineSender
 from pswire.lanes.stream import StreamReceiver, StreamSender
 from pswire.values import DTYPES, IndexedSlices
+from tests.wire import inline, read, same
 
 SEED = 20250607
 ME = ms.Sender("worker-0", 3)
 W = np.arange(6, dtype=np.float32).reshape(3, 2)
-
-
-def same(left, right):
-    """Equality that looks into arrays, bit by bit, and knows that NaN is NaN."""
-    if type(left) is not type(right):
-        return False
-    if isinstance(left, np.ndarray):
-        return left.shape == right.shape and left.dtype == right.dtype and left.tobytes() == right.tobytes()
-    if isinstance(left, tuple):
-        return len(left) == len(right) and all(map(same, left, right))
-    if dataclasses.is_dataclass(left):
-        return all(same(getattr(left, f.name), getattr(right, f.name)) for f in dataclasses.fields(left))
-    return left == right or (left != left and right != right)
-
-
-def inline(message):
-    """The message's bytes, and its protobuf's class."""
-    proto = encode(message, InlineSender())
-    return proto.SerializeToString(), type(proto)
-
-
-def read(kind, data):
-    """The message in `data`, None if protobuf itself refuses it, or what `decode` raises."""
-    try:
-        proto = kind.FromString(data)
-    except DecodeError:
-        return None
-    return decode(proto, InlineReceiver())
 
 
 def through_the_wire(array):
