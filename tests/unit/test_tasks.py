@@ -48,11 +48,12 @@ def test_a_part_that_fails_is_told_when_all_stretches_are_done():
 @pytest.mark.parametrize("elements", [9, 10, 11, 16, 17])
 def test_a_large_variable_is_divided_into_rounds_between_which_others_have_their_turn(elements, monkeypatch):
     """And each round is shared by all threads: here the last one does it all."""
+    monkeypatch.setattr(entrance, "DIVIDED", 0)
     monkeypatch.setattr(entrance, "STRETCH", 2)
     monkeypatch.setattr(entrance, "ROUND", 4)
     done = []
     whole = Task("W", 8, lambda: done.append("whole"))
-    rounds = list(entrance._divided([whole, divisible("a", done, elements)]))
+    rounds = list(entrance._rounds([whole, divisible("a", done, elements)]))
     assert [len(jobs) for jobs in rounds] == [1, *[entrance.THREADS] * -(-elements // 8)]
     for jobs in rounds:
         before = len(done)
@@ -64,8 +65,9 @@ def test_a_large_variable_is_divided_into_rounds_between_which_others_have_their
 
 
 def test_what_is_one_stretch_is_done_as_a_whole(monkeypatch):
+    monkeypatch.setattr(entrance, "DIVIDED", 0)
     monkeypatch.setattr(entrance, "STRETCH", 10)
     done = []
-    for job in itertools.chain(*entrance._divided([divisible("a", done), divisible("b", done)])):
+    for job in itertools.chain(*entrance._rounds([divisible("a", done), divisible("b", done)])):
         job()
     assert done == ["a", "b"]
