@@ -15,21 +15,12 @@ import time
 import tracemalloc
 
 import numpy as np
+from _push_pull import SHAPES
 
 from pswire.memory import keep_memory
 from psworker import Tensor, gradients, ops
 
 BATCH = 50
-SHAPES = {
-    "W_conv1": (5, 5, 1, 32),
-    "b_conv1": (32,),
-    "W_conv2": (5, 5, 32, 64),
-    "b_conv2": (64,),
-    "W_fc1": (3136, 1024),
-    "b_fc1": (1024,),
-    "W_fc2": (1024, 10),
-    "b_fc2": (10,),
-}
 
 #: (times, rows, inner, columns) of the matrix products of a step: forward, gradient of the weights, gradient of the
 #: input. Those of a convolution are for five images at a time, so that what they read and write stays in cache.

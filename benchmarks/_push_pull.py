@@ -1,4 +1,4 @@
-"""The work of transport.py: the gradients and weights of one step of Deep MNIST, 3,274,634 float32, 13.1 MB each."""
+"""The variables of Deep MNIST, and the work of transport.py: their gradients, their weights, 13.1 MB each."""
 
 from __future__ import annotations
 

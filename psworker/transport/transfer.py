@@ -125,8 +125,8 @@ class TransferCall:
 
     def __init__(self, link: Link, message: Request, timeout: float) -> None:
         self._link, self._message = link, message
-        sizes = link.answer_sizes(message)
-        self._expected = None if sizes is None else sum(sizes)
+        self._sizes = link.answer_sizes(message)
+        self._expected = None if self._sizes is None else sum(self._sizes)
         self._blocks: list[shared.Block] = []
         self._in_frames = 0  # bytes of the answer's values for which there is no room in shared memory
         self._ahead: Future[Answer] | None = None
@@ -202,7 +202,7 @@ class TransferCall:
     def _room_needed(self) -> int:
         """Bytes for the values of the answer that the server cannot put in the place of gradients it has used."""
         spent = _spent(self._message) if self._blocks else ()
-        return needed(self._link.answer_sizes(self._message, spent) or ())
+        return needed((self._link.answer_sizes(self._message, spent) if spent else self._sizes) or ())
 
     # --- what comes -----------------------------------------------------------------------------------------------
 

@@ -123,6 +123,18 @@ def connect():
         client.channel.close()
 
 
+@pytest.fixture
+def client(server, connect):
+    """A client of the file's own `server`."""
+    return connect(server)
+
+
+@pytest.fixture
+def name(request):
+    """The test's own variable, for tests that share a server."""
+    return request.node.name
+
+
 @pytest.fixture(autouse=True)
 def quiet(caplog):
     """A server has nothing to complain about, whatever its clients do: no log record of WARNING or above."""

@@ -41,11 +41,6 @@ def server():
 
 
 @pytest.fixture
-def client(server, connect):
-    return connect(server)
-
-
-@pytest.fixture
 def sender(client):
     """A worker that has joined and registered `w`, a float32[2, 3]."""
     sender = client.join()

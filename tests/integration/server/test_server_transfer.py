@@ -29,17 +29,6 @@ def server():
 
 
 @pytest.fixture
-def client(server, connect):
-    return connect(server)
-
-
-@pytest.fixture
-def name(request):
-    """The test's own variable, since all share the module's server."""
-    return request.node.name
-
-
-@pytest.fixture
 def sender(client, name):
     sender = client.join(name[:100])
     client.register(sender, **{name: W})
