@@ -7,7 +7,7 @@ python examples/gan_mnist.py                                            # in one
 psworker local --workers 2 examples/gan_mnist.py                        # a server and two workers
 psworker run --servers host:port examples/gan_mnist.py                  # one worker of a cluster
 
-Every 500 steps the first worker saves a grid of what the generator draws, samples/samples-STEP.png: rough digits after
+Every 500 steps the chief saves a grid of what the generator draws, samples/samples-STEP.png: rough digits after
 some 2,000 steps, good ones after 10,000.
 """
 

@@ -2,7 +2,7 @@
 
 A word's vector learns to tell the words near it from words drawn at random (Mikolov et al., "Distributed
 Representations of Words and Phrases and their Compositionality", 2013, equation 4). The text is that of The World
-Factbook, 370,000 words; at the end the first worker prints which words have nearly the same vector.
+Factbook, 370,000 words; at the end the chief prints which words have nearly the same vector.
 
 python examples/skipgram.py                                             # in one process
 psworker local --workers 2 --shards 2 examples/skipgram.py              # two servers and two workers

@@ -1,14 +1,14 @@
 """The command `psserver`: serve a shard, look at one, ask for its health.
 
-Options become a `ServerConfig`, errors become one line. Decides nothing itself. May import everything of psserver,
-pswire, click and rich.
+Options become a `ServerConfig`, errors become one line. Decides nothing itself. What one command alone needs it imports
+when it runs: an orchestrator runs `health` every few seconds, so nothing here may bring numpy or rich.
 """
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import math
+import os
 import signal
 from collections.abc import Callable
 from contextlib import suppress
@@ -16,15 +16,10 @@ from functools import partial
 
 import click
 
-from psserver.config import ServerConfig, parse_shard, parse_size
-from psserver.report.asking import Shards, parse_addresses
-from psserver.report.job import put_together
-from psserver.server import serve
-from pswire import memory
+from psserver.config import ServerConfig, parse_addresses, parse_shard, parse_size
 from pswire.channel import check_address, check_health
 from pswire.consistency import Consistency, StalenessSpec, parse_consistency, parse_staleness
 from pswire.errors import ConfigurationError, ParamServerError, Unavailable
-from pswire.messages import StatusReport
 
 _DEFAULT = ServerConfig()
 _option = partial(click.option, show_default=True, show_envvar=True)
@@ -129,11 +124,18 @@ def main(debug: bool) -> None:
     "--memory-limit",
     type=_Parsed("SIZE", parse_size),
     default=_DEFAULT.memory_limit,
-    show_default="80 % of the machine's memory",
+    show_default="80 % of the memory that the machine or its container has",
     help="Bytes for variables, slots and what is under way, such as 8G.",
 )
 @_option(
     "--grace", type=float, default=_DEFAULT.grace, metavar="SECONDS", help="What calls under way get to end at a stop."
+)
+@_option(
+    "--linger",
+    type=float,
+    metavar="SECONDS",
+    help="When the job is done - a worker has left in good order, and none is left - wait so long for others, and end. "
+    "By default the server stays until it is stopped.",
 )
 @_option(
     "--max-calls",
@@ -168,13 +170,14 @@ def serve_command(
     staleness: StalenessSpec,
     memory_limit: int,
     grace: float,
+    linger: float | None,
     max_calls: int,
     keep_memory: bool,
     shared_memory: bool,
     reflection: bool,
     log_level: str,
 ) -> None:
-    """Serve one shard until SIGTERM or Ctrl-C.
+    """Serve one shard until SIGTERM or Ctrl-C, or with --linger until its job is done.
 
     When it is ready it prints one line with its address. The first Ctrl-C lets the calls under way end, a second one
     ends at once.
@@ -182,6 +185,7 @@ def serve_command(
     \b
     psserver serve                                   a free port of this machine
     psserver serve --bind 0.0.0.0:5000 --shard 0/2   the first of two shards, for the network
+    psserver serve --linger 10                       ends 10 s after its job
 
     \b
     --consistency: whose pushes make an update
@@ -197,6 +201,10 @@ def serve_command(
       delay-compensated     its gradient is moved to the weights of now
       drop:10               it is not applied if its staleness is above 10
     """  # noqa: D301
+    # Process 1 of a container would not even notice SIGTERM without a handler. Nothing is served that could be lost.
+    signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
+    from psserver.serving import serve_until_told
+
     logging.basicConfig(level=log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     config = ServerConfig(
         bind=bind,
@@ -207,38 +215,13 @@ def serve_command(
         staleness=staleness,
         memory_limit=memory_limit,
         grace=grace,
+        linger=linger,
         max_calls=max_calls,
         keep_memory=keep_memory,
         shared_memory=shared_memory,
         reflection=reflection,
     )
-    if config.keep_memory:
-        memory.keep_memory()
-    report = asyncio.run(_serve(config))
-    click.echo(_summary(report), err=True)
-
-
-async def _serve(config: ServerConfig) -> StatusReport:
-    stop, loop = asyncio.Event(), asyncio.get_running_loop()
-
-    def end() -> None:
-        stop.set()
-        loop.remove_signal_handler(signal.SIGINT)
-        signal.signal(signal.SIGINT, signal.SIG_DFL)  # a second Ctrl-C ends at once
-
-    def tell(address: str) -> None:
-        click.echo(f"psserver: shard {config.shard}/{config.shards} listening on {address}")
-
-    loop.add_signal_handler(signal.SIGINT, end)
-    loop.add_signal_handler(signal.SIGTERM, end)
-    return await serve(config, tell, stop)
-
-
-def _summary(report: StatusReport) -> str:
-    return (
-        f"psserver: shard {report.shard}/{report.shards} stopped at global step {report.global_step:,}: "
-        f"{len(report.workers)} workers, {report.repeated:,} pushes or assigns repeated"
-    )
+    serve_until_told(config)
 
 
 _address = click.argument("address", type=_ADDRESS)
@@ -268,7 +251,9 @@ def status_command(addresses: tuple[str, ...], as_json: bool, watch: bool, every
     psserver status host1:5000,host2:5000 --json | jq '.shards[].traffic'
     psserver status host1:5000 --json --watch --every 10 >> job.jsonl
     """  # noqa: D301
-    from psserver.report.watch import display, keep_showing, show_once  # here: 3 MB that no server needs
+    from psserver.report.asking import Shards
+    from psserver.report.job import put_together
+    from psserver.report.watch import display, keep_showing, show_once
 
     with Shards(addresses) as shards:
         if watch:

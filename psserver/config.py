@@ -6,18 +6,18 @@ Reads no environment variables: click does, by the options' names. May import ps
 from __future__ import annotations
 
 import math
-import os
 import re
 from dataclasses import dataclass, field
 
+from pswire import machine
 from pswire.channel import check_address
 from pswire.consistency import Asynchronous, Consistency, StalenessSpec, Unchanged
 from pswire.errors import ConfigurationError
 
 
 def default_memory_limit() -> int:
-    """80 % of the machine's memory, in bytes."""
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") * 4 // 5
+    """80 % of the memory that the machine or its container has, in bytes."""
+    return machine.memory() * 4 // 5
 
 
 def parse_shard(text: str) -> tuple[int, int]:
@@ -26,6 +26,11 @@ def parse_shard(text: str) -> tuple[int, int]:
     if not found or not int(found[1]) < int(found[2]):
         raise ConfigurationError(f"{text!r}: write which shard of how many, from 0: the two of a pair are 0/2 and 1/2")
     return int(found[1]), int(found[2])
+
+
+def parse_addresses(text: str) -> tuple[str, ...]:
+    """The addresses in `host:port,host:port,...`. Raises `ConfigurationError` for one that is none."""
+    return tuple(map(check_address, text.split(",")))
 
 
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
@@ -52,6 +57,8 @@ class ServerConfig:
         staleness: what is done about a stale push; the same on all shards of a job.
         memory_limit: bytes for the variables, their slots, and what is on its way in and out, together.
         grace: seconds that calls under way get to end when the server stops.
+        linger: seconds for which it waits for others when the job is done, that is a worker has left in good order and
+            none is left, before it ends; None: it stays until it is stopped.
         max_calls: callers at a time, a worker being one or two of them; those beyond it are refused, and try again.
         keep_memory: whether the process keeps the memory of arrays it has freed, for the next ones: faster, but it does
             not shrink (`pswire.memory.keep_memory`). Done by the command `psserver serve`, whose process it is.
@@ -71,6 +78,7 @@ class ServerConfig:
     staleness: StalenessSpec = field(default_factory=Unchanged)
     memory_limit: int = field(default_factory=default_memory_limit)
     grace: float = 5.0
+    linger: float | None = None
     max_calls: int = 10_000
     keep_memory: bool = True
     shared_memory: bool = True
@@ -87,6 +95,8 @@ class ServerConfig:
             raise ConfigurationError(f"a lease lasts more than 0 seconds, got {self.lease:g}")
         if not 0 <= self.grace < math.inf:
             raise ConfigurationError(f"a grace lasts 0 seconds or more, got {self.grace:g}")
+        if self.linger is not None and not 0 <= self.linger < math.inf:
+            raise ConfigurationError(f"a server lingers for 0 seconds or more, got {self.linger:g}")
         if self.memory_limit < 1:
             raise ConfigurationError(f"a memory limit is a positive number of bytes, got {self.memory_limit}")
         if self.max_calls < 1:

@@ -5,14 +5,14 @@ leaves to be done to arrays (`psserver.core.tasks`) is done at once when it is l
 the loop goes on receiving, and other variables are served while a large one is updated; a very large one is divided
 among the threads. No lock is held over the store:
 the tasks of one variable are a chain, in the order of their steps, and nothing else touches its arrays. All methods are
-called in the loop. Knows nothing of gRPC or bytes.
+called in the loop. What a step has to tell a person goes to the log. Knows nothing of gRPC or bytes.
 """
 
 from __future__ import annotations
 
 import asyncio
 import itertools
-import os
+import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -21,6 +21,7 @@ from typing import Any
 from psserver.core.shard import Shard
 from psserver.core.tasks import Task, Work, run, run_parts, stages
 from pswire.errors import InvalidMessage, ParamServerError, TooLarge, Unavailable, UnknownVariable
+from pswire.machine import cores
 from pswire.messages import Answer, Reply, Request, Tick
 from pswire.payload import Room, tensor_bytes
 
@@ -35,7 +36,7 @@ A_TASK = 4 << 10
 
 #: Threads for what is larger, and for looking at it: numpy is in them without the interpreter's lock. More than there
 #: are cores would only take the lock, and the cache, away from each other.
-THREADS, LOOKING = min(max(2, os.cpu_count() or 2), 4), 2
+THREADS, LOOKING = min(max(2, cores()), 4), 2
 
 #: Bytes of one variable's tasks from which on all threads divide them among each other: some 2 ms of a rule's.
 DIVIDED = 4 << 20
@@ -46,6 +47,8 @@ STRETCH = 1 << 18
 
 #: Stretches after which other variables have their turn: some milliseconds.
 ROUND = 16
+
+log = logging.getLogger(__name__)
 
 _Waiting = asyncio.Future[Answer]
 _Jobs = list[asyncio.Future[None]]
@@ -127,6 +130,12 @@ class Entrance:
         """Lets the shard see that time passes."""
         self._release(self._shard.begin(0, Tick(), self._clock()))
 
+    @property
+    def over_for(self) -> float | None:
+        """Seconds for which the job has been done and nobody has come; None while it is not (`Shard.over_since`)."""
+        since = self._shard.over_since
+        return None if since is None else self._clock() - since
+
     def close(self) -> None:
         """Answers who waits for others with `Unavailable`, and from now on whoever would have to wait."""
         self._closing = True
@@ -145,6 +154,8 @@ class Entrance:
 
     def _release(self, work: Work) -> None:
         """Frees whom a step has set free, most often the very one that took it, when its tasks are done."""
+        for note in work.notes:
+            log.log(logging.WARNING if note.warning else logging.INFO, "%s", note.text)
         freed = [(self._parked.pop(reply.ticket, None), reply) for reply in work.replies]
         try:
             under_way = self._chains.add(work.tasks)

@@ -42,6 +42,8 @@ log = logging.getLogger(__name__)
 async def serve(config: ServerConfig, on_ready: Callable[[str], None], stop: asyncio.Event) -> StatusReport:
     """Serves one shard until `stop` is set, then lets the calls under way end; returns how the shard was at the end.
 
+    With `config.linger` it sets `stop` itself when the job is done.
+
     Meant for a loop that has nothing else to do: at the end it waits, for a second at most, for all other tasks.
 
     Args:
@@ -66,7 +68,7 @@ async def serve(config: ServerConfig, on_ready: Callable[[str], None], stop: asy
         _add_reflection(server)
     address = bind(server, config.bind)
     await server.start()
-    ticking = asyncio.create_task(_tick(entrance))
+    ticking = asyncio.create_task(_tick(entrance, config.linger, stop))
     try:
         on_ready(address)
         await stop.wait()
@@ -106,13 +108,18 @@ class Clock:
         return now - self._slept
 
 
-async def _tick(entrance: Entrance) -> None:
-    while True:
+async def _tick(entrance: Entrance, linger: float | None, stop: asyncio.Event) -> None:
+    """Lets time pass for the shard, until the job has been done for `linger` seconds."""
+    over_for = None
+    while linger is None or over_for is None or over_for < linger:
         await asyncio.sleep(TICK)
         try:
             entrance.tick()
         except Exception:
             log.exception("the shard failed on a tick; it goes on")
+        over_for = entrance.over_for
+    log.info("the job is done, and nobody has come for %g s", linger)
+    stop.set()
 
 
 async def _settle() -> None:

@@ -317,7 +317,7 @@ _REPORTS = many(Row(ms.EpochReport, pb.EpochReport, queue=NAME, epoch=POSITIVE, 
 _VARIABLES = many(_VariableStatus(), attrgetter("spec.name"))
 _STEPS = {"steps": COUNT, "staleness": COUNT, "staleness_sum": COUNT, "loss": OPTIONAL, "epoch": COUNT}
 _WORKER = {"name": NAME, "incarnation": COUNT, "number": COUNT, "state": _STATE, "lease_left": ANY}
-_WORKER |= {"dropped": COUNT, "waiting_for": ANY, "lane": ANY}
+_WORKER |= {"dropped": COUNT, "waiting_for": ANY, "lane": ANY, "chief": ANY}
 _TRAFFIC = one(Row(ms.Traffic, pb.Traffic, pushes=number(0), bytes_in=number(0), bytes_out=number(0)))
 _STALENESS = one(Row(ms.Staleness, pb.Staleness, p50=COUNT, p99=COUNT))
 _CHANGES = many(Row(ms.Change, pb.Change, global_step=COUNT, worker=NAME, names=NAMES, optimizer=OPTIMIZER))
@@ -337,9 +337,10 @@ _MESSAGES = (
         global_step=COUNT,
         consistency=ANY,
         staleness=ANY,
+        chief=ANY,
     ),
     Row(ms.Renew, pb.RenewRequest, sender=_SENDER, idle=ANY, lane=ANY),
-    Row(ms.Renewed, pb.RenewReply, global_step=COUNT, waiting_for=ANY),
+    Row(ms.Renewed, pb.RenewReply, global_step=COUNT, waiting_for=ANY, chief=ANY),
     Row(ms.Leave, pb.LeaveRequest, sender=_SENDER, failed=ANY),
     Row(ms.Left, pb.LeaveReply),
     Row(ms.Register, pb.RegisterRequest, sender=_SENDER, declarations=_DECLARATIONS, places=_PLACES, dry=ANY),
@@ -364,7 +365,7 @@ _MESSAGES = (
     Row(ms.Tune, pb.TuneRequest, **_CHANGE, names=NAMES, optimizer=OPTIMIZER, fields=NAMES),
     Row(ms.Tuned, pb.TuneReply, **_RESULT),
     Row(ms.Take, pb.TakeRequest, sender=_SENDER, queue=_QUEUE, finished=_FINISHED, heard=COUNT, give_back=ANY),
-    Row(ms.Taken, pb.TakeReply, block=_BLOCK, done=ANY, waiting_for=ANY, reports=_REPORTS),
+    Row(ms.Taken, pb.TakeReply, block=_BLOCK, done=ANY, waiting_for=ANY, reports=_REPORTS, chief=ANY),
     Row(ms.Status, pb.StatusRequest),
     Row(
         ms.StatusReport,

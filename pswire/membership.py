@@ -36,7 +36,8 @@ class Joined:
     """`number` is 0 for the first worker that ever joined; a worker that joins again keeps its number.
 
     `lease` is in seconds: a worker that says nothing for so long is taken for dead. `consistency` is what the shard was
-    started with, as `pswire.consistency` writes it; all shards of a job must have the same.
+    started with, as `pswire.consistency` writes it; all shards of a job must have the same. `chief` says whether this
+    worker is the one that does what is to be done once; that may be another later, and shard 0 alone knows it.
     """
 
     incarnation: int
@@ -45,6 +46,7 @@ class Joined:
     global_step: int
     consistency: str = "async"
     staleness: str = "none"
+    chief: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,10 +64,14 @@ class Renew:
 
 @dataclass(frozen=True, slots=True)
 class Renewed:
-    """The lease runs from now. While a push of the worker is held, `waiting_for` says for whom, and why."""
+    """The lease runs from now. While a push of the worker is held, `waiting_for` says for whom, and why.
+
+    `chief` is as in `Joined`.
+    """
 
     global_step: int
     waiting_for: str = ""
+    chief: bool = False
 
 
 @dataclass(frozen=True, slots=True)

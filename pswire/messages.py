@@ -276,13 +276,16 @@ class Take:
 class Taken:
     """The next block; or None: either all is `done`, or others hold what is left, as `waiting_for` says: ask again.
 
-    `reports` has the epochs that are complete, in order, without those that the worker has heard.
+    `reports` has the epochs that are complete, in order, without those that the worker has heard. `chief` is as in
+    `Joined`, at the moment of the answer. The block that a chief held when it died is handed out again only when it is
+    known to be lost, so whoever hears that the block's epoch is complete knows by then who the chief is.
     """
 
     block: Block | None
     done: bool = False
     waiting_for: str = ""
     reports: tuple[EpochReport, ...] = ()
+    chief: bool = False
 
 
 # --- what is going on ---------------------------------------------------------------------------------------------

@@ -1,6 +1,7 @@
 """Calls to shards that go on until there is an answer: a worker's membership, retries, and what is said while it waits.
 
-Knows which shard, but not what belongs there: that is the client's. May import messages and a transport.
+Knows which shard, but not what belongs there: that is the client's. May import messages, answers, the role and a
+transport.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ from typing import Generic, TypeVar
 
 from pswire.errors import NotJoined, ParamServerError, TimedOut, Unavailable, Zombie
 from pswire.messages import Answer, Join, Joined, Pull, Push, Pushed, Renew, Request, Sender
+from psworker.answers import APART, check_kept
+from psworker.role import Role
 from psworker.transport import Call, Transport
 
 logger = logging.getLogger(__name__)
@@ -59,6 +62,7 @@ class Calls:
         timeout: seconds that each call goes on trying while a server cannot be reached.
         closing: when it is set, no call is tried again.
         held_for: whom a push waits for that a shard holds, as far as it is known since a moment (monotonic).
+        role: hears each answer.
 
     Attributes:
         sender: the worker, as a member; with incarnation 0 until it has joined.
@@ -73,6 +77,7 @@ class Calls:
         timeout: float,
         closing: threading.Event,
         held_for: Callable[[int, float], str],
+        role: Role,
     ) -> None:
         self.sender = Sender(worker, 0)
         self.rejoins = 0
@@ -80,6 +85,7 @@ class Calls:
         self._timeout = timeout
         self._closing = closing
         self._held_for = held_for
+        self._role = role
         self._life = secrets.randbits(62) + 1
         self._global_step = 0
 
@@ -119,21 +125,27 @@ class Calls:
             raise next(iter(errors.values()))
         return answers
 
-    def say(self, shard: int, message: Request, failed: str) -> None:
-        """Says something once, to a shard that has `GOOD_BYE` seconds to hear it; what goes wrong is logged."""
+    def say(self, shard: int, message: Request, failed: str) -> Answer | None:
+        """Says something once, to a shard that has `GOOD_BYE` seconds to answer; what goes wrong is logged.
+
+        What the answer says of this worker's role is not heard: who gives back its work is about to end.
+        """
         try:
-            self._transport.call(shard, message, min(self._timeout, GOOD_BYE)).result()
+            return self._transport.call(shard, message, min(self._timeout, GOOD_BYE)).result()
         except ParamServerError as error:
             expected = isinstance(error, NotJoined | Zombie | Unavailable | TimedOut)
             level = logging.INFO if expected else logging.WARNING
             logger.log(level, "worker %s, shard %d: %s: %s", self.sender.worker, shard, failed, error)
+            return None
 
     def rest(self, shards: Iterable[int]) -> None:
         """Tells these shards that nobody shall wait for this worker."""
         if not self._closing.is_set():
             for shard in shards:
                 idle = Renew(self.sender, idle=True, lane=self._transport.lane(shard))
-                self.say(shard, idle, "could not say that it has nothing to do")
+                answer = self.say(shard, idle, "could not say that it has nothing to do")
+                if answer is not None:
+                    self._role.hear(shard, answer)
 
     def _join(self, shard: int) -> Join:
         worker, incarnation = self.sender.worker, self.sender.incarnation
@@ -178,6 +190,7 @@ class Calls:
             assert isinstance(answer, kind)
             if isinstance(answer, Pushed) and not sent.shard:
                 self._global_step = answer.global_step
+            self._role.hear(sent.shard, answer)
             return answer
 
     def _why(self, sent: Sent) -> str:
@@ -202,9 +215,7 @@ class Calls:
             joined = self._transport.call(shard, self._join(shard), self._timeout).result()
         except (Unavailable, TimedOut):
             return True  # as good as when the message itself does not get through
-        if not shard and isinstance(joined, Joined) and joined.global_step < self._global_step:
-            raise NotJoined(
-                f"shard 0 is at step {joined.global_step} and was at {self._global_step}: the server was started anew "
-                "and has lost its state; start the job again"
-            )
+        self._role.hear(shard, joined)
+        assert isinstance(joined, Joined)
+        check_kept(shard, joined, self._global_step - (APART if shard else 0))
         return True

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import os
+import signal
 import sys
 from collections.abc import Callable
 
@@ -18,7 +19,7 @@ from pswire.errors import ConfigurationError, ParamServerError
 from pswire.travel import WIRES, parse_compression
 from psworker import config
 from psworker.processes import blas_threads
-from psworker.script import run_script
+from psworker.script import SIGTERM_CODE, end_at_sigterm, run_script
 
 _SCRIPT = click.Path(exists=True, dir_okay=False)
 _PASS_ON = {"allow_interspersed_args": False}  # what stands behind the script is the script's
@@ -199,6 +200,16 @@ def main(context: click.Context, debug: bool) -> None:
     show_envvar=True,
     help="Keep the memory of arrays that are freed, for the next ones: faster, but the process never shrinks.",
 )
+@click.option(
+    "--sigterm-code",
+    type=click.IntRange(0, 255),
+    default=SIGTERM_CODE,
+    metavar="CODE",
+    envvar="PSWORKER_SIGTERM_CODE",
+    show_default=True,
+    show_envvar=True,
+    help="The exit code after SIGTERM: 0 where to be stopped is no failure, as with docker compose down.",
+)
 @_exchange_and_travel
 @click.argument("script", type=_SCRIPT)
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED, metavar="[ARGS]...")
@@ -210,6 +221,7 @@ def run(
     timeout: float,
     threads: int | None,
     keep_memory: bool,
+    sigterm_code: int,
     exchange: config.ExchangeConfig,
     travel: config.TravelConfig,
     script: str,
@@ -218,13 +230,16 @@ def run(
     """Run SCRIPT as one worker that joins the servers.
 
     What stands behind SCRIPT is given to it. The exit code is the script's; 1 after an error, 130 after Ctrl-C and
-    143 after SIGTERM, which both let the script leave its session in good order.
+    --sigterm-code after SIGTERM, which both let the script leave its session in good order.
 
     \b
       psserver serve --bind 127.0.0.1:5000 &
       psworker run --servers 127.0.0.1:5000 --threads 1 train.py --epochs 3
       psworker run --servers ps-0:5000,ps-1:5000 --name worker-7 train.py
     """  # noqa: D301
+    end_at_sigterm(sigterm_code)
+    if threads is not None:
+        _limit_threads(threads)
     from pswire.channel import check_address  # it brings grpc, which `psworker --help` does without
 
     try:
@@ -238,9 +253,7 @@ def run(
     os.environ.update(exchange.environment() | travel.environment())
     if name:
         os.environ[config.NAME] = name
-    if threads is not None:
-        _limit_threads(threads)
-    sys.exit(run_script(script, arguments, debug=debug))
+    sys.exit(run_script(script, arguments, debug=debug, sigterm_code=sigterm_code))
 
 
 def _limit_threads(threads: int) -> None:
@@ -250,6 +263,7 @@ def _limit_threads(threads: int) -> None:
         return
     os.environ.update(wanted)
     if "numpy" in sys.modules:
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})  # one that comes now waits for `end_at_sigterm`
         os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
 
 

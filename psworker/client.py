@@ -50,6 +50,7 @@ from psworker.feedback import Packer
 from psworker.heartbeat import Heartbeat
 from psworker.placement import Placement, Whole
 from psworker.pushing import Pushing
+from psworker.role import Role
 from psworker.transport import Transport
 from psworker.wanted import Wanted
 
@@ -82,8 +83,9 @@ class Client:
         self._transport = transport
         self._timeout = timeout
         self._closing = threading.Event()
-        self._heartbeat = Heartbeat(transport, self._closing)
-        self._calls = Calls(transport, worker, timeout, self._closing, self._heartbeat.held_for)
+        self._role = Role(worker)
+        self._heartbeat = Heartbeat(transport, self._closing, self._role)
+        self._calls = Calls(transport, worker, timeout, self._closing, self._heartbeat.held_for, self._role)
         self.packer = packer or Packer()
         self._pushing = Pushing(self._calls, self.packer)
         self._placement = Placement(transport.shards)
@@ -106,6 +108,11 @@ class Client:
     def staleness(self) -> StalenessSpec:
         """What the shards do about stale pushes; known when the worker has joined."""
         return self._staleness
+
+    @property
+    def chief(self) -> bool:
+        """Whether this worker is the chief, as shard 0 said last; False before it has joined."""
+        return self._role.chief
 
     def join(self) -> Joined:
         """Becomes a member of every shard, and keeps its leases by a heartbeat in the background; shard 0's answer.

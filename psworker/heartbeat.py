@@ -1,7 +1,7 @@
 """The heartbeat of a worker: renews its leases in the background, and hears whom a held push waits for.
 
 A thread for each shard, so that one that does not answer costs no lease of another. Tries nothing again: the next beat
-does. May import messages and a transport.
+does. May import messages, the role and a transport.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import time
 
 from pswire.errors import NotJoined, ParamServerError, TimedOut
 from pswire.messages import Renew, Renewed, Sender
+from psworker.role import Role
 from psworker.transport import Transport
 
 logger = logging.getLogger(__name__)
@@ -25,11 +26,13 @@ class Heartbeat:
     Args:
         transport: reaches the shards.
         closing: ends the heartbeat.
+        role: hears each answer.
     """
 
-    def __init__(self, transport: Transport, closing: threading.Event) -> None:
+    def __init__(self, transport: Transport, closing: threading.Event, role: Role) -> None:
         self._transport = transport
         self._closing = closing
+        self._role = role
         self._threads: list[threading.Thread] = []
         self._lock = threading.Lock()
         self._held: dict[int, tuple[float, str]] = {}  # when each shard was last heard of, and what it said
@@ -62,6 +65,7 @@ class Heartbeat:
         Says when a server does not answer; one that cannot be reached is for the worker's own calls to complain about.
         """
         while not self._closing.wait(every):
+            asked = self._role.heard
             try:
                 answer = self._transport.call(shard, Renew(sender, lane=self._transport.lane(shard)), every).result()
             except ParamServerError as error:
@@ -72,6 +76,7 @@ class Heartbeat:
                     return
             else:
                 assert isinstance(answer, Renewed)
+                self._role.hear(shard, answer, asked)
                 self._hear(sender.worker, shard, answer.waiting_for)
 
     def _forget(self, shard: int) -> None:

@@ -20,9 +20,10 @@ from typing import TypeAlias
 from pswire.channel import check_health
 from pswire.consistency import Synchronous, parse_consistency
 from pswire.errors import ConfigurationError, ParamServerError
+from pswire.machine import cores
 from psworker.config import ExchangeConfig, TravelConfig
 from psworker.display import Display
-from psworker.processes import BLAS_VARIABLES, Lifeline, Process, Stream, blas_threads, cores
+from psworker.processes import BLAS_VARIABLES, Lifeline, Process, Stream, blas_threads
 from psworker.progress import JobView, Watch
 from psworker.signals import signals
 from psworker.transport.network import NetworkTransport

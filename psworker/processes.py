@@ -49,11 +49,6 @@ def blas_threads(threads: int) -> dict[str, str]:
     return dict.fromkeys(BLAS_VARIABLES, str(threads))
 
 
-def cores() -> int:
-    """How many cores this process may use."""
-    return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
-
-
 class Lines:
     """Cuts the bytes of a pipe into lines of text. Bytes that are no UTF-8 become U+FFFD."""
 

@@ -1,10 +1,12 @@
 """Runs a training program in this process as `python SCRIPT ARGS` would, and turns its end into an exit code.
 
-Errors of the paramserver family become one line. Standard library and errors only.
+Errors of the paramserver family become one line, SIGTERM a `SystemExit` in the program. Standard library, errors and
+ending only.
 """
 
 from __future__ import annotations
 
+import os
 import runpy
 import signal
 import sys
@@ -12,14 +14,31 @@ from collections.abc import Sequence
 from pathlib import Path
 from types import FrameType, TracebackType
 
+from pswire.ending import end_at_next
 from pswire.errors import ParamServerError
 
+#: The exit code after SIGTERM, as shells have it.
+SIGTERM_CODE = 128 + signal.SIGTERM
 
-def run_script(script: str, arguments: Sequence[str], *, debug: bool = False) -> int | str | None:
+
+def end_at_sigterm(code: int = SIGTERM_CODE) -> None:
+    """From now on SIGTERM ends the process at once with `code`; also one that came before, if it was blocked.
+
+    For the time before `run_script`, when there is nothing yet to be left in good order. Without a handler the kernel
+    would keep SIGTERM from process 1, such as the command of a container, until it is killed. For the main thread only.
+    """
+    signal.signal(signal.SIGTERM, lambda *_: os._exit(code))
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
+
+
+def run_script(
+    script: str, arguments: Sequence[str], *, debug: bool = False, sigterm_code: int = SIGTERM_CODE
+) -> int | str | None:
     """Runs it as `__main__` and gives what `sys.exit` takes.
 
-    A `SystemExit` of the script passes through. SIGTERM raises one in it, with 143, so that `with` blocks are left
-    in good order; a second SIGTERM ends the process at once. Must be called in the main thread.
+    A `SystemExit` of the script passes through. SIGTERM raises one in it, with `sigterm_code`, so that `with` blocks
+    are left in good order; a second SIGTERM ends the process at once. A script that handles SIGTERM itself has its own
+    way. Must be called in the main thread.
     """
     sys.argv[:] = [script, *arguments]
     directory = str(Path(script).resolve().parent)
@@ -27,7 +46,12 @@ def run_script(script: str, arguments: Sequence[str], *, debug: bool = False) ->
         sys.path.insert(0, directory)
     else:
         sys.path[0] = directory
-    signal.signal(signal.SIGTERM, _terminate)
+
+    def leave(number: int, frame: FrameType | None) -> None:
+        end_at_next(signal.SIGTERM)
+        sys.exit(sigterm_code)
+
+    signal.signal(signal.SIGTERM, leave)
     try:
         runpy.run_path(script, run_name="__main__")
     except KeyboardInterrupt:
@@ -42,11 +66,6 @@ def run_script(script: str, arguments: Sequence[str], *, debug: bool = False) ->
         _show(error)
         return 1
     return 0
-
-
-def _terminate(number: int, frame: FrameType | None) -> None:
-    signal.signal(number, signal.SIG_DFL)
-    sys.exit(128 + number)
 
 
 def _show(error: Exception) -> None:

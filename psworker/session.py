@@ -76,8 +76,12 @@ class Session:
 
     @property
     def is_chief(self) -> bool:
-        """Whether this is the first worker of the job, which does what is to be done once."""
-        return self.number == 0
+        """Whether this worker does what is to be done once: the first of the job, or when that one died another.
+
+        It is as the server said last, with each block of examples and each heartbeat: ask when something is to be done,
+        and not once for all. A chief that the network has cut off hears only when it is back that it is none any more.
+        """
+        return self._client.chief
 
     def __enter__(self) -> Self:
         """Joins the servers and registers the variables made so far; they get the server's values.

@@ -8,7 +8,6 @@ from collections import defaultdict
 from functools import partial
 
 from psserver.core.shard import Shard
-from psserver.core.tasks import Work
 from psserver.entrance import Entrance
 from pswire.messages import Assign, Assignment, Declaration, Join, Joined, Pull, Register, Sender
 from pswire.values import TensorSpec
@@ -52,7 +51,7 @@ class GatedShard(Shard):
         said = copy.deepcopy(message)
         work = super().begin(ticket, message, now, **options)
         self.said.append((ticket, said, work.replies))
-        return Work(work.replies, list(map(self._through_its_gate, work.tasks)))
+        return dataclasses.replace(work, tasks=list(map(self._through_its_gate, work.tasks)))
 
     def _through_its_gate(self, task):
         through = partial(self._gated, task.variable)

@@ -20,15 +20,18 @@ def state_of(thing: Any) -> Any:
     return _state(thing, {})
 
 
+_PLAIN = frozenset({type(None), bool, int, str})  # most of all there is
+
+
 def _state(thing: Any, seen: dict[int, int]) -> Any:
     """`seen` numbers the rooms and records that have been met: they know each other, and are told once."""
     kind = type(thing)
-    if thing is None or isinstance(thing, int | str | Enum):
+    if kind in _PLAIN or isinstance(thing, Enum):
         return thing
     if isinstance(thing, float):
         return float(thing).hex()
     if kind in (tuple, list, deque):
-        return tuple([_state(one, seen) for one in thing])
+        return tuple([one if type(one) in _PLAIN else _state(one, seen) for one in thing])
     if kind is dict:
         return tuple([(_state(key, seen), _state(one, seen)) for key, one in thing.items() if not callable(one)])
     if kind is set:
@@ -41,9 +44,12 @@ def _state(thing: Any, seen: dict[int, int]) -> Any:
         if id(thing) in seen:
             return kind.__name__, seen[id(thing)]
         seen[id(thing)] = len(seen)
-    fields = [*_fields(kind), *getattr(thing, "__dict__", ())]
-    parts = [(name, getattr(thing, name)) for name in dict.fromkeys(fields)]
-    return kind.__name__, tuple([(name, _state(part, seen)) for name, part in parts if not callable(part)])
+    fields = _fields(kind)
+    if hasattr(thing, "__dict__"):
+        fields = tuple(dict.fromkeys([*fields, *vars(thing)]))
+    parts = [getattr(thing, name) for name in fields]
+    told = [one if type(one) in _PLAIN else _state(one, seen) for one in parts if not callable(one)]
+    return kind.__name__, fields, tuple(told)
 
 
 @cache

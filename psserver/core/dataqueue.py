@@ -12,6 +12,7 @@ import math
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 
+from psserver.core import notes
 from pswire.errors import AlreadyRegistered, ParamServerError, Unavailable
 from pswire.messages import Block, EpochReport, Finished, QueueSpec, Reply, Sender, Take, Taken
 
@@ -27,13 +28,18 @@ class _Epoch:
 
 
 class DataQueue:
-    """Hands out the blocks of all epochs, lowest number first; those of a worker that is gone again."""
+    """Hands out the blocks of all epochs, lowest number first; those of a worker that is gone again.
 
-    def __init__(self, spec: QueueSpec) -> None:
-        self.spec = spec
+    Args:
+        spec: what is handed out.
+        told: gets a note of each epoch that is done, and of each block that is handed out again.
+    """
+
+    def __init__(self, spec: QueueSpec, told: list[notes.Note]) -> None:
+        self.spec, self._told = spec, told
         self._blocks_an_epoch = math.ceil(spec.size / spec.block)
         self._handed_out = 0
-        self._returned: list[int] = []
+        self._returned: list[tuple[int, str]] = []  # a heap; with who had it
         self._out: dict[str, int] = {}
         self._open: dict[int, _Epoch] = {}
         self.reports: list[EpochReport] = []
@@ -60,7 +66,8 @@ class DataQueue:
         number = self._out.get(worker)
         if number is None:
             if self._returned:
-                number = heapq.heappop(self._returned)
+                number, before = heapq.heappop(self._returned)
+                self._told.append(notes.handed_out_again(self.spec.name, self._block(number), worker, before))
             elif self._handed_out < self._blocks_an_epoch * self.spec.epochs:
                 number = self._handed_out
                 self._handed_out += 1
@@ -69,13 +76,13 @@ class DataQueue:
             self._out[worker] = number
         return self._block(number)
 
-    def give_back(self, worker: str) -> bool:
-        """What the worker holds will be handed out again; returns whether it held anything."""
+    def give_back(self, worker: str) -> Block | None:
+        """What the worker holds will be handed out again; returns it."""
         number = self._out.pop(worker, None)
         if number is None:
-            return False
-        heapq.heappush(self._returned, number)
-        return True
+            return None
+        heapq.heappush(self._returned, (number, worker))
+        return self._block(number)
 
     @property
     def done(self) -> bool:
@@ -97,7 +104,9 @@ class DataQueue:
             number = len(self.reports) + 1
             del self._open[number]
             cost = epoch.cost_sum / epoch.cost_examples if epoch.cost_examples else None
-            self.reports.append(EpochReport(self.spec.name, number, cost, epoch.done))
+            report = EpochReport(self.spec.name, number, cost, epoch.done)
+            self.reports.append(report)
+            self._told.append(notes.epoch_done(report))
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,9 +121,15 @@ def _given_up(sender: Sender) -> ParamServerError:
 
 
 class DataQueues:
-    """The queues by name, and the workers that wait for a block of one because others hold all that is left."""
+    """The queues by name, and the workers that wait for a block of one because others hold all that is left.
 
-    def __init__(self) -> None:
+    Args:
+        told: gets a note of whatever a person should hear.
+        is_chief: says of a worker by its name whether it is the chief, whenever it is given an answer.
+    """
+
+    def __init__(self, told: list[notes.Note], is_chief: Callable[[str], bool]) -> None:
+        self._told, self._is_chief = told, is_chief
         self._queues: dict[str, DataQueue] = {}
         self._waiting: dict[tuple[str, str], _Waiting] = {}
         self._epochs: dict[str, int] = {}
@@ -131,7 +146,7 @@ class DataQueues:
     def take(self, ticket: int, message: Take, now: float) -> list[Reply]:
         """Takes a finished block back and gives the next; also answers those whom this sets free."""
         worker, spec = message.sender.worker, message.queue
-        queue = self._queues.setdefault(spec.name, DataQueue(spec))
+        queue = self._queues.setdefault(spec.name, DataQueue(spec, self._told))
         if message.finished is not None:
             queue.finish(worker, message.finished)
         key, waiting = (worker, spec.name), _Waiting(ticket, message, now)
@@ -152,7 +167,8 @@ class DataQueues:
         ended = self._end([key for key in self._waiting if key[0] in workers], refusal)
         for queue in self._queues.values():
             for worker in workers:
-                queue.give_back(worker)
+                if (block := queue.give_back(worker)) is not None:
+                    self._told.append(notes.to_be_handed_out_again(queue.spec.name, block, worker))
         return [*ended, *self._hand_out()]
 
     def holders(self) -> set[str]:
@@ -199,4 +215,5 @@ class DataQueues:
     def _answer(self, waiting: _Waiting, block: Block | None, done: bool = False, waiting_for: str = "") -> Reply:
         message = waiting.message
         unheard = self._queues[message.queue.name].reports[message.heard :]
-        return Reply(waiting.ticket, Taken(block, done, waiting_for, tuple(unheard)))
+        chief = self._is_chief(message.sender.worker)
+        return Reply(waiting.ticket, Taken(block, done, waiting_for, tuple(unheard), chief))

@@ -5,6 +5,9 @@ lease that ends makes a worker lost; it may join again.
 
 Those whose next push others may wait for are in the race: a member from its first push of a life until it says that it
 is idle, leaves, or is lost. Who waits for whom is not decided here, but by the policies.
+
+One worker is the chief, which does what is to be done once. When it is lost, or has failed, another is; one that has
+left in good order has done its work, and nobody shall do that again.
 """
 
 from __future__ import annotations
@@ -48,13 +51,26 @@ class Member:
 
 
 class Membership:
-    """The workers that ever joined, by name, in the order of their first joining."""
+    """The workers that ever joined, by name, in the order of their first joining.
 
-    def __init__(self, lease: float) -> None:
+    Args:
+        lease: seconds of silence after which a worker is lost.
+        has_chief: whether one of them is the chief; of several shards only the first has one.
+
+    Attributes:
+        lease: what was given.
+        chief: the chief's name; "" if there is none, for nobody lives who could be it.
+    """
+
+    def __init__(self, lease: float, *, has_chief: bool = True) -> None:
         self.lease = lease
+        self.chief = ""
+        self._has_chief = has_chief
         self._members: dict[str, Member] = {}
         self._racers: dict[str, Member] = {}
         self._through: set[str] = set()
+        self._ended_well = False  # somebody has, of this job
+        self._over_since: float | None = None
         self._line = 0  # the least clock when last somebody was in the race
 
     def __iter__(self) -> Iterator[Member]:
@@ -66,6 +82,10 @@ class Membership:
     def get(self, name: str) -> Member | None:
         """The member of this name, whether it lives or not."""
         return self._members.get(name)
+
+    def lives(self, name: str) -> bool:
+        """Whether there is a live member of this name."""
+        return name in self._members and self._members[name].state == "live"
 
     def check_join(self, message: Join) -> None:
         """Raises `Zombie` for an incarnation that another has overtaken, `InvalidMessage` for one that cannot be."""
@@ -82,13 +102,18 @@ class Membership:
     def join(self, message: Join, now: float) -> tuple[Member, bool]:
         """Makes it live, with the incarnation that it names, or the next one for 0; and whether this life is new.
 
-        A new life has no steps yet; one that joins again (a retry, or after its lease had ended) goes on.
+        A new life has no steps yet; one that joins again (a retry, or after its lease had ended) goes on. A new life
+        where nobody lives begins a new job, and is its chief.
         """
+        self._over_since = None
         known = self._members.get(message.worker)
         if known is not None and _same_life(known, message):
             known.state = "live"
             self.renew(known, now, message.lane)
+            self._find_chief()
             return known, False
+        if not self._anybody_lives():
+            self.chief, self._ended_well = "", False
         number, last = (len(self._members), 0) if known is None else (known.number, known.incarnation)
         incarnation = message.incarnation or last + 1
         member = Member(message.worker, number, incarnation, message.life, lane=message.lane)
@@ -97,6 +122,7 @@ class Membership:
             self._stop(known)
         self._through.discard(message.worker)
         self._members[message.worker] = member
+        self._find_chief()
         return member, True
 
     def check(self, sender: Sender) -> Member:
@@ -134,14 +160,16 @@ class Membership:
         member.expires = now + self.lease
         member.lane = lane or member.lane
 
-    def leave(self, member: Member, *, failed: bool = False) -> None:
+    def leave(self, member: Member, now: float, *, failed: bool = False) -> None:
         """It goes, in good order unless it has failed."""
+        self._ended_well |= not failed
+        member.state = "left"
         if failed:
             self._stop(member)
+            self._dismiss([member])
         else:
             self.rest(member)
-        member.state = "left"
-        self._end_of_job()
+        self._end_of_job(now)
 
     def expire(self, now: float) -> list[Member]:
         """Those whose lease has ended; they are lost from now on."""
@@ -150,13 +178,43 @@ class Membership:
             member.state = "lost"
             self._stop(member)
         if lost:
-            self._end_of_job()
+            self._dismiss(lost)
+            self._end_of_job(now)
         return lost
 
-    def _end_of_job(self) -> None:
+    @property
+    def over_since(self) -> float | None:
+        """When the last one went of a job that some have left in good order; None while it is not over.
+
+        A job of which all were lost, or have failed, is not over: somebody is to take their place.
+        """
+        return self._over_since
+
+    def _end_of_job(self, now: float) -> None:
         """Those who were through with a job are of no account to the next one on the same server."""
-        if all(member.state != "live" for member in self):
+        if not self._anybody_lives():
             self.work(self._through)
+            self._over_since = now if self._ended_well else None
+
+    def _anybody_lives(self) -> bool:
+        return any(member.state == "live" for member in self)
+
+    # --- the chief ------------------------------------------------------------------------------------------------
+
+    def is_chief(self, name: str) -> bool:
+        """Whether the worker of this name is the chief."""
+        return name == self.chief
+
+    def _dismiss(self, gone: Iterable[Member]) -> None:
+        """The chief is another if it is among these, which have not done their work."""
+        if any(member.name == self.chief for member in gone):
+            self.chief = ""
+            self._find_chief()
+
+    def _find_chief(self) -> None:
+        """If there is none, it is the one that has joined first of those that live."""
+        if self._has_chief and not self.chief:
+            self.chief = next((member.name for member in self if member.state == "live"), "")
 
     # --- the race -------------------------------------------------------------------------------------------------
 

@@ -24,7 +24,7 @@ def variable_status(variable: Variable) -> VariableStatus:
     )
 
 
-def worker_status(member: Member, epoch: int, now: float, waiting_for: str) -> WorkerStatus:
+def worker_status(member: Member, epoch: int, now: float, waiting_for: str, chief: bool) -> WorkerStatus:
     """One row of a status; `epoch` is that of its last block, or 0."""
     return WorkerStatus(
         member.name,
@@ -40,4 +40,5 @@ def worker_status(member: Member, epoch: int, now: float, waiting_for: str) -> W
         member.dropped,
         waiting_for,
         member.lane,
+        chief,
     )

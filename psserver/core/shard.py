@@ -13,6 +13,7 @@ import dataclasses
 from collections.abc import Callable, Collection
 from typing import Any, TypeVar
 
+from psserver.core import notes
 from psserver.core.dataqueue import DataQueues
 from psserver.core.ledger import Ledger
 from psserver.core.membership import Member, Membership
@@ -84,13 +85,14 @@ class Shard:
         self._repeated = 0
         self._now = 0.0
         self._ledger = Ledger()
-        self._members = Membership(lease)
+        self._members = Membership(lease, has_chief=not shard)
         self._strength = strength = staleness.strength if isinstance(staleness, DelayCompensated) else 0.0
         self._store = Store(memory_limit, strength)
         self._holds = policy is not None or not isinstance(consistency, Asynchronous)
         chosen = policy or policy_for(consistency, staleness, shard, shards)
         self._room = WaitingRoom(chosen, self._store, self._ledger, self._members, strength)
-        self._queues = DataQueues()
+        self._told: list[notes.Note] = []  # in the step that is being taken
+        self._queues = DataQueues(self._told, self._members.is_chief)
         self._meter = Meter()
         self._places: dict[str, int] = {}
         self._changes: list[Change] = []
@@ -114,6 +116,11 @@ class Shard:
     def global_step(self) -> int:
         """How many updates there were: pushes that were applied, those of a group as one."""
         return self._room.global_step
+
+    @property
+    def over_since(self) -> float | None:
+        """When the last worker went of a job that has come to its end (`Membership.over_since`)."""
+        return self._members.over_since
 
     def step(self, ticket: int, message: Message, now: float) -> list[Reply]:
         """Takes one message, and does all that follows from it at once; returns the replies that it sets free.
@@ -156,7 +163,11 @@ class Shard:
         bytes_out = sum([tensor_bytes(answer) for answer in answers])
         self._meter.count(self._room.applied - before, tensor_bytes(message), bytes_out)
         tasks, self._tasks, self._lent = self._tasks, [], None
-        return Work(replies, tasks)
+        if not self._told:
+            return Work(replies, tasks)
+        told = tuple(self._told)
+        self._told.clear()  # the same list: the queues write to it too
+        return Work(replies, tasks, told)
 
     def inspect(self, message: Message) -> None:
         """The one look at every element: raises for NaN, infinity, and rows that are not there; changes nothing.
@@ -224,16 +235,20 @@ class Shard:
     # --- membership -----------------------------------------------------------------------------------------------
 
     def _join(self, ticket: int, message: Join) -> list[Reply]:
+        was_live = self._members.lives(message.worker)
         member, new_life = self._members.join(message, self._now)
-        texts = str(self._consistency), str(self._handling)
-        joined = Joined(member.incarnation, member.number, self._members.lease, self.global_step, *texts)
+        if new_life or not was_live:
+            self._told.append(notes.joined(member) if new_life else notes.came_back(member))
+        job = self._members.lease, self.global_step, str(self._consistency), str(self._handling)
+        joined = Joined(member.incarnation, member.number, *job, self._members.is_chief(member.name))
         return [Reply(ticket, joined), *(self._forget([member]) if new_life else [])]
 
     def _renew(self, ticket: int, message: Renew) -> list[Reply]:
         member = self._members[message.sender.worker]
         self._members.renew(member, self._now, message.lane)
         freed = self._rest(member) if message.idle else []
-        return [Reply(ticket, Renewed(self.global_step, self._room.waits_for(member.name))), *freed]
+        place = self._room.waits_for(member.name), self._members.is_chief(member.name)
+        return [Reply(ticket, Renewed(self.global_step, *place)), *freed]
 
     def _rest(self, member: Member, *, without_work: bool = False) -> list[Reply]:
         """Nobody waits for it any more, and it not for a push that it has given up."""
@@ -244,11 +259,14 @@ class Shard:
 
     def _leave(self, ticket: int, message: Leave) -> list[Reply]:
         member = self._members[message.sender.worker]
-        self._members.leave(member, failed=message.failed)
+        self._members.leave(member, self._now, failed=message.failed)
+        self._told.append(notes.left(member, failed=message.failed))
         return [Reply(ticket, Left()), *self._forget([member])]
 
     def _tick(self, ticket: int, message: Tick) -> list[Reply]:
-        return [*self._forget(self._members.expire(self._now)), *self._queues.explain(self._now)]
+        lost = self._members.expire(self._now)
+        self._told += [notes.lost(member, self._members.lease) for member in lost]
+        return [*self._forget(lost), *self._queues.explain(self._now)]
 
     def _forget(self, gone: Collection[Member]) -> list[Reply]:
         """What these had taken is handed out again, and what they waited for forgotten; others may go on by that."""
@@ -349,8 +367,8 @@ class Shard:
         return [Reply(ticket, report)]
 
     def _worker(self, member: Member) -> WorkerStatus:
-        waiting_for = self._room.waits_for(member.name)
-        return worker_status(member, self._queues.epoch_of(member.name), self._now, waiting_for)
+        place = self._room.waits_for(member.name), self._members.is_chief(member.name)
+        return worker_status(member, self._queues.epoch_of(member.name), self._now, *place)
 
     def _check_places(self, message: Register) -> None:
         """Two workers that trained a variable of one name on two shards would not notice."""

@@ -5,7 +5,7 @@ as tasks. The tasks of one variable must be run one after the other, in the orde
 different variables may be run at the same time, in any threads. A task may be divisible: then it may be run stretch by
 stretch of the variable's elements, and who runs several of them may take them all to one stretch before the next, for
 no element depends on another. So every order in which they may be run gives the same bits as running each at once. May
-import nothing of the shard.
+import nothing of the shard but its notes.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
+from psserver.core.notes import Note
 from pswire.messages import Reply
 
 
@@ -37,10 +38,14 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What a step has decided: answers, whose arrays are there when all its tasks have been run."""
+    """What a step has decided: answers, whose arrays are there when all its tasks have been run.
+
+    `notes` are for a person to read, in the order of what happened.
+    """
 
     replies: list[Reply]
     tasks: list[Task]
+    notes: tuple[Note, ...] = ()
 
 
 def run(tasks: Iterable[Task]) -> None:

@@ -13,17 +13,12 @@ from typing import Any
 import grpc
 
 from psserver.report.job import ShardAnswer
-from pswire.channel import check_address, error_from, open_channel
+from pswire.channel import error_from, open_channel
 from pswire.codec import decode, encode
 from pswire.errors import Malformed
 from pswire.lanes.inline import InlineReceiver, InlineSender
 from pswire.messages import Status, StatusReport
 from pswire.v1.paramserver_pb2_grpc import ParameterServerStub
-
-
-def parse_addresses(text: str) -> tuple[str, ...]:
-    """The addresses in `host:port,host:port,...`. Raises `ConfigurationError` for one that is none."""
-    return tuple(map(check_address, text.split(",")))
 
 
 class Shards:

@@ -47,7 +47,7 @@ class JobWorker:
 
     `state` is the worst that a shard says, "lost" before "left" before "live"; `lease_left` the least, in seconds, None
     unless it is live. `mean_staleness` is over its pushes to all shards, None before the first. `lane` is how its
-    tensors travel; to several shards it may be several ways.
+    tensors travel; to several shards it may be several ways. Whether it is the `chief`, shard 0 knows.
     """
 
     name: str
@@ -62,6 +62,7 @@ class JobWorker:
     lease_left: float | None
     waiting_for: str
     lane: str
+    chief: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,6 +177,7 @@ def _worker(seen: list[WorkerStatus]) -> JobWorker:
         lease_left=min(one.lease_left for one in now) if state == "live" else None,
         waiting_for=next((one.waiting_for for one in now if one.waiting_for), ""),
         lane=" and ".join(_each_once(one.lane for one in now if one.lane)),
+        chief=any(one.chief for one in now),
     )
 
 

@@ -120,7 +120,7 @@ def _workers(workers: Sequence[JobWorker]) -> Table:
     for worker in workers:
         _add(
             table,
-            worker.name,
+            f"{worker.name}{' (chief)' * worker.chief}",
             worker.state,
             f"{worker.steps:,}",
             f"{worker.dropped:,}",

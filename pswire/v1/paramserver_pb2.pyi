@@ -144,20 +144,22 @@ class JoinRequest(_message.Message):
     def __init__(self, worker: _Optional[str] = ..., incarnation: _Optional[int] = ..., shard: _Optional[int] = ..., shards: _Optional[int] = ..., life: _Optional[int] = ..., lane: _Optional[str] = ...) -> None: ...
 
 class JoinReply(_message.Message):
-    __slots__ = ("incarnation", "number", "lease", "global_step", "consistency", "staleness")
+    __slots__ = ("incarnation", "number", "lease", "global_step", "consistency", "staleness", "chief")
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     NUMBER_FIELD_NUMBER: _ClassVar[int]
     LEASE_FIELD_NUMBER: _ClassVar[int]
     GLOBAL_STEP_FIELD_NUMBER: _ClassVar[int]
     CONSISTENCY_FIELD_NUMBER: _ClassVar[int]
     STALENESS_FIELD_NUMBER: _ClassVar[int]
+    CHIEF_FIELD_NUMBER: _ClassVar[int]
     incarnation: int
     number: int
     lease: float
     global_step: int
     consistency: str
     staleness: str
-    def __init__(self, incarnation: _Optional[int] = ..., number: _Optional[int] = ..., lease: _Optional[float] = ..., global_step: _Optional[int] = ..., consistency: _Optional[str] = ..., staleness: _Optional[str] = ...) -> None: ...
+    chief: bool
+    def __init__(self, incarnation: _Optional[int] = ..., number: _Optional[int] = ..., lease: _Optional[float] = ..., global_step: _Optional[int] = ..., consistency: _Optional[str] = ..., staleness: _Optional[str] = ..., chief: _Optional[bool] = ...) -> None: ...
 
 class RenewRequest(_message.Message):
     __slots__ = ("sender", "idle", "lane")
@@ -170,12 +172,14 @@ class RenewRequest(_message.Message):
     def __init__(self, sender: _Optional[_Union[Sender, _Mapping]] = ..., idle: _Optional[bool] = ..., lane: _Optional[str] = ...) -> None: ...
 
 class RenewReply(_message.Message):
-    __slots__ = ("global_step", "waiting_for")
+    __slots__ = ("global_step", "waiting_for", "chief")
     GLOBAL_STEP_FIELD_NUMBER: _ClassVar[int]
     WAITING_FOR_FIELD_NUMBER: _ClassVar[int]
+    CHIEF_FIELD_NUMBER: _ClassVar[int]
     global_step: int
     waiting_for: str
-    def __init__(self, global_step: _Optional[int] = ..., waiting_for: _Optional[str] = ...) -> None: ...
+    chief: bool
+    def __init__(self, global_step: _Optional[int] = ..., waiting_for: _Optional[str] = ..., chief: _Optional[bool] = ...) -> None: ...
 
 class LeaveRequest(_message.Message):
     __slots__ = ("sender", "failed")
@@ -452,16 +456,18 @@ class EpochReport(_message.Message):
     def __init__(self, queue: _Optional[str] = ..., epoch: _Optional[int] = ..., cost: _Optional[float] = ..., examples: _Optional[int] = ...) -> None: ...
 
 class TakeReply(_message.Message):
-    __slots__ = ("block", "done", "waiting_for", "reports")
+    __slots__ = ("block", "done", "waiting_for", "reports", "chief")
     BLOCK_FIELD_NUMBER: _ClassVar[int]
     DONE_FIELD_NUMBER: _ClassVar[int]
     WAITING_FOR_FIELD_NUMBER: _ClassVar[int]
     REPORTS_FIELD_NUMBER: _ClassVar[int]
+    CHIEF_FIELD_NUMBER: _ClassVar[int]
     block: Block
     done: bool
     waiting_for: str
     reports: _containers.RepeatedCompositeFieldContainer[EpochReport]
-    def __init__(self, block: _Optional[_Union[Block, _Mapping]] = ..., done: _Optional[bool] = ..., waiting_for: _Optional[str] = ..., reports: _Optional[_Iterable[_Union[EpochReport, _Mapping]]] = ...) -> None: ...
+    chief: bool
+    def __init__(self, block: _Optional[_Union[Block, _Mapping]] = ..., done: _Optional[bool] = ..., waiting_for: _Optional[str] = ..., reports: _Optional[_Iterable[_Union[EpochReport, _Mapping]]] = ..., chief: _Optional[bool] = ...) -> None: ...
 
 class StatusRequest(_message.Message):
     __slots__ = ()
@@ -488,7 +494,7 @@ class VariableStatus(_message.Message):
     def __init__(self, tensor: _Optional[_Union[Tensor, _Mapping]] = ..., version: _Optional[int] = ..., updates: _Optional[int] = ..., optimizer: _Optional[_Union[Optimizer, _Mapping]] = ..., slots: _Optional[_Iterable[str]] = ..., nbytes: _Optional[int] = ..., part: _Optional[_Union[Part, _Mapping]] = ..., table: _Optional[bool] = ...) -> None: ...
 
 class WorkerStatus(_message.Message):
-    __slots__ = ("name", "incarnation", "number", "state", "steps", "staleness", "staleness_sum", "loss", "epoch", "lease_left", "dropped", "waiting_for", "lane")
+    __slots__ = ("name", "incarnation", "number", "state", "steps", "staleness", "staleness_sum", "loss", "epoch", "lease_left", "dropped", "waiting_for", "lane", "chief")
     NAME_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     NUMBER_FIELD_NUMBER: _ClassVar[int]
@@ -502,6 +508,7 @@ class WorkerStatus(_message.Message):
     DROPPED_FIELD_NUMBER: _ClassVar[int]
     WAITING_FOR_FIELD_NUMBER: _ClassVar[int]
     LANE_FIELD_NUMBER: _ClassVar[int]
+    CHIEF_FIELD_NUMBER: _ClassVar[int]
     name: str
     incarnation: int
     number: int
@@ -515,7 +522,8 @@ class WorkerStatus(_message.Message):
     dropped: int
     waiting_for: str
     lane: str
-    def __init__(self, name: _Optional[str] = ..., incarnation: _Optional[int] = ..., number: _Optional[int] = ..., state: _Optional[str] = ..., steps: _Optional[int] = ..., staleness: _Optional[int] = ..., staleness_sum: _Optional[int] = ..., loss: _Optional[float] = ..., epoch: _Optional[int] = ..., lease_left: _Optional[float] = ..., dropped: _Optional[int] = ..., waiting_for: _Optional[str] = ..., lane: _Optional[str] = ...) -> None: ...
+    chief: bool
+    def __init__(self, name: _Optional[str] = ..., incarnation: _Optional[int] = ..., number: _Optional[int] = ..., state: _Optional[str] = ..., steps: _Optional[int] = ..., staleness: _Optional[int] = ..., staleness_sum: _Optional[int] = ..., loss: _Optional[float] = ..., epoch: _Optional[int] = ..., lease_left: _Optional[float] = ..., dropped: _Optional[int] = ..., waiting_for: _Optional[str] = ..., lane: _Optional[str] = ..., chief: _Optional[bool] = ...) -> None: ...
 
 class Traffic(_message.Message):
     __slots__ = ("pushes", "bytes_in", "bytes_out")

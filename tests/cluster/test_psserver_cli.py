@@ -115,6 +115,30 @@ def test_its_options_come_from_the_command_line_or_else_the_environment(serve):
     assert serve("--shard", "0/3", PSSERVER_SERVE_SHARD="2/3").first_line.startswith("psserver: shard 0/3 ")
 
 
+SLOW_TO_START = """
+import sys, threading
+
+class Slow:
+    def find_spec(self, name, path, target=None):
+        if name == "numpy":
+            print("importing", flush=True)
+            threading.Event().wait(600)
+
+sys.meta_path.insert(0, Slow())
+from psserver.cli import main
+main(["serve"])
+"""
+
+
+def test_sigterm_before_it_serves_ends_it_at_once_and_in_good_order():
+    command = [sys.executable, "-c", SLOW_TO_START]
+    with subprocess.Popen(command, env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as slow:
+        assert slow.stdout.readline() == "importing\n"
+        slow.terminate()
+        assert slow.communicate(timeout=BOUND) == ("", "")
+    assert slow.returncode == 0
+
+
 def test_a_second_ctrl_c_ends_it_at_once(serve):
     server = serve("--grace", "1000")
     pieces = queue.Queue()

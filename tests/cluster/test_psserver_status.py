@@ -96,7 +96,7 @@ def test_status_shows_a_shard_its_workers_and_its_variables(trained, commands):
     shard = row(output, "0/1")
     assert shard[:5] == ["0/1", trained.address, "2", "1", "48 B"]
     assert shard[8:] == ["0", "1", "2"], "staleness, of 0 and 1, and live workers"
-    assert row(output, "trainer")[1:7] == ["live", "2", "0", "0.50", "inf", "–"]
+    assert row(output, "trainer (chief)")[1:7] == ["live", "2", "0", "0.50", "inf", "–"]
     assert row(output, "idler")[1:7] == ["live", "0", "0", "–", "–", "–"]
     optimizer = "momentum learning_rate=0.5 momentum=0.9 nesterov=False"
     assert row(output, "layer/W")[1:] == ["float32[2, 3]", "0", "2", "2", "48 B", "momentum", optimizer]
@@ -112,7 +112,7 @@ def test_status_puts_the_shards_of_a_job_together(two, commands):
         [two[0], "1", "1", "96 B"],
         [two[1], "1", "1", "64 B"],
     ]
-    assert row(output, "w0")[1:7] == ["live", "1", "0", "0.00", "0.5000", "–"]
+    assert row(output, "w0 (chief)")[1:7] == ["live", "1", "0", "0.00", "0.5000", "–"]
     assert row(output, "table")[1:6] == ["float32[5, 4]", "0,1", "1", "1", "160 B"]
 
 
@@ -151,6 +151,7 @@ def test_status_is_plain_data_for_programs(trained, commands):
         "epoch": 0,
         "waiting_for": "",
         "lane": "gRPC",
+        "chief": True,
     }
     assert (idler["name"], idler["number"], idler["steps"], idler["mean_staleness"]) == ("idler", 1, 0, None)
     assert (shard["address"], shard["shard"], shard["shards"]) == (trained.address, 0, 1)
@@ -174,7 +175,7 @@ def test_a_shard_that_hangs_or_is_gone_is_shown_as_such_and_the_others_are_shown
     assert output[1].startswith(f"warning: the server at {addresses[1]} did not answer in time")
     assert row(output, "0/2")[1] == addresses[0]
     assert row(output, "?")[1:3] == [addresses[1], "silent"]
-    assert row(output, "w0")[1] == "live"
+    assert row(output, "w0 (chief)")[1] == "live"
 
     end(second)
     code, output, errors = commands.run("psserver", "status", ",".join(addresses), "--json")
@@ -211,7 +212,7 @@ def test_watch_shows_report_after_report_until_ctrl_c(two, commands):
         sender = join(transport, "w1", 0, 2)
         watching.wait_for("w1  ")
         transport.call(0, Leave(sender), BOUND).result()
-        watching.wait_for("w1      left ")
+        watching.wait_for("w1          left ")
     watching.signal(signal.SIGINT)
     assert (watching.wait(), watching.err) == (0, [])
     assert "\x1b" not in "".join(watching.out)

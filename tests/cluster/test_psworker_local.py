@@ -8,9 +8,9 @@ import sys
 
 import pytest
 
+from pswire.machine import cores
 from psworker import launch
 from psworker.display import Display
-from psworker.processes import cores
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="looks for processes in /proc")
 

@@ -1,11 +1,14 @@
 """`psworker run` as a process: a script runs as under python, and its end becomes an exit code."""
 
+import json
 import re
 import signal
 import sys
 from importlib.metadata import version
 
 import pytest
+
+from psserver.server import ServerThread
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="looks for processes in /proc")
 
@@ -130,13 +133,115 @@ WAIT = """
 """
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
-def test_a_script_leaves_its_with_blocks_when_it_is_told_to_end(commands, number, code):
-    command = commands.start(*RUN, commands.script(WAIT))
+@pytest.mark.parametrize(
+    ("number", "options", "code"),
+    [
+        (signal.SIGTERM, (), 143),
+        (signal.SIGTERM, ("--sigterm-code", "0"), 0),
+        (signal.SIGINT, ("--sigterm-code", "0"), 130),
+    ],
+)
+def test_a_script_leaves_its_with_blocks_when_it_is_told_to_end(commands, number, options, code):
+    command = commands.start(*RUN, *options, commands.script(WAIT))
     command.wait_for("in")
     command.signal(number)
     assert command.wait() == code
     assert (command.out, command.err) == (["in", "out"], [])
+
+
+IN_SESSION = """
+    import threading
+    import psworker as ps
+    W = ps.Variable(0.0, name="W")
+    with ps.session():
+        print("in", flush=True)
+        threading.Event().wait(600)
+"""
+
+
+def test_a_worker_that_is_told_to_end_leaves_its_job_and_ends_with_the_code_it_was_given(commands):
+    with ServerThread() as server:
+        command = commands.start(
+            *("psworker", "run", "--servers", server.address, "--name", "w0", commands.script(IN_SESSION)),
+            PSWORKER_SIGTERM_CODE="0",
+        )
+        command.wait_for("in")
+        command.signal(signal.SIGTERM)
+        assert (command.wait(), command.err) == (0, [])
+        _, out, _ = commands.run("psserver", "status", server.address, "--json")
+    assert [(worker["name"], worker["state"]) for worker in json.loads("".join(out))["workers"]] == [("w0", "left")]
+
+
+def test_a_script_that_handles_sigterm_itself_has_its_own_way(commands):
+    script = commands.script(
+        """
+        import signal, threading
+        told = threading.Event()
+        signal.signal(signal.SIGTERM, lambda *_: told.set())
+        print("in", flush=True)
+        told.wait(600)
+        raise SystemExit(7)
+        """
+    )
+    command = commands.start(*RUN, "--sigterm-code", "0", script)
+    command.wait_for("in")
+    command.signal(signal.SIGTERM)
+    assert command.wait() == 7
+
+
+#: `psworker run`, which comes no further than to import grpc the given time: it starts over once for --threads.
+SLOW_TO_START = """
+import os, sys, threading
+
+class Slow:
+    def find_spec(self, name, path, target=None):
+        if name == "pswire.channel":
+            print("importing", flush=True)
+            threading.Event().wait(600)
+
+sys.meta_path.insert(0, Slow())
+from psworker.cli import main
+main()
+"""
+
+
+@pytest.mark.parametrize("options", [(), ("--threads", "1")], ids=["", "threads"])
+def test_sigterm_before_the_script_begins_ends_a_worker_at_once_with_that_code(commands, options):
+    command = commands.python(
+        *("-c", SLOW_TO_START, *RUN[1:], "--sigterm-code", "3", *options, commands.script("print('in')"))
+    )
+    command.wait_for("importing")
+    command.signal(signal.SIGTERM)
+    assert command.wait() == 3
+    assert (command.out, command.err) == (["importing"], [])
+
+
+#: `psworker run`, told to end just when it starts over for --threads.
+TOLD_WHILE_STARTING_OVER = """
+import os, signal
+
+def told(*arguments, start_over=os.execv):
+    signal.raise_signal(signal.SIGTERM)
+    start_over(*arguments)
+
+print("starting", flush=True)
+os.execv = told
+from psworker.cli import main
+main()
+"""
+
+
+def test_sigterm_while_a_worker_starts_over_is_not_lost(commands):
+    options = "--sigterm-code", "3", "--threads", "1"
+    command = commands.python("-c", TOLD_WHILE_STARTING_OVER, *RUN[1:], *options, commands.script("print('in')"))
+    assert (command.wait(), command.out, command.err) == (3, ["starting", "starting"], [])
+
+
+@pytest.mark.parametrize("code", ["-1", "256", "x"])
+def test_what_is_no_exit_code_is_a_usage_error(commands, code):
+    done, out, err = commands.run(*RUN, f"--sigterm-code={code}", commands.script(""))
+    assert (done, out) == (2, [])
+    assert err[-1].startswith("Error: Invalid value for '--sigterm-code'")
 
 
 def test_a_second_sigterm_ends_a_script_that_does_not_leave(commands):
@@ -186,7 +291,7 @@ def test_help_shows_examples_and_the_environment_variable_of_every_option(comman
     assert f" psworker {command} --" in text
     listed = text.partition("Options:")[2].partition("-h, --help")[0]
     options = re.findall(r" --(?!no-)([a-z-]+)(?= [A-Z\[]| /)", listed)
-    assert len(options) == {"run": 12, "local": 13}[command]
+    assert len(options) == {"run": 13, "local": 13}[command]
     variables = re.findall(r"env var: PS(?:WORKER|SERVER)_([A-Z_]+)", text)
     assert variables == [option.upper().replace("-", "_") for option in options]
 

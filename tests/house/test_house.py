@@ -23,6 +23,23 @@ def test_importing_psworker_loads_neither_grpc_nor_a_server():
     assert loaded.stdout.strip() == "[]"
 
 
+HEALTH = """
+import sys
+from psserver.cli import main
+from pswire.errors import Unavailable
+
+try:
+    main(["--debug", "health", "unix:/nowhere"], standalone_mode=False)
+except Unavailable:
+    print([module for module in ("numpy", "psserver.core", "psserver.server", "rich") if module in sys.modules])
+"""
+
+
+def test_asking_for_health_loads_neither_numpy_nor_a_server():
+    asked = subprocess.run([sys.executable, "-c", HEALTH], capture_output=True, text=True, timeout=60, check=True)
+    assert asked.stdout.strip() == "[]"
+
+
 @pytest.mark.parametrize("module", [psworker, ops], ids=lambda module: module.__name__)
 def test_every_name_in_all_exists_once(module):
     assert sorted(set(module.__all__)) == sorted(module.__all__)

@@ -331,9 +331,14 @@ def test_an_epochs_cost_is_the_mean_over_the_examples_that_had_a_loss(open_sessi
     assert costs == [pytest.approx((first_block + second_block) / 195)]
 
 
-def test_the_first_worker_is_the_chief(open_session):
-    with open_session("w0") as first, ps.collection(), open_session("w1") as second:
-        assert (first.is_chief, second.is_chief) == (True, False)
+def test_the_first_worker_is_the_chief_and_when_it_fails_the_next_one_is(open_session):
+    data = ps.Dataset({"x": np.arange(4)})
+    with ps.collection():
+        first = open_session("w0").__enter__()
+        with ps.collection(), open_session("w1") as second:
+            assert (first.is_chief, second.is_chief) == (True, False)
+            first.__exit__(ZeroDivisionError, ZeroDivisionError(), None)
+            assert [second.is_chief for _ in second.batches(data, 4)] == [True]
 
 
 def test_one_program_has_one_session_and_pushing_needs_it(open_session):

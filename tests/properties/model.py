@@ -48,6 +48,7 @@ class Model:
     initial: dict[str, list[int]]
     now: float = 0.0
     lives: dict[str, Life] = field(default_factory=dict)
+    chief: str = ""
     deaths: int = 0
     log: list[tuple[str, dict[str, list[int]]]] = field(default_factory=list)
     repeated: int = 0
@@ -76,6 +77,8 @@ class Model:
 
     def join(self, worker: str) -> dict:
         before = self.lives.get(worker)
+        if not any(map(self.live, self.lives)):
+            self.chief = worker
         self.deaths += before is not None
         incarnation, number = (1, len(self.lives)) if before is None else (before.incarnation + 1, before.number)
         self.lives[worker] = Life(incarnation, number, self.now + LEASE)
@@ -84,9 +87,22 @@ class Model:
     def renew(self, worker: str) -> None:
         self.lives[worker].expires = self.now + LEASE
 
-    def leave(self, worker: str) -> dict:
+    def join_again(self, worker: str) -> None:
+        life = self.lives[worker]
+        life.state, life.expires = "live", self.now + LEASE
+        self.appoint()
+
+    def appoint(self, gone: tuple[str, ...] = ()) -> None:
+        """In the place of a chief that is gone, or where there is none: the first of those that live."""
+        if self.chief in ("", *gone):
+            numbers = {life.number: worker for worker, life in self.lives.items() if life.state == "live"}
+            self.chief = numbers[min(numbers)] if numbers else ""
+
+    def leave(self, worker: str, failed: bool) -> dict:
         self.lives[worker].state = "left"
         self.deaths += 1
+        if failed:
+            self.appoint((worker,))
         return self.gone([worker])
 
     def lose(self) -> dict:
@@ -95,6 +111,7 @@ class Model:
         for worker in lost:
             self.lives[worker].state = "lost"
         self.deaths += len(lost)
+        self.appoint(tuple(lost))
         return self.gone(lost)
 
     def gone(self, workers: list[str], error: str = "NotJoined") -> dict:
@@ -158,7 +175,7 @@ class Model:
     # --- the data queue -------------------------------------------------------------------------------------------
 
     def take(self, ticket: int, worker: str, finished: tuple[int, int | None] | None, heard: int) -> dict:
-        """Whom this sets free: ticket -> (number of the block or None, whether all is done, reports)."""
+        """Whom this sets free: ticket -> (number of the block or None, whether all is done, reports, is it chief)."""
         if finished is not None and self.held.get(worker) == finished[0]:
             self.finish(worker, finished[1])
         new = Parked(ticket, worker, self.now, heard)
@@ -193,7 +210,7 @@ class Model:
                 self.handed_out.setdefault(number, set()).add((one.worker, self.lives[one.worker].incarnation))
             number = self.held.get(one.worker)
             if number is not None or len(self.done) == len(self.blocks):
-                answers[one.ticket] = number, number is None, self.reports[one.heard :]
+                answers[one.ticket] = number, number is None, self.reports[one.heard :], one.worker == self.chief
                 self.parked.remove(one)
         return answers
 

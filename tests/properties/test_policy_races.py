@@ -86,7 +86,7 @@ class Race:
         elif event == "rest" and computing:
             self.members.rest(member)
         elif event == "leave" and computing:
-            self.members.leave(member)
+            self.members.leave(member, 0.0)
         elif event == "die" and live:
             member.expires = -1.0
             assert self.members.expire(0.0) == [member]

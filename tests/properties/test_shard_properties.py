@@ -108,9 +108,8 @@ class AnyInterleaving(RuleBasedStateMachine):
         expected = self.model.join(worker)
         self.sequence[worker], self.sent[worker] = 0, []
         answers, ticket = self.tell(Join(worker))
-        life = self.model.lives[worker]
         joined = answers.pop(ticket)
-        assert (joined.incarnation, joined.number) == (life.incarnation, life.number)
+        assert (joined.incarnation, joined.number, joined.chief) == self.place(worker)
         assert (joined.lease, joined.global_step) == (LEASE, self.model.global_step)
         self.check_taken(answers, expected)
 
@@ -118,19 +117,23 @@ class AnyInterleaving(RuleBasedStateMachine):
     def join_again(self, worker):
         """The same life: a retry of its join, or after it was lost."""
         if worker in self.model.lives:
-            life = self.model.lives[worker]
-            life.state, life.expires = "live", self.model.now + LEASE
-            answers, ticket = self.tell(Join(worker, life.incarnation))
+            self.model.join_again(worker)
+            answers, ticket = self.tell(Join(worker, self.model.lives[worker].incarnation))
             assert list(answers) == [ticket]
-            assert (answers[ticket].incarnation, answers[ticket].number) == (life.incarnation, life.number)
+            joined = answers[ticket]
+            assert (joined.incarnation, joined.number, joined.chief) == self.place(worker)
 
-    @rule(worker=workers)
-    def leave(self, worker):
-        message = Leave(self.me(worker))
+    def place(self, worker):
+        life = self.model.lives[worker]
+        return life.incarnation, life.number, worker == self.model.chief
+
+    @rule(worker=workers, failed=st.booleans())
+    def leave(self, worker, failed):
+        message = Leave(self.me(worker), failed)
         if not self.model.live(worker):
             self.refused(message, errors.NotJoined)
             return
-        expected = self.model.leave(worker)
+        expected = self.model.leave(worker, failed)
         answers, ticket = self.tell(message)
         answers.pop(ticket)
         self.check_taken(answers, expected)
@@ -138,7 +141,8 @@ class AnyInterleaving(RuleBasedStateMachine):
     @rule(worker=workers)
     def renew(self, worker):
         answer = self.answer(Renew(self.me(worker)))
-        assert answer is None or answer.global_step == self.model.global_step
+        if answer is not None:
+            assert (answer.global_step, answer.chief) == (self.model.global_step, worker == self.model.chief)
 
     @rule(seconds=st.sampled_from([0.5, 1.0, 2.0, 3.0]), told=st.booleans())
     def pass_time(self, seconds, told):
@@ -148,7 +152,7 @@ class AnyInterleaving(RuleBasedStateMachine):
             answers, _ = self.tell(Tick())
             for one in self.model.impatient():
                 taken = answers.pop(one.ticket)
-                assert (taken.block, taken.done) == (None, False)
+                assert (taken.block, taken.done, taken.chief) == (None, False, one.worker == self.model.chief)
                 assert all(holder in taken.waiting_for for holder in self.model.held)
                 self.check_reports(taken, self.model.reports[one.heard :])
             self.check_taken(answers, expected)
@@ -322,9 +326,9 @@ class AnyInterleaving(RuleBasedStateMachine):
         assert {ticket: type(error).__name__ for ticket, error in ended.items()} == self.model.ended
         self.model.ended.clear()
         assert answers.keys() - ended.keys() == set(expected)
-        for ticket, (number, done, reports) in expected.items():
+        for ticket, (number, done, reports, chief) in expected.items():
             taken = answers[ticket]
-            assert (taken.done, taken.waiting_for) == (done, "")
+            assert (taken.done, taken.waiting_for, taken.chief) == (done, "", chief)
             assert (None if taken.block is None else taken.block.number) == number
             if number is not None:
                 block = taken.block
@@ -348,7 +352,7 @@ class AnyInterleaving(RuleBasedStateMachine):
             assert one.updates == sum(kind == "push" and one.spec.name in change for kind, change in model.log)
         for one in report.workers:
             life = model.lives[one.name]
-            assert (one.state, one.incarnation, one.number) == (life.state, life.incarnation, life.number)
+            assert (one.incarnation, one.number, one.chief, one.state) == (*self.place(one.name), life.state)
             assert (one.steps, one.staleness, one.staleness_sum) == (life.steps, life.staleness, life.staleness_sum)
             assert one.lease_left == (max(0.0, life.expires - model.now) if life.state == "live" else 0.0)
         assert [(epoch.epoch, epoch.cost, epoch.examples) for epoch in report.epochs] == model.reports

@@ -9,7 +9,8 @@
 
 A group ends at the blank line after its answers. A worker speaks as its latest incarnation, or as `w0#1` says. Each
 line of the answers begins with whom it is for, also when its call has ended with an error after all. A refusal begins
-with the error's class, and the interpreter makes sure that it changed nothing.
+with the error's class, and the interpreter makes sure that it changed nothing. What few scenarios are about is shown
+when they ask for it: `notes`, `chief`.
 """
 
 import ast
@@ -19,6 +20,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from psserver.core.shard import Shard
+from psserver.core.tasks import run
 from pswire import schedules
 from pswire.compression import Packed
 from pswire.consistency import parse_consistency, parse_staleness
@@ -87,6 +89,7 @@ class Scenario:
     def __init__(self) -> None:
         self.shard = Shard()
         self.now = 0.0
+        self._shows_notes = self._shows_chief = False
         self._tickets = itertools.count(1)
         self._asked: dict[int, str] = {}
         self._incarnations: dict[str, int] = {}
@@ -125,8 +128,9 @@ class Scenario:
         """`renew w0 [idle]`."""
         return self._say(who, Renew(self._sender(who), "idle" in idle))
 
-    def do_leave(self, who: str, *, named) -> list[str]:
-        return self._say(who, Leave(self._sender(who)))
+    def do_leave(self, who: str, *failed: str, named) -> list[str]:
+        """`leave w0 [failed]`."""
+        return self._say(who, Leave(self._sender(who), "failed" in failed))
 
     def do_register(self, who: str, name: str, shape: str, *rest: str, named) -> list[str]:
         """`register w0 W 3x2 [float64] [value=1,2,3] [gradient_descent learning_rate=0.1]`.
@@ -209,6 +213,16 @@ class Scenario:
         self.now += float(seconds)
         return []
 
+    def do_notes(self, *, named) -> list[str]:
+        """`notes`: from now on, what the shard has to tell a person is shown above the answers."""
+        self._shows_notes = True
+        return []
+
+    def do_chief(self, *, named) -> list[str]:
+        """`chief`: from now on, whether an answer tells its worker that it is the chief is shown beside its name."""
+        self._shows_chief = True
+        return []
+
     def do_status(self, *, named) -> list[str]:
         return self._say("status", Status())
 
@@ -225,12 +239,14 @@ class Scenario:
         self._asked[ticket] = who
         before = state_of(self.shard)
         try:
-            replies = self.shard.step(ticket, message, self.now)
+            work = self.shard.begin(ticket, message, self.now)
         except ParamServerError as error:
             assert state_of(self.shard) == before, f"refused, but something has changed: {message}"
             return [f"{type(error).__name__}: {error}"]
-        lines = [self._heard(self._asked.pop(reply.ticket), reply.answer) for reply in replies]
-        return lines or [nothing]
+        run(work.tasks)
+        notes = [f"{'warning' if note.warning else 'note'}: {note.text}" for note in work.notes]
+        lines = [self._heard(self._asked.pop(reply.ticket), reply.answer) for reply in work.replies]
+        return [*(notes if self._shows_notes else []), *lines] or [nothing]
 
     def _heard(self, who: str, answer: Answer | ParamServerError) -> str:
         if isinstance(answer, ParamServerError):
@@ -242,7 +258,8 @@ class Scenario:
             self._reports[who, report.queue] = report.epoch
         for value in getattr(answer, "values", ()):
             self._versions[who, value.name] = value.version
-        return f"{who}: {_describe(answer)}"
+        chief = self._shows_chief and getattr(answer, "chief", False)
+        return f"{who}{' (chief)' * chief}: {_describe(answer)}"
 
     def _sender(self, who: str) -> Sender:
         name, _, incarnation = who.partition("#")

@@ -7,9 +7,18 @@ from contextlib import contextmanager
 
 import grpc
 import pytest
+from grpc._cython import cygrpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
-from pswire.channel import SERVER_OPTIONS, check_address, check_health, error_from, open_channel, status_of
+from pswire.channel import (
+    CLIENT_OPTIONS,
+    SERVER_OPTIONS,
+    check_address,
+    check_health,
+    error_from,
+    open_channel,
+    status_of,
+)
 from pswire.errors import (
     ConfigurationError,
     InternalError,
@@ -81,6 +90,26 @@ def test_what_is_no_address_is_a_configuration_error_that_shows_it(text):
     assert repr(text) in str(caught.value)
     with pytest.raises(ConfigurationError):
         open_channel(text)
+
+
+# --- options --------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def words_of_grpc():
+    """All that gRPC's library has in it, the names of its options too."""
+    with open(cygrpc.__file__, "rb") as library:
+        return library.read()
+
+
+@pytest.mark.parametrize("option", sorted(dict(CLIENT_OPTIONS + SERVER_OPTIONS)))
+def test_an_option_has_a_name_that_grpc_knows_since_it_passes_over_others_without_a_word(words_of_grpc, option):
+    assert f"{option}\0".encode() in words_of_grpc
+
+
+def test_a_client_does_not_ping_more_often_than_a_server_bears():
+    least = dict(SERVER_OPTIONS)["grpc.http2.min_ping_interval_without_data_ms"]
+    assert dict(CLIENT_OPTIONS)["grpc.keepalive_time_ms"] > least
 
 
 # --- errors ---------------------------------------------------------------------------------------------------------

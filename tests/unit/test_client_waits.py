@@ -19,6 +19,7 @@ from psworker.calls import Calls
 from psworker.client import Client
 from psworker.heartbeat import Heartbeat
 from psworker.placement import Whole
+from psworker.role import Role
 from psworker.transport import Call
 from tests.shards_in_process import PATIENCE, ShardsInProcess
 
@@ -67,7 +68,7 @@ def test_a_worker_whose_lease_has_ended_joins_again_and_goes_on(sleeping):
 def test_a_worker_of_a_server_that_was_started_anew_is_told_so(sleeping):
     transport, client = sleeping
     transport.machines[0] = Shard(lease=1000.0)
-    with pytest.raises(NotJoined, match="shard 0 is at step 0 and was at 1: the server was started anew"):
+    with pytest.raises(NotJoined, match="shard 0 is at step 0 and was at 1 or beyond: that server was started anew"):
         client.push([gradient(1)]).wait()
 
 
@@ -198,7 +199,8 @@ class Beats:
 
     def __init__(self, script):
         self.closing = threading.Event()
-        self.heartbeat = Heartbeat(self, self.closing)
+        self.role = Role("w0")
+        self.heartbeat = Heartbeat(self, self.closing, self.role)
         self._script = iter(script)
         self.said = []
 
@@ -279,6 +281,31 @@ def test_every_message_of_a_membership_says_how_tensors_travel_by_then():
     client.leave()
 
 
+def test_each_beat_tells_whether_the_worker_is_the_chief():
+    beats = Beats([Renewed(0, chief=True), TimedOut("late"), Zombie("so that it ends")])
+    beats.run()
+    assert beats.role.chief, "it goes on with what it has heard"
+    beats = Beats([Renewed(0, chief=True), Renewed(0), Zombie("so that it ends")])
+    beats.run()
+    assert not beats.role.chief
+
+
+def test_a_worker_that_joins_again_hears_whether_it_is_still_the_chief(sleeping):
+    transport, client = sleeping
+    assert client.chief
+    other = Client(transport, "w1", timeout=60)
+    other.join()
+    assert not other.chief
+    transport.sleep(600)
+    other.idle()
+    transport.sleep(600)
+    client.push([gradient(1)]).wait()
+    other.idle()
+    assert (client.chief, other.chief) == (False, True)
+    other.leave()
+    other.close()
+
+
 def test_each_beat_says_how_tensors_travel_by_then():
     beats = Beats([Renewed(0), Renewed(0)])
     lanes = ["gRPC", "shared memory", "gRPC"]
@@ -293,7 +320,7 @@ def test_each_beat_says_how_tensors_travel_by_then():
 def call_that_is_never_answered(held_for, timeout=0.05):
     transport = ShardsInProcess(2)
     transport.lose = lambda shard, message: True
-    some = Calls(transport, "w0", timeout, threading.Event(), held_for)
+    some = Calls(transport, "w0", timeout, threading.Event(), held_for, Role("w0"))
     sent = some.send([None, Push(Sender("w0", 1), 1, ())])
     with pytest.raises(TimedOut) as caught:
         some.results(sent, Push)
@@ -315,7 +342,7 @@ def test_a_call_that_gives_up_without_knowing_why_says_no_more():
 def test_what_cannot_succeed_later_is_not_tried_again():
     transport = ShardsInProcess(1)
     transport.refuse = lambda shard, message: True
-    some = Calls(transport, "w0", 60, threading.Event(), lambda shard, since: "")
+    some = Calls(transport, "w0", 60, threading.Event(), lambda shard, since: "", Role("w0"))
     with pytest.raises(InvalidMessage, match=r"^not this one$"):
         some.join()
     assert len(transport.said) == 1

@@ -20,7 +20,7 @@ def drain(queue, worker="w"):
 @pytest.mark.parametrize("block", [1, 2, 4, 5, 100])
 @pytest.mark.parametrize("size", [1, 4, 5])
 def test_the_blocks_of_an_epoch_are_its_positions_in_order(size, block, epochs):
-    queue = DataQueue(QueueSpec("q", size, block, epochs))
+    queue = DataQueue(QueueSpec("q", size, block, epochs), [])
     blocks = drain(queue)
     assert [one.number for one in blocks] == list(range(len(blocks)))
     positions = [(one.epoch, position) for one in blocks for position in range(one.start, one.stop)]
@@ -31,28 +31,28 @@ def test_the_blocks_of_an_epoch_are_its_positions_in_order(size, block, epochs):
 
 
 def test_a_queue_of_any_size_takes_no_memory_for_it():
-    queue = DataQueue(QueueSpec("q", size=10**15, block=3, epochs=10**9))
+    queue = DataQueue(QueueSpec("q", size=10**15, block=3, epochs=10**9), [])
     assert queue.take("w") == Block(0, 1, 0, 3)
     assert not queue.done
 
 
 def test_a_worker_holds_one_block_and_gets_it_again():
-    queue = DataQueue(QueueSpec("q", 10, 4, 1))
+    queue = DataQueue(QueueSpec("q", 10, 4, 1), [])
     assert queue.take("a") == queue.take("a") == Block(0, 1, 0, 4)
     assert queue.take("b") == Block(1, 1, 4, 8)
     assert queue.holders() == [("a", Block(0, 1, 0, 4)), ("b", Block(1, 1, 4, 8))]
 
 
 def test_what_came_back_is_handed_out_first_the_lowest_before_the_others():
-    queue = DataQueue(QueueSpec("q", 10, 2, 1))
+    queue = DataQueue(QueueSpec("q", 10, 2, 1), [])
     for worker in "abc":
         queue.take(worker)
-    assert [queue.give_back(worker) for worker in "cbz"] == [True, True, False]
+    assert [queue.give_back(worker) for worker in "cbz"] == [Block(2, 1, 4, 6), Block(1, 1, 2, 4), None]
     assert [queue.take(worker).number for worker in "def"] == [1, 2, 3]
 
 
 def test_it_is_done_when_the_last_block_has_come_back_done():
-    queue = DataQueue(QueueSpec("q", 2, 1, 1))
+    queue = DataQueue(QueueSpec("q", 2, 1, 1), [])
     queue.take("a")
     queue.take("b")
     assert queue.take("c") is None
@@ -64,7 +64,7 @@ def test_it_is_done_when_the_last_block_has_come_back_done():
 
 
 def test_the_cost_of_an_epoch_is_the_mean_over_the_examples_that_have_one():
-    queue = DataQueue(QueueSpec("q", 5, 2, 2))
+    queue = DataQueue(QueueSpec("q", 5, 2, 2), [])
     for cost_sum in (3.0, None, 0.5, None, None, None):
         queue.finish("w", Finished(queue.take("w").number, cost_sum))
     assert [report.cost for report in queue.reports] == [3.5 / 3, None]
@@ -101,9 +101,9 @@ def errors(answers):
 GIVEN_UP = Unavailable, "another call of this worker has taken the place of this one"
 
 
-def all_out():
+def all_out(chiefs=()):
     """Queues whose two blocks are out, with `a` and `b`."""
-    queues = DataQueues()
+    queues = DataQueues([], chiefs.__contains__)
     take(queues, 1, "a")
     take(queues, 2, "b")
     return queues
@@ -164,8 +164,26 @@ def test_who_has_waited_for_long_hears_for_whom_and_is_forgotten():
     assert queues.forget(["a"], lost) == [], "nobody waits any more"
 
 
+def test_who_has_waited_hears_whether_it_is_the_chief_when_it_is_answered_and_not_when_it_asked():
+    chiefs = ["a"]
+    queues = all_out(chiefs)
+    for ticket, worker in ((3, "c"), (4, "d"), (5, "e")):
+        take(queues, ticket, worker, now=float(ticket))
+    chiefs[:] = ["c", "e"]
+    freed = answers(queues.forget(["a"], lost)) | answers(queues.explain(4.0 + PATIENCE))
+    assert {ticket: taken.chief for ticket, taken in freed.items()} == {3: True, 4: False}
+    chiefs[:] = ["c"]
+    take(queues, 6, "b", finished=1)
+    freed = take(queues, 7, "c", finished=0)
+    assert {ticket: (taken.done, taken.chief) for ticket, taken in freed.items()} == {
+        5: (True, False),
+        6: (True, False),
+        7: (True, True),
+    }
+
+
 def test_everyone_hears_of_every_epoch_from_where_it_has_stopped_hearing():
-    queues = DataQueues()
+    queues = DataQueues([], {}.__contains__)
     spec = QueueSpec("q", 1, 1, 4)
     for number in range(3):
         take(queues, number, "a", spec=spec, finished=number - 1, heard=100)

@@ -284,7 +284,6 @@ def restless():
 
 
 @pytest.mark.usefixtures("restless")
-@pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize(
     "how",
     ["async none", "async delay-compensated:0.5", "bounded:1 scale", "sync:2 none", "sync:3,backup=1 drop:2"],
@@ -296,15 +295,16 @@ def restless():
     ids=["all in threads", "some in threads", "all divided"],
 )
 def test_whatever_threads_do_the_arrays_are_those_of_the_same_steps_one_after_the_other(
-    how, seed, sizes, room_of, monkeypatch
+    how, sizes, room_of, monkeypatch
 ):
+    """Every case has messages of its own."""
     for name, size in sizes.items():
         monkeypatch.setattr(f"psserver.entrance.{name}", size)
     consistency, staleness = how.split()
     options = {"consistency": parse_consistency(consistency), "staleness": parse_staleness(staleness)}
 
     async def scenario(entrance, shard):
-        answers, dice = {}, [random.Random(f"{seed}/{number}") for number in range(WORKERS)]
+        answers, dice = {}, [random.Random(f"{how} {sizes} {room_of.__name__} {n}") for n in range(WORKERS)]
         await asyncio.gather(*[work(entrance, f"w{n}", dice[n], room_of, answers) for n in range(WORKERS)])
         await entrance.shutdown()
         again = Shard(**options)

@@ -1,13 +1,11 @@
 """What the launcher starts: commands, their environment, and the server's first line."""
 
-import os
-
 import pytest
 
 from pswire.errors import ConfigurationError
 from psworker.config import TravelConfig
 from psworker.launch import Job, child_environment, listening_address
-from psworker.processes import BLAS_VARIABLES, blas_threads, cores
+from psworker.processes import BLAS_VARIABLES, blas_threads
 
 
 def test_every_shard_and_worker_has_a_name_and_a_command():
@@ -70,10 +68,6 @@ def test_an_empty_variable_is_not_set():
 
 def test_the_flag_goes_before_what_the_user_has_set():
     assert child_environment({"OMP_NUM_THREADS": "7"}, 2, share=3).items() >= blas_threads(2).items()
-
-
-def test_cores_are_those_that_this_process_may_use():
-    assert 1 <= cores() <= (os.cpu_count() or 1)
 
 
 @pytest.mark.parametrize(

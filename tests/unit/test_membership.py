@@ -46,7 +46,7 @@ def test_a_lease_ends_after_its_last_second_and_only_once():
 def test_who_has_left_is_not_lost_as_well():
     members = Membership(lease=10)
     member, _ = members.join(Join("a"), 0)
-    members.leave(member)
+    members.leave(member, 1)
     assert members.expire(100) == []
     with pytest.raises(NotJoined, match="'a' has left"):
         members.check(Sender("a", 1))
@@ -81,7 +81,7 @@ def test_a_refusal_is_the_error_that_a_check_would_raise():
     members = Membership(lease=10)
     for name in "ab":
         members.join(Join(name, 4), 0)
-    members.leave(members["b"])
+    members.leave(members["b"], 1)
     for sender in (Sender("c", 1), Sender("a", 3), Sender("a", 5), Sender("b", 4)):
         with pytest.raises((NotJoined, Zombie)) as caught:
             members.check(sender)
@@ -106,12 +106,102 @@ def test_incarnations_end_before_the_protocol_cannot_carry_the_next_one():
     members.check_join(Join("b"))
 
 
-# --- the race ---------------------------------------------------------------------------------------------------------
+# --- the chief --------------------------------------------------------------------------------------------------------
 
 
 def joined(members, *names):
     """Members of these names, which have just joined, at time 0."""
     return [members.join(Join(name), 0)[0] for name in names]
+
+
+def test_the_first_is_the_chief_and_nobody_before_it():
+    members = Membership(lease=10)
+    assert (members.chief, members.is_chief("a")) == ("", False)
+    joined(members, "a", "b")
+    assert members.chief == "a"
+    assert (members.is_chief("a"), members.is_chief("b")) == (True, False)
+
+
+def test_a_chief_that_is_lost_hands_over_to_the_first_of_those_that_live_and_does_not_get_it_back():
+    members = Membership(lease=10)
+    _, b, c, d = joined(members, "a", "b", "c", "d")
+    members.leave(b, 5)
+    for member in (c, d):
+        members.renew(member, 5)
+    members.expire(11)
+    assert members.chief == "c"
+    members.join(Join("a", 1), 12)
+    assert members.chief == "c", "the network had cut it off"
+    members.join(Join("a"), 12)
+    assert members.chief == "c", "it was started again"
+    members.expire(16)
+    assert (d.state, members.chief) == ("lost", "a"), "of those that live it was the first"
+
+
+def test_nobody_becomes_the_chief_who_is_lost_at_the_same_moment():
+    members = Membership(lease=10)
+    _, _, c = joined(members, "a", "b", "c")
+    members.renew(c, 5)
+    members.expire(11)
+    assert members.chief == "c"
+
+
+def test_a_chief_that_has_failed_hands_over_and_one_that_has_come_to_its_end_does_not():
+    members = Membership(lease=10)
+    a, b, c = joined(members, "a", "b", "c")
+    members.leave(a, 5, failed=True)
+    assert members.chief == "b"
+    members.leave(b, 5)
+    assert members.chief == "b", "its work is done"
+    members.leave(c, 5, failed=True)
+    assert members.chief == "b", "and nobody shall do it again"
+
+
+def test_a_chief_that_starts_again_before_its_lease_ends_stays_it():
+    members = Membership(lease=10)
+    joined(members, "a", "b")
+    members.join(Join("a"), 9)
+    assert members.chief == "a"
+    members.expire(12)
+    assert (members["b"].state, members.chief) == ("lost", "a")
+
+
+@pytest.mark.parametrize("how", ["is lost", "fails"])
+def test_where_the_last_one_did_not_come_to_its_end_whoever_joins_next_is_the_chief(how):
+    for join in (Join("b", 1), Join("b"), Join("c")):
+        members = Membership(lease=10)
+        a, b = joined(members, "a", "b")
+        members.leave(b, 5)
+        if how == "is lost":
+            members.expire(11)
+        else:
+            members.leave(a, 5, failed=True)
+        assert members.chief == ""
+        members.join(join, 12)
+        assert members.chief == join.worker
+
+
+def test_a_new_life_where_nobody_lives_begins_a_new_job_as_its_chief_and_an_old_one_does_not():
+    members = Membership(lease=10)
+    a, b = joined(members, "a", "b")
+    members.leave(a, 5)
+    members.expire(11)
+    members.join(Join("b", 1), 12)
+    assert members.chief == "a", "b goes on with the job whose chief has done its work"
+    members.leave(b, 5)
+    members.join(Join("c"), 13)
+    members.join(Join("a"), 13)
+    assert members.chief == "c"
+
+
+def test_only_the_first_of_several_shards_has_a_chief():
+    members = Membership(lease=10, has_chief=False)
+    a, _ = joined(members, "a", "b")
+    members.leave(a, 5, failed=True)
+    assert (members.chief, members.is_chief("b")) == ("", False)
+
+
+# --- the race ---------------------------------------------------------------------------------------------------------
 
 
 def race(members):
@@ -130,7 +220,7 @@ def test_a_member_is_in_the_race_from_its_first_push_until_it_is_idle_leaves_or_
     members.renew(d, 20)
     members.renew(a, 20)
     members.rest(b)
-    members.leave(c)
+    members.leave(c, 1)
     assert list(race(members)) == ["a"]
     members.expire(25)
     assert list(race(members)) == ["a"]
@@ -207,7 +297,7 @@ def test_the_end_has_begun_when_one_that_was_in_the_race_went_in_good_order():
     members.enter(a)
     assert (members.ending, a.through) == (False, False)
     members.join(Join("b", 1), 12)
-    members.leave(a)
+    members.leave(a, 1)
     assert (members.ending, a.state) == (True, "left")
     members.join(Join("a"), 13)
     assert not members.ending, "a new life begins anew"
@@ -217,7 +307,7 @@ def test_who_leaves_because_it_has_failed_is_not_through():
     members = Membership(lease=10)
     a, _ = joined(members, "a", "b")
     members.enter(a)
-    members.leave(a, failed=True)
+    members.leave(a, 1, failed=True)
     assert (race(members), a.state, a.through, members.ending) == ({}, "left", False, False)
 
 
@@ -226,12 +316,12 @@ def test_when_nobody_lives_any_more_the_end_of_that_job_is_of_no_account_to_the_
     members = Membership(lease=10)
     a, b = joined(members, "a", "b")
     members.enter(a)
-    members.leave(a)
+    members.leave(a, 1)
     assert members.ending, "b may still wait in vain"
     if last == "is lost":
         assert members.expire(11) == [b]
     else:
-        members.leave(b, failed=last == "fails")
+        members.leave(b, 1, failed=last == "fails")
     assert not members.ending
     members.join(Join("c"), 12)
     assert not members.ending

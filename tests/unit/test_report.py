@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
-from psserver.report.asking import parse_addresses
+from psserver.config import parse_addresses
 from psserver.report.job import JobWorker, ShardAnswer, put_together
 from psserver.report.plain import plain
 from psserver.report.tables import size, view
@@ -37,7 +37,9 @@ def two_shards() -> list[ShardAnswer]:
             VariableStatus(TensorSpec("table", (70, 4)), 9, 8, None, (), 1120, Part(0, 100), True),
         ),
         workers=(
-            worker("w0", steps=8, staleness_sum=4, loss=0.25, epoch=3, lease_left=9.5, dropped=1, lane="gRPC"),
+            worker(
+                "w0", steps=8, staleness_sum=4, loss=0.25, epoch=3, lease_left=9.5, dropped=1, lane="gRPC", chief=True
+            ),
             worker("w1", number=1, steps=4, staleness_sum=4, loss=1.5, waiting_for="w0, 2 steps behind", lane="gRPC"),
         ),
         epochs=(EpochReport("mnist", 1, float("nan"), 60000),),
@@ -95,8 +97,8 @@ def test_a_split_variable_is_shown_whole():
 
 def test_a_worker_is_what_all_shards_say_of_it():
     w0, w1 = put_together(two_shards()).workers
-    assert w0 == JobWorker("w0", 0, 1, "live", 8, 1, 4 / 16, 0.25, 3, 8.5, "", "gRPC and shared memory")
-    assert w1 == JobWorker("w1", 1, 1, "lost", 4, 0, 7 / 7, 1.5, 0, None, "w0, 2 steps behind", "gRPC")
+    assert w0 == JobWorker("w0", 0, 1, "live", 8, 1, 4 / 16, 0.25, 3, 8.5, "", "gRPC and shared memory", True)
+    assert w1 == JobWorker("w1", 1, 1, "lost", 4, 0, 7 / 7, 1.5, 0, None, "w0, 2 steps behind", "gRPC", False)
 
 
 def test_a_shard_that_knows_only_an_earlier_life_of_a_worker_says_nothing_of_this_one():
@@ -194,7 +196,18 @@ def test_the_tables_of_a_job():
     assert text.splitlines()[0] == line
     assert row(text, "0/2") == ["0/2", "host:1", "12", "2", "1.1 KiB", "3.2", "2.0 KiB", "1.5 MiB", "1", "7", "2"]
     assert row(text, "1/2") == ["1/2", "host:2", "11", "2", "516 B", "0.0", "0 B", "0 B", "0", "0", "1"]
-    assert row(text, "w0") == ["w0", "live", "8", "1", "0.25", "0.2500", "3", "8.5 s", "gRPC and shared memory", "–"]
+    assert row(text, "w0 (chief)") == [
+        "w0 (chief)",
+        "live",
+        "8",
+        "1",
+        "0.25",
+        "0.2500",
+        "3",
+        "8.5 s",
+        "gRPC and shared memory",
+        "–",
+    ]
     assert row(text, "w1") == ["w1", "lost", "4", "0", "1.00", "1.5000", "–", "–", "gRPC", "w0, 2 steps behind"]
     optimizer = "momentum learning_rate=0.5 momentum=0.9 nesterov=False"
     assert row(text, "W") == ["W", "float32[2, 3]", "0", "12", "12", "48 B", "momentum", optimizer]
@@ -277,6 +290,7 @@ def test_programs_get_the_job_and_each_shard_as_json_without_nan():
         "lease_left": None,
         "waiting_for": "w0, 2 steps behind",
         "lane": "gRPC",
+        "chief": False,
     }
     assert data["changes"][1] == {
         "global_step": 2,

@@ -1,17 +1,17 @@
 """What a server can be told, and what it refuses to be told."""
 
 import dataclasses
-import os
+import signal
 
 import pytest
 from click.testing import CliRunner
 
-from psserver import cli, server
+from psserver import cli, server, serving
 from psserver.config import ServerConfig, parse_shard, parse_size
 from psserver.server import ServerThread
+from pswire import machine
 from pswire.consistency import Asynchronous, Dropped, Synchronous, Unchanged
 from pswire.errors import ConfigurationError
-from pswire.status import StatusReport
 
 
 @pytest.mark.parametrize(
@@ -51,6 +51,9 @@ def test_what_is_no_shard_is_refused(text):
         ({"lease": float("nan")}, "lease"),
         ({"grace": -1.0}, "grace"),
         ({"grace": float("nan")}, "grace"),
+        ({"linger": -1.0}, "lingers for 0 seconds or more, got -1"),
+        ({"linger": float("inf")}, "lingers"),
+        ({"linger": float("nan")}, "lingers"),
         ({"memory_limit": 0}, "memory limit"),
         ({"max_calls": 0}, "max_calls"),
     ],
@@ -65,12 +68,9 @@ def test_variables_and_traffic_share_the_memory_limit():
     assert config.variables_limit + config.traffic_limit == 1001
 
 
-@pytest.mark.skipif(not os.path.exists("/proc/meminfo"), reason="only Linux says it there")
-def test_the_default_leaves_a_fifth_of_the_memory_to_others():
-    config = ServerConfig()
-    with open("/proc/meminfo") as meminfo:
-        total = int(meminfo.readline().split()[1]) * 1024
-    assert config.memory_limit == pytest.approx(0.8 * total, rel=0.01)
+def test_the_default_leaves_a_fifth_of_the_memory_to_others(monkeypatch):
+    monkeypatch.setattr(machine, "memory", lambda: 1001)
+    assert ServerConfig().memory_limit == 800
 
 
 def test_a_config_does_not_change():
@@ -86,12 +86,8 @@ def test_nobody_waits_and_nothing_is_done_about_staleness_unless_asked_for():
 def served(monkeypatch):
     """The configs that `psserver serve` would have served."""
     configs = []
-
-    async def take(config):
-        configs.append(config)
-        return StatusReport(config.shard, config.shards, 0, 0)
-
-    monkeypatch.setattr(cli, "_serve", take)
+    monkeypatch.setattr(signal, "signal", lambda number, handler: None)
+    monkeypatch.setattr(serving, "serve_until_told", configs.append)
     return configs
 
 
@@ -117,6 +113,14 @@ def test_options_become_the_fields_of_their_names(served):
             keep_memory=False,
         )
     ]
+
+
+def test_a_server_stays_unless_an_option_or_the_environment_says_how_long_it_lingers(served, monkeypatch):
+    assert serve().exit_code == 0
+    assert serve("--linger", "0").exit_code == 0
+    monkeypatch.setenv("PSSERVER_SERVE_LINGER", "2.5")
+    assert serve().exit_code == 0
+    assert [config.linger for config in served] == [None, 0.0, 2.5]
 
 
 def test_no_options_are_the_defaults(served):

@@ -208,7 +208,7 @@ def test_a_worker_that_is_too_far_ahead_waits_hears_why_and_goes_on_when_the_slo
     for _ in range(2):
         assert set(job.push("b", 1)) == {1}
     assert set(job.push("a", 2)) == {2}, "it enters the race at the least clock, that of b"
-    assert job.renew("a")[-1] == Renewed(3)
+    assert job.renew("a")[-1] == Renewed(3, chief=True)
     assert job.push("a", 5) == {}
     heard = job.renew("a")[-1]
     assert heard.waiting_for == "bounded:1: b is at step 2, 1 behind"

@@ -8,7 +8,7 @@ from click.testing import CliRunner
 
 from pswire.errors import ConfigurationError
 from pswire.travel import NONE, WIRES, Int8, TopK, parse_compression
-from psworker import config
+from psworker import cli, config
 from psworker.cli import main
 from psworker.config import DEFAULT_TIMEOUT, ExchangeConfig, TravelConfig, worker_config
 
@@ -19,6 +19,7 @@ def own_environment(monkeypatch):
     travel = config.WIRE, config.COMPRESS, config.SHARED_MEMORY
     for name in (config.SERVERS, config.NAME, config.TIMEOUT, config.KEEP_MEMORY, *exchange, *travel):
         monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(cli, "end_at_sigterm", lambda code: None)  # it is for a process of its own
 
 
 def test_an_argument_comes_before_the_environment_and_that_before_the_default(monkeypatch):

@@ -1,6 +1,7 @@
 """A server in the test's process, and a client that speaks to it over the lane that a test names."""
 
 import logging
+import re
 
 import grpc
 import pytest
@@ -137,8 +138,12 @@ def name(request):
 
 @pytest.fixture(autouse=True)
 def quiet(caplog):
-    """A server has nothing to complain about, whatever its clients do: no log record of WARNING or above."""
+    """A server has nothing to complain about, whatever its clients do: no log record of WARNING or above.
+
+    But that a worker is gone, or has left work undone, which is the shard's to note.
+    """
     with caplog.at_level(logging.INFO):
         yield
     loud = [record for record in caplog.get_records("call") if record.levelno >= logging.WARNING]
-    assert [record.getMessage() for record in loud] == []
+    notes = re.compile("worker '.*' was silent for .* s and is taken for dead|block .* will be handed out again: .*")
+    assert [text for text in (record.getMessage() for record in loud) if not notes.fullmatch(text)] == []

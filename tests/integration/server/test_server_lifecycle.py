@@ -18,7 +18,7 @@ from pswire import errors
 from pswire.channel import check_health, error_from
 from pswire.codec import encode
 from pswire.lanes.inline import InlineSender
-from pswire.messages import Gradient, Join, Pull, Push, QueueSpec, Take
+from pswire.messages import Gradient, Join, Leave, Pull, Push, QueueSpec, Take
 from pswire.v1 import paramserver_pb2 as pb
 
 SERVING, NOT_SERVING = health_pb2.HealthCheckResponse.SERVING, health_pb2.HealthCheckResponse.NOT_SERVING
@@ -99,6 +99,23 @@ def test_the_report_tells_what_was_done(connect):
         client.unary(Push(sender, 1, (Gradient("w", 0, np.ones(2)),)))
     assert server.report.global_step == 1
     assert [worker.steps for worker in server.report.workers] == [1]
+
+
+def test_a_server_that_does_not_linger_ends_by_itself_when_the_job_is_done(connect, monkeypatch, caplog):
+    monkeypatch.setattr(psserver.server, "TICK", 0.01)
+    with ServerThread(ServerConfig(linger=0.0)) as server:
+        client = connect(server)
+        watched = health_pb2_grpc.HealthStub(client.channel).Watch(health_pb2.HealthCheckRequest(), timeout=30)
+        assert next(watched).status == SERVING
+        client.unary(Leave(client.join("w0")))
+        assert [answer.status for answer in watched] == [NOT_SERVING]
+        assert [worker.state for worker in server.report.workers] == ["left"]
+    assert caplog.messages == [
+        "worker 'w0' joined (number 0, incarnation 1)",
+        "worker 'w0' has come to its end after 0 steps",
+        "the job is done, and nobody has come for 0 s",
+        "stopping: calls under way get 5 s",
+    ]
 
 
 @pytest.mark.parametrize("service", ["", "paramserver.v1.ParameterServer"])

@@ -1,0 +1,53 @@
+"""The process of `psserver serve`: its signals, the line that says it is ready, and the one that says how it was.
+
+Knows no options. Imported only when a server is wanted, since it brings numpy and the shard. May import server, config,
+pswire and click.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+
+import click
+
+from psserver.config import ServerConfig
+from psserver.server import serve
+from pswire import memory
+from pswire.ending import end_at_next
+from pswire.messages import StatusReport
+
+
+def serve_until_told(config: ServerConfig) -> None:
+    """Serves one shard until SIGTERM or SIGINT, or until it has lingered; a second SIGINT ends the process at once.
+
+    Raises:
+        ConfigurationError: the address cannot be had, or a package is missing.
+    """
+    if config.keep_memory:
+        memory.keep_memory()
+    report = asyncio.run(_serve(config))
+    click.echo(_summary(report), err=True)
+
+
+async def _serve(config: ServerConfig) -> StatusReport:
+    stop, loop = asyncio.Event(), asyncio.get_running_loop()
+
+    def end() -> None:
+        stop.set()
+        loop.remove_signal_handler(signal.SIGINT)
+        end_at_next(signal.SIGINT)
+
+    def tell(address: str) -> None:
+        click.echo(f"psserver: shard {config.shard}/{config.shards} listening on {address}")
+
+    loop.add_signal_handler(signal.SIGINT, end)
+    loop.add_signal_handler(signal.SIGTERM, end)
+    return await serve(config, tell, stop)
+
+
+def _summary(report: StatusReport) -> str:
+    return (
+        f"psserver: shard {report.shard}/{report.shards} stopped at global step {report.global_step:,}: "
+        f"{len(report.workers)} workers, {report.repeated:,} pushes or assigns repeated"
+    )

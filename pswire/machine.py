@@ -1,0 +1,55 @@
+"""What this process may use of the machine: cores, and memory, of which a container may have less.
+
+Asks the system at each call and changes nothing. Standard library only.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path, PurePosixPath
+
+__all__ = ["cores", "memory", "memory_limits"]
+
+
+def cores() -> int:
+    """How many cores this process may use."""
+    return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
+
+
+def memory() -> int:
+    """Bytes of memory that this process may use: all of the machine's, or what its control groups leave of it."""
+    machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return min([machine, *memory_limits(Path("/"))])
+
+
+#: Where the groups of a hierarchy are and which file has their limit, by its controllers: cgroup v2 has none, v1 one.
+_LIMITS = {"": ("sys/fs/cgroup", "memory.max"), "memory": ("sys/fs/cgroup/memory", "memory.limit_in_bytes")}
+
+
+def memory_limits(root: Path) -> list[int]:
+    """Bytes that the control groups of this process allow, and the groups they are in; none that cannot be read.
+
+    A line of /proc/self/cgroup is `hierarchy:controllers:path` (cgroups(7)). In a container the path may be that of
+    the machine, where in the container the group is mounted as the outermost: so a folder may be missing, and the
+    outermost counts as well. Without a limit v2 says "max", and v1 a number beyond any memory.
+
+    Args:
+        root: the folder that has `proc` and `sys`; / but for tests.
+    """
+    limits = []
+    for line in _read(root / "proc/self/cgroup").splitlines():
+        _, controllers, path = line.split(":", 2)
+        if controllers in _LIMITS:
+            mount, name = _LIMITS[controllers]
+            group = PurePosixPath(path.lstrip("/"))
+            texts = [_read(root / mount / folder / name).strip() for folder in (group, *group.parents)]
+            limits += [int(text) for text in texts if text.isdecimal()]
+    return limits
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(errors="replace")
+    except OSError:  # no Linux, no such controller, or not ours to read
+        return ""
