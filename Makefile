@@ -2,12 +2,14 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+COMPOSE ?= $(shell docker compose version > /dev/null 2>&1 && echo docker compose || echo docker-compose)
+CLUSTER = $(COMPOSE) --file deploy/compose.yaml
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint format protos bench clean
+.PHONY: help demo test lint format protos bench clean compose-up compose-logs compose-down compose-test
 
 help: ## List the commands
-	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  make \1|\2/' | column -t -s '|'
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1|\2/' | column -t -s '|'
 
 # The package and what it needs: enough to train.
 $(BIN)/.installed: pyproject.toml constraints.txt
@@ -42,6 +44,18 @@ protos: $(BIN)/.installed-dev ## Make pswire/v1 anew from protos/
 
 bench: $(BIN)/.installed ## Run the benchmarks, ours alone (python benchmarks/NAME.py --peers DIR compares)
 	for file in benchmarks/[a-z]*.py; do $(BIN)/python $$file || exit 1; done
+
+compose-up: ## Start a cluster of containers: two shards and WORKERS workers (docs/deploy.md)
+	$(CLUSTER) up --build --detach
+
+compose-logs: ## Show what its containers say, until Ctrl-C or its end
+	$(CLUSTER) logs --follow
+
+compose-down: ## Stop it, and remove its containers
+	$(CLUSTER) down
+
+compose-test: ## Kill and cut off workers of such a cluster, and see whether the job is done all the same
+	$(PYTHON) -m tests.compose
 
 clean: ## Remove the virtual environment and caches
 	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache build dist
