@@ -1,4 +1,4 @@
-"""What this process may use of the machine: cores, and memory, of which a container may have less.
+"""What this process is and may use of the machine: its name, cores, and memory, of which a container may have less.
 
 Asks the system at each call and changes nothing. Standard library only.
 """
@@ -6,10 +6,33 @@ Asks the system at each call and changes nothing. Standard library only.
 from __future__ import annotations
 
 import os
+import socket
 import sys
 from pathlib import Path, PurePosixPath
 
-__all__ = ["cores", "memory", "memory_limits"]
+__all__ = ["cores", "memory", "memory_limits", "process_name", "process_number"]
+
+#: The inodes of the machine's own namespace of process ids, and from where on others get theirs (linux/proc_ns.h).
+_OUTERMOST, _OTHERS = 0xEFFFFFFC, 0xF0000000
+
+
+def process_name() -> str:
+    """A name that no other process of this host has, and none of another unless the hosts have the same name."""
+    try:
+        namespace = os.stat("/proc/self/ns/pid").st_ino
+    except OSError:  # no Linux
+        namespace = _OUTERMOST
+    return f"{socket.gethostname()}-{process_number(os.getpid(), namespace)}"
+
+
+def process_number(process: int, namespace: int) -> str:
+    """The process id; and where ids begin anew, as in a container, which may have its host's name, one of that place.
+
+    Args:
+        process: its id.
+        namespace: the inode of the namespace that the id belongs to (pid_namespaces(7)).
+    """
+    return str(process) if namespace == _OUTERMOST else f"{namespace - _OTHERS}.{process}"
 
 
 def cores() -> int:

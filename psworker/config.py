@@ -1,19 +1,19 @@
 """What the environment says; no other module of psworker reads environment variables.
 
-Precedence is argument, environment, default. May import the standard library, travel and the errors.
+Precedence is argument, environment, default. May import the standard library, travel, machine and the errors.
 """
 
 from __future__ import annotations
 
 import math
 import os
-import socket
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from operator import index
 from pathlib import Path
 
 from pswire.errors import ConfigurationError
+from pswire.machine import process_name
 from pswire.travel import NONE, Compression, parse_compression, parse_wire
 
 
@@ -153,7 +153,7 @@ class WorkerConfig:
     def __post_init__(self) -> None:
         """Checks every field."""
         if not self.name:
-            object.__setattr__(self, "name", f"{socket.gethostname()}-{os.getpid()}")
+            object.__setattr__(self, "name", process_name())
         if len(set(self.servers)) != len(self.servers):
             raise ConfigurationError(f"a server is named twice in {','.join(self.servers)}: name each shard once")
         if not 0 < self.timeout < math.inf:
@@ -189,7 +189,7 @@ def worker_config(
 
     Args:
         servers: addresses, or a text of them with commas between; `$PSWORKER_SERVERS`.
-        name: `$PSWORKER_NAME`; by default the host's name and the process id.
+        name: `$PSWORKER_NAME`; by default the host's name and the process id (`pswire.machine.process_name`).
         timeout: seconds; `$PSWORKER_TIMEOUT`.
         push_every: see `ExchangeConfig`; `$PSWORKER_PUSH_EVERY`.
         pull_every: `$PSWORKER_PULL_EVERY`.

@@ -1,13 +1,14 @@
 """What a process may use of a machine, and of a container on it: control groups as folders of files."""
 
 import os
+import socket
 import sys
 from pathlib import Path
 
 import pytest
 
 from pswire import machine
-from pswire.machine import cores, memory, memory_limits
+from pswire.machine import cores, memory, memory_limits, process_name, process_number
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="asks what only Linux says")
 V1_NONE = "9223372036854771712"  # what version 1 says where nobody has set a limit: 2^63 in pages
@@ -91,3 +92,20 @@ def test_cores_are_those_that_the_process_may_use():
     finally:
         os.sched_setaffinity(0, mine)
     assert cores() == len(mine)
+
+
+@pytest.mark.parametrize(
+    ("process", "namespace", "number"),
+    [
+        pytest.param(1234, 4026531836, "1234", id="of-the-machine-itself"),
+        pytest.param(7, 4026532181, "341.7", id="of-a-container"),
+        pytest.param(7, 4026532182, "342.7", id="of-another-container-where-ids-are-the-same"),
+    ],
+)
+def test_processes_of_containers_with_the_name_of_their_host_are_told_apart(process, namespace, number):
+    assert process_number(process, namespace) == number
+
+
+def test_a_process_is_called_by_its_host_and_its_number():
+    host, _, number = process_name().rpartition("-")
+    assert (host, number.rpartition(".")[2]) == (socket.gethostname(), str(os.getpid()))
