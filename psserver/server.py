@@ -10,6 +10,7 @@ import asyncio
 import errno
 import logging
 import os
+import secrets
 import socket
 import threading
 import time
@@ -56,8 +57,15 @@ async def serve(config: ServerConfig, on_ready: Callable[[str], None], stop: asy
     """
     if config.shared_memory and (swept := sweep()):
         log.warning("removed %d segments of shared memory, whose processes were killed", swept)
-    limit = config.variables_limit
-    shard = Shard(config.shard, config.shards, config.lease, limit, config.consistency, config.staleness)
+    shard = Shard(
+        config.shard,
+        config.shards,
+        config.lease,
+        config.variables_limit,
+        config.consistency,
+        config.staleness,
+        identity=secrets.randbits(62) + 1,
+    )
     entrance = Entrance(shard, Clock(time.monotonic))
     server = grpc.aio.server(options=SERVER_OPTIONS, maximum_concurrent_rpcs=config.max_calls)
     service = Service(entrance, config.traffic_limit, config.lease, shared_memory=config.shared_memory)

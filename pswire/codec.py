@@ -312,7 +312,7 @@ _FINISHED = one_or_none(Row(ms.Finished, pb.Finished, number=COUNT, cost_sum=OPT
 _CHOICES = many(_Choice())
 _SENDERS = many(Row(ms.Sender, pb.Sender, worker=NAME, incarnation=COUNT), attrgetter("worker"))
 _GROUP = one_or_none(Row(ms.Group, pb.Group, number=COUNT, workers=_SENDERS))
-_PLACES = many(Row(ms.Place, pb.Place, name=NAME, shard=COUNT))
+_AGREED = {"places": many(Row(ms.Place, pb.Place, name=NAME, shard=COUNT)), "states": NUMBERS}
 _REPORTS = many(Row(ms.EpochReport, pb.EpochReport, queue=NAME, epoch=POSITIVE, cost=OPTIONAL, examples=COUNT))
 _VARIABLES = many(_VariableStatus(), attrgetter("spec.name"))
 _STEPS = {"steps": COUNT, "staleness": COUNT, "staleness_sum": COUNT, "loss": OPTIONAL, "epoch": COUNT}
@@ -327,7 +327,7 @@ _CHANGE = {"sender": _SENDER, "sequence": POSITIVE}
 _RESULT = {"outcome": _OUTCOME, "global_step": COUNT}
 
 _MESSAGES = (
-    Row(ms.Join, pb.JoinRequest, worker=NAME, incarnation=COUNT, **_PLACE, life=COUNT, lane=ANY),
+    Row(ms.Join, pb.JoinRequest, worker=NAME, incarnation=COUNT, **_PLACE, life=COUNT, lane=ANY, states=NUMBERS),
     Row(
         ms.Joined,
         pb.JoinReply,
@@ -338,12 +338,13 @@ _MESSAGES = (
         consistency=ANY,
         staleness=ANY,
         chief=ANY,
+        state=COUNT,
     ),
     Row(ms.Renew, pb.RenewRequest, sender=_SENDER, idle=ANY, lane=ANY),
     Row(ms.Renewed, pb.RenewReply, global_step=COUNT, waiting_for=ANY, chief=ANY),
     Row(ms.Leave, pb.LeaveRequest, sender=_SENDER, failed=ANY),
     Row(ms.Left, pb.LeaveReply),
-    Row(ms.Register, pb.RegisterRequest, sender=_SENDER, declarations=_DECLARATIONS, places=_PLACES, dry=ANY),
+    Row(ms.Register, pb.RegisterRequest, sender=_SENDER, declarations=_DECLARATIONS, **_AGREED, dry=ANY),
     Row(ms.Registered, pb.RegisterReply, values=_VALUES, global_step=COUNT),
     Row(ms.Pull, pb.PullRequest, sender=_SENDER, names=NAMES, choices=_CHOICES, have=HAVE, wire=_WIRE),
     Row(ms.Pulled, pb.PullReply, values=_VALUES_AND_CHOICES, global_step=COUNT),

@@ -11,7 +11,7 @@
     ├── NotJoined                   FAILED_PRECONDITION   sender    no     join first, or again: the lease has ended
     ├── Zombie                      FAILED_PRECONDITION   sender    no     a newer incarnation of this worker lives
     ├── OutOfOrder                  FAILED_PRECONDITION   sender    no     a sequence number lower than one seen
-    ├── WrongShard                  FAILED_PRECONDITION   sender    no     not the shard that the worker meant
+    ├── WrongShard                  FAILED_PRECONDITION   sender    no     not the shard, or its state, that it meant
     ├── TooLarge                    RESOURCE_EXHAUSTED    sender    no     over a limit of the receiver
     ├── InternalError               INTERNAL              receiver  no     a fault of ours: please report it
     ├── Unavailable                 UNAVAILABLE           network   yes    no server there, or the connection broke
@@ -103,7 +103,7 @@ class OutOfOrder(ParamServerError):
 
 
 class WrongShard(ParamServerError):
-    """A worker whose list of servers does not fit the shard that it reached."""
+    """A worker whose servers are not those of the job: in another order, or started anew while others went on."""
 
     status = "FAILED_PRECONDITION"
     fault = "sender"

@@ -20,7 +20,8 @@ class Join:
     Shard 0 counts the incarnations (`incarnation` 0 asks for the next one); the worker then joins the other shards
     with the one it got. `shard` of `shards` is the place that this shard has in the worker's list of servers. `life` is
     a number that the worker drew for this life, so that a Join that arrives twice counts once; 0 is none. `lane`
-    says how its tensors travel to this shard, in words, for who looks at the job.
+    says how its tensors travel to this shard, in words, for who looks at the job. Who joins again says with `states`
+    which those of all shards were, in their order (`Joined.state`): a shard that has another by now refuses.
     """
 
     worker: str
@@ -29,6 +30,7 @@ class Join:
     shards: int = 1
     life: int = 0
     lane: str = ""
+    states: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +39,8 @@ class Joined:
 
     `lease` is in seconds: a worker that says nothing for so long is taken for dead. `consistency` is what the shard was
     started with, as `pswire.consistency` writes it; all shards of a job must have the same. `chief` says whether this
-    worker is the one that does what is to be done once; that may be another later, and shard 0 alone knows it.
+    worker is the one that does what is to be done once; that may be another later, and shard 0 alone knows it. `state`
+    is the identity of the shard's state: a server that was started anew, with no state, has another. 0 is none.
     """
 
     incarnation: int
@@ -47,6 +50,7 @@ class Joined:
     consistency: str = "async"
     staleness: str = "none"
     chief: bool = False
+    state: int = 0
 
 
 @dataclass(frozen=True, slots=True)

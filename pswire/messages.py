@@ -75,13 +75,16 @@ class Register:
 
     Of several shards, shard 0 is asked first and told with `places` where the worker places each variable: all workers
     must place them alike. With `dry` it only checks: nothing is registered, and the answer has no values. So all shards
-    can be asked before one has done its part; the values of new variables may be left out then.
+    can be asked before one has done its part; the values of new variables may be left out then. `states` are those of
+    all shards as the worker met them (`Joined.state`), in their order: a shard holds all workers to the first that it
+    is told, so that none trains a model of which a part was lost.
     """
 
     sender: Sender
     declarations: tuple[Declaration, ...]
     places: tuple[Place, ...] = ()
     dry: bool = False
+    states: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from pswire.errors import ConfigurationError, NotJoined
+from pswire.errors import ConfigurationError
 from pswire.messages import Joined, Outcome, Pushed
 from psworker.placement import Whole
 
@@ -38,17 +38,8 @@ def push_result(pushed: Sequence[Pushed], values: Iterable[Whole]) -> PushResult
     return PushResult(first.outcome, staleness, first.global_step, tuple(values), first.reason)
 
 
-#: Updates that the shards of a job may be apart: one for each push that is under way, or was when its worker died.
-APART = 1000
-
-
 def check_alike(answers: Sequence[Joined]) -> None:
-    """Looks at what the shards of a job answer to a worker that joins.
-
-    Raises:
-        ConfigurationError: they were not started with the same consistency and staleness.
-        NotJoined: one of them has lost its state.
-    """
+    """Raises `ConfigurationError` if the shards of a job were not started with the same consistency and staleness."""
     first = answers[0]
     for shard, joined in enumerate(answers):
         if (joined.consistency, joined.staleness) != (first.consistency, first.staleness):
@@ -57,15 +48,3 @@ def check_alike(answers: Sequence[Joined]) -> None:
                 f"{shard} with --consistency {joined.consistency} --staleness {joined.staleness}: start all shards of "
                 "a job alike"
             )
-    furthest = max(joined.global_step for joined in answers)
-    for shard, joined in enumerate(answers):
-        check_kept(shard, joined, furthest - APART)
-
-
-def check_kept(shard: int, joined: Joined, step: int) -> None:
-    """Raises `NotJoined` if a shard is not as far as `step`, where the job has been: it was started anew."""
-    if joined.global_step < step:
-        raise NotJoined(
-            f"shard {shard} is at step {joined.global_step:,} and was at {step:,} or beyond: that server was started "
-            "anew and has lost its state; start the whole job again"
-        )

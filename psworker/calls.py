@@ -15,8 +15,7 @@ from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
 
 from pswire.errors import NotJoined, ParamServerError, TimedOut, Unavailable, Zombie
-from pswire.messages import Answer, Join, Joined, Pull, Push, Pushed, Renew, Request, Sender
-from psworker.answers import APART, check_kept
+from pswire.messages import Answer, Join, Joined, Pull, Push, Renew, Request, Sender
 from psworker.role import Role
 from psworker.transport import Call, Transport
 
@@ -66,6 +65,7 @@ class Calls:
 
     Attributes:
         sender: the worker, as a member; with incarnation 0 until it has joined.
+        states: those of the shards as it met them (`Joined.state`); none until it has joined all.
         rejoins: how often it has joined a shard again, whose lease had ended or which was started anew: then it is not
             known whether versions that came before count the same changes, and no message is sent that names them.
     """
@@ -80,6 +80,7 @@ class Calls:
         role: Role,
     ) -> None:
         self.sender = Sender(worker, 0)
+        self.states: tuple[int, ...] = ()
         self.rejoins = 0
         self._transport = transport
         self._timeout = timeout
@@ -87,13 +88,15 @@ class Calls:
         self._held_for = held_for
         self._role = role
         self._life = secrets.randbits(62) + 1
-        self._global_step = 0
 
     def join(self) -> list[Joined]:
         """Makes the worker a member of every shard, of shard 0 first; their answers."""
         first = self.call(0, self._join(0), Joined)
         self.sender = Sender(self.sender.worker, first.incarnation)
-        return [first, *(self.call(shard, self._join(shard), Joined) for shard in range(1, self._transport.shards))]
+        others = range(1, self._transport.shards)
+        answers = [first, *(self.call(shard, self._join(shard), Joined) for shard in others)]
+        self.states = tuple([joined.state for joined in answers])
+        return answers
 
     def call(self, shard: int, message: Request, kind: type[A]) -> A:
         """The answer to one message."""
@@ -150,7 +153,7 @@ class Calls:
     def _join(self, shard: int) -> Join:
         worker, incarnation = self.sender.worker, self.sender.incarnation
         transport = self._transport
-        return Join(worker, incarnation, shard, transport.shards, self._life, transport.lane(shard))
+        return Join(worker, incarnation, shard, transport.shards, self._life, transport.lane(shard), self.states)
 
     def _send(self, shard: int, message: Request, rejoins: int) -> Sent:
         message = self._true(message, rejoins)
@@ -188,8 +191,6 @@ class Calls:
                 call = self._transport.call(sent.shard, message, max(left, LAST_TRY))
                 continue
             assert isinstance(answer, kind)
-            if isinstance(answer, Pushed) and not sent.shard:
-                self._global_step = answer.global_step
             self._role.hear(sent.shard, answer)
             return answer
 
@@ -204,7 +205,7 @@ class Calls:
         and what it says of it counts for nothing.
 
         Raises:
-            NotJoined: the server has lost its state.
+            WrongShard: a server has lost its state; this worker is no member there.
             Zombie: another worker has taken the name.
         """
         if not isinstance(error, NotJoined) or not self.sender.incarnation or self._closing.is_set():
@@ -216,6 +217,4 @@ class Calls:
         except (Unavailable, TimedOut):
             return True  # as good as when the message itself does not get through
         self._role.hear(shard, joined)
-        assert isinstance(joined, Joined)
-        check_kept(shard, joined, self._global_step - (APART if shard else 0))
         return True

@@ -136,8 +136,9 @@ class Client:
         Raises:
             AlreadyRegistered: a worker has registered one of this name that differs, or has another place.
             ShapeMismatch: an initial value does not have its variable's shape and dtype; then nothing was sent.
+            WrongShard: one of the shards was started anew, while others went on with the job.
 
-        Where several shards have some of it, all are asked first, and none does its part when one refuses.
+        Of several shards all are asked first, also those that get no part, and none does its part when one refuses.
         """
         placement = self._placement.extended([declaration.spec for declaration in declarations])
         parts: list[list[Declaration]] = [[] for _ in range(self.shards)]
@@ -149,14 +150,15 @@ class Client:
         names = [declaration.spec.name for declaration in declarations]
         wanted = Wanted(placement, names, rejoins=self._calls.rejoins)
         places = tuple(Place(name, placement[name].pieces[0].shard) for name in names) if self.shards > 1 else ()
-        sender, (first, *others) = self._calls.sender, parts
-        if any(others):
+        sender, states, (first, *others) = self._calls.sender, self._calls.states, parts
+        if others:
             for declaration in declarations:
                 if declaration.value is not None:
                     pieces.check_finite(declaration.spec.name, declaration.value, "initial value")
             self._ask(parts, places)
-        answers = [self._calls.call(0, Register(sender, tuple(first), places), Registered)]
-        sent = self._calls.send([None, *(Register(sender, tuple(part)) if part else None for part in others)])
+        answers = [self._calls.call(0, Register(sender, tuple(first), places, states=states), Registered)]
+        rest = [Register(sender, tuple(part), states=states) if part else None for part in others]
+        sent = self._calls.send([None, *rest])
         answers += self._calls.results(sent, Registered)
         self._placement = placement
         self._pushing.observed |= {one.spec.name for one in declarations if isinstance(one.optimizer, MovingAverage)}
@@ -305,11 +307,11 @@ class Client:
 
     def _ask(self, parts: Sequence[Sequence[Declaration]], places: tuple[Place, ...]) -> None:
         """Raises what a shard has against its part of a registration, before any has done its own."""
-        sender = self._calls.sender
+        sender, states = self._calls.sender, self._calls.states
         asked = [tuple([replace(declaration, value=None) for declaration in part]) for part in parts]
         sent = self._calls.send(
             [
-                Register(sender, part, () if shard else places, dry=True) if part or not shard else None
+                Register(sender, part, () if shard else places, dry=True, states=states)
                 for shard, part in enumerate(asked)
             ]
         )

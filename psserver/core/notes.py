@@ -34,7 +34,7 @@ def left(member: Member, *, failed: bool) -> Note:
     """A worker has said that it goes."""
     steps = _counted(member.steps, "step")
     if failed:
-        return Note(f"worker {member.name!r} left before its end, after {steps}: it has failed")
+        return Note(f"worker {member.name!r} left before its end, after {steps} (it failed, or was stopped)")
     return Note(f"worker {member.name!r} has come to its end after {steps}")
 
 

@@ -14,6 +14,7 @@ from collections.abc import Callable, Collection
 from typing import Any, TypeVar
 
 from psserver.core import notes
+from psserver.core.agreement import Agreement
 from psserver.core.dataqueue import DataQueues
 from psserver.core.ledger import Ledger
 from psserver.core.membership import Member, Membership
@@ -25,7 +26,7 @@ from psserver.core.store import Store, check_finite
 from psserver.core.tasks import Task, Work, run
 from psserver.core.waitingroom import ParkedCall, WaitingRoom
 from pswire.consistency import Asynchronous, Consistency, DelayCompensated, StalenessSpec, Synchronous, Unchanged
-from pswire.errors import AlreadyRegistered, InvalidMessage, ParamServerError, WrongShard
+from pswire.errors import InvalidMessage, ParamServerError, WrongShard
 from pswire.messages import (
     Assign,
     Assigned,
@@ -68,6 +69,8 @@ class Shard:
         consistency: who may go on, and whose gradient counts.
         staleness: what is done about the staleness of a push.
         policy: another than these two ask for.
+        identity: that of the state, which is drawn at random when it begins, and belongs to it as its variables do: a
+            shard that takes up an earlier state has that one's. 0: none.
     """
 
     def __init__(
@@ -79,12 +82,14 @@ class Shard:
         consistency: Consistency = Asynchronous(),  # noqa: B008 - frozen
         staleness: StalenessSpec = Unchanged(),  # noqa: B008
         policy: Policy | None = None,
+        identity: int = 0,
     ) -> None:
         self.shard, self.shards = shard, shards
         self._consistency, self._handling = consistency, staleness
         self._repeated = 0
         self._now = 0.0
         self._ledger = Ledger()
+        self._agreement = Agreement(shard, shards, identity)
         self._members = Membership(lease, has_chief=not shard)
         self._strength = strength = staleness.strength if isinstance(staleness, DelayCompensated) else 0.0
         self._store = Store(memory_limit, strength)
@@ -94,7 +99,6 @@ class Shard:
         self._told: list[notes.Note] = []  # in the step that is being taken
         self._queues = DataQueues(self._told, self._members.is_chief)
         self._meter = Meter()
-        self._places: dict[str, int] = {}
         self._changes: list[Change] = []
         self._tasks: list[Task] = []  # of the step that is being taken
         self._lent: Room | None = None  # by who has sent its message
@@ -209,10 +213,10 @@ class Shard:
                 self._seen(message, Tuned)
                 self._store.check_tune(message)
             case Join():
-                self._check_shard(message)
+                self._agreement.check_join(message)
                 self._members.check_join(message)
             case Register():
-                self._check_places(message)
+                self._agreement.check_register(message)
                 if isinstance(self._consistency, Synchronous):
                     self._store.check_room_for(self._consistency.workers, message.declarations)
                 self._store.check_declarations(message.declarations, dry=message.dry)
@@ -240,7 +244,8 @@ class Shard:
         if new_life or not was_live:
             self._told.append(notes.joined(member) if new_life else notes.came_back(member))
         job = self._members.lease, self.global_step, str(self._consistency), str(self._handling)
-        joined = Joined(member.incarnation, member.number, *job, self._members.is_chief(member.name))
+        chief, state = self._members.is_chief(member.name), self._agreement.identity
+        joined = Joined(member.incarnation, member.number, *job, chief, state)
         return [Reply(ticket, joined), *(self._forget([member]) if new_life else [])]
 
     def _renew(self, ticket: int, message: Renew) -> list[Reply]:
@@ -280,7 +285,7 @@ class Shard:
     def _register(self, ticket: int, message: Register) -> list[Reply]:
         if message.dry:
             return [Reply(ticket, Registered((), self.global_step))]
-        self._places.update({place.name: place.shard for place in message.places})
+        self._agreement.keep(message)
         self._store.declare(message.declarations, self._tasks)
         names = [one.spec.name for one in message.declarations if not self._store.is_table(one)]
         values = self._store.read(names, self._tasks, room=self._lent)
@@ -370,16 +375,6 @@ class Shard:
         place = self._room.waits_for(member.name), self._members.is_chief(member.name)
         return worker_status(member, self._queues.epoch_of(member.name), self._now, *place)
 
-    def _check_places(self, message: Register) -> None:
-        """Two workers that trained a variable of one name on two shards would not notice."""
-        for place in message.places:
-            known = self._places.get(place.name, place.shard)
-            if known != place.shard:
-                raise AlreadyRegistered(
-                    f"variable {place.name!r} is on shard {known}, worker {message.sender.worker!r} places it on shard "
-                    f"{place.shard}: all workers must make the same variables, in the same order"
-                )
-
     def _check_group(self, message: Push) -> None:
         """Only shard 0 makes groups, and a worker brings those that it is in."""
         group = message.group
@@ -388,11 +383,4 @@ class Shard:
                 f"a push of worker {message.sender.worker!r} for update {group.number} of shard 0, which it is not in"
                 if self.shard
                 else "shard 0 decides which pushes make an update: a push to it has no group"
-            )
-
-    def _check_shard(self, message: Join) -> None:
-        if (message.shard, message.shards) != (self.shard, self.shards):
-            raise WrongShard(
-                f"worker {message.worker!r} takes this server for shard {message.shard} of {message.shards}, it is "
-                f"shard {self.shard} of {self.shards}: name all servers, in the order of their shards"
             )

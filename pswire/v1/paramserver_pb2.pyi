@@ -128,23 +128,25 @@ class Sender(_message.Message):
     def __init__(self, worker: _Optional[str] = ..., incarnation: _Optional[int] = ...) -> None: ...
 
 class JoinRequest(_message.Message):
-    __slots__ = ("worker", "incarnation", "shard", "shards", "life", "lane")
+    __slots__ = ("worker", "incarnation", "shard", "shards", "life", "lane", "states")
     WORKER_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     SHARD_FIELD_NUMBER: _ClassVar[int]
     SHARDS_FIELD_NUMBER: _ClassVar[int]
     LIFE_FIELD_NUMBER: _ClassVar[int]
     LANE_FIELD_NUMBER: _ClassVar[int]
+    STATES_FIELD_NUMBER: _ClassVar[int]
     worker: str
     incarnation: int
     shard: int
     shards: int
     life: int
     lane: str
-    def __init__(self, worker: _Optional[str] = ..., incarnation: _Optional[int] = ..., shard: _Optional[int] = ..., shards: _Optional[int] = ..., life: _Optional[int] = ..., lane: _Optional[str] = ...) -> None: ...
+    states: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, worker: _Optional[str] = ..., incarnation: _Optional[int] = ..., shard: _Optional[int] = ..., shards: _Optional[int] = ..., life: _Optional[int] = ..., lane: _Optional[str] = ..., states: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class JoinReply(_message.Message):
-    __slots__ = ("incarnation", "number", "lease", "global_step", "consistency", "staleness", "chief")
+    __slots__ = ("incarnation", "number", "lease", "global_step", "consistency", "staleness", "chief", "state")
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     NUMBER_FIELD_NUMBER: _ClassVar[int]
     LEASE_FIELD_NUMBER: _ClassVar[int]
@@ -152,6 +154,7 @@ class JoinReply(_message.Message):
     CONSISTENCY_FIELD_NUMBER: _ClassVar[int]
     STALENESS_FIELD_NUMBER: _ClassVar[int]
     CHIEF_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
     incarnation: int
     number: int
     lease: float
@@ -159,7 +162,8 @@ class JoinReply(_message.Message):
     consistency: str
     staleness: str
     chief: bool
-    def __init__(self, incarnation: _Optional[int] = ..., number: _Optional[int] = ..., lease: _Optional[float] = ..., global_step: _Optional[int] = ..., consistency: _Optional[str] = ..., staleness: _Optional[str] = ..., chief: _Optional[bool] = ...) -> None: ...
+    state: int
+    def __init__(self, incarnation: _Optional[int] = ..., number: _Optional[int] = ..., lease: _Optional[float] = ..., global_step: _Optional[int] = ..., consistency: _Optional[str] = ..., staleness: _Optional[str] = ..., chief: _Optional[bool] = ..., state: _Optional[int] = ...) -> None: ...
 
 class RenewRequest(_message.Message):
     __slots__ = ("sender", "idle", "lane")
@@ -234,16 +238,18 @@ class Place(_message.Message):
     def __init__(self, name: _Optional[str] = ..., shard: _Optional[int] = ...) -> None: ...
 
 class RegisterRequest(_message.Message):
-    __slots__ = ("sender", "declarations", "places", "dry")
+    __slots__ = ("sender", "declarations", "places", "dry", "states")
     SENDER_FIELD_NUMBER: _ClassVar[int]
     DECLARATIONS_FIELD_NUMBER: _ClassVar[int]
     PLACES_FIELD_NUMBER: _ClassVar[int]
     DRY_FIELD_NUMBER: _ClassVar[int]
+    STATES_FIELD_NUMBER: _ClassVar[int]
     sender: Sender
     declarations: _containers.RepeatedCompositeFieldContainer[Declaration]
     places: _containers.RepeatedCompositeFieldContainer[Place]
     dry: bool
-    def __init__(self, sender: _Optional[_Union[Sender, _Mapping]] = ..., declarations: _Optional[_Iterable[_Union[Declaration, _Mapping]]] = ..., places: _Optional[_Iterable[_Union[Place, _Mapping]]] = ..., dry: _Optional[bool] = ...) -> None: ...
+    states: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, sender: _Optional[_Union[Sender, _Mapping]] = ..., declarations: _Optional[_Iterable[_Union[Declaration, _Mapping]]] = ..., places: _Optional[_Iterable[_Union[Place, _Mapping]]] = ..., dry: _Optional[bool] = ..., states: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class Value(_message.Message):
     __slots__ = ("tensor", "version")

@@ -12,14 +12,12 @@ from pswire.errors import (
     ConfigurationError,
     InvalidMessage,
     NoOptimizer,
-    NotJoined,
     ShapeMismatch,
     UnknownVariable,
 )
 from pswire.messages import (
     Assignment,
     Declaration,
-    Joined,
     Outcome,
     Pull,
     Push,
@@ -27,7 +25,7 @@ from pswire.messages import (
 from pswire.rows import RowUniform, rows_of
 from pswire.specs import GradientDescent, Momentum
 from pswire.values import IndexedSlices, TensorSpec
-from psworker import answers, calls, placement
+from psworker import calls, placement
 from psworker.client import Client
 from psworker.placement import Whole
 from tests.shards_in_process import ShardsInProcess
@@ -282,29 +280,6 @@ def test_a_push_that_shard_0_drops_reaches_no_other_and_brings_their_values():
     versions = {one.name: one.versions for one in result.values}
     again = slow.push([Whole("s", versions["s"], np.ones((ROWS, 2)))]).wait()
     assert (again.outcome, again.global_step) == (Outcome.APPLIED, 2)
-
-
-@pytest.mark.parametrize("anew", [0, 1])
-def test_a_worker_does_not_join_a_job_of_which_one_shard_has_lost_its_state(anew):
-    transport = ShardsInProcess(2)
-    first = joined(transport)
-    first.register(declarations())
-    for _ in range(answers.APART + 1):
-        first.push([]).wait()
-    second = joined(transport, "w1")  # shards are as far as each other
-    transport.machines[anew] = Shard(anew, 2)
-    late = Client(transport, "w2", timeout=60)
-    with pytest.raises(NotJoined, match=f"shard {anew} is at step 0 and was at 1 or beyond: that server was started"):
-        late.join()
-    for client in (first, second, late):
-        client.leave()
-        client.close()
-
-
-def test_shards_may_be_apart_by_the_pushes_that_are_under_way():
-    far, behind = Joined(1, 0, 15.0, answers.APART), Joined(1, 0, 15.0, 0)
-    answers.check_alike([far, behind])
-    answers.check_alike([behind, far])
 
 
 def test_shards_that_were_not_started_alike_are_named():

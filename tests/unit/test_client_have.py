@@ -7,7 +7,7 @@ import pytest
 
 from psserver.core.shard import Shard
 from pswire.consistency import Asynchronous, Dropped, Synchronous
-from pswire.errors import Malformed, NotJoined, TimedOut
+from pswire.errors import Malformed, TimedOut
 from pswire.messages import (
     Assignment,
     Declaration,
@@ -291,15 +291,6 @@ def test_a_lease_that_has_ended_costs_whole_answers_until_one_was_asked_for_afte
     assert received(transport) == 0
     client.leave()
     client.close()
-
-
-def test_a_server_that_has_lost_steps_is_found_out_whatever_the_worker_has():
-    transport = ShardsInProcess(1)
-    client, known = registered(transport)
-    client.push(gradients(known, "bias")).wait()
-    start_anew(transport, 0, values=7)
-    with pytest.raises(NotJoined, match="shard 0 is at step 0 and was at 1"):
-        client.pull(list(SPECS), known.values())
 
 
 def test_a_pull_that_failed_leaves_what_the_worker_has_as_it_was():

@@ -8,7 +8,6 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
-from psserver.core.shard import Shard
 from pswire.consistency import Bounded, Synchronous
 from pswire.errors import InvalidMessage, NotJoined, TimedOut, Unavailable, Zombie
 from pswire.messages import Declaration, Finished, Join, Leave, Outcome, Push, QueueSpec, Renew, Renewed, Sender
@@ -63,13 +62,6 @@ def test_a_worker_whose_lease_has_ended_joins_again_and_goes_on(sleeping):
     assert (pushed.outcome, pushed.global_step, pushed.values[0].array[0]) == (Outcome.APPLIED, 2, 2)
     transport.sleep(2000)
     assert client.take(queue, Finished(held.number)).block == held, "what it held counts for nothing, and is free again"
-
-
-def test_a_worker_of_a_server_that_was_started_anew_is_told_so(sleeping):
-    transport, client = sleeping
-    transport.machines[0] = Shard(lease=1000.0)
-    with pytest.raises(NotJoined, match="shard 0 is at step 0 and was at 1 or beyond: that server was started anew"):
-        client.push([gradient(1)]).wait()
 
 
 def test_a_worker_whose_name_was_taken_ends(sleeping):

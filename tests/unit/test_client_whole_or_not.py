@@ -98,10 +98,14 @@ def test_initial_values_are_looked_at_before_anything_is_sent_to_several_shards(
     assert not transport.said
 
 
-def test_shards_are_asked_without_values_and_only_when_there_is_more_than_one_to_ask():
+def test_all_shards_are_asked_without_values_and_only_when_there_is_more_than_one():
+    transport = ShardsInProcess(1)
+    joined(transport, "w0", declared("large", 100))
+    assert [(shard, message.dry) for shard, message in transport.messages(Register)] == [(0, False)]
     transport = ShardsInProcess(2)
     client, _ = joined(transport, "w0", declared("large", 100))
-    assert [(shard, message.dry) for shard, message in transport.messages(Register)] == [(0, False)]
+    said = transport.messages(Register)
+    assert [(shard, message.dry) for shard, message in said] == [(0, True), (1, True), (0, False)]
     transport.said.clear()
     client.register([declared("small", 2)])
     said = transport.messages(Register)

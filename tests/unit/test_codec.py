@@ -66,8 +66,9 @@ REPORTS = (ms.EpochReport("train", 1, 0.25, 100), ms.EpochReport("test", 2, None
 CASES = [
     ms.Join("worker-0"),
     ms.Join("wörker", 4, 1, 3),
+    ms.Join("wörker", 4, 1, 3, 77, "gRPC", (2**62, 0, 1)),
     ms.Joined(1, 0, 15.0, 0),
-    ms.Joined(1, 0, 15.0, 0, "sync:3,backup=1", "drop:8", chief=True),
+    ms.Joined(1, 0, 15.0, 0, "sync:3,backup=1", "drop:8", chief=True, state=2**62),
     ms.Renew(ME),
     ms.Renew(ME, idle=True),
     ms.Renewed(2**40),
@@ -76,6 +77,7 @@ CASES = [
     ms.Leave(ME, failed=True),
     ms.Left(),
     ms.Register(ME, ()),
+    ms.Register(ME, (), states=(2**62, 0, 1)),
     ms.Register(
         ME,
         (
