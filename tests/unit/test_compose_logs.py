@@ -7,13 +7,15 @@ import pytest
 from psserver import entrance, server
 from psserver.core import notes as told
 from psserver.core.membership import Member
+from pswire.machine import process_number
 from pswire.messages import Block, EpochReport
 from tests.compose.images import made
 from tests.compose.logs import Ended, EpochDone, Event, GivenBack, HandedOut, accuracies, lines, notes, rename
 from tests.compose.table import table, worth_telling
 
 HOSTS = {"0123456789ab": "worker-1", "ba9876543210": "worker-2"}
-FIRST, SECOND = (Member(f"{host}-7", number, 1, steps=1350) for number, host in enumerate(HOSTS))
+PROCESS = process_number(7, 0xF0000123)  # in a container
+FIRST, SECOND = (Member(f"{host}-{PROCESS}", number, 1, steps=1350) for number, host in enumerate(HOSTS))
 BLOCK = Block(1_051, 2, 1_600, 3_200)
 LOST = told.lost(FIRST, 15.0)
 GIVEN_BACK = told.to_be_handed_out_again("train", BLOCK, FIRST.name)
@@ -59,8 +61,8 @@ def test_lines_are_put_in_the_order_of_their_times():
 
 
 def test_only_hosts_of_containers_are_renamed():
-    (event,) = renamed("0123456789ab-12 and 0123456789ab, 00123456789ab-7, ba9876543210-1", who="worker-1")
-    assert event.what == "worker-1 and 0123456789ab, 00123456789ab-7, worker-2"
+    (event,) = renamed("0123456789ab-12.3: 0123456789ab, 00123456789ab-7, ba9876543210-1.", who="worker-1")
+    assert event.what == "worker-1: 0123456789ab, 00123456789ab-7, worker-2."
     assert rename([event], {}) == [event]
 
 
