@@ -57,10 +57,9 @@ class Command:
 
     def wait(self) -> int:
         """Until it has ended and all of its lines are read; its exit code."""
-        code = self.popen.wait(BOUND)
-        for reader in self._readers:
+        for reader in self._readers:  # first, for they wait for an event, and Popen looks every 50 ms
             reader.join(BOUND)
-        return code
+        return self.popen.wait(BOUND)
 
     def signal(self, number: signal.Signals) -> None:
         self.popen.send_signal(number)

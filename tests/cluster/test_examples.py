@@ -36,13 +36,13 @@ def test_the_convolutional_network_learns_digits_within_40_steps(commands):
 def test_two_workers_train_the_convolutional_network_together(commands):
     code, out, err = commands.run(
         *("psworker", "local", "--workers", "2", "--threads", "1", "--progress", "plain"),
-        *(str(EXAMPLES / "deep_mnist.py"), "--steps", "40", "--report", "40", "--test-images", "300"),
+        *(str(EXAMPLES / "deep_mnist.py"), "--steps", "20", "--report", "20", "--test-images", "300"),
     )
     assert code == 0, err
     [(steps, accuracy)] = reports_of(out)
-    assert 40 <= steps <= 42  # the other worker's push may come in between
-    assert accuracy > 0.4
-    assert re.search(r"^4[0-2] steps in .* 2 workers$", err[-1])
+    assert 20 <= steps <= 22  # the other worker's push may come in between
+    assert accuracy > 0.2  # 0.1 by chance
+    assert re.search(r"^2[0-2] steps in .* 2 workers$", err[-1])
 
 
 # The quadratic.
@@ -86,7 +86,8 @@ def test_descent_by_hand_is_that_of_the_optimizer_to_the_bit(commands):
 
 
 def test_descent_by_hand_trains_with_two_workers_too(commands):
-    code, out, err = commands.run("psworker", "local", "--workers", "2", str(EXAMPLES / "manual_descent.py"))
+    form = "--batch-size", "200", "--learning-rate", "0.2"
+    code, out, err = commands.run("psworker", "local", "--workers", "2", str(EXAMPLES / "manual_descent.py"), *form)
     assert code == 0, err
     [accuracies] = [re.findall(r"0\.\d{4}", line) for line in out if "test accuracy" in line]
     assert all(float(accuracy) > 0.89 for accuracy in accuracies)

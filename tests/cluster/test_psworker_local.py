@@ -67,15 +67,15 @@ def test_servers_and_workers_get_what_their_flags_say(commands):
         """
     )
     flags = "--consistency", "sync:1,backup=0", "--staleness", "scale", "--push-every", "2"
-    assert commands.run(*LOCAL, "--workers", "1", *flags, script)[1] == ["worker-0 | sync:1 2 [-4.0]"]
-    code, out, err = commands.run(*LOCAL, "--staleness", "drop", script)
-    assert (code, out) == (2, [])
-    assert "Invalid value for '--staleness'" in err[-1]
-    assert "drop:T" in err[-1]
-    code, out, err = commands.run(*LOCAL, "--workers", "2", "--consistency", "sync:3", script)
-    assert (code, out) == (2, [])
-    assert "Invalid value for --workers" in err[-1]
-    assert "each update waits for 3 workers, and there are 2" in err[-1]
+    trained = commands.start(*LOCAL, "--workers", "1", *flags, script)
+    wrong = commands.start(*LOCAL, "--staleness", "drop", script)
+    too_few = commands.start(*LOCAL, "--workers", "2", "--consistency", "sync:3", script)
+    assert [job.wait() for job in (trained, wrong, too_few)] == [0, 2, 2]
+    assert [job.out for job in (trained, wrong, too_few)] == [["worker-0 | sync:1 2 [-4.0]"], [], []]
+    assert "Invalid value for '--staleness'" in wrong.err[-1]
+    assert "drop:T" in wrong.err[-1]
+    assert "Invalid value for --workers" in too_few.err[-1]
+    assert "each update waits for 3 workers, and there are 2" in too_few.err[-1]
 
 
 def test_lines_keep_their_stream_and_bad_bytes_do_no_harm(commands):
@@ -97,9 +97,17 @@ def test_lines_keep_their_stream_and_bad_bytes_do_no_harm(commands):
 def test_each_worker_gets_its_share_of_the_cores(commands):
     script = commands.script("import os; print(os.environ.get('OPENBLAS_NUM_THREADS'), os.environ['OMP_NUM_THREADS'])")
     share = max(1, cores() // 2)
-    assert sorted(commands.run(*LOCAL, script)[1]) == [f"worker-{number} | {share} {share}" for number in (0, 1)]
-    assert commands.run(*LOCAL, "--workers", "1", "--threads", "5", script)[1] == ["worker-0 | 5 5"]
-    assert commands.run(*LOCAL, "--workers", "1", script, OMP_NUM_THREADS="3")[1] == ["worker-0 | None 3"]
+    jobs = [
+        commands.start(*LOCAL, script),
+        commands.start(*LOCAL, "--workers", "1", "--threads", "5", script),
+        commands.start(*LOCAL, "--workers", "1", script, OMP_NUM_THREADS="3"),
+    ]
+    assert [job.wait() for job in jobs] == [0, 0, 0]
+    assert [sorted(job.out) for job in jobs] == [
+        [f"worker-{number} | {share} {share}" for number in (0, 1)],
+        ["worker-0 | 5 5"],
+        ["worker-0 | None 3"],
+    ]
 
 
 def test_a_worker_that_fails_stops_the_others_and_its_last_lines_are_shown(commands):
@@ -148,17 +156,15 @@ def test_a_killed_server_stops_the_job(commands):
     assert not commands.alive()
 
 
-@pytest.mark.parametrize(
-    ("number", "code"),
-    [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)],
-    ids=lambda value: str(value),
-)
-def test_a_signal_stops_everything_in_good_order(commands, number, code):
-    command = commands.start(*LOCAL, commands.script(WAIT))
-    command.wait_for(*BOTH_WAIT)
-    command.signal(number)
-    assert command.wait() == code
-    assert {"worker-0 | out", "worker-1 | out"} < set(command.out)
+def test_each_signal_to_end_stops_everything_in_good_order(commands):
+    script = commands.script(WAIT)
+    codes = {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGHUP: 129}
+    jobs = {number: commands.start(*LOCAL, script) for number in codes}
+    for number, job in jobs.items():
+        job.wait_for(*BOTH_WAIT)
+        job.signal(number)
+    assert {number: job.wait() for number, job in jobs.items()} == codes
+    assert all({"worker-0 | out", "worker-1 | out"} < set(job.out) for job in jobs.values())
     assert not commands.alive()
 
 

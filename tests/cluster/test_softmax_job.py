@@ -35,36 +35,30 @@ def test_two_workers_and_a_server_reach_the_known_cost_and_accuracy(commands):
     assert re.search(r"^5500 steps in .* 2 workers$", err[-1])
 
 
-def test_a_hundredth_of_the_gradients_in_16_bits_reaches_the_known_cost_too(commands):
+def test_a_hundredth_of_the_gradients_in_16_bits_is_late_by_an_epoch_and_then_reaches_the_known_costs(commands):
     options = "--workers", "2", "--wire", "bfloat16", "--compress", "topk:0.01", "--progress", "off"
-    code, out, err = commands.run("psworker", "local", *options, EXAMPLE)
+    code, out, err = commands.run("psworker", "local", *options, EXAMPLE, "--epochs", "2")
     assert code == 0, err
-    costs = costs_of(out)
-    assert len(costs) == 10
-    assert abs(costs[-1] - KNOWN[-1]) <= 0.02
+    first, second = costs_of(out)
+    assert 0.03 < first - KNOWN[0] < 0.06, "what is small is kept back at first"
+    assert abs(second - KNOWN[1]) <= 0.01
 
 
-def test_two_shards_train_as_one_does(commands):
-    code, out, err = commands.run("psworker", "local", "--shards", "2", "--progress", "off", EXAMPLE, "--epochs", "1")
-    assert code == 0, err
-    assert abs(costs_of(out)[0] - KNOWN[0]) <= 0.02
-
-
-def test_a_server_and_two_workers_started_by_hand_share_the_job(commands):
-    server = commands.start("psserver", "serve")
-    server.wait_for("listening on")
-    address = server.out[0].rpartition(" ")[2]
-    workers = [
-        commands.start("psworker", "run", "--servers", address, "--threads", "1", EXAMPLE, "--epochs", "2")
-        for _ in range(2)
-    ]
+def test_two_servers_and_two_workers_started_by_hand_share_the_job(commands):
+    servers = [commands.start("psserver", "serve", "--shard", f"{shard}/2") for shard in (0, 1)]
+    for server in servers:
+        server.wait_for("listening on")
+    addresses = ",".join(server.out[0].rpartition(" ")[2] for server in servers)
+    run = "psworker", "run", "--servers", addresses, "--threads", "1", EXAMPLE, "--epochs", "1"
+    workers = [commands.start(*run) for _ in range(2)]
     assert [worker.wait() for worker in workers] == [0, 0]
-    chief = max(workers, key=lambda worker: len(worker.out))
-    assert [len(costs_of(worker.out)) for worker in workers if worker is not chief] == [0]
-    assert all(abs(cost - known) <= 0.02 for cost, known in zip(costs_of(chief.out), KNOWN, strict=False))
-    server.signal(signal.SIGTERM)
-    assert server.wait() == 0
-    assert "global step 1,100" in server.err[-1]
+    other, chief = sorted([costs_of(worker.out) for worker in workers], key=len)
+    assert other in ([], chief), "one that comes when nobody is left is a chief of its own"
+    assert abs(chief[0] - KNOWN[0]) <= 0.02
+    for server in servers:
+        server.signal(signal.SIGTERM)
+        assert server.wait() == 0
+        assert "global step 550" in server.err[-1]
 
 
 def test_the_same_script_runs_in_one_process(commands):

@@ -176,7 +176,7 @@ def test_workers_in_threads_cover_each_epoch_exactly_once(open_session):
 
 
 def test_two_asynchronous_workers_reach_the_cost_of_one(open_session, mnist):
-    """A short form of the demo's job: two epochs, two workers in threads."""
+    """A short form of the demo's job: one epoch, two workers in threads."""
     heard = {}
 
     def work(name: str) -> None:
@@ -184,7 +184,7 @@ def test_two_asynchronous_workers_reach_the_cost_of_one(open_session, mnist):
         costs = heard[name] = []
         optimizer = ps.GradientDescent(0.01)
         with open_session(name) as session:
-            for batch in session.batches(mnist.train, 100, epochs=2, on_epoch=lambda epoch: costs.append(epoch.cost)):
+            for batch in session.batches(mnist.train, 100, epochs=1, on_epoch=lambda epoch: costs.append(epoch.cost)):
                 optimizer.minimize(softmax_loss(batch, W, b))
 
     threads = [threading.Thread(target=work, args=(f"w{i}",)) for i in range(2)]
@@ -193,7 +193,7 @@ def test_two_asynchronous_workers_reach_the_cost_of_one(open_session, mnist):
     for thread in threads:
         thread.join()
     assert heard["w0"] == heard["w1"]
-    np.testing.assert_allclose(heard["w0"], [1.1843, 0.6654], rtol=0, atol=0.015)
+    np.testing.assert_allclose(heard["w0"], [1.1843], rtol=0, atol=0.015)
 
 
 def test_assign_and_assign_add_change_the_variable_on_the_server(open_session):

@@ -8,7 +8,7 @@ from tests.simulation.unreliable import FATES, check_exactly_once, run
 
 
 @pytest.mark.parametrize(("shards", "split"), [(1, False), (2, False), (2, True), (3, True)])
-@pytest.mark.parametrize("seed", range(50))
+@pytest.mark.parametrize("seed", range(25))
 def test_every_push_assign_and_example_counts_once(seed, shards, split):
     check_exactly_once(run(seed, shards, split=split))
 

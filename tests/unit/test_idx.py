@@ -26,7 +26,7 @@ FORMATS = [
     (0x0E, "d", "float64"),
 ]
 CODES = {dtype: (code, letter) for code, letter, dtype in FORMATS}
-STEADY = settings(derandomize=True, deadline=None, max_examples=200)
+STEADY = settings(derandomize=True, deadline=None, max_examples=100)
 
 
 def header(code: int, *shape: int) -> bytes:
