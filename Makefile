@@ -3,7 +3,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 COMPOSE ?= $(shell docker compose version > /dev/null 2>&1 && echo docker compose || echo docker-compose)
-CLUSTER = $(COMPOSE) --file deploy/compose.yaml
+CLUSTER = command -v $(firstword $(COMPOSE)) > /dev/null || { echo "Docker with Compose is needed; without it: make demo" >&2; exit 1; }; \
+	$(COMPOSE) --file deploy/compose.yaml
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test lint format protos bench clean compose-up compose-logs compose-down compose-test
@@ -46,13 +47,13 @@ bench: $(BIN)/.installed ## Run the benchmarks, ours alone (python benchmarks/NA
 	for file in benchmarks/[a-z]*.py; do $(BIN)/python $$file || exit 1; done
 
 compose-up: ## Start a cluster of containers: two shards and WORKERS workers (docs/deploy.md)
-	$(CLUSTER) up --build --detach
+	@$(CLUSTER) up --build --detach
 
 compose-logs: ## Show what its containers say, until Ctrl-C or its end
-	$(CLUSTER) logs --follow
+	@$(CLUSTER) logs --follow
 
 compose-down: ## Stop it, and remove its containers
-	$(CLUSTER) down
+	@$(CLUSTER) down
 
 compose-test: ## Kill and cut off workers of such a cluster, and see whether the job is done all the same
 	$(PYTHON) -m tests.compose

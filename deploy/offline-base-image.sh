@@ -5,7 +5,9 @@
 #   deploy/offline-base-image.sh paramserver-base:offline
 #   BASE_IMAGE=paramserver-base:offline BUILD_NETWORK=host docker compose -f deploy/compose.yaml build
 #
-# This machine's certificates and pip's configuration go into it, so that pip reaches in a build what it reaches here.
+# This machine's certificates and pip's configuration go into it, so that pip reaches in a build what it reaches here. The
+# configuration may have an index's password, and is in every image that is built on this one: do not push any of them
+# to a registry. Root alone can read it.
 set -euo pipefail
 
 image=${1:-paramserver-base:offline}
@@ -21,11 +23,11 @@ chmod 755 "$folder"
 debootstrap --variant=minbase --include=python3,python3-pip,python3-venv,ca-certificates "$suite" "$folder" \
     > "$folder.log" 2>&1 || { tail -n 5 "$folder.log" >&2; exit 1; }
 
-for file in /etc/ssl/certs/ca-certificates.crt /etc/pip.conf; do
-    [ ! -e "$file" ] || cp --dereference "$file" "$folder$file"
-done
+copy() { [ ! -e "$2" ] || install -D --mode "$1" "$2" "$folder${3:-$2}"; }
+copy 644 /etc/ssl/certs/ca-certificates.crt
+copy 600 /etc/pip.conf
 user=$(python3 -c 'import os; print(os.environ.get("XDG_CONFIG_HOME") or os.path.expanduser("~/.config"))')/pip/pip.conf
-[ ! -e "$user" ] || install -D --mode 644 "$user" "$folder/root/.config/pip/pip.conf"
+copy 600 "$user" /root/.config/pip/pip.conf
 
 # Not needed to run: packages as they were fetched, lists, documents.
 rm -rf "$folder"/var/cache/apt/* "$folder"/var/lib/apt/lists/* "$folder"/var/log/* \

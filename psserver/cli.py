@@ -134,8 +134,8 @@ def main(debug: bool) -> None:
     "--linger",
     type=float,
     metavar="SECONDS",
-    help="When the job is done - a worker has left in good order, and none is left - wait so long for others, and end. "
-    "By default the server stays until it is stopped.",
+    help="Serve one job: when it is done - a worker has come to its end, and none is left - wait so long for others, "
+    "and end; if none has come to its end, at least four leases. By default the server stays until it is stopped.",
 )
 @_option(
     "--max-calls",
@@ -177,7 +177,7 @@ def serve_command(
     reflection: bool,
     log_level: str,
 ) -> None:
-    """Serve one shard until SIGTERM or Ctrl-C, or with --linger until its job is done.
+    """Serve one shard until SIGTERM or Ctrl-C, or with --linger until its job is over.
 
     When it is ready it prints one line with its address. The first Ctrl-C lets the calls under way end, a second one
     ends at once.
@@ -224,7 +224,6 @@ def serve_command(
     serve_until_told(config)
 
 
-_address = click.argument("address", type=_ADDRESS)
 _timeout = _option("--timeout", type=_SECONDS, default=5.0, help="How long to wait for the answer.")
 
 
@@ -269,16 +268,31 @@ def status_command(addresses: tuple[str, ...], as_json: bool, watch: bool, every
         raise SystemExit(1)
 
 
+_LOOPBACK = {"0.0.0.0": "127.0.0.1", "[::]": "[::1]"}
+
+
+def local_address(bind: str) -> str:
+    """Where a server that listens on `bind` is asked from its own machine: any address means the loopback."""
+    host, colon, port = bind.rpartition(":")
+    return _LOOPBACK.get(host, host) + colon + port
+
+
 @main.command("health")
-@_address
+@click.argument("address", type=_ADDRESS, required=False, envvar="PSSERVER_SERVE_BIND")
 @_timeout
-def health_command(address: str, timeout: float) -> None:
+def health_command(address: str | None, timeout: float) -> None:
     """Ask the server at ADDRESS whether it serves; the exit code is 0 if so, else 1.
+
+    Without ADDRESS it asks the server of this machine that PSSERVER_SERVE_BIND tells where to listen, as it does in a
+    container.
 
     \b
     psserver health 127.0.0.1:5000 && echo ready
+    PSSERVER_SERVE_BIND=0.0.0.0:5000 psserver health
     """  # noqa: D301
-    serving = check_health(address, timeout)
+    if address is None:
+        raise click.UsageError("Missing argument 'ADDRESS': write the server's, or set PSSERVER_SERVE_BIND to it.")
+    serving = check_health(local_address(address), timeout)
     click.echo("SERVING" if serving else "NOT_SERVING")
     if not serving:
         raise SystemExit(1)

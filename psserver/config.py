@@ -57,8 +57,9 @@ class ServerConfig:
         staleness: what is done about a stale push; the same on all shards of a job.
         memory_limit: bytes for the variables, their slots, and what is on its way in and out, together.
         grace: seconds that calls under way get to end when the server stops.
-        linger: seconds for which it waits for others when the job is done, that is a worker has left in good order and
-            none is left, before it ends; None: it stays until it is stopped.
+        linger: seconds for which it waits for others when the job is done, that is a worker has come to its end and
+            none is left, before it ends; at least four leases when none has come to its end. All who join are of one
+            job. None: it stays until it is stopped, and where nobody lives the next job begins.
         max_calls: callers at a time, a worker being one or two of them; those beyond it are refused, and try again.
         keep_memory: whether the process keeps the memory of arrays it has freed, for the next ones: faster, but it does
             not shrink (`pswire.memory.keep_memory`). Done by the command `psserver serve`, whose process it is.

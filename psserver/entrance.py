@@ -18,6 +18,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
 
+from psserver.core.membership import Over
 from psserver.core.shard import Shard
 from psserver.core.tasks import Task, Work, run, run_parts, stages
 from pswire.errors import InvalidMessage, ParamServerError, TooLarge, Unavailable, UnknownVariable
@@ -131,10 +132,9 @@ class Entrance:
         self._release(self._shard.begin(0, Tick(), self._clock()))
 
     @property
-    def over_for(self) -> float | None:
-        """Seconds for which the job has been done and nobody has come; None while it is not (`Shard.over_since`)."""
-        since = self._shard.over_since
-        return None if since is None else self._clock() - since
+    def over(self) -> Over | None:
+        """That no worker is left, and since when by the clock (`Shard.over`)."""
+        return self._shard.over
 
     def close(self) -> None:
         """Answers who waits for others with `Unavailable`, and from now on whoever would have to wait."""

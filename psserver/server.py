@@ -25,6 +25,7 @@ import grpc.aio
 from grpc_health.v1 import health_pb2_grpc
 
 from psserver.config import ServerConfig
+from psserver.core.membership import Over
 from psserver.core.shard import Shard
 from psserver.entrance import Entrance
 from psserver.health import Health
@@ -37,13 +38,17 @@ from pswire.messages import Status, StatusReport
 #: Seconds between two looks at the leases.
 TICK = 1.0
 
+#: Leases for which a server that ends by itself waits at least when its workers have failed, or were lost: one that was
+#: cut off, or is started again, is back by then.
+PATIENCE = 4
+
 log = logging.getLogger(__name__)
 
 
 async def serve(config: ServerConfig, on_ready: Callable[[str], None], stop: asyncio.Event) -> StatusReport:
     """Serves one shard until `stop` is set, then lets the calls under way end; returns how the shard was at the end.
 
-    With `config.linger` it sets `stop` itself when the job is done.
+    With `config.linger` it sets `stop` itself when nobody is left (`Lingering`).
 
     Meant for a loop that has nothing else to do: at the end it waits, for a second at most, for all other tasks.
 
@@ -65,8 +70,10 @@ async def serve(config: ServerConfig, on_ready: Callable[[str], None], stop: asy
         config.consistency,
         config.staleness,
         identity=secrets.randbits(62) + 1,
+        one_job=config.linger is not None,
     )
-    entrance = Entrance(shard, Clock(time.monotonic))
+    clock = Clock(time.monotonic)
+    entrance = Entrance(shard, clock)
     server = grpc.aio.server(options=SERVER_OPTIONS, maximum_concurrent_rpcs=config.max_calls)
     service = Service(entrance, config.traffic_limit, config.lease, shared_memory=config.shared_memory)
     server.add_generic_rpc_handlers((service.handlers(),))
@@ -76,7 +83,8 @@ async def serve(config: ServerConfig, on_ready: Callable[[str], None], stop: asy
         _add_reflection(server)
     address = bind(server, config.bind)
     await server.start()
-    ticking = asyncio.create_task(_tick(entrance, config.linger, stop))
+    lingering = None if config.linger is None else Lingering(config.linger, config.lease)
+    ticking = asyncio.create_task(_tick(entrance, clock, lingering, stop))
     try:
         on_ready(address)
         await stop.wait()
@@ -116,17 +124,51 @@ class Clock:
         return now - self._slept
 
 
-async def _tick(entrance: Entrance, linger: float | None, stop: asyncio.Event) -> None:
-    """Lets time pass for the shard, until the job has been done for `linger` seconds."""
-    over_for = None
-    while linger is None or over_for is None or over_for < linger:
+class Lingering:
+    """When a server of one job ends by itself: nobody is left, and for some time nobody has come.
+
+    That time is `linger` seconds when the job is done, that is a worker has come to its end, and otherwise `PATIENCE`
+    leases, if that is more.
+
+    Args:
+        linger: seconds.
+        lease: seconds.
+    """
+
+    def __init__(self, linger: float, lease: float) -> None:
+        self._linger, self._patience = linger, max(linger, PATIENCE * lease)
+        self._warned: Over | None = None
+
+    def ends(self, over: Over | None, now: float) -> bool:
+        """Whether the server ends now; says why, and some time before if that is by no worker's good end."""
+        if over is None:
+            return False
+        if not over.done and over != self._warned and now - over.since >= 2 * TICK:  # Docker starts it again sooner
+            self._warned = over
+            workers = f"{over.workers} worker{'s' * (over.workers > 1)}"
+            log.warning(
+                "nobody is left of %s, and none has come to the job's end: the server ends in %g s unless one comes",
+                workers,
+                self._patience,
+            )
+        bound = self._linger if over.done else self._patience
+        if now - over.since < bound:
+            return False
+        if over.done:
+            log.info("the job is done, and nobody has come for %g s", bound)
+        else:
+            log.warning("nobody has come to the job's end, nor come back for %g s", bound)
+        return True
+
+
+async def _tick(entrance: Entrance, clock: Clock, lingering: Lingering | None, stop: asyncio.Event) -> None:
+    """Lets time pass for the shard, until the server ends by itself, if it does."""
+    while lingering is None or not lingering.ends(entrance.over, clock()):
         await asyncio.sleep(TICK)
         try:
             entrance.tick()
         except Exception:
             log.exception("the shard failed on a tick; it goes on")
-        over_for = entrance.over_for
-    log.info("the job is done, and nobody has come for %g s", linger)
     stop.set()
 
 

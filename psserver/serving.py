@@ -21,6 +21,8 @@ from pswire.messages import StatusReport
 def serve_until_told(config: ServerConfig) -> None:
     """Serves one shard until SIGTERM or SIGINT, or until it has lingered; a second SIGINT ends the process at once.
 
+    The process is to end after this: SIGTERM is ignored from then on.
+
     Raises:
         ConfigurationError: the address cannot be had, or a package is missing.
     """
@@ -41,9 +43,13 @@ async def _serve(config: ServerConfig) -> StatusReport:
     def tell(address: str) -> None:
         click.echo(f"psserver: shard {config.shard}/{config.shards} listening on {address}")
 
-    loop.add_signal_handler(signal.SIGINT, end)
-    loop.add_signal_handler(signal.SIGTERM, end)
-    return await serve(config, tell, stop)
+    loop.add_signal_handler(signal.SIGINT, end)  # and any signal wakes the loop up
+    # Not by the loop, at whose end SIGTERM would kill again. There, and while Python ends, the outcome is settled.
+    signal.signal(signal.SIGTERM, lambda *_: loop.call_soon_threadsafe(end))
+    try:
+        return await serve(config, tell, stop)
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
 
 def _summary(report: StatusReport) -> str:

@@ -1,11 +1,47 @@
-"""The end of a process that does not end by itself, in a container too. Standard library only."""
+"""What a signal does to a process that is to end by it, in a container too. Standard library only."""
 
 from __future__ import annotations
 
 import os
 import signal
+import threading
+from collections.abc import Callable
+from types import FrameType
+from typing import TypeAlias
 
-__all__ = ["end_at_next"]
+__all__ = ["end_at_next", "handle"]
+
+_Handler: TypeAlias = Callable[[int, FrameType | None], object]
+
+_handlers: dict[signal.Signals, _Handler] = {}
+_before_fork = threading.local()
+
+
+def handle(number: signal.Signals, handler: _Handler) -> None:
+    """As `signal.signal`, for this process alone: a child that it forks has the default. For the main thread only.
+
+    Otherwise the child would be ended in its parent's way, and with its parent's exit code.
+    """
+    if not _handlers:
+        os.register_at_fork(before=_hold_back, after_in_parent=_let_come, after_in_child=_forget)
+    signal.signal(number, handler)
+    _handlers[number] = handler
+
+
+def _hold_back() -> None:
+    # what reaches the child before it has the default would be lost: Python forgets signals that came before a fork
+    _before_fork.mask = signal.pthread_sigmask(signal.SIG_BLOCK, _handlers)
+
+
+def _let_come() -> None:
+    signal.pthread_sigmask(signal.SIG_SETMASK, _before_fork.mask)
+
+
+def _forget() -> None:
+    for number, handler in _handlers.items():
+        if signal.getsignal(number) is handler:
+            signal.signal(number, signal.SIG_DFL)
+    _let_come()
 
 
 def end_at_next(number: signal.Signals) -> None:
@@ -14,4 +50,7 @@ def end_at_next(number: signal.Signals) -> None:
     That is what signals do without a handler, except to process 1, such as the command of a container: the kernel
     keeps from it what it has no handler for (pid_namespaces(7)). Then the exit code is the one that shells give.
     """
-    signal.signal(number, signal.SIG_DFL if os.getpid() != 1 else lambda *_: os._exit(128 + number))
+    if os.getpid() == 1:
+        handle(number, lambda *_: os._exit(128 + number))
+    else:
+        signal.signal(number, signal.SIG_DFL)

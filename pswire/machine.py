@@ -32,7 +32,9 @@ def process_number(process: int, namespace: int) -> str:
         process: its id.
         namespace: the inode of the namespace that the id belongs to (pid_namespaces(7)).
     """
-    return str(process) if namespace == _OUTERMOST else f"{namespace - _OTHERS}.{process}"
+    if namespace == _OUTERMOST:
+        return str(process)
+    return f"{namespace - _OTHERS if namespace >= _OTHERS else namespace}.{process}"  # not every kernel is Linux
 
 
 def cores() -> int:
@@ -46,28 +48,31 @@ def memory() -> int:
     return min([machine, *memory_limits(Path("/"))])
 
 
-#: Where the groups of a hierarchy are and which file has their limit, by its controllers: cgroup v2 has none, v1 one.
+#: Where the groups of a hierarchy are and which file has their limit, by its controllers: cgroup v2 names none.
 _LIMITS = {"": ("sys/fs/cgroup", "memory.max"), "memory": ("sys/fs/cgroup/memory", "memory.limit_in_bytes")}
 
 
 def memory_limits(root: Path) -> list[int]:
     """Bytes that the control groups of this process allow, and the groups they are in; none that cannot be read.
 
-    A line of /proc/self/cgroup is `hierarchy:controllers:path` (cgroups(7)). In a container the path may be that of
-    the machine, where in the container the group is mounted as the outermost: so a folder may be missing, and the
-    outermost counts as well. Without a limit v2 says "max", and v1 a number beyond any memory.
+    A line of /proc/self/cgroup is `hierarchy:controllers:path` (cgroups(7)). In v1 memory may share its hierarchy with
+    other controllers, with commas between, and is linked as `memory` then. In a container the path may be that of the
+    machine, where in the container the group is mounted as the outermost: so a folder may be missing, and the
+    outermost counts as well. Without a limit v2 says "max", and v1 a number beyond any memory. What is no such line,
+    and a limit of 0, under which nothing could run, is passed over.
 
     Args:
         root: the folder that has `proc` and `sys`; / but for tests.
     """
     limits = []
     for line in _read(root / "proc/self/cgroup").splitlines():
-        _, controllers, path = line.split(":", 2)
-        if controllers in _LIMITS:
-            mount, name = _LIMITS[controllers]
+        controllers, colon, path = line.partition(":")[2].partition(":")
+        kind = "memory" if "memory" in controllers.split(",") else controllers
+        if colon and kind in _LIMITS:
+            mount, name = _LIMITS[kind]
             group = PurePosixPath(path.lstrip("/"))
             texts = [_read(root / mount / folder / name).strip() for folder in (group, *group.parents)]
-            limits += [int(text) for text in texts if text.isdecimal()]
+            limits += [int(text) for text in texts if text.isdecimal() and int(text)]
     return limits
 
 

@@ -3,55 +3,61 @@
     import psworker as ps
     from psworker import ops, datasets
 
-Importing this loads numpy, but neither grpc nor a server.
+Importing this loads nothing else: a name is imported when it is first asked for (PEP 562). For the command `psworker`
+comes through here too, and while numpy is loaded, which takes seconds with a small part of a core, it could not yet
+say what SIGTERM does. None of the names brings grpc or a server.
 """
 
-from pswire import errors, schedules
-from pswire.messages import EpochReport
-from pswire.rows import RowConstant, RowNormal, RowUniform
-from pswire.values import IndexedSlices
-from psworker import initializers, nn
-from psworker.autodiff import Tensor, check_gradients, gradients, no_grad, op, ops, stop_gradient
-from psworker.data import datasets
-from psworker.data.dataset import Batch, Dataset
-from psworker.opening import session
-from psworker.optimizers import (
-    Adagrad,
-    AdagradDecay,
-    Adam,
-    AdamW,
-    Ftrl,
-    GradientDescent,
-    Lamb,
-    Momentum,
-    Optimizer,
-    RMSProp,
-    optimize_loss,
-)
-from psworker.session import Session
-from psworker.tables import Table
-from psworker.transforms import (
-    accumulate,
-    add_decayed_weights,
-    clip_by_global_norm,
-    clip_by_norm,
-    clip_by_value,
-    global_norm,
-    per_variable,
-    scale,
-)
-from psworker.variables import (
-    UpdateOp,
-    Variable,
-    collection,
-    discard_update_ops,
-    global_variables,
-    note_update,
-    set_random_seed,
-    trainable_variables,
-    update_ops,
-    variable_scope,
-)
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pswire import errors, schedules
+    from pswire.messages import EpochReport
+    from pswire.rows import RowConstant, RowNormal, RowUniform
+    from pswire.values import IndexedSlices
+    from psworker import initializers, nn
+    from psworker.autodiff import Tensor, check_gradients, gradients, no_grad, op, ops, stop_gradient
+    from psworker.data import datasets
+    from psworker.data.dataset import Batch, Dataset
+    from psworker.opening import session
+    from psworker.optimizers import (
+        Adagrad,
+        AdagradDecay,
+        Adam,
+        AdamW,
+        Ftrl,
+        GradientDescent,
+        Lamb,
+        Momentum,
+        Optimizer,
+        RMSProp,
+        optimize_loss,
+    )
+    from psworker.sessions import Session
+    from psworker.tables import Table
+    from psworker.transforms import (
+        accumulate,
+        add_decayed_weights,
+        clip_by_global_norm,
+        clip_by_norm,
+        clip_by_value,
+        global_norm,
+        per_variable,
+        scale,
+    )
+    from psworker.variables import (
+        UpdateOp,
+        Variable,
+        collection,
+        discard_update_ops,
+        global_variables,
+        note_update,
+        set_random_seed,
+        trainable_variables,
+        update_ops,
+        variable_scope,
+    )
 
 __all__ = [
     "Adagrad",
@@ -106,3 +112,46 @@ __all__ = [
     "update_ops",
     "variable_scope",
 ]
+
+#: Where the names of `__all__` come from: modules, and what is in modules.
+_MODULES = {
+    "datasets": "psworker.data.datasets",
+    "errors": "pswire.errors",
+    "initializers": "psworker.initializers",
+    "nn": "psworker.nn",
+    "ops": "psworker.autodiff.ops",
+    "schedules": "pswire.schedules",
+}
+_CONTENTS = {
+    "pswire.messages": "EpochReport",
+    "pswire.rows": "RowConstant RowNormal RowUniform",
+    "pswire.values": "IndexedSlices",
+    "psworker.autodiff": "Tensor check_gradients gradients no_grad op stop_gradient",
+    "psworker.data.dataset": "Batch Dataset",
+    "psworker.opening": "session",
+    "psworker.optimizers": (
+        "Adagrad AdagradDecay Adam AdamW Ftrl GradientDescent Lamb Momentum Optimizer RMSProp optimize_loss"
+    ),
+    "psworker.sessions": "Session",
+    "psworker.tables": "Table",
+    "psworker.transforms": (
+        "accumulate add_decayed_weights clip_by_global_norm clip_by_norm clip_by_value global_norm per_variable scale"
+    ),
+    "psworker.variables": (
+        "UpdateOp Variable collection discard_update_ops global_variables note_update set_random_seed "
+        "trainable_variables update_ops variable_scope"
+    ),
+}
+_HOMES = _MODULES | {name: home for home, names in _CONTENTS.items() for name in names.split()}
+
+if not TYPE_CHECKING:  # or a type checker would take any name for one of these
+
+    def __getattr__(name: str) -> object:
+        if name not in _HOMES:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        module = import_module(_HOMES[name])
+        globals()[name] = found = module if name in _MODULES else getattr(module, name)
+        return found
+
+    def __dir__() -> list[str]:
+        return sorted({*globals(), *__all__})

@@ -16,6 +16,7 @@ from typing import Generic, TypeVar
 
 from pswire.errors import NotJoined, ParamServerError, TimedOut, Unavailable, Zombie
 from pswire.messages import Answer, Join, Joined, Pull, Push, Renew, Request, Sender
+from psworker import interrupts
 from psworker.role import Role
 from psworker.transport import Call, Transport
 
@@ -100,7 +101,9 @@ class Calls:
 
     def call(self, shard: int, message: Request, kind: type[A]) -> A:
         """The answer to one message."""
-        return self._result(self._send(shard, message, self.rejoins), kind)
+        answer = self._result(self._send(shard, message, self.rejoins), kind)
+        interrupts.check()
+        return answer
 
     def send(self, messages: Iterable[Request | None], rejoins: int | None = None) -> list[Sent]:
         """Sends each shard its message, from shard 0 on, if there is one for it.
@@ -124,22 +127,33 @@ class Calls:
                 errors[one.shard] = error
         if failed is not None:
             failed += errors
+        interrupts.check()
         if errors:
             raise next(iter(errors.values()))
         return answers
 
     def say(self, shard: int, message: Request, failed: str) -> Answer | None:
-        """Says something once, to a shard that has `GOOD_BYE` seconds to answer; what goes wrong is logged.
+        """Says something to a shard that has `GOOD_BYE` seconds to answer; what goes wrong is logged.
 
-        What the answer says of this worker's role is not heard: who gives back its work is about to end.
+        Says it again meanwhile if the shard cannot be reached: a network that fails for a moment shall not make this
+        worker one that was lost. What the answer says of its role is not heard: who gives back its work is about to
+        end.
         """
-        try:
-            return self._transport.call(shard, message, min(self._timeout, GOOD_BYE)).result()
-        except ParamServerError as error:
-            expected = isinstance(error, NotJoined | Zombie | Unavailable | TimedOut)
-            level = logging.INFO if expected else logging.WARNING
-            logger.log(level, "worker %s, shard %d: %s: %s", self.sender.worker, shard, failed, error)
-            return None
+        left, pause = min(self._timeout, GOOD_BYE), FIRST_PAUSE
+        until = time.monotonic() + left
+        while True:
+            try:
+                return self._transport.call(shard, message, left).result()
+            except ParamServerError as error:
+                left = until - time.monotonic() - pause
+                if isinstance(error, Unavailable) and left > 0:
+                    time.sleep(pause)  # not `_closing.wait`, which is set at the good-bye
+                    pause = min(2 * pause, LONGEST_PAUSE)
+                    continue
+                expected = isinstance(error, NotJoined | Zombie | Unavailable | TimedOut)
+                level = logging.INFO if expected else logging.WARNING
+                logger.log(level, "worker %s, shard %d: %s: %s", self.sender.worker, shard, failed, error)
+                return None
 
     def rest(self, shards: Iterable[int]) -> None:
         """Tells these shards that nobody shall wait for this worker."""
@@ -185,6 +199,7 @@ class Calls:
                     logger.warning("%s waits for shard %d, for %.0f s: %s", worker, sent.shard, waited, error)
                     said = waited
                 self._closing.wait(min(pause, self._timeout - waited))
+                interrupts.check()
                 pause = min(2 * pause, LONGEST_PAUSE)
                 left = sent.began + self._timeout - time.monotonic()
                 message = self._true(sent.message, sent.rejoins)

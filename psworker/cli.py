@@ -1,14 +1,14 @@
 """The command `psworker`: one worker of a cluster (`run`), or a whole cluster on this machine (`local`).
 
 Flags and exit codes only: `psworker.script` runs a program, `psworker.launch` a job. Errors are one line on stderr;
-`--debug` shows their traceback.
+`--debug` shows their traceback. Nothing here may bring numpy: until `run` begins, a worker is deaf to SIGTERM, and what
+`--threads` says must be known before.
 """
 
 from __future__ import annotations
 
 import functools
 import os
-import signal
 import sys
 from collections.abc import Callable
 
@@ -208,7 +208,8 @@ def main(context: click.Context, debug: bool) -> None:
     envvar="PSWORKER_SIGTERM_CODE",
     show_default=True,
     show_envvar=True,
-    help="The exit code after SIGTERM: 0 where to be stopped is no failure, as with docker compose down.",
+    help="The exit code after SIGTERM: 0 where to be stopped is no failure, as with docker compose down. In its first "
+    "moments, until it has read this, a worker ends as any process does.",
 )
 @_exchange_and_travel
 @click.argument("script", type=_SCRIPT)
@@ -239,7 +240,7 @@ def run(
     """  # noqa: D301
     end_at_sigterm(sigterm_code)
     if threads is not None:
-        _limit_threads(threads)
+        os.environ.update(blas_threads(threads))  # in time: it is read when numpy is loaded, by the script
     from pswire.channel import check_address  # it brings grpc, which `psworker --help` does without
 
     try:
@@ -254,17 +255,6 @@ def run(
     if name:
         os.environ[config.NAME] = name
     sys.exit(run_script(script, arguments, debug=debug, sigterm_code=sigterm_code))
-
-
-def _limit_threads(threads: int) -> None:
-    """Sets the BLAS variables; they are read when numpy is loaded, so if that has happened, starts over."""
-    wanted = blas_threads(threads)
-    if wanted.items() <= os.environ.items():
-        return
-    os.environ.update(wanted)
-    if "numpy" in sys.modules:
-        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})  # one that comes now waits for `end_at_sigterm`
-        os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
 
 
 @main.command(context_settings=_PASS_ON)

@@ -11,7 +11,7 @@ from pswire import specs
 from pswire.memory import keep_memory
 from psworker.config import worker_config
 from psworker.exchange import OUTER
-from psworker.session import Session
+from psworker.sessions import Session
 
 
 def session(

@@ -1,6 +1,6 @@
 """Whether this worker is the chief, which does what is to be done once: what shard 0 said last.
 
-That role moves when the chief dies (`psserver.core.membership`). May import messages.
+That role moves when the chief dies or fails (`psserver.core.membership`). May import messages.
 """
 
 from __future__ import annotations
@@ -45,4 +45,4 @@ class Role:
             self.chief = answer.chief
             self.heard += 1
         if took_over:
-            logger.warning("%s is the chief from now on: the one before has died", self._worker)
+            logger.warning("%s is the chief from now on: the one before is gone", self._worker)

@@ -6,29 +6,31 @@ ending only.
 
 from __future__ import annotations
 
+import atexit
 import os
 import runpy
 import signal
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from types import FrameType, TracebackType
 
-from pswire.ending import end_at_next
+from pswire.ending import end_at_next, handle
 from pswire.errors import ParamServerError
+from psworker import interrupts
 
 #: The exit code after SIGTERM, as shells have it.
 SIGTERM_CODE = 128 + signal.SIGTERM
 
 
 def end_at_sigterm(code: int = SIGTERM_CODE) -> None:
-    """From now on SIGTERM ends the process at once with `code`; also one that came before, if it was blocked.
+    """From now on SIGTERM ends the process at once with `code`. For the main thread only.
 
-    For the time before `run_script`, when there is nothing yet to be left in good order. Without a handler the kernel
-    would keep SIGTERM from process 1, such as the command of a container, until it is killed. For the main thread only.
+    For the time before and after a script, when there is nothing to be left in good order. Without a handler the kernel
+    would keep SIGTERM from process 1, such as the command of a container, until it is killed.
     """
-    signal.signal(signal.SIGTERM, lambda *_: os._exit(code))
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
+    handle(signal.SIGTERM, lambda *_: os._exit(code))
 
 
 def run_script(
@@ -36,9 +38,10 @@ def run_script(
 ) -> int | str | None:
     """Runs it as `__main__` and gives what `sys.exit` takes.
 
-    A `SystemExit` of the script passes through. SIGTERM raises one in it, with `sigterm_code`, so that `with` blocks
-    are left in good order; a second SIGTERM ends the process at once. A script that handles SIGTERM itself has its own
-    way. Must be called in the main thread.
+    SIGTERM raises a `SystemExit` in it, with `sigterm_code`, so that `with` blocks are left in good order; a second
+    SIGTERM ends the process at once. After the script's end SIGTERM ends what the script has left behind, threads that
+    are waited for, and changes the exit code no more. A script that handles SIGTERM itself has its own way. The process
+    is to end after this; must be called in the main thread.
     """
     sys.argv[:] = [script, *arguments]
     directory = str(Path(script).resolve().parent)
@@ -49,11 +52,28 @@ def run_script(
 
     def leave(number: int, frame: FrameType | None) -> None:
         end_at_next(signal.SIGTERM)
-        sys.exit(sigterm_code)
+        interrupts.interrupt(SystemExit(sigterm_code), frame)
 
-    signal.signal(signal.SIGTERM, leave)
+    handle(signal.SIGTERM, leave)
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # not where it is ignored, as behind nohup
+        signal.signal(signal.SIGINT, lambda _, frame: interrupts.interrupt(KeyboardInterrupt(), frame))
+    # Runs last, when no thread and nothing of the script is waited for any more. Python takes handlers away at its end,
+    # and for its last 10 to 40 ms SIGTERM would kill the process; what is ignored stays ignored.
+    atexit.register(signal.signal, signal.SIGTERM, signal.SIG_IGN)
+    outcome = _run(script, debug)
+    if signal.getsignal(signal.SIGTERM) is leave:
+        with suppress(AttributeError, OSError, ValueError):  # none, broken or closed: Python says so at its end
+            sys.stdout.flush()
+        end_at_sigterm(_exit_code(outcome))
+    return outcome
+
+
+def _run(script: str, debug: bool) -> int | str | None:
     try:
         runpy.run_path(script, run_name="__main__")
+        interrupts.check()
+    except SystemExit as end:
+        return end.code
     except KeyboardInterrupt:
         return 128 + signal.SIGINT
     except ParamServerError as error:
@@ -66,6 +86,13 @@ def run_script(
         _show(error)
         return 1
     return 0
+
+
+def _exit_code(outcome: object) -> int:
+    """The exit code that `sys.exit(outcome)` means."""
+    if outcome is None:
+        return 0
+    return outcome & 0xFF if isinstance(outcome, int) else 1
 
 
 def _show(error: Exception) -> None:

@@ -21,7 +21,7 @@ from psworker.autodiff import Tensor
 from psworker.autodiff.tensor import Node, TensorLike
 
 if TYPE_CHECKING:
-    from psworker.session import Session
+    from psworker.sessions import Session
 
 
 class Variable(Tensor):

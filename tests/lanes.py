@@ -15,7 +15,7 @@ from psserver.server import ServerThread
 from psworker import placement
 from psworker.config import ExchangeConfig, TravelConfig, WorkerConfig
 from psworker.exchange import OUTER
-from psworker.session import Session
+from psworker.sessions import Session
 from psworker.transport import shared, transfer
 from psworker.transport.embedded import EmbeddedTransport
 from tests.shared_folder import needs_shared_memory, shared_folder

@@ -7,7 +7,7 @@ Those whose next push others may wait for are in the race: a member from its fir
 is idle, leaves, or is lost. Who waits for whom is not decided here, but by the policies.
 
 One worker is the chief, which does what is to be done once. When it is lost, or has failed, another is; one that has
-left in good order has done its work, and nobody shall do that again.
+left in good order has done its work, and nobody shall do that again: until a new job begins, where nobody lives.
 """
 
 from __future__ import annotations
@@ -50,27 +50,38 @@ class Member:
     lane: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class Over:
+    """Nobody lives `since` then, of so many `workers` that ever joined; `done`: one has come to the job's end."""
+
+    since: float
+    workers: int
+    done: bool
+
+
 class Membership:
     """The workers that ever joined, by name, in the order of their first joining.
 
     Args:
         lease: seconds of silence after which a worker is lost.
         has_chief: whether one of them is the chief; of several shards only the first has one.
+        one_job: whether all who ever join belong to one job; if not, who joins where nobody lives begins another.
 
     Attributes:
         lease: what was given.
-        chief: the chief's name; "" if there is none, for nobody lives who could be it.
+        over: that nobody is left; None while somebody lives, or nobody has joined yet.
     """
 
-    def __init__(self, lease: float, *, has_chief: bool = True) -> None:
+    def __init__(self, lease: float, *, has_chief: bool = True, one_job: bool = False) -> None:
         self.lease = lease
-        self.chief = ""
+        self.over: Over | None = None
         self._has_chief = has_chief
+        self._one_job = one_job
+        self._chief: Member | None = None
         self._members: dict[str, Member] = {}
         self._racers: dict[str, Member] = {}
         self._through: set[str] = set()
-        self._ended_well = False  # somebody has, of this job
-        self._over_since: float | None = None
+        self._done = False  # somebody has come to the job's end
         self._line = 0  # the least clock when last somebody was in the race
 
     def __iter__(self) -> Iterator[Member]:
@@ -103,9 +114,9 @@ class Membership:
         """Makes it live, with the incarnation that it names, or the next one for 0; and whether this life is new.
 
         A new life has no steps yet; one that joins again (a retry, or after its lease had ended) goes on. A new life
-        where nobody lives begins a new job, and is its chief.
+        where nobody lives begins a new job, and is its chief; but if all are of one job, not when that is done.
         """
-        self._over_since = None
+        self.over = None
         known = self._members.get(message.worker)
         if known is not None and _same_life(known, message):
             known.state = "live"
@@ -113,13 +124,15 @@ class Membership:
             self._find_chief()
             return known, False
         if not self._anybody_lives():
-            self.chief, self._ended_well = "", False
+            self._chief = self._chief if self._one_job and self._done else None
         number, last = (len(self._members), 0) if known is None else (known.number, known.incarnation)
         incarnation = message.incarnation or last + 1
         member = Member(message.worker, number, incarnation, message.life, lane=message.lane)
         self.renew(member, now)
         if known is not None:
             self._stop(known)
+            if self._chief is known and known.state == "live":
+                self._chief = member
         self._through.discard(message.worker)
         self._members[message.worker] = member
         self._find_chief()
@@ -160,9 +173,12 @@ class Membership:
         member.expires = now + self.lease
         member.lane = lane or member.lane
 
-    def leave(self, member: Member, now: float, *, failed: bool = False) -> None:
-        """It goes, in good order unless it has failed."""
-        self._ended_well |= not failed
+    def leave(self, member: Member, now: float, *, failed: bool = False, trained: bool = True) -> None:
+        """It goes, in good order unless it has failed.
+
+        That is the job's end if it was `trained`: who comes and goes before that is a visitor.
+        """
+        self._done |= trained and not failed
         member.state = "left"
         if failed:
             self._stop(member)
@@ -182,39 +198,36 @@ class Membership:
             self._end_of_job(now)
         return lost
 
-    @property
-    def over_since(self) -> float | None:
-        """When the last one went of a job that some have left in good order; None while it is not over.
-
-        A job of which all were lost, or have failed, is not over: somebody is to take their place.
-        """
-        return self._over_since
-
     def _end_of_job(self, now: float) -> None:
         """Those who were through with a job are of no account to the next one on the same server."""
         if not self._anybody_lives():
             self.work(self._through)
-            self._over_since = now if self._ended_well else None
+            self.over = Over(now, len(self._members), self._done)
 
     def _anybody_lives(self) -> bool:
         return any(member.state == "live" for member in self)
 
     # --- the chief ------------------------------------------------------------------------------------------------
 
+    @property
+    def chief(self) -> str:
+        """The chief's name; "" if there is none, for nobody lives who could be it."""
+        return "" if self._chief is None else self._chief.name
+
     def is_chief(self, name: str) -> bool:
-        """Whether the worker of this name is the chief."""
-        return name == self.chief
+        """Whether the worker of this name is the chief, in its life of now."""
+        return self._chief is not None and self._chief is self._members.get(name)
 
     def _dismiss(self, gone: Iterable[Member]) -> None:
         """The chief is another if it is among these, which have not done their work."""
-        if any(member.name == self.chief for member in gone):
-            self.chief = ""
+        if any(member is self._chief for member in gone):
+            self._chief = None
             self._find_chief()
 
     def _find_chief(self) -> None:
         """If there is none, it is the one that has joined first of those that live."""
-        if self._has_chief and not self.chief:
-            self.chief = next((member.name for member in self if member.state == "live"), "")
+        if self._has_chief and self._chief is None:
+            self._chief = next((member for member in self if member.state == "live"), None)
 
     # --- the race -------------------------------------------------------------------------------------------------
 

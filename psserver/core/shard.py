@@ -17,7 +17,7 @@ from psserver.core import notes
 from psserver.core.agreement import Agreement
 from psserver.core.dataqueue import DataQueues
 from psserver.core.ledger import Ledger
-from psserver.core.membership import Member, Membership
+from psserver.core.membership import Member, Membership, Over
 from psserver.core.meter import Meter
 from psserver.core.overview import MOST_LISTED, variable_status, worker_status
 from psserver.core.policies import Policy, policy_for
@@ -71,6 +71,7 @@ class Shard:
         policy: another than these two ask for.
         identity: that of the state, which is drawn at random when it begins, and belongs to it as its variables do: a
             shard that takes up an earlier state has that one's. 0: none.
+        one_job: whether it serves one job, and not the next one where nobody lives (`Membership`).
     """
 
     def __init__(
@@ -83,6 +84,7 @@ class Shard:
         staleness: StalenessSpec = Unchanged(),  # noqa: B008
         policy: Policy | None = None,
         identity: int = 0,
+        one_job: bool = False,
     ) -> None:
         self.shard, self.shards = shard, shards
         self._consistency, self._handling = consistency, staleness
@@ -90,7 +92,7 @@ class Shard:
         self._now = 0.0
         self._ledger = Ledger()
         self._agreement = Agreement(shard, shards, identity)
-        self._members = Membership(lease, has_chief=not shard)
+        self._members = Membership(lease, has_chief=not shard, one_job=one_job)
         self._strength = strength = staleness.strength if isinstance(staleness, DelayCompensated) else 0.0
         self._store = Store(memory_limit, strength)
         self._holds = policy is not None or not isinstance(consistency, Asynchronous)
@@ -122,9 +124,9 @@ class Shard:
         return self._room.global_step
 
     @property
-    def over_since(self) -> float | None:
-        """When the last worker went of a job that has come to its end (`Membership.over_since`)."""
-        return self._members.over_since
+    def over(self) -> Over | None:
+        """That no worker is left, and since when (`Membership.over`)."""
+        return self._members.over
 
     def step(self, ticket: int, message: Message, now: float) -> list[Reply]:
         """Takes one message, and does all that follows from it at once; returns the replies that it sets free.
@@ -264,7 +266,7 @@ class Shard:
 
     def _leave(self, ticket: int, message: Leave) -> list[Reply]:
         member = self._members[message.sender.worker]
-        self._members.leave(member, self._now, failed=message.failed)
+        self._members.leave(member, self._now, failed=message.failed, trained=self.global_step > 0)
         self._told.append(notes.left(member, failed=message.failed))
         return [Reply(ticket, Left()), *self._forget([member])]
 

@@ -57,6 +57,13 @@ class Deadlines:
         with self._changed:
             self._waits.discard(deadline)
 
+    def pass_all(self) -> None:
+        """All deadlines that are set have passed."""
+        with self._changed:
+            for deadline in self._waits:
+                deadline.at = -math.inf
+            self._changed.notify()
+
     def close(self) -> None:
         """Ends the thread."""
         with self._changed:

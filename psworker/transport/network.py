@@ -13,15 +13,16 @@ from typing import Any, NoReturn
 
 import grpc
 
-from pswire.channel import check_address, error_from, open_channel
+from pswire.channel import check_address, error_from, late, open_channel
 from pswire.codec import decode, encode
-from pswire.errors import ConfigurationError, InternalError, ParamServerError
+from pswire.errors import ConfigurationError, InternalError, ParamServerError, TimedOut, Unavailable
 from pswire.lanes.inline import InlineReceiver, InlineSender
 from pswire.lanes.segments import sweep
 from pswire.messages import ANSWERS, Answer, Assign, Pull, Push, Register, Request, Take
 from pswire.payload import most_answer_sizes
 from pswire.v1.paramserver_pb2_grpc import ParameterServerStub
 from pswire.values import TensorSpec
+from psworker import interrupts
 from psworker.transport import Call
 from psworker.transport.deadlines import Deadlines
 from psworker.transport.transfer import Transfer, TransferCall, checked
@@ -67,6 +68,7 @@ class NetworkTransport:
         if shared_memory and (swept := sweep()):
             logger.info("removed %d segments of shared memory, whose processes were killed", swept)
         self._deadlines = Deadlines()
+        interrupts.cut_short_by(self._deadlines.pass_all)
         self._links = [_Link(address, max_bytes, self._deadlines, shared_memory) for address in checked]
 
     @property
@@ -93,6 +95,7 @@ class NetworkTransport:
 
     def close(self) -> None:
         """Ends the connections; calls under way fail with `Unavailable`."""
+        interrupts.forget(self._deadlines.pass_all)
         for link in self._links:
             link.close()
         self._deadlines.close()
@@ -156,11 +159,20 @@ class _Link:
         return self._lane
 
     def _unary_call(self, message: Request, timeout: float) -> Answer:
+        deadline = None
         try:
-            proto = self._unary[type(message)](encode(message, InlineSender()), timeout=timeout)
-            return checked(message, decode(proto, InlineReceiver()))
+            call = self._unary[type(message)].future(encode(message, InlineSender()), timeout=timeout)
+            deadline = self.deadlines.set(timeout, call.cancel)
+            return checked(message, decode(call.result(), InlineReceiver()))
+        except grpc.FutureCancelledError:
+            if deadline is not None and deadline.passed:
+                raise TimedOut(late(self.address)) from None
+            raise Unavailable(f"the call to {self.address} was broken off: its connection was closed") from None
         except (grpc.RpcError, ValueError) as error:
             self._fail(error)
+        finally:
+            if deadline is not None:
+                self.deadlines.drop(deadline)
 
     def _fail(self, error: Exception) -> NoReturn:
         """Raises what an error on this link means."""

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.compose.checks import KILLED, Facts, check, exit_codes
+from tests.compose.checks import KILLED, TERMINATED, Facts, check, exit_codes, exit_codes_at_once
 from tests.compose.docker import Container
 from tests.compose.logs import Ended, EpochDone, GivenBack, HandedOut
 
@@ -99,3 +99,14 @@ def test_after_a_stop_every_code_must_be_0():
     assert exit_codes(stopped).passed
     assert not exit_codes(stopped | {"worker-2": container("worker-2", 137)}).passed
     assert not exit_codes(stopped | {"server-1": container("server-1", 143)}).passed
+
+
+def test_right_after_the_start_a_worker_may_end_of_sigterm_and_nobody_else():
+    stopped = {name: container(name) for name in CONTAINERS}
+    verdict = exit_codes_at_once(stopped | {"worker-2": container("worker-2", TERMINATED)})
+    assert verdict.passed
+    assert verdict.says.endswith(" (143: Python was still starting)")
+    assert exit_codes_at_once(stopped) == exit_codes(stopped)
+    assert not exit_codes_at_once(stopped | {"worker-2": container("worker-2", KILLED)}).passed
+    assert not exit_codes_at_once(stopped | {"server-1": container("server-1", TERMINATED)}).passed
+    assert not exit_codes_at_once(stopped | {"worker-2": container("worker-2", TERMINATED, running=True)}).passed

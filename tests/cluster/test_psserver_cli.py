@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from psserver.cli import main
+from psserver.cli import local_address, main
 from pswire import specs
 from pswire.channel import open_channel
 from pswire.codec import decode, encode, to_frame
@@ -139,6 +139,34 @@ def test_sigterm_before_it_serves_ends_it_at_once_and_in_good_order():
     assert slow.returncode == 0
 
 
+TOLD_AT_THE_VERY_END = """
+import functools, os, signal, sys
+
+class Kept:
+    def __init__(self):
+        self.told = functools.partial(os.kill, os.getpid(), signal.SIGTERM)
+        self.say = functools.partial(os.write, 1)
+    def __del__(self):
+        self.say(b"told\\n")
+        self.told()
+
+sys.kept = Kept()
+from psserver.cli import main
+main(["serve", *sys.argv[1:]])
+"""
+
+
+@pytest.mark.parametrize(("bind", "code"), [("127.0.0.1:0", 0), ("192.0.2.1:1", 1)])
+def test_sigterm_while_python_ends_does_not_change_how_it_has_ended(bind, code):
+    command = [sys.executable, "-c", TOLD_AT_THE_VERY_END, "--bind", bind]
+    with subprocess.Popen(command, env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as told:
+        if not code:
+            assert READY.fullmatch(told.stdout.readline())
+            told.terminate()
+        output, errors = told.communicate(timeout=BOUND)
+    assert (told.returncode, output, len(errors.splitlines())) == (code, "told\n", 1), errors
+
+
 def test_a_second_ctrl_c_ends_it_at_once(serve):
     server = serve("--grace", "1000")
     pieces = queue.Queue()
@@ -202,6 +230,7 @@ def test_debug_shows_the_traceback(serve):
         (["status", "127.0.0.1:5000", "--watch", "--every", "0"], "'--every': '0': write a number of seconds"),
         (["status", "127.0.0.1:5000", "--timeout", "nan"], "'--timeout': 'nan': write a number of seconds"),
         (["health", "here"], "'here' is no address"),
+        (["health"], "Missing argument 'ADDRESS': write the server's, or set PSSERVER_SERVE_BIND"),
         (["sing"], "No such command 'sing'"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
@@ -220,12 +249,30 @@ def test_a_field_that_cannot_be_is_one_line(serve):
 def test_health_is_an_exit_code(serve):
     server = serve()
     assert run("health", server.address) == (0, "SERVING\n", "")
+    assert run("health", PSSERVER_SERVE_BIND=server.address.replace("127.0.0.1", "0.0.0.0")) == (0, "SERVING\n", "")
+    assert run("health", server.address, PSSERVER_SERVE_BIND="127.0.0.1:1") == (0, "SERVING\n", "")
     assert server.end(signal.SIGTERM)[0] == 0
     for command in "health", "status":
         code, output, errors = run(command, server.address)
         assert (code, output) == (1, "")
         assert errors.startswith(f"Error: no server answers at {server.address}: Connection refused")
         assert len(errors.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("bind", "asked"),
+    [
+        ("0.0.0.0:7070", "127.0.0.1:7070"),
+        ("[::]:7070", "[::1]:7070"),
+        ("10.0.0.1:7070", "10.0.0.1:7070"),
+        ("[fe80::1]:7070", "[fe80::1]:7070"),
+        ("ps-0:7070", "ps-0:7070"),
+        ("unix:/run/0.0.0.0:1", "unix:/run/0.0.0.0:1"),
+        ("unix:/run/ps.sock", "unix:/run/ps.sock"),
+    ],
+)
+def test_a_server_that_listens_everywhere_is_asked_by_the_loopback(bind, asked):
+    assert local_address(bind) == asked
 
 
 SENDS_AND_DIES = """

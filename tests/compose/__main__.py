@@ -2,8 +2,9 @@
 
 Trains examples/softmax_mnist.py on all of MNIST over two shards and three workers, kills the chief's container, cuts
 another worker off the network for ten seconds, and checks that the job is done all the same; then starts it anew and
-stops it. Prints what happened when, and removes what it has made, also after Ctrl-C and SIGTERM. The exit code is 0 if
-all is as it must be, 1 if not, 2 if there is no engine or no compose to try it with.
+stops it, first at once and then while it trains. Prints what happened when, and removes what it has made, also after
+Ctrl-C and SIGTERM. The exit code is 0 if all is as it must be, 1 if not, 2 if there is no engine or no compose to try
+it with.
 
 By environment variables: DOCKER_HOST; COMPOSE, the command of compose, by default `docker compose` or `docker-compose`,
 whichever is there; BASE_IMAGE and BUILD_NETWORK as in deploy/compose.yaml. Needs Python 3.11 alone.
@@ -22,7 +23,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Any
 
-from tests.compose.checks import Facts, Verdict, check, exit_codes
+from tests.compose.checks import Facts, Verdict, check, exit_codes, exit_codes_at_once
 from tests.compose.docker import TAIL, Clock, Cluster, Container, Failed, accept, compose_programs, docker, wait_for
 from tests.compose.images import Images
 from tests.compose.logs import Event, accuracies, lines, notes, rename
@@ -39,7 +40,8 @@ say = partial(print, flush=True)
 
 def main() -> int:
     """The whole story; returns the exit code."""
-    signal.signal(signal.SIGTERM, _stopped)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, _stopped)
     began = time.monotonic()
     host = os.environ.get("DOCKER_HOST", "the default address (DOCKER_HOST is not set)")
     try:
@@ -64,6 +66,7 @@ def main() -> int:
         images.build(cluster)
         say(f"image: {images.sizes()}; built in {time.monotonic() - since:.0f} s by `{shlex.join(compose)}`\n")
         verdicts += play(train_under_fire, cluster)
+        verdicts += play(stop_at_once, cluster)
         verdicts += play(train_and_stop, cluster)
     except Failed as error:
         verdicts.append(Verdict(False, str(error)))
@@ -153,15 +156,28 @@ def hurt(cluster: Cluster, act: Callable[[str, str], None]) -> tuple[Container, 
     return killed, cut, before
 
 
+def stop_at_once(cluster: Cluster) -> list[Verdict]:
+    """Second act: it is stopped when its workers have just been started, and nobody has to be killed for that."""
+    cluster.up()
+    seconds = _stop(cluster)
+    verdict = exit_codes_at_once(cluster.containers())
+    return [Verdict(verdict.passed, f"stopped right after `up`, in {seconds:.1f} s; {verdict.says}")]
+
+
 def train_and_stop(cluster: Cluster) -> list[Verdict]:
-    """Second act: it is stopped while it trains, and nobody has to be killed for that."""
+    """Third act: the same while it trains."""
     cluster.up()
     wait_for("the first step", partial(_first_step, cluster), TO_TRAIN)
-    since = time.monotonic()
-    cluster.stop()
-    seconds = time.monotonic() - since
+    seconds = _stop(cluster)
     verdict = exit_codes(cluster.containers())
     return [Verdict(verdict.passed, f"stopped while training, in {seconds:.1f} s; {verdict.says}")]
+
+
+def _stop(cluster: Cluster) -> float:
+    """Stops it; how many seconds that has taken."""
+    since = time.monotonic()
+    cluster.stop()
+    return time.monotonic() - since
 
 
 def clean_up(cluster: Cluster, images: Images) -> Verdict:
@@ -238,6 +254,7 @@ def _wait_for_the_end(cluster: Cluster) -> tuple[dict[str, Container], bool]:
 
 
 def _stopped(number: int, frame: object) -> None:
+    _leave_alone()  # the first one is heard, and a second one must not break off what follows
     sys.exit(128 + number)
 
 
@@ -247,7 +264,4 @@ def _leave_alone() -> None:
 
 
 if __name__ == "__main__":
-    try:
-        sys.exit(main())
-    except KeyboardInterrupt:
-        sys.exit(130)
+    sys.exit(main())

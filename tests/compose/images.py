@@ -36,11 +36,12 @@ class Images:
         self.base = os.environ.get("BASE_IMAGE", "")
         self.network = os.environ.get("BUILD_NETWORK", "")
         self._stand_in = f"paramserver-test-base:{run}"
-        self._before = images("--all")
+        self._before: set[str] = set()
         self._log = tempfile.TemporaryFile("a+", errors="replace")  # noqa: SIM115 - open as long as this object
 
     def find_base(self) -> str:
         """Sees to it that there is a base image; says which one it is. Raises `Failed`."""
+        self._before = images("--all")
         chosen, self.base = self.base, self.base or BASE_IMAGE
         try:
             if images(self.base):

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from tests.compose.logs import Event
 
 #: The lines of a server's log that are for people: its notes, and why it ends by itself.
-_NOTE = re.compile(r" psserver\.(?:entrance: |server: (?=the job is done))(.*)")
+_NOTE = re.compile(r" psserver\.(?:entrance: |server: (?=the job is done|nobody ))(.*)")
 #: What the training program repeats of the notes, and what advice adds to what a worker complains of.
 _REPEATED, _ADVICE = re.compile(r"^epoch +\d+: "), re.compile(r"; is it running\?.*")
 
@@ -21,7 +21,7 @@ def worth_telling(events: Iterable[Event]) -> list[Event]:
         if event.who == "server-0" and note is not None:
             told.append(Event(event.at, event.who, _short(note[1])))
         elif event.who.startswith("worker") and not _REPEATED.search(event.what):
-            told.append(Event(event.at, event.who, _short(event.what).removeprefix(f"{event.who} ")))
+            told.append(Event(event.at, event.who, _short(event.what).removeprefix(event.who).lstrip(": ")))
     return told
 
 

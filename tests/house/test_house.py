@@ -17,10 +17,14 @@ SOURCES = [path for package in PACKAGES for path in sorted((ROOT / package).rglo
 TESTS_AND_SCRIPTS = [path for folder in ("tests", "examples", "benchmarks") for path in (ROOT / folder).rglob("*.py")]
 
 
-def test_importing_psworker_loads_neither_grpc_nor_a_server():
-    program = "import sys, psworker; print([m for m in ('grpc', 'google.protobuf', 'psserver') if m in sys.modules])"
+def test_importing_all_of_psworker_loads_neither_grpc_nor_a_server():
+    program = """if True:
+        import sys
+        from psworker import *
+        print([m for m in ("grpc", "google.protobuf", "psserver") if m in sys.modules], callable(session))
+    """
     loaded = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
-    assert loaded.stdout.strip() == "[]"
+    assert loaded.stdout.strip() == "[] True"
 
 
 HEALTH = """
@@ -38,6 +42,25 @@ except Unavailable:
 def test_asking_for_health_loads_neither_numpy_nor_a_server():
     asked = subprocess.run([sys.executable, "-c", HEALTH], capture_output=True, text=True, timeout=60, check=True)
     assert asked.stdout.strip() == "[]"
+
+
+def test_the_command_psworker_hears_sigterm_before_numpy_is_loaded():
+    program = "import sys, psworker.cli; print([m for m in ('numpy', 'grpc', 'rich') if m in sys.modules])"
+    loaded = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
+    assert loaded.stdout.strip() == "[]"
+
+
+def test_the_names_of_psworker_are_what_a_type_checker_takes_them_for():
+    checked = next(node for node in ast.parse(Path(psworker.__file__).read_text()).body if isinstance(node, ast.If))
+    imports = [(node.module, alias.name) for node in checked.body for alias in node.names]
+    assert sorted(name for _, name in imports) == sorted(psworker.__all__)
+    assert set(psworker.__all__) <= set(dir(psworker))
+    for module, name in imports:
+        known_to_a_type_checker: dict[str, object] = {}
+        exec(f"from {module} import {name}", known_to_a_type_checker)
+        assert getattr(psworker, name) is known_to_a_type_checker[name]
+    with pytest.raises(AttributeError, match="'psworker' has no attribute 'nowhere'"):
+        psworker.nowhere  # noqa: B018
 
 
 @pytest.mark.parametrize("module", [psworker, ops], ids=lambda module: module.__name__)

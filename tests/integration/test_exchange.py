@@ -19,7 +19,7 @@ from psworker.batches import batches_a_block
 from psworker.client import Client
 from psworker.config import ExchangeConfig, WorkerConfig
 from psworker.placement import Whole
-from psworker.session import Session
+from psworker.sessions import Session
 from psworker.transport.embedded import EmbeddedTransport
 from tests.lanes import EMBEDDED, GRPC, SHARED, parameters
 

@@ -13,7 +13,7 @@ from pswire.payload import tensor_bytes
 from psworker import ops, placement
 from psworker.config import ExchangeConfig, WorkerConfig
 from psworker.mirror import Mirror
-from psworker.session import Session
+from psworker.sessions import Session
 from psworker.transport import Call
 from psworker.transport.embedded import EmbeddedTransport
 from psworker.transport.network import NetworkTransport

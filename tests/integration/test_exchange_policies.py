@@ -13,7 +13,7 @@ from pswire.consistency import parse_consistency, parse_staleness
 from pswire.errors import ConfigurationError
 from psworker import ops
 from psworker.config import ExchangeConfig, WorkerConfig
-from psworker.session import Session
+from psworker.sessions import Session
 from psworker.transport.network import NetworkTransport
 
 BOUND = 30.0  # seconds that no wait comes near to

@@ -12,7 +12,7 @@ from pswire.errors import InvalidMessage, NotFinite, ShapeMismatch
 from pswire.messages import Leave, Push, Status
 from psworker import ops
 from psworker.config import ExchangeConfig, WorkerConfig
-from psworker.session import Session
+from psworker.sessions import Session
 from psworker.transport import Call
 from psworker.transport.embedded import EmbeddedTransport
 

@@ -47,21 +47,21 @@ def push(client, step):
 def test_workers_old_and_new_hear_which_server_was_started_anew_and_the_other_keeps_its_half(anew, monkeypatch):
     monkeypatch.setattr(placement, "SPLIT_BYTES", 64)
     lost = f"^shard {anew} was started anew and has lost its state; start the whole job again"
-    with contextlib.ExitStack() as stack:
-        kept = stack.enter_context(ServerThread(config(1 - anew)))
+    with contextlib.ExitStack() as servers, contextlib.ExitStack() as workers:
+        kept = servers.enter_context(ServerThread(config(1 - anew)))
         with ServerThread(config(anew)) as first:
             addresses = [first.address, kept.address] if anew == 0 else [kept.address, first.address]
-            live = [stack.enter_context(joined(addresses, worker)) for worker in ("w0", "w1")]
+            live = [workers.enter_context(joined(addresses, worker)) for worker in ("w0", "w1")]
             for step, client in enumerate(live):
                 register(client)
                 pushed = push(client, step)
             np.testing.assert_array_equal(pushed.values[0].array, W / 2, strict=True)
-        again = stack.enter_context(ServerThread(config(anew, first.address)))
+        again = servers.enter_context(ServerThread(config(anew, first.address)))
         for client in live:
             with pytest.raises(WrongShard, match=lost):
                 push(client, 2)
         for worker in ("w2", "w0"):
-            new = stack.enter_context(joined(addresses, worker))
+            new = workers.enter_context(joined(addresses, worker))
             with pytest.raises(WrongShard, match=lost):
                 register(new)
     assert again.report.variables == ()

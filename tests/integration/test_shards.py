@@ -22,7 +22,7 @@ from psworker import ops, placement
 from psworker.client import Client
 from psworker.config import ExchangeConfig, WorkerConfig
 from psworker.placement import Whole
-from psworker.session import Session
+from psworker.sessions import Session
 from psworker.transport import Call
 from psworker.transport.network import NetworkTransport
 from tests.shards_in_process import ShardsInProcess

@@ -15,7 +15,7 @@ from pswire.payload import tensor_bytes
 from pswire.rows import fill
 from psworker import nn, ops
 from psworker.config import WorkerConfig
-from psworker.session import Session
+from psworker.sessions import Session
 from psworker.transport import Call
 from psworker.transport.embedded import EmbeddedTransport
 from psworker.transport.network import NetworkTransport

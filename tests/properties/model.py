@@ -79,6 +79,8 @@ class Model:
         before = self.lives.get(worker)
         if not any(map(self.live, self.lives)):
             self.chief = worker
+        elif worker == self.chief and before.state == "left":
+            self.chief = "the one that has done its work, and was this worker's life before"
         self.deaths += before is not None
         incarnation, number = (1, len(self.lives)) if before is None else (before.incarnation + 1, before.number)
         self.lives[worker] = Life(incarnation, number, self.now + LEASE)

@@ -77,6 +77,7 @@ def test_the_accuracy_is_that_on_the_first_images():
 def test_a_table_tells_in_the_order_of_time_what_people_want_to_know():
     said = [
         (41.04, "server-0", logged(told.Note("the job is done, and nobody has come for 10 s"), server.log)),
+        (41.04, "server-0", logged(told.Note("nobody has come to the job's end, nor come back for 60 s"), server.log)),
         (41.05, "server-0", logged(told.Note("stopping: calls under way get 5 s"), server.log)),
         (30.0, "worker-2", "test accuracy: 0.8737 on the first 3,000, 0.9038 on all"),
         (16.0, "server-0", logged(LOST)),
@@ -101,6 +102,7 @@ def test_a_table_tells_in_the_order_of_time_what_people_want_to_know():
         "| 28.0 | server-0 | epoch 10 is done: mean cost 0.3924 over 55,000 examples |",
         "| 30.0 | worker-2 | test accuracy: 0.8737 on the first 3,000, 0.9038 on all |",
         "| 41.0 | server-0 | the job is done, and nobody has come for 10 s |",
+        "| 41.0 | server-0 | nobody has come to the job's end, nor come back for 60 s |",
     ]
 
 

@@ -58,6 +58,30 @@ def in_groups(root, membership, limits):
         ),
         pytest.param("0::/../a:b", {"sys/fs/cgroup/memory.max": "6000"}, [6000], id="moved out of its namespace"),
         pytest.param("", {"sys/fs/cgroup/memory.max": "10"}, [], id="in no group"),
+        pytest.param(
+            "4:hugetlb,memory:/jobs/7",
+            {"sys/fs/cgroup/memory/jobs/7/memory.limit_in_bytes": "5000"},
+            [5000],
+            id="version 1, where memory shares a hierarchy",
+        ),
+        pytest.param(
+            "0\n0:\nmemory:/\n\n0::/",
+            {"sys/fs/cgroup/memory.max": "7000", "sys/fs/cgroup/memory/memory.limit_in_bytes": "10"},
+            [7000],
+            id="lines that are none",
+        ),
+        pytest.param(
+            "0::/a/b/c/d",
+            {
+                "sys/fs/cgroup/a/b/c/d/memory.max": "0",
+                "sys/fs/cgroup/a/b/c/memory.max": "-1",
+                "sys/fs/cgroup/a/b/memory.max": "many",
+                "sys/fs/cgroup/a/memory.max": "",
+                "sys/fs/cgroup/memory.max": "8000",
+            },
+            [8000],
+            id="limits that are none",
+        ),
     ],
 )
 def test_the_limits_are_those_of_its_groups_and_of_the_groups_around_them(tmp_path, membership, files, limits):
@@ -99,6 +123,7 @@ def test_cores_are_those_that_the_process_may_use():
     [
         pytest.param(1234, 4026531836, "1234", id="of-the-machine-itself"),
         pytest.param(7, 4026532181, "341.7", id="of-a-container"),
+        pytest.param(7, 12, "12.7", id="of-a-kernel-that-counts-otherwise"),
         pytest.param(7, 4026532182, "342.7", id="of-another-container-where-ids-are-the-same"),
     ],
 )

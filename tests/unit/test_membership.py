@@ -194,6 +194,55 @@ def test_a_new_life_where_nobody_lives_begins_a_new_job_as_its_chief_and_an_old_
     assert members.chief == "c"
 
 
+def test_a_chief_that_has_come_to_its_end_does_not_do_its_work_again_in_another_life():
+    members = Membership(lease=10)
+    a, b = joined(members, "a", "b")
+    members.leave(a, 5)
+    a, new = members.join(Join("a"), 6)
+    assert (new, members.is_chief("a"), members.is_chief("b")) == (True, False, False)
+    members.leave(a, 7, failed=True)
+    assert not members.is_chief("b")
+    members.leave(b, 8)
+    members.join(Join("a"), 9)
+    assert members.is_chief("a"), "nobody lived: a new job"
+
+
+@pytest.mark.parametrize("late", [Join("c"), Join("a"), Join("b", 1)])
+def test_where_there_is_one_job_nobody_who_comes_when_it_is_done_is_its_chief(late):
+    members = Membership(lease=10, one_job=True)
+    a, b = joined(members, "a", "b")
+    for member in (a, b):
+        members.leave(member, 5)
+    _, new = members.join(late, 6)
+    assert (new, members.is_chief(late.worker)) == (late.worker != "b", False)
+    members.expire(17)
+    members.join(Join("d"), 18)
+    assert not members.is_chief("d"), "the late one was lost, and was not the chief"
+
+
+@pytest.mark.parametrize("how", ["fails", "is lost"])
+def test_where_there_is_one_job_whose_chief_did_not_come_to_its_end_who_comes_is_the_chief(how):
+    for late in (Join("a"), Join("c")):
+        members = Membership(lease=10, one_job=True)
+        a, b = joined(members, "a", "b")
+        members.leave(b, 5)
+        if how == "is lost":
+            members.expire(11)
+        else:
+            members.leave(a, 11, failed=True)
+        assert members.chief == ""
+        members.join(late, 12)
+        assert members.is_chief(late.worker), "what is to be done once is not done yet"
+
+
+def test_a_visitor_before_the_training_does_not_take_the_chief_away_from_the_one_job():
+    members = Membership(lease=10, one_job=True)
+    (visitor,) = joined(members, "visitor")
+    members.leave(visitor, 1, trained=False)
+    joined(members, "a", "b")
+    assert members.chief == "a"
+
+
 def test_only_the_first_of_several_shards_has_a_chief():
     members = Membership(lease=10, has_chief=False)
     a, _ = joined(members, "a", "b")

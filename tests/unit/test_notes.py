@@ -1,4 +1,4 @@
-"""What the entrance tells outside of the calls: notes, to the log, and that the job is over, to the server.
+"""What the entrance tells outside of the calls: notes, to the log, and that nobody is left, to the server.
 
 The notes themselves are in `tests/scenarios/notes.txt`.
 """
@@ -8,6 +8,7 @@ import logging
 
 import numpy as np
 
+from psserver.core.membership import Over
 from psserver.core.shard import Shard
 from psserver.entrance import Entrance
 from pswire.messages import Finished, Gradient, Join, Leave, Push, QueueSpec, Sender, Take
@@ -58,20 +59,20 @@ def test_notes_of_a_tick_are_logged_too(caplog):
     assert caplog.messages == ["worker '100%' was silent for 2.5 s and is taken for dead"]
 
 
-def test_it_knows_for_how_long_the_job_has_been_over():
+def test_it_knows_since_when_nobody_is_left():
     shard, now = Shard(), 100.0
 
     async def scenario():
         nonlocal now
         entrance = Entrance(shard, clock=lambda: now)
-        heard = [entrance.over_for]
+        heard = [entrance.over]
         for number in (1, 2):
             await entrance.step(Join("w0"))
-            heard.append(entrance.over_for)
+            heard.append(entrance.over)
             await entrance.step(Leave(Sender("w0", number)))
             now += 7.5
-            heard.append(entrance.over_for)
+            heard.append(entrance.over)
         await entrance.shutdown()
         return heard
 
-    assert asyncio.run(scenario()) == [None, None, 7.5, None, 7.5]
+    assert asyncio.run(scenario()) == [None, None, Over(100.0, 1, done=False), None, Over(107.5, 1, done=False)]

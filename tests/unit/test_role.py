@@ -40,4 +40,4 @@ def test_who_takes_over_says_so_once_and_who_was_the_first_does_not(caplog):
     for chief in (False, True, True):
         second.hear(0, Renewed(0, chief=chief))
     said = [(record.levelname, record.getMessage()) for record in caplog.records]
-    assert said == [("WARNING", "w1 is the chief from now on: the one before has died")]
+    assert said == [("WARNING", "w1 is the chief from now on: the one before is gone")]

@@ -107,15 +107,42 @@ def test_a_server_that_does_not_linger_ends_by_itself_when_the_job_is_done(conne
         client = connect(server)
         watched = health_pb2_grpc.HealthStub(client.channel).Watch(health_pb2.HealthCheckRequest(), timeout=30)
         assert next(watched).status == SERVING
-        client.unary(Leave(client.join("w0")))
+        sender = client.join("w0")
+        client.unary(Push(sender, 1, ()))
+        client.unary(Leave(sender))
         assert [answer.status for answer in watched] == [NOT_SERVING]
         assert [worker.state for worker in server.report.workers] == ["left"]
     assert caplog.messages == [
         "worker 'w0' joined (number 0, incarnation 1)",
-        "worker 'w0' has come to its end after 0 steps",
+        "worker 'w0' has come to its end after 1 step",
         "the job is done, and nobody has come for 0 s",
         "stopping: calls under way get 5 s",
     ]
+
+
+def test_a_server_that_does_not_linger_ends_by_itself_when_all_have_failed(connect, monkeypatch, caplog):
+    monkeypatch.setattr(psserver.server, "TICK", 0.01)
+    with ServerThread(ServerConfig(linger=0.0, lease=0.03)) as server:
+        connect(server).join("w0")
+        assert [worker.state for worker in server.report.workers] == ["lost"]
+    assert caplog.messages == [
+        "worker 'w0' joined (number 0, incarnation 1)",
+        "worker 'w0' was silent for 0.03 s and is taken for dead",
+        "nobody is left of 1 worker, and none has come to the job's end: the server ends in 0.12 s unless one comes",
+        "nobody has come to the job's end, nor come back for 0.12 s",
+        "stopping: calls under way get 5 s",
+    ]
+    caplog.clear()
+
+
+@pytest.mark.parametrize(("linger", "chief"), [(60.0, False), (None, True)])
+def test_who_comes_after_the_end_is_the_chief_of_a_next_job_only_where_the_server_stays_for_one(linger, chief, connect):
+    with ServerThread(ServerConfig(linger=linger)) as server:
+        client = connect(server)
+        sender = client.join("w0")
+        client.unary(Push(sender, 1, ()))
+        client.unary(Leave(sender))
+        assert client.unary(Join("w1")).chief is chief
 
 
 @pytest.mark.parametrize("service", ["", "paramserver.v1.ParameterServer"])
