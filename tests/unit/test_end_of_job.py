@@ -121,7 +121,7 @@ def test_a_server_whose_job_is_done_ends_when_nobody_has_come_for_its_linger(cap
 
 
 @pytest.mark.parametrize(("linger", "bound"), [(0.0, 60.0), (10.0, 60.0), (90.0, 90.0)])
-def test_a_server_whose_workers_have_all_failed_warns_when_none_is_back_in_two_seconds_and_waits_four_leases_at_least(linger, bound, caplog):
+def test_a_server_whose_workers_have_all_failed_warns_soon_and_waits_four_leases_at_least(linger, bound, caplog):
     lingering = Lingering(linger, lease=15.0)
     warning = f"none has come to the job's end: the server ends in {bound:g} s unless one comes"
     failed = Over(100.0, 1, done=False)
