@@ -25,6 +25,7 @@ from pswire.messages import Declaration, Gradient, Join, Push, Register, Sender,
 from pswire.v1.paramserver_pb2_grpc import ParameterServerStub
 from pswire.values import TensorSpec
 from psworker.transport.network import NetworkTransport
+from tests.very_end import TOLD_AT_THE_VERY_END
 
 PSSERVER = [sys.executable, "-m", "psserver"]
 BOUND = 30  # seconds that any of these processes may take
@@ -139,26 +140,12 @@ def test_sigterm_before_it_serves_ends_it_at_once_and_in_good_order():
     assert slow.returncode == 0
 
 
-TOLD_AT_THE_VERY_END = """
-import functools, os, signal, sys
-
-class Kept:
-    def __init__(self):
-        self.told = functools.partial(os.kill, os.getpid(), signal.SIGTERM)
-        self.say = functools.partial(os.write, 1)
-    def __del__(self):
-        self.say(b"told\\n")
-        self.told()
-
-sys.kept = Kept()
-from psserver.cli import main
-main(["serve", *sys.argv[1:]])
-"""
+SERVE = "from psserver.cli import main; main(['serve', *sys.argv[1:]])"
 
 
 @pytest.mark.parametrize(("bind", "code"), [("127.0.0.1:0", 0), ("192.0.2.1:1", 1)])
 def test_sigterm_while_python_ends_does_not_change_how_it_has_ended(bind, code):
-    command = [sys.executable, "-c", TOLD_AT_THE_VERY_END, "--bind", bind]
+    command = [sys.executable, "-c", TOLD_AT_THE_VERY_END + SERVE, "--bind", bind]
     with subprocess.Popen(command, env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as told:
         if not code:
             assert READY.fullmatch(told.stdout.readline())

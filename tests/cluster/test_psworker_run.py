@@ -8,7 +8,10 @@ from importlib.metadata import version
 
 import pytest
 
+from psserver.config import ServerConfig
 from psserver.server import ServerThread
+from pswire.consistency import Synchronous
+from tests.very_end import TOLD_AT_THE_VERY_END
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="looks for processes in /proc")
 
@@ -171,6 +174,25 @@ def test_a_worker_that_is_told_to_end_leaves_its_job_and_ends_with_the_code_it_w
     assert [(worker["name"], worker["state"]) for worker in json.loads("".join(out))["workers"]] == [("w0", "left")]
 
 
+def test_a_worker_whose_push_is_held_leaves_its_job_when_it_is_told_to_end(commands):
+    script = commands.script(
+        """
+        import logging, sys
+        import psworker as ps
+        logging.basicConfig(stream=sys.stdout)
+        W = ps.Variable(1.0, name="W")
+        with ps.session():
+            ps.GradientDescent(0.1).minimize(W * W)
+        """
+    )
+    with ServerThread(ServerConfig(consistency=Synchronous(2), lease=0.9)) as server:
+        command = commands.start("psworker", "run", "--servers", server.address, script)
+        command.wait_for("waits, shard 0")
+        command.signal(signal.SIGTERM)
+        assert command.wait() == 143
+    assert [(worker.state, worker.steps) for worker in server.report.workers] == [("left", 0)]
+
+
 def test_a_script_that_handles_sigterm_itself_has_its_own_way(commands):
     script = commands.script(
         """
@@ -212,26 +234,9 @@ def test_sigterm_before_the_script_begins_ends_a_worker_at_once_with_that_code(c
     assert (command.out, command.err) == (["importing"], [])
 
 
-#: A script that is told to end when Python has already taken its handlers away, and clears its modules.
-TOLD_AT_THE_VERY_END = """
-    import functools, os, signal, sys
-
-    class Kept:
-        def __init__(self):
-            self.told = functools.partial(os.kill, os.getpid(), signal.SIGTERM)
-            self.say = functools.partial(os.write, 1)
-        def __del__(self):
-            self.say(b"told\\n")
-            self.told()
-
-    sys.kept = Kept()
-    {end}
-"""
-
-
 @pytest.mark.parametrize(("end", "code"), [("", 0), ("sys.exit(7)", 7), ("signal.raise_signal(signal.SIGTERM)", 3)])
 def test_sigterm_while_python_ends_does_not_change_how_the_script_has_ended(commands, end, code):
-    script = commands.script(TOLD_AT_THE_VERY_END.format(end=end))
+    script = commands.script(TOLD_AT_THE_VERY_END + end)
     command = commands.start(*RUN, "--sigterm-code", "3", script)
     assert (command.wait(), command.out, command.err) == (code, ["told"], [])
 
