@@ -53,7 +53,8 @@ async def _serve(config: ServerConfig) -> StatusReport:
 
 
 def _summary(report: StatusReport) -> str:
+    count = len(report.workers)
     return (
         f"psserver: shard {report.shard}/{report.shards} stopped at global step {report.global_step:,}: "
-        f"{len(report.workers)} workers, {report.repeated:,} pushes or assigns repeated"
+        f"{count} worker{'s' * (count != 1)}, {report.repeated:,} pushes or assigns repeated"
     )
