@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 import math
-import os
 import signal
 from collections.abc import Callable
 from contextlib import suppress
@@ -19,6 +18,7 @@ import click
 from psserver.config import ServerConfig, parse_addresses, parse_shard, parse_size
 from pswire.channel import check_address, check_health
 from pswire.consistency import Consistency, StalenessSpec, parse_consistency, parse_staleness
+from pswire.ending import end_at_once
 from pswire.errors import ConfigurationError, ParamServerError, Unavailable
 
 _DEFAULT = ServerConfig()
@@ -201,8 +201,7 @@ def serve_command(
       delay-compensated     its gradient is moved to the weights of now
       drop:10               it is not applied if its staleness is above 10
     """  # noqa: D301
-    # Process 1 of a container would not even notice SIGTERM without a handler. Nothing is served that could be lost.
-    signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
+    end_at_once(signal.SIGTERM, 0)  # nothing is served yet that could be lost
     from psserver.serving import serve_until_told
 
     logging.basicConfig(level=log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s")

@@ -26,6 +26,7 @@ from grpc_health.v1 import health_pb2_grpc
 
 from psserver.config import ServerConfig
 from psserver.core.membership import Over
+from psserver.core.notes import counted
 from psserver.core.shard import Shard
 from psserver.entrance import Entrance
 from psserver.health import Health
@@ -145,10 +146,9 @@ class Lingering:
             return False
         if not over.done and over != self._warned and now - over.since >= 2 * TICK:  # Docker starts it again sooner
             self._warned = over
-            workers = f"{over.workers} worker{'s' * (over.workers > 1)}"
             log.warning(
                 "nobody is left of %s, and none has come to the job's end: the server ends in %g s unless one comes",
-                workers,
+                counted(over.workers, "worker"),
                 self._patience,
             )
         bound = self._linger if over.done else self._patience

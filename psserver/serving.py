@@ -12,6 +12,7 @@ import signal
 import click
 
 from psserver.config import ServerConfig
+from psserver.core.notes import counted
 from psserver.server import serve
 from pswire import memory
 from pswire.ending import end_at_next
@@ -53,8 +54,7 @@ async def _serve(config: ServerConfig) -> StatusReport:
 
 
 def _summary(report: StatusReport) -> str:
-    count = len(report.workers)
     return (
         f"psserver: shard {report.shard}/{report.shards} stopped at global step {report.global_step:,}: "
-        f"{count} worker{'s' * (count != 1)}, {report.repeated:,} pushes or assigns repeated"
+        f"{counted(len(report.workers), 'worker')}, {report.repeated:,} pushes or assigns repeated"
     )

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from types import FrameType
 from typing import TypeAlias
 
-__all__ = ["end_at_next", "handle"]
+__all__ = ["end_at_next", "end_at_once", "handle"]
 
 _Handler: TypeAlias = Callable[[int, FrameType | None], object]
 
@@ -44,13 +44,22 @@ def _forget() -> None:
     _let_come()
 
 
+def end_at_once(number: signal.Signals, code: int) -> None:
+    """From now on a signal of this number ends the process at once with `code`. For the main thread only.
+
+    For times when there is nothing to be left in good order. Without a handler the kernel would keep the signal from
+    process 1, such as the command of a container, until it is killed (pid_namespaces(7)).
+    """
+    handle(number, lambda *_: os._exit(code))
+
+
 def end_at_next(number: signal.Signals) -> None:
     """From now on a signal of this number ends the process at once, without cleaning up. For the main thread only.
 
-    That is what signals do without a handler, except to process 1, such as the command of a container: the kernel
-    keeps from it what it has no handler for (pid_namespaces(7)). Then the exit code is the one that shells give.
+    That is what signals do without a handler, except to process 1 (`end_at_once`), whose exit code is then the one
+    that shells give.
     """
     if os.getpid() == 1:
-        handle(number, lambda *_: os._exit(128 + number))
+        end_at_once(number, 128 + number)
     else:
         signal.signal(number, signal.SIG_DFL)

@@ -1,7 +1,7 @@
 """Calls to shards that go on until there is an answer: a worker's membership, retries, and what is said while it waits.
 
-Knows which shard, but not what belongs there: that is the client's. May import messages, answers, the role and a
-transport.
+Knows which shard, but not what belongs there: that is the client's. May import messages, the role, interrupts and
+a transport.
 """
 
 from __future__ import annotations

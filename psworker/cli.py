@@ -9,17 +9,19 @@ from __future__ import annotations
 
 import functools
 import os
+import signal
 import sys
 from collections.abc import Callable
 
 import click
 
 from pswire.consistency import parse_consistency, parse_staleness
+from pswire.ending import end_at_once
 from pswire.errors import ConfigurationError, ParamServerError
 from pswire.travel import WIRES, parse_compression
 from psworker import config
 from psworker.processes import blas_threads
-from psworker.script import SIGTERM_CODE, end_at_sigterm, run_script
+from psworker.script import SIGTERM_CODE, run_script
 
 _SCRIPT = click.Path(exists=True, dir_okay=False)
 _PASS_ON = {"allow_interspersed_args": False}  # what stands behind the script is the script's
@@ -238,7 +240,7 @@ def run(
       psworker run --servers 127.0.0.1:5000 --threads 1 train.py --epochs 3
       psworker run --servers ps-0:5000,ps-1:5000 --name worker-7 train.py
     """  # noqa: D301
-    end_at_sigterm(sigterm_code)
+    end_at_once(signal.SIGTERM, sigterm_code)  # until the script begins
     if threads is not None:
         os.environ.update(blas_threads(threads))  # in time: it is read when numpy is loaded, by the script
     from pswire.channel import check_address  # it brings grpc, which `psworker --help` does without

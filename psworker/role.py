@@ -12,6 +12,8 @@ from pswire.messages import Answer, Joined, Renewed, Taken
 
 logger = logging.getLogger(__name__)
 
+_TELLING = (Joined, Renewed, Taken)
+
 
 class Role:
     """What a worker knows of its role. The heartbeat's threads and the worker's own write it, under `_lock`.
@@ -36,7 +38,7 @@ class Role:
         With `asked`, what `heard` was when this was asked, it counts only if nothing was heard meanwhile, which may be
         newer: for who asks beside the worker's own calls, and is answered at once.
         """
-        if shard or not isinstance(answer, Joined | Renewed | Taken):
+        if shard or not isinstance(answer, _TELLING):
             return
         with self._lock:
             if asked is not None and asked != self.heard:

@@ -1,13 +1,12 @@
 """Runs a training program in this process as `python SCRIPT ARGS` would, and turns its end into an exit code.
 
-Errors of the paramserver family become one line, SIGTERM a `SystemExit` in the program. Standard library, errors and
-ending only.
+Errors of the paramserver family become one line, SIGTERM a `SystemExit` in the program. Standard library, errors,
+ending and interrupts only.
 """
 
 from __future__ import annotations
 
 import atexit
-import os
 import runpy
 import signal
 import sys
@@ -16,21 +15,12 @@ from contextlib import suppress
 from pathlib import Path
 from types import FrameType, TracebackType
 
-from pswire.ending import end_at_next, handle
+from pswire.ending import end_at_next, end_at_once, handle
 from pswire.errors import ParamServerError
 from psworker import interrupts
 
 #: The exit code after SIGTERM, as shells have it.
 SIGTERM_CODE = 128 + signal.SIGTERM
-
-
-def end_at_sigterm(code: int = SIGTERM_CODE) -> None:
-    """From now on SIGTERM ends the process at once with `code`. For the main thread only.
-
-    For the time before and after a script, when there is nothing to be left in good order. Without a handler the kernel
-    would keep SIGTERM from process 1, such as the command of a container, until it is killed.
-    """
-    handle(signal.SIGTERM, lambda *_: os._exit(code))
 
 
 def run_script(
@@ -64,7 +54,7 @@ def run_script(
     if signal.getsignal(signal.SIGTERM) is leave:
         with suppress(AttributeError, OSError, ValueError):  # none, broken or closed: Python says so at its end
             sys.stdout.flush()
-        end_at_sigterm(_exit_code(outcome))
+        end_at_once(signal.SIGTERM, _exit_code(outcome))
     return outcome
 
 

@@ -123,8 +123,8 @@ class Membership:
             self.renew(known, now, message.lane)
             self._find_chief()
             return known, False
-        if not self._anybody_lives():
-            self._chief = self._chief if self._one_job and self._done else None
+        if not self._anybody_lives() and not (self._one_job and self._done):
+            self._chief = None
         number, last = (len(self._members), 0) if known is None else (known.number, known.incarnation)
         incarnation = message.incarnation or last + 1
         member = Member(message.worker, number, incarnation, message.life, lane=message.lane)

@@ -32,7 +32,7 @@ def came_back(member: Member) -> Note:
 
 def left(member: Member, *, failed: bool) -> Note:
     """A worker has said that it goes."""
-    steps = _counted(member.steps, "step")
+    steps = counted(member.steps, "step")
     if failed:
         return Note(f"worker {member.name!r} left before its end, after {steps} (it failed, or was stopped)")
     return Note(f"worker {member.name!r} has come to its end after {steps}")
@@ -45,7 +45,7 @@ def lost(member: Member, lease: float) -> Note:
 
 def to_be_handed_out_again(queue: str, block: Block, worker: str) -> Note:
     """A worker is gone, and has not finished what it had."""
-    examples = _counted(block.stop - block.start, "example")
+    examples = counted(block.stop - block.start, "example")
     text = f"{_block(queue, block)} ({examples}) will be handed out again: worker {worker!r} had it"
     return Note(text, warning=True)
 
@@ -58,7 +58,7 @@ def handed_out_again(queue: str, block: Block, worker: str, before: str) -> Note
 
 def epoch_done(report: EpochReport) -> Note:
     """Every example of an epoch was seen."""
-    examples = _counted(report.examples, "example")
+    examples = counted(report.examples, "example")
     seen = examples if report.cost is None else f"mean cost {report.cost:.4f} over {examples}"
     return Note(f"epoch {report.epoch} of queue {report.queue!r} is done: {seen}")
 
@@ -67,5 +67,6 @@ def _block(queue: str, block: Block) -> str:
     return f"block {block.number:,} of epoch {block.epoch:,} of queue {queue!r}"
 
 
-def _counted(count: int, thing: str) -> str:
+def counted(count: int, thing: str) -> str:
+    """So many of a thing: "1 step", "1,234 steps"."""
     return f"{count:,} {thing}{'' if count == 1 else 's'}"

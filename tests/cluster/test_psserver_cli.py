@@ -25,7 +25,7 @@ from pswire.messages import Declaration, Gradient, Join, Push, Register, Sender,
 from pswire.v1.paramserver_pb2_grpc import ParameterServerStub
 from pswire.values import TensorSpec
 from psworker.transport.network import NetworkTransport
-from tests.very_end import TOLD_AT_THE_VERY_END
+from tests.told_to_end import TOLD_AT_THE_VERY_END, held_at_import
 
 PSSERVER = [sys.executable, "-m", "psserver"]
 BOUND = 30  # seconds that any of these processes may take
@@ -116,31 +116,16 @@ def test_its_options_come_from_the_command_line_or_else_the_environment(serve):
     assert serve("--shard", "0/3", PSSERVER_SERVE_SHARD="2/3").first_line.startswith("psserver: shard 0/3 ")
 
 
-SLOW_TO_START = """
-import sys, threading
-
-class Slow:
-    def find_spec(self, name, path, target=None):
-        if name == "numpy":
-            print("importing", flush=True)
-            threading.Event().wait(600)
-
-sys.meta_path.insert(0, Slow())
-from psserver.cli import main
-main(["serve"])
-"""
+SERVE = "from psserver.cli import main; main(['serve', *sys.argv[1:]])"
 
 
 def test_sigterm_before_it_serves_ends_it_at_once_and_in_good_order():
-    command = [sys.executable, "-c", SLOW_TO_START]
+    command = [sys.executable, "-c", held_at_import("numpy") + SERVE]
     with subprocess.Popen(command, env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as slow:
         assert slow.stdout.readline() == "importing\n"
         slow.terminate()
         assert slow.communicate(timeout=BOUND) == ("", "")
     assert slow.returncode == 0
-
-
-SERVE = "from psserver.cli import main; main(['serve', *sys.argv[1:]])"
 
 
 @pytest.mark.parametrize(("bind", "code"), [("127.0.0.1:0", 0), ("192.0.2.1:1", 1)])

@@ -11,7 +11,7 @@ import pytest
 from psserver.config import ServerConfig
 from psserver.server import ServerThread
 from pswire.consistency import Synchronous
-from tests.very_end import TOLD_AT_THE_VERY_END
+from tests.told_to_end import TOLD_AT_THE_VERY_END, held_at_import
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="looks for processes in /proc")
 
@@ -210,24 +210,9 @@ def test_a_script_that_handles_sigterm_itself_has_its_own_way(commands):
     assert command.wait() == 7
 
 
-#: `psworker run`, which comes no further than to import grpc.
-SLOW_TO_START = """
-import os, sys, threading
-
-class Slow:
-    def find_spec(self, name, path, target=None):
-        if name == "pswire.channel":
-            print("importing", flush=True)
-            threading.Event().wait(600)
-
-sys.meta_path.insert(0, Slow())
-from psworker.cli import main
-main()
-"""
-
-
 def test_sigterm_before_the_script_begins_ends_a_worker_at_once_with_that_code(commands):
-    command = commands.python("-c", SLOW_TO_START, *RUN[1:], "--sigterm-code", "3", commands.script("print('in')"))
+    slow = held_at_import("pswire.channel") + "from psworker.cli import main; main()"
+    command = commands.python("-c", slow, *RUN[1:], "--sigterm-code", "3", commands.script("print('in')"))
     command.wait_for("importing")
     command.signal(signal.SIGTERM)
     assert command.wait() == 3

@@ -12,9 +12,8 @@ from pswire.messages import Declaration
 from pswire.specs import GradientDescent
 from pswire.values import TensorSpec
 from psworker import placement
-from psworker.client import Client
 from psworker.placement import Whole
-from psworker.transport.network import NetworkTransport
+from tests.joined_client import joined
 
 LEASE = 60.0  # seconds; a third of it is more than a test takes, so no heartbeat comes
 W = np.ones((8, 4), np.float32)
@@ -22,17 +21,6 @@ W = np.ones((8, 4), np.float32)
 
 def config(shard, bind="127.0.0.1:0"):
     return ServerConfig(bind, shard=shard, shards=2, lease=LEASE)
-
-
-@contextlib.contextmanager
-def joined(addresses, worker):
-    client = Client(NetworkTransport(addresses), worker, timeout=30)
-    try:
-        client.join()
-        yield client
-    finally:
-        client.leave()
-        client.close()
 
 
 def register(client):

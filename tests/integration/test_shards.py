@@ -24,7 +24,7 @@ from psworker.config import ExchangeConfig, WorkerConfig
 from psworker.placement import Whole
 from psworker.sessions import Session
 from psworker.transport import Call
-from psworker.transport.network import NetworkTransport
+from tests.joined_client import joined
 from tests.shards_in_process import ShardsInProcess
 
 SHAPE = (2048, 1024)  # 8 MiB of float32: split when there are several shards
@@ -39,17 +39,6 @@ def servers(shards, **config):
     with contextlib.ExitStack() as stack:
         configs = [ServerConfig(shard=shard, shards=shards, **config) for shard in range(shards)]
         yield [stack.enter_context(ServerThread(one)).address for one in configs]
-
-
-@contextlib.contextmanager
-def joined(addresses, worker="w0", timeout=30.0, around=lambda transport: transport):
-    client = Client(around(NetworkTransport(addresses)), worker, timeout)
-    try:
-        client.join()
-        yield client
-    finally:
-        client.leave()
-        client.close()
 
 
 def declarations(optimizer):

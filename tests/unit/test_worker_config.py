@@ -19,7 +19,7 @@ def own_environment(monkeypatch):
     travel = config.WIRE, config.COMPRESS, config.SHARED_MEMORY
     for name in (config.SERVERS, config.NAME, config.TIMEOUT, config.KEEP_MEMORY, *exchange, *travel):
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr(cli, "end_at_sigterm", lambda code: None)  # it is for a process of its own
+    monkeypatch.setattr(cli, "end_at_once", lambda number, code: None)  # it is for a process of its own
 
 
 def test_an_argument_comes_before_the_environment_and_that_before_the_default(monkeypatch):

@@ -1,0 +1,18 @@
+"""A client that is a member of the job of real servers, for tests."""
+
+import contextlib
+
+from psworker.client import Client
+from psworker.transport.network import NetworkTransport
+
+
+@contextlib.contextmanager
+def joined(addresses, worker="w0", timeout=30.0, around=lambda transport: transport):
+    """It leaves at the end; `around` may put something around its transport."""
+    client = Client(around(NetworkTransport(addresses)), worker, timeout)
+    try:
+        client.join()
+        yield client
+    finally:
+        client.leave()
+        client.close()
