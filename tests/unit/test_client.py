@@ -256,8 +256,8 @@ def test_where_shard_0_decides_the_others_get_the_group_that_it_made(repeated):
     with ThreadPoolExecutor(2) as threads:
         results = list(threads.map(lambda handle: handle.wait(), handles))
     groups = [message.group for shard, message in transport.messages(Push) if shard]
-    assert len({(group.number, group.workers) for group in groups}) == 1
-    assert [sender.worker for sender in groups[0].workers] == ["w0", "w1"]
+    assert len({(group.number, group.members) for group in groups}) == 1
+    assert [member.sender.worker for member in groups[0].members] == ["w0", "w1"]
     assert all(result.global_step == 1 for result in results)
     for client in (first, second):
         np.testing.assert_array_equal(client.pull(["s"])[0].array, -np.arange(ROWS * 2.0).reshape(ROWS, 2))
