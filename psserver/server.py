@@ -110,8 +110,8 @@ async def serve(config: ServerConfig, on_ready: Callable[[str], None], stop: asy
 class Clock:
     """Seconds in which this process was awake.
 
-    While a machine sleeps, or a process is stopped, it reads nothing: leases must not end by that. The clock is asked at
-    each tick, so of a longer gap between two questions two ticks count. Heartbeats that came meanwhile are read in less.
+    While a machine sleeps, or a process is stopped, it reads nothing: leases must not end by that. The clock is asked
+    at each tick, so of a longer gap between two questions two ticks count: heartbeats that came are read in less.
 
     Args:
         now: seconds, never going back.

@@ -37,7 +37,7 @@ class Frontier:
 
 @dataclass(frozen=True, slots=True)
 class Elsewhere:
-    """A variable with no part on shard 0, and `Frontier.decided` of the weights its gradient was computed with."""
+    """A variable with a part on a shard other than 0, and `Frontier.decided` of the weights of its gradient there."""
 
     name: str
     served_at: int

@@ -136,10 +136,13 @@ class Calls:
         as_of = self.rejoins if rejoins is None else rejoins
         return [self._send(shard, message, as_of) for shard, message in enumerate(messages) if message is not None]
 
-    def results(self, sent: Iterable[Sent], kind: type[A], failed: list[int] | None = None) -> list[A]:
-        """The answers. Returns or raises when none is open any more: a shard has one push of a worker at a time.
+    def results(
+        self, sent: Iterable[Sent], kind: type[A] | tuple[type[A], ...], failed: list[int] | None = None
+    ) -> list[A]:
+        """The answers, each of a `kind`.
 
-        The shards that have not answered are added to `failed`.
+        Returns or raises when none is open any more: a shard has one push of a worker at a time. The shards that have
+        not answered are added to `failed`.
         """
         answers: list[A] = []
         errors: dict[int, ParamServerError] = {}
@@ -230,7 +233,7 @@ class Calls:
             return message
         return replace(message, have=())
 
-    def _result(self, sent: Sent, kind: type[A]) -> A:
+    def _result(self, sent: Sent, kind: type[A] | tuple[type[A], ...]) -> A:
         """The answer; the message is sent again while the server cannot be reached, for `timeout` seconds at most.
 
         Every request may be repeated: those that must not happen twice carry a sequence number.

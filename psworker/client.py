@@ -193,11 +193,11 @@ class Client:
             ShapeMismatch: a gradient does not have its variable's shape and dtype; then nothing was sent.
         """
         wanted = Wanted(self._placement, pull, have, self._calls.rejoins)
-        pushes = self._pushing.messages(self._placement, self._sequence + 1, gradients, loss, wanted)
+        messages = self._pushing.messages(self._placement, self._sequence + 1, gradients, loss, wanted)
         self._calls.settle_all()
         self._heartbeat.idle_since = 0
         self._sequence += 1
-        return self._pushing.start(pushes, wanted)
+        return self._pushing.start(messages, wanted)
 
     def pull(self, names: Sequence[str], have: Iterable[Whole] = ()) -> list[Whole]:
         """The values of `names`, in their order; those of one shard belong to one moment. `have` is as in `push`."""
@@ -285,7 +285,7 @@ class Client:
             self._calls.results(self._calls.send(messages), Assigned)
             return
         names = [one.name for one in assignments]
-        elsewhere = tuple([name for name in names if self._placement[name].pieces[0].shard])
+        elsewhere = tuple([name for name in names if self._placement[name].pieces[-1].shard])
         first = messages[0] or Assign(sender, sequence, (), add, shards)
         try:
             self._calls.call(0, replace(first, elsewhere=elsewhere), Assigned)

@@ -7,12 +7,11 @@ messages.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
 from dataclasses import replace
 
 from pswire.errors import ParamServerError
-from pswire.messages import Elsewhere, Gradient, Group, Outcome, Pull, Pulled, Push, Pushed
+from pswire.messages import Delivery, Elsewhere, Gradient, Group, Outcome, Pull, Pulled, Push, Pushed
 from psworker import pieces
 from psworker.answers import PushResult, push_result
 from psworker.calls import Calls, Handle, Sent
@@ -20,7 +19,7 @@ from psworker.feedback import Packer
 from psworker.placement import Placement, Whole
 from psworker.wanted import Wanted
 
-logger = logging.getLogger(__name__)
+_ANSWERS: tuple[type[Pushed | Pulled], ...] = (Pushed, Pulled)
 
 
 class Pushing:
@@ -45,8 +44,8 @@ class Pushing:
 
     def messages(
         self, placement: Placement, sequence: int, gradients: Sequence[Whole], loss: float | None, wanted: Wanted
-    ) -> list[Push | None]:
-        """The push for each shard, None for one that has nothing to do for this step.
+    ) -> list[Push | Pull | None]:
+        """What each shard is asked for: a push, a pull where it has no gradient, None where it has nothing to do.
 
         Shapes, dtypes and names are checked before the first gradient is packed.
 
@@ -60,40 +59,33 @@ class Pushing:
             variable = placement[gradient.name]
             for piece, part in zip(variable.pieces, pieces.split_gradient(variable, gradient), strict=True):
                 parts[piece.shard].append(part)
-            if self.orders and variable.pieces[0].shard:
+            if self.orders and variable.pieces[-1].shard:
                 elsewhere.append(Elsewhere(gradient.name, gradient.served_at or 0))
         if self._packer.wire or self._packer.keeps_rest:
             parts = [[self._packed(shard, gradient) for gradient in part] for shard, part in enumerate(parts)]
         shards = tuple([shard for shard, part in enumerate(parts) if shard and part])
         sender, wire, step = self._calls.sender, self._packer.wire, self._calls.global_step
-        pushes = [
-            Push(
-                sender,
-                sequence,
-                tuple(part),
-                None if shard and not part else loss,
-                wanted.names[shard],
-                have=wanted.have[shard],
-                wire=wire,
-                shards=shards,
-                elsewhere=() if shard else tuple(elsewhere),
-                global_step=step if shard else 0,
-            )
-            if part or wanted.names[shard] or not shard
-            else None
-            for shard, part in enumerate(parts)
-        ]
-        if wire and len(pushes) > 1:
-            for push in filter(None, pushes):
-                pieces.check_packed(push.gradients)
-        return pushes
+        messages: list[Push | Pull | None] = []
+        for shard, gradients_here in enumerate(parts):
+            names, have = wanted.names[shard], wanted.have[shard]
+            if gradients_here or not shard:
+                push = Push(sender, sequence, tuple(gradients_here), loss, names, have=have, wire=wire, shards=shards)
+                order = {"global_step": step} if shard else {"elsewhere": tuple(elsewhere)}
+                messages.append(replace(push, **order))
+            else:
+                messages.append(Pull(sender, names, have=have, wire=wire) if names else None)
+        if wire and len(parts) > 1:
+            for message in messages:
+                if isinstance(message, Push):
+                    pieces.check_packed(message.gradients)
+        return messages
 
-    def start(self, pushes: Sequence[Push | None], wanted: Wanted) -> Handle[PushResult]:
+    def start(self, messages: Sequence[Push | Pull | None], wanted: Wanted) -> Handle[PushResult]:
         """Sends them; the result is there when `wait` returns, or raises."""
         if self.decides:
-            first = self._calls.send(pushes[:1], wanted.rejoins)
-            return Handle(lambda: self._decided(first, pushes, wanted))
-        sent = self._calls.send(pushes, wanted.rejoins)
+            first = self._calls.send(messages[:1], wanted.rejoins)
+            return Handle(lambda: self._decided(first, messages, wanted))
+        sent = self._calls.send(messages, wanted.rejoins)
         return Handle(lambda: self._at_once(sent, wanted))
 
     def _packed(self, shard: int, gradient: Gradient) -> Gradient:
@@ -103,57 +95,65 @@ class Pushing:
         """The result of a push of which all shards were told at the same time."""
         failed: list[int] = []
         try:
-            answers = self._calls.results(sent, Pushed, failed)
+            answers = self._calls.results(sent, _ANSWERS, failed)
         except ParamServerError:
-            if 0 < len(failed) < len(sent):
-                self._calls.note_half_push(failed)
+            pushed = [one.shard for one in sent if isinstance(one.message, Push)]
+            missing = [shard for shard in pushed if shard in failed]
+            if 0 < len(missing) < len(pushed):
+                self._calls.note_half_push(missing)
             raise
         return self._result(answers, wanted)
 
-    def _decided(self, first: Sequence[Sent], pushes: Sequence[Push | None], wanted: Wanted) -> PushResult:
+    def _decided(self, first: Sequence[Sent], messages: Sequence[Push | Pull | None], wanted: Wanted) -> PushResult:
         """The result of a push of which shard 0 was told: the others do what it has decided.
 
         When that fails, the push is given up. Others may wait for this worker's part of it, and are told so.
         """
         calls = self._calls
-        others = [push for push in pushes if push is not None][1:]
-        places = [shard for shard, push in enumerate(pushes) if shard and push is not None]
+        push = messages[0]
+        assert isinstance(push, Push)
         try:
             (decision,) = calls.results(first, Pushed)
         except ParamServerError:
-            if others and self.orders:
-                calls.settle(places, others[0].sequence)  # it may have been decided all the same
+            if self.orders:
+                calls.settle(push.shards, push.sequence)  # it may have been decided all the same
             raise
-        after = calls.after() if self.orders else [()] * len(pushes)
-        if decision.outcome is Outcome.DROPPED:
-            pulls: list[Pull | None] = [None] * len(pushes)
-            for shard, push in zip(places, others, strict=True):
-                if push.pull:
-                    pulls[shard] = Pull(push.sender, push.pull, have=push.have, wire=push.wire, after=after[shard])
-            return self._result([decision], wanted, calls.results(calls.send(pulls, wanted.rejoins), Pulled))
-        parts: list[Push | None] = [None] * len(pushes)
-        step = max(0, decision.global_step - 1)
-        for shard, push in zip(places, others, strict=True):
-            group = _on_shard(decision.group, shard) if push.gradients else None
-            parts[shard] = replace(push, group=group, after=after[shard], global_step=step)
         failed: list[int] = []
         try:
-            followed = calls.results(calls.send(parts, wanted.rejoins), Pushed, failed)
+            others = calls.results(calls.send(self._following(messages, decision), wanted.rejoins), _ANSWERS, failed)
         except ParamServerError:
-            if self.orders:
-                calls.settle(failed, others[0].sequence)
-            calls.note_half_push(failed)
+            missing = [shard for shard in push.shards if shard in failed]
+            if missing and decision.outcome is not Outcome.DROPPED:
+                if self.orders:
+                    calls.settle(missing, push.sequence)
+                calls.note_half_push(missing)
             raise
-        late = [shard for shard, answer in zip(places, followed, strict=True) if answer.outcome is Outcome.DROPPED]
+        parts = [answer for answer in others if isinstance(answer, Pushed)]
+        late = [shard for shard, part in zip(push.shards, parts, strict=False) if part.outcome is Outcome.DROPPED]
         if late:
             calls.note_half_push(late)
-        return self._result([decision, *followed], wanted)
+        return self._result([decision, *others], wanted)
 
-    def _result(self, pushed: Sequence[Pushed], wanted: Wanted, pulled: Sequence[Pulled] = ()) -> PushResult:
+    def _following(self, messages: Sequence[Push | Pull | None], decision: Pushed) -> list[Push | Pull | None]:
+        """What the other shards are asked for when shard 0 has decided; of a push that it dropped only values."""
+        after: Sequence[tuple[Delivery, ...]] = self._calls.after() if self.orders else [()] * len(messages)
+        following: list[Push | Pull | None] = [None]
+        for shard, message in enumerate(messages[1:], 1):
+            if isinstance(message, Push) and decision.outcome is Outcome.DROPPED:
+                names = message.pull
+                message = Pull(message.sender, names, have=message.have, wire=message.wire) if names else None
+            if isinstance(message, Push):
+                group, step = _on_shard(decision.group, shard), max(0, decision.global_step - 1)
+                message = replace(message, group=group, global_step=step)
+            following.append(message and replace(message, after=after[shard]))
+        return following
+
+    def _result(self, answers: Sequence[Pushed | Pulled], wanted: Wanted) -> PushResult:
         """What became of a push, with values that have come by it, or after it."""
+        pushed = [answer for answer in answers if isinstance(answer, Pushed)]
         frontier = pushed[0].frontier
         served_at = frontier.decided if frontier else None
-        return push_result(pushed, wanted.wholes([*pushed, *pulled], served_at))
+        return push_result(pushed, wanted.wholes(answers, served_at))
 
 
 def _on_shard(group: Group | None, shard: int) -> Group | None:
