@@ -35,6 +35,7 @@ from pswire.messages import (
     Group,
     Join,
     Joined,
+    LastPush,
     Leave,
     Left,
     Message,
@@ -269,6 +270,7 @@ class Shard:
         if message.settled and message.settled < self._room.newest(message.sender):
             return []
         self._room.settle(message.sender, message.settled)
+        _note_settled(member, message.settled)
         if message.idle:
             return self._rest(member)
         return [*self._room.give_up(member), *self._room.decide(self._tasks)]
@@ -323,6 +325,7 @@ class Shard:
             reason = "its part came too late: the worker's lease had ended here, or it had given the part up"
             seen = Pushed(Outcome.DROPPED, 0, self.global_step, reason=reason)
             self._ledger.record(sender, message.sequence, seen)
+            _note_settled(member, message.sequence)
         self._repeated += 1
         if seen.outcome is Outcome.APPLIED:
             seen = dataclasses.replace(seen, outcome=Outcome.REPEATED)
@@ -418,3 +421,9 @@ class Shard:
 
 def _is_member(push: Push, group: Group) -> bool:
     return any((one.sender, one.sequence) == (push.sender, push.sequence) for one in group.members)
+
+
+def _note_settled(member: Member, sequence: int) -> None:
+    """What the worker has told of its messages up to this one does not count as left half by its death."""
+    if sequence > (member.last_push.sequence if member.last_push else 0):
+        member.last_push = LastPush(member.name, member.incarnation, sequence, ())
