@@ -136,7 +136,9 @@ class Check:
             if increment:
                 self.verdict.doubled += 1
                 what = "was dropped, and is there" if push is not None and push.dropped else "changed without a push"
-                self._break("doubled", f"shard {shard}: column of {_push(story, push)} {what}: {increment / scheme.BASE:.2f}")
+                self._break(
+                    "doubled", f"shard {shard}: column of {_push(story, push)} {what}: {increment / scheme.BASE:.2f}"
+                )
             return
         assert push is not None
         placed = scheme.decode(increment, self.unit)
@@ -185,12 +187,17 @@ class Check:
         for shard, (final, steps) in enumerate(zip(self.finals, self._steps, strict=True)):
             updates, total = scheme.count_updates(final.first[0])
             if (updates, total) != (len(steps), sum(steps)):
-                self._break("updates", f"shard {shard}: {updates} updates, ledgers know {len(steps)} (steps: {total}, {sum(steps)})")
+                self._break(
+                    "updates",
+                    f"shard {shard}: {updates} updates, ledgers know {len(steps)} (steps: {total}, {sum(steps)})",
+                )
             for step, pushes in steps.items():
                 sizes = {push.placed[shard].gradients for _, push in pushes}
                 if sizes != {len(pushes)}:
                     names = ", ".join(_push(story, push) for story, push in pushes)
-                    self._break("updates", f"shard {shard}, step {step}: a mean of {sizes}, known are {len(pushes)}: {names}")
+                    self._break(
+                        "updates", f"shard {shard}, step {step}: a mean of {sizes}, known are {len(pushes)}: {names}"
+                    )
 
     # --- staleness ----------------------------------------------------------------------------------------------------
 

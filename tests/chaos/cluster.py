@@ -60,7 +60,6 @@ class Life:
     process: subprocess.Popen[bytes]
     fate: str = ""
     hurt: list[tuple[float, str]] = field(default_factory=list)
-    stopped: bool = False
 
     @property
     def code(self) -> int | None:
@@ -75,6 +74,11 @@ class Life:
     def note(self, fault: str) -> None:
         """Writes down that something is done to it now."""
         self.hurt.append((time.monotonic(), fault))
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether its program runs."""
+        return self.ledger.exists()
 
     @property
     def ledger(self) -> Path:

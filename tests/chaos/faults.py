@@ -18,17 +18,21 @@ GAP = 0.4
 
 #: How often each is drawn beside the others.
 WEIGHTS = {
-    "cut": 3,
-    "reset": 3,
-    "stall": 3,
-    "refuse": 1,
+    "cut": 4,
+    "reset": 4,
+    "stall": 4,
+    "refuse": 2,
+    "stop worker": 3,
+    "stop server": 1,
     "kill": 2,
     "twin": 1,
-    "stop worker": 2,
-    "stop server": 1,
     "fail": 1,
     "terminate": 1,
 }
+
+#: Those after which a worker is started again, and seconds between two of them: or there would be no training.
+ENDING = ("kill", "twin", "fail", "terminate")
+BETWEEN_ENDS = 2.5
 
 
 class Faults:
@@ -51,7 +55,9 @@ class Faults:
     ) -> None:
         self.cluster, self.lease, self.random = cluster, lease, draws
         self.count: Counter[str] = Counter()
-        self._kinds = [kind for kind in kinds for _ in range(WEIGHTS[kind])]
+        self._kinds = list(kinds)
+        self._lives = random.Random(draws.random())  # what is drawn for new lives, whenever they come
+        self._last_end = 0.0
         self._now: dict[str, Life] = {}
         self._names = list(names)
         self._tasks: set[asyncio.Task[None]] = set()
@@ -82,14 +88,19 @@ class Faults:
 
     async def rage(self, seconds: float) -> None:
         """Faults, for so long or until the job is over."""
-        end = asyncio.get_running_loop().time() + seconds
-        while asyncio.get_running_loop().time() < end and not self.over:
+        loop = asyncio.get_running_loop()
+        end = loop.time() + seconds
+        while loop.time() < end and not self.over:
             await self._wait(min(self.random.expovariate(1 / GAP), 4 * GAP))
-            victims = [life for life in self._now.values() if life.code is None and not life.fate and life.ledger.exists()]
-            if not self._kinds or not victims:
+            place = self.random.random()
+            ends = loop.time() > self._last_end + BETWEEN_ENDS
+            kinds = [kind for kind in self._kinds if ends or kind not in ENDING]
+            victims = [life for life in self._now.values() if life.code is None and not life.fate and life.has_begun]
+            if not kinds or not victims:
                 continue
-            kind = self.random.choice(self._kinds)
-            task = asyncio.create_task(self._one(kind, self.random.choice(victims)))
+            (kind,) = self.random.choices(kinds, [WEIGHTS[kind] for kind in kinds])
+            self._last_end = loop.time() if kind in ENDING else self._last_end
+            task = asyncio.create_task(self._one(kind, victims[int(place * len(victims))]))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 
@@ -109,7 +120,7 @@ class Faults:
         await asyncio.sleep(seconds)
         for name, life in list(self._now.items()):
             if life.code is not None and (life.code != 0 or life.fate):
-                same = self._calm or self.random.random() < 0.7
+                same = self._calm or self._lives.random() < 0.7
                 del self._now[name]
                 again = name.rstrip("x") if same else name + "x"
                 await self._start(again if again not in self._now else name)
@@ -120,7 +131,7 @@ class Faults:
         await self._do[kind](life)
 
     async def _start(self, name: str) -> Life:
-        life = self._now[name] = await self.cluster.start(name, shared_memory=self.random.random() < 0.5)
+        life = self._now[name] = await self.cluster.start(name, shared_memory=self._lives.random() < 0.5)
         return life
 
     def _proxies(self, life: Life) -> list:

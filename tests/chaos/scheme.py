@@ -124,4 +124,3 @@ def gradient(column: int, unit: int) -> np.ndarray:
     array = np.zeros(COLUMNS)
     array[[0, column]] = -1.0, -unit
     return array
-
