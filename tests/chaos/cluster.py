@@ -1,4 +1,4 @@
-"""The processes of one chaos run: `psserver serve` for each shard, and lives of workers behind proxies of their own.
+"""The processes of one chaos run: `psserver serve` for each shard, and workers, each behind proxies of its own.
 
 Starts, signals and ends them, and reads what the variables are at the end. When something is done to them `faults`
 decides. Everything is in one folder: logs, ledgers.
@@ -7,7 +7,6 @@ decides. Everything is in one folder: logs, ledgers.
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import re
 import signal
@@ -24,6 +23,7 @@ import numpy as np
 from pswire.messages import Choice, Join, Joined, Leave, Pull, Sender, Status
 from psworker.transport.network import NetworkTransport
 from tests.chaos import scheme
+from tests.chaos.check import Final
 from tests.chaos.proxy import Proxy
 
 PROGRAM = Path(__file__).with_name("worker.py")
@@ -42,14 +42,14 @@ def environment() -> dict[str, str]:
 
 
 @dataclass
-class Life:
+class WorkerProcess:
     """One process of a worker.
 
     Attributes:
         column: its number, from 1 (`scheme`).
-        name: the worker's; several lives may have it.
-        fate: how it was ended from outside; "": it was not.
-        hurt: what was done to it, with moments (monotonic).
+        name: the worker's; several processes may have it.
+        ended_by: how it was ended from outside; "": it was not.
+        faults: what was done to it, with moments (monotonic).
         code: its exit code; None while it runs.
     """
 
@@ -57,23 +57,28 @@ class Life:
     name: str
     folder: Path
     proxies: list[Proxy]
-    process: subprocess.Popen[bytes]
-    fate: str = ""
-    hurt: list[tuple[float, str]] = field(default_factory=list)
+    popen: subprocess.Popen[bytes]
+    ended_by: str = ""
+    faults: list[tuple[float, str]] = field(default_factory=list)
 
     @property
     def code(self) -> int | None:
         """Its exit code; None while it runs."""
-        return self.process.poll()
+        return self.popen.poll()
 
     def signal(self, number: signal.Signals) -> None:
-        """Sends it a signal, if it lives."""
+        """Sends it a signal, if it runs."""
         with suppress(ProcessLookupError):
-            self.process.send_signal(number)
+            self.popen.send_signal(number)
 
     def note(self, fault: str) -> None:
         """Writes down that something is done to it now."""
-        self.hurt.append((time.monotonic(), fault))
+        self.faults.append((time.monotonic(), fault))
+
+    def facts(self) -> dict[str, Any]:
+        """What was done to it, for people who read its ledger."""
+        fields = ("column", "name", "ended_by", "code", "faults")
+        return {name: getattr(self, name) for name in fields}
 
     @property
     def has_begun(self) -> bool:
@@ -83,12 +88,12 @@ class Life:
     @property
     def ledger(self) -> Path:
         """Where it writes what it does."""
-        return self.folder / f"life-{self.column:03}.jsonl"
+        return self.folder / f"worker-{self.column:03}.jsonl"
 
     @property
     def log(self) -> Path:
         """What it says."""
-        return self.folder / f"life-{self.column:03}.log"
+        return self.folder / f"worker-{self.column:03}.log"
 
 
 class Server:
@@ -118,30 +123,19 @@ class Server:
         self.address = found[1]
 
     def signal(self, number: signal.Signals) -> None:
-        """Sends it a signal, if it lives."""
+        """Sends it a signal, if it runs."""
         with suppress(ProcessLookupError):
             self.process.send_signal(number)
-
-
-@dataclass(frozen=True)
-class Final:
-    """What one shard has at the end: column by column, and what it says of itself."""
-
-    first: list[float]
-    second: list[float]
-    dense: list[float]
-    table: list[list[float]]
-    versions: list[int]
-    status: dict[str, Any]
 
 
 class Cluster:
     """All processes of one run; leave it with `close`, whatever has happened."""
 
-    def __init__(self, folder: Path, shards: int, flags: list[str], program: list[str], timeout: float) -> None:
+    def __init__(self, folder: Path, shards: int, flags: list[str], program: dict[str, Any], timeout: float) -> None:
         self.folder, self.layout = folder, scheme.Layout(shards)
-        self.lives: list[Life] = []
-        self._flags, self._program, self._timeout = flags, program, timeout
+        self.workers: list[WorkerProcess] = []
+        self._flags, self._timeout = flags, timeout
+        self._program = [text for name, value in program.items() for text in (f"--{name}", str(value))]
         self.servers: list[Server] = []
 
     async def open(self) -> None:
@@ -151,34 +145,34 @@ class Cluster:
         for server in self.servers:
             await server.listen()
 
-    async def start(self, name: str, *, shared_memory: bool) -> Life:
-        """Starts a life of a worker."""
+    async def start(self, name: str, *, shared_memory: bool) -> WorkerProcess:
+        """Starts a worker."""
         proxies = [Proxy(server.address) for server in self.servers]
         for proxy in proxies:
             await proxy.open()
-        column = len(self.lives) + 1
+        column = len(self.workers) + 1
         if column >= scheme.COLUMNS:
-            raise RuntimeError(f"a run has at most {scheme.COLUMNS - 1} lives")
+            raise RuntimeError(f"a run has at most {scheme.COLUMNS - 1} worker processes")
         lane = "--shared-memory" if shared_memory else "--no-shared-memory"
         run = ["--servers", ",".join(proxy.address for proxy in proxies), "--name", name, "--threads", "1", lane]
-        life = Life(column, name, self.folder, proxies, None)  # type: ignore[arg-type]
-        mine = ["--ledger", str(life.ledger), "--column", str(column)]
-        with life.log.open("wb") as log:
-            life.process = subprocess.Popen(
-                [sys.executable, "-P", "-m", "psworker", "run", *run, "--timeout", str(self._timeout)]
-                + [str(PROGRAM), *mine, *self._program],
+        run += ["--timeout", str(self._timeout)]
+        worker = WorkerProcess(column, name, self.folder, proxies, None)  # type: ignore[arg-type]
+        mine = ["--ledger", str(worker.ledger), "--column", str(column)]
+        with worker.log.open("wb") as log:
+            worker.popen = subprocess.Popen(
+                [sys.executable, "-P", "-m", "psworker", "run", *run, str(PROGRAM), *mine, *self._program],
                 env=environment(),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
             )
-        self.lives.append(life)
-        return life
+        self.workers.append(worker)
+        return worker
 
-    def running(self) -> list[Life]:
-        """The lives that have not ended."""
-        return [life for life in self.lives if life.code is None]
+    def running(self) -> list[WorkerProcess]:
+        """The workers that have not ended."""
+        return [worker for worker in self.workers if worker.code is None]
 
     def read(self) -> list[Final]:
         """The variables as the servers have them, not through a proxy."""
@@ -193,33 +187,26 @@ class Cluster:
             assert isinstance(joined, Joined)
             incarnation = joined.incarnation
             sender = Sender("auditor", incarnation)
-            rows = np.array([0, *range(1, scheme.COLUMNS)])  # of this shard's part
+            rows = np.arange(scheme.COLUMNS)  # of this shard's part
             names = (self.layout.first[shard], self.layout.second[shard])
             choices = (Choice("dense", np.array([0])), Choice("table", rows))
             answer: Any = transport.call(shard, Pull(sender, names, choices), BOUND).result()
             status: Any = transport.call(shard, Status(), BOUND).result()
             transport.call(shard, Leave(sender, True), BOUND).result()
             first, second, dense, table = [np.asarray(value.array) for value in answer.values]
-            finals.append(
-                Final(
-                    first.tolist(),
-                    second.tolist(),
-                    dense[0, : scheme.COLUMNS].tolist(),
-                    table.tolist(),
-                    [value.version for value in answer.values],
-                    {"global_step": status.global_step, "repeated": status.repeated, "dropped": status.dropped},
-                )
-            )
+            columns = dense[0, : scheme.COLUMNS].tolist()
+            version = answer.values[0].version
+            finals.append(Final(first.tolist(), second.tolist(), columns, table.tolist(), version, status.global_step))
         return finals
 
     async def close(self) -> None:
         """Ends all that runs, and waits for it."""
-        for life in self.running():
-            life.signal(signal.SIGKILL)
-        for life in self.lives:
-            for proxy in life.proxies:
+        for worker in self.running():
+            worker.signal(signal.SIGKILL)
+        for worker in self.workers:
+            for proxy in worker.proxies:
                 await proxy.close()
-            life.process.wait()
+            worker.popen.wait()
         for server in self.servers:
             server.signal(signal.SIGCONT)
             server.signal(signal.SIGTERM)
@@ -229,11 +216,3 @@ class Cluster:
             except subprocess.TimeoutExpired:
                 server.signal(signal.SIGKILL)
                 server.process.wait()
-
-    def write_down(self, facts: dict[str, Any]) -> None:
-        """Keeps what was done to whom beside the ledgers."""
-        lives = [
-            {"column": life.column, "name": life.name, "fate": life.fate, "code": life.code, "hurt": life.hurt}
-            for life in self.lives
-        ]
-        (self.folder / "run.json").write_text(json.dumps(facts | {"lives": lives}, indent=1))

@@ -1,4 +1,4 @@
-"""What is done to a cluster while it trains, drawn from a seed: which fault, to whom, when, for how long.
+"""The faults that are injected into a cluster while it trains, drawn from a seed: which, where, when and for how long.
 
 The seed fixes the draws, not how processes interleave. May import the cluster.
 """
@@ -11,7 +11,8 @@ import signal
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 
-from tests.chaos.cluster import FAILED, KILLED, SUPERSEDED, TERMINATED, Cluster, Life
+from tests.chaos.cluster import FAILED, KILLED, SUPERSEDED, TERMINATED, Cluster, WorkerProcess
+from tests.chaos.proxy import Proxy
 
 #: Seconds between two faults, on the average.
 GAP = 0.4
@@ -36,10 +37,10 @@ BETWEEN_ENDS = 2.5
 
 
 class Faults:
-    """Does things to a cluster until it is told to stop; workers that have ended are started again.
+    """Injects faults into a cluster, and starts workers again that have ended.
 
     Args:
-        cluster: the victims.
+        cluster: where.
         names: of the workers that are to be there.
         lease: seconds.
         draws: what is random here.
@@ -47,31 +48,28 @@ class Faults:
 
     Attributes:
         count: how many of each kind there were.
-        done: names of workers that have come to the job's end.
     """
 
     def __init__(
         self, cluster: Cluster, names: Sequence[str], lease: float, draws: random.Random, kinds: Sequence[str]
     ) -> None:
-        self.cluster, self.lease, self.random = cluster, lease, draws
         self.count: Counter[str] = Counter()
-        self._kinds = list(kinds)
-        self._lives = random.Random(draws.random())  # what is drawn for new lives, whenever they come
-        self._last_end = 0.0
-        self._now: dict[str, Life] = {}
-        self._names = list(names)
+        self._cluster, self._names, self._lease, self._draws, self._kinds = cluster, names, lease, draws, kinds
+        self._restarts = random.Random(draws.random())  # of its own, since workers end whenever they do
+        self._current: dict[str, WorkerProcess] = {}  # by name, the newest
         self._tasks: set[asyncio.Task[None]] = set()
-        self._calm = False
-        self._stopped_servers: set[int] = set()
-        self._do: dict[str, Callable[[Life], Awaitable[None]]] = {
+        self._finishing = False
+        self._last_end = 0.0
+        self._stopped: set[int] = set()  # servers
+        self._do: dict[str, Callable[[WorkerProcess], Awaitable[None]]] = {
             "cut": self._cut,
             "reset": self._reset,
             "stall": self._stall,
             "refuse": self._refuse,
-            "kill": self._kill,
-            "twin": self._twin,
             "stop worker": self._stop_worker,
             "stop server": self._stop_server,
+            "kill": self._kill,
+            "twin": self._twin,
             "fail": self._fail,
             "terminate": self._terminate,
         }
@@ -84,82 +82,83 @@ class Faults:
     @property
     def over(self) -> bool:
         """Whether all workers have come to their end."""
-        return all(life.code == 0 and not life.fate for life in self._now.values()) and not self.cluster.running()
+        done = all(worker.code == 0 and not worker.ended_by for worker in self._current.values())
+        return done and not self._cluster.running()
 
-    async def rage(self, seconds: float) -> None:
-        """Faults, for so long or until the job is over."""
+    async def inject(self, seconds: float) -> None:
+        """Injects faults for so long, or until the job is over."""
         loop = asyncio.get_running_loop()
         end = loop.time() + seconds
         while loop.time() < end and not self.over:
-            await self._wait(min(self.random.expovariate(1 / GAP), 4 * GAP))
-            place = self.random.random()
-            ends = loop.time() > self._last_end + BETWEEN_ENDS
-            kinds = [kind for kind in self._kinds if ends or kind not in ENDING]
-            victims = [life for life in self._now.values() if life.code is None and not life.fate and life.has_begun]
-            if not kinds or not victims:
+            await self._wait(min(self._draws.expovariate(1 / GAP), 4 * GAP))
+            place = self._draws.random()
+            may_end = loop.time() > self._last_end + BETWEEN_ENDS
+            kinds = [kind for kind in self._kinds if may_end or kind not in ENDING]
+            targets = [one for one in self._current.values() if one.code is None and not one.ended_by and one.has_begun]
+            if not kinds or not targets:
                 continue
-            (kind,) = self.random.choices(kinds, [WEIGHTS[kind] for kind in kinds])
+            (kind,) = self._draws.choices(kinds, [WEIGHTS[kind] for kind in kinds])
             self._last_end = loop.time() if kind in ENDING else self._last_end
-            task = asyncio.create_task(self._one(kind, victims[int(place * len(victims))]))
+            task = asyncio.create_task(self._inject(kind, targets[int(place * len(targets))]))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 
-    async def calm(self, bound: float) -> bool:
-        """No more faults: whether the job is over within `bound` seconds."""
-        self._calm = True
+    async def finish(self, bound: float) -> bool:
+        """Ends all faults; whether the job comes to its end within `bound` seconds."""
+        self._finishing = True
         await asyncio.gather(*self._tasks)
-        end = asyncio.get_running_loop().time() + bound
+        loop = asyncio.get_running_loop()
+        end = loop.time() + bound
         while not self.over:
-            if asyncio.get_running_loop().time() > end:
+            if loop.time() > end:
                 return False
             await self._wait(0.2)
         return True
 
     async def _wait(self, seconds: float) -> None:
-        """Looks after the workers meanwhile."""
+        """Waits; then starts workers again that have ended, most of them under the same name."""
         await asyncio.sleep(seconds)
-        for name, life in list(self._now.items()):
-            if life.code is not None and (life.code != 0 or life.fate):
-                same = self._calm or self._lives.random() < 0.7
-                del self._now[name]
+        for name, worker in list(self._current.items()):
+            if worker.code is not None and (worker.code != 0 or worker.ended_by):
+                same = self._finishing or self._restarts.random() < 0.7
                 again = name.rstrip("x") if same else name + "x"
-                await self._start(again if again not in self._now else name)
+                del self._current[name]
+                await self._start(name if again in self._current else again)
 
-    async def _one(self, kind: str, life: Life) -> None:
+    async def _inject(self, kind: str, worker: WorkerProcess) -> None:
         self.count[kind] += 1
-        life.note(kind)
-        await self._do[kind](life)
+        worker.note(kind)
+        await self._do[kind](worker)
 
-    async def _start(self, name: str) -> Life:
-        life = self._now[name] = await self.cluster.start(name, shared_memory=self._lives.random() < 0.5)
-        return life
+    async def _start(self, name: str) -> None:
+        self._current[name] = await self._cluster.start(name, shared_memory=self._restarts.random() < 0.5)
 
-    def _proxies(self, life: Life) -> list:
-        return [self.random.choice(life.proxies)] if self.random.random() < 0.6 else life.proxies
+    def _proxies(self, worker: WorkerProcess) -> list[Proxy]:
+        return [self._draws.choice(worker.proxies)] if self._draws.random() < 0.6 else worker.proxies
 
     def _seconds(self, longer: float) -> float:
-        """Mostly short beside a lease; seldom longer than one."""
-        if self.random.random() < longer:
-            return self.lease * self.random.uniform(1.1, 1.5)
-        return self.random.uniform(0.1, 1.2)
+        """Mostly little beside a lease; with this probability more than one."""
+        if self._draws.random() < longer:
+            return self._lease * self._draws.uniform(1.1, 1.5)
+        return self._draws.uniform(0.1, 1.2)
 
-    # --- the network --------------------------------------------------------------------------------------------------
+    # --- connections --------------------------------------------------------------------------------------------------
 
-    async def _cut(self, life: Life) -> None:
-        for proxy in self._proxies(life):
-            proxy.cut(self.random.choice([0, 0, 10, 100, 1000, 20_000]))
+    async def _cut(self, worker: WorkerProcess) -> None:
+        for proxy in self._proxies(worker):
+            proxy.cut(after=self._draws.choice([0, 0, 10, 100, 1000, 20_000]))
 
-    async def _reset(self, life: Life) -> None:
-        for proxy in self._proxies(life):
+    async def _reset(self, worker: WorkerProcess) -> None:
+        for proxy in self._proxies(worker):
             proxy.reset()
 
-    async def _stall(self, life: Life) -> None:
-        await self._for_a_while(self._proxies(life), lambda proxy: proxy.stall(), self._seconds(0.1))
+    async def _stall(self, worker: WorkerProcess) -> None:
+        await self._for_a_while(self._proxies(worker), Proxy.stall, self._seconds(0.1))
 
-    async def _refuse(self, life: Life) -> None:
-        await self._for_a_while(self._proxies(life), lambda proxy: proxy.refuse(), self._seconds(0.1))
+    async def _refuse(self, worker: WorkerProcess) -> None:
+        await self._for_a_while(self._proxies(worker), Proxy.refuse, self._seconds(0.1))
 
-    async def _for_a_while(self, proxies: list, begin: Callable, seconds: float) -> None:
+    async def _for_a_while(self, proxies: list[Proxy], begin: Callable[[Proxy], None], seconds: float) -> None:
         for proxy in proxies:
             begin(proxy)
         await asyncio.sleep(seconds)
@@ -168,33 +167,33 @@ class Faults:
 
     # --- processes ----------------------------------------------------------------------------------------------------
 
-    async def _kill(self, life: Life) -> None:
-        life.fate = KILLED
-        life.signal(signal.SIGKILL)
+    async def _kill(self, worker: WorkerProcess) -> None:
+        worker.ended_by = KILLED
+        worker.signal(signal.SIGKILL)
 
-    async def _terminate(self, life: Life) -> None:
-        life.fate = TERMINATED
-        life.signal(signal.SIGTERM)
+    async def _terminate(self, worker: WorkerProcess) -> None:
+        worker.ended_by = TERMINATED
+        worker.signal(signal.SIGTERM)
 
-    async def _fail(self, life: Life) -> None:
-        life.fate = FAILED
-        life.signal(signal.SIGUSR1)
+    async def _fail(self, worker: WorkerProcess) -> None:
+        worker.ended_by = FAILED
+        worker.signal(signal.SIGUSR1)
 
-    async def _twin(self, life: Life) -> None:
-        life.fate = SUPERSEDED
-        await self._start(life.name)
+    async def _twin(self, worker: WorkerProcess) -> None:
+        worker.ended_by = SUPERSEDED
+        await self._start(worker.name)
 
-    async def _stop_worker(self, life: Life) -> None:
-        life.signal(signal.SIGSTOP)
+    async def _stop_worker(self, worker: WorkerProcess) -> None:
+        worker.signal(signal.SIGSTOP)
         await asyncio.sleep(self._seconds(0.3))
-        life.signal(signal.SIGCONT)
+        worker.signal(signal.SIGCONT)
 
-    async def _stop_server(self, life: Life) -> None:
-        shard = self.random.randrange(len(self.cluster.servers))
-        if shard in self._stopped_servers:
+    async def _stop_server(self, worker: WorkerProcess) -> None:
+        shard = self._draws.randrange(len(self._cluster.servers))
+        if shard in self._stopped:
             return
-        self._stopped_servers.add(shard)
-        self.cluster.servers[shard].signal(signal.SIGSTOP)
+        self._stopped.add(shard)
+        self._cluster.servers[shard].signal(signal.SIGSTOP)
         await asyncio.sleep(self._seconds(0.2))
-        self.cluster.servers[shard].signal(signal.SIGCONT)
-        self._stopped_servers.discard(shard)
+        self._cluster.servers[shard].signal(signal.SIGCONT)
+        self._stopped.discard(shard)

@@ -1,6 +1,6 @@
 """A TCP proxy between one worker and one server, which can cut, reset, stall and refuse connections when it is told to.
 
-Each life of a worker has proxies of its own, so that what is done to one worker is done to no other.
+Each process of a worker has proxies of its own, so that what is done to one is done to no other.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ class Proxy:
     async def open(self) -> None:
         """Begins to listen."""
         self._server = await asyncio.start_server(self._connected, "127.0.0.1", 0)
-        self.address = "127.0.0.1:%d" % self._server.sockets[0].getsockname()[1]
+        host, port = self._server.sockets[0].getsockname()
+        self.address = f"{host}:{port}"
 
     async def close(self) -> None:
         """Ends all connections."""

@@ -1,9 +1,9 @@
 """What a chaos worker pushes, chosen so that values of variables tell exactly which pushes made them.
 
-A life is one process of a worker; it has a number, its column, from 1. Its push adds an increment to its own column of
-every variable that it is for, and every push adds to column 0. The learning rate falls by one with each update of the
-shard, from BASE, and is exact in float64, so that an increment tells at which step of the shard it was applied, and as
-one of how many gradients:
+Each process of a worker has a column, from 1. Its push adds an increment to its own column of every variable that it
+is for, and every push adds to column 0. The learning rate falls by one with each update of the shard, from BASE, and is
+exact in float64, so that an increment tells at which step of the shard it was applied, and as one of how many
+gradients:
 
     increment of a column = (BASE - step) * unit / gradients           unit: the least common multiple of 1 ... N
     column 0              = updates * BASE - sum of their steps

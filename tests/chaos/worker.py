@@ -27,13 +27,13 @@ class Ledger:
     def __init__(self, path: str) -> None:
         self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
 
-    def write(self, event: str, **fields: Any) -> None:  # noqa: ANN401
+    def write(self, event: str, **fields: Any) -> None:
         line = json.dumps({"event": event, "at": time.monotonic(), **fields}, separators=(",", ":"))
         os.write(self._file, line.encode() + b"\n")
 
 
 class Training:
-    """Steps of one life, each with known increments (`scheme`)."""
+    """Steps of one process, each with known increments (`scheme`)."""
 
     def __init__(self, arguments: argparse.Namespace, ledger: Ledger) -> None:
         self.layout = scheme.Layout(arguments.shards)
@@ -72,7 +72,7 @@ class Training:
         self.look("answer", number=self.pushes, dropped=session.dropped > dropped, staleness=session.staleness)
         time.sleep(self.random.uniform(0, self.pause))
 
-    def look(self, event: str, **fields: Any) -> None:  # noqa: ANN401
+    def look(self, event: str, **fields: Any) -> None:
         """Writes down what came last of the small variables, and looks for torn reads."""
         own = [float(one.value[self.column]) for one in self.first]
         torn = [
@@ -136,7 +136,7 @@ def _write_takes(session: ps.Session, ledger: Ledger) -> None:
     client = session._client
     take = client.take
 
-    def written(queue: Any, finished: Any, heard: int = 0) -> Any:  # noqa: ANN401
+    def written(queue: Any, finished: Any, heard: int = 0) -> Any:
         ledger.write("take", finished=None if finished is None else finished.number)
         taken = take(queue, finished, heard)
         block = None if taken.block is None else taken.block.number
