@@ -27,14 +27,13 @@ MOST_SHOWN = 3
 @dataclass(frozen=True)
 class Final:
     """What one shard has at the end, all by column: the small variables, its first row of the dense one, its rows of
-    the table; and the version of the first of them, and the shard's global step, as the server says."""
+    the table; and the version of the first of them, as the server says."""
 
     first: Sequence[float]
     second: Sequence[float]
     dense: Sequence[float]
     table: Sequence[Sequence[float]]
     version: int
-    global_step: int
 
 
 @dataclass

@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from pswire.messages import Choice, Join, Joined, Leave, Pull, Sender, Status
+from pswire.messages import Choice, Join, Joined, Leave, Pull, Sender
 from psworker.transport.network import NetworkTransport
 from tests.chaos import scheme
 from tests.chaos.check import Final
@@ -191,12 +191,11 @@ class Cluster:
             names = (self.layout.first[shard], self.layout.second[shard])
             choices = (Choice("dense", np.array([0])), Choice("table", rows))
             answer: Any = transport.call(shard, Pull(sender, names, choices), BOUND).result()
-            status: Any = transport.call(shard, Status(), BOUND).result()
             transport.call(shard, Leave(sender, True), BOUND).result()
             first, second, dense, table = [np.asarray(value.array) for value in answer.values]
             columns = dense[0, : scheme.COLUMNS].tolist()
             version = answer.values[0].version
-            finals.append(Final(first.tolist(), second.tolist(), columns, table.tolist(), version, status.global_step))
+            finals.append(Final(first.tolist(), second.tolist(), columns, table.tolist(), version))
         return finals
 
     async def close(self) -> None:
