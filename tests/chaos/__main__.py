@@ -108,7 +108,7 @@ def main() -> int:
                     sweep()  # what killed processes have left in shared memory
                 runs.append(run)
                 report(run, seed, keep=arguments.keep)
-    say("", *table(runs), sep="\n")
+    say("", *table(results(runs)), "", *table(faults_injected(runs)), sep="\n")
     broken = sum(not run.verdict.passed for run in runs)
     say(f"\nchaos: {broken} of {len(runs)} configurations broke a promise; seed {seed}")
     return 1 if broken else 0
@@ -175,19 +175,32 @@ def report(run: Run, seed: int, *, keep: bool) -> None:
         say(f"    python -m tests.chaos {' '.join(run.configuration.arguments)} --seed {seed}")
 
 
-def table(runs: Sequence[Run]) -> list[str]:
-    """All runs as a table in Markdown."""
+def results(runs: Sequence[Run]) -> list[list[str]]:
+    """What was found, a row for each run."""
     head = ["", "pushes", "lost", "doubled", "half", "reads", "torn", "dropped", "worst staleness", "examples twice"]
-    rows = [[*head, "violations", *WEIGHTS]]
+    rows = [[*head, "violations"]]
     for run in runs:
         v = run.verdict
         numbers = [v.acknowledged, v.lost, v.doubled, v.half, v.reads, v.torn, v.dropped, v.worst, v.twice]
         violations = ", ".join(f"{len(every)} {kind}" for kind, every in v.violations.items() if every) or "0"
-        faults = [run.faults[kind] for kind in WEIGHTS]
-        rows.append([str(run.configuration), *map(str, numbers), violations, *map(str, faults)])
+        rows.append([str(run.configuration), *(f"{number:,}" for number in numbers), violations])
+    return rows
+
+
+def faults_injected(runs: Sequence[Run]) -> list[list[str]]:
+    """How many of each kind, a row for each run."""
+    rows = [["faults injected", *WEIGHTS, "workers"]]
+    for run in runs:
+        rows.append([str(run.configuration), *(str(run.faults[kind]) for kind in WEIGHTS), str(run.workers)])
+    return rows
+
+
+def table(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Rows as a table in Markdown; the first is its head."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    rows.insert(1, ["-" * width for width in widths])
-    return [f"| {' | '.join(map(str.ljust, row, widths))} |" for row in rows]
+    head, *others = rows
+    lines = [head, ["-" * width for width in widths], *others]
+    return [f"| {' | '.join(map(str.ljust, line, widths))} |" for line in lines]
 
 
 def _history(worker: WorkerProcess) -> History:
