@@ -44,7 +44,8 @@ class Verdict:
         acknowledged, dropped: pushes that were answered, and of these those that were not applied.
         lost, doubled: parts of acknowledged pushes that are not there, or more than once; `doubled` has all that is
             there and should not be.
-        half: pushes that were never acknowledged, and are on some of their shards.
+        half: pushes that are on some of their shards: those whose worker ended before it had an answer, and those of a
+            worker whose lease ended meanwhile. (Any other one is lost as well.)
         reads, torn: of a shard's variables, and of these those with two that differ.
         worst: the greatest staleness of a push that was applied.
         twice: examples of an epoch that were trained again.
@@ -148,10 +149,9 @@ class Check:
             increment = final.first[history.column] - before[shard]
             if increment:
                 self._increment(history, last, shard, increment)
-        if last is not None and 0 < len(last.placed) < len(last.shards):
-            self.verdict.half += 1
-            if history.code == 0:
-                self._break("half push", f"{_push(history, last)} is on shards {sorted(last.placed)} of {last.shards}")
+        self.verdict.half += sum(0 < len(push.placed) < len(push.shards) for push in history.pushes)
+        if last is not None and history.code == 0:
+            self._break("half push", f"{_push(history, last)} has no answer, and its worker came to its end")
 
     def _reading(self, history: History, reading: Reading) -> None:
         self.verdict.reads += len(reading.own)
@@ -176,12 +176,22 @@ class Check:
         if placed is not None and placed.gradients <= self.most:
             push.placed[shard] = placed
             self._applied[shard][placed.step].append((history, push))
+        elif increment == 0 and self._gone_without(push, shard):
+            return
         elif increment <= 0:
             self.verdict.lost += 1
             self._break("lost", f"shard {shard}: {_push(history, push)} was acknowledged, and is not there")
         else:
             self.verdict.doubled += 1
             self._break("doubled", f"shard {shard}: {_push(history, push)} is there {times}")
+
+    def _gone_without(self, push: PushRecord, shard: int) -> bool:
+        """Whether the others may have made an update on this shard without a part that came too late for it.
+
+        Where shard 0 decides, a part that another shard waits for longer than a lease is not applied any more.
+        """
+        late = push.answered is not None and push.answered - push.at > self.lease
+        return late and shard > 0 and (self.consistency.decides or self.staleness.decides)
 
     def _variables_agree(self, shard: int) -> None:
         """All variables of a shard have the same pushes."""

@@ -168,6 +168,17 @@ def test_a_change_of_a_column_of_nobody_is_found(job):
     assert "doubled" in job.broken()
 
 
+@pytest.mark.parametrize(("took", "lost"), [(3.9, 1), (4.1, 0)])
+def test_a_part_for_which_nobody_waits_any_more_is_half_a_push_and_not_lost(took, lost):
+    job = Job("bounded:1")
+    sent = job.send(1)
+    job.apply(0, sent)
+    job.answer(sent)
+    sent[1].answered = sent[1].at + took  # the lease is 4 s
+    verdict = job.verdict()
+    assert (verdict.half, verdict.lost, verdict.passed) == (1, lost, not lost)
+
+
 @pytest.mark.parametrize(("code", "broken"), [(-9, []), (0, ["half push"])])
 def test_half_a_push_is_counted_and_nobody_but_who_ended_badly_may_leave_one(job, code, broken):
     job.apply(1, job.send(2))
