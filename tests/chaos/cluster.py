@@ -1,0 +1,217 @@
+"""The processes of one chaos run: `psserver serve` for each shard, and workers, each behind proxies of its own.
+
+Starts, signals and ends them, and reads what the variables are at the end. When something is done to them `faults`
+decides. Everything is in one folder: logs, ledgers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from contextlib import closing, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from pswire.messages import Choice, Join, Joined, Leave, Pull, Sender
+from psworker.transport.network import NetworkTransport
+from tests.chaos import scheme
+from tests.chaos.check import Final
+from tests.chaos.proxy import Proxy
+
+PROGRAM = Path(__file__).with_name("worker.py")
+BOUND = 30.0  # seconds that a server has to start, to answer and to end
+POLL = 0.05
+
+#: Endings that are not the worker's own.
+KILLED, TERMINATED, FAILED, SUPERSEDED = "killed", "terminated", "told to fail", "superseded"
+
+
+def environment() -> dict[str, str]:
+    """That of this process, without settings of workers and servers."""
+    ours = ("PSWORKER_", "PSSERVER_")
+    base = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
+    return base | {"PYTHONDONTWRITEBYTECODE": "", "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
+
+
+@dataclass
+class WorkerProcess:
+    """One process of a worker.
+
+    Attributes:
+        column: its number, from 1 (`scheme`).
+        name: the worker's; several processes may have it.
+        ended_by: how it was ended from outside; "": it was not.
+        faults: what was done to it, with moments (monotonic).
+        code: its exit code; None while it runs.
+    """
+
+    column: int
+    name: str
+    folder: Path
+    proxies: list[Proxy]
+    popen: subprocess.Popen[bytes]
+    ended_by: str = ""
+    faults: list[tuple[float, str]] = field(default_factory=list)
+
+    @property
+    def code(self) -> int | None:
+        """Its exit code; None while it runs."""
+        return self.popen.poll()
+
+    def signal(self, number: signal.Signals) -> None:
+        """Sends it a signal, if it runs."""
+        with suppress(ProcessLookupError):
+            self.popen.send_signal(number)
+
+    def note(self, fault: str) -> None:
+        """Writes down that something is done to it now."""
+        self.faults.append((time.monotonic(), fault))
+
+    def facts(self) -> dict[str, Any]:
+        """What was done to it, for people who read its ledger."""
+        fields = ("column", "name", "ended_by", "code", "faults")
+        return {name: getattr(self, name) for name in fields}
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether its program runs."""
+        return self.ledger.exists()
+
+    @property
+    def ledger(self) -> Path:
+        """Where it writes what it does."""
+        return self.folder / f"worker-{self.column:03}.jsonl"
+
+    @property
+    def log(self) -> Path:
+        """What it says."""
+        return self.folder / f"worker-{self.column:03}.log"
+
+
+class Server:
+    """One shard."""
+
+    def __init__(self, folder: Path, shard: int, shards: int, flags: list[str]) -> None:
+        self.log = folder / f"server-{shard}.log"
+        command = ["psserver", "serve", "--bind", "127.0.0.1:0", "--shard", f"{shard}/{shards}", "--log-level", "info"]
+        with self.log.open("wb") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, "-P", "-m", *command, *flags],
+                env=environment(),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        self.address = ""
+
+    async def listen(self) -> None:
+        """Returns when it listens."""
+        end = time.monotonic() + BOUND
+        while not (found := re.search(r"listening on (\S+)", self.log.read_text())):
+            if self.process.poll() is not None or time.monotonic() > end:
+                raise RuntimeError(f"a server does not start: {self.log.read_text()}")
+            await asyncio.sleep(POLL)
+        self.address = found[1]
+
+    def signal(self, number: signal.Signals) -> None:
+        """Sends it a signal, if it runs."""
+        with suppress(ProcessLookupError):
+            self.process.send_signal(number)
+
+
+class Cluster:
+    """All processes of one run; leave it with `close`, whatever has happened."""
+
+    def __init__(self, folder: Path, shards: int, flags: list[str], program: dict[str, Any], timeout: float) -> None:
+        self.folder, self.layout = folder, scheme.Layout(shards)
+        self.workers: list[WorkerProcess] = []
+        self._flags, self._timeout = flags, timeout
+        self._program = [text for name, value in program.items() for text in (f"--{name}", str(value))]
+        self.servers: list[Server] = []
+
+    async def open(self) -> None:
+        """Starts the servers."""
+        shards = self.layout.shards
+        self.servers = [Server(self.folder, shard, shards, self._flags) for shard in range(shards)]
+        for server in self.servers:
+            await server.listen()
+
+    async def start(self, name: str, *, shared_memory: bool) -> WorkerProcess:
+        """Starts a worker."""
+        proxies = [Proxy(server.address) for server in self.servers]
+        for proxy in proxies:
+            await proxy.open()
+        column = len(self.workers) + 1
+        if column >= scheme.COLUMNS:
+            raise RuntimeError(f"a run has at most {scheme.COLUMNS - 1} worker processes")
+        lane = "--shared-memory" if shared_memory else "--no-shared-memory"
+        run = ["--servers", ",".join(proxy.address for proxy in proxies), "--name", name, "--threads", "1", lane]
+        run += ["--timeout", str(self._timeout)]
+        worker = WorkerProcess(column, name, self.folder, proxies, None)  # type: ignore[arg-type]
+        mine = ["--ledger", str(worker.ledger), "--column", str(column)]
+        with worker.log.open("wb") as log:
+            worker.popen = subprocess.Popen(
+                [sys.executable, "-P", "-m", "psworker", "run", *run, str(PROGRAM), *mine, *self._program],
+                env=environment(),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        self.workers.append(worker)
+        return worker
+
+    def running(self) -> list[WorkerProcess]:
+        """The workers that have not ended."""
+        return [worker for worker in self.workers if worker.code is None]
+
+    def read(self) -> list[Final]:
+        """The variables as the servers have them, not through a proxy."""
+        with closing(NetworkTransport([server.address for server in self.servers], shared_memory=False)) as transport:
+            return self._read(transport)
+
+    def _read(self, transport: NetworkTransport) -> list[Final]:
+        finals = []
+        incarnation = 0
+        for shard, _ in enumerate(self.servers):
+            joined = transport.call(shard, Join("auditor", incarnation, shard, len(self.servers)), BOUND).result()
+            assert isinstance(joined, Joined)
+            incarnation = joined.incarnation
+            sender = Sender("auditor", incarnation)
+            rows = np.arange(scheme.COLUMNS)  # of this shard's part
+            names = (self.layout.first[shard], self.layout.second[shard])
+            choices = (Choice("dense", np.array([0])), Choice("table", rows))
+            answer: Any = transport.call(shard, Pull(sender, names, choices), BOUND).result()
+            transport.call(shard, Leave(sender, True), BOUND).result()
+            first, second, dense, table = [np.asarray(value.array) for value in answer.values]
+            columns = dense[0, : scheme.COLUMNS].tolist()
+            version = answer.values[0].version
+            finals.append(Final(first.tolist(), second.tolist(), columns, table.tolist(), version))
+        return finals
+
+    async def close(self) -> None:
+        """Ends all that runs, and waits for it."""
+        for worker in self.running():
+            worker.signal(signal.SIGKILL)
+        for worker in self.workers:
+            for proxy in worker.proxies:
+                await proxy.close()
+            worker.popen.wait()
+        for server in self.servers:
+            server.signal(signal.SIGCONT)
+            server.signal(signal.SIGTERM)
+        for server in self.servers:
+            try:
+                server.process.wait(BOUND)
+            except subprocess.TimeoutExpired:
+                server.signal(signal.SIGKILL)
+                server.process.wait()

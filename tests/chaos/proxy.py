@@ -1,0 +1,123 @@
+"""A TCP proxy between one worker and one server, which can cut, reset, stall and refuse connections when it is told to.
+
+Each process of a worker has proxies of its own, so that what is done to one is done to no other.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import struct
+from contextlib import suppress
+
+CHUNK = 1 << 16
+
+
+class Proxy:
+    """Listens on a free port of this machine while it is open, and passes on to `address` what comes, both ways.
+
+    Attributes:
+        address: where it listens.
+    """
+
+    def __init__(self, target: str) -> None:
+        host, _, port = target.rpartition(":")
+        self._target = host, int(port)
+        self._passing = asyncio.Event()
+        self._passing.set()
+        self._refusing = False
+        self._writers: dict[asyncio.StreamWriter, None] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._cut_after = -1  # bytes that are still passed on before all connections are cut; -1: no end
+
+    async def open(self) -> None:
+        """Begins to listen."""
+        self._server = await asyncio.start_server(self._connected, "127.0.0.1", 0)
+        host, port = self._server.sockets[0].getsockname()
+        self.address = f"{host}:{port}"
+
+    async def close(self) -> None:
+        """Ends all connections."""
+        self._server.close()
+        self._refusing = True
+        self._passing.set()
+        self.reset()
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def cut(self, after: int = 0) -> None:
+        """Closes all connections in good order, after so many more bytes in either direction."""
+        if after:
+            self._cut_after = after
+            return
+        for writer in list(self._writers):
+            writer.close()
+
+    def reset(self) -> None:
+        """Ends all connections with RST: what is under way is lost."""
+        for writer in list(self._writers):
+            raw = writer.get_extra_info("socket")
+            with suppress(OSError):
+                raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            writer.transport.abort()
+
+    def stall(self) -> None:
+        """Passes nothing on until `resume`; connections stay."""
+        self._passing.clear()
+
+    def refuse(self) -> None:
+        """Resets all connections, and new ones at once, until `resume`: the worker is cut off."""
+        self._refusing = True
+        self.reset()
+
+    def resume(self) -> None:
+        """Passes on again."""
+        self._refusing = False
+        self._passing.set()
+
+    async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._tasks.add(task)
+        try:
+            if self._refusing:
+                writer.transport.abort()
+                return
+            self._writers[writer] = None
+            try:
+                far_reader, far_writer = await asyncio.open_connection(*self._target)
+            except OSError:
+                writer.transport.abort()
+                return
+            self._writers[far_writer] = None
+            try:
+                await asyncio.gather(self._pass(reader, far_writer), self._pass(far_reader, writer))
+            finally:
+                far_writer.close()
+                self._writers.pop(far_writer, None)
+        except asyncio.CancelledError:
+            pass
+        finally:
+            writer.close()
+            self._writers.pop(writer, None)
+            self._tasks.discard(task)
+
+    async def _pass(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(OSError):
+            while data := await reader.read(CHUNK):
+                await self._passing.wait()
+                if 0 <= self._cut_after <= len(data):
+                    writer.write(data[: self._cut_after])
+                    self._cut_after = -1
+                    with suppress(OSError):
+                        await writer.drain()
+                    self.cut()
+                    return
+                if self._cut_after > 0:
+                    self._cut_after -= len(data)
+                writer.write(data)
+                await writer.drain()
+        with suppress(OSError, RuntimeError):
+            writer.close()

@@ -1,0 +1,126 @@
+"""What a chaos worker pushes, chosen so that values of variables tell exactly which pushes made them.
+
+Each process of a worker has a column, from 1. Its push adds an increment to its own column of every variable that it
+is for, and every push adds to column 0. The learning rate falls by one with each update of the shard, from BASE, and is
+exact in float64, so that an increment tells at which step of the shard it was applied, and as one of how many
+gradients:
+
+    increment of a column = (BASE - step) * unit / gradients           unit: the least common multiple of 1 ... N
+    column 0              = updates * BASE - sum of their steps
+
+None of this goes through a server's own counts of versions, staleness or sequence numbers. The worker's program and the
+checks import it. May import numpy and psworker's placement.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from pswire.values import TensorSpec
+from psworker.placement import Placement
+
+#: The learning rate at step 0. Far above the number of updates of a run, and a power of two: all sums stay exact.
+BASE = 1 << 32
+COLUMNS = 128
+WIDTH = 8  # of a row of the table
+#: Rows that can be divided among one, two or three shards, and above `placement.SPLIT_BYTES` of float64.
+DENSE_ROWS, DENSE_WIDTH = 534, 1024
+TABLE_ROWS = 65_538
+#: A push has the dense variable when so many updates have gone by, and in all workers of a synchronous group alike.
+DENSE_EVERY = 40
+
+
+@dataclass(frozen=True)
+class Push:
+    """What an increment says: applied at this step of the shard, as one of so many gradients."""
+
+    step: int
+    gradients: int
+
+
+def unit_of(gradients: int) -> int:
+    """What one push is worth where an update is the mean of at most so many."""
+    return math.lcm(*range(1, gradients + 1))
+
+
+def decode(increment: float, unit: int) -> Push | None:
+    """The one push that an increment is; None if it is not one: none at all, or several.
+
+    Increments of groups of different sizes are far from each other, as the steps are few beside BASE.
+    """
+    share = math.ceil(increment / BASE)
+    if share < 1 or unit % share:
+        return None
+    step, rest = divmod(share * BASE - increment, share)
+    return None if rest else Push(int(step), unit // share)
+
+
+def increment_of(push: Push, unit: int) -> float:
+    """The inverse of `decode`."""
+    return float((BASE - push.step) * unit // push.gradients)
+
+
+def count_updates(column: float) -> tuple[int, int]:
+    """How many updates column 0 has seen, and the sum of their steps."""
+    updates = math.ceil(column / BASE)
+    return updates, int(updates * BASE - column)
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The variables of a job on so many shards, and where they lie.
+
+    `first` and `second` are two small variables of each shard, which every push that is for the shard updates alike:
+    values of the two that differ are a torn read. `dense` and `table` are split over all shards by rows; a push for a
+    shard has two rows of the table there, and now and then the dense variable, which is large.
+    """
+
+    shards: int
+
+    @property
+    def first(self) -> list[str]:
+        """The name of a small variable on each shard."""
+        return [f"first{shard}" for shard in range(self.shards)]
+
+    @property
+    def second(self) -> list[str]:
+        """The name of the other one."""
+        return [f"second{shard}" for shard in range(self.shards)]
+
+    @property
+    def specs(self) -> list[TensorSpec]:
+        """All variables."""
+        small = [TensorSpec(name, (COLUMNS,), "float64") for name in (*self.first, *self.second)]
+        dense = TensorSpec("dense", (DENSE_ROWS, DENSE_WIDTH), "float64")
+        return [*small, dense, TensorSpec("table", (TABLE_ROWS, WIDTH), "float64")]
+
+    def dense_row(self, shard: int) -> int:
+        """The first row of the dense variable on a shard, of which columns are used as of the small ones."""
+        return shard * DENSE_ROWS // self.shards
+
+    def table_rows(self, shard: int, column: int) -> tuple[int, int]:
+        """The rows of the table on a shard that stand for column 0 and for this one."""
+        begin = shard * TABLE_ROWS // self.shards
+        return begin, begin + column
+
+    def check(self) -> None:
+        """Raises AssertionError if psworker places the variables otherwise."""
+        placement = Placement(self.shards).extended(self.specs)
+        for names in (self.first, self.second):
+            for shard, name in enumerate(names):
+                assert [piece.shard for piece in placement[name].pieces] == [shard], f"{name} is not on shard {shard}"
+        for name, first in (("dense", self.dense_row), ("table", lambda shard: self.table_rows(shard, 0)[0])):
+            pieces = placement[name].pieces
+            assert len(pieces) == self.shards, f"{name} is not split over all shards"
+            begins = [piece.part.first if piece.part else 0 for piece in pieces]
+            assert begins == [first(shard) for shard in range(self.shards)], f"{name} is split at {begins}"
+
+
+def gradient(column: int, unit: int) -> np.ndarray:
+    """What a push has for a small variable: with learning rate 1 it would add 1 to column 0, and unit to its own."""
+    array = np.zeros(COLUMNS)
+    array[[0, column]] = -1.0, -unit
+    return array
