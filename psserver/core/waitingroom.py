@@ -87,7 +87,7 @@ class WaitingRoom:
         self._policy, self._store, self._ledger, self._members = policy, store, ledger, members
         self._strength, self._decisions = strength, decisions
         self._calls: dict[int, ParkedCall] = {}
-        self._schedule_step = 0  # the updates before the next one, where shard 0 has more than this one
+        self._step = -1  # of the last update, as schedules count: those of the job before it, as far as known here
         self.global_step = self.applied = self.dropped = 0
         self.stalenesses = StalenessHistogram()
         self.backups = Backups()
@@ -226,8 +226,8 @@ class WaitingRoom:
         group = pushes[0].group
         if group is not None:
             self._pass_over(group.members)
-        step = self._schedule_step = max(self.global_step, self._schedule_step, *[push.global_step for push in pushes])
-        self._store.update(list(map(self._contribution, pushes)), step, scale, tasks)
+        self._step = max(self._step + 1, *[push.global_step for push in pushes])
+        self._store.update(list(map(self._contribution, pushes)), self._step, scale, tasks)
         deliveries = tuple([Delivery(push.sender, push.sequence, push.shards) for push in pushes])
         if group is None and len(pushes) > 1:
             group = Group(self.global_step, deliveries)
