@@ -153,8 +153,8 @@ class Run:
     """What the workers saw and did, and what the shards have at the end.
 
     `served` has the value that each version of a variable was, `kept` counts those that were there already.
-    `stalenesses` has for each shard those of the pushes that it applied, `half_pushes` counts those that the workers say
-    were applied on some shards and not on others.
+    `stalenesses` has for each shard those of the pushes that it applied, `half_pushes` counts those that, the workers
+    say, were applied on some shards and not on others.
     """
 
     handed_out: Counter[tuple[int, int]] = field(default_factory=Counter)
