@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from psworker.autodiff import Tensor, gradients, ops
-from psworker.autodiff.ops import conv, winograd
+from psworker.autodiff.ops import im2col, winograd
 from psworker.autodiff.ops.windows import axes
 
 from .cases_conv import numpy_conv2d
@@ -166,7 +166,7 @@ def test_of_nothing_but_zeros_comes_nothing_but_zeros():
 
 def test_conv2d_takes_it_with_bias_and_relu_and_gives_the_gradients_of_plain_convolution(monkeypatch):
     tensors = [leaf(normal(*shape)) for shape in ((8, 10, 10, 32), (5, 5, 32, 32), (32,))]
-    monkeypatch.setattr(conv, "_windows", lambda *args: pytest.fail("the plain way was taken"))
+    monkeypatch.setattr(im2col, "_windows", lambda *args: pytest.fail("the plain way was taken"))
     y = ops.conv2d(*tensors, activation="relu")
     g = normal(*y.shape)
     found = gradients(y, tensors, g)
