@@ -1,70 +1,58 @@
 """Whether the magnitudes within an image, or within filters, are near enough to each other for `winograd.py`.
 
-A tile's error is in proportion to the largest magnitude that the tile reads, so small results beside a large one would
-lose their digits; an element that is not finite would reach all results of its tile. The images of which that holds are
+The error of a tile is in proportion to the largest magnitude that the tile reads: small results beside a large one
+lose their digits, and an element that is not finite reaches all results of its tile. Images of which that holds are
 convolved the plain way. Only numpy and the windows may be imported here.
 """
 
 from __future__ import annotations
 
 import functools
+import math
 
 import numpy as np
 
-from psworker.autodiff.ops.windows import Axis, blocks
+from psworker.autodiff.ops.windows import Axis
 from psworker.autodiff.tensor import Array
 
-WIDEST = 256  # of a pixel to a window, see docs/performance.md: images and gradients of a training stay below 100
-LARGEST = 1e15  # of a sum of magnitudes: no product overflows at the points where it would not in the result
-BLOCK_BYTES = 1 << 18  # of magnitudes at a time: measured
+# Both are of sums of squares. Those below float32's least number, of elements of 1e-23, count as zero.
+WIDEST = 2.0**16  # of a pixel to a window: 256 as a length, more than trainings have; measured, see docs/performance.md
+LARGEST = 1e30  # nothing overflows on the way to a result that does not
 
 
 def narrow_images(x: Array, rows: Axis, columns: Axis) -> Array:
-    """For each image of a batch (batch, height, width, channels) whether minimal filtering keeps its small results.
+    """For each image (batch, height, width, channels) whether minimal filtering keeps the digits of its small results.
 
-    That is so if no pixel is more than WIDEST times any window that is not zero, each by the sum of its magnitudes. It
-    depends on the image alone.
+    That is so if no pixel is larger than WIDEST times any window that is not zero. It depends on the image alone.
     """
-    with np.errstate(invalid="ignore", over="ignore"):  # what is not finite compares as false
-        pixels = _pixels(x)
-        windows = _reached(rows) @ (pixels @ _reached(columns).T)
-        largest = pixels.max(axis=(1, 2))
-        narrow: Array = (largest <= LARGEST) & (largest <= WIDEST * _least(windows, (1, 2)))
-    return narrow
+    with np.errstate(invalid="ignore", over="ignore"):  # in float32 all that is too large is infinite, and inf * 0 NaN
+        pixels = np.vecdot(x, x)
+        windows = _covered(rows) @ (pixels @ _covered(columns).T)
+        return _narrow(pixels, windows, (1, 2))
 
 
 def narrow_filters(filters: Array) -> bool:
     """Whether minimal filtering keeps small results with these filters (height, width, channels, out).
 
-    As for images, with the elements at one place, of all channels, as a pixel. A result has part in all of them but at
-    the edges of an image.
+    As for images; a pixel is what the filters have at one place, and a window is that pixel: at the edges of an image
+    some results have no part in the others.
     """
     with np.errstate(invalid="ignore", over="ignore"):
-        places = _pixels(filters.reshape(1, *filters.shape[:2], -1))
-        largest = places.max()
-        return bool(largest <= LARGEST and largest <= WIDEST * _least(places, None))
+        flat = filters.reshape(math.prod(filters.shape[:2]), -1)
+        places = np.vecdot(flat, flat)
+        return bool(_narrow(places, places, None))
 
 
-def _pixels(x: Array) -> Array:
-    """The sum of magnitudes over the channels: (batch, height, width)."""
-    images, height, width, channels = x.shape
-    pixels = np.empty((images, height, width), x.dtype)
-    ones = np.ones(channels, x.dtype)
-    for block in blocks(images, height, width * channels * x.itemsize, BLOCK_BYTES):
-        np.matmul(np.abs(x[block]), ones, out=pixels[block])
-    return pixels
-
-
-def _least(sums: Array, axis: tuple[int, int] | None) -> Array:
-    """The least of them that is not zero; infinite when all are."""
-    least: Array = np.where(sums == 0, np.float32(np.inf), sums).min(axis=axis)
-    return least
+def _narrow(pixels: Array, windows: Array, axis: tuple[int, int] | None) -> Array:
+    least = np.min(windows, axis, where=windows > 0, initial=np.inf)
+    narrow: Array = pixels.max(axis) <= np.minimum(WIDEST * least, LARGEST)  # which NaN is not
+    return narrow
 
 
 @functools.lru_cache
-def _reached(axis: Axis) -> Array:
+def _covered(axis: Axis) -> Array:
     """Which elements of the image each window covers, as zeros and ones: (windows, size)."""
-    reached = np.zeros((axis.windows, axis.padded), np.float32)
+    covered = np.zeros((axis.windows, axis.padded), np.float32)
     for k in range(axis.kernel):
-        reached[np.arange(axis.windows), np.arange(axis.windows) * axis.stride + k * axis.dilation] = 1
-    return reached[:, axis.inside].copy()
+        np.fill_diagonal(covered[:, k:], 1)  # the windows have neither stride nor dilation
+    return covered[:, axis.inside].copy()
