@@ -19,11 +19,11 @@ _precise = _Precise()
 
 @contextmanager
 def precise() -> Iterator[None]:
-    """Has convolutions computed the plain way in this thread, for a `with` block or, as `@precise()`, for a function.
+    """Takes the plain way of `conv2d` always, in this thread, for a `with` block or, as `@precise()`, for a function.
 
-    In float32 `conv2d` is otherwise computed with fewer multiplications where that is faster, at some ten times the
-    rounding error; docs/performance.md says how large it may become. The gradients of what was computed within are
-    computed the plain way too, also after the block. Other ops have one way only.
+    Otherwise float32 convolutions make fewer multiplications where that is faster, at some ten times the rounding error
+    (docs/performance.md has the bound). Gradients of what was computed within take the plain way too, also after the
+    block; those of what was computed before it do not. All other ops have one way only.
     """
     before, _precise.on = _precise.on, True
     try:

@@ -44,8 +44,10 @@ def conv2d(
     cross-correlation that the field calls convolution (Goodfellow, Bengio and Courville, Deep Learning, 2016,
     equation 9.6). `activation="relu"` gives `relu` of all that, for less time and memory than a relu after it.
 
-    In float32 minimal filtering is used where that is faster (docs/performance.md says where). Its errors are up to
-    6e-6 of the largest element of the result, or of a gradient, instead of 5e-7; in float64 it is never used.
+    In float32, batches of eight images and more are convolved by minimal filtering where that is faster. Its errors are
+    some ten times those of plain convolution, at most 1e-5 of the largest element of the result, or of a gradient,
+    unless terms cancel; docs/performance.md has the bound. An image takes the plain way if its magnitudes differ so
+    much that small results would be lost, or if it is not finite; `precise()` makes all take it, and so does float64.
 
     Raises ValueError when shapes do not fit or an option is unknown, TypeError when something is not floating point.
     """
@@ -93,7 +95,8 @@ def _conv2d(
     def filters_gradient(g: Array) -> Array:
         ways = _ways(narrow_x & narrow_g(g))
         first, *others = (way.filters_gradient(x[some], g[some], rows, columns) for way, some in ways)
-        return sum(others, first)
+        total: Array = sum(others, first)
+        return total
 
     def bias_gradient(g: Array) -> Array:
         g = g.reshape(math.prod(g.shape[:3]), out)

@@ -99,14 +99,14 @@ def images_gradient(g: Array, filters: Array, rows: Axis, columns: Axis) -> Arra
     return convolve(g, filters[::-1, ::-1].transpose(0, 1, 3, 2), *turned(rows, columns))
 
 
-def turned(*axes: Axis) -> tuple[Axis, ...]:
+def turned(rows: Axis, columns: Axis) -> tuple[Axis, Axis]:
     """The axes on which the windows' gradients are the image, and each element of the image has a window."""
+    return _turned(rows), _turned(columns)
 
-    def one(axis: Axis) -> Axis:
-        reach = axis.kernel - 1
-        return axis._replace(size=axis.windows, windows=axis.size, before=reach - axis.before, after=reach - axis.after)
 
-    return tuple(one(axis) for axis in axes)
+def _turned(axis: Axis) -> Axis:
+    reach = axis.kernel - 1
+    return axis._replace(size=axis.windows, windows=axis.size, before=reach - axis.before, after=reach - axis.after)
 
 
 def filters_gradient(x: Array, g: Array, rows: Axis, columns: Axis) -> Array:

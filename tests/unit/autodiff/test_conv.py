@@ -99,7 +99,7 @@ def test_bias_and_relu_inside_give_the_very_numbers_of_ops_after_it(dtype):
 def test_an_image_that_needs_no_gradient_costs_none(monkeypatch):
     filters = leaf(normal(3, 3, 2, 4))
     y = ops.conv2d(normal(2, 5, 5, 2), filters)
-    monkeypatch.setattr(im2col, "images_gradient", lambda *args: pytest.fail("the gradient of the image was worked out"))
+    monkeypatch.setattr(im2col, "images_gradient", lambda *args: pytest.fail("the image's gradient was worked out"))
     assert gradients(y, filters)[0].shape == filters.shape
 
 
