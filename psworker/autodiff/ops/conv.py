@@ -84,16 +84,17 @@ def _conv2d(
     faster = pays and not is_precise() and narrow_filters(filters)
     narrow_x = narrow_images(x, rows, columns) if faster else np.zeros(len(x), bool)
 
-    @_twice
-    def narrow_g(g: Array) -> Array:
+    def look(g: Array) -> Array:
         return narrow_images(g, *winograd.turned(rows, columns)) if faster else narrow_x
+
+    narrow_g, narrow_same_g = _shared(look)
 
     def x_gradient(g: Array) -> Array:
         ways = _ways(narrow_g(g))
         return _joined([(some, way.images_gradient(g[some], filters, rows, columns)) for way, some in ways])
 
     def filters_gradient(g: Array) -> Array:
-        ways = _ways(narrow_x & narrow_g(g))
+        ways = _ways(narrow_x & narrow_same_g(g))
         first, *others = (way.filters_gradient(x[some], g[some], rows, columns) for way, some in ways)
         total: Array = sum(others, first)
         return total
@@ -109,19 +110,26 @@ def _conv2d(
 Some: TypeAlias = slice | Array  # of the images of a batch: all, or those for which an array of booleans is true
 
 
-def _twice(look: Callable[[Array], Array]) -> Callable[[Array], Array]:
-    """The look at an array, kept for the next call with the same one: both gradients of a convolution have one g."""
+Look: TypeAlias = Callable[[Array], Array]
+
+
+def _shared(look: Look) -> tuple[Look, Look]:
+    """One look at a convolution's g for both of its gradients, which the tape asks for one after the other.
+
+    The first function looks. So does the second, but at the g of the first, of which the result is kept until then.
+    """
     last: list[tuple[weakref.ref[Array], Array]] = []
 
-    def looked(g: Array) -> Array:
-        if last:
-            of, found = last.pop()
-            if of() is g:
-                return found
-        last.append((weakref.ref(g), look(g)))
-        return last[0][1]
+    def first(g: Array) -> Array:
+        found = look(g)
+        last[:] = [(weakref.ref(g), found)]
+        return found
 
-    return looked
+    def second(g: Array) -> Array:
+        of, found = last.pop() if last else (None, g)
+        return found if of is not None and of() is g else look(g)
+
+    return first, second
 
 
 def _ways(narrow: Array) -> list[tuple[ModuleType, Some]]:

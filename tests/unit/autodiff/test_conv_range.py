@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from psworker.autodiff import Tensor, gradients, ops
-from psworker.autodiff.ops import im2col
+from psworker.autodiff.ops import conv, im2col
 
 SEED = 2016
 CHANNELS, OUT = 16, 24  # enough of them that minimal filtering pays
@@ -124,6 +124,31 @@ def test_how_an_image_is_convolved_does_not_depend_on_the_others(monkeypatch):
     ops.conv2d(np.roll(x, 1, axis=0), filters)
     np.testing.assert_array_equal(seen[0], x[::3])
     np.testing.assert_array_equal(seen[1], x[::3])
+
+
+def test_each_walk_over_a_graph_looks_at_its_own_gradient():
+    x, filters = np.abs(normal(8, SIZE, SIZE, CHANNELS)), np.abs(normal(5, 5, CHANNELS, OUT))
+    tensors = [Tensor(array, requires_grad=True) for array in (x, filters)]
+    y, g = ops.conv2d(*tensors), np.ones((8, SIZE, SIZE, OUT), np.float32)
+    gradients(y, tensors, g, retain_graph=True)
+    gradients(y, tensors[0], g, retain_graph=True)
+    g[3, 6, 5, 1] = np.inf  # the same array
+    x_gradient, filters_gradient = gradients(y, tensors, g)
+    assert (~np.isfinite(x_gradient).all(axis=3)).sum() == 25
+    assert np.isfinite(filters_gradient).all(axis=(0, 1, 2)).tolist() == [channel != 1 for channel in range(OUT)]
+
+
+@pytest.mark.parametrize("wide", [False, True])
+def test_a_step_looks_once_at_each_of_filters_images_and_gradient(monkeypatch, wide):
+    x, filters, g = usual_operands()
+    if wide:
+        x[0, 1, 1], g[1, 2, 2] = 1e9, 1e9
+    seen = []
+    for name in ("narrow_filters", "narrow_images"):
+        look = getattr(conv, name)
+        monkeypatch.setattr(conv, name, lambda a, *axes, look=look: (seen.append(a), look(a, *axes))[1])
+    convolved(x, filters, g)
+    assert [array.shape for array in seen] == [filters.shape, x.shape, g.shape]
 
 
 def usual_operands():
