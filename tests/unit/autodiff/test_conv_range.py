@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from psworker.autodiff import Tensor, gradients, ops
-from psworker.autodiff.ops import conv, im2col
+from psworker.autodiff.ops import conv, dynamic_range, im2col, winograd
+from psworker.autodiff.ops.windows import axes
 
 SEED = 2016
 CHANNELS, OUT = 16, 24  # enough of them that minimal filtering pays
@@ -128,14 +129,22 @@ def test_how_an_image_is_convolved_does_not_depend_on_the_others(monkeypatch):
 
 def test_each_walk_over_a_graph_looks_at_its_own_gradient():
     x, filters = np.abs(normal(8, SIZE, SIZE, CHANNELS)), np.abs(normal(5, 5, CHANNELS, OUT))
-    tensors = [Tensor(array, requires_grad=True) for array in (x, filters)]
-    y, g = ops.conv2d(*tensors), np.ones((8, SIZE, SIZE, OUT), np.float32)
-    gradients(y, tensors, g, retain_graph=True)
-    gradients(y, tensors[0], g, retain_graph=True)
-    g[3, 6, 5, 1] = np.inf  # the same array
-    x_gradient, filters_gradient = gradients(y, tensors, g)
+    x, filters = (Tensor(array, requires_grad=True) for array in (x, filters))
+    y, g = ops.conv2d(x, filters), np.ones((8, SIZE, SIZE, OUT), np.float32)
+    infinite = g.copy()
+    infinite[3, 6, 5, 1] = np.inf
+
+    def assert_one_filter_is_reached(g):
+        [filters_gradient] = gradients(y, filters, g, retain_graph=True)
+        assert np.isfinite(filters_gradient).all(axis=(0, 1, 2)).tolist() == [channel != 1 for channel in range(OUT)]
+
+    gradients(y, x, g, retain_graph=True)
+    assert_one_filter_is_reached(infinite)  # another g than the one before
+    gradients(y, [x, filters], g, retain_graph=True)
+    g[:] = infinite  # the same array with other elements
+    assert_one_filter_is_reached(g)
+    [x_gradient] = gradients(y, x, g)
     assert (~np.isfinite(x_gradient).all(axis=3)).sum() == 25
-    assert np.isfinite(filters_gradient).all(axis=(0, 1, 2)).tolist() == [channel != 1 for channel in range(OUT)]
 
 
 @pytest.mark.parametrize("wide", [False, True])
@@ -164,6 +173,52 @@ def test_the_usual_images_and_gradients_do_not_take_the_plain_way(monkeypatch):
     for name in ("convolve", "images_gradient", "filters_gradient"):
         monkeypatch.setattr(im2col, name, lambda *args: pytest.fail("the plain way was taken"))
     convolved(*usual_operands())
+
+
+def test_without_padding_the_gradient_is_smaller_than_the_images_and_its_bright_pixels_count_too():
+    x, filters = normal(8, SIZE, SIZE, CHANNELS), normal(5, 5, CHANNELS, OUT)
+    tensors = [Tensor(array, requires_grad=True) for array in (x, filters)]
+    g = normal(8, SIZE - 4, SIZE - 4, OUT)
+    g[2, 3, 3] = 1e8
+    x_gradient, filters_gradient = gradients(ops.conv2d(*tensors, padding="VALID"), tensors, g)
+    wide = [Tensor(array.astype(np.float64), requires_grad=True) for array in (x, filters)]
+    exact = gradients(ops.conv2d(*wide, padding="VALID"), wide, g.astype(np.float64))
+    np.testing.assert_allclose(x_gradient[2, :3], exact[0][2, :3], atol=1e-3)
+    np.testing.assert_allclose(filters_gradient, exact[1], rtol=1e-4, atol=1e3)
+
+
+# When an image is narrow.
+
+
+@pytest.mark.parametrize(("bright", "narrow"), [(250, True), (262, False), (np.inf, False), (np.nan, False)])
+@pytest.mark.parametrize(("images", "filters"), [((9, 7), (5, 3)), ((3, 4), (4, 5))])
+@pytest.mark.parametrize("padding", ["SAME", "VALID"])
+@pytest.mark.parametrize("turned", [False, True])
+def test_an_image_is_narrow_if_no_pixel_is_more_than_256_times_a_window(
+    bright, narrow, images, filters, padding, turned
+):
+    size = [n + 2 * k for n, k in zip(images, filters, strict=True)]
+    rows, columns = axes(size, filters, 1, padding)
+    if turned:
+        rows, columns = winograd.turned(rows, columns)
+    x = np.zeros((3, rows.size, columns.size, 4), np.float32)
+    x[:2, :, :, 0] = 3  # the second image is of one magnitude, the third of nothing
+    inside = np.pad(np.ones((rows.size, columns.size)), ((rows.before, rows.after), (columns.before, columns.after)))
+    windows = [
+        inside[i : i + rows.kernel, j : j + columns.kernel].sum()
+        for i in range(rows.windows)
+        for j in range(columns.windows)
+    ]
+    x[0, rows.size // 2, columns.size // 2] = bright * 3 * np.sqrt(min(windows)) / 2  # in each of four channels
+    assert dynamic_range.narrow_images(x, rows, columns).tolist() == [narrow, True, True]
+
+
+@pytest.mark.parametrize(("bright", "narrow"), [(250, True), (262, False), (np.inf, False), (np.nan, False)])
+def test_filters_are_narrow_if_no_place_is_more_than_256_times_another(bright, narrow):
+    filters = np.ones((3, 5, 4, 2), np.float32)
+    filters[1, 2] = bright
+    filters[0, 0] = 0
+    assert dynamic_range.narrow_filters(filters) is narrow
 
 
 # Precise.
