@@ -18,7 +18,9 @@ import numpy as np
 from pswire.errors import ConfigurationError
 from pswire.values import Array, TensorSpec
 from psworker.autodiff import Tensor
+from psworker.autodiff.ops.nn import seed_dropout
 from psworker.autodiff.tensor import Node, TensorLike
+from psworker.config import worker_name
 
 if TYPE_CHECKING:
     from psworker.sessions import Session
@@ -276,10 +278,19 @@ def _in_scope(variable: Variable, scope: str | None) -> bool:
 
 
 def set_random_seed(seed: int) -> None:
-    """Sets the seed, 0 or more, of the initial values that layers draw from now on; it is 0 at first."""
+    """Sets the seed, 0 or more, of all that is drawn in this thread from now on.
+
+    That is the initial values of layers, for which it is 0 at first, and what `ops.dropout` leaves out, which until
+    then differs in each run. Workers draw the same initial values; by the names that a launcher has given them
+    (`$PSWORKER_NAME`, as `psworker local` does), they leave out different elements.
+
+    Raises:
+        ConfigurationError: it is negative.
+    """
     if seed < 0:
         raise ConfigurationError(f"a random seed is 0 or more, got {seed}")
     _current().seed = seed
+    seed_dropout(seed, zlib.crc32(worker_name().encode()))
 
 
 def random_for(name: str) -> np.random.Generator:

@@ -17,7 +17,7 @@ from pswire.values import Array, IndexedSlices
 from psworker.exchange.contract import Exchange, Step, declare, mean_loss
 from psworker.mirror import Mirror, check_finite
 from psworker.placement import Whole
-from psworker.transforms import Total, add_gradient, total_gradient
+from psworker.transforms import Total
 
 
 class Downpour(Exchange):
@@ -137,7 +137,7 @@ class _Accrued:
         """Adds a step, to arrays of its own."""
         self.steps += 1
         for gradient in step.gradients:
-            self._sums[gradient.name] = add_gradient(self._sums.get(gradient.name), gradient.array)
+            self._sums.setdefault(gradient.name, Total()).add(gradient.array)
         for op in step.updates:
             mean, count = self._means.get(op.variable.name, (op.value, 0))
             mean = mean * (count / (count + 1)) + op.value / (count + 1)
@@ -151,7 +151,7 @@ class _Accrued:
         """The sums, the means, and the mean loss, which are given away: the next ones get arrays of their own."""
         arrays: dict[str, Array | IndexedSlices] = {name: mean for name, (mean, _) in self._means.items()}
         for name, total in self._sums.items():
-            gradient = total_gradient(total)
+            gradient = total.gradient()
             assert gradient is not None
             arrays[name] = gradient
         entries = [

@@ -232,7 +232,7 @@ def test_accumulate_gives_each_row_once_and_holds_no_more_than_twice_the_table()
             expected[index] += value
         pairs = accumulated([(slices(values, indices), table)])
         if step < steps - 1:
-            assert sum(len(rows.indices) for rows in accumulated.totals[table]) <= 8
+            assert sum(len(rows.indices) for rows in accumulated.totals[table].rows) <= 8
     [(rows, _)] = pairs
     assert rows.indices.tolist() == [0, 1, 2, 3]
     np.testing.assert_allclose(rows.to_dense(), expected / steps, rtol=1e-6)

@@ -1,8 +1,8 @@
 """Convolution of images, beside its derivatives: matrix products over blocks of images that stay in cache.
 
 Where minimal filtering takes less time, `winograd.py` does the work. What takes the time, and what was tried to make
-it less, is in docs/performance.md. Only numpy, the tape, the windows, `winograd.py` and relu's derivative may be
-imported here.
+it less, is in docs/performance.md. Only numpy, `pswire.sums`, the tape, the windows, `winograd.py`, `precision.py`
+and relu's derivative may be imported here.
 """
 
 from __future__ import annotations
@@ -14,8 +14,10 @@ from typing import Literal, NamedTuple
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
+from pswire.sums import add_over
 from psworker.autodiff.ops import winograd
 from psworker.autodiff.ops.nn import relu_vjp
+from psworker.autodiff.ops.precision import float16_in_float32
 from psworker.autodiff.ops.windows import Axis, Padding, Pair, axes, blocks, pad
 from psworker.autodiff.tape import Result, op
 from psworker.autodiff.tensor import Array, Tensor, TensorLike
@@ -53,6 +55,7 @@ def conv2d(
 
 
 @op
+@float16_in_float32
 def _conv2d(
     x: Array,
     filters: Array,
@@ -78,8 +81,8 @@ def _conv2d(
             ACTIVATIONS[activation].apply(part)
 
     def bias_gradient(g: Array) -> Array:
-        g = _flat(g)
-        return np.ones(len(g), dtype) @ g
+        sums: Array = add_over(_flat(g), 0)
+        return sums
 
     if winograd.pays(len(x), channels, out, rows, columns, dtype):
         return winograd.convolve(x, filters, rows, columns, finish), (
