@@ -1,4 +1,4 @@
-"""Sums in float16: they are made in float32 and rounded once, so they neither stall at 2,048 nor overflow on the way."""
+"""Sums of float16: made in float32 and rounded once, so that they neither stall at 2,048 nor overflow on the way."""
 
 import numpy as np
 import pytest
@@ -108,7 +108,7 @@ def test_rows_are_added_to_a_total_in_float16_and_rounded_once():
         add_rows(total, np.array([3]), np.ones((1, 2), np.float16))
 
 
-@pytest.mark.parametrize("f", [lambda x: x * 1, lambda x: x + 0, ops.transpose, ops.exp])
+@pytest.mark.parametrize("f", [ops.transpose, ops.exp])
 def test_a_node_that_is_used_3000_times_gets_the_sum_of_3000_gradients(f):
     x = half(0, 2, 3)
     inner = f(x)
