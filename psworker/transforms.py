@@ -263,13 +263,13 @@ def _norm(gradient: Gradient) -> float:
 
 
 def _times(gradient: Gradient, factor: float) -> Gradient:
-    """The gradient times a number that its dtype may be too narrow for."""
+    """The gradient times a number, which may have more digits than its dtype, or be too small for it."""
     if factor == 1:
         return gradient
     if isinstance(gradient, IndexedSlices):
         return gradient.with_values(np.asarray(_times(gradient.values, factor)))
     dtype = gradient.dtype
-    if dtype.kind == "f" and abs(factor) < np.finfo(dtype).tiny:  # it would lose digits, or be 0
+    if dtype.kind == "f" and (dtype.itemsize == 2 or abs(factor) < np.finfo(dtype).tiny):  # it would lose digits
         return np.multiply(gradient, factor, dtype=np.float64).astype(dtype)
     return gradient * float(factor)
 

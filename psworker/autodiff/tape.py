@@ -233,10 +233,7 @@ def gradients(
             totals[node] = _plus(totals[node], seed) if node in totals else seed
     while path:
         node, edges = path.pop()
-        if node in wanted:
-            g = totals[node]
-        else:
-            g = totals.pop(node)
+        g = totals[node] if node in wanted else totals.pop(node)
         if isinstance(g, IndexedSlices):
             g = g.to_dense()
         if g.dtype is not node.dtype:
