@@ -81,13 +81,17 @@ def _down(matrix: Array) -> Array:
 
 
 def dot(a: Array, b: Array) -> Any:  # noqa: ANN401 - a number of numpy
-    """The sum of the products of the elements of two arrays of one shape, as np.vdot; of float16 it is float32."""
+    """The sum of the products of the elements of two arrays of one shape, as np.vdot; of float16 it is float32.
+
+    As that, it overflows without a warning.
+    """
     a, b = widened(a).reshape(-1), widened(b).reshape(-1)
     if len(a) <= DOT_BLOCK:
         return np.vdot(a, b)
     end = len(a) - len(a) % DOT_BLOCK
-    blocks = np.matmul(a[:end].reshape(-1, 1, DOT_BLOCK), b[:end].reshape(-1, DOT_BLOCK, 1))
-    return np.add.reduce(blocks.reshape(-1)) + np.vdot(a[end:], b[end:])
+    with np.errstate(over="ignore", invalid="ignore"):
+        blocks = np.matmul(a[:end].reshape(-1, 1, DOT_BLOCK), b[:end].reshape(-1, DOT_BLOCK, 1))
+        return np.add.reduce(blocks.reshape(-1)) + np.vdot(a[end:], b[end:])
 
 
 def equal_groups(indices: Array) -> tuple[Array, Array]:

@@ -136,7 +136,7 @@ class accumulate:  # noqa: N801 - called like the functions beside it
     Attributes:
         n: steps in a mean.
         count: steps that are in the sum now, from 0 up and below `n`.
-        totals: that sum by variable; of None alone it is None.
+        totals: the `Total` of each variable that was among the pairs.
 
     Raises:
         ValueError: `n` is below 1.
@@ -250,8 +250,7 @@ def _norm(gradient: Gradient) -> float:
     values = _values(gradient)
     if values.dtype.kind != "f":
         values = values.astype(np.float64)
-    with np.errstate(over="ignore", invalid="ignore"):
-        square = dot(values, values)
+    square = dot(values, values)
     least = values.size * float(np.finfo(square.dtype).tiny / np.finfo(square.dtype).eps)
     if least < square < math.inf:
         return math.sqrt(square)

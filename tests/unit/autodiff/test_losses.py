@@ -110,6 +110,11 @@ def test_the_losses_of_what_is_infinitely_far_off_are_infinite():
         assert ops.hinge_loss(x, np.float32([far > 0, 1])).value == 0
 
 
+@pytest.mark.parametrize("count", [10, 10_000])
+def test_a_squared_error_that_overflows_is_infinite_without_a_warning(count):
+    assert ops.mean_squared_error(np.full(count, 1e25, np.float32), np.zeros(count, np.float32)).value == np.inf
+
+
 def test_labels_may_be_tensors_and_lists():
     expected = ops.softmax_cross_entropy(logits(), IDS).item()
     assert ops.softmax_cross_entropy(logits(), Tensor(IDS)).item() == expected
