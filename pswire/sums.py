@@ -13,13 +13,13 @@ from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
-from numpy.lib.array_utils import normalize_axis_tuple
+from numpy.lib.array_utils import normalize_axis_index, normalize_axis_tuple
 
 Array = npt.NDArray[Any]
 Axis: TypeAlias = int | tuple[int, ...] | None
 
 BLOCK = 256  # numbers that are added one after the other
-DOT_BLOCK = 4096  # products in one call of BLAS, which has many sums side by side
+DOT_BLOCK = 8192  # products in one call of BLAS, which has many sums side by side
 SMALL = 1024  # elements of an array that numpy sums faster than it can be cut into blocks
 HALF = np.dtype(np.float16)
 
@@ -45,18 +45,24 @@ def add_over(x: Array, axis: Axis = None, keepdims: bool = False) -> Any:  # noq
     if x.size <= SMALL or x.dtype not in _ONES:
         return np.add.reduce(x, axis=axis, keepdims=keepdims)  # type: ignore[call-overload]
     ndim, shape = x.ndim, x.shape
-    axes = tuple(range(ndim)) if axis is None else normalize_axis_tuple(axis, ndim)
-    first = ndim - len(axes)
-    if x.flags.c_contiguous and all(place >= first for place in axes):
-        total = _across(x.reshape(-1, math.prod(shape[first:])))
+    if axis is None:
+        axes = tuple(range(ndim))
+    elif isinstance(axis, int):
+        axes = (normalize_axis_index(axis, ndim),)
+    else:
+        axes = normalize_axis_tuple(axis, ndim)
+    if x.flags.c_contiguous and axes == tuple(range(ndim - len(axes), ndim)):
+        total = _across(x.reshape(-1, math.prod(shape[ndim - len(axes) :])))
+    elif x.flags.c_contiguous and axes == tuple(range(len(axes))):
+        total = _down(x.reshape(math.prod(shape[: len(axes)]), -1))
     else:
         kept = tuple(place for place in range(ndim) if place not in axes)
         matrix = x.transpose(axes + kept).reshape(math.prod([shape[place] for place in axes]), -1)
         for_blas = x.itemsize in matrix.strides and min(matrix.strides) > 0  # for others numpy has a slow loop
         total = _down(matrix if for_blas else np.ascontiguousarray(matrix))
-    if keepdims:
-        return total.reshape([1 if place in axes else size for place, size in enumerate(shape)])
-    return total.reshape([size for place, size in enumerate(shape) if place not in axes])
+    return total.reshape(
+        [1 if place in axes else size for place, size in enumerate(shape) if keepdims or place not in axes]
+    )
 
 
 def _across(matrix: Array) -> Array:
@@ -90,8 +96,8 @@ def dot(a: Array, b: Array) -> Any:  # noqa: ANN401 - a number of numpy
         return np.vdot(a, b)
     end = len(a) - len(a) % DOT_BLOCK
     with np.errstate(over="ignore", invalid="ignore"):
-        blocks = np.matmul(a[:end].reshape(-1, 1, DOT_BLOCK), b[:end].reshape(-1, DOT_BLOCK, 1))
-        return np.add.reduce(blocks.reshape(-1)) + np.vdot(a[end:], b[end:])
+        blocks = np.vecdot(a[:end].reshape(-1, DOT_BLOCK), b[:end].reshape(-1, DOT_BLOCK))
+        return np.add.reduce(blocks) + np.vdot(a[end:], b[end:])
 
 
 def equal_groups(indices: Array) -> tuple[Array, Array]:

@@ -332,7 +332,8 @@ def _plus(total: Gradient, gradient: Gradient) -> Gradient:
 def _summed(gradient: Array, shape: tuple[int, ...]) -> Array:
     """The sum over the axes along which an operand of `shape` was stretched."""
     if gradient.ndim > len(shape):
-        gradient = np.asarray(add_over(gradient, tuple(range(gradient.ndim - len(shape)))))
+        extra = gradient.ndim - len(shape)
+        gradient = np.asarray(add_over(gradient, 0 if extra == 1 else tuple(range(extra))))
     if gradient.ndim < len(shape):
         return gradient
     stretched = tuple(axis for axis, size in enumerate(shape) if size == 1 != gradient.shape[axis])
