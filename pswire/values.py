@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from pswire.sums import add_rows, equal_groups, sum_dtype, sum_groups
+from pswire.sums import add_rows, equal_groups, sum_groups
 
 Array = npt.NDArray[Any]
 
@@ -221,9 +221,8 @@ class IndexedSlices:
 
     def to_dense(self) -> Array:
         """The whole array, zeros included."""
-        total = np.zeros(self.dense_shape, sum_dtype(self.dtype))
-        add_rows(total, self.indices, self.values)
-        return total.astype(self.dtype, copy=False)
+        dense: Array = self + np.zeros(self.dense_shape, self.dtype)
+        return dense
 
 
 def not_finite(array: Array) -> int:

@@ -133,7 +133,7 @@ def test_clipping_by_a_factor_that_the_dtype_cannot_hold_keeps_its_digits(dtype,
         for one in (gradient, rows):
             [(clipped, _)] = transform([(one, variable(0))], max_norm * 100)
             values = clipped.values if isinstance(clipped, IndexedSlices) else clipped
-            np.testing.assert_allclose(values, np.full((100, 100), max_norm), rtol=1e-3)
+            np.testing.assert_allclose(values, np.full((100, 100), max_norm), rtol=float(np.finfo(dtype).eps))
             assert values.dtype == dtype
 
 

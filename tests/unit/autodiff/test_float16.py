@@ -5,7 +5,8 @@ import pytest
 
 from pswire.sums import add_rows
 from pswire.values import IndexedSlices
-from psworker.autodiff import Tensor, gradients, ops
+from psworker.autodiff import Tensor, gradients, op, ops
+from psworker.autodiff.ops.sparse import RowSource
 
 ROUNDED = 2.0**-11  # relative: half a unit in the last place of float16
 
@@ -104,6 +105,9 @@ def test_rows_are_added_to_a_total_in_float16_and_rounded_once():
     add_rows(total, np.array([-2, 1] * 500), np.ones((1000, 2), np.float16))
     assert total.dtype == np.float16
     np.testing.assert_array_equal(total, [[4000, 4000], [5000, 5000], [4000, 4000]])
+    total[...] = -60000
+    add_rows(total, np.array([0, 2] * 1500), np.full((3000, 2), 45, np.float16))  # 67,500 in each
+    np.testing.assert_array_equal(total, np.full((3, 2), [[7500], [-60000], [7500]]))
     with pytest.raises(IndexError):
         add_rows(total, np.array([3]), np.ones((1, 2), np.float16))
 
@@ -122,6 +126,67 @@ def test_a_node_that_is_used_3000_times_gets_the_sum_of_3000_gradients(f):
 def test_gradients_of_one_node_that_cancel_do_not_overflow_on_the_way():
     x = half(1, 3)
     np.testing.assert_array_equal(gradients([x * 6e4, x * 6e4, x * -6e4], x)[0], np.full(3, 60000, np.float16))
+
+
+def test_sums_over_a_stretched_operand_that_cancel_do_not_overflow_on_the_way():
+    x = half(0, 3)
+    more, fewer = np.zeros((70000, 3), np.float16), np.zeros((60000, 3), np.float16)
+    np.testing.assert_array_equal(gradients([more + x, fewer - x], x)[0], np.full(3, 10000))
+
+
+def test_an_op_gets_the_gradient_of_its_value_in_float16():
+    seen = []
+
+    @op
+    def watching(x, /):
+        return x * 1, (lambda g: seen.append(g.dtype) or g,)
+
+    x = half(1, 3)
+    y = watching(x)
+    for asked in ([x], [x, y]):
+        gradients([y * 2, y * 3, ops.sum(y)], asked, retain_graph=True)
+    assert seen == [np.float16] * 2
+
+
+class Rows(Tensor, RowSource):
+    """A table of zeros in float16 that is kept elsewhere."""
+
+    def fetch(self, indices):
+        return np.zeros((len(indices), *self.shape[1:]), np.float16)
+
+
+def test_rows_of_a_table_that_is_kept_elsewhere_get_gradients_in_float16():
+    table = Rows(np.zeros((3, 2), np.float16), requires_grad=True)
+    [gradient] = gradients(ops.embedding(table, IDS + 1), table)
+    assert gradient.dtype == np.float16
+    assert gradient.indices.tolist() == [1]
+    np.testing.assert_array_equal(gradient.values, [[5000, 5000]])
+
+
+@pytest.mark.parametrize(
+    ("f", "shapes"),
+    [
+        (lambda x, w: ops.conv2d(x, w), [(2, 12, 12, 4), (5, 5, 4, 8)]),
+        (lambda x, w: ops.conv2d(x, w, strides=2, padding="VALID"), [(40, 40, 40, 3), (4, 4, 3, 8)]),
+        (lambda x: ops.max_pool2d(x, 12, 1), [(2, 24, 24, 1)]),
+        (lambda x: ops.avg_pool2d(x, 12, 1, "SAME"), [(2, 24, 24, 1)]),
+        (ops.matmul, [(1, 200_000), (200_000, 1)]),
+        (lambda a, b: ops.einsum("ij,ik->jk", a, b), [(5000, 2), (5000, 3)]),
+    ],
+)
+def test_values_and_gradients_are_those_of_float64_rounded_once(f, shapes):
+    random = np.random.default_rng(20261122)
+    arrays = [random.uniform(0.2, 0.4, shape).astype(np.float16) for shape in shapes]
+
+    def results(dtype):
+        xs = [Tensor(array.astype(dtype), requires_grad=True) for array in arrays]
+        y = f(*xs)
+        weights = np.random.default_rng(1).uniform(0.2, 0.4, y.shape).astype(np.float16)
+        return y.value, *gradients(y, xs, weights)
+
+    for found, expected in zip(results(np.float16), results(np.float64), strict=True):
+        assert found.dtype == np.float16
+        np.testing.assert_allclose(found, expected, rtol=1.01 * ROUNDED)
 
 
 @pytest.mark.parametrize(
@@ -150,11 +215,11 @@ def test_the_gradient_of_convolution_filters_is_added_over_all_blocks_in_float32
     np.testing.assert_allclose(gradient, np.full((3, 3, 4, 1), expected), rtol=ROUNDED)
 
 
-@pytest.mark.parametrize("op", [ops.max, ops.min])
+@pytest.mark.parametrize("extreme", [ops.max, ops.min])
 @pytest.mark.parametrize("shape", [(70000,), (70000, 2)])
-def test_70000_equal_extremes_share_the_gradient_and_its_sum_stays(op, shape):
+def test_70000_equal_extremes_share_the_gradient_and_its_sum_stays(extreme, shape):
     x = half(3, *shape)
-    [gradient] = gradients(op(x, axis=0), x)
+    [gradient] = gradients(extreme(x, axis=0), x)
     assert gradient.dtype == np.float16
     # Each share is 1 / 70,000, of which float16 has steps of 2^-24.
     np.testing.assert_allclose(gradient.astype(np.float64).sum(axis=0), 1, rtol=70000 * 2.0**-25)
