@@ -1,8 +1,8 @@
 """Convolution of images, beside its derivatives, and the choice between the two ways to compute it.
 
 `im2col.py` is the plain one; `winograd.py` takes less time where it can be used, and `dynamic_range.py` says for which
-images it keeps enough digits. Only numpy, the tape, `precise`, relu's derivative, the windows and these three may be
-imported here.
+images it keeps enough digits. Only numpy, `pswire.sums`, the tape, `precise`, `precision`, relu's derivative, the windows
+and these three may be imported here.
 """
 
 from __future__ import annotations
@@ -15,9 +15,11 @@ from typing import Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
+from pswire.sums import add_over
 from psworker.autodiff.ops import im2col, winograd
 from psworker.autodiff.ops.dynamic_range import narrow_filters, narrow_images
 from psworker.autodiff.ops.nn import relu_vjp
+from psworker.autodiff.ops.precision import float16_in_float32
 from psworker.autodiff.ops.windows import Padding, Pair, axes
 from psworker.autodiff.precise import is_precise
 from psworker.autodiff.tape import Result, op
@@ -45,7 +47,7 @@ def conv2d(
     equation 9.6). `activation="relu"` gives `relu` of all that, for less time and memory than a relu after it.
 
     In float32, batches of eight images and more are convolved by minimal filtering where that is faster. Its errors are
-    some ten times those of plain convolution, at most 1e-5 of the largest element of the result, or of a gradient,
+    some ten times those of plain convolution, about 1e-5 of the largest element of the result, or of a gradient,
     unless terms cancel; docs/performance.md has the bound. An image takes the plain way if its magnitudes differ so
     much that small results would be lost, or if it is not finite; `precise()` makes all take it, and so does float64.
 
@@ -56,6 +58,7 @@ def conv2d(
 
 
 @op
+@float16_in_float32
 def _conv2d(
     x: Array,
     filters: Array,
@@ -100,8 +103,8 @@ def _conv2d(
         return total
 
     def bias_gradient(g: Array) -> Array:
-        g = g.reshape(math.prod(g.shape[:3]), out)
-        return np.ones(len(g), dtype) @ g
+        sums: Array = add_over(g.reshape(math.prod(g.shape[:3]), out), 0)
+        return sums
 
     y = _joined([(some, way.convolve(x[some], filters, rows, columns, finish)) for way, some in _ways(narrow_x)])
     return y, (x_gradient, filters_gradient, bias_gradient)
