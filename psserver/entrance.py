@@ -11,6 +11,7 @@ called in the loop. What a step has to tell a person goes to the log. Knows noth
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -18,9 +19,10 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
 
+from psserver.core.guards import Magnitudes
 from psserver.core.membership import Over
 from psserver.core.shard import Shard
-from psserver.core.tasks import Task, Work, run, run_parts, stages
+from psserver.core.tasks import Task, Unsettled, Work, run, run_parts, stages
 from pswire.errors import InvalidMessage, ParamServerError, TooLarge, Unavailable, UnknownVariable
 from pswire.machine import cores
 from pswire.messages import Answer, Reply, Request, Tick
@@ -79,6 +81,7 @@ class Entrance:
         self._threads = ThreadPoolExecutor(max_workers=THREADS, thread_name_prefix="psserver-shard")
         self._looking = ThreadPoolExecutor(max_workers=LOOKING, thread_name_prefix="psserver-look")
         self._chains = _Chains(self._threads)
+        self._turns = asyncio.Lock()
 
     def admit(self, message: Request) -> int:
         """The bytes that `message`, whose arrays may still be hollow, will bring and take away.
@@ -108,18 +111,17 @@ class Entrance:
             Unavailable: the server stops, and the answer would have to wait for others.
             ParamServerError: the shard's refusal.
         """
-        large = tensor_bytes(message) > GLANCED_AT
-        if large:
+        inspected = None
+        if tensor_bytes(message) > GLANCED_AT:
             if not admitted:
                 self._shard.check(message)
-            await asyncio.get_running_loop().run_in_executor(self._looking, self._shard.inspect, message)
-        if most is not None:
-            self._check_fits(message, most)
+            inspected = await asyncio.get_running_loop().run_in_executor(self._looking, self._shard.inspect, message)
         ticket = next(self._tickets)
+        work = await self._in_turn(partial(self._begin, ticket, message, most, inspected, room))
         answer: _Waiting = asyncio.get_running_loop().create_future()
         self._parked[ticket] = answer
         try:
-            self._release(self._shard.begin(ticket, message, self._clock(), inspected=large, room=room))
+            self._release(work)
             if self._closing:
                 self.close()
             return await answer
@@ -128,8 +130,10 @@ class Entrance:
             self._parked.pop(ticket, None)
 
     def tick(self) -> None:
-        """Lets the shard see that time passes."""
-        self._release(self._shard.begin(0, Tick(), self._clock()))
+        """Lets the shard see that time passes; if a guarded step waits for tasks, the next tick does."""
+        if not self._turns.locked():
+            with contextlib.suppress(Unsettled):
+                self._release(self._shard.begin(0, Tick(), self._clock(), settled=self._chains.idle))
 
     @property
     def over(self) -> Over | None:
@@ -151,6 +155,28 @@ class Entrance:
         self._looking.shutdown()
 
     # --- one step -------------------------------------------------------------------------------------------------
+
+    async def _in_turn(self, begin: Callable[[bool], Work]) -> Work:
+        """Takes a step at once; one that is guarded (`psserver.core.guards`) when all tasks have been run.
+
+        Until then no other step is taken, so that no tasks are added: it waits for those under way only. It computes in
+        the loop, which stands still meanwhile.
+        """
+        if not self._turns.locked():
+            with contextlib.suppress(Unsettled):
+                return begin(self._chains.idle)
+        async with self._turns:
+            while True:
+                with contextlib.suppress(Unsettled):
+                    return begin(self._chains.idle)
+                await self._chains.ended()
+
+    def _begin(
+        self, ticket: int, message: Request, most: int | None, seen: Magnitudes | None, room: Room | None, settled: bool
+    ) -> Work:
+        if most is not None:
+            self._check_fits(message, most)
+        return self._shard.begin(ticket, message, self._clock(), inspected=seen, room=room, settled=settled)
 
     def _release(self, work: Work) -> None:
         """Frees whom a step has set free, most often the very one that took it, when its tasks are done."""
@@ -230,6 +256,11 @@ class _Chains:
         if len(started) < 2:
             return started[0] if started else None
         return asyncio.gather(*started)
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing is under way."""
+        return not self._last
 
     async def ended(self) -> None:
         """Returns when nothing is under way."""

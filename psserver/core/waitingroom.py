@@ -7,16 +7,17 @@ and the rules. May import the other rooms of the shard.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from psserver.core.backups import Backups
+from psserver.core.guards import Magnitudes
 from psserver.core.ledger import Ledger
 from psserver.core.membership import Member, Membership
 from psserver.core.meter import StalenessHistogram
 from psserver.core.policies import Apply, Drop, Policy, Serve, View, Waiting
 from psserver.core.store import Contribution, Store
 from psserver.core.tasks import Task
-from pswire.errors import ParamServerError, Unavailable
+from pswire.errors import NotFinite, ParamServerError, Unavailable
 from pswire.messages import Answer, Group, Outcome, Pull, Pulled, Push, Pushed, Reply, Sender, Value
 from pswire.payload import Room
 
@@ -25,7 +26,7 @@ from pswire.payload import Room
 class ParkedCall:
     """A push or pull that the policy has not let go yet; `answer` is there once a push was applied or dropped.
 
-    The values of what it is told are put in its `room`, if there is one.
+    The values of what it is told are put in its `room`, if there is one. `magnitudes` are those of its gradients.
     """
 
     ticket: int
@@ -33,6 +34,7 @@ class ParkedCall:
     member: Member
     room: Room | None = None
     answer: Pushed | None = None
+    magnitudes: Magnitudes = field(default_factory=dict)
 
     @property
     def held(self) -> bool:
@@ -102,6 +104,7 @@ class WaitingRoom:
         A push is answered in the step that applies it, at the earliest: its arrays are borrowed until its answer.
         """
         served: list[ParkedCall] = []
+        refused: list[Reply] = []
         while self._calls:
             verdicts = self._policy.decide(self._waiting(), self._view())
             if not verdicts:
@@ -109,12 +112,17 @@ class WaitingRoom:
             for verdict in verdicts:
                 match verdict:
                     case Apply(tickets, scale):
-                        self._apply([self._calls[ticket] for ticket in tickets], scale, tasks)
+                        calls = [self._calls[ticket] for ticket in tickets]
+                        try:
+                            self._apply(calls, scale, tasks)
+                        except NotFinite as error:
+                            refused += self._end(calls, error)
+                            break  # the other verdicts were about these calls too
                     case Drop(ticket, reason):
                         self._drop(self._calls[ticket], reason)
                     case Serve(ticket):
                         served.append(self._calls.pop(ticket))
-        return [self._serve(call, tasks) for call in served]
+        return [*refused, *[self._serve(call, tasks) for call in served]]
 
     def _waiting(self) -> list[Waiting]:
         """Who waits, as the policy sees it now."""
@@ -145,11 +153,12 @@ class WaitingRoom:
         return self._policy.explain(held[0], waiting, view) if held else ""
 
     def _apply(self, calls: list[ParkedCall], scale: float, tasks: list[Task]) -> None:
-        """One update: the mean of these pushes."""
+        """One update: the mean of these pushes; if it raises `NotFinite`, none, and nothing has changed."""
         pushes = [call.message for call in calls if isinstance(call.message, Push) and call.answer is None]
         assert len(pushes) == len(calls), "a policy applies pushes, and each once"
         stalenesses = [self._staleness(push) for push in pushes]
-        self._store.update(list(map(self._contribution, pushes)), self.global_step, scale, tasks)
+        magnitudes = calls[0].magnitudes if len(calls) == 1 else _largest(calls)
+        self._store.update(list(map(self._contribution, pushes)), self.global_step, scale, tasks, magnitudes)
         group = pushes[0].group
         if group is None and len(pushes) > 1:
             group = Group(self.global_step, tuple([push.sender for push in pushes]))
@@ -164,6 +173,14 @@ class WaitingRoom:
             self.stalenesses.add(staleness)
             self._settle(call, push, Pushed(Outcome.APPLIED, staleness, self.global_step, group=group))
         self.applied += len(pushes)
+
+    @property
+    def guarded(self) -> bool:
+        """Whether the update of a push that is held may be guarded."""
+        guards = self._store.guards
+        return bool(self._calls) and (
+            bool(guards) or any(guards.needed(one.magnitudes) for one in self._calls.values())
+        )
 
     def _contribution(self, push: Push) -> list[Contribution]:
         if not self._strength:
@@ -210,3 +227,12 @@ class WaitingRoom:
         self.backups.forget(workers)
         gone = [call for call in self._calls.values() if call.member.name in workers]
         return [reply for call in gone for reply in self._end([call], self._members.refusal(call.message.sender))]
+
+
+def _largest(calls: Iterable[ParkedCall]) -> Magnitudes:
+    """Of each variable's gradients."""
+    largest: dict[str, float] = {}
+    for call in calls:
+        for name, magnitude in call.magnitudes.items():
+            largest[name] = max(largest.get(name, 0.0), magnitude)
+    return largest

@@ -45,9 +45,9 @@ class FtrlRule(ElementWise):
     def growth(self, rate: float, limits: Limits) -> float:
         """With a power p up to 0.5, and |z| at most y n^p: then |w| is at most y, and y grows by rate * |g| / n_new^p.
 
-        That is at most rate * |g|, for n_new is at least g^2, and where g is below 1, |g| / n_new^p is too. While n does
-        not get beyond twice `limits.squares`, and y not beyond twice `limits.state`, z is finite. Larger powers have no
-        limit: n^p times y would be beyond every number.
+        That is at most rate * |g|, for n_new is at least g^2, and where g is below 1, |g| / n_new^p is too. While n
+        does not get beyond twice `limits.squares`, and y not beyond twice `limits.state`, z is finite. Larger powers
+        have no limit: n^p times y would be beyond every number.
         """
         if self._power > 0.5 or self._initial_accumulator > limits.squares:
             return math.inf

@@ -1,4 +1,7 @@
-"""Plain gradient descent, element by element. No slots. May import numpy, `pswire`'s pure half, the kernels and limits."""
+"""Plain gradient descent, element by element. No slots.
+
+May import numpy, `pswire`'s pure half, the kernels and the limits.
+"""
 
 from __future__ import annotations
 

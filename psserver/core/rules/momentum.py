@@ -29,7 +29,7 @@ class MomentumRule(ElementWise):
         return self._momentum, step.learning_rate
 
     def growth(self, rate: float, limits: Limits) -> float:
-        """The momentum is `limits.state`, or what gradients of one sign make of it; Nesterov's adds one more of them."""
+        """The momentum is `limits.state`, or what gradients of one sign make of it; Nesterov's adds one more."""
         momentum = limits.state + limits.gradient * (1 + decayed_sum(self._momentum))
         return rate * momentum / limits.most
 
