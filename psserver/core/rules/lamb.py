@@ -43,14 +43,14 @@ class LambRule:
         self._update(lambda: row_parts(value, slots, rows), value, step)
 
     def growth(self, rate: float, limits: Limits) -> float:
-        """That of the moments, where the norms cannot be used; else a step is as long as the rate times the weights.
+        """That of the moments where the norms cannot be used, else the rate times the norm of the weights.
 
-        So steps of one direction make e^(sum of rates) of the weights: e^25 of `limits.state` is far below
-        `limits.most`, also when one element has the whole norm.
+        That norm can be used while the square of no weight overflows: for up to 2^34 weights it is at most
+        1e6 * sqrt(most).
         """
-        if self._weight_decay > 1e3:
+        if self._weight_decay > 10 or rate * self._weight_decay > 2:
             return math.inf
-        return self._moments.growth(rate, limits) + rate * (1 + self._weight_decay) / 25
+        return self._moments.growth(rate, limits) + rate * 1e6 * (math.sqrt(limits.most) / limits.most)
 
     def settled(self, value: Array, slots: dict[str, Array], limits: Limits) -> bool:
         """As in `Rule`."""

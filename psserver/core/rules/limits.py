@@ -38,11 +38,11 @@ class Limits:
 #: By dtype. float16 has none: what is ordinary would be too small for it, so that all its updates are guarded.
 LIMITS = {
     "float32": Limits(1e10, 1e16, 1e30, 1e37, float(np.finfo(np.float32).tiny)),
-    "float64": Limits(1e80, 1e120, 1e240, 1e300, float(np.finfo(np.float64).tiny)),
+    "float64": Limits(1e80, 1e120, 1e240, 1e306, float(np.finfo(np.float64).tiny)),
 }
 
-#: The largest growth of an ordinary update. A variable is guarded from a sum of 1/2 on, and a step may make as many
-#: updates of it as there are workers with a push that is held: some hundred.
+#: The largest growth of an ordinary update. A variable is guarded from a sum of 1/2 on; a step may make as many updates
+#: of it before that is seen as there are workers with a push that is held.
 MOST_GROWTH = 1e-3
 
 #: From this sum of growths on a variable is guarded.
