@@ -5,8 +5,8 @@ from collections import defaultdict
 import numpy as np
 import pytest
 
-from psserver.core.shard import Shard
 from psserver.core.elements import check_finite, check_tensor
+from psserver.core.shard import Shard
 from psserver.core.store import Store
 from psserver.core.tasks import run
 from pswire.consistency import Asynchronous, Synchronous

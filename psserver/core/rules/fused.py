@@ -73,7 +73,7 @@ def rmsprop(index: Array, w: Array, g: Array, slots: Slots, numbers: Numbers) ->
     for r in range(len(index)):
         i = index[r]
         for j in range(w.shape[1]):
-            s[i, j] = s[i, j] * decay + g[r, j] * rest * g[r, j]
+            s[i, j] = s[i, j] * decay + g[r, j] * g[r, j] * rest
             w[i, j] -= g[r, j] / (math.sqrt(s[i, j]) + epsilon) * rate
 
 
@@ -85,7 +85,7 @@ def adam(index: Array, w: Array, g: Array, slots: Slots, numbers: Numbers) -> No
         i = index[r]
         for j in range(w.shape[1]):
             m[i, j] = m[i, j] * beta1 + g[r, j] * rest1
-            v[i, j] = v[i, j] * beta2 + g[r, j] * rest2 * g[r, j]
+            v[i, j] = v[i, j] * beta2 + g[r, j] * g[r, j] * rest2
             w[i, j] = w[i, j] * kept - m[i, j] / (math.sqrt(v[i, j]) + epsilon) * factor
 
 
@@ -97,7 +97,7 @@ def amsgrad(index: Array, w: Array, g: Array, slots: Slots, numbers: Numbers) ->
         i = index[r]
         for j in range(w.shape[1]):
             m[i, j] = m[i, j] * beta1 + g[r, j] * rest1
-            now, before = v[i, j] * beta2 + g[r, j] * rest2 * g[r, j], v_max[i, j]
+            now, before = v[i, j] * beta2 + g[r, j] * g[r, j] * rest2, v_max[i, j]
             largest = before if before >= now or before != before else now  # NaN, if one is: np.maximum
             v[i, j] = now
             v_max[i, j] = largest

@@ -12,7 +12,7 @@ from typing import TypeAlias
 import numpy as np
 
 from psserver.core.rules.contract import Step
-from psserver.core.rules.kernels import all_within, blocks, row_parts, slots_like
+from psserver.core.rules.kernels import COMPUTE_DTYPES, all_within, blocks, row_parts, slots_like
 from psserver.core.rules.limits import Limits
 from psserver.core.rules.moments import Moments, direct, move
 from pswire import specs
@@ -62,8 +62,10 @@ class LambRule:
         factor, epsilon = self._moments.corrected(step, value)
         weights, update = self._move_averages(parts(), factor, epsilon)
         usable = 0 < weights < math.inf and 0 < update < math.inf
-        lengths = (1 / update, step.learning_rate * weights) if usable else (step.learning_rate,)
-        self._move_values(parts(), factor, epsilon, lengths)
+        lengths: tuple[float, ...] = (step.learning_rate * (weights / update if usable else 1.0),)
+        if usable and lengths[0] > np.finfo(COMPUTE_DTYPES[value.dtype]).max:  # and yet the step may be no such number
+            lengths = (1 / update, step.learning_rate * weights)
+        self._move_values(parts(), factor, epsilon, *lengths)
 
     def _move_averages(self, parts: Iterable[_Part], factor: float, epsilon: float) -> tuple[float, float]:
         """Updates the slots; returns the norms of the value and of u."""
@@ -78,12 +80,12 @@ class LambRule:
                 weights += float(np.add.reduce(u, dtype=np.float64))
         return math.sqrt(weights), math.sqrt(updates)
 
-    def _move_values(self, parts: Iterable[_Part], factor: float, epsilon: float, lengths: tuple[float, ...]) -> None:
-        """Moves the value by u times the lengths; u is computed once more, for there is no room to keep it."""
+    def _move_values(self, parts: Iterable[_Part], factor: float, epsilon: float, *lengths: float) -> None:
+        """Moves the value by u times the lengths, one after the other; there is no room to keep u, it is made again."""
         for value, slots, gradient in parts:
             for w, _, u, (m, v) in blocks(value, gradient, *(slots[name] for name in self._names)):
                 self._direct(w, m, v, u, factor, epsilon)
-                for length in lengths:  # one after the other: their product may be infinite where the step is not
+                for length in lengths:
                     u *= length
                 w -= u
 

@@ -56,8 +56,8 @@ def move(g: Array, m: Array, v: Array, scratch: Array, shares: tuple[float, ...]
     np.multiply(g, rest1, out=scratch)
     m *= beta1
     m += scratch
-    np.multiply(g, rest2, out=scratch)
-    scratch *= g  # last: the square alone may overflow
+    np.multiply(g, g, out=scratch)
+    scratch *= rest2
     v *= beta2
     v += scratch
 

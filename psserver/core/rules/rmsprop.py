@@ -44,8 +44,8 @@ class RMSPropRule(ElementWise):
         """Moves the averages, then the value by the gradient over a root, or by the momentum of that."""
         s, *more = slots
         decay, rest, rate, epsilon = numbers
-        np.multiply(g, rest, out=scratch)
-        scratch *= g  # last: the square alone may overflow
+        np.multiply(g, g, out=scratch)
+        scratch *= rest
         s *= decay
         s += scratch
         if self._centered:
