@@ -247,7 +247,7 @@ def test_an_addition_wraps_integers_around_and_is_refused_whole_if_it_overflows(
     done(store.assign, overflowing[:1], add=True, magnitudes={"v": 0.0})
     assert store["v"].value.tolist() == [44]
     before = state_of(store)
-    with pytest.raises(NotFinite, match="what is added for 'w' has 1 of 1 elements .*: nothing was changed"):
+    with pytest.raises(NotFinite, match=r"what is added for 'w' has 1 of 1 elements .*: nothing was changed"):
         done(store.assign, overflowing, add=True, magnitudes={"v": 0.0, "w": 6e4})
     assert state_of(store) == before
 
