@@ -11,11 +11,11 @@ called in the loop. What a step has to tell a person goes to the log. Knows noth
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import itertools
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -62,6 +62,17 @@ STOPPING = "the server is stopping: try again when one is back at this address"
 
 class AnswerTooLarge(TooLarge):
     """An answer with more values than its caller can take at once; nothing was done."""
+
+
+@dataclass(slots=True)
+class _Call:
+    """The arguments of a step."""
+
+    ticket: int
+    message: Request | Tick
+    most: int | None = None
+    inspected: Magnitudes | None = None
+    room: Room | None = None
 
 
 class Entrance:
@@ -117,7 +128,8 @@ class Entrance:
                 self._shard.check(message)
             inspected = await asyncio.get_running_loop().run_in_executor(self._looking, self._shard.inspect, message)
         ticket = next(self._tickets)
-        work = await self._in_turn(partial(self._begin, ticket, message, most, inspected, room))
+        call = _Call(ticket, message, most, inspected, room)
+        work = self._begin(call) or await self._in_turn(call)
         answer: _Waiting = asyncio.get_running_loop().create_future()
         self._parked[ticket] = answer
         try:
@@ -131,9 +143,9 @@ class Entrance:
 
     def tick(self) -> None:
         """Lets the shard see that time passes; if a guarded step waits for tasks, the next tick does."""
-        if not self._turns.locked():
-            with contextlib.suppress(Unsettled):
-                self._release(self._shard.begin(0, Tick(), self._clock(), settled=self._chains.idle))
+        work = self._begin(_Call(0, Tick()))
+        if work is not None:
+            self._release(work)
 
     @property
     def over(self) -> Over | None:
@@ -156,27 +168,34 @@ class Entrance:
 
     # --- one step -------------------------------------------------------------------------------------------------
 
-    async def _in_turn(self, begin: Callable[[bool], Work]) -> Work:
-        """Takes a step at once; one that is guarded (`psserver.core.guards`) when all tasks have been run.
+    def _begin(self, call: _Call, *, in_turn: bool = False) -> Work | None:
+        """Takes a step; None: it has to wait for its turn, and nothing was done."""
+        if self._turns.locked() and not in_turn:
+            return None
+        if call.most is not None:
+            self._check_fits(call.message, call.most)
+        try:
+            return self._shard.begin(
+                call.ticket,
+                call.message,
+                self._clock(),
+                inspected=call.inspected,
+                room=call.room,
+                settled=self._chains.idle,
+            )
+        except Unsettled:
+            return None
 
-        Until then no other step is taken, so that no tasks are added: it waits for those under way only. It computes in
-        the loop, which stands still meanwhile.
+    async def _in_turn(self, call: _Call) -> Work:
+        """Takes a step that is guarded (`psserver.core.guards`) when all tasks have been run, or one that comes after.
+
+        Meanwhile no other step is taken, so that no tasks are added: it waits for those under way only. It computes in
+        the loop, which stands still for that.
         """
-        if not self._turns.locked():
-            with contextlib.suppress(Unsettled):
-                return begin(self._chains.idle)
         async with self._turns:
-            while True:
-                with contextlib.suppress(Unsettled):
-                    return begin(self._chains.idle)
+            while (work := self._begin(call, in_turn=True)) is None:
                 await self._chains.ended()
-
-    def _begin(
-        self, ticket: int, message: Request, most: int | None, seen: Magnitudes | None, room: Room | None, settled: bool
-    ) -> Work:
-        if most is not None:
-            self._check_fits(message, most)
-        return self._shard.begin(ticket, message, self._clock(), inspected=seen, room=room, settled=settled)
+            return work
 
     def _release(self, work: Work) -> None:
         """Frees whom a step has set free, most often the very one that took it, when its tasks are done."""
@@ -197,7 +216,7 @@ class Entrance:
 
     # --- sizes ----------------------------------------------------------------------------------------------------
 
-    def _check_fits(self, message: Request, most: int) -> None:
+    def _check_fits(self, message: Request | Tick, most: int) -> None:
         outgoing = self._outgoing(message, at_once=True)
         if outgoing > most:
             self._shard.check(message)
@@ -206,7 +225,7 @@ class Entrance:
                 f"call carries {most:,}: use Transfer (nothing was done)"
             )
 
-    def _outgoing(self, message: Request, *, at_once: bool = False) -> int:
+    def _outgoing(self, message: Request | Tick, *, at_once: bool = False) -> int:
         """Bytes of the values in the answer."""
         try:
             return self._shard.answer_bytes(message, at_once=at_once)

@@ -22,9 +22,9 @@ from pswire.values import Array, Part, TensorSpec
 class Variable:
     """One variable, or the part of it on this shard. `version` counts every change, `updates` those of its optimizer.
 
-    `optimizer` is what it follows now, `declared` what it was registered with. With `initial` it is a table. `share` is
-    the growth of an ordinary update (`psserver.core.rules.limits`), `growth` their sum since the elements were last
-    seen to be within the limits; infinite while they are not.
+    `optimizer` is what it follows now, `declared` what it was registered with. With `initial` it is a table. An
+    update within `limits` is ordinary (None: none is), `share` is the growth of one, and `growth` their sum since the
+    elements were last seen to be within the limits; infinite while they are not (`psserver.core.rules.limits`).
     """
 
     spec: TensorSpec
@@ -38,13 +38,13 @@ class Variable:
     rule: Rule | None = None
     slot_specs: dict[str, TensorSpec] = field(default_factory=dict)
     slots: dict[str, Array] = field(default_factory=dict)
+    limits: Limits | None = None
     share: float = 0.0
     growth: float = 0.0
 
-    @property
-    def limits(self) -> Limits | None:
-        """Within which an update of it is ordinary; None: none is."""
-        return LIMITS.get(self.spec.dtype)
+    def __post_init__(self) -> None:
+        """Finds the limits."""
+        self.limits = LIMITS.get(self.spec.dtype)
 
     @property
     def guarded(self) -> bool:
