@@ -129,9 +129,9 @@ def packed(array: Array, form: str) -> Packed:
 def narrow(source: Array, out: Array, form: str) -> None:
     """Converts float32, (n,), to the bits of 16-bit numbers, (n,) int16, each to the nearest.
 
-    A tie goes to the even one for float16, and away from zero for bfloat16, which is the upper half of a float32: one
-    bit below it is added, and the lower half left out. What is beyond the largest number of the form becomes infinite:
-    65,504 for float16, 3.39e38 for bfloat16. NaN stays NaN.
+    A tie goes to the even one. bfloat16 is the upper half of a float32: half of its last bit is added, but for a tie
+    that is to go down a little less, and the lower half is left out. What is beyond the largest number of the form
+    becomes infinite: 65,504 for float16, 3.39e38 for bfloat16. NaN stays NaN.
     """
     convert = _to_float16 if form == "float16" else _to_bfloat16
     for start in range(0, len(source), BLOCK):
@@ -141,9 +141,13 @@ def narrow(source: Array, out: Array, form: str) -> None:
 def _to_bfloat16(block: Array, out: Array) -> None:
     if not math.isfinite(np.vdot(block, block)):  # a NaN of all ones would become 0 by what is added
         block = np.where(np.isnan(block), np.float32(np.nan), block)
-    bits = block.view(np.uint32) + np.uint32(0x8000)
-    bits >>= 16
-    np.copyto(out, bits, casting="unsafe")
+    bits = block.view(np.uint32)
+    rounded = bits >> 16
+    rounded &= 1  # the last bit that stays
+    rounded += 0x7FFF
+    rounded += bits
+    rounded >>= 16
+    np.copyto(out, rounded, casting="unsafe")
 
 
 def _to_float16(block: Array, out: Array) -> None:

@@ -32,8 +32,7 @@ def nearest(numbers, form):
     exact = np.abs(numbers.astype(np.float64))
     above = np.clip(np.searchsorted(grid, exact), 1, len(grid) - 1)
     low, high = exact - grid[above - 1], grid[above] - exact
-    tie_up = above % 2 == 0 if form == "float16" else True
-    index = np.where((high < low) | ((high == low) & tie_up), above, above - 1)
+    index = np.where((high < low) | ((high == low) & (above % 2 == 0)), above, above - 1)
     index = np.where(exact > grid[-1], len(grid) - 1, index)
     return np.copysign(np.where(index == len(grid) - 1, np.inf, grid[index]), numbers)
 
@@ -56,6 +55,17 @@ def test_sixteen_bits_are_the_nearest_number_of_the_form(form):
     assert found.dtype == np.float32
     np.testing.assert_array_equal(found, nearest(numbers, form))
     np.testing.assert_array_equal(np.signbit(found), np.signbit(numbers))
+
+
+@pytest.mark.parametrize("form", ["bfloat16", "float16"])
+def test_ties_have_no_bias(form):
+    """Odd integers from 257 on are ties of bfloat16, from 2,049 on of float16: as many go up as down."""
+    first = 2 ** (SIXTEEN[form][1] + 1) + 1
+    odd = np.arange(first, 2 * first - 2, 2, dtype=np.float32)
+    for numbers in (odd, -odd):
+        found = packed(numbers, form).unpacked()
+        np.testing.assert_array_equal(found % 4, 0)
+        np.testing.assert_array_equal(np.unique(found - numbers, return_counts=True), [[-1, 1], [len(odd) // 2] * 2])
 
 
 def test_float16_is_the_nearest_number_among_small_ones_too():
