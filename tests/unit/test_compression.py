@@ -175,6 +175,22 @@ def deceiving(size):
     return array
 
 
+@pytest.mark.parametrize("part", ["array", "rest", "both"])
+@pytest.mark.parametrize("count", [100, 2000, 50_000])
+def test_a_sample_of_array_and_rest_leaves_few_elements_to_choose_from_and_hardly_ever_too_few(part, count):
+    """The choice is right without it, but slow: of a million elements those above the sampled magnitude are sorted."""
+    size, missed = 1_000_000, 0
+    for seed in range(5):
+        large, small = np.random.default_rng(seed).standard_normal((2, size), dtype=np.float32)
+        small *= np.float32(1e-3)
+        array, rest = {"array": (large, small), "rest": (small, large), "both": (large, -large / 2)}[part]
+        found = np.count_nonzero(np.abs(array + rest) >= compression._enough(array, rest, count))
+        deviation = (count * size / (size // compression._distance(size))) ** 0.5
+        assert found < count + 9 * deviation + 200
+        missed += found < count
+    assert missed == 0
+
+
 TIES = np.tile(np.float32([0, 3, -3, 1]), 20_000)
 SPARSE = np.where(np.arange(80_000) % 1000 == 7, np.float32(-2.5), np.float32(0))
 

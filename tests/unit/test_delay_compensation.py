@@ -131,6 +131,15 @@ def test_one_whose_worker_has_been_served_another_version_since_is_not_compensat
     job.agrees()
 
 
+def test_weights_of_another_version_do_not_compensate_however_far_those_of_now_have_gone():
+    job = Job()
+    job.push("b", normal(1), 0, then=START)
+    job.tell(Pull(Sender("a", 1), ("W",)))
+    job.push("b", normal(3), 0, then=START)
+    job.push("a", normal(2), 0, then=None)
+    job.agrees()
+
+
 def test_each_worker_has_its_own_and_who_leaves_takes_it_along():
     job = Job()
     job.push("b", normal(1), 0, then=START)
