@@ -191,6 +191,14 @@ def test_a_sample_of_array_and_rest_leaves_few_elements_to_choose_from_and_hardl
     assert missed == 0
 
 
+def test_the_sample_meets_all_columns_of_a_matrix_whose_width_is_a_power_of_two():
+    """All that is large is in one column."""
+    array = np.random.default_rng(1).standard_normal((1024, 1024), dtype=np.float32) * np.float32(1e-3)
+    array[:, 0] *= 1000
+    low = compression._enough(array.reshape(-1), np.zeros(array.size, np.float32), 1000)
+    assert 1000 <= np.count_nonzero(np.abs(array) >= low) < 10_000
+
+
 TIES = np.tile(np.float32([0, 3, -3, 1]), 20_000)
 SPARSE = np.where(np.arange(80_000) % 1000 == 7, np.float32(-2.5), np.float32(0))
 
