@@ -111,11 +111,13 @@ def corrected(gradient: Array, now: Array, then: Array, strength: float) -> Arra
 
 
 def _corrected(gradient: Array, moved: Array, strength: float) -> Array:
-    moved *= strength
-    moved *= gradient
-    moved *= gradient
     limits = LIMITS.get(moved.dtype.name)
-    if limits is not None:
+    moved *= gradient
+    moved *= gradient
+    if limits is None:
+        moved *= strength
+    else:  # in bounds within which infinity stays infinity and zero zero
+        moved *= min(max(strength, limits.tiny), limits.most)
         np.clip(moved, -limits.gradient / 2, limits.gradient / 2, out=moved)
     moved += gradient
     return moved

@@ -30,7 +30,8 @@ class Step:
 class Rule(Protocol):
     """What an update does, for the hyperparameters of one spec. Has no state of its own: that is in the slots.
 
-    The same calls give bit-identical arrays. Numbers never raise: what overflows becomes infinite, silently.
+    The same calls give bit-identical arrays. Numbers never raise: what overflows becomes infinite, silently;
+    `growth` says when nothing can.
     """
 
     def slots(self, value: Array) -> dict[str, Array]:
