@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pswire.values import Array
+from pswire.values import Array, magnitude
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,4 +56,4 @@ def decayed_sum(decay: float) -> float:
 
 def within(array: Array, most: float) -> bool:
     """Whether no element is further from 0; False with a NaN."""
-    return not array.size or bool(array.max() <= most and array.min() >= -most)
+    return magnitude(array) <= most or bool(array.max() <= most and array.min() >= -most)
