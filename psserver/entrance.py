@@ -15,12 +15,14 @@ import itertools
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from psserver.core.guards import Magnitudes
 from psserver.core.membership import Over
 from psserver.core.shard import Shard
-from psserver.core.tasks import Task, Work, run, run_parts, stages
+from psserver.core.tasks import Task, Unsettled, Work, run, run_parts, stages
 from pswire.errors import InvalidMessage, ParamServerError, TooLarge, Unavailable, UnknownVariable
 from pswire.machine import cores
 from pswire.messages import Answer, Reply, Request, Tick
@@ -62,6 +64,17 @@ class AnswerTooLarge(TooLarge):
     """An answer with more values than its caller can take at once; nothing was done."""
 
 
+@dataclass(slots=True)
+class _Call:
+    """The arguments of a step."""
+
+    ticket: int
+    message: Request | Tick
+    most: int | None = None
+    inspected: Magnitudes | None = None
+    room: Room | None = None
+
+
 class Entrance:
     """Lets messages to the shard, one at a time and in the order of their coming.
 
@@ -79,6 +92,7 @@ class Entrance:
         self._threads = ThreadPoolExecutor(max_workers=THREADS, thread_name_prefix="psserver-shard")
         self._looking = ThreadPoolExecutor(max_workers=LOOKING, thread_name_prefix="psserver-look")
         self._chains = _Chains(self._threads)
+        self._turns = asyncio.Lock()
 
     def admit(self, message: Request) -> int:
         """The bytes that `message`, whose arrays may still be hollow, will bring and take away.
@@ -108,18 +122,18 @@ class Entrance:
             Unavailable: the server stops, and the answer would have to wait for others.
             ParamServerError: the shard's refusal.
         """
-        large = tensor_bytes(message) > GLANCED_AT
-        if large:
+        inspected = None
+        if tensor_bytes(message) > GLANCED_AT:
             if not admitted:
                 self._shard.check(message)
-            await asyncio.get_running_loop().run_in_executor(self._looking, self._shard.inspect, message)
-        if most is not None:
-            self._check_fits(message, most)
+            inspected = await asyncio.get_running_loop().run_in_executor(self._looking, self._shard.inspect, message)
         ticket = next(self._tickets)
+        call = _Call(ticket, message, most, inspected, room)
+        work = self._begin(call) or await self._in_turn(call)
         answer: _Waiting = asyncio.get_running_loop().create_future()
         self._parked[ticket] = answer
         try:
-            self._release(self._shard.begin(ticket, message, self._clock(), inspected=large, room=room))
+            self._release(work)
             if self._closing:
                 self.close()
             return await answer
@@ -128,8 +142,10 @@ class Entrance:
             self._parked.pop(ticket, None)
 
     def tick(self) -> None:
-        """Lets the shard see that time passes."""
-        self._release(self._shard.begin(0, Tick(), self._clock()))
+        """Lets the shard see that time passes; if a guarded step waits for tasks, the next tick does."""
+        work = self._begin(_Call(0, Tick()))
+        if work is not None:
+            self._release(work)
 
     @property
     def over(self) -> Over | None:
@@ -152,6 +168,35 @@ class Entrance:
 
     # --- one step -------------------------------------------------------------------------------------------------
 
+    def _begin(self, call: _Call, *, in_turn: bool = False) -> Work | None:
+        """Takes a step; None: it has to wait for its turn, and nothing was done."""
+        if self._turns.locked() and not in_turn:
+            return None
+        if call.most is not None:
+            self._check_fits(call.message, call.most)
+        try:
+            return self._shard.begin(
+                call.ticket,
+                call.message,
+                self._clock(),
+                inspected=call.inspected,
+                room=call.room,
+                settled=self._chains.idle,
+            )
+        except Unsettled:
+            return None
+
+    async def _in_turn(self, call: _Call) -> Work:
+        """Takes a step that is guarded (`psserver.core.guards`) when all tasks have been run, or one that comes after.
+
+        Meanwhile no other step is taken, so that no tasks are added: it waits for those under way only. It computes in
+        the loop, which stands still for that.
+        """
+        async with self._turns:
+            while (work := self._begin(call, in_turn=True)) is None:
+                await self._chains.ended()
+            return work
+
     def _release(self, work: Work) -> None:
         """Frees whom a step has set free, most often the very one that took it, when its tasks are done."""
         for note in work.notes:
@@ -171,7 +216,7 @@ class Entrance:
 
     # --- sizes ----------------------------------------------------------------------------------------------------
 
-    def _check_fits(self, message: Request, most: int) -> None:
+    def _check_fits(self, message: Request | Tick, most: int) -> None:
         outgoing = self._outgoing(message, at_once=True)
         if outgoing > most:
             self._shard.check(message)
@@ -180,7 +225,7 @@ class Entrance:
                 f"call carries {most:,}: use Transfer (nothing was done)"
             )
 
-    def _outgoing(self, message: Request, *, at_once: bool = False) -> int:
+    def _outgoing(self, message: Request | Tick, *, at_once: bool = False) -> int:
         """Bytes of the values in the answer."""
         try:
             return self._shard.answer_bytes(message, at_once=at_once)
@@ -230,6 +275,11 @@ class _Chains:
         if len(started) < 2:
             return started[0] if started else None
         return asyncio.gather(*started)
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing is under way."""
+        return not self._last
 
     async def ended(self) -> None:
         """Returns when nothing is under way."""

@@ -225,12 +225,17 @@ class IndexedSlices:
         return dense
 
 
-def not_finite(array: Array) -> int:
-    """How many elements are NaN or infinite; 0 for what is not floating point.
+def magnitude(array: Array) -> float:
+    """No element is further from 0: the root of the sum of squares; 0 for what is not floating point.
 
-    The sum of squares is finite only if every element is; when it overflows, the elements are looked at. It is the
-    cheapest single pass over an array that numpy has, and it never warns.
+    Infinite or NaN if an element is, or when the sum overflows. It is the cheapest single pass over an array that numpy
+    has, and it never warns.
     """
-    if array.dtype.kind != "f" or math.isfinite(np.vdot(array, array)):
+    return math.sqrt(np.vdot(array, array)) if array.dtype.kind == "f" else 0.0
+
+
+def not_finite(array: Array) -> int:
+    """How many elements are NaN or infinite; 0 for what is not floating point. Looks at each if `magnitude` is not."""
+    if math.isfinite(magnitude(array)):
         return 0
     return int(array.size - np.count_nonzero(np.isfinite(array)))

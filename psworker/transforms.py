@@ -15,6 +15,8 @@ import numpy as np
 
 from pswire.sums import add_rows, dot, sum_dtype
 from pswire.values import Array, IndexedSlices
+from psworker.autodiff.ops.sparse import RowSource
+from psworker.autodiff.tape import no_grad
 from psworker.autodiff.tensor import Gradient
 from psworker.variables import Variable
 
@@ -111,18 +113,28 @@ def global_norm(grads_and_vars: Iterable[GradientAndVariable]) -> float:
 def add_decayed_weights(grads_and_vars: Iterable[GradientAndVariable], rate: float) -> list[GradientAndVariable]:
     """Each gradient plus `rate` times its variable, the gradient of the penalty rate / 2 * ||w||^2.
 
-    For `IndexedSlices`, of the rows that it has. The weights are the worker's, as old as its gradient. Source:
-    A. Krogh, J. Hertz, "A Simple Weight Decay Can Improve Generalization", NIPS 1991.
+    For `IndexedSlices`, of the rows that it has. The weights are the worker's, as old as its gradient; those of a
+    `Table` are not kept here, and are fetched, as they are now. Source: A. Krogh, J. Hertz, "A Simple Weight Decay Can
+    Improve Generalization", NIPS 1991.
     """
     rate = float(rate)
 
     def decayed(gradient: Gradient, variable: Variable) -> Gradient:
         if isinstance(gradient, IndexedSlices):
             gradient = gradient.summed()
-            return gradient.with_values(gradient.values + rate * variable.value[gradient.indices])
+            return gradient.with_values(gradient.values + rate * _rows(variable, gradient.indices))
         return gradient + rate * variable.value
 
     return per_variable(grads_and_vars, decayed)
+
+
+@no_grad()
+def _rows(variable: Variable, indices: Array) -> Array:
+    """The rows with these numbers, each once and rising; no model has looked them up."""
+    if isinstance(variable, RowSource):
+        return variable.fetch(indices.astype(np.int64, copy=False))
+    rows: Array = variable.value[indices]
+    return rows
 
 
 class accumulate:  # noqa: N801 - called like the functions beside it

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 import psworker as ps
+from pswire.rows import rows_of
 from pswire.values import IndexedSlices
 from psworker.transforms import Total
 
@@ -154,6 +155,15 @@ def test_add_decayed_weights_of_rows_touches_those_rows_and_each_once():
     table = variable([1, 1], [2, 2], [3, 3], [4, 4])
     [(rows, _)] = ps.add_decayed_weights([(slices(TWICE, [1, 3, 1]), table)], 0.5)
     np.testing.assert_array_equal(rows.to_dense(), [[0, 0], [4, 5], [0, 0], [7, 7]])
+
+
+def test_add_decayed_weights_of_a_table_takes_its_rows_alone():
+    table = ps.Table((9, 2), ps.RowUniform(-1, 1, seed=3), name="table")
+    before = rows_of(table.initializer, np.arange(9), (2,))
+    [(rows, _)] = ps.add_decayed_weights([(IndexedSlices(np.float32(TWICE), np.array([1, 3, 1]), (9, 2)), table)], 0.5)
+    np.testing.assert_array_equal(rows.indices, [1, 3])
+    total = np.float32([np.add(TWICE[0], TWICE[2]), TWICE[1]])
+    np.testing.assert_allclose(rows.values, total + 0.5 * before[[1, 3]], rtol=1e-6)
 
 
 def test_any_function_of_gradient_and_variable_is_a_transform():

@@ -1,18 +1,19 @@
 """What update rules share: the loop over a block of elements at a time, in place, and how rows are updated.
 
-Knows no formula and no optimizer. May import numpy, the contract and `pswire`'s pure half.
+Knows no formula and no optimizer. May import numpy, the contract, the limits and `pswire`'s pure half.
 """
 
 from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Literal, TypeAlias
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from typing import Any, ClassVar, Literal, TypeAlias
 
 import numpy as np
 
 from psserver.core.rules.contract import Step
+from psserver.core.rules.limits import Limits, within
 from pswire.errors import InvalidMessage
 from pswire.specs import UpdateSpec
 from pswire.values import Array, IndexedSlices
@@ -100,6 +101,13 @@ def positive(epsilon: float, value: Array) -> float:
     return max(epsilon, float(np.finfo(COMPUTE_DTYPES[value.dtype]).tiny))
 
 
+def all_within(value: Array, slots: dict[str, Array], squares: Collection[str], limits: Limits) -> bool:
+    """Whether the value and the slots are within the limits, of which those named `squares` have a wider one."""
+    return within(value, limits.state) and all(
+        within(slot, limits.squares if name in squares else limits.state) for name, slot in slots.items()
+    )
+
+
 def blocks(value: Array, gradient: Array, *slots: Array) -> Iterator[tuple[Array, Array, Array, list[Array]]]:
     """Walks through an update: yields flat blocks of (value, gradient, scratch, slots), all of one length.
 
@@ -179,7 +187,10 @@ class ElementWise(ABC):
 
     Attributes:
         loop: the fused loop, or None.
+        squares: names of slots that sum squares.
     """
+
+    squares: ClassVar[Collection[str]] = ()
 
     def __init__(self, spec: UpdateSpec, *, loop: str | None = None, first: Mapping[str, float] | None = None) -> None:
         """A rule for `spec`, with the name of its fused loop, and the first value of each slot that is not zero."""
@@ -198,6 +209,14 @@ class ElementWise(ABC):
     @abstractmethod
     def block(self, w: Array, g: Array, scratch: Array, slots: Sequence[Array], *numbers: float) -> None:
         """Updates a flat block of the value and its slots (in the order of the spec's names), as `blocks` yields it."""
+
+    @abstractmethod
+    def growth(self, rate: float, limits: Limits) -> float:
+        """As in `Rule`."""
+
+    def settled(self, value: Array, slots: dict[str, Array], limits: Limits) -> bool:
+        """As in `Rule`."""
+        return all_within(value, slots, self.squares, limits)
 
     @np.errstate(all="ignore")
     def dense(self, value: Array, slots: dict[str, Array], gradient: Array, step: Step) -> None:
