@@ -4,14 +4,14 @@
     python benchmarks/many_workers.py --shards 2 4                     # the variable on one of several shards
     python benchmarks/many_workers.py --shards 2 4 --model spread      # a variable of 20 floats on each shard
 
-Server processes as `psserver serve` starts them, and one process for each worker with the client that sessions use
-(`psworker.client`, gRPC on loopback). A worker pushes, waits for the answer with the fresh weights, and pushes again.
-Workers are processes and not threads: threads of one process would wait for its interpreter's lock, and that wait would
-be measured. They are forked from a process that has imported everything, so that 100 of them start within seconds.
+Server processes as `psserver serve` starts them, and workers with the client that sessions use (`psworker.client`, gRPC
+on loopback). A worker pushes, waits for the answer with the fresh weights, and pushes again. Workers are threads of one
+process for each core: 100 processes would each find the processor's cache cold at every push, and take about
+twice the processor time for it, so that they and not the server would be the limit.
 
-Rates need processor cores for the workers too: "workers" is their processor time a push, beside "server", that of all
-servers. Where the two together are more than the machine has, workers and servers share it; the server's processor time
-a push is what compares one version with another on any machine.
+"processor-server" is the processor time a push of all servers together, "processor-workers" that of all workers. Where
+the two together are more than the machine has, workers and servers share it; the server's processor time a push is what
+compares one version with another on any machine.
 """
 
 from __future__ import annotations
@@ -19,7 +19,10 @@ from __future__ import annotations
 import multiprocessing
 import os
 import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
+from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import NamedTuple
@@ -40,59 +43,64 @@ WARM_UP, WINDOW = 1.0, 4.0  # seconds
 TIMEOUT = 60.0  # seconds that a worker has to join, and a push has
 
 
-class Pushes(NamedTuple):
-    """What one worker did within the window: milliseconds of each push, and its processor time in seconds."""
-
-    latencies: np.ndarray
-    processor: float
-
-
 class Run(NamedTuple):
-    """What all workers did within the window, and the seconds of processor time that the servers took for it."""
+    """What happened within the window: milliseconds of each push of each worker, and seconds of processor time."""
 
-    workers: list[Pushes]
+    latencies: list[np.ndarray]
+    workers: float
     servers: float
 
-    @property
-    def pushes(self) -> int:
-        """How many there were."""
-        return sum(len(one.latencies) for one in self.workers)
 
-
-def work(addresses: list[str], names: list[str], number: int, parent: Connection) -> None:
-    """One worker: joins, registers, says so, and pushes from the moment that it is given to another one."""
-    with closing(Client(NetworkTransport(addresses), f"worker-{number}", TIMEOUT)) as client:
-        client.join()
-        zeros = np.zeros(FLOATS, np.float32)
-        optimizer = specs.GradientDescent(learning_rate=1e-3)
-        wholes = client.register([Declaration(TensorSpec.of(name, zeros), zeros, optimizer) for name in names])
-        gradient = np.random.default_rng(number).standard_normal(FLOATS).astype(np.float32)
+def work(addresses: list[str], names: list[str], numbers: list[int], parent: Connection) -> None:
+    """A process of workers: they join, it says so and is told the window, they push, it says what they did in it."""
+    with ThreadPoolExecutor(len(numbers)) as pool, ExitStack() as stack:
+        clients = [
+            stack.enter_context(closing(Client(NetworkTransport(addresses), f"worker-{number}", TIMEOUT)))
+            for number in numbers
+        ]
+        registered = list(pool.map(partial(join, names), clients))
         parent.send(None)
         begin, end = parent.recv()
-        seen: list[float] = []
-        processor = 0.0
-        before = time.monotonic()
-        while before < end:
-            gradients = [Whole(one.name, one.versions, gradient, one.served_at) for one in wholes]
-            wholes = list(client.push(gradients, pull=names).wait().values)
-            after = time.monotonic()
-            if before < begin:
-                processor = time.process_time()
-            elif after <= end:
-                seen.append((after - before) * 1e3)
-            before = after
-        parent.send(Pushes(np.array(seen), time.process_time() - processor))
-        client.leave()
+        pushing = [pool.submit(push, *one, begin, end) for one in zip(clients, registered, strict=True)]
+        processor = between(begin, end, time.process_time)
+        parent.send(([one.result() for one in pushing], processor))
+        for client in clients:
+            client.leave()
+
+
+def join(names: list[str], client: Client) -> list[Whole]:
+    """Makes a worker a member, and registers its variables."""
+    client.join()
+    zeros = np.zeros(FLOATS, np.float32)
+    optimizer = specs.GradientDescent(learning_rate=1e-3)
+    return client.register([Declaration(TensorSpec.of(name, zeros), zeros, optimizer) for name in names])
+
+
+def push(client: Client, wholes: list[Whole], begin: float, end: float) -> np.ndarray:
+    """Pushes until the window ends; milliseconds of each push that began and ended in it."""
+    names = [one.name for one in wholes]
+    gradient = np.full(FLOATS, 1e-3, np.float32)
+    seen: list[float] = []
+    before = time.monotonic()
+    while before < end:
+        gradients = [Whole(one.name, one.versions, gradient, one.served_at) for one in wholes]
+        wholes = list(client.push(gradients, pull=names).wait().values)
+        after = time.monotonic()
+        if begin <= before and after <= end:
+            seen.append((after - before) * 1e3)
+        before = after
+    return np.array(seen)
 
 
 def measure(addresses: list[str], pids: list[int], names: list[str], count: int) -> Run:
     """Has `count` workers push, and looks at the servers' processor time meanwhile."""
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["psworker.client", "psworker.transport.network"])
+    context = multiprocessing.get_context("spawn")
+    cores = len(os.sched_getaffinity(0))
     pipes, processes = [], []
-    for number in range(count):
+    for first in range(min(count, cores)):
         here, there = context.Pipe()
-        process = context.Process(target=work, args=(addresses, names, number, there), daemon=True)
+        numbers = list(range(first, count, cores))
+        process = context.Process(target=work, args=(addresses, names, numbers, there), daemon=True)
         process.start()
         there.close()
         pipes.append(here)
@@ -100,16 +108,22 @@ def measure(addresses: list[str], pids: list[int], names: list[str], count: int)
     for pipe in pipes:
         pipe.recv()
     begin = time.monotonic() + WARM_UP
+    end = begin + WINDOW
     for pipe in pipes:
-        pipe.send((begin, begin + WINDOW))
-    time.sleep(max(0.0, begin - time.monotonic()))
-    before = sum(map(processor_time, pids))
-    time.sleep(max(0.0, begin + WINDOW - time.monotonic()))
-    servers = sum(map(processor_time, pids)) - before
+        pipe.send((begin, end))
+    servers = between(begin, end, lambda: sum(map(processor_time, pids)))
     seen = [pipe.recv() for pipe in pipes]
     for process in processes:
         process.join()
-    return Run(seen, servers)
+    return Run([one for latencies, _ in seen for one in latencies], sum(processor for _, processor in seen), servers)
+
+
+def between(begin: float, end: float, count: Callable[[], float]) -> float:
+    """How much a count grows from one moment (monotonic) to another."""
+    time.sleep(max(0.0, begin - time.monotonic()))
+    before = count()
+    time.sleep(max(0.0, end - time.monotonic()))
+    return count() - before
 
 
 def processor_time(pid: int) -> float:
@@ -120,22 +134,20 @@ def processor_time(pid: int) -> float:
 
 def show(system: str, run: Run) -> None:
     """Prints the RESULT lines of one run."""
-    every = np.concatenate([one.latencies for one in run.workers])
-    p50, p99 = np.percentile(every, [50, 99])
-    slowest = max(np.percentile(one.latencies, 99) if len(one.latencies) else np.inf for one in run.workers)
-    counts = [len(one.latencies) for one in run.workers]
-    workers = sum(one.processor for one in run.workers)
-    mean = run.pushes / len(counts)
-    spread = f"(fewest {min(counts) / mean:.2f}, most {max(counts) / mean:.2f} of the mean of {mean:.0f} pushes)"
-    for work_name, figure, unit in (
-        ("rate", f"{run.pushes / WINDOW:.0f}", "pushes/s"),
+    counts = np.array([len(one) for one in run.latencies])
+    pushes, mean = counts.sum(), counts.mean()
+    p50, p99 = np.percentile(np.concatenate(run.latencies), [50, 99])
+    slowest = max(np.percentile(one, 99) if len(one) else np.inf for one in run.latencies)
+    spread = f"(pushes of a worker: {mean:.0f}, fewest {counts.min() / mean:.2f}, most {counts.max() / mean:.2f} of it)"
+    for what, figure, unit in (
+        ("rate", f"{pushes / WINDOW:.0f}", f"pushes/s {spread}"),
         ("p50", f"{p50:.2f}", "ms"),
         ("p99", f"{p99:.2f}", "ms"),
-        ("p99-of-the-slowest-worker", f"{slowest:.2f}", f"ms {spread}"),
-        ("processor-server", f"{run.servers / run.pushes * 1e3:.3f}", "ms/push"),
-        ("processor-workers", f"{workers / run.pushes * 1e3:.3f}", "ms/push"),
+        ("p99-of-the-slowest-worker", f"{slowest:.2f}", "ms"),
+        ("processor-server", f"{run.servers / pushes * 1e3:.3f}", "ms/push"),
+        ("processor-workers", f"{run.workers / pushes * 1e3:.3f}", "ms/push"),
     ):
-        print(f"RESULT many-workers-{work_name} {system} {figure} {unit}", flush=True)
+        print(f"RESULT many-workers-{what} {system} {figure} {unit}", flush=True)
 
 
 def main() -> None:
