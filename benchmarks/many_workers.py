@@ -6,8 +6,8 @@
 
 Server processes as `psserver serve` starts them, and workers with the client that sessions use (`psworker.client`, gRPC
 on loopback). A worker pushes, waits for the answer with the fresh weights, and pushes again. Workers are threads of one
-process for each core: 100 processes would each find the processor's cache cold at every push, and take about
-twice the processor time for it, so that they and not the server would be the limit.
+process for each core: 100 processes would each find the processor's cache cold at every push, and take about twice the
+processor time for it, so that they and not the server would be the limit.
 
 "processor-server" is the processor time a push of all servers together, "processor-workers" that of all workers. Where
 the two together are more than the machine has, workers and servers share it; the server's processor time a push is what
