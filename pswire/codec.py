@@ -32,6 +32,7 @@ from pswire.fields import (
     POSITIVE,
     Row,
     below,
+    check_name,
     choice,
     many,
     number,
@@ -244,6 +245,21 @@ class _Part:
 _PART = one_or_none(_Part())
 
 
+class _Sender:
+    def put(self, message: ms.Sender, proto: pb.Sender, lane: lanes.Sender) -> None:
+        proto.worker, proto.incarnation = message.worker, message.incarnation
+
+    def get(self, proto: pb.Sender, lane: lanes.Receiver) -> ms.Sender:
+        return _check_sender(proto.worker, proto.incarnation)
+
+
+@functools.lru_cache(4096)
+def _check_sender(worker: str, incarnation: int) -> ms.Sender:
+    if incarnation < 0:
+        raise Malformed(f"Sender.incarnation must be at least 0, got {incarnation}")
+    return ms.Sender(check_name(worker), incarnation)
+
+
 def _check_part(spec: TensorSpec, part: Part | None) -> Part | None:
     if part is not None and (not spec.shape or part.first + spec.shape[0] > part.of):
         raise Malformed(f"variable {spec} does not fit into {part.of} rows from row {part.first} on")
@@ -300,7 +316,7 @@ _OUTCOME = choice(
 )
 _WIRE = choice({form: form for form in ("", *WIRES)})
 _STATE = choice({state: state for state in ("live", "left", "lost")})
-_SENDER = one(Row(ms.Sender, pb.Sender, worker=NAME, incarnation=COUNT))
+_SENDER = one(_Sender())
 _DECLARATIONS = many(_Declaration(), attrgetter("spec.name"))
 _VALUES = many(_Value(), attrgetter("name"))
 _VALUES_AND_CHOICES = many(_Value())  # which may be several of one variable
@@ -310,7 +326,7 @@ _QUEUE = one(Row(ms.QueueSpec, pb.Queue, name=NAME, size=POSITIVE, block=POSITIV
 _BLOCK = one_or_none(Row(ms.Block, pb.Block, number=COUNT, epoch=POSITIVE, start=below("stop"), stop=POSITIVE))
 _FINISHED = one_or_none(Row(ms.Finished, pb.Finished, number=COUNT, cost_sum=OPTIONAL))
 _CHOICES = many(_Choice())
-_SENDERS = many(Row(ms.Sender, pb.Sender, worker=NAME, incarnation=COUNT), attrgetter("worker"))
+_SENDERS = many(_Sender(), attrgetter("worker"))
 _GROUP = one_or_none(Row(ms.Group, pb.Group, number=COUNT, workers=_SENDERS))
 _AGREED = {"places": many(Row(ms.Place, pb.Place, name=NAME, shard=COUNT)), "states": NUMBERS}
 _REPORTS = many(Row(ms.EpochReport, pb.EpochReport, queue=NAME, epoch=POSITIVE, cost=OPTIONAL, examples=COUNT))

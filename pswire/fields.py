@@ -126,9 +126,21 @@ def _get_name(proto: Proto, name: str, lane: lanes.Receiver) -> str:
 
 
 def _get_names(proto: Proto, name: str, lane: lanes.Receiver) -> tuple[str, ...]:
-    names = tuple([check_name(text) for text in getattr(proto, name)])
+    names = tuple(getattr(proto, name))
+    return _check_few(names) if len(names) <= _FEW else _check_names(names)
+
+
+def _check_names(names: tuple[str, ...]) -> tuple[str, ...]:
+    """The names, if each is one, and each there once."""
+    for text in names:
+        check_name(text)
     check_distinct(names)
     return names
+
+
+#: Names that are remembered together, since a worker names the same ones at every step; more would take memory.
+_FEW = 64
+_check_few = functools.lru_cache(1024)(_check_names)
 
 
 def _numbers(low: int) -> Callable[[Proto, str, lanes.Receiver], tuple[int, ...]]:
@@ -199,7 +211,7 @@ def many(part: Part[_M, Any], name_of: Callable[[_M], str] | None = None) -> Fie
 
     def get(proto: Proto, name: str, lane: lanes.Receiver) -> tuple[_M, ...]:
         items = tuple([part.get(item, lane) for item in getattr(proto, name)])
-        if name_of is not None:
+        if name_of is not None and len(items) > 1:
             check_distinct([name_of(item) for item in items])
         return items
 

@@ -13,7 +13,7 @@ from psserver.core.backups import Backups
 from psserver.core.ledger import Ledger
 from psserver.core.membership import Member, Membership
 from psserver.core.meter import StalenessHistogram
-from psserver.core.policies import Apply, Drop, Policy, Serve, View, Waiting
+from psserver.core.policies import Apply, Asynchronous, Drop, Policy, Serve, View, Waiting
 from psserver.core.store import Contribution, Store
 from psserver.core.tasks import Task
 from pswire.errors import ParamServerError, Unavailable
@@ -60,6 +60,7 @@ class WaitingRoom:
     ) -> None:
         self._policy, self._store, self._ledger, self._members = policy, store, ledger, members
         self._strength = strength
+        self._at_once = type(policy) is Asynchronous
         self._calls: dict[int, ParkedCall] = {}
         self.global_step = self.applied = self.dropped = 0
         self.stalenesses = StalenessHistogram()
@@ -71,6 +72,10 @@ class WaitingRoom:
         What wishes for values only makes room for whatever comes after it, and never takes the place of a held push: it
         may be a late one.
         """
+        if self._at_once and not self._calls:  # what the policy would say, without asking
+            if call.held:
+                self._apply([call], 1.0, tasks)
+            return [self._serve(call, tasks)]
         given_up = [
             other for other in self._calls.values() if other.member is call.member and (call.held or not other.held)
         ]

@@ -22,6 +22,11 @@ CHUNK = 1 << 20
 INLINE = 2 << 20
 
 
+#: Bytes of a tensor up to which its elements travel inside of the message in frames too: to put a few elements behind it
+#: by hand takes longer than protobuf takes to copy them. And how many bytes all of these may have in one message.
+FEW, MOST_OF_FEW = 1 << 10, 64 << 10
+
+
 class Sender(Protocol):
     """Takes the arrays of one message, in their order."""
 
