@@ -116,10 +116,14 @@ class Entrance:
         if most is not None:
             self._check_fits(message, most)
         ticket = next(self._tickets)
+        work = self._shard.begin(ticket, message, self._clock(), inspected=large, room=room)
+        if len(work.replies) == 1 and work.replies[0].ticket == ticket and self._chains.done_at_once(work.tasks):
+            self._log(work)
+            return _given(work.replies[0])
         answer: _Waiting = asyncio.get_running_loop().create_future()
         self._parked[ticket] = answer
         try:
-            self._release(self._shard.begin(ticket, message, self._clock(), inspected=large, room=room))
+            self._release(work)
             if self._closing:
                 self.close()
             return await answer
@@ -152,10 +156,13 @@ class Entrance:
 
     # --- one step -------------------------------------------------------------------------------------------------
 
-    def _release(self, work: Work) -> None:
-        """Frees whom a step has set free, most often the very one that took it, when its tasks are done."""
+    def _log(self, work: Work) -> None:
         for note in work.notes:
             log.log(logging.WARNING if note.warning else logging.INFO, "%s", note.text)
+
+    def _release(self, work: Work) -> None:
+        """Frees whom a step has set free when its tasks are done."""
+        self._log(work)
         freed = [(self._parked.pop(reply.ticket, None), reply) for reply in work.replies]
         try:
             under_way = self._chains.add(work.tasks)
@@ -200,6 +207,12 @@ def _answer(freed: Iterable[tuple[_Waiting | None, Reply]], fault: BaseException
             answer.set_result(reply.answer)
 
 
+def _given(reply: Reply) -> Answer:
+    if isinstance(reply.answer, ParamServerError):
+        raise reply.answer
+    return reply.answer
+
+
 class _Chains:
     """The tasks that are under way: those of a variable one after the other, those of several side by side.
 
@@ -211,10 +224,16 @@ class _Chains:
         self._threads = threads
         self._last: dict[str, asyncio.Task[None]] = {}
 
+    def done_at_once(self, tasks: Sequence[Task]) -> bool:
+        """Does all of it if it is little and need not wait; returns whether it did."""
+        if self._busy(tasks) or _effort(tasks) > SMALL:
+            return False
+        run(tasks)
+        return True
+
     def add(self, tasks: Sequence[Task]) -> asyncio.Future[Any] | None:
         """Does what is little and need not wait; returns the end of the rest, None if there is none."""
-        if _effort(tasks) <= SMALL and not self._busy(tasks):
-            run(tasks)
+        if self.done_at_once(tasks):
             return None
         started: list[asyncio.Task[None]] = []
         at_once: list[Task] = []

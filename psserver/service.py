@@ -14,7 +14,7 @@ import secrets
 from collections.abc import AsyncIterator, Awaitable
 from contextlib import asynccontextmanager
 from functools import partial
-from typing import TypeVar
+from typing import TypeVar, cast
 
 import grpc
 import grpc.aio
@@ -152,6 +152,8 @@ class Service:
 
     async def _transfer(self, context: grpc.aio.ServicerContext) -> None:
         attached = Attached(self._shared_memory)
+        task = asyncio.current_task()
+        assert task is not None, "gRPC runs each call in a task of its own"
         data = await self._in_time(context.read())  # who opens a stream has something to say
         while data is not grpc.aio.EOF:
             frame = incoming(data)
@@ -160,14 +162,12 @@ class Service:
                 await self._in_time(context.write(reply.SerializeToString()))
             else:
                 await self._call(frame, attached, context)
-            data = await self._next_call(context)
+            data = await self._next_call(context, task)
 
-    async def _next_call(self, context: grpc.aio.ServicerContext) -> bytes:
+    async def _next_call(self, context: grpc.aio.ServicerContext, task: asyncio.Task[None]) -> bytes:
         """The first frame of a call, whenever it comes: between its calls a worker computes."""
         if self._closing:
             raise Unavailable(STOPPING)
-        task = asyncio.current_task()
-        assert task is not None, "gRPC runs each call in a task of its own"
         self._idle.add(task)
         try:
             data: bytes = await context.read()
@@ -255,7 +255,7 @@ def _parse(kind: type[_Proto], data: bytes) -> _Proto:
 def _request(message: Request | Answer) -> Request:
     if type(message) not in ANSWERS:
         raise Malformed(f"{type(message).__name__} is an answer, and no request")
-    return message
+    return cast(Request, message)
 
 
 async def _guarded(call: Awaitable[_Result], context: grpc.aio.ServicerContext) -> _Result:

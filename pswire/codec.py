@@ -30,9 +30,10 @@ from pswire.fields import (
     OPTIONAL,
     OPTIONAL_COUNT,
     POSITIVE,
+    SENDER,
+    SENDER_PART,
     Row,
     below,
-    check_name,
     choice,
     many,
     number,
@@ -245,21 +246,6 @@ class _Part:
 _PART = one_or_none(_Part())
 
 
-class _Sender:
-    def put(self, message: ms.Sender, proto: pb.Sender, lane: lanes.Sender) -> None:
-        proto.worker, proto.incarnation = message.worker, message.incarnation
-
-    def get(self, proto: pb.Sender, lane: lanes.Receiver) -> ms.Sender:
-        return _check_sender(proto.worker, proto.incarnation)
-
-
-@functools.lru_cache(4096)
-def _check_sender(worker: str, incarnation: int) -> ms.Sender:
-    if incarnation < 0:
-        raise Malformed(f"Sender.incarnation must be at least 0, got {incarnation}")
-    return ms.Sender(check_name(worker), incarnation)
-
-
 def _check_part(spec: TensorSpec, part: Part | None) -> Part | None:
     if part is not None and (not spec.shape or part.first + spec.shape[0] > part.of):
         raise Malformed(f"variable {spec} does not fit into {part.of} rows from row {part.first} on")
@@ -316,7 +302,6 @@ _OUTCOME = choice(
 )
 _WIRE = choice({form: form for form in ("", *WIRES)})
 _STATE = choice({state: state for state in ("live", "left", "lost")})
-_SENDER = one(_Sender())
 _DECLARATIONS = many(_Declaration(), attrgetter("spec.name"))
 _VALUES = many(_Value(), attrgetter("name"))
 _VALUES_AND_CHOICES = many(_Value())  # which may be several of one variable
@@ -326,7 +311,7 @@ _QUEUE = one(Row(ms.QueueSpec, pb.Queue, name=NAME, size=POSITIVE, block=POSITIV
 _BLOCK = one_or_none(Row(ms.Block, pb.Block, number=COUNT, epoch=POSITIVE, start=below("stop"), stop=POSITIVE))
 _FINISHED = one_or_none(Row(ms.Finished, pb.Finished, number=COUNT, cost_sum=OPTIONAL))
 _CHOICES = many(_Choice())
-_SENDERS = many(_Sender(), attrgetter("worker"))
+_SENDERS = many(SENDER_PART, attrgetter("worker"))
 _GROUP = one_or_none(Row(ms.Group, pb.Group, number=COUNT, workers=_SENDERS))
 _AGREED = {"places": many(Row(ms.Place, pb.Place, name=NAME, shard=COUNT)), "states": NUMBERS}
 _REPORTS = many(Row(ms.EpochReport, pb.EpochReport, queue=NAME, epoch=POSITIVE, cost=OPTIONAL, examples=COUNT))
@@ -339,7 +324,7 @@ _STALENESS = one(Row(ms.Staleness, pb.Staleness, p50=COUNT, p99=COUNT))
 _CHANGES = many(Row(ms.Change, pb.Change, global_step=COUNT, worker=NAME, names=NAMES, optimizer=OPTIMIZER))
 _WORKERS = many(Row(ms.WorkerStatus, pb.WorkerStatus, **_WORKER, **_STEPS))
 _PLACE = {"shard": below("shards"), "shards": POSITIVE}
-_CHANGE = {"sender": _SENDER, "sequence": POSITIVE}
+_CHANGE = {"sender": SENDER, "sequence": POSITIVE}
 _RESULT = {"outcome": _OUTCOME, "global_step": COUNT}
 
 _MESSAGES = (
@@ -356,13 +341,13 @@ _MESSAGES = (
         chief=ANY,
         state=COUNT,
     ),
-    Row(ms.Renew, pb.RenewRequest, sender=_SENDER, idle=ANY, lane=ANY),
+    Row(ms.Renew, pb.RenewRequest, sender=SENDER, idle=ANY, lane=ANY),
     Row(ms.Renewed, pb.RenewReply, global_step=COUNT, waiting_for=ANY, chief=ANY),
-    Row(ms.Leave, pb.LeaveRequest, sender=_SENDER, failed=ANY),
+    Row(ms.Leave, pb.LeaveRequest, sender=SENDER, failed=ANY),
     Row(ms.Left, pb.LeaveReply),
-    Row(ms.Register, pb.RegisterRequest, sender=_SENDER, declarations=_DECLARATIONS, **_AGREED, dry=ANY),
+    Row(ms.Register, pb.RegisterRequest, sender=SENDER, declarations=_DECLARATIONS, **_AGREED, dry=ANY),
     Row(ms.Registered, pb.RegisterReply, values=_VALUES, global_step=COUNT),
-    Row(ms.Pull, pb.PullRequest, sender=_SENDER, names=NAMES, choices=_CHOICES, have=HAVE, wire=_WIRE),
+    Row(ms.Pull, pb.PullRequest, sender=SENDER, names=NAMES, choices=_CHOICES, have=HAVE, wire=_WIRE),
     Row(ms.Pulled, pb.PullReply, values=_VALUES_AND_CHOICES, global_step=COUNT),
     Row(
         ms.Push,
@@ -381,7 +366,7 @@ _MESSAGES = (
     Row(ms.Assigned, pb.AssignReply, **_RESULT, versions=NUMBERS),
     Row(ms.Tune, pb.TuneRequest, **_CHANGE, names=NAMES, optimizer=OPTIMIZER, fields=NAMES),
     Row(ms.Tuned, pb.TuneReply, **_RESULT),
-    Row(ms.Take, pb.TakeRequest, sender=_SENDER, queue=_QUEUE, finished=_FINISHED, heard=COUNT, give_back=ANY),
+    Row(ms.Take, pb.TakeRequest, sender=SENDER, queue=_QUEUE, finished=_FINISHED, heard=COUNT, give_back=ANY),
     Row(ms.Taken, pb.TakeReply, block=_BLOCK, done=ANY, waiting_for=ANY, reports=_REPORTS, chief=ANY),
     Row(ms.Status, pb.StatusRequest),
     Row(

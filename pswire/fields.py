@@ -15,6 +15,7 @@ from google.protobuf.message import Message as Proto
 
 from pswire import lanes
 from pswire.errors import Malformed
+from pswire.membership import Sender
 from pswire.values import MAX_NAME_LENGTH
 
 _M = TypeVar("_M")
@@ -233,3 +234,26 @@ def check_distinct(names: Iterable[str]) -> None:
         if name in seen:
             raise Malformed(f"{name!r} is in the message more than once")
         seen.add(name)
+
+
+# --- who speaks -----------------------------------------------------------------------------------------------------
+
+
+class _Sender:
+    def put(self, message: Sender, proto: Any, lane: lanes.Sender) -> None:  # noqa: ANN401 - a pb.Sender
+        proto.worker, proto.incarnation = message.worker, message.incarnation
+
+    def get(self, proto: Any, lane: lanes.Receiver) -> Sender:  # noqa: ANN401
+        return _check_sender(proto.worker, proto.incarnation)
+
+
+@functools.lru_cache(4096)
+def _check_sender(worker: str, incarnation: int) -> Sender:
+    if incarnation < 0:
+        raise Malformed(f"Sender.incarnation must be at least 0, got {incarnation}")
+    return Sender(check_name(worker), incarnation)
+
+
+#: The worker that speaks, the same in all that it says.
+SENDER_PART = _Sender()
+SENDER = one(SENDER_PART)

@@ -6,7 +6,7 @@ Numpy only. Nothing here knows of messages, servers or gradients of a particular
 from __future__ import annotations
 
 import math
-from dataclasses import InitVar, dataclass, field
+from dataclasses import InitVar, dataclass
 from numbers import Real
 from typing import Any, Protocol
 
@@ -41,10 +41,6 @@ class Shaped(Protocol):
 class TensorSpec:
     """Name, shape and dtype of a tensor; validated when built.
 
-    Attributes:
-        size: number of elements.
-        nbytes: number of bytes of the elements.
-
     Raises:
         ValueError: the name is empty or too long, a size is negative, or the dtype is not in `DTYPES`.
     """
@@ -52,8 +48,6 @@ class TensorSpec:
     name: str
     shape: tuple[int, ...]
     dtype: str = "float32"
-    size: int = field(init=False, repr=False, compare=False)
-    nbytes: int = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         """Checks every field, so that a `TensorSpec` that exists can be trusted."""
@@ -65,14 +59,21 @@ class TensorSpec:
             raise ValueError(
                 f"variable {self.name!r}: shape {self.shape} needs sizes from 0 up, {MAX_DIMENSIONS} of them at most"
             )
-        size = math.prod(self.shape)
-        object.__setattr__(self, "size", size)  # frozen
-        object.__setattr__(self, "nbytes", size * DTYPES[self.dtype].itemsize)
 
     @classmethod
     def of(cls, name: str, array: Array) -> TensorSpec:
         """The spec of an array, whatever its byte order in memory."""
         return cls(name, array.shape, array.dtype.name)
+
+    @property
+    def size(self) -> int:
+        """Number of elements."""
+        return math.prod(self.shape)
+
+    @property
+    def nbytes(self) -> int:
+        """Number of bytes of the elements."""
+        return self.size * DTYPES[self.dtype].itemsize
 
     def matches(self, array: Shaped) -> bool:
         """Whether `array`, an array or what stands for one, has this shape and dtype, in whatever byte order."""

@@ -22,9 +22,12 @@ CHUNK = 1 << 20
 INLINE = 2 << 20
 
 
-#: Bytes of a tensor up to which its elements travel inside of the message in frames too: to put a few elements behind it
-#: by hand takes longer than protobuf takes to copy them. And how many bytes all of these may have in one message.
-FEW, MOST_OF_FEW = 1 << 10, 64 << 10
+#: A tensor of fewer bytes than this travels inside of its message in frames too: to put its elements behind the message
+#: by hand would take longer than protobuf takes to copy them.
+FEW = 1 << 10
+
+#: Bytes that all these tensors of a message may have together.
+MOST_OF_FEW = 64 << 10
 
 
 class Sender(Protocol):

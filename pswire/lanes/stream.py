@@ -1,4 +1,4 @@
-"""Tensors behind their message: in the same frame, or for more than that in the chunks that follow.
+"""Tensors behind their message: in the same frame, or for more than that in the chunks that follow; tiny ones inside.
 
 The bytes of all tensors of a message run end to end, in its order; chunks are cut every `CHUNK` bytes wherever a tensor
 ends. A receiver allocates nothing before it is told to: until then the arrays that it gives are hollow, of the right
@@ -21,18 +21,23 @@ from pswire.values import DTYPES, Array, TensorSpec
 
 
 class StreamSender:
-    """Remembers the arrays of one message, and makes frames of them."""
+    """Remembers the arrays of one message, and makes frames of them.
 
-    def __init__(self) -> None:
+    Args:
+        few: arrays of fewer bytes than this travel inside of the message, `MOST_OF_FEW` in all.
+    """
+
+    def __init__(self, few: int = FEW) -> None:
+        self._few = few
         self._data: list[memoryview] = []
         self._inline = 0
 
     def put(self, array: Array, tensor: pb.Tensor) -> None:
         """Borrows `array` until the last frame is out; only what is not little-endian in C order is copied here.
 
-        And what has `FEW` bytes at most: that travels inside of the message, `MOST_OF_FEW` in all.
+        And what travels inside of the message.
         """
-        if array.nbytes <= FEW and self._inline + array.nbytes <= MOST_OF_FEW:
+        if array.nbytes < self._few and self._inline + array.nbytes <= MOST_OF_FEW:
             self._inline += array.nbytes
             tensor.inline = array.astype(DTYPES[tensor.dtype], copy=False).tobytes()
             return
