@@ -3,9 +3,10 @@
 The event loop is what keeps steps apart: a step of the shard takes microseconds, and is taken in the loop. What it
 leaves to be done to arrays (`psserver.core.tasks`) is done at once when it is little, and otherwise in threads, so that
 the loop goes on receiving, and other variables are served while a large one is updated; a very large one is divided
-among the threads. No lock is held over the store:
-the tasks of one variable are a chain, in the order of their steps, and nothing else touches its arrays. All methods are
-called in the loop. What a step has to tell a person goes to the log. Knows nothing of gRPC or bytes.
+among the threads. What is compiled for an optimizer is compiled in a thread too, before it is registered. No lock is
+held over the store: the tasks of one variable are a chain, in the order of their steps, and nothing else touches its
+arrays. All methods are called in the loop. What a step has to tell a person goes to the log. Knows nothing of gRPC or
+bytes.
 """
 
 from __future__ import annotations
@@ -19,11 +20,12 @@ from functools import partial
 from typing import Any
 
 from psserver.core.membership import Over
+from psserver.core.rules import kernels, loop_name
 from psserver.core.shard import Shard
 from psserver.core.tasks import Task, Work, run, run_parts, stages
 from pswire.errors import InvalidMessage, ParamServerError, TooLarge, Unavailable, UnknownVariable
 from pswire.machine import cores
-from pswire.messages import Answer, Reply, Request, Tick
+from pswire.messages import Answer, Register, Reply, Request, Tick, Tune
 from pswire.payload import Room, tensor_bytes
 
 #: Bytes that may be gone through on the event loop: some 100 us with the costliest rule.
@@ -79,6 +81,8 @@ class Entrance:
         self._threads = ThreadPoolExecutor(max_workers=THREADS, thread_name_prefix="psserver-shard")
         self._looking = ThreadPoolExecutor(max_workers=LOOKING, thread_name_prefix="psserver-look")
         self._chains = _Chains(self._threads)
+        self._compiling = asyncio.Lock()
+        self._compiled: set[str] = set()
 
     def admit(self, message: Request) -> int:
         """The bytes that `message`, whose arrays may still be hollow, will bring and take away.
@@ -108,6 +112,8 @@ class Entrance:
             Unavailable: the server stops, and the answer would have to wait for others.
             ParamServerError: the shard's refusal.
         """
+        if isinstance(message, Register | Tune):
+            await self._compile(message)
         large = tensor_bytes(message) > GLANCED_AT
         if large:
             if not admitted:
@@ -155,6 +161,22 @@ class Entrance:
         self._looking.shutdown()
 
     # --- one step -------------------------------------------------------------------------------------------------
+
+    async def _compile(self, message: Register | Tune) -> None:
+        """Has the fused loops of a message's optimizers compiled, in a thread, before it is taken: others go on.
+
+        Raises:
+            ParamServerError: the shard's refusal of the message.
+        """
+        self._shard.check(message)
+        specs = [message.optimizer] if isinstance(message, Tune) else [one.optimizer for one in message.declarations]
+        names = {name for spec in specs if spec is not None and (name := loop_name(spec)) is not None}
+        if names <= self._compiled:
+            return
+        async with self._compiling:
+            for name in sorted(names - self._compiled):
+                await asyncio.get_running_loop().run_in_executor(self._looking, kernels.fused_loop, name)
+                self._compiled.add(name)
 
     def _log(self, work: Work) -> None:
         for note in work.notes:

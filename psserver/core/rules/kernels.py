@@ -5,6 +5,7 @@ Knows no formula and no optimizer. May import numpy, the contract and `pswire`'s
 
 from __future__ import annotations
 
+import functools
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -49,7 +50,10 @@ _CHANGED: _Access = ["readwrite", "no_broadcast"]
 
 
 def fused_loop(name: str) -> Loop | None:
-    """The loop of this name in `fused`, compiled; None where numba is not installed or not wanted."""
+    """The loop of this name in `fused`, compiled; None where numba is not installed or not wanted.
+
+    The first time it takes seconds, for numba is imported and the loop compiled; any thread may call.
+    """
     if not USE_FUSED:
         return None
     try:
@@ -178,14 +182,19 @@ class ElementWise(ABC):
     same operations in the same order, as a fused loop (`psserver.core.rules.fused`), whose bits are the same.
 
     Attributes:
-        loop: the fused loop, or None.
+        loop_name: that of its fused loop, None if it has none.
     """
 
     def __init__(self, spec: UpdateSpec, *, loop: str | None = None, first: Mapping[str, float] | None = None) -> None:
         """A rule for `spec`, with the name of its fused loop, and the first value of each slot that is not zero."""
         self._names = spec.slot_names()
         self._first = dict.fromkeys(self._names, 0.0) | dict(first or {})
-        self.loop = None if loop is None else fused_loop(loop)
+        self.loop_name = loop if USE_FUSED else None
+
+    @functools.cached_property
+    def loop(self) -> Loop | None:
+        """The fused loop, compiled when it is first asked for; None if there is none."""
+        return None if self.loop_name is None else fused_loop(self.loop_name)
 
     def slots(self, value: Array) -> dict[str, Array]:
         """The slots that the spec names; raises `InvalidMessage` when the variable's dtype is not floating."""
