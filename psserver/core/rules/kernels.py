@@ -208,23 +208,23 @@ class ElementWise(ABC):
     def block(self, w: Array, g: Array, scratch: Array, slots: Sequence[Array], *numbers: float) -> None:
         """Updates a flat block of the value and its slots (in the order of the spec's names), as `blocks` yields it."""
 
-    @np.errstate(all="ignore")
     def dense(self, value: Array, slots: dict[str, Array], gradient: Array, step: Step) -> None:
         """As in `Rule`."""
         parts = [slots[name] for name in self._names]
-        numbers = self.numbers(step, value)
         if self.loop is not None and gradient.shape == value.shape and _fits_a_loop(value, parts, gradient):
             whole = (1, value.size)
             self.loop(
                 _FIRST_ROW,
                 value.reshape(whole),
                 gradient.reshape(whole),
-                tuple(slot.reshape(whole) for slot in parts),
-                numbers,
+                tuple([slot.reshape(whole) for slot in parts]),
+                self.numbers(step, value),
             )
             return
-        for w, g, scratch, flat in blocks(value, gradient, *parts):
-            self.block(w, g, scratch, flat, *numbers)
+        with np.errstate(all="ignore"):
+            numbers = self.numbers(step, value)
+            for w, g, scratch, flat in blocks(value, gradient, *parts):
+                self.block(w, g, scratch, flat, *numbers)
 
     @np.errstate(all="ignore")
     def sparse(self, value: Array, slots: dict[str, Array], rows: IndexedSlices, step: Step) -> None:
@@ -250,7 +250,11 @@ _FIRST_ROW = np.zeros(1, np.intp)
 
 def _fits_a_loop(value: Array, slots: Sequence[Array], gradient: Array) -> bool:
     """Whether fused loops know arrays of this kind: float32 or float64 throughout, rows one after the other."""
-    return value.dtype.char in "fd" and all(
-        array.dtype == value.dtype and array.flags.c_contiguous and array.flags.aligned
-        for array in (value, gradient, *slots)
-    )
+    dtype = value.dtype
+    if dtype.char not in "fd":
+        return False
+    for array in (value, gradient, *slots):
+        flags = array.flags
+        if array.dtype != dtype or not flags.c_contiguous or not flags.aligned:
+            return False
+    return True
