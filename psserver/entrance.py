@@ -3,9 +3,10 @@
 The event loop is what keeps steps apart: a step of the shard takes microseconds, and is taken in the loop. What it
 leaves to be done to arrays (`psserver.core.tasks`) is done at once when it is little, and otherwise in threads, so that
 the loop goes on receiving, and other variables are served while a large one is updated; a very large one is divided
-among the threads. No lock is held over the store:
-the tasks of one variable are a chain, in the order of their steps, and nothing else touches its arrays. All methods are
-called in the loop. What a step has to tell a person goes to the log. Knows nothing of gRPC or bytes.
+among the threads. What is compiled for an optimizer is compiled in a thread too, before it is registered. No lock is
+held over the store: the tasks of one variable are a chain, in the order of their steps, and nothing else touches its
+arrays. All methods are called in the loop. What a step has to tell a person goes to the log. Knows nothing of gRPC or
+bytes.
 """
 
 from __future__ import annotations
@@ -21,11 +22,12 @@ from typing import Any
 
 from psserver.core.guards import Magnitudes
 from psserver.core.membership import Over
+from psserver.core.rules import kernels, loop_name
 from psserver.core.shard import Shard
 from psserver.core.tasks import Task, Unsettled, Work, run, run_parts, stages
 from pswire.errors import InvalidMessage, ParamServerError, TooLarge, Unavailable, UnknownVariable
 from pswire.machine import cores
-from pswire.messages import Answer, Reply, Request, Tick
+from pswire.messages import Answer, Register, Reply, Request, Tick, Tune
 from pswire.payload import Room, tensor_bytes
 
 #: Bytes that may be gone through on the event loop: some 100 us with the costliest rule.
@@ -93,6 +95,8 @@ class Entrance:
         self._looking = ThreadPoolExecutor(max_workers=LOOKING, thread_name_prefix="psserver-look")
         self._chains = _Chains(self._threads)
         self._turns = asyncio.Lock()
+        self._compiling = asyncio.Lock()
+        self._compiled: set[str] = set()
 
     def admit(self, message: Request) -> int:
         """The bytes that `message`, whose arrays may still be hollow, will bring and take away.
@@ -122,6 +126,8 @@ class Entrance:
             Unavailable: the server stops, and the answer would have to wait for others.
             ParamServerError: the shard's refusal.
         """
+        if isinstance(message, Register | Tune):
+            await self._compile(message)
         inspected = None
         if tensor_bytes(message) > GLANCED_AT:
             if not admitted:
@@ -130,6 +136,9 @@ class Entrance:
         ticket = next(self._tickets)
         call = _Call(ticket, message, most, inspected, room)
         work = self._begin(call) or await self._in_turn(call)
+        if len(work.replies) == 1 and work.replies[0].ticket == ticket and self._chains.done_at_once(work.tasks):
+            self._log(work)
+            return _given(work.replies[0])
         answer: _Waiting = asyncio.get_running_loop().create_future()
         self._parked[ticket] = answer
         try:
@@ -197,10 +206,29 @@ class Entrance:
                 await self._chains.ended()
             return work
 
-    def _release(self, work: Work) -> None:
-        """Frees whom a step has set free, most often the very one that took it, when its tasks are done."""
+    async def _compile(self, message: Register | Tune) -> None:
+        """Has the fused loops of a message's optimizers compiled, in a thread, before it is taken: others go on.
+
+        Raises:
+            ParamServerError: the shard's refusal of the message.
+        """
+        self._shard.check(message)
+        specs = [message.optimizer] if isinstance(message, Tune) else [one.optimizer for one in message.declarations]
+        names = {name for spec in specs if spec is not None and (name := loop_name(spec)) is not None}
+        if names <= self._compiled:
+            return
+        async with self._compiling:
+            for name in sorted(names - self._compiled):
+                await asyncio.get_running_loop().run_in_executor(self._looking, kernels.fused_loop, name)
+                self._compiled.add(name)
+
+    def _log(self, work: Work) -> None:
         for note in work.notes:
             log.log(logging.WARNING if note.warning else logging.INFO, "%s", note.text)
+
+    def _release(self, work: Work) -> None:
+        """Frees whom a step has set free when its tasks are done."""
+        self._log(work)
         freed = [(self._parked.pop(reply.ticket, None), reply) for reply in work.replies]
         try:
             under_way = self._chains.add(work.tasks)
@@ -245,6 +273,12 @@ def _answer(freed: Iterable[tuple[_Waiting | None, Reply]], fault: BaseException
             answer.set_result(reply.answer)
 
 
+def _given(reply: Reply) -> Answer:
+    if isinstance(reply.answer, ParamServerError):
+        raise reply.answer
+    return reply.answer
+
+
 class _Chains:
     """The tasks that are under way: those of a variable one after the other, those of several side by side.
 
@@ -256,10 +290,16 @@ class _Chains:
         self._threads = threads
         self._last: dict[str, asyncio.Task[None]] = {}
 
+    def done_at_once(self, tasks: Sequence[Task]) -> bool:
+        """Does all of it if it is little and need not wait; returns whether it did."""
+        if self._busy(tasks) or _effort(tasks) > SMALL:
+            return False
+        run(tasks)
+        return True
+
     def add(self, tasks: Sequence[Task]) -> asyncio.Future[Any] | None:
         """Does what is little and need not wait; returns the end of the rest, None if there is none."""
-        if _effort(tasks) <= SMALL and not self._busy(tasks):
-            run(tasks)
+        if self.done_at_once(tasks):
             return None
         started: list[asyncio.Task[None]] = []
         at_once: list[Task] = []

@@ -15,7 +15,7 @@ from psserver.core.guards import Magnitudes
 from psserver.core.ledger import Ledger
 from psserver.core.membership import Member, Membership
 from psserver.core.meter import StalenessHistogram
-from psserver.core.policies import Apply, Drop, Policy, Serve, View, Waiting
+from psserver.core.policies import Apply, Asynchronous, Drop, Policy, Serve, View, Waiting
 from psserver.core.policies.verdicts import listed
 from psserver.core.store import Contribution, Store
 from psserver.core.tasks import Task
@@ -88,6 +88,7 @@ class WaitingRoom:
     ) -> None:
         self._policy, self._store, self._ledger, self._members = policy, store, ledger, members
         self._strength, self._decisions = strength, decisions
+        self._at_once = type(policy) is Asynchronous
         self._calls: dict[int, ParkedCall] = {}
         self._step = -1  # of the last update, as schedules count: those of the job before it, as far as known here
         self.global_step = self.applied = self.dropped = 0
@@ -105,12 +106,23 @@ class WaitingRoom:
         A worker has one push open: a new one replaces a held one, which the worker has given up, or of which it is a
         retry. A call for values only is replaced by any other, and never replaces a held push, as it may be late.
         """
+        if self._at_once and not self._calls and not isinstance(call.message, Assign):
+            return [self._answer_at_once(call, tasks)]
         given_up = [
             other for other in self._calls.values() if other.member is call.member and (call.held or not other.held)
         ]
         replies = self._end(given_up, Unavailable("another call of this worker has taken the place of this one"))
         self._calls[call.ticket] = call
         return [*replies, *self.decide(tasks)]
+
+    def _answer_at_once(self, call: ParkedCall, tasks: list[Task]) -> Reply:
+        """What the asynchronous policy would do with the only call, without asking it."""
+        try:
+            if call.held:
+                self._apply([call], 1.0, tasks)
+        except NotFinite as error:
+            return Reply(call.ticket, error)
+        return self._serve(call, tasks)
 
     def give_up(self, member: Member) -> list[Reply]:
         """What a worker had open ends: it has gone on to something else."""

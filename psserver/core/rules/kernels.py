@@ -5,6 +5,7 @@ Knows no formula and no optimizer. May import numpy, the contract, the limits an
 
 from __future__ import annotations
 
+import functools
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -50,7 +51,10 @@ _CHANGED: _Access = ["readwrite", "no_broadcast"]
 
 
 def fused_loop(name: str) -> Loop | None:
-    """The loop of this name in `fused`, compiled; None where numba is not installed or not wanted."""
+    """The loop of this name in `fused`, compiled; None where numba is not installed or not wanted.
+
+    The first time it takes seconds, for numba is imported and the loop compiled; any thread may call.
+    """
     if not USE_FUSED:
         return None
     try:
@@ -186,7 +190,7 @@ class ElementWise(ABC):
     same operations in the same order, as a fused loop (`psserver.core.rules.fused`), whose bits are the same.
 
     Attributes:
-        loop: the fused loop, or None.
+        loop_name: that of its fused loop, None if it has none.
         squares: names of slots that sum squares.
     """
 
@@ -196,7 +200,12 @@ class ElementWise(ABC):
         """A rule for `spec`, with the name of its fused loop, and the first value of each slot that is not zero."""
         self._names = spec.slot_names()
         self._first = dict.fromkeys(self._names, 0.0) | dict(first or {})
-        self.loop = None if loop is None else fused_loop(loop)
+        self.loop_name = loop if USE_FUSED else None
+
+    @functools.cached_property
+    def loop(self) -> Loop | None:
+        """The fused loop, compiled when it is first asked for; None if there is none."""
+        return None if self.loop_name is None else fused_loop(self.loop_name)
 
     def slots(self, value: Array) -> dict[str, Array]:
         """The slots that the spec names; raises `InvalidMessage` when the variable's dtype is not floating."""
@@ -218,23 +227,23 @@ class ElementWise(ABC):
         """As in `Rule`."""
         return all_within(value, slots, self.squares, limits)
 
-    @np.errstate(all="ignore")
     def dense(self, value: Array, slots: dict[str, Array], gradient: Array, step: Step) -> None:
         """As in `Rule`."""
         parts = [slots[name] for name in self._names]
-        numbers = self.numbers(step, value)
         if self.loop is not None and gradient.shape == value.shape and _fits_a_loop(value, parts, gradient):
             whole = (1, value.size)
             self.loop(
                 _FIRST_ROW,
                 value.reshape(whole),
                 gradient.reshape(whole),
-                tuple(slot.reshape(whole) for slot in parts),
-                numbers,
+                tuple([slot.reshape(whole) for slot in parts]),
+                self.numbers(step, value),
             )
             return
-        for w, g, scratch, flat in blocks(value, gradient, *parts):
-            self.block(w, g, scratch, flat, *numbers)
+        with np.errstate(all="ignore"):
+            numbers = self.numbers(step, value)
+            for w, g, scratch, flat in blocks(value, gradient, *parts):
+                self.block(w, g, scratch, flat, *numbers)
 
     @np.errstate(all="ignore")
     def sparse(self, value: Array, slots: dict[str, Array], rows: IndexedSlices, step: Step) -> None:
@@ -260,7 +269,11 @@ _FIRST_ROW = np.zeros(1, np.intp)
 
 def _fits_a_loop(value: Array, slots: Sequence[Array], gradient: Array) -> bool:
     """Whether fused loops know arrays of this kind: float32 or float64 throughout, rows one after the other."""
-    return value.dtype.char in "fd" and all(
-        array.dtype == value.dtype and array.flags.c_contiguous and array.flags.aligned
-        for array in (value, gradient, *slots)
-    )
+    dtype = value.dtype
+    if dtype.char not in "fd":
+        return False
+    for array in (value, gradient, *slots):
+        flags = array.flags
+        if array.dtype != dtype or not flags.c_contiguous or not flags.aligned:
+            return False
+    return True
