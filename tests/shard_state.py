@@ -6,7 +6,7 @@ The one place in the tests that looks into a shard's private attributes.
 import dataclasses
 from collections import deque
 from enum import Enum
-from functools import cache
+from functools import cache, cached_property
 from typing import Any
 
 import numpy as np
@@ -46,7 +46,8 @@ def _state(thing: Any, seen: dict[int, int]) -> Any:
         seen[id(thing)] = len(seen)
     fields = _fields(kind)
     if hasattr(thing, "__dict__"):
-        fields = tuple(dict.fromkeys([*fields, *vars(thing)]))
+        cached = [name for name in vars(thing) if isinstance(getattr(kind, name, None), cached_property)]
+        fields = tuple(name for name in dict.fromkeys([*fields, *vars(thing)]) if name not in cached)
     parts = [getattr(thing, name) for name in fields]
     told = [one if type(one) in _PLAIN else _state(one, seen) for one in parts if not callable(one)]
     return kind.__name__, fields, tuple(told)
