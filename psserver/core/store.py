@@ -324,16 +324,16 @@ class Store:
             for contribution in push:
                 found.setdefault(contribution[0].name, []).append(contribution)
         updates = {name: self._update(name, contributions, global_step, scale) for name, contributions in found.items()}
-        if self.guards.settled and self.guards.needed(magnitudes):
+        guarded = self.guards.settled and self.guards.needed(magnitudes)
+        if guarded:
             run(tasks)
             tasks.clear()
             self.guards.update(updates)
-        else:
-            for name, update in updates.items():
-                tasks.append(update.task(name))
-                self.guards.grown(self._variables[name], self._variables[name].share)
-        for name in updates:
+        for name, update in updates.items():
             variable = self._variables[name]
+            if not guarded:
+                tasks.append(update.task(name))
+                self.guards.grown(variable, variable.share)
             variable.updates += 1
             variable.version += 1
 

@@ -130,6 +130,7 @@ def test_what_was_looked_up_needs_no_gradient_where_none_is_recorded():
         lambda table: ps.Variable(table),
         lambda table: list(table),
         lambda table: bool(table),
+        lambda table: ps.add_decayed_weights([(np.ones((4, 2)), table)], 0.1),
     ],
 )
 def test_any_other_use_of_a_table_is_refused_and_says_what_to_do(use):
