@@ -7,7 +7,7 @@ CLUSTER = command -v $(firstword $(COMPOSE)) > /dev/null || { echo "Docker with 
 	$(COMPOSE) --file deploy/compose.yaml
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint format protos bench clean compose-up compose-logs compose-down compose-test
+.PHONY: help demo test mutants lint format protos bench clean compose-up compose-logs compose-down compose-test
 
 help: ## List the commands
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1|\2/' | column -t -s '|'
@@ -29,6 +29,9 @@ demo: $(BIN)/.installed ## Train softmax regression on MNIST with a server and t
 
 test: $(BIN)/.installed-dev ## Run all tests
 	$(BIN)/python -m pytest
+
+mutants: $(BIN)/.installed-dev ## Mutation tests: apply known faults to a copy of the code, one at a time; a test must fail for each
+	$(BIN)/python -m tests.tools.mutants $(WORDS)
 
 lint: $(BIN)/.installed-dev ## Check style, types and the direction of imports
 	$(BIN)/ruff check .

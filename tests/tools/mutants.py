@@ -32,8 +32,9 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 LISTS = ROOT / "tests" / "mutants"
 
-#: Seconds that the tests of a mutant may take: one that makes them wait for ever is killed as well.
-LIMIT = 120.0
+#: Seconds that the tests of a mutant may take: one that makes them wait for ever is killed as well. And those that all
+#: tests may take together, once, without a mutant.
+LIMIT, ALL = 60.0, 1200.0
 
 KILLED, SURVIVED, UNTESTED, STALE = "killed", "SURVIVED", "no test", "STALE"
 
@@ -90,12 +91,12 @@ def copy_tree(to: Path) -> None:
             shutil.copy2(ROOT / name, to / name)
 
 
-def run_tests(tree: Path, tests: Sequence[str]) -> subprocess.CompletedProcess[str] | None:
+def run_tests(tree: Path, tests: Sequence[str], limit: float = LIMIT) -> subprocess.CompletedProcess[str] | None:
     """How pytest ends on these tests in `tree`; None: not in time."""
     command = [sys.executable, "-m", "pytest", "-x", "-p", "no:cacheprovider", *tests]
     environment = os.environ | {"PYTHONPATH": str(tree)}
     try:
-        return subprocess.run(command, cwd=tree, env=environment, capture_output=True, text=True, timeout=LIMIT)
+        return subprocess.run(command, cwd=tree, env=environment, capture_output=True, text=True, timeout=limit)
     except subprocess.TimeoutExpired:
         return None
 
@@ -131,7 +132,7 @@ def verdicts(mutants: Sequence[Mutant]) -> Iterator[tuple[str, Mutant]]:
         tree = Path(folder)
         copy_tree(tree)
         tests = sorted({test for mutant in mutants for test in mutant.tests})
-        ended = run_tests(tree, tests) if tests else None
+        ended = run_tests(tree, tests, ALL) if tests else None
         if tests and (ended is None or ended.returncode):
             raise RuntimeError("the tests fail without a mutant:\n" + (ended.stdout + ended.stderr if ended else ""))
         for mutant in mutants:
