@@ -137,7 +137,7 @@ def test_places_that_overlap_do_not_make_copies_of_more_than_the_segments_have_t
         receiver = SharedReceiver({0: memory})
         for _ in range(2):
             receiver.get(tensor, spec, own=True)
-        with pytest.raises(Malformed, match="variable rows .*: its place overlaps those of other tensors"):
+        with pytest.raises(Malformed, match=r"variable rows .*: its place overlaps those of other tensors"):
             receiver.get(tensor, TensorSpec("rows", (1,), "int64"), own=True)
         assert receiver.get(tensor, TensorSpec("W", (2,))).nbytes == 8, "a view takes no memory"
 

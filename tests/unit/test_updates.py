@@ -151,3 +151,15 @@ def test_an_update_of_several_gradients_takes_their_mean_rows_or_arrays(kinds, d
     run(tasks_of(one, rule, gradients, step=Step(1, 0, 1.0)))
     exact = before - total / len(kinds)
     np.testing.assert_allclose(one.value, exact, rtol=0, atol=8 * np.finfo(dtype).eps)
+
+
+@pytest.mark.parametrize("kinds", ["aa", "ra", "rr"])
+def test_the_sum_of_float16_gradients_may_be_beyond_float16_when_their_mean_is_not(kinds, random):
+    rule = rule_for(specs.GradientDescent(1.0))
+    one = variable(rule, random, "float16")
+    gradient = np.full(SHAPE, 40_000, np.float16)
+    gradients = [
+        IndexedSlices(gradient, np.arange(len(gradient)), SHAPE) if kind == "r" else gradient for kind in kinds
+    ]
+    run(tasks_of(one, rule, gradients, step=Step(1, 0, 1.0)))
+    np.testing.assert_array_equal(one.value, np.full(SHAPE, -40_000, np.float16))
