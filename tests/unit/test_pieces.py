@@ -143,7 +143,7 @@ def test_a_shard_that_says_that_a_value_has_not_changed_must_name_the_version_th
     if named is not None:
         assert pieces.join(variable, still, have) is value
     for wrong in ([Value("w", 4, None), *still[1:]], [*still[:-1], Value("w", 2, None)], still[: named is None]):
-        with pytest.raises(Malformed, match="is still at version|values of 'w' have come"):
+        with pytest.raises(Malformed, match=r"is still at version|values of 'w' have come"):
             pieces.join(variable, wrong, have)
 
 
