@@ -9,7 +9,7 @@ a mutant is a paragraph:
     file psserver/core/shard.py
     -[*self._changes, change][-MOST_LISTED:]
     +[*self._changes, change]
-    test tests/unit/test_shard_answers.py::test_a_status_lists_the_newest_changes
+    test tests/unit/test_shard_calls.py
 
 The text after `-` must be in the file exactly once; it is replaced by the text after `+`. Several such lines are
 several lines of text. `test none` marks a mutant that no test is named for yet. A mutant is killed when a named test
@@ -34,7 +34,7 @@ LISTS = ROOT / "tests" / "mutants"
 
 #: Seconds after which a test has failed: some mutants make one wait for ever. And those that the tests of a mutant may
 #: take together, and all tests without one: more of them should not be named.
-PATIENCE, LIMIT, ALL = 30, 120.0, 1200.0
+PATIENCE, LIMIT, ALL = 60, 300.0, 1200.0
 
 KILLED, SURVIVED, SLOW, UNTESTED, STALE = "killed", "SURVIVED", "TOO SLOW", "no test", "STALE"
 
@@ -48,6 +48,11 @@ class Mutant:
     old: str
     new: str
     tests: tuple[str, ...]
+
+    @property
+    def about(self) -> str:
+        """The title, the file and the tests, to be searched."""
+        return "\n".join((self.title, self.file, *self.tests))
 
     def applied_to(self, text: str) -> str:
         """The file's text with the change. Raises `ValueError` unless the old text is there exactly once."""
@@ -143,7 +148,7 @@ def verdicts(mutants: Sequence[Mutant]) -> Iterator[tuple[str, Mutant]]:
 
 def main(words: Sequence[str]) -> int:
     """Prints a line for each mutant; 0 if none has survived, no tests were too slow, and every list is up to date."""
-    mutants = [one for one in listed() if not words or any(word in f"{one}" for word in words)]
+    mutants = [one for one in listed() if not words or any(word in one.about for word in words)]
     counts: Counter[str] = Counter()
     for result, mutant in verdicts(mutants):
         counts[result] += 1

@@ -287,13 +287,3 @@ def test_a_status_lists_the_newest_changes_of_hyperparameters_of_very_many():
         job.tune(("W",), GradientDescent(float(count)), "learning_rate")
     changes = job.say(Status()).changes
     assert [change.optimizer.learning_rate for change in changes] == [float(2 + count) for count in range(MOST_LISTED)]
-
-
-def test_the_staleness_of_a_push_is_in_changes_of_its_variables_and_in_updates_only_if_they_are_all_elsewhere():
-    job = Job("ab", optimizers={"W": GradientDescent(1.0), "V": GradientDescent(1.0)})
-    for version in range(3):
-        job.push("a", version, name="V", version=version)
-    gradient = (Gradient("W", 0, np.ones(2)),)
-    assert job.say(Push(Sender("b", 1), 1, gradient, served_at=0)).staleness == 0
-    assert job.say(Push(Sender("b", 1), 2, (), served_at=1)).staleness == 3, "updates 1 to 3 of 4 came since"
-    assert job.say(Push(Sender("b", 1), 3, gradient, served_at=5)).staleness == 1
