@@ -297,7 +297,6 @@ def test_memory_of_a_held_push_whose_worker_leaves_is_free_before_anybody_looks_
 
 @contextmanager
 def no_garbage_collection():
-    gc.collect()
     gc.disable()
     try:
         yield
