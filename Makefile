@@ -7,7 +7,7 @@ CLUSTER = command -v $(firstword $(COMPOSE)) > /dev/null || { echo "Docker with 
 	$(COMPOSE) --file deploy/compose.yaml
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test chaos lint format protos bench clean compose-up compose-logs compose-down compose-test
+.PHONY: help demo test chaos mutants lint format protos bench clean compose-up compose-logs compose-down compose-test
 
 help: ## List the commands
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1|\2/' | column -t -s '|'
@@ -32,6 +32,9 @@ test: $(BIN)/.installed-dev ## Run all tests
 
 chaos: $(BIN)/.installed-dev ## Train under injected faults, and check what is promised (docs/reliability.md; some ten minutes)
 	$(BIN)/python -m tests.chaos
+
+mutants: $(BIN)/.installed-dev ## Mutation tests: apply known faults to a copy of the code, one at a time; a test must fail for each
+	$(BIN)/python -m tests.tools.mutants $(WORDS)
 
 lint: $(BIN)/.installed-dev ## Check style, types and the direction of imports
 	$(BIN)/ruff check .

@@ -142,6 +142,20 @@ def test_moving_averages_are_those_of_the_plain_loop(open_session, steps):
         np.testing.assert_allclose(average.value, expected, rtol=1e-5)
 
 
+def test_the_round_of_each_of_several_workers_moves_an_average_by_what_it_has_seen(open_session):
+    """Both begin where it is 5; two steps of decay 0.9 keep 0.81 of what the servers have by then."""
+    optimizer, one = ps.GradientDescent(0.1), np.ones(1, np.float32)
+    x, average = ps.Variable([0.0], name="x"), ps.Variable([5.0], name="average", trainable=False)
+    with open_session("w0", local_steps=2) as first, ps.collection():
+        y, same = ps.Variable([0.0], name="x"), ps.Variable([5.0], name="average", trainable=False)
+        with open_session("w1", local_steps=2) as second:
+            for _ in range(2):
+                first.push(optimizer, [(one, x)], [ps.UpdateOp(average, one, 0.9)])
+                second.push(optimizer, [(one, y)], [ps.UpdateOp(same, 3 * one, 0.9)])
+            expected = 0.81 * (0.81 * 5 + 0.19 * 1) + 0.19 * 3
+            np.testing.assert_allclose(same.value, [expected], rtol=1e-5)
+
+
 def test_schedules_go_by_the_steps_of_the_worker_and_the_loss_is_the_mean_of_a_round(open_session):
     x = ps.Variable([0.0], name="x")
     halving = schedules.ExponentialDecay(1.0, decay_steps=1, decay_rate=0.5)

@@ -57,6 +57,12 @@ def test_the_first_that_a_shard_was_told_counts_and_what_was_not_told_is_not_com
             agreement.check_register(Register(ME, (), states=states))
 
 
+def test_nothing_that_is_kept_later_changes_what_was_kept_first():
+    agreement = told(0, A, B, C)
+    agreement.keep(Register(ME, (), states=(A, ANEW, 0)))
+    agreement.check_register(Register(ME, (), states=(A, B, C)))
+
+
 def test_shards_without_identities_are_never_taken_for_new_ones():
     agreement = told(1, 0, 0, 0)
     agreement.check_register(Register(ME, (), states=(0, 0, 0)))

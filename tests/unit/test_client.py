@@ -1,5 +1,6 @@
 """The client over several shards: one answer out of many, each part once, and no call left behind."""
 
+import os
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
@@ -19,6 +20,7 @@ from pswire.errors import (
 from pswire.messages import (
     Assignment,
     Declaration,
+    Leave,
     Outcome,
     Pull,
     Push,
@@ -291,3 +293,13 @@ def test_shards_that_were_not_started_alike_are_named():
         client.join()
     client.leave()
     client.close()
+
+
+def test_a_fork_of_a_worker_says_no_good_bye_for_its_parent(client, transport, monkeypatch):
+    parent = os.getpid()
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "getpid", lambda: parent + 1)
+        client.leave()
+    assert transport.messages(Leave) == []
+    client.leave()
+    assert [shard for shard, _ in transport.messages(Leave)] == [0, 1, 2]

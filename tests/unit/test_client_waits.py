@@ -180,66 +180,6 @@ def test_what_a_shard_does_not_hear_of_an_idle_or_leaving_worker_is_logged_and_e
     ]
 
 
-class Unreachable(ShardsInProcess):
-    """One shard, which for some calls cannot be reached; time passes only while somebody pauses.
-
-    Attributes:
-        down: how many more calls fail.
-        timeouts: those of the calls, in order.
-    """
-
-    def __init__(self):
-        super().__init__(1)
-        self.down, self.timeouts = 0, []
-
-    def call(self, shard, message, timeout):
-        self.timeouts.append(timeout)
-        if not self.down:
-            return super().call(shard, message, timeout)
-        self.down -= 1
-
-        def fail():
-            raise Unavailable("cut off")
-
-        return Call(fail)
-
-    def monotonic(self):
-        return self.now
-
-    def pause(self, seconds):
-        self.now += seconds
-
-
-@pytest.fixture
-def unreachable(monkeypatch):
-    """The transport, and a worker that pauses for 0.5 s first, then for twice as long."""
-    transport = Unreachable()
-    client = registered(transport, "w0")
-    monkeypatch.setattr(calls, "FIRST_PAUSE", 0.5)
-    monkeypatch.setattr(calls.time, "monotonic", transport.monotonic)
-    monkeypatch.setattr(calls.time, "sleep", transport.pause)
-    transport.timeouts.clear()
-    return transport, client
-
-
-def test_a_good_bye_gets_through_when_the_shard_cannot_be_reached_for_a_moment(unreachable, caplog):
-    transport, client = unreachable
-    transport.down = 2
-    with caplog.at_level(logging.INFO, "psworker.calls"):
-        client.leave()
-    assert transport.status(0).workers[0].state == "left"
-    assert (transport.timeouts, transport.now, caplog.messages) == ([2.0, 1.5, 0.5], 1.5, [])
-
-
-def test_a_good_bye_is_given_up_after_two_seconds_in_all(unreachable, caplog):
-    transport, client = unreachable
-    transport.down = 10
-    with caplog.at_level(logging.INFO, "psworker.calls"):
-        client.leave()
-    assert (transport.timeouts, transport.now) == ([2.0, 1.5, 0.5], 1.5)
-    assert caplog.messages == ["worker w0, shard 0: left without an answer: cut off"]
-
-
 # --- the heartbeat ----------------------------------------------------------------------------------------------------
 
 

@@ -15,7 +15,7 @@ from pswire.codec import decode, encode, from_frame, to_frame
 from pswire.compression import FORMS, WIRES, largest, packed, quantized
 from pswire.errors import Malformed
 from pswire.lanes import FEW
-from pswire.lanes.frames import incoming
+from pswire.lanes.frames import incoming, with_data
 from pswire.lanes.inline import InlineReceiver, InlineSender
 from pswire.lanes.stream import StreamReceiver, StreamSender
 from pswire.payload import arrays
@@ -228,6 +228,16 @@ def test_a_message_comes_back_as_it_was_from_a_single_frame_whose_arrays_are_not
     for array in arrays(whole):
         assert array.flags.aligned
         assert not array.size or not array.flags.writeable
+
+
+@pytest.mark.parametrize("message", STREAMED_CASES, ids=lambda message: type(message).__name__)
+def test_a_frame_with_more_or_less_data_than_its_tensors_have_is_malformed(message):
+    sender = StreamSender()
+    header, size = to_frame(message, sender), sender.nbytes
+    for nbytes in {max(0, size - 1), size + 1} - {size}:
+        frame = incoming(with_data(header, [memoryview(bytes(nbytes))]))
+        with pytest.raises(Malformed, match=f"were declared, and {nbytes} came|its frame, {nbytes} bytes, ends before"):
+            from_frame(frame, StreamReceiver(frame.data))
 
 
 @every_case

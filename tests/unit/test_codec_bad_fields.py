@@ -43,6 +43,12 @@ def declaration(**optimizer):
     return pb.RegisterRequest(sender=sender(), declarations=[proto])
 
 
+def part(first, of, **fields):
+    return pb.RegisterRequest(
+        sender=sender(), declarations=[pb.Declaration(tensor=tensor(**fields), part=pb.Part(first=first, of=of))]
+    )
+
+
 def cosine(**fields):
     return {"kind": "cosine_decay", "initial": 1, "decay_steps": 10, "alpha": 0, **fields}
 
@@ -145,6 +151,9 @@ BAD = [
     (pb.AssignReply(outcome=pb.OUTCOME_APPLIED, versions=[3, -1]), "AssignReply.versions must be at least 0, got -1"),
     (pb.RegisterRequest(sender=sender(), declarations=[pb.Declaration()]), "1 to 256 printable characters"),
     (pb.RegisterRequest(sender=sender(), declarations=[pb.Declaration(tensor=tensor())] * 2), "more than once"),
+    (part(first=-1, of=5), "Part.first must be at least 0, got -1"),
+    (part(first=4, of=5), r"variable W float32\[2\] does not fit into 5 rows from row 4 on"),
+    (part(first=0, of=5, shape=(), data=bytes(4)), r"variable W float32\[\] does not fit into 5 rows from row 0 on"),
     (declaration(), "variable 'W': unknown optimizer None"),
     (declaration(kind="sgd"), "variable 'W': unknown optimizer 'sgd'"),
     (declaration(kind=3), "variable 'W': unknown optimizer 3.0"),
@@ -197,3 +206,16 @@ def test_a_long_list_of_names_is_searched_for_doubles_in_one_pass():
     names = [f"v{number}" for number in range(200_000)]
     with pytest.raises(Malformed, match="'v199999' is in the message more than once"):
         decode(pb.PullRequest(sender=sender(), names=[*names, names[-1]]), InlineReceiver())
+
+
+def test_a_part_may_end_where_its_variable_does():
+    (one,) = decode(part(first=3, of=5), InlineReceiver()).declarations
+    assert (one.part.first, one.part.of, one.spec.shape) == (3, 5, (2,))
+
+
+@pytest.mark.parametrize("letter", ["w", "é", "名"])
+def test_a_name_may_have_256_letters_of_any_alphabet(letter):
+    longest = 256 * letter
+    assert decode(pb.JoinRequest(worker=longest, shards=1), InlineReceiver()).worker == longest
+    assert decode(pb.PullRequest(sender=sender(), names=[longest]), InlineReceiver()).names == (longest,)
+    assert decode(push(gradient(name=longest)), InlineReceiver()).gradients[0].name == longest

@@ -50,6 +50,37 @@ def test_a_short_deadline_does_not_wait_for_a_longer_one_that_came_first(deadlin
         assert cancelled.wait(BOUND)
 
 
+def test_a_short_deadline_wakes_who_sleeps_for_a_longer_one(monkeypatch):
+    asleep, cancelled = threading.Event(), threading.Event()
+
+    class Watched(threading.Condition):
+        def wait(self, timeout=None):
+            asleep.set()  # the lock is held until it sleeps
+            return super().wait(timeout)
+
+    monkeypatch.setattr(threading, "Condition", Watched)
+    deadlines = Deadlines()
+    monkeypatch.undo()
+    with waiting(deadlines, BOUND * 100, lambda: pytest.fail("cancelled")):
+        assert asleep.wait(BOUND)
+        with waiting(deadlines, 0.0, cancelled.set):
+            assert cancelled.wait(BOUND)
+    deadlines.close()
+
+
+def test_a_wait_that_is_over_is_cancelled_neither_when_it_would_be_late_nor_when_all_are(deadlines):
+    over, cancelled = [], [threading.Event() for _ in range(3)]
+    with waiting(deadlines, BOUND, lambda: over.append("cancelled")) as deadline:
+        pass
+    with waiting(deadlines, BOUND, cancelled[0].set), waiting(deadlines, BOUND, cancelled[1].set):
+        deadlines.pass_all()
+        assert cancelled[0].wait(BOUND)
+        assert cancelled[1].wait(BOUND)
+    with waiting(deadlines, 0.0, cancelled[2].set):
+        assert cancelled[2].wait(BOUND)  # and by then all that were late before have been cancelled
+    assert (over, deadline.passed) == ([], False)
+
+
 def test_many_waits_at_a_time_each_have_their_own_deadline(deadlines):
     cancelled = [threading.Event() for _ in range(20)]
 

@@ -78,6 +78,13 @@ def test_what_is_no_frame_is_malformed(frame):
         frames.incoming(frame)
 
 
+def test_a_frame_of_very_many_fields_is_malformed_since_each_costs_far_more_here_than_on_its_way():
+    padding = pb.Frame(padding=b"1").SerializeToString()
+    assert frames.incoming(64 * padding) == frames.Incoming(pb.Frame())
+    with pytest.raises(Malformed, match=r"^260 bytes that are no paramserver\.v1\.Frame$"):
+        frames.incoming(65 * padding)
+
+
 def test_a_frame_cut_at_any_byte_is_a_shorter_frame_or_malformed():
     frame = frames.with_data(ROOM, bytes_of(300))
     for length in range(len(frame)):

@@ -181,6 +181,13 @@ def test_a_streamed_bool_that_is_neither_0_nor_1_is_refused_when_it_comes():
         receiver.feed(b"\2")
 
 
+def test_a_bool_in_the_data_of_a_frame_that_is_neither_0_nor_1_is_refused():
+    spec, tensor = TensorSpec("flags", (2,), "bool"), pb.Tensor(streamed=True)
+    assert StreamReceiver(memoryview(b"\0\1")).get(tensor, spec).tolist() == [False, True]
+    with pytest.raises(Malformed, match=r"variable flags.*a bool travels as the byte 0 or 1"):
+        StreamReceiver(memoryview(b"\1\2")).get(tensor, spec)
+
+
 def test_a_stream_takes_tensors_that_are_inside_of_their_message_and_refuses_those_that_are_nowhere():
     spec, receiver = TensorSpec("W", (1,)), StreamReceiver()
     assert receiver.get(pb.Tensor(inline=np.float32([5]).tobytes()), spec) == [5]

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pswire.errors import InvalidMessage, ShapeMismatch
+from pswire.errors import InvalidMessage, Malformed, ShapeMismatch
 from pswire.messages import Declaration, Value
 from pswire.rows import RowUniform
 from pswire.values import IndexedSlices, TensorSpec
@@ -132,3 +132,23 @@ def test_what_does_not_fit_the_variable_is_refused_before_it_is_cut():
         pieces.split_gradient(variable, Whole("w", (0, 0), some((ROWS, 3), np.float64)))
     with pytest.raises(InvalidMessage, match="'w' has 1 versions, but the variable is in 2 parts"):
         pieces.split_gradient(variable, Whole("w", (0,), some((ROWS, 3))))
+
+
+@pytest.mark.parametrize("shards", [1, 2])
+@pytest.mark.parametrize("named", [3, None])
+def test_a_shard_that_says_that_a_value_has_not_changed_must_name_the_version_that_the_worker_has(shards, named):
+    variable, value = placed(shards), some((ROWS, 3))
+    have = None if named is None else Whole("w", (named,) * shards, value)
+    still = [Value("w", 3, None)] * shards
+    if named is not None:
+        assert pieces.join(variable, still, have) is value
+    for wrong in ([Value("w", 4, None), *still[1:]], [*still[:-1], Value("w", 2, None)], still[: named is None]):
+        with pytest.raises(Malformed, match=r"is still at version|values of 'w' have come"):
+            pieces.join(variable, wrong, have)
+
+
+@pytest.mark.parametrize("index", [-1, ROWS])
+def test_rows_of_a_gradient_that_are_not_there_are_refused_before_it_is_cut(index):
+    array = IndexedSlices(some((2, 3)), np.array([0, index]), (ROWS, 3), check_range=False)
+    with pytest.raises(InvalidMessage, match=r"gradient for 'w': .*0 \.\.\. 10"):
+        pieces.split_gradient(placed(2), Whole("w", (0, 0), array))

@@ -240,6 +240,24 @@ def test_drop_takes_the_stale_out_of_a_group_and_leaves_the_rest_for_later():
     assert dropped.ticket == 2
 
 
+class AllAsOne(Asynchronous):
+    """Makes one update of all pushes."""
+
+    def decide(self, waiting, view):
+        return [Apply(tuple(one.ticket for one in waiting))]
+
+
+def test_drop_takes_all_that_are_too_stale_out_of_a_group_at_once():
+    waiting = [Waiting(ticket, name, False, ticket) for ticket, name in enumerate("abcd")]
+    verdicts = DropStale(AllAsOne(), 1).decide(waiting, view(dict.fromkeys("abcd", 0)))
+    assert [(type(verdict), verdict.ticket) for verdict in verdicts] == [(Drop, 2), (Drop, 3)]
+
+
+def test_scale_takes_the_greatest_staleness_of_an_update():
+    waiting = [Waiting(1, "a", False, 2), Waiting(2, "b", False, 8), Waiting(3, "c", False, 0)]
+    assert ScaleStale(AllAsOne()).decide(waiting, view(dict.fromkeys("abc", 0))) == [Apply((1, 2, 3), 1 / 8)]
+
+
 @pytest.mark.parametrize(("staleness", "scale"), [(0, 1.0), (1, 1.0), (2, 1 / 2), (8, 1 / 8)])
 def test_scale_divides_the_learning_rate_by_the_staleness(staleness, scale):
     waiting = [Waiting(5, "b", True), *pushes("a", staleness)]

@@ -1,13 +1,23 @@
 """The way to the shard: order, parking, and callers who go away, seen without a network."""
 
 import asyncio
+import gc
 
 import numpy as np
 import pytest
 
 from psserver.entrance import GLANCED_AT, THREADS
 from pswire.consistency import Synchronous
-from pswire.errors import NotFinite, NotJoined, TooLarge, Unavailable, UnknownVariable, Zombie
+from pswire.errors import (
+    NotFinite,
+    NotJoined,
+    OutOfOrder,
+    ShapeMismatch,
+    TooLarge,
+    Unavailable,
+    UnknownVariable,
+    Zombie,
+)
 from pswire.messages import (
     Assign,
     Assignment,
@@ -259,6 +269,58 @@ def test_membership_is_refused_before_names():
         sender = await join(entrance)
         with pytest.raises(UnknownVariable):
             await entrance.step(Push(sender, 1, (), pull=("nowhere",)), most=1)
+
+    run(scenario)
+
+
+def test_what_the_shard_refuses_is_refused_for_that_and_not_for_the_size_of_its_answer():
+    async def scenario(entrance, shard):
+        sender = await join(entrance)
+        await register(entrance, sender, w=np.zeros(4))
+        with pytest.raises(NotJoined):
+            await entrance.step(Pull(Sender("ghost", 1), ("w",)), most=1)
+        await entrance.step(set_to(sender, 1, "w", np.ones(4)))
+        await entrance.step(set_to(sender, 2, "w", np.ones(4)))
+        with pytest.raises(OutOfOrder):
+            await entrance.step(Push(sender, 1, (), pull=("w",)), most=1)
+
+    run(scenario)
+
+
+def test_large_messages_are_checked_before_they_are_looked_at():
+    """A look at elements takes time, and for granted that names and shapes are right."""
+
+    async def scenario(entrance, shard):
+        sender = await join(entrance)
+        await register(entrance, sender, w=np.zeros(2))
+        large, rows = np.full(LARGE, np.nan), IndexedSlices(np.zeros((LARGE, 1)), np.arange(LARGE), (LARGE, 1))
+        for gradient in (large, rows):
+            with pytest.raises(UnknownVariable, match="no variable 'v'"):
+                await entrance.step(Push(sender, 1, (Gradient("v", 0, gradient),)))
+        with pytest.raises(ShapeMismatch, match=r"assigned value for 'w' is float64\[262145\]"):
+            await entrance.step(set_to(sender, 1, "w", large))
+        with pytest.raises(NotJoined):
+            await entrance.step(set_to(Sender("ghost", 1), 1, "w", large))
+
+    run(scenario)
+
+
+def test_nothing_is_kept_of_callers_that_were_refused_or_have_gone():
+    def futures():
+        gc.collect()
+        return sum(isinstance(thing, asyncio.Future) for thing in gc.get_objects())
+
+    async def scenario(entrance, shard):
+        first, second = await join(entrance, "w0"), await join(entrance, "w1")
+        await entrance.step(Take(first, QUEUE))
+        waits = await begun(entrance, Take(second, QUEUE))
+        before = futures()
+        for _ in range(10):
+            with pytest.raises(UnknownVariable):
+                await entrance.step(Pull(first, ("nowhere",)))
+        await cancelled(waits)
+        del waits
+        assert futures() < before, "that of the caller who has gone is no more either, though no answer has come"
 
     run(scenario)
 

@@ -5,6 +5,7 @@ import dataclasses
 import numpy as np
 import pytest
 
+from psserver.core.overview import MOST_LISTED
 from psserver.core.shard import Shard
 from pswire.consistency import Asynchronous, Bounded, DelayCompensated, Dropped, Scaled, Synchronous, Unchanged
 from pswire.errors import AlreadyRegistered, InvalidMessage, NoOptimizer, OutOfOrder, UnknownVariable
@@ -294,3 +295,11 @@ def test_the_learning_rate_of_a_stale_push_is_divided_by_its_staleness():
     (answer,) = job.push("b", 9, 8, version=0).values()
     assert answer.staleness == 4
     assert job.value() == [-6, -6]
+
+
+def test_a_status_lists_the_newest_changes_of_hyperparameters_of_very_many():
+    job = Job()
+    for count in range(MOST_LISTED + 2):
+        job.tune(("W",), GradientDescent(float(count)), "learning_rate")
+    changes = job.say(Status()).changes
+    assert [change.optimizer.learning_rate for change in changes] == [float(2 + count) for count in range(MOST_LISTED)]

@@ -335,3 +335,24 @@ def test_a_shard_does_without_asking_what_the_asynchronous_policy_would_say(seed
     one, other = (state_of(job.tell(Status())) for job in jobs)
     assert one == other
     assert jobs[0].shard.global_step > 20
+
+
+def test_of_an_update_of_several_pushes_each_counts_with_its_own_staleness():
+    job = Job(InPairs(), "ab")
+    for sequence in (1, 2, 3):
+        job.tell(Assign(job.senders["a"], sequence, (Assignment("W", np.zeros(2)),)))
+    job.push(1, "a", 1, sequence=4, at=3)
+    assert set(job.push(2, "b", 1, at=0)) == {1, 2}
+    status = job.tell(Status())[0]
+    assert [worker.staleness for worker in status.workers] == [0, 3]
+    assert (status.staleness.p50, status.staleness.p99) == (0, 3)
+
+
+def test_traffic_counts_every_push_of_an_update_and_the_bytes_of_each_direction():
+    """W has 16 bytes: it came, and was served, when it was registered; then two gradients come, and one value goes."""
+    job = Job(InPairs(), "ab")
+    job.push(1, "a", 1)
+    job.tell(Push(job.senders["b"], 1, (Gradient("W", 0, np.ones(2)),)), 2)
+    job.now = 2.0
+    traffic = job.tell(Status())[0].traffic
+    assert (traffic.pushes, traffic.bytes_in, traffic.bytes_out) == (2 / 2, 3 * 16 / 2, 2 * 16 / 2)

@@ -225,7 +225,9 @@ def test_what_an_answer_brings_is_known_before_it_is_made():
     shard = shard_with(Declaration(SPEC, initial=NORMAL, optimizer=Adam(0.5)), declared_vector())
     chosen = (Choice("E", np.arange(3)), Choice("E", slot="m"), Choice("E", np.zeros(9, int), "v"))
     assert shard.answer_bytes(Pull(ME, ("v",), chosen)) == 4 * (3 + 3 * 2 + 5 * 2 + 9 * 2)
-    assert shard.answer_bytes(Register(ME, (Declaration(SPEC, initial=NORMAL), declared_vector()))) == 12
+    new = Declaration(TensorSpec("F", (9,)), initial=NORMAL)
+    for table in (Declaration(SPEC, initial=NORMAL), Declaration(SPEC), new):
+        assert shard.answer_bytes(Register(ME, (table, declared_vector()))) == 12
     for bad in (Choice("F"), Choice("E", slot="w")):
         with pytest.raises(ParamServerError):
             shard.answer_bytes(Pull(ME, (), (bad,)))

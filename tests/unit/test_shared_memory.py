@@ -301,13 +301,15 @@ def test_another_users_file_is_none_and_is_not_swept(monkeypatch, folder):
     os.unlink(path)
 
 
-def test_a_file_without_memory_of_its_own_is_none_for_to_write_it_could_end_the_process(folder):
-    path = os.path.join(folder, NAME)
+@pytest.mark.parametrize("pages", [0, 1])
+def test_a_file_of_which_a_page_has_no_memory_is_none_for_to_write_there_could_end_the_process(folder, pages):
+    path, token = os.path.join(folder, NAME), bytes(16)
     with open(path, "xb") as file:
-        file.truncate(1 << 40)
+        file.write(bytes(pages * PAGESIZE))
+        file.truncate(2 * PAGESIZE)
     os.chmod(path, 0o600)
-    with pytest.raises(NotShared, match="only 0 of the file's 1,099,511,627,776 bytes have memory"):
-        open_segment(NAME, 1 << 40, bytes(16))
+    with pytest.raises(NotShared, match=f"only {pages * PAGESIZE:,} of the file's {2 * PAGESIZE:,} bytes have memory"):
+        open_segment(NAME, 2 * PAGESIZE, token)
     os.unlink(path)
 
 

@@ -156,6 +156,19 @@ def test_a_bool_that_is_neither_0_nor_1_is_malformed(memory):
         SharedReceiver({0: memory}).get(tensor, TensorSpec("W", (2,), "bool"))
 
 
+def test_places_that_overlap_do_not_make_copies_of_more_than_the_segments_have_twice(memory):
+    """A small message would otherwise take any amount of memory; each message may be decoded two times."""
+    spec = TensorSpec("rows", (len(memory) // 8,), "int64")
+    tensor = pb.Tensor(shared=pb.Shared(segment=0, offset=0))
+    for _ in range(2):
+        receiver = SharedReceiver({0: memory})
+        for _ in range(2):
+            receiver.get(tensor, spec, own=True)
+        with pytest.raises(Malformed, match=r"variable rows .*: its place overlaps those of other tensors"):
+            receiver.get(tensor, TensorSpec("rows", (1,), "int64"), own=True)
+        assert receiver.get(tensor, TensorSpec("W", (2,))).nbytes == 8, "a view takes no memory"
+
+
 def test_a_room_gives_one_array_after_the_other_until_it_is_full(memory):
     room = SharedRoom(memory, 128, 192)
     first, second = room.take(TensorSpec("a", (3,))), room.take(TensorSpec("b", (8,), "float64"))

@@ -144,3 +144,32 @@ def test_a_gradient_that_does_not_lie_in_one_stretch_is_taken_as_a_whole(layout,
     task.run()
     run(tasks_of(other, rule, [gradient.copy()]))
     assert state_of(one) == state_of(other)
+
+
+@pytest.mark.parametrize("kinds", ["rr", "rrr", "ra", "ar", "aa", "rar"])
+@pytest.mark.parametrize("dtype", FLOATING)
+def test_an_update_of_several_gradients_takes_their_mean_rows_or_arrays(kinds, dtype, random):
+    """In float64, as if rows that a gradient does not have were rows of zeros."""
+    rule = rule_for(specs.GradientDescent(1.0))
+    one = variable(rule, random, dtype)
+    before, total, gradients = one.value.astype(float), np.zeros(SHAPE), []
+    for kind in kinds:
+        indices = random.integers(0, len(one.value), 4) if kind == "r" else np.arange(len(one.value))
+        values = random.normal(size=(len(indices), *SHAPE[1:])).astype(dtype)
+        np.add.at(total, indices, values.astype(float))
+        gradients.append(IndexedSlices(values, indices, SHAPE) if kind == "r" else values)
+    run(tasks_of(one, rule, gradients, step=Step(1, 0, 1.0)))
+    exact = before - total / len(kinds)
+    np.testing.assert_allclose(one.value, exact, rtol=0, atol=8 * np.finfo(dtype).eps)
+
+
+@pytest.mark.parametrize("kinds", ["aa", "ra", "rr"])
+def test_the_sum_of_float16_gradients_may_be_beyond_float16_when_their_mean_is_not(kinds, random):
+    rule = rule_for(specs.GradientDescent(1.0))
+    one = variable(rule, random, "float16")
+    gradient = np.full(SHAPE, 40_000, np.float16)
+    gradients = [
+        IndexedSlices(gradient, np.arange(len(gradient)), SHAPE) if kind == "r" else gradient for kind in kinds
+    ]
+    run(tasks_of(one, rule, gradients, step=Step(1, 0, 1.0)))
+    np.testing.assert_array_equal(one.value, np.full(SHAPE, -40_000, np.float16))

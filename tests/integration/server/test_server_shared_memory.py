@@ -354,3 +354,16 @@ def test_a_worker_that_shares_memory_says_so(connect, folder):
             assert len(mapped_segments(folder)) > 0
             while connect(server).status().workers[0].lane != "shared memory":
                 pass
+
+
+def test_what_lies_in_shared_memory_counts_as_traffic_too(connect, segment):
+    rows = IndexedSlices(np.zeros((150_000, 3), np.float32), np.zeros(150_000, np.int64), SMALL.shape)
+    with ServerThread(ServerConfig(memory_limit=4 << 20)) as server:
+        client = connect(server)
+        sender = client.join()
+        client.register(sender, w=SMALL)
+        with closing(Stream(client)) as stream:
+            assert stream.attach(0, segment).attached
+            with pytest.raises(errors.TooLarge, match=r"3,000,000 bytes.* room for 2,097,152 at a time"):
+                stream.call(Push(sender, 1, (Gradient("w", 0, rows),)))
+        assert client.status().variables[0].version == 0

@@ -1,5 +1,6 @@
 """Transfers: tensors of any size, and every way in which one can break, with nothing of it applied."""
 
+import gc
 import queue
 import tracemalloc
 from contextlib import contextmanager
@@ -13,8 +14,9 @@ from psserver.config import ServerConfig
 from psserver.server import ServerThread
 from pswire import errors
 from pswire.channel import error_from
-from pswire.lanes import CHUNK, INLINE
-from pswire.messages import Assign, Assignment, Declaration, Gradient, Outcome, Pull, Push, Register
+from pswire.consistency import Synchronous
+from pswire.lanes import CHUNK, INLINE, stream
+from pswire.messages import Assign, Assignment, Declaration, Gradient, Leave, Outcome, Pull, Push, Register
 from pswire.v1 import paramserver_pb2 as pb
 from pswire.values import IndexedSlices, TensorSpec
 
@@ -272,3 +274,37 @@ def test_more_than_the_server_has_room_for_is_refused_with_the_figures(connect):
         with pytest.raises(errors.TooLarge, match=r"6,291,456 bytes.* room for\s+3,145,728 at a time"):
             client.transfer(Register(sender, (undeclared("v", W[:2]), undeclared("w", half))))
         assert client.transfer(Assign(sender, 1, (Assignment("w", half + 1),))).outcome is Outcome.APPLIED
+
+
+def test_memory_of_a_held_push_whose_worker_leaves_is_free_before_anybody_looks_for_garbage(connect, frames_of):
+    with ServerThread(ServerConfig(consistency=Synchronous(2))) as server, no_garbage_collection():
+        client = connect(server)
+        sender = client.join()
+        client.register(sender, w=W)
+        tracemalloc.start()
+        try:
+            call = client.stub.Transfer(iter(frames_of(Push(sender, 1, (Gradient("w", 0, W),)))), timeout=30)
+            while not client.status().workers[0].waiting_for:
+                pass
+            assert memory_of(stream) >= W.nbytes
+            client.unary(Leave(sender))
+            with pytest.raises(grpc.RpcError, match="worker 'w0' has left: join again"):
+                list(call)
+            assert memory_of(stream) < W.nbytes
+        finally:
+            tracemalloc.stop()
+
+
+@contextmanager
+def no_garbage_collection():
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+
+
+def memory_of(module):
+    """Bytes that were allocated in a module, and are still in use."""
+    taken = tracemalloc.take_snapshot().filter_traces([tracemalloc.Filter(True, module.__file__)])
+    return sum(trace.size for trace in taken.traces)
