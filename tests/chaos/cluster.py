@@ -174,6 +174,16 @@ class Cluster:
         """The workers that have not ended."""
         return [worker for worker in self.workers if worker.code is None]
 
+    async def kill_workers(self) -> None:
+        """Kills the workers that have not ended, and lets servers read what these had sent."""
+        running = self.running()
+        for worker in running:
+            worker.ended_by = KILLED
+            worker.signal(signal.SIGKILL)
+            worker.popen.wait()
+        if running:
+            await asyncio.sleep(1.0)
+
     def read(self) -> list[Final]:
         """The variables as the servers have them, not through a proxy."""
         with closing(NetworkTransport([server.address for server in self.servers], shared_memory=False)) as transport:
@@ -202,10 +212,10 @@ class Cluster:
         """Ends all that runs, and waits for it."""
         for worker in self.running():
             worker.signal(signal.SIGKILL)
+            worker.popen.wait()
         for worker in self.workers:
             for proxy in worker.proxies:
                 await proxy.close()
-            worker.popen.wait()
         for server in self.servers:
             server.signal(signal.SIGCONT)
             server.signal(signal.SIGTERM)
