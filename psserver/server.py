@@ -36,8 +36,11 @@ from pswire.errors import ConfigurationError
 from pswire.lanes.segments import sweep
 from pswire.messages import Status, StatusReport
 
-#: Seconds between two looks at the leases.
+#: Seconds between two looks at the leases, at most; short leases are looked at more often.
 TICK = 1.0
+
+#: Looks at the leases in the time of one, at least.
+TICKS_A_LEASE = 12
 
 #: Leases for which a server that ends by itself waits at least when its workers have failed, or were lost: one that was
 #: cut off, or is started again, is back by then.
@@ -73,7 +76,8 @@ async def serve(config: ServerConfig, on_ready: Callable[[str], None], stop: asy
         identity=secrets.randbits(62) + 1,
         one_job=config.linger is not None,
     )
-    clock = Clock(time.monotonic)
+    tick = min(TICK, config.lease / TICKS_A_LEASE)
+    clock = Clock(time.monotonic, tick)
     entrance = Entrance(shard, clock)
     server = grpc.aio.server(options=SERVER_OPTIONS, maximum_concurrent_rpcs=config.max_calls)
     service = Service(entrance, config.traffic_limit, config.lease, shared_memory=config.shared_memory)
@@ -85,7 +89,7 @@ async def serve(config: ServerConfig, on_ready: Callable[[str], None], stop: asy
     address = bind(server, config.bind)
     await server.start()
     lingering = None if config.linger is None else Lingering(config.linger, config.lease)
-    ticking = asyncio.create_task(_tick(entrance, clock, lingering, stop))
+    ticking = asyncio.create_task(_tick(entrance, clock, tick, lingering, stop))
     try:
         on_ready(address)
         await stop.wait()
@@ -106,23 +110,24 @@ async def serve(config: ServerConfig, on_ready: Callable[[str], None], stop: asy
 class Clock:
     """Seconds in which this process was awake.
 
-    While a machine sleeps, or a process is stopped, it hears nobody: leases must not end by that. The clock is asked at
-    each tick, so a gap of several ticks between two questions is such a time, and counts as one tick.
+    While a machine sleeps, or a process is stopped, it reads nothing: leases must not end by that. The clock is asked
+    at each tick, so of a longer gap between two questions two ticks count: heartbeats that came are read in less.
 
     Args:
         now: seconds, never going back.
+        tick: seconds between two questions, at most, while the process is awake.
     """
 
-    def __init__(self, now: Callable[[], float]) -> None:
-        self._now, self._last, self._slept = now, now(), 0.0
+    def __init__(self, now: Callable[[], float], tick: float) -> None:
+        self._now, self._tick = now, tick
+        self._last = self._time = now()
 
     def __call__(self) -> float:
         """The time."""
         now = self._now()
-        gap, self._last = now - self._last, now
-        if gap > 4 * TICK:
-            self._slept += gap - TICK
-        return now - self._slept
+        self._time += min(now - self._last, 2 * self._tick)
+        self._last = now
+        return self._time
 
 
 class Lingering:
@@ -161,10 +166,12 @@ class Lingering:
         return True
 
 
-async def _tick(entrance: Entrance, clock: Clock, lingering: Lingering | None, stop: asyncio.Event) -> None:
+async def _tick(
+    entrance: Entrance, clock: Clock, tick: float, lingering: Lingering | None, stop: asyncio.Event
+) -> None:
     """Lets time pass for the shard, until the server ends by itself, if it does."""
     while lingering is None or not lingering.ends(entrance.over, clock()):
-        await asyncio.sleep(TICK)
+        await asyncio.sleep(tick)
         try:
             entrance.tick()
         except Exception:

@@ -28,7 +28,6 @@ from pswire.fields import (
     NAMES,
     NUMBERS,
     OPTIONAL,
-    OPTIONAL_COUNT,
     POSITIVE,
     Row,
     below,
@@ -310,8 +309,13 @@ _QUEUE = one(Row(ms.QueueSpec, pb.Queue, name=NAME, size=POSITIVE, block=POSITIV
 _BLOCK = one_or_none(Row(ms.Block, pb.Block, number=COUNT, epoch=POSITIVE, start=below("stop"), stop=POSITIVE))
 _FINISHED = one_or_none(Row(ms.Finished, pb.Finished, number=COUNT, cost_sum=OPTIONAL))
 _CHOICES = many(_Choice())
-_SENDERS = many(Row(ms.Sender, pb.Sender, worker=NAME, incarnation=COUNT), attrgetter("worker"))
-_GROUP = one_or_none(Row(ms.Group, pb.Group, number=COUNT, workers=_SENDERS))
+_DELIVERIES = many(
+    Row(ms.Delivery, pb.Delivery, sender=_SENDER, sequence=POSITIVE, shards=NUMBERS), attrgetter("sender.worker")
+)
+_FRONTIER = one_or_none(Row(ms.Frontier, pb.Frontier, decided=COUNT, undelivered=_DELIVERIES))
+_ELSEWHERE = many(Row(ms.Elsewhere, pb.Elsewhere, name=NAME, served_at=COUNT), attrgetter("name"))
+_GROUP = one_or_none(Row(ms.Group, pb.Group, number=COUNT, members=_DELIVERIES))
+_LAST_PUSHES = many(Row(ms.LastPush, pb.LastPush, worker=NAME, incarnation=COUNT, sequence=COUNT, shards=NUMBERS))
 _AGREED = {"places": many(Row(ms.Place, pb.Place, name=NAME, shard=COUNT)), "states": NUMBERS}
 _REPORTS = many(Row(ms.EpochReport, pb.EpochReport, queue=NAME, epoch=POSITIVE, cost=OPTIONAL, examples=COUNT))
 _VARIABLES = many(_VariableStatus(), attrgetter("spec.name"))
@@ -340,14 +344,23 @@ _MESSAGES = (
         chief=ANY,
         state=COUNT,
     ),
-    Row(ms.Renew, pb.RenewRequest, sender=_SENDER, idle=ANY, lane=ANY),
+    Row(ms.Renew, pb.RenewRequest, sender=_SENDER, idle=ANY, lane=ANY, settled=COUNT, half_pushes=COUNT),
     Row(ms.Renewed, pb.RenewReply, global_step=COUNT, waiting_for=ANY, chief=ANY),
     Row(ms.Leave, pb.LeaveRequest, sender=_SENDER, failed=ANY),
     Row(ms.Left, pb.LeaveReply),
     Row(ms.Register, pb.RegisterRequest, sender=_SENDER, declarations=_DECLARATIONS, **_AGREED, dry=ANY),
-    Row(ms.Registered, pb.RegisterReply, values=_VALUES, global_step=COUNT),
-    Row(ms.Pull, pb.PullRequest, sender=_SENDER, names=NAMES, choices=_CHOICES, have=HAVE, wire=_WIRE),
-    Row(ms.Pulled, pb.PullReply, values=_VALUES_AND_CHOICES, global_step=COUNT),
+    Row(ms.Registered, pb.RegisterReply, values=_VALUES, global_step=COUNT, frontier=_FRONTIER),
+    Row(
+        ms.Pull,
+        pb.PullRequest,
+        sender=_SENDER,
+        names=NAMES,
+        choices=_CHOICES,
+        have=HAVE,
+        wire=_WIRE,
+        after=_DELIVERIES,
+    ),
+    Row(ms.Pulled, pb.PullReply, values=_VALUES_AND_CHOICES, global_step=COUNT, frontier=_FRONTIER),
     Row(
         ms.Push,
         pb.PushRequest,
@@ -356,13 +369,34 @@ _MESSAGES = (
         loss=OPTIONAL,
         pull=NAMES,
         group=_GROUP,
-        served_at=OPTIONAL_COUNT,
         have=HAVE,
         wire=_WIRE,
+        shards=NUMBERS,
+        elsewhere=_ELSEWHERE,
+        after=_DELIVERIES,
+        global_step=COUNT,
     ),
-    Row(ms.Pushed, pb.PushReply, **_RESULT, staleness=COUNT, values=_VALUES, reason=ANY, group=_GROUP),
-    Row(ms.Assign, pb.AssignRequest, **_CHANGE, assignments=_ASSIGNMENTS, add=ANY),
-    Row(ms.Assigned, pb.AssignReply, **_RESULT, versions=NUMBERS),
+    Row(
+        ms.Pushed,
+        pb.PushReply,
+        **_RESULT,
+        staleness=COUNT,
+        values=_VALUES,
+        reason=ANY,
+        group=_GROUP,
+        frontier=_FRONTIER,
+    ),
+    Row(
+        ms.Assign,
+        pb.AssignRequest,
+        **_CHANGE,
+        assignments=_ASSIGNMENTS,
+        add=ANY,
+        shards=NUMBERS,
+        elsewhere=NAMES,
+        after=_DELIVERIES,
+    ),
+    Row(ms.Assigned, pb.AssignReply, **_RESULT, versions=NUMBERS, frontier=_FRONTIER),
     Row(ms.Tune, pb.TuneRequest, **_CHANGE, names=NAMES, optimizer=OPTIMIZER, fields=NAMES),
     Row(ms.Tuned, pb.TuneReply, **_RESULT),
     Row(ms.Take, pb.TakeRequest, sender=_SENDER, queue=_QUEUE, finished=_FINISHED, heard=COUNT, give_back=ANY),
@@ -384,6 +418,8 @@ _MESSAGES = (
         traffic=_TRAFFIC,
         staleness=_STALENESS,
         changes=_CHANGES,
+        half_pushes=COUNT,
+        last_pushes=_LAST_PUSHES,
     ),
 )
 

@@ -25,12 +25,14 @@ class Written:
     """What every choice here has: how it is written, `form` for people and `pattern` with its fields as groups.
 
     `decides` says whether shard 0 must be asked before the others, since it may hold or refuse a push. Where none of a
-    job's choices does, a push goes to all shards at once.
+    job's choices does, a push goes to all shards at once. `orders` says whether it refuses pushes for their staleness:
+    then the other shards make all changes in the order of shard 0's decisions (`pswire.order`).
     """
 
     form: ClassVar[str]
     pattern: ClassVar[str]
     decides: ClassVar[bool]
+    orders: ClassVar[bool] = False
 
 
 class Consistency(Written):
@@ -118,6 +120,7 @@ class Synchronous(Consistency):
     form: ClassVar[str] = "sync:N or sync:N,backup=B (N gradients, from 1; B backup workers, from 0)"
     pattern: ClassVar[str] = f"sync:(?P<workers>{_COUNT})(?:,backup=(?P<backup>{_COUNT}))?"
     decides: ClassVar[bool] = True
+    orders: ClassVar[bool] = True
     workers: int
     backup: int = 0
 
@@ -198,6 +201,7 @@ class Dropped(StalenessSpec):
     form: ClassVar[str] = "drop:T (T the most staleness that is applied, from 0)"
     pattern: ClassVar[str] = f"drop:(?P<above>{_COUNT})"
     decides: ClassVar[bool] = True
+    orders: ClassVar[bool] = True
     above: int
 
     def __post_init__(self) -> None:

@@ -117,10 +117,6 @@ def _get_optional(proto: Proto, name: str, lane: lanes.Receiver) -> object:
     return getattr(proto, name) if proto.HasField(name) else None
 
 
-def _get_optional_count(proto: Proto, name: str, lane: lanes.Receiver) -> object:
-    return COUNT.get(proto, name, lane) if proto.HasField(name) else None
-
-
 def _get_name(proto: Proto, name: str, lane: lanes.Receiver) -> str:
     return check_name(getattr(proto, name))
 
@@ -147,8 +143,6 @@ def _numbers(low: int) -> Callable[[Proto, str, lanes.Receiver], tuple[int, ...]
 ANY = Field(_set, lambda proto, name, lane: getattr(proto, name))
 #: A number that may be missing, None; any number, since a loss may well be NaN.
 OPTIONAL = Field(_set_if_any, _get_optional)
-#: An integer from 0 up that may be missing, None.
-OPTIONAL_COUNT = Field(_set_if_any, _get_optional_count)
 #: The name of a worker, a variable or a data queue.
 NAME = Field(_set, _get_name)
 #: Names of variables, each once.

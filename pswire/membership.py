@@ -58,12 +58,16 @@ class Renew:
     """A heartbeat: I live. Every other message of a worker renews its lease too.
 
     With `idle` it says that it has nothing to do for now, such as no examples: nobody shall wait for its next push.
-    `lane` is as in `Join`.
+    With `settled` its messages up to this sequence number have been answered or are given up: none of them is carried
+    out any more. An idle whose `settled` is below what the shard has had from the worker is out of date, and not taken.
+    `half_pushes` counts the pushes of this life that some shards have applied and others not. `lane` is as in `Join`.
     """
 
     sender: Sender
     idle: bool = False
     lane: str = ""
+    settled: int = 0
+    half_pushes: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,6 +25,10 @@ from pswire.membership import Left as Left
 from pswire.membership import Renew as Renew
 from pswire.membership import Renewed as Renewed
 from pswire.membership import Sender as Sender
+from pswire.order import Delivery as Delivery
+from pswire.order import Elsewhere as Elsewhere
+from pswire.order import Frontier as Frontier
+from pswire.order import Group as Group
 from pswire.queues import Block as Block
 from pswire.queues import EpochReport as EpochReport
 from pswire.queues import Finished as Finished
@@ -32,6 +36,7 @@ from pswire.queues import QueueSpec as QueueSpec
 from pswire.rows import RowInitializer
 from pswire.specs import UpdateSpec
 from pswire.status import Change as Change
+from pswire.status import LastPush as LastPush
 from pswire.status import Staleness as Staleness
 from pswire.status import StatusReport as StatusReport
 from pswire.status import Traffic as Traffic
@@ -98,10 +103,14 @@ class Value:
 
 @dataclass(frozen=True, slots=True)
 class Registered:
-    """The server's values of the declared variables, in their order, of one moment; those of tables are left out."""
+    """The server's values of the declared variables, in their order, of one moment; those of tables are left out.
+
+    `frontier` is as in `Pushed`.
+    """
 
     values: tuple[Value, ...]
     global_step: int
+    frontier: Frontier | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -122,7 +131,7 @@ class Pull:
 
     `have` has for each of the names the version that the worker has, -1 for none: a value that is still at it does not
     come again. Empty: nothing is known of any. `wire` is a form of `pswire.compression.WIRES`, in which values of
-    float32 shall come; "": as they are.
+    float32 shall come; "": as they are. `after` is as in `Push`.
     """
 
     sender: Sender
@@ -130,14 +139,16 @@ class Pull:
     choices: tuple[Choice, ...] = ()
     have: tuple[int, ...] = ()
     wire: str = ""
+    after: tuple[Delivery, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Pulled:
-    """The values of the names, in their order, and then those of the choices."""
+    """The values of the names, in their order, and then those of the choices. `frontier` is as in `Pushed`."""
 
     values: tuple[Value, ...]
     global_step: int
+    frontier: Frontier | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -153,23 +164,18 @@ class Gradient:
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
-    """Pushes of several workers that make one update, their mean; `number` counts the updates of shard 0."""
-
-    number: int
-    workers: tuple[Sender, ...]
-
-
-@dataclass(frozen=True, slots=True)
 class Push:
     """Gradients of one step, and what was seen in it: applied together, once, or not at all; one entry a variable.
 
     The answer brings the values of `pull`; `have` and `wire` are as in `Pull`.
 
-    `sequence` counts a worker's pushes, assigns and tunes from 1, over all shards; a retry repeats it. Where one shard
-    decides for all which pushes make an update, the others are told with `group` what it has decided. What it knows of
-    their parts is `served_at`: shard 0's global step when it served the weights that the gradients were computed with,
-    the stalest of them. It is sent to shard 0 where it decides for all; None: not known.
+    `sequence` counts a worker's pushes, assigns and tunes from 1, over all shards; a retry repeats it. A push goes to
+    shard 0 and to those that have something to do for it: `shards` are these others.
+
+    Where shard 0 decides for all, it is asked first, and the others are told its decision: `group`, if several pushes
+    make one update, and `after`, the changes to be made before this one (`Frontier`). By `elsewhere` shard 0 knows the
+    staleness of gradients of which it has no part. `global_step` is the number of updates before this one, as far as
+    the worker knows: shards that do not get every push evaluate learning rate schedules by it.
     """
 
     sender: Sender
@@ -178,9 +184,12 @@ class Push:
     loss: float | None = None
     pull: tuple[str, ...] = ()
     group: Group | None = None
-    served_at: int | None = None
     have: tuple[int, ...] = ()
     wire: str = ""
+    shards: tuple[int, ...] = ()
+    elsewhere: tuple[Elsewhere, ...] = ()
+    after: tuple[Delivery, ...] = ()
+    global_step: int = 0
 
 
 class Outcome(Enum):
@@ -196,7 +205,8 @@ class Pushed:
     """`staleness`: how many changes the weights had seen between their serving and this push.
 
     `global_step` is that of the values: there may have been updates after this one. `group` is there when the push was
-    applied as one of several.
+    applied as one of several. Where shard 0 decides for all by staleness, its answers have a `frontier`: that of the
+    decision, before this push.
     """
 
     outcome: Outcome
@@ -205,6 +215,7 @@ class Pushed:
     values: tuple[Value, ...] = ()
     reason: str = ""
     group: Group | None = None
+    frontier: Frontier | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -217,21 +228,29 @@ class Assignment:
 
 @dataclass(frozen=True, slots=True)
 class Assign:
-    """Sets variables (or adds to them), all or none, once; no optimizer takes part."""
+    """Sets variables (or adds to them), all or none, once; no optimizer takes part.
+
+    Where shard 0 decides for all by staleness it is asked first, with the names of variables `elsewhere`, and the
+    others are told `after`; `shards` is as in `Push`.
+    """
 
     sender: Sender
     sequence: int
     assignments: tuple[Assignment, ...]
     add: bool = False
+    shards: tuple[int, ...] = ()
+    elsewhere: tuple[str, ...] = ()
+    after: tuple[Delivery, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Assigned:
-    """The versions after it, in order of the assignments."""
+    """The versions after it, in order of the assignments. `frontier` is as in `Pushed`."""
 
     outcome: Outcome
     versions: tuple[int, ...]
     global_step: int
+    frontier: Frontier | None = None
 
 
 @dataclass(frozen=True, slots=True)

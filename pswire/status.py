@@ -28,6 +28,16 @@ class VariableStatus:
 
 
 @dataclass(frozen=True, slots=True)
+class LastPush:
+    """The last push of one life of a worker that a shard has settled, if other shards (`shards`) had parts of it."""
+
+    worker: str
+    incarnation: int
+    sequence: int
+    shards: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class WorkerStatus:
     """One worker that is a member, or was. `lease_left` in seconds; `epoch` that of its last block, or 0.
 
@@ -84,7 +94,9 @@ class StatusReport:
     """A shard at one moment. `repeated`: retries that were answered, not applied again.
 
     Of very many workers, epochs and changes it lists the live and the newest. `nbytes` are those of values and slots.
-    `consistency` and `handling` (of staleness) are as `pswire.consistency` writes them.
+    `consistency` and `handling` (of staleness) are as `pswire.consistency` writes them. `half_pushes` counts what
+    workers reported of pushes that some shards have applied and others not; by comparing `last_pushes` of all shards
+    those are found that were left so by a worker's death.
     """
 
     shard: int
@@ -101,3 +113,5 @@ class StatusReport:
     traffic: Traffic = Traffic()
     staleness: Staleness = Staleness()
     changes: tuple[Change, ...] = ()
+    half_pushes: int = 0
+    last_pushes: tuple[LastPush, ...] = ()

@@ -73,9 +73,10 @@ class BatchLoop:
         """Yields the batches; when the loop is left early, or fails, its block is given back, for others to do."""
         try:
             yield from self._batches()
-        except BaseException:  # GeneratorExit too: the program has left its loop
+        except BaseException:  # GeneratorExit too: the program has left its loop, by `break` or by an error
             self._client.give_back(self._queue)
-            self._idle()
+            if not isinstance(self._client.consistency, Asynchronous):
+                self._client.idle_soon()
             raise
 
     def _batches(self) -> Iterator[Batch]:

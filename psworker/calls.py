@@ -15,7 +15,23 @@ from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
 
 from pswire.errors import NotJoined, ParamServerError, TimedOut, Unavailable, Zombie
-from pswire.messages import Answer, Join, Joined, Pull, Push, Renew, Request, Sender
+from pswire.messages import (
+    Answer,
+    Assigned,
+    Delivery,
+    Frontier,
+    Join,
+    Joined,
+    Pull,
+    Pulled,
+    Push,
+    Pushed,
+    Registered,
+    Renew,
+    Renewed,
+    Request,
+    Sender,
+)
 from psworker import interrupts
 from psworker.role import Role
 from psworker.transport import Call, Transport
@@ -26,6 +42,8 @@ FIRST_PAUSE, LONGEST_PAUSE = 0.05, 2.0  # seconds between two tries; it doubles
 LAST_TRY = 0.5  # seconds that a try has at least: enough to hear why there is no connection
 SAY_EVERY = 5.0  # seconds between two lines that say whom a call waits for
 GOOD_BYE = 2.0  # seconds that a server has to hear that a worker ends, or has nothing to do
+
+_WITH_FRONTIER = (Registered, Pulled, Pushed, Assigned)
 
 A = TypeVar("A", bound=Answer)
 T = TypeVar("T")
@@ -69,6 +87,9 @@ class Calls:
         states: those of the shards as it met them (`Joined.state`); none until it has joined all.
         rejoins: how often it has joined a shard again, whose lease had ended or which was started anew: then it is not
             known whether versions that came before count the same changes, and no message is sent that names them.
+        global_step: that of shard 0, as its last answer said.
+        frontier: what shard 0 had decided, as its last answer said, where it orders changes (`pswire.order`).
+        half_pushes: pushes that some shards have applied and others have not.
     """
 
     def __init__(
@@ -82,7 +103,9 @@ class Calls:
     ) -> None:
         self.sender = Sender(worker, 0)
         self.states: tuple[int, ...] = ()
-        self.rejoins = 0
+        self.rejoins = self.global_step = self.half_pushes = 0
+        self.frontier = Frontier(0)
+        self._unsettled: dict[int, int] = {}
         self._transport = transport
         self._timeout = timeout
         self._closing = closing
@@ -113,10 +136,13 @@ class Calls:
         as_of = self.rejoins if rejoins is None else rejoins
         return [self._send(shard, message, as_of) for shard, message in enumerate(messages) if message is not None]
 
-    def results(self, sent: Iterable[Sent], kind: type[A], failed: list[int] | None = None) -> list[A]:
-        """The answers. Returns or raises when none is open any more: a shard has one push of a worker at a time.
+    def results(
+        self, sent: Iterable[Sent], kind: type[A] | tuple[type[A], ...], failed: list[int] | None = None
+    ) -> list[A]:
+        """The answers, each of a `kind`.
 
-        The shards that have not answered are added to `failed`.
+        Returns or raises when none is open any more: a shard has one push of a worker at a time. The shards that have
+        not answered are added to `failed`.
         """
         answers: list[A] = []
         errors: dict[int, ParamServerError] = {}
@@ -155,14 +181,42 @@ class Calls:
                 logger.log(level, "worker %s, shard %d: %s: %s", self.sender.worker, shard, failed, error)
                 return None
 
-    def rest(self, shards: Iterable[int]) -> None:
-        """Tells these shards that nobody shall wait for this worker."""
+    def rest(self, sequence: int) -> None:
+        """Tells shard 0 that nobody shall wait for this worker, whose messages up to `sequence` are over."""
         if not self._closing.is_set():
-            for shard in shards:
-                idle = Renew(self.sender, idle=True, lane=self._transport.lane(shard))
-                answer = self.say(shard, idle, "could not say that it has nothing to do")
-                if answer is not None:
-                    self._role.hear(shard, answer)
+            lane = self._transport.lane(0)
+            idle = Renew(self.sender, idle=True, lane=lane, settled=sequence, half_pushes=self.half_pushes)
+            answer = self.say(0, idle, "could not say that it has nothing to do")
+            if answer is not None:
+                self._role.hear(0, answer)
+
+    def settle(self, shards: Iterable[int], sequence: int) -> None:
+        """Tells these shards that messages up to `sequence` are given up, so that no other worker waits for them."""
+        for shard in shards:
+            renew = Renew(self.sender, lane=self._transport.lane(shard), settled=sequence)
+            if self._closing.is_set() or self.say(shard, renew, "could not say that it gave up a push") is None:
+                self._unsettled[shard] = sequence
+
+    def settle_all(self) -> None:
+        """Makes up for what `settle` could not say; call before the next change, which implies that it was said."""
+        for shard, sequence in list(self._unsettled.items()):
+            self.call(shard, Renew(self.sender, lane=self._transport.lane(shard), settled=sequence), Renewed)
+            del self._unsettled[shard]
+
+    def after(self) -> list[tuple[Delivery, ...]]:
+        """By shard, the changes of other workers that must be made there before what shard 0 has decided last."""
+        worker, undelivered = self.sender.worker, self.frontier.undelivered
+        others = [delivery for delivery in undelivered if delivery.sender.worker != worker]
+        return [
+            tuple([Delivery(one.sender, one.sequence) for one in others if shard in one.shards])
+            for shard in range(self._transport.shards)
+        ]
+
+    def note_half_push(self, shards: Iterable[int]) -> None:
+        """Counts a push that these shards have not applied, and others have."""
+        self.half_pushes += 1
+        listed = ", ".join(map(str, shards))
+        logger.warning("%s: a push was applied on some shards and not on shard %s", self.sender.worker, listed)
 
     def _join(self, shard: int) -> Join:
         worker, incarnation = self.sender.worker, self.sender.incarnation
@@ -179,7 +233,7 @@ class Calls:
             return message
         return replace(message, have=())
 
-    def _result(self, sent: Sent, kind: type[A]) -> A:
+    def _result(self, sent: Sent, kind: type[A] | tuple[type[A], ...]) -> A:
         """The answer; the message is sent again while the server cannot be reached, for `timeout` seconds at most.
 
         Every request may be repeated: those that must not happen twice carry a sequence number.
@@ -206,8 +260,14 @@ class Calls:
                 call = self._transport.call(sent.shard, message, max(left, LAST_TRY))
                 continue
             assert isinstance(answer, kind)
-            self._role.hear(sent.shard, answer)
+            self._note(sent.shard, answer)
             return answer
+
+    def _note(self, shard: int, answer: Answer) -> None:
+        self._role.hear(shard, answer)
+        if shard == 0 and isinstance(answer, _WITH_FRONTIER):
+            self.global_step = max(self.global_step, answer.global_step)
+            self.frontier = answer.frontier or self.frontier
 
     def _why(self, sent: Sent) -> str:
         reason = self._held_for(sent.shard, sent.began)

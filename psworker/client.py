@@ -19,6 +19,7 @@ from pswire.consistency import (
     parse_consistency,
     parse_staleness,
 )
+from pswire.errors import ParamServerError
 from pswire.messages import (
     Assign,
     Assigned,
@@ -86,6 +87,7 @@ class Client:
         self._role = Role(worker)
         self._heartbeat = Heartbeat(transport, self._closing, self._role)
         self._calls = Calls(transport, worker, timeout, self._closing, self._heartbeat.held_for, self._role)
+        self._heartbeat.half_pushes = lambda: self._calls.half_pushes
         self.packer = packer or Packer()
         self._pushing = Pushing(self._calls, self.packer)
         self._placement = Placement(transport.shards)
@@ -127,6 +129,7 @@ class Client:
         self._consistency = parse_consistency(joined.consistency)
         self._staleness = parse_staleness(joined.staleness)
         self._pushing.decides = (self._consistency.decides or self._staleness.decides) and self.shards > 1
+        self._pushing.orders = (self._consistency.orders or self._staleness.orders) and self.shards > 1
         self._heartbeat.start(self._calls.sender, joined.lease)
         return joined
 
@@ -162,7 +165,9 @@ class Client:
         answers += self._calls.results(sent, Registered)
         self._placement = placement
         self._pushing.observed |= {one.spec.name for one in declarations if isinstance(one.optimizer, MovingAverage)}
-        return wanted.wholes(answers, self._served_at(answers))
+        if self._pushing.orders and self._calls.frontier.decided:
+            return self.pull([value.name for answer in answers for value in answer.values])  # in shard 0's order
+        return wanted.wholes(answers, 0 if self._pushing.orders else None)
 
     def push(
         self,
@@ -173,8 +178,8 @@ class Client:
     ) -> Handle[PushResult]:
         """Pushes the gradients of one step; the answer has the values of `pull`, in their order.
 
-        Every shard gets a push of each step, if need be an empty one, so that all of them count the same steps. All are
-        told at once; but where shard 0 decides for all (`pswire.consistency`), `wait` tells the others what it decided.
+        Shard 0 gets a push of each step, others where they have a part of a gradient or of `pull`. All are told at
+        once; but where shard 0 decides for all (`pswire.consistency`), `wait` tells the others what it decided.
         The gradients' arrays are borrowed until the answer is there; before that no other push, tune or assign.
 
         Args:
@@ -188,9 +193,11 @@ class Client:
             ShapeMismatch: a gradient does not have its variable's shape and dtype; then nothing was sent.
         """
         wanted = Wanted(self._placement, pull, have, self._calls.rejoins)
-        pushes = self._pushing.messages(self._placement, self._sequence + 1, gradients, loss, wanted)
+        messages = self._pushing.messages(self._placement, self._sequence + 1, gradients, loss, wanted)
+        self._calls.settle_all()
+        self._heartbeat.idle_since = 0
         self._sequence += 1
-        return self._pushing.start(pushes, wanted)
+        return self._pushing.start(messages, wanted)
 
     def pull(self, names: Sequence[str], have: Iterable[Whole] = ()) -> list[Whole]:
         """The values of `names`, in their order; those of one shard belong to one moment. `have` is as in `push`."""
@@ -198,19 +205,30 @@ class Client:
 
     def start_pull(self, names: Sequence[str], have: Iterable[Whole] = ()) -> Handle[list[Whole]]:
         """Asks for what `pull` gives; it is there when `wait` returns. No push, tune or assign before."""
+        self.rest()
         sender, wire = self._calls.sender, self.packer.wire
         wanted = Wanted(self._placement, names, have, self._calls.rejoins)
         messages = [
             Pull(sender, part, have=known, wire=wire) if part else None
             for part, known in zip(wanted.names, wanted.have, strict=True)
         ]
-        sent = self._send_pulls(messages, wanted.rejoins)
+        if self._pushing.orders:
+            first = messages[0] or Pull(sender, ())
+            sent = self._calls.send([first], wanted.rejoins)
+            return Handle(lambda: self._pulled_in_order(sent, messages, wanted))
+        sent = self._calls.send(messages, wanted.rejoins)
+        return Handle(lambda: wanted.wholes(self._calls.results(sent, Pulled), None))
 
-        def wait() -> list[Whole]:
-            answers = self._calls.results(sent, Pulled)
-            return wanted.wholes(answers, self._served_at(answers))
-
-        return Handle(wait)
+    def _pulled_in_order(self, first: Sequence[Sent], messages: Sequence[Pull | None], wanted: Wanted) -> list[Whole]:
+        """What a pull brings from the other shards, when they have made all that shard 0 had decided."""
+        answers = self._calls.results(first, Pulled)
+        served_at, after = self._calls.frontier.decided, self._calls.after()
+        others = [
+            None if message is None or not shard else replace(message, after=after[shard])
+            for shard, message in enumerate(messages)
+        ]
+        answers += self._calls.results(self._calls.send(others, wanted.rejoins), Pulled)
+        return wanted.wholes(answers, served_at)
 
     def choose(self, name: str, rows: Array | None = None, slot: str = "") -> Whole:
         """Some rows of a variable, or of one of its optimizer's slots.
@@ -232,13 +250,18 @@ class Client:
         chosen = None if rows is None else pieces.split_rows(variable, rows)
         wire = "" if slot else self.packer.wire
         messages: list[Pull | None] = [None] * self.shards
+        orders = self._pushing.orders
+        served_at = self._calls.frontier.decided if orders else None
+        after = self._calls.after() if orders else [()] * self.shards
         for index, piece in enumerate(variable.pieces):
             mine = None if chosen is None else chosen.rows[index]
-            messages[piece.shard] = Pull(self._calls.sender, (), (Choice(name, mine, slot),), wire=wire)
-        answers = self._calls.results(self._send_pulls(messages), Pulled)
+            choices = (Choice(name, mine, slot),)
+            place = piece.shard
+            messages[place] = Pull(self._calls.sender, (), choices, wire=wire, after=after[place] if place else ())
+        answers = self._calls.results(self._calls.send(messages), Pulled)
         values = [value for answer in answers for value in answer.values]
         array = pieces.concatenated(values) if chosen is None else chosen.join(values)
-        return Whole(name, tuple([value.version for value in values]), array, self._served_at(answers))
+        return Whole(name, tuple([value.version for value in values]), array, served_at)
 
     def assign(self, assignments: Sequence[Assignment], *, add: bool = False) -> None:
         """Sets variables, or adds to them, on every shard that has some of one.
@@ -252,13 +275,37 @@ class Client:
             variable.check(assignment.array, "assigned value")
             for piece, array in zip(variable.pieces, pieces.split_array(variable, assignment.array), strict=True):
                 parts[piece.shard].append(Assignment(assignment.name, array))
+        self.rest()
+        self._calls.settle_all()
         self._sequence += 1
         sender, sequence = self._calls.sender, self._sequence
-        messages = [Assign(sender, sequence, tuple(part), add) if part else None for part in parts]
-        self._calls.results(self._calls.send(messages), Assigned)
+        shards = tuple([shard for shard, part in enumerate(parts) if shard and part])
+        messages = [Assign(sender, sequence, tuple(part), add, shards) if part else None for part in parts]
+        if not self._pushing.orders:
+            self._calls.results(self._calls.send(messages), Assigned)
+            return
+        names = [one.name for one in assignments]
+        elsewhere = tuple([name for name in names if self._placement[name].pieces[-1].shard])
+        first = messages[0] or Assign(sender, sequence, (), add, shards)
+        try:
+            self._calls.call(0, replace(first, elsewhere=elsewhere), Assigned)
+        except ParamServerError:
+            self._calls.settle(shards, sequence)
+            raise
+        after, failed = self._calls.after(), list[int]()
+        others = [
+            None if message is None or not shard else replace(message, after=after[shard])
+            for shard, message in enumerate(messages)
+        ]
+        try:
+            self._calls.results(self._calls.send(others), Assigned, failed)
+        except ParamServerError:
+            self._calls.settle(failed, sequence)
+            raise
 
     def tune(self, names: Sequence[str], optimizer: UpdateSpec, fields: Sequence[str]) -> None:
         """Gives variables these fields of `optimizer`, which is of their kind, on every shard that has some of one."""
+        self.rest()
         parts = self._placement.by_shard(names)
         self._sequence += 1
         sender, sequence = self._calls.sender, self._sequence
@@ -267,6 +314,7 @@ class Client:
 
     def take(self, queue: QueueSpec, finished: Finished | None, heard: int = 0) -> Taken:
         """The next block of a data queue; the shard answers within seconds, if need be with whom it waits for."""
+        self._heartbeat.idle_since = 0
         return self._calls.call(0, Take(self._calls.sender, queue, finished, heard), Taken)
 
     def give_back(self, queue: QueueSpec) -> None:
@@ -279,11 +327,26 @@ class Client:
             self._calls.say(0, message, f"could not give back what it holds of {queue.name}")
 
     def idle(self) -> None:
-        """Says to every shard that nobody shall wait for this worker's next push; raises nothing.
+        """Says that nobody shall wait for this worker's next push; raises nothing.
 
-        A shard that cannot be reached at once waits until the worker pushes again, leaves, or its lease ends.
+        If shard 0 cannot be reached at once, it waits until the worker pushes again, leaves, or its lease ends.
         """
-        self._calls.rest(range(self.shards))
+        self._heartbeat.idle_since = 0
+        self._sequence += 1
+        self._calls.rest(self._sequence)
+
+    def idle_soon(self) -> None:
+        """Will say so with the next call that asks for no work, or the next heartbeat, unless the worker fails before.
+
+        For one that has left its loop: a worker that an error has thrown out of it is not idle, and `leave` says so.
+        """
+        self._sequence += 1
+        self._heartbeat.idle_since = self._sequence
+
+    def rest(self) -> None:
+        """Says now what `idle_soon` has left to be said, if anything."""
+        if self._heartbeat.idle_since:
+            self.idle()
 
     def leave(self, *, failed: bool = False) -> None:
         """Says good-bye to every shard, as far as it can be reached at once, and ends the heartbeat.
@@ -316,14 +379,3 @@ class Client:
             ]
         )
         self._calls.results(sent, Registered)
-
-    def _send_pulls(self, messages: Sequence[Pull | None], rejoins: int | None = None) -> list[Sent]:
-        """Sends each shard its own; shard 0 one in any case where it decides for all, since it says at which step."""
-        first, *others = messages
-        if first is None and self._pushing.decides:
-            first = Pull(self._calls.sender, ())
-        return self._calls.send([first, *others], rejoins)
-
-    def _served_at(self, answers: Sequence[Registered | Pulled]) -> int | None:
-        """The step at which shard 0, whose answer is the first, has served; None where it does not matter."""
-        return answers[0].global_step if self._pushing.decides else None

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections.abc import Callable
 
 from pswire.errors import NotJoined, ParamServerError, TimedOut
 from pswire.messages import Renew, Renewed, Sender
@@ -27,9 +28,16 @@ class Heartbeat:
         transport: reaches the shards.
         closing: ends the heartbeat.
         role: hears each answer.
+
+    Attributes:
+        idle_since: the sequence number of a message of the worker after which it has left its loop, and nobody shall
+            wait for it; 0 while it is at work. The worker's thread writes it; shard 0 ignores an old one.
+        half_pushes: what the worker counts (`Renew.half_pushes`).
     """
 
     def __init__(self, transport: Transport, closing: threading.Event, role: Role) -> None:
+        self.idle_since = 0
+        self.half_pushes: Callable[[], int] = lambda: 0
         self._transport = transport
         self._closing = closing
         self._role = role
@@ -66,8 +74,11 @@ class Heartbeat:
         """
         while not self._closing.wait(every):
             asked = self._role.heard
+            idle = 0 if shard else self.idle_since
+            lane, half = self._transport.lane(shard), 0 if shard else self.half_pushes()
             try:
-                answer = self._transport.call(shard, Renew(sender, lane=self._transport.lane(shard)), every).result()
+                renew = Renew(sender, bool(idle), lane, idle, half)
+                answer = self._transport.call(shard, renew, every).result()
             except ParamServerError as error:
                 level = logging.WARNING if isinstance(error, TimedOut) else logging.INFO
                 logger.log(level, "%s: heartbeat to shard %d: %s", sender.worker, shard, error)

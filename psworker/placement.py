@@ -25,8 +25,8 @@ class Whole:
         name: the variable's.
         versions: one for each part, in the order of shards; a variable that is not split has one.
         array: of the variable's shape; or some of its rows.
-        served_at: shard 0's global step when this was served; of a gradient, when the weights were that it was computed
-            with. Known where shard 0 decides for other shards too, otherwise None.
+        served_at: the changes that shard 0 had decided (`Frontier.decided`) and this has; of a gradient, the weights
+            that it was computed with. Known where shard 0 orders the changes of all shards, otherwise None.
         rejoins: of a value, how often the worker had joined a shard again when it asked for it: versions count the
             changes of one life of a server (`calls`).
     """

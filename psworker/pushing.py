@@ -1,22 +1,25 @@
-"""The push of one step: over all shards one, which is whole or not at all.
+"""The push of one step over all shards that have something to do for it.
 
-Several shards each get a part. Where a policy may drop a push, or make one update of several, shard 0 decides and the
-others follow. May import placement, pieces, calls, feedback and messages.
+Shard 0 gets every push, since it counts steps; others those that bring them a gradient, or ask them for values. Where a
+policy may hold or drop a push, shard 0 decides and the others follow. May import placement, pieces, calls, feedback and
+messages.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 from pswire.errors import ParamServerError
-from pswire.messages import Gradient, Outcome, Pull, Pulled, Push, Pushed
+from pswire.messages import Delivery, Elsewhere, Gradient, Group, Outcome, Pull, Pulled, Push, Pushed
 from psworker import pieces
 from psworker.answers import PushResult, push_result
 from psworker.calls import Calls, Handle, Sent
 from psworker.feedback import Packer
 from psworker.placement import Placement, Whole
 from psworker.wanted import Wanted
+
+_ANSWERS: tuple[type[Pushed | Pulled], ...] = (Pushed, Pulled)
 
 
 class Pushing:
@@ -28,20 +31,21 @@ class Pushing:
 
     Attributes:
         decides: whether shard 0 decides for the others what becomes of a push.
+        orders: whether the others make changes in the order of its decisions (`pswire.order`).
         observed: variables that keep a moving average. What is pushed for them is no gradient, and goes as it is: what
             a packer kept back of one observation is no part of the next.
     """
 
     def __init__(self, calls: Calls, packer: Packer) -> None:
-        self.decides = False
+        self.decides = self.orders = False
         self.observed: set[str] = set()
         self._calls = calls
         self._packer = packer
 
     def messages(
         self, placement: Placement, sequence: int, gradients: Sequence[Whole], loss: float | None, wanted: Wanted
-    ) -> list[Push]:
-        """What each shard is to be told of one step.
+    ) -> list[Push | Pull | None]:
+        """What each shard is asked for: a push, a pull where it has no gradient, None where it has nothing to do.
 
         Shapes, dtypes and names are checked before the first gradient is packed.
 
@@ -50,76 +54,111 @@ class Pushing:
             NotFinite: of several shards, one would refuse what is too large for 16 bits, and others would not.
         """
         parts: list[list[Gradient]] = [[] for _ in wanted.names]
+        elsewhere: list[Elsewhere] = []
         for gradient in gradients:
             variable = placement[gradient.name]
             for piece, part in zip(variable.pieces, pieces.split_gradient(variable, gradient), strict=True):
                 parts[piece.shard].append(part)
-        served_at = None
-        if self.decides:
-            served_at = min([one.served_at for one in gradients if one.served_at is not None], default=None)
+            if self.orders and variable.pieces[-1].shard:
+                elsewhere.append(Elsewhere(gradient.name, gradient.served_at or 0))
         if self._packer.wire or self._packer.keeps_rest:
             parts = [[self._packed(shard, gradient) for gradient in part] for shard, part in enumerate(parts)]
-        sender, wire = self._calls.sender, self._packer.wire
-        pushes = [
-            Push(
-                sender,
-                sequence,
-                tuple(part),
-                loss,
-                wanted.names[shard],
-                served_at=None if shard else served_at,
-                have=wanted.have[shard],
-                wire=wire,
-            )
-            for shard, part in enumerate(parts)
-        ]
-        if wire and len(pushes) > 1:
-            for push in pushes:
-                pieces.check_packed(push.gradients)
-        return pushes
+        shards = tuple([shard for shard, part in enumerate(parts) if shard and part])
+        sender, wire, step = self._calls.sender, self._packer.wire, self._calls.global_step
+        messages: list[Push | Pull | None] = []
+        for shard, gradients_here in enumerate(parts):
+            names, have = wanted.names[shard], wanted.have[shard]
+            if gradients_here or not shard:
+                push = Push(sender, sequence, tuple(gradients_here), loss, names, have=have, wire=wire, shards=shards)
+                order = {"global_step": step} if shard else {"elsewhere": tuple(elsewhere)}
+                messages.append(replace(push, **order))
+            else:
+                messages.append(Pull(sender, names, have=have, wire=wire) if names else None)
+        if wire and len(parts) > 1:
+            for message in messages:
+                if isinstance(message, Push):
+                    pieces.check_packed(message.gradients)
+        return messages
 
-    def start(self, pushes: Sequence[Push], wanted: Wanted) -> Handle[PushResult]:
+    def start(self, messages: Sequence[Push | Pull | None], wanted: Wanted) -> Handle[PushResult]:
         """Sends them; the result is there when `wait` returns, or raises."""
         if self.decides:
-            first = self._calls.send(pushes[:1], wanted.rejoins)
-            return Handle(lambda: self._decided(first, pushes, wanted))
-        sent = self._calls.send(pushes, wanted.rejoins)
-        return Handle(lambda: self._result(self._calls.results(sent, Pushed), wanted))
+            first = self._calls.send(messages[:1], wanted.rejoins)
+            return Handle(lambda: self._decided(first, messages, wanted))
+        sent = self._calls.send(messages, wanted.rejoins)
+        return Handle(lambda: self._at_once(sent, wanted))
 
     def _packed(self, shard: int, gradient: Gradient) -> Gradient:
         return gradient if gradient.name in self.observed else self._packer.gradient(shard, gradient)
 
-    def _decided(self, first: Iterable[Sent], pushes: Sequence[Push], wanted: Wanted) -> PushResult:
+    def _at_once(self, sent: Sequence[Sent], wanted: Wanted) -> PushResult:
+        """The result of a push of which all shards were told at the same time."""
+        failed: list[int] = []
+        try:
+            answers = self._calls.results(sent, _ANSWERS, failed)
+        except ParamServerError:
+            pushed = [one.shard for one in sent if isinstance(one.message, Push)]
+            missing = [shard for shard in pushed if shard in failed]
+            if 0 < len(missing) < len(pushed):
+                self._calls.note_half_push(missing)
+            raise
+        return self._result(answers, wanted)
+
+    def _decided(self, first: Sequence[Sent], messages: Sequence[Push | Pull | None], wanted: Wanted) -> PushResult:
         """The result of a push of which shard 0 was told: the others do what it has decided.
 
-        When that fails, the push is given up. Others may wait at a shard for this worker's part of it, and get one
-        without gradients instead of one that was refused.
+        When that fails, the push is given up. Others may wait for this worker's part of it, and are told so.
         """
         calls = self._calls
+        push = messages[0]
+        assert isinstance(push, Push)
         try:
             (decision,) = calls.results(first, Pushed)
         except ParamServerError:
-            calls.rest(range(1, len(pushes)))  # it may have been decided all the same
+            if self.orders:
+                calls.settle(push.shards, push.sequence)  # it may have been decided all the same
             raise
-        others = pushes[1:]
-        if decision.outcome is Outcome.DROPPED:
-            pulls = [
-                Pull(push.sender, push.pull, have=push.have, wire=push.wire) if push.pull else None for push in others
-            ]
-            sent = calls.send([None, *pulls], wanted.rejoins)
-            return self._result([decision], wanted, calls.results(sent, Pulled))
-        sent = calls.send([None, *(replace(push, group=decision.group) for push in others)], wanted.rejoins)
         failed: list[int] = []
         try:
-            followed = calls.results(sent, Pushed, failed)
+            others = calls.results(calls.send(self._following(messages, decision), wanted.rejoins), _ANSWERS, failed)
         except ParamServerError:
-            for shard in failed:
-                nothing = replace(pushes[shard], gradients=(), pull=(), have=(), group=decision.group)
-                calls.say(shard, nothing, "could not say that its part of a push does not come")
+            missing = [shard for shard in push.shards if shard in failed]
+            if missing and decision.outcome is not Outcome.DROPPED:
+                if self.orders:
+                    calls.settle(missing, push.sequence)
+                calls.note_half_push(missing)
             raise
-        return self._result([decision, *followed], wanted)
+        parts = [answer for answer in others if isinstance(answer, Pushed)]
+        late = [shard for shard, part in zip(push.shards, parts, strict=False) if part.outcome is Outcome.DROPPED]
+        if late:
+            calls.note_half_push(late)
+        return self._result([decision, *others], wanted)
 
-    def _result(self, pushed: Sequence[Pushed], wanted: Wanted, pulled: Sequence[Pulled] = ()) -> PushResult:
+    def _following(self, messages: Sequence[Push | Pull | None], decision: Pushed) -> list[Push | Pull | None]:
+        """What the other shards are asked for when shard 0 has decided; of a push that it dropped only values."""
+        after: Sequence[tuple[Delivery, ...]] = self._calls.after() if self.orders else [()] * len(messages)
+        following: list[Push | Pull | None] = [None]
+        for shard, message in enumerate(messages[1:], 1):
+            if isinstance(message, Push) and decision.outcome is Outcome.DROPPED:
+                names = message.pull
+                message = Pull(message.sender, names, have=message.have, wire=message.wire) if names else None
+            if isinstance(message, Push):
+                group, step = _on_shard(decision.group, shard), max(0, decision.global_step - 1)
+                message = replace(message, group=group, global_step=step)
+            following.append(message and replace(message, after=after[shard]))
+        return following
+
+    def _result(self, answers: Sequence[Pushed | Pulled], wanted: Wanted) -> PushResult:
         """What became of a push, with values that have come by it, or after it."""
-        served_at = pushed[0].global_step if self.decides else None
-        return push_result(pushed, wanted.wholes([*pushed, *pulled], served_at))
+        pushed = [answer for answer in answers if isinstance(answer, Pushed)]
+        frontier = pushed[0].frontier
+        served_at = frontier.decided if frontier else None
+        return push_result(pushed, wanted.wholes(answers, served_at))
+
+
+def _on_shard(group: Group | None, shard: int) -> Group | None:
+    """The group as another shard knows it: those of its members that have a part there."""
+    if group is None:
+        return None
+    members = tuple([replace(member, shards=()) for member in group.members if shard in member.shards])
+    return Group(group.number, members)

@@ -48,7 +48,7 @@ class Wanted:
         self.have = [tuple(part) if self._old else () for part in versions]
 
     def wholes(self, answers: Iterable[Registered | Pulled | Pushed], served_at: int | None) -> list[Whole]:
-        """The values, put together and served at this step of shard 0; without the tables that a `Registered` lacks.
+        """The values, put together, with `Whole.served_at`; without the tables that a `Registered` lacks.
 
         The array of one that has not changed is the one that the worker has.
         """

@@ -12,14 +12,19 @@ left in good order has done its work, and nobody shall do that again: until a ne
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import islice
 
 from pswire.errors import InvalidMessage, NotJoined, ParamServerError, Zombie
-from pswire.messages import Join, Sender
+from pswire.messages import Join, LastPush, Sender
 
 #: Far above what a worker can reach, and far below what the protocol can carry.
 MOST_INCARNATIONS = 1 << 48
+
+#: Earlier lives of workers whose last push is remembered.
+MOST_LIVES = 1000
 
 
 @dataclass(slots=True)
@@ -28,8 +33,9 @@ class Member:
 
     `steps` counts its pushes of this life that were applied, `dropped` those that the policy refused. `clock` is its
     step in the race, and goes on with both. `racing` says that it is in it; `through` that it was and went in good
-    order: it was idle or has left, and has not pushed since. `group` is the number of the last group that a push of it
-    was applied with (`pswire.messages.Group`). `lane` is how its tensors travel, in its own words.
+    order: it was idle or has left, and has not pushed since. `without_work` says that it is through because the data
+    queue had nothing for it. `lane` is how its tensors travel, in its own words. `half_pushes` is what it reports of
+    pushes that some shards have applied and others not, `last_push` its last one here of which others have a part.
     """
 
     name: str
@@ -44,10 +50,12 @@ class Member:
     loss: float | None = None
     racing: bool = False
     through: bool = False
+    without_work: bool = False
     clock: int = 0
     dropped: int = 0
-    group: int = -1
     lane: str = ""
+    half_pushes: int = 0
+    last_push: LastPush | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +91,8 @@ class Membership:
         self._through: set[str] = set()
         self._done = False  # somebody has come to the job's end
         self._line = 0  # the least clock when last somebody was in the race
+        self._half_pushes = 0  # of lives that are over
+        self._last_pushes: deque[LastPush] = deque(maxlen=MOST_LIVES)  # of lives that are over
 
     def __iter__(self) -> Iterator[Member]:
         return iter(self._members.values())
@@ -114,7 +124,8 @@ class Membership:
         """Makes it live, with the incarnation that it names, or the next one for 0; and whether this life is new.
 
         A new life has no steps yet; one that joins again (a retry, or after its lease had ended) goes on. A new life
-        where nobody lives begins a new job, and is its chief; but if all are of one job, not when that is done.
+        where nobody lives begins a new job, and is its chief, and who was through with the last one is of no account;
+        but if all are of one job, not when that is done.
         """
         self.over = None
         known = self._members.get(message.worker)
@@ -125,12 +136,17 @@ class Membership:
             return known, False
         if not self._anybody_lives() and not (self._one_job and self._done):
             self._chief = None
+            if not self._one_job:
+                self.work(list(self._through))
         number, last = (len(self._members), 0) if known is None else (known.number, known.incarnation)
         incarnation = message.incarnation or last + 1
         member = Member(message.worker, number, incarnation, message.life, lane=message.lane)
         self.renew(member, now)
         if known is not None:
             self._stop(known)
+            self._half_pushes += known.half_pushes
+            if known.last_push is not None:
+                self._last_pushes.append(known.last_push)
             if self._chief is known and known.state == "live":
                 self._chief = member
         self._through.discard(message.worker)
@@ -182,6 +198,8 @@ class Membership:
         member.state = "left"
         if failed:
             self._stop(member)
+            if not member.without_work:
+                self.work([member.name])
             self._dismiss([member])
         else:
             self.rest(member)
@@ -199,9 +217,7 @@ class Membership:
         return lost
 
     def _end_of_job(self, now: float) -> None:
-        """Those who were through with a job are of no account to the next one on the same server."""
         if not self._anybody_lives():
-            self.work(self._through)
             self.over = Over(now, len(self._members), self._done)
 
     def _anybody_lives(self) -> bool:
@@ -229,6 +245,18 @@ class Membership:
         if self._has_chief and self._chief is None:
             self._chief = next((member for member in self if member.state == "live"), None)
 
+    # --- half pushes ----------------------------------------------------------------------------------------------
+
+    @property
+    def half_pushes(self) -> int:
+        """Pushes that some shards have applied and others not, as far as workers have reported them."""
+        return self._half_pushes + sum(member.half_pushes for member in self)
+
+    def last_pushes(self, most: int) -> tuple[LastPush, ...]:
+        """The last push of each life of which other shards have a part; of very many the newest lives."""
+        now = [member.last_push for member in self if member.last_push is not None]
+        return (*islice(self._last_pushes, max(0, len(self._last_pushes) + len(now) - most), None), *now[-most:])
+
     # --- the race -------------------------------------------------------------------------------------------------
 
     @property
@@ -250,7 +278,7 @@ class Membership:
         """It has pushed: it is in the race, not behind the slowest. One that was in it in this life keeps its lead."""
         if not member.racing:
             member.clock = max(member.clock, self.least_clock)
-            member.racing, member.through = True, False
+            member.racing, member.through, member.without_work = True, False, False
             self._racers[member.name] = member
             self._through.discard(member.name)
 
@@ -262,13 +290,14 @@ class Membership:
         """
         if member.racing or member.clock or without_work:
             member.through = True
+            member.without_work |= without_work
             self._through.add(member.name)
         self._stop(member)
 
     def work(self, names: Iterable[str]) -> None:
         """These have examples to work on: they are not through."""
         for name in self._through.intersection(names):
-            self._members[name].through = False
+            self._members[name].through = self._members[name].without_work = False
             self._through.discard(name)
 
     def _stop(self, member: Member) -> None:

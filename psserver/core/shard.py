@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 from psserver.core import notes
 from psserver.core.agreement import Agreement
 from psserver.core.dataqueue import DataQueues
+from psserver.core.decisions import Decisions
 from psserver.core.ledger import Ledger
 from psserver.core.membership import Member, Membership, Over
 from psserver.core.meter import Meter
@@ -26,13 +27,15 @@ from psserver.core.store import Store, check_finite
 from psserver.core.tasks import Task, Work, run
 from psserver.core.waitingroom import ParkedCall, WaitingRoom
 from pswire.consistency import Asynchronous, Consistency, DelayCompensated, StalenessSpec, Synchronous, Unchanged
-from pswire.errors import InvalidMessage, ParamServerError, WrongShard
+from pswire.errors import InvalidMessage, OutOfOrder, ParamServerError, WrongShard
 from pswire.messages import (
     Assign,
     Assigned,
     Change,
+    Group,
     Join,
     Joined,
+    LastPush,
     Leave,
     Left,
     Message,
@@ -97,7 +100,9 @@ class Shard:
         self._store = Store(memory_limit, strength)
         self._holds = policy is not None or not isinstance(consistency, Asynchronous)
         chosen = policy or policy_for(consistency, staleness, shard, shards)
-        self._room = WaitingRoom(chosen, self._store, self._ledger, self._members, strength)
+        orders = not shard and shards > 1 and (consistency.orders or staleness.orders)
+        self._decisions = Decisions() if orders else None
+        self._room = WaitingRoom(chosen, self._store, self._ledger, self._members, strength, self._decisions)
         self._told: list[notes.Note] = []  # in the step that is being taken
         self._queues = DataQueues(self._told, self._members.is_chief)
         self._meter = Meter()
@@ -205,6 +210,8 @@ class Shard:
         match message:
             case Push():
                 self._check_group(message)
+                if self._decisions is not None:
+                    self._decisions.check(message.elsewhere)
                 self._seen(message, Pushed)
                 self._store.check_gradients(message.gradients)
                 self._store.check_names(message.pull, message.have, message.wire)
@@ -253,16 +260,25 @@ class Shard:
     def _renew(self, ticket: int, message: Renew) -> list[Reply]:
         member = self._members[message.sender.worker]
         self._members.renew(member, self._now, message.lane)
-        freed = self._rest(member) if message.idle else []
+        member.half_pushes = max(member.half_pushes, message.half_pushes)
+        freed = self._settle(member, message) if message.idle or message.settled else []
         place = self._room.waits_for(member.name), self._members.is_chief(member.name)
         return [Reply(ticket, Renewed(self.global_step, *place)), *freed]
+
+    def _settle(self, member: Member, message: Renew) -> list[Reply]:
+        """What the worker has given up ends, and if it is idle nobody waits for it; unless it has sent more since."""
+        if message.settled and message.settled < self._room.newest(message.sender):
+            return []
+        self._room.settle(message.sender, message.settled)
+        _note_settled(member, message.settled)
+        if message.idle:
+            return self._rest(member)
+        return [*self._room.give_up(member), *self._room.decide(self._tasks)]
 
     def _rest(self, member: Member, *, without_work: bool = False) -> list[Reply]:
         """Nobody waits for it any more, and it not for a push that it has given up."""
         self._members.rest(member, without_work=without_work)
-        given_up = self._room.give_up(member)
-        self._room.pass_by(member)
-        return [*given_up, *self._room.decide(self._tasks)]
+        return [*self._room.give_up(member), *self._room.decide(self._tasks)]
 
     def _leave(self, ticket: int, message: Leave) -> list[Reply]:
         member = self._members[message.sender.worker]
@@ -292,7 +308,7 @@ class Shard:
         names = [one.spec.name for one in message.declarations if not self._store.is_table(one)]
         values = self._store.read(names, self._tasks, room=self._lent)
         self._room.note_served(message.sender.worker, values)
-        return [Reply(ticket, Registered(values, self.global_step))]
+        return [Reply(ticket, Registered(values, self.global_step, self._room.frontier))]
 
     def _pull(self, ticket: int, message: Pull) -> list[Reply]:
         member = self._members[message.sender.worker]
@@ -300,10 +316,16 @@ class Shard:
 
     def _push(self, ticket: int, message: Push) -> list[Reply]:
         seen = self._seen(message, Pushed)
-        member = self._members[message.sender.worker]
-        if seen is None:
+        member, sender = self._members[message.sender.worker], message.sender
+        if seen is None and message.sequence > self._ledger.reached(sender):
             self._members.enter(member)
+            self._begin_change(message)
             return self._room.park(ParkedCall(ticket, message, member, self._lent), self._tasks)
+        if seen is None:
+            reason = "its part came too late: the worker's lease had ended here, or it had given the part up"
+            seen = Pushed(Outcome.DROPPED, 0, self.global_step, reason=reason)
+            self._ledger.record(sender, message.sequence, seen)
+            _note_settled(member, message.sequence)
         self._repeated += 1
         if seen.outcome is Outcome.APPLIED:
             seen = dataclasses.replace(seen, outcome=Outcome.REPEATED)
@@ -313,9 +335,15 @@ class Shard:
         seen = self._seen(message, Assigned)
         if seen is not None:
             return self._repeat(ticket, seen)
-        versions = self._store.assign(message.assignments, self._tasks, add=message.add)
-        done = self._done(ticket, message, Assigned(Outcome.APPLIED, versions, self.global_step))
-        return [*done, *self._room.decide(self._tasks)]  # whose push is held may be too late now
+        member = self._members[message.sender.worker]
+        self._begin_change(message)
+        given_up = self._room.give_up(member)  # or the ledger would go back to it
+        return [*given_up, *self._room.park(ParkedCall(ticket, message, member), self._tasks)]
+
+    def _begin_change(self, message: Push | Assign) -> None:
+        """A worker that sends a new message has had its earlier ones settled on all shards."""
+        if self._decisions is not None:
+            self._decisions.settle(message.sender, message.sequence)
 
     def _tune(self, ticket: int, message: Tune) -> list[Reply]:
         seen = self._seen(message, Tuned)
@@ -324,12 +352,9 @@ class Shard:
         optimizer = self._store.tune(message)
         change = Change(self.global_step, message.sender.worker, message.names, optimizer)
         self._changes = [*self._changes, change][-MOST_LISTED:]
-        return self._done(ticket, message, Tuned(Outcome.APPLIED, self.global_step))
-
-    def _done(self, ticket: int, message: Assign | Tune, answer: Assigned | Tuned) -> list[Reply]:
         given_up = self._room.give_up(self._members[message.sender.worker])  # or the ledger would go back to it
-        self._ledger.record(message.sender, message.sequence, answer)
-        return [*given_up, Reply(ticket, answer)]
+        self._ledger.record(message.sender, message.sequence, Tuned(Outcome.APPLIED, self.global_step))
+        return [*given_up, Reply(ticket, Tuned(Outcome.APPLIED, self.global_step))]
 
     def _repeat(self, ticket: int, seen: Assigned | Tuned) -> list[Reply]:
         self._repeated += 1
@@ -340,6 +365,10 @@ class Shard:
         seen = self._ledger.answered(message.sender, message.sequence)
         if seen is not None and not isinstance(seen, kind):
             raise InvalidMessage(f"sequence number {message.sequence} was used for another kind of message before")
+        if seen is None and kind is not Pushed and message.sequence <= self._ledger.reached(message.sender):
+            raise OutOfOrder(
+                f"message {message.sequence} of worker {message.sender.worker!r} was given up: it is too late"
+            )
         return seen
 
     # --- the data queues ------------------------------------------------------------------------------------------
@@ -370,6 +399,8 @@ class Shard:
             self._meter.traffic(self._now),
             self._room.stalenesses.summary(),
             tuple(self._changes),
+            self._members.half_pushes,
+            self._members.last_pushes(MOST_LISTED),
         )
         return [Reply(ticket, report)]
 
@@ -380,9 +411,19 @@ class Shard:
     def _check_group(self, message: Push) -> None:
         """Only shard 0 makes groups, and a worker brings those that it is in."""
         group = message.group
-        if group is not None and (not self.shard or message.sender not in group.workers):
+        if group is not None and (not self.shard or not _is_member(message, group)):
             raise InvalidMessage(
                 f"a push of worker {message.sender.worker!r} for update {group.number} of shard 0, which it is not in"
                 if self.shard
                 else "shard 0 decides which pushes make an update: a push to it has no group"
             )
+
+
+def _is_member(push: Push, group: Group) -> bool:
+    return any((one.sender, one.sequence) == (push.sender, push.sequence) for one in group.members)
+
+
+def _note_settled(member: Member, sequence: int) -> None:
+    """What the worker has told of its messages up to this one does not count as left half by its death."""
+    if sequence > (member.last_push.sequence if member.last_push else 0):
+        member.last_push = LastPush(member.name, member.incarnation, sequence, ())

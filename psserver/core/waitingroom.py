@@ -10,26 +10,45 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 from psserver.core.backups import Backups
+from psserver.core.decisions import Decisions
 from psserver.core.ledger import Ledger
 from psserver.core.membership import Member, Membership
 from psserver.core.meter import StalenessHistogram
 from psserver.core.policies import Apply, Drop, Policy, Serve, View, Waiting
+from psserver.core.policies.verdicts import listed
 from psserver.core.store import Contribution, Store
 from psserver.core.tasks import Task
 from pswire.errors import ParamServerError, Unavailable
-from pswire.messages import Answer, Group, Outcome, Pull, Pulled, Push, Pushed, Reply, Sender, Value
+from pswire.messages import (
+    Answer,
+    Assign,
+    Assigned,
+    Delivery,
+    Frontier,
+    Group,
+    LastPush,
+    Outcome,
+    Pull,
+    Pulled,
+    Push,
+    Pushed,
+    Reply,
+    Sender,
+    Value,
+)
 from pswire.payload import Room
 
 
 @dataclass(slots=True)
 class ParkedCall:
-    """A push or pull that the policy has not let go yet; `answer` is there once a push was applied or dropped.
+    """A push, pull or assign that is not answered yet; `answer` is there once a push was applied or dropped.
 
-    The values of what it is told are put in its `room`, if there is one.
+    It waits until the changes before it are settled (`after`), and then, unless it is an assign, for the policy. The
+    values of what it is told are put in its `room`, if there is one.
     """
 
     ticket: int
-    message: Push | Pull
+    message: Push | Pull | Assign
     member: Member
     room: Room | None = None
     answer: Pushed | None = None
@@ -47,6 +66,7 @@ class WaitingRoom:
         policy: says who may go on.
         store, ledger, members: the shard's.
         strength: of the compensation for delay; 0: none.
+        decisions: of shard 0 where it orders the changes of all shards; None: changes have no order over shards.
 
     Attributes:
         global_step: how many updates there were.
@@ -56,20 +76,32 @@ class WaitingRoom:
     """
 
     def __init__(
-        self, policy: Policy, store: Store, ledger: Ledger, members: Membership, strength: float = 0.0
+        self,
+        policy: Policy,
+        store: Store,
+        ledger: Ledger,
+        members: Membership,
+        strength: float = 0.0,
+        decisions: Decisions | None = None,
     ) -> None:
         self._policy, self._store, self._ledger, self._members = policy, store, ledger, members
-        self._strength = strength
+        self._strength, self._decisions = strength, decisions
         self._calls: dict[int, ParkedCall] = {}
+        self._step = -1  # of the last update, as schedules count: those of the job before it, as far as known here
         self.global_step = self.applied = self.dropped = 0
         self.stalenesses = StalenessHistogram()
         self.backups = Backups()
 
-    def park(self, call: ParkedCall, tasks: list[Task]) -> list[Reply]:
-        """A worker has one push open: one that it gave up makes room, or a retry of a held one would make two of it.
+    @property
+    def frontier(self) -> Frontier | None:
+        """How far changes are decided, where this shard orders them; otherwise None."""
+        return None if self._decisions is None else self._decisions.frontier()
 
-        What wishes for values only makes room for whatever comes after it, and never takes the place of a held push: it
-        may be a late one.
+    def park(self, call: ParkedCall, tasks: list[Task]) -> list[Reply]:
+        """Adds a call, and carries out what may go on by now.
+
+        A worker has one push open: a new one replaces a held one, which the worker has given up, or of which it is a
+        retry. A call for values only is replaced by any other, and never replaces a held push, as it may be late.
         """
         given_up = [
             other for other in self._calls.values() if other.member is call.member and (call.held or not other.held)
@@ -83,15 +115,20 @@ class WaitingRoom:
         mine = [call for call in self._calls.values() if call.member is member]
         return self._end(mine, Unavailable("this worker has gone on to something else meanwhile"))
 
-    def pass_by(self, member: Member) -> None:
-        """A worker that is idle does not come any more for the groups that others hold pushes of here.
+    def newest(self, sender: Sender) -> int:
+        """The greatest sequence number that came from this sender."""
+        mine = [
+            call.message.sequence
+            for call in self._calls.values()
+            if not isinstance(call.message, Pull) and call.message.sender == sender
+        ]
+        return max([self._ledger.reached(sender), *mine])
 
-        For those that are yet to come it may: it was idle before them.
-        """
-        sender = Sender(member.name, member.incarnation)
-        groups = [call.message.group for call in self._calls.values() if isinstance(call.message, Push)]
-        numbers = [group.number for group in groups if group is not None and sender in group.workers]
-        member.group = max([member.group, *numbers])
+    def settle(self, sender: Sender, sequence: int) -> None:
+        """This worker's messages up to `sequence` are over: those that have not come are given up."""
+        self._ledger.settle(sender, sequence)
+        if self._decisions is not None:
+            self._decisions.settle(sender, sequence + 1)
 
     def _end(self, calls: Iterable[ParkedCall], error: ParamServerError) -> list[Reply]:
         return [Reply(self._calls.pop(call.ticket).ticket, error) for call in calls]
@@ -102,8 +139,14 @@ class WaitingRoom:
         A push is answered in the step that applies it, at the earliest: its arrays are borrowed until its answer.
         """
         served: list[ParkedCall] = []
+        replies: list[Reply] = []
         while self._calls:
-            verdicts = self._policy.decide(self._waiting(), self._view())
+            ready = [call for call in self._calls.values() if not call.message.after or self._in_order(call)]
+            assigns = [call for call in ready if isinstance(call.message, Assign)]
+            replies += [self._assign(call, tasks) for call in assigns]
+            if assigns:
+                continue  # pushes may be too late by it
+            verdicts = self._policy.decide(self._waiting(ready), self._view())
             if not verdicts:
                 break
             for verdict in verdicts:
@@ -114,45 +157,83 @@ class WaitingRoom:
                         self._drop(self._calls[ticket], reason)
                     case Serve(ticket):
                         served.append(self._calls.pop(ticket))
-        return [self._serve(call, tasks) for call in served]
+        return [*replies, *[self._serve(call, tasks) for call in served]]
 
-    def _waiting(self) -> list[Waiting]:
-        """Who waits, as the policy sees it now."""
+    # --- the order over shards ------------------------------------------------------------------------------------
+
+    def _in_order(self, call: ParkedCall) -> bool:
+        """Whether every change before this call is settled here; one whose worker is gone is passed over."""
+        settled = [self._settled(delivery) for delivery in call.message.after]
+        if not all(settled):
+            return False
+        self._pass_over(call.message.after)
+        return True
+
+    def _settled(self, delivery: Delivery) -> bool:
+        return self._ledger.reached(delivery.sender) >= delivery.sequence or not self._is_live(delivery.sender)
+
+    def _is_live(self, sender: Sender) -> bool:
+        member = self._members.get(sender.worker)
+        return member is not None and member.state == "live" and member.incarnation == sender.incarnation
+
+    def _pass_over(self, deliveries: Iterable[Delivery]) -> None:
+        """Others go on without these if they have not come: when they come after all, they are too late."""
+        for delivery in deliveries:
+            member = self._members.get(delivery.sender.worker)
+            if member is not None and member.incarnation == delivery.sender.incarnation:
+                self._ledger.settle(delivery.sender, delivery.sequence)
+
+    # --- what the policy sees and says ----------------------------------------------------------------------------
+
+    def _waiting(self, calls: Iterable[ParkedCall]) -> list[Waiting]:
+        """These calls as the policy sees them now."""
         waiting = []
-        for ticket, call in self._calls.items():
+        for call in calls:
             message = call.message
             if isinstance(message, Push) and call.answer is None:
-                waiting.append(Waiting(ticket, call.member.name, False, self._staleness(message), message.group))
+                waiting.append(Waiting(call.ticket, call.member.name, False, self._staleness(message), message.group))
             else:
-                waiting.append(Waiting(ticket, call.member.name, True))
+                waiting.append(Waiting(call.ticket, call.member.name, True))
         return waiting
 
     def _staleness(self, push: Push) -> int:
-        """The most changes that its weights have seen; if all are on other shards, how many updates there were."""
-        if push.gradients or push.served_at is None:
-            return self._store.staleness(push.gradients)
-        return max(0, self.global_step - push.served_at)
+        """The most changes that the weights of a gradient have had since they were served, on whichever shard."""
+        staleness = self._store.staleness(push.gradients)
+        if self._decisions is None or not push.elsewhere:
+            return staleness
+        return max(staleness, self._decisions.staleness(push.elsewhere))
 
     def _view(self) -> View:
-        return View(self.global_step, self._members)
+        return View(self.global_step, self._members, self._settled)
 
     def waits_for(self, worker: str) -> str:
         """Why a push of this worker is held: a sentence; empty if none is."""
-        if all(call.member.name != worker for call in self._calls.values()):
+        held = next((call for call in self._calls.values() if call.member.name == worker and call.held), None)
+        if held is None:
             return ""
-        waiting, view = self._waiting(), self._view()
-        held = [one for one in waiting if one.worker == worker and not one.applied]
-        return self._policy.explain(held[0], waiting, view) if held else ""
+        before = [delivery.sender.worker for delivery in held.message.after if not self._settled(delivery)]
+        if before:
+            return f"shard 0 decided changes of {listed(before)} before this one, and they are not here yet"
+        waiting = self._waiting(self._calls.values())
+        mine = next(one for one in waiting if one.ticket == held.ticket)
+        return self._policy.explain(mine, waiting, self._view())
 
     def _apply(self, calls: list[ParkedCall], scale: float, tasks: list[Task]) -> None:
         """One update: the mean of these pushes."""
         pushes = [call.message for call in calls if isinstance(call.message, Push) and call.answer is None]
         assert len(pushes) == len(calls), "a policy applies pushes, and each once"
         stalenesses = [self._staleness(push) for push in pushes]
-        self._store.update(list(map(self._contribution, pushes)), self.global_step, scale, tasks)
         group = pushes[0].group
+        if group is not None:
+            self._pass_over(group.members)
+        self._step = max(self._step + 1, *[push.global_step for push in pushes])
+        self._store.update(list(map(self._contribution, pushes)), self._step, scale, tasks)
+        deliveries = tuple([Delivery(push.sender, push.sequence, push.shards) for push in pushes])
         if group is None and len(pushes) > 1:
-            group = Group(self.global_step, tuple([push.sender for push in pushes]))
+            group = Group(self.global_step, deliveries)
+        frontier = None
+        if self._decisions is not None:
+            frontier = self._decisions.add(deliveries, [one.name for push in pushes for one in push.elsewhere])
         self.global_step += 1
         for call, push, staleness in zip(calls, pushes, stalenesses, strict=True):
             member = call.member
@@ -160,9 +241,11 @@ class WaitingRoom:
             member.staleness = staleness
             member.staleness_sum += staleness
             member.loss = member.loss if push.loss is None else push.loss
-            member.group = member.group if group is None else group.number
+            if push.shards:
+                member.last_push = LastPush(member.name, member.incarnation, push.sequence, push.shards)
             self.stalenesses.add(staleness)
-            self._settle(call, push, Pushed(Outcome.APPLIED, staleness, self.global_step, group=group))
+            applied = Pushed(Outcome.APPLIED, staleness, self.global_step, group=group, frontier=frontier)
+            self._settle(call, push, applied)
         self.applied += len(pushes)
 
     def _contribution(self, push: Push) -> list[Contribution]:
@@ -175,7 +258,8 @@ class WaitingRoom:
         assert isinstance(message, Push), "a policy drops pushes only"
         self.dropped += 1
         call.member.dropped += 1
-        self._settle(call, message, Pushed(Outcome.DROPPED, self._staleness(message), self.global_step, reason=reason))
+        staleness, frontier = self._staleness(message), self.frontier
+        self._settle(call, message, Pushed(Outcome.DROPPED, staleness, self.global_step, (), reason, None, frontier))
 
     def _settle(self, call: ParkedCall, push: Push, answer: Pushed) -> None:
         """What became of a push is written down; from now on it waits for its values only."""
@@ -183,20 +267,34 @@ class WaitingRoom:
         call.member.clock += 1
         self._ledger.record(push.sender, push.sequence, answer)
 
+    def _assign(self, call: ParkedCall, tasks: list[Task]) -> Reply:
+        message = call.message
+        assert isinstance(message, Assign)
+        frontier = None
+        if self._decisions is not None:
+            delivery = Delivery(message.sender, message.sequence, message.shards)
+            frontier = self._decisions.add([delivery], message.elsewhere)
+        versions = self._store.assign(message.assignments, tasks, add=message.add)
+        answer = Assigned(Outcome.APPLIED, versions, self.global_step, frontier)
+        self._ledger.record(message.sender, message.sequence, answer)
+        return Reply(self._calls.pop(call.ticket).ticket, answer)
+
     def _serve(self, call: ParkedCall, tasks: list[Task]) -> Reply:
-        message, settled, room, wire = call.message, call.answer, call.room, call.message.wire
+        message, settled, room = call.message, call.answer, call.room
+        assert not isinstance(message, Assign), "a policy does not see assigns"
+        wire = message.wire
         if isinstance(message, Pull):
             values = self._store.read(message.names, tasks, have=message.have, wire=wire, room=room)
             chosen = self._store.choose(message.choices, tasks, wire=wire, room=room)
-            answer: Answer = Pulled(values + chosen, self.global_step)
+            answer: Answer = Pulled(values + chosen, self.global_step, self.frontier)
             if self._strength:
                 for choice, value in zip(message.choices, chosen, strict=True):
                     self.backups.keep_choice(message.sender.worker, choice, value, self._store.room)
         else:
             assert settled is not None
             values = self._store.read(message.pull, tasks, have=message.have, wire=wire, room=room)
-            outcome, staleness, reason, group = settled.outcome, settled.staleness, settled.reason, settled.group
-            answer = Pushed(outcome, staleness, self.global_step, values, reason, group)
+            outcome, staleness, reason = settled.outcome, settled.staleness, settled.reason
+            answer = Pushed(outcome, staleness, self.global_step, values, reason, settled.group, settled.frontier)
         self.note_served(message.sender.worker, values)
         return Reply(call.ticket, answer)
 

@@ -5,10 +5,10 @@ Pure. May import pswire's pure half.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from pswire.messages import Change, EpochReport, StatusReport, VariableStatus, WorkerStatus
+from pswire.messages import Change, EpochReport, LastPush, StatusReport, VariableStatus, WorkerStatus
 from pswire.specs import UpdateSpec
 from pswire.values import TensorSpec
 
@@ -27,7 +27,7 @@ class JobVariable:
     """A variable, of one shard or put together of its parts; `spec` has the shape of the whole.
 
     `versions` and `updates` are those of the parts, in the order of their `shards`, and `nbytes` is the sum.
-    `global_step` is that of the first of them, by which a schedule gives the next learning rate.
+    `global_step` is that of the job, by which a schedule gives the next learning rate.
     """
 
     spec: TensorSpec
@@ -69,8 +69,9 @@ class JobWorker:
 class JobReport:
     """A job at one moment, as far as its shards answer; `problems` says what is missing or does not fit.
 
-    `global_step` and `dropped` are those of the shard with the most, since a push goes to all; `repeated` and `nbytes`
-    are sums.
+    `global_step` and `dropped` are those of the shard with the most, since shard 0 gets every push; `repeated` and
+    `nbytes` are sums. `half_pushes` counts pushes that some shards have applied and others not: those that workers
+    report, and those that the death of a worker left so.
     """
 
     answers: tuple[ShardAnswer, ...]
@@ -78,6 +79,7 @@ class JobReport:
     global_step: int
     repeated: int
     dropped: int
+    half_pushes: int
     nbytes: int
     consistency: str
     handling: str
@@ -92,16 +94,18 @@ def put_together(answers: Sequence[ShardAnswer]) -> JobReport:
     """One report of all, whatever their order; of two that say to be the same shard the first counts."""
     by_shard = {answer.report.shard: answer.report for answer in reversed(answers) if answer.report is not None}
     reports = [by_shard[shard] for shard in sorted(by_shard)]
+    global_step = max((report.global_step for report in reports), default=0)
     return JobReport(
         answers=tuple(answers),
         shards=max((report.shards for report in reports), default=len(answers)),
-        global_step=max((report.global_step for report in reports), default=0),
+        global_step=global_step,
         repeated=sum(report.repeated for report in reports),
         dropped=max((report.dropped for report in reports), default=0),
+        half_pushes=sum(report.half_pushes for report in reports) + _left_half(by_shard),
         nbytes=sum(report.nbytes for report in reports),
         consistency=" or ".join(_each_once(report.consistency for report in reports)),
         handling=" or ".join(_each_once(report.handling for report in reports)),
-        variables=_variables(reports),
+        variables=_variables(reports, global_step),
         workers=_workers(reports),
         epochs=tuple(epoch for report in reports for epoch in report.epochs),
         changes=_changes(reports),
@@ -116,16 +120,16 @@ def _each_once(words: Iterable[str]) -> tuple[str, ...]:
 # --- variables --------------------------------------------------------------------------------------------------------
 
 
-def _variables(reports: Sequence[StatusReport]) -> tuple[JobVariable, ...]:
+def _variables(reports: Sequence[StatusReport], global_step: int) -> tuple[JobVariable, ...]:
     parts: dict[str, list[tuple[StatusReport, VariableStatus]]] = {}
     for report in reports:
         for variable in report.variables:
             parts.setdefault(variable.spec.name, []).append((report, variable))
-    return tuple(_whole(found) for found in parts.values())
+    return tuple(_whole(found, global_step) for found in parts.values())
 
 
-def _whole(parts: list[tuple[StatusReport, VariableStatus]]) -> JobVariable:
-    report, first = parts[0]
+def _whole(parts: list[tuple[StatusReport, VariableStatus]], global_step: int) -> JobVariable:
+    _, first = parts[0]
     variables = [variable for _, variable in parts]
     return JobVariable(
         spec=_whole_spec(first),
@@ -136,7 +140,7 @@ def _whole(parts: list[tuple[StatusReport, VariableStatus]]) -> JobVariable:
         slots=first.slots,
         nbytes=sum(variable.nbytes for variable in variables),
         table=first.table,
-        global_step=report.global_step,
+        global_step=global_step,
     )
 
 
@@ -179,6 +183,35 @@ def _worker(seen: list[WorkerStatus]) -> JobWorker:
         lane=" and ".join(_each_once(one.lane for one in now if one.lane)),
         chief=any(one.chief for one in now),
     )
+
+
+# --- half pushes ------------------------------------------------------------------------------------------------------
+
+
+def _left_half(reports: Mapping[int, StatusReport]) -> int:
+    """Lives of workers that have ended with a push that not all of its shards have applied: each has one at most.
+
+    Of a worker that lives it may be under way. A shard that does not answer is not looked at.
+    """
+    live = {
+        (worker.name, worker.incarnation)
+        for report in reports.values()
+        for worker in report.workers
+        if worker.state == "live"
+    }
+    lives: dict[tuple[str, int], dict[int, LastPush]] = {}
+    for shard, report in reports.items():
+        for push in report.last_pushes:
+            lives.setdefault((push.worker, push.incarnation), {})[shard] = push
+    return sum(_is_half(pushes, reports) for life, pushes in lives.items() if life not in live)
+
+
+def _is_half(pushes: Mapping[int, LastPush], shards: Container[int]) -> bool:
+    last = max((push for push in pushes.values() if push.shards), key=lambda push: push.sequence, default=None)
+    if last is None:
+        return False
+    reached = {shard: push.sequence for shard, push in pushes.items()}
+    return any(shard in shards and reached.get(shard, 0) < last.sequence for shard in (0, *last.shards))
 
 
 # --- changes and problems ---------------------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ def plain(job: JobReport, at: float) -> dict[str, Any]:
 
     `at` is when it was, in seconds since 1970. A number that is NaN or infinite becomes None, since JSON has none.
     """
-    fields = ("global_step", "repeated", "dropped", "nbytes", "consistency", "handling")
+    fields = ("global_step", "repeated", "dropped", "half_pushes", "nbytes", "consistency", "handling")
     data = {
         "time": at,
         **{name: getattr(job, name) for name in fields},

@@ -45,6 +45,7 @@ def job_line(job: JobReport) -> str:
         f"staleness handling {job.handling or _NONE}",
         f"{job.repeated:,} repeated",
         f"{job.dropped:,} dropped",
+        *[f"{job.half_pushes:,} half-applied"] * (job.half_pushes > 0),
     )
     return " · ".join(parts)
 

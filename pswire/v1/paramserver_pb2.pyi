@@ -166,14 +166,18 @@ class JoinReply(_message.Message):
     def __init__(self, incarnation: _Optional[int] = ..., number: _Optional[int] = ..., lease: _Optional[float] = ..., global_step: _Optional[int] = ..., consistency: _Optional[str] = ..., staleness: _Optional[str] = ..., chief: _Optional[bool] = ..., state: _Optional[int] = ...) -> None: ...
 
 class RenewRequest(_message.Message):
-    __slots__ = ("sender", "idle", "lane")
+    __slots__ = ("sender", "idle", "lane", "settled", "half_pushes")
     SENDER_FIELD_NUMBER: _ClassVar[int]
     IDLE_FIELD_NUMBER: _ClassVar[int]
     LANE_FIELD_NUMBER: _ClassVar[int]
+    SETTLED_FIELD_NUMBER: _ClassVar[int]
+    HALF_PUSHES_FIELD_NUMBER: _ClassVar[int]
     sender: Sender
     idle: bool
     lane: str
-    def __init__(self, sender: _Optional[_Union[Sender, _Mapping]] = ..., idle: _Optional[bool] = ..., lane: _Optional[str] = ...) -> None: ...
+    settled: int
+    half_pushes: int
+    def __init__(self, sender: _Optional[_Union[Sender, _Mapping]] = ..., idle: _Optional[bool] = ..., lane: _Optional[str] = ..., settled: _Optional[int] = ..., half_pushes: _Optional[int] = ...) -> None: ...
 
 class RenewReply(_message.Message):
     __slots__ = ("global_step", "waiting_for", "chief")
@@ -260,12 +264,14 @@ class Value(_message.Message):
     def __init__(self, tensor: _Optional[_Union[Tensor, _Mapping]] = ..., version: _Optional[int] = ...) -> None: ...
 
 class RegisterReply(_message.Message):
-    __slots__ = ("values", "global_step")
+    __slots__ = ("values", "global_step", "frontier")
     VALUES_FIELD_NUMBER: _ClassVar[int]
     GLOBAL_STEP_FIELD_NUMBER: _ClassVar[int]
+    FRONTIER_FIELD_NUMBER: _ClassVar[int]
     values: _containers.RepeatedCompositeFieldContainer[Value]
     global_step: int
-    def __init__(self, values: _Optional[_Iterable[_Union[Value, _Mapping]]] = ..., global_step: _Optional[int] = ...) -> None: ...
+    frontier: Frontier
+    def __init__(self, values: _Optional[_Iterable[_Union[Value, _Mapping]]] = ..., global_step: _Optional[int] = ..., frontier: _Optional[_Union[Frontier, _Mapping]] = ...) -> None: ...
 
 class Choice(_message.Message):
     __slots__ = ("name", "rows", "slot")
@@ -278,26 +284,30 @@ class Choice(_message.Message):
     def __init__(self, name: _Optional[str] = ..., rows: _Optional[_Union[Tensor, _Mapping]] = ..., slot: _Optional[str] = ...) -> None: ...
 
 class PullRequest(_message.Message):
-    __slots__ = ("sender", "names", "choices", "have", "wire")
+    __slots__ = ("sender", "names", "choices", "have", "wire", "after")
     SENDER_FIELD_NUMBER: _ClassVar[int]
     NAMES_FIELD_NUMBER: _ClassVar[int]
     CHOICES_FIELD_NUMBER: _ClassVar[int]
     HAVE_FIELD_NUMBER: _ClassVar[int]
     WIRE_FIELD_NUMBER: _ClassVar[int]
+    AFTER_FIELD_NUMBER: _ClassVar[int]
     sender: Sender
     names: _containers.RepeatedScalarFieldContainer[str]
     choices: _containers.RepeatedCompositeFieldContainer[Choice]
     have: _containers.RepeatedScalarFieldContainer[int]
     wire: str
-    def __init__(self, sender: _Optional[_Union[Sender, _Mapping]] = ..., names: _Optional[_Iterable[str]] = ..., choices: _Optional[_Iterable[_Union[Choice, _Mapping]]] = ..., have: _Optional[_Iterable[int]] = ..., wire: _Optional[str] = ...) -> None: ...
+    after: _containers.RepeatedCompositeFieldContainer[Delivery]
+    def __init__(self, sender: _Optional[_Union[Sender, _Mapping]] = ..., names: _Optional[_Iterable[str]] = ..., choices: _Optional[_Iterable[_Union[Choice, _Mapping]]] = ..., have: _Optional[_Iterable[int]] = ..., wire: _Optional[str] = ..., after: _Optional[_Iterable[_Union[Delivery, _Mapping]]] = ...) -> None: ...
 
 class PullReply(_message.Message):
-    __slots__ = ("values", "global_step")
+    __slots__ = ("values", "global_step", "frontier")
     VALUES_FIELD_NUMBER: _ClassVar[int]
     GLOBAL_STEP_FIELD_NUMBER: _ClassVar[int]
+    FRONTIER_FIELD_NUMBER: _ClassVar[int]
     values: _containers.RepeatedCompositeFieldContainer[Value]
     global_step: int
-    def __init__(self, values: _Optional[_Iterable[_Union[Value, _Mapping]]] = ..., global_step: _Optional[int] = ...) -> None: ...
+    frontier: Frontier
+    def __init__(self, values: _Optional[_Iterable[_Union[Value, _Mapping]]] = ..., global_step: _Optional[int] = ..., frontier: _Optional[_Union[Frontier, _Mapping]] = ...) -> None: ...
 
 class Gradient(_message.Message):
     __slots__ = ("tensor", "version", "indices", "rows")
@@ -311,73 +321,115 @@ class Gradient(_message.Message):
     rows: int
     def __init__(self, tensor: _Optional[_Union[Tensor, _Mapping]] = ..., version: _Optional[int] = ..., indices: _Optional[_Union[Tensor, _Mapping]] = ..., rows: _Optional[int] = ...) -> None: ...
 
+class Delivery(_message.Message):
+    __slots__ = ("sender", "sequence", "shards")
+    SENDER_FIELD_NUMBER: _ClassVar[int]
+    SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    SHARDS_FIELD_NUMBER: _ClassVar[int]
+    sender: Sender
+    sequence: int
+    shards: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, sender: _Optional[_Union[Sender, _Mapping]] = ..., sequence: _Optional[int] = ..., shards: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class Frontier(_message.Message):
+    __slots__ = ("decided", "undelivered")
+    DECIDED_FIELD_NUMBER: _ClassVar[int]
+    UNDELIVERED_FIELD_NUMBER: _ClassVar[int]
+    decided: int
+    undelivered: _containers.RepeatedCompositeFieldContainer[Delivery]
+    def __init__(self, decided: _Optional[int] = ..., undelivered: _Optional[_Iterable[_Union[Delivery, _Mapping]]] = ...) -> None: ...
+
+class Elsewhere(_message.Message):
+    __slots__ = ("name", "served_at")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    SERVED_AT_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    served_at: int
+    def __init__(self, name: _Optional[str] = ..., served_at: _Optional[int] = ...) -> None: ...
+
 class Group(_message.Message):
-    __slots__ = ("number", "workers")
+    __slots__ = ("number", "members")
     NUMBER_FIELD_NUMBER: _ClassVar[int]
-    WORKERS_FIELD_NUMBER: _ClassVar[int]
+    MEMBERS_FIELD_NUMBER: _ClassVar[int]
     number: int
-    workers: _containers.RepeatedCompositeFieldContainer[Sender]
-    def __init__(self, number: _Optional[int] = ..., workers: _Optional[_Iterable[_Union[Sender, _Mapping]]] = ...) -> None: ...
+    members: _containers.RepeatedCompositeFieldContainer[Delivery]
+    def __init__(self, number: _Optional[int] = ..., members: _Optional[_Iterable[_Union[Delivery, _Mapping]]] = ...) -> None: ...
 
 class PushRequest(_message.Message):
-    __slots__ = ("sender", "sequence", "gradients", "loss", "pull", "group", "served_at", "have", "wire")
+    __slots__ = ("sender", "sequence", "gradients", "loss", "pull", "group", "have", "wire", "shards", "elsewhere", "after", "global_step")
     SENDER_FIELD_NUMBER: _ClassVar[int]
     SEQUENCE_FIELD_NUMBER: _ClassVar[int]
     GRADIENTS_FIELD_NUMBER: _ClassVar[int]
     LOSS_FIELD_NUMBER: _ClassVar[int]
     PULL_FIELD_NUMBER: _ClassVar[int]
     GROUP_FIELD_NUMBER: _ClassVar[int]
-    SERVED_AT_FIELD_NUMBER: _ClassVar[int]
     HAVE_FIELD_NUMBER: _ClassVar[int]
     WIRE_FIELD_NUMBER: _ClassVar[int]
+    SHARDS_FIELD_NUMBER: _ClassVar[int]
+    ELSEWHERE_FIELD_NUMBER: _ClassVar[int]
+    AFTER_FIELD_NUMBER: _ClassVar[int]
+    GLOBAL_STEP_FIELD_NUMBER: _ClassVar[int]
     sender: Sender
     sequence: int
     gradients: _containers.RepeatedCompositeFieldContainer[Gradient]
     loss: float
     pull: _containers.RepeatedScalarFieldContainer[str]
     group: Group
-    served_at: int
     have: _containers.RepeatedScalarFieldContainer[int]
     wire: str
-    def __init__(self, sender: _Optional[_Union[Sender, _Mapping]] = ..., sequence: _Optional[int] = ..., gradients: _Optional[_Iterable[_Union[Gradient, _Mapping]]] = ..., loss: _Optional[float] = ..., pull: _Optional[_Iterable[str]] = ..., group: _Optional[_Union[Group, _Mapping]] = ..., served_at: _Optional[int] = ..., have: _Optional[_Iterable[int]] = ..., wire: _Optional[str] = ...) -> None: ...
+    shards: _containers.RepeatedScalarFieldContainer[int]
+    elsewhere: _containers.RepeatedCompositeFieldContainer[Elsewhere]
+    after: _containers.RepeatedCompositeFieldContainer[Delivery]
+    global_step: int
+    def __init__(self, sender: _Optional[_Union[Sender, _Mapping]] = ..., sequence: _Optional[int] = ..., gradients: _Optional[_Iterable[_Union[Gradient, _Mapping]]] = ..., loss: _Optional[float] = ..., pull: _Optional[_Iterable[str]] = ..., group: _Optional[_Union[Group, _Mapping]] = ..., have: _Optional[_Iterable[int]] = ..., wire: _Optional[str] = ..., shards: _Optional[_Iterable[int]] = ..., elsewhere: _Optional[_Iterable[_Union[Elsewhere, _Mapping]]] = ..., after: _Optional[_Iterable[_Union[Delivery, _Mapping]]] = ..., global_step: _Optional[int] = ...) -> None: ...
 
 class PushReply(_message.Message):
-    __slots__ = ("outcome", "staleness", "global_step", "values", "reason", "group")
+    __slots__ = ("outcome", "staleness", "global_step", "values", "reason", "group", "frontier")
     OUTCOME_FIELD_NUMBER: _ClassVar[int]
     STALENESS_FIELD_NUMBER: _ClassVar[int]
     GLOBAL_STEP_FIELD_NUMBER: _ClassVar[int]
     VALUES_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
     GROUP_FIELD_NUMBER: _ClassVar[int]
+    FRONTIER_FIELD_NUMBER: _ClassVar[int]
     outcome: Outcome
     staleness: int
     global_step: int
     values: _containers.RepeatedCompositeFieldContainer[Value]
     reason: str
     group: Group
-    def __init__(self, outcome: _Optional[_Union[Outcome, str]] = ..., staleness: _Optional[int] = ..., global_step: _Optional[int] = ..., values: _Optional[_Iterable[_Union[Value, _Mapping]]] = ..., reason: _Optional[str] = ..., group: _Optional[_Union[Group, _Mapping]] = ...) -> None: ...
+    frontier: Frontier
+    def __init__(self, outcome: _Optional[_Union[Outcome, str]] = ..., staleness: _Optional[int] = ..., global_step: _Optional[int] = ..., values: _Optional[_Iterable[_Union[Value, _Mapping]]] = ..., reason: _Optional[str] = ..., group: _Optional[_Union[Group, _Mapping]] = ..., frontier: _Optional[_Union[Frontier, _Mapping]] = ...) -> None: ...
 
 class AssignRequest(_message.Message):
-    __slots__ = ("sender", "sequence", "assignments", "add")
+    __slots__ = ("sender", "sequence", "assignments", "add", "shards", "elsewhere", "after")
     SENDER_FIELD_NUMBER: _ClassVar[int]
     SEQUENCE_FIELD_NUMBER: _ClassVar[int]
     ASSIGNMENTS_FIELD_NUMBER: _ClassVar[int]
     ADD_FIELD_NUMBER: _ClassVar[int]
+    SHARDS_FIELD_NUMBER: _ClassVar[int]
+    ELSEWHERE_FIELD_NUMBER: _ClassVar[int]
+    AFTER_FIELD_NUMBER: _ClassVar[int]
     sender: Sender
     sequence: int
     assignments: _containers.RepeatedCompositeFieldContainer[Tensor]
     add: bool
-    def __init__(self, sender: _Optional[_Union[Sender, _Mapping]] = ..., sequence: _Optional[int] = ..., assignments: _Optional[_Iterable[_Union[Tensor, _Mapping]]] = ..., add: _Optional[bool] = ...) -> None: ...
+    shards: _containers.RepeatedScalarFieldContainer[int]
+    elsewhere: _containers.RepeatedScalarFieldContainer[str]
+    after: _containers.RepeatedCompositeFieldContainer[Delivery]
+    def __init__(self, sender: _Optional[_Union[Sender, _Mapping]] = ..., sequence: _Optional[int] = ..., assignments: _Optional[_Iterable[_Union[Tensor, _Mapping]]] = ..., add: _Optional[bool] = ..., shards: _Optional[_Iterable[int]] = ..., elsewhere: _Optional[_Iterable[str]] = ..., after: _Optional[_Iterable[_Union[Delivery, _Mapping]]] = ...) -> None: ...
 
 class AssignReply(_message.Message):
-    __slots__ = ("outcome", "versions", "global_step")
+    __slots__ = ("outcome", "versions", "global_step", "frontier")
     OUTCOME_FIELD_NUMBER: _ClassVar[int]
     VERSIONS_FIELD_NUMBER: _ClassVar[int]
     GLOBAL_STEP_FIELD_NUMBER: _ClassVar[int]
+    FRONTIER_FIELD_NUMBER: _ClassVar[int]
     outcome: Outcome
     versions: _containers.RepeatedScalarFieldContainer[int]
     global_step: int
-    def __init__(self, outcome: _Optional[_Union[Outcome, str]] = ..., versions: _Optional[_Iterable[int]] = ..., global_step: _Optional[int] = ...) -> None: ...
+    frontier: Frontier
+    def __init__(self, outcome: _Optional[_Union[Outcome, str]] = ..., versions: _Optional[_Iterable[int]] = ..., global_step: _Optional[int] = ..., frontier: _Optional[_Union[Frontier, _Mapping]] = ...) -> None: ...
 
 class TuneRequest(_message.Message):
     __slots__ = ("sender", "sequence", "names", "optimizer", "fields")
@@ -561,8 +613,20 @@ class Change(_message.Message):
     optimizer: Optimizer
     def __init__(self, global_step: _Optional[int] = ..., worker: _Optional[str] = ..., names: _Optional[_Iterable[str]] = ..., optimizer: _Optional[_Union[Optimizer, _Mapping]] = ...) -> None: ...
 
+class LastPush(_message.Message):
+    __slots__ = ("worker", "incarnation", "sequence", "shards")
+    WORKER_FIELD_NUMBER: _ClassVar[int]
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    SHARDS_FIELD_NUMBER: _ClassVar[int]
+    worker: str
+    incarnation: int
+    sequence: int
+    shards: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, worker: _Optional[str] = ..., incarnation: _Optional[int] = ..., sequence: _Optional[int] = ..., shards: _Optional[_Iterable[int]] = ...) -> None: ...
+
 class StatusReply(_message.Message):
-    __slots__ = ("shard", "shards", "global_step", "repeated", "variables", "workers", "epochs", "dropped", "nbytes", "consistency", "handling", "traffic", "staleness", "changes")
+    __slots__ = ("shard", "shards", "global_step", "repeated", "variables", "workers", "epochs", "dropped", "nbytes", "consistency", "handling", "traffic", "staleness", "changes", "half_pushes", "last_pushes")
     SHARD_FIELD_NUMBER: _ClassVar[int]
     SHARDS_FIELD_NUMBER: _ClassVar[int]
     GLOBAL_STEP_FIELD_NUMBER: _ClassVar[int]
@@ -577,6 +641,8 @@ class StatusReply(_message.Message):
     TRAFFIC_FIELD_NUMBER: _ClassVar[int]
     STALENESS_FIELD_NUMBER: _ClassVar[int]
     CHANGES_FIELD_NUMBER: _ClassVar[int]
+    HALF_PUSHES_FIELD_NUMBER: _ClassVar[int]
+    LAST_PUSHES_FIELD_NUMBER: _ClassVar[int]
     shard: int
     shards: int
     global_step: int
@@ -591,4 +657,6 @@ class StatusReply(_message.Message):
     traffic: Traffic
     staleness: Staleness
     changes: _containers.RepeatedCompositeFieldContainer[Change]
-    def __init__(self, shard: _Optional[int] = ..., shards: _Optional[int] = ..., global_step: _Optional[int] = ..., repeated: _Optional[int] = ..., variables: _Optional[_Iterable[_Union[VariableStatus, _Mapping]]] = ..., workers: _Optional[_Iterable[_Union[WorkerStatus, _Mapping]]] = ..., epochs: _Optional[_Iterable[_Union[EpochReport, _Mapping]]] = ..., dropped: _Optional[int] = ..., nbytes: _Optional[int] = ..., consistency: _Optional[str] = ..., handling: _Optional[str] = ..., traffic: _Optional[_Union[Traffic, _Mapping]] = ..., staleness: _Optional[_Union[Staleness, _Mapping]] = ..., changes: _Optional[_Iterable[_Union[Change, _Mapping]]] = ...) -> None: ...
+    half_pushes: int
+    last_pushes: _containers.RepeatedCompositeFieldContainer[LastPush]
+    def __init__(self, shard: _Optional[int] = ..., shards: _Optional[int] = ..., global_step: _Optional[int] = ..., repeated: _Optional[int] = ..., variables: _Optional[_Iterable[_Union[VariableStatus, _Mapping]]] = ..., workers: _Optional[_Iterable[_Union[WorkerStatus, _Mapping]]] = ..., epochs: _Optional[_Iterable[_Union[EpochReport, _Mapping]]] = ..., dropped: _Optional[int] = ..., nbytes: _Optional[int] = ..., consistency: _Optional[str] = ..., handling: _Optional[str] = ..., traffic: _Optional[_Union[Traffic, _Mapping]] = ..., staleness: _Optional[_Union[Staleness, _Mapping]] = ..., changes: _Optional[_Iterable[_Union[Change, _Mapping]]] = ..., half_pushes: _Optional[int] = ..., last_pushes: _Optional[_Iterable[_Union[LastPush, _Mapping]]] = ...) -> None: ...

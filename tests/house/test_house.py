@@ -70,8 +70,8 @@ def test_every_name_in_all_exists_once(module):
 
 
 @pytest.mark.parametrize("path", SOURCES + TESTS_AND_SCRIPTS, ids=lambda path: str(path.relative_to(ROOT)))
-def test_no_file_is_above_400_lines(path):
-    assert len(path.read_text().splitlines()) <= 400
+def test_no_file_is_above_600_lines(path):
+    assert len(path.read_text().splitlines()) <= 600
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "examples").glob("*.py")), ids=lambda path: path.name)

@@ -26,7 +26,7 @@ class Told:
 def clock(monkeypatch):
     """The server's clock; it is looked at a hundred times a second."""
     told = Told()
-    monkeypatch.setattr(psserver.server, "Clock", lambda now: told)
+    monkeypatch.setattr(psserver.server, "Clock", lambda now, tick: told)
     monkeypatch.setattr(psserver.server, "TICK", 0.01)
     return told
 

@@ -14,7 +14,7 @@ from psserver.config import ServerConfig
 from psserver.server import ServerThread
 from pswire.consistency import Bounded, Dropped, Synchronous
 from pswire.errors import AlreadyRegistered, ConfigurationError, NotFinite, TimedOut, Unavailable, WrongShard
-from pswire.messages import Assignment, Declaration, Outcome, Push, Renew, Status
+from pswire.messages import Assignment, Declaration, Elsewhere, Outcome, Push, Renew, Status
 from pswire.rows import RowUniform
 from pswire.specs import Adam, GradientDescent, Momentum
 from pswire.values import IndexedSlices, TensorSpec
@@ -294,15 +294,15 @@ def test_what_several_steps_have_computed_is_as_old_as_the_first_of_their_weight
                     optimizer.minimize(its_loss())
             for _ in range(5):
                 optimizer.minimize(loss())
-    pushes = [(message.sender.worker, message.served_at) for shard, message in transport.messages(Push) if not shard]
-    assert pushes == [("w1", 0), ("w0", 0), ("w0", 2)]
+    pushes = [(message.sender.worker, *message.elsewhere) for shard, message in transport.messages(Push) if not shard]
+    assert pushes == [("w1", Elsewhere("small", 0)), ("w0", Elsewhere("small", 0)), ("w0", Elsewhere("small", 2))]
 
 
 def test_rows_are_as_old_as_the_first_that_were_looked_up_for_a_gradient():
     transport, optimizer = ShardsInProcess(2, staleness=Dropped(9)), ps.GradientDescent(1.0)
     with ps.collection():
         table = ps.Table((50, 3), TABLE, name="words")
-        ps.Variable(np.zeros(1), name="other")
+        ps.Variable(np.zeros(1000), name="large")  # on shard 0, and the table on shard 1
         with session_over(transport, "w0"), session_beside(transport) as push_something:
             first = ops.embedding(table, [1, 2])
             push_something()
@@ -310,7 +310,7 @@ def test_rows_are_as_old_as_the_first_that_were_looked_up_for_a_gradient():
             optimizer.minimize(loss)
             optimizer.minimize(ops.sum(ops.embedding(table, [3])))
     mine = [message for shard, message in transport.messages(Push) if not shard and message.sender.worker == "w0"]
-    assert [message.served_at for message in mine] == [0, 2]
+    assert [message.elsewhere for message in mine] == [(Elsewhere("words", 0),), (Elsewhere("words", 2),)]
 
 
 @contextlib.contextmanager
@@ -332,7 +332,7 @@ def test_a_worker_that_is_idle_has_pushed_all_it_computed_and_nobody_waits_for_i
             assert not transport.messages(Push)
             session.idle()
             said = [(shard, type(message)) for shard, message in transport.said if isinstance(message, Push | Renew)]
-            assert said == [(0, Push), (1, Push), (0, Renew), (1, Renew)]
+            assert said == [(0, Push), (1, Push), (0, Renew)], "shard 0 decides who waits for whom"
             assert all(message.idle for _, message in transport.messages(Renew))
             with session_beside(transport) as push_something:
                 assert [push_something().global_step for _ in range(2)] == [2, 3]

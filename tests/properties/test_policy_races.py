@@ -6,6 +6,7 @@ policy are then checked after every event, from the clocks and updates that have
 
 from dataclasses import dataclass, field
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -16,7 +17,6 @@ from psserver.core.policies import (
     BoundedStaleness,
     Drop,
     DropStale,
-    Following,
     Policy,
     ScaleStale,
     Serve,
@@ -24,7 +24,25 @@ from psserver.core.policies import (
     View,
     Waiting,
 )
-from pswire.messages import Group, Join, Sender
+from psserver.core.shard import Shard
+from pswire import consistency
+from pswire.messages import (
+    Declaration,
+    Delivery,
+    Gradient,
+    Group,
+    Join,
+    Outcome,
+    Push,
+    Pushed,
+    Register,
+    Renew,
+    Sender,
+    Status,
+    Tick,
+)
+from pswire.specs import GradientDescent
+from pswire.values import TensorSpec
 
 WORKERS = "abcde"
 LEASE = 10.0
@@ -283,31 +301,42 @@ def test_scaling_goes_by_the_staleness_at_the_moment_of_the_update(events):
 @any_race
 @given(st.lists(st.tuples(st.sampled_from(["come"] * 3 + ["die", "return"]), st.sampled_from(WORKERS)), min_size=10))
 def test_a_group_is_one_update_of_those_who_come_and_holds_nobody_for_the_dead(events):
-    members, group, policy = Membership(LEASE), Group(3, tuple(Sender(name, 1) for name in WORKERS)), Following()
+    """By a whole shard: a part that others went on without comes too late, whenever it comes."""
+    shard = Shard(1, 2, LEASE, consistency=consistency.Synchronous(len(WORKERS)))
+    senders = {name: Sender(name, 1) for name in WORKERS}
+    group = Group(3, tuple(Delivery(sender, 1) for sender in senders.values()))
     for name in WORKERS:
-        members.join(Join(name), 0.0)
-    held, done, dead = {}, set(), set()
-    for ticket, (event, name) in enumerate(events):
-        if event == "come" and name not in dead | done:
-            held[name] = Waiting(ticket, name, False, 0, group)
+        shard.step(0, Join(name, 1, 1, 2), 0.0)
+    declaration = Declaration(TensorSpec("W", (), "float64"), np.zeros(()), GradientDescent(1.0))
+    shard.step(0, Register(senders[WORKERS[0]], (declaration,)), 0.0)
+    now, came, dead, update = 0.0, set(), set(), None
+    for ticket, (event, name) in enumerate(events, 1):
+        if event == "come" and name not in dead | came:
+            came.add(name)
+            push = Push(senders[name], 1, (Gradient("W", 0, np.ones(())),), group=group)
+            replies = shard.step(ticket, push, now)
         elif event == "die" and name not in dead:
-            members.get(name).expires = -1.0
-            members.expire(0.0)
+            now += LEASE / 2 + 1
             dead.add(name)
-            held.pop(name, None)
+            for other in set(WORKERS) - dead:
+                shard.step(0, Renew(senders[other]), now)
+            now += LEASE / 2
+            replies = shard.step(0, Tick(), now)
         elif event == "return" and name in dead:
-            members.join(Join(name, 1), 0.0)
+            replies = shard.step(0, Join(name, 1, 1, 2), now)
             dead.discard(name)
-        verdicts = policy.decide(list(held.values()), View(0, members))
-        awaited = set(WORKERS) - set(held) - done - dead
-        if awaited or not held:
-            assert verdicts == []
-            for one in held.values():
-                sentence = policy.explain(one, list(held.values()), View(0, members))
-                assert sentence.partition("; not here yet: ")[2].replace(" and", ",").split(", ") == sorted(awaited)
         else:
-            assert verdicts == [Apply(tuple(one.ticket for one in held.values()))]
-            for name in held:
-                members.get(name).group = 3
-            done |= set(held)
-            held = {}
+            continue
+        settled = [reply.answer for reply in replies if reply.ticket and isinstance(reply.answer, Pushed)]
+        applied = [answer for answer in settled if answer.outcome is Outcome.APPLIED]
+        if applied:
+            assert update is None, "one update"
+            update = len(applied)
+        elif settled:
+            assert update is not None
+            assert {answer.outcome for answer in settled} == {Outcome.DROPPED}
+        if update is None:
+            came -= dead  # their calls have ended, and may be made again
+            assert not came or set(WORKERS) - came - dead, "nobody waits for the dead"
+    version = shard.step(0, Status(), now)[0].answer.variables[0].version
+    assert version == (update is not None)

@@ -32,8 +32,11 @@ from pswire.messages import (
     Assignment,
     Block,
     Declaration,
+    Delivery,
+    Elsewhere,
     EpochReport,
     Finished,
+    Frontier,
     Gradient,
     Group,
     Join,
@@ -125,8 +128,9 @@ class Scenario:
         return self._say(who, Join(who, int(options.get("incarnation", 0)), shard, shards, int(options.get("life", 0))))
 
     def do_renew(self, who: str, *idle: str, named) -> list[str]:
-        """`renew w0 [idle]`."""
-        return self._say(who, Renew(self._sender(who), "idle" in idle))
+        """`renew w0 [idle] [settled=3] [half_pushes=1]`."""
+        numbers = {name: int(number) for name, number in named}
+        return self._say(who, Renew(self._sender(who), "idle" in idle, **numbers))
 
     def do_leave(self, who: str, *failed: str, named) -> list[str]:
         """`leave w0 [failed]`."""
@@ -149,16 +153,23 @@ class Scenario:
         return self._say(who, Register(self._sender(who), (Declaration(spec, value, optimizer),)))
 
     def do_pull(self, who: str, *names: str, named) -> list[str]:
-        """`pull w0 W b [have=3,-1] [wire=bfloat16]`."""
-        return self._say(who, Pull(self._sender(who), names, (), *_how(dict(named))))
+        """`pull w0 W b [have=3,-1] [wire=bfloat16] [after=w1/3]`."""
+        options = dict(named)
+        return self._say(
+            who, Pull(self._sender(who), names, (), *_how(options), self._deliveries(options.get("after")))
+        )
 
     def do_push(self, who: str, *, named) -> list[str]:
-        """`push w0 seq=1 W=1 b=1,2,3 [at=4] [loss=0.5] [pull=W,b] [have=3,-1] [wire=bfloat16] [group=3:w0,w1]`.
+        """`push w0 seq=1 W=1 b=1,2,3 [at=4] [loss=0.5] [pull=W,b] [have=3,-1] [wire=bfloat16]`.
 
-        By default at the version that w0 was served.
+        By default at the version that w0 was served. Of several shards also `[shards=1,2] [elsewhere=V/4] [after=w1/3]
+        [group=3:w0/1,w1/2]`: other shards with a part, variables there with what had been decided when their weights
+        were served, and messages by worker and sequence number.
         `W:2x2=1` and `W:float64=1` are a gradient of another shape or dtype, `W[2,0]=1,1,5,5` two rows of one.
         """
-        options, tensors = _split(named, "seq", "at", "loss", "pull", "group", "have", "wire")
+        options, tensors = _split(
+            named, "seq", "at", "loss", "pull", "group", "have", "wire", "shards", "elsewhere", "after"
+        )
         gradients = []
         for target, text in tensors:
             name, _, indices = target.removesuffix("]").partition("[")
@@ -168,17 +179,35 @@ class Scenario:
             gradients.append(Gradient(spec.name, version, array))
         loss = float(options["loss"]) if "loss" in options else None
         pull = tuple(options["pull"].split(",")) if "pull" in options else ()
-        number, _, workers = options.get("group", "").partition(":")
-        group = Group(int(number), tuple(map(self._sender, workers.split(",")))) if number else None
-        settled = tuple(gradients), loss, pull, group, None
-        return self._say(who, Push(self._sender(who), int(options["seq"]), *settled, *_how(options)))
+        number, _, members = options.get("group", "").partition(":")
+        group = Group(int(number), self._deliveries(members)) if number else None
+        elsewhere = tuple(Elsewhere(name, int(at)) for name, at in _pairs(options.get("elsewhere")))
+        push = Push(
+            self._sender(who),
+            int(options["seq"]),
+            tuple(gradients),
+            loss,
+            pull,
+            group,
+            *_how(options),
+            tuple(map(int, filter(None, options.get("shards", "").split(",")))),
+            elsewhere,
+            self._deliveries(options.get("after")),
+        )
+        return self._say(who, push)
+
+    def _deliveries(self, text: str | None) -> tuple[Delivery, ...]:
+        return tuple(Delivery(self._sender(who), int(sequence)) for who, sequence in _pairs(text))
 
     def do_assign(self, who: str, *, named, add: bool = False) -> list[str]:
-        """`assign w0 seq=1 W=5`."""
-        options, tensors = _split(named, "seq")
+        """`assign w0 seq=1 W=5 [shards=1] [elsewhere=V] [after=w1/3]`."""
+        options, tensors = _split(named, "seq", *_ORDER)
         specs = [(self._spec(target), text) for target, text in tensors]
         assignments = tuple(Assignment(spec.name, _array(text, spec)) for spec, text in specs)
-        return self._say(who, Assign(self._sender(who), int(options["seq"]), assignments, add))
+        shards = tuple(map(int, filter(None, options.get("shards", "").split(","))))
+        elsewhere = tuple(filter(None, options.get("elsewhere", "").split(",")))
+        order = shards, elsewhere, self._deliveries(options.get("after"))
+        return self._say(who, Assign(self._sender(who), int(options["seq"]), assignments, add, *order))
 
     def do_assign_add(self, who: str, *, named) -> list[str]:
         """`assign_add w0 seq=1 W=5`."""
@@ -282,6 +311,13 @@ def _split(named: Sequence[tuple[str, str]], *options: str) -> tuple[dict[str, s
     return dict(pair for pair in named if pair[0] in options), [pair for pair in named if pair[0] not in options]
 
 
+_ORDER = "shards", "elsewhere", "after"
+
+
+def _pairs(text: str | None) -> list[list[str]]:
+    return [pair.split("/") for pair in (text or "").split(",") if pair]
+
+
 def _how(options: dict[str, str]) -> tuple[tuple[int, ...], str]:
     """`have` and `wire` of a push or a pull."""
     return tuple(int(version) for version in options.get("have", "").split(",") if version), options.get("wire", "")
@@ -325,20 +361,29 @@ def _describe(answer: Answer) -> str:
             return "left"
         case Registered(values):
             return f"registered {_values(values)}"
-        case Pulled(values, step):
-            return f"pulled {_values(values)}, step {step}"
-        case Pushed(outcome, staleness, step, values, reason, group):
+        case Pulled(values, step, frontier):
+            return f"pulled {_values(values)}, step {step}{_frontier(frontier)}"
+        case Pushed(outcome, staleness, step, values, reason, group, frontier):
             because = f" ({reason})" if reason else f" in group {group.number}" if group else ""
             fresh = f", {_values(values)}" if values else ""
-            return f"{outcome.value}{because}, staleness {staleness}, step {step}{fresh}"
-        case Assigned(outcome, versions, step):
-            return f"{outcome.value}, versions {', '.join(map(str, versions))}, step {step}"
+            return f"{outcome.value}{because}, staleness {staleness}, step {step}{fresh}{_frontier(frontier)}"
+        case Assigned(outcome, versions, step, frontier):
+            return f"{outcome.value}, versions {', '.join(map(str, versions))}, step {step}{_frontier(frontier)}"
         case Taken(block, done, waiting_for, reports):
             what = _block(block) if block else "all done" if done else f"waiting for {waiting_for}"
             return "; ".join([what, *map(_report, reports)])
         case StatusReport():
             return _status(answer)
     raise AssertionError(f"no words for {answer}")
+
+
+def _frontier(frontier: Frontier | None) -> str:
+    if frontier is None:
+        return ""
+    undelivered = [
+        f"{one.sender.worker}/{one.sequence} for {','.join(map(str, one.shards))}" for one in frontier.undelivered
+    ]
+    return f", decided {frontier.decided}" + (f" after {' and '.join(undelivered)}" if undelivered else "")
 
 
 def _values(values: Iterable[Value]) -> str:

@@ -22,6 +22,24 @@ def test_pushes_that_wait_for_others_or_are_dropped_count_once_too(seed, consist
     check_exactly_once(run(seed, shards, **options))
 
 
+@pytest.mark.parametrize("shards", [1, 2, 3])
+@pytest.mark.parametrize(
+    ("consistency", "staleness", "most"),
+    [
+        ("async", "drop:0", 0),
+        ("async", "drop:1", 1),
+        ("bounded:1", "drop:1", 1),
+        ("sync:2", "none", 0),
+        ("sync:2,backup=1", "none", 0),
+    ],
+)
+@pytest.mark.parametrize("seed", range(6))
+def test_no_shard_applies_a_push_with_more_staleness_than_promised(seed, consistency, staleness, most, shards):
+    result = run(seed, shards, split=seed % 2 == 1, consistency=consistency, staleness=staleness)
+    check_exactly_once(result)
+    assert all(max(stalenesses, default=0) <= most for stalenesses in result.stalenesses), result.stalenesses
+
+
 def test_the_transport_is_unreliable_in_every_way():
     fates = sum((run(seed, shards=1).fates for seed in range(5)), Counter())
     assert set(fates) == set(FATES)

@@ -1,6 +1,7 @@
 """The client over several shards: one answer out of many, each part once, and no call left behind."""
 
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -256,8 +257,8 @@ def test_where_shard_0_decides_the_others_get_the_group_that_it_made(repeated):
     with ThreadPoolExecutor(2) as threads:
         results = list(threads.map(lambda handle: handle.wait(), handles))
     groups = [message.group for shard, message in transport.messages(Push) if shard]
-    assert len({(group.number, group.workers) for group in groups}) == 1
-    assert [sender.worker for sender in groups[0].workers] == ["w0", "w1"]
+    assert len({(group.number, group.members) for group in groups}) == 1
+    assert [member.sender.worker for member in groups[0].members] == ["w0", "w1"]
     assert all(result.global_step == 1 for result in results)
     for client in (first, second):
         np.testing.assert_array_equal(client.pull(["s"])[0].array, -np.arange(ROWS * 2.0).reshape(ROWS, 2))
@@ -277,8 +278,7 @@ def test_a_push_that_shard_0_drops_reaches_no_other_and_brings_their_values():
     assert [shard for shard, _ in transport.messages(Pull)] == [1, 2]
     assert [(one.name, one.versions) for one in result.values] == [("s", (1, 1, 1)), ("c", (1,)), ("a", (1,))]
     assert [transport.status(shard).global_step for shard in range(3)] == [1, 1, 1]
-    versions = {one.name: one.versions for one in result.values}
-    again = slow.push([Whole("s", versions["s"], np.ones((ROWS, 2)))]).wait()
+    again = slow.push([replace(result.values[0], array=np.ones((ROWS, 2)))]).wait()
     assert (again.outcome, again.global_step) == (Outcome.APPLIED, 2)
 
 

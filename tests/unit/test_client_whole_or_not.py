@@ -7,15 +7,14 @@ import numpy as np
 import pytest
 
 from psserver.core.shard import Shard
-from pswire.consistency import Asynchronous, Dropped, Synchronous, Unchanged
+from pswire.consistency import Asynchronous, Bounded, Dropped, Synchronous, Unchanged
 from pswire.errors import AlreadyRegistered, InvalidMessage, NotFinite, TooLarge
-from pswire.messages import Declaration, Outcome, Pull, Push, Register, Renew
+from pswire.messages import Declaration, Delivery, Elsewhere, Outcome, Pull, Push, Register, Renew, Sender
 from pswire.rows import RowUniform
 from pswire.specs import GradientDescent
 from pswire.values import TensorSpec
 from psworker import calls, placement
 from psworker.client import Client
-from psworker.placement import Whole
 from tests.shard_state import state_of
 from tests.shards_in_process import ShardsInProcess
 
@@ -139,40 +138,67 @@ def test_a_synchronous_update_takes_no_late_gradient_of_another_shard():
     assert (result.outcome, result.values[0].array[0]) == (Outcome.DROPPED, 1)
 
 
-def test_a_push_says_to_shard_0_when_the_stalest_of_its_weights_were_served():
+def test_a_push_says_to_shard_0_when_weights_on_other_shards_were_served():
     transport = ShardsInProcess(2, staleness=Dropped(9))
     client, weights = joined(transport, "w0", declared("large", 100), declared("small", 2))
-    pushed = client.push([gradient(weights["large"])], pull=["large"]).wait()
+    pushed = client.push([gradient(weights["large"])], pull=["large", "small"]).wait()
     client.push([gradient(weights["small"]), gradient(pushed.values[0])]).wait()
-    client.push([Whole("small", weights["small"].versions, np.zeros(2))]).wait()
-    said = [(shard, message.served_at) for shard, message in transport.messages(Push)]
-    assert said == [(0, 0), (1, None), (0, 0), (1, None), (0, None), (1, None)]
-    assert pushed.values[0].served_at == 1
+    client.push([gradient(pushed.values[1])]).wait()
+    said = [(shard, message.elsewhere) for shard, message in transport.messages(Push)]
+    assert said == [(0, ()), (0, (Elsewhere("small", 0),)), (1, ()), (0, (Elsewhere("small", 1),)), (1, ())]
+    assert [message.shards for shard, message in transport.messages(Push) if not shard] == [(), (1,), (1,)]
 
 
-def test_shard_0_says_at_which_step_values_and_rows_of_another_were_served():
+def test_values_of_other_shards_have_all_that_shard_0_had_decided_and_are_known_by_it():
     transport = ShardsInProcess(2, staleness=Dropped(9))
     (client, weights), (other, _) = two(transport, "w0", "w1")
     for _ in range(2):
-        other.push([gradient(weights["large"])]).wait()
+        other.push([gradient(weights["large"]), gradient(weights["small"])]).wait()
     transport.said.clear()
     assert client.pull(["small"])[0].served_at == 2
+    assert [shard for shard, _ in transport.messages(Pull)] == [0, 1]
+    ((_, asked),) = [(shard, message) for shard, message in transport.messages(Pull) if shard]
+    assert asked.after == (Delivery(Sender("w1", 1), 2),), "shard 0 does not know yet that it got there"
     assert client.choose("small", np.array([1])).served_at == 2
     assert client.choose("small").served_at == 2
     assert client.choose("large", np.array([99])).served_at == 2
-    assert [shard for shard, _ in transport.messages(Pull)] == [0, 1, 0, 1, 0, 1, 0]
+    assert [shard for shard, _ in transport.messages(Pull)][2:] == [1, 1, 0], "rows are as of what was heard last"
 
 
-@pytest.mark.parametrize(("shards", "staleness"), [(1, Dropped(9)), (2, Unchanged())])
-def test_where_shard_0_does_not_decide_for_others_nobody_asks_when_weights_were_served(shards, staleness):
-    transport = ShardsInProcess(shards, Asynchronous(), staleness)
+def test_who_registers_late_gets_the_values_of_other_shards_in_the_order_of_shard_0():
+    transport = ShardsInProcess(2, staleness=Dropped(9))
+    ((early, weights),) = two(transport, "w0")
+    early.push([gradient(weights["small"])]).wait()
+    ((_, late),) = two(transport, "w1")
+    assert (late["small"].served_at, late["small"].array[0]) == (1, 1)
+
+
+@pytest.mark.parametrize(
+    ("shards", "consistency", "staleness"),
+    [(1, Asynchronous(), Dropped(9)), (2, Asynchronous(), Unchanged()), (2, Bounded(9), Unchanged())],
+)
+def test_where_no_push_is_refused_for_its_staleness_changes_have_no_order(shards, consistency, staleness):
+    transport = ShardsInProcess(shards, consistency, staleness)
     client, weights = joined(transport, "w0", declared("large", 100), declared("small", 2))
     transport.said.clear()
     pushed = client.push([gradient(weights["small"])], pull=["small"]).wait()
     assert (weights["small"].served_at, pushed.values[0].served_at) == (None, None)
     assert client.pull(["small"])[0].served_at is None
-    assert [message.served_at for _, message in transport.messages(Push)] == [None] * shards
+    assert [(message.elsewhere, message.after) for _, message in transport.messages(Push)] == [((), ())] * shards
     assert len(transport.messages(Pull)) == 1
+
+
+def test_a_push_goes_to_shard_0_and_to_those_that_have_something_to_do_for_it():
+    transport = ShardsInProcess(3)
+    client, weights = joined(transport, "w0", declared("large", 100), declared("medium", 9), declared("small", 2))
+    transport.said.clear()
+    client.push([gradient(weights["large"])], pull=["large"]).wait()
+    client.push([gradient(weights["small"])]).wait()
+    client.push([gradient(weights["large"])], pull=["medium"]).wait()
+    sent = [(message.sequence, shard, message.shards) for shard, message in transport.messages(Push)]
+    assert sent == [(1, 0, ()), (2, 0, (2,)), (2, 2, (2,)), (3, 0, ())]
+    assert [message.global_step for shard, message in transport.messages(Push) if shard] == [1]
+    assert [(shard, message.names) for shard, message in transport.messages(Pull)] == [(1, ("medium",))]
 
 
 # --- parts that are given up ------------------------------------------------------------------------------------------
@@ -195,16 +221,16 @@ def test_nobody_waits_for_the_part_of_a_push_that_a_shard_refused_or_did_not_hea
         waits = [threads.submit(handle.wait) for handle in handles]
         assert waits[1].exception() is not None
         assert waits[0].result().values[0].array[0] == 2
-    last = [message for shard, message in transport.messages(Push) if shard and message.sender.worker == "bad"][-1]
-    assert (last.sequence, last.gradients, last.group.number) == (2, (), 1)
+    settled = [(shard, message.settled) for shard, message in transport.messages(Renew) if message.settled]
+    assert settled == [(1, 2)]
     assert [transport.status(shard).global_step for shard in range(2)] == [2, 2], "all count the same steps"
 
 
 def test_who_gives_up_a_push_at_shard_0_says_so_to_those_that_may_wait_for_its_parts():
     transport = ShardsInProcess(3, Synchronous(2))
-    client, weights = joined(transport, "w0", declared("large", 100))
+    client, weights = joined(transport, "w0", declared("large", 100), declared("medium", 9), declared("small", 2))
     transport.refuse = lambda shard, message: isinstance(message, Push)
     with pytest.raises(InvalidMessage, match="not this one"):
-        client.push([gradient(weights["large"])]).wait()
+        client.push([gradient(weights["large"]), gradient(weights["medium"])]).wait()
     assert [shard for shard, _ in transport.messages(Push)] == [0]
-    assert [(shard, message.idle) for shard, message in transport.messages(Renew)] == [(1, True), (2, True)]
+    assert [(shard, message.settled) for shard, message in transport.messages(Renew)] == [(1, 1)]

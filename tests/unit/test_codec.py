@@ -55,7 +55,9 @@ ROWS = IndexedSlices(W, np.array([4, 0, 4]), (5, 2))
 NO_ROWS = IndexedSlices(np.zeros((0, 2, 2), np.float16), np.zeros(0, np.uint8), (0, 2, 2))
 INITIALS = (RowConstant(0.5), RowUniform(-1.0, 1.0, 7), RowNormal(0.1, 2.0, 2**53 - 1))
 CHOICES = (ms.Choice("E", ROWS.indices), ms.Choice("E", None, "m"), ms.Choice("E", np.zeros(0, np.uint8), "v"))
-GROUP = ms.Group(12, (ms.Sender("worker-0", 3), ms.Sender("worker-2", 1)))
+DELIVERIES = ms.Delivery(ms.Sender("worker-0", 3), 7), ms.Delivery(ms.Sender("worker-2", 1), 2**40, (1, 3))
+FRONTIER = ms.Frontier(2**40, DELIVERIES)
+GROUP = ms.Group(12, DELIVERIES)
 NOTHING = np.zeros(W.size, np.float32)
 PACKED = (*(packed(W, form) for form in WIRES), quantized(W, NOTHING.copy()), largest(W, NOTHING.copy(), 2))
 PACKED_ROWS = IndexedSlices(packed(W, "bfloat16"), ROWS.indices, (5, 2))
@@ -114,10 +116,16 @@ CASES = [
     ms.Push(ME, 9, (), math.nan, ("W",)),
     ms.Push(ME, 9, (), 0.0),
     ms.Push(ME, 9, (ms.Gradient("W", 7, W),), 0.0, ("W",), GROUP),
-    ms.Push(ME, 9, (), 0.0, served_at=0),
-    ms.Push(ME, 9, (ms.Gradient("W", 7, W),), 0.0, ("W",), served_at=2**40),
+    ms.Push(ME, 9, (), 0.0, shards=(1, 3), elsewhere=(ms.Elsewhere("V", 0), ms.Elsewhere("U", 2**40))),
+    ms.Push(ME, 9, (ms.Gradient("W", 7, W),), 0.0, ("W",), after=DELIVERIES, global_step=2**40),
+    ms.Pull(ME, ("W",), after=DELIVERIES),
+    ms.Pulled(VALUES, 11, FRONTIER),
+    ms.Registered(VALUES, 11, FRONTIER),
+    ms.Assign(ME, 3, (), shards=(1,), elsewhere=("V", "U"), after=DELIVERIES),
+    ms.Assigned(ms.Outcome.APPLIED, (), 12, ms.Frontier(0)),
+    ms.Renew(ME, settled=8, half_pushes=2),
     ms.Pushed(ms.Outcome.APPLIED, 4, 12, VALUES),
-    ms.Pushed(ms.Outcome.APPLIED, 4, 12, VALUES, group=GROUP),
+    ms.Pushed(ms.Outcome.APPLIED, 4, 12, VALUES, group=GROUP, frontier=FRONTIER),
     ms.Pushed(ms.Outcome.REPEATED, 0, 12),
     ms.Pushed(ms.Outcome.DROPPED, 9, 12, (), "9 changes behind, at most 8 are allowed"),
     ms.Assign(ME, 3, (ms.Assignment("W", W), ms.Assignment("b", b)), add=True),
@@ -154,6 +162,8 @@ CASES = [
         traffic=ms.Traffic(10.5, 1e9, 0.25),
         staleness=ms.Staleness(1, 30),
         changes=(ms.Change(3, "worker-0", ("W", "b"), OPTIMIZERS[0]),),
+        half_pushes=3,
+        last_pushes=(ms.LastPush("worker-1", 1, 17, (1, 2)), ms.LastPush("worker-1", 2, 3, (1,))),
     ),
     ms.StatusReport(
         0, 1, 5, 0, (ms.VariableStatus(TensorSpec("E", (2, 4)), 5, 4, OPTIMIZERS[2], ("a", "b"), 96, Part(2, 4), True),)

@@ -8,6 +8,8 @@ from pswire.consistency import Dropped, Synchronous, Unchanged
 from pswire.errors import InvalidMessage, NotJoined, Unavailable
 from pswire.messages import (
     Declaration,
+    Delivery,
+    Elsewhere,
     Finished,
     Gradient,
     Group,
@@ -175,7 +177,8 @@ def test_a_worker_whose_lease_has_ended_hears_so_in_the_call_that_waits():
 
 
 def pair(number):
-    return Group(number, (Sender("a", 1), Sender("b", 1)))
+    """Of the worker's first pushes for 0, of their second ones for 1."""
+    return Group(number, tuple(Delivery(Sender(worker, 1), number + 1) for worker in "ab"))
 
 
 def test_who_follows_waits_in_a_second_loop_for_one_that_was_idle_before_it():
@@ -189,18 +192,23 @@ def test_who_follows_waits_in_a_second_loop_for_one_that_was_idle_before_it():
     assert job.push(2, "b", 4.0, at=1, group=pair(1)) == dict.fromkeys((1, 2), ("applied", 2, -4, -4))
 
 
-def test_who_follows_does_not_wait_for_one_that_is_idle_instead_of_coming():
+def test_who_follows_does_not_wait_for_one_that_has_given_up_its_part():
     job = Job("abc", shard=1, shards=2)
     assert job.push(1, "a", group=pair(0)) == {}
-    assert set(job.idle(2, "c")) == {2}, "which is not in the group"
-    assert job.idle(3, "b")[1] == ("applied", 1, -1, -1)
+    assert set(job.tell(2, Renew(Sender("c", 1), settled=1))) == {2}, "which is not in the group"
+    assert job.tell(3, Renew(Sender("b", 1), settled=1))[1] == ("applied", 1, -1, -1)
+
+
+def group_of(worker, incarnation, sequence):
+    return Group(4, (Delivery(Sender(worker, incarnation), sequence),))
 
 
 def test_groups_are_refused_on_shard_0_and_from_who_is_not_in_them():
     for shard, group, match in (
         (0, pair(0), "shard 0 decides which pushes make an update: a push to it has no group"),
-        (1, Group(4, (Sender("b", 1),)), "a push of worker 'a' for update 4 of shard 0, which it is not in"),
-        (1, Group(4, (Sender("a", 2),)), "which it is not in"),
+        (1, group_of("b", 1, 1), "a push of worker 'a' for update 4 of shard 0, which it is not in"),
+        (1, group_of("a", 2, 1), "which it is not in"),
+        (1, group_of("a", 1, 2), "which it is not in"),
     ):
         job = Job(shard=shard, shards=2)
         before = state_of(job.shard)
@@ -209,31 +217,38 @@ def test_groups_are_refused_on_shard_0_and_from_who_is_not_in_them():
         assert state_of(job.shard) == before
 
 
-def test_a_push_is_as_late_as_the_updates_since_its_weights_were_served():
-    """Of its gradients on other shards this one knows nothing else."""
-    job = Job("abc")
-    job.step("ab")
-    message = Push(Sender("c", 1), 1, (), None, ("W",), None, 0)
+def test_a_push_is_as_late_as_the_changes_of_variables_on_other_shards_since_their_weights_were_served():
+    job = Job("abc", shards=2)
+    there = {"shards": (1,), "elsewhere": (Elsewhere("V", 0),)}
+    for ticket, worker in enumerate("ab"):
+        job.push(ticket, worker, **there)
+    message = Push(Sender("c", 1), 1, (), None, ("W",), **there)
     (reply,) = job.shard.step(1, message, 0.0)
     assert (reply.answer.outcome, reply.answer.staleness) == (Outcome.DROPPED, 1)
-    assert job.tell(2, Push(Sender("c", 1), 2, (), None, ("W",), None, 1)) == {}
-    freed = job.push(3, "a", at=1, served_at=1)
+    there["elsewhere"] = (Elsewhere("V", 1),)
+    assert job.tell(2, Push(Sender("c", 1), 2, (), None, ("W",), **there)) == {}
+    freed = job.push(3, "a", at=1, **there)
     assert {ticket: answer[:2] for ticket, answer in freed.items()} == {2: ("applied", 2), 3: ("applied", 2)}
 
 
-def test_staleness_goes_by_versions_and_by_updates_where_there_are_none():
-    shard = Shard(staleness=Dropped(2))
-    shard.step(0, Join("a"), 0.0)
-    names = "VW"
-    declarations = [Declaration(TensorSpec(n, (), "float64"), np.zeros(()), GradientDescent(1.0)) for n in names]
-    shard.step(0, Register(Sender("a", 1), tuple(declarations)), 0.0)
-    one = np.ones(())
-    for sequence, (version, served_at, staleness) in enumerate(((0, 0, 0), (0, 0, 1), (2, 0, 0), (1, 2, 2)), 1):
-        push = Push(Sender("a", 1), sequence, (Gradient("W", version, one),), None, (), None, served_at)
+def test_staleness_is_the_greatest_over_the_variables_of_all_shards():
+    shard = Shard(0, 2, staleness=Dropped(2))
+    shard.step(0, Join("a", 0, 0, 2), 0.0)
+    declaration = Declaration(TensorSpec("V", (), "float64"), np.zeros(()), GradientDescent(1.0))
+    shard.step(0, Register(Sender("a", 1), (declaration,)), 0.0)
+    one, cases = (
+        np.ones(()),
+        (
+            (0, 0, Outcome.APPLIED, 0),
+            (0, 1, Outcome.APPLIED, 1),  # V has changed since, the other has not
+            (2, 0, Outcome.APPLIED, 2),
+            (0, 3, Outcome.DROPPED, 3),
+            (3, 0, Outcome.DROPPED, 3),
+            (1, 2, Outcome.APPLIED, 2),
+        ),
+    )
+    for sequence, (version, served_at, outcome, staleness) in enumerate(cases, 1):
+        order = {"shards": (1,), "elsewhere": (Elsewhere("there", served_at),)}
+        push = Push(Sender("a", 1), sequence, (Gradient("V", version, one),), **order)
         (reply,) = shard.step(0, push, 0.0)
-        assert (reply.answer.outcome, reply.answer.staleness) == (Outcome.APPLIED, staleness)
-    for sequence, (served_at, outcome, staleness) in enumerate(
-        ((1, Outcome.DROPPED, 3), (2, Outcome.APPLIED, 2), (9, Outcome.APPLIED, 0)), 5
-    ):
-        (reply,) = shard.step(0, Push(Sender("a", 1), sequence, (), None, (), None, served_at), 0.0)
         assert (reply.answer.outcome, reply.answer.staleness) == (outcome, staleness)

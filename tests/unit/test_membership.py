@@ -310,12 +310,12 @@ def test_the_same_life_keeps_its_clock_and_a_new_one_has_none():
     a, b = joined(members, "a", "b")
     members.enter(a)
     members.enter(b)
-    a.clock, b.clock, a.group = 9, 8, 4
+    a.clock, b.clock = 9, 8
     members.expire(11)
     again, _ = members.join(Join("a", 1), 12)
-    assert (again.clock, again.racing, again.group) == (9, False, 4)
+    assert (again.clock, again.racing) == (9, False)
     anew, _ = members.join(Join("b"), 12)
-    assert (anew.clock, anew.racing, anew.group, anew.dropped) == (0, False, -1, 0)
+    assert (anew.clock, anew.racing, anew.dropped) == (0, False, 0)
 
 
 def test_a_new_life_takes_the_old_one_out_of_the_race():
@@ -371,9 +371,38 @@ def test_when_nobody_lives_any_more_the_end_of_that_job_is_of_no_account_to_the_
         assert members.expire(11) == [b]
     else:
         members.leave(b, 1, failed=last == "fails")
+    members.join(Join("b", 1), 12)
+    assert members.ending, "b goes on with the life it had, and the job is the same"
+    members.leave(members["b"], 13, failed=True)
+    members.join(Join("c"), 14)
     assert not members.ending
-    members.join(Join("c"), 12)
+
+
+def test_a_server_of_one_job_remembers_who_was_through_with_it():
+    members = Membership(lease=10, one_job=True)
+    (a,) = joined(members, "a")
+    members.enter(a)
+    members.leave(a, 1)
+    members.join(Join("c"), 2)
+    assert members.ending
+
+
+def test_who_fails_is_not_through_by_having_been_idle_but_by_having_had_no_examples_left():
+    members = Membership(lease=10)
+    a, b, c = joined(members, "a", "b", "c")
+    members.enter(a)
+    members.rest(a)
+    members.leave(a, 1, failed=True)
+    assert not members.ending, "it left its loop by an error"
+    members.rest(b, without_work=True)
+    members.rest(b)
+    members.leave(b, 1, failed=True)
+    assert members.ending, "it would not have pushed any more"
+    members.work(["b"])
+    members.rest(b)
+    members.leave(b, 1, failed=True)
     assert not members.ending
+    assert not c.through
 
 
 def test_one_without_work_is_through_even_if_it_never_raced_and_not_when_it_gets_some():

@@ -19,11 +19,14 @@ from psserver.core.policies import (
 )
 from psserver.core.policies.verdicts import listed
 from pswire import consistency
-from pswire.messages import Group, Join, Sender
+from pswire.messages import Delivery, Group, Join, Sender
 
 
-def view(clocks, step=0, through="", gone=""):
-    """A shard at `step` with these workers in the race; `through` are in good order, `gone` have been lost."""
+def view(clocks, step=0, through="", gone="", settled=""):
+    """A shard at `step` with these workers in the race; `through` are in good order, `gone` have been lost.
+
+    Of `settled` workers no part of a group comes any more.
+    """
     members = Membership(lease=10)
     for name in [*clocks, *through, *gone]:
         members.enter(members.join(Join(name), 0)[0])
@@ -34,7 +37,7 @@ def view(clocks, step=0, through="", gone=""):
         members.rest(members.get(name))
         members.renew(members.get(name), 100)
     members.expire(50)
-    return View(step, members)
+    return View(step, members, lambda delivery: delivery.sender.worker in settled)
 
 
 def pushes(names, staleness=0, group=None):
@@ -182,7 +185,7 @@ def test_synchronous_asks_for_no_more_workers_while_some_have_not_pushed_yet():
 
 # --- following --------------------------------------------------------------------------------------------------------
 
-TRIO = Group(7, tuple(Sender(name, 1) for name in "abc"))
+TRIO = Group(7, tuple(Delivery(Sender(name, 1), 5) for name in "abc"))
 
 
 def test_following_applies_at_once_what_has_no_group_and_serves():
@@ -191,30 +194,18 @@ def test_following_applies_at_once_what_has_no_group_and_serves():
 
 
 @pytest.mark.parametrize(
-    ("live", "through", "gone", "held", "update"),
-    [
-        ("abc", "", "", "ab", []),
-        ("abc", "", "", "cab", [(1, 2, 3)]),
-        ("abcd", "", "", "cab", [(1, 2, 3)]),
-        ("ab", "", "c", "ab", [(1, 2)]),  # c has died on its way
-        ("ab", "", "", "ab", [(1, 2)]),  # c is not known here
-        ("ab", "c", "", "ab", []),  # c lives: it was idle before this update, or shard 0 would not have it in it
-    ],
+    ("settled", "held", "update"),
+    [("", "ab", []), ("", "cab", [(1, 2, 3)]), ("c", "ab", [(1, 2)]), ("ac", "b", [(1,)]), ("a", "b", [])],
 )
-def test_following_makes_one_update_of_a_group_when_all_that_live_have_come(live, through, gone, held, update):
-    seen = view(dict.fromkeys(live, 0), 0, through, gone)
+def test_following_makes_one_update_of_a_group_when_all_that_are_not_settled_have_come(settled, held, update):
+    seen = view(dict.fromkeys("abcd", 0), settled=settled)
     assert applied(Following().decide(pushes(held, group=TRIO), seen)) == update
 
 
-def test_following_does_not_wait_for_one_whose_push_of_the_group_was_applied_before():
-    seen = view(dict.fromkeys("abc", 0))
-    for name in "ac":
-        seen.members.get(name).group = 7  # b was lost then, and has come back with its push
-    assert applied(Following().decide(pushes("b", group=TRIO), seen)) == [(1,)]
-
-
 def test_following_keeps_groups_apart():
-    pair, other = (Group(number, tuple(Sender(name, 1) for name in names)) for number, names in ((3, "ab"), (4, "cd")))
+    pair, other = (
+        Group(number, tuple(Delivery(Sender(name, 1), 5) for name in names)) for number, names in ((3, "ab"), (4, "cd"))
+    )
     waiting = [Waiting(1, "a", False, 0, pair), Waiting(2, "c", False, 0, other), Waiting(3, "d", False, 0, other)]
     seen = view(dict.fromkeys("abcd", 0))
     assert applied(Following().decide(waiting, seen)) == [(2, 3)]
@@ -295,17 +286,3 @@ def test_dropping_is_for_shard_0_alone_and_scaling_for_each_shard():
 )
 def test_names_are_listed_as_people_do(names, text):
     assert listed(names) == text
-
-
-def test_following_does_not_wait_for_a_later_life_of_one_of_the_group():
-    seen = view({"a": 0, "b": 0})
-    seen.members.join(Join("b"), 0)  # died after shard 0 had answered, and has come back under its name
-    group = Group(3, (Sender("a", 1), Sender("b", 1)))
-    assert Following().decide([Waiting(1, "a", False, group=group)], seen) == [Apply((1,))]
-
-
-def test_following_does_not_wait_for_one_who_has_come_with_a_later_group():
-    seen = view({"a": 0, "b": 0, "c": 0})
-    early, late = (Group(number, tuple(Sender(name, 1) for name in names)) for number, names in ((3, "ab"), (4, "bc")))
-    waiting = [Waiting(1, "a", False, group=early), Waiting(2, "b", False, group=late)]
-    assert Following().decide(waiting, seen) == [Apply((1,))], "b was refused here for group 3, and goes on with 4"

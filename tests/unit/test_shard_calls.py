@@ -12,6 +12,7 @@ from pswire.messages import (
     Change,
     Choice,
     Declaration,
+    Delivery,
     Gradient,
     Group,
     Join,
@@ -259,7 +260,9 @@ def test_pushes_that_are_applied_together_are_one_update_of_their_mean_and_know_
         1: (Outcome.APPLIED, 1),
         2: (Outcome.APPLIED, 1),
     }
-    assert {answer.group for answer in freed.values()} == {Group(0, (Sender("b", 1), Sender("a", 1)))}
+    assert {answer.group for answer in freed.values()} == {
+        Group(0, (Delivery(Sender("b", 1), 1), Delivery(Sender("a", 1), 1)))
+    }
     assert job.value() == [-4, -4]
     (late,) = job.push("c", 3, 100).values()
     assert (late.outcome, late.staleness, late.group) == (Outcome.DROPPED, 1, None)

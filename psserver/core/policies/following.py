@@ -1,6 +1,8 @@
-"""Following: what shard 0 has decided for all shards is done here as well.
+"""Following: the other shards apply what shard 0 has decided for all, and nothing else.
 
-A worker asks shard 0 first, and comes here with what became of its push. What shard 0 has dropped does not come.
+A worker asks shard 0 first, and brings the decision along with its part. What shard 0 has dropped does not come. That
+updates are made in shard 0's order is not decided here: a push is only seen when all that come before it are settled
+(`pswire.order`).
 """
 
 from __future__ import annotations
@@ -14,9 +16,8 @@ from pswire.messages import Group
 class Following:
     """Pushes of one group make one update when all of them have come; others are applied at once.
 
-    A worker of the group that does not live here any more has died on the way: the others go without it. The same holds
-    of one whose push of this group was applied already, before the one at hand had come back, and of one that was
-    refused here: it says meanwhile that it is idle (`WaitingRoom.pass_by`), or comes with a later group.
+    The group goes on without a member whose lease has ended here, or who has given its part up: that part is settled
+    (`View.settled`), and is refused when it comes after all.
     """
 
     def decide(self, waiting: Sequence[Waiting], view: View) -> list[Verdict]:
@@ -32,7 +33,7 @@ class Following:
                 groups.setdefault(one.group.number, []).append(one)
         for held in groups.values():
             group = held[0].group
-            if group is not None and not _missing(group, waiting, view):
+            if group is not None and not _missing(group, held, view):
                 verdicts.append(Apply(tuple(one.ticket for one in held)))
         return verdicts
 
@@ -40,19 +41,17 @@ class Following:
         """Names those of its group who have not come."""
         if one.group is None:
             return "its turn comes at once"
-        missing = listed(_missing(one.group, waiting, view))
-        everybody = listed(sender.worker for sender in one.group.workers)
+        here = [other for other in waiting if other.group is not None and other.group.number == one.group.number]
+        missing = listed(_missing(one.group, here, view))
+        everybody = listed(member.sender.worker for member in one.group.members)
         return f"shard 0 made update {one.group.number} of {everybody}; not here yet: {missing}"
 
 
-def _missing(group: Group, waiting: Sequence[Waiting], view: View) -> list[str]:
-    """Those of the group whose push of it is still to come: who lives on here, and has not gone on to a later one."""
-    come = {one.worker for one in waiting if one.group is not None and one.group.number >= group.number}
-    missing = []
-    for sender in group.workers:
-        member = view.members.get(sender.worker)
-        if member is None or member.state != "live" or member.incarnation != sender.incarnation:
-            continue
-        if sender.worker not in come and member.group < group.number:
-            missing.append(sender.worker)
-    return missing
+def _missing(group: Group, held: Sequence[Waiting], view: View) -> list[str]:
+    """Those of the group whose part of it is still to come."""
+    come = {one.worker for one in held}
+    return [
+        member.sender.worker
+        for member in group.members
+        if member.sender.worker not in come and not view.settled(member)
+    ]

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
 from psserver.core.membership import Membership
-from pswire.messages import Group
+from pswire.messages import Delivery, Group
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,11 +29,13 @@ class Waiting:
 class View:
     """The shard as a policy may know it: its step, the updates that it has made, and its members. It changes neither.
 
-    Whoever waits with a push is in the race.
+    Whoever waits with a push is in the race. `settled` says whether a message will not be carried out here any more: it
+    was already, its worker has given it up, or the worker's lease has ended.
     """
 
     global_step: int
     members: Membership
+    settled: Callable[[Delivery], bool] = lambda delivery: True
 
     @property
     def steps(self) -> dict[str, int]:

@@ -1,0 +1,76 @@
+"""The order of changes over all shards of a job, as shard 0 decides it where a policy looks at staleness.
+
+Shard 0 numbers each change (an update or an assign, on whichever shards it is made), remembers which variables without
+a part of their own on shard 0 it changed, and which changes may not have reached the other shards yet. So it knows the
+staleness that a gradient will have where it is applied, and other shards know what to apply before it. May import
+messages.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from itertools import takewhile
+
+from pswire.errors import InvalidMessage
+from pswire.messages import Delivery, Elsewhere, Frontier, Sender
+
+#: Changes of a variable that are remembered by their numbers: far more than a gradient that is of use has missed.
+REMEMBERED = 10_000
+
+
+class Decisions:
+    """What shard 0 has decided.
+
+    Attributes:
+        count: changes that were decided.
+    """
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._changes: dict[str, deque[int]] = {}
+        self._undelivered: dict[str, Delivery] = {}
+
+    def check(self, elsewhere: Iterable[Elsewhere]) -> None:
+        """Raises `InvalidMessage` for weights that are newer than all that was decided here."""
+        for one in elsewhere:
+            if one.served_at > self.count:
+                raise InvalidMessage(
+                    f"gradient for {one.name!r} of weights served after {one.served_at} changes, but shard 0 has "
+                    f"decided {self.count}: the server has lost state since; register again"
+                )
+
+    def staleness(self, elsewhere: Iterable[Elsewhere]) -> int:
+        """The most changes that weights on other shards have had since they were served."""
+        return max([self._missed(one) for one in elsewhere], default=0)
+
+    def _missed(self, one: Elsewhere) -> int:
+        changes = self._changes.get(one.name, ())
+        missed = sum(1 for _ in takewhile(lambda number: number > one.served_at, reversed(changes)))
+        return missed if missed < REMEMBERED else self.count - one.served_at
+
+    def frontier(self) -> Frontier:
+        """As of now."""
+        return Frontier(self.count, tuple(self._undelivered.values()))
+
+    def add(self, deliveries: Iterable[Delivery], names: Iterable[str]) -> Frontier:
+        """One more change, made by these messages, of the variables `names` elsewhere.
+
+        Returns its frontier: this change counts as decided, and the undelivered are those before it.
+        """
+        before = tuple(self._undelivered.values())
+        self.count += 1
+        for name in names:
+            changes = self._changes.setdefault(name, deque(maxlen=REMEMBERED))
+            if not changes or changes[-1] != self.count:
+                changes.append(self.count)
+        for delivery in deliveries:
+            if delivery.shards:
+                self._undelivered[delivery.sender.worker] = delivery
+        return Frontier(self.count, before)
+
+    def settle(self, sender: Sender, sequence: int) -> None:
+        """The sender is at this message: its earlier ones have been answered by all shards, or were given up there."""
+        delivery = self._undelivered.get(sender.worker)
+        if delivery is not None and (delivery.sender != sender or delivery.sequence < sequence):
+            del self._undelivered[sender.worker]
