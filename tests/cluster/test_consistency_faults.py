@@ -87,7 +87,7 @@ def test_when_one_of_three_fails_the_others_make_no_update_of_two_gradients_or_o
     commands, at_fifth, code
 ):
     job = Job(commands, "--consistency", "sync:3", "--lease", "3")
-    first, second = job.worker("w0", timeout=3.0), job.worker("w1", timeout=5.0)  # one gives up while the other waits
+    first, second = job.worker("w0", timeout=4.0), job.worker("w1", timeout=6.0)  # one gives up while the other waits
     third = job.worker("w2", at_fifth)
     job.begin(w0=first, w1=second, w2=third)
     assert third.wait() == code
