@@ -147,6 +147,7 @@ async def try_one(configuration: Configuration, seed: int, seconds: float, kinds
         complete = await faults.finish(TO_END)
         await cluster.kill_workers()  # those that have not come to their end
         finals = await asyncio.to_thread(cluster.read)
+        half_pushes = await asyncio.to_thread(cluster.half_pushes)
     except BaseException:
         shutil.rmtree(folder)
         raise
@@ -163,6 +164,7 @@ async def try_one(configuration: Configuration, seed: int, seconds: float, kinds
         lease=LEASE,
         examples=examples,
         epochs=EPOCHS,
+        half_pushes=half_pushes,
         complete=complete,
     )
     return Run(configuration, check(), faults.count, len(cluster.workers), time.monotonic() - began, folder)

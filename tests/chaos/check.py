@@ -86,6 +86,7 @@ class Check:
         finals: of all shards.
         lease: seconds.
         examples, epochs: of the data queue.
+        half_pushes: as the servers say.
         complete: whether the job came to its end.
     """
 
@@ -99,11 +100,12 @@ class Check:
         lease: float,
         examples: int,
         epochs: int,
+        half_pushes: int = 0,
         complete: bool = True,
     ) -> None:
         self.consistency, self.staleness = consistency, staleness
         self.histories, self.finals, self.lease = histories, finals, lease
-        self.examples, self.epochs, self.complete = examples, epochs, complete
+        self.examples, self.epochs, self.half_pushes, self.complete = examples, epochs, half_pushes, complete
         self.most = consistency.workers if isinstance(consistency, Synchronous) else 1
         self.unit = scheme.unit_of(self.most)
         self.verdict = Verdict()
@@ -114,6 +116,7 @@ class Check:
         """All of it."""
         for history in self.histories:
             self._exactly_once(history)
+        self._half_pushes()
         for shard in range(len(self.finals)):
             self._variables_agree(shard)
             self._updates_add_up(shard)
@@ -184,6 +187,17 @@ class Check:
         else:
             self.verdict.doubled += 1
             self._break("doubled", f"shard {shard}: {_push(history, push)} is there {times}")
+
+    def _half_pushes(self) -> None:
+        """The servers know how many pushes are on some of their shards only.
+
+        They count one also where shard 0, which counts every step, has one for which it has no gradients, or the
+        reverse. That leaves nothing in a variable, so there they may say more than the ledgers.
+        """
+        everywhere = all(len(push.shards) == len(self.finals) for history in self.histories for push in history.pushes)
+        known, said = self.verdict.half, self.half_pushes
+        if said < known or (said > known and everywhere):
+            self._break("half pushes", f"the servers say {said}, the ledgers know {known}")
 
     def _gone_without(self, push: PushRecord, shard: int) -> bool:
         """Whether the others may have made an update on this shard without a part that came too late for it.

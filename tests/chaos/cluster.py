@@ -20,6 +20,8 @@ from typing import Any
 
 import numpy as np
 
+from psserver.report.asking import Shards
+from psserver.report.job import put_together
 from pswire.messages import Choice, Join, Joined, Leave, Pull, Sender
 from psworker.transport.network import NetworkTransport
 from tests.chaos import scheme
@@ -183,6 +185,18 @@ class Cluster:
             worker.popen.wait()
         if running:
             await asyncio.sleep(1.0)
+
+    def half_pushes(self) -> int:
+        """How many there are as the servers say, when no worker lives any more: until then they cannot know."""
+        end = time.monotonic() + BOUND
+        with Shards([server.address for server in self.servers]) as shards:
+            while time.monotonic() < end:
+                job = put_together(shards.ask(BOUND))
+                states = [worker.state for answer in job.answers if answer.report for worker in answer.report.workers]
+                if "live" not in states:
+                    return job.half_pushes
+                time.sleep(POLL)
+        raise RuntimeError("a worker that has ended still lives, as its server says")
 
     def read(self) -> list[Final]:
         """The variables as the servers have them, not through a proxy."""
