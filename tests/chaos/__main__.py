@@ -165,6 +165,7 @@ async def try_one(configuration: Configuration, seed: int, seconds: float, kinds
         examples=examples,
         epochs=EPOCHS,
         half_pushes=half_pushes,
+        losses=[loss for shard, server in enumerate(cluster.servers) for loss in server.losses(shard)],
         complete=complete,
     )
     return Run(configuration, check(), faults.count, len(cluster.workers), time.monotonic() - began, folder)

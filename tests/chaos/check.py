@@ -15,10 +15,13 @@ from dataclasses import dataclass, field
 
 from pswire.consistency import Bounded, Consistency, Dropped, StalenessSpec, Synchronous
 from tests.chaos import scheme
-from tests.chaos.records import History, PushRecord, Reading
+from tests.chaos.records import History, Loss, PushRecord, Reading
 
 #: Seconds after which a worker that asks for a block has not got it at once: there was none.
 AT_ONCE = 0.2
+
+#: Leases, after a fault, in which a worker may still be taken for dead by it: as long as one goes on, and a lease.
+QUIET = 3
 
 #: Lines that are shown of one kind of violation.
 MOST_SHOWN = 3
@@ -86,7 +89,7 @@ class Check:
         finals: of all shards.
         lease: seconds.
         examples, epochs: of the data queue.
-        half_pushes: as the servers say.
+        half_pushes, losses: what the servers say of pushes, and of workers that they have taken for dead.
         complete: whether the job came to its end.
     """
 
@@ -101,11 +104,13 @@ class Check:
         examples: int,
         epochs: int,
         half_pushes: int = 0,
+        losses: Sequence[Loss] = (),
         complete: bool = True,
     ) -> None:
         self.consistency, self.staleness = consistency, staleness
         self.histories, self.finals, self.lease = histories, finals, lease
-        self.examples, self.epochs, self.half_pushes, self.complete = examples, epochs, half_pushes, complete
+        self.examples, self.epochs, self.complete = examples, epochs, complete
+        self.half_pushes, self.losses = half_pushes, losses
         self.most = consistency.workers if isinstance(consistency, Synchronous) else 1
         self.unit = scheme.unit_of(self.most)
         self.verdict = Verdict()
@@ -126,6 +131,7 @@ class Check:
         if isinstance(self.consistency, Bounded):
             self._bound(self.consistency.steps)
         self._incarnations()
+        self._leases()
         self._ends()
         self._examples()
         return self.verdict
@@ -323,6 +329,15 @@ class Check:
                 for push in older.pushes:
                     if push.at > newer.joined and push.placed:
                         self._break("twin", f"{_push(older, push)} was taken after process {newer.column} had joined")
+
+    def _leases(self) -> None:
+        """No worker is taken for dead that lives on, and to which nothing was done for long before."""
+        for loss, history in itertools.product(self.losses, self.histories):
+            since = loss.at - QUIET * self.lease
+            there = history.joined is not None and history.joined < since and history.until > loss.at
+            if history.name == loss.name and there and not any(since < at < loss.at for at, _ in history.faults):
+                line = f"process {history.column}, {history.name}, was taken for dead by shard {loss.shard}"
+                self._break("lease", line)
 
     def _ends(self) -> None:
         """Workers that nobody ends, and that no newer incarnation takes the place of, come to their end."""

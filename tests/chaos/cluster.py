@@ -27,6 +27,7 @@ from psworker.transport.network import NetworkTransport
 from tests.chaos import scheme
 from tests.chaos.check import Final
 from tests.chaos.proxy import Proxy
+from tests.chaos.records import Loss
 
 PROGRAM = Path(__file__).with_name("worker.py")
 BOUND = 30.0  # seconds that a server has to start, to answer and to end
@@ -123,6 +124,17 @@ class Server:
                 raise RuntimeError(f"a server does not start: {self.log.read_text()}")
             await asyncio.sleep(POLL)
         self.address = found[1]
+
+    def losses(self, shard: int) -> list[Loss]:
+        """The workers that it has taken for dead, as its log says."""
+        losses = []
+        since = time.time() - time.monotonic()
+        for moment, fraction, name in re.findall(
+            r"^(\S+ \S+),(\d+) .*'(\S+)' was silent for", self.log.read_text(), re.M
+        ):
+            at = time.mktime(time.strptime(moment, "%Y-%m-%d %H:%M:%S")) + int(fraction) / 1000
+            losses.append(Loss(name, shard, at - since))
+        return losses
 
     def signal(self, number: signal.Signals) -> None:
         """Sends it a signal, if it runs."""

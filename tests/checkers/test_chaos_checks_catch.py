@@ -7,7 +7,7 @@ import pytest
 from pswire.consistency import parse_consistency, parse_staleness
 from tests.chaos import scheme
 from tests.chaos.check import Check, Final
-from tests.chaos.records import History, PushRecord, Reading, Wait
+from tests.chaos.records import History, Loss, PushRecord, Reading, Wait
 
 COLUMNS = 4
 
@@ -26,7 +26,7 @@ class Job:
         self.steps = [0] * shards
         self.histories = [History(column, f"w{column}", code=0, joined=0.0, incarnation=1) for column in (1, 2)]
         self.now = 0.0
-        self.complete, self.half_pushes = True, 0
+        self.complete, self.half_pushes, self.losses = True, 0, []
         self.changes = {}  # of the finals
         for history in self.histories:
             history.readings.append(self.read(history))
@@ -83,7 +83,13 @@ class Job:
             fields = {"first": values, "second": values, "dense": [0.0] * COLUMNS, "table": rows, "version": step}
             finals.append(Final(**fields | self.changes))
         examples = sum(len(one.pushes) for one in self.histories)
-        settings = {"lease": 4.0, "examples": examples, "epochs": 1, "half_pushes": self.half_pushes}
+        settings = {
+            "lease": 4.0,
+            "examples": examples,
+            "epochs": 1,
+            "half_pushes": self.half_pushes,
+            "losses": self.losses,
+        }
         return Check(self.consistency, self.staleness, self.histories, finals, **settings, complete=self.complete)()
 
     def broken(self):
@@ -338,6 +344,21 @@ def test_a_push_of_an_older_incarnation_is_found(job):
     assert job.broken() == []
     job.push(1)
     assert job.broken() == ["twin"]
+
+
+@pytest.mark.parametrize(
+    ("faults", "until", "broken"),
+    [
+        ([], 101.0, ["lease"]),
+        ([(95.0, "stop worker")], 101.0, []),
+        ([(80.0, "reset")], 101.0, ["lease"]),
+        ([], 99.0, []),
+    ],
+)
+def test_a_worker_that_is_taken_for_dead_and_lives_is_found_if_nothing_was_done_to_it(job, faults, until, broken):
+    job.losses = [Loss("w1", 1, 100.0)]
+    job.histories[0].faults, job.histories[0].until = faults, until
+    assert job.broken() == broken
 
 
 def test_a_worker_that_fails_by_itself_is_found_with_what_it_has_said(job):
