@@ -174,9 +174,9 @@ def test_a_change_of_a_column_of_nobody_is_found(job):
     assert "doubled" in job.broken()
 
 
-@pytest.mark.parametrize(("took", "lost"), [(3.9, 1), (4.1, 0)])
-def test_a_part_for_which_nobody_waits_any_more_is_half_a_push_and_not_lost(took, lost):
-    job = Job("bounded:1")
+@pytest.mark.parametrize(("took", "staleness", "lost"), [(3.9, "drop:9", 1), (4.1, "drop:9", 0), (4.1, "none", 1)])
+def test_a_part_for_which_nobody_waits_any_more_is_half_a_push_and_not_lost(took, staleness, lost):
+    job = Job(staleness=staleness)
     sent = job.send(1)
     job.apply(0, sent)
     job.answer(sent)
