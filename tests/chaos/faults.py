@@ -195,6 +195,7 @@ class Faults:
     async def _stop_server(self, worker: WorkerProcess) -> None:
         shard = self._draws.randrange(len(self._cluster.servers))
         if shard in self._stopped:
+            self.count["stop server"] -= 1
             return
         self._stopped.add(shard)
         self._cluster.servers[shard].signal(signal.SIGSTOP)
