@@ -3,9 +3,10 @@
 The event loop is what keeps steps apart: a step of the shard takes microseconds, and is taken in the loop. What it
 leaves to be done to arrays (`psserver.core.tasks`) is done at once when it is little, and otherwise in threads, so that
 the loop goes on receiving, and other variables are served while a large one is updated; a very large one is divided
-among the threads. No lock is held over the store:
-the tasks of one variable are a chain, in the order of their steps, and nothing else touches its arrays. All methods are
-called in the loop. What a step has to tell a person goes to the log. Knows nothing of gRPC or bytes.
+among the threads. What is compiled for an optimizer is compiled in a thread too, before it is registered. No lock is
+held over the store: the tasks of one variable are a chain, in the order of their steps, and nothing else touches its
+arrays. All methods are called in the loop. What a step has to tell a person goes to the log. Knows nothing of gRPC or
+bytes.
 """
 
 from __future__ import annotations
@@ -15,15 +16,18 @@ import itertools
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from psserver.core.guards import Magnitudes
 from psserver.core.membership import Over
+from psserver.core.rules import kernels, loop_name
 from psserver.core.shard import Shard
-from psserver.core.tasks import Task, Work, run, run_parts, stages
+from psserver.core.tasks import Task, Unsettled, Work, run, run_parts, stages
 from pswire.errors import InvalidMessage, ParamServerError, TooLarge, Unavailable, UnknownVariable
 from pswire.machine import cores
-from pswire.messages import Answer, Reply, Request, Tick
+from pswire.messages import Answer, Register, Reply, Request, Tick, Tune
 from pswire.payload import Room, tensor_bytes
 
 #: Bytes that may be gone through on the event loop: some 100 us with the costliest rule.
@@ -62,6 +66,17 @@ class AnswerTooLarge(TooLarge):
     """An answer with more values than its caller can take at once; nothing was done."""
 
 
+@dataclass(slots=True)
+class _Call:
+    """The arguments of a step."""
+
+    ticket: int
+    message: Request | Tick
+    most: int | None = None
+    inspected: Magnitudes | None = None
+    room: Room | None = None
+
+
 class Entrance:
     """Lets messages to the shard, one at a time and in the order of their coming.
 
@@ -79,6 +94,9 @@ class Entrance:
         self._threads = ThreadPoolExecutor(max_workers=THREADS, thread_name_prefix="psserver-shard")
         self._looking = ThreadPoolExecutor(max_workers=LOOKING, thread_name_prefix="psserver-look")
         self._chains = _Chains(self._threads)
+        self._turns = asyncio.Lock()
+        self._compiling = asyncio.Lock()
+        self._compiled: set[str] = set()
 
     def admit(self, message: Request) -> int:
         """The bytes that `message`, whose arrays may still be hollow, will bring and take away.
@@ -108,18 +126,23 @@ class Entrance:
             Unavailable: the server stops, and the answer would have to wait for others.
             ParamServerError: the shard's refusal.
         """
-        large = tensor_bytes(message) > GLANCED_AT
-        if large:
+        if isinstance(message, Register | Tune):
+            await self._compile(message)
+        inspected = None
+        if tensor_bytes(message) > GLANCED_AT:
             if not admitted:
                 self._shard.check(message)
-            await asyncio.get_running_loop().run_in_executor(self._looking, self._shard.inspect, message)
-        if most is not None:
-            self._check_fits(message, most)
+            inspected = await asyncio.get_running_loop().run_in_executor(self._looking, self._shard.inspect, message)
         ticket = next(self._tickets)
+        call = _Call(ticket, message, most, inspected, room)
+        work = self._begin(call) or await self._in_turn(call)
+        if len(work.replies) == 1 and work.replies[0].ticket == ticket and self._chains.done_at_once(work.tasks):
+            self._log(work)
+            return _given(work.replies[0])
         answer: _Waiting = asyncio.get_running_loop().create_future()
         self._parked[ticket] = answer
         try:
-            self._release(self._shard.begin(ticket, message, self._clock(), inspected=large, room=room))
+            self._release(work)
             if self._closing:
                 self.close()
             return await answer
@@ -128,8 +151,10 @@ class Entrance:
             self._parked.pop(ticket, None)
 
     def tick(self) -> None:
-        """Lets the shard see that time passes."""
-        self._release(self._shard.begin(0, Tick(), self._clock()))
+        """Lets the shard see that time passes; if a guarded step waits for tasks, the next tick does."""
+        work = self._begin(_Call(0, Tick()))
+        if work is not None:
+            self._release(work)
 
     @property
     def over(self) -> Over | None:
@@ -152,10 +177,58 @@ class Entrance:
 
     # --- one step -------------------------------------------------------------------------------------------------
 
-    def _release(self, work: Work) -> None:
-        """Frees whom a step has set free, most often the very one that took it, when its tasks are done."""
+    def _begin(self, call: _Call, *, in_turn: bool = False) -> Work | None:
+        """Takes a step; None: it has to wait for its turn, and nothing was done."""
+        if self._turns.locked() and not in_turn:
+            return None
+        if call.most is not None:
+            self._check_fits(call.message, call.most)
+        try:
+            return self._shard.begin(
+                call.ticket,
+                call.message,
+                self._clock(),
+                inspected=call.inspected,
+                room=call.room,
+                settled=self._chains.idle,
+            )
+        except Unsettled:
+            return None
+
+    async def _in_turn(self, call: _Call) -> Work:
+        """Takes a step that is guarded (`psserver.core.guards`) when all tasks have been run, or one that comes after.
+
+        Meanwhile no other step is taken, so that no tasks are added: it waits for those under way only. It computes in
+        the loop, which stands still for that.
+        """
+        async with self._turns:
+            while (work := self._begin(call, in_turn=True)) is None:
+                await self._chains.ended()
+            return work
+
+    async def _compile(self, message: Register | Tune) -> None:
+        """Has the fused loops of a message's optimizers compiled, in a thread, before it is taken: others go on.
+
+        Raises:
+            ParamServerError: the shard's refusal of the message.
+        """
+        self._shard.check(message)
+        specs = [message.optimizer] if isinstance(message, Tune) else [one.optimizer for one in message.declarations]
+        names = {name for spec in specs if spec is not None and (name := loop_name(spec)) is not None}
+        if names <= self._compiled:
+            return
+        async with self._compiling:
+            for name in sorted(names - self._compiled):
+                await asyncio.get_running_loop().run_in_executor(self._looking, kernels.fused_loop, name)
+                self._compiled.add(name)
+
+    def _log(self, work: Work) -> None:
         for note in work.notes:
             log.log(logging.WARNING if note.warning else logging.INFO, "%s", note.text)
+
+    def _release(self, work: Work) -> None:
+        """Frees whom a step has set free when its tasks are done."""
+        self._log(work)
         freed = [(self._parked.pop(reply.ticket, None), reply) for reply in work.replies]
         try:
             under_way = self._chains.add(work.tasks)
@@ -171,7 +244,7 @@ class Entrance:
 
     # --- sizes ----------------------------------------------------------------------------------------------------
 
-    def _check_fits(self, message: Request, most: int) -> None:
+    def _check_fits(self, message: Request | Tick, most: int) -> None:
         outgoing = self._outgoing(message, at_once=True)
         if outgoing > most:
             self._shard.check(message)
@@ -180,7 +253,7 @@ class Entrance:
                 f"call carries {most:,}: use Transfer (nothing was done)"
             )
 
-    def _outgoing(self, message: Request, *, at_once: bool = False) -> int:
+    def _outgoing(self, message: Request | Tick, *, at_once: bool = False) -> int:
         """Bytes of the values in the answer."""
         try:
             return self._shard.answer_bytes(message, at_once=at_once)
@@ -200,6 +273,12 @@ def _answer(freed: Iterable[tuple[_Waiting | None, Reply]], fault: BaseException
             answer.set_result(reply.answer)
 
 
+def _given(reply: Reply) -> Answer:
+    if isinstance(reply.answer, ParamServerError):
+        raise reply.answer
+    return reply.answer
+
+
 class _Chains:
     """The tasks that are under way: those of a variable one after the other, those of several side by side.
 
@@ -211,10 +290,16 @@ class _Chains:
         self._threads = threads
         self._last: dict[str, asyncio.Task[None]] = {}
 
+    def done_at_once(self, tasks: Sequence[Task]) -> bool:
+        """Does all of it if it is little and need not wait; returns whether it did."""
+        if self._busy(tasks) or _effort(tasks) > SMALL:
+            return False
+        run(tasks)
+        return True
+
     def add(self, tasks: Sequence[Task]) -> asyncio.Future[Any] | None:
         """Does what is little and need not wait; returns the end of the rest, None if there is none."""
-        if _effort(tasks) <= SMALL and not self._busy(tasks):
-            run(tasks)
+        if self.done_at_once(tasks):
             return None
         started: list[asyncio.Task[None]] = []
         at_once: list[Task] = []
@@ -230,6 +315,11 @@ class _Chains:
         if len(started) < 2:
             return started[0] if started else None
         return asyncio.gather(*started)
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing is under way."""
+        return not self._last
 
     async def ended(self) -> None:
         """Returns when nothing is under way."""

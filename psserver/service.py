@@ -11,10 +11,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
-from collections.abc import AsyncIterator, Awaitable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Awaitable
+from contextlib import asynccontextmanager
 from functools import partial
-from typing import TypeVar
+from typing import TypeVar, cast
 
 import grpc
 import grpc.aio
@@ -29,8 +29,8 @@ from pswire.errors import InternalError, InvalidMessage, Malformed, ParamServerE
 from pswire.lanes import INLINE
 from pswire.lanes.frames import Incoming, incoming
 from pswire.lanes.inline import InlineReceiver, InlineSender
-from pswire.lanes.stream import StreamReceiver
-from pswire.messages import Answer, Request
+from pswire.lanes.stream import StreamReceiver, StreamSender
+from pswire.messages import ANSWERS, Answer, Request
 from pswire.payload import tensor_bytes
 from pswire.v1 import paramserver_pb2 as pb
 
@@ -38,6 +38,10 @@ _SERVICE = pb.DESCRIPTOR.services_by_name["ParameterServer"]
 
 #: The service's full name, as health checks and reflection know it.
 SERVICE_NAME: str = _SERVICE.full_name
+
+#: Bytes of a frame that gRPC takes without a wait (HTTP/2 has room for 64 KiB of a stream from the first), so that no
+#: timer is set for it: a worker that does not read it has one such frame here, and is as good as one that is idle.
+AT_ONCE = 16 << 10
 
 log = logging.getLogger(__name__)
 
@@ -148,6 +152,8 @@ class Service:
 
     async def _transfer(self, context: grpc.aio.ServicerContext) -> None:
         attached = Attached(self._shared_memory)
+        task = asyncio.current_task()
+        assert task is not None, "gRPC runs each call in a task of its own"
         data = await self._in_time(context.read())  # who opens a stream has something to say
         while data is not grpc.aio.EOF:
             frame = incoming(data)
@@ -156,14 +162,12 @@ class Service:
                 await self._in_time(context.write(reply.SerializeToString()))
             else:
                 await self._call(frame, attached, context)
-            data = await self._next_call(context)
+            data = await self._next_call(context, task)
 
-    async def _next_call(self, context: grpc.aio.ServicerContext) -> bytes:
+    async def _next_call(self, context: grpc.aio.ServicerContext, task: asyncio.Task[None]) -> bytes:
         """The first frame of a call, whenever it comes: between its calls a worker computes."""
         if self._closing:
             raise Unavailable(STOPPING)
-        task = asyncio.current_task()
-        assert task is not None, "gRPC runs each call in a task of its own"
         self._idle.add(task)
         try:
             data: bytes = await context.read()
@@ -180,12 +184,13 @@ class Service:
         receiver = StreamReceiver(frame.data, attached.receiver())
         message = _request(from_frame(frame, receiver))
         if not receiver.nbytes and tensor_bytes(message) <= INLINE:
+            room = attached.room(frame.header, message) if receiver.shared or frame.header.HasField("room") else None
             try:
-                answer = await self._entrance.step(message, INLINE, attached.room(frame.header, message))
+                answer = await self._entrance.step(message, INLINE, room)
             except AnswerTooLarge:
                 pass
             else:
-                await self._send(answer, attached, context)
+                await self._send(answer, StreamSender() if room is None else attached.sender(), context)
                 return
         async with self._traffic.of(self._entrance.admit(message)):
             if receiver.nbytes:
@@ -193,7 +198,8 @@ class Service:
                 message = _request(from_frame(frame, receiver))
                 await self._receive(receiver, context)
             room = attached.room(frame.header, message)
-            await self._send(await self._entrance.step(message, None, room, admitted=True), attached, context)
+            answer = await self._entrance.step(message, None, room, admitted=True)
+            await self._send(answer, attached.sender(), context)
 
     async def _receive(self, receiver: StreamReceiver, context: grpc.aio.ServicerContext) -> None:
         """Fills the message's arrays from the chunks."""
@@ -207,12 +213,14 @@ class Service:
                 raise Malformed(f"a chunk of data must follow in a transfer, got {got}")
             receiver.feed(frame.chunk)
 
-    async def _send(self, answer: Answer, attached: Attached, context: grpc.aio.ServicerContext) -> None:
-        sender = attached.sender()
+    async def _send(self, answer: Answer, sender: StreamSender, context: grpc.aio.ServicerContext) -> None:
         with _our_fault(answer):
             header = to_frame(answer, sender)
         for frame in sender.frames(header):
-            await self._in_time(context.write(frame))
+            if len(frame) <= AT_ONCE:
+                await context.write(frame)
+            else:
+                await self._in_time(context.write(frame))
 
     async def _in_time(self, step: Awaitable[_Result]) -> _Result:
         try:
@@ -222,13 +230,19 @@ class Service:
             raise TimedOut(f"the transfer stood still for {self._patience:g} s and was given up") from None
 
 
-@contextmanager
-def _our_fault(answer: Answer) -> Iterator[None]:
+class _our_fault:  # noqa: N801 - used as a function
     """An answer that cannot be sent is no fault of who asked."""
-    try:
-        yield
-    except InvalidMessage as error:
-        raise InternalError(f"the server has no way to say its {type(answer).__name__}: {error}") from error
+
+    def __init__(self, answer: Answer) -> None:
+        self._answer = answer
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        if isinstance(error, InvalidMessage):
+            name = type(self._answer).__name__
+            raise InternalError(f"the server has no way to say its {name}: {error}") from error
 
 
 def _parse(kind: type[_Proto], data: bytes) -> _Proto:
@@ -239,9 +253,9 @@ def _parse(kind: type[_Proto], data: bytes) -> _Proto:
 
 
 def _request(message: Request | Answer) -> Request:
-    if not isinstance(message, Request):
+    if type(message) not in ANSWERS:
         raise Malformed(f"{type(message).__name__} is an answer, and no request")
-    return message
+    return cast(Request, message)
 
 
 async def _guarded(call: Awaitable[_Result], context: grpc.aio.ServicerContext) -> _Result:

@@ -29,6 +29,7 @@ from pswire.fields import (
     NUMBERS,
     OPTIONAL,
     POSITIVE,
+    SENDER,
     Row,
     below,
     choice,
@@ -299,7 +300,6 @@ _OUTCOME = choice(
 )
 _WIRE = choice({form: form for form in ("", *WIRES)})
 _STATE = choice({state: state for state in ("live", "left", "lost")})
-_SENDER = one(Row(ms.Sender, pb.Sender, worker=NAME, incarnation=COUNT))
 _DECLARATIONS = many(_Declaration(), attrgetter("spec.name"))
 _VALUES = many(_Value(), attrgetter("name"))
 _VALUES_AND_CHOICES = many(_Value())  # which may be several of one variable
@@ -310,7 +310,7 @@ _BLOCK = one_or_none(Row(ms.Block, pb.Block, number=COUNT, epoch=POSITIVE, start
 _FINISHED = one_or_none(Row(ms.Finished, pb.Finished, number=COUNT, cost_sum=OPTIONAL))
 _CHOICES = many(_Choice())
 _DELIVERIES = many(
-    Row(ms.Delivery, pb.Delivery, sender=_SENDER, sequence=POSITIVE, shards=NUMBERS), attrgetter("sender.worker")
+    Row(ms.Delivery, pb.Delivery, sender=SENDER, sequence=POSITIVE, shards=NUMBERS), attrgetter("sender.worker")
 )
 _FRONTIER = one_or_none(Row(ms.Frontier, pb.Frontier, decided=COUNT, undelivered=_DELIVERIES))
 _ELSEWHERE = many(Row(ms.Elsewhere, pb.Elsewhere, name=NAME, served_at=COUNT), attrgetter("name"))
@@ -327,7 +327,7 @@ _STALENESS = one(Row(ms.Staleness, pb.Staleness, p50=COUNT, p99=COUNT))
 _CHANGES = many(Row(ms.Change, pb.Change, global_step=COUNT, worker=NAME, names=NAMES, optimizer=OPTIMIZER))
 _WORKERS = many(Row(ms.WorkerStatus, pb.WorkerStatus, **_WORKER, **_STEPS))
 _PLACE = {"shard": below("shards"), "shards": POSITIVE}
-_CHANGE = {"sender": _SENDER, "sequence": POSITIVE}
+_CHANGE = {"sender": SENDER, "sequence": POSITIVE}
 _RESULT = {"outcome": _OUTCOME, "global_step": COUNT}
 
 _MESSAGES = (
@@ -344,16 +344,16 @@ _MESSAGES = (
         chief=ANY,
         state=COUNT,
     ),
-    Row(ms.Renew, pb.RenewRequest, sender=_SENDER, idle=ANY, lane=ANY, settled=COUNT, half_pushes=COUNT),
+    Row(ms.Renew, pb.RenewRequest, sender=SENDER, idle=ANY, lane=ANY, settled=COUNT, half_pushes=COUNT),
     Row(ms.Renewed, pb.RenewReply, global_step=COUNT, waiting_for=ANY, chief=ANY),
-    Row(ms.Leave, pb.LeaveRequest, sender=_SENDER, failed=ANY),
+    Row(ms.Leave, pb.LeaveRequest, sender=SENDER, failed=ANY),
     Row(ms.Left, pb.LeaveReply),
-    Row(ms.Register, pb.RegisterRequest, sender=_SENDER, declarations=_DECLARATIONS, **_AGREED, dry=ANY),
+    Row(ms.Register, pb.RegisterRequest, sender=SENDER, declarations=_DECLARATIONS, **_AGREED, dry=ANY),
     Row(ms.Registered, pb.RegisterReply, values=_VALUES, global_step=COUNT, frontier=_FRONTIER),
     Row(
         ms.Pull,
         pb.PullRequest,
-        sender=_SENDER,
+        sender=SENDER,
         names=NAMES,
         choices=_CHOICES,
         have=HAVE,
@@ -399,7 +399,7 @@ _MESSAGES = (
     Row(ms.Assigned, pb.AssignReply, **_RESULT, versions=NUMBERS, frontier=_FRONTIER),
     Row(ms.Tune, pb.TuneRequest, **_CHANGE, names=NAMES, optimizer=OPTIMIZER, fields=NAMES),
     Row(ms.Tuned, pb.TuneReply, **_RESULT),
-    Row(ms.Take, pb.TakeRequest, sender=_SENDER, queue=_QUEUE, finished=_FINISHED, heard=COUNT, give_back=ANY),
+    Row(ms.Take, pb.TakeRequest, sender=SENDER, queue=_QUEUE, finished=_FINISHED, heard=COUNT, give_back=ANY),
     Row(ms.Taken, pb.TakeReply, block=_BLOCK, done=ANY, waiting_for=ANY, reports=_REPORTS, chief=ANY),
     Row(ms.Status, pb.StatusRequest),
     Row(

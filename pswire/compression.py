@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from pswire.travel import WIRES as WIRES
-from pswire.values import DTYPES, Array, IndexedSlices, TensorSpec, not_finite
+from pswire.values import DTYPES, Array, IndexedSlices, TensorSpec, magnitude, not_finite
 
 #: Elements that are worked on at a time: few enough that what is needed meanwhile stays in the processor's cache, and
 #: so many that several threads do not meet at the interpreter's lock all the time.
@@ -67,14 +67,17 @@ class Packed:
         """Bytes of the parts: what travels."""
         return sum([part.nbytes for part in self.parts])
 
-    def check(self) -> None:
+    def check(self) -> float:
         """Looks at the parts, which a network may have brought; before that none of the elements is to be used.
+
+        Returns:
+            A magnitude that no element is beyond.
 
         Raises:
             FloatingPointError: elements are NaN or infinite; it says how many, to be read after "gradient for 'W' has".
             ValueError: places are outside of the array, or do not rise; to be read there too.
         """
-        FORMS[self.form].check(self.parts, self.size)
+        return FORMS[self.form].check(self.parts, self.size)
 
     def elements(self, start: int, stop: int) -> Array:
         """Those from `start` to `stop` of all in their order, flat; a new array. Call `check` first."""
@@ -96,7 +99,7 @@ class Form:
     """
 
     fits: Callable[[tuple[int, ...], tuple[TensorSpec, ...]], bool]
-    check: Callable[[tuple[Array, ...], int], None]
+    check: Callable[[tuple[Array, ...], int], float]
     elements: Callable[[tuple[Array, ...], int, int], Array]
 
 
@@ -126,9 +129,9 @@ def packed(array: Array, form: str) -> Packed:
 def narrow(source: Array, out: Array, form: str) -> None:
     """Converts float32, (n,), to the bits of 16-bit numbers, (n,) int16, each to the nearest.
 
-    A tie goes to the even one for float16, and away from zero for bfloat16, which is the upper half of a float32: one
-    bit below it is added, and the lower half left out. What is beyond the largest number of the form becomes infinite:
-    65,504 for float16, 3.39e38 for bfloat16. NaN stays NaN.
+    A tie goes to the even one. bfloat16 is the upper half of a float32: half of its last bit is added, but for a tie
+    that is to go down a little less, and the lower half is left out. What is beyond the largest number of the form
+    becomes infinite: 65,504 for float16, 3.39e38 for bfloat16. NaN stays NaN.
     """
     convert = _to_float16 if form == "float16" else _to_bfloat16
     for start in range(0, len(source), BLOCK):
@@ -138,9 +141,13 @@ def narrow(source: Array, out: Array, form: str) -> None:
 def _to_bfloat16(block: Array, out: Array) -> None:
     if not math.isfinite(np.vdot(block, block)):  # a NaN of all ones would become 0 by what is added
         block = np.where(np.isnan(block), np.float32(np.nan), block)
-    bits = block.view(np.uint32) + np.uint32(0x8000)
-    bits >>= 16
-    np.copyto(out, bits, casting="unsafe")
+    bits = block.view(np.uint32)
+    rounded = bits >> 16
+    rounded &= 1  # the last bit that stays
+    rounded += 0x7FFF
+    rounded += bits
+    rounded >>= 16
+    np.copyto(out, rounded, casting="unsafe")
 
 
 def _to_float16(block: Array, out: Array) -> None:
@@ -192,13 +199,26 @@ def _float16(parts: tuple[Array, ...], start: int, stop: int) -> Array:
     return out
 
 
-def _check_16(bits: Array, exponent: int, what: str) -> None:
-    """Looks for numbers whose exponent, which these bits are, is the highest: NaN and infinity."""
-    flat, bad = bits.reshape(-1), 0
+def _check_16(bits: Array, exponent: int, what: str) -> int:
+    """Looks for numbers whose exponent, which these bits are, is the highest: NaN and infinity; returns the highest."""
+    flat, bad, highest = bits.reshape(-1), 0, 0
     for start in range(0, len(flat), BLOCK):
         block = flat[start : start + BLOCK] & exponent
-        bad += int(np.count_nonzero(block == exponent))
+        highest = max(highest, int(block.max()))
+        if highest == exponent:
+            bad += int(np.count_nonzero(block == exponent))
     _refuse(bad, len(flat), what)
+    return highest
+
+
+def _check_bfloat16(parts: tuple[Array, ...], size: int) -> float:
+    highest = _check_16(parts[0], 0x7F80, "NaN or infinite")
+    return math.ldexp(1.0, (highest >> 7) - 126)  # the power of two beyond all numbers with this exponent
+
+
+def _check_float16(parts: tuple[Array, ...], size: int) -> float:
+    _check_16(parts[0], 0x7C00, "NaN, infinite or beyond 65,504, the largest of float16")
+    return 65504.0
 
 
 # --- 8 bits ---------------------------------------------------------------------------------------------------------
@@ -244,13 +264,14 @@ def _eight(shape: tuple[int, ...], parts: tuple[TensorSpec, ...]) -> bool:
     return found == [(shape, BYTES.name), ((steps,), _FLOAT32.name)]
 
 
-def _check_8(parts: tuple[Array, ...], size: int) -> None:
+def _check_8(parts: tuple[Array, ...], size: int) -> float:
     steps = parts[1]
     if (steps < 0).any():
         raise ValueError("a step below 0")
     most = np.finfo(np.float32).max / 128  # so that no multiple of it is infinite
     bad = np.flatnonzero(~(steps <= most))
     _refuse(sum([min(SCALED, size - int(index) * SCALED) for index in bad]), size)
+    return 128 * float(steps.max(initial=0))
 
 
 def _int8(parts: tuple[Array, ...], start: int, stop: int) -> Array:
@@ -341,15 +362,16 @@ def _some(shape: tuple[int, ...], parts: tuple[TensorSpec, ...]) -> bool:
     return fit and (places.dtype, values.dtype) == (_place(size).name, _FLOAT32.name)
 
 
-def _check_places(parts: tuple[Array, ...], size: int) -> None:
+def _check_places(parts: tuple[Array, ...], size: int) -> float:
     places, values = parts
     _refuse(not_finite(values), len(values))
     if not len(places):
-        return
+        return 0.0
     if not (places[1:] > places[:-1]).all():
         raise ValueError("places that do not rise")
     if places[0] < 0 or places[-1] >= size:
         raise ValueError(f"places from {places[0]:,} to {places[-1]:,}, of {size:,} elements")
+    return magnitude(values)
 
 
 def _topk(parts: tuple[Array, ...], start: int, stop: int) -> Array:
@@ -361,12 +383,8 @@ def _topk(parts: tuple[Array, ...], start: int, stop: int) -> Array:
 
 
 FORMS: dict[str, Form] = {
-    "bfloat16": Form(_sixteen, lambda parts, size: _check_16(parts[0], 0x7F80, "NaN or infinite"), _bfloat16),
-    "float16": Form(
-        _sixteen,
-        lambda parts, size: _check_16(parts[0], 0x7C00, "NaN, infinite or beyond 65,504, the largest of float16"),
-        _float16,
-    ),
+    "bfloat16": Form(_sixteen, _check_bfloat16, _bfloat16),
+    "float16": Form(_sixteen, _check_float16, _float16),
     "int8": Form(_eight, _check_8, _int8),
     "topk": Form(_some, _check_places, _topk),
 }

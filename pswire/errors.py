@@ -4,7 +4,7 @@
     ├── Malformed                   INVALID_ARGUMENT      sender    no     bytes that are no valid message
     ├── InvalidMessage              INVALID_ARGUMENT      sender    no     a message that this shard cannot take
     │   ├── ShapeMismatch           INVALID_ARGUMENT      sender    no     shape or dtype is not the variable's
-    │   └── NotFinite               INVALID_ARGUMENT      sender    no     NaN or infinity
+    │   └── NotFinite               INVALID_ARGUMENT      sender    no     NaN or infinity, also as a result
     ├── UnknownVariable             NOT_FOUND             sender    no     nobody has registered this name
     ├── AlreadyRegistered           ALREADY_EXISTS        sender    no     the name is taken by another kind of thing
     ├── NoOptimizer                 FAILED_PRECONDITION   sender    no     a gradient for a variable without optimizer
@@ -57,7 +57,7 @@ class ShapeMismatch(InvalidMessage):
 
 
 class NotFinite(InvalidMessage):
-    """A value or gradient with NaN or infinity."""
+    """A value or gradient with NaN or infinity, or one of which an update would make NaN or infinity."""
 
 
 class UnknownVariable(ParamServerError):

@@ -15,6 +15,7 @@ from google.protobuf.message import Message as Proto
 
 from pswire import lanes
 from pswire.errors import Malformed
+from pswire.membership import Sender
 from pswire.values import MAX_NAME_LENGTH
 
 _M = TypeVar("_M")
@@ -122,9 +123,21 @@ def _get_name(proto: Proto, name: str, lane: lanes.Receiver) -> str:
 
 
 def _get_names(proto: Proto, name: str, lane: lanes.Receiver) -> tuple[str, ...]:
-    names = tuple([check_name(text) for text in getattr(proto, name)])
+    names = tuple(getattr(proto, name))
+    return _check_few(names) if len(names) <= _FEW else _check_names(names)
+
+
+def _check_names(names: tuple[str, ...]) -> tuple[str, ...]:
+    """The names, if each is one, and each there once."""
+    for text in names:
+        check_name(text)
     check_distinct(names)
     return names
+
+
+#: Names that are remembered together, since a worker names the same ones at every step; more would take memory.
+_FEW = 64
+_check_few = functools.lru_cache(1024)(_check_names)
 
 
 def _numbers(low: int) -> Callable[[Proto, str, lanes.Receiver], tuple[int, ...]]:
@@ -193,7 +206,7 @@ def many(part: Part[_M, Any], name_of: Callable[[_M], str] | None = None) -> Fie
 
     def get(proto: Proto, name: str, lane: lanes.Receiver) -> tuple[_M, ...]:
         items = tuple([part.get(item, lane) for item in getattr(proto, name)])
-        if name_of is not None:
+        if name_of is not None and len(items) > 1:
             check_distinct([name_of(item) for item in items])
         return items
 
@@ -215,3 +228,26 @@ def check_distinct(names: Iterable[str]) -> None:
         if name in seen:
             raise Malformed(f"{name!r} is in the message more than once")
         seen.add(name)
+
+
+# --- who speaks -----------------------------------------------------------------------------------------------------
+
+
+class _Sender:
+    def put(self, message: Sender, proto: Any, lane: lanes.Sender) -> None:  # noqa: ANN401 - a pb.Sender
+        proto.worker, proto.incarnation = message.worker, message.incarnation
+
+    def get(self, proto: Any, lane: lanes.Receiver) -> Sender:  # noqa: ANN401
+        return _check_sender(proto.worker, proto.incarnation)
+
+
+@functools.lru_cache(4096)
+def _check_sender(worker: str, incarnation: int) -> Sender:
+    if incarnation < 0:
+        raise Malformed(f"Sender.incarnation must be at least 0, got {incarnation}")
+    return Sender(check_name(worker), incarnation)
+
+
+#: The worker that speaks, the same in all that it says.
+SENDER_PART = _Sender()
+SENDER = one(SENDER_PART)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 from pswire.compression import Packed
 from pswire.messages import (
@@ -34,30 +34,31 @@ class Room(Protocol):
 
 def tensor_bytes(message: Message | Answer) -> int:
     """Bytes of the elements of all arrays in a message."""
-    return sum([tensor.nbytes for tensor in _tensors(message) if tensor is not None])
+    tensors = _TENSORS.get(type(message))
+    return 0 if tensors is None else sum([tensor.nbytes for tensor in tensors(message) if tensor is not None])
 
 
-def _tensors(message: Message | Answer) -> Sequence[Array | IndexedSlices | Packed | None]:
-    """What a message has in the places of arrays, in their order."""
-    match message:
-        case Push():
-            return [gradient.array for gradient in message.gradients]
-        case Registered() | Pulled() | Pushed():
-            return [value.array for value in message.values]
-        case Pull():
-            return [choice.rows for choice in message.choices]
-        case Register():
-            return [one.value for one in message.declarations]
-        case Assign():
-            return [assignment.array for assignment in message.assignments]
-        case _:
-            return ()
+def _of_values(message: Registered | Pulled | Pushed) -> list[Array | Packed | None]:
+    return [value.array for value in message.values]
+
+
+#: What a message has in the places of arrays, in their order; others have none.
+_TENSORS: dict[type, Callable[[Any], Sequence[Array | IndexedSlices | Packed | None]]] = {
+    Push: lambda message: [gradient.array for gradient in message.gradients],
+    Registered: _of_values,
+    Pulled: _of_values,
+    Pushed: _of_values,
+    Pull: lambda message: [choice.rows for choice in message.choices],
+    Register: lambda message: [one.value for one in message.declarations],
+    Assign: lambda message: [assignment.array for assignment in message.assignments],
+}
 
 
 def arrays(message: Message | Answer) -> list[Array]:
     """The arrays of a message as they travel, in their order."""
     plain: list[Array] = []
-    for array in _tensors(message):
+    tensors = _TENSORS.get(type(message))
+    for array in () if tensors is None else tensors(message):
         if isinstance(array, IndexedSlices):
             plain += _parts(array.values)
             plain.append(array.indices)

@@ -29,6 +29,11 @@ class Schedule:
         """The learning rate of a push before which the server had applied `step` others."""
         raise NotImplementedError
 
+    @property
+    def largest(self) -> float:
+        """No rate is larger."""
+        raise NotImplementedError
+
 
 LearningRate: TypeAlias = float | Schedule
 
@@ -49,6 +54,11 @@ def _schedule(cls: _Kind) -> _Kind:
 def rate(learning_rate: LearningRate, step: int) -> float:
     """What a learning rate is at a step; a number is the same at all."""
     return learning_rate.at(step) if isinstance(learning_rate, Schedule) else float(learning_rate)
+
+
+def largest_rate(learning_rate: LearningRate) -> float:
+    """The largest that a learning rate is at any step."""
+    return learning_rate.largest if isinstance(learning_rate, Schedule) else float(learning_rate)
 
 
 def check_learning_rate(spec: object, name: str) -> None:
@@ -89,6 +99,11 @@ class ExponentialDecay(Schedule):
         exponent = step // self.decay_steps if self.staircase else step / self.decay_steps
         return float(self.initial * self.decay_rate**exponent)
 
+    @property
+    def largest(self) -> float:
+        """The first."""
+        return float(self.initial)
+
 
 @_schedule
 @dataclass(frozen=True)
@@ -118,6 +133,11 @@ class PolynomialDecay(Schedule):
         left = 1 - min(step / self.decay_steps, 1)
         return float((self.initial - self.end) * left**self.power + self.end)
 
+    @property
+    def largest(self) -> float:
+        """The first or the last."""
+        return float(max(self.initial, self.end))
+
 
 @_schedule
 @dataclass(frozen=True)
@@ -145,6 +165,11 @@ class CosineDecay(Schedule):
         """See the formula of the class."""
         wave = (1 + math.cos(math.pi * min(step / self.decay_steps, 1))) / 2
         return float(self.initial * ((1 - self.alpha) * wave + self.alpha))
+
+    @property
+    def largest(self) -> float:
+        """The first."""
+        return float(self.initial)
 
 
 @_schedule
@@ -185,6 +210,11 @@ class PiecewiseConstant(Schedule):
         """See the class."""
         return float(self.values[bisect.bisect_left(self.boundaries, step)])
 
+    @property
+    def largest(self) -> float:
+        """The largest of the values."""
+        return max(self.values)
+
 
 @_schedule
 @dataclass(frozen=True)
@@ -212,3 +242,8 @@ class WarmUp(Schedule):
         if step < self.steps:
             return rate(self.then, 0) * (step / self.steps)
         return rate(self.then, step - self.steps)
+
+    @property
+    def largest(self) -> float:
+        """That of `then`."""
+        return largest_rate(self.then)

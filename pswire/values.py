@@ -13,6 +13,8 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from pswire.sums import add_rows, equal_groups, sum_groups
+
 Array = npt.NDArray[Any]
 
 #: Every dtype that a variable or a gradient may have, by its name on the wire. Data on the wire is little-endian.
@@ -214,7 +216,7 @@ class IndexedSlices:
         if np.all(self.indices[1:] > self.indices[:-1]):
             return self
         order, begins = equal_groups(self.indices)
-        values = sum_groups(self.values, order, begins)
+        values = sum_groups(self.values, order, begins).astype(self.dtype, copy=False)
         return IndexedSlices(values, self.indices[order[begins]], self.dense_shape, check_range=False)
 
     def to_dense(self) -> Array:
@@ -223,65 +225,17 @@ class IndexedSlices:
         return dense
 
 
-def equal_groups(indices: Array) -> tuple[Array, Array]:
-    """The order that sorts indices, (n,), equal ones as they come; and where in that a group of equal ones begins.
+def magnitude(array: Array) -> float:
+    """No element is further from 0: the root of the sum of squares; 0 for what is not floating point.
 
-    Returns:
-        Places of indices, (n,) integers; and (n,) booleans: `indices[order[begins]]` has each index once, rising.
+    Infinite or NaN if an element is, or when the sum overflows. It is the cheapest single pass over an array that numpy
+    has, and it never warns.
     """
-    bits = len(indices).bit_length()
-    if indices.size and 0 <= indices.min() <= indices.max() < 1 << (63 - bits):
-        # Index and place in one number: numpy sorts numbers twice as fast as it finds a stable order of them.
-        keys = indices.astype(np.int64) << bits
-        keys |= np.arange(len(keys))
-        keys.sort()
-        order, ordered = keys & ((1 << bits) - 1), keys >> bits
-    else:
-        order = np.argsort(indices, kind="stable")
-        ordered = indices[order]
-    begins = np.ones(len(ordered), np.bool_)
-    np.not_equal(ordered[1:], ordered[:-1], out=begins[1:])
-    return order, begins
-
-
-def sum_groups(rows: Array, order: Array, begins: Array) -> Array:
-    """The sum of each group of rows, (n, ...), by what `equal_groups` says of their indices: (groups, ...), new."""
-    shared = ~(begins & np.append(begins[1:], True))  # a group of several: adding up is dear, copying is not
-    sums: Array = rows.take(order[begins], axis=0)
-    if shared.any():
-        several = rows.take(order[shared], axis=0)
-        sums[shared[begins]] = np.add.reduceat(several, np.flatnonzero(begins[shared]), axis=0)
-    return sums
-
-
-def add_rows(total: Array, indices: Array, rows: Array) -> None:
-    """total[indices] += rows, in which an index may come several times: each of its rows is added, in their order.
-
-    Args:
-        total: (size, ...), C-contiguous; written into, and its dtype stays.
-        indices: (n,), integers from -size to size - 1.
-        rows: (n, ...), with the sizes of total after its first.
-
-    Raises:
-        ValueError: `total` is not C-contiguous, or a shape does not fit.
-        IndexError: an index is outside.
-    """
-    if not total.flags.c_contiguous:
-        raise ValueError(f"add_rows: total must be C-contiguous, but its strides are {total.strides}: copy it first")
-    if not total.ndim or indices.ndim != 1 or rows.shape != (len(indices), *total.shape[1:]):
-        raise ValueError(f"add_rows: rows {rows.shape} at indices {indices.shape} do not fit a total {total.shape}")
-    width = math.prod(total.shape[1:])
-    # np.add.at is fast where everything is flat, and slow otherwise: so each element gets its place in the flat total.
-    places = indices.astype(np.intp, copy=False)[:, np.newaxis] * width + np.arange(width)
-    np.add.at(total.reshape(-1), places.reshape(-1), rows.reshape(-1))
+    return math.sqrt(np.vdot(array, array)) if array.dtype.kind == "f" else 0.0
 
 
 def not_finite(array: Array) -> int:
-    """How many elements are NaN or infinite; 0 for what is not floating point.
-
-    The sum of squares is finite only if every element is; when it overflows, the elements are looked at. It is the
-    cheapest single pass over an array that numpy has, and it never warns.
-    """
-    if array.dtype.kind != "f" or math.isfinite(np.vdot(array, array)):
+    """How many elements are NaN or infinite; 0 for what is not floating point. Looks at each if `magnitude` is not."""
+    if math.isfinite(magnitude(array)):
         return 0
     return int(array.size - np.count_nonzero(np.isfinite(array)))

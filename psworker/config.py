@@ -22,6 +22,11 @@ def data_dir() -> str | None:
     return os.environ.get("PARAMSERVER_DATA") or None
 
 
+def worker_name() -> str:
+    """The name that a launcher has given to this worker, `$PSWORKER_NAME`; "" without one."""
+    return os.environ.get(NAME, "")
+
+
 def cache_dir() -> Path:
     """The user's cache for this project: `$XDG_CACHE_HOME/paramserver`, by default `~/.cache/paramserver`.
 
@@ -226,7 +231,7 @@ def worker_config(
         _flag(SHARED_MEMORY, True) if shared_memory is None else shared_memory,
     )
     keep = _flag(KEEP_MEMORY, True)
-    return WorkerConfig(tuple(servers), name or os.environ.get(NAME, ""), timeout, keep, exchange, travel)
+    return WorkerConfig(tuple(servers), name or worker_name(), timeout, keep, exchange, travel)
 
 
 def _count(variable: str, default: int) -> int:

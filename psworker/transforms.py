@@ -9,16 +9,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 
-from pswire.values import Array, IndexedSlices, add_rows
+from pswire.sums import add_rows, dot, sum_dtype
+from pswire.values import Array, IndexedSlices
+from psworker.autodiff.ops.sparse import RowSource
+from psworker.autodiff.tape import no_grad
 from psworker.autodiff.tensor import Gradient
 from psworker.variables import Variable
 
 GradientAndVariable: TypeAlias = tuple[Gradient | None, Variable]
-Total: TypeAlias = Array | list[IndexedSlices] | None  # of several gradients of one variable
 
 __all__ = [
     "accumulate",
@@ -80,7 +82,7 @@ def clip_by_norm(grads_and_vars: Iterable[GradientAndVariable], max_norm: float)
         ValueError: `max_norm` is not above 0.
     """
     _check_norm("clip_by_norm", max_norm)
-    return per_variable(grads_and_vars, lambda g, _: _times(g, _shrink(math.sqrt(_square_sum(g)), max_norm)))
+    return per_variable(grads_and_vars, lambda g, _: _times(g, _shrink(_norm(g), max_norm)))
 
 
 def clip_by_global_norm(grads_and_vars: Iterable[GradientAndVariable], max_norm: float) -> list[GradientAndVariable]:
@@ -101,25 +103,38 @@ def clip_by_global_norm(grads_and_vars: Iterable[GradientAndVariable], max_norm:
 
 
 def global_norm(grads_and_vars: Iterable[GradientAndVariable]) -> float:
-    """The L2 norm of all gradients together, sqrt(sum of all squares); rows that occur twice count once summed."""
-    return math.sqrt(sum(_square_sum(g) for g, _ in _pairs(grads_and_vars) if g is not None))
+    """The L2 norm of all gradients together, sqrt(sum of all squares); rows that occur twice count once summed.
+
+    No square overflows or underflows: it is right for all gradients whose norm is a float64.
+    """
+    return math.hypot(*(_norm(g) for g, _ in _pairs(grads_and_vars) if g is not None))
 
 
 def add_decayed_weights(grads_and_vars: Iterable[GradientAndVariable], rate: float) -> list[GradientAndVariable]:
     """Each gradient plus `rate` times its variable, the gradient of the penalty rate / 2 * ||w||^2.
 
-    For `IndexedSlices`, of the rows that it has. The weights are the worker's, as old as its gradient. Source:
-    A. Krogh, J. Hertz, "A Simple Weight Decay Can Improve Generalization", NIPS 1991.
+    For `IndexedSlices`, of the rows that it has. The weights are the worker's, as old as its gradient; those of a
+    `Table` are not kept here, and are fetched, as they are now. Source: A. Krogh, J. Hertz, "A Simple Weight Decay Can
+    Improve Generalization", NIPS 1991.
     """
     rate = float(rate)
 
     def decayed(gradient: Gradient, variable: Variable) -> Gradient:
         if isinstance(gradient, IndexedSlices):
             gradient = gradient.summed()
-            return gradient.with_values(gradient.values + rate * variable.value[gradient.indices])
+            return gradient.with_values(gradient.values + rate * _rows(variable, gradient.indices))
         return gradient + rate * variable.value
 
     return per_variable(grads_and_vars, decayed)
+
+
+@no_grad()
+def _rows(variable: Variable, indices: Array) -> Array:
+    """The rows with these numbers, each once and rising; no model has looked them up."""
+    if isinstance(variable, RowSource):
+        return variable.fetch(indices.astype(np.int64, copy=False))
+    rows: Array = variable.value[indices]
+    return rows
 
 
 class accumulate:  # noqa: N801 - called like the functions beside it
@@ -133,8 +148,7 @@ class accumulate:  # noqa: N801 - called like the functions beside it
     Attributes:
         n: steps in a mean.
         count: steps that are in the sum now, from 0 up and below `n`.
-        totals: that sum by variable: an array, a list of `IndexedSlices` (which are added up at the end, and when they
-            are twice as many rows as the table has), or None. All are its own, and shared with no gradient.
+        totals: the `Total` of each variable that was among the pairs.
 
     Raises:
         ValueError: `n` is below 1.
@@ -150,42 +164,63 @@ class accumulate:  # noqa: N801 - called like the functions beside it
     def __call__(self, grads_and_vars: Iterable[GradientAndVariable]) -> list[GradientAndVariable]:
         """Takes one step's pairs; returns the mean of `n` steps after the n-th of them, and [] after the others."""
         for gradient, variable in _pairs(grads_and_vars):
-            self.totals[variable] = add_gradient(self.totals.get(variable), gradient)
+            self.totals.setdefault(variable, Total()).add(gradient)
         self.count += 1
         if self.count < self.n:
             return []
         totals, self.totals, self.count = self.totals, {}, 0
-        sums = [(total_gradient(total), variable) for variable, total in totals.items()]
-        return scale(sums, 1 / self.n)
+        return [(total.gradient(1 / self.n), variable) for variable, total in totals.items()]
 
 
-def add_gradient(total: Total, gradient: Gradient | None) -> Total:
-    """The total with one more gradient in it: `total` itself, written into, wherever it can be.
+class Total:
+    """The sum of several gradients of one variable; it shares no memory with any of them.
 
-    A total shares no memory with any gradient; `total_gradient` makes a gradient of it.
+    float16 is added in float32 and rounded once, in the sum. Rows are kept as they come, and added up at the end and
+    when they are twice as many as the variable has.
+
+    Attributes:
+        array: the sum, once an array was among the gradients; otherwise None.
+        rows: the gradients by rows that are not in `array`.
     """
-    if gradient is None:
-        return total
-    if isinstance(gradient, IndexedSlices):
-        if isinstance(total, np.ndarray):
-            add_rows(total, gradient.indices, gradient.values)
-            return total
-        pieces = total or []
-        pieces.append(gradient.copy())
+
+    def __init__(self) -> None:
+        self.array: Array | None = None
+        self.rows: list[IndexedSlices] = []
+        self._dtype: np.dtype[Any] | None = None
+
+    def add(self, gradient: Gradient | None) -> None:
+        """Adds one more; None adds nothing."""
+        if gradient is None:
+            return
+        if not isinstance(gradient, IndexedSlices):
+            gradient = np.asarray(gradient)
+        if self._dtype is None:
+            self._dtype = gradient.dtype
+        if isinstance(gradient, IndexedSlices):
+            self._add_rows(gradient)
+        elif self.array is not None:
+            self.array += gradient
+        else:
+            self.array = np.array(gradient, sum_dtype(gradient.dtype), order="C")
+            for rows in self.rows:
+                add_rows(self.array, rows.indices, rows.values)
+            self.rows = []
+
+    def _add_rows(self, gradient: IndexedSlices) -> None:
+        if self.array is not None:
+            add_rows(self.array, gradient.indices, gradient.values)
+            return
+        self.rows.append(gradient.copy().astype(sum_dtype(gradient.dtype), copy=False))
         # As many rows must have come as the sum can have, so that all sums together cost no more than the rows do.
-        return [_summed(pieces)] if sum(len(p.indices) for p in pieces) > 2 * gradient.shape[0] else pieces
-    if isinstance(total, np.ndarray):
-        total += np.asarray(gradient)
-        return total
-    whole = np.array(gradient, order="C")
-    for rows in total or []:
-        add_rows(whole, rows.indices, rows.values)
-    return whole
+        if sum(len(rows.indices) for rows in self.rows) > 2 * gradient.shape[0]:
+            self.rows = [_summed(self.rows)]
 
-
-def total_gradient(total: Total) -> Gradient | None:
-    """The sum that `add_gradient` has made; rows come once each, in rising order."""
-    return _summed(total) if isinstance(total, list) else total
+    def gradient(self, factor: float = 1.0) -> Gradient | None:
+        """The sum times a factor, in the gradients' dtype; rows come once each, in rising order. None of nothing."""
+        if self._dtype is None:
+            return None
+        total = _summed(self.rows) if self.array is None else self.array
+        return _times(total, factor).astype(self._dtype, copy=False)
 
 
 def _summed(pieces: list[IndexedSlices]) -> IndexedSlices:
@@ -222,18 +257,31 @@ def _shrink(norm: float, max_norm: float) -> float:
     return float(max_norm) / norm if max_norm < norm < math.inf else 1.0
 
 
-def _square_sum(gradient: Gradient) -> float:
+def _norm(gradient: Gradient) -> float:
+    """The L2 norm; where squares overflow or underflow, the largest element times the norm of all over it."""
     values = _values(gradient)
-    total = float(np.vdot(values, values)) if values.dtype != np.float16 else math.inf
-    if math.isfinite(total):
-        return total
-    values = values.astype(np.float64)  # the squares of large numbers overflow in a narrow dtype
-    return float(np.vdot(values, values))
+    if values.dtype.kind != "f":
+        values = values.astype(np.float64)
+    square = dot(values, values)
+    least = values.size * float(np.finfo(square.dtype).tiny / np.finfo(square.dtype).eps)
+    if least < square < math.inf:
+        return math.sqrt(square)
+    largest = float(np.max(np.abs(values), initial=0))
+    if largest == 0 or not math.isfinite(largest):
+        return largest
+    scaled = values.astype(np.float64) / largest
+    return largest * math.sqrt(dot(scaled, scaled))
 
 
 def _times(gradient: Gradient, factor: float) -> Gradient:
+    """The gradient times a number, which may have more digits than its dtype, or be too small for it."""
     if factor == 1:
         return gradient
+    if isinstance(gradient, IndexedSlices):
+        return gradient.with_values(np.asarray(_times(gradient.values, factor)))
+    dtype = gradient.dtype
+    if dtype.kind == "f" and (dtype.itemsize == 2 or abs(factor) < np.finfo(dtype).tiny):  # it would lose digits
+        return np.multiply(gradient, factor, dtype=np.float64).astype(dtype)
     return gradient * float(factor)
 
 

@@ -16,9 +16,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from pswire.errors import ConfigurationError
+from pswire.sums import widened
 from pswire.values import Array, TensorSpec
 from psworker.autodiff import Tensor
+from psworker.autodiff.ops.nn import seed_dropout
 from psworker.autodiff.tensor import Node, TensorLike
+from psworker.config import worker_name
 
 if TYPE_CHECKING:
     from psworker.sessions import Session
@@ -135,7 +138,8 @@ def check_variable(given: object, call: str) -> None:
 class Collection:
     """The variables of one program by name, the scope that new ones get into, and the session that is open, if any.
 
-    `seed` is that of initial values; `noted` has by variable the mean of what was seen and not sent yet, and how often.
+    `seed` is that of initial values; `noted` has by variable the last update op that was noted and not sent yet, the
+    mean of them all, of float16 in float32, and how many they are.
     """
 
     def __init__(self) -> None:
@@ -143,7 +147,7 @@ class Collection:
         self.scope = ""
         self.trainable = True
         self.seed = 0
-        self.noted: dict[str, tuple[UpdateOp, int]] = {}
+        self.noted: dict[str, tuple[UpdateOp, Array, int]] = {}
         self.session: Session | None = None
 
     def full_name(self, name: str | None) -> str:
@@ -276,10 +280,19 @@ def _in_scope(variable: Variable, scope: str | None) -> bool:
 
 
 def set_random_seed(seed: int) -> None:
-    """Sets the seed, 0 or more, of the initial values that layers draw from now on; it is 0 at first."""
+    """Sets the seed, 0 or more, of all that is drawn in this thread from now on.
+
+    That is the initial values of layers, for which it is 0 at first, and what `ops.dropout` leaves out, which until
+    then differs in each run. Workers draw the same initial values; by the names that a launcher has given them
+    (`$PSWORKER_NAME`, as `psworker local` does), they leave out different elements.
+
+    Raises:
+        ConfigurationError: it is negative.
+    """
     if seed < 0:
         raise ConfigurationError(f"a random seed is 0 or more, got {seed}")
     _current().seed = seed
+    seed_dropout(seed, zlib.crc32(worker_name().encode()))
 
 
 def random_for(name: str) -> np.random.Generator:
@@ -301,17 +314,18 @@ def note_update(update: UpdateOp) -> None:
     What is seen of one variable several times before that counts once, with its mean.
     """
     noted = _current().noted
-    mean, count = update.value, 1
+    mean, count = widened(update.value), 1
     if update.variable.name in noted:
-        earlier, count = noted[update.variable.name]
+        _, earlier, count = noted[update.variable.name]
         count += 1
-        mean = earlier.value * (1 - 1 / count) + mean / count  # by no difference: inf - inf would be nan
-    noted[update.variable.name] = UpdateOp(update.variable, mean, update.decay), count
+        mean = earlier * (1 - 1 / count) + mean / count  # by no difference: inf - inf would be nan
+    noted[update.variable.name] = update, mean, count
 
 
 def update_ops(scope: str | None = None) -> list[UpdateOp]:
     """What was noted and not sent yet, one a variable; with `scope`, for variables named `scope/...` only."""
-    return [update for update, _ in _current().noted.values() if _in_scope(update.variable, scope)]
+    noted = _current().noted.values()
+    return [UpdateOp(op.variable, mean, op.decay) for op, mean, _ in noted if _in_scope(op.variable, scope)]
 
 
 def discard_update_ops(scope: str | None = None) -> None:

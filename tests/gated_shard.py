@@ -59,12 +59,12 @@ class GatedShard(Shard):
         return dataclasses.replace(task, run=partial(through, task.run), part=part)
 
     def inspect(self, message):
-        self._gated("", partial(super().inspect, message))
+        return self._gated("", partial(super().inspect, message))
 
     def _gated(self, gate, run, *arguments):
         if threading.current_thread() is not threading.main_thread():
             self.gates[gate].go_through()
-        run(*arguments)
+        return run(*arguments)
 
 
 def run(scenario, **options):

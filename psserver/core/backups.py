@@ -3,8 +3,10 @@
     g + strength * g * g * (w_now - w_then)
 
 Source: S. Zheng et al., "Asynchronous Stochastic Gradient Descent with Delay Compensation", ICML 2017, equation 10 and
-algorithm 2 (there the server keeps w_bak(m) for each worker m). Costs no copy: nobody writes into an answer's arrays,
-which is why no answer of a shard that compensates is put in a caller's room. May import `pswire`'s pure half and numpy.
+algorithm 2 (there the server keeps w_bak(m) for each worker m). What is added to a gradient is 5e9 at most in float32
+(half of `Limits.gradient`), so that an ordinary gradient stays ordinary however far the weights have gone. Costs no
+copy: nobody writes into an answer's arrays, which is why no answer of a shard that compensates is put in a caller's
+room. May import the rules' limits, `pswire`'s pure half and numpy.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from psserver.core.rules.limits import LIMITS
 from pswire.compression import Packed
 from pswire.messages import Choice, Gradient, Value
 from pswire.values import Array, IndexedSlices
@@ -108,9 +111,14 @@ def corrected(gradient: Array, now: Array, then: Array, strength: float) -> Arra
 
 
 def _corrected(gradient: Array, moved: Array, strength: float) -> Array:
+    limits = LIMITS.get(moved.dtype.name)
     moved *= gradient
     moved *= gradient
-    moved *= strength
+    if limits is None:
+        moved *= strength
+    else:  # in bounds within which infinity stays infinity and zero zero
+        moved *= min(max(strength, limits.tiny), limits.most)
+        np.clip(moved, -limits.gradient / 2, limits.gradient / 2, out=moved)
     moved += gradient
     return moved
 

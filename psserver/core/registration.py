@@ -5,12 +5,14 @@ Changes nothing but arrays that are being made. May import the rules, `pswire`'s
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 
 from psserver.core.rules import Rule, rule_for
 from psserver.core.variable import Variable
 from pswire.errors import AlreadyRegistered, InvalidMessage, UnknownVariable
-from pswire.messages import Declaration
+from pswire.messages import Declaration, Tune
 from pswire.rows import check_fits, fill
 from pswire.specs import UpdateSpec, to_plain
 from pswire.values import DTYPES, Array, Part, TensorSpec
@@ -104,3 +106,14 @@ def begin(value: Array, declaration: Declaration) -> None:
 def make_slots(variable: Variable, rule: Rule) -> None:
     """Makes the slots with their first values, by the rule that it was given, whatever it follows by now."""
     variable.slots = rule.slots(variable.value)
+
+
+def tuned(variable: Variable, message: Tune) -> UpdateSpec:
+    """The optimizer of a variable with the fields that are to change; raises `TypeError` or `ValueError`."""
+    assert variable.optimizer is not None, "check_tune was not called"
+    unknown = set(message.fields) - {field.name for field in dataclasses.fields(message.optimizer)}
+    if unknown:
+        raise ValueError(f"{message.optimizer.kind} has no {', '.join(sorted(unknown))}")
+    return dataclasses.replace(
+        variable.optimizer, **{name: getattr(message.optimizer, name) for name in message.fields}
+    )

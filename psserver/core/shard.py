@@ -13,18 +13,19 @@ import dataclasses
 from collections.abc import Callable, Collection
 from typing import Any, TypeVar
 
-from psserver.core import notes
+from psserver.core import inspection, notes
 from psserver.core.agreement import Agreement
 from psserver.core.dataqueue import DataQueues
 from psserver.core.decisions import Decisions
+from psserver.core.guards import Magnitudes
 from psserver.core.ledger import Ledger
 from psserver.core.membership import Member, Membership, Over
 from psserver.core.meter import Meter
 from psserver.core.overview import MOST_LISTED, variable_status, worker_status
 from psserver.core.policies import Policy, policy_for
 from psserver.core.sizes import answer_bytes
-from psserver.core.store import Store, check_finite
-from psserver.core.tasks import Task, Work, run
+from psserver.core.store import Store
+from psserver.core.tasks import Task, Unsettled, Work, run
 from psserver.core.waitingroom import ParkedCall, WaitingRoom
 from pswire.consistency import Asynchronous, Consistency, DelayCompensated, StalenessSpec, Synchronous, Unchanged
 from pswire.errors import InvalidMessage, OutOfOrder, ParamServerError, WrongShard
@@ -109,6 +110,7 @@ class Shard:
         self._changes: list[Change] = []
         self._tasks: list[Task] = []  # of the step that is being taken
         self._lent: Room | None = None  # by who has sent its message
+        self._magnitudes: Magnitudes = {}
         self._handlers: dict[type[Message], Callable[[int, Any], list[Reply]]] = {
             Push: self._push,
             Pull: self._pull,
@@ -143,7 +145,14 @@ class Shard:
         return work.replies
 
     def begin(
-        self, ticket: int, message: Message, now: float, *, inspected: bool = False, room: Room | None = None
+        self,
+        ticket: int,
+        message: Message,
+        now: float,
+        *,
+        inspected: Magnitudes | None = None,
+        room: Room | None = None,
+        settled: bool = True,
     ) -> Work:
         """Takes one message; returns the replies that it sets free, also of earlier tickets, and what is to be done.
 
@@ -155,13 +164,21 @@ class Shard:
             ticket: the caller's name for this message, unique among those that are open.
             message: what is said.
             now: seconds on a clock that never goes back.
-            inspected: `inspect` has had no objection before.
+            inspected: what `inspect` has returned before, if it was called.
             room: where the values of the answer, whenever it comes, are to be put; borrowed as long as the arrays, and
                 not used where delay is compensated, for what a worker was served is kept then.
+            settled: all tasks of earlier steps have been run. Then those of this one may be among them on return.
+
+        Raises:
+            Unsettled: a change is guarded (`psserver.core.guards`), and not `settled`; to be called again when it is.
+            ParamServerError: the refusal.
         """
         self.check(message)
-        if not inspected:
-            self.inspect(message)
+        magnitudes = self.inspect(message) if inspected is None else inspected
+        guards = self._store.guards
+        if not settled and (self._room.guarded or inspection.is_guarded(guards, message, magnitudes)):
+            raise Unsettled
+        self._magnitudes, guards.settled = magnitudes, settled
         self._now = now
         self._lent = None if self._strength else room
         sender = getattr(message, "sender", None)
@@ -173,31 +190,22 @@ class Shard:
         answers = [reply.answer for reply in replies if not isinstance(reply.answer, ParamServerError)]
         bytes_out = sum([tensor_bytes(answer) for answer in answers])
         self._meter.count(self._room.applied - before, tensor_bytes(message), bytes_out)
-        tasks, self._tasks, self._lent = self._tasks, [], None
+        tasks, self._tasks, self._lent, self._magnitudes = self._tasks, [], None, {}
         if not self._told:
             return Work(replies, tasks)
         told = tuple(self._told)
         self._told.clear()  # the same list: the queues write to it too
         return Work(replies, tasks, told)
 
-    def inspect(self, message: Message) -> None:
+    def inspect(self, message: Message) -> Magnitudes:
         """The one look at every element: raises for NaN, infinity, and rows that are not there; changes nothing.
+
+        Returns the magnitudes of what the message brings, by the names of variables.
 
         Call `check` first. May run beside steps, in another thread: it reads the message, and of the shard only what
         never changes.
         """
-        match message:
-            case Push():
-                self._store.check_elements(message.gradients)
-            case Pull():
-                self._store.check_rows(message.choices)
-            case Assign():
-                for assignment in message.assignments:
-                    check_finite(assignment.name, assignment.array, "assigned value")
-            case Register():
-                for declaration in message.declarations:
-                    if declaration.value is not None:
-                        check_finite(declaration.spec.name, declaration.value, "initial value")
+        return inspection.inspect(self._store, message)
 
     def check(self, message: Message) -> None:
         """Raises what `step` would raise, but for NaN, infinity and row numbers: looks at no element, changes nothing.
@@ -304,7 +312,7 @@ class Shard:
         if message.dry:
             return [Reply(ticket, Registered((), self.global_step))]
         self._agreement.keep(message)
-        self._store.declare(message.declarations, self._tasks)
+        self._store.declare(message.declarations, self._tasks, self._magnitudes)
         names = [one.spec.name for one in message.declarations if not self._store.is_table(one)]
         values = self._store.read(names, self._tasks, room=self._lent)
         self._room.note_served(message.sender.worker, values)
@@ -320,7 +328,8 @@ class Shard:
         if seen is None and message.sequence > self._ledger.reached(sender):
             self._members.enter(member)
             self._begin_change(message)
-            return self._room.park(ParkedCall(ticket, message, member, self._lent), self._tasks)
+            call = ParkedCall(ticket, message, member, self._lent, magnitudes=self._magnitudes)
+            return self._room.park(call, self._tasks)
         if seen is None:
             reason = "its part came too late: the worker's lease had ended here, or it had given the part up"
             seen = Pushed(Outcome.DROPPED, 0, self.global_step, reason=reason)
@@ -338,7 +347,8 @@ class Shard:
         member = self._members[message.sender.worker]
         self._begin_change(message)
         given_up = self._room.give_up(member)  # or the ledger would go back to it
-        return [*given_up, *self._room.park(ParkedCall(ticket, message, member), self._tasks)]
+        call = ParkedCall(ticket, message, member, magnitudes=self._magnitudes)
+        return [*given_up, *self._room.park(call, self._tasks)]
 
     def _begin_change(self, message: Push | Assign) -> None:
         """A worker that sends a new message has had its earlier ones settled on all shards."""

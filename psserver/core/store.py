@@ -3,11 +3,12 @@
 Checks come apart from changes, so that a message over several variables is whole or not at all: first every
 `check_...` (which raises and changes nothing), then the change (which cannot fail). A change counts at once; what it
 does to arrays is given out as tasks (`psserver.core.tasks`). Knows nothing of workers.
+
+A change whose result may not be finite is no task, but done at once if it is (`psserver.core.guards`).
 """
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
@@ -17,18 +18,20 @@ import numpy as np
 
 from psserver.core.answers import copied
 from psserver.core.backups import Backup
-from psserver.core.registration import agreed_bytes, begin, declared_bytes, make_slots, slot_specs
-from psserver.core.rules import Step, rule_for
-from psserver.core.tasks import Task
+from psserver.core.elements import check_finite, check_tensor
+from psserver.core.guards import AN_ADDITION, Guards, Magnitudes, add_to
+from psserver.core.registration import agreed_bytes, begin, declared_bytes, make_slots, slot_specs, tuned
+from psserver.core.rules import Step
+from psserver.core.tasks import Task, run
 from psserver.core.updates import Update
 from psserver.core.variable import Variable
-from pswire.compression import WIRES, Packed
-from pswire.errors import InvalidMessage, NoOptimizer, NotFinite, ShapeMismatch, TooLarge, UnknownVariable
+from pswire.compression import WIRES
+from pswire.errors import InvalidMessage, NoOptimizer, TooLarge, UnknownVariable
 from pswire.messages import Assignment, Choice, Declaration, Gradient, Tune, Value
 from pswire.payload import Room
 from pswire.schedules import rate
 from pswire.specs import OptimizerSpec, UpdateSpec
-from pswire.values import DTYPES, Array, IndexedSlices, TensorSpec, not_finite
+from pswire.values import DTYPES, IndexedSlices, magnitude
 
 #: Choices that a pull may have: each costs some microseconds, in which nothing else is served.
 MOST_CHOICES = 1000
@@ -43,12 +46,16 @@ class Store:
     Args:
         memory_limit: bytes that values and slots may take; None: no limit.
         strength: of the compensation for delay, of gradients that come with a backup.
+
+    Attributes:
+        guards: which changes are guarded.
     """
 
     def __init__(self, memory_limit: int | None = None, strength: float = 0.0) -> None:
         self._variables: dict[str, Variable] = {}
         self._memory_limit = memory_limit
         self._strength = strength
+        self.guards = Guards(self._variables)
 
     def __iter__(self) -> Iterator[Variable]:
         return iter(self._variables.values())
@@ -190,10 +197,10 @@ class Store:
                 "raise --memory-limit, use more shards, or a smaller N in --consistency sync:N"
             )
 
-    def declare(self, declarations: Iterable[Declaration], tasks: list[Task]) -> None:
+    def declare(self, declarations: Iterable[Declaration], tasks: list[Task], magnitudes: Magnitudes) -> None:
         """Creates what is new, with its initial value, and gives variables their optimizers' slots.
 
-        Call `check_declarations` first; after it this cannot fail.
+        Call `check_declarations` first; after it this cannot fail. `magnitudes` are those of the initial values.
         """
         for declaration in declarations:
             spec = declaration.spec
@@ -202,15 +209,18 @@ class Store:
                 value = np.empty(spec.shape, DTYPES[spec.dtype])
                 variable = Variable(spec, value, declaration.initial, declaration.part)
                 self._variables[spec.name] = variable
+                first = magnitudes[spec.name] if variable.initial is None else variable.initial.largest
+                self.guards.replaced(variable, first)
                 tasks.append(Task(spec.name, spec.nbytes, partial(begin, value, declaration)))
             if declaration.optimizer is not None and variable.optimizer is None:
                 self._give_optimizer(variable, declaration.optimizer, tasks)
 
     def _give_optimizer(self, variable: Variable, optimizer: UpdateSpec, tasks: list[Task]) -> None:
-        variable.optimizer = variable.declared = optimizer
-        variable.rule = rule_for(optimizer)
+        variable.declared = optimizer
+        rule = variable.follow(optimizer)
+        self.guards.grown(variable, 0.0 if math.isfinite(variable.share) else math.inf)
         variable.slot_specs = slot_specs(variable.spec, optimizer)
-        tasks.append(Task(variable.spec.name, variable.nbytes, partial(make_slots, variable, variable.rule)))
+        tasks.append(Task(variable.spec.name, variable.nbytes, partial(make_slots, variable, rule)))
 
     def check_tune(self, message: Tune) -> None:
         """Raises if a variable has no optimizer of this kind, or would need other slots."""
@@ -224,7 +234,7 @@ class Store:
                     f"can change, but not to those of {message.optimizer.kind}"
                 )
             try:
-                optimizer = _tuned(variable, message)
+                optimizer = tuned(variable, message)
             except (TypeError, ValueError) as error:
                 raise InvalidMessage(f"variable {name!r}: {error}") from None
             if slot_specs(variable.spec, optimizer) != variable.slot_specs:
@@ -238,8 +248,9 @@ class Store:
         optimizer = message.optimizer
         for name in message.names:
             variable = self._variables[name]
-            variable.optimizer = optimizer = _tuned(variable, message)
-            variable.rule = rule_for(optimizer)
+            optimizer = tuned(variable, message)
+            variable.follow(optimizer)
+            self.guards.grown(variable, math.inf)  # slots may be far from what the new hyperparameters make
         return optimizer
 
     # --- updates --------------------------------------------------------------------------------------------------
@@ -261,56 +272,81 @@ class Store:
                     f"{variable.version}: the server has lost state since; register again"
                 )
 
-    def check_elements(self, gradients: Iterable[Gradient]) -> None:
+    def check_elements(self, gradients: Iterable[Gradient]) -> Magnitudes:
         """Raises `NotFinite` as `check_finite` does, and `InvalidMessage` for a row that its variable has not.
 
-        Call `check_gradients` first.
+        Call `check_gradients` first. Returns the magnitudes; of rows, that of the sum of any of them.
         """
+        magnitudes = {}
         for gradient in gradients:
             array, optimizer = gradient.array, self._variables[gradient.name].optimizer
+            together = 1.0
             assert optimizer is not None, "check_gradients was not called"
             if isinstance(array, IndexedSlices):
                 try:
                     array.check_indices()
                 except ValueError as error:
                     raise InvalidMessage(f"{optimizer.pushed} for {gradient.name!r}: {error}") from None
+                together = math.sqrt(len(array.indices))  # by the inequality of Cauchy and Schwarz
                 array = array.values
-            check_finite(gradient.name, array, optimizer.pushed)
+            magnitudes[gradient.name] = together * check_finite(gradient.name, array, optimizer.pushed)
+        return magnitudes
 
     def staleness(self, gradients: Iterable[Gradient]) -> int:
         """The most changes that a gradient has missed: those of its variable since its weights were served."""
         return max([self._variables[one.name].version - one.version for one in gradients], default=0)
 
     def update(
-        self, pushes: Sequence[Sequence[Contribution]], global_step: int, scale: float, tasks: list[Task]
+        self,
+        pushes: Sequence[Sequence[Contribution]],
+        global_step: int,
+        scale: float,
+        tasks: list[Task],
+        magnitudes: Magnitudes,
     ) -> None:
         """One update of each variable that has a gradient, the mean of all that it has, by its rule.
 
-        Gradients must have been checked, also for being finite.
+        Gradients must have been checked, also for being finite. A guarded update is done when this returns, and so are
+        all tasks.
 
         Args:
             pushes: the gradients of each.
             global_step: how many updates there were before: learning rates are what they are at that step.
-            scale: learning rates are multiplied by it.
+            scale: learning rates are multiplied by it; 1 at most.
             tasks: gets what is to be done.
+            magnitudes: of each variable's gradients, the largest.
+
+        Raises:
+            NotFinite: of a guarded update, elements of a value or a slot would not be finite; nothing has changed.
         """
         found: dict[str, list[Contribution]] = {}
         for push in pushes:
             for contribution in push:
                 found.setdefault(contribution[0].name, []).append(contribution)
-        for name, contributions in found.items():
+        updates = {name: self._update(name, contributions, global_step, scale) for name, contributions in found.items()}
+        if self.guards.settled and self.guards.needed(magnitudes):
+            run(tasks)
+            tasks.clear()
+            self.guards.update(updates)
+        else:
+            for name, update in updates.items():
+                tasks.append(update.task(name))
+                self.guards.grown(self._variables[name], self._variables[name].share)
+        for name in updates:
             variable = self._variables[name]
-            optimizer, rule = variable.optimizer, variable.rule
-            assert rule is not None, "check_gradients was not called"
-            assert optimizer is not None, "a rule comes with its optimizer"
             variable.updates += 1
             variable.version += 1
-            learning_rate = 1.0
-            if isinstance(optimizer, OptimizerSpec):
-                learning_rate = scale * rate(optimizer.learning_rate, global_step)
-            step = Step(variable.updates, global_step, learning_rate)
-            update = Update(variable, rule, contributions, self._strength, step)
-            tasks.append(update.task(name))
+
+    def _update(self, name: str, contributions: list[Contribution], global_step: int, scale: float) -> Update:
+        variable = self._variables[name]
+        optimizer, rule = variable.optimizer, variable.rule
+        assert rule is not None, "check_gradients was not called"
+        assert optimizer is not None, "a rule comes with its optimizer"
+        learning_rate = 1.0
+        if isinstance(optimizer, OptimizerSpec):
+            learning_rate = scale * rate(optimizer.learning_rate, global_step)
+        step = Step(variable.updates + 1, global_step, learning_rate)
+        return Update(variable, rule, contributions, self._strength, step)
 
     def check_assignments(self, assignments: Iterable[Assignment]) -> None:
         """Checks names, shapes and dtypes."""
@@ -321,58 +357,32 @@ class Store:
                 raise InvalidMessage(f"two values for variable {assignment.name!r} in one assign")
             names.add(assignment.name)
 
-    def assign(self, assignments: Iterable[Assignment], tasks: list[Task], *, add: bool) -> tuple[int, ...]:
-        """Sets values, or adds to them; returns the new versions."""
+    def assign(
+        self,
+        assignments: Sequence[Assignment],
+        tasks: list[Task],
+        add: bool,
+        magnitudes: Magnitudes,
+    ) -> tuple[int, ...]:
+        """Sets values, or adds to them; returns the new versions. What is guarded is done when this returns.
+
+        Raises:
+            NotFinite: a sum would not be; nothing has changed.
+        """
+        if add and self.guards.settled and self.guards.needed(magnitudes):
+            run(tasks)
+            tasks.clear()
+            assignments, add = self.guards.sums(assignments), False
+            magnitudes = {one.name: magnitude(one.array) for one in assignments}
         versions = []
         for assignment in assignments:
             variable = self._variables[assignment.name]
-            change = partial(_add if add else np.copyto, variable.value, assignment.array)
+            change = partial(add_to if add else np.copyto, variable.value, assignment.array)
             tasks.append(Task(assignment.name, assignment.array.nbytes, change))
+            if add:
+                self.guards.grown(variable, AN_ADDITION)
+            else:
+                self.guards.replaced(variable, magnitudes[assignment.name])
             variable.version += 1
             versions.append(variable.version)
         return tuple(versions)
-
-
-def _tuned(variable: Variable, message: Tune) -> UpdateSpec:
-    """The optimizer of a variable with the fields that are to change; raises `TypeError` or `ValueError`."""
-    assert variable.optimizer is not None, "check_tune was not called"
-    unknown = set(message.fields) - {field.name for field in dataclasses.fields(message.optimizer)}
-    if unknown:
-        raise ValueError(f"{message.optimizer.kind} has no {', '.join(sorted(unknown))}")
-    return dataclasses.replace(
-        variable.optimizer, **{name: getattr(message.optimizer, name) for name in message.fields}
-    )
-
-
-def check_tensor(spec: TensorSpec, array: Array | IndexedSlices | Packed, what: str) -> None:
-    """Raises `ShapeMismatch` unless `array`, or the one that it has rows of, has the spec's shape and dtype."""
-    if not spec.matches(array):
-        raise ShapeMismatch(
-            f"{what} for {spec.name!r} is {array.dtype.name}{list(array.shape)}, "
-            f"the variable is {spec.dtype}{list(spec.shape)}"
-        )
-
-
-def check_finite(name: str, array: Array | Packed, what: str) -> None:
-    """Raises `NotFinite` when an array has NaN or infinity, and `InvalidMessage` when a packed one has other faults."""
-    if isinstance(array, Packed):
-        try:
-            array.check()
-        except FloatingPointError as error:
-            raise _not_finite(name, what, str(error)) from None
-        except ValueError as error:
-            raise InvalidMessage(f"{what} for {name!r} has {error}") from None
-    else:
-        bad = not_finite(array)
-        if bad:
-            raise _not_finite(name, what, f"{bad:,} of {array.size:,} elements that are NaN or infinite")
-
-
-def _not_finite(name: str, what: str, fault: str) -> NotFinite:
-    hint = "; lower the learning rate, or clip gradients" if what == "gradient" else ""
-    return NotFinite(f"{what} for {name!r} has {fault}: nothing was changed{hint}")
-
-
-@np.errstate(all="ignore")
-def _add(value: Array, delta: Array) -> None:
-    value += delta

@@ -36,6 +36,10 @@ class Task:
     elements: int = 0
 
 
+class Unsettled(Exception):
+    """A step needs arrays as they are now, before all tasks that were given out have been run; nothing was done."""
+
+
 @dataclass(frozen=True, slots=True)
 class Work:
     """What a step has decided: answers, whose arrays are there when all its tasks have been run.

@@ -17,7 +17,7 @@ from psserver.core.rules.kernels import COMPUTE_DTYPES, ElementWise
 from psserver.core.tasks import Task
 from pswire.compression import Packed, unpacked
 from pswire.messages import Gradient
-from pswire.values import Array, IndexedSlices
+from pswire.values import Array, IndexedSlices, not_finite
 
 
 class Updated(Protocol):
@@ -62,7 +62,29 @@ class Update:
 
     def run(self) -> None:
         """Changes the value and the slots."""
-        value, slots = self.variable.value, self.variable.slots
+        self._apply(self.variable.value, self.variable.slots, self._gradient())
+
+    def trial(self) -> Trial:
+        """What `run` would make of value and slots, in every bit: of all elements, or of the rows that change."""
+        value, slots, gradient = self.variable.value, self.variable.slots, self._gradient()
+        if isinstance(gradient, IndexedSlices):
+            rows = gradient.indices
+            value, slots = value[rows], {name: slot[rows] for name, slot in slots.items()}
+            self._apply(value, slots, IndexedSlices(gradient.values, np.arange(len(rows)), value.shape))
+            return Trial(self.variable, value, slots, rows)
+        value, slots = value.copy(), {name: slot.copy() for name, slot in slots.items()}
+        self._apply(value, slots, gradient)
+        return Trial(self.variable, value, slots)
+
+    def _apply(self, value: Array, slots: dict[str, Array], gradient: Array | IndexedSlices) -> None:
+        if isinstance(gradient, IndexedSlices):
+            self.rule.sparse(value, slots, gradient, self.step)
+        else:
+            self.rule.dense(value, slots, gradient, self.step)
+
+    def _gradient(self) -> Array | IndexedSlices:
+        """The mean of all; of rows, each once and in rising order."""
+        value = self.variable.value
         gradient = mean(
             [
                 unpacked(one.array) if then is None else compensated(unpacked(one.array), value, then, self.strength)
@@ -71,10 +93,8 @@ class Update:
         )
         if isinstance(gradient, IndexedSlices):
             with np.errstate(all="ignore"):
-                gradient = gradient.summed()
-            self.rule.sparse(value, slots, gradient, self.step)
-        else:
-            self.rule.dense(value, slots, gradient, self.step)
+                return gradient.summed()
+        return gradient
 
     def part(self, start: int, stop: int) -> None:
         """Changes the elements from `start` to `stop`: what `run` would make of them, in every bit."""
@@ -89,6 +109,32 @@ class Update:
         mine = mean(gradients)
         assert not isinstance(mine, IndexedSlices), "a mean of arrays"
         self.rule.dense(value, slots, mine, self.step)
+
+
+@dataclass(slots=True, eq=False)
+class Trial:
+    """An update that was computed on copies: value and slots, all of them or some `rows`, as they would be."""
+
+    variable: Updated
+    value: Array
+    slots: dict[str, Array]
+    rows: Array | None = None
+
+    @property
+    def fault(self) -> str:
+        """Which array has elements that are not finite, and how many; empty: none has."""
+        for name, array in (("", self.value), *self.slots.items()):
+            bad = not_finite(array)
+            if bad:
+                return f"{bad:,} of {array.size:,} elements" + (f" of its slot {name!r}" if name else "")
+        return ""
+
+    def keep(self) -> None:
+        """Makes the variable what this is."""
+        where = ... if self.rows is None else self.rows
+        self.variable.value[where] = self.value
+        for name, slot in self.slots.items():
+            self.variable.slots[name][where] = slot
 
 
 def _stretch(gradient: Array | IndexedSlices | Packed, start: int, stop: int) -> Array:

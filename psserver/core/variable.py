@@ -5,13 +5,16 @@ Who may change it, and when, is the store's affair. May import the rules and `ps
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 
-from psserver.core.rules import Rule
+from psserver.core.rules import Rule, rule_for
+from psserver.core.rules.limits import GUARDED, LIMITS, MOST_GROWTH, Limits
 from pswire.errors import InvalidMessage
 from pswire.messages import Choice
 from pswire.rows import RowInitializer
-from pswire.specs import UpdateSpec
+from pswire.schedules import largest_rate
+from pswire.specs import OptimizerSpec, UpdateSpec
 from pswire.values import Array, Part, TensorSpec
 
 
@@ -19,7 +22,9 @@ from pswire.values import Array, Part, TensorSpec
 class Variable:
     """One variable, or the part of it on this shard. `version` counts every change, `updates` those of its optimizer.
 
-    `optimizer` is what it follows now, `declared` what it was registered with. With `initial` it is a table.
+    `optimizer` is what it follows now, `declared` what it was registered with. With `initial` it is a table. An
+    update within `limits` is ordinary (None: none is), `share` is the growth of one, and `growth` their sum since the
+    elements were last seen to be within the limits; infinite while they are not (`psserver.core.rules.limits`).
     """
 
     spec: TensorSpec
@@ -33,6 +38,26 @@ class Variable:
     rule: Rule | None = None
     slot_specs: dict[str, TensorSpec] = field(default_factory=dict)
     slots: dict[str, Array] = field(default_factory=dict)
+    limits: Limits | None = None
+    share: float = 0.0
+    growth: float = 0.0
+
+    def __post_init__(self) -> None:
+        """Finds the limits."""
+        self.limits = LIMITS.get(self.spec.dtype)
+
+    @property
+    def guarded(self) -> bool:
+        """Whether its updates are computed on copies, and looked at before they count."""
+        return self.growth >= GUARDED
+
+    def follow(self, optimizer: UpdateSpec) -> Rule:
+        """From now on its updates are those of this optimizer; returns the rule."""
+        self.optimizer, self.rule = optimizer, rule_for(optimizer)
+        rate = largest_rate(optimizer.learning_rate) if isinstance(optimizer, OptimizerSpec) else 1.0
+        share = math.inf if self.limits is None else self.rule.growth(rate, self.limits)
+        self.share = share if share <= MOST_GROWTH else math.inf  # not if it is NaN
+        return self.rule
 
     @property
     def nbytes(self) -> int:

@@ -7,18 +7,19 @@ and the rules. May import the other rooms of the shard.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from psserver.core.backups import Backups
 from psserver.core.decisions import Decisions
+from psserver.core.guards import Magnitudes
 from psserver.core.ledger import Ledger
 from psserver.core.membership import Member, Membership
 from psserver.core.meter import StalenessHistogram
-from psserver.core.policies import Apply, Drop, Policy, Serve, View, Waiting
+from psserver.core.policies import Apply, Asynchronous, Drop, Policy, Serve, View, Waiting
 from psserver.core.policies.verdicts import listed
 from psserver.core.store import Contribution, Store
 from psserver.core.tasks import Task
-from pswire.errors import ParamServerError, Unavailable
+from pswire.errors import NotFinite, ParamServerError, Unavailable
 from pswire.messages import (
     Answer,
     Assign,
@@ -44,7 +45,7 @@ class ParkedCall:
     """A push, pull or assign that is not answered yet; `answer` is there once a push was applied or dropped.
 
     It waits until the changes before it are settled (`after`), and then, unless it is an assign, for the policy. The
-    values of what it is told are put in its `room`, if there is one.
+    values of what it is told are put in its `room`, if there is one. `magnitudes` are those of the arrays it brings.
     """
 
     ticket: int
@@ -52,6 +53,7 @@ class ParkedCall:
     member: Member
     room: Room | None = None
     answer: Pushed | None = None
+    magnitudes: Magnitudes = field(default_factory=dict)
 
     @property
     def held(self) -> bool:
@@ -86,6 +88,7 @@ class WaitingRoom:
     ) -> None:
         self._policy, self._store, self._ledger, self._members = policy, store, ledger, members
         self._strength, self._decisions = strength, decisions
+        self._at_once = type(policy) is Asynchronous
         self._calls: dict[int, ParkedCall] = {}
         self._step = -1  # of the last update, as schedules count: those of the job before it, as far as known here
         self.global_step = self.applied = self.dropped = 0
@@ -103,12 +106,23 @@ class WaitingRoom:
         A worker has one push open: a new one replaces a held one, which the worker has given up, or of which it is a
         retry. A call for values only is replaced by any other, and never replaces a held push, as it may be late.
         """
+        if self._at_once and not self._calls and not isinstance(call.message, Assign):
+            return [self._answer_at_once(call, tasks)]
         given_up = [
             other for other in self._calls.values() if other.member is call.member and (call.held or not other.held)
         ]
         replies = self._end(given_up, Unavailable("another call of this worker has taken the place of this one"))
         self._calls[call.ticket] = call
         return [*replies, *self.decide(tasks)]
+
+    def _answer_at_once(self, call: ParkedCall, tasks: list[Task]) -> Reply:
+        """What the asynchronous policy would do with the only call, without asking it."""
+        try:
+            if call.held:
+                self._apply([call], 1.0, tasks)
+        except NotFinite as error:
+            return Reply(call.ticket, error)
+        return self._serve(call, tasks)
 
     def give_up(self, member: Member) -> list[Reply]:
         """What a worker had open ends: it has gone on to something else."""
@@ -152,7 +166,12 @@ class WaitingRoom:
             for verdict in verdicts:
                 match verdict:
                     case Apply(tickets, scale):
-                        self._apply([self._calls[ticket] for ticket in tickets], scale, tasks)
+                        calls = [self._calls[ticket] for ticket in tickets]
+                        try:
+                            self._apply(calls, scale, tasks)
+                        except NotFinite as error:
+                            replies += self._end(calls, error)
+                            break  # the other verdicts were about these calls too
                     case Drop(ticket, reason):
                         self._drop(self._calls[ticket], reason)
                     case Serve(ticket):
@@ -219,15 +238,17 @@ class WaitingRoom:
         return self._policy.explain(mine, waiting, self._view())
 
     def _apply(self, calls: list[ParkedCall], scale: float, tasks: list[Task]) -> None:
-        """One update: the mean of these pushes."""
+        """One update: the mean of these pushes; if it raises `NotFinite`, none, and nothing has changed."""
         pushes = [call.message for call in calls if isinstance(call.message, Push) and call.answer is None]
         assert len(pushes) == len(calls), "a policy applies pushes, and each once"
         stalenesses = [self._staleness(push) for push in pushes]
+        magnitudes = calls[0].magnitudes if len(calls) == 1 else _largest(calls)
+        step = max(self._step + 1, *[push.global_step for push in pushes])
+        self._store.update(list(map(self._contribution, pushes)), step, scale, tasks, magnitudes)
+        self._step = step
         group = pushes[0].group
         if group is not None:
             self._pass_over(group.members)
-        self._step = max(self._step + 1, *[push.global_step for push in pushes])
-        self._store.update(list(map(self._contribution, pushes)), self._step, scale, tasks)
         deliveries = tuple([Delivery(push.sender, push.sequence, push.shards) for push in pushes])
         if group is None and len(pushes) > 1:
             group = Group(self.global_step, deliveries)
@@ -247,6 +268,14 @@ class WaitingRoom:
             applied = Pushed(Outcome.APPLIED, staleness, self.global_step, group=group, frontier=frontier)
             self._settle(call, push, applied)
         self.applied += len(pushes)
+
+    @property
+    def guarded(self) -> bool:
+        """Whether the update of a push that is held may be guarded."""
+        guards = self._store.guards
+        return bool(self._calls) and (
+            bool(guards) or any(guards.needed(one.magnitudes) for one in self._calls.values())
+        )
 
     def _contribution(self, push: Push) -> list[Contribution]:
         if not self._strength:
@@ -270,11 +299,14 @@ class WaitingRoom:
     def _assign(self, call: ParkedCall, tasks: list[Task]) -> Reply:
         message = call.message
         assert isinstance(message, Assign)
+        try:
+            versions = self._store.assign(message.assignments, tasks, message.add, call.magnitudes)
+        except NotFinite as error:
+            return Reply(self._calls.pop(call.ticket).ticket, error)
         frontier = None
         if self._decisions is not None:
             delivery = Delivery(message.sender, message.sequence, message.shards)
             frontier = self._decisions.add([delivery], message.elsewhere)
-        versions = self._store.assign(message.assignments, tasks, add=message.add)
         answer = Assigned(Outcome.APPLIED, versions, self.global_step, frontier)
         self._ledger.record(message.sender, message.sequence, answer)
         return Reply(self._calls.pop(call.ticket).ticket, answer)
@@ -308,3 +340,12 @@ class WaitingRoom:
         self.backups.forget(workers)
         gone = [call for call in self._calls.values() if call.member.name in workers]
         return [reply for call in gone for reply in self._end([call], self._members.refusal(call.message.sender))]
+
+
+def _largest(calls: Iterable[ParkedCall]) -> Magnitudes:
+    """Of each variable's gradients."""
+    largest: dict[str, float] = {}
+    for call in calls:
+        for name, magnitude in call.magnitudes.items():
+            largest[name] = max(largest.get(name, 0.0), magnitude)
+    return largest

@@ -22,6 +22,14 @@ CHUNK = 1 << 20
 INLINE = 2 << 20
 
 
+#: A tensor of fewer bytes than this travels inside of its message in frames too: to put its elements behind the message
+#: by hand would take longer than protobuf takes to copy them.
+FEW = 1 << 10
+
+#: Bytes that all these tensors of a message may have together.
+MOST_OF_FEW = 64 << 10
+
+
 class Sender(Protocol):
     """Takes the arrays of one message, in their order."""
 

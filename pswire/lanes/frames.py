@@ -73,26 +73,28 @@ class Incoming:
 def incoming(frame: bytes) -> Incoming:
     """Takes a frame apart. Raises `Malformed` for what is none."""
     elements: dict[int, memoryview] = {}
-    rest: list[memoryview] = []
-    view, place, fields = memoryview(frame), 0, 0
-    while place < len(view):
+    rest: list[bytes] = []
+    place, end, fields = 0, len(frame), 0
+    while place < end:
         begin = place
-        tag, place = _read_varint(view, place)
+        tag, place = _read_varint(frame, place)
         fields += 1
         if tag & 7 != _LENGTH_DELIMITED or fields > _MOST_FIELDS:
-            raise Malformed(_NO_FRAME.format(len(view)))  # a Frame has no fields of another kind, and not so many
-        length, place = _read_varint(view, place)
+            raise Malformed(_NO_FRAME.format(end))  # a Frame has no fields of another kind, and not so many
+        length, place = _read_varint(frame, place)
         place += length
-        if place > len(view):
-            raise Malformed(_NO_FRAME.format(len(view)))
+        if place > end:
+            raise Malformed(_NO_FRAME.format(end))
         if tag in (_DATA_NUMBER, _CHUNK_NUMBER):
-            elements[tag] = view[place - length : place]
+            elements[tag] = memoryview(frame)[place - length : place]
         elif tag != _PADDING_NUMBER:
-            rest.append(view[begin:place])
+            rest.append(frame[begin:place])
     try:
-        header = pb.Frame.FromString(b"".join(rest))
+        header = pb.Frame.FromString(rest[0] if len(rest) == 1 else b"".join(rest))
     except DecodeError:
-        raise Malformed(_NO_FRAME.format(len(view))) from None
+        raise Malformed(_NO_FRAME.format(end)) from None
+    if not elements:
+        return Incoming(header)
     return Incoming(header, elements.get(_DATA_NUMBER), elements.get(_CHUNK_NUMBER))
 
 
@@ -100,16 +102,14 @@ _NO_FRAME = "{:,} bytes that are no paramserver.v1.Frame"
 _LONGEST_VARINT = 10
 
 
-def _read_varint(view: memoryview, place: int) -> tuple[int, int]:
+def _read_varint(frame: bytes, place: int) -> tuple[int, int]:
     """The number at `place`, and the place behind it."""
     number = 0
-    for index, byte in enumerate(view[place : place + _LONGEST_VARINT]):
-        number |= (byte & 0x7F) << 7 * index
+    for index, byte in enumerate(frame[place : place + _LONGEST_VARINT]):
         if byte < 0x80:
-            return number, place + index + 1
-    raise Malformed(_NO_FRAME.format(len(view)))
+            return number | byte << 7 * index, place + index + 1
+        number |= (byte & 0x7F) << 7 * index
+    raise Malformed(_NO_FRAME.format(len(frame)))
 
 
-_DATA_NUMBER, _CHUNK_NUMBER, _PADDING_NUMBER = (
-    _read_varint(memoryview(tag), 0)[0] for tag in (_DATA, _CHUNK, _PADDING)
-)
+_DATA_NUMBER, _CHUNK_NUMBER, _PADDING_NUMBER = (_read_varint(tag, 0)[0] for tag in (_DATA, _CHUNK, _PADDING))

@@ -40,6 +40,6 @@ class InlineReceiver:
             raise Malformed(f"variable {spec}: its elements are not in the message")
         if len(data) != spec.nbytes:
             raise Malformed(f"variable {spec}: {spec.nbytes} bytes expected, there are {len(data)}")
-        array = np.frombuffer(data, DTYPES[spec.dtype]).reshape(spec.shape)
+        array: Array = np.ndarray(spec.shape, DTYPES[spec.dtype], data)
         check_elements(array, spec)
         return array

@@ -1,4 +1,4 @@
-"""Tensors behind their message: in the same frame, or for more than that in the chunks that follow.
+"""Tensors behind their message: in the same frame, or for more than that in the chunks that follow; tiny ones inside.
 
 The bytes of all tensors of a message run end to end, in its order; chunks are cut every `CHUNK` bytes wherever a tensor
 ends. A receiver allocates nothing before it is told to: until then the arrays that it gives are hollow, of the right
@@ -14,20 +14,33 @@ from collections.abc import Iterator
 import numpy as np
 
 from pswire.errors import Malformed, TooLarge
-from pswire.lanes import CHUNK, INLINE, Receiver, check_elements, frames
+from pswire.lanes import CHUNK, FEW, INLINE, MOST_OF_FEW, Receiver, check_elements, frames
 from pswire.lanes.inline import InlineReceiver
 from pswire.v1 import paramserver_pb2 as pb
 from pswire.values import DTYPES, Array, TensorSpec
 
 
 class StreamSender:
-    """Remembers the arrays of one message, and makes frames of them."""
+    """Remembers the arrays of one message, and makes frames of them.
 
-    def __init__(self) -> None:
+    Args:
+        few: arrays of fewer bytes than this travel inside of the message, `MOST_OF_FEW` in all.
+    """
+
+    def __init__(self, few: int = FEW) -> None:
+        self._few = few
         self._data: list[memoryview] = []
+        self._inline = 0
 
     def put(self, array: Array, tensor: pb.Tensor) -> None:
-        """Borrows `array` until the last frame is out; only what is not little-endian in C order is copied here."""
+        """Borrows `array` until the last frame is out; only what is not little-endian in C order is copied here.
+
+        And what travels inside of the message.
+        """
+        if array.nbytes < self._few and self._inline + array.nbytes <= MOST_OF_FEW:
+            self._inline += array.nbytes
+            tensor.inline = array.astype(DTYPES[tensor.dtype], copy=False).tobytes()
+            return
         tensor.streamed = True
         data = _bytes_of(np.ascontiguousarray(array, DTYPES[tensor.dtype]))
         if data:
@@ -72,11 +85,15 @@ class StreamReceiver:
     Args:
         data: what came with the header, if anything: arrays over it are read-only.
         shared: gives the tensors that are in shared memory, if any is attached.
+
+    Attributes:
+        shared: whether some tensor is in shared memory.
     """
 
     def __init__(self, data: memoryview | None = None, shared: Receiver | None = None) -> None:
         self._inline = InlineReceiver()
-        self._shared = shared
+        self._segments = shared
+        self.shared = False
         self._data = data
         self._used = 0
         self._specs: list[TensorSpec] = []
@@ -88,9 +105,10 @@ class StreamReceiver:
         """What is there already; or before `allocate` a hollow array of zeros, read-only, then the one to `feed`."""
         place = tensor.WhichOneof("place")
         if place == "shared":
-            if self._shared is None:
+            if self._segments is None:
                 raise Malformed(f"variable {spec}: it is said to be in shared memory, and none is attached here")
-            return self._shared.get(tensor, spec, own=own)
+            self.shared = True
+            return self._segments.get(tensor, spec, own=own)
         if not tensor.streamed:
             return self._inline.get(tensor, spec)
         if self._data is not None:

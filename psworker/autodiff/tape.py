@@ -1,8 +1,8 @@
 """The tape: records ops as they run, and runs their derivatives backward in one pass.
 
 `op` makes an op of a function on arrays, `gradients` walks from results back to what they depend on. No op, no
-server and no optimizer is known here, and nothing is shared between threads. Imports numpy, `tensor.py` and
-`IndexedSlices` alone.
+server and no optimizer is known here, and nothing is shared between threads. Imports numpy, `tensor.py`,
+`IndexedSlices` and `pswire.sums` alone.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from typing import Any, Concatenate, ParamSpec, TypeAlias, overload
 
 import numpy as np
 
+from pswire.sums import add_over, sum_dtype, widened
 from pswire.values import IndexedSlices
 from psworker.autodiff.tensor import Array, Edge, Gradient, Node, Tensor, TensorLike, Vjp, as_array
 
@@ -70,7 +71,8 @@ def op(function: Callable[..., Result]) -> Callable[..., Tensor]:
 
     Parameters before the `/`, or all of `*xs`, are tensors: they arrive as arrays, or as Python numbers when called
     with such or with a np.float64, so that numpy does not promote float32 on account of a 2.0; one that may be left out
-    arrives as None. Those after it are constants. There is one vjp (vector-Jacobian product) a tensor, called only when
+    arrives as None. Beside a Tensor of floating point, arrays and lists that are no Tensors, and all integers, arrive
+    in its dtype. Those after it are constants. There is one vjp (vector-Jacobian product) a tensor, called only when
     that tensor needs a gradient. Its `g` has the value's shape and dtype and is borrowed: a vjp does not write into it,
     and returns a new array, or `g` itself, or a view of it, but never an array that it keeps; or `IndexedSlices`, when
     most rows of the gradient are zero. Broadcasting is the tape's business: where numpy has stretched or promoted an
@@ -91,6 +93,8 @@ def op(function: Callable[..., Result]) -> Callable[..., Tensor]:
             args = (*args, *_taken(constants, names[len(args) :]))
         try:
             values = [a.value if isinstance(a, Tensor) else _operand(a) for a in args[:tensors]]
+            if len(values) > 1 and not _of_one_dtype(values):
+                values = _in_dtype_of_tensors(values, args)
             if constants or len(args) > tensors:
                 values += [_constant(a) for a in args[tensors:]]
                 constants = {name: _constant(a) for name, a in constants.items()}
@@ -130,9 +134,43 @@ def _operand(x: object) -> object:
     return x if isinstance(x, (float, int)) else np.asarray(x)
 
 
+def _of_one_dtype(values: list[Any]) -> bool:
+    """Whether all arrays among the values have the same dtype."""
+    first = None
+    for value in values:
+        if type(value) is np.ndarray:
+            if first is None:
+                first = value.dtype
+            elif value.dtype is not first:
+                return False
+    return True
+
+
+def _in_dtype_of_tensors(values: list[Any], args: tuple[object, ...]) -> list[Any]:
+    """The values of an op's tensors, where those that do not decide on a dtype are cast to that of those that do.
+
+    Tensors of floating point decide, by numpy's promotion if there are several. Arrays and lists that are no Tensors do
+    not, nor do integers and booleans (PyTorch's rule for numbers, and for categories of dtypes). Where no Tensor is of
+    floating point, numpy's own promotion stays.
+    """
+    deciding = [_decides(a) for a in args[: len(values)]]
+    if True not in deciding:
+        return values
+    dtype = np.result_type(*itertools.compress(values, deciding))
+    return [
+        value.astype(dtype) if not decides and isinstance(value, np.ndarray) and value.dtype.kind in "biuf" else value
+        for value, decides in zip(values, deciding, strict=True)
+    ]
+
+
+def _decides(x: object) -> bool:
+    return isinstance(x, Tensor) and x.value.dtype.kind == "f"
+
+
 def _constant(x: object) -> object:
     if not isinstance(x, Tensor):
-        return x.item() if isinstance(x, np.generic) else x
+        number = isinstance(x, np.generic) or (type(x) is np.ndarray and x.ndim == 0 and x.dtype.kind == "f")
+        return x.item() if number else x  # type: ignore[attr-defined]
     if x.requires_grad:
         raise TypeError("a constant of this op is a Tensor that requires a gradient; pass stop_gradient(...) of it")
     return x.value
@@ -187,21 +225,19 @@ def gradients(
     ys, xs = _tensors("ys", ys), _tensors("xs", xs)
     path, leading = _path(ys, xs)
     wanted = {x._node for x in xs}
-    totals: dict[Node, Gradient] = {}  # the gradient of each node, as far as it has come
-    owned: set[Node] = set()  # nodes whose total is nobody else's array, so that it may be written into
+    totals: dict[Node, Gradient] = {}  # the gradient of each node, as far as it has come; of float16 often float32
+    owned: set[Node] = set()  # nodes whose total is, or was, nobody else's array, so that it may be written into
     for y, seed in zip(ys, _seeds(ys, weights), strict=True):
         node = y._node
         if node is not None and node in leading:
-            totals[node] = totals[node] + seed if node in totals else seed
+            totals[node] = _plus(totals[node], seed) if node in totals else seed
     while path:
         node, edges = path.pop()
-        if node in wanted:
-            g = totals[node]
-        else:
-            g = totals.pop(node)
-            owned.discard(node)
+        g = totals[node] if node in wanted else totals.pop(node)
         if isinstance(g, IndexedSlices):
             g = g.to_dense()
+        if g.dtype is not node.dtype:
+            g = g.astype(node.dtype)
         if not retain_graph:
             node.edges = [(x, _freed) for x, _ in node.edges]
         for x, vjp in edges:
@@ -212,10 +248,10 @@ def gradients(
                 totals[x] = gradient
                 if gradient is not g and not isinstance(gradient, IndexedSlices) and gradient.base is None:
                     owned.add(x)
-            elif x in owned and not isinstance(gradient, IndexedSlices):
+            elif x in owned and not isinstance(gradient, IndexedSlices) and totals[x].dtype.char != "e":
                 totals[x] += gradient
             else:
-                totals[x] = totals[x] + gradient
+                totals[x] = _plus(totals[x], gradient)
                 if isinstance(totals[x], np.ndarray):
                     owned.add(x)
     return [None if x._node is None else _given_away(x._node, totals, owned) for x in xs]
@@ -272,23 +308,36 @@ def _seeds(ys: list[Tensor], grad_ys: Sequence[TensorLike | None] | None) -> Ite
 
 
 def _fitted(gradient: Gradient, value: Node, vjp: Vjp) -> Gradient:
-    """The gradient of an operand that numpy stretched or promoted: summed to its shape, cast to its dtype."""
+    """The gradient of an operand that numpy stretched or promoted: summed to its shape, cast to its dtype.
+
+    Or, if that is float16, to the dtype in which such gradients are added up.
+    """
     fitted = gradient if isinstance(gradient, IndexedSlices) else _summed(gradient, value.shape)
     if fitted.shape != value.shape:
         raise ValueError(
             f"{vjp.__qualname__} gave a gradient of shape {gradient.shape} for an input of shape {value.shape}"
         )
-    return fitted.astype(value.dtype, copy=False)
+    dtype = value.dtype if fitted.dtype == value.dtype else sum_dtype(value.dtype)
+    return fitted.astype(dtype, copy=False)
+
+
+def _plus(total: Gradient, gradient: Gradient) -> Gradient:
+    """The sum of two gradients of a node, a new array unless both are rows; of float16 it is float32."""
+    if isinstance(total, IndexedSlices) and isinstance(gradient, IndexedSlices):
+        return total + gradient  # type: ignore[no-any-return]
+    total, gradient = (x if isinstance(x, IndexedSlices) else widened(x) for x in (total, gradient))
+    return total + gradient
 
 
 def _summed(gradient: Array, shape: tuple[int, ...]) -> Array:
     """The sum over the axes along which an operand of `shape` was stretched."""
     if gradient.ndim > len(shape):
-        gradient = np.add.reduce(gradient, axis=tuple(range(gradient.ndim - len(shape))))
+        extra = gradient.ndim - len(shape)
+        gradient = np.asarray(add_over(gradient, 0 if extra == 1 else tuple(range(extra))))
     if gradient.ndim < len(shape):
         return gradient
     stretched = tuple(axis for axis, size in enumerate(shape) if size == 1 != gradient.shape[axis])
-    return np.add.reduce(gradient, axis=stretched, keepdims=True) if stretched else gradient
+    return add_over(gradient, stretched, keepdims=True) if stretched else gradient
 
 
 def _given_away(x: Node, totals: dict[Node, Gradient], owned: set[Node]) -> Gradient | None:
@@ -296,8 +345,8 @@ def _given_away(x: Node, totals: dict[Node, Gradient], owned: set[Node]) -> Grad
     if total is None:
         return None
     if isinstance(total, IndexedSlices):
-        return total.copy()
+        return total.copy().astype(x.dtype, copy=False)
     if x not in owned:
-        return np.array(total, order="C")
+        return np.array(total, x.dtype, order="C")
     owned.remove(x)  # an x that is asked for twice gets a copy the second time
-    return np.asarray(total, order="C")
+    return np.asarray(total, x.dtype, order="C")

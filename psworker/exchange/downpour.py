@@ -7,17 +7,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
 from pswire import specs
 from pswire.consistency import Consistency, Dropped, StalenessSpec, Synchronous
 from pswire.errors import ConfigurationError
+from pswire.sums import widened
 from pswire.values import Array, IndexedSlices
 from psworker.exchange.contract import Exchange, Step, declare, mean_loss
 from psworker.mirror import Mirror, check_finite
 from psworker.placement import Whole
-from psworker.transforms import Total, add_gradient, total_gradient
+from psworker.transforms import Total
 
 
 class Downpour(Exchange):
@@ -126,7 +128,8 @@ class _Accrued:
 
     def _clear(self) -> None:
         self._sums: dict[str, Total] = {}
-        self._means: dict[str, tuple[Array, int]] = {}
+        self._means: dict[str, tuple[Array, int]] = {}  # those of float16 in float32
+        self._dtypes: dict[str, np.dtype[Any]] = {}  # that the means shall have
         self._served: dict[str, tuple[tuple[int, ...], int | None]] = {}
         self._losses: list[float] = []
 
@@ -137,11 +140,13 @@ class _Accrued:
         """Adds a step, to arrays of its own."""
         self.steps += 1
         for gradient in step.gradients:
-            self._sums[gradient.name] = add_gradient(self._sums.get(gradient.name), gradient.array)
+            self._sums.setdefault(gradient.name, Total()).add(gradient.array)
         for op in step.updates:
-            mean, count = self._means.get(op.variable.name, (op.value, 0))
-            mean = mean * (count / (count + 1)) + op.value / (count + 1)
-            self._means[op.variable.name] = np.asarray(mean, op.value.dtype), count + 1
+            value = widened(op.value)
+            mean, count = self._means.get(op.variable.name, (value, 0))
+            mean = mean * (count / (count + 1)) + value / (count + 1)
+            self._means[op.variable.name] = np.asarray(mean, value.dtype), count + 1
+            self._dtypes[op.variable.name] = op.value.dtype
         for entry in step.entries():
             self._served.setdefault(entry.name, (entry.versions, entry.served_at))
         if step.loss is not None:
@@ -149,9 +154,11 @@ class _Accrued:
 
     def taken(self) -> tuple[list[Whole], float | None]:
         """The sums, the means, and the mean loss, which are given away: the next ones get arrays of their own."""
-        arrays: dict[str, Array | IndexedSlices] = {name: mean for name, (mean, _) in self._means.items()}
+        arrays: dict[str, Array | IndexedSlices] = {
+            name: mean.astype(self._dtypes[name], copy=False) for name, (mean, _) in self._means.items()
+        }
         for name, total in self._sums.items():
-            gradient = total_gradient(total)
+            gradient = total.gradient()
             assert gradient is not None
             arrays[name] = gradient
         entries = [

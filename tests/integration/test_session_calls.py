@@ -117,6 +117,18 @@ def test_new_hyperparameters_count_from_the_next_push_on_for_all_workers(open_se
             assert y.value == [-3.5]
 
 
+def test_a_second_change_goes_on_from_the_first(open_session):
+    """Both together are what the variable follows, and may be what only both together can be."""
+    x, optimizer = ps.Variable([0.0], name="x"), ps.Adagrad(1.0)
+    with open_session("w0") as session:
+        optimizer.apply_gradients([(np.float32([0]), x)])
+        session.set_hyperparameters(optimizer, epsilon=0.5)
+        session.set_hyperparameters(optimizer, initial_accumulator=0.0)  # without an epsilon there would be 0 / 0
+        session.set_hyperparameters(ps.Adagrad(1.0, 0.0, 0.5), learning_rate=0.0)
+        optimizer.apply_gradients([(np.float32([1]), x)])
+        assert x.value == [0]
+
+
 def test_only_the_hyperparameters_that_are_named_change_whoever_has_set_the_others(open_session):
     """One worker sets the rate, another one that does not know of it the momentum."""
     x, optimizer = ps.Variable([0.0], name="x"), ps.Momentum(1.0, momentum=0.5)

@@ -102,6 +102,19 @@ def test_training_equals_adagrad_in_float64(open_session):
         np.testing.assert_allclose(session.rows(table, range(7)), rows, rtol=1e-12)
 
 
+def test_weights_of_a_table_decay_by_the_rows_that_the_servers_have_and_are_no_lookup_of_a_model(open_session):
+    table, optimizer = ps.Table((9, 2), UNIFORM, name="table"), ps.GradientDescent(1.0)
+    with open_session("w0") as session:
+        for step in range(3):
+            before = session.rows(table, np.arange(9))
+            pairs = optimizer.compute_gradients(ops.sum(ops.embedding(table, [8, 2, 8])))
+            optimizer.apply_gradients(ps.add_decayed_weights(pairs, 0.5))
+            wanted = before.astype(float)
+            wanted[[2, 8]] -= np.array([[1], [2]]) + 0.5 * wanted[[2, 8]]
+            np.testing.assert_allclose(session.rows(table, np.arange(9)), wanted, rtol=1e-5)
+            assert (table.version, session.staleness) == (step, 0)
+
+
 def test_workers_share_a_table_and_see_each_others_rows(open_session):
     tables = []
     for worker in ("w0", "w1"):

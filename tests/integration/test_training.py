@@ -275,6 +275,19 @@ def test_a_step_without_any_variable_is_an_error_and_not_silence(open_session):
         assert x.value == [2]
 
 
+def test_a_push_whose_update_would_overflow_is_refused_and_training_goes_on(open_session):
+    y = ps.Variable([1.0, 1.0], name="y")
+    optimizer = ps.Adam(1.0, beta2=0.0)
+    with open_session("w0"):
+        with pytest.raises(
+            NotFinite, match=r"update of 'y' would make NaN or infinity of 1 of [12] elements of its slot"
+        ):
+            optimizer.apply_gradients([(np.float32([1e20, 0]), y)])
+        np.testing.assert_array_equal(y.value, [1, 1])
+        optimizer.apply_gradients([(np.float32([1e10, 0]), y)])
+        np.testing.assert_allclose(y.value, [0, 1], atol=1e-6)
+
+
 def test_a_refused_push_names_the_variable_and_training_goes_on(open_session):
     x, y = ps.Variable([1.0, 1.0], name="x"), ps.Variable([1.0], name="y")
     optimizer = ps.GradientDescent(1.0)

@@ -40,6 +40,23 @@ def test_no_shard_applies_a_push_with_more_staleness_than_promised(seed, consist
     assert all(max(stalenesses, default=0) <= most for stalenesses in result.stalenesses), result.stalenesses
 
 
+@pytest.mark.parametrize(("staleness", "most"), [("drop:0", 0), ("drop:1", 1), ("drop:3", 3)])
+@pytest.mark.parametrize("seed", range(20))
+def test_when_leases_end_a_part_is_applied_in_order_or_not_at_all_and_its_push_is_known_to_be_half(
+    seed, staleness, most
+):
+    """A worker that goes on after its lease has ended on one shard, and not on the other."""
+    result = run(seed, 2, staleness=staleness, lease=2.0)
+    assert all(max(stalenesses) <= most for stalenesses in result.stalenesses), result.stalenesses
+    missing = [result.values["V"] - result.values["W"], result.values["W"] - result.values["V"]]
+    assert [part.clip(0).sum() for part in missing] in ([result.half_pushes, 0], [0, result.half_pushes])
+
+
+def test_leases_do_end_there():
+    results = [run(seed, 2, staleness="drop:1", lease=2.0) for seed in range(12)]
+    assert sum(result.half_pushes for result in results) > 3
+
+
 def test_the_transport_is_unreliable_in_every_way():
     fates = sum((run(seed, shards=1).fates for seed in range(5)), Counter())
     assert set(fates) == set(FATES)

@@ -6,7 +6,6 @@ are applied together it is a part of one. Gradients for `V` are whole, for `W` t
 made again. All workers but one say what they have of the values that they ask for, which then does not come again.
 """
 
-import contextlib
 import itertools
 import math
 import random
@@ -29,6 +28,7 @@ from pswire.messages import (
     Outcome,
     Pushed,
     QueueSpec,
+    Reply,
     Request,
     Status,
     StatusReport,
@@ -58,11 +58,11 @@ FATES = {"delivered": 8, "lost": 2, "answer lost": 2, "doubled": 2, "delayed": 3
 class UnreliableTransport:
     """Calls to shards in this process, of which any may go wrong."""
 
-    def __init__(self, shards: int, seed: int, consistency: str, staleness: str) -> None:
+    def __init__(self, shards: int, seed: int, consistency: str, staleness: str, lease: float) -> None:
         self.turns = Turns(f"{seed}/turns")
         options = parse_consistency(consistency), parse_staleness(staleness)
         self.links = [
-            Link(Shard(shard, shards, LEASE, None, *options), f"{seed}/{shard}", self.turns) for shard in range(shards)
+            Link(Shard(shard, shards, lease, None, *options), f"{seed}/{shard}", self.turns) for shard in range(shards)
         ]
 
     @property
@@ -122,8 +122,7 @@ class Link:
         """Some of what was delayed comes now, in any order. Nobody hears the answer, or the refusal."""
         for message in self._random.sample(self._late, self._random.randint(0, len(self._late))):
             self._late.remove(message)
-            with contextlib.suppress(ParamServerError):
-                self._step(message)
+            self._step(message)
 
     def _wait_for(self, ticket: int) -> Answer | ParamServerError | None:
         """The answer. While the shard keeps it back, others go on and time passes; a call has a deadline."""
@@ -138,7 +137,11 @@ class Link:
 
     def _step(self, message: Message) -> int:
         ticket = next(self._tickets)
-        for reply in self._shard.step(ticket, message, self._now):
+        try:
+            replies = self._shard.step(ticket, message, self._now)
+        except ParamServerError as refusal:
+            replies = [Reply(ticket, refusal)]
+        for reply in replies:
             self._answers[reply.ticket] = reply.answer
             if isinstance(reply.answer, Pushed) and reply.answer.outcome is Outcome.APPLIED:
                 self.stalenesses[reply.answer.staleness] += 1
@@ -150,7 +153,8 @@ class Run:
     """What the workers saw and did, and what the shards have at the end.
 
     `served` has the value that each version of a variable was, `kept` counts those that were there already.
-    `stalenesses` has for each shard those of the pushes that it applied.
+    `stalenesses` has for each shard those of the pushes that it applied, `half_pushes` counts those that, the workers
+    say, were applied on some shards and not on others.
     """
 
     handed_out: Counter[tuple[int, int]] = field(default_factory=Counter)
@@ -162,11 +166,20 @@ class Run:
     served: dict[tuple[str, tuple[int, ...]], bytes] = field(default_factory=dict)
     kept: int = 0
     stalenesses: list[Counter[int]] = field(default_factory=list)
+    half_pushes: int = 0
 
 
-def run(seed: int, shards: int, *, split: bool = False, consistency: str = "async", staleness: str = "none") -> Run:
+def run(
+    seed: int,
+    shards: int,
+    *,
+    split: bool = False,
+    consistency: str = "async",
+    staleness: str = "none",
+    lease: float = LEASE,
+) -> Run:
     """Lets the workers live, one at a time, until all is done. With `split` every variable has rows on every shard."""
-    transport = UnreliableTransport(shards, seed, consistency, staleness)
+    transport = UnreliableTransport(shards, seed, consistency, staleness, lease)
     result = Run()
     with (
         mock.patch.multiple("psworker.calls", FIRST_PAUSE=0.0, LONGEST_PAUSE=0.0),
@@ -177,6 +190,7 @@ def run(seed: int, shards: int, *, split: bool = False, consistency: str = "asyn
         transport.turns.run({name: partial(_work, client, name, result) for name, client in clients.items()})
     result.status = [link.status() for link in transport.links]
     result.stalenesses = [link.stalenesses for link in transport.links]
+    result.half_pushes = sum(client._calls.half_pushes for client in clients.values())
     result.fates = sum((link.fates for link in transport.links), Counter())
     return result
 
@@ -217,7 +231,7 @@ def _train(client: Client, mark: Array, row: int, weights: dict[str, Whole], res
         result.pushes[pushed.outcome] += 1
         outcome = pushed.outcome
         for whole in pushed.values:
-            was_done = outcome is not Outcome.DROPPED and whole.name in TRAINED
+            was_done = outcome is not Outcome.DROPPED and whole.name in TRAINED and not client._calls.half_pushes
             for now, before in zip(whole.versions, weights[whole.name].versions, strict=True):
                 assert now >= before + was_done, "a worker's own push is in what it is served"
             value = result.served.setdefault((whole.name, whole.versions), whole.array.tobytes())

@@ -110,15 +110,15 @@ def test_a_server_that_shares_no_memory_says_so_and_maps_nothing(segment):
 def test_values_are_put_where_the_call_gives_room_and_the_rest_is_streamed(segment):
     attached = attached_with(segment)
     room = attached.room(header(nbytes=80), Pull(W0, ("W", "b")))
-    W, b = room.take(SPEC), room.take(TensorSpec("b", (5,)))
+    W, b = room.take(SPEC), room.take(TensorSpec("b", (500,)))
     assert b is None
     W[:] = [1, 2, 3]
     sender, tensors = attached.sender(), (pb.Tensor(dtype="float32"), pb.Tensor(dtype="float32"))
-    for array, tensor in zip((W, np.ones(5, np.float32)), tensors, strict=True):
+    for array, tensor in zip((W, np.ones(500, np.float32)), tensors, strict=True):
         sender.put(array, tensor)
     assert tensors[0].shared == pb.Shared(segment=0, offset=BEGIN)
     assert tensors[1].streamed
-    assert sender.nbytes == 20
+    assert sender.nbytes == 2000
     assert array_at(segment.memory, BEGIN, SPEC).tolist() == [1, 2, 3]
 
 

@@ -14,6 +14,7 @@ from pswire import schedules, specs
 from pswire.codec import decode, encode, from_frame, to_frame
 from pswire.compression import FORMS, WIRES, largest, packed, quantized
 from pswire.errors import Malformed
+from pswire.lanes import FEW
 from pswire.lanes.frames import incoming
 from pswire.lanes.inline import InlineReceiver, InlineSender
 from pswire.lanes.stream import StreamReceiver, StreamSender
@@ -199,9 +200,10 @@ def test_a_message_comes_back_as_it_was(message):
     assert same(read(kind, data), message)
 
 
+@pytest.mark.parametrize("few", [0, FEW], ids=["all in chunks", "few inside"])
 @pytest.mark.parametrize("message", STREAMED_CASES, ids=lambda message: type(message).__name__)
-def test_a_message_comes_back_as_it_was_through_a_transfer(message):
-    sender, receiver = StreamSender(), StreamReceiver()
+def test_a_message_comes_back_as_it_was_through_a_transfer(message, few):
+    sender, receiver = StreamSender(few), StreamReceiver()
     header = incoming(to_frame(message, sender).SerializeToString())
     hollow = from_frame(header, receiver)
     assert type(hollow) is type(message)
@@ -213,9 +215,10 @@ def test_a_message_comes_back_as_it_was_through_a_transfer(message):
     assert same(whole, message)
 
 
+@pytest.mark.parametrize("few", [0, FEW], ids=["all behind it", "few inside"])
 @pytest.mark.parametrize("message", STREAMED_CASES, ids=lambda message: type(message).__name__)
-def test_a_message_comes_back_as_it_was_from_a_single_frame_whose_arrays_are_not_copied(message):
-    sender = StreamSender()
+def test_a_message_comes_back_as_it_was_from_a_single_frame_whose_arrays_are_not_copied(message, few):
+    sender = StreamSender(few)
     (data,) = sender.frames(to_frame(message, sender))
     frame = incoming(data)
     receiver = StreamReceiver(frame.data)

@@ -75,7 +75,7 @@ def test_row_numbers_of_every_integer_dtype_that_travels_arrive(kind):
 def test_row_numbers_are_not_looked_at_before_they_have_come():
     """Where they are outside of the variable is found when all of them are there; what the memory held is nothing."""
     rows = IndexedSlices(np.ones((3, 2)), np.array([-1, 2**62, 3]), (3, 2), check_range=False)
-    sender, receiver = StreamSender(), StreamReceiver()
+    sender, receiver = StreamSender(few=0), StreamReceiver()
     header = Incoming(to_frame(ms.Push(ME, 1, (ms.Gradient("E", 0, rows),)), sender))
     hollow = from_frame(header, receiver).gradients[0].array
     assert (hollow.nbytes, receiver.nbytes) == (rows.nbytes, rows.nbytes)

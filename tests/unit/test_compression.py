@@ -32,8 +32,7 @@ def nearest(numbers, form):
     exact = np.abs(numbers.astype(np.float64))
     above = np.clip(np.searchsorted(grid, exact), 1, len(grid) - 1)
     low, high = exact - grid[above - 1], grid[above] - exact
-    tie_up = above % 2 == 0 if form == "float16" else True
-    index = np.where((high < low) | ((high == low) & tie_up), above, above - 1)
+    index = np.where((high < low) | ((high == low) & (above % 2 == 0)), above, above - 1)
     index = np.where(exact > grid[-1], len(grid) - 1, index)
     return np.copysign(np.where(index == len(grid) - 1, np.inf, grid[index]), numbers)
 
@@ -56,6 +55,17 @@ def test_sixteen_bits_are_the_nearest_number_of_the_form(form):
     assert found.dtype == np.float32
     np.testing.assert_array_equal(found, nearest(numbers, form))
     np.testing.assert_array_equal(np.signbit(found), np.signbit(numbers))
+
+
+@pytest.mark.parametrize("form", ["bfloat16", "float16"])
+def test_ties_have_no_bias(form):
+    """Odd integers from 257 on are ties of bfloat16, from 2,049 on of float16: as many go up as down."""
+    first = 2 ** (SIXTEEN[form][1] + 1) + 1
+    odd = np.arange(first, 2 * first - 2, 2, dtype=np.float32)
+    for numbers in (odd, -odd):
+        found = packed(numbers, form).unpacked()
+        np.testing.assert_array_equal(found % 4, 0)
+        np.testing.assert_array_equal(np.unique(found - numbers, return_counts=True), [[-1, 1], [len(odd) // 2] * 2])
 
 
 def test_float16_is_the_nearest_number_among_small_ones_too():
@@ -163,6 +173,30 @@ def deceiving(size):
     array = np.linspace(1e-3, 2e-3, size, dtype=np.float32)
     array[:: compression._distance(size)] += 1
     return array
+
+
+@pytest.mark.parametrize("part", ["array", "rest", "both"])
+@pytest.mark.parametrize("count", [100, 2000, 50_000])
+def test_a_sample_of_array_and_rest_leaves_few_elements_to_choose_from_and_hardly_ever_too_few(part, count):
+    """The choice is right without it, but slow: of a million elements those above the sampled magnitude are sorted."""
+    size, missed = 1_000_000, 0
+    for seed in range(5):
+        large, small = np.random.default_rng(seed).standard_normal((2, size), dtype=np.float32)
+        small *= np.float32(1e-3)
+        array, rest = {"array": (large, small), "rest": (small, large), "both": (large, -large / 2)}[part]
+        found = np.count_nonzero(np.abs(array + rest) >= compression._enough(array, rest, count))
+        deviation = (count * size / (size // compression._distance(size))) ** 0.5
+        assert found < count + 9 * deviation + 200
+        missed += found < count
+    assert missed == 0
+
+
+def test_the_sample_meets_all_columns_of_a_matrix_whose_width_is_a_power_of_two():
+    """All that is large is in one column."""
+    array = np.random.default_rng(1).standard_normal((1024, 1024), dtype=np.float32) * np.float32(1e-3)
+    array[:, 0] *= 1000
+    low = compression._enough(array.reshape(-1), np.zeros(array.size, np.float32), 1000)
+    assert 1000 <= np.count_nonzero(np.abs(array) >= low) < 10_000
 
 
 TIES = np.tile(np.float32([0, 3, -3, 1]), 20_000)

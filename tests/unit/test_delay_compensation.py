@@ -7,7 +7,9 @@ import numpy as np
 import pytest
 
 from psserver.core.shard import Shard
+from psserver.core.tasks import run
 from pswire.consistency import DelayCompensated
+from pswire.errors import NotFinite
 from pswire.messages import (
     Assign,
     Assignment,
@@ -129,6 +131,15 @@ def test_one_whose_worker_has_been_served_another_version_since_is_not_compensat
     job.agrees()
 
 
+def test_weights_of_another_version_do_not_compensate_however_far_those_of_now_have_gone():
+    job = Job()
+    job.push("b", normal(1), 0, then=START)
+    job.tell(Pull(Sender("a", 1), ("W",)))
+    job.push("b", normal(3), 0, then=START)
+    job.push("a", normal(2), 0, then=None)
+    job.agrees()
+
+
 def test_each_worker_has_its_own_and_who_leaves_takes_it_along():
     job = Job()
     job.push("b", normal(1), 0, then=START)
@@ -203,8 +214,19 @@ def test_observations_of_a_moving_average_are_no_gradients():
     assert reply.answer.values[0].array.tolist() == [6, 6]
 
 
-def test_numbers_that_overflow_are_silent():
+def test_a_compensation_that_overflows_is_refused():
     job = Job("float16")
     job.push("b", normal(1) + 3, 0)
-    job.shard.step(0, Push(Sender("a", 1), 9, (Gradient("W", 0, np.full(SHAPE, 6e4, np.float16)),)), 0.0)
-    assert not np.isfinite(job.value("W")).any()
+    before = job.value("W")
+    refusal = job.tell(Push(Sender("a", 1), 9, (Gradient("W", 0, np.full(SHAPE, 6e4, np.float16)),)))
+    assert isinstance(refusal, NotFinite)
+    np.testing.assert_array_equal(job.value("W"), before)
+
+
+def test_a_compensation_is_held_within_what_is_ordinary_and_nothing_is_computed_twice_for_it():
+    """A gradient of 1e9 and a way of 1e6 would add 7.5e23; 5e9 is half of what an ordinary gradient may have."""
+    job = Job("float32")
+    job.tell(Assign(Sender("b", 1), 1, (Assignment("W", np.full(SHAPE, 1e6, np.float32)),)))
+    work = job.shard.begin(9, Push(Sender("a", 1), 1, (Gradient("W", 0, np.full(SHAPE, 1e9, np.float32)),)), 0.0)
+    run(work.tasks)
+    np.testing.assert_allclose(job.value("W"), 1e6 - RATE * (1e9 + 5e9), rtol=1e-6)

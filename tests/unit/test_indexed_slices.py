@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from pswire.values import IndexedSlices, add_rows, equal_groups
+from pswire.sums import add_rows, equal_groups
+from pswire.values import IndexedSlices
 
 SEED = 20160513
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from pswire.errors import Malformed, TooLarge
-from pswire.lanes import CHUNK
+from pswire.lanes import CHUNK, FEW, MOST_OF_FEW
 from pswire.lanes.inline import InlineReceiver
 from pswire.lanes.stream import StreamReceiver, StreamSender
 from pswire.v1 import paramserver_pb2 as pb
@@ -18,7 +18,7 @@ STREAMED = pb.Tensor(streamed=True)
 
 
 def chunks_of(*arrays):
-    sender = StreamSender()
+    sender = StreamSender(few=0)
     for array in arrays:
         tensor = pb.Tensor(name="x", dtype=array.dtype.name, shape=array.shape)
         sender.put(array, tensor)
@@ -61,6 +61,18 @@ def test_small_tensors_share_a_chunk_and_no_element_makes_none():
     assert [len(chunk) for chunk in chunks_of(*(np.zeros(10, np.float32) for _ in range(100)))] == [4000]
     assert chunks_of(np.zeros((0, 3))) == []
     assert chunks_of() == []
+
+
+def test_a_few_elements_travel_inside_of_their_message_and_many_such_tensors_behind_it():
+    sender = StreamSender()
+    tensors = [pb.Tensor(name="x", dtype="uint8", shape=(FEW - 1,)) for _ in range(MOST_OF_FEW // FEW + 10)]
+    for number, tensor in enumerate(tensors):
+        sender.put(np.full(FEW - 1, number, np.uint8), tensor)
+    inside = [tensor for tensor in tensors if tensor.WhichOneof("place") == "inline"]
+    assert [tensor.inline for tensor in inside] == [bytes([number]) * (FEW - 1) for number in range(len(inside))]
+    assert sum(len(tensor.inline) for tensor in inside) <= MOST_OF_FEW
+    assert sender.nbytes == (FEW - 1) * (len(tensors) - len(inside)) > 0
+    assert all(tensor.streamed for tensor in tensors[len(inside) :])
 
 
 def test_chunks_are_little_endian_and_in_c_order():

@@ -41,7 +41,7 @@ FITS = LARGE[:-1]
 
 def frames_of(answer):
     """A message whose tensors all follow it, also small ones."""
-    sender = StreamSender()
+    sender = StreamSender(few=0)
     yield to_frame(answer, sender)
     for pieces in sender.chunks():
         yield pb.Frame(chunk=b"".join(pieces))

@@ -148,6 +148,21 @@ def test_a_variable_made_late_has_nothing_to_catch_up_with():
     np.testing.assert_array_equal(*values)
 
 
+def test_a_centered_variance_that_rounding_makes_negative_counts_as_zero():
+    """Gradients that are all alike have no variance, and d is g over epsilon."""
+    random = np.random.default_rng(5)
+    gradient = random.uniform(1, 2, 1000).astype(np.float32)
+    rule = rule_for(specs.RMSProp(decay=0.5, epsilon=1.0, centered=True))
+    value = np.zeros(1000, np.float32)
+    slots = rule.slots(value)
+    for number in range(1, 41):
+        rule.dense(value, slots, gradient, at(number, 0.0))
+    below = slots["mean_square"] < slots["mean_gradient"] ** 2
+    assert below.any(), "else it shows nothing"
+    rule.dense(value, slots, gradient, at(41, 1.0))
+    np.testing.assert_allclose(value[below], -gradient[below], rtol=1e-3)
+
+
 def test_a_moving_average_of_one_number_comes_nearer_to_it_by_the_same_share_each_time():
     """0, then 0.1, 0.19, 0.271, ...: 1 - 0.9^t, whatever the learning rate."""
     rule, value = rule_for(specs.MovingAverage(0.9)), np.zeros(1)

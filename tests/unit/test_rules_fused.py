@@ -122,6 +122,35 @@ def test_what_overflows_is_silent_and_ends_where_numpy_does(case, monkeypatch):
         np.testing.assert_array_equal(one, other)  # a NaN has many bit patterns
 
 
+@pytest.mark.parametrize(
+    "spec",
+    [
+        *[case.spec for case in FUSED],
+        specs.Adam(0.1, 0.0, 0.0),
+        specs.Adam(0.1, 0.9, 0.0, amsgrad=True),
+        specs.AdamW(0.1, 0.9, 0.0, amsgrad=True),
+        specs.RMSProp(0.1, 0.0),
+        specs.Momentum(0.1, 0.0, nesterov=True),
+        specs.Ftrl(0.1, 3.0, 0.5),
+    ],
+    ids=str,
+)
+def test_after_an_overflow_every_element_is_what_numpy_makes_of_it(spec, monkeypatch):
+    """Infinity times zero is NaN, and no comparison holds with one."""
+    random = np.random.default_rng(SEED)
+    choices = np.float32([0.0, 1.0, -1.0, 1e-30, 1e19, -1e25, 3e38, -3e38])
+    gradients = random.choice(choices, (12, 200))
+    results = []
+    for rule in both(spec, monkeypatch):
+        value = np.linspace(-3, 3, 200, dtype="float32")
+        slots = rule.slots(value)
+        for number, gradient in enumerate(gradients, 1):
+            rule.dense(value, slots, gradient, at(number, 0.1))
+        results.append(arrays(value, slots))
+    for one, other in zip(*results, strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
 @pytest.mark.parametrize("use_fused", [False, True])
 @pytest.mark.parametrize("indices", [[-1, 2], [2, 4]])
 def test_a_row_outside_of_the_variable_is_never_written(indices, use_fused, monkeypatch):

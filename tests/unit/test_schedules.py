@@ -211,6 +211,11 @@ def test_pieces_that_do_not_fit_together_are_refused(boundaries, values, error, 
         PiecewiseConstant(boundaries, values)
 
 
+def test_a_hundred_boundaries_are_not_too_many():
+    schedule = PiecewiseConstant(range(1, 101), range(101))
+    assert [schedule.at(step) for step in (1, 2, 100, 101)] == [0, 1, 99, 100]
+
+
 @every_example
 def test_a_schedule_cannot_be_changed_and_equals_another_with_the_same_fields(schedule):
     field = dataclasses.fields(schedule)[0].name

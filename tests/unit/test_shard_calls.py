@@ -9,6 +9,8 @@ from psserver.core.shard import Shard
 from pswire.consistency import Asynchronous, Bounded, DelayCompensated, Dropped, Scaled, Synchronous, Unchanged
 from pswire.errors import AlreadyRegistered, InvalidMessage, NoOptimizer, OutOfOrder, UnknownVariable
 from pswire.messages import (
+    Assign,
+    Assignment,
     Change,
     Choice,
     Declaration,
@@ -175,6 +177,17 @@ def test_a_tune_changes_the_fields_that_it_names_of_each_variable_and_says_what_
         job.push("a", 1, 8, name=name)
         job.push("a", 1, 8, name=name)
     assert (job.value("W"), job.value("V")) == ([-4 - 0.5 * 10] * 2, [-4 - 0.5 * 14] * 2)
+
+
+def test_what_is_assigned_is_no_update_for_the_correction_of_adams_moments():
+    """By hand, with t = 2: m = 0.19 g and v = 0.001999 g^2, which the corrections of t = 3 would not make g and g^2."""
+    job = Job(optimizers={"W": Adam(0.5)})
+    job.push("a", 1, 4)
+    for value in (1.0, 0.0):
+        job.sequences["a"] += 1
+        job.say(Assign(Sender("a", 1), job.sequences["a"], (Assignment("W", np.full(2, value)),)))
+    job.push("a", 1, 4)
+    np.testing.assert_allclose(job.value("W"), [-0.5] * 2, rtol=1e-8)
 
 
 def test_a_tune_of_fields_that_there_are_not_is_refused():

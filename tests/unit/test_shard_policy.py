@@ -310,3 +310,28 @@ def test_a_status_of_very_many_workers_lists_all_that_live_and_the_newest():
     (reply,) = shard.step(0, Status(), 0.0)
     numbers = [worker.number for worker in reply.answer.workers]
     assert numbers == [0, *range(501, 1500)]
+
+
+class AskedAsynchronous(Asynchronous):
+    """The same policy, which the shard does not know, and therefore asks."""
+
+
+@pytest.mark.parametrize("seed", range(20250713, 20250717))
+def test_a_shard_does_without_asking_what_the_asynchronous_policy_would_say(seed):
+    """Pushes, retries, pulls and lost leases in any order: the same answers, and the same state at the end."""
+    random = np.random.default_rng(seed)
+    jobs = Job(Asynchronous()), Job(AskedAsynchronous())
+    sequences = dict.fromkeys("abc", 1)
+    for ticket in range(1, 60):
+        worker, kind, gradient = "abc"[random.integers(3)], random.random(), random.integers(9)
+        sequences[worker] += kind < 0.5  # or it is a retry
+        if kind < 0.7:
+            said = [job.push(ticket, worker, gradient, sequences[worker]) for job in jobs]
+        elif kind < 0.9:
+            said = [job.pull(ticket, worker) for job in jobs]
+        else:
+            said = [job.tick(LEASE / 4, alive="abc") for job in jobs]
+        assert state_of(said[0]) == state_of(said[1])
+    one, other = (state_of(job.tell(Status())) for job in jobs)
+    assert one == other
+    assert jobs[0].shard.global_step > 20

@@ -5,11 +5,16 @@ import mmap
 import numpy as np
 import pytest
 
+from pswire.codec import from_frame, to_frame
+from pswire.compression import Packed
 from pswire.errors import Malformed, TooLarge
+from pswire.lanes.frames import incoming
 from pswire.lanes.segments import BEGIN
 from pswire.lanes.shared import ALIGNMENT, SharedReceiver, SharedRoom, SharedSender, aligned, array_at, needed, place_of
+from pswire.lanes.stream import StreamReceiver
+from pswire.messages import Choice, Gradient, Pull, Push, Sender
 from pswire.v1 import paramserver_pb2 as pb
-from pswire.values import TensorSpec
+from pswire.values import IndexedSlices, TensorSpec
 
 SEED = 20251121
 
@@ -120,6 +125,28 @@ def test_elements_are_viewed_but_numbers_of_rows_and_bools_cannot_change_once_th
     assert np.isnan(weights).all()
     assert halves.tolist() == [-1, -1]
     assert (rows.tolist(), flags.tolist()) == ([3, 4], [True])
+
+
+def test_what_a_worker_writes_afterwards_reaches_no_number_of_a_row_and_no_place_of_an_element(memory):
+    """Wherever a message has them: they were checked, and rules write by them without looking."""
+    me, values = Sender("w0", 1), np.ones((2, 3), np.float32)
+    rows = IndexedSlices(values, np.array([1, 4]), (5, 3))
+    some = Packed("topk", (2000,), (np.int32([3, 7]), np.float32([1, 2])))
+    messages = (
+        Push(me, 1, (Gradient("E", 0, rows), Gradient("W", 0, some))),
+        Pull(me, (), (Choice("E", np.array([0, 2])),)),
+    )
+    arrived = []
+    sender = SharedSender(memory, 0)
+    for message in messages:
+        frame = incoming(to_frame(message, sender).SerializeToString())
+        arrived.append(from_frame(frame, StreamReceiver(None, SharedReceiver({0: memory}))))
+    memory[:] = b"\xff" * len(memory)
+    push, pull = arrived
+    assert np.isnan(push.gradients[0].array.values).all(), "it was in the memory"
+    assert push.gradients[0].array.indices.tolist() == [1, 4]
+    assert push.gradients[1].array.parts[0].tolist() == [3, 7]
+    assert pull.choices[0].rows.tolist() == [0, 2]
 
 
 def test_a_bool_that_is_neither_0_nor_1_is_malformed(memory):

@@ -1,10 +1,13 @@
 """The store: what it checks it leaves alone, what it is given and what it gives out it copies; tasks do the work."""
 
+from collections import defaultdict
+
 import numpy as np
 import pytest
 
+from psserver.core.elements import check_finite, check_tensor
 from psserver.core.shard import Shard
-from psserver.core.store import Store, check_finite, check_tensor
+from psserver.core.store import Store
 from psserver.core.tasks import run
 from pswire.consistency import Asynchronous, Synchronous
 from pswire.errors import AlreadyRegistered, InvalidMessage, NotFinite, ShapeMismatch, TooLarge, UnknownVariable
@@ -23,7 +26,7 @@ def declared(name, value, optimizer=None):
 def store_with(*declarations, memory_limit=None):
     store = Store(memory_limit)
     store.check_declarations(declarations)
-    done(store.declare, declarations)
+    done(store.declare, declarations, magnitudes=defaultdict(lambda: 1.0))
     return store
 
 
@@ -37,7 +40,7 @@ def done(change, *arguments, **options):
 
 def update(store, *pushes, scale=1.0):
     """One update, the mean of some pushes, each a list of gradients."""
-    done(store.update, [[(gradient, None) for gradient in push] for push in pushes], 0, scale)
+    done(store.update, [[(gradient, None) for gradient in push] for push in pushes], 0, scale, magnitudes={})
 
 
 # --- registration -----------------------------------------------------------------------------------------------------
@@ -95,7 +98,7 @@ def test_there_must_be_room_for_all_pushes_that_are_held_together_with_their_ans
     store.check_room_for(3, [first, second, table])
     for limit in (240, 239):
         store = Store(limit)
-        done(store.declare, [first])
+        done(store.declare, [first], magnitudes=defaultdict(lambda: 1.0))
         before = state_of(store)
         if limit == 240:
             store.check_room_for(3, [second, table])
@@ -127,7 +130,7 @@ def test_values_given_out_are_copies_and_names_come_in_the_order_asked_for():
     store = store_with(declared("a", np.zeros(2)), declared("b", np.ones(2)))
     b, a = done(store.read, ["b", "a"])
     assert (b.name, a.name) == ("b", "a")
-    done(store.assign, [Assignment("a", np.full(2, 7.0))], add=False)
+    done(store.assign, [Assignment("a", np.full(2, 7.0))], add=False, magnitudes={"a": 7.0})
     assert a.array.tolist() == [0, 0]
     with pytest.raises(ValueError, match="read-only"):
         a.array[0] = 1
@@ -135,9 +138,9 @@ def test_values_given_out_are_copies_and_names_come_in_the_order_asked_for():
 
 def test_what_is_decided_counts_at_once_and_arrays_change_when_the_tasks_are_run():
     store, tasks = store_with(declared("v", np.zeros(2), GradientDescent(1.0))), []
-    store.update([[(Gradient("v", 0, np.ones(2)), None)]], 0, 1.0, tasks)
+    store.update([[(Gradient("v", 0, np.ones(2)), None)]], 0, 1.0, tasks, {})
     (between,) = store.read(["v"], tasks)
-    assert store.assign([Assignment("v", np.full(2, 5.0))], tasks, add=True) == (2,)
+    assert store.assign([Assignment("v", np.full(2, 5.0))], tasks, add=True, magnitudes={}) == (2,)
     (last,) = store.read(["v"], tasks)
     assert (store["v"].updates, between.version, last.version) == (1, 1, 2)
     assert not store["v"].value.any(), "nothing is done yet"
@@ -230,18 +233,23 @@ def test_the_mean_of_rows_stays_rows_and_with_an_array_among_them_is_one(scale):
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_assign_sets_and_adds_in_every_dtype(dtype):
     store = store_with(declared("v", np.array([1, 0]).astype(dtype)))
-    assert done(store.assign, [Assignment("v", np.array([0, 1]).astype(dtype))], add=True) == (1,)
+    assert done(store.assign, [Assignment("v", np.array([0, 1]).astype(dtype))], add=True, magnitudes={}) == (1,)
     assert store["v"].value.tolist() == [1, 1]
-    assert done(store.assign, [Assignment("v", np.array([0, 1]).astype(dtype))], add=False) == (2,)
+    assert done(store.assign, [Assignment("v", np.array([0, 1]).astype(dtype))], add=False, magnitudes={"v": 1.0}) == (
+        2,
+    )
     assert store["v"].value.tolist() == [0, 1]
 
 
-def test_an_addition_that_overflows_is_silent():
+def test_an_addition_wraps_integers_around_and_is_refused_whole_if_it_overflows():
     store = store_with(declared("v", np.array([200], np.uint8)), declared("w", np.array([6e4], np.float16)))
     overflowing = [Assignment("v", np.array([100], np.uint8)), Assignment("w", np.array([6e4], np.float16))]
-    done(store.assign, overflowing, add=True)
+    done(store.assign, overflowing[:1], add=True, magnitudes={"v": 0.0})
     assert store["v"].value.tolist() == [44]
-    assert store["w"].value.tolist() == [np.inf]
+    before = state_of(store)
+    with pytest.raises(NotFinite, match=r"what is added for 'w' has 1 of 1 elements .*: nothing was changed"):
+        done(store.assign, overflowing, add=True, magnitudes={"v": 0.0, "w": 6e4})
+    assert state_of(store) == before
 
 
 # --- checks of tensors ------------------------------------------------------------------------------------------------

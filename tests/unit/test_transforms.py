@@ -4,7 +4,9 @@ import numpy as np
 import pytest
 
 import psworker as ps
+from pswire.rows import rows_of
 from pswire.values import IndexedSlices
+from psworker.transforms import Total
 
 
 @pytest.fixture(autouse=True)
@@ -80,12 +82,60 @@ def test_the_global_norm_counts_rows_that_occur_twice_once_summed():
     np.testing.assert_allclose(np.linalg.norm(clipped.to_dense()), 1, rtol=1e-6)
 
 
-@pytest.mark.parametrize(("dtype", "size"), [(np.float16, 300), (np.float32, 1e30), (np.float64, 1e150)])
-def test_a_norm_does_not_overflow_in_a_narrow_dtype(dtype, size):
-    gradient = np.full(4, size, dtype)
-    assert ps.global_norm([(gradient, variable(0))]) == pytest.approx(2 * float(dtype(size)), rel=1e-3)
-    [(clipped, _)] = ps.clip_by_norm([(gradient, variable(0))], 1.0)
-    np.testing.assert_allclose(clipped, 0.5, rtol=1e-3)
+SIZES = {
+    np.float16: (6e-8, 1e-7, 1e-4, 1e-2, 300, 65504),
+    np.float32: (1e-45, 1e-38, 1e-30, 1e-25, 1e-19, 1e19, 1e30, 3e38),
+    np.float64: (5e-324, 1e-300, 1e-170, 1e-150, 1e150, 1e170, 5e307),
+}
+
+
+@pytest.mark.parametrize(("dtype", "size"), [(dtype, size) for dtype, sizes in SIZES.items() for size in sizes])
+def test_no_square_in_a_norm_overflows_or_underflows(dtype, size):
+    """Of (3, 4) times a power of two, whose norm is 5 times that power."""
+    unit = 2.0 ** min(np.frexp(float(dtype(size)))[1] - 4, 1020)
+    unit = max(unit, float(np.finfo(dtype).smallest_subnormal))
+    gradient = np.array([3 * unit, 0, 4 * unit], dtype)
+    rows = IndexedSlices(gradient.reshape(3, 1), np.array([0, 3, 1]), (4, 1))
+    for one in (gradient, rows):
+        assert ps.global_norm([(one, variable(0))]) == pytest.approx(5 * unit, rel=1e-6, abs=0)
+        assert ps.global_norm([(one, variable(0))] * 4) == pytest.approx(10 * unit, rel=1e-6, abs=0)
+    for clipped in (
+        ps.clip_by_norm([(gradient, variable(0))], unit),
+        ps.clip_by_global_norm([(gradient, variable(0))], unit),
+    ):
+        assert clipped[0][0].dtype == dtype
+        expected = np.array([0.6 * unit, 0, 0.8 * unit])
+        np.testing.assert_allclose(clipped[0][0], expected, rtol=1e-3, atol=float(np.finfo(dtype).smallest_subnormal))
+
+
+def test_a_norm_of_many_small_and_a_few_large_is_that_of_all():
+    small, large = np.full(1_000_000, 1e-23, np.float32), np.full(4, 1e-20, np.float32)
+    assert ps.global_norm([(small, variable(0))]) == pytest.approx(1e-20, rel=1e-5)
+    assert ps.global_norm([(small, variable(0)), (large, variable(0))]) == pytest.approx(5**0.5 * 1e-20, rel=1e-5)
+    tenths = np.full(1_000_000, 0.1, np.float32)
+    assert ps.global_norm([(tenths, variable(0))]) == pytest.approx(100, rel=1e-6)
+    assert ps.global_norm([]) == ps.global_norm([(np.zeros(3, np.float32), variable(0)), (V[:0], variable(0))]) == 0
+
+
+@pytest.mark.parametrize("count", [1, 7, 5000, 100_000])
+def test_the_norm_of_float16_is_that_of_float64(count):
+    gradient = np.random.default_rng(20261122).uniform(0.1, 9, count).astype(np.float16)
+    expected = np.linalg.norm(gradient.astype(np.float64))
+    assert ps.global_norm([(gradient, variable(0))]) == pytest.approx(expected, rel=1e-6)
+    [(clipped, _)] = ps.clip_by_norm([(gradient, variable(0))], expected / 3)
+    np.testing.assert_allclose(clipped, gradient.astype(np.float64) / 3, rtol=2.0**-11)
+
+
+@pytest.mark.parametrize(("dtype", "size", "max_norm"), [(np.float16, 60000, 1e-3), (np.float32, 1e35, 1e-6)])
+def test_clipping_by_a_factor_that_the_dtype_cannot_hold_keeps_its_digits(dtype, size, max_norm):
+    gradient = np.full((100, 100), size, dtype)
+    rows = IndexedSlices(gradient, np.arange(100), (200, 100))
+    for transform in (ps.clip_by_norm, ps.clip_by_global_norm):
+        for one in (gradient, rows):
+            [(clipped, _)] = transform([(one, variable(0))], max_norm * 100)
+            values = clipped.values if isinstance(clipped, IndexedSlices) else clipped
+            np.testing.assert_allclose(values, np.full((100, 100), max_norm), rtol=float(np.finfo(dtype).eps))
+            assert values.dtype == dtype
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
@@ -105,6 +155,15 @@ def test_add_decayed_weights_of_rows_touches_those_rows_and_each_once():
     table = variable([1, 1], [2, 2], [3, 3], [4, 4])
     [(rows, _)] = ps.add_decayed_weights([(slices(TWICE, [1, 3, 1]), table)], 0.5)
     np.testing.assert_array_equal(rows.to_dense(), [[0, 0], [4, 5], [0, 0], [7, 7]])
+
+
+def test_add_decayed_weights_of_a_table_takes_its_rows_alone():
+    table = ps.Table((9, 2), ps.RowUniform(-1, 1, seed=3), name="table")
+    before = rows_of(table.initializer, np.arange(9), (2,))
+    [(rows, _)] = ps.add_decayed_weights([(IndexedSlices(np.float32(TWICE), np.array([1, 3, 1]), (9, 2)), table)], 0.5)
+    np.testing.assert_array_equal(rows.indices, [1, 3])
+    total = np.float32([np.add(TWICE[0], TWICE[2]), TWICE[1]])
+    np.testing.assert_allclose(rows.values, total + 0.5 * before[[1, 3]], rtol=1e-6)
 
 
 def test_any_function_of_gradient_and_variable_is_a_transform():
@@ -232,7 +291,7 @@ def test_accumulate_gives_each_row_once_and_holds_no_more_than_twice_the_table()
             expected[index] += value
         pairs = accumulated([(slices(values, indices), table)])
         if step < steps - 1:
-            assert sum(len(rows.indices) for rows in accumulated.totals[table]) <= 8
+            assert sum(len(rows.indices) for rows in accumulated.totals[table].rows) <= 8
     [(rows, _)] = pairs
     assert rows.indices.tolist() == [0, 1, 2, 3]
     np.testing.assert_allclose(rows.to_dense(), expected / steps, rtol=1e-6)
@@ -253,3 +312,29 @@ def test_accumulate_adds_rows_and_arrays_of_one_variable(order):
         pairs = accumulated([(gradient, table)])
     np.testing.assert_allclose(pairs[0][0], (2 * rows.to_dense() + 3) / 3, rtol=1e-6)
     assert np.all(array == 3)
+
+
+def test_accumulated_float16_neither_stalls_nor_overflows():
+    """The mean of 3000 ones, and of what adds up to more than 65,504."""
+    whole, table = ps.Variable(np.zeros(2, np.float16)), ps.Variable(np.zeros((2, 1), np.float16))
+    for value in (1, 40000):
+        accumulated = ps.accumulate(3000)
+        for _ in range(3000):
+            rows = IndexedSlices(np.full((1, 1), value, np.float16), np.array([1]), (2, 1))
+            pairs = accumulated([(np.full(2, value, np.float16), whole), (rows, table)])
+        (mean, _), (mean_rows, _) = pairs
+        assert mean.dtype == mean_rows.dtype == np.float16
+        np.testing.assert_allclose(mean, np.full(2, value), rtol=2**-11)
+        np.testing.assert_allclose(mean_rows.to_dense(), [[0], [value]], rtol=2**-11)
+
+
+def test_a_total_of_float16_rows_and_arrays_counts_beyond_2048():
+    rows = IndexedSlices(np.ones((2, 1), np.float16), np.array([1, 1]), (2, 1))
+    for order in ([rows] * 2000 + [np.ones((2, 1), np.float16)], [np.ones((2, 1), np.float16)] + [rows] * 2000):
+        total = Total()
+        assert total.gradient() is None
+        for gradient in order:
+            total.add(gradient)
+        found = total.gradient()
+        assert found.dtype == np.float16
+        np.testing.assert_array_equal(found, [[1], [4000]])  # 4001, rounded to even

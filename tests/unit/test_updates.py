@@ -122,6 +122,16 @@ def test_compensation_for_delay_is_the_same_in_stretches_whatever_was_packed(for
     np.testing.assert_allclose(one.value, by_hand.value, rtol=1e-5, atol=1e-6)
 
 
+def test_an_array_is_not_compensated_by_rows_whether_as_a_whole_or_in_stretches(random):
+    rule = rule_for(specs.Momentum(0.5, 0.5))
+    one = variable(rule, random)
+    plain = twin(one)
+    array, served = random.normal(size=SHAPE).astype(np.float32), random.normal(size=SHAPE).astype(np.float32)
+    run(tasks_of(plain, rule, [array]))
+    check_same(rule, one, [array], [Backup(0, served, np.arange(len(served)))])
+    assert state_of(one) == state_of(plain)
+
+
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_a_gradient_that_does_not_lie_in_one_stretch_is_taken_as_a_whole(layout, random):
     rule = rule_for(specs.Momentum(0.5, 0.5))

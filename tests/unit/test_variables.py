@@ -183,3 +183,16 @@ def test_what_is_noted_several_times_counts_once_with_its_mean_and_infinity_stay
         variables.note_update(ps.UpdateOp(mean, np.float32(value), 0.9))
     [update] = ps.update_ops()
     np.testing.assert_allclose(update.value, np.float32([3, np.inf, 3e38]), rtol=1e-6)
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32])
+def test_the_mean_of_3000_things_seen_is_that_of_float64(dtype):
+    mean = ps.Variable(np.zeros(2, dtype), name="mean", trainable=False)
+    seen = np.random.default_rng(20261122).uniform(0, 2, (3000, 2)).astype(dtype)
+    seen[1000:] += 10
+    for value in seen:
+        variables.note_update(ps.UpdateOp(mean, value, 0.9))
+    [update] = ps.update_ops()
+    assert update.value.dtype == dtype
+    expected = seen.mean(axis=0, dtype=np.float64)
+    np.testing.assert_allclose(update.value, expected, rtol=2**-11 if dtype == np.float16 else 1e-5)

@@ -45,7 +45,10 @@ class View:
 
 @dataclass(frozen=True, slots=True)
 class Apply:
-    """Make one update: of the mean of these pushes, with the learning rate times `scale`."""
+    """Make one update: of the mean of these pushes, with the learning rate times `scale`, which is 1 at most.
+
+    If its result is not finite, the pushes are refused, and the policy is asked anew before its next verdict.
+    """
 
     tickets: tuple[int, ...]
     scale: float = 1.0

@@ -19,6 +19,7 @@ from psserver.core.rules.adamw import AdamWRule
 from psserver.core.rules.contract import Rule, Step
 from psserver.core.rules.ftrl import FtrlRule
 from psserver.core.rules.gradient_descent import GradientDescentRule
+from psserver.core.rules.kernels import ElementWise
 from psserver.core.rules.lamb import LambRule
 from psserver.core.rules.momentum import MomentumRule
 from psserver.core.rules.moving_average import MovingAverageRule
@@ -26,7 +27,7 @@ from psserver.core.rules.rmsprop import RMSPropRule
 from pswire import specs
 from pswire.errors import InvalidMessage
 
-__all__ = ["RULES", "Rule", "Step", "rule_for"]
+__all__ = ["RULES", "Rule", "Step", "loop_name", "rule_for"]
 
 
 #: Every rule by the kind of its spec.
@@ -57,3 +58,13 @@ def rule_for(spec: specs.UpdateSpec) -> Rule:
     if spec.kind not in RULES:
         raise InvalidMessage(f"no update rule for optimizer {spec.kind!r}; there are {', '.join(sorted(RULES))}")
     return RULES[spec.kind](spec)
+
+
+def loop_name(spec: specs.UpdateSpec) -> str | None:
+    """The name of the fused loop (`kernels.fused_loop`) of the rule for `spec`; None if it has none.
+
+    Raises:
+        InvalidMessage: there is no rule for this kind.
+    """
+    rule = rule_for(spec)
+    return rule.loop_name if isinstance(rule, ElementWise) else None

@@ -1,6 +1,6 @@
 """Adagrad whose accumulator decays, element by element.
 
-May import numpy, `pswire`'s pure half, Adagrad and the kernels.
+May import numpy, `pswire`'s pure half, Adagrad, the kernels and the limits.
 """
 
 from __future__ import annotations
@@ -9,15 +9,18 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from psserver.core.rules.adagrad import accumulate
+from psserver.core.rules.adagrad import accumulate, accumulated_growth
 from psserver.core.rules.contract import Step
 from psserver.core.rules.kernels import ElementWise, positive
+from psserver.core.rules.limits import Limits
 from pswire import specs
 from pswire.values import Array
 
 
 class AdagradDecayRule(ElementWise):
     """Formula and source: `pswire.specs.AdagradDecay`."""
+
+    squares = ("accumulator",)
 
     def __init__(self, spec: specs.AdagradDecay) -> None:
         super().__init__(spec, first={"accumulator": spec.initial_accumulator})
@@ -28,6 +31,10 @@ class AdagradDecayRule(ElementWise):
     def numbers(self, step: Step, value: Array) -> tuple[float, ...]:
         """The period of this step, the learning rate, and what is added to a root that may be zero."""
         return float(step.global_step // self._decay_steps), step.learning_rate, positive(0.0, value)
+
+    def growth(self, rate: float, limits: Limits) -> float:
+        """As Adagrad's: a decay makes the accumulator no larger."""
+        return accumulated_growth(rate, 0.0, self._floor, limits)
 
     def block(self, w: Array, g: Array, scratch: Array, slots: Sequence[Array], *numbers: float) -> None:
         """Lets the accumulator catch up with the decays that it has missed, then does as Adagrad."""

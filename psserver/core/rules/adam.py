@@ -1,16 +1,18 @@
 """Adam, with AMSGrad and decay of weights, element by element.
 
-May import numpy, `pswire`'s pure half, the kernels and the moments.
+May import numpy, `pswire`'s pure half, the kernels, the limits and the moments.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
 
 from psserver.core.rules.contract import Step
 from psserver.core.rules.kernels import ElementWise
+from psserver.core.rules.limits import Limits
 from psserver.core.rules.moments import Moments, direct, move
 from pswire import specs
 from pswire.values import Array
@@ -18,6 +20,8 @@ from pswire.values import Array
 
 class AdamRule(ElementWise):
     """Formula and source: `pswire.specs.Adam`. Also what `AdamW` does, by its decay of weights."""
+
+    squares = ("v", "v_max")
 
     def __init__(self, spec: specs.Adam, weight_decay: float = 0.0) -> None:
         super().__init__(spec, loop="amsgrad" if spec.amsgrad else "adam")
@@ -33,6 +37,10 @@ class AdamRule(ElementWise):
             epsilon,
             1 - step.learning_rate * self._weight_decay,
         )
+
+    def growth(self, rate: float, limits: Limits) -> float:
+        """That of the moments; a decay of more than twice a weight would let it grow without a limit."""
+        return self._moments.growth(rate, limits) if rate * self._weight_decay <= 2 else math.inf
 
     def block(self, w: Array, g: Array, scratch: Array, slots: Sequence[Array], *numbers: float) -> None:
         """Moves the averages, then the value."""

@@ -1,6 +1,6 @@
 """What an update rule is: the contract between the store, which calls it, and the files beside this one.
 
-Holds no arithmetic and knows no optimizer. May import `pswire`'s pure half.
+Holds no arithmetic and knows no optimizer. May import the limits and `pswire`'s pure half.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
+from psserver.core.rules.limits import Limits
 from pswire.values import Array, IndexedSlices
 
 
@@ -29,7 +30,8 @@ class Step:
 class Rule(Protocol):
     """What an update does, for the hyperparameters of one spec. Has no state of its own: that is in the slots.
 
-    The same calls give bit-identical arrays. Numbers never raise: what overflows becomes infinite, silently.
+    The same calls give bit-identical arrays. Numbers never raise: what overflows becomes infinite, silently;
+    `growth` says when nothing can.
     """
 
     def slots(self, value: Array) -> dict[str, Array]:
@@ -63,4 +65,20 @@ class Rule(Protocol):
             rows: indices of any integer dtype, each once, rising and within `value`; values of its dtype. Borrowed.
             step: when this takes place.
         """
+        ...
+
+    def growth(self, rate: float, limits: Limits) -> float:
+        """The share of the way from `limits.state` to `limits.most` that an update can go at most; over 1: no limit.
+
+        Of a variable that was settled and has had ordinary updates only since, with growths of less than 1 in sum: then
+        no element of value and slots, and nothing on the way to them, becomes infinite or NaN.
+
+        Args:
+            rate: the largest learning rate.
+            limits: of the variable's dtype; no element of the gradient is beyond `limits.gradient`.
+        """
+        ...
+
+    def settled(self, value: Array, slots: dict[str, Array], limits: Limits) -> bool:
+        """Whether all elements, or those of the rows that are given, are within the limits; looks at each."""
         ...

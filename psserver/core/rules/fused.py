@@ -98,7 +98,7 @@ def amsgrad(index: Array, w: Array, g: Array, slots: Slots, numbers: Numbers) ->
         for j in range(w.shape[1]):
             m[i, j] = m[i, j] * beta1 + g[r, j] * rest1
             now, before = v[i, j] * beta2 + g[r, j] * g[r, j] * rest2, v_max[i, j]
-            largest = now if now > before else before
+            largest = before if before >= now or before != before else now  # NaN, if one is: np.maximum
             v[i, j] = now
             v_max[i, j] = largest
             w[i, j] = w[i, j] * kept - m[i, j] / (math.sqrt(largest) + epsilon) * factor

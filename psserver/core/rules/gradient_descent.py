@@ -1,4 +1,7 @@
-"""Plain gradient descent, element by element. No slots. May import numpy, `pswire`'s pure half and the kernels."""
+"""Plain gradient descent, element by element. No slots.
+
+May import numpy, `pswire`'s pure half, the kernels and the limits.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,7 @@ import numpy as np
 
 from psserver.core.rules.contract import Step
 from psserver.core.rules.kernels import ElementWise
+from psserver.core.rules.limits import Limits
 from pswire import specs
 from pswire.values import Array
 
@@ -21,6 +25,10 @@ class GradientDescentRule(ElementWise):
     def numbers(self, step: Step, value: Array) -> tuple[float, ...]:
         """The learning rate."""
         return (step.learning_rate,)
+
+    def growth(self, rate: float, limits: Limits) -> float:
+        """A step is the rate times the gradient."""
+        return rate * limits.gradient / limits.most
 
     def block(self, w: Array, g: Array, scratch: Array, slots: Sequence[Array], *numbers: float) -> None:
         """One step against the gradient."""

@@ -1,18 +1,20 @@
 """What update rules share: the loop over a block of elements at a time, in place, and how rows are updated.
 
-Knows no formula and no optimizer. May import numpy, the contract and `pswire`'s pure half.
+Knows no formula and no optimizer. May import numpy, the contract, the limits and `pswire`'s pure half.
 """
 
 from __future__ import annotations
 
+import functools
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Literal, TypeAlias
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from typing import Any, ClassVar, Literal, TypeAlias
 
 import numpy as np
 
 from psserver.core.rules.contract import Step
+from psserver.core.rules.limits import Limits, within
 from pswire.errors import InvalidMessage
 from pswire.specs import UpdateSpec
 from pswire.values import Array, IndexedSlices
@@ -49,7 +51,10 @@ _CHANGED: _Access = ["readwrite", "no_broadcast"]
 
 
 def fused_loop(name: str) -> Loop | None:
-    """The loop of this name in `fused`, compiled; None where numba is not installed or not wanted."""
+    """The loop of this name in `fused`, compiled; None where numba is not installed or not wanted.
+
+    The first time it takes seconds, for numba is imported and the loop compiled; any thread may call.
+    """
     if not USE_FUSED:
         return None
     try:
@@ -98,6 +103,13 @@ def slots_like(value: Array, first: Mapping[str, float]) -> dict[str, Array]:
 def positive(epsilon: float, value: Array) -> float:
     """`epsilon`, or if that rounds to zero where `value` is computed, the least normal number: 0 / 0 would be NaN."""
     return max(epsilon, float(np.finfo(COMPUTE_DTYPES[value.dtype]).tiny))
+
+
+def all_within(value: Array, slots: dict[str, Array], squares: Collection[str], limits: Limits) -> bool:
+    """Whether the value and the slots are within the limits, of which those named `squares` have a wider one."""
+    return within(value, limits.state) and all(
+        within(slot, limits.squares if name in squares else limits.state) for name, slot in slots.items()
+    )
 
 
 def blocks(value: Array, gradient: Array, *slots: Array) -> Iterator[tuple[Array, Array, Array, list[Array]]]:
@@ -178,14 +190,22 @@ class ElementWise(ABC):
     same operations in the same order, as a fused loop (`psserver.core.rules.fused`), whose bits are the same.
 
     Attributes:
-        loop: the fused loop, or None.
+        loop_name: that of its fused loop, None if it has none.
+        squares: names of slots that sum squares.
     """
+
+    squares: ClassVar[Collection[str]] = ()
 
     def __init__(self, spec: UpdateSpec, *, loop: str | None = None, first: Mapping[str, float] | None = None) -> None:
         """A rule for `spec`, with the name of its fused loop, and the first value of each slot that is not zero."""
         self._names = spec.slot_names()
         self._first = dict.fromkeys(self._names, 0.0) | dict(first or {})
-        self.loop = None if loop is None else fused_loop(loop)
+        self.loop_name = loop if USE_FUSED else None
+
+    @functools.cached_property
+    def loop(self) -> Loop | None:
+        """The fused loop, compiled when it is first asked for; None if there is none."""
+        return None if self.loop_name is None else fused_loop(self.loop_name)
 
     def slots(self, value: Array) -> dict[str, Array]:
         """The slots that the spec names; raises `InvalidMessage` when the variable's dtype is not floating."""
@@ -199,23 +219,31 @@ class ElementWise(ABC):
     def block(self, w: Array, g: Array, scratch: Array, slots: Sequence[Array], *numbers: float) -> None:
         """Updates a flat block of the value and its slots (in the order of the spec's names), as `blocks` yields it."""
 
-    @np.errstate(all="ignore")
+    @abstractmethod
+    def growth(self, rate: float, limits: Limits) -> float:
+        """As in `Rule`."""
+
+    def settled(self, value: Array, slots: dict[str, Array], limits: Limits) -> bool:
+        """As in `Rule`."""
+        return all_within(value, slots, self.squares, limits)
+
     def dense(self, value: Array, slots: dict[str, Array], gradient: Array, step: Step) -> None:
         """As in `Rule`."""
         parts = [slots[name] for name in self._names]
-        numbers = self.numbers(step, value)
         if self.loop is not None and gradient.shape == value.shape and _fits_a_loop(value, parts, gradient):
             whole = (1, value.size)
             self.loop(
                 _FIRST_ROW,
                 value.reshape(whole),
                 gradient.reshape(whole),
-                tuple(slot.reshape(whole) for slot in parts),
-                numbers,
+                tuple([slot.reshape(whole) for slot in parts]),
+                self.numbers(step, value),
             )
             return
-        for w, g, scratch, flat in blocks(value, gradient, *parts):
-            self.block(w, g, scratch, flat, *numbers)
+        with np.errstate(all="ignore"):
+            numbers = self.numbers(step, value)
+            for w, g, scratch, flat in blocks(value, gradient, *parts):
+                self.block(w, g, scratch, flat, *numbers)
 
     @np.errstate(all="ignore")
     def sparse(self, value: Array, slots: dict[str, Array], rows: IndexedSlices, step: Step) -> None:
@@ -241,7 +269,11 @@ _FIRST_ROW = np.zeros(1, np.intp)
 
 def _fits_a_loop(value: Array, slots: Sequence[Array], gradient: Array) -> bool:
     """Whether fused loops know arrays of this kind: float32 or float64 throughout, rows one after the other."""
-    return value.dtype.char in "fd" and all(
-        array.dtype == value.dtype and array.flags.c_contiguous and array.flags.aligned
-        for array in (value, gradient, *slots)
-    )
+    dtype = value.dtype
+    if dtype.char not in "fd":
+        return False
+    for array in (value, gradient, *slots):
+        flags = array.flags
+        if array.dtype != dtype or not flags.c_contiguous or not flags.aligned:
+            return False
+    return True

@@ -1,6 +1,6 @@
 """What the family of Adam shares: the moving averages of gradients and their squares, and their correction.
 
-No rule itself. May import numpy, `pswire`'s pure half and the kernels.
+No rule itself. May import numpy, `pswire`'s pure half, the kernels and the limits.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import numpy as np
 
 from psserver.core.rules.contract import Step
 from psserver.core.rules.kernels import positive
+from psserver.core.rules.limits import Limits
 from pswire import specs
 from pswire.values import Array
 
@@ -35,6 +36,18 @@ class Moments:
         """
         root = math.sqrt(1 - self._beta2**step.number)
         return root / (1 - self._beta1**step.number), positive(self._epsilon * root, value)
+
+    def growth(self, rate: float, limits: Limits) -> float:
+        """Of v by the gradient's square, and of the value by what an epsilon alone, at t = 1, would make of m.
+
+        m, an average, stays below `limits.state`. With beta1^2 <= beta2 a step is hardly longer than the rate; with
+        others, a beta2 of 0 for one, v may be zero where m is not.
+        """
+        epsilon = max(self._epsilon, limits.tiny)
+        direction = limits.state / (epsilon * (1 - self._beta1) * math.sqrt(1 - self._beta2))
+        if direction > limits.most:
+            return math.inf
+        return (limits.gradient**2 + rate * direction) / limits.most
 
 
 def move(g: Array, m: Array, v: Array, scratch: Array, shares: tuple[float, ...]) -> None:

@@ -1,6 +1,6 @@
 """Gradient descent with momentum, plain and Nesterov's, element by element.
 
-May import numpy, `pswire`'s pure half and the kernels.
+May import numpy, `pswire`'s pure half, the kernels and the limits.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import numpy as np
 
 from psserver.core.rules.contract import Step
 from psserver.core.rules.kernels import ElementWise
+from psserver.core.rules.limits import Limits, decayed_sum
 from pswire import specs
 from pswire.values import Array
 
@@ -26,6 +27,11 @@ class MomentumRule(ElementWise):
     def numbers(self, step: Step, value: Array) -> tuple[float, ...]:
         """The momentum and the learning rate."""
         return self._momentum, step.learning_rate
+
+    def growth(self, rate: float, limits: Limits) -> float:
+        """The momentum is `limits.state`, or what gradients of one sign make of it; Nesterov's adds one more."""
+        momentum = limits.state + limits.gradient * (1 + decayed_sum(self._momentum))
+        return rate * momentum / limits.most
 
     def block(self, w: Array, g: Array, scratch: Array, slots: Sequence[Array], *numbers: float) -> None:
         """Adds the gradient to the momentum, then moves by it."""

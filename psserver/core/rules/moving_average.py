@@ -1,6 +1,6 @@
 """The moving average of what workers saw, element by element. No slots, and no learning rate.
 
-May import numpy, `pswire`'s pure half and the kernels.
+May import numpy, `pswire`'s pure half, the kernels and the limits.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import numpy as np
 
 from psserver.core.rules.contract import Step
 from psserver.core.rules.kernels import ElementWise
+from psserver.core.rules.limits import Limits
 from pswire import specs
 from pswire.values import Array
 
@@ -25,6 +26,10 @@ class MovingAverageRule(ElementWise):
     def numbers(self, step: Step, value: Array) -> tuple[float, ...]:
         """The shares of the old and of the new."""
         return self._decay, 1 - self._decay
+
+    def growth(self, rate: float, limits: Limits) -> float:
+        """An average is between what it was and what was seen."""
+        return limits.gradient / limits.most
 
     def block(self, w: Array, g: Array, scratch: Array, slots: Sequence[Array], *numbers: float) -> None:
         """Moves the average towards what was seen."""

@@ -1,22 +1,26 @@
 """RMSProp, plain, centered and with momentum, element by element.
 
-May import numpy, `pswire`'s pure half and the kernels.
+May import numpy, `pswire`'s pure half, the kernels and the limits.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
 
 from psserver.core.rules.contract import Step
 from psserver.core.rules.kernels import ElementWise, positive
+from psserver.core.rules.limits import Limits, decayed_sum
 from pswire import specs
 from pswire.values import Array
 
 
 class RMSPropRule(ElementWise):
     """Formula and source: `pswire.specs.RMSProp`. The plain one has a fused loop."""
+
+    squares = ("mean_square",)
 
     def __init__(self, spec: specs.RMSProp) -> None:
         super().__init__(spec, loop=None if spec.centered or spec.momentum > 0 else "rmsprop")
@@ -27,6 +31,14 @@ class RMSPropRule(ElementWise):
     def numbers(self, step: Step, value: Array) -> tuple[float, ...]:
         """The shares of the old and of the new in an average, the learning rate, and epsilon."""
         return self._decay, 1 - self._decay, step.learning_rate, positive(self._epsilon, value)
+
+    def growth(self, rate: float, limits: Limits) -> float:
+        """What is divided by may be no more than epsilon, with a decay of 0, or centered."""
+        epsilon = max(self._epsilon, limits.tiny)
+        direction = limits.state + limits.gradient / epsilon * decayed_sum(self._momentum)
+        if direction > limits.most:
+            return math.inf
+        return (limits.gradient**2 + rate * direction) / limits.most
 
     def block(self, w: Array, g: Array, scratch: Array, slots: Sequence[Array], *numbers: float) -> None:
         """Moves the averages, then the value by the gradient over a root, or by the momentum of that."""

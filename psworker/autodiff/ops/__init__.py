@@ -34,8 +34,9 @@ from psworker.autodiff.ops.products import *  # noqa: F403
 from psworker.autodiff.ops.reductions import *  # noqa: F403
 from psworker.autodiff.ops.sparse import *  # noqa: F403
 from psworker.autodiff.ops.special import *  # noqa: F403
+from psworker.autodiff.precise import precise
 
-__all__: list[str] = []
+__all__ = ["precise"]
 __all__ += array.__all__
 __all__ += conv.__all__
 __all__ += indexing.__all__

@@ -1,28 +1,31 @@
-"""Convolution of images, beside its derivatives: matrix products over blocks of images that stay in cache.
+"""Convolution of images, beside its derivatives, and the choice between the two ways to compute it.
 
-Where minimal filtering takes less time, `winograd.py` does the work. What takes the time, and what was tried to make
-it less, is in docs/performance.md. Only numpy, the tape, the windows, `winograd.py` and relu's derivative may be
-imported here.
+`im2col.py` is the plain one; `winograd.py` takes less time where it can be used, and `dynamic_range.py` says for which
+images it keeps enough digits. Only numpy, `pswire.sums`, the tape, `precise`, `precision`, relu's derivative, the
+windows and these three may be imported here.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
-from typing import Literal, NamedTuple
+import weakref
+from collections.abc import Callable
+from types import ModuleType
+from typing import Literal, NamedTuple, TypeAlias
 
 import numpy as np
-from numpy.lib.stride_tricks import as_strided
 
-from psworker.autodiff.ops import winograd
+from pswire.sums import add_over
+from psworker.autodiff.ops import im2col, winograd
+from psworker.autodiff.ops.dynamic_range import narrow_filters, narrow_images
 from psworker.autodiff.ops.nn import relu_vjp
-from psworker.autodiff.ops.windows import Axis, Padding, Pair, axes, blocks, pad
+from psworker.autodiff.ops.precision import float16_in_float32
+from psworker.autodiff.ops.windows import Padding, Pair, axes
+from psworker.autodiff.precise import is_precise
 from psworker.autodiff.tape import Result, op
 from psworker.autodiff.tensor import Array, Tensor, TensorLike
 
 __all__ = ["conv2d"]
-
-BLOCK_BYTES = 2 << 20  # of columns at a time: measured, see docs/performance.md
 
 
 def conv2d(
@@ -43,8 +46,10 @@ def conv2d(
     cross-correlation that the field calls convolution (Goodfellow, Bengio and Courville, Deep Learning, 2016,
     equation 9.6). `activation="relu"` gives `relu` of all that, for less time and memory than a relu after it.
 
-    In float32 minimal filtering is used where that is faster (docs/performance.md says where). Its errors are up to
-    6e-6 of the largest element of the result, or of a gradient, instead of 5e-7; in float64 it is never used.
+    In float32, batches of eight images and more are convolved by minimal filtering where that is faster. Its errors are
+    some ten times those of plain convolution, about 1e-5 of the largest element of the result, or of a gradient,
+    unless terms cancel; docs/performance.md has the bound. An image takes the plain way if its magnitudes differ so
+    much that small results would be lost, or if it is not finite; `precise()` makes all take it, and so does float64.
 
     Raises ValueError when shapes do not fit or an option is unknown, TypeError when something is not floating point.
     """
@@ -53,6 +58,7 @@ def conv2d(
 
 
 @op
+@float16_in_float32
 def _conv2d(
     x: Array,
     filters: Array,
@@ -77,108 +83,76 @@ def _conv2d(
         if activation is not None:
             ACTIVATIONS[activation].apply(part)
 
-    def bias_gradient(g: Array) -> Array:
-        g = _flat(g)
-        return np.ones(len(g), dtype) @ g
+    pays = winograd.pays(len(x), channels, out, rows, columns, dtype)
+    faster = pays and not is_precise() and narrow_filters(filters)
+    narrow_x = narrow_images(x, rows, columns) if faster else np.zeros(len(x), bool)
 
-    if winograd.pays(len(x), channels, out, rows, columns, dtype):
-        return winograd.convolve(x, filters, rows, columns, finish), (
-            lambda g: winograd.images_gradient(g, filters, rows, columns),
-            lambda g: winograd.filters_gradient(x, g, rows, columns),
-            bias_gradient,
-        )
+    def look(g: Array) -> Array:
+        return narrow_images(g, *winograd.turned(rows, columns)) if faster else narrow_x
 
-    windows = _windows(pad(x, rows, columns), rows, columns)
-    matrix = filters.reshape(math.prod(filters.shape[:3]), out)
-    y = np.empty((*windows.shape[:3], out), dtype)
-    for block in _blocks(windows):
-        part = y[block]
-        np.matmul(_gather(windows[block]), matrix, out=_flat(part))
-        finish(part)
+    narrow_g, narrow_same_g = _shared(look)
 
     def x_gradient(g: Array) -> Array:
-        return _images_gradient(g, filters, rows, columns)
+        ways = _ways(narrow_g(g))
+        return _joined([(some, way.images_gradient(g[some], filters, rows, columns)) for way, some in ways])
 
     def filters_gradient(g: Array) -> Array:
-        total = np.zeros_like(matrix)
-        part = np.empty_like(matrix)
-        for block in _blocks(windows):
-            np.matmul(_gather(windows[block]).T, _flat(g[block]), out=part)
-            np.add(total, part, out=total)
-        return total.reshape(filters.shape)
+        ways = _ways(narrow_x & narrow_same_g(g))
+        first, *others = (way.filters_gradient(x[some], g[some], rows, columns) for way, some in ways)
+        total: Array = sum(others, first)
+        return total
 
+    def bias_gradient(g: Array) -> Array:
+        sums: Array = add_over(g.reshape(math.prod(g.shape[:3]), out), 0)
+        return sums
+
+    y = _joined([(some, way.convolve(x[some], filters, rows, columns, finish)) for way, some in _ways(narrow_x)])
     return y, (x_gradient, filters_gradient, bias_gradient)
 
 
-def _windows(images: Array, rows: Axis, columns: Axis) -> Array:
-    """All windows of padded images, as a view (batch, rows, columns, kernel height, kernel width, channels)."""
-    batch, row, column, channel = images.strides
-    return as_strided(
-        images,
-        (len(images), rows.windows, columns.windows, rows.kernel, columns.kernel, images.shape[3]),
-        (batch, row * rows.stride, column * columns.stride, row * rows.dilation, column * columns.dilation, channel),
-        writeable=False,
-    )
+Some: TypeAlias = slice | Array  # of the images of a batch: all, or those for which an array of booleans is true
 
 
-def _blocks(windows: Array) -> Iterator[tuple[slice, slice]]:
-    """Blocks of the first two axes that are small enough to be gathered."""
-    images, rows, *window = windows.shape
-    return blocks(images, rows, math.prod(window) * windows.itemsize, BLOCK_BYTES)
+Look: TypeAlias = Callable[[Array], Array]
 
 
-def _flat(x: Array) -> Array:
-    """(..., channels) as a matrix."""
-    return x.reshape(math.prod(x.shape[:-1]), x.shape[-1])
+def _shared(look: Look) -> tuple[Look, Look]:
+    """One look at a convolution's g for both of its gradients, which the tape asks for one after the other.
 
-
-def _gather(windows: Array) -> Array:
-    """Windows (batch, rows, columns, height, width, channels) as the rows of a matrix.
-
-    They are copied in runs that lie together in an image: width * channels elements along a row of the matrix. With one
-    channel that is little, and the runs along its columns are longer: then it is column-major.
+    The first function looks. So does the second, but at the g of the first, of which the result is kept until then.
     """
-    _, _, columns, _, width, channels = windows.shape
-    count, size = math.prod(windows.shape[:3]), math.prod(windows.shape[3:])
-    if channels == 1 and columns > width and windows.strides[2] == windows.itemsize:
-        return windows.transpose(3, 4, 5, 0, 1, 2).reshape(size, count).T
-    return windows.reshape(count, size)
+    last: list[tuple[weakref.ref[Array], Array]] = []
+
+    def first(g: Array) -> Array:
+        found = look(g)
+        last[:] = [(weakref.ref(g), found)]
+        return found
+
+    def second(g: Array) -> Array:
+        of, found = last.pop() if last else (None, g)
+        return found if of is not None and of() is g else look(g)
+
+    return first, second
 
 
-def _images_gradient(g: Array, filters: Array, rows: Axis, columns: Axis) -> Array:
-    """The gradient of the images: each g times each filter, added up where the window lies.
-
-    Along a row of the image that is a convolution with the filters reversed. It gives a product for each row of the
-    filters, and these are added up across the rows of the image.
-    """
-    height, width, channels, out = filters.shape
-    matrix = filters[:, ::-1].transpose(1, 3, 0, 2).reshape(width * out, height * channels)
-    x_gradient = np.zeros((len(g), rows.padded, columns.size, channels), g.dtype)
-    row_bytes = columns.size * len(matrix) * g.itemsize
-    for images, some in blocks(len(g), rows.windows, row_bytes, BLOCK_BYTES):
-        part = g[images, some]
-        products = (_along_rows(part, columns) @ matrix).reshape(*part.shape[:2], columns.size, height, channels)
-        for k in range(height):
-            first = some.start * rows.stride + k * rows.dilation
-            target = x_gradient[images, first : first + part.shape[1] * rows.stride : rows.stride]
-            np.add(target, products[:, :, :, k], out=target)
-        del products  # before the next ones need room
-    return x_gradient[:, rows.inside]
+def _ways(narrow: Array) -> list[tuple[ModuleType, Some]]:
+    """The modules that compute a convolution, each with the images that it is for."""
+    if not narrow.any():
+        return [(im2col, slice(None))]
+    if narrow.all():
+        return [(winograd, slice(None))]
+    return [(winograd, narrow), (im2col, ~narrow)]
 
 
-def _along_rows(g: Array, columns: Axis) -> Array:
-    """For each column of the image the g of the windows that reach it: (batch * rows * columns, kernel width * out).
-
-    They are set apart by the stride, with zeros between them. The last element of a window comes first.
-    """
-    reach = (columns.kernel - 1) * columns.dilation
-    spaced = np.zeros((*g.shape[:2], columns.size + reach, g.shape[3]), g.dtype)
-    first = reach - columns.before
-    spaced[:, :, first : first + columns.windows * columns.stride : columns.stride] = g
-    batch, row, column, channel = spaced.strides
-    shape = (*g.shape[:2], columns.size, columns.kernel, g.shape[3])
-    gathered = as_strided(spaced, shape, (batch, row, column, column * columns.dilation, channel), writeable=False)
-    return gathered.reshape(math.prod(shape[:3]), math.prod(shape[3:]))
+def _joined(parts: list[tuple[Some, Array]]) -> Array:
+    """The results of some images each, as one batch."""
+    if len(parts) == 1:
+        return parts[0][1]
+    images = sum(len(part) for _, part in parts)
+    joined = np.empty((images, *parts[0][1].shape[1:]), parts[0][1].dtype)
+    for some, part in parts:
+        joined[some] = part
+    return joined
 
 
 class Activation(NamedTuple):

@@ -1,6 +1,6 @@
 """The choice of elements, by index, by ids or by a condition, beside the way of each gradient back to its element.
 
-Only numpy, `add_rows` and the tape may be imported here.
+Only numpy, `pswire.sums` and the tape may be imported here.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import numpy as np
 from numpy.lib.array_utils import normalize_axis_index
 from numpy.typing import ArrayLike
 
-from pswire.values import add_rows
+from pswire.sums import add_rows, sum_dtype
 from psworker.autodiff.tape import Result, op
 from psworker.autodiff.tensor import Array, Index, Tensor, TensorLike, Vjp
 
@@ -90,7 +90,7 @@ def _adding(shape: tuple[int, ...], axis: int, ids: Array) -> Vjp:
     size, slice_shape = shape[axis], shape[axis + 1 :]
 
     def gradient(g: Array) -> Array:
-        total = np.zeros(shape, g.dtype)
+        total = np.zeros(shape, sum_dtype(g.dtype))
         batch = np.arange(math.prod(shape[:axis]))
         rows = batch[:, np.newaxis] * size + ids.astype(np.intp) % size
         add_rows(total.reshape(len(batch) * size, *slice_shape), rows.reshape(-1), g.reshape(rows.size, *slice_shape))
@@ -103,10 +103,11 @@ def _scattering(shape: tuple[int, ...], index: Index) -> Vjp:
     """The gradient of x[index], x of this shape: each element of g at the place it came from, zeros elsewhere."""
 
     def gradient(g: Array) -> Array:
-        total = np.zeros(shape, g.dtype)
         if _takes_each_once(index):
+            total = np.zeros(shape, g.dtype)
             total[index] = g
         else:
+            total = np.zeros(shape, sum_dtype(g.dtype))
             np.add.at(total, index, g)
         return total
 

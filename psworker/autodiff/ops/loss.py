@@ -1,12 +1,13 @@
 """What a model is trained to make small, each loss beside its derivative; and the accuracy it is judged by.
 
-Only numpy, the tape and the other ops may be imported here.
+Only numpy, `pswire.sums`, the tape and the other ops may be imported here.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
+from pswire.sums import add_over, dot
 from psworker.autodiff.ops.nn import stable_sigmoid
 from psworker.autodiff.ops.plain import check_class_ids
 from psworker.autodiff.ops.precision import float16_in_float32, floating
@@ -44,7 +45,7 @@ def softmax_cross_entropy(logits: Array, /, labels: TensorLike) -> Result:
     with np.errstate(over="ignore"):  # what is so far below the largest may as well be -inf
         shifted = rows - np.maximum.reduce(rows, axis=1, keepdims=True)
     exponentials = np.exp(shifted)
-    sums = np.add.reduce(exponentials, axis=1, keepdims=True)
+    sums = add_over(exponentials, 1, keepdims=True)
 
     if labels.ndim < logits.ndim:
         chosen = np.arange(batch), labels.reshape(-1)
@@ -58,8 +59,8 @@ def softmax_cross_entropy(logits: Array, /, labels: TensorLike) -> Result:
 
     else:
         weights = labels.astype(logits.dtype, copy=False).reshape(rows.shape)
-        row_weights = np.add.reduce(weights, axis=1, keepdims=True)
-        loss = (np.vdot(row_weights, np.log(sums)) - _weighted_sum(weights, shifted)) / batch
+        row_weights = add_over(weights, 1, keepdims=True)
+        loss = (dot(row_weights, np.log(sums)) - _weighted_sum(weights, shifted)) / batch
 
         def gradient(g: Array) -> Array:
             logits_gradient: Array = (exponentials / sums * row_weights - weights) * (g / batch)
@@ -75,21 +76,26 @@ def sigmoid_cross_entropy(logits: Array, /, labels: TensorLike) -> Result:
 
     `logits` x: any shape, unscaled. `labels` z, a constant: probabilities, 0 to 1, of the logits' shape, or one number
     for all. Finite for all finite logits, as max(x, 0) - x z + log(1 + exp(-|x|)), which is the same (Goodfellow,
-    Bengio and Courville, Deep Learning, 2016, section 6.2.2.2). The gradient is sigmoid(x) - z over their number.
+    Bengio and Courville, Deep Learning, 2016, section 6.2.2.2). Of an infinite logit the term is the limit: 0 where the
+    label is 0 or 1 and the logit says so, otherwise inf. The gradient is sigmoid(x) - z over their number.
 
     Raises ValueError when the shapes do not fit or there are no logits, TypeError when these are not floating point.
     """
     logits = np.asarray(logits)
     labels = _element_labels(logits, labels)
     decayed = np.exp(-np.abs(logits))
-    terms = np.clip(logits, 0, np.inf) - logits * labels + np.log1p(decayed)
+    with np.errstate(invalid="ignore"):
+        loss = np.mean(np.clip(logits, 0, np.inf) - logits * labels + np.log1p(decayed))
+    if np.isnan(loss):  # inf - inf or 0 * inf; rare, and what follows takes several times as long
+        above, below = _weighted(1 - labels, np.maximum(logits, 0)), _weighted(labels, np.maximum(-logits, 0))
+        loss = np.mean(above + below + np.log1p(decayed))
 
     def gradient(g: Array) -> Array:
         logits_gradient: Array = stable_sigmoid(logits, decayed) - labels
         logits_gradient *= g / logits.size
         return logits_gradient
 
-    return np.mean(terms), (gradient,)
+    return loss, (gradient,)
 
 
 @op
@@ -125,7 +131,7 @@ def mean_squared_error(predictions: Array, targets: Array, /) -> Result:
     def gradient(g: Array) -> Array:
         return difference * (2 * g / difference.size)
 
-    return np.vdot(difference, difference) / difference.size, (gradient, lambda g: -gradient(g))
+    return dot(difference, difference) / difference.size, (gradient, lambda g: -gradient(g))
 
 
 @op
@@ -152,10 +158,15 @@ def huber_loss(predictions: Array, targets: Array, /, delta: float = 1.0) -> Res
 
 def _weighted_sum(weights: Array, x: Array) -> Array:
     """The sum of weights * x, where a weight of 0 leaves out its x, -inf too: a class that is masked."""
-    total = np.asarray(np.vdot(weights, x))
+    total = np.asarray(dot(weights, x))
     if np.isnan(total):  # rare, and the sum below takes several times as long
-        total = np.asarray(np.sum(np.multiply(weights, x, where=weights != 0, out=np.zeros_like(x))))
+        total = np.asarray(add_over(_weighted(weights, x)))
     return total
+
+
+def _weighted(weights: Array, x: Array) -> Array:
+    """The products weights * x, and 0 where the weight is 0, whatever x is there."""
+    return np.multiply(weights, x, where=weights != 0, out=np.zeros_like(x))
 
 
 def accuracy(logits: TensorLike, labels: TensorLike) -> float:

@@ -1,8 +1,8 @@
 """Arithmetic, powers, exponentials and comparisons, element by element, each beside its derivative.
 
-Shapes and dtypes are numpy's own: operands broadcast, Python numbers promote nothing; where numpy would make float16
-of integers, see `precision.py`. Products of matrices are in `products.py`, sums over axes in `reductions.py`. Only
-numpy, the tape and `precision.py` may be imported here.
+Shapes are numpy's own: operands broadcast. So are dtypes among tensors; what is no tensor promotes nothing, see
+`tape.py`, and where numpy would make float16 of integers, see `precision.py`. Products of matrices are in
+`products.py`, sums over axes in `reductions.py`. Only numpy, the tape and `precision.py` may be imported here.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """What stands between the layers of a network: activations, softmax and dropout, each beside its derivative.
 
-Only numpy, the tape and `precision.py` may be imported here.
+Only numpy, `pswire.sums`, the tape and `precision.py` may be imported here.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import threading
 
 import numpy as np
 
+from pswire.sums import add_over
 from psworker.autodiff.ops.precision import float16_in_float32, floating
 from psworker.autodiff.tape import Result, op
 from psworker.autodiff.tensor import Array, Vjp
@@ -70,8 +71,8 @@ def softmax(x: Array, /, axis: int = -1) -> Result:
     """exp(x) / sum(exp(x)) along one axis, of the shape of x; finite for every finite x."""
     x = floating(x)
     y = np.exp(x - np.max(x, axis=axis, keepdims=True))
-    y /= np.sum(y, axis=axis, keepdims=True)
-    return y, (lambda g: y * (g - np.sum(g * y, axis=axis, keepdims=True)),)
+    y /= add_over(y, axis, keepdims=True)
+    return y, (lambda g: y * (g - add_over(g * y, axis, keepdims=True)),)
 
 
 @op
@@ -80,18 +81,19 @@ def log_softmax(x: Array, /, axis: int = -1) -> Result:
     """The logarithm of softmax, x - log(sum(exp(x))) along one axis, of the shape of x; finite."""
     x = floating(x)
     shifted = x - np.max(x, axis=axis, keepdims=True)
-    y = shifted - np.log(np.sum(np.exp(shifted), axis=axis, keepdims=True))
-    return y, (lambda g: g - np.exp(y) * np.sum(g, axis=axis, keepdims=True),)
+    y = shifted - np.log(add_over(np.exp(shifted), axis, keepdims=True))
+    return y, (lambda g: g - np.exp(y) * add_over(g, axis, keepdims=True),)
 
 
 class _Random(threading.local):
-    """A generator for each thread, and a new one in a process that was forked: no two workers leave out the same."""
+    """A generator for each thread, and a new one in a process that was forked: no two of them leave out the same."""
 
     def __init__(self) -> None:
         self.seed()
 
-    def seed(self) -> None:
-        self.generator = np.random.default_rng()
+    def seed(self, *seeds: int) -> None:
+        """Begins a new generator: by the seeds, or without any by the operating system's."""
+        self.generator = np.random.default_rng(seeds or None)
 
 
 _random = _Random()
@@ -99,12 +101,19 @@ if hasattr(os, "register_at_fork"):  # not on Windows, where nothing forks
     os.register_at_fork(after_in_child=_random.seed)
 
 
+def seed_dropout(*seeds: int) -> None:
+    """Seeds the generator that `dropout` draws from in this thread; each from 0 up."""
+    _random.seed(*seeds)
+
+
 @op
 def dropout(x: Array, /, rate: float, training: bool = True, generator: np.random.Generator | None = None) -> Result:
     """Each element zero with probability `rate`, otherwise x / (1 - rate), which keeps its mean; x when not training.
 
-    `rate`: from 0 up and below 1. `generator` draws what is left out; by default one of this thread that the operating
-    system has seeded, so that every run and every worker draws differently. The result has the shape of x.
+    `rate`: from 0 up and below 1. `generator` draws what is left out; by default one of this thread, which
+    `psworker.set_random_seed` seeds by the seed and the worker's name. Without that, and in a process that was forked,
+    the operating system has seeded it, so that every run and every worker draws differently. The result has the shape
+    of x.
 
     Source: N. Srivastava et al., "Dropout: A Simple Way to Prevent Neural Networks from Overfitting", JMLR 15, 2014,
     section 10 for the division in training. Raises ValueError for another rate.

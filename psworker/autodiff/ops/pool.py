@@ -1,13 +1,15 @@
 """Pooling of images, the largest or the mean of each window, beside its derivative.
 
 A window is reduced along its rows first and then across them, so that it costs height + width steps instead of
-height * width. Only numpy and the tape may be imported here.
+height * width. Only numpy, the tape, the windows and
+`precision.py` may be imported here.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
+from psworker.autodiff.ops.precision import float16_in_float32
 from psworker.autodiff.ops.windows import Axis, Padding, Pair, axes, pad, pair
 from psworker.autodiff.tape import Result, op
 from psworker.autodiff.tensor import Array
@@ -16,6 +18,7 @@ __all__ = ["avg_pool2d", "max_pool2d"]
 
 
 @op
+@float16_in_float32
 def max_pool2d(x: Array, /, size: Pair = 2, strides: Pair | None = None, padding: Padding = "VALID") -> Result:
     """The largest element of each window, channel by channel.
 
@@ -62,6 +65,7 @@ def _to_largest(g: Array, which: Array, windows: Axis, axis: int) -> Array:
 
 
 @op
+@float16_in_float32
 def avg_pool2d(x: Array, /, size: Pair = 2, strides: Pair | None = None, padding: Padding = "VALID") -> Result:
     """The mean of each window, channel by channel; as `max_pool2d`, and what lies outside the image does not count."""
     rows, columns = _checked(x, size, strides, padding)

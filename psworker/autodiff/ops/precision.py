@@ -2,8 +2,8 @@
 
 Two rules. Functions of real numbers (`exp`, `sigmoid`, `softmax`, ...) take integers and booleans for float32: numpy
 makes float16 of the small ones, where exp(200) is infinite, and wraps -x around in unsigned ones. Whatever sums takes
-float16 in float32 and gives float16 back: float16 ends at 65504, and counts by ones no further than 2048. Only numpy
-and the tape's types may be imported here.
+float16 in float32 and gives float16 back: float16 ends at 65504, and counts by ones no further than 2048. Only numpy,
+`pswire.sums` and the tape's types may be imported here.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from typing import Any, ParamSpec
 
 import numpy as np
 
+from pswire.sums import HALF
 from psworker.autodiff.tape import Result
 from psworker.autodiff.tensor import Array, Gradient, Vjp
 
 P = ParamSpec("P")
-HALF = np.dtype(np.float16)
 
 
 def floating(x: Array) -> Array:
@@ -27,10 +27,11 @@ def floating(x: Array) -> Array:
     return x.astype(np.float32) if isinstance(x, np.ndarray) and x.dtype.kind in "iub" else x
 
 
-def float16_in_float32(function: Callable[P, Result]) -> Callable[P, Result]:
-    """For the function under `@op`: float16 tensors arrive as float32, and their gradients leave as float16.
+def float16_in_float32(function: Callable[P, Result], as_first: bool = False) -> Callable[P, Result]:
+    """For the function under `@op`: float16 tensors arrive as float32, and the tape rounds their gradients.
 
-    So does the value if the first tensor (x, the logits, the predictions) is float16. Without float16 nothing changes.
+    The value is float16 if all floating point tensors are, or with `as_first` if the first is: x, which is normalised.
+    Without float16 nothing changes.
     """
     kinds = [parameter.kind for parameter in inspect.signature(function).parameters.values()]
     tensors = kinds.count(inspect.Parameter.POSITIONAL_ONLY)
@@ -41,7 +42,9 @@ def float16_in_float32(function: Callable[P, Result]) -> Callable[P, Result]:
             return function(*args, **constants)
         wide: Any = (x.astype(np.float32) if _is_half(x) else x for x in args)  # type: ignore[attr-defined]
         value, vjps = function(*wide, **constants)
-        return value.astype(HALF) if _is_half(args[0]) else value, [_of_float32(vjp) for vjp in vjps]
+        deciding = args[:1] if as_first else args[:tensors]
+        half = all(_is_half(x) for x in deciding if isinstance(x, np.ndarray) and x.dtype.kind == "f")
+        return value.astype(HALF) if half else value, [_of_float32(vjp) for vjp in vjps]
 
     return widened
 

@@ -1,6 +1,6 @@
 """The matrix product and einsum, each beside its derivatives, which are such products again.
 
-Only numpy and the tape may be imported here.
+Only numpy, `pswire.sums`, the tape and `precision.py` may be imported here.
 """
 
 from __future__ import annotations
@@ -10,6 +10,8 @@ from typing import TypeAlias
 
 import numpy as np
 
+from pswire.sums import add_over
+from psworker.autodiff.ops.precision import float16_in_float32
 from psworker.autodiff.tape import Result, op
 from psworker.autodiff.tensor import Array, Tensor, TensorLike
 
@@ -17,6 +19,7 @@ __all__ = ["einsum", "matmul"]
 
 
 @op
+@float16_in_float32
 def matmul(a: Array, b: Array, /) -> Result:
     """The matrix product over the last two axes, (..., n, k) @ (..., k, m) -> (..., n, m), leading axes broadcast.
 
@@ -68,6 +71,7 @@ Labelled: TypeAlias = tuple[Array, list[str]]  # an array, and a label for each 
 
 
 @op
+@float16_in_float32
 def _einsum(a: Array, b: Array, /, subscripts: str) -> Result:
     dtype = np.result_type(a, b)  # by which a Python number promotes nothing
     a, b = np.asarray(a, dtype), np.asarray(b, dtype)
@@ -166,7 +170,7 @@ def _without_lone_axes(x: Labelled, wanted: list[str]) -> Labelled:
     alone = tuple(axis for axis, label in enumerate(labels) if label not in wanted)
     if not alone:
         return x
-    return np.add.reduce(array, axis=alone), [label for label in labels if label in wanted]
+    return add_over(array, alone), [label for label in labels if label in wanted]
 
 
 def _matrices(x: Labelled, stacked: list[str], rows: list[str], columns: list[str]) -> Array:

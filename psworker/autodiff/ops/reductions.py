@@ -1,13 +1,14 @@
 """Reductions, over all axes, one or a tuple of them, and running sums, each beside its derivative.
 
 A reduction has the shape of x without the axes that are reduced, or with size 1 there when `keepdims`. One of float32
-is float32. Only numpy, the tape and `precision.py` may be imported here.
+is float32. Only numpy, `pswire.sums`, the tape and `precision.py` may be imported here.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
+from pswire.sums import add_over, sum_dtype
 from psworker.autodiff.ops.precision import float16_in_float32, floating
 from psworker.autodiff.tape import Result, op
 from psworker.autodiff.tensor import Array, Axis
@@ -20,7 +21,7 @@ __all__ = ["cumsum", "logsumexp", "max", "mean", "min", "sum"]
 def sum(x: Array, /, axis: Axis = None, keepdims: bool = False) -> Result:
     """The sum over all axes, over one or over a tuple of them: of shape (2, 3) over axis 0, shape (3,)."""
     shape = np.shape(x)
-    return np.sum(x, axis=axis, keepdims=keepdims), (lambda g: _repeated(g, shape, axis, keepdims),)
+    return add_over(np.asarray(x), axis, keepdims), (lambda g: _repeated(g, shape, axis, keepdims),)
 
 
 @op
@@ -31,7 +32,7 @@ def mean(x: Array, /, axis: Axis = None, keepdims: bool = False) -> Result:
     Raises ValueError when it would be the mean of nothing.
     """
     shape = np.shape(x)
-    total = np.sum(x, axis=axis, keepdims=keepdims)
+    total = add_over(np.asarray(x), axis, keepdims)
     if np.size(total) == 0:
         return total, (lambda g: np.zeros(shape, g.dtype),)
     count = np.size(x) // np.size(total)
@@ -55,8 +56,9 @@ def min(x: Array, /, axis: Axis = None, keepdims: bool = False) -> Result:
 def _extreme(x: Array, extreme: Array, axis: Axis, keepdims: bool) -> Result:
     def gradient(g: Array) -> Array:
         equal = x == extreme
-        share: Array = equal / np.sum(equal, axis=axis, keepdims=True, dtype=x.dtype)
-        return share * _repeated(g, x.shape, axis, keepdims)
+        dtype = sum_dtype(g.dtype)
+        share: Array = equal / np.sum(equal, axis=axis, keepdims=True).astype(dtype)  # counted in integers
+        return share * _repeated(g.astype(dtype, copy=False), x.shape, axis, keepdims)
 
     return extreme if keepdims else np.squeeze(extreme, axis), (gradient,)
 
@@ -67,16 +69,18 @@ def logsumexp(x: Array, /, axis: Axis = None, keepdims: bool = False) -> Result:
     """log(sum(exp(x))) over all axes, one or a tuple of them, which go; finite for every finite x.
 
     Shifted by the largest element before exp (Goodfellow, Bengio and Courville, Deep Learning, 2016, section 4.1). An
-    x of -inf adds nothing; the result over such alone is -inf, and passes no gradient.
+    x of -inf adds nothing; the result over such alone is -inf, and passes no gradient. Where an x is NaN, so is the
+    result, and the gradient of all x that it is over. An x of inf gives inf, and NaN for its own gradient.
     """
     x = floating(x)
     largest = np.nan_to_num(np.max(x, axis=axis, keepdims=True))  # finite, as inf - inf is nan
     with np.errstate(divide="ignore"):  # log(0) is -inf, and meant
-        y = np.log(np.sum(np.exp(x - largest), axis=axis, keepdims=True)) + largest
-    finite = np.nan_to_num(y)
+        y = np.log(add_over(np.exp(x - largest), axis, keepdims=True)) + largest
+    shift = np.where(y == -np.inf, 0, y)
 
     def gradient(g: Array) -> Array:
-        share: Array = np.exp(x - finite)
+        with np.errstate(invalid="ignore"):  # inf - inf
+            share: Array = np.exp(x - shift)
         return _repeated(g, x.shape, axis, keepdims) * share
 
     return y if keepdims else np.squeeze(y, axis), (gradient,)
@@ -93,7 +97,11 @@ def cumsum(x: Array, /, axis: int | None = None, reverse: bool = False) -> Resul
     elements = x.reshape(-1) if axis is None else x
 
     def running(values: Array, backward: bool) -> Array:
-        return np.flip(np.cumsum(np.flip(values, axis), axis), axis) if backward else np.cumsum(values, axis)
+        dtype = np.float64 if values.dtype == np.float32 else None  # one after the other, so each rounding counts
+        ordered = np.flip(values, axis) if backward else values
+        sums = np.cumsum(ordered, axis, dtype)
+        sums = sums if dtype is None else sums.astype(np.float32)
+        return np.flip(sums, axis) if backward else sums
 
     return running(elements, reverse), (lambda g: running(g, not reverse).reshape(x.shape),)
 

@@ -96,11 +96,15 @@ def convolve(
 
 def images_gradient(g: Array, filters: Array, rows: Axis, columns: Axis) -> Array:
     """The gradient of the images: g convolved with the filters turned around, their channels exchanged."""
-    return convolve(g, filters[::-1, ::-1].transpose(0, 1, 3, 2), _turned(rows), _turned(columns))
+    return convolve(g, filters[::-1, ::-1].transpose(0, 1, 3, 2), *turned(rows, columns))
+
+
+def turned(rows: Axis, columns: Axis) -> tuple[Axis, Axis]:
+    """The axes on which the windows' gradients are the image, and each element of the image has a window."""
+    return _turned(rows), _turned(columns)
 
 
 def _turned(axis: Axis) -> Axis:
-    """The axis on which the windows' gradients are the image, and each element of the image has a window."""
     reach = axis.kernel - 1
     return axis._replace(size=axis.windows, windows=axis.size, before=reach - axis.before, after=reach - axis.after)
 

@@ -86,14 +86,14 @@ def declare(name, array, optimizer=None):
 
 def frames_of(message):
     """The frames of a call: a list whose first is the header."""
-    sender = StreamSender()
+    sender = StreamSender(few=0)
     header = to_frame(message, sender)
     return [header, *(pb.Frame(chunk=b"".join(pieces)) for pieces in sender.chunks())]
 
 
 def frame_of(message):
     """A call in one frame, with its tensors, which are few."""
-    sender = StreamSender()
+    sender = StreamSender(few=0)
     (data,) = sender.frames(to_frame(message, sender))
     return pb.Frame.FromString(data)
 

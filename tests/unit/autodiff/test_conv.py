@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from psworker.autodiff import Tensor, gradients, ops
-from psworker.autodiff.ops import conv, windows
+from psworker.autodiff.ops import im2col, windows
 
 from .cases_conv import numpy_conv2d, pooled
 
@@ -70,7 +70,7 @@ def test_the_size_of_a_block_changes_nothing(monkeypatch, block_bytes, channels,
     x, filters, bias = leaf(normal(5, 7, 6, channels)), leaf(normal(3, 2, channels, 4)), leaf(normal(4))
     whole = ops.conv2d(x, filters, bias, **options)
     expected = gradients(whole, [x, filters, bias], normal(*whole.shape))
-    monkeypatch.setattr(conv, "BLOCK_BYTES", block_bytes)
+    monkeypatch.setattr(im2col, "BLOCK_BYTES", block_bytes)
     y = ops.conv2d(x, filters, bias, **options)
     np.testing.assert_allclose(y.value, whole.value, rtol=1e-13, atol=1e-14)
     np.testing.assert_allclose(y.value, numpy_conv2d(x.value, filters.value, bias.value, **options), atol=1e-13)
@@ -99,7 +99,7 @@ def test_bias_and_relu_inside_give_the_very_numbers_of_ops_after_it(dtype):
 def test_an_image_that_needs_no_gradient_costs_none(monkeypatch):
     filters = leaf(normal(3, 3, 2, 4))
     y = ops.conv2d(normal(2, 5, 5, 2), filters)
-    monkeypatch.setattr(conv, "_images_gradient", lambda *args: pytest.fail("the gradient of the image was worked out"))
+    monkeypatch.setattr(im2col, "images_gradient", lambda *args: pytest.fail("the image's gradient was worked out"))
     assert gradients(y, filters)[0].shape == filters.shape
 
 

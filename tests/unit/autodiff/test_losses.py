@@ -75,6 +75,46 @@ def test_a_masked_class_and_logits_at_the_ends_of_the_range_cost_the_same_by_ids
     assert np.isnan(ops.softmax_cross_entropy(np.array([np.nan, 1], dtype), np.array([0, 1], dtype)).value)
 
 
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+@pytest.mark.parametrize(
+    ("logit", "label", "loss", "slope"),
+    [
+        (np.inf, 0, np.inf, 1),
+        (np.inf, 1, 0, 0),
+        (np.inf, 0.25, np.inf, 0.75),
+        (-np.inf, 0, 0, 0),
+        (-np.inf, 1, np.inf, -1),
+        (-np.inf, 0.25, np.inf, -0.25),
+        (np.nan, 0, np.nan, np.nan),
+        (np.nan, 1, np.nan, np.nan),
+        (2, np.nan, np.nan, np.nan),
+    ],
+)
+def test_the_sigmoid_cross_entropy_of_an_infinite_logit_is_its_limit(logit, label, loss, slope, dtype):
+    beside = 2 * np.log1p(np.exp(-3))  # two that are finite, in the same mean
+    for labels in (np.array([label, 1, 0]), np.array([label, 1, 0], dtype)):
+        x = Tensor(np.array([logit, 3, -3], dtype), requires_grad=True)
+        y = ops.sigmoid_cross_entropy(x, labels)
+        np.testing.assert_allclose(y.value, (loss + beside) / 3, rtol=4 * np.finfo(dtype).eps)
+        np.testing.assert_allclose(gradients(y, x)[0][0], slope / 3, rtol=np.finfo(dtype).eps)
+    np.testing.assert_equal(ops.sigmoid_cross_entropy(np.array([[logit]], dtype), label).item(), loss)
+
+
+def test_the_losses_of_what_is_infinitely_far_off_are_infinite():
+    for far in (np.inf, -np.inf):
+        x = Tensor(np.float32([far, 1]), requires_grad=True)
+        huber = ops.huber_loss(x, np.float32([0, 1]))
+        assert huber.value == ops.mean_squared_error(x, np.float32([0, 1])).value == np.inf
+        np.testing.assert_array_equal(gradients(huber, x)[0], [np.sign(far) / 2, 0])
+        assert ops.hinge_loss(x, np.float32([far < 0, 1])).value == np.inf
+        assert ops.hinge_loss(x, np.float32([far > 0, 1])).value == 0
+
+
+@pytest.mark.parametrize("count", [10, 10_000])
+def test_a_squared_error_that_overflows_is_infinite_without_a_warning(count):
+    assert ops.mean_squared_error(np.full(count, 1e25, np.float32), np.zeros(count, np.float32)).value == np.inf
+
+
 def test_labels_may_be_tensors_and_lists():
     expected = ops.softmax_cross_entropy(logits(), IDS).item()
     assert ops.softmax_cross_entropy(logits(), Tensor(IDS)).item() == expected

@@ -129,6 +129,16 @@ def test_logsumexp_of_minus_infinity_adds_nothing(dtype):
     np.testing.assert_array_equal(ops.logsumexp(np.array([INF, 5, -INF])).value, INF)
 
 
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+def test_the_gradient_of_logsumexp_over_nan_is_nan_for_all_that_it_is_over(dtype):
+    """As in PyTorch; of rows beside it nothing is seen."""
+    x = leaf([math.nan, 3], [2, 2], [-INF, math.nan], [INF, 0], dtype=dtype)
+    y = ops.logsumexp(x, axis=1)
+    np.testing.assert_allclose(y.value, [math.nan, 2 + math.log(2), math.nan, INF], rtol=1e-3)
+    [gradient] = gradients(y, x)
+    np.testing.assert_allclose(gradient, [[math.nan] * 2, [0.5, 0.5], [math.nan] * 2, [math.nan, 0]], rtol=1e-3)
+
+
 @pytest.mark.parametrize("op", [ops.maximum, ops.minimum])
 def test_at_a_tie_maximum_and_minimum_give_half_of_the_gradient_to_each(op):
     a, b = leaf(1, 5, -INF), leaf(1)

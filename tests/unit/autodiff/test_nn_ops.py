@@ -10,6 +10,7 @@ import tracemalloc
 import numpy as np
 import pytest
 
+import psworker as ps
 from pswire.values import IndexedSlices
 from psworker.autodiff import Tensor, gradients, ops
 from psworker.autodiff.ops.norm import batch_norm_with_moments
@@ -64,6 +65,24 @@ def test_forked_processes_leave_out_others():
     environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1"}  # without threads, which should not be forked
     found = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True)
     assert len(set(found.stdout.split())) == 3
+
+
+def test_a_random_seed_decides_what_dropout_leaves_out_in_its_thread_and_by_the_name_of_the_worker(monkeypatch):
+    x = np.ones((20, 20), np.float32)
+
+    def drawn(seed, name=""):
+        monkeypatch.setenv("PSWORKER_NAME", name)
+        ps.set_random_seed(seed)
+        return [ops.dropout(x, 0.5).value.tobytes() for _ in range(2)]
+
+    with ps.collection():
+        first, again = drawn(7), drawn(7)
+        thread = threading.Thread(target=lambda: again.append(ops.dropout(x, 0.5).value.tobytes()))
+        thread.start()
+        thread.join()
+        assert again[:2] == first
+        assert len({*again, *drawn(8), *drawn(7, "worker-0"), *drawn(7, "worker-1")}) == 9
+        assert drawn(7, "worker-1") == drawn(7, "worker-1")
 
 
 def test_dropout_does_nothing_when_not_training_and_draws_nothing():

@@ -202,24 +202,6 @@ def test_operators_are_ops_with_arrays_and_numbers_on_either_side(ours, theirs):
     np.testing.assert_allclose(y.value, theirs, rtol=1e-15)
 
 
-@pytest.mark.parametrize("number", [2, 2.0, True])
-def test_a_python_number_does_not_promote_float32(number):
-    x = Tensor(np.ones((2,), np.float32))
-    results = [x + number, number - x, x * number, number / x, x**number, number**x, ops.clip(x, 0, number)]
-    results += [ops.maximum(x, number), ops.minimum(number, x), ops.where([True, False], x, number)]
-    results += [ops.stack([x[0], number]), ops.einsum("i,->i", x, number), ops.pad(x, 1, number)]
-    assert [y.dtype for y in results] == [np.float32] * len(results)
-
-
-def test_a_float64_array_promotes_float32_as_in_numpy_and_the_gradient_comes_back_in_float32():
-    x = Tensor(np.float32([1, 2]), requires_grad=True)
-    y = x * np.array([0.1, 0.2])
-    [gradient] = gradients(y, x)
-    assert y.dtype == np.float64
-    assert gradient.dtype == np.float32
-    np.testing.assert_array_equal(gradient, np.float32([0.1, 0.2]))
-
-
 def test_a_repeated_index_gets_the_sum_of_its_gradients():
     x = Tensor(np.zeros((3, 2)), requires_grad=True)
     [gradient] = gradients(x[[2, 0, 2]], x, np.array([[1.0, 2], [10, 20], [100, 200]]))

@@ -6,13 +6,15 @@ import numpy as np
 import pytest
 
 from psworker.autodiff import Tensor, gradients, ops
-from psworker.autodiff.ops import conv, winograd
+from psworker.autodiff.ops import im2col, winograd
 from psworker.autodiff.ops.windows import axes
 
 from .cases_conv import numpy_conv2d
 
 SEED = 1980
-BOUND = 6e-6  # of the largest element, see docs/performance.md
+BOUND = 6e-6  # of the largest element, for random terms; see docs/performance.md
+UNIT = 2.0**-24  # the unit roundoff of float32
+AMPLIFICATION = {3: (51.4, 39.9), 4: (39.9, 51.4), 5: (98.7, 173.9)}  # of results, of filters' gradients: the same page
 ROUNDING = 3e-5  # of what a sum of such terms comes to when their signs are random: float32's 6e-8 times 500
 LENGTHS = sorted(winograd.RESULTS)
 
@@ -144,6 +146,61 @@ def test_at_the_size_of_deep_mnist_the_error_stays_within_its_bound(kernel):
         assert_near(got, exact, BOUND * largest(exact))
 
 
+def amplified(kernel):
+    """How far the magnitudes of a tile's terms exceed those of plain convolution's, for results and for filters."""
+    results = winograd.RESULTS[kernel]
+    a, g, b = (np.abs(matrix) for matrix in winograd.matrices(results, kernel))
+    of_image = b.sum(axis=1)
+    one = (a.T @ (g.sum(axis=1) * of_image)).max() / kernel, (g.T @ (a.sum(axis=1) * of_image)).max() / results
+    return one[0] ** 2, one[1] ** 2
+
+
+OPERANDS = {  # each with the error that was measured, in units of what is amplified
+    "random": (normal, 2),
+    "positive": (lambda *shape: np.abs(normal(*shape)), 2),
+    "constant": (lambda *shape: np.full(shape, 1 / 3, np.float32), 128),  # rounding errors that are all alike
+    "of one sign a channel": (lambda *shape: np.broadcast_to(np.sign(normal(shape[-1])), shape) * np.float32(0.3), 128),
+}
+
+
+@pytest.mark.parametrize("kernel", LENGTHS)
+@pytest.mark.parametrize("operands", OPERANDS)
+@pytest.mark.parametrize("channels", [2, 96])
+def test_errors_are_within_the_bound_of_the_guide_whatever_the_operands(kernel, operands, channels):
+    make, measured = OPERANDS[operands]
+    results, out, images, size = winograd.RESULTS[kernel], 8, 4, 10
+    x, g = (make(images, size, size, depth) for depth in (channels, out))
+    filters = make(kernel, kernel, channels, out)
+    of_results, of_filters = amplified(kernel)
+    assert (of_results, of_filters) <= AMPLIFICATION[kernel]
+    tiles = (-(-size // results)) ** 2
+    transforms = 4 * (results + kernel)
+    cases = (  # the roundings on the way of a term, how far it is amplified, how many there are, and how large
+        (2 * kernel + 2 + transforms + channels, of_results, kernel**2 * channels, largest(x) * largest(filters)),
+        (2 * results + 2 + transforms + images * tiles, of_filters, images * size**2, largest(x) * largest(g)),
+        (2 * kernel + 2 + transforms + out, of_results, kernel**2 * out, largest(g) * largest(filters)),
+    )
+    exact = plainly(x, filters, g, "SAME")
+    for got, wanted, (roundings, amplification, terms, term) in zip(
+        all_three(x, filters, g, "SAME"), exact, cases, strict=True
+    ):
+        error = largest(got - wanted)
+        assert error <= UNIT * roundings * amplification * terms * term
+        assert error <= UNIT * measured * terms * term
+
+
+def test_an_error_depends_on_the_elements_that_the_tile_reads_alone():
+    x, filters = normal(2, 12, 12, 3), normal(5, 5, 3, 4)
+    rows, columns = axes((12, 12), (5, 5), 1, "SAME")
+    without = winograd.convolve(x, filters, rows, columns)
+    x[0, 0, 0] = 1e12
+    bright = winograd.convolve(x, filters, rows, columns)
+    assert not np.array_equal(bright[0, :3, :3], without[0, :3, :3])
+    np.testing.assert_array_equal(bright[0, 3:], without[0, 3:])
+    np.testing.assert_array_equal(bright[0, :, 3:], without[0, :, 3:])
+    np.testing.assert_array_equal(bright[1], without[1])
+
+
 @pytest.mark.parametrize(("name", "number"), [("BLOCK_BYTES", 1), ("BLOCK_BYTES", 1 << 30), ("TILES", 1), ("TILES", 5)])
 def test_the_size_of_blocks_and_patches_changes_no_more_than_rounding(monkeypatch, name, number):
     monkeypatch.setattr(winograd, name, number)
@@ -166,7 +223,7 @@ def test_of_nothing_but_zeros_comes_nothing_but_zeros():
 
 def test_conv2d_takes_it_with_bias_and_relu_and_gives_the_gradients_of_plain_convolution(monkeypatch):
     tensors = [leaf(normal(*shape)) for shape in ((8, 10, 10, 32), (5, 5, 32, 32), (32,))]
-    monkeypatch.setattr(conv, "_windows", lambda *args: pytest.fail("the plain way was taken"))
+    monkeypatch.setattr(im2col, "_windows", lambda *args: pytest.fail("the plain way was taken"))
     y = ops.conv2d(*tensors, activation="relu")
     g = normal(*y.shape)
     found = gradients(y, tensors, g)

@@ -1,0 +1,177 @@
+"""Small pushes of many workers: 20 floats, 1 to 100 workers, one shard; rate, latency, processor time, fairness.
+
+    python benchmarks/many_workers.py                                  # one shard
+    python benchmarks/many_workers.py --shards 2 4                     # the variable on one of several shards
+    python benchmarks/many_workers.py --shards 2 4 --model spread      # a variable of 20 floats on each shard
+
+Server processes as `psserver serve` starts them, and workers with the client that sessions use (`psworker.client`, gRPC
+on loopback). A worker pushes, waits for the answer with the fresh weights, and pushes again. Workers are threads of one
+process for each core: 100 processes would each find the processor's cache cold at every push, and take about twice the
+processor time for it, so that they and not the server would be the limit.
+
+"processor-server" is the processor time a push of all servers together, "processor-workers" that of all workers. Where
+the two together are more than the machine has, workers and servers share it; the server's processor time a push is what
+compares one version with another on any machine.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, closing
+from functools import partial
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import NamedTuple
+
+import _report
+import numpy as np
+
+from pswire import specs
+from pswire.messages import Declaration
+from pswire.values import TensorSpec
+from psworker.client import Client
+from psworker.placement import Whole
+from psworker.transport.network import NetworkTransport
+
+WORKERS = (1, 4, 16, 64, 100)
+FLOATS = 20
+WARM_UP, WINDOW = 1.0, 4.0  # seconds
+TIMEOUT = 60.0  # seconds that a worker has to join, and a push has
+
+
+class Run(NamedTuple):
+    """What happened within the window: milliseconds of each push of each worker, and seconds of processor time."""
+
+    latencies: list[np.ndarray]
+    workers: float
+    servers: float
+
+
+def work(addresses: list[str], names: list[str], numbers: list[int], parent: Connection) -> None:
+    """A process of workers: they join, it says so and is told the window, they push, it says what they did in it."""
+    with ThreadPoolExecutor(len(numbers)) as pool, ExitStack() as stack:
+        clients = [
+            stack.enter_context(closing(Client(NetworkTransport(addresses), f"worker-{number}", TIMEOUT)))
+            for number in numbers
+        ]
+        registered = list(pool.map(partial(join, names), clients))
+        parent.send(None)
+        begin, end = parent.recv()
+        pushing = [pool.submit(push, *one, begin, end) for one in zip(clients, registered, strict=True)]
+        processor = between(begin, end, time.process_time)
+        parent.send(([one.result() for one in pushing], processor))
+        for client in clients:
+            client.leave()
+
+
+def join(names: list[str], client: Client) -> list[Whole]:
+    """Makes a worker a member, and registers its variables."""
+    client.join()
+    zeros = np.zeros(FLOATS, np.float32)
+    optimizer = specs.GradientDescent(learning_rate=1e-3)
+    return client.register([Declaration(TensorSpec.of(name, zeros), zeros, optimizer) for name in names])
+
+
+def push(client: Client, wholes: list[Whole], begin: float, end: float) -> np.ndarray:
+    """Pushes until the window ends; milliseconds of each push that began and ended in it."""
+    names = [one.name for one in wholes]
+    gradient = np.full(FLOATS, 1e-3, np.float32)
+    seen: list[float] = []
+    before = time.monotonic()
+    while before < end:
+        gradients = [Whole(one.name, one.versions, gradient, one.served_at) for one in wholes]
+        wholes = list(client.push(gradients, pull=names).wait().values)
+        after = time.monotonic()
+        if begin <= before and after <= end:
+            seen.append((after - before) * 1e3)
+        before = after
+    return np.array(seen)
+
+
+def measure(addresses: list[str], pids: list[int], names: list[str], count: int) -> Run:
+    """Has `count` workers push, and looks at the servers' processor time meanwhile."""
+    context = multiprocessing.get_context("spawn")
+    cores = len(os.sched_getaffinity(0))
+    pipes, processes = [], []
+    for first in range(min(count, cores)):
+        here, there = context.Pipe()
+        numbers = list(range(first, count, cores))
+        process = context.Process(target=work, args=(addresses, names, numbers, there), daemon=True)
+        process.start()
+        there.close()
+        pipes.append(here)
+        processes.append(process)
+    for pipe in pipes:
+        pipe.recv()
+    begin = time.monotonic() + WARM_UP
+    end = begin + WINDOW
+    for pipe in pipes:
+        pipe.send((begin, end))
+    servers = between(begin, end, lambda: sum(map(processor_time, pids)))
+    seen = [pipe.recv() for pipe in pipes]
+    for process in processes:
+        process.join()
+    return Run([one for latencies, _ in seen for one in latencies], sum(processor for _, processor in seen), servers)
+
+
+def between(begin: float, end: float, count: Callable[[], float]) -> float:
+    """How much a count grows from one moment (monotonic) to another."""
+    time.sleep(max(0.0, begin - time.monotonic()))
+    before = count()
+    time.sleep(max(0.0, end - time.monotonic()))
+    return count() - before
+
+
+def processor_time(pid: int) -> float:
+    """Seconds that a process has used so far, in user and system mode (proc(5)). Linux only."""
+    fields = (Path("/proc") / str(pid) / "stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def show(system: str, run: Run) -> None:
+    """Prints the RESULT lines of one run."""
+    counts = np.array([len(one) for one in run.latencies])
+    pushes, mean = counts.sum(), counts.mean()
+    p50, p99 = np.percentile(np.concatenate(run.latencies), [50, 99])
+    slowest = max(np.percentile(one, 99) if len(one) else np.inf for one in run.latencies)
+    spread = f"(pushes of a worker: {mean:.0f}, fewest {counts.min() / mean:.2f}, most {counts.max() / mean:.2f} of it)"
+    for what, figure, unit in (
+        ("rate", f"{pushes / WINDOW:.0f}", f"pushes/s {spread}"),
+        ("p50", f"{p50:.2f}", "ms"),
+        ("p99", f"{p99:.2f}", "ms"),
+        ("p99-of-the-slowest-worker", f"{slowest:.2f}", "ms"),
+        ("processor-server", f"{run.servers / pushes * 1e3:.3f}", "ms/push"),
+        ("processor-workers", f"{run.workers / pushes * 1e3:.3f}", "ms/push"),
+    ):
+        print(f"RESULT many-workers-{what} {system} {figure} {unit}", flush=True)
+
+
+def main() -> None:
+    """Measures each number of workers at fresh servers."""
+    parser = _report.arguments(__doc__.splitlines()[0])
+    parser.add_argument("--workers", type=int, nargs="+", default=WORKERS, help="how many, one run for each number")
+    parser.add_argument("--shards", type=int, nargs="+", default=[1], help="how many, one run for each number")
+    parser.add_argument("--model", choices=["one", "spread"], default="one", help="on one shard, or on all of them")
+    options = parser.parse_args()
+    _report.describe_machine()
+    began = time.monotonic()
+    for shards in options.shards:
+        names = [f"w{index}" for index in range(shards if options.model == "spread" else 1)]
+        for count in options.workers:
+            with ExitStack() as stack:
+                serve = ("--bind", "127.0.0.1:0", "--lease", "60", "--shard")
+                servers = [
+                    stack.enter_context(_report.server_process(*serve, f"{shard}/{shards}")) for shard in range(shards)
+                ]
+                run = measure([one.address for one in servers], [one.pid for one in servers], names, count)
+            where = "" if shards == 1 else f"-{shards}-shards-{options.model}"
+            show(f"paramserver-{count}w{where}", run)
+    print(f"took {time.monotonic() - began:.0f} s")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,116 @@
+"""A worker that leaves its loop over batches is waited for by nobody, unless an error has thrown it out."""
+
+import threading
+
+import numpy as np
+import pytest
+
+import psworker as ps
+from pswire.consistency import Bounded, Synchronous
+from pswire.messages import Leave, Push, Renew
+from psworker import ops
+from psworker.config import WorkerConfig
+from psworker.sessions import Session
+from tests.shards_in_process import ShardsInProcess
+
+
+@pytest.fixture
+def transport():
+    return ShardsInProcess(1, Bounded(3))
+
+
+def train(transport, at_third, after=lambda session: None):
+    """A worker that does something at its third batch, and then something after its loop."""
+    with ps.collection():
+        weight = ps.Variable(np.zeros(1), name="weight")
+        with Session(WorkerConfig(name="w0", timeout=30), transport) as session:
+            for number, _ in enumerate(session.batches(ps.Dataset({"x": np.arange(9)}), 1), 1):
+                if number == 3 and at_third == "fail":
+                    raise RuntimeError("out of ideas")
+                if number == 3 and at_third == "break":
+                    break
+                ps.GradientDescent(1.0).minimize(ops.sum(weight))
+            after(session)
+
+
+def idles(transport):
+    return [message for _, message in transport.messages(Renew) if message.idle]
+
+
+def test_a_worker_that_an_error_throws_out_of_its_loop_is_not_idle_and_leaves_as_failed(transport):
+    with pytest.raises(RuntimeError):
+        train(transport, "fail")
+    assert idles(transport) == []
+    assert [message.failed for _, message in transport.messages(Leave)] == [True]
+
+
+def test_a_worker_that_breaks_out_of_its_loop_is_idle_with_its_next_call(transport):
+    seen = []
+
+    def after(session):
+        seen.append(idles(transport))
+        session.pull()
+        session.pull()
+        seen.append(idles(transport))
+
+    train(transport, "break", after)
+    before, (idle,) = seen
+    assert before == []
+    assert idle.settled > max(push.sequence for _, push in transport.messages(Push))
+    assert [message.failed for _, message in transport.messages(Leave)] == [False]
+
+
+def test_a_worker_that_breaks_out_of_its_loop_is_idle_with_its_next_heartbeat():
+    transport = ShardsInProcess(1, Bounded(3), lease=0.03)
+
+    def after(session):
+        heard = threading.Event()
+        refuse, transport.refuse = transport.refuse, lambda shard, message: isinstance(message, Renew) and note(message)
+
+        def note(message):
+            if message.idle:
+                heard.set()
+            return False
+
+        assert heard.wait(30)
+        transport.refuse = refuse
+
+    train(transport, "break", after)
+
+
+def test_a_worker_that_pushes_again_after_its_loop_is_not_idle_any_more(transport):
+    def after(session):
+        weight = ps.Variable(np.zeros(1), name="other")
+        ps.GradientDescent(1.0).minimize(ops.sum(weight))
+        sent = len(transport.said)
+        assert not any(isinstance(message, Renew) and message.idle for _, message in transport.said[sent:])
+
+    train(transport, "break", after)
+    pushes = [place for place, (_, message) in enumerate(transport.said) if isinstance(message, Push)]
+    told = [place for place, (_, message) in enumerate(transport.said) if isinstance(message, Renew) and message.idle]
+    assert all(place < pushes[-1] for place in told)
+
+
+def test_of_three_workers_of_which_one_fails_the_others_make_no_update_of_two_gradients():
+    transport, errors = ShardsInProcess(1, Synchronous(3)), {}
+
+    def work(name):
+        try:
+            with ps.collection():
+                weight = ps.Variable(np.zeros(1), name="weight")
+                with Session(WorkerConfig(name=name, timeout=1.0), transport) as session:
+                    for number, _ in enumerate(session.batches(ps.Dataset({"x": np.arange(48)}), 1), 1):
+                        if name == "w2" and number == 5:
+                            raise RuntimeError("out of ideas")
+                        ps.GradientDescent(1.0).minimize(ops.sum(weight))
+        except Exception as error:  # noqa: BLE001 - looked at below
+            errors[name] = error
+
+    threads = [threading.Thread(target=work, args=(f"w{number}",)) for number in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert set(errors) == {"w0", "w1", "w2"}
+    status = transport.status(0)
+    assert (status.global_step, {worker.steps for worker in status.workers}) == (4, {4})
