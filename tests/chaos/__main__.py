@@ -15,6 +15,7 @@ import argparse
 import asyncio
 import json
 import random
+import shlex
 import shutil
 import signal
 import sys
@@ -42,8 +43,8 @@ LEASE = 4.0
 TIMEOUT = 25.0  # of a worker's calls
 TO_END = 90.0  # seconds that a job has to come to its end, when no faults are injected any more
 BATCH, EPOCHS = 4, 2
-RATES = {"async": 90, "bounded": 40, "sync": 25}  # pushes of a second that a job is made for
-PAUSE = 0.015  # seconds that a step takes a worker at most, beside its push
+RATES = {"async": 150, "bounded": 60, "sync": 35}  # pushes of a second that a job is made for
+PAUSE = 0.01  # seconds that a step takes a worker at most, beside its push
 
 say = partial(print, flush=True)
 
@@ -104,10 +105,12 @@ def main() -> int:
                 configuration = Configuration(consistency, staleness, shards)
                 try:
                     run = asyncio.run(try_one(configuration, seed, arguments.seconds, arguments.faults))
+                except (KeyboardInterrupt, asyncio.CancelledError):
+                    return 130
                 finally:
                     sweep()  # what killed processes have left in shared memory
                 runs.append(run)
-                report(run, seed, keep=arguments.keep)
+                report(run, seed, arguments)
     say("", *table(results(runs)), "", *table(faults_injected(runs)), sep="\n")
     broken = sum(not run.verdict.passed for run in runs)
     say(f"\nchaos: {broken} of {len(runs)} configurations broke a promise; seed {seed}")
@@ -142,7 +145,12 @@ async def try_one(configuration: Configuration, seed: int, seconds: float, kinds
         await faults.start()
         await faults.inject(2 * seconds)
         complete = await faults.finish(TO_END)
+        await cluster.kill_workers()  # those that have not come to their end
         finals = await asyncio.to_thread(cluster.read)
+        half_pushes = await asyncio.to_thread(cluster.half_pushes)
+    except BaseException:
+        shutil.rmtree(folder)
+        raise
     finally:
         await cluster.close()
     facts = {"configuration": str(configuration), "seed": seed, "faults": faults.count, "complete": complete}
@@ -156,23 +164,28 @@ async def try_one(configuration: Configuration, seed: int, seconds: float, kinds
         lease=LEASE,
         examples=examples,
         epochs=EPOCHS,
+        half_pushes=half_pushes,
+        losses=[loss for shard, server in enumerate(cluster.servers) for loss in server.losses(shard)],
         complete=complete,
     )
     return Run(configuration, check(), faults.count, len(cluster.workers), time.monotonic() - began, folder)
 
 
-def report(run: Run, seed: int, *, keep: bool) -> None:
+def report(run: Run, seed: int, arguments: argparse.Namespace) -> None:
     """Says what came of a run; removes its folder, unless it is of use."""
     kept = run.verdict.passed
     word = "kept" if kept else "BROKEN"
     say(f"{run.configuration}: {word}; {run.seconds:.0f} s, {run.workers} workers, {run.faults.total()} faults")
     for line in run.verdict.lines():
         say(f"    {line}")
-    if kept and not keep:
+    if kept and not arguments.keep:
         shutil.rmtree(run.folder)
     else:
         say(f"    ledgers and logs: {run.folder}")
-        say(f"    python -m tests.chaos {' '.join(run.configuration.arguments)} --seed {seed}")
+        again = [*run.configuration.arguments, "--seed", str(seed), "--seconds", f"{arguments.seconds:g}"]
+        if arguments.faults != list(WEIGHTS):
+            again += ["--faults", ",".join(arguments.faults)]
+        say(f"    python -m tests.chaos {shlex.join(again)}")
 
 
 def results(runs: Sequence[Run]) -> list[list[str]]:

@@ -15,10 +15,13 @@ from dataclasses import dataclass, field
 
 from pswire.consistency import Bounded, Consistency, Dropped, StalenessSpec, Synchronous
 from tests.chaos import scheme
-from tests.chaos.records import History, PushRecord, Reading
+from tests.chaos.records import History, Loss, PushRecord, Reading
 
 #: Seconds after which a worker that asks for a block has not got it at once: there was none.
 AT_ONCE = 0.2
+
+#: Leases, after a fault, in which a worker may still be taken for dead by it: as long as one goes on, and a lease.
+QUIET = 3
 
 #: Lines that are shown of one kind of violation.
 MOST_SHOWN = 3
@@ -86,6 +89,7 @@ class Check:
         finals: of all shards.
         lease: seconds.
         examples, epochs: of the data queue.
+        half_pushes, losses: what the servers say of pushes, and of workers that they have taken for dead.
         complete: whether the job came to its end.
     """
 
@@ -99,11 +103,14 @@ class Check:
         lease: float,
         examples: int,
         epochs: int,
+        half_pushes: int = 0,
+        losses: Sequence[Loss] = (),
         complete: bool = True,
     ) -> None:
         self.consistency, self.staleness = consistency, staleness
         self.histories, self.finals, self.lease = histories, finals, lease
         self.examples, self.epochs, self.complete = examples, epochs, complete
+        self.half_pushes, self.losses = half_pushes, losses
         self.most = consistency.workers if isinstance(consistency, Synchronous) else 1
         self.unit = scheme.unit_of(self.most)
         self.verdict = Verdict()
@@ -114,6 +121,7 @@ class Check:
         """All of it."""
         for history in self.histories:
             self._exactly_once(history)
+        self._half_pushes()
         for shard in range(len(self.finals)):
             self._variables_agree(shard)
             self._updates_add_up(shard)
@@ -123,6 +131,7 @@ class Check:
         if isinstance(self.consistency, Bounded):
             self._bound(self.consistency.steps)
         self._incarnations()
+        self._leases()
         self._ends()
         self._examples()
         return self.verdict
@@ -185,13 +194,25 @@ class Check:
             self.verdict.doubled += 1
             self._break("doubled", f"shard {shard}: {_push(history, push)} is there {times}")
 
-    def _gone_without(self, push: PushRecord, shard: int) -> bool:
-        """Whether the others may have made an update on this shard without a part that came too late for it.
+    def _half_pushes(self) -> None:
+        """The servers know how many pushes are on some of their shards only.
 
-        Where shard 0 decides, a part that another shard waits for longer than a lease is not applied any more.
+        They count one also where shard 0, which counts every step, has one for which it has no gradients, or the
+        reverse. That leaves nothing in a variable, so there they may say more than the ledgers.
+        """
+        everywhere = all(len(push.shards) == len(self.finals) for history in self.histories for push in history.pushes)
+        known, said = self.verdict.half, self.half_pushes
+        if said < known or (said > known and everywhere):
+            self._break("half pushes", f"the servers say {said}, the ledgers know {known}")
+
+    def _gone_without(self, push: PushRecord, shard: int) -> bool:
+        """Whether the others may have gone on without a part that came too late for this shard.
+
+        Where changes have one order over all shards, these wait for a part until the lease of its worker has ended.
         """
         late = push.answered is not None and push.answered - push.at > self.lease
-        return late and shard > 0 and (self.consistency.decides or self.staleness.decides)
+        ordered = isinstance(self.consistency, Synchronous) or isinstance(self.staleness, Dropped)
+        return late and shard > 0 and ordered
 
     def _variables_agree(self, shard: int) -> None:
         """All variables of a shard have the same pushes."""
@@ -237,6 +258,7 @@ class Check:
             bound = 0
         applied = self._applied[shard]
         order = sorted(applied)
+        all_known = scheme.count_updates(self.finals[shard].first[0])[0] == len(order)
         for step, pushes in applied.items():
             before = bisect.bisect_left(order, step)
             for history, push in pushes:
@@ -244,7 +266,7 @@ class Check:
                 missed = before - min(push.seen[shard], rows)
                 name = f"shard {shard}: {_push(history, push)}"
                 self.verdict.worst = max(self.verdict.worst, missed)
-                if before < max(push.seen[shard], rows):
+                if before < max(push.seen[shard], rows) and all_known:
                     self._break("staleness", f"{name} has seen updates that were made after it")
                 if missed > bound:
                     self._break("too stale", f"{name} was applied with staleness {missed}")
@@ -308,6 +330,15 @@ class Check:
                 for push in older.pushes:
                     if push.at > newer.joined and push.placed:
                         self._break("twin", f"{_push(older, push)} was taken after process {newer.column} had joined")
+
+    def _leases(self) -> None:
+        """No worker is taken for dead that lives on, and to which nothing was done for long before."""
+        for loss, history in itertools.product(self.losses, self.histories):
+            since = loss.at - QUIET * self.lease
+            there = history.joined is not None and history.joined < since and history.until > loss.at
+            if history.name == loss.name and there and not any(since < at < loss.at for at, _ in history.faults):
+                line = f"process {history.column}, {history.name}, was taken for dead by shard {loss.shard}"
+                self._break("lease", line)
 
     def _ends(self) -> None:
         """Workers that nobody ends, and that no newer incarnation takes the place of, come to their end."""

@@ -20,11 +20,14 @@ from typing import Any
 
 import numpy as np
 
+from psserver.report.asking import Shards
+from psserver.report.job import put_together
 from pswire.messages import Choice, Join, Joined, Leave, Pull, Sender
 from psworker.transport.network import NetworkTransport
 from tests.chaos import scheme
 from tests.chaos.check import Final
 from tests.chaos.proxy import Proxy
+from tests.chaos.records import Loss
 
 PROGRAM = Path(__file__).with_name("worker.py")
 BOUND = 30.0  # seconds that a server has to start, to answer and to end
@@ -122,6 +125,17 @@ class Server:
             await asyncio.sleep(POLL)
         self.address = found[1]
 
+    def losses(self, shard: int) -> list[Loss]:
+        """The workers that it has taken for dead, as its log says."""
+        losses = []
+        since = time.time() - time.monotonic()
+        for moment, fraction, name in re.findall(
+            r"^(\S+ \S+),(\d+) .*'(\S+)' was silent for \S+ s and is", self.log.read_text(), re.M
+        ):
+            at = time.mktime(time.strptime(moment, "%Y-%m-%d %H:%M:%S")) + int(fraction) / 1000
+            losses.append(Loss(name, shard, at - since))
+        return losses
+
     def signal(self, number: signal.Signals) -> None:
         """Sends it a signal, if it runs."""
         with suppress(ProcessLookupError):
@@ -174,6 +188,28 @@ class Cluster:
         """The workers that have not ended."""
         return [worker for worker in self.workers if worker.code is None]
 
+    async def kill_workers(self) -> None:
+        """Kills the workers that have not ended, and lets servers read what these had sent."""
+        running = self.running()
+        for worker in running:
+            worker.ended_by = KILLED
+            worker.signal(signal.SIGKILL)
+            worker.popen.wait()
+        if running:
+            await asyncio.sleep(1.0)
+
+    def half_pushes(self) -> int:
+        """How many there are as the servers say, when no worker lives any more: until then they cannot know."""
+        end = time.monotonic() + BOUND
+        with Shards([server.address for server in self.servers]) as shards:
+            while time.monotonic() < end:
+                job = put_together(shards.ask(BOUND))
+                states = [worker.state for answer in job.answers if answer.report for worker in answer.report.workers]
+                if "live" not in states:
+                    return job.half_pushes
+                time.sleep(POLL)
+        raise RuntimeError("a worker that has ended still lives, as its server says")
+
     def read(self) -> list[Final]:
         """The variables as the servers have them, not through a proxy."""
         with closing(NetworkTransport([server.address for server in self.servers], shared_memory=False)) as transport:
@@ -202,10 +238,10 @@ class Cluster:
         """Ends all that runs, and waits for it."""
         for worker in self.running():
             worker.signal(signal.SIGKILL)
+            worker.popen.wait()
         for worker in self.workers:
             for proxy in worker.proxies:
                 await proxy.close()
-            worker.popen.wait()
         for server in self.servers:
             server.signal(signal.SIGCONT)
             server.signal(signal.SIGTERM)

@@ -14,6 +14,9 @@ from collections.abc import Awaitable, Callable, Sequence
 from tests.chaos.cluster import FAILED, KILLED, SUPERSEDED, TERMINATED, Cluster, WorkerProcess
 from tests.chaos.proxy import Proxy
 
+#: Seconds that one goes on at most, in leases: for what does not end a process.
+LONGEST = 1.5
+
 #: Seconds between two faults, on the average.
 GAP = 0.4
 
@@ -127,7 +130,8 @@ class Faults:
 
     async def _inject(self, kind: str, worker: WorkerProcess) -> None:
         self.count[kind] += 1
-        worker.note(kind)
+        if kind != "stop server":  # of which workers are to notice nothing
+            worker.note(kind)
         await self._do[kind](worker)
 
     async def _start(self, name: str) -> None:
@@ -139,7 +143,7 @@ class Faults:
     def _seconds(self, longer: float) -> float:
         """Mostly little beside a lease; with this probability more than one."""
         if self._draws.random() < longer:
-            return self._lease * self._draws.uniform(1.1, 1.5)
+            return self._lease * self._draws.uniform(1.1, LONGEST)
         return self._draws.uniform(0.1, 1.2)
 
     # --- connections --------------------------------------------------------------------------------------------------
@@ -191,6 +195,7 @@ class Faults:
     async def _stop_server(self, worker: WorkerProcess) -> None:
         shard = self._draws.randrange(len(self._cluster.servers))
         if shard in self._stopped:
+            self.count["stop server"] -= 1
             return
         self._stopped.add(shard)
         self._cluster.servers[shard].signal(signal.SIGSTOP)

@@ -65,6 +65,15 @@ class Wait:
     got: bool = False
 
 
+@dataclass(frozen=True)
+class Loss:
+    """A worker was taken for dead by a shard, at a moment (monotonic)."""
+
+    name: str
+    shard: int
+    at: float
+
+
 @dataclass
 class History:
     """What one process of a worker did.
@@ -74,6 +83,7 @@ class History:
         error: the last line that it said.
         joined, incarnation: when, and as which.
         ended: when it came to its end in good order.
+        until: when it has last written something down.
         waits: its questions for blocks.
         reports: the epochs of which it heard that they are complete, and examples in each.
     """
@@ -87,6 +97,7 @@ class History:
     joined: float | None = None
     incarnation: int = 0
     ended: float | None = None
+    until: float = 0.0
     pushes: list[PushRecord] = field(default_factory=list)
     readings: list[Reading] = field(default_factory=list)
     waits: list[Wait] = field(default_factory=list)
@@ -112,7 +123,7 @@ def read_events(path: Path) -> list[dict[str, Any]]:
 def add_events(history: History, events: Iterable[dict[str, Any]]) -> History:
     """The history with what was written down in it."""
     for event in events:
-        at = event["at"]
+        history.until = at = event["at"]
         match event["event"]:
             case "push":
                 fields = ("number", "shards", "dense", "seen", "rows_seen", "epoch", "examples", "at")

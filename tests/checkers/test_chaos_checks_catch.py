@@ -7,7 +7,7 @@ import pytest
 from pswire.consistency import parse_consistency, parse_staleness
 from tests.chaos import scheme
 from tests.chaos.check import Check, Final
-from tests.chaos.records import History, PushRecord, Reading, Wait
+from tests.chaos.records import History, Loss, PushRecord, Reading, Wait
 
 COLUMNS = 4
 
@@ -26,7 +26,7 @@ class Job:
         self.steps = [0] * shards
         self.histories = [History(column, f"w{column}", code=0, joined=0.0, incarnation=1) for column in (1, 2)]
         self.now = 0.0
-        self.complete = True
+        self.complete, self.half_pushes, self.losses = True, 0, []
         self.changes = {}  # of the finals
         for history in self.histories:
             history.readings.append(self.read(history))
@@ -83,8 +83,14 @@ class Job:
             fields = {"first": values, "second": values, "dense": [0.0] * COLUMNS, "table": rows, "version": step}
             finals.append(Final(**fields | self.changes))
         examples = sum(len(one.pushes) for one in self.histories)
-        settings = {"lease": 4.0, "examples": examples, "epochs": 1, "complete": self.complete}
-        return Check(self.consistency, self.staleness, self.histories, finals, **settings)()
+        settings = {
+            "lease": 4.0,
+            "examples": examples,
+            "epochs": 1,
+            "half_pushes": self.half_pushes,
+            "losses": self.losses,
+        }
+        return Check(self.consistency, self.staleness, self.histories, finals, **settings, complete=self.complete)()
 
     def broken(self):
         return sorted(kind for kind, lines in self.verdict().violations.items() if lines)
@@ -168,13 +174,14 @@ def test_a_change_of_a_column_of_nobody_is_found(job):
     assert "doubled" in job.broken()
 
 
-@pytest.mark.parametrize(("took", "lost"), [(3.9, 1), (4.1, 0)])
-def test_a_part_for_which_nobody_waits_any_more_is_half_a_push_and_not_lost(took, lost):
-    job = Job("bounded:1")
+@pytest.mark.parametrize(("took", "staleness", "lost"), [(3.9, "drop:9", 1), (4.1, "drop:9", 0), (4.1, "none", 1)])
+def test_a_part_for_which_nobody_waits_any_more_is_half_a_push_and_not_lost(took, staleness, lost):
+    job = Job(staleness=staleness)
     sent = job.send(1)
     job.apply(0, sent)
     job.answer(sent)
     sent[1].answered = sent[1].at + took  # the lease is 4 s
+    job.half_pushes = 1
     verdict = job.verdict()
     assert (verdict.half, verdict.lost, verdict.passed) == (1, lost, not lost)
 
@@ -183,9 +190,25 @@ def test_a_part_for_which_nobody_waits_any_more_is_half_a_push_and_not_lost(took
 def test_half_a_push_is_counted_and_nobody_but_who_ended_badly_may_leave_one(job, code, broken):
     job.apply(1, job.send(2))
     job.histories[1].code, job.histories[1].ended_by = code, "killed" if code else ""
-    job.complete = False
+    job.complete, job.half_pushes = False, 1
     assert job.verdict().half == 1
     assert job.broken() == [*broken, "not done"]
+
+
+@pytest.mark.parametrize(("half_pushes", "broken"), [(1, []), (0, ["half pushes"]), (2, ["half pushes"])])
+def test_the_servers_must_know_how_many_pushes_are_half(job, half_pushes, broken):
+    history, push = job.send(2)
+    job.apply(1, (history, push))
+    history.code, history.ended_by = -9, "killed"
+    job.histories[0].pushes[0].examples += push.examples  # which were handed out again
+    job.half_pushes = half_pushes
+    assert job.broken() == broken
+
+
+def test_servers_count_the_steps_without_gradients_too(job):
+    job.push(1, shards=[1])
+    job.half_pushes = 1
+    assert job.broken() == []
 
 
 def test_a_push_that_was_never_answered_may_be_there_or_not(job):
@@ -321,6 +344,21 @@ def test_a_push_of_an_older_incarnation_is_found(job):
     assert job.broken() == []
     job.push(1)
     assert job.broken() == ["twin"]
+
+
+@pytest.mark.parametrize(
+    ("faults", "until", "broken"),
+    [
+        ([], 101.0, ["lease"]),
+        ([(95.0, "stop worker")], 101.0, []),
+        ([(80.0, "reset")], 101.0, ["lease"]),
+        ([], 99.0, []),
+    ],
+)
+def test_a_worker_that_is_taken_for_dead_and_lives_is_found_if_nothing_was_done_to_it(job, faults, until, broken):
+    job.losses = [Loss("w1", 1, 100.0)]
+    job.histories[0].faults, job.histories[0].until = faults, until
+    assert job.broken() == broken
 
 
 def test_a_worker_that_fails_by_itself_is_found_with_what_it_has_said(job):

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="looks for proce
 
 BOUND = 30.0  # seconds that no wait comes near to
 
-#: Something may be done to a worker at its fifth batch, when it has pushed four times.
+#: Begins when there is a file of its name. At its fifth batch, after four pushes, it may fail or send itself a signal.
 TRAINING = """
     import os, signal, sys, time
     import numpy as np
@@ -30,6 +30,9 @@ TRAINING = """
     at_fifth, batches, pause = sys.argv[1], int(sys.argv[2]), float(sys.argv[3])
     weight = ps.Variable(np.zeros(1), name="weight")
     with ps.session() as session:
+        print("joined", flush=True)
+        while not os.path.exists(session.worker):
+            time.sleep(0.01)
         for number, batch in enumerate(session.batches(ps.Dataset({"x": np.arange(batches)}), 1), 1):
             if number == 5 and at_fifth == "fail":
                 raise RuntimeError("out of ideas")
@@ -54,6 +57,13 @@ class Job:
         run = "psworker", "run", "--servers", self.address, "--name", name, "--timeout", str(timeout)
         return self.commands.start(*run, self.script, at_fifth, str(batches), str(pause))
 
+    def begin(self, **workers):
+        """Has them begin, when all of them have joined: none waits for one that is still being started."""
+        for worker in workers.values():
+            worker.wait_for("joined")
+        for name in workers:
+            (self.commands.folder / name).touch()
+
     def seen(self):
         """The global step, and the weight."""
         with closing(NetworkTransport([self.address], shared_memory=False)) as transport:
@@ -77,8 +87,9 @@ def test_when_one_of_three_fails_the_others_make_no_update_of_two_gradients_or_o
     commands, at_fifth, code
 ):
     job = Job(commands, "--consistency", "sync:3", "--lease", "3")
-    first, second = job.worker("w0", timeout=2.0), job.worker("w1", timeout=4.0)  # one gives up while the other waits
+    first, second = job.worker("w0", timeout=4.0), job.worker("w1", timeout=6.0)  # one gives up while the other waits
     third = job.worker("w2", at_fifth)
+    job.begin(w0=first, w1=second, w2=third)
     assert third.wait() == code
     for waiting in (first, second):
         assert waiting.wait() == 1, waiting.err
@@ -94,9 +105,11 @@ def test_when_one_of_three_fails_the_others_make_no_update_of_two_gradients_or_o
 @pytest.mark.parametrize("flags", [(), ("--linger", "60")], ids=["server that stays", "server of one job"])
 def test_a_worker_that_sleeps_through_the_end_of_a_synchronous_job_comes_to_its_end(commands, flags):
     job = Job(commands, "--consistency", "sync:2,backup=1", "--lease", "2", *flags)
-    sleeper, first = job.worker("sleeper", "SIGSTOP", timeout=6.0), job.worker("w0")
+    sleeper, first, second = job.worker("sleeper", "SIGSTOP", timeout=6.0), job.worker("w0"), job.worker("w1")
+    job.begin(sleeper=sleeper, w0=first)
     sleeper.wait_for("step 1")  # it has a block of examples, for these two need each other
-    for other in (first, job.worker("w1")):
+    job.begin(w1=second)
+    for other in (first, second):
         assert other.wait() == 0, other.err
     sleeper.signal(signal.SIGCONT)
     assert sleeper.wait() == 0, sleeper.err
@@ -109,6 +122,7 @@ def test_a_worker_that_sleeps_through_the_end_of_a_synchronous_job_comes_to_its_
 def test_no_healthy_worker_is_lost_when_its_server_was_stopped_for_longer_than_a_lease(commands):
     job = Job(commands, "--lease", "3")
     workers = [job.worker(f"w{number}", batches=4800, pause=0.05) for number in range(3)]
+    job.begin(w0=workers[0], w1=workers[1], w2=workers[2])
     for worker in workers:
         worker.wait_for("step 3")
     job.server.signal(signal.SIGSTOP)
