@@ -74,6 +74,10 @@ class RaceModel:
         return worker in self.lives and self.lives[worker].state == "live"
 
     def join(self, worker):
+        """A new life; where nobody lives, of the next job, to which those who were through with the last do not count."""
+        if not any(life.state == "live" for life in self.lives.values()):
+            for life in self.lives.values():
+                life.through = False
         incarnation = 1
         if worker in self.lives:
             self.stop(self.lives[worker])
@@ -87,11 +91,11 @@ class RaceModel:
         life = self.lives[worker]
         if failed:
             self.stop(life)
+            life.through = False
         else:
             self.rest(life)
         life.state = "left"
         self.give_up(worker, "NotJoined")
-        self.end_of_job()
         return self.go_on()
 
     def idle(self, worker):
@@ -105,14 +109,7 @@ class RaceModel:
                 life.state = "lost"
                 self.stop(life)
                 self.give_up(worker, "NotJoined")
-                self.end_of_job()
         return self.go_on()
-
-    def end_of_job(self):
-        """Who was through with a job is of no account to the next."""
-        if not any(life.state == "live" for life in self.lives.values()):
-            for life in self.lives.values():
-                life.through = False
 
     def give_up(self, worker, why="Unavailable"):
         self.ended.update({one.ticket: why for one in self.held if one.worker == worker})

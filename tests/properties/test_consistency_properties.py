@@ -132,7 +132,7 @@ class Race(RuleBasedStateMachine):
     def check_fate(self, worker, answer, fate):
         assert bool(answer.reason) == (not fate.group)
         assert (answer.staleness, answer.global_step) == (fate.staleness, self.model.global_step)
-        workers = () if answer.group is None else tuple(sender.worker for sender in answer.group.workers)
+        workers = () if answer.group is None else tuple(member.sender.worker for member in answer.group.members)
         assert workers == (fate.group if len(fate.group) > 1 else ())
         self.check_values(worker, answer.values, SHAPES)
 
