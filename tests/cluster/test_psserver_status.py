@@ -129,6 +129,7 @@ def test_status_is_plain_data_for_programs(trained, commands):
     variable |= {"slots": ["momentum"], "nbytes": 48, "table": False}
     assert job == {
         "global_step": 2,
+        "half_pushes": 0,
         "repeated": 0,
         "dropped": 0,
         "nbytes": 48,
