@@ -7,6 +7,7 @@ pswire and click.
 from __future__ import annotations
 
 import asyncio
+import gc
 import signal
 
 import click
@@ -29,6 +30,7 @@ def serve_until_told(config: ServerConfig) -> None:
     """
     if config.keep_memory:
         memory.keep_memory()
+    _collect_seldom()
     report = asyncio.run(_serve(config))
     click.echo(_summary(report), err=True)
 
@@ -51,6 +53,15 @@ async def _serve(config: ServerConfig) -> StatusReport:
         return await serve(config, tell, stop)
     finally:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
+
+
+def _collect_seldom() -> None:
+    """Makes the garbage collector look at what is new after 20,000 objects, not 700, and never at what was imported.
+
+    Calls leave no cycles behind, so there is next to nothing to find; looking took 5 % of the time of small pushes.
+    """
+    gc.freeze()
+    gc.set_threshold(20_000, 20, 50)
 
 
 def _summary(report: StatusReport) -> str:

@@ -141,7 +141,7 @@ def _of_one_dtype(values: list[Any]) -> bool:
         if type(value) is np.ndarray:
             if first is None:
                 first = value.dtype
-            elif value.dtype is not first:
+            elif value.dtype is not first and value.dtype != first:  # comparing takes longer
                 return False
     return True
 
@@ -158,7 +158,7 @@ def _in_dtype_of_tensors(values: list[Any], args: tuple[object, ...]) -> list[An
         return values
     dtype = np.result_type(*itertools.compress(values, deciding))
     return [
-        value.astype(dtype) if not decides and isinstance(value, np.ndarray) and value.dtype.kind in "biuf" else value
+        value.astype(dtype, copy=False) if not decides and isinstance(value, np.ndarray) and value.dtype.kind in "biuf" else value
         for value, decides in zip(values, deciding, strict=True)
     ]
 

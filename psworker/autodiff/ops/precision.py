@@ -50,7 +50,7 @@ def float16_in_float32(function: Callable[P, Result], as_first: bool = False) ->
 
 
 def _is_half(x: object) -> bool:
-    return isinstance(x, np.ndarray) and x.dtype == HALF
+    return isinstance(x, np.ndarray) and x.dtype.char == "e"
 
 
 def _of_float32(vjp: Vjp) -> Vjp:
