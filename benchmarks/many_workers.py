@@ -2,7 +2,8 @@
 
     python benchmarks/many_workers.py                                  # one shard
     python benchmarks/many_workers.py --shards 2 4                     # the variable on one of several shards
-    python benchmarks/many_workers.py --shards 2 4 --model spread      # a variable of 20 floats on each shard
+    python benchmarks/many_workers.py --shards 2 4 --model spread      # a variable on each shard, 20 floats in all
+    python benchmarks/many_workers.py --workers 1 --shards 1 2 --model spread --floats 1000000
 
 Server processes as `psserver serve` starts them, and workers with the client that sessions use (`psworker.client`, gRPC
 on loopback). A worker pushes, waits for the answer with the fresh weights, and pushes again. Workers are threads of one
@@ -51,14 +52,14 @@ class Run(NamedTuple):
     servers: float
 
 
-def work(addresses: list[str], names: list[str], numbers: list[int], parent: Connection) -> None:
+def work(addresses: list[str], names: list[str], floats: int, numbers: list[int], parent: Connection) -> None:
     """A process of workers: they join, it says so and is told the window, they push, it says what they did in it."""
     with ThreadPoolExecutor(len(numbers)) as pool, ExitStack() as stack:
         clients = [
             stack.enter_context(closing(Client(NetworkTransport(addresses), f"worker-{number}", TIMEOUT)))
             for number in numbers
         ]
-        registered = list(pool.map(partial(join, names), clients))
+        registered = list(pool.map(partial(join, names, floats), clients))
         parent.send(None)
         begin, end = parent.recv()
         pushing = [pool.submit(push, *one, begin, end) for one in zip(clients, registered, strict=True)]
@@ -68,18 +69,18 @@ def work(addresses: list[str], names: list[str], numbers: list[int], parent: Con
             client.leave()
 
 
-def join(names: list[str], client: Client) -> list[Whole]:
+def join(names: list[str], floats: int, client: Client) -> list[Whole]:
     """Makes a worker a member, and registers its variables."""
     client.join()
-    zeros = np.zeros(FLOATS, np.float32)
-    optimizer = specs.GradientDescent(learning_rate=1e-3)
+    zeros = np.zeros(floats // len(names), np.float32)
+    optimizer = specs.GradientDescent(1e-3) if floats == FLOATS else specs.Adam(1e-3)
     return client.register([Declaration(TensorSpec.of(name, zeros), zeros, optimizer) for name in names])
 
 
 def push(client: Client, wholes: list[Whole], begin: float, end: float) -> np.ndarray:
     """Pushes until the window ends; milliseconds of each push that began and ended in it."""
     names = [one.name for one in wholes]
-    gradient = np.full(FLOATS, 1e-3, np.float32)
+    gradient = np.full_like(wholes[0].array, 1e-3)
     seen: list[float] = []
     before = time.monotonic()
     while before < end:
@@ -92,7 +93,7 @@ def push(client: Client, wholes: list[Whole], begin: float, end: float) -> np.nd
     return np.array(seen)
 
 
-def measure(addresses: list[str], pids: list[int], names: list[str], count: int) -> Run:
+def measure(addresses: list[str], pids: list[int], names: list[str], floats: int, count: int) -> Run:
     """Has `count` workers push, and looks at the servers' processor time meanwhile."""
     context = multiprocessing.get_context("spawn")
     cores = len(os.sched_getaffinity(0))
@@ -100,7 +101,7 @@ def measure(addresses: list[str], pids: list[int], names: list[str], count: int)
     for first in range(min(count, cores)):
         here, there = context.Pipe()
         numbers = list(range(first, count, cores))
-        process = context.Process(target=work, args=(addresses, names, numbers, there), daemon=True)
+        process = context.Process(target=work, args=(addresses, names, floats, numbers, there), daemon=True)
         process.start()
         there.close()
         pipes.append(here)
@@ -156,6 +157,9 @@ def main() -> None:
     parser.add_argument("--workers", type=int, nargs="+", default=WORKERS, help="how many, one run for each number")
     parser.add_argument("--shards", type=int, nargs="+", default=[1], help="how many, one run for each number")
     parser.add_argument("--model", choices=["one", "spread"], default="one", help="on one shard, or on all of them")
+    parser.add_argument(
+        "--floats", type=int, default=FLOATS, help="of all variables; with another number than 20, Adam"
+    )
     options = parser.parse_args()
     _report.describe_machine()
     began = time.monotonic()
@@ -167,7 +171,8 @@ def main() -> None:
                 servers = [
                     stack.enter_context(_report.server_process(*serve, f"{shard}/{shards}")) for shard in range(shards)
                 ]
-                run = measure([one.address for one in servers], [one.pid for one in servers], names, count)
+                pids = [one.pid for one in servers]
+                run = measure([one.address for one in servers], pids, names, options.floats, count)
             where = "" if shards == 1 else f"-{shards}-shards-{options.model}"
             show(f"paramserver-{count}w{where}", run)
     print(f"took {time.monotonic() - began:.0f} s")
