@@ -8,8 +8,9 @@ import pytest
 
 from psserver.core.shard import Shard
 from pswire.consistency import Asynchronous, Bounded, Dropped, Synchronous, Unchanged
-from pswire.errors import AlreadyRegistered, InvalidMessage, NotFinite, TooLarge
+from pswire.errors import AlreadyRegistered, InvalidMessage, NotFinite, TimedOut, TooLarge
 from pswire.messages import (
+    Assign,
     Assignment,
     Declaration,
     Delivery,
@@ -294,3 +295,15 @@ def test_what_a_shard_did_not_hear_of_a_push_that_was_given_up_is_said_before_th
         client.push([gradient(weights["small"])]).wait()
     said = [(shard, type(message), getattr(message, "settled", 0)) for shard, message in transport.said]
     assert said == [(1, Renew, 1), *[(0, Push, 0), (1, Push, 0)] * 2]
+
+
+@pytest.mark.parametrize(("how", "place"), [("lose", 0), ("refuse", 1)])
+def test_nobody_waits_for_an_assign_that_a_shard_refused_or_of_which_shard_0_was_not_heard(how, place):
+    transport = ShardsInProcess(2, staleness=Dropped(9))
+    (client, _), (other, _) = two(transport, "w0", "w1")
+    setattr(transport, how, lambda shard, message: shard == place and isinstance(message, Assign))
+    client._calls._timeout = other._calls._timeout = 0.0  # what waits fails at once
+    with pytest.raises((InvalidMessage, TimedOut)):
+        client.assign([Assignment("small", np.full(2, 5.0))])
+    (small,) = other.pull(["small"])
+    assert (small.array[0], small.served_at) == (0, 1), "shard 0 has decided it, and shard 1 will never have it"
