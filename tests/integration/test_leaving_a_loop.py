@@ -1,13 +1,14 @@
 """A worker that leaves its loop over batches is waited for by nobody, unless an error has thrown it out."""
 
 import threading
+from contextlib import nullcontext
 
 import numpy as np
 import pytest
 
 import psworker as ps
 from pswire.consistency import Bounded, Synchronous
-from pswire.messages import Leave, Push, Renew
+from pswire.messages import Leave, Push, Renew, Take
 from psworker import ops
 from psworker.config import WorkerConfig
 from psworker.sessions import Session
@@ -42,6 +43,13 @@ def test_a_worker_that_an_error_throws_out_of_its_loop_is_not_idle_and_leaves_as
         train(transport, "fail")
     assert idles(transport) == []
     assert [message.failed for _, message in transport.messages(Leave)] == [True]
+
+
+@pytest.mark.parametrize("how", ["fail", "break"])
+def test_a_worker_that_leaves_its_loop_gives_back_what_it_holds(transport, how):
+    with pytest.raises(RuntimeError) if how == "fail" else nullcontext():
+        train(transport, how)
+    assert [message.give_back for _, message in transport.messages(Take)] == [False, True]
 
 
 def test_a_worker_that_breaks_out_of_its_loop_is_idle_with_its_next_call(transport):
@@ -82,8 +90,7 @@ def test_a_worker_that_pushes_again_after_its_loop_is_not_idle_any_more(transpor
     def after(session):
         weight = ps.Variable(np.zeros(1), name="other")
         ps.GradientDescent(1.0).minimize(ops.sum(weight))
-        sent = len(transport.said)
-        assert not any(isinstance(message, Renew) and message.idle for _, message in transport.said[sent:])
+        session.pull()
 
     train(transport, "break", after)
     pushes = [place for place, (_, message) in enumerate(transport.said) if isinstance(message, Push)]

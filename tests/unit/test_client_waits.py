@@ -196,7 +196,7 @@ class Beats:
         self.said = []
 
     def call(self, shard, message, timeout):
-        assert message == Renew(Sender("w0", 1), lane=self.lane(shard))
+        assert (message.sender, message.lane) == (Sender("w0", 1), self.lane(shard))
         self.said.append(message)
         answer = next(self._script, None)
         if answer is None:
@@ -302,6 +302,17 @@ def test_each_beat_says_how_tensors_travel_by_then():
     beats.lane = lambda shard: lanes[len(beats.said)]
     beats.run()
     assert [message.lane for message in beats.said] == lanes
+
+
+def test_each_beat_says_how_many_pushes_are_half_by_then_and_that_the_worker_is_idle():
+    beats = Beats([Renewed(0), Renewed(0)])
+    counts = [0, 1, 3]
+    beats.heartbeat.half_pushes = lambda: counts[len(beats.said)]
+    beats.heartbeat.idle_since = 7
+    beats.run()
+    assert [(message.half_pushes, message.idle, message.settled) for message in beats.said] == [
+        (count, True, 7) for count in counts
+    ]
 
 
 # --- giving up --------------------------------------------------------------------------------------------------------

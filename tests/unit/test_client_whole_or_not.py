@@ -8,9 +8,22 @@ import pytest
 
 from psserver.core.shard import Shard
 from pswire.consistency import Asynchronous, Bounded, Dropped, Synchronous, Unchanged
-from pswire.errors import AlreadyRegistered, InvalidMessage, NotFinite, TooLarge
-from pswire.messages import Declaration, Delivery, Elsewhere, Outcome, Pull, Push, Register, Renew, Sender
+from pswire.errors import AlreadyRegistered, InvalidMessage, NotFinite, TimedOut, TooLarge
+from pswire.messages import (
+    Assign,
+    Assignment,
+    Declaration,
+    Delivery,
+    Elsewhere,
+    Outcome,
+    Pull,
+    Push,
+    Register,
+    Renew,
+    Sender,
+)
 from pswire.rows import RowUniform
+from pswire.schedules import PiecewiseConstant
 from pswire.specs import GradientDescent
 from pswire.values import TensorSpec
 from psworker import calls, placement
@@ -128,6 +141,15 @@ def test_a_push_is_late_whatever_shard_its_gradients_are_on(name):
     assert slow.push([gradient(fresh)]).wait().outcome is Outcome.APPLIED
 
 
+def test_a_push_is_late_by_what_was_assigned_on_another_shard():
+    transport = ShardsInProcess(2, staleness=Dropped(0))
+    (client, weights), (other, _) = two(transport, "w0", "w1")
+    other.assign([Assignment("small", np.full(2, 5.0))])
+    late = client.push([gradient(weights["small"])], pull=["small"]).wait()
+    assert (late.outcome, late.staleness, late.values[0].array[0]) == (Outcome.DROPPED, 1, 5)
+    assert client.push([gradient(late.values[0])]).wait().outcome is Outcome.APPLIED
+
+
 def test_a_synchronous_update_takes_no_late_gradient_of_another_shard():
     transport = ShardsInProcess(2, Synchronous(2))
     (first, one), (second, other), (late, old) = two(transport, "a", "b", "c")
@@ -162,7 +184,20 @@ def test_values_of_other_shards_have_all_that_shard_0_had_decided_and_are_known_
     assert client.choose("small", np.array([1])).served_at == 2
     assert client.choose("small").served_at == 2
     assert client.choose("large", np.array([99])).served_at == 2
-    assert [shard for shard, _ in transport.messages(Pull)][2:] == [1, 1, 0], "rows are as of what was heard last"
+    chosen = [(shard, message.after) for shard, message in transport.messages(Pull)][2:]
+    assert chosen == [(1, asked.after), (1, asked.after), (0, ())], "rows are as of what was heard last"
+
+
+def test_a_shard_waits_for_changes_that_are_made_there_and_for_no_others():
+    transport = ShardsInProcess(3, staleness=Dropped(9))
+    of_three = declared("large", 100), declared("medium", 9), declared("small", 2)
+    (client, _), (other, weights) = (joined(transport, worker, *of_three) for worker in ("w0", "w1"))
+    other.push([gradient(weights["medium"])]).wait()
+    client._calls._timeout = 0.0  # what waits fails at once
+    medium, small = client.pull(["medium", "small"])
+    assert (medium.array[0], small.array[0]) == (1, 0)
+    after = [message.after for shard, message in transport.messages(Pull) if shard]
+    assert after[-2:] == [(Delivery(Sender("w1", 1), 1),), ()]
 
 
 def test_who_registers_late_gets_the_values_of_other_shards_in_the_order_of_shard_0():
@@ -201,6 +236,18 @@ def test_a_push_goes_to_shard_0_and_to_those_that_have_something_to_do_for_it():
     assert [(shard, message.names) for shard, message in transport.messages(Pull)] == [(1, ("medium",))]
 
 
+@pytest.mark.parametrize("staleness", [Unchanged(), Dropped(9)])
+def test_a_schedule_counts_pushes_of_which_its_shard_has_no_part(staleness):
+    transport = ShardsInProcess(2, staleness=staleness)
+    optimizer = GradientDescent(PiecewiseConstant([1.5, 2.5, 3.5], [1, 10, 100, 1000]))
+    client, weights = joined(transport, "w0", declared("large", 100), declared("small", 2, optimizer))
+    found = [
+        client.push([gradient(weights[name])], pull=["small"]).wait().values[0].array[0]
+        for name in ("large", "large", "small", "large", "small")
+    ]
+    assert found == [0, 0, 10, 10, 1010], "rates of the steps 2 and 4"
+
+
 # --- parts that are given up ------------------------------------------------------------------------------------------
 
 
@@ -234,3 +281,29 @@ def test_who_gives_up_a_push_at_shard_0_says_so_to_those_that_may_wait_for_its_p
         client.push([gradient(weights["large"]), gradient(weights["medium"])]).wait()
     assert [shard for shard, _ in transport.messages(Push)] == [0]
     assert [(shard, message.settled) for shard, message in transport.messages(Renew)] == [(1, 1)]
+
+
+def test_what_a_shard_did_not_hear_of_a_push_that_was_given_up_is_said_before_the_next_change():
+    transport = ShardsInProcess(2, staleness=Dropped(9))
+    ((client, weights),) = two(transport, "w0")
+    transport.refuse = lambda shard, message: shard == 1
+    with pytest.raises(InvalidMessage, match="not this one"):
+        client.push([gradient(weights["small"])]).wait()
+    transport.refuse = lambda shard, message: False
+    transport.said.clear()
+    for _ in range(2):
+        client.push([gradient(weights["small"])]).wait()
+    said = [(shard, type(message), getattr(message, "settled", 0)) for shard, message in transport.said]
+    assert said == [(1, Renew, 1), *[(0, Push, 0), (1, Push, 0)] * 2]
+
+
+@pytest.mark.parametrize(("how", "place"), [("lose", 0), ("refuse", 1)])
+def test_nobody_waits_for_an_assign_that_a_shard_refused_or_of_which_shard_0_was_not_heard(how, place):
+    transport = ShardsInProcess(2, staleness=Dropped(9))
+    (client, _), (other, _) = two(transport, "w0", "w1")
+    setattr(transport, how, lambda shard, message: shard == place and isinstance(message, Assign))
+    client._calls._timeout = other._calls._timeout = 0.0  # what waits fails at once
+    with pytest.raises((InvalidMessage, TimedOut)):
+        client.assign([Assignment("small", np.full(2, 5.0))])
+    (small,) = other.pull(["small"])
+    assert (small.array[0], small.served_at) == (0, 1), "shard 0 has decided it, and shard 1 will never have it"

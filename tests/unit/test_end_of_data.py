@@ -199,6 +199,13 @@ def test_who_follows_does_not_wait_for_one_that_has_given_up_its_part():
     assert job.tell(3, Renew(Sender("b", 1), settled=1))[1] == ("applied", 1, -1, -1)
 
 
+@pytest.mark.parametrize("options", [{"after": (Delivery(Sender("a", 1), 1),)}, {"group": pair(0)}])
+def test_who_follows_does_not_wait_for_a_push_of_a_life_that_another_has_followed(options):
+    job = Job(shard=1, shards=2)
+    assert job.push(1, "b", **options) == {}
+    assert job.join("a")[1] == ("applied", 1, -1, -1)
+
+
 def group_of(worker, incarnation, sequence):
     return Group(4, (Delivery(Sender(worker, incarnation), sequence),))
 

@@ -127,7 +127,7 @@ def test_usual_hyperparameters_are_ordinary_a_hundred_thousand_times(optimizer):
     "message",
     [
         pushed(1, 1e30, 0, 0),
-        pushed(1, IndexedSlices(np.float32([4e9, 4e9]), np.array([1, 1]), (3,))),
+        pushed(1, IndexedSlices(np.float32([2.4e9] * 4), np.array([1] * 4), (3,))),
         Assign(A, 1, (Assignment("W", np.float32([1e30, 0, 0])),), add=True),
     ],
     ids=["large", "rows that are large in sum", "added"],
@@ -299,6 +299,15 @@ def test_all_pushes_of_a_synchronous_update_that_is_not_finite_are_refused_and_t
     answers = told(shard, pushed(1, 3, 2, 1, sender=B), 4)
     assert [answer.outcome for answer in answers.values()] == [Outcome.APPLIED] * 2
     assert values(shard).tolist() == [-1, -1, -1]
+
+
+@pytest.mark.parametrize("elements", [(1e20, 1), (1, 1e20)])
+def test_an_update_is_guarded_if_one_gradient_of_its_group_is_large(elements):
+    shard = shard_with(GradientDescent(1.0), workers=2, consistency=Synchronous(2))
+    for ticket, (sender, element) in enumerate(zip((A, B), elements, strict=True)):
+        told(shard, pushed(1, element, 0, 0, sender=sender), ticket)
+    assert values(shard)[0] == np.float32(-0.5e20)
+    assert is_guarded(shard), "or the next updates would not be looked at"
 
 
 def test_who_was_refused_in_a_round_is_waited_for_until_its_next_push_is_applied():

@@ -56,8 +56,9 @@ def test_a_push_of_which_shards_have_no_part_is_never_half():
     assert half_pushes(transport) == 0
 
 
-def test_a_worker_reports_a_push_that_one_shard_refused_once_with_its_next_heartbeat_or_idle():
-    transport = ShardsInProcess(2, staleness=Dropped(9), lease=LEASE)
+@pytest.mark.parametrize("staleness", [Unchanged(), Dropped(9)])
+def test_a_worker_reports_a_push_that_one_shard_refused_once_with_its_next_heartbeat_or_idle(staleness):
+    transport = ShardsInProcess(2, staleness=staleness, lease=LEASE)
     client, ones = joined(transport)
     transport.refuse = lambda shard, message: shard == 1 and isinstance(message, Push)
     with pytest.raises(InvalidMessage, match="not this one"):
@@ -70,6 +71,28 @@ def test_a_worker_reports_a_push_that_one_shard_refused_once_with_its_next_heart
     assert half_pushes(transport) == 1, "it is not found out once more"
     joined(transport)
     assert half_pushes(transport) == 1, "the next life of the worker begins from none, and the first one counts"
+
+
+@pytest.mark.parametrize("staleness", [Unchanged(), Dropped(9)])
+def test_a_push_that_every_shard_refused_is_not_half(staleness):
+    transport = ShardsInProcess(2, staleness=staleness, lease=LEASE)
+    client, ones = joined(transport)
+    transport.refuse = lambda shard, message: isinstance(message, Push)
+    with pytest.raises(InvalidMessage, match="not this one"):
+        client.push(ones).wait()
+    client.idle()
+    assert half_pushes(transport) == 0
+
+
+def test_a_push_that_was_dropped_is_not_half_though_a_shard_did_not_bring_its_values():
+    transport = ShardsInProcess(2, staleness=Dropped(0), lease=LEASE)
+    (client, ones), (other, theirs) = joined(transport), joined(transport, "w1")
+    other.push(theirs).wait()
+    transport.refuse = lambda shard, message: shard == 1
+    with pytest.raises(InvalidMessage, match="not this one"):
+        client.push(ones, pull=["small"]).wait()
+    client.idle()
+    assert half_pushes(transport) == 0
 
 
 def test_a_part_that_comes_too_late_is_reported_and_the_worker_goes_on():

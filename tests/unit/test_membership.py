@@ -378,12 +378,17 @@ def test_when_nobody_lives_any_more_the_end_of_that_job_is_of_no_account_to_the_
     assert not members.ending
 
 
-def test_a_server_of_one_job_remembers_who_was_through_with_it():
+@pytest.mark.parametrize("end", ["leaves", "is idle and lost"])
+def test_a_server_of_one_job_remembers_who_was_through_with_it(end):
     members = Membership(lease=10, one_job=True)
     (a,) = joined(members, "a")
     members.enter(a)
-    members.leave(a, 1)
-    members.join(Join("c"), 2)
+    if end == "leaves":
+        members.leave(a, 1)
+    else:
+        members.rest(a)
+        assert members.expire(11) == [a]
+    members.join(Join("c"), 12)
     assert members.ending
 
 
