@@ -158,7 +158,9 @@ def _in_dtype_of_tensors(values: list[Any], args: tuple[object, ...]) -> list[An
         return values
     dtype = np.result_type(*itertools.compress(values, deciding))
     return [
-        value.astype(dtype, copy=False) if not decides and isinstance(value, np.ndarray) and value.dtype.kind in "biuf" else value
+        value.astype(dtype, copy=False)
+        if not decides and isinstance(value, np.ndarray) and value.dtype.kind in "biuf"
+        else value
         for value, decides in zip(values, deciding, strict=True)
     ]
 

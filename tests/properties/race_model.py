@@ -74,7 +74,7 @@ class RaceModel:
         return worker in self.lives and self.lives[worker].state == "live"
 
     def join(self, worker):
-        """A new life; where nobody lives, of the next job, to which those who were through with the last do not count."""
+        """A new life; where nobody lives, of the next job, to which those through with the last do not count."""
         if not any(life.state == "live" for life in self.lives.values()):
             for life in self.lives.values():
                 life.through = False
