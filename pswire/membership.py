@@ -60,7 +60,8 @@ class Renew:
     With `idle` it says that it has nothing to do for now, such as no examples: nobody shall wait for its next push.
     With `settled` its messages up to this sequence number have been answered or are given up: none of them is carried
     out any more. An idle whose `settled` is below what the shard has had from the worker is out of date, and not taken.
-    `half_pushes` counts the pushes of this life that some shards have applied and others not. `lane` is as in `Join`.
+    `half_pushes` counts the pushes of this life that this shard has not applied and others have, as the worker knows;
+    of several such shards the first is told. `lane` is as in `Join`.
     """
 
     sender: Sender

@@ -94,9 +94,9 @@ class StatusReport:
     """A shard at one moment. `repeated`: retries that were answered, not applied again.
 
     Of very many workers, epochs and changes it lists the live and the newest. `nbytes` are those of values and slots.
-    `consistency` and `handling` (of staleness) are as `pswire.consistency` writes them. `half_pushes` counts what
-    workers reported of pushes that some shards have applied and others not; by comparing `last_pushes` of all shards
-    those are found that were left so by a worker's death.
+    `consistency` and `handling` (of staleness) are as `pswire.consistency` writes them. `half_pushes` counts pushes
+    that other shards have applied and this one not: those that workers gave up, and those whose part came too late; by
+    comparing `last_pushes` of all shards those are found that were left so by a worker's death.
     """
 
     shard: int

@@ -10,7 +10,7 @@ import logging
 import secrets
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
 
@@ -89,7 +89,7 @@ class Calls:
             known whether versions that came before count the same changes, and no message is sent that names them.
         global_step: that of shard 0, as its last answer said.
         frontier: what shard 0 had decided, as its last answer said, where it orders changes (`pswire.order`).
-        half_pushes: pushes that some shards have applied and others have not.
+        half_pushes: by shard, pushes that it has not applied, and others have; of several such shards the first counts.
     """
 
     def __init__(
@@ -103,7 +103,8 @@ class Calls:
     ) -> None:
         self.sender = Sender(worker, 0)
         self.states: tuple[int, ...] = ()
-        self.rejoins = self.global_step = self.half_pushes = 0
+        self.rejoins = self.global_step = 0
+        self.half_pushes: dict[int, int] = {}
         self.frontier = Frontier(0)
         self._unsettled: dict[int, int] = {}
         self._transport = transport
@@ -185,7 +186,8 @@ class Calls:
         """Tells shard 0 that nobody shall wait for this worker, whose messages up to `sequence` are over."""
         if not self._closing.is_set():
             lane = self._transport.lane(0)
-            idle = Renew(self.sender, idle=True, lane=lane, settled=sequence, half_pushes=self.half_pushes)
+            half = self.half_pushes.get(0, 0)
+            idle = Renew(self.sender, idle=True, lane=lane, settled=sequence, half_pushes=half)
             answer = self.say(0, idle, "could not say that it has nothing to do")
             if answer is not None:
                 self._role.hear(0, answer)
@@ -193,15 +195,19 @@ class Calls:
     def settle(self, shards: Iterable[int], sequence: int) -> None:
         """Tells these shards that messages up to `sequence` are given up, so that no other worker waits for them."""
         for shard in shards:
-            renew = Renew(self.sender, lane=self._transport.lane(shard), settled=sequence)
+            renew = self._settling(shard, sequence)
             if self._closing.is_set() or self.say(shard, renew, "could not say that it gave up a push") is None:
                 self._unsettled[shard] = sequence
 
     def settle_all(self) -> None:
         """Makes up for what `settle` could not say; call before the next change, which implies that it was said."""
         for shard, sequence in list(self._unsettled.items()):
-            self.call(shard, Renew(self.sender, lane=self._transport.lane(shard), settled=sequence), Renewed)
+            self.call(shard, self._settling(shard, sequence), Renewed)
             del self._unsettled[shard]
+
+    def _settling(self, shard: int, sequence: int) -> Renew:
+        lane, half = self._transport.lane(shard), self.half_pushes.get(shard, 0)
+        return Renew(self.sender, lane=lane, settled=sequence, half_pushes=half)
 
     def after(self) -> list[tuple[Delivery, ...]]:
         """By shard, the changes of other workers that must be made there before what shard 0 has decided last."""
@@ -212,9 +218,13 @@ class Calls:
             for shard in range(self._transport.shards)
         ]
 
-    def note_half_push(self, shards: Iterable[int]) -> None:
-        """Counts a push that these shards have not applied, and others have."""
-        self.half_pushes += 1
+    def note_half_push(self, shards: Sequence[int]) -> None:
+        """Counts a push that these shards have not applied, and others have; the first of them will be told."""
+        self.half_pushes[shards[0]] = self.half_pushes.get(shards[0], 0) + 1
+        self.warn_of_half_push(shards)
+
+    def warn_of_half_push(self, shards: Sequence[int]) -> None:
+        """Logs that these shards have not applied a push, and others have."""
         listed = ", ".join(map(str, shards))
         logger.warning("%s: a push was applied on some shards and not on shard %s", self.sender.worker, listed)
 

@@ -87,7 +87,7 @@ class Client:
         self._role = Role(worker)
         self._heartbeat = Heartbeat(transport, self._closing, self._role)
         self._calls = Calls(transport, worker, timeout, self._closing, self._heartbeat.held_for, self._role)
-        self._heartbeat.half_pushes = lambda: self._calls.half_pushes
+        self._heartbeat.half_pushes = lambda shard: self._calls.half_pushes.get(shard, 0)
         self.packer = packer or Packer()
         self._pushing = Pushing(self._calls, self.packer)
         self._placement = Placement(transport.shards)

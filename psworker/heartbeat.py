@@ -32,12 +32,12 @@ class Heartbeat:
     Attributes:
         idle_since: the sequence number of a message of the worker after which it has left its loop, and nobody shall
             wait for it; 0 while it is at work. The worker's thread writes it; shard 0 ignores an old one.
-        half_pushes: what the worker counts (`Renew.half_pushes`).
+        half_pushes: what the worker counts for a shard (`Renew.half_pushes`).
     """
 
     def __init__(self, transport: Transport, closing: threading.Event, role: Role) -> None:
         self.idle_since = 0
-        self.half_pushes: Callable[[], int] = lambda: 0
+        self.half_pushes: Callable[[int], int] = lambda shard: 0
         self._transport = transport
         self._closing = closing
         self._role = role
@@ -75,7 +75,7 @@ class Heartbeat:
         while not self._closing.wait(every):
             asked = self._role.heard
             idle = 0 if shard else self.idle_since
-            lane, half = self._transport.lane(shard), 0 if shard else self.half_pushes()
+            lane, half = self._transport.lane(shard), self.half_pushes(shard)
             try:
                 renew = Renew(sender, bool(idle), lane, idle, half)
                 answer = self._transport.call(shard, renew, every).result()

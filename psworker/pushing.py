@@ -97,10 +97,11 @@ class Pushing:
         try:
             answers = self._calls.results(sent, _ANSWERS, failed)
         except ParamServerError:
-            pushed = [one.shard for one in sent if isinstance(one.message, Push)]
-            missing = [shard for shard in pushed if shard in failed]
-            if 0 < len(missing) < len(pushed):
+            pushes = {one.shard: one.message for one in sent if isinstance(one.message, Push)}
+            missing = [shard for shard in pushes if shard in failed]
+            if 0 < len(missing) < len(pushes):
                 self._calls.note_half_push(missing)
+                self._calls.settle(missing, pushes[missing[0]].sequence)
             raise
         return self._result(answers, wanted)
 
@@ -124,14 +125,13 @@ class Pushing:
         except ParamServerError:
             missing = [shard for shard in push.shards if shard in failed]
             if missing and decision.outcome is not Outcome.DROPPED:
-                if self.orders:
-                    calls.settle(missing, push.sequence)
                 calls.note_half_push(missing)
+                calls.settle(missing, push.sequence)
             raise
         parts = [answer for answer in others if isinstance(answer, Pushed)]
         late = [shard for shard, part in zip(push.shards, parts, strict=False) if part.outcome is Outcome.DROPPED]
         if late:
-            calls.note_half_push(late)
+            calls.warn_of_half_push(late)  # these shards count it
         return self._result([decision, *others], wanted)
 
     def _following(self, messages: Sequence[Push | Pull | None], decision: Pushed) -> list[Push | Pull | None]:

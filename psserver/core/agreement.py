@@ -6,7 +6,9 @@ rest: the two no longer belong together. Knows neither members nor values. May i
 
 from __future__ import annotations
 
-from pswire.errors import AlreadyRegistered, InvalidMessage, WrongShard
+from collections.abc import Iterable
+
+from pswire.errors import AlreadyRegistered, InvalidMessage, UnknownVariable, WrongShard
 from pswire.messages import Join, Register
 
 
@@ -54,6 +56,12 @@ class Agreement:
                     f"variable {place.name!r} is on shard {known}, worker {message.sender.worker!r} places it on shard "
                     f"{place.shard}: all workers must make the same variables, in the same order"
                 )
+
+    def check_placed(self, names: Iterable[str]) -> None:
+        """Raises `UnknownVariable` for one that no worker has placed on any shard."""
+        for name in names:
+            if name not in self._places:
+                raise UnknownVariable(f"no variable {name!r} has a place on the shards of this job: register it first")
 
     def keep(self, message: Register) -> None:
         """What a registration that takes place says of the job holds for all who come later."""

@@ -10,7 +10,7 @@ writes or tells the time lives around it, in `psserver.entrance` and `psserver.s
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any, TypeVar
 
 from psserver.core import inspection, notes
@@ -33,6 +33,7 @@ from pswire.messages import (
     Assign,
     Assigned,
     Change,
+    Elsewhere,
     Group,
     Join,
     Joined,
@@ -92,7 +93,7 @@ class Shard:
     ) -> None:
         self.shard, self.shards = shard, shards
         self._consistency, self._handling = consistency, staleness
-        self._repeated = 0
+        self._repeated = self._late_parts = 0
         self._now = 0.0
         self._ledger = Ledger()
         self._agreement = Agreement(shard, shards, identity)
@@ -218,8 +219,7 @@ class Shard:
         match message:
             case Push():
                 self._check_group(message)
-                if self._decisions is not None:
-                    self._decisions.check(message.elsewhere)
+                self._check_elsewhere(message.elsewhere, [one.name for one in message.elsewhere])
                 self._seen(message, Pushed)
                 self._store.check_gradients(message.gradients)
                 self._store.check_names(message.pull, message.have, message.wire)
@@ -238,6 +238,7 @@ class Shard:
                     self._store.check_room_for(self._consistency.workers, message.declarations)
                 self._store.check_declarations(message.declarations, dry=message.dry)
             case Assign():
+                self._check_elsewhere((), message.elsewhere)
                 self._seen(message, Assigned)
                 self._store.check_assignments(message.assignments)
             case Take():
@@ -334,7 +335,7 @@ class Shard:
             reason = "its part came too late: the worker's lease had ended here, or it had given the part up"
             seen = Pushed(Outcome.DROPPED, 0, self.global_step, reason=reason)
             self._ledger.record(sender, message.sequence, seen)
-            _note_settled(member, message.sequence)
+            self._late_parts += _note_settled(member, message.sequence)
         self._repeated += 1
         if seen.outcome is Outcome.APPLIED:
             seen = dataclasses.replace(seen, outcome=Outcome.REPEATED)
@@ -409,7 +410,7 @@ class Shard:
             self._meter.traffic(self._now),
             self._room.stalenesses.summary(),
             tuple(self._changes),
-            self._members.half_pushes,
+            self._members.half_pushes + self._late_parts,
             self._members.last_pushes(MOST_LISTED),
         )
         return [Reply(ticket, report)]
@@ -417,6 +418,14 @@ class Shard:
     def _worker(self, member: Member) -> WorkerStatus:
         place = self._room.waits_for(member.name), self._members.is_chief(member.name)
         return worker_status(member, self._queues.epoch_of(member.name), self._now, *place)
+
+    def _check_elsewhere(self, weights: Iterable[Elsewhere], names: Sequence[str]) -> None:
+        """Only shard 0 of a job whose changes have an order keeps books of variables on other shards."""
+        if names and self._decisions is None:
+            raise InvalidMessage(f"{names[0]!r}: this shard has no order of changes on other shards to keep")
+        if self._decisions is not None:
+            self._agreement.check_placed(names)
+            self._decisions.check(weights)
 
     def _check_group(self, message: Push) -> None:
         """Only shard 0 makes groups, and a worker brings those that it is in."""
@@ -433,7 +442,9 @@ def _is_member(push: Push, group: Group) -> bool:
     return any((one.sender, one.sequence) == (push.sender, push.sequence) for one in group.members)
 
 
-def _note_settled(member: Member, sequence: int) -> None:
-    """What the worker has told of its messages up to this one does not count as left half by its death."""
-    if sequence > (member.last_push.sequence if member.last_push else 0):
-        member.last_push = LastPush(member.name, member.incarnation, sequence, ())
+def _note_settled(member: Member, sequence: int) -> bool:
+    """Notes that the worker's messages up to this one do not count as left half by its death; False if it was noted."""
+    if sequence <= (member.last_push.sequence if member.last_push else 0):
+        return False
+    member.last_push = LastPush(member.name, member.incarnation, sequence, ())
+    return True

@@ -44,6 +44,7 @@ from pswire.messages import (
     Leave,
     Left,
     Message,
+    Place,
     Pull,
     Pulled,
     Push,
@@ -137,7 +138,7 @@ class Scenario:
         return self._say(who, Leave(self._sender(who), "failed" in failed))
 
     def do_register(self, who: str, name: str, shape: str, *rest: str, named) -> list[str]:
-        """`register w0 W 3x2 [float64] [value=1,2,3] [gradient_descent learning_rate=0.1]`.
+        """`register w0 W 3x2 [float64] [value=1,2,3] [places=W/0,V/1] [gradient_descent learning_rate=0.1]`.
 
         A learning rate may be a schedule, as it is written in a program, without spaces: `WarmUp(2,CosineDecay(1,4))`.
         """
@@ -145,12 +146,13 @@ class Scenario:
         dtype = next((word for word in rest if word in DTYPES), "float32")
         kind = next((UPDATES[word] for word in rest if word in UPDATES), None)
         spec = TensorSpec(name, _shape(shape), dtype)
+        places = tuple(Place(placed, int(shard)) for placed, shard in _pairs(options.pop("places", None)))
         value = _array(options.pop("value"), spec) if "value" in options else None
         optimizer = (
             kind(**{key: _field(ast.parse(text, mode="eval").body) for key, text in options.items()}) if kind else None
         )
         self._specs.setdefault(name, spec)
-        return self._say(who, Register(self._sender(who), (Declaration(spec, value, optimizer),)))
+        return self._say(who, Register(self._sender(who), (Declaration(spec, value, optimizer),), places))
 
     def do_pull(self, who: str, *names: str, named) -> list[str]:
         """`pull w0 W b [have=3,-1] [wire=bfloat16] [after=w1/3]`."""

@@ -153,8 +153,8 @@ class Run:
     """What the workers saw and did, and what the shards have at the end.
 
     `served` has the value that each version of a variable was, `kept` counts those that were there already.
-    `stalenesses` has for each shard those of the pushes that it applied, `half_pushes` counts those that, the workers
-    say, were applied on some shards and not on others.
+    `stalenesses` has for each shard those of the pushes that it applied, `half_pushes` counts those that, as the
+    shards know, were applied on some of them and not on others.
     """
 
     handed_out: Counter[tuple[int, int]] = field(default_factory=Counter)
@@ -167,6 +167,7 @@ class Run:
     kept: int = 0
     stalenesses: list[Counter[int]] = field(default_factory=list)
     half_pushes: int = 0
+    leases_end: bool = False
 
 
 def run(
@@ -180,7 +181,7 @@ def run(
 ) -> Run:
     """Lets the workers live, one at a time, until all is done. With `split` every variable has rows on every shard."""
     transport = UnreliableTransport(shards, seed, consistency, staleness, lease)
-    result = Run()
+    result = Run(leases_end=lease < LEASE)
     with (
         mock.patch.multiple("psworker.calls", FIRST_PAUSE=0.0, LONGEST_PAUSE=0.0),
         mock.patch("psworker.heartbeat.Heartbeat.start"),
@@ -190,7 +191,7 @@ def run(
         transport.turns.run({name: partial(_work, client, name, result) for name, client in clients.items()})
     result.status = [link.status() for link in transport.links]
     result.stalenesses = [link.stalenesses for link in transport.links]
-    result.half_pushes = sum(client._calls.half_pushes for client in clients.values())
+    result.half_pushes = sum(report.half_pushes for report in result.status)
     result.fates = sum((link.fates for link in transport.links), Counter())
     return result
 
@@ -231,7 +232,7 @@ def _train(client: Client, mark: Array, row: int, weights: dict[str, Whole], res
         result.pushes[pushed.outcome] += 1
         outcome = pushed.outcome
         for whole in pushed.values:
-            was_done = outcome is not Outcome.DROPPED and whole.name in TRAINED and not client._calls.half_pushes
+            was_done = outcome is not Outcome.DROPPED and whole.name in TRAINED and not result.leases_end
             for now, before in zip(whole.versions, weights[whole.name].versions, strict=True):
                 assert now >= before + was_done, "a worker's own push is in what it is served"
             value = result.served.setdefault((whole.name, whole.versions), whole.array.tobytes())

@@ -173,7 +173,7 @@ def test_a_refusal_by_one_shard_is_raised_when_no_call_is_open_any_more(client, 
     transport.refuse, transport.ended = lambda shard, message: shard == refusing, []
     with pytest.raises(InvalidMessage, match="not this one"):
         client.push([gradient(name) for name in NAMES]).wait()
-    assert transport.ended == [0, 1, 2]
+    assert transport.ended == [0, 1, 2, refusing], "who has not applied it is told last that it was given up"
 
 
 def test_a_message_of_which_one_part_cannot_be_is_sent_to_nobody(client, transport):

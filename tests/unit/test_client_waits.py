@@ -307,7 +307,7 @@ def test_each_beat_says_how_tensors_travel_by_then():
 def test_each_beat_says_how_many_pushes_are_half_by_then_and_that_the_worker_is_idle():
     beats = Beats([Renewed(0), Renewed(0)])
     counts = [0, 1, 3]
-    beats.heartbeat.half_pushes = lambda: counts[len(beats.said)]
+    beats.heartbeat.half_pushes = lambda shard: counts[len(beats.said)]
     beats.heartbeat.idle_since = 7
     beats.run()
     assert [(message.half_pushes, message.idle, message.settled) for message in beats.said] == [

@@ -16,6 +16,7 @@ from pswire.messages import (
     Join,
     Leave,
     Outcome,
+    Place,
     Push,
     QueueSpec,
     Register,
@@ -41,8 +42,9 @@ class Job:
         self.sequences = {}
         for worker in workers:
             self.join(worker)
-        spec = TensorSpec("W", (2,), "float64")
-        self.tell(0, Register(Sender(workers[0], 1), (Declaration(spec, np.zeros(2), GradientDescent(1.0)),)))
+        declaration = Declaration(TensorSpec("W", (2,), "float64"), np.zeros(2), GradientDescent(1.0))
+        places = () if shard or shards == 1 else (Place("W", 0), Place("V", 1))
+        self.tell(0, Register(Sender(workers[0], 1), (declaration,), places))
 
     def join(self, worker):
         self.sequences[worker] = 0
@@ -242,7 +244,7 @@ def test_staleness_is_the_greatest_over_the_variables_of_all_shards():
     shard = Shard(0, 2, staleness=Dropped(2))
     shard.step(0, Join("a", 0, 0, 2), 0.0)
     declaration = Declaration(TensorSpec("V", (), "float64"), np.zeros(()), GradientDescent(1.0))
-    shard.step(0, Register(Sender("a", 1), (declaration,)), 0.0)
+    shard.step(0, Register(Sender("a", 1), (declaration,), (Place("V", 0), Place("there", 1))), 0.0)
     one, cases = (
         np.ones(()),
         (

@@ -9,7 +9,7 @@ from psserver.report.job import ShardAnswer, put_together
 from psserver.report.tables import job_line
 from pswire.consistency import Asynchronous, Dropped, Unchanged
 from pswire.errors import InvalidMessage
-from pswire.messages import Declaration, LastPush, Push, Renew, StatusReport, Tick, WorkerStatus
+from pswire.messages import Declaration, Elsewhere, Gradient, LastPush, Push, Renew, StatusReport, Tick, WorkerStatus
 from pswire.specs import GradientDescent
 from pswire.values import TensorSpec
 from psworker.client import Client
@@ -130,3 +130,21 @@ def test_a_heartbeat_brings_the_count_to_shard_0():
     transport.call(0, Renew(client._calls.sender, half_pushes=3), 1).result()
     transport.call(0, Renew(client._calls.sender, half_pushes=2), 1).result()  # an old one
     assert half_pushes(transport) == 3
+
+
+def test_a_late_part_counts_even_if_its_worker_cannot_say_so_any_more():
+    transport = ShardsInProcess(2, staleness=Dropped(9), lease=LEASE)
+    (client, ones), (other, theirs) = joined(transport), joined(transport, "w1")
+    sender = client._calls.sender
+    elsewhere = (Elsewhere("small", 0),)
+    transport.call(0, Push(sender, 1, (), shards=(1,), elsewhere=elsewhere), 1).result()
+    transport.machines[1]._members["w0"].expires = -1.0
+    transport.sleep(0)
+    other.push(theirs).wait()  # goes on without it
+    transport.call(1, client._calls._join(1), 1).result()
+    (gradient,) = [Gradient(one.name, 0, one.array) for one in ones if one.name == "small"]
+    for _ in range(2):
+        transport.call(1, Push(sender, 1, (gradient,), shards=(1,)), 1).result()
+    assert half_pushes(transport) == 1
+    transport.sleep(LEASE + 1)
+    assert half_pushes(transport) == 1
