@@ -88,7 +88,7 @@ def test_a_push_that_was_dropped_is_not_half_though_a_shard_did_not_bring_its_va
     transport = ShardsInProcess(2, staleness=Dropped(0), lease=LEASE)
     (client, ones), (other, theirs) = joined(transport), joined(transport, "w1")
     other.push(theirs).wait()
-    transport.refuse = lambda shard, message: shard == 1
+    transport.refuse = lambda shard, message: shard == 1 and not isinstance(message, Renew)
     with pytest.raises(InvalidMessage, match="not this one"):
         client.push(ones, pull=["small"]).wait()
     client.idle()
