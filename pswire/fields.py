@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 from google.protobuf.message import Message as Proto
@@ -16,7 +17,7 @@ from google.protobuf.message import Message as Proto
 from pswire import lanes
 from pswire.errors import Malformed
 from pswire.membership import Sender
-from pswire.values import MAX_NAME_LENGTH
+from pswire.values import MAX_NAME_LENGTH, Array, TensorSpec
 
 _M = TypeVar("_M")
 _P_contra = TypeVar("_P_contra", bound=Proto, contravariant=True)
@@ -39,6 +40,14 @@ class Part(Protocol[_M, _P_contra]):
         """Reads and checks all fields. Raises `Malformed`."""
 
 
+class _Nothing:
+    """The lane of a message that has no tensors."""
+
+    def get(self, tensor: Proto, spec: TensorSpec, *, own: bool = False) -> Array:
+        """Raises `Malformed`."""
+        raise Malformed(f"{spec} is nowhere")
+
+
 class Row:
     """A part whose fields have the same names in the dataclass and in the protobuf."""
 
@@ -46,6 +55,15 @@ class Row:
         self.message, self.proto = message, proto
         self._puts = [(name, field.put) for name, field in fields.items()]
         self._gets = [(name, field.get) for name, field in fields.items()]
+        self._absent = self._read_of_nothing()
+
+    def _read_of_nothing(self) -> dict[str, Any]:
+        """What is read of a field that is not there, without those of which it is refused; nothing that can change."""
+        read = {}
+        for name, get in self._gets:
+            with suppress(Malformed):
+                read[name] = get(self.proto(), name, _Nothing())
+        return read
 
     def put(self, message: object, proto: Proto, lane: lanes.Sender) -> None:
         """Writes all fields."""
@@ -54,7 +72,11 @@ class Row:
 
     def get(self, proto: Proto, lane: lanes.Receiver) -> Any:  # noqa: ANN401 - an instance of `message`
         """Reads and checks all fields. Raises `Malformed`."""
-        return self.message(**{name: get(proto, name, lane) for name, get in self._gets})
+        read, there = self._absent.copy(), {field.name for field, _ in proto.ListFields()}
+        for name, get in self._gets:
+            if name in there or name not in read:
+                read[name] = get(proto, name, lane)
+        return self.message(**read)
 
 
 # --- plain fields ---------------------------------------------------------------------------------------------------

@@ -249,12 +249,13 @@ class WaitingRoom:
         group = pushes[0].group
         if group is not None:
             self._pass_over(group.members)
-        deliveries = tuple([Delivery(push.sender, push.sequence, push.shards) for push in pushes])
-        if group is None and len(pushes) > 1:
-            group = Group(self.global_step, deliveries)
         frontier = None
-        if self._decisions is not None:
-            frontier = self._decisions.add(deliveries, [one.name for push in pushes for one in push.elsewhere])
+        if self._decisions is not None or len(pushes) > 1:
+            deliveries = tuple([Delivery(push.sender, push.sequence, push.shards) for push in pushes])
+            if group is None and len(pushes) > 1:
+                group = Group(self.global_step, deliveries)
+            if self._decisions is not None:
+                frontier = self._decisions.add(deliveries, [one.name for push in pushes for one in push.elsewhere])
         self.global_step += 1
         for call, push, staleness in zip(calls, pushes, stalenesses, strict=True):
             member = call.member
