@@ -8,7 +8,14 @@ import pytest
 from psserver.core.overview import MOST_LISTED
 from psserver.core.shard import Shard
 from pswire.consistency import Asynchronous, Bounded, DelayCompensated, Dropped, Scaled, Synchronous, Unchanged
-from pswire.errors import AlreadyRegistered, InvalidMessage, NoOptimizer, OutOfOrder, UnknownVariable
+from pswire.errors import (
+    AlreadyRegistered,
+    InvalidMessage,
+    NoOptimizer,
+    OutOfOrder,
+    Unavailable,
+    UnknownVariable,
+)
 from pswire.messages import (
     Assign,
     Assignment,
@@ -119,6 +126,15 @@ def test_slots_stay_and_go_on_under_the_new_hyperparameters():
     (slot,) = job.say(Pull(Sender("a", 1), (), (Choice("W", slot="momentum"),))).values
     assert slot.array.tolist() == [0.25 * 8 + 4] * 2
     assert job.value() == [-8 - 0.25 * 6] * 2, "the schedule is at global step 1"
+
+
+def test_a_tune_ends_a_push_of_its_worker_that_is_held():
+    job = Job("ab", consistency=Synchronous(2))
+    assert job.push("a", 1) == {}
+    job.sequences["a"] += 1
+    answers = job.tell(tune(2, ["W"], GradientDescent(0.5)), 2)
+    assert {ticket: type(answer) for ticket, answer in answers.items()} == {1: Unavailable, 2: Tuned}
+    assert job.push("b", 3) == {}, "the push that was given up is none of the two"
 
 
 def test_a_tune_that_is_sent_again_counts_once():
