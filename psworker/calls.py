@@ -10,6 +10,7 @@ import logging
 import secrets
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
@@ -17,6 +18,7 @@ from typing import Generic, TypeVar
 from pswire.errors import NotJoined, ParamServerError, TimedOut, Unavailable, Zombie
 from pswire.messages import (
     Answer,
+    Assign,
     Assigned,
     Delivery,
     Frontier,
@@ -47,6 +49,7 @@ _WITH_FRONTIER = (Registered, Pulled, Pushed, Assigned)
 
 A = TypeVar("A", bound=Answer)
 T = TypeVar("T")
+M = TypeVar("M", bound=Assign | Pull | Push)  # what has an order over shards
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +107,7 @@ class Calls:
         self.sender = Sender(worker, 0)
         self.states: tuple[int, ...] = ()
         self.rejoins = self.global_step = 0
-        self.half_pushes: dict[int, int] = {}
+        self.half_pushes: Counter[int] = Counter()
         self.frontier = Frontier(0)
         self._unsettled: dict[int, int] = {}
         self._transport = transport
@@ -185,9 +188,7 @@ class Calls:
     def rest(self, sequence: int) -> None:
         """Tells shard 0 that nobody shall wait for this worker, whose messages up to `sequence` are over."""
         if not self._closing.is_set():
-            lane = self._transport.lane(0)
-            half = self.half_pushes.get(0, 0)
-            idle = Renew(self.sender, idle=True, lane=lane, settled=sequence, half_pushes=half)
+            idle = self._settling(0, sequence, idle=True)
             answer = self.say(0, idle, "could not say that it has nothing to do")
             if answer is not None:
                 self._role.hear(0, answer)
@@ -205,9 +206,9 @@ class Calls:
             self.call(shard, self._settling(shard, sequence), Renewed)
             del self._unsettled[shard]
 
-    def _settling(self, shard: int, sequence: int) -> Renew:
-        lane, half = self._transport.lane(shard), self.half_pushes.get(shard, 0)
-        return Renew(self.sender, lane=lane, settled=sequence, half_pushes=half)
+    def _settling(self, shard: int, sequence: int, *, idle: bool = False) -> Renew:
+        lane, half = self._transport.lane(shard), self.half_pushes[shard]
+        return Renew(self.sender, idle, lane, sequence, half)
 
     def after(self) -> list[tuple[Delivery, ...]]:
         """By shard, the changes of other workers that must be made there before what shard 0 has decided last."""
@@ -218,9 +219,14 @@ class Calls:
             for shard in range(self._transport.shards)
         ]
 
+    def in_order(self, messages: Sequence[M | None]) -> list[M | None]:
+        """Of a message for each shard those to the other shards, which come after what shard 0 has decided last."""
+        _, *others = zip(messages, self.after(), strict=True)
+        return [None, *[None if message is None else replace(message, after=after) for message, after in others]]
+
     def note_half_push(self, shards: Sequence[int]) -> None:
         """Counts a push that these shards have not applied, and others have; the first of them will be told."""
-        self.half_pushes[shards[0]] = self.half_pushes.get(shards[0], 0) + 1
+        self.half_pushes[shards[0]] += 1
         self.warn_of_half_push(shards)
 
     def warn_of_half_push(self, shards: Sequence[int]) -> None:

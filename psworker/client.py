@@ -87,7 +87,7 @@ class Client:
         self._role = Role(worker)
         self._heartbeat = Heartbeat(transport, self._closing, self._role)
         self._calls = Calls(transport, worker, timeout, self._closing, self._heartbeat.held_for, self._role)
-        self._heartbeat.half_pushes = lambda shard: self._calls.half_pushes.get(shard, 0)
+        self._heartbeat.half_pushes = self._calls.half_pushes.__getitem__
         self.packer = packer or Packer()
         self._pushing = Pushing(self._calls, self.packer)
         self._placement = Placement(transport.shards)
@@ -222,11 +222,7 @@ class Client:
     def _pulled_in_order(self, first: Sequence[Sent], messages: Sequence[Pull | None], wanted: Wanted) -> list[Whole]:
         """What a pull brings from the other shards, when they have made all that shard 0 had decided."""
         answers = self._calls.results(first, Pulled)
-        served_at, after = self._calls.frontier.decided, self._calls.after()
-        others = [
-            None if message is None or not shard else replace(message, after=after[shard])
-            for shard, message in enumerate(messages)
-        ]
+        served_at, others = self._calls.frontier.decided, self._calls.in_order(messages)
         answers += self._calls.results(self._calls.send(others, wanted.rejoins), Pulled)
         return wanted.wholes(answers, served_at)
 
@@ -292,13 +288,9 @@ class Client:
         except ParamServerError:
             self._calls.settle(shards, sequence)
             raise
-        after, failed = self._calls.after(), list[int]()
-        others = [
-            None if message is None or not shard else replace(message, after=after[shard])
-            for shard, message in enumerate(messages)
-        ]
+        failed: list[int] = []
         try:
-            self._calls.results(self._calls.send(others), Assigned, failed)
+            self._calls.results(self._calls.send(self._calls.in_order(messages)), Assigned, failed)
         except ParamServerError:
             self._calls.settle(failed, sequence)
             raise

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from pswire.errors import ParamServerError
-from pswire.messages import Delivery, Elsewhere, Gradient, Group, Outcome, Pull, Pulled, Push, Pushed
+from pswire.messages import Elsewhere, Gradient, Group, Outcome, Pull, Pulled, Push, Pushed
 from psworker import pieces
 from psworker.answers import PushResult, push_result
 from psworker.calls import Calls, Handle, Sent
@@ -69,9 +69,20 @@ class Pushing:
         for shard, gradients_here in enumerate(parts):
             names, have = wanted.names[shard], wanted.have[shard]
             if gradients_here or not shard:
-                push = Push(sender, sequence, tuple(gradients_here), loss, names, have=have, wire=wire, shards=shards)
-                order = {"global_step": step} if shard else {"elsewhere": tuple(elsewhere)}
-                messages.append(replace(push, **order))
+                messages.append(
+                    Push(
+                        sender,
+                        sequence,
+                        tuple(gradients_here),
+                        loss,
+                        names,
+                        have=have,
+                        wire=wire,
+                        shards=shards,
+                        elsewhere=() if shard else tuple(elsewhere),
+                        global_step=step if shard else 0,
+                    )
+                )
             else:
                 messages.append(Pull(sender, names, have=have, wire=wire) if names else None)
         if wire and len(parts) > 1:
@@ -136,7 +147,6 @@ class Pushing:
 
     def _following(self, messages: Sequence[Push | Pull | None], decision: Pushed) -> list[Push | Pull | None]:
         """What the other shards are asked for when shard 0 has decided; of a push that it dropped only values."""
-        after: Sequence[tuple[Delivery, ...]] = self._calls.after() if self.orders else [()] * len(messages)
         following: list[Push | Pull | None] = [None]
         for shard, message in enumerate(messages[1:], 1):
             if isinstance(message, Push) and decision.outcome is Outcome.DROPPED:
@@ -145,7 +155,9 @@ class Pushing:
             if isinstance(message, Push):
                 group, step = _on_shard(decision.group, shard), max(0, decision.global_step - 1)
                 message = replace(message, group=group, global_step=step)
-            following.append(message and replace(message, after=after[shard]))
+            following.append(message)
+        if self.orders:
+            return self._calls.in_order(following)
         return following
 
     def _result(self, answers: Sequence[Pushed | Pulled], wanted: Wanted) -> PushResult:

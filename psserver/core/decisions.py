@@ -1,9 +1,8 @@
 """The order of changes over all shards of a job, as shard 0 decides it where a policy looks at staleness.
 
-Shard 0 numbers each change (an update or an assign, on whichever shards it is made), remembers which variables without
-a part of their own on shard 0 it changed, and which changes may not have reached the other shards yet. So it knows the
-staleness that a gradient will have where it is applied, and other shards know what to apply before it. May import
-messages.
+Shard 0 numbers each change (an update or an assign, on whichever shards it is made), remembers which variables with a
+part on another shard it changed, and which changes may not have reached the other shards yet. So it knows the staleness
+that a gradient will have where it is applied, and other shards know what to apply before it. May import messages.
 """
 
 from __future__ import annotations
