@@ -49,7 +49,7 @@ _WITH_FRONTIER = (Registered, Pulled, Pushed, Assigned)
 
 A = TypeVar("A", bound=Answer)
 T = TypeVar("T")
-M = TypeVar("M", bound=Assign | Pull | Push)  # what has an order over shards
+M = TypeVar("M", Assign | None, Pull | None, Push | Pull | None)  # what has an order over shards
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,7 +219,7 @@ class Calls:
             for shard in range(self._transport.shards)
         ]
 
-    def in_order(self, messages: Sequence[M | None]) -> list[M | None]:
+    def in_order(self, messages: Sequence[M]) -> list[M | None]:
         """Of a message for each shard those to the other shards, which come after what shard 0 has decided last."""
         _, *others = zip(messages, self.after(), strict=True)
         return [None, *[None if message is None else replace(message, after=after) for message, after in others]]
