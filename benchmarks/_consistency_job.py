@@ -6,7 +6,8 @@ import argparse
 import time
 
 import psworker as ps
-from psworker import datasets, initializers, nn, ops
+from psworker import datasets, nn, ops
+from psworker.model import initializers
 
 IMAGES = 6_000
 BATCH = 50

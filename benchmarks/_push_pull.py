@@ -6,9 +6,9 @@ import math
 
 import numpy as np
 
-from pswire import specs
+from pswire import optimizers
 from pswire.messages import Declaration
-from pswire.values import TensorSpec
+from pswire.tensors.values import TensorSpec
 
 SHAPES = {
     "W_conv1": (5, 5, 1, 32),
@@ -33,4 +33,4 @@ def arrays(scale: float, seed: int) -> dict[str, np.ndarray]:
 
 def declaration(name: str, value: np.ndarray) -> Declaration:
     """Of a variable that Adam updates."""
-    return Declaration(TensorSpec.of(name, value), value, specs.Adam(RATE))
+    return Declaration(TensorSpec.of(name, value), value, optimizers.Adam(RATE))

@@ -16,10 +16,10 @@ import numpy as np
 from _push_pull import ELEMENTS, RATE, arrays
 
 from psserver.core.rules import Step, kernels, rule_for
-from pswire import specs
+from pswire import optimizers
 from pswire.channel import SERVER_OPTIONS, open_channel
-from pswire.lanes import CHUNK
-from pswire.memory import keep_memory
+from pswire.system.malloc import keep_memory
+from pswire.tensors.transport import CHUNK
 
 NBYTES = 4 * ELEMENTS
 _METHOD = "/floor/Echo"
@@ -45,7 +45,7 @@ def copy() -> float:
 def adam(*, numba: bool) -> float:
     """The update alone, by one thread."""
     kernels.USE_FUSED = numba
-    rule = rule_for(specs.Adam(RATE))
+    rule = rule_for(optimizers.Adam(RATE))
     values, gradients = arrays(0.1, 0), arrays(1.0, 1)
     slots = {name: rule.slots(value) for name, value in values.items()}
     numbers = itertools.count(1)

@@ -15,18 +15,18 @@ from contextlib import contextmanager
 
 from _push_pull import arrays, declaration
 
-from psserver.attached import Attached
 from psserver.core.rules import kernels
 from psserver.core.shard import Shard
-from psserver.entrance import Entrance
+from psserver.rpc.shared_memory import Attached
+from psserver.runtime.executor import Entrance
 from pswire.codec import from_frame, to_frame
-from pswire.lanes.frames import incoming
-from pswire.lanes.segments import Segment
-from pswire.lanes.shared import SharedSender, needed
-from pswire.lanes.stream import StreamReceiver, StreamSender
 from pswire.messages import Gradient, Join, Push, Register, Sender
+from pswire.tensors.frames import incoming
+from pswire.tensors.segments import Segment
+from pswire.tensors.shared_memory import SharedSender, needed
+from pswire.tensors.stream import StreamReceiver, StreamSender
 from pswire.v1 import paramserver_pb2 as pb
-from psworker.transport.shared import Block, Lent
+from psworker.transport.shared_memory import Block, Lent
 
 STEPS = 30
 WARM_UP = 5

@@ -22,7 +22,7 @@ from contextlib import closing, contextmanager, suppress
 import _report
 
 from pswire.messages import Status, StatusReport
-from psworker.transport.network import NetworkTransport
+from psworker.transport.grpc_transport import NetworkTransport
 
 EXAMPLE = _report.ROOT / "examples" / "deep_mnist.py"
 WARM_UP = 20  # steps, over all workers

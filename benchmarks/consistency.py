@@ -24,7 +24,7 @@ from _consistency_job import BATCH, IMAGES, Network
 import psworker as ps
 from pswire.messages import Status
 from psworker import datasets
-from psworker.transport.network import NetworkTransport
+from psworker.transport.grpc_transport import NetworkTransport
 
 JOB = Path(__file__).with_name("_consistency_job.py")
 PAUSE = 0.3

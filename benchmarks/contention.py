@@ -16,10 +16,10 @@ from contextlib import closing
 import _report
 import numpy as np
 
-from pswire import specs
+from pswire import optimizers
 from pswire.messages import Declaration, Gradient, Join, Pull, Push, Register, Sender
-from pswire.values import TensorSpec
-from psworker.transport.network import NetworkTransport
+from pswire.tensors.values import TensorSpec
+from psworker.transport.grpc_transport import NetworkTransport
 
 SMALL = np.zeros((784, 10), np.float32)
 LARGE = np.zeros(3_274_634, np.float32)  # as many as Deep MNIST has
@@ -29,7 +29,7 @@ PULLS = 500
 def join(transport, worker: str, name: str, value) -> Sender:
     """A member of the shard, which has the variable."""
     sender = Sender(worker, transport.call(0, Join(worker), 30).result().incarnation)
-    declaration = Declaration(TensorSpec.of(name, value), value, specs.Adam())
+    declaration = Declaration(TensorSpec.of(name, value), value, optimizers.Adam())
     transport.call(0, Register(sender, (declaration,)), 30).result()
     return sender
 

@@ -17,12 +17,12 @@ from pathlib import Path
 import _report
 import numpy as np
 
-from pswire import specs
+from pswire import optimizers
 from pswire.messages import Declaration
-from pswire.values import TensorSpec
-from psworker.client import Client
-from psworker.placement import Whole
-from psworker.transport.network import NetworkTransport
+from pswire.tensors.values import TensorSpec
+from psworker.client.client import Client
+from psworker.client.placement import Whole
+from psworker.transport.grpc_transport import NetworkTransport
 
 GIB = 1 << 30
 SHARED = Path("/dev/shm")
@@ -69,7 +69,7 @@ def run(lane: str, elements: int) -> None:
 
 def declaration(name: str, elements: int) -> Declaration:
     value = np.zeros(elements, np.float32)
-    return Declaration(TensorSpec.of(name, value), value, specs.GradientDescent(RATE))
+    return Declaration(TensorSpec.of(name, value), value, optimizers.GradientDescent(RATE))
 
 
 def show(what: str, system: str, began: float, memory: _report.Memory) -> None:

@@ -5,7 +5,8 @@
     python benchmarks/many_workers.py --shards 2 4 --model spread      # a variable on each shard, 20 floats in all
     python benchmarks/many_workers.py --workers 1 --shards 1 2 --model spread --floats 1000000
 
-Server processes as `psserver serve` starts them, and workers with the client that sessions use (`psworker.client`, gRPC
+Server processes as `psserver serve` starts them, and workers with the client that sessions use
+(`psworker.client.client`, gRPC
 on loopback). A worker pushes, waits for the answer with the fresh weights, and pushes again. Workers are threads of one
 process for each core: 100 processes would each find the processor's cache cold at every push, and take about twice the
 processor time for it, so that they and not the server would be the limit.
@@ -31,12 +32,12 @@ from typing import NamedTuple
 import _report
 import numpy as np
 
-from pswire import specs
+from pswire import optimizers
 from pswire.messages import Declaration
-from pswire.values import TensorSpec
-from psworker.client import Client
-from psworker.placement import Whole
-from psworker.transport.network import NetworkTransport
+from pswire.tensors.values import TensorSpec
+from psworker.client.client import Client
+from psworker.client.placement import Whole
+from psworker.transport.grpc_transport import NetworkTransport
 
 WORKERS = (1, 4, 16, 64, 100)
 FLOATS = 20
@@ -73,7 +74,7 @@ def join(names: list[str], floats: int, client: Client) -> list[Whole]:
     """Makes a worker a member, and registers its variables."""
     client.join()
     zeros = np.zeros(floats // len(names), np.float32)
-    optimizer = specs.GradientDescent(1e-3) if floats == FLOATS else specs.Adam(1e-3)
+    optimizer = optimizers.GradientDescent(1e-3) if floats == FLOATS else optimizers.Adam(1e-3)
     return client.register([Declaration(TensorSpec.of(name, zeros), zeros, optimizer) for name in names])
 
 

@@ -22,26 +22,26 @@ import _report
 import numpy as np
 
 from psserver.core.rules import Rule, Step, kernels, rule_for
-from pswire import specs
-from pswire.values import IndexedSlices
+from pswire import optimizers
+from pswire.tensors.values import IndexedSlices
 
 PARAMETERS = 3_274_634
 TABLE, ROWS = (1_000_000, 64), 4_096
 TORCH = Path(__file__).parent / "peers" / "rules_torch.py"
 
-OPTIMIZERS: dict[str, specs.UpdateSpec] = {
-    "gradient-descent": specs.GradientDescent(0.01),
-    "momentum": specs.Momentum(0.01),
-    "nesterov": specs.Momentum(0.01, nesterov=True),
-    "adagrad": specs.Adagrad(0.01),
-    "adagrad-decay": specs.AdagradDecay(0.01),
-    "rmsprop": specs.RMSProp(),
-    "rmsprop-centered-momentum": specs.RMSProp(momentum=0.9, centered=True),
-    "adam": specs.Adam(),
-    "amsgrad": specs.Adam(amsgrad=True),
-    "adamw": specs.AdamW(),
-    "lamb": specs.Lamb(),
-    "ftrl": specs.Ftrl(0.1, l1=0.1),
+OPTIMIZERS: dict[str, optimizers.UpdateSpec] = {
+    "gradient-descent": optimizers.GradientDescent(0.01),
+    "momentum": optimizers.Momentum(0.01),
+    "nesterov": optimizers.Momentum(0.01, nesterov=True),
+    "adagrad": optimizers.Adagrad(0.01),
+    "adagrad-decay": optimizers.AdagradDecay(0.01),
+    "rmsprop": optimizers.RMSProp(),
+    "rmsprop-centered-momentum": optimizers.RMSProp(momentum=0.9, centered=True),
+    "adam": optimizers.Adam(),
+    "amsgrad": optimizers.Adam(amsgrad=True),
+    "adamw": optimizers.AdamW(),
+    "lamb": optimizers.Lamb(),
+    "ftrl": optimizers.Ftrl(0.1, l1=0.1),
 }
 
 

@@ -27,14 +27,14 @@ import _transport_parts
 import numpy as np
 from _push_pull import ELEMENTS, MB, RATE, arrays, declaration
 
-from pswire import specs
-from pswire.memory import keep_memory
+from pswire import optimizers
 from pswire.messages import Join, Pull, Sender
-from pswire.travel import parse_compression
-from psworker.client import Client
-from psworker.feedback import Packer
-from psworker.placement import Whole
-from psworker.transport.network import NetworkTransport
+from pswire.specs.encodings import parse_compression
+from pswire.system.malloc import keep_memory
+from psworker.client.client import Client
+from psworker.client.error_feedback import Packer
+from psworker.client.placement import Whole
+from psworker.transport.grpc_transport import NetworkTransport
 
 STEPS = 30  # in a round, as the peers' scripts have
 WARM_UP = 5
@@ -119,7 +119,7 @@ def check(way: Way, first, gradients, weights: Sequence[Whole]) -> None:
         return  # what was not sent has moved nothing
     for weight in weights:
         gradient = gradients[weight.name].astype(np.float64)
-        moved = RATE * gradient / (np.abs(gradient) + specs.Adam().epsilon)
+        moved = RATE * gradient / (np.abs(gradient) + optimizers.Adam().epsilon)
         exact = not way.wire
         np.testing.assert_allclose(weight.array, first[weight.name] - moved, rtol=0, atol=1e-7 if exact else 4e-3)
 

@@ -1,5 +1,5 @@
 """`python -m psserver`: the same as the command `psserver`."""
 
-from psserver.cli import main
+from psserver.cli.main import main
 
 main(prog_name="psserver")

@@ -9,15 +9,15 @@ import math
 import re
 from dataclasses import dataclass, field
 
-from pswire import machine
 from pswire.channel import check_address
-from pswire.consistency import Asynchronous, Consistency, StalenessSpec, Unchanged
 from pswire.errors import ConfigurationError
+from pswire.specs.consistency import Asynchronous, Consistency, StalenessSpec, Unchanged
+from pswire.system import host
 
 
 def default_memory_limit() -> int:
     """80 % of the memory that the machine or its container has, in bytes."""
-    return machine.memory() * 4 // 5
+    return host.memory() * 4 // 5
 
 
 def parse_shard(text: str) -> tuple[int, int]:
@@ -62,7 +62,7 @@ class ServerConfig:
             job. None: it stays until it is stopped, and where nobody lives the next job begins.
         max_calls: callers at a time, a worker being one or two of them; those beyond it are refused, and try again.
         keep_memory: whether the process keeps the memory of arrays it has freed, for the next ones: faster, but it does
-            not shrink (`pswire.memory.keep_memory`). Done by the command `psserver serve`, whose process it is.
+            not shrink (`pswire.system.malloc.keep_memory`). Done by the command `psserver serve`, whose process it is.
         shared_memory: whether workers of this host and user may share memory with it, so that their tensors need not be
             sent.
         reflection: whether tools such as grpcurl may ask what the server offers (extra `reflection`).

@@ -12,16 +12,27 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from pswire import errors, schedules
+    from pswire import errors
     from pswire.messages import EpochReport
-    from pswire.rows import RowConstant, RowNormal, RowUniform
-    from pswire.values import IndexedSlices
-    from psworker import initializers, nn
+    from pswire.specs import schedules
+    from pswire.specs.row_initializers import RowConstant, RowNormal, RowUniform
+    from pswire.tensors.values import IndexedSlices
     from psworker.autodiff import Tensor, check_gradients, gradients, no_grad, op, ops, stop_gradient
     from psworker.data import datasets
     from psworker.data.dataset import Batch, Dataset
-    from psworker.opening import session
-    from psworker.optimizers import (
+    from psworker.model import initializers
+    from psworker.model import layers as nn
+    from psworker.model.gradient_transforms import (
+        accumulate,
+        add_decayed_weights,
+        clip_by_global_norm,
+        clip_by_norm,
+        clip_by_value,
+        global_norm,
+        per_variable,
+        scale,
+    )
+    from psworker.model.optimizers import (
         Adagrad,
         AdagradDecay,
         Adam,
@@ -34,19 +45,8 @@ if TYPE_CHECKING:
         RMSProp,
         optimize_loss,
     )
-    from psworker.sessions import Session
-    from psworker.tables import Table
-    from psworker.transforms import (
-        accumulate,
-        add_decayed_weights,
-        clip_by_global_norm,
-        clip_by_norm,
-        clip_by_value,
-        global_norm,
-        per_variable,
-        scale,
-    )
-    from psworker.variables import (
+    from psworker.model.tables import Table
+    from psworker.model.variables import (
         UpdateOp,
         Variable,
         collection,
@@ -58,6 +58,8 @@ if TYPE_CHECKING:
         update_ops,
         variable_scope,
     )
+    from psworker.sessions.opening import session
+    from psworker.sessions.session import Session
 
 __all__ = [
     "Adagrad",
@@ -117,27 +119,27 @@ __all__ = [
 _MODULES = {
     "datasets": "psworker.data.datasets",
     "errors": "pswire.errors",
-    "initializers": "psworker.initializers",
-    "nn": "psworker.nn",
+    "initializers": "psworker.model.initializers",
+    "nn": "psworker.model.layers",
     "ops": "psworker.autodiff.ops",
-    "schedules": "pswire.schedules",
+    "schedules": "pswire.specs.schedules",
 }
 _CONTENTS = {
     "pswire.messages": "EpochReport",
-    "pswire.rows": "RowConstant RowNormal RowUniform",
-    "pswire.values": "IndexedSlices",
+    "pswire.specs.row_initializers": "RowConstant RowNormal RowUniform",
+    "pswire.tensors.values": "IndexedSlices",
     "psworker.autodiff": "Tensor check_gradients gradients no_grad op stop_gradient",
     "psworker.data.dataset": "Batch Dataset",
-    "psworker.opening": "session",
-    "psworker.optimizers": (
+    "psworker.sessions.opening": "session",
+    "psworker.model.optimizers": (
         "Adagrad AdagradDecay Adam AdamW Ftrl GradientDescent Lamb Momentum Optimizer RMSProp optimize_loss"
     ),
-    "psworker.sessions": "Session",
-    "psworker.tables": "Table",
-    "psworker.transforms": (
+    "psworker.sessions.session": "Session",
+    "psworker.model.tables": "Table",
+    "psworker.model.gradient_transforms": (
         "accumulate add_decayed_weights clip_by_global_norm clip_by_norm clip_by_value global_norm per_variable scale"
     ),
-    "psworker.variables": (
+    "psworker.model.variables": (
         "UpdateOp Variable collection discard_update_ops global_variables note_update set_random_seed "
         "trainable_variables update_ops variable_scope"
     ),

@@ -1,5 +1,5 @@
 """`python -m psworker`: the same as the command `psworker`."""
 
-from psworker.cli import main
+from psworker.launch.cli import main
 
 main(prog_name="psworker")

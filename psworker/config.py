@@ -13,8 +13,8 @@ from operator import index
 from pathlib import Path
 
 from pswire.errors import ConfigurationError
-from pswire.machine import process_name
-from pswire.travel import NONE, Compression, parse_compression, parse_wire
+from pswire.specs.encodings import NONE, Compression, parse_compression, parse_wire
+from pswire.system.host import process_name
 
 
 def data_dir() -> str | None:
@@ -53,7 +53,8 @@ DEFAULT_TIMEOUT = 60.0
 
 @dataclass(frozen=True)
 class ExchangeConfig:
-    """When what a step has computed goes to the servers, and when fresh weights come back (`psworker.exchange`).
+    """When what a step has computed goes to the servers, and when fresh weights come back
+    (`psworker.sessions.strategies`).
 
     Attributes:
         push_every: steps, from 1, whose gradients are added up and pushed together.
@@ -104,8 +105,8 @@ class TravelConfig:
     """How gradients and weights travel between a worker and its servers.
 
     Attributes:
-        wire: the form of what is float32, both ways: "float32", or one of `pswire.travel.WIRES`.
-        compression: of gradients, with error feedback (`psworker.feedback`).
+        wire: the form of what is float32, both ways: "float32", or one of `pswire.specs.encodings.WIRES`.
+        compression: of gradients, with error feedback (`psworker.client.error_feedback`).
         shared_memory: whether they go through shared memory where a server is on this host.
 
     Raises:
@@ -140,7 +141,7 @@ class WorkerConfig:
         name: the worker's, unique in the job.
         timeout: seconds that a call goes on trying before it gives up.
         keep_memory: whether the process keeps the memory of arrays it has freed, for the next ones
-            (`pswire.memory.keep_memory`).
+            (`pswire.system.malloc.keep_memory`).
         exchange: when it pushes and pulls.
         travel: how gradients and weights travel.
 
@@ -194,7 +195,7 @@ def worker_config(
 
     Args:
         servers: addresses, or a text of them with commas between; `$PSWORKER_SERVERS`.
-        name: `$PSWORKER_NAME`; by default the host's name and the process id (`pswire.machine.process_name`).
+        name: `$PSWORKER_NAME`; by default the host's name and the process id (`pswire.system.host.process_name`).
         timeout: seconds; `$PSWORKER_TIMEOUT`.
         push_every: see `ExchangeConfig`; `$PSWORKER_PUSH_EVERY`.
         pull_every: `$PSWORKER_PULL_EVERY`.

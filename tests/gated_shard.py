@@ -8,9 +8,9 @@ from collections import defaultdict
 from functools import partial
 
 from psserver.core.shard import Shard
-from psserver.entrance import Entrance
+from psserver.runtime.executor import Entrance
 from pswire.messages import Assign, Assignment, Declaration, Join, Joined, Pull, Register, Sender
-from pswire.values import TensorSpec
+from pswire.tensors.values import TensorSpec
 
 #: Seconds after which a test has failed; none comes near it.
 PATIENCE = 30

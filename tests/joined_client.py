@@ -2,8 +2,8 @@
 
 import contextlib
 
-from psworker.client import Client
-from psworker.transport.network import NetworkTransport
+from psworker.client.client import Client
+from psworker.transport.grpc_transport import NetworkTransport
 
 
 @contextlib.contextmanager

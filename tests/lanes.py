@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 
 from psserver.config import ServerConfig
-from psserver.server import ServerThread
-from psworker import placement
+from psserver.rpc.server import ServerThread
+from psworker.client import placement
 from psworker.config import ExchangeConfig, TravelConfig, WorkerConfig
-from psworker.exchange import OUTER
-from psworker.sessions import Session
-from psworker.transport import shared, transfer
+from psworker.sessions.session import Session
+from psworker.sessions.strategies import OUTER
+from psworker.transport import shared_memory, transfer_stream
 from psworker.transport.embedded import EmbeddedTransport
 from tests.shared_folder import needs_shared_memory, shared_folder
 
@@ -47,9 +47,9 @@ class Lane:
             patch = stack.enter_context(pytest.MonkeyPatch.context())
             if self.shared_memory:
                 stack.enter_context(shared_folder(patch))
-                patch.setattr(transfer, "SHARED_FROM", 1)
-                patch.setattr(shared, "KEPT", 1)
-                patch.setattr(shared, "SMALLEST", 4096)
+                patch.setattr(transfer_stream, "SHARED_FROM", 1)
+                patch.setattr(shared_memory, "KEPT", 1)
+                patch.setattr(shared_memory, "SMALLEST", 4096)
             if self.shards > 1:
                 patch.setattr(placement, "SPLIT_BYTES", 64)
             transport = None if self.shards else EmbeddedTransport()

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from psserver.core.shard import Shard
-from pswire.values import Array
+from pswire.tensors.values import Array
 
 
 def state_of(thing: Any) -> Any:

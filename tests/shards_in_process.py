@@ -9,9 +9,9 @@ import math
 import threading
 
 from psserver.core.shard import Shard
-from pswire.consistency import Asynchronous, Unchanged
 from pswire.errors import InvalidMessage, ParamServerError, TimedOut
 from pswire.messages import Status, Tick
+from pswire.specs.consistency import Asynchronous, Unchanged
 from psworker.transport import Call
 
 PATIENCE = 10.0  # seconds that an answer may take which another thread sets free

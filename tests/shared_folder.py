@@ -9,7 +9,7 @@ from contextlib import contextmanager
 import numpy as np
 import pytest
 
-from pswire.lanes import segments
+from pswire.tensors import segments
 
 needs_shared_memory = pytest.mark.skipif(not os.path.isdir("/dev/shm"), reason="this machine has no /dev/shm")
 

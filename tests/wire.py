@@ -6,7 +6,7 @@ import numpy as np
 from google.protobuf.message import DecodeError
 
 from pswire.codec import decode, encode
-from pswire.lanes.inline import InlineReceiver, InlineSender
+from pswire.tensors.inline import InlineReceiver, InlineSender
 
 
 def same(left, right):

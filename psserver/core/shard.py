@@ -4,7 +4,7 @@
             -> store and rules (the change) -> replies
 
 The same messages in the same order give bit-identical variables, slots and replies. Whatever waits, sends,
-writes or tells the time lives around it, in `psserver.entrance` and `psserver.server`.
+writes or tells the time lives around it, in `psserver.runtime.executor` and `psserver.rpc.server`.
 """
 
 from __future__ import annotations
@@ -13,21 +13,21 @@ import dataclasses
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any, TypeVar
 
-from psserver.core import inspection, notes
-from psserver.core.agreement import Agreement
-from psserver.core.dataqueue import DataQueues
-from psserver.core.decisions import Decisions
-from psserver.core.guards import Magnitudes
-from psserver.core.ledger import Ledger
-from psserver.core.membership import Member, Membership, Over
-from psserver.core.meter import Meter
-from psserver.core.overview import MOST_LISTED, variable_status, worker_status
+from psserver.core import events
+from psserver.core.array_tasks import Task, Unsettled, Work, run
+from psserver.core.data_queue import DataQueues
+from psserver.core.members.deduplication import Ledger
+from psserver.core.members.job_invariants import Agreement
+from psserver.core.members.membership import Member, Membership, Over
+from psserver.core.metrics import Meter
+from psserver.core.pending_calls import ParkedCall, WaitingRoom
 from psserver.core.policies import Policy, policy_for
-from psserver.core.sizes import answer_bytes
-from psserver.core.store import Store
-from psserver.core.tasks import Task, Unsettled, Work, run
-from psserver.core.waitingroom import ParkedCall, WaitingRoom
-from pswire.consistency import Asynchronous, Consistency, DelayCompensated, StalenessSpec, Synchronous, Unchanged
+from psserver.core.policies.update_order import Decisions
+from psserver.core.status import MOST_LISTED, variable_status, worker_status
+from psserver.core.variables import inspection
+from psserver.core.variables.guarded_updates import Magnitudes
+from psserver.core.variables.reply_sizes import answer_bytes
+from psserver.core.variables.store import Store
 from pswire.errors import InvalidMessage, OutOfOrder, ParamServerError, WrongShard
 from pswire.messages import (
     Assign,
@@ -58,7 +58,8 @@ from pswire.messages import (
     Tuned,
     WorkerStatus,
 )
-from pswire.payload import Room, tensor_bytes
+from pswire.messages.sizes import Room, tensor_bytes
+from pswire.specs.consistency import Asynchronous, Consistency, DelayCompensated, StalenessSpec, Synchronous, Unchanged
 
 _Seen = TypeVar("_Seen", Pushed, Assigned, Tuned)
 
@@ -105,7 +106,7 @@ class Shard:
         orders = not shard and shards > 1 and (consistency.orders or staleness.orders)
         self._decisions = Decisions() if orders else None
         self._room = WaitingRoom(chosen, self._store, self._ledger, self._members, strength, self._decisions)
-        self._told: list[notes.Note] = []  # in the step that is being taken
+        self._told: list[events.Note] = []  # in the step that is being taken
         self._queues = DataQueues(self._told, self._members.is_chief)
         self._meter = Meter()
         self._changes: list[Change] = []
@@ -171,8 +172,8 @@ class Shard:
             settled: all tasks of earlier steps have been run. Then those of this one may be among them on return.
 
         Raises:
-            Unsettled: a change is guarded (`psserver.core.guards`), and not `settled`; to be called again when it is.
-            ParamServerError: the refusal.
+            Unsettled: a change is guarded (`psserver.core.variables.guarded_updates`), and not `settled`; to be called
+            again when it is. ParamServerError: the refusal.
         """
         self.check(message)
         magnitudes = self.inspect(message) if inspected is None else inspected
@@ -260,7 +261,7 @@ class Shard:
         was_live = self._members.lives(message.worker)
         member, new_life = self._members.join(message, self._now)
         if new_life or not was_live:
-            self._told.append(notes.joined(member) if new_life else notes.came_back(member))
+            self._told.append(events.joined(member) if new_life else events.came_back(member))
         job = self._members.lease, self.global_step, str(self._consistency), str(self._handling)
         chief, state = self._members.is_chief(member.name), self._agreement.identity
         joined = Joined(member.incarnation, member.number, *job, chief, state)
@@ -292,12 +293,12 @@ class Shard:
     def _leave(self, ticket: int, message: Leave) -> list[Reply]:
         member = self._members[message.sender.worker]
         self._members.leave(member, self._now, failed=message.failed, trained=self.global_step > 0)
-        self._told.append(notes.left(member, failed=message.failed))
+        self._told.append(events.left(member, failed=message.failed))
         return [Reply(ticket, Left()), *self._forget([member])]
 
     def _tick(self, ticket: int, message: Tick) -> list[Reply]:
         lost = self._members.expire(self._now)
-        self._told += [notes.lost(member, self._members.lease) for member in lost]
+        self._told += [events.lost(member, self._members.lease) for member in lost]
         return [*self._forget(lost), *self._queues.explain(self._now)]
 
     def _forget(self, gone: Collection[Member]) -> list[Reply]:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from pswire.values import IndexedSlices
+from pswire.tensors.values import IndexedSlices
 from psworker.autodiff.tape import gradients, no_grad
 from psworker.autodiff.tensor import Array, Gradient, Tensor
 

@@ -2,7 +2,7 @@
 
 `op` makes an op of a function on arrays, `gradients` walks from results back to what they depend on. No op, no
 server and no optimizer is known here, and nothing is shared between threads. Imports numpy, `tensor.py`,
-`IndexedSlices` and `pswire.sums` alone.
+`IndexedSlices` and `pswire.tensors.sums` alone.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from typing import Any, Concatenate, ParamSpec, TypeAlias, overload
 
 import numpy as np
 
-from pswire.sums import add_over, sum_dtype, widened
-from pswire.values import IndexedSlices
+from pswire.tensors.sums import add_over, sum_dtype, widened
+from pswire.tensors.values import IndexedSlices
 from psworker.autodiff.tensor import Array, Edge, Gradient, Node, Tensor, TensorLike, Vjp, as_array
 
 Result: TypeAlias = tuple[Array | np.generic, Sequence[Vjp]]  # what a function under @op returns

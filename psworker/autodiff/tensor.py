@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, SupportsIndex, TypeAlias
 import numpy as np
 from numpy.typing import ArrayLike
 
-from pswire.values import Array as Array
-from pswire.values import IndexedSlices
+from pswire.tensors.values import Array as Array
+from pswire.tensors.values import IndexedSlices
 
 Axis: TypeAlias = int | tuple[int, ...] | None
 Index: TypeAlias = Any  # whatever numpy takes between [ and ]

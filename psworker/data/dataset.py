@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pswire.errors import DatasetError
-from pswire.values import Array
+from pswire.tensors.values import Array
 
 #: Attributes of the two classes, which a column would hide or be hidden by.
 RESERVED = frozenset({"columns", "epoch", "name", "take"})

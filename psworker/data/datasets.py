@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from pswire.errors import DatasetError
-from pswire.values import Array
+from pswire.tensors.values import Array
 from psworker import config
 from psworker.data import idx
 from psworker.data.dataset import Dataset

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from pswire.errors import DatasetError
-from pswire.values import Array
+from pswire.tensors.values import Array
 
 #: The third byte of a file names its dtype; numbers are big-endian.
 DTYPES: dict[int, np.dtype[Any]] = {

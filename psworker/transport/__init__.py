@@ -57,6 +57,6 @@ def open_transport(servers: Sequence[str], *, shared_memory: bool = True) -> Tra
         from psworker.transport.embedded import EmbeddedTransport
 
         return EmbeddedTransport()
-    from psworker.transport.network import NetworkTransport
+    from psworker.transport.grpc_transport import NetworkTransport
 
     return NetworkTransport(servers, shared_memory=shared_memory)

@@ -27,8 +27,8 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from pswire.consistency import Synchronous, parse_consistency, parse_staleness
-from pswire.lanes.segments import sweep
+from pswire.specs.consistency import Synchronous, parse_consistency, parse_staleness
+from pswire.tensors.segments import sweep
 from tests.chaos import scheme
 from tests.chaos.check import Check, Verdict
 from tests.chaos.cluster import Cluster, WorkerProcess

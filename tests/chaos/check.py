@@ -13,7 +13,7 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from pswire.consistency import Bounded, Consistency, Dropped, StalenessSpec, Synchronous
+from pswire.specs.consistency import Bounded, Consistency, Dropped, StalenessSpec, Synchronous
 from tests.chaos import scheme
 from tests.chaos.records import History, Loss, PushRecord, Reading
 

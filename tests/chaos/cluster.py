@@ -20,10 +20,10 @@ from typing import Any
 
 import numpy as np
 
-from psserver.report.asking import Shards
-from psserver.report.job import put_together
+from psserver.cli.job_status import put_together
+from psserver.cli.status_client import Shards
 from pswire.messages import Choice, Join, Joined, Leave, Pull, Sender
-from psworker.transport.network import NetworkTransport
+from psworker.transport.grpc_transport import NetworkTransport
 from tests.chaos import scheme
 from tests.chaos.check import Final
 from tests.chaos.proxy import Proxy

@@ -19,8 +19,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pswire.values import TensorSpec
-from psworker.placement import Placement
+from pswire.tensors.values import TensorSpec
+from psworker.client.placement import Placement
 
 #: The learning rate at step 0. Far above the number of updates of a run, and a power of two: all sums stay exact.
 BASE = 1 << 32

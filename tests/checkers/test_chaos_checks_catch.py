@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 
-from pswire.consistency import parse_consistency, parse_staleness
+from pswire.specs.consistency import parse_consistency, parse_staleness
 from tests.chaos import scheme
 from tests.chaos.check import Check, Final
 from tests.chaos.records import History, Loss, PushRecord, Reading, Wait

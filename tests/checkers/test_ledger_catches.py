@@ -2,10 +2,10 @@
 
 import pytest
 
-from psserver.core.dataqueue import DataQueue
-from psserver.core.ledger import Ledger
+from psserver.core.data_queue import DataQueue
+from psserver.core.members.deduplication import Ledger
 from psserver.core.policies import Apply, Following, Serve
-from psserver.core.store import Store
+from psserver.core.variables.store import Store
 from tests.simulation.unreliable import check_exactly_once, run
 
 SYNCHRONOUS = {"shards": 2, "split": True, "consistency": "sync:3"}

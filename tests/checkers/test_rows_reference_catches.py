@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from psserver.core.rules import rule_for
-from pswire.specs import Adam, Momentum
+from pswire.optimizers import Adam, Momentum
 
 SEED = 20150508
-TEST_ROWS = runpy.run_path(str(Path(__file__).parents[1] / "unit" / "test_rules_rows.py"))
+TEST_ROWS = runpy.run_path(str(Path(__file__).parents[1] / "unit" / "pswire" / "optimizers" / "test_rules_rows.py"))
 RULES_UNDER_TEST, check_lazily = TEST_ROWS["RULES_UNDER_TEST"], TEST_ROWS["check_lazily"]
 
 

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from psserver.core.rules import Step, rule_for
-from pswire import specs
-from tests.unit.rules_under_test import RULES_UNDER_TEST, STEPS, check_against_formula
+from pswire import optimizers
+from tests.unit.pswire.optimizers.rules_under_test import RULES_UNDER_TEST, STEPS, check_against_formula
 
 SEED = 20150508
 
@@ -251,7 +251,7 @@ def decays_after_the_step(spec, w, slots, g, step):
 @mistake("lamb")
 def steps_as_adamw(spec, w, slots, g, step):
     right(
-        specs.AdamW(spec.learning_rate, spec.beta1, spec.beta2, spec.epsilon, False, spec.weight_decay),
+        optimizers.AdamW(spec.learning_rate, spec.beta1, spec.beta2, spec.epsilon, False, spec.weight_decay),
         w,
         slots,
         g,

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from pswire.messages import Join, Pull, Sender, Status
-from psworker.transport.network import NetworkTransport
+from psworker.transport.grpc_transport import NetworkTransport
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="looks for processes in /proc")
 

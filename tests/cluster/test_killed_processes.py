@@ -14,9 +14,9 @@ import numpy as np
 import pytest
 
 from pswire.messages import Declaration, Gradient, Join, Outcome, Pull, Push, Register, Sender, Status
-from pswire.specs import Momentum
-from pswire.values import TensorSpec
-from psworker.transport.network import NetworkTransport
+from pswire.optimizers import Momentum
+from pswire.tensors.values import TensorSpec
+from psworker.transport.grpc_transport import NetworkTransport
 from tests.shared_folder import mapped_segments, needs_shared_memory, shared_folder
 
 pytestmark = needs_shared_memory
@@ -29,9 +29,9 @@ MEMORY_LIMIT = 40 << 20  # half of it is for transfers: one push of both and the
 
 SERVER = """
 import sys
-from pswire.lanes import segments
+from pswire.tensors import segments
 segments.FOLDER = sys.argv.pop(1)
-from psserver.cli import main
+from psserver.cli.main import main
 main()
 """
 
@@ -41,11 +41,11 @@ import itertools, os, queue, signal, sys
 import numpy as np
 from pswire.channel import open_channel
 from pswire.codec import decode, encode, to_frame
-from pswire.lanes import segments
-from pswire.lanes.frames import incoming
-from pswire.lanes.inline import InlineReceiver, InlineSender
-from pswire.lanes.shared import SharedSender
-from pswire.lanes.stream import StreamSender
+from pswire.tensors import segments
+from pswire.tensors.frames import incoming
+from pswire.tensors.inline import InlineReceiver, InlineSender
+from pswire.tensors.shared_memory import SharedSender
+from pswire.tensors.stream import StreamSender
 from pswire.messages import Gradient, Join, Push, Sender, Status
 from pswire.v1 import paramserver_pb2 as pb
 from pswire.v1.paramserver_pb2_grpc import ParameterServerStub
@@ -253,7 +253,7 @@ def test_a_push_that_is_held_is_dropped_when_the_lease_of_its_killed_worker_ends
 
 TRAINING = """
 import signal, sys
-from pswire.lanes import segments
+from pswire.tensors import segments
 segments.FOLDER, address = sys.argv[1:]
 import numpy as np
 import psworker as ps
@@ -287,7 +287,7 @@ def test_a_worker_whose_server_is_killed_ends_with_an_error_and_leaves_nothing(s
 
 OWNER = """
 import signal, sys
-from pswire.lanes import segments
+from pswire.tensors import segments
 segments.FOLDER = sys.argv[1]
 segment = segments.Segment.create(1000)
 print(segment.name, flush=True)

@@ -15,16 +15,16 @@ import numpy as np
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from psserver.cli import local_address, main
-from pswire import specs
+from psserver.cli.main import local_address, main
+from pswire import optimizers
 from pswire.channel import open_channel
 from pswire.codec import decode, encode, to_frame
-from pswire.lanes.inline import InlineReceiver, InlineSender
-from pswire.lanes.stream import StreamSender
 from pswire.messages import Declaration, Gradient, Join, Push, Register, Sender, Status
+from pswire.tensors.inline import InlineReceiver, InlineSender
+from pswire.tensors.stream import StreamSender
+from pswire.tensors.values import TensorSpec
 from pswire.v1.paramserver_pb2_grpc import ParameterServerStub
-from pswire.values import TensorSpec
-from psworker.transport.network import NetworkTransport
+from psworker.transport.grpc_transport import NetworkTransport
 from tests.told_to_end import TOLD_AT_THE_VERY_END, held_at_import
 
 PSSERVER = [sys.executable, "-m", "psserver"]
@@ -94,7 +94,7 @@ def trained(serve):
     sender = Sender("trainer", transport.call(0, Join("trainer"), BOUND).result().incarnation)
     transport.call(0, Join("idler"), BOUND).result()
     W = np.zeros((2, 3), np.float32)
-    declaration = Declaration(TensorSpec.of("layer/W", W), W, specs.Momentum(learning_rate=0.5))
+    declaration = Declaration(TensorSpec.of("layer/W", W), W, optimizers.Momentum(learning_rate=0.5))
     transport.call(0, Register(sender, (declaration,)), BOUND).result()
     for sequence, loss in (1, 0.75), (2, float("inf")):
         transport.call(0, Push(sender, sequence, (Gradient("layer/W", 0, W),), loss), BOUND).result()
@@ -116,7 +116,7 @@ def test_its_options_come_from_the_command_line_or_else_the_environment(serve):
     assert serve("--shard", "0/3", PSSERVER_SERVE_SHARD="2/3").first_line.startswith("psserver: shard 0/3 ")
 
 
-SERVE = "from psserver.cli import main; main(['serve', *sys.argv[1:]])"
+SERVE = "from psserver.cli.main import main; main(['serve', *sys.argv[1:]])"
 
 
 def test_sigterm_before_it_serves_ends_it_at_once_and_in_good_order():

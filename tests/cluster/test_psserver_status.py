@@ -12,14 +12,14 @@ import numpy as np
 import pytest
 
 from psserver.config import ServerConfig
-from psserver.server import ServerThread
-from pswire import specs
+from psserver.rpc.server import ServerThread
+from pswire import optimizers
 from pswire.messages import Declaration, Gradient, Join, Leave, Push, Register, Sender
-from pswire.values import Part, TensorSpec
-from psworker.transport.network import NetworkTransport
+from pswire.tensors.values import Part, TensorSpec
+from psworker.transport.grpc_transport import NetworkTransport
 
 BOUND = 30  # seconds that no wait comes near to
-OPTIMIZER = specs.Momentum(learning_rate=0.5)
+OPTIMIZER = optimizers.Momentum(learning_rate=0.5)
 
 
 @pytest.fixture

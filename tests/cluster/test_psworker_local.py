@@ -8,9 +8,9 @@ import sys
 
 import pytest
 
-from pswire.machine import cores
-from psworker import launch
-from psworker.display import Display
+from pswire.system.host import cores
+from psworker.launch import local_cluster
+from psworker.launch.display import Display
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="looks for processes in /proc")
 
@@ -178,7 +178,7 @@ def test_nothing_is_left_when_the_launcher_is_killed(commands):
 
 
 def test_a_second_ctrl_c_does_not_wait_for_workers_that_do_not_leave(commands, monkeypatch):
-    monkeypatch.setattr(launch, "WORKER_GRACE", 600.0)
+    monkeypatch.setattr(local_cluster, "WORKER_GRACE", 600.0)
     for name, value in commands.environment().items():
         monkeypatch.setenv(name, value)
     script = commands.script(
@@ -195,9 +195,9 @@ def test_a_second_ctrl_c_does_not_wait_for_workers_that_do_not_leave(commands, m
             if {"in", "I stay"} & set(lines):
                 os.kill(os.getpid(), signal.SIGINT)
 
-    job = launch.Job(str(commands.folder / script), workers=1)
-    outcome = launch.LocalCluster(job, PressesCtrlC(job.worker_names)).run()
-    assert outcome == launch.Outcome(130)
+    job = local_cluster.Job(str(commands.folder / script), workers=1)
+    outcome = local_cluster.LocalCluster(job, PressesCtrlC(job.worker_names)).run()
+    assert outcome == local_cluster.Outcome(130)
 
 
 def test_a_reader_that_goes_away_ends_the_job(commands):

@@ -9,8 +9,8 @@ from importlib.metadata import version
 import pytest
 
 from psserver.config import ServerConfig
-from psserver.server import ServerThread
-from pswire.consistency import Synchronous
+from psserver.rpc.server import ServerThread
+from pswire.specs.consistency import Synchronous
 from tests.told_to_end import TOLD_AT_THE_VERY_END, held_at_import
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="looks for processes in /proc")
@@ -211,7 +211,7 @@ def test_a_script_that_handles_sigterm_itself_has_its_own_way(commands):
 
 
 def test_sigterm_before_the_script_begins_ends_a_worker_at_once_with_that_code(commands):
-    slow = held_at_import("pswire.channel") + "from psworker.cli import main; main()"
+    slow = held_at_import("pswire.channel") + "from psworker.launch.cli import main; main()"
     command = commands.python("-c", slow, *RUN[1:], "--sigterm-code", "3", commands.script("print('in')"))
     command.wait_for("importing")
     command.signal(signal.SIGTERM)

@@ -1,6 +1,6 @@
 """What containers have said: their lines, and what the notes of shard 0 among them mean.
 
-The only place that knows how psserver words its notes (`psserver.core.notes`), and how the training program says its
+The only place that knows how psserver words its notes (`psserver.core.events`), and how the training program says its
 accuracy. Pure; standard library only.
 """
 
@@ -29,7 +29,7 @@ def lines(who: str, log: str) -> list[Event]:
 
 
 def rename(events: Iterable[Event], names: Mapping[str, str]) -> list[Event]:
-    """With the names of containers in the place of what workers call themselves (`pswire.machine.process_name`).
+    """With the names of containers in the place of what workers call themselves (`pswire.system.host.process_name`).
 
     Args:
         events: any.

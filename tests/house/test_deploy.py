@@ -3,8 +3,8 @@
 import re
 from pathlib import Path
 
-from psserver.cli import main as psserver
-from psworker.cli import main as psworker
+from psserver.cli.main import main as psserver
+from psworker.launch.cli import main as psworker
 
 ROOT = Path(__file__).parents[2]
 COMPOSE = (ROOT / "deploy/compose.yaml").read_text()

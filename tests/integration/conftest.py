@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from psworker.sessions import Session
+from psworker.sessions.session import Session
 from tests.lanes import EMBEDDED, GRPC, SHARED, SHARED_OF_TWO, parameters
 
 

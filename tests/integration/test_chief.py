@@ -3,12 +3,12 @@
 import numpy as np
 import pytest
 
-import psserver.server
+import psserver.rpc.server
 import psworker as ps
 from psserver.config import ServerConfig
-from psserver.server import ServerThread
+from psserver.rpc.server import ServerThread
 from psworker.config import WorkerConfig
-from psworker.sessions import Session
+from psworker.sessions.session import Session
 
 LEASE = 60.0  # seconds; a third of it is more than a test takes, so no heartbeat comes
 
@@ -26,8 +26,8 @@ class Told:
 def clock(monkeypatch):
     """The server's clock; it is looked at a hundred times a second."""
     told = Told()
-    monkeypatch.setattr(psserver.server, "Clock", lambda now, tick: told)
-    monkeypatch.setattr(psserver.server, "TICK", 0.01)
+    monkeypatch.setattr(psserver.rpc.server, "Clock", lambda now, tick: told)
+    monkeypatch.setattr(psserver.rpc.server, "TICK", 0.01)
     return told
 
 
@@ -57,7 +57,7 @@ def test_when_the_chief_is_lost_another_is_told_with_its_next_block_and_the_old_
         assert first.is_chief, "it has heard of nothing"
         assert len(list(lost)) == 15
         assert (first.is_chief, second.is_chief) == (False, True)
-    said = [record.getMessage() for record in caplog.records if record.name == "psworker.role"]
+    said = [record.getMessage() for record in caplog.records if record.name == "psworker.client.chief"]
     assert said == ["w1 is the chief from now on: the one before is gone"]
 
 

@@ -5,7 +5,7 @@ import pytest
 
 import psworker as ps
 from pswire.errors import ConfigurationError, NotFinite
-from pswire.travel import Int8, TopK
+from pswire.specs.encodings import Int8, TopK
 
 SIZE = 4000  # of which each of two shards has enough to be compressed
 TARGET = np.linspace(0.5, 1.5, SIZE, dtype=np.float32)

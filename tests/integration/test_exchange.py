@@ -9,17 +9,18 @@ import pytest
 
 import psworker as ps
 from psserver.config import ServerConfig
-from psserver.server import ServerThread
+from psserver.rpc.server import ServerThread
 from pswire.errors import AlreadyRegistered, NotFinite
 from pswire.messages import Declaration, Status
-from pswire.specs import Adam
-from pswire.values import TensorSpec
-from psworker import ops, placement
-from psworker.batches import batches_a_block
-from psworker.client import Client
+from pswire.optimizers import Adam
+from pswire.tensors.values import TensorSpec
+from psworker import ops
+from psworker.client import placement
+from psworker.client.client import Client
+from psworker.client.placement import Whole
 from psworker.config import ExchangeConfig, WorkerConfig
-from psworker.placement import Whole
-from psworker.sessions import Session
+from psworker.sessions.data_loop import batches_a_block
+from psworker.sessions.session import Session
 from psworker.transport.embedded import EmbeddedTransport
 from tests.lanes import EMBEDDED, GRPC, SHARED, parameters
 
@@ -120,7 +121,7 @@ def test_losses_and_what_was_seen_go_as_their_means(open_session):
     mean = ps.Variable([0.0], name="mean", trainable=False)
     with open_session("w0", push_every=3) as session:
         for seen in (3, 5, 10):
-            ps.variables.note_update(ps.UpdateOp(mean, np.float32([seen]), 0.5))
+            ps.note_update(ps.UpdateOp(mean, np.float32([seen]), 0.5))
             ps.GradientDescent(1.0).minimize(ops.sum(x) + float(seen))
         assert (mean.value, mean.version) == ([0.5 * 6], 1)
         assert status(session).workers[0].loss == 6

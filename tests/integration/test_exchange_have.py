@@ -7,16 +7,17 @@ import pytest
 
 import psworker as ps
 from psserver.config import ServerConfig
-from psserver.server import ServerThread
+from psserver.rpc.server import ServerThread
 from pswire.messages import Assignment, Pulled, Pushed
-from pswire.payload import tensor_bytes
-from psworker import ops, placement
+from pswire.messages.sizes import tensor_bytes
+from psworker import ops
+from psworker.client import placement
 from psworker.config import ExchangeConfig, WorkerConfig
-from psworker.mirror import Mirror
-from psworker.sessions import Session
+from psworker.sessions.replica import Mirror
+from psworker.sessions.session import Session
 from psworker.transport import Call
 from psworker.transport.embedded import EmbeddedTransport
-from psworker.transport.network import NetworkTransport
+from psworker.transport.grpc_transport import NetworkTransport
 
 FROZEN, TRAINED = (64, 8), (12, 8)
 FROZEN_BYTES, TRAINED_BYTES, MEAN_BYTES = 64 * 8 * 4, 12 * 8 * 4, 8 * 4

@@ -8,13 +8,13 @@ import pytest
 
 import psworker as ps
 from psserver.config import ServerConfig
-from psserver.server import ServerThread
-from pswire.consistency import parse_consistency, parse_staleness
+from psserver.rpc.server import ServerThread
 from pswire.errors import ConfigurationError
+from pswire.specs.consistency import parse_consistency, parse_staleness
 from psworker import ops
 from psworker.config import ExchangeConfig, WorkerConfig
-from psworker.sessions import Session
-from psworker.transport.network import NetworkTransport
+from psworker.sessions.session import Session
+from psworker.transport.grpc_transport import NetworkTransport
 
 BOUND = 30.0  # seconds that no wait comes near to
 

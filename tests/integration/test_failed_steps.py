@@ -7,12 +7,12 @@ import pytest
 
 import psworker as ps
 from psserver.config import ServerConfig
-from psserver.server import ServerThread
+from psserver.rpc.server import ServerThread
 from pswire.errors import InvalidMessage, NotFinite, ShapeMismatch
 from pswire.messages import Leave, Push, Status
 from psworker import ops
 from psworker.config import ExchangeConfig, WorkerConfig
-from psworker.sessions import Session
+from psworker.sessions.session import Session
 from psworker.transport import Call
 from psworker.transport.embedded import EmbeddedTransport
 

@@ -13,7 +13,7 @@ from PIL import Image
 import psworker as ps
 from psworker import datasets
 from psworker.config import WorkerConfig
-from psworker.sessions import Session
+from psworker.sessions.session import Session
 from psworker.transport.embedded import EmbeddedTransport
 from tests.shard_state import slots_of
 

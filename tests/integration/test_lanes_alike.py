@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import psworker as ps
-from pswire.travel import Int8, TopK
+from pswire.specs.encodings import Int8, TopK
 from psworker import nn, ops
 from tests.lanes import EMBEDDED, GRPC, GRPC_OF_TWO, SHARED, SHARED_OF_TWO, parameters
 from tests.shared_folder import in_shared_memory, needs_shared_memory
@@ -28,7 +28,7 @@ def softmax():
 
 
 def deep():
-    """Convolutions with batch normalization, whose averages travel as update ops, and a head of two layers."""
+    """Convolutions with batch normalization, whose averages travel as update ops, and a head of two nn."""
     conv, norm = nn.Conv2D(1, 8, 3), nn.BatchNorm(8)
     hidden, out = nn.Dense(14 * 14 * 8, 32, activation=ops.relu), nn.Dense(32, 10)
 

@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 
 import psworker as ps
-from pswire.consistency import Bounded, Synchronous
 from pswire.messages import Leave, Push, Renew, Take
+from pswire.specs.consistency import Bounded, Synchronous
 from psworker import ops
 from psworker.config import WorkerConfig
-from psworker.sessions import Session
+from psworker.sessions.session import Session
 from tests.shards_in_process import ShardsInProcess
 
 

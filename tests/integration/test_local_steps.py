@@ -8,7 +8,7 @@ from pswire.errors import ConfigurationError
 from pswire.messages import Status
 from psworker import ops, schedules
 from psworker.config import WorkerConfig
-from psworker.sessions import Session
+from psworker.sessions.session import Session
 
 START = np.float32([1, -2, 3])
 CURVATURE = np.float32([0.1, 0.2, 0.3])

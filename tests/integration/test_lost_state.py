@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 
 from psserver.config import ServerConfig
-from psserver.server import ServerThread
+from psserver.rpc.server import ServerThread
 from pswire.errors import WrongShard
 from pswire.messages import Declaration
-from pswire.specs import GradientDescent
-from pswire.values import TensorSpec
-from psworker import placement
-from psworker.placement import Whole
+from pswire.optimizers import GradientDescent
+from pswire.tensors.values import TensorSpec
+from psworker.client import placement
+from psworker.client.placement import Whole
 from tests.joined_client import joined
 
 LEASE = 60.0  # seconds; a third of it is more than a test takes, so no heartbeat comes

@@ -5,8 +5,8 @@ import pytest
 
 import psworker as ps
 from pswire.errors import InvalidMessage, ShapeMismatch
-from pswire.lanes import INLINE
-from pswire.values import IndexedSlices
+from pswire.tensors.transport import INLINE
+from pswire.tensors.values import IndexedSlices
 
 SEED = 20170905
 

@@ -11,18 +11,19 @@ import pytest
 
 import psworker as ps
 from psserver.config import ServerConfig
-from psserver.server import ServerThread
-from pswire.consistency import Bounded, Dropped, Synchronous
+from psserver.rpc.server import ServerThread
 from pswire.errors import AlreadyRegistered, ConfigurationError, NotFinite, TimedOut, Unavailable, WrongShard
 from pswire.messages import Assignment, Declaration, Elsewhere, Outcome, Push, Renew, Status
-from pswire.rows import RowUniform
-from pswire.specs import Adam, GradientDescent, Momentum
-from pswire.values import IndexedSlices, TensorSpec
-from psworker import ops, placement
-from psworker.client import Client
+from pswire.optimizers import Adam, GradientDescent, Momentum
+from pswire.specs.consistency import Bounded, Dropped, Synchronous
+from pswire.specs.row_initializers import RowUniform
+from pswire.tensors.values import IndexedSlices, TensorSpec
+from psworker import ops
+from psworker.client import placement
+from psworker.client.client import Client
+from psworker.client.placement import Whole
 from psworker.config import ExchangeConfig, WorkerConfig
-from psworker.placement import Whole
-from psworker.sessions import Session
+from psworker.sessions.session import Session
 from psworker.transport import Call
 from tests.joined_client import joined
 from tests.shards_in_process import ShardsInProcess
@@ -212,11 +213,11 @@ def test_a_worker_that_gives_up_says_for_whom_its_push_was_held(caplog):
         push = [Whole("v", versions, np.ones((4, 2), np.float32))]
         slow.push(push).wait()
         with (
-            caplog.at_level(logging.WARNING, "psworker.heartbeat"),
+            caplog.at_level(logging.WARNING, "psworker.client.heartbeat"),
             pytest.raises(TimedOut, match=r"^gave up after .*: shard 0 held the push: bounded:0: slow is at step 1"),
         ):
             fast.push(push).wait()
-    said = [record.getMessage() for record in caplog.records if record.name == "psworker.heartbeat"]
+    said = [record.getMessage() for record in caplog.records if record.name == "psworker.client.heartbeat"]
     assert len(said) == 1
     assert said[0].startswith("fast waits, shard 0: bounded:0: slow is at step 1")
 

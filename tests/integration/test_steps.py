@@ -23,7 +23,7 @@ def status(session):
 
 def noted(variable, value, decay=0.75):
     update = ps.UpdateOp(variable, np.float32(value), decay)
-    ps.variables.note_update(update)
+    ps.note_update(update)
     return update
 
 

@@ -8,17 +8,17 @@ import pytest
 
 import psworker as ps
 from psserver.config import ServerConfig
-from psserver.server import ServerThread
+from psserver.rpc.server import ServerThread
 from pswire.errors import AlreadyRegistered, ConfigurationError, ShapeMismatch, TooLarge
 from pswire.messages import Pull, Pulled, Push, Pushed, Register, Registered
-from pswire.payload import tensor_bytes
-from pswire.rows import fill
+from pswire.messages.sizes import tensor_bytes
+from pswire.specs.row_initializers import fill
 from psworker import nn, ops
 from psworker.config import WorkerConfig
-from psworker.sessions import Session
+from psworker.sessions.session import Session
 from psworker.transport import Call
 from psworker.transport.embedded import EmbeddedTransport
-from psworker.transport.network import NetworkTransport
+from psworker.transport.grpc_transport import NetworkTransport
 
 SEED = 19480701
 UNIFORM = ps.RowUniform(-1, 1, seed=SEED)

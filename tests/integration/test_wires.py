@@ -9,7 +9,7 @@ import functools
 import pytest
 
 import psworker as ps
-from pswire.travel import Int8, TopK
+from pswire.specs.encodings import Int8, TopK
 from psworker import datasets, ops
 from tests.lanes import EMBEDDED, GRPC
 

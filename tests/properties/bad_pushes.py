@@ -7,7 +7,7 @@ import numpy as np
 
 from pswire import errors
 from pswire.messages import Gradient
-from pswire.values import IndexedSlices
+from pswire.tensors.values import IndexedSlices
 
 
 def rows(values, indices):

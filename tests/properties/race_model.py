@@ -2,13 +2,14 @@
 
 Every value is computed anew, in exact fractions, from the log of what was acknowledged. The variables: `W` follows
 plain gradient descent, whose learning rate can be tuned; `M` follows momentum 1/2 with learning rate 1/2, and so does
-the table `E`, of which only rows are pushed. Knows `pswire.consistency`, and nothing of the policies that carry it out.
+the table `E`, of which only rows are pushed. Knows `pswire.specs.consistency`, and nothing of the policies that carry
+it out.
 """
 
 from dataclasses import dataclass, field
 from fractions import Fraction
 
-from pswire.consistency import Bounded, Consistency, Dropped, Scaled, StalenessSpec, Synchronous
+from pswire.specs.consistency import Bounded, Consistency, Dropped, Scaled, StalenessSpec, Synchronous
 
 LEASE = 3.0
 SIZES = {"W": 2, "M": 3, "E": 6}

@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 
 from pswire import errors
-from pswire.consistency import Bounded, Scaled, Synchronous, parse_consistency, parse_staleness
 from pswire.messages import (
     Assign,
     Assigned,
@@ -33,9 +32,10 @@ from pswire.messages import (
     Tune,
     Tuned,
 )
-from pswire.rows import RowConstant
-from pswire.specs import GradientDescent, Momentum
-from pswire.values import IndexedSlices, TensorSpec
+from pswire.optimizers import GradientDescent, Momentum
+from pswire.specs.consistency import Bounded, Scaled, Synchronous, parse_consistency, parse_staleness
+from pswire.specs.row_initializers import RowConstant
+from pswire.tensors.values import IndexedSlices, TensorSpec
 from tests.properties.race_model import LEASE, ROW, RaceModel
 from tests.properties.witness import Witness
 from tests.shard_state import state_of

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from psserver.core.membership import Membership
+from psserver.core.members.membership import Membership
 from psserver.core.policies import (
     Apply,
     BoundedStaleness,
@@ -25,7 +25,6 @@ from psserver.core.policies import (
     Waiting,
 )
 from psserver.core.shard import Shard
-from pswire import consistency
 from pswire.messages import (
     Declaration,
     Delivery,
@@ -41,8 +40,9 @@ from pswire.messages import (
     Status,
     Tick,
 )
-from pswire.specs import GradientDescent
-from pswire.values import TensorSpec
+from pswire.optimizers import GradientDescent
+from pswire.specs import consistency
+from pswire.tensors.values import TensorSpec
 
 WORKERS = "abcde"
 LEASE = 10.0

@@ -28,8 +28,8 @@ from pswire.messages import (
     Take,
     Tick,
 )
-from pswire.specs import Momentum
-from pswire.values import TensorSpec
+from pswire.optimizers import Momentum
+from pswire.tensors.values import TensorSpec
 from tests.properties.bad_pushes import BAD_PUSHES, IN_THE_ELEMENTS
 from tests.properties.model import BLOCK, EPOCHS, LEASE, SIZE, Model
 from tests.properties.variables import (

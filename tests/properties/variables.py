@@ -9,9 +9,9 @@ import numpy as np
 from hypothesis import strategies as st
 
 from pswire.messages import Declaration
-from pswire.schedules import ExponentialDecay
-from pswire.specs import GradientDescent, Momentum, MovingAverage
-from pswire.values import IndexedSlices, TensorSpec
+from pswire.optimizers import GradientDescent, Momentum, MovingAverage
+from pswire.specs.schedules import ExponentialDecay
+from pswire.tensors.values import IndexedSlices, TensorSpec
 from tests.properties.model import HALVING
 
 SHAPES = {"W": (2,), "M": (1, 3), "E": (3, 2), "A": (2,), "c": (2,)}

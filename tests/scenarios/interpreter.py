@@ -19,11 +19,8 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
+from psserver.core.array_tasks import run
 from psserver.core.shard import Shard
-from psserver.core.tasks import run
-from pswire import schedules
-from pswire.compression import Packed
-from pswire.consistency import parse_consistency, parse_staleness
 from pswire.errors import ParamServerError
 from pswire.messages import (
     Answer,
@@ -62,8 +59,11 @@ from pswire.messages import (
     Tick,
     Value,
 )
-from pswire.specs import UPDATES
-from pswire.values import DTYPES, Array, IndexedSlices, TensorSpec
+from pswire.optimizers import UPDATES
+from pswire.specs import schedules
+from pswire.specs.consistency import parse_consistency, parse_staleness
+from pswire.tensors.compression import Packed
+from pswire.tensors.values import DTYPES, Array, IndexedSlices, TensorSpec
 from tests.shard_state import slots_of, state_of
 
 ANSWERS_BELOW = "----"

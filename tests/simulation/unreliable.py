@@ -17,7 +17,6 @@ from unittest import mock
 import numpy as np
 
 from psserver.core.shard import Shard
-from pswire.consistency import parse_consistency, parse_staleness
 from pswire.errors import ParamServerError, TimedOut, Unavailable
 from pswire.messages import (
     Answer,
@@ -34,11 +33,12 @@ from pswire.messages import (
     StatusReport,
     Tick,
 )
-from pswire.specs import GradientDescent
-from pswire.values import Array, IndexedSlices, TensorSpec
-from psworker import placement
-from psworker.client import Client
-from psworker.placement import Whole
+from pswire.optimizers import GradientDescent
+from pswire.specs.consistency import parse_consistency, parse_staleness
+from pswire.tensors.values import Array, IndexedSlices, TensorSpec
+from psworker.client import placement
+from psworker.client.client import Client
+from psworker.client.placement import Whole
 from psworker.transport import Call
 from tests.simulation.turns import Turns
 
@@ -183,8 +183,8 @@ def run(
     transport = UnreliableTransport(shards, seed, consistency, staleness, lease)
     result = Run(leases_end=lease < LEASE)
     with (
-        mock.patch.multiple("psworker.calls", FIRST_PAUSE=0.0, LONGEST_PAUSE=0.0),
-        mock.patch("psworker.heartbeat.Heartbeat.start"),
+        mock.patch.multiple("psworker.client.retrying_calls", FIRST_PAUSE=0.0, LONGEST_PAUSE=0.0),
+        mock.patch("psworker.client.heartbeat.Heartbeat.start"),
         mock.patch.object(placement, "SPLIT_BYTES", 0 if split else placement.SPLIT_BYTES),
     ):
         clients = {name: Client(transport, name, timeout=60) for name in WORKERS}

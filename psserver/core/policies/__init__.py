@@ -1,8 +1,9 @@
 """Consistency policies: who may go on, and whose gradient counts. One policy a file, found by its spec.
 
-To add one: its spec, with what it means and its source, in `pswire/consistency.py`; `policies/<name>.py` with a class
-that is a `Policy`, pure; a row in `POLICIES` here, or in `HANDLINGS` if it is about what staleness does; rows in
-`tests/unit/test_policies.py`, and a scenario in `tests/scenarios/`. May import pswire's pure half and the membership.
+To add one: its spec, with what it means and its source, in `pswire/specs/consistency.py`; `policies/<name>.py` with a
+class that is a `Policy`, pure; a row in `POLICIES` here, or in `HANDLINGS` if it is about what staleness does; rows in
+`tests/unit/psserver/core/test_policies.py`, and a scenario in `tests/scenarios/`. May import pswire's pure half and
+the membership.
 """
 
 from __future__ import annotations
@@ -12,12 +13,12 @@ from typing import Any
 
 from psserver.core.policies.asynchronous import Asynchronous
 from psserver.core.policies.bounded_staleness import BoundedStaleness
-from psserver.core.policies.following import Following
-from psserver.core.policies.stale import DropStale, ScaleStale
+from psserver.core.policies.follower import Following
+from psserver.core.policies.policy import Apply, Drop, Policy, Serve, Verdict, View, Waiting
+from psserver.core.policies.staleness import DropStale, ScaleStale
 from psserver.core.policies.synchronous import Synchronous
-from psserver.core.policies.verdicts import Apply, Drop, Policy, Serve, Verdict, View, Waiting
-from pswire import consistency
-from pswire.consistency import Consistency, StalenessSpec
+from pswire.specs import consistency
+from pswire.specs.consistency import Consistency, StalenessSpec
 
 __all__ = [
     "Apply",

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from psserver.core.policies.verdicts import Apply, Serve, Verdict, View, Waiting, listed
+from psserver.core.policies.policy import Apply, Serve, Verdict, View, Waiting, listed
 
 
 class BoundedStaleness:

@@ -1,7 +1,8 @@
 """Update rules: what a gradient does to a variable and its slots. One rule a file, found by its spec.
 
 To add one: its hyperparameters, formula, source and slots as a dataclass in `pswire/specs`; `rules/<name>.py` with a
-class that is a `Rule`; a row in `RULES` here; a row in `RULES_UNDER_TEST` in `tests/unit/rules_under_test.py`, with the
+class that is a `Rule`; a row in `RULES` here; a row in `RULES_UNDER_TEST` in
+`tests/unit/pswire/optimizers/rules_under_test.py`, with the
 formula written once more in float64. `Rule` is matched by its methods: a rule's file imports `contract` for its types,
 and `kernels`. A rule that updates each element by itself is a `kernels.ElementWise`: no code of its own for rows, and,
 if it is a hot one, a loop in `fused`. May import `pswire`'s pure half and numpy.
@@ -24,7 +25,7 @@ from psserver.core.rules.lamb import LambRule
 from psserver.core.rules.momentum import MomentumRule
 from psserver.core.rules.moving_average import MovingAverageRule
 from psserver.core.rules.rmsprop import RMSPropRule
-from pswire import specs
+from pswire import optimizers
 from pswire.errors import InvalidMessage
 
 __all__ = ["RULES", "Rule", "Step", "loop_name", "rule_for"]
@@ -32,24 +33,24 @@ __all__ = ["RULES", "Rule", "Step", "loop_name", "rule_for"]
 
 #: Every rule by the kind of its spec.
 RULES: dict[str, Callable[[Any], Rule]] = {
-    specs.GradientDescent.kind: GradientDescentRule,
-    specs.Momentum.kind: MomentumRule,
-    specs.Adagrad.kind: AdagradRule,
-    specs.AdagradDecay.kind: AdagradDecayRule,
-    specs.RMSProp.kind: RMSPropRule,
-    specs.Adam.kind: AdamRule,
-    specs.AdamW.kind: AdamWRule,
-    specs.Lamb.kind: LambRule,
-    specs.Ftrl.kind: FtrlRule,
-    specs.MovingAverage.kind: MovingAverageRule,
+    optimizers.GradientDescent.kind: GradientDescentRule,
+    optimizers.Momentum.kind: MomentumRule,
+    optimizers.Adagrad.kind: AdagradRule,
+    optimizers.AdagradDecay.kind: AdagradDecayRule,
+    optimizers.RMSProp.kind: RMSPropRule,
+    optimizers.Adam.kind: AdamRule,
+    optimizers.AdamW.kind: AdamWRule,
+    optimizers.Lamb.kind: LambRule,
+    optimizers.Ftrl.kind: FtrlRule,
+    optimizers.MovingAverage.kind: MovingAverageRule,
 }
 
-if RULES.keys() != specs.UPDATES.keys():
-    unmatched = ", ".join(sorted(RULES.keys() ^ specs.UPDATES.keys()))
+if RULES.keys() != optimizers.UPDATES.keys():
+    unmatched = ", ".join(sorted(RULES.keys() ^ optimizers.UPDATES.keys()))
     raise ImportError(f"every spec needs a rule and every rule a spec, but {unmatched} has only one of them")
 
 
-def rule_for(spec: specs.UpdateSpec) -> Rule:
+def rule_for(spec: optimizers.UpdateSpec) -> Rule:
     """The rule that does what `spec` says; a subclass of a spec has the rule of its kind.
 
     Raises:
@@ -60,7 +61,7 @@ def rule_for(spec: specs.UpdateSpec) -> Rule:
     return RULES[spec.kind](spec)
 
 
-def loop_name(spec: specs.UpdateSpec) -> str | None:
+def loop_name(spec: optimizers.UpdateSpec) -> str | None:
     """The name of the fused loop (`kernels.fused_loop`) of the rule for `spec`; None if it has none.
 
     Raises:

@@ -10,16 +10,16 @@ import numpy as np
 from psserver.core.rules.contract import Step
 from psserver.core.rules.kernels import ElementWise, positive
 from psserver.core.rules.limits import Limits
-from pswire import specs
-from pswire.values import Array
+from pswire import optimizers
+from pswire.tensors.values import Array
 
 
 class AdagradRule(ElementWise):
-    """Formula and source: `pswire.specs.Adagrad`."""
+    """Formula and source: `pswire.optimizers.Adagrad`."""
 
     squares = ("accumulator",)
 
-    def __init__(self, spec: specs.Adagrad) -> None:
+    def __init__(self, spec: optimizers.Adagrad) -> None:
         super().__init__(spec, loop="adagrad", first={"accumulator": spec.initial_accumulator})
         self._epsilon = float(spec.epsilon)
 

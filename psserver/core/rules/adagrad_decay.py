@@ -13,16 +13,16 @@ from psserver.core.rules.adagrad import accumulate, accumulated_growth
 from psserver.core.rules.contract import Step
 from psserver.core.rules.kernels import ElementWise, positive
 from psserver.core.rules.limits import Limits
-from pswire import specs
-from pswire.values import Array
+from pswire import optimizers
+from pswire.tensors.values import Array
 
 
 class AdagradDecayRule(ElementWise):
-    """Formula and source: `pswire.specs.AdagradDecay`."""
+    """Formula and source: `pswire.optimizers.AdagradDecay`."""
 
     squares = ("accumulator",)
 
-    def __init__(self, spec: specs.AdagradDecay) -> None:
+    def __init__(self, spec: optimizers.AdagradDecay) -> None:
         super().__init__(spec, first={"accumulator": spec.initial_accumulator})
         self._floor = float(spec.initial_accumulator)
         self._decay_steps = spec.decay_steps

@@ -14,16 +14,16 @@ from psserver.core.rules.contract import Step
 from psserver.core.rules.kernels import ElementWise
 from psserver.core.rules.limits import Limits
 from psserver.core.rules.moments import Moments, direct, move
-from pswire import specs
-from pswire.values import Array
+from pswire import optimizers
+from pswire.tensors.values import Array
 
 
 class AdamRule(ElementWise):
-    """Formula and source: `pswire.specs.Adam`. Also what `AdamW` does, by its decay of weights."""
+    """Formula and source: `pswire.optimizers.Adam`. Also what `AdamW` does, by its decay of weights."""
 
     squares = ("v", "v_max")
 
-    def __init__(self, spec: specs.Adam, weight_decay: float = 0.0) -> None:
+    def __init__(self, spec: optimizers.Adam, weight_decay: float = 0.0) -> None:
         super().__init__(spec, loop="amsgrad" if spec.amsgrad else "adam")
         self._moments = Moments(spec)
         self._weight_decay = float(weight_decay)

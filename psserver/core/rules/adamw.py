@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from psserver.core.rules.adam import AdamRule
-from pswire import specs
+from pswire import optimizers
 
 
 class AdamWRule(AdamRule):
-    """Formula and source: `pswire.specs.AdamW`."""
+    """Formula and source: `pswire.optimizers.AdamW`."""
 
-    def __init__(self, spec: specs.AdamW) -> None:
+    def __init__(self, spec: optimizers.AdamW) -> None:
         super().__init__(spec, spec.weight_decay)

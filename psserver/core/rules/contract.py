@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from psserver.core.rules.limits import Limits
-from pswire.values import Array, IndexedSlices
+from pswire.tensors.values import Array, IndexedSlices
 
 
 @dataclass(frozen=True, slots=True)

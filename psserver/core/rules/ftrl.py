@@ -13,14 +13,14 @@ import numpy as np
 from psserver.core.rules.contract import Step
 from psserver.core.rules.kernels import ElementWise, positive
 from psserver.core.rules.limits import Limits, within
-from pswire import specs
-from pswire.values import Array
+from pswire import optimizers
+from pswire.tensors.values import Array
 
 
 class FtrlRule(ElementWise):
-    """Formula and source: `pswire.specs.Ftrl`. With a power of 0.5 it has a fused loop."""
+    """Formula and source: `pswire.optimizers.Ftrl`. With a power of 0.5 it has a fused loop."""
 
-    def __init__(self, spec: specs.Ftrl) -> None:
+    def __init__(self, spec: optimizers.Ftrl) -> None:
         super().__init__(spec, loop="ftrl" if spec.learning_rate_power == 0.5 else None)
         self._l1, self._l2 = float(spec.l1), float(spec.l2)
         self._power = float(spec.learning_rate_power)

@@ -17,7 +17,7 @@ from typing import Any, TypeAlias
 
 import numba
 
-from pswire.values import Array
+from pswire.tensors.values import Array
 
 Slots: TypeAlias = tuple[Array, ...]
 Numbers: TypeAlias = tuple[float, ...]

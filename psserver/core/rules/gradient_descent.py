@@ -12,14 +12,14 @@ import numpy as np
 from psserver.core.rules.contract import Step
 from psserver.core.rules.kernels import ElementWise
 from psserver.core.rules.limits import Limits
-from pswire import specs
-from pswire.values import Array
+from pswire import optimizers
+from pswire.tensors.values import Array
 
 
 class GradientDescentRule(ElementWise):
-    """Formula and source: `pswire.specs.GradientDescent`."""
+    """Formula and source: `pswire.optimizers.GradientDescent`."""
 
-    def __init__(self, spec: specs.GradientDescent) -> None:
+    def __init__(self, spec: optimizers.GradientDescent) -> None:
         super().__init__(spec, loop="gradient_descent")
 
     def numbers(self, step: Step, value: Array) -> tuple[float, ...]:

@@ -16,8 +16,8 @@ import numpy as np
 from psserver.core.rules.contract import Step
 from psserver.core.rules.limits import Limits, within
 from pswire.errors import InvalidMessage
-from pswire.specs import UpdateSpec
-from pswire.values import Array, IndexedSlices
+from pswire.optimizers import UpdateSpec
+from pswire.tensors.values import Array, IndexedSlices
 
 #: Elements in a block. What a rule works on should stay in the cache from one numpy call to the next; but at every call
 #: threads that share an update hand the interpreter's lock to each other, so a call must be worth it: with 64 Ki

@@ -15,17 +15,17 @@ from psserver.core.rules.contract import Step
 from psserver.core.rules.kernels import COMPUTE_DTYPES, all_within, blocks, row_parts, slots_like
 from psserver.core.rules.limits import Limits
 from psserver.core.rules.moments import Moments, direct, move
-from pswire import specs
-from pswire.values import Array, IndexedSlices
+from pswire import optimizers
+from pswire.tensors.values import Array, IndexedSlices
 
 #: (value, slots, gradient) of some rows, or of all.
 _Part: TypeAlias = tuple[Array, dict[str, Array], Array]
 
 
 class LambRule:
-    """Formula and source: `pswire.specs.Lamb`."""
+    """Formula and source: `pswire.optimizers.Lamb`."""
 
-    def __init__(self, spec: specs.Lamb) -> None:
+    def __init__(self, spec: optimizers.Lamb) -> None:
         self._names = spec.slot_names()
         self._moments = Moments(spec)
         self._weight_decay = float(spec.weight_decay)

@@ -2,7 +2,8 @@
 
 An update runs after its step has decided on it, so a result that is not finite would be found too late to refuse the
 push. Therefore every rule says how far an ordinary update can bring a variable at most (`Rule.growth`), and what is not
-ordinary is computed in the step, on copies (`psserver.core.updates.Trial`). May import numpy and `pswire`'s pure half.
+ordinary is computed in the step, on copies (`psserver.core.variables.updates.Trial`). May import numpy and `pswire`'s
+pure half.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pswire.values import Array, magnitude
+from pswire.tensors.values import Array, magnitude
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,14 +12,14 @@ import numpy as np
 from psserver.core.rules.contract import Step
 from psserver.core.rules.kernels import positive
 from psserver.core.rules.limits import Limits
-from pswire import specs
-from pswire.values import Array
+from pswire import optimizers
+from pswire.tensors.values import Array
 
 
 class Moments:
-    """The averages m and v of a `pswire.specs.MomentsSpec`, and the direction that they give."""
+    """The averages m and v of a `pswire.optimizers.MomentsSpec`, and the direction that they give."""
 
-    def __init__(self, spec: specs.MomentsSpec) -> None:
+    def __init__(self, spec: optimizers.MomentsSpec) -> None:
         self._beta1, self._beta2 = float(spec.beta1), float(spec.beta2)
         self._epsilon = float(spec.epsilon)
 

@@ -12,14 +12,14 @@ import numpy as np
 from psserver.core.rules.contract import Step
 from psserver.core.rules.kernels import ElementWise
 from psserver.core.rules.limits import Limits, decayed_sum
-from pswire import specs
-from pswire.values import Array
+from pswire import optimizers
+from pswire.tensors.values import Array
 
 
 class MomentumRule(ElementWise):
-    """Formula and source: `pswire.specs.Momentum`."""
+    """Formula and source: `pswire.optimizers.Momentum`."""
 
-    def __init__(self, spec: specs.Momentum) -> None:
+    def __init__(self, spec: optimizers.Momentum) -> None:
         super().__init__(spec, loop="nesterov" if spec.nesterov else "momentum")
         self._momentum = float(spec.momentum)
         self._nesterov = spec.nesterov

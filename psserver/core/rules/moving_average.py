@@ -12,14 +12,14 @@ import numpy as np
 from psserver.core.rules.contract import Step
 from psserver.core.rules.kernels import ElementWise
 from psserver.core.rules.limits import Limits
-from pswire import specs
-from pswire.values import Array
+from pswire import optimizers
+from pswire.tensors.values import Array
 
 
 class MovingAverageRule(ElementWise):
-    """Formula and source: `pswire.specs.MovingAverage`. What comes as a gradient is what was seen."""
+    """Formula and source: `pswire.optimizers.MovingAverage`. What comes as a gradient is what was seen."""
 
-    def __init__(self, spec: specs.MovingAverage) -> None:
+    def __init__(self, spec: optimizers.MovingAverage) -> None:
         super().__init__(spec)
         self._decay = float(spec.decay)
 

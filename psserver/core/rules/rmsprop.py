@@ -13,16 +13,16 @@ import numpy as np
 from psserver.core.rules.contract import Step
 from psserver.core.rules.kernels import ElementWise, positive
 from psserver.core.rules.limits import Limits, decayed_sum
-from pswire import specs
-from pswire.values import Array
+from pswire import optimizers
+from pswire.tensors.values import Array
 
 
 class RMSPropRule(ElementWise):
-    """Formula and source: `pswire.specs.RMSProp`. The plain one has a fused loop."""
+    """Formula and source: `pswire.optimizers.RMSProp`. The plain one has a fused loop."""
 
     squares = ("mean_square",)
 
-    def __init__(self, spec: specs.RMSProp) -> None:
+    def __init__(self, spec: optimizers.RMSProp) -> None:
         super().__init__(spec, loop=None if spec.centered or spec.momentum > 0 else "rmsprop")
         self._decay, self._momentum = float(spec.decay), float(spec.momentum)
         self._epsilon = float(spec.epsilon)

@@ -1,8 +1,8 @@
 """Convolution of images, beside its derivatives, and the choice between the two ways to compute it.
 
 `im2col.py` is the plain one; `winograd.py` takes less time where it can be used, and `dynamic_range.py` says for which
-images it keeps enough digits. Only numpy, `pswire.sums`, the tape, `precise`, `precision`, relu's derivative, the
-windows and these three may be imported here.
+images it keeps enough digits. Only numpy, `pswire.tensors.sums`, the tape, `precise`, `precision`, relu's derivative,
+the windows and these three may be imported here.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
-from pswire.sums import add_over
+from pswire.tensors.sums import add_over
 from psworker.autodiff.ops import im2col, winograd
 from psworker.autodiff.ops.dynamic_range import narrow_filters, narrow_images
 from psworker.autodiff.ops.nn import relu_vjp

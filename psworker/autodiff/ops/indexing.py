@@ -1,6 +1,6 @@
 """The choice of elements, by index, by ids or by a condition, beside the way of each gradient back to its element.
 
-Only numpy, `pswire.sums` and the tape may be imported here.
+Only numpy, `pswire.tensors.sums` and the tape may be imported here.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import numpy as np
 from numpy.lib.array_utils import normalize_axis_index
 from numpy.typing import ArrayLike
 
-from pswire.sums import add_rows, sum_dtype
+from pswire.tensors.sums import add_rows, sum_dtype
 from psworker.autodiff.tape import Result, op
 from psworker.autodiff.tensor import Array, Index, Tensor, TensorLike, Vjp
 

@@ -1,13 +1,13 @@
 """What a model is trained to make small, each loss beside its derivative; and the accuracy it is judged by.
 
-Only numpy, `pswire.sums`, the tape and the other ops may be imported here.
+Only numpy, `pswire.tensors.sums`, the tape and the other ops may be imported here.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-from pswire.sums import add_over, dot
+from pswire.tensors.sums import add_over, dot
 from psworker.autodiff.ops.nn import stable_sigmoid
 from psworker.autodiff.ops.plain import check_class_ids
 from psworker.autodiff.ops.precision import float16_in_float32, floating

@@ -1,6 +1,6 @@
 """Normalisation over the batch or over the features of an example, and the moments of a batch.
 
-Only numpy, `pswire.sums`, the tape and `precision.py` may be imported here.
+Only numpy, `pswire.tensors.sums`, the tape and `precision.py` may be imported here.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from functools import partial
 
 import numpy as np
 
-from pswire.sums import add_over, widened
+from pswire.tensors.sums import add_over, widened
 from psworker.autodiff.ops.precision import float16_in_float32
 from psworker.autodiff.tape import Result, op
 from psworker.autodiff.tensor import Array, Tensor, TensorLike, as_array

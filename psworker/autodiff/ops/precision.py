@@ -3,7 +3,7 @@
 Two rules. Functions of real numbers (`exp`, `sigmoid`, `softmax`, ...) take integers and booleans for float32: numpy
 makes float16 of the small ones, where exp(200) is infinite, and wraps -x around in unsigned ones. Whatever sums takes
 float16 in float32 and gives float16 back: float16 ends at 65504, and counts by ones no further than 2048. Only numpy,
-`pswire.sums` and the tape's types may be imported here.
+`pswire.tensors.sums` and the tape's types may be imported here.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any, ParamSpec
 
 import numpy as np
 
-from pswire.sums import HALF
+from pswire.tensors.sums import HALF
 from psworker.autodiff.tape import Result
 from psworker.autodiff.tensor import Array, Gradient, Vjp
 

@@ -1,6 +1,6 @@
 """The matrix product and einsum, each beside its derivatives, which are such products again.
 
-Only numpy, `pswire.sums`, the tape and `precision.py` may be imported here.
+Only numpy, `pswire.tensors.sums`, the tape and `precision.py` may be imported here.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from pswire.sums import add_over
+from pswire.tensors.sums import add_over
 from psworker.autodiff.ops.precision import float16_in_float32
 from psworker.autodiff.tape import Result, op
 from psworker.autodiff.tensor import Array, Tensor, TensorLike

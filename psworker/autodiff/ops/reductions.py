@@ -1,14 +1,14 @@
 """Reductions, over all axes, one or a tuple of them, and running sums, each beside its derivative.
 
 A reduction has the shape of x without the axes that are reduced, or with size 1 there when `keepdims`. One of float32
-is float32. Only numpy, `pswire.sums`, the tape and `precision.py` may be imported here.
+is float32. Only numpy, `pswire.tensors.sums`, the tape and `precision.py` may be imported here.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-from pswire.sums import add_over, sum_dtype
+from pswire.tensors.sums import add_over, sum_dtype
 from psworker.autodiff.ops.precision import float16_in_float32, floating
 from psworker.autodiff.tape import Result, op
 from psworker.autodiff.tensor import Array, Axis

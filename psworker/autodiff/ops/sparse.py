@@ -1,15 +1,15 @@
 """The op whose gradient is sparse: rows of a table, looked up by their numbers.
 
 The table is an array, or a `RowSource`, of which only the rows that are looked up are ever here. Only numpy,
-`IndexedSlices`, `pswire.sums`, the tape and the other ops may be imported here.
+`IndexedSlices`, `pswire.tensors.sums`, the tape and the other ops may be imported here.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-from pswire.sums import equal_groups, sum_groups
-from pswire.values import IndexedSlices
+from pswire.tensors.sums import equal_groups, sum_groups
+from pswire.tensors.values import IndexedSlices
 from psworker.autodiff.tape import Result, op
 from psworker.autodiff.tensor import Array, Tensor, TensorLike, as_array
 

@@ -6,16 +6,16 @@ import re
 import grpc
 import pytest
 
-from pswire import specs
+from pswire import optimizers
 from pswire.channel import error_from, open_channel
 from pswire.codec import decode, encode, from_frame, to_frame
-from pswire.lanes.frames import incoming
-from pswire.lanes.inline import InlineReceiver, InlineSender
-from pswire.lanes.stream import StreamReceiver, StreamSender
 from pswire.messages import Declaration, Join, Pull, Register, Sender, Status
+from pswire.tensors.frames import incoming
+from pswire.tensors.inline import InlineReceiver, InlineSender
+from pswire.tensors.stream import StreamReceiver, StreamSender
+from pswire.tensors.values import TensorSpec
 from pswire.v1 import paramserver_pb2 as pb
 from pswire.v1.paramserver_pb2_grpc import ParameterServerStub
-from pswire.values import TensorSpec
 
 TIMEOUT = 30
 
@@ -81,7 +81,7 @@ class Client:
 
 
 def declare(name, array, optimizer=None):
-    return Declaration(TensorSpec.of(name, array), array, optimizer or specs.GradientDescent(learning_rate=1.0))
+    return Declaration(TensorSpec.of(name, array), array, optimizer or optimizers.GradientDescent(learning_rate=1.0))
 
 
 def frames_of(message):

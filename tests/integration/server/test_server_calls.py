@@ -7,10 +7,9 @@ import pytest
 
 from psserver.config import ServerConfig
 from psserver.core.shard import Shard
-from psserver.server import ServerThread
-from pswire import errors, specs
+from psserver.rpc.server import ServerThread
+from pswire import errors, optimizers
 from pswire.codec import decode, encode
-from pswire.lanes.inline import InlineReceiver, InlineSender
 from pswire.messages import (
     Assign,
     Assignment,
@@ -28,7 +27,8 @@ from pswire.messages import (
     Sender,
     Take,
 )
-from pswire.values import TensorSpec
+from pswire.tensors.inline import InlineReceiver, InlineSender
+from pswire.tensors.values import TensorSpec
 
 W = np.arange(6, dtype=np.float32).reshape(2, 3)
 QUEUE = QueueSpec("train", size=10, block=10, epochs=1)
@@ -117,7 +117,7 @@ BAD = {
         r"registered as float32\[2, 3\], this worker declares float32\[7\]",
     ),
     "another optimizer registered": (
-        lambda s: Register(s, (Declaration(TensorSpec.of("w", W), W, specs.Adam()),)),
+        lambda s: Register(s, (Declaration(TensorSpec.of("w", W), W, optimizers.Adam()),)),
         errors.AlreadyRegistered,
         "learning_rate=1.0.*this worker declares Adam",
     ),

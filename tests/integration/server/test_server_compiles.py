@@ -7,8 +7,8 @@ import pytest
 
 from psserver.config import ServerConfig
 from psserver.core.rules import kernels
-from psserver.server import ServerThread
-from pswire import specs
+from psserver.rpc.server import ServerThread
+from pswire import optimizers
 from pswire.channel import check_health
 from pswire.messages import Gradient, Outcome, Push, Tune
 from tests.gated_shard import PATIENCE, Gate
@@ -37,7 +37,7 @@ def test_others_are_answered_while_the_loop_of_an_optimizer_is_compiled(connect,
     with ServerThread(ServerConfig(lease=60.0)) as server, ThreadPoolExecutor(1) as pool:
         first, other = connect(server), connect(server)
         sender = first.join("w0")
-        registered = pool.submit(first.register, sender, specs.Momentum(1.0, momentum=0.5), w=VALUE)
+        registered = pool.submit(first.register, sender, optimizers.Momentum(1.0, momentum=0.5), w=VALUE)
         assert compiling.reached.wait(PATIENCE)
         try:
             assert check_health(server.address, PATIENCE)
@@ -57,9 +57,9 @@ def test_others_push_while_the_loop_of_other_hyperparameters_is_compiled(connect
     with ServerThread(ServerConfig(lease=60.0)) as server, ThreadPoolExecutor(1) as pool:
         first, other = connect(server), connect(server)
         sender, another = first.join("w0"), other.join("w1")
-        first.register(sender, specs.Momentum(1.0, momentum=0.5), w=VALUE)
+        first.register(sender, optimizers.Momentum(1.0, momentum=0.5), w=VALUE)
         compiling.shut()
-        nesterov = Tune(sender, 1, ("w",), specs.Momentum(1.0, momentum=0.5, nesterov=True), ("nesterov",))
+        nesterov = Tune(sender, 1, ("w",), optimizers.Momentum(1.0, momentum=0.5, nesterov=True), ("nesterov",))
         tuned = pool.submit(first.unary, nesterov)
         assert compiling.reached.wait(PATIENCE)
         try:
@@ -80,5 +80,5 @@ def test_a_registration_that_is_refused_has_nothing_compiled(connect, compiling)
         client = connect(server)
         sender = client.join("w0")
         with pytest.raises(Exception, match="int32"):
-            client.register(sender, specs.Momentum(1.0), w=np.arange(3, dtype=np.int32))
+            client.register(sender, optimizers.Momentum(1.0), w=np.arange(3, dtype=np.int32))
         assert compiling.names == []

@@ -11,14 +11,14 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
-import psserver.server
+import psserver.rpc.server
 from psserver.config import ServerConfig
-from psserver.server import ServerThread
+from psserver.rpc.server import ServerThread
 from pswire import errors
 from pswire.channel import check_health, error_from
 from pswire.codec import encode
-from pswire.lanes.inline import InlineSender
 from pswire.messages import Gradient, Join, Leave, Pull, Push, QueueSpec, Take
+from pswire.tensors.inline import InlineSender
 from pswire.v1 import paramserver_pb2 as pb
 
 SERVING, NOT_SERVING = health_pb2.HealthCheckResponse.SERVING, health_pb2.HealthCheckResponse.NOT_SERVING
@@ -102,7 +102,7 @@ def test_the_report_tells_what_was_done(connect):
 
 
 def test_a_server_that_does_not_linger_ends_by_itself_when_the_job_is_done(connect, monkeypatch, caplog):
-    monkeypatch.setattr(psserver.server, "TICK", 0.01)
+    monkeypatch.setattr(psserver.rpc.server, "TICK", 0.01)
     with ServerThread(ServerConfig(linger=0.0)) as server:
         client = connect(server)
         watched = health_pb2_grpc.HealthStub(client.channel).Watch(health_pb2.HealthCheckRequest(), timeout=30)
@@ -121,7 +121,7 @@ def test_a_server_that_does_not_linger_ends_by_itself_when_the_job_is_done(conne
 
 
 def test_a_server_that_does_not_linger_ends_by_itself_when_all_have_failed(connect, monkeypatch, caplog):
-    monkeypatch.setattr(psserver.server, "TICK", 0.01)
+    monkeypatch.setattr(psserver.rpc.server, "TICK", 0.01)
     with ServerThread(ServerConfig(linger=0.0, lease=0.03)) as server:
         connect(server).join("w0")
         assert [worker.state for worker in server.report.workers] == ["lost"]
@@ -279,7 +279,7 @@ def test_a_transfer_that_outlasts_the_grace_is_cut_off_and_nothing_of_it_applied
 
 
 def test_leases_end_while_nobody_calls(connect, monkeypatch):
-    monkeypatch.setattr(psserver.server, "TICK", 0.01)
+    monkeypatch.setattr(psserver.rpc.server, "TICK", 0.01)
     with ServerThread(ServerConfig(lease=0.02)) as server:
         client = connect(server)
         sender = client.join()
@@ -292,15 +292,15 @@ def test_leases_end_while_nobody_calls(connect, monkeypatch):
 
 def test_a_tick_that_fails_is_logged_and_the_next_one_works(connect, monkeypatch, caplog):
     failures = iter([ZeroDivisionError("once")])
-    expire = psserver.core.membership.Membership.expire
+    expire = psserver.core.members.membership.Membership.expire
 
     def fail_once(self, now):
         for failure in failures:
             raise failure
         return expire(self, now)
 
-    monkeypatch.setattr(psserver.server, "TICK", 0.01)
-    monkeypatch.setattr(psserver.core.membership.Membership, "expire", fail_once)
+    monkeypatch.setattr(psserver.rpc.server, "TICK", 0.01)
+    monkeypatch.setattr(psserver.core.members.membership.Membership, "expire", fail_once)
     with ServerThread(ServerConfig(lease=0.02)) as server:
         client = connect(server)
         client.join()

@@ -8,20 +8,20 @@ import numpy as np
 import pytest
 
 import psworker as ps
-from psserver.attached import MOST
 from psserver.config import ServerConfig
-from psserver.server import ServerThread
+from psserver.rpc.server import ServerThread
+from psserver.rpc.shared_memory import MOST
 from pswire import errors
 from pswire.channel import error_from
 from pswire.codec import from_frame, to_frame
-from pswire.consistency import Synchronous
-from pswire.lanes.frames import incoming
-from pswire.lanes.segments import BEGIN, Segment
-from pswire.lanes.shared import SharedReceiver, SharedSender, aligned, place_of
-from pswire.lanes.stream import StreamReceiver
 from pswire.messages import Assign, Assignment, Declaration, Gradient, Outcome, Pull, Push, Register
+from pswire.specs.consistency import Synchronous
+from pswire.tensors.frames import incoming
+from pswire.tensors.segments import BEGIN, Segment
+from pswire.tensors.shared_memory import SharedReceiver, SharedSender, aligned, place_of
+from pswire.tensors.stream import StreamReceiver
+from pswire.tensors.values import IndexedSlices, TensorSpec
 from pswire.v1 import paramserver_pb2 as pb
-from pswire.values import IndexedSlices, TensorSpec
 from psworker import ops
 from tests.shared_folder import mapped_segments, needs_shared_memory, shared_folder
 

@@ -9,16 +9,17 @@ import grpc
 import numpy as np
 import pytest
 
-import psserver.server
+import psserver.rpc.server
 from psserver.config import ServerConfig
-from psserver.server import ServerThread
+from psserver.rpc.server import ServerThread
 from pswire import errors
 from pswire.channel import error_from
-from pswire.consistency import Synchronous
-from pswire.lanes import CHUNK, INLINE, stream
 from pswire.messages import Assign, Assignment, Declaration, Gradient, Leave, Outcome, Pull, Push, Register
+from pswire.specs.consistency import Synchronous
+from pswire.tensors import stream
+from pswire.tensors.transport import CHUNK, INLINE
+from pswire.tensors.values import IndexedSlices, TensorSpec
 from pswire.v1 import paramserver_pb2 as pb
-from pswire.values import IndexedSlices, TensorSpec
 
 SHAPE = (3, CHUNK // 4)  # float32: three chunks
 W = np.arange(np.prod(SHAPE), dtype=np.float32).reshape(SHAPE)
@@ -161,7 +162,7 @@ def test_an_error_ends_the_stream_and_the_calls_before_it_stay(
 
 
 def test_between_two_calls_a_stream_may_rest_for_longer_than_a_lease(connect, frames_of, monkeypatch):
-    monkeypatch.setattr(psserver.server, "TICK", 0.01)
+    monkeypatch.setattr(psserver.rpc.server, "TICK", 0.01)
     with ServerThread(ServerConfig(lease=0.1)) as server:
         client, pieces = connect(server), queue.Queue()
         pull = frames_of(Pull(client.join(), ()))

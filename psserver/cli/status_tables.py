@@ -1,0 +1,189 @@
+"""A job's report for people: one line, then tables of shards, workers, variables and changes.
+
+May import rich, pswire's pure half and `job`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
+from rich.table import Table
+from rich.text import Text
+
+from psserver.cli.job_status import JobReport, JobVariable, JobWorker, ShardAnswer
+from pswire.messages import Change
+from pswire.optimizers import UpdateSpec
+from pswire.specs.schedules import Schedule
+
+_NONE = "–"
+_LEAST_WIDTH = {"address": 15}
+_MOST_WIDTH = {"variable": 14, "dtype and shape": 13, "slots": 10}  # where there is no room for all of them
+_ANY_WIDTH = 10_000
+_STYLES = {"live": "green", "left": "dim", "lost": "bold red", "silent": "bold red"}
+
+
+def view(job: JobReport) -> RenderableType:
+    """Everything; of what there is none there is no table."""
+    parts: list[RenderableType] = [_text(job_line(job))]
+    parts += [_text(f"warning: {problem}", "yellow") for problem in job.problems]
+    shards = _Fitting(_shards(job.answers), _shards(job.answers, rates=False))
+    variables = _Fitting(_variables(job.variables), _variables(job.variables, more=False))
+    for table in (shards, _workers(job.workers), variables, _changes(job.changes)):
+        if table.row_count:
+            parts += ["", table]
+    return Group(*parts)
+
+
+def job_line(job: JobReport) -> str:
+    """The job in one line."""
+    parts = (
+        f"global step {job.global_step:,}",
+        f"{job.shards} shard{'s' * (job.shards != 1)}",
+        f"consistency {job.consistency or _NONE}",
+        f"staleness handling {job.handling or _NONE}",
+        f"{job.repeated:,} repeated",
+        f"{job.dropped:,} dropped",
+        *[f"{job.half_pushes:,} half-applied"] * (job.half_pushes > 0),
+    )
+    return " · ".join(parts)
+
+
+class _Fitting:
+    """A table, or where there is not the room for it one that says less."""
+
+    def __init__(self, table: Table, smaller: Table) -> None:
+        self._table, self._smaller = table, smaller
+        self.row_count = table.row_count
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        wanted = console.measure(self._table, options=options.update(max_width=_ANY_WIDTH)).maximum
+        yield self._table if wanted <= options.max_width else self._smaller
+
+
+def _table(title: str, left: Sequence[str], right: Sequence[str], last: Sequence[str] = ()) -> Table:
+    """Columns of words at the left, of numbers at the right, and of words again."""
+    table = Table(
+        box=None,
+        pad_edge=False,
+        padding=(0, 2, 0, 0),
+        header_style="dim",
+        title=title,
+        title_justify="left",
+        title_style="bold",
+    )
+    for name in left:
+        table.add_column(name, overflow="fold", no_wrap=name == "shard", min_width=_LEAST_WIDTH.get(name))
+    for name in right:
+        table.add_column(name, justify="right", no_wrap=True)
+    for name in last:
+        table.add_column(name, overflow="fold")
+    return table
+
+
+def _add(table: Table, *cells: str) -> None:
+    table.add_row(*(_text(cell, _STYLES.get(cell, "")) for cell in cells))
+
+
+def _text(words: str, style: str = "") -> Text:
+    """Without control characters: a name that a worker chose shall not move the cursor."""
+    return Text("".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in words), style)
+
+
+def _shards(answers: Sequence[ShardAnswer], *, rates: bool = True) -> Table:
+    numbers = ("step", "vars", "memory", *["pushes/s", "in/s", "out/s"] * rates, "stale\np50", "p99", "live")
+    table = _table("Shards", ("shard", "address"), numbers)
+    for answer in answers:
+        report = answer.report
+        if report is None:
+            _add(table, "?", answer.address, "silent", *[_NONE] * (len(numbers) - 1))
+            continue
+        traffic = report.traffic
+        _add(
+            table,
+            f"{report.shard}/{report.shards}",
+            answer.address,
+            f"{report.global_step:,}",
+            f"{len(report.variables):,}",
+            size(report.nbytes),
+            *[f"{traffic.pushes:,.1f}", size(traffic.bytes_in), size(traffic.bytes_out)] * rates,
+            f"{report.staleness.p50:,}",
+            f"{report.staleness.p99:,}",
+            f"{sum(worker.state == 'live' for worker in report.workers):,}",
+        )
+    return table
+
+
+def _workers(workers: Sequence[JobWorker]) -> Table:
+    numbers = ("steps", "dropped", "mean\nstaleness", "loss", "epoch", "lease\nleft")
+    table = _table("Workers", ("worker", "state"), numbers, ("lane", "waiting for"))
+    for worker in workers:
+        _add(
+            table,
+            f"{worker.name}{' (chief)' * worker.chief}",
+            worker.state,
+            f"{worker.steps:,}",
+            f"{worker.dropped:,}",
+            _NONE if worker.mean_staleness is None else f"{worker.mean_staleness:.2f}",
+            _NONE if worker.loss is None else f"{worker.loss:.4f}",
+            str(worker.epoch or _NONE),
+            _NONE if worker.lease_left is None else f"{worker.lease_left:.1f} s",
+            worker.lane or _NONE,
+            worker.waiting_for or _NONE,
+        )
+    return table
+
+
+def _variables(variables: Sequence[JobVariable], *, more: bool = True) -> Table:
+    numbers = ("version", *["updates", "memory"] * more)
+    table = _table("Variables", ("variable", "dtype and shape", "shards"), numbers, ("slots", "optimizer"))
+    for column in table.columns:  # what is left is the optimizer's, which folds last
+        column.max_width = None if more else _MOST_WIDTH.get(str(column.header))
+    for variable in variables:
+        _add(
+            table,
+            variable.spec.name,
+            f"{variable.spec.dtype}{list(variable.spec.shape)}{' table' * variable.table}",
+            ",".join(map(str, variable.shards)),
+            _span(variable.versions),
+            *[_span(variable.updates), size(variable.nbytes)] * more,
+            ", ".join(variable.slots) or _NONE,
+            _optimizer(variable.optimizer, variable.global_step),
+        )
+    return table
+
+
+def _changes(changes: Sequence[Change]) -> Table:
+    table = _table("Changes of hyperparameters", (), ("after step",), ("worker", "variables", "optimizer"))
+    for change in changes:
+        text = _optimizer(change.optimizer, None)
+        _add(table, f"{change.global_step:,}", change.worker, ", ".join(change.names), text)
+    return table
+
+
+def size(nbytes: float) -> str:
+    """Bytes in the largest of B, KiB, MiB, GiB, TiB of which there is at least one."""
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if round(nbytes, 0 if unit == "B" else 1) < 1024:
+            return f"{nbytes:.{0 if unit == 'B' else 1}f} {unit}"
+        nbytes /= 1024
+    return f"{nbytes:,.1f} TiB"
+
+
+def _span(counts: Sequence[int]) -> str:
+    """One number, or the least and the greatest: parts of a variable are for moments at different versions."""
+    least, most = min(counts), max(counts)
+    return f"{least:,}" if least == most else f"{least:,} to {most:,}"
+
+
+def _optimizer(spec: UpdateSpec | None, global_step: int | None) -> str:
+    """Kind and fields; what changes with the step also with what it is at `global_step`, for the next push."""
+    if spec is None:
+        return _NONE
+    fields = {field.name: getattr(spec, field.name) for field in dataclasses.fields(spec)}
+    words = [spec.kind, *(f"{name}={value}" for name, value in fields.items())]
+    if global_step is not None:
+        schedules = {name: value for name, value in fields.items() if isinstance(value, Schedule)}
+        words += [f"({name.replace('_', ' ')} now {one.at(global_step):.6g})" for name, one in schedules.items()]
+    return " ".join(words)

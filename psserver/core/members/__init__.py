@@ -1,0 +1,1 @@
+"""Members of a job: leases and incarnations, deduplication, and job-wide invariants."""

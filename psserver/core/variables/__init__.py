@@ -1,0 +1,1 @@
+"""The variables of a shard: storage, checks, updates and reads."""

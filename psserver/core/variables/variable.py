@@ -1,0 +1,79 @@
+"""A variable as a shard holds it: value, slots and counts.
+
+Who may change it, and when, is the store's affair. May import the rules and `pswire`'s pure half.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+from psserver.core.rules import Rule, rule_for
+from psserver.core.rules.limits import GUARDED, LIMITS, MOST_GROWTH, Limits
+from pswire.errors import InvalidMessage
+from pswire.messages import Choice
+from pswire.optimizers import OptimizerSpec, UpdateSpec
+from pswire.specs.row_initializers import RowInitializer
+from pswire.specs.schedules import largest_rate
+from pswire.tensors.values import Array, Part, TensorSpec
+
+
+@dataclass(slots=True)
+class Variable:
+    """One variable, or the part of it on this shard. `version` counts every change, `updates` those of its optimizer.
+
+    `optimizer` is what it follows now, `declared` what it was registered with. With `initial` it is a table. An
+    update within `limits` is ordinary (None: none is), `share` is the growth of one, and `growth` their sum since the
+    elements were last seen to be within the limits; infinite while they are not (`psserver.core.rules.limits`).
+    """
+
+    spec: TensorSpec
+    value: Array
+    initial: RowInitializer | None = None
+    part: Part | None = None
+    version: int = 0
+    updates: int = 0
+    declared: UpdateSpec | None = None
+    optimizer: UpdateSpec | None = None
+    rule: Rule | None = None
+    slot_specs: dict[str, TensorSpec] = field(default_factory=dict)
+    slots: dict[str, Array] = field(default_factory=dict)
+    limits: Limits | None = None
+    share: float = 0.0
+    growth: float = 0.0
+
+    def __post_init__(self) -> None:
+        """Finds the limits."""
+        self.limits = LIMITS.get(self.spec.dtype)
+
+    @property
+    def guarded(self) -> bool:
+        """Whether its updates are computed on copies, and looked at before they count."""
+        return self.growth >= GUARDED
+
+    def follow(self, optimizer: UpdateSpec) -> Rule:
+        """From now on its updates are those of this optimizer; returns the rule."""
+        self.optimizer, self.rule = optimizer, rule_for(optimizer)
+        rate = largest_rate(optimizer.learning_rate) if isinstance(optimizer, OptimizerSpec) else 1.0
+        share = math.inf if self.limits is None else self.rule.growth(rate, self.limits)
+        self.share = share if share <= MOST_GROWTH else math.inf  # not if it is NaN
+        return self.rule
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the value and its slots."""
+        return self.spec.nbytes + sum([spec.nbytes for spec in self.slot_specs.values()])
+
+    def chosen_spec(self, choice: Choice) -> TensorSpec:
+        """What an answer to `choice` looks like. Raises `InvalidMessage` when there is no such slot, or are no rows."""
+        spec = self.spec
+        if choice.slot:
+            if choice.slot not in self.slot_specs:
+                there = ", ".join(self.slot_specs) or "none"
+                raise InvalidMessage(f"variable {spec.name!r} has no slot {choice.slot!r}; there are: {there}")
+            spec = self.slot_specs[choice.slot]
+        if choice.rows is None:
+            return spec
+        if not spec.shape:
+            raise InvalidMessage(f"variable {spec.name!r} is a number: it has no rows to choose from")
+        return TensorSpec(spec.name, (len(choice.rows), *spec.shape[1:]), spec.dtype)

@@ -1,0 +1,1 @@
+"""The shard behind gRPC: the service, admission control, shared memory, health."""

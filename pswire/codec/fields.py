@@ -1,0 +1,275 @@
+"""The kinds of fields that messages have, each with its two directions side by side: into protobuf, and out, checked.
+
+A check here needs no knowledge of a shard: ranges, lengths, names that come twice. All raise `Malformed` and name the
+field. What the messages are, and tensors, is the codec's affair. May import errors, values, lanes and protobuf.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from typing import Any, NamedTuple, Protocol, TypeVar
+
+from google.protobuf.message import Message as Proto
+
+from pswire.errors import Malformed
+from pswire.messages.membership import Sender
+from pswire.tensors import transport
+from pswire.tensors.values import MAX_NAME_LENGTH, Array, TensorSpec
+
+_M = TypeVar("_M")
+_P_contra = TypeVar("_P_contra", bound=Proto, contravariant=True)
+
+
+class Field(NamedTuple):
+    """`put(value, proto, name, lane)` writes the field `name` of `proto`; `get(proto, name, lane)` reads it."""
+
+    put: Callable[[Any, Proto, str, transport.Sender], None]
+    get: Callable[[Proto, str, transport.Receiver], Any]
+
+
+class Part(Protocol[_M, _P_contra]):
+    """A message, or what several messages have inside: how it fills a protobuf that is there already, and is read."""
+
+    def put(self, message: _M, proto: _P_contra, lane: transport.Sender) -> None:
+        """Writes all fields."""
+
+    def get(self, proto: _P_contra, lane: transport.Receiver) -> _M:
+        """Reads and checks all fields. Raises `Malformed`."""
+
+
+class _Nothing:
+    """The lane of a message that has no tensors."""
+
+    def get(self, tensor: Proto, spec: TensorSpec, *, own: bool = False) -> Array:
+        """Raises `Malformed`."""
+        raise Malformed(f"{spec} is nowhere")
+
+
+class Row:
+    """A part whose fields have the same names in the dataclass and in the protobuf."""
+
+    def __init__(self, message: type, proto: type[Proto], **fields: Field) -> None:
+        self.message, self.proto = message, proto
+        self._puts = [(name, field.put) for name, field in fields.items()]
+        self._gets = [(name, field.get) for name, field in fields.items()]
+        self._absent = self._read_of_nothing()
+
+    def _read_of_nothing(self) -> dict[str, Any]:
+        """What is read of a field that is not there, without those of which it is refused; nothing that can change."""
+        read = {}
+        for name, get in self._gets:
+            with suppress(Malformed):
+                read[name] = get(self.proto(), name, _Nothing())
+        return read
+
+    def put(self, message: object, proto: Proto, lane: transport.Sender) -> None:
+        """Writes all fields."""
+        for name, put in self._puts:
+            put(getattr(message, name), proto, name, lane)
+
+    def get(self, proto: Proto, lane: transport.Receiver) -> Any:  # noqa: ANN401 - an instance of `message`
+        """Reads and checks all fields. Raises `Malformed`."""
+        read, there = self._absent.copy(), {field.name for field, _ in proto.ListFields()}
+        for name, get in self._gets:
+            if name in there or name not in read:
+                read[name] = get(proto, name, lane)
+        return self.message(**read)
+
+
+# --- plain fields ---------------------------------------------------------------------------------------------------
+
+
+def _set(value: object, proto: Proto, name: str, lane: transport.Sender) -> None:
+    setattr(proto, name, value)
+
+
+def _set_if_any(value: object, proto: Proto, name: str, lane: transport.Sender) -> None:
+    if value is not None:
+        setattr(proto, name, value)
+
+
+def _extend(value: Iterable[object], proto: Proto, name: str, lane: transport.Sender) -> None:
+    getattr(proto, name).extend(value)
+
+
+def number(low: float) -> Field:
+    """A finite number that is `low` at least."""
+
+    def get(proto: Proto, name: str, lane: transport.Receiver) -> float:
+        value: float = getattr(proto, name)
+        if not low <= value < math.inf:
+            raise Malformed(f"{type(proto).__name__}.{name} must be at least {low}, got {value}")
+        return value
+
+    return Field(_set, get)
+
+
+def below(other: str) -> Field:
+    """An integer from 0 up and below the field `other` of the same protobuf."""
+
+    def get(proto: Proto, name: str, lane: transport.Receiver) -> int:
+        value: int = getattr(proto, name)
+        limit = getattr(proto, other)
+        if not 0 <= value < limit:
+            raise Malformed(f"{type(proto).__name__}.{name} must be at least 0 and below {other} {limit}, got {value}")
+        return value
+
+    return Field(_set, get)
+
+
+def choice(choices: Mapping[Any, Any]) -> Field:
+    """One of few values, each with its counterpart in protobuf."""
+    back = {there: here for here, there in choices.items()}
+
+    def put(value: object, proto: Proto, name: str, lane: transport.Sender) -> None:
+        setattr(proto, name, choices[value])
+
+    def get(proto: Proto, name: str, lane: transport.Receiver) -> object:
+        value = back.get(getattr(proto, name))
+        if value is None:
+            raise Malformed(f"{type(proto).__name__}.{name} cannot be {getattr(proto, name)!r}")
+        return value
+
+    return Field(put, get)
+
+
+def _get_optional(proto: Proto, name: str, lane: transport.Receiver) -> object:
+    return getattr(proto, name) if proto.HasField(name) else None
+
+
+def _get_name(proto: Proto, name: str, lane: transport.Receiver) -> str:
+    return check_name(getattr(proto, name))
+
+
+def _get_names(proto: Proto, name: str, lane: transport.Receiver) -> tuple[str, ...]:
+    names = tuple(getattr(proto, name))
+    return _check_few(names) if len(names) <= _FEW else _check_names(names)
+
+
+def _check_names(names: tuple[str, ...]) -> tuple[str, ...]:
+    """The names, if each is one, and each there once."""
+    for text in names:
+        check_name(text)
+    check_distinct(names)
+    return names
+
+
+#: Names that are remembered together, since a worker names the same ones at every step; more would take memory.
+_FEW = 64
+_check_few = functools.lru_cache(1024)(_check_names)
+
+
+def _numbers(low: int) -> Callable[[Proto, str, transport.Receiver], tuple[int, ...]]:
+    """Reads integers that are `low` at least."""
+
+    def get(proto: Proto, name: str, lane: transport.Receiver) -> tuple[int, ...]:
+        numbers: tuple[int, ...] = tuple(getattr(proto, name))
+        if numbers and min(numbers) < low:
+            raise Malformed(f"{type(proto).__name__}.{name} must be at least {low}, got {min(numbers)}")
+        return numbers
+
+    return get
+
+
+#: What needs no check: a flag, a text, a seed.
+ANY = Field(_set, lambda proto, name, lane: getattr(proto, name))
+#: A number that may be missing, None; any number, since a loss may well be NaN.
+OPTIONAL = Field(_set_if_any, _get_optional)
+#: The name of a worker, a variable or a data queue.
+NAME = Field(_set, _get_name)
+#: Names of variables, each once.
+NAMES = Field(_extend, _get_names)
+#: Integers from 0 up.
+NUMBERS = Field(_extend, _numbers(0))
+#: Versions of variables, -1 for none.
+HAVE = Field(_extend, _numbers(-1))
+COUNT, POSITIVE = number(0), number(1)
+
+
+# --- parts inside of a message --------------------------------------------------------------------------------------
+
+
+def one(part: Part[Any, Any]) -> Field:
+    """A part that is always there."""
+
+    def put(value: object, proto: Proto, name: str, lane: transport.Sender) -> None:
+        part.put(value, getattr(proto, name), lane)
+
+    def get(proto: Proto, name: str, lane: transport.Receiver) -> object:
+        return part.get(getattr(proto, name), lane)
+
+    return Field(put, get)
+
+
+def one_or_none(part: Part[Any, Any]) -> Field:
+    """A part that may be missing: None."""
+
+    def put(value: object, proto: Proto, name: str, lane: transport.Sender) -> None:
+        if value is not None:
+            getattr(proto, name).SetInParent()
+            part.put(value, getattr(proto, name), lane)
+
+    def get(proto: Proto, name: str, lane: transport.Receiver) -> object:
+        return part.get(getattr(proto, name), lane) if proto.HasField(name) else None
+
+    return Field(put, get)
+
+
+def many(part: Part[_M, Any], name_of: Callable[[_M], str] | None = None) -> Field:
+    """Parts in their order; with `name_of`, which gives the name of a part, each name once."""
+
+    def put(value: Iterable[_M], proto: Proto, name: str, lane: transport.Sender) -> None:
+        repeated = getattr(proto, name)
+        for item in value:
+            part.put(item, repeated.add(), lane)
+
+    def get(proto: Proto, name: str, lane: transport.Receiver) -> tuple[_M, ...]:
+        items = tuple([part.get(item, lane) for item in getattr(proto, name)])
+        if name_of is not None and len(items) > 1:
+            check_distinct([name_of(item) for item in items])
+        return items
+
+    return Field(put, get)
+
+
+@functools.lru_cache(4096)
+def check_name(text: str) -> str:
+    """The name, if it is one. Raises `Malformed`."""
+    if not text or len(text) > MAX_NAME_LENGTH or not text.isprintable():
+        raise Malformed(f"a name has 1 to {MAX_NAME_LENGTH} printable characters, got {text!r}")
+    return text
+
+
+def check_distinct(names: Iterable[str]) -> None:
+    """Raises `Malformed` if a name comes twice."""
+    seen: set[str] = set()
+    for name in names:
+        if name in seen:
+            raise Malformed(f"{name!r} is in the message more than once")
+        seen.add(name)
+
+
+# --- who speaks -----------------------------------------------------------------------------------------------------
+
+
+class _Sender:
+    def put(self, message: Sender, proto: Any, lane: transport.Sender) -> None:  # noqa: ANN401 - a pb.Sender
+        proto.worker, proto.incarnation = message.worker, message.incarnation
+
+    def get(self, proto: Any, lane: transport.Receiver) -> Sender:  # noqa: ANN401
+        return _check_sender(proto.worker, proto.incarnation)
+
+
+@functools.lru_cache(4096)
+def _check_sender(worker: str, incarnation: int) -> Sender:
+    if incarnation < 0:
+        raise Malformed(f"Sender.incarnation must be at least 0, got {incarnation}")
+    return Sender(check_name(worker), incarnation)
+
+
+#: The worker that speaks, the same in all that it says.
+SENDER_PART = _Sender()
+SENDER = one(SENDER_PART)

@@ -1,0 +1,105 @@
+"""The arrays of a message: how many bytes they have, and those of its answer. Pure: numpy and messages alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from typing import Any, Protocol
+
+from pswire.messages import (
+    Answer,
+    Assign,
+    Choice,
+    Message,
+    Pull,
+    Pulled,
+    Push,
+    Pushed,
+    Register,
+    Registered,
+    Request,
+)
+from pswire.tensors.compression import Packed
+from pswire.tensors.values import DTYPES, Array, IndexedSlices, TensorSpec
+
+
+class Room(Protocol):
+    """Memory of whoever asks, for the values of an answer."""
+
+    def take(self, spec: TensorSpec) -> Array | None:
+        """The next array of this shape and dtype: writable, C-contiguous, of any content; None: make one.
+
+        Arrays are asked for once, in the order of the answer's values, and written before the answer is given.
+        """
+
+
+def tensor_bytes(message: Message | Answer) -> int:
+    """Bytes of the elements of all arrays in a message."""
+    tensors = _TENSORS.get(type(message))
+    return 0 if tensors is None else sum([tensor.nbytes for tensor in tensors(message) if tensor is not None])
+
+
+def _of_values(message: Registered | Pulled | Pushed) -> list[Array | Packed | None]:
+    return [value.array for value in message.values]
+
+
+#: What a message has in the places of arrays, in their order; others have none.
+_TENSORS: dict[type, Callable[[Any], Sequence[Array | IndexedSlices | Packed | None]]] = {
+    Push: lambda message: [gradient.array for gradient in message.gradients],
+    Registered: _of_values,
+    Pulled: _of_values,
+    Pushed: _of_values,
+    Pull: lambda message: [choice.rows for choice in message.choices],
+    Register: lambda message: [one.value for one in message.declarations],
+    Assign: lambda message: [assignment.array for assignment in message.assignments],
+}
+
+
+def arrays(message: Message | Answer) -> list[Array]:
+    """The arrays of a message as they travel, in their order."""
+    plain: list[Array] = []
+    tensors = _TENSORS.get(type(message))
+    for array in () if tensors is None else tensors(message):
+        if isinstance(array, IndexedSlices):
+            plain += _parts(array.values)
+            plain.append(array.indices)
+        elif array is not None:
+            plain += _parts(array)
+    return plain
+
+
+def _parts(array: Array | Packed) -> Sequence[Array]:
+    return array.parts if isinstance(array, Packed) else [array]
+
+
+def most_answer_sizes(
+    message: Request, spec_of: Callable[[str], TensorSpec], without: Collection[str] = ()
+) -> list[int]:
+    """The most bytes that each value in the answer to `message` can have, as far as a worker can know.
+
+    `spec_of` gives the spec of a variable on the shard that is asked; values of the names in `without` are left out.
+    """
+    match message:
+        case Push():
+            return [whole_bytes(spec_of(name), message.wire) for name in message.pull if name not in without]
+        case Pull():
+            whole = [whole_bytes(spec_of(name), message.wire) for name in message.names]
+            return whole + [_most_chosen(choice, spec_of(choice.name)) for choice in message.choices]
+        case Register():
+            declared = [one.spec for one in message.declarations if one.initial is None]
+            return [spec.nbytes for spec in declared if spec.name not in without]
+        case _:
+            return []
+
+
+def whole_bytes(spec: TensorSpec, wire: str) -> int:
+    """Bytes of a value that travels whole, in the form `wire` if it is float32; "": as it is."""
+    return spec.nbytes // 2 if wire and spec.dtype == "float32" else spec.nbytes
+
+
+def _most_chosen(choice: Choice, spec: TensorSpec) -> int:
+    itemsize = DTYPES[spec.dtype].itemsize
+    if choice.slot:
+        itemsize = max(itemsize, 8)  # the widest that a slot can be
+    rows = spec.shape[0] if choice.rows is None and spec.shape else 1 if choice.rows is None else len(choice.rows)
+    width = spec.size // max(1, spec.shape[0]) if spec.shape else 1
+    return rows * width * itemsize

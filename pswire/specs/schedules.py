@@ -1,0 +1,249 @@
+"""Learning rates that change with the server's global step: each formula once, for the server and for who plots it.
+
+A schedule takes the place of a number in an optimizer: `GradientDescent(learning_rate=CosineDecay(0.1, 10_000))`. The
+server evaluates it at its global step, the number of pushes that it had applied before the one at hand, from 0, so that
+all workers agree. (Several shards count each for itself; every push goes to all of them, so they differ by those under
+way at most.) Frozen dataclasses, checked when built; each is a function of the step alone, and gives a finite rate from
+0 up at every step. May import the checks.
+"""
+
+from __future__ import annotations
+
+import bisect
+import itertools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar, TypeAlias, TypeVar
+
+from pswire.specs.field_checks import check_count, check_flag, check_number
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """What every schedule has: a `kind` on the wire, and its rate at a step."""
+
+    kind: ClassVar[str] = ""
+
+    def at(self, step: int) -> float:
+        """The learning rate of a push before which the server had applied `step` others."""
+        raise NotImplementedError
+
+    @property
+    def largest(self) -> float:
+        """No rate is larger."""
+        raise NotImplementedError
+
+
+LearningRate: TypeAlias = float | Schedule
+
+#: Each variable's schedule is part of every status, which must fit into a message.
+MOST_BOUNDARIES = 100
+
+#: Every schedule by its kind.
+SCHEDULES: dict[str, type[Schedule]] = {}
+
+_Kind = TypeVar("_Kind", bound=type[Schedule])
+
+
+def _schedule(cls: _Kind) -> _Kind:
+    SCHEDULES[cls.kind] = cls
+    return cls
+
+
+def rate(learning_rate: LearningRate, step: int) -> float:
+    """What a learning rate is at a step; a number is the same at all."""
+    return learning_rate.at(step) if isinstance(learning_rate, Schedule) else float(learning_rate)
+
+
+def largest_rate(learning_rate: LearningRate) -> float:
+    """The largest that a learning rate is at any step."""
+    return learning_rate.largest if isinstance(learning_rate, Schedule) else float(learning_rate)
+
+
+def check_learning_rate(spec: object, name: str) -> None:
+    """Refuses a field that is neither a schedule nor a finite number from 0 up. Raises `TypeError` or `ValueError`."""
+    value = getattr(spec, name)
+    if not isinstance(value, Schedule):
+        check_number(spec, name, 0, wanted="an int, a float or a schedule")
+    elif type(value) is not SCHEDULES.get(value.kind):
+        known = ", ".join(schedule.__name__ for schedule in SCHEDULES.values())
+        raise TypeError(f"{type(spec).__name__}: {name} must be a schedule that servers know, {known}; got {value!r}")
+
+
+@_schedule
+@dataclass(frozen=True)
+class ExponentialDecay(Schedule):
+    """Multiplied by `decay_rate` every `decay_steps` steps, evenly or, with `staircase=True`, at once.
+
+        rate = initial * decay_rate^(step / decay_steps)            (staircase: the quotient rounded down)
+
+    Source: TensorFlow 1's tf.train.exponential_decay.
+    """
+
+    kind: ClassVar[str] = "exponential_decay"
+    initial: float
+    decay_steps: int
+    decay_rate: float
+    staircase: bool = False
+
+    def __post_init__(self) -> None:
+        """Checks the fields; raises `ValueError` or `TypeError`."""
+        check_number(self, "initial", 0)
+        check_count(self, "decay_steps")
+        check_number(self, "decay_rate", 0, 1, open_low=True, closed_high=True)
+        check_flag(self, "staircase")
+
+    def at(self, step: int) -> float:
+        """See the formula of the class."""
+        exponent = step // self.decay_steps if self.staircase else step / self.decay_steps
+        return float(self.initial * self.decay_rate**exponent)
+
+    @property
+    def largest(self) -> float:
+        """The first."""
+        return float(self.initial)
+
+
+@_schedule
+@dataclass(frozen=True)
+class PolynomialDecay(Schedule):
+    """From `initial` to `end` in `decay_steps` steps, along a line or another power; then `end`.
+
+        rate = (initial - end) * (1 - min(step / decay_steps, 1))^power + end
+
+    With `end` above `initial` it grows. Source: TensorFlow 1's tf.train.polynomial_decay.
+    """
+
+    kind: ClassVar[str] = "polynomial_decay"
+    initial: float
+    decay_steps: int
+    end: float = 0.0001
+    power: float = 1.0
+
+    def __post_init__(self) -> None:
+        """Checks the fields; raises `ValueError` or `TypeError`."""
+        check_number(self, "initial", 0)
+        check_count(self, "decay_steps")
+        check_number(self, "end", 0)
+        check_number(self, "power", 0, open_low=True)
+
+    def at(self, step: int) -> float:
+        """See the formula of the class."""
+        left = 1 - min(step / self.decay_steps, 1)
+        return float((self.initial - self.end) * left**self.power + self.end)
+
+    @property
+    def largest(self) -> float:
+        """The first or the last."""
+        return float(max(self.initial, self.end))
+
+
+@_schedule
+@dataclass(frozen=True)
+class CosineDecay(Schedule):
+    """Half a period of a cosine from `initial` down to `alpha * initial` in `decay_steps` steps; then that.
+
+        rate = initial * ((1 - alpha) * (1 + cos(pi * min(step / decay_steps, 1))) / 2 + alpha)
+
+    Source: I. Loshchilov, F. Hutter, "SGDR: Stochastic Gradient Descent with Warm Restarts", ICLR 2017, equation 5,
+    without restarts; in the form of TensorFlow 1's tf.train.cosine_decay.
+    """
+
+    kind: ClassVar[str] = "cosine_decay"
+    initial: float
+    decay_steps: int
+    alpha: float = 0.0
+
+    def __post_init__(self) -> None:
+        """Checks the fields; raises `ValueError` or `TypeError`."""
+        check_number(self, "initial", 0)
+        check_count(self, "decay_steps")
+        check_number(self, "alpha", 0, 1, closed_high=True)
+
+    def at(self, step: int) -> float:
+        """See the formula of the class."""
+        wave = (1 + math.cos(math.pi * min(step / self.decay_steps, 1))) / 2
+        return float(self.initial * ((1 - self.alpha) * wave + self.alpha))
+
+    @property
+    def largest(self) -> float:
+        """The first."""
+        return float(self.initial)
+
+
+@_schedule
+@dataclass(frozen=True)
+class PiecewiseConstant(Schedule):
+    """One number after the other: `values[i]` up to and with step `boundaries[i]`, the last one after them all.
+
+    Source: TensorFlow 1's tf.train.piecewise_constant.
+    """
+
+    kind: ClassVar[str] = "piecewise_constant"
+    boundaries: Sequence[float]
+    values: Sequence[float]
+
+    def __post_init__(self) -> None:
+        """Checks the fields, and makes tuples of floats of them; raises `ValueError` or `TypeError`."""
+        for name in ("boundaries", "values"):
+            given = getattr(self, name)
+            if not isinstance(given, Sequence) or isinstance(given, str | bytes):
+                raise TypeError(f"PiecewiseConstant: {name} must be a list or a tuple, got {given!r}")
+            for entry in given:
+                check_number(self, name, 0, entry=entry)
+            object.__setattr__(self, name, tuple(map(float, given)))
+        for earlier, later in itertools.pairwise(self.boundaries):
+            if later <= earlier:
+                raise ValueError(f"PiecewiseConstant: boundaries must rise, but {later} follows {earlier}")
+        if len(self.boundaries) > MOST_BOUNDARIES:
+            raise ValueError(
+                f"PiecewiseConstant: boundaries must be {MOST_BOUNDARIES} at most, got {len(self.boundaries)}"
+            )
+        if len(self.values) != len(self.boundaries) + 1:
+            raise ValueError(
+                f"PiecewiseConstant: values must be one more than boundaries, got {len(self.values)} values for "
+                f"{len(self.boundaries)} boundaries"
+            )
+
+    def at(self, step: int) -> float:
+        """See the class."""
+        return float(self.values[bisect.bisect_left(self.boundaries, step)])
+
+    @property
+    def largest(self) -> float:
+        """The largest of the values."""
+        return max(self.values)
+
+
+@_schedule
+@dataclass(frozen=True)
+class WarmUp(Schedule):
+    """Along a line from 0 to the first rate of `then` in `steps` steps; then `then`, from its own step 0.
+
+        rate = then(0) * step / steps           for step < steps
+        rate = then(step - steps)               afterwards
+
+    Source: P. Goyal et al., "Accurate, Large Minibatch SGD: Training ImageNet in 1 Hour", 2017, section 2.2 (gradual
+    warmup), from 0.
+    """
+
+    kind: ClassVar[str] = "warm_up"
+    steps: int
+    then: LearningRate
+
+    def __post_init__(self) -> None:
+        """Checks the fields; raises `ValueError` or `TypeError`."""
+        check_count(self, "steps")
+        check_learning_rate(self, "then")
+
+    def at(self, step: int) -> float:
+        """See the formula of the class."""
+        if step < self.steps:
+            return rate(self.then, 0) * (step / self.steps)
+        return rate(self.then, step - self.steps)
+
+    @property
+    def largest(self) -> float:
+        """That of `then`."""
+        return largest_rate(self.then)

@@ -1,0 +1,1 @@
+"""The process and its host: resources, the C allocator, and signals. Standard library only."""

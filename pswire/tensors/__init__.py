@@ -1,0 +1,1 @@
+"""Tensors: values and their sums, encodings, and the transports of their elements (inline, stream, shared memory)."""

@@ -1,0 +1,45 @@
+"""Tensors inside of their message: for everything that fits into one chunk. May import values, errors, v1.
+
+Nothing is copied on the receiver's side: its arrays are read-only views of the message's bytes.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from pswire.errors import Malformed, TooLarge
+from pswire.tensors.transport import INLINE, check_elements
+from pswire.tensors.values import DTYPES, Array, TensorSpec
+from pswire.v1 import paramserver_pb2 as pb
+
+
+class InlineSender:
+    """Writes the elements of one message's tensors into it, `INLINE` bytes in all at most."""
+
+    def __init__(self) -> None:
+        self._used = 0
+
+    def put(self, array: Array, tensor: pb.Tensor) -> None:
+        """Copies the elements into `tensor.inline`; `tensor.dtype` is already set."""
+        self._used += array.nbytes
+        if self._used > INLINE:
+            raise TooLarge(
+                f"a single message carries {INLINE} bytes of tensors, and with {tensor.name!r} there are {self._used}: "
+                "send it by Transfer"
+            )
+        tensor.inline = array.astype(DTYPES[tensor.dtype], copy=False).tobytes()
+
+
+class InlineReceiver:
+    """Reads the elements of tensors out of their message; keeps nothing, so that one serves for all messages."""
+
+    def get(self, tensor: pb.Tensor, spec: TensorSpec, *, own: bool = False) -> Array:
+        """A read-only view of `tensor.inline`, which has exactly `spec.nbytes` bytes."""
+        data = tensor.inline
+        if not data and tensor.WhichOneof("place") != "inline":
+            raise Malformed(f"variable {spec}: its elements are not in the message")
+        if len(data) != spec.nbytes:
+            raise Malformed(f"variable {spec}: {spec.nbytes} bytes expected, there are {len(data)}")
+        array: Array = np.ndarray(spec.shape, DTYPES[spec.dtype], data)
+        check_elements(array, spec)
+        return array

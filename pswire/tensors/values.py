@@ -1,0 +1,241 @@
+"""Arrays with a name: what a variable looks like, and which dtypes may travel; and arrays that are mostly zero rows.
+
+Numpy only. Nothing here knows of messages, servers or gradients of a particular model.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import InitVar, dataclass
+from numbers import Real
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from pswire.tensors.sums import add_rows, equal_groups, sum_groups
+
+Array = npt.NDArray[Any]
+
+#: Every dtype that a variable or a gradient may have, by its name on the wire. Data on the wire is little-endian.
+DTYPES: dict[str, np.dtype[Any]] = {
+    name: np.dtype(name).newbyteorder("<")
+    for name in ("float16", "float32", "float64", "int8", "int16", "int32", "int64", "uint8", "bool")
+}
+
+MAX_DIMENSIONS = 16
+MAX_NAME_LENGTH = 256
+
+
+class Shaped(Protocol):
+    """An array, or what stands for one: some rows of it, or another form."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The sizes of the array."""
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """The dtype of the array."""
+
+
+@dataclass(frozen=True, slots=True)
+class TensorSpec:
+    """Name, shape and dtype of a tensor; validated when built.
+
+    Raises:
+        ValueError: the name is empty or too long, a size is negative, or the dtype is not in `DTYPES`.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str = "float32"
+
+    def __post_init__(self) -> None:
+        """Checks every field, so that a `TensorSpec` that exists can be trusted."""
+        if not self.name or len(self.name) > MAX_NAME_LENGTH or not self.name.isprintable():
+            raise ValueError(f"a variable's name has 1 to {MAX_NAME_LENGTH} printable characters, got {self.name!r}")
+        if self.dtype not in DTYPES:
+            raise ValueError(f"variable {self.name!r}: dtype {self.dtype!r} is none of {', '.join(DTYPES)}")
+        if len(self.shape) > MAX_DIMENSIONS or any(size < 0 for size in self.shape):
+            raise ValueError(
+                f"variable {self.name!r}: shape {self.shape} needs sizes from 0 up, {MAX_DIMENSIONS} of them at most"
+            )
+
+    @classmethod
+    def of(cls, name: str, array: Array) -> TensorSpec:
+        """The spec of an array, whatever its byte order in memory."""
+        return cls(name, array.shape, array.dtype.name)
+
+    @property
+    def size(self) -> int:
+        """Number of elements."""
+        return math.prod(self.shape)
+
+    @property
+    def nbytes(self) -> int:
+        """Number of bytes of the elements."""
+        return self.size * DTYPES[self.dtype].itemsize
+
+    def matches(self, array: Shaped) -> bool:
+        """Whether `array`, an array or what stands for one, has this shape and dtype, in whatever byte order."""
+        # numpy puts a dtype's name together at every asking, so the common case comes first.
+        same_dtype = array.dtype == DTYPES[self.dtype] or array.dtype.name == self.dtype
+        return array.shape == self.shape and same_dtype
+
+    def __str__(self) -> str:
+        return f"{self.name} {self.dtype}{list(self.shape)}"
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Which rows of a larger whole an array has: those from `first` on, of `of` rows in all.
+
+    Raises:
+        ValueError: there is no such row.
+    """
+
+    first: int
+    of: int
+
+    def __post_init__(self) -> None:
+        """Checks both fields."""
+        if not 0 <= self.first <= self.of:
+            raise ValueError(f"a part begins at a row from 0 to the {self.of} of the whole, not at {self.first}")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class IndexedSlices:
+    """The rows of an array that are not all zero: the gradient of an embedding's table, which is never made whole.
+
+    Row `indices[i]` of the array is `values[i]`; an index that comes several times stands for the sum of its rows.
+
+    Attributes:
+        values: (n, *dense_shape[1:]), of any dtype.
+        indices: (n,), integers from 0 to dense_shape[0] - 1, in any order.
+        dense_shape: the shape of the array that these are rows of.
+
+    With `check_range=False` the indices themselves are not looked at: for rows whose elements are still to come, or
+    which were checked before. `check_indices` does it later.
+
+    Raises:
+        ValueError: shapes do not fit, or an index is outside.
+        TypeError: the indices are not integers.
+    """
+
+    values: Array
+    indices: Array
+    dense_shape: tuple[int, ...]
+    check_range: InitVar[bool] = True
+
+    def __post_init__(self, check_range: bool) -> None:
+        """Checks every field, so that rows that exist can be trusted."""
+        values, indices, shape = self.values, self.indices, self.dense_shape
+        if indices.dtype.kind not in "iu":
+            raise TypeError(f"IndexedSlices: indices must be integers, but they are {indices.dtype}")
+        if not shape or indices.ndim != 1 or values.shape != (len(indices), *shape[1:]):
+            raise ValueError(
+                f"IndexedSlices: {len(indices) if indices.ndim else 0} rows of an array of shape {shape} need values "
+                f"of shape (n, {', '.join(map(str, shape[1:]))}) and indices of shape (n,), "
+                f"but these are {values.shape} and {indices.shape}"
+            )
+        if check_range:
+            self.check_indices()
+
+    def check_indices(self) -> None:
+        """Raises `ValueError` if an index is outside."""
+        indices, rows = self.indices, self.dense_shape[0]
+        if indices.size and not 0 <= indices.min() <= indices.max() < rows:
+            raise ValueError(
+                f"IndexedSlices: indices must be in 0 ... {rows - 1}, but they span {indices.min()} ... {indices.max()}"
+            )
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of the whole array."""
+        return self.dense_shape
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """The dtype of the values."""
+        return self.values.dtype
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the rows and their indices, not of the whole array."""
+        return self.values.nbytes + self.indices.nbytes
+
+    def __add__(self, other: IndexedSlices | Array) -> Any:  # noqa: ANN401 - of the kind of `other`
+        """All rows of both; with an array of the same shape, an array. `ValueError` when the shapes differ."""
+        shape = other.shape if isinstance(other, IndexedSlices) else np.shape(other)
+        if shape != self.dense_shape:
+            kind = "rows of an array" if isinstance(other, IndexedSlices) else "an array"
+            raise ValueError(f"IndexedSlices: rows of an array of shape {self.shape} plus {kind} of shape {shape}")
+        if isinstance(other, IndexedSlices):
+            values = np.concatenate([self.values, other.values])
+            return IndexedSlices(values, np.concatenate([self.indices, other.indices]), self.dense_shape)
+        total = np.array(other, np.result_type(other.dtype, self.dtype), order="C")
+        add_rows(total, self.indices, self.values)
+        return total
+
+    __radd__ = __add__
+
+    def __mul__(self, factor: float) -> IndexedSlices:
+        """Each row times a number, of Python or numpy; values of floating point keep their dtype."""
+        if not isinstance(factor, Real):
+            return NotImplemented
+        return self.with_values(self.values * float(factor))
+
+    __rmul__ = __mul__
+
+    def __truediv__(self, divisor: float) -> IndexedSlices:
+        """Each row over a number; as with `*`, the dtype stays."""
+        if not isinstance(divisor, Real):
+            return NotImplemented
+        return self.with_values(self.values / float(divisor))
+
+    def __neg__(self) -> IndexedSlices:
+        return self.with_values(-self.values)
+
+    __array_ufunc__ = None  # sends `array + slices` to __radd__
+
+    def astype(self, dtype: npt.DTypeLike, copy: bool = True) -> IndexedSlices:
+        """The same rows in another dtype."""
+        return IndexedSlices(self.values.astype(dtype, copy=copy), self.indices, self.dense_shape)
+
+    def copy(self) -> IndexedSlices:
+        """The same rows in arrays of their own."""
+        return IndexedSlices(self.values.copy(), self.indices.copy(), self.dense_shape)
+
+    def with_values(self, values: Array) -> IndexedSlices:
+        """Other values for the same rows."""
+        return IndexedSlices(values, self.indices, self.dense_shape)
+
+    def summed(self) -> IndexedSlices:
+        """The same array with each index once, in rising order: rows that come several times are added up."""
+        if np.all(self.indices[1:] > self.indices[:-1]):
+            return self
+        order, begins = equal_groups(self.indices)
+        values = sum_groups(self.values, order, begins).astype(self.dtype, copy=False)
+        return IndexedSlices(values, self.indices[order[begins]], self.dense_shape, check_range=False)
+
+    def to_dense(self) -> Array:
+        """The whole array, zeros included."""
+        dense: Array = self + np.zeros(self.dense_shape, self.dtype)
+        return dense
+
+
+def magnitude(array: Array) -> float:
+    """No element is further from 0: the root of the sum of squares; 0 for what is not floating point.
+
+    Infinite or NaN if an element is, or when the sum overflows. It is the cheapest single pass over an array that numpy
+    has, and it never warns.
+    """
+    return math.sqrt(np.vdot(array, array)) if array.dtype.kind == "f" else 0.0
+
+
+def not_finite(array: Array) -> int:
+    """How many elements are NaN or infinite; 0 for what is not floating point. Looks at each if `magnitude` is not."""
+    if math.isfinite(magnitude(array)):
+        return 0
+    return int(array.size - np.count_nonzero(np.isfinite(array)))

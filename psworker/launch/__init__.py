@@ -1,0 +1,1 @@
+"""The command `psworker`: one worker, or a local cluster of processes."""

@@ -1,0 +1,93 @@
+"""Runs a training program in this process as `python SCRIPT ARGS` would, and turns its end into an exit code.
+
+Errors of the paramserver family become one line, SIGTERM a `SystemExit` in the program. Standard library, errors,
+ending and interrupts only.
+"""
+
+from __future__ import annotations
+
+import atexit
+import runpy
+import signal
+import sys
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from types import FrameType, TracebackType
+
+from pswire.errors import ParamServerError
+from pswire.system import deferred_signals
+from pswire.system.exit_signals import end_at_next, end_at_once, handle
+
+#: The exit code after SIGTERM, as shells have it.
+SIGTERM_CODE = 128 + signal.SIGTERM
+
+
+def run_script(
+    script: str, arguments: Sequence[str], *, debug: bool = False, sigterm_code: int = SIGTERM_CODE
+) -> int | str | None:
+    """Runs it as `__main__` and gives what `sys.exit` takes.
+
+    SIGTERM raises a `SystemExit` in it, with `sigterm_code`, so that `with` blocks are left in good order; a second
+    SIGTERM ends the process at once. After the script's end SIGTERM ends what the script has left behind, threads that
+    are waited for, and changes the exit code no more. A script that handles SIGTERM itself has its own way. The process
+    is to end after this; must be called in the main thread.
+    """
+    sys.argv[:] = [script, *arguments]
+    directory = str(Path(script).resolve().parent)
+    if sys.flags.safe_path:  # python -P: there is no folder of the main program at the front
+        sys.path.insert(0, directory)
+    else:
+        sys.path[0] = directory
+
+    def leave(number: int, frame: FrameType | None) -> None:
+        end_at_next(signal.SIGTERM)
+        deferred_signals.interrupt(SystemExit(sigterm_code), frame)
+
+    handle(signal.SIGTERM, leave)
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # not where it is ignored, as behind nohup
+        signal.signal(signal.SIGINT, lambda _, frame: deferred_signals.interrupt(KeyboardInterrupt(), frame))
+    # Runs last, when no thread and nothing of the script is waited for any more. Python takes handlers away at its end,
+    # and for its last 10 to 40 ms SIGTERM would kill the process; what is ignored stays ignored.
+    atexit.register(signal.signal, signal.SIGTERM, signal.SIG_IGN)
+    outcome = _run(script, debug)
+    if signal.getsignal(signal.SIGTERM) is leave:
+        with suppress(AttributeError, OSError, ValueError):  # none, broken or closed: Python says so at its end
+            sys.stdout.flush()
+        end_at_once(signal.SIGTERM, _exit_code(outcome))
+    return outcome
+
+
+def _run(script: str, debug: bool) -> int | str | None:
+    try:
+        runpy.run_path(script, run_name="__main__")
+        deferred_signals.check()
+    except SystemExit as end:
+        return end.code
+    except KeyboardInterrupt:
+        return 128 + signal.SIGINT
+    except ParamServerError as error:
+        if debug:
+            _show(error)
+        else:
+            sys.stderr.write(f"Error: {error}\n")
+        return 1
+    except Exception as error:  # noqa: BLE001 - whatever the script did not catch
+        _show(error)
+        return 1
+    return 0
+
+
+def _exit_code(outcome: object) -> int:
+    """The exit code that `sys.exit(outcome)` means."""
+    if outcome is None:
+        return 0
+    return outcome & 0xFF if isinstance(outcome, int) else 1
+
+
+def _show(error: Exception) -> None:
+    """Shows the traceback as Python would, from the script's first frame on."""
+    at: TracebackType | None = error.__traceback__
+    while at is not None and at.tb_frame.f_globals.get("__name__") in (__name__, "runpy"):
+        at = at.tb_next
+    sys.excepthook(type(error), error.with_traceback(at), at)

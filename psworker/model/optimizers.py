@@ -1,0 +1,183 @@
+"""Optimizers, as the program sees them: gradients here, updates on the server.
+
+An optimizer has no state of its own: its hyperparameters are its spec's, its slots live beside the variables.
+Between `compute_gradients` and `apply_gradients` a program may do to the pairs what it likes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import TypeAlias
+
+from pswire import optimizers
+from pswire.specs.schedules import Schedule
+from psworker.autodiff import Tensor, gradients
+from psworker.model import variables
+from psworker.model.gradient_transforms import GradientAndVariable, clip_by_global_norm
+from psworker.model.variables import UpdateOp, Variable
+
+Transform: TypeAlias = Callable[[list[GradientAndVariable]], list[GradientAndVariable]]
+
+
+class Optimizer(optimizers.OptimizerSpec):
+    """What all optimizers can do.
+
+    optimizer = GradientDescent(learning_rate=0.01)
+    for batch in session.batches(dataset, batch_size=100, epochs=10):
+        pairs = optimizer.compute_gradients(loss(batch))
+        optimizer.apply_gradients(clip_by_global_norm(pairs, 5.0))
+    """
+
+    def compute_gradients(
+        self, loss: Tensor, var_list: Variable | Sequence[Variable] | None = None, *, retain_graph: bool = False
+    ) -> list[GradientAndVariable]:
+        """The gradient of `loss` for each variable, by one backward pass.
+
+        Args:
+            loss: a tensor with one element; its value travels with the next push of one of the variables.
+            var_list: one or several; by default all trainable variables.
+            retain_graph: keeps what the ops between the variables and `loss` hold, for another backward pass
+                through them; otherwise it is freed on the way.
+
+        Returns:
+            Pairs (gradient, variable): an array of the variable's shape and dtype, `IndexedSlices` for the table of an
+            embedding, or None where `loss` does not depend on the variable.
+
+        Raises:
+            TypeError: `loss` is no tensor.
+            ValueError: `loss` has not exactly one element, or there are no variables.
+            RuntimeError: an earlier backward pass has freed the graph.
+        """
+        if not isinstance(loss, Tensor):
+            raise TypeError(f"a loss is a Tensor made by ops, this one is {type(loss).__name__}")
+        if loss.value.size != 1:
+            raise ValueError(f"a loss has one element, this one has shape {loss.shape}: take its mean or its sum")
+        chosen = _chosen(var_list)
+        found = gradients(loss, chosen, retain_graph=retain_graph)
+        session = variables.open_session()
+        if session is not None:
+            session.note_loss(loss.item(), chosen)
+        return list(zip(found, chosen, strict=True))
+
+    def apply_gradients(
+        self, grads_and_vars: Iterable[GradientAndVariable], update_ops: Iterable[UpdateOp] | None = None
+    ) -> None:
+        """Pushes the gradients, and takes the fresh weights that come back. This is the network boundary.
+
+        Args:
+            grads_and_vars: pairs as `compute_gradients` returns them; a pair whose gradient is None pushes nothing.
+                Of an empty list, as `accumulate` returns between its means, nothing is pushed at all.
+            update_ops: what goes into moving averages by the same push; by default everything that layers have noted
+                since the last one (`psworker.update_ops()`), () for nothing. What goes with a push that is refused
+                is not sent again.
+
+        Raises:
+            ValueError: all gradients are None.
+            ParamServerError: a server's refusal, naming the variable; then that shard has applied nothing of it.
+        """
+        session = variables.current_session()
+        pairs = list(grads_and_vars)
+        if pairs:
+            session.push(self, pairs, variables.take_updates(update_ops))
+
+    def minimize(self, loss: Tensor, var_list: Variable | Sequence[Variable] | None = None) -> None:
+        """`compute_gradients` and `apply_gradients` in one."""
+        self.apply_gradients(self.compute_gradients(loss, var_list))
+
+
+def _chosen(var_list: Variable | Sequence[Variable] | None) -> list[Variable]:
+    if isinstance(var_list, Variable):
+        return [var_list]
+    chosen = list(variables.trainable_variables() if var_list is None else var_list)
+    if not chosen:
+        names = ", ".join(variable.name for variable in variables.trainable_variables()) or "none"
+        raise ValueError(
+            f"there is no variable to train: is the scope of trainable_variables(...) misspelt? Trainable are: {names}"
+        )
+    return chosen
+
+
+class GradientDescent(optimizers.GradientDescent, Optimizer):
+    """Plain stochastic gradient descent; formula, fields and source: `pswire.optimizers.GradientDescent`."""
+
+
+class Momentum(optimizers.Momentum, Optimizer):
+    """Gradient descent with momentum, plain or Nesterov's; formula, fields and source: `pswire.optimizers.Momentum`."""
+
+
+class Adagrad(optimizers.Adagrad, Optimizer):
+    """A learning rate for each element, by squared gradients; formula, fields and source:
+    `pswire.optimizers.Adagrad`.
+    """
+
+
+class AdagradDecay(optimizers.AdagradDecay, Optimizer):
+    """Adagrad that forgets; formula, fields and source: `pswire.optimizers.AdagradDecay`."""
+
+
+class RMSProp(optimizers.RMSProp, Optimizer):
+    """A learning rate for each element, by recent gradients; formula, fields and source:
+    `pswire.optimizers.RMSProp`.
+    """
+
+
+class Adam(optimizers.Adam, Optimizer):
+    """Adaptive moments, with AMSGrad as a flag; formula, fields and source: `pswire.optimizers.Adam`."""
+
+
+class AdamW(optimizers.AdamW, Optimizer):
+    """Adam with decoupled decay of weights; formula, fields and source: `pswire.optimizers.AdamW`."""
+
+
+class Lamb(optimizers.Lamb, Optimizer):
+    """Adam's direction at the scale of the weights; formula, fields and source: `pswire.optimizers.Lamb`."""
+
+
+class Ftrl(optimizers.Ftrl, Optimizer):
+    """Follow the regularized leader; formula, fields and source: `pswire.optimizers.Ftrl`."""
+
+
+def optimize_loss(
+    loss: Tensor,
+    learning_rate: float | Schedule,
+    optimizer: Callable[..., Optimizer],
+    clip_gradients: float | Transform | None = None,
+    learning_rate_decay_fn: Callable[[float | Schedule], Schedule] | None = None,
+    update_ops: Iterable[UpdateOp] | None = None,
+    variables: Variable | Sequence[Variable] | None = None,
+) -> float:
+    """One whole step of training: gradients, what is done to them, the push with the update ops.
+
+        for batch in session.batches(dataset, batch_size=50, epochs=10):
+            ps.optimize_loss(
+                loss(batch), 0.1, ps.Momentum, clip_gradients=5.0,
+                learning_rate_decay_fn=lambda rate: ps.schedules.CosineDecay(rate, decay_steps=10_000),
+            )
+
+    Args:
+        loss: a tensor with one element.
+        learning_rate: a number, or a schedule that the server evaluates by its global step.
+        optimizer: a class such as `Adam`, or any function that makes one: called with `learning_rate=...`.
+        clip_gradients: a number for `clip_by_global_norm`, or a function of the list of (gradient, variable).
+        learning_rate_decay_fn: makes a schedule of `learning_rate`.
+        update_ops: as in `Optimizer.apply_gradients`.
+        variables: one or several; by default all trainable variables.
+
+    Returns:
+        The loss.
+
+    Raises:
+        ValueError, TypeError: an argument that cannot be; see `Optimizer.compute_gradients` and the optimizer.
+        ParamServerError: a server's refusal.
+    """
+    if not callable(optimizer):
+        raise TypeError(f"optimizer must be a class such as psworker.Adam, or a function that makes one: {optimizer!r}")
+    rate = learning_rate if learning_rate_decay_fn is None else learning_rate_decay_fn(learning_rate)
+    chosen = optimizer(learning_rate=rate)
+    pairs = chosen.compute_gradients(loss, variables)
+    if callable(clip_gradients):
+        pairs = clip_gradients(pairs)
+    elif clip_gradients is not None:
+        pairs = clip_by_global_norm(pairs, clip_gradients)
+    chosen.apply_gradients(pairs, update_ops)
+    return loss.item()

@@ -1,0 +1,149 @@
+"""Tables: variables of which only rows travel, for embeddings with more rows than a worker has memory for.
+
+The servers make a table and keep it. A worker has its shape, the rows of its batch, and their gradient; nothing here
+is ever as large as the table. May import the variables and the engine; asks the open session for rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from math import prod
+from operator import index
+from typing import Any, NoReturn
+
+import numpy as np
+
+from pswire.errors import ConfigurationError
+from pswire.specs.row_initializers import RowInitializer, check_fits, rows_of
+from pswire.tensors.values import Array, TensorSpec
+from psworker.autodiff.ops.sparse import RowSource
+from psworker.model.variables import Variable, open_session
+
+_MOST_BYTES = np.iinfo(np.intp).max  # of one array
+
+
+class Table(Variable, RowSource):
+    """A variable that the servers keep, and of which only rows travel.
+
+        words = Table((1_000_000, 64), RowUniform(-0.05, 0.05), name="words")
+        with session():
+            vectors = ops.embedding(words, ids)        # pulls the distinct rows of the batch, as they are now
+
+    A row's initial value is a function of the initializer's seed and the row's number: the servers make it, and nothing
+    is sent at registration. The gradient is `IndexedSlices`; a push carries these rows alone, and brings none back.
+    With no session yet, lookups give the initial rows; after a session there is nothing left to look up.
+
+    Args:
+        shape: (rows, ...): at least one axis.
+        initializer: such as `RowUniform`, `RowNormal` or `RowConstant`.
+        name: as a variable's.
+        dtype: float32, float64 or float16.
+        trainable: as a variable's.
+
+    Attributes:
+        initializer: what was given.
+        version: how often the table had been changed when a model last looked up rows; of several lookups before one
+            gradient, the first.
+
+    Raises:
+        ConfigurationError: the name is taken, or a size is negative.
+        TypeError: the shape, the initializer or the dtype is none that can be.
+        ValueError: the shape has no axis, all of it would be larger than any memory, or the dtype cannot hold what the
+            initializer gives.
+    """
+
+    __slots__ = ("_dtype", "_shape", "initializer")
+
+    def __init__(
+        self,
+        shape: Sequence[int],
+        initializer: RowInitializer,
+        name: str | None = None,
+        dtype: str = "float32",
+        trainable: bool = True,
+    ) -> None:
+        if not isinstance(initializer, RowInitializer):
+            raise TypeError(
+                "a Table's initializer makes rows by their numbers, such as psworker.RowUniform(-0.05, 0.05), not "
+                f"{initializer!r}: for a first value of your own make a psworker.Variable"
+            )
+        check_fits(initializer, dtype)
+        try:
+            self._shape = tuple(index(size) for size in shape)
+        except TypeError:
+            raise TypeError(
+                f"a Table's shape is a tuple of whole numbers, such as (1_000_000, 64), got {shape!r}"
+            ) from None
+        if not self._shape:
+            raise ValueError("a Table has at least one axis, that of its rows: its shape is ()")
+        self._dtype = np.dtype(dtype)
+        _check_sizes(self._shape, self._dtype.itemsize)
+        self.initializer = initializer
+        self._enter(name, trainable)  # without a value there is nothing else that `Variable` and `Tensor` begin with
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """(rows, ...)."""
+        return self._shape
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """The dtype of the rows."""
+        return self._dtype
+
+    @property
+    def ndim(self) -> int:
+        """The number of axes."""
+        return len(self._shape)
+
+    @property
+    def spec(self) -> TensorSpec:
+        """Name, shape and dtype."""
+        return TensorSpec(self.name, self._shape, self._dtype.name)
+
+    def __len__(self) -> int:
+        return self._shape[0]
+
+    @property
+    def value(self) -> NoReturn:  # type: ignore[override]
+        """Raises TypeError: a table is never here as a whole."""
+        raise TypeError(
+            f"{self.name!r} is a Table, of which only rows are here: use ops.embedding(table, ids) in a model and "
+            "session.rows(table, ids) to look at it"
+        )
+
+    def fetch(self, indices: Array) -> Array:
+        """The rows with these numbers, (n,), from the server of the open session; the initial ones when there was none.
+
+        Raises:
+            ConfigurationError: the session has ended, or another thread has it.
+        """
+        session = open_session()
+        if session is not None:
+            return session.look_up(self, indices)
+        if self.versions:  # a server has it, and the initial rows are its rows no longer
+            raise ConfigurationError(
+                f"the rows of {self.name!r} are kept by the server, and no session is open here: look them up inside "
+                "`with psworker.session() as session:`, in its thread"
+            )
+        return rows_of(self.initializer, indices, self._shape[1:], self._dtype)
+
+
+def _check_sizes(shape: tuple[int, ...], itemsize: int) -> None:
+    """Raises `ValueError` for what no server could make, in numpy's terms: an empty axis counts as one of one."""
+    nbytes = prod(max(size, 1) for size in shape) * itemsize
+    if nbytes > _MOST_BYTES:
+        raise ValueError(
+            f"a Table of shape {shape} has {nbytes:,} bytes, and no memory has more than {_MOST_BYTES:,}: give it "
+            "fewer rows, such as the remainders of its ids"
+        )
+
+
+def check_no_table(variables: Iterable[Variable], what: str) -> None:
+    """Raises `TypeError` if one of them is a table, for it cannot be `what` as a whole."""
+    for variable in variables:
+        if isinstance(variable, Table):
+            raise TypeError(
+                f"{variable.name!r} is a Table, of which only rows travel, and cannot be {what} as a whole: see rows "
+                "by session.rows(table, ids), and change them by gradients of what ops.embedding(table, ids) gives"
+            )

@@ -1,0 +1,342 @@
+"""Variables, their names, the scopes that names live in, and what layers have seen that is to be averaged.
+
+A `Variable` is a leaf of the tape whose value comes from a server. Each thread has a collection of its own, so
+workers in threads do not see each other's variables. May import the engine; sends nothing itself.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from pswire.errors import ConfigurationError
+from pswire.tensors.sums import widened
+from pswire.tensors.values import Array, TensorSpec
+from psworker.autodiff import Tensor
+from psworker.autodiff.ops.nn import seed_dropout
+from psworker.autodiff.tensor import Node, TensorLike
+from psworker.config import worker_name
+
+if TYPE_CHECKING:
+    from psworker.sessions.session import Session
+
+
+class Variable(Tensor):
+    """A named array that is trained, and kept by a server while a session is open.
+
+        W = Variable(ops.zeros((784, 10)), name="W")
+
+    Args:
+        value: the initial value, of any shape; copied. Python numbers and lists of them become float32,
+            integers too; bools and arrays keep their dtype. A server that knows the variable already gives its own
+            value instead.
+        name: unique in its collection, and the same in every worker; the current scope goes before it. Without
+            one it is `variable`, `variable_1`, ...
+        trainable: whether `compute_gradients` looks at it unless told otherwise; only floating point can be, and
+            nothing is in a scope that is not.
+
+    Attributes:
+        value: the last value that the server sent, read-only; `session.assign` changes it.
+        versions: how often each of its parts had been changed when that was sent: a variable that is split over
+            shards has a part on each, any other has one. () until a server has sent one.
+        served_at: shard 0's global step at that moment, where it is wanted (`placement.Whole`).
+
+    Raises:
+        ConfigurationError: the name is taken, or its dtype cannot travel.
+    """
+
+    __slots__ = ("name", "served_at", "trainable", "versions")
+
+    def __init__(self, value: TensorLike, name: str | None = None, trainable: bool = True) -> None:
+        array = np.array(value.value if isinstance(value, Tensor) else value)
+        if array.dtype.kind in "iuf" and not isinstance(value, Tensor | np.ndarray | np.generic):
+            array = array.astype(np.float32)
+        array.flags.writeable = False
+        super().__init__(array)
+        self._enter(name, trainable)
+
+    def _enter(self, name: str | None, trainable: bool) -> None:
+        """Takes its full name and its place among the program's variables; its shape and dtype are known."""
+        collection = _current()
+        self.name = collection.full_name(name)
+        self.trainable = trainable and collection.trainable and self.dtype.kind == "f"
+        self._node = Node(self) if self.trainable else None
+        self.versions: tuple[int, ...] = ()
+        self.served_at: int | None = None
+        try:
+            self.spec  # noqa: B018 - it checks itself
+        except ValueError as error:
+            raise ConfigurationError(str(error)) from None
+        collection.add(self)
+
+    @property
+    def version(self) -> int:
+        """How often it had been changed when its value was sent: the largest of `versions`, 0 at first."""
+        return max(self.versions, default=0)
+
+    @property
+    def spec(self) -> TensorSpec:
+        """Name, shape and dtype."""
+        return TensorSpec.of(self.name, self.value)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.spec}, version {self.version})"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class UpdateOp:
+    """What a worker has seen of something whose moving average a variable keeps, such as the mean of a batch.
+
+    Attributes:
+        variable: keeps the average; of floating point, not trainable.
+        value: what was seen; shape of the variable, and cast to its dtype.
+        decay: the server does `variable <- decay * variable + (1 - decay) * value`; from 0 up and below 1.
+
+    Raises:
+        ValueError: the variable is trainable (it would have two rules), the value has another shape, or the decay is
+            not from 0 up and below 1.
+        TypeError: the variable is not of floating point.
+    """
+
+    variable: Variable
+    value: Array
+    decay: float
+
+    def __post_init__(self) -> None:
+        """Checks and casts every field: what cannot be is refused here, and not with the push that would carry it."""
+        variable = self.variable
+        if variable.dtype.kind != "f":
+            raise TypeError(f"UpdateOp: an average is of floating point, but {variable.name!r} is {variable.dtype}")
+        if variable.trainable:
+            raise ValueError(
+                f"UpdateOp: {variable.name!r} is trainable, and a variable has an optimizer or an average: make it "
+                "with trainable=False"
+            )
+        if np.shape(self.value) != variable.shape:
+            raise ValueError(
+                f"UpdateOp: value must have the shape of {variable.name!r}, {variable.shape}, "
+                f"but its shape is {np.shape(self.value)}"
+            )
+        if not 0 <= self.decay < 1:
+            raise ValueError(f"UpdateOp: decay must be from 0 up and below 1, got {self.decay}")
+        object.__setattr__(self, "value", np.asarray(self.value, variable.dtype))
+        object.__setattr__(self, "decay", float(self.decay))
+
+
+def check_variable(given: object, call: str) -> None:
+    """Raises `TypeError` unless what `call` was given is a variable."""
+    if not isinstance(given, Variable):
+        raise TypeError(f"{call} takes a psworker.Variable or Table, got {given!r}")
+
+
+class Collection:
+    """The variables of one program by name, the scope that new ones get into, and the session that is open, if any.
+
+    `seed` is that of initial values; `noted` has by variable the last update op that was noted and not sent yet, the
+    mean of them all, of float16 in float32, and how many they are.
+    """
+
+    def __init__(self) -> None:
+        self.variables: dict[str, Variable] = {}
+        self.scope = ""
+        self.trainable = True
+        self.seed = 0
+        self.noted: dict[str, tuple[UpdateOp, Array, int]] = {}
+        self.session: Session | None = None
+
+    def full_name(self, name: str | None) -> str:
+        """The name with its scope; a free one when there is none given.
+
+        Raises:
+            ConfigurationError: it is taken.
+        """
+        if name is not None:
+            full = self.scope + name
+            if full in self.variables:
+                raise ConfigurationError(
+                    f"there is a variable {full!r} already: give another name, or use a variable_scope "
+                    "(or `with psworker.collection():` to begin a new set of variables)"
+                )
+            return full
+        full, count = f"{self.scope}variable", 0
+        while full in self.variables:
+            count += 1
+            full = f"{self.scope}variable_{count}"
+        return full
+
+    def add(self, variable: Variable) -> None:
+        """Keeps it, and has it registered at once when a session is open."""
+        self.variables[variable.name] = variable
+        if self.session is None:
+            return
+        try:
+            self.session.register([variable])
+        except BaseException:
+            del self.variables[variable.name]  # what the server refused is no variable
+            raise
+
+
+_collection: ContextVar[Collection] = ContextVar("psworker_collection")
+
+
+def _current() -> Collection:
+    """This thread's collection, made when first asked for."""
+    found = _collection.get(None)
+    if found is None:
+        found = Collection()
+        _collection.set(found)
+    return found
+
+
+def open_session() -> Session | None:
+    """The open session of this thread's collection, if there is one."""
+    return _current().session
+
+
+def current_session() -> Session:
+    """The open session of this thread's collection.
+
+    Raises:
+        ConfigurationError: there is none.
+    """
+    session = open_session()
+    if session is None:
+        raise ConfigurationError("no session is open: do this inside `with psworker.session() as session:`")
+    return session
+
+
+@contextmanager
+def collection() -> Iterator[Collection]:
+    """A new, empty set of variables while the block lasts; for notebooks and tests."""
+    token = _collection.set(Collection())
+    try:
+        yield _collection.get()
+    finally:
+        _collection.reset(token)
+
+
+@contextmanager
+def variable_scope(name: str, trainable: bool = True) -> Iterator[None]:
+    """Variables made in the block are named `name/...`; scopes nest.
+
+    With `trainable=False` none of them is trained, those of layers included: a target network, a frozen part.
+
+    Raises:
+        ConfigurationError: the name is empty, or begins or ends with a slash.
+    """
+    if not name or name.startswith("/") or name.endswith("/"):
+        raise ConfigurationError(f"a variable scope needs a name without slashes at its ends, got {name!r}")
+    here = _current()
+    outer = here.scope, here.trainable
+    here.scope, here.trainable = f"{here.scope}{name}/", here.trainable and trainable
+    try:
+        yield
+    finally:
+        here.scope, here.trainable = outer
+
+
+@contextmanager
+def layer_scope(name: str | None, kind: str) -> Iterator[None]:
+    """The scope of a layer's variables: `name`, or a free one of `kind`, `kind_1`, ...
+
+    When the block raises, the variables that it has made are forgotten.
+    """
+    here = _current()
+    count, free = 0, kind
+    while name is None and any(other.startswith(f"{here.scope}{free}/") for other in here.variables):
+        count += 1
+        free = f"{kind}_{count}"
+    before = set(here.variables)
+    try:
+        with variable_scope(name or free):
+            yield
+    except BaseException:
+        for made in here.variables.keys() - before:  # half a layer is none
+            del here.variables[made]
+        raise
+
+
+def global_variables(scope: str | None = None) -> list[Variable]:
+    """All variables in the order of their making; with `scope`, those named `scope/...` only."""
+    return [variable for variable in _current().variables.values() if _in_scope(variable, scope)]
+
+
+def trainable_variables(scope: str | None = None) -> list[Variable]:
+    """The trainable variables in the order of their making; with `scope`, those named `scope/...` only."""
+    return [variable for variable in global_variables(scope) if variable.trainable]
+
+
+def _in_scope(variable: Variable, scope: str | None) -> bool:
+    return not scope or variable.name.startswith(scope.rstrip("/") + "/")
+
+
+# --- initial values -------------------------------------------------------------------------------------------------
+
+
+def set_random_seed(seed: int) -> None:
+    """Sets the seed, 0 or more, of all that is drawn in this thread from now on.
+
+    That is the initial values of layers, for which it is 0 at first, and what `ops.dropout` leaves out, which until
+    then differs in each run. Workers draw the same initial values; by the names that a launcher has given them
+    (`$PSWORKER_NAME`, as `psworker local` does), they leave out different elements.
+
+    Raises:
+        ConfigurationError: it is negative.
+    """
+    if seed < 0:
+        raise ConfigurationError(f"a random seed is 0 or more, got {seed}")
+    _current().seed = seed
+    seed_dropout(seed, zlib.crc32(worker_name().encode()))
+
+
+def random_for(name: str) -> np.random.Generator:
+    """The generator of a new variable's initial value: by the seed and the full name alone.
+
+    So all workers draw the same values, in whatever order they make their variables, and it does not matter which of
+    them is the first to register them.
+    """
+    here = _current()
+    return np.random.default_rng([here.seed, zlib.crc32((here.scope + name).encode())])
+
+
+# --- moving averages ------------------------------------------------------------------------------------------------
+
+
+def note_update(update: UpdateOp) -> None:
+    """Keeps an update op for the next push; layers do this in training.
+
+    What is seen of one variable several times before that counts once, with its mean.
+    """
+    noted = _current().noted
+    mean, count = widened(update.value), 1
+    if update.variable.name in noted:
+        _, earlier, count = noted[update.variable.name]
+        count += 1
+        mean = earlier * (1 - 1 / count) + mean / count  # by no difference: inf - inf would be nan
+    noted[update.variable.name] = update, mean, count
+
+
+def update_ops(scope: str | None = None) -> list[UpdateOp]:
+    """What was noted and not sent yet, one a variable; with `scope`, for variables named `scope/...` only."""
+    noted = _current().noted.values()
+    return [UpdateOp(op.variable, mean, op.decay) for op, mean, _ in noted if _in_scope(op.variable, scope)]
+
+
+def discard_update_ops(scope: str | None = None) -> None:
+    """Forgets what was noted and not sent: of a batch that is skipped, or a pass that was no training."""
+    take_updates(update_ops(scope))
+
+
+def take_updates(chosen: Iterable[UpdateOp] | None) -> list[UpdateOp]:
+    """The update ops to be sent, by default all that are noted; they are noted no longer."""
+    taken = update_ops() if chosen is None else list(chosen)
+    noted = _current().noted
+    for update in taken:
+        noted.pop(update.variable.name, None)
+    return taken

@@ -1,0 +1,1 @@
+"""Sessions: the program's variables, kept on servers while it runs."""

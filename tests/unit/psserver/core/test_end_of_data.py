@@ -1,0 +1,263 @@
+"""The end of the data under `sync`: who has nothing to do is waited for by nobody, who has examples is, to the last."""
+
+import numpy as np
+import pytest
+
+from psserver.core.shard import Shard
+from pswire.errors import InvalidMessage, NotJoined, Unavailable
+from pswire.messages import (
+    Declaration,
+    Delivery,
+    Elsewhere,
+    Finished,
+    Gradient,
+    Group,
+    Join,
+    Leave,
+    Outcome,
+    Place,
+    Push,
+    QueueSpec,
+    Register,
+    Renew,
+    Renewed,
+    Sender,
+    Take,
+    Tick,
+)
+from pswire.optimizers import GradientDescent
+from pswire.specs.consistency import Dropped, Synchronous, Unchanged
+from pswire.tensors.values import TensorSpec
+from tests.shard_state import state_of
+
+LEASE = 10.0
+
+
+class Job:
+    """A shard that updates `W`, two zeros at first, by as many pushes as it is told; `now` are its seconds."""
+
+    def __init__(self, workers="ab", of=2, shard=0, shards=1, staleness=Unchanged()):  # noqa: B008 - frozen
+        self.now, self.place = 0.0, (shard, shards)
+        self.shard = Shard(shard, shards, LEASE, None, Synchronous(of), staleness)
+        self.sequences = {}
+        for worker in workers:
+            self.join(worker)
+        declaration = Declaration(TensorSpec("W", (2,), "float64"), np.zeros(2), GradientDescent(1.0))
+        places = () if shard or shards == 1 else (Place("W", 0), Place("V", 1))
+        self.tell(0, Register(Sender(workers[0], 1), (declaration,), places))
+
+    def join(self, worker):
+        self.sequences[worker] = 0
+        return self.tell(0, Join(worker, 0, *self.place))
+
+    def tell(self, ticket, message):
+        """ticket -> what became of a push, an error's class, or another answer."""
+        answers = {reply.ticket: reply.answer for reply in self.shard.step(ticket, message, self.now)}
+        return {
+            ticket: type(answer)
+            if isinstance(answer, Exception)
+            else (answer.outcome.value, answer.global_step, *answer.values[0].array)
+            if hasattr(answer, "outcome")
+            else answer
+            for ticket, answer in answers.items()
+        }
+
+    def push(self, ticket, worker, gradient=1.0, at=0, **options):
+        self.sequences[worker] += 1
+        gradients = (Gradient("W", at, np.full(2, gradient)),)
+        return self.tell(ticket, Push(Sender(worker, 1), self.sequences[worker], gradients, None, ("W",), **options))
+
+    def step(self, workers):
+        """The first update: of all of these, each with a gradient of ones."""
+        for ticket, worker in enumerate(workers):
+            answers = self.push(ticket, worker)
+        assert set(answers) == set(range(len(workers)))
+
+    def idle(self, ticket, worker):
+        return self.tell(ticket, Renew(Sender(worker, 1), idle=True))
+
+    def take(self, ticket, worker, queue, finished=None):
+        """The number of the block by ticket; whether all is done, where there is none."""
+        done = None if finished is None else Finished(finished)
+        answers = self.tell(ticket, Take(Sender(worker, 1), queue, done))
+        return {
+            ticket: answer if isinstance(answer, tuple | type) else answer.block.number if answer.block else answer.done
+            for ticket, answer in answers.items()
+        }
+
+
+def queue(size, name="train"):
+    """As many blocks, of one example each."""
+    return QueueSpec(name, size, 1, 1)
+
+
+def test_one_that_never_got_an_example_is_not_waited_for():
+    job = Job()
+    assert job.take(1, "a", queue(1)) == {1: 0}
+    assert job.push(2, "a") == {}, "b may still get one"
+    assert job.take(3, "b", queue(1)) == {2: ("applied", 1, -1, -1)}, "it waits for examples"
+
+
+def test_the_last_example_is_waited_for_although_others_have_none():
+    job = Job("abc", of=2)
+    job.step("ab")
+    for ticket, worker in enumerate("ab"):
+        job.take(ticket, worker, queue(2))
+    job.take(3, "c", queue(2))
+    assert job.push(4, "a", at=1) == {}
+    assert job.push(5, "b", 3.0, at=1) == dict.fromkeys((4, 5), ("applied", 2, -3, -3))
+
+
+def test_a_second_loop_waits_for_all_who_have_examples_of_it():
+    job = Job()
+    job.step("ab")
+    for worker in "ab":
+        job.idle(0, worker)
+    for ticket, worker in enumerate("ab"):
+        job.take(ticket, worker, queue(2))
+    assert job.push(3, "a", 2.0, at=1) == {}
+    assert job.push(4, "b", 4.0, at=1) == dict.fromkeys((3, 4), ("applied", 2, -4, -4))
+
+
+def test_who_gets_an_example_back_that_another_had_is_waited_for_again():
+    job = Job("abc")
+    job.step("ab")
+    job.take(1, "a", queue(2))
+    job.take(2, "b", queue(2))
+    assert job.take(3, "c", queue(2)) == {}
+    assert job.push(4, "b", at=1) == {}
+    answers = job.tell(5, Leave(Sender("a", 1), failed=True))
+    assert (answers[3].block.number, set(answers)) == (0, {3, 5}), "b still waits, for c"
+    assert job.push(6, "c", 3.0, at=1) == dict.fromkeys((4, 6), ("applied", 2, -3, -3))
+
+
+@pytest.mark.parametrize("how", ["idle", "asks for an example that there is not"])
+def test_a_push_that_its_worker_has_given_up_is_not_applied_alone(how):
+    job = Job()
+    job.take(1, "b", queue(1))
+    assert job.push(2, "a") == {}
+    freed = job.idle(3, "a") if how == "idle" else job.take(3, "a", queue(1))
+    assert freed == {2: Unavailable} | ({3: Renewed(0, chief=True)} if how == "idle" else {})
+    assert job.shard.global_step == 0
+
+
+def test_a_worker_that_fails_is_waited_for_and_one_that_leaves_is_not():
+    for failed in (True, False):
+        job = Job("abc", of=2)
+        job.step("ab")
+        job.push(1, "a", at=1)
+        freed = job.tell(2, Leave(Sender("b", 1), failed=failed))
+        freed.pop(2)
+        assert freed == ({} if failed else {1: ("applied", 2, -2, -2)})
+
+
+@pytest.mark.parametrize("end", ["leave", "lost"])
+def test_a_second_job_on_the_same_server_begins_anew(end):
+    job = Job()
+    job.step("ab")
+    if end == "leave":
+        for worker in "ab":
+            job.tell(0, Leave(Sender(worker, 1)))
+    else:
+        job.idle(0, "a")
+        job.now += LEASE + 1
+        job.tell(0, Tick())
+    for worker in "cd":
+        job.join(worker)
+    assert job.push(1, "c", at=1) == {}, "d is yet to come"
+    assert job.push(2, "d", 3.0, at=1) == dict.fromkeys((1, 2), ("applied", 2, -3, -3))
+
+
+def test_a_worker_whose_lease_has_ended_hears_so_in_the_call_that_waits():
+    job = Job()
+    job.push(1, "a")
+    job.now += LEASE + 1
+    assert job.tell(2, Tick()) == {1: NotJoined}
+
+
+# --- on several shards ------------------------------------------------------------------------------------------------
+
+
+def pair(number):
+    """Of the worker's first pushes for 0, of their second ones for 1."""
+    return Group(number, tuple(Delivery(Sender(worker, 1), number + 1) for worker in "ab"))
+
+
+def test_who_follows_waits_in_a_second_loop_for_one_that_was_idle_before_it():
+    """Else it would make two updates where shard 0 has made one."""
+    job = Job(shard=1, shards=2)
+    for ticket, worker in enumerate("ab"):
+        job.push(ticket, worker, group=pair(0))
+    for worker in "ab":
+        job.idle(9, worker)
+    assert job.push(1, "a", 2.0, at=1, group=pair(1)) == {}
+    assert job.push(2, "b", 4.0, at=1, group=pair(1)) == dict.fromkeys((1, 2), ("applied", 2, -4, -4))
+
+
+def test_who_follows_does_not_wait_for_one_that_has_given_up_its_part():
+    job = Job("abc", shard=1, shards=2)
+    assert job.push(1, "a", group=pair(0)) == {}
+    assert set(job.tell(2, Renew(Sender("c", 1), settled=1))) == {2}, "which is not in the group"
+    assert job.tell(3, Renew(Sender("b", 1), settled=1))[1] == ("applied", 1, -1, -1)
+
+
+@pytest.mark.parametrize("options", [{"after": (Delivery(Sender("a", 1), 1),)}, {"group": pair(0)}])
+def test_who_follows_does_not_wait_for_a_push_of_a_life_that_another_has_followed(options):
+    job = Job(shard=1, shards=2)
+    assert job.push(1, "b", **options) == {}
+    assert job.join("a")[1] == ("applied", 1, -1, -1)
+
+
+def group_of(worker, incarnation, sequence):
+    return Group(4, (Delivery(Sender(worker, incarnation), sequence),))
+
+
+def test_groups_are_refused_on_shard_0_and_from_who_is_not_in_them():
+    for shard, group, match in (
+        (0, pair(0), "shard 0 decides which pushes make an update: a push to it has no group"),
+        (1, group_of("b", 1, 1), "a push of worker 'a' for update 4 of shard 0, which it is not in"),
+        (1, group_of("a", 2, 1), "which it is not in"),
+        (1, group_of("a", 1, 2), "which it is not in"),
+    ):
+        job = Job(shard=shard, shards=2)
+        before = state_of(job.shard)
+        with pytest.raises(InvalidMessage, match=match):
+            job.push(1, "a", group=group)
+        assert state_of(job.shard) == before
+
+
+def test_a_push_is_as_late_as_the_changes_of_variables_on_other_shards_since_their_weights_were_served():
+    job = Job("abc", shards=2)
+    there = {"shards": (1,), "elsewhere": (Elsewhere("V", 0),)}
+    for ticket, worker in enumerate("ab"):
+        job.push(ticket, worker, **there)
+    message = Push(Sender("c", 1), 1, (), None, ("W",), **there)
+    (reply,) = job.shard.step(1, message, 0.0)
+    assert (reply.answer.outcome, reply.answer.staleness) == (Outcome.DROPPED, 1)
+    there["elsewhere"] = (Elsewhere("V", 1),)
+    assert job.tell(2, Push(Sender("c", 1), 2, (), None, ("W",), **there)) == {}
+    freed = job.push(3, "a", at=1, **there)
+    assert {ticket: answer[:2] for ticket, answer in freed.items()} == {2: ("applied", 2), 3: ("applied", 2)}
+
+
+def test_staleness_is_the_greatest_over_the_variables_of_all_shards():
+    shard = Shard(0, 2, staleness=Dropped(2))
+    shard.step(0, Join("a", 0, 0, 2), 0.0)
+    declaration = Declaration(TensorSpec("V", (), "float64"), np.zeros(()), GradientDescent(1.0))
+    shard.step(0, Register(Sender("a", 1), (declaration,), (Place("V", 0), Place("there", 1))), 0.0)
+    one, cases = (
+        np.ones(()),
+        (
+            (0, 0, Outcome.APPLIED, 0),
+            (0, 1, Outcome.APPLIED, 1),  # V has changed since, the other has not
+            (2, 0, Outcome.APPLIED, 2),
+            (0, 3, Outcome.DROPPED, 3),
+            (3, 0, Outcome.DROPPED, 3),
+            (1, 2, Outcome.APPLIED, 2),
+        ),
+    )
+    for sequence, (version, served_at, outcome, staleness) in enumerate(cases, 1):
+        order = {"shards": (1,), "elsewhere": (Elsewhere("there", served_at),)}
+        push = Push(Sender("a", 1), sequence, (Gradient("V", version, one),), **order)
+        (reply,) = shard.step(0, push, 0.0)
+        assert (reply.answer.outcome, reply.answer.staleness) == (outcome, staleness)

@@ -1,0 +1,220 @@
+"""The limits of ordinary updates, for every rule: nothing within them overflows, what is beyond is refused whole."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from psserver.core.rules import kernels, rule_for
+from psserver.core.rules.limits import LIMITS, MOST_GROWTH
+from psserver.core.shard import Shard
+from psserver.core.variables.updates import Update
+from pswire.errors import NotFinite
+from pswire.messages import Declaration, Gradient, Join, Push, Register, Sender
+from pswire.optimizers import (
+    Adagrad,
+    AdagradDecay,
+    Adam,
+    AdamW,
+    Ftrl,
+    GradientDescent,
+    Lamb,
+    Momentum,
+    MovingAverage,
+    RMSProp,
+)
+from pswire.specs.schedules import (
+    CosineDecay,
+    ExponentialDecay,
+    PiecewiseConstant,
+    PolynomialDecay,
+    WarmUp,
+    largest_rate,
+)
+from pswire.tensors.values import IndexedSlices, TensorSpec
+from tests.shard_state import state_of
+from tests.unit.pswire.optimizers.rules_under_test import RULES_UNDER_TEST, at
+
+A = Sender("a", 1)
+every_rule = pytest.mark.parametrize("case", RULES_UNDER_TEST, ids=lambda case: case.name)
+
+
+# --- what is ordinary stays finite ------------------------------------------------------------------------------------
+
+
+def settled_slots(rule, value, limits):
+    """Slots as large as those of a settled variable may be, or zero, in all combinations with those of the value."""
+    slots = rule.slots(value)
+    for place, (name, slot) in enumerate(slots.items()):
+        if name == "accumulator_decay_power":
+            continue
+        square = name in ("accumulator", "mean_square", "v", "v_max")
+        most = limits.squares if square else limits.state
+        kinds = np.arange(value.size) // 3 ** (place + 1) % 3
+        slot[...] = np.choose(kinds, [slot, most, 0 if square else -most])
+        if name == "accumulator":
+            np.maximum(slot, limits.tiny, out=slot)
+        if name == "linear":
+            slot[...] = -(slots["accumulator"] ** 0.5) * value
+    return slots
+
+
+#: Hyperparameters at which a rule goes as far as it may.
+WILD = [
+    GradientDescent(1e23),
+    Momentum(1e14, 0.99999),
+    Momentum(1e14, 0.99999, nesterov=True),
+    Adagrad(1e13, 1e-38),
+    Adagrad(1e13, 0.0, 1e-30),
+    AdagradDecay(1e13, 1e-38, 1, 0.1),
+    RMSProp(1.0, 0.0),
+    RMSProp(1.0, 0.0, epsilon=1e-20),
+    RMSProp(1.0, 0.99, 0.999, centered=True),
+    Adam(1.0, 0.9, 0.0),
+    Adam(1.0, 0.999, 0.0, amsgrad=True),
+    Adam(1e-3, 0.0, 0.999999, epsilon=1e-12),
+    AdamW(1.0, weight_decay=2.0),
+    Lamb(0.1, weight_decay=10.0),
+    Lamb(1.0, 0.9, 0.0, weight_decay=0.0),
+    Ftrl(1e3),
+    Ftrl(1e3, 1e30, 1e-30, 0.5, 1e-38),
+    Ftrl(1e3, 0.0, 0.0, 0.1, 1e-38),
+    MovingAverage(0.0),
+]
+
+
+@pytest.mark.parametrize("use_fused", [False, True], ids=["numpy", "numba"])
+@pytest.mark.parametrize("dtype", LIMITS)
+@pytest.mark.parametrize("spec", [*[case.spec for case in RULES_UNDER_TEST], *WILD], ids=str)
+def test_ordinary_updates_of_a_settled_variable_are_finite_until_their_growths_add_up(
+    spec, dtype, use_fused, monkeypatch
+):
+    monkeypatch.setattr(kernels, "USE_FUSED", use_fused)
+    limits, rule, rate = LIMITS[dtype], rule_for(spec), largest_rate(getattr(spec, "learning_rate", 1.0))
+    growth = rule.growth(rate, limits)
+    assert growth <= MOST_GROWTH, "it would be guarded"
+    largest = limits.gradient
+    value = np.tile(np.array([limits.state, -limits.state, 0], dtype), 81)
+    slots = settled_slots(rule, value, limits)
+    random = np.random.default_rng(1)
+    choices = np.array([largest, -largest, 0.0, 1.0, math.sqrt(limits.tiny) / 2, limits.tiny], dtype)
+    for number in range(1, min(60, int(1 / growth)) + 1):
+        gradient = np.full(value.shape, largest, dtype) if number % 3 else random.choice(choices, value.size)
+        rule.dense(value, slots, gradient, at(number, rate))
+        for array in (value, *slots.values()):
+            assert np.isfinite(array).all(), f"update {number}"
+
+
+@pytest.mark.parametrize(
+    "schedule",
+    [
+        0.5,
+        ExponentialDecay(0.5, 10, 0.5),
+        PolynomialDecay(0.1, 30, 0.5),
+        PolynomialDecay(0.5, 30, 0.1, 2.0),
+        CosineDecay(0.5, 30, 0.1),
+        PiecewiseConstant([5, 7], [0.1, 0.5, 0.2]),
+        WarmUp(20, ExponentialDecay(0.5, 10, 0.5)),
+    ],
+    ids=str,
+)
+def test_the_largest_rate_is_that_of_some_step_and_of_none_more(schedule):
+    rates = [schedule if isinstance(schedule, float) else schedule.at(step) for step in range(100)]
+    assert largest_rate(schedule) == pytest.approx(max(rates), rel=1e-12)
+
+
+# --- on copies as in place --------------------------------------------------------------------------------------------
+
+
+class Held:
+    def __init__(self, value, slots):
+        self.value, self.slots = value, slots
+
+
+@every_rule
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+@pytest.mark.parametrize("kind", ["dense", "rows"])
+def test_a_guarded_update_has_the_bits_of_an_ordinary_one(case, kind, dtype):
+    random = np.random.default_rng(3)
+    rule, first = rule_for(case.spec), random.normal(size=(40, 3)).astype(dtype)
+    both = [Held(first.copy(), rule.slots(first)) for _ in range(2)]
+    for number in range(1, 4):
+        array = random.normal(size=(40, 3)).astype(dtype)
+        if kind == "rows":
+            array = IndexedSlices(array[:9], random.integers(0, 40, 9), (40, 3))
+        updates = [Update(one, rule, [(Gradient("v", 0, array), None)], 0.0, at(number, case.rate)) for one in both]
+        updates[0].run()
+        trial = updates[1].trial()
+        assert trial.fault == ""
+        trial.keep()
+        for one, other in zip(
+            [both[0].value, *both[0].slots.values()], [both[1].value, *both[1].slots.values()], strict=True
+        ):
+            assert one.tobytes() == other.tobytes()
+
+
+# --- whatever is pushed -----------------------------------------------------------------------------------------------
+
+factors = st.sampled_from([0.0, 1e-38, 1e-3, 1.0, 1e3, 1e20, 1e38])
+shares = st.sampled_from([0.0, 0.5, 0.9, 0.9999999])
+epsilons = st.sampled_from([1e-45, 1e-30, 1e-8, 1.0, 1e30])
+flags = st.booleans()
+SPECS = st.one_of(
+    st.builds(GradientDescent, factors),
+    st.builds(Momentum, factors, shares, flags),
+    st.builds(Adagrad, factors, factors, epsilons),
+    st.builds(AdagradDecay, factors, epsilons, st.just(2), shares),
+    st.builds(RMSProp, factors, shares, shares, epsilons, flags),
+    st.builds(Adam, factors, shares, shares, epsilons, flags),
+    st.builds(AdamW, factors, shares, shares, epsilons, flags, factors),
+    st.builds(Lamb, factors, shares, shares, epsilons, factors),
+    st.builds(Ftrl, factors, factors, factors, st.sampled_from([0.0, 0.3, 0.5, 1.0]), epsilons),
+    st.builds(MovingAverage, shares),
+)
+elements = st.sampled_from([0.0, 1.0, -1.0, 1e-30, 1e9, -1e12, 1e19, -1e20, 1e30, -3e38, 3e38])
+arrays = st.lists(elements, min_size=4, max_size=4)
+pushes = st.lists(st.tuples(arrays, flags), min_size=1, max_size=6)
+
+
+@settings(max_examples=150, deadline=None, derandomize=True)
+@given(SPECS, arrays, pushes, st.sampled_from(["float32", "float64", "float16"]))
+def test_after_any_push_all_is_finite_or_it_was_refused_and_every_bit_is_as_before_with_numba_and_without(
+    spec, start, gradients, dtype
+):
+    ends = [outcomes(spec, start, gradients, dtype, use_fused) for use_fused in (False, True)]
+    assert ends[0] == ends[1]
+
+
+def outcomes(spec, start, gradients, dtype, use_fused):
+    """What became of each push, and all arrays at the end."""
+    most = np.finfo(dtype).max
+    fused, kernels.USE_FUSED = kernels.USE_FUSED, use_fused
+    try:
+        shard = Shard()
+        shard.step(0, Join("a"), 0.0)
+        value = np.clip(start, -most, most).astype(dtype).reshape(2, 2)
+        shard.step(0, Register(A, (Declaration(TensorSpec.of("W", value), value, spec),)), 0.0)
+        variable, said = shard._store["W"], []
+        for sequence, (numbers, by_rows) in enumerate(gradients, 1):
+            array = np.clip(numbers, -most, most).astype(dtype).reshape(2, 2)
+            gradient = IndexedSlices(array[:1], np.array([1]), (2, 2)) if by_rows else array
+            before, fine = contents(variable), all_finite(variable)
+            (reply,) = shard.step(1, Push(A, sequence, (Gradient("W", 0, gradient),)), 0.0)
+            said.append(type(reply.answer))
+            if isinstance(reply.answer, NotFinite):
+                assert contents(variable) == before
+            else:
+                assert all_finite(variable) or (by_rows and not fine)
+        return said, contents(variable)
+    finally:
+        kernels.USE_FUSED = fused
+
+
+def contents(variable):
+    return state_of([variable.value, variable.slots, variable.version, variable.updates])
+
+
+def all_finite(variable):
+    return all(np.isfinite(array).all() for array in (variable.value, *variable.slots.values()))

@@ -1,0 +1,323 @@
+"""An update whose result is not finite is refused whole and by name; what is finite by bounds is not looked at."""
+
+import numpy as np
+import pytest
+
+from psserver.core.array_tasks import Unsettled, run
+from psserver.core.shard import Shard
+from psserver.core.variables import guarded_updates
+from pswire.errors import NotFinite
+from pswire.messages import (
+    Assign,
+    Assignment,
+    Declaration,
+    Gradient,
+    Join,
+    Outcome,
+    Pull,
+    Push,
+    Pushed,
+    Register,
+    Sender,
+    Tune,
+)
+from pswire.optimizers import Adagrad, Adam, AdamW, Ftrl, GradientDescent, Lamb, Momentum, RMSProp
+from pswire.specs.consistency import Bounded, Synchronous
+from pswire.specs.row_initializers import RowConstant
+from pswire.specs.schedules import PiecewiseConstant
+from pswire.tensors.values import IndexedSlices, TensorSpec
+from tests.shard_state import slots_of, state_of
+
+A, B = Sender("a", 1), Sender("b", 1)
+ONES = np.ones(3, np.float32)
+
+
+def shard_with(optimizer, value=ONES, workers=1, name="W", **options):
+    shard = Shard(**options)
+    for worker in "ab"[:workers]:
+        shard.step(0, Join(worker), 0.0)
+    declaration = Declaration(TensorSpec.of(name, value), value, optimizer)
+    shard.step(0, Register(A, (declaration, Declaration(TensorSpec.of("c", ONES), ONES, GradientDescent(1.0)))), 0.0)
+    return shard
+
+
+def pushed(sequence, *elements, sender=A, dtype="float32", version=0, name="W", **others):
+    """A push of a gradient of `name`, and a finite one of another variable, `c`."""
+    array = elements[0] if isinstance(elements[0], IndexedSlices) else np.array(elements, dtype)
+    return Push(sender, sequence, (Gradient("c", 0, ONES), Gradient(name, version, array)), None, **others)
+
+
+def told(shard, message, ticket=1):
+    """The answers by ticket."""
+    return {reply.ticket: reply.answer for reply in shard.step(ticket, message, 0.0)}
+
+
+def held(shard):
+    """All that a push may change of variables, and of the book of pushes; apart from who waits, and when."""
+    return state_of([list(shard._store), shard._ledger, shard.global_step, shard._room.applied, shard._room.dropped])
+
+
+def values(shard, name="W"):
+    return shard._store[name].value
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "elements"),
+    [
+        (Ftrl(0.1), [1e20]),
+        (RMSProp(centered=True), [1e20]),
+        (RMSProp(centered=True), [1e30]),
+        (RMSProp(decay=0.0), [1e20, 0.0]),
+        (Adam(beta2=0.0), [1e20, 0.0]),
+        (Adam(beta2=0.0, amsgrad=True), [1e20, 0.0]),
+        (GradientDescent(1e30), [1e9]),
+        (Momentum(1.0), [3e38, 3e38]),
+    ],
+    ids=str,
+)
+def test_a_finite_push_whose_update_would_not_be_is_refused_whole_and_by_name(optimizer, elements):
+    shard = shard_with(optimizer)
+    refused = 0
+    for sequence, element in enumerate(elements, 1):
+        before = held(shard)
+        answer = told(shard, pushed(sequence, element, 0, 1))[1]
+        if isinstance(answer, NotFinite):
+            refused += 1
+            assert "'W'" in str(answer)
+            assert "lower the learning rate, or clip gradients" in str(answer)
+            assert held(shard) == before
+        for array in (values(shard), values(shard, "c"), *slots_of(shard, "W").values()):
+            assert np.isfinite(array).all()
+    assert refused
+
+
+def test_lamb_takes_its_step_where_the_ratio_of_the_norms_alone_would_overflow():
+    """|w| / |u| is 1e18 / 1e-21, which no float32 holds; the step is the rate times |w|."""
+    start = np.array([1e18, 0, 0], np.float32)
+    shard = shard_with(Lamb(0.5, epsilon=1e29, weight_decay=0.0), start)
+    assert isinstance(told(shard, pushed(1, 1e8, 0, 0))[1], Pushed)
+    np.testing.assert_allclose(values(shard), [0.5e18, 0, 0], rtol=1e-2)
+
+
+# --- what is ordinary -------------------------------------------------------------------------------------------------
+
+
+def tasks_of(shard, message, **options):
+    work = shard.begin(7, message, 0.0, **options)
+    run(work.tasks)
+    return [task.variable for task in work.tasks]
+
+
+def test_an_ordinary_push_is_left_to_tasks_and_a_guarded_one_is_done_in_its_step():
+    shard = shard_with(Adam())
+    assert tasks_of(shard, pushed(1, 4e9, 0, 0), settled=False) == ["c", "W"]
+    assert tasks_of(shard, pushed(2, 6e9, 0, 0), settled=True) == []
+    assert tasks_of(shard, pushed(3, 1, 0, 0), settled=False) == ["c", "W"]
+
+
+@pytest.mark.parametrize(
+    "optimizer", [Adam(), RMSProp(), Adagrad(0.1), Momentum(0.1), Lamb(), Ftrl(0.1), AdamW()], ids=str
+)
+def test_usual_hyperparameters_are_ordinary_a_hundred_thousand_times(optimizer):
+    shard = shard_with(optimizer)
+    assert shard._store["W"].share < 1e-6
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        pushed(1, 1e30, 0, 0),
+        pushed(1, IndexedSlices(np.float32([2.4e9] * 4), np.array([1] * 4), (3,))),
+        Assign(A, 1, (Assignment("W", np.float32([1e30, 0, 0])),), add=True),
+    ],
+    ids=["large", "rows that are large in sum", "added"],
+)
+def test_what_is_guarded_needs_the_arrays_as_they_are_and_changes_nothing_before(message):
+    shard = shard_with(Adam())
+    before = state_of(shard)
+    with pytest.raises(Unsettled):
+        shard.begin(1, message, 0.0, settled=False)
+    assert state_of(shard) == before
+    assert len(shard.begin(1, message, 0.0, settled=True).replies) == 1
+
+
+def test_float16_and_hyperparameters_without_a_limit_are_always_guarded():
+    for optimizer, value in (
+        (GradientDescent(0.1), ONES.astype("float16")),
+        (Ftrl(0.1, learning_rate_power=0.9), ONES),
+        (Adagrad(0.1, 1e35), ONES),
+        (AdamW(1.0, weight_decay=3.0), ONES),
+        (Lamb(0.1, weight_decay=30.0), ONES),
+        (Momentum(0.1, 0.9999999), ONES),
+        (RMSProp(epsilon=1e-30), ONES),
+        (GradientDescent(PiecewiseConstant([10], [0.1, 1e30])), ONES),
+    ):
+        shard = shard_with(optimizer, value)
+        for sequence in (1, 2):
+            with pytest.raises(Unsettled):
+                shard.begin(1, pushed(sequence, 1, 0, 0, dtype=value.dtype), 0.0, settled=False)
+            assert isinstance(told(shard, pushed(sequence, 1, 0, 0, dtype=value.dtype))[1], Pushed)
+
+
+def test_a_float16_value_that_would_overflow_is_refused():
+    shard = shard_with(GradientDescent(1.0), np.array([6e4, 1], np.float16))
+    before = held(shard)
+    assert isinstance(told(shard, pushed(1, -6e4, 0, dtype="float16"))[1], NotFinite)
+    assert held(shard) == before
+    assert isinstance(told(shard, pushed(1, 6e4, 0, dtype="float16"))[1], Pushed)
+    assert values(shard).tolist() == [0, 1]
+
+
+def guarded(shard, sequence):
+    """Whether a small push is."""
+    try:
+        shard.begin(1, pushed(sequence, 0.5, 0, 0), 0.0, settled=False)
+    except Unsettled:
+        return True
+    raise AssertionError("it was taken")
+
+
+def is_guarded(shard):
+    return bool(shard._store.guards)
+
+
+def test_a_variable_stays_guarded_while_its_elements_are_large():
+    shard = shard_with(GradientDescent(1.0))
+    told(shard, pushed(1, 1e20, 0, 0))
+    assert is_guarded(shard)
+    told(shard, pushed(2, -1e20, 0, 0))
+    assert not is_guarded(shard)
+    momentum = shard_with(Momentum(1e-12, 0.5))
+    told(momentum, pushed(1, 4e16, 0, 0))
+    assert is_guarded(momentum)
+    for sequence in (2, 3):  # the momentum is 2e16, then 1e16
+        assert guarded(momentum, sequence)
+        told(momentum, pushed(sequence, 0, 0, 0))
+    assert not is_guarded(momentum)
+
+
+@pytest.mark.parametrize("how", ["register", "register a table", "assign", "add"])
+def test_a_value_that_is_large_from_without_is_guarded(how):
+    large = np.float32([3e38, 0, 0])
+    shard = shard_with(GradientDescent(1.0), large if how == "register" else ONES)
+    name = "W"
+    if how == "register a table":
+        name = "E"
+        table = Declaration(TensorSpec("E", (3,)), None, GradientDescent(1.0), RowConstant(3e38))
+        shard.step(0, Register(A, (table,)), 0.0)
+    elif how != "register":
+        assert not is_guarded(shard)
+        told(shard, Assign(A, 1, (Assignment("W", large),), add=how == "add"))
+    before = held(shard)
+    assert isinstance(told(shard, pushed(2, -1e38, 0, 0, name=name))[1], NotFinite)
+    assert held(shard) == before
+
+
+def test_what_is_added_is_whole_or_not_at_all():
+    shard = shard_with(GradientDescent(1.0), np.float32([3e38, 0, 0]))
+    before = held(shard)
+    both = (Assignment("c", ONES), Assignment("W", np.float32([1e38, 1, 1])))
+    refusal = told(shard, Assign(A, 1, both, add=True))[1]
+    assert isinstance(refusal, NotFinite)
+    assert "'W' has 1 of 3 elements" in str(refusal)
+    assert held(shard) == before
+    told(shard, Assign(A, 1, (both[0], Assignment("W", np.float32([-1e38, 1, 1]))), add=True))
+    np.testing.assert_array_equal(values(shard), np.float32([3e38, 0, 0]) + np.float32([-1e38, 1, 1]))
+    assert values(shard, "c").tolist() == [2, 2, 2]
+
+
+def test_new_hyperparameters_are_guarded_once():
+    shard = shard_with(Momentum(1.0, 0.5))
+    shard.step(1, Tune(A, 1, ("W",), Momentum(0.5, 0.5), ("learning_rate",)), 0.0)
+    assert is_guarded(shard)
+    told(shard, pushed(2, 1, 1, 1))
+    assert not is_guarded(shard)
+
+
+def test_a_variable_is_looked_at_when_growths_add_up_to_half_of_the_way():
+    """With a rate of 9e23, an ordinary gradient of 1e10 may take 9e33 of the 1e37 that there are."""
+    shard = shard_with(GradientDescent(9e23))
+    looks = []
+    for sequence in range(1, 1300):
+        message = Push(A, sequence, (Gradient("W", 0, np.float32([1e-10, 0, 0])),))
+        try:
+            shard.begin(1, message, 0.0, settled=False)
+        except Unsettled:
+            looks.append(sequence)
+            shard.begin(1, message, 0.0)
+    assert looks == [557, 1114]
+
+
+# --- rows -------------------------------------------------------------------------------------------------------------
+
+
+def test_guarded_rows_cost_copies_of_these_rows_and_others_are_not_touched():
+    shard = shard_with(Adam(), np.ones((1000, 2), np.float32))
+    update = shard._store._update("W", [(Gradient("W", 0, rows([7, 3, 7], 1e9)), None)], 0, 1.0)
+    trial = update.trial()
+    assert trial.value.shape == trial.slots["m"].shape == (2, 2)
+    assert trial.rows.tolist() == [3, 7]
+    before = values(shard).copy()
+    assert isinstance(told(shard, pushed(1, rows([7, 3, 7], 1e38)))[1], NotFinite)
+    np.testing.assert_array_equal(values(shard), before)
+    assert isinstance(told(shard, pushed(1, rows([7, 3, 7], 1e11)))[1], Pushed)
+    changed = np.flatnonzero((values(shard) != before).any(axis=1))
+    assert changed.tolist() == [3, 7]
+
+
+def rows(indices, scale):
+    return IndexedSlices(np.full((len(indices), 2), scale, np.float32), np.array(indices), (1000, 2))
+
+
+def test_a_table_with_a_large_row_is_guarded_until_all_of_it_is_small_again(monkeypatch):
+    monkeypatch.setattr(guarded_updates, "LOOKED_AT", 4)
+    shard = shard_with(GradientDescent(1.0), np.ones((1000, 2), np.float32))
+    told(shard, pushed(1, rows([5], 1e20)))
+    for sequence in range(2, 7):
+        told(shard, pushed(sequence, rows([6], 1.0)))
+        assert is_guarded(shard)
+    told(shard, pushed(7, rows([5], -1e20)))
+    for sequence in range(8, 10):
+        told(shard, pushed(sequence, rows([6], 1.0)))
+    assert not is_guarded(shard)
+
+
+# --- groups -----------------------------------------------------------------------------------------------------------
+
+
+def test_all_pushes_of_a_synchronous_update_that_is_not_finite_are_refused_and_the_next_one_is_made():
+    shard = shard_with(GradientDescent(1.0), workers=2, consistency=Synchronous(2))
+    before = held(shard)
+    assert told(shard, pushed(1, -3e38, 0, 0), 1) == {}
+    with pytest.raises(Unsettled):  # whatever comes may let the held one go
+        shard.begin(5, Pull(B, ("W",)), 0.0, settled=False)
+    answers = told(shard, pushed(1, -3e38, 0, 0, sender=B), 2)
+    assert {ticket: type(answer) for ticket, answer in answers.items()} == {1: NotFinite, 2: NotFinite}
+    assert held(shard) == before
+    assert [member.clock for member in shard._members] == [0, 0]
+    assert told(shard, pushed(1, 1, 2, 3), 3) == {}
+    answers = told(shard, pushed(1, 3, 2, 1, sender=B), 4)
+    assert [answer.outcome for answer in answers.values()] == [Outcome.APPLIED] * 2
+    assert values(shard).tolist() == [-1, -1, -1]
+
+
+@pytest.mark.parametrize("elements", [(1e20, 1), (1, 1e20)])
+def test_an_update_is_guarded_if_one_gradient_of_its_group_is_large(elements):
+    shard = shard_with(GradientDescent(1.0), workers=2, consistency=Synchronous(2))
+    for ticket, (sender, element) in enumerate(zip((A, B), elements, strict=True)):
+        told(shard, pushed(1, element, 0, 0, sender=sender), ticket)
+    assert values(shard)[0] == np.float32(-0.5e20)
+    assert is_guarded(shard), "or the next updates would not be looked at"
+
+
+def test_who_was_refused_in_a_round_is_waited_for_until_its_next_push_is_applied():
+    shard = shard_with(GradientDescent(1.0), np.float32([-3e38, 0, 0]), workers=2, consistency=Bounded(0))
+    assert told(shard, pushed(1, 0, 1, 0, sender=A), 1).keys() == {1}
+    assert told(shard, pushed(1, 0, 1, 0, sender=B), 2) == {}
+    answers = told(shard, pushed(2, 1e38, 0, 0, sender=A), 3)  # the round goes, but for this one
+    assert {ticket: type(answer) for ticket, answer in answers.items()} == {2: Pushed, 3: NotFinite}
+    assert told(shard, pushed(2, 0, 1, 0, sender=B), 4) == {}
+    assert told(shard, pushed(2, 0, 1, 0, sender=A), 5).keys() == {5}
+    answers = told(shard, pushed(3, 0, 1, 0, sender=A), 6)
+    assert {ticket: type(answer) for ticket, answer in answers.items()} == {4: Pushed, 6: Pushed}
+    assert values(shard)[1] == -5

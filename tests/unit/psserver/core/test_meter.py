@@ -1,0 +1,132 @@
+"""What goes through a shard: rates over the last seconds against sums by hand, percentiles against numpy."""
+
+import numpy as np
+import pytest
+
+from psserver.core.metrics import INTERVAL, SHORTEST, WINDOW, Meter, StalenessHistogram
+from pswire.messages import Staleness, Traffic
+
+
+def run(meter, begin, seconds, **each_second):
+    """Ticks at `begin` and each second from then on, and counts between the ticks; returns the end."""
+    for second in range(seconds):
+        meter.tick(begin + second)
+        meter.count(**each_second)
+    return begin + seconds
+
+
+# --- rates ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_rate_is_what_came_over_the_seconds_it_came_in():
+    meter = Meter()
+    end = run(meter, 100.0, 8, pushes=3, bytes_in=1000, bytes_out=50)
+    assert meter.traffic(end) == Traffic(3.0, 1000.0, 50.0)
+
+
+def test_a_rate_forgets_what_was_before_the_window():
+    meter = Meter()
+    end = run(meter, 0.0, 100, pushes=500)
+    end = run(meter, end, round(WINDOW), pushes=2)
+    assert meter.traffic(end).pushes == 2.0
+
+
+def test_a_change_of_rate_is_seen_in_its_share_of_the_window():
+    meter = Meter()
+    end = run(meter, 0.0, 50, pushes=10)
+    end = run(meter, end, 4, pushes=110)
+    assert meter.traffic(end).pushes == (4 * 110 + (WINDOW - 4) * 10) / WINDOW
+
+
+def test_right_after_the_start_a_rate_is_over_the_seconds_that_there_were():
+    meter = Meter()
+    meter.tick(7.0)
+    meter.count(pushes=6)
+    assert meter.traffic(10.0).pushes == 2.0
+    assert meter.traffic(7.0 + SHORTEST / 1000).pushes == 6.0 / SHORTEST
+    assert meter.traffic(7.0).pushes == 6.0 / SHORTEST
+
+
+def test_there_is_no_rate_before_the_first_tick():
+    meter = Meter()
+    meter.count(pushes=6, bytes_in=1)
+    assert meter.traffic(10.0) == Traffic(0.0, 0.0, 0.0)
+    meter.tick(11.0)
+    assert meter.traffic(12.0) == Traffic(0.0, 0.0, 0.0), "when they came is not known"
+
+
+def test_a_rate_falls_to_zero_when_nothing_comes_any_more():
+    meter = Meter()
+    end = run(meter, 0.0, 30, pushes=10)
+    end = run(meter, end, round(WINDOW))
+    assert meter.traffic(end) == Traffic(0.0, 0.0, 0.0)
+
+
+def test_a_rate_stays_right_when_ticks_stop():
+    meter = Meter()
+    run(meter, 0.0, 5, pushes=10)
+    meter.count(pushes=90)
+    assert meter.traffic(4.0 + 50.0).pushes == (10 + 90) / 50, "since the last tick, at 4 s"
+
+
+@pytest.mark.parametrize("step", [1e-4, INTERVAL * 0.9, INTERVAL, 1.0, 3.0])
+def test_however_often_it_ticks_a_rate_is_right_and_memory_bounded(step):
+    meter = Meter()
+    ticks = round(3 * WINDOW / step)
+    for number in range(ticks):
+        meter.tick(number * step)
+        meter.count(pushes=2)
+    assert meter.traffic(ticks * step).pushes == pytest.approx(2 / step, rel=2 * step / WINDOW)
+    assert len(meter._snapshots) <= WINDOW / INTERVAL + 1
+
+
+# --- percentiles ------------------------------------------------------------------------------------------------------
+
+
+def histogram_of(staleness):
+    histogram = StalenessHistogram()
+    for one in staleness:
+        histogram.add(int(one))
+    return histogram
+
+
+@pytest.mark.parametrize("pushes", [1, 2, 3, 7, 99, 100, 101, 1000, 4321])
+@pytest.mark.parametrize("percent", [0, 1, 25, 50, 90, 99, 100])
+def test_a_percentile_is_numpys_by_nearest_rank(pushes, percent):
+    staleness = np.random.default_rng(pushes).geometric(0.05, size=pushes) - 1
+    histogram = histogram_of(staleness)
+    assert histogram.percentile(percent) == np.percentile(staleness, percent, method="inverted_cdf")
+    assert histogram.total == pushes
+
+
+def test_a_percentile_is_exact_below_1024_and_at_most_one_part_in_512_too_low_above():
+    rng = np.random.default_rng(4)
+    staleness = np.exp(rng.uniform(0, np.log(2.0**40), size=3000)).astype(np.int64)
+    histogram = histogram_of(staleness)
+    for percent in (3, 10, 20, 50, 77, 99, 100):
+        exact = int(np.percentile(staleness, percent, method="inverted_cdf"))
+        found = histogram.percentile(percent)
+        assert found == exact if exact < 1024 else exact * 511 / 512 < found <= exact
+
+
+def test_however_stale_pushes_are_a_histogram_stays_small():
+    histogram = histogram_of(np.arange(1 << 16))
+    assert len(histogram._counts) == 1024 + 6 * 512
+    histogram.add(1 << 62)
+    histogram.add((1 << 63) - 1)
+    assert histogram.percentile(100) == (1 << 63) - (1 << 53)
+
+
+def test_without_pushes_percentiles_are_zero():
+    assert StalenessHistogram().summary() == Staleness(0, 0)
+
+
+def test_a_summary_is_the_median_and_the_99th_percentile():
+    assert histogram_of(range(1, 101)).summary() == Staleness(50, 99)
+    assert histogram_of([0] * 98 + [3, 8]).summary() == Staleness(0, 3)
+
+
+@pytest.mark.parametrize("percent", [-1, 100.5, float("nan")])
+def test_a_percentile_is_from_0_to_100(percent):
+    with pytest.raises(ValueError, match="from 0 to 100"):
+        StalenessHistogram().percentile(percent)

@@ -1,0 +1,80 @@
+"""What the entrance tells outside of the calls: notes, to the log, and that nobody is left, to the server.
+
+The notes themselves are in `tests/scenarios/notes.txt`.
+"""
+
+import asyncio
+import logging
+
+import numpy as np
+
+from psserver.core.members.membership import Over
+from psserver.core.shard import Shard
+from psserver.runtime.executor import Entrance
+from pswire.messages import Finished, Gradient, Join, Leave, Push, QueueSpec, Sender, Take
+from pswire.optimizers import GradientDescent
+from tests.gated_shard import join, register, run
+
+QUEUE = QueueSpec("train", size=10, block=10, epochs=1)
+
+
+def test_notes_of_a_step_are_logged_warnings_as_such_and_nothing_is_said_of_pushes(caplog):
+    async def scenario(entrance, shard):
+        first = await join(entrance, "w0")
+        await register(entrance, first, GradientDescent(1.0), w=np.zeros(3))
+        await entrance.step(Push(first, 1, (Gradient("w", 0, np.ones(3)),)))
+        await entrance.step(Take(first, QUEUE))
+        again = await join(entrance, "w0")
+        taken = await entrance.step(Take(again, QUEUE))
+        await entrance.step(Take(again, QUEUE, Finished(taken.block.number, 12.3456)))
+        await entrance.step(Leave(again))
+
+    with caplog.at_level(logging.INFO, "psserver"):
+        run(scenario)
+    assert [
+        (record.levelname, record.getMessage())
+        for record in caplog.records
+        if record.name == "psserver.runtime.executor"
+    ] == [
+        ("INFO", "worker 'w0' joined (number 0, incarnation 1)"),
+        ("INFO", "worker 'w0' joined (number 0, incarnation 2)"),
+        ("WARNING", "block 0 of epoch 1 of queue 'train' (10 examples) will be handed out again: worker 'w0' had it"),
+        ("INFO", "block 0 of epoch 1 of queue 'train' goes to worker 'w0' again"),
+        ("INFO", "epoch 1 of queue 'train' is done: mean cost 1.2346 over 10 examples"),
+        ("INFO", "worker 'w0' has come to its end after 0 steps"),
+    ]
+
+
+def test_notes_of_a_tick_are_logged_too(caplog):
+    shard, now = Shard(lease=2.5), 0.0
+
+    async def scenario():
+        nonlocal now
+        entrance = Entrance(shard, clock=lambda: now)
+        await entrance.step(Join("100%"))
+        now = 3.0
+        entrance.tick()
+        entrance.tick()
+        await entrance.shutdown()
+
+    asyncio.run(scenario())
+    assert caplog.messages == ["worker '100%' was silent for 2.5 s and is taken for dead"]
+
+
+def test_it_knows_since_when_nobody_is_left():
+    shard, now = Shard(), 100.0
+
+    async def scenario():
+        nonlocal now
+        entrance = Entrance(shard, clock=lambda: now)
+        heard = [entrance.over]
+        for number in (1, 2):
+            await entrance.step(Join("w0"))
+            heard.append(entrance.over)
+            await entrance.step(Leave(Sender("w0", number)))
+            now += 7.5
+            heard.append(entrance.over)
+        await entrance.shutdown()
+        return heard
+
+    assert asyncio.run(scenario()) == [None, None, Over(100.0, 1, done=False), None, Over(107.5, 1, done=False)]

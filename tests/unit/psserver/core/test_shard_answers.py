@@ -1,0 +1,293 @@
+"""What a shard answers: only what is modified, in the form that was asked for, in the memory that the asker lends."""
+
+import numpy as np
+import pytest
+
+from psserver.core.shard import Shard
+from pswire.errors import InvalidMessage, NotFinite, ShapeMismatch
+from pswire.messages import (
+    Choice,
+    Declaration,
+    Gradient,
+    Join,
+    Outcome,
+    Pull,
+    Push,
+    Register,
+    Renew,
+    Sender,
+    Status,
+    Tick,
+)
+from pswire.messages.sizes import tensor_bytes
+from pswire.optimizers import Adagrad, GradientDescent
+from pswire.specs.consistency import Bounded, DelayCompensated, Synchronous
+from pswire.specs.encodings import WIRES
+from pswire.tensors.compression import Packed, packed
+from pswire.tensors.values import IndexedSlices, TensorSpec
+from tests.shard_state import state_of
+
+A, B = Sender("a", 1), Sender("b", 1)
+STARTS = {
+    "W": np.array([[1.0, -2.0], [3.25, 1e-3]], np.float32),
+    "d": np.array([0.1, 0.2]),
+    "s": np.array(0.3, np.float32),
+}
+
+
+class Lent:
+    """Memory of the asker's: `taken` has what the shard took of it."""
+
+    def __init__(self, *without):
+        self.without, self.taken = without, []
+
+    def take(self, spec):
+        if spec.name in self.without:
+            return None
+        self.taken.append((spec, np.full(spec.shape, 77, spec.dtype)))
+        return self.taken[-1][1]
+
+
+def shard_with(optimizer=None, **options):
+    shard = Shard(**options)
+    for worker in "ab":
+        say(shard, Join(worker))
+    optimizer = optimizer or GradientDescent(1.0)
+    say(shard, Register(A, tuple(Declaration(TensorSpec.of(n, v), v, optimizer) for n, v in STARTS.items())))
+    return shard
+
+
+def say(shard, message, ticket=1, **options):
+    """The answer, when the tasks are done."""
+    answers = freed(shard, message, ticket, **options)
+    return answers.get(ticket)
+
+
+def freed(shard, message, ticket, **options):
+    work = shard.begin(ticket, message, 0.0, **options)
+    for task in work.tasks:
+        task.run()
+    return {reply.ticket: reply.answer for reply in work.replies}
+
+
+def push(sender, sequence, name="W", gradient=None, version=0, pull=(), **options):
+    gradient = np.ones_like(STARTS[name]) if gradient is None else gradient
+    return Push(sender, sequence, (Gradient(name, version, gradient),), None, pull, **options)
+
+
+def refused(shard, message, error, match):
+    before = state_of(shard)
+    with pytest.raises(error, match=match):
+        shard.begin(1, message, 0.0)
+    assert state_of(shard) == before
+
+
+# --- what the asker has -----------------------------------------------------------------------------------------------
+
+
+def test_what_the_asker_has_is_not_sent_again_and_costs_nothing():
+    shard = shard_with()
+    say(shard, push(A, 1))
+    work = shard.begin(1, Pull(B, ("d", "W", "s"), have=(0, 0, -1)), 0.0)
+    values = work.replies[0].answer.values
+    assert [(one.name, one.version, one.array is None) for one in values] == [
+        ("d", 0, True),
+        ("W", 1, False),
+        ("s", 0, False),
+    ]
+    assert [task.variable for task in work.tasks] == ["W", "s"]
+    assert tensor_bytes(work.replies[0].answer) == 16 + 4
+
+
+@pytest.mark.parametrize("version", [1, 2, 1000])
+def test_a_version_that_the_shard_never_had_is_answered_with_the_value(version):
+    (value,) = say(shard_with(), Pull(A, ("W",), have=(version,))).values
+    assert value.version == 0
+    np.testing.assert_array_equal(value.array, STARTS["W"])
+
+
+def test_what_a_push_itself_changes_is_sent_and_what_else_is_pulled_only_if_it_was_modified():
+    shard = shard_with()
+    values = say(shard, push(A, 1, pull=("W", "d"), have=(0, 0))).values
+    assert [(one.version, one.array is None) for one in values] == [(1, False), (0, True)]
+    np.testing.assert_array_equal(values[0].array, STARTS["W"] - 1)
+
+
+def test_a_push_that_comes_again_or_is_dropped_brings_only_what_has_been_modified():
+    shard = shard_with(consistency=Synchronous(1))
+    message = push(A, 1, pull=("W",), have=(1,))
+    assert say(shard, message).values[0].array is None, "it has the version after its push, who knows from where"
+    again = say(shard, message)
+    assert (again.outcome, again.values[0].version, again.values[0].array) == (Outcome.REPEATED, 1, None)
+    late = say(shard, push(B, 1, pull=("W", "d"), have=(0, 0)))
+    assert late.outcome is Outcome.DROPPED
+    assert [one.array is None for one in late.values] == [False, True]
+
+
+def test_what_is_modified_is_decided_when_the_answer_is_also_of_a_push_that_was_held():
+    shard = shard_with(consistency=Bounded(0))
+    say(shard, push(B, 1, "s"))
+    assert say(shard, push(A, 1, pull=("W", "d", "s"), have=(0, 0, 0)), 7) is None
+    answers = freed(shard, push(B, 2, "d", version=0), 8)
+    assert [(one.version, one.array is None) for one in answers[7].values] == [(1, False), (1, False), (1, False)]
+
+
+def test_versions_must_be_as_many_as_names_and_the_wire_one_that_there_is():
+    shard = shard_with()
+    for message in (Pull(A, ("W", "d"), have=(0,)), push(A, 1, pull=("W",), have=(0, 0))):
+        refused(shard, message, InvalidMessage, "name one for each, -1 for none, or no version at all")
+    for message in (Pull(A, ("W",), wire="int8"), push(A, 1, pull=("W",), wire="int8")):
+        refused(shard, message, InvalidMessage, "bfloat16 or float16, not as 'int8'")
+
+
+# --- the wire ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("wire", WIRES)
+@pytest.mark.parametrize("room", [None, Lent(), Lent("W", "s")], ids=["no room", "room", "room for some"])
+def test_values_of_float32_come_in_the_form_of_the_wire_and_others_as_they_are(wire, room):
+    shard = shard_with(Adagrad(0.5, initial_accumulator=0.1))
+    choices = (Choice("W", np.array([1, 1, 0])), Choice("W", slot="accumulator"), Choice("d", np.array([1])))
+    values = say(shard, Pull(A, ("d", "W", "s"), choices, wire=wire), room=room).values
+    wanted = [*(STARTS[name] for name in ("d", "W", "s")), STARTS["W"][[1, 1, 0]], np.full((2, 2), 0.1, "f4")]
+    for value, array in zip(values, [*wanted, STARTS["d"][[1]]], strict=True):
+        if array.dtype == np.float64:
+            np.testing.assert_array_equal(value.array, array)
+        else:
+            assert isinstance(value.array, Packed)
+            assert state_of(value.array) == state_of(packed(array, wire))
+            assert not value.array.parts[0].flags.writeable
+    pushed = say(shard, push(A, 1, pull=("W",), wire=wire))
+    assert isinstance(pushed.values[0].array, Packed)
+
+
+def test_registered_values_come_as_they_are():
+    (value,) = say(shard_with(), Register(B, (Declaration(TensorSpec.of("W", STARTS["W"]), STARTS["W"]),))).values
+    np.testing.assert_array_equal(value.array, STARTS["W"])
+
+
+# --- rooms ------------------------------------------------------------------------------------------------------------
+
+
+def test_the_values_of_an_answer_are_in_the_room_in_their_order_and_cannot_be_written():
+    shard, room = shard_with(), Lent("s")
+    choices = (Choice("W", np.array([1])), Choice("d"))
+    values = say(shard, Pull(A, ("d", "s", "W"), choices, have=(-1, -1, -1)), room=room).values
+    assert [spec.name for spec, _ in room.taken] == ["d", "W", "W", "d"]
+    lent = [array for _, array in room.taken]
+    for value, array in zip([values[0], *values[2:]], lent, strict=True):
+        assert np.shares_memory(value.array, array)
+        assert not value.array.flags.writeable
+    np.testing.assert_array_equal(lent[1], STARTS["W"])
+    np.testing.assert_array_equal(lent[2], STARTS["W"][[1]])
+    np.testing.assert_array_equal(values[1].array, STARTS["s"])
+
+
+def test_a_room_is_not_asked_for_what_the_asker_has():
+    room = Lent()
+    say(shard_with(), Pull(A, ("d", "W"), have=(0, -1)), room=room)
+    assert [spec.name for spec, _ in room.taken] == ["W"]
+
+
+def test_a_push_that_is_held_is_answered_in_its_own_room_and_its_retry_in_another():
+    shard, rooms = shard_with(consistency=Synchronous(2)), [Lent(), Lent(), Lent()]
+    message = push(A, 1, pull=("W",))
+    assert freed(shard, message, 5, room=rooms[0]) == {}
+    assert set(freed(shard, message, 6, room=rooms[1])) == {5}, "the retry takes its place"
+    answers = freed(shard, push(B, 1, gradient=STARTS["W"], pull=("W",)), 7, room=rooms[2])
+    assert not rooms[0].taken
+    for ticket, room in ((6, rooms[1]), (7, rooms[2])):
+        ((_, array),) = room.taken
+        assert np.shares_memory(answers[ticket].values[0].array, array)
+        np.testing.assert_array_equal(array, STARTS["W"] - (1 + STARTS["W"]) / 2)
+    assert say(shard, message, room=rooms[0]).outcome is Outcome.REPEATED
+    assert len(rooms[0].taken) == 1
+
+
+def test_registered_values_are_in_the_room():
+    shard, room = shard_with(), Lent()
+    say(shard, Register(B, (Declaration(TensorSpec.of("W", STARTS["W"]), STARTS["W"] + 1),)), room=room)
+    np.testing.assert_array_equal(room.taken[0][1], STARTS["W"])
+
+
+def test_where_delay_is_compensated_what_a_worker_was_served_is_kept_from_whoever_writes_into_rooms():
+    shard, room = shard_with(staleness=DelayCompensated(0.5)), Lent()
+    (value,) = say(shard, Pull(A, ("W",)), room=room).values
+    assert not room.taken
+    say(shard, push(B, 1))
+    now, then, gradient = STARTS["W"] - 1, STARTS["W"], np.full((2, 2), 2, np.float32)
+    (value,) = say(shard, push(A, 1, gradient=gradient, pull=("W",))).values
+    np.testing.assert_allclose(value.array, now - (gradient + 0.5 * 4 * (now - then)), rtol=1e-6)
+
+
+@pytest.mark.parametrize("wire", ["", "bfloat16"])
+def test_delay_is_compensated_from_what_the_worker_had_also_when_it_was_not_sent_again(wire):
+    shard = shard_with(staleness=DelayCompensated(0.5))
+    served = say(shard, Pull(A, ("W",), wire=wire)).values[0].array
+    assert say(shard, Pull(A, ("W",), have=(0,), wire=wire)).values[0].array is None
+    say(shard, push(B, 1))
+    then = served.unpacked() if wire else served
+    now = STARTS["W"] - 1
+    (value,) = say(shard, push(A, 1, gradient=np.full((2, 2), 2, np.float32), pull=("W",))).values
+    np.testing.assert_allclose(value.array, now - (2 + 0.5 * 4 * (now - then)), rtol=1e-6)
+
+
+# --- how much it will be ----------------------------------------------------------------------------------------------
+
+
+def test_bytes_of_an_answer_are_counted_as_they_will_travel():
+    shard = shard_with()
+    everything = Pull(A, ("W", "d"), (Choice("W", np.array([1, 1])), Choice("d")))
+    assert shard.answer_bytes(everything) == 16 + 16 + 16 + 16
+    packed_ = Pull(A, everything.names, everything.choices, wire="float16")
+    assert shard.answer_bytes(packed_) == 8 + 16 + 8 + 16 == tensor_bytes(say(shard, packed_))
+    known = Pull(A, ("W", "d"), have=(0, 3))
+    assert shard.answer_bytes(known) == 32, "it may be modified until the step is taken"
+    assert shard.answer_bytes(known, at_once=True) == 16 == tensor_bytes(say(shard, known))
+    pushed = push(A, 1, pull=("W", "d"), have=(0, 0))
+    assert shard.answer_bytes(pushed, at_once=True) == 16 == tensor_bytes(say(shard, pushed))
+
+
+def test_where_calls_may_be_held_what_the_asker_has_counts_in_full():
+    shard = shard_with(consistency=Bounded(0))
+    assert shard.answer_bytes(Pull(A, ("W", "d"), have=(0, 0)), at_once=True) == 32
+
+
+# --- packed gradients -------------------------------------------------------------------------------------------------
+
+
+def test_only_float32_of_the_right_shape_can_be_packed():
+    shard = shard_with()
+    for gradient, name in ((packed(STARTS["W"], "float16"), "d"), (packed(STARTS["W"][:1], "float16"), "W")):
+        refused(shard, push(A, 1, name, gradient), ShapeMismatch, "gradient for .* is float32")
+
+
+def test_what_is_wrong_with_a_packed_gradient_is_said_and_nothing_is_changed():
+    shard = shard_with()
+    infinite = Packed("bfloat16", (2, 2), (np.array([[1, 0x7F80], [0, 0]], np.int16),))
+    refused(shard, push(A, 1, gradient=infinite), NotFinite, "gradient for 'W' has 1 of 4 elements.*; lower the lear")
+    outside = Packed("topk", (2, 2), (np.array([1, 4], np.int32), np.ones(2, np.float32)))
+    refused(shard, push(A, 1, gradient=outside), InvalidMessage, "gradient for 'W' has places")
+    rows = IndexedSlices(Packed("bfloat16", (1, 2), (np.array([[1, 0x7FC0]], np.int16),)), np.array([1]), (2, 2))
+    refused(shard, push(A, 1, gradient=rows), NotFinite, "gradient for 'W' has 1 of 2 elements")
+
+
+# --- lanes ------------------------------------------------------------------------------------------------------------
+
+
+def test_the_status_says_which_lane_a_worker_named_last():
+    shard = Shard()
+    say(shard, Join("a", lane="shared memory", life=3))
+    say(shard, Join("b"))
+
+    def lanes():
+        return [one.lane for one in say(shard, Status()).workers]
+
+    assert lanes() == ["shared memory", ""]
+    say(shard, Renew(A))
+    say(shard, Join("a", life=3))
+    say(shard, Tick())
+    assert lanes() == ["shared memory", ""]
+    say(shard, Renew(B, lane="shared memory"))
+    say(shard, Renew(A, lane="gRPC"))
+    assert lanes() == ["gRPC", "shared memory"]

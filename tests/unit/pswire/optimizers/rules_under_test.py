@@ -1,0 +1,239 @@
+"""The rules under test, each with its published formula, written once more: whole arrays of float64, no shortcuts.
+
+And the comparisons of rule and formula that several files of tests make.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from psserver.core.rules import Rule, Step
+from pswire import optimizers
+from pswire.tensors.values import Array
+
+STEPS = 100
+FLOATING = ("float16", "float32", "float64")
+State = dict[str, Array]
+
+#: How a gradient may lie in memory.
+LAYOUTS: dict[str, Callable[[Array], Array]] = {
+    "column by column": np.asfortranarray,
+    "backwards": lambda g: np.ascontiguousarray(g[::-1, ::-1])[::-1, ::-1],
+    "every other column": lambda g: np.repeat(g, 2, axis=1)[:, ::2],
+    "one row again and again": lambda g: np.broadcast_to(g[0], g.shape),
+    "at an odd address": lambda g: np.frombuffer(b"\0" + g.tobytes(), g.dtype, offset=1).reshape(g.shape),
+}
+
+
+# --- the formulas: (spec, w, slots, g, step) -> (w, slots), nothing in place -------------------------------------
+
+
+def gradient_descent(
+    spec: optimizers.GradientDescent, w: Array, slots: State, g: Array, step: Step
+) -> tuple[Array, State]:
+    return w - step.learning_rate * g, {}
+
+
+def momentum(spec: optimizers.Momentum, w: Array, slots: State, g: Array, step: Step) -> tuple[Array, State]:
+    m = spec.momentum * slots["momentum"] + g
+    direction = g + spec.momentum * m if spec.nesterov else m
+    return w - step.learning_rate * direction, {"momentum": m}
+
+
+def adagrad(spec: optimizers.Adagrad, w: Array, slots: State, g: Array, step: Step) -> tuple[Array, State]:
+    a = slots["accumulator"] + g**2
+    return w - step.learning_rate * g / (np.sqrt(a) + spec.epsilon), {"accumulator": a}
+
+
+def adam(spec: optimizers.Adam, w: Array, slots: State, g: Array, step: Step) -> tuple[Array, State]:
+    m = spec.beta1 * slots["m"] + (1 - spec.beta1) * g
+    v = spec.beta2 * slots["v"] + (1 - spec.beta2) * g**2
+    m_hat = m / (1 - spec.beta1**step.number)
+    v_hat = v / (1 - spec.beta2**step.number)
+    return w - step.learning_rate * m_hat / (np.sqrt(v_hat) + spec.epsilon), {"m": m, "v": v}
+
+
+def amsgrad(spec: optimizers.Adam, w: Array, slots: State, g: Array, step: Step) -> tuple[Array, State]:
+    """As torch's page on Adam has it: the largest v so far, and the correction of today."""
+    _, new = adam(spec, w, slots, g, step)
+    largest = np.where(new["v"] > slots["v_max"], new["v"], slots["v_max"])
+    m_hat, v_hat = new["m"] / (1 - spec.beta1**step.number), largest / (1 - spec.beta2**step.number)
+    return w - step.learning_rate * m_hat / (v_hat**0.5 + spec.epsilon), new | {"v_max": largest}
+
+
+def adamw(spec: optimizers.AdamW, w: Array, slots: State, g: Array, step: Step) -> tuple[Array, State]:
+    decayed = w - step.learning_rate * spec.weight_decay * w
+    return (amsgrad if spec.amsgrad else adam)(spec, decayed, slots, g, step)
+
+
+def lamb(spec: optimizers.Lamb, w: Array, slots: State, g: Array, step: Step) -> tuple[Array, State]:
+    moved, new = adam(spec, np.zeros_like(w), slots, g, replace(step, learning_rate=1.0))
+    u = spec.weight_decay * w - moved
+    lengths = [np.sqrt(np.sum(one**2)) for one in (w, u)]
+    return w - step.learning_rate * (lengths[0] / lengths[1] if all(lengths) else 1.0) * u, new
+
+
+def adagrad_decay(spec: optimizers.AdagradDecay, w: Array, slots: State, g: Array, step: Step) -> tuple[Array, State]:
+    """One period after the other."""
+    a, power = slots["accumulator"].copy(), slots["accumulator_decay_power"].copy()
+    while (behind := power < step.global_step // spec.decay_steps).any():
+        a[behind] = np.maximum(a[behind] * spec.decay_rate, spec.initial_accumulator)
+        power[behind] += 1
+    a += g**2
+    return w - step.learning_rate * g / a**0.5, {"accumulator": a, "accumulator_decay_power": power}
+
+
+def rmsprop(spec: optimizers.RMSProp, w: Array, slots: State, g: Array, step: Step) -> tuple[Array, State]:
+    new = {"mean_square": spec.decay * slots["mean_square"] + (1 - spec.decay) * g**2}
+    variance = new["mean_square"]
+    if spec.centered:
+        new["mean_gradient"] = spec.decay * slots["mean_gradient"] + (1 - spec.decay) * g
+        variance = variance - new["mean_gradient"] ** 2
+    direction = g / (np.sqrt(variance) + spec.epsilon)
+    if spec.momentum:
+        direction = new["momentum"] = spec.momentum * slots["momentum"] + direction
+    return w - step.learning_rate * direction, new
+
+
+def ftrl(spec: optimizers.Ftrl, w: Array, slots: State, g: Array, step: Step) -> tuple[Array, State]:
+    """As the paper writes it, with sigma and two cases, for a z that is not times the learning rate."""
+    rate, p = step.learning_rate, spec.learning_rate_power
+    n = slots["accumulator"] + g**2
+    sigma = (n**p - slots["accumulator"] ** p) / rate
+    z = slots["linear"] / rate + g - sigma * w
+    solved = -(z - np.sign(z) * spec.l1) / (n**p / rate + spec.l2)
+    return np.where(np.abs(z) <= spec.l1, 0.0, solved), {"accumulator": n, "linear": z * rate}
+
+
+def moving_average(spec: optimizers.MovingAverage, w: Array, slots: State, x: Array, step: Step) -> tuple[Array, State]:
+    return w + (1 - spec.decay) * (x - w), {}
+
+
+def at(number: int, learning_rate: float) -> Step:
+    """The step of a push that is one of three to a shard, the others being for other variables."""
+    return Step(number, 3 * number, learning_rate)
+
+
+@dataclass(frozen=True)
+class UnderTest:
+    name: str
+    spec: optimizers.UpdateSpec
+    formula: Callable[[Any, Array, State, Array, Step], tuple[Array, State]]
+    first_slots: dict[str, float]
+    #: Whether an element depends on others, by a norm.
+    whole: bool = False
+
+    @property
+    def pulls(self) -> bool:
+        """Whether weights move without a gradient."""
+        return any(getattr(self.spec, name, 0.0) > 0 for name in ("weight_decay", "l1", "l2"))
+
+    @property
+    def rate(self) -> float:
+        """The learning rate of its spec, if it has one."""
+        return getattr(self.spec, "learning_rate", 1.0)
+
+
+_MOMENTS = {"m": 0.0, "v": 0.0}
+_DECAYED = {"accumulator": 0.1, "accumulator_decay_power": 0.0}
+
+#: First values of slots are those of a variable of ones. An epsilon as large as 0.1 shows where it stands.
+RULES_UNDER_TEST = [
+    UnderTest("gradient_descent", optimizers.GradientDescent(0.1), gradient_descent, {}),
+    UnderTest("momentum", optimizers.Momentum(0.01), momentum, {"momentum": 0.0}),
+    UnderTest("nesterov", optimizers.Momentum(0.01, momentum=0.8, nesterov=True), momentum, {"momentum": 0.0}),
+    UnderTest("adagrad", optimizers.Adagrad(0.1), adagrad, {"accumulator": 0.1}),
+    UnderTest("adagrad_epsilon", optimizers.Adagrad(0.1, 0.0, epsilon=0.1), adagrad, {"accumulator": 0.0}),
+    UnderTest("adam", optimizers.Adam(), adam, {"m": 0.0, "v": 0.0}),
+    UnderTest("adam_epsilon", optimizers.Adam(0.01, 0.8, 0.95, epsilon=0.1), adam, {"m": 0.0, "v": 0.0}),
+    UnderTest("amsgrad", optimizers.Adam(0.01, 0.8, 0.7, 0.1, amsgrad=True), amsgrad, {**_MOMENTS, "v_max": 0.0}),
+    UnderTest("adamw", optimizers.AdamW(0.01, weight_decay=0.3), adamw, _MOMENTS),
+    UnderTest("adamw_without_decay", optimizers.AdamW(weight_decay=0.0), adamw, _MOMENTS),
+    UnderTest("adamw_amsgrad", optimizers.AdamW(0.01, 0.8, 0.7, amsgrad=True), adamw, {**_MOMENTS, "v_max": 0.0}),
+    UnderTest("lamb", optimizers.Lamb(0.01, epsilon=0.1, weight_decay=0.3), lamb, _MOMENTS, whole=True),
+    UnderTest("lamb_without_decay", optimizers.Lamb(weight_decay=0.0), lamb, _MOMENTS, whole=True),
+    UnderTest("adagrad_decay", optimizers.AdagradDecay(0.1, decay_steps=20), adagrad_decay, _DECAYED),
+    UnderTest("adagrad_decay_often", optimizers.AdagradDecay(0.1, 0.1, 1, decay_rate=0.4), adagrad_decay, _DECAYED),
+    UnderTest("rmsprop", optimizers.RMSProp(), rmsprop, {"mean_square": 0.0}),
+    UnderTest("rmsprop_epsilon", optimizers.RMSProp(0.01, 0.8, epsilon=0.1), rmsprop, {"mean_square": 0.0}),
+    UnderTest("rmsprop_momentum", optimizers.RMSProp(momentum=0.7), rmsprop, {"mean_square": 0.0, "momentum": 0.0}),
+    UnderTest(
+        "rmsprop_centered", optimizers.RMSProp(centered=True), rmsprop, {"mean_square": 0.0, "mean_gradient": 0.0}
+    ),
+    UnderTest(
+        "rmsprop_centered_momentum",
+        optimizers.RMSProp(0.01, 0.8, 0.7, 0.1, centered=True),
+        rmsprop,
+        {"mean_square": 0.0, "mean_gradient": 0.0, "momentum": 0.0},
+    ),
+    UnderTest("ftrl", optimizers.Ftrl(0.1), ftrl, {"accumulator": 0.1, "linear": -(0.1**0.5)}),
+    UnderTest("ftrl_l1_l2", optimizers.Ftrl(0.1, l1=3.0, l2=0.5), ftrl, {"accumulator": 0.1, "linear": -(0.1**0.5)}),
+    UnderTest(
+        "ftrl_power", optimizers.Ftrl(0.1, 3.0, 0.5, 0.3, 0.7), ftrl, {"accumulator": 0.7, "linear": -(0.7**0.3)}
+    ),
+    UnderTest("moving_average", optimizers.MovingAverage(0.9), moving_average, {}),
+    UnderTest("moving_average_without_memory", optimizers.MovingAverage(0), moving_average, {}),
+]
+
+
+def tolerance(dtype: str) -> float:
+    """Relative to the largest magnitude in play.
+
+    float32 and float64: a rule rounds at most four times a step on the way to any one array, half an epsilon each;
+    in the worst case all roundings of all steps add up. A float16 value is stored by the reference too and computed
+    with 13 bits to spare, so the two differ only where that last rounding is nearly a tie: a unit or two now and then.
+    """
+    eps = float(np.finfo(dtype).eps)
+    return 2 * eps if dtype == "float16" else STEPS * 4 * eps / 2
+
+
+def slot_dtype(dtype: str) -> np.dtype:
+    """A float16 slot would lose the squares of small gradients."""
+    return np.dtype("float32" if dtype == "float16" else dtype)
+
+
+def check_against_formula(
+    rule: Rule,
+    case: UnderTest,
+    random: np.random.Generator,
+    dtype: str = "float32",
+    shape: tuple[int, ...] = (31, 7),
+    steps: int = STEPS,
+) -> None:
+    """Fails unless `rule` follows the case's formula for some random gradients, and only borrows these.
+
+    Each update has a learning rate of its own, around that of the spec.
+    """
+    stored = "float16" if dtype == "float16" else "float64"
+    value = np.array(random.normal(size=shape), dtype)
+    slots = rule.slots(value)
+    expected, expected_slots = value.astype("float64"), {name: slot.astype("float64") for name, slot in slots.items()}
+    for t in range(1, steps + 1):
+        gradient = np.array(random.normal(size=shape), dtype)
+        lent = gradient.copy()
+        step = at(t, case.rate * random.uniform(0.5, 1.5))
+        rule.dense(value, slots, lent, step)
+        np.testing.assert_array_equal(lent, gradient, err_msg=f"the gradient was changed in step {t}")
+        lent[...] = np.nan  # for a rule that kept it
+        expected, expected_slots = case.formula(case.spec, expected, expected_slots, gradient.astype("float64"), step)
+        expected = expected.astype(stored).astype("float64")
+    check_close("value", value, expected, dtype, shape)
+    for name, slot in slots.items():
+        check_close(name, slot, expected_slots[name], slot_dtype(dtype).name, shape)
+
+
+def check_close(name: str, actual: Array, wanted: Array, dtype: str, shape: tuple[int, ...]) -> None:
+    """Fails unless an array is still of its kind, and where the float64 reference is after `STEPS` updates."""
+    assert (actual.dtype, actual.shape) == (np.dtype(dtype), shape), f"{name} is another kind of array now"
+    scale = max(1.0, float(np.abs(wanted).max(initial=0.0)))
+    np.testing.assert_allclose(actual.astype("float64"), wanted, rtol=0, atol=tolerance(dtype) * scale, err_msg=name)
+
+
+def check_same(case: UnderTest, one: Array, other: Array) -> None:
+    """Fails unless two arrays are equal bit by bit; a norm may be summed in another order, and differ in the last."""
+    if case.whole:
+        np.testing.assert_allclose(one, other, rtol=0, atol=4 * np.finfo(one.dtype).eps * np.abs(other).max(initial=1))
+    else:
+        assert one.tobytes() == other.tobytes()

@@ -1,0 +1,133 @@
+"""The choices of consistency and of what staleness does: what can be written, and what comes of it."""
+
+import dataclasses
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pswire.errors import ConfigurationError
+from pswire.specs.consistency import (
+    CONSISTENCIES,
+    STALENESSES,
+    Asynchronous,
+    Bounded,
+    DelayCompensated,
+    Dropped,
+    Scaled,
+    Synchronous,
+    Unchanged,
+    parse_consistency,
+    parse_staleness,
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "spec", "decides"),
+    [
+        ("async", Asynchronous(), False),
+        ("bounded:0", Bounded(0), True),
+        ("bounded:12", Bounded(steps=12), True),
+        ("sync:1", Synchronous(1), True),
+        ("sync:3,backup=1", Synchronous(workers=3, backup=1), True),
+    ],
+)
+def test_a_consistency_is_read_as_it_is_written(text, spec, decides):
+    assert (parse_consistency(f" {text}\n"), str(spec), spec.decides) == (spec, text, decides)
+
+
+@pytest.mark.parametrize(
+    ("text", "spec", "decides"),
+    [
+        ("none", Unchanged(), False),
+        ("scale", Scaled(), False),
+        ("delay-compensated:0.04", DelayCompensated(), False),
+        ("delay-compensated:2.0", DelayCompensated(2), False),
+        ("delay-compensated:1e-05", DelayCompensated(strength=0.00001), False),
+        ("drop:0", Dropped(0), True),
+        ("drop:10", Dropped(above=10), True),
+    ],
+)
+def test_a_handling_of_staleness_is_read_as_it_is_written(text, spec, decides):
+    assert (parse_staleness(f" {text}\n"), str(spec), spec.decides) == (spec, text, decides)
+
+
+@pytest.mark.parametrize(
+    ("text", "spec"),
+    [
+        ("delay-compensated", DelayCompensated(0.04)),
+        ("delay-compensated:.5", DelayCompensated(0.5)),
+        ("delay-compensated:1", DelayCompensated(1.0)),
+        ("delay-compensated:1E2", DelayCompensated(100.0)),
+    ],
+)
+def test_a_strength_may_be_left_out_and_written_as_any_decimal(text, spec):
+    assert parse_staleness(text) == spec
+
+
+@given(st.integers(0, 10**15 - 1), st.integers(1, 10**15 - 1), st.floats(0, allow_infinity=False))
+def test_what_is_written_is_read_back(count, workers, strength):
+    for spec in (Bounded(count), Synchronous(workers, count)):
+        assert parse_consistency(str(spec)) == spec
+    for handling in (Dropped(count), DelayCompensated(strength)):
+        assert parse_staleness(str(handling)) == handling
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("", "asynchronous", "ASYNC", "async:1", "bounded", "bounded:", "bounded:-1", "bounded:1.5", "bounded:٣"),
+        *("sync", "sync:", "sync:2,", "sync:2,backup", "sync:2,backup=-1", "sync:2, backup=1", "sync:2,spare=1"),
+        *("none", "bounded:" + "9" * 5000),
+    ],
+)
+def test_what_is_no_consistency_is_refused_with_all_that_can_be_written(text):
+    with pytest.raises(ConfigurationError) as refusal:
+        parse_consistency(text)
+    for form in ("async", "bounded:S", "sync:N", "sync:N,backup=B"):
+        assert form in str(refusal.value)
+    assert repr(text) in str(refusal.value)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "None", "scale:2", "delay-compensated:", "delay-compensated:nan", "delay-compensated:-1", "drop", "drop:1.5"],
+)
+def test_what_is_no_handling_of_staleness_is_refused_with_all_that_can_be_written(text):
+    with pytest.raises(ConfigurationError) as refusal:
+        parse_staleness(text)
+    for form in ("none", "scale", "delay-compensated", "delay-compensated:L", "drop:T"):
+        assert form in str(refusal.value)
+
+
+def test_what_can_be_written_but_cannot_be_says_which_number():
+    with pytest.raises(ConfigurationError, match=r"'sync:0': Synchronous: workers must be at least 1 .* got 0"):
+        parse_consistency("sync:0")
+    with pytest.raises(ConfigurationError, match="DelayCompensated: strength must be at least 0 and finite, got inf"):
+        parse_staleness("delay-compensated:1e999")
+
+
+@pytest.mark.parametrize(
+    ("kind", "fields", "error"),
+    [
+        (Bounded, {"steps": -1}, ValueError),
+        (Bounded, {"steps": 1.5}, ValueError),
+        (Bounded, {"steps": "1"}, TypeError),
+        (Synchronous, {"workers": 0}, ValueError),
+        (Synchronous, {"workers": 1, "backup": -1}, ValueError),
+        (Synchronous, {"workers": True}, TypeError),
+        (DelayCompensated, {"strength": -0.1}, ValueError),
+        (DelayCompensated, {"strength": float("nan")}, ValueError),
+        (Dropped, {"above": -1}, ValueError),
+    ],
+)
+def test_a_field_that_cannot_be_is_refused_by_name(kind, fields, error):
+    with pytest.raises(error, match=f"{kind.__name__}: {list(fields)[-1]} must be"):
+        kind(**fields)
+
+
+def test_specs_do_not_change_and_name_their_source():
+    for kind in (*CONSISTENCIES, *STALENESSES):
+        assert dataclasses.fields(kind) is not None
+        assert kind.__dataclass_params__.frozen
+        assert "Source: " in kind.__doc__ or kind in (Unchanged, Dropped)

@@ -1,0 +1,273 @@
+"""Arrays in fewer bytes: each form against what it says of itself, and what a network may bring is looked at."""
+
+import math
+
+import numpy as np
+import pytest
+
+from pswire.specs.encodings import WIRES
+from pswire.tensors import compression
+from pswire.tensors.compression import FORMS, SCALED, Packed, largest, narrow, packed, quantized, unpacked
+from pswire.tensors.values import IndexedSlices, TensorSpec
+
+LARGEST = np.finfo(np.float32).max
+NAN = np.uint32([0x7FC00000, 0xFFC00000, 0x7F800001, 0x7FFFFFFF, 0xFFFFFFFF, 0x7FFF8000]).view(np.float32)
+SIXTEEN = {"bfloat16": (8, 7), "float16": (5, 10)}  # bits of exponent and of fraction
+
+
+def magnitudes(form):
+    """Every finite magnitude of a form in rising order, float64, by the definition of binary interchange formats."""
+    exponent_bits, fraction_bits = SIXTEEN[form]
+    bias, ones = 2 ** (exponent_bits - 1) - 1, 2**fraction_bits
+    exponents = np.repeat(np.arange(2**exponent_bits - 1), ones)
+    fractions = np.tile(np.arange(ones), 2**exponent_bits - 1) / ones
+    subnormal = fractions * 2.0 ** (1 - bias)
+    return np.where(exponents == 0, subnormal, (1 + fractions) * 2.0 ** (exponents - bias))
+
+
+def nearest(numbers, form):
+    """What each number becomes, float64: infinity where it is half a step, or more, beyond the largest."""
+    grid = magnitudes(form)
+    grid = np.append(grid, 2 * grid[-1] - grid[-2])  # the number that would come next stands for infinity
+    exact = np.abs(numbers.astype(np.float64))
+    above = np.clip(np.searchsorted(grid, exact), 1, len(grid) - 1)
+    low, high = exact - grid[above - 1], grid[above] - exact
+    index = np.where((high < low) | ((high == low) & (above % 2 == 0)), above, above - 1)
+    index = np.where(exact > grid[-1], len(grid) - 1, index)
+    return np.copysign(np.where(index == len(grid) - 1, np.inf, grid[index]), numbers)
+
+
+def hard_numbers(form):
+    """Random bits, each number of the form, each tie, and their neighbours in float32; both signs; no NaN."""
+    random = np.random.default_rng(1).integers(0, 2**32, 300_000, np.uint32).view(np.float32)
+    grid = magnitudes(form)
+    with np.errstate(over="ignore"):
+        middle = np.concatenate([grid, (grid[1:] + grid[:-1]) / 2, [2 * grid[-1] - grid[-2]]]).astype(np.float32)
+        around = np.concatenate([middle, np.nextafter(middle, np.float32(0)), np.nextafter(middle, np.float32(np.inf))])
+    numbers = np.concatenate([random, around, -around, np.float32([LARGEST, -LARGEST, np.inf, 1e-45])])
+    return numbers[~np.isnan(numbers)]
+
+
+@pytest.mark.parametrize("form", WIRES)
+def test_sixteen_bits_are_the_nearest_number_of_the_form(form):
+    numbers = hard_numbers(form)
+    found = packed(numbers, form).unpacked()
+    assert found.dtype == np.float32
+    np.testing.assert_array_equal(found, nearest(numbers, form))
+    np.testing.assert_array_equal(np.signbit(found), np.signbit(numbers))
+
+
+@pytest.mark.parametrize("form", ["bfloat16", "float16"])
+def test_ties_have_no_bias(form):
+    """Odd integers from 257 on are ties of bfloat16, from 2,049 on of float16: as many go up as down."""
+    first = 2 ** (SIXTEEN[form][1] + 1) + 1
+    odd = np.arange(first, 2 * first - 2, 2, dtype=np.float32)
+    for numbers in (odd, -odd):
+        found = packed(numbers, form).unpacked()
+        np.testing.assert_array_equal(found % 4, 0)
+        np.testing.assert_array_equal(np.unique(found - numbers, return_counts=True), [[-1, 1], [len(odd) // 2] * 2])
+
+
+def test_float16_is_the_nearest_number_among_small_ones_too():
+    """Numbers whose squares make up less than 65,504 squared are converted in another way."""
+    numbers = hard_numbers("float16")
+    numbers = numbers[np.abs(numbers) < 65504]
+    numbers = numbers[np.argsort(np.abs(numbers), kind="stable")]
+    group = np.cumsum(numbers.astype(np.float64) ** 2) // 65000.0**2
+    groups = np.split(numbers, np.flatnonzero(np.diff(group)) + 1)
+    found = np.concatenate([packed(one, "float16").unpacked() for one in groups])
+    np.testing.assert_array_equal(found, nearest(numbers, "float16"))
+    np.testing.assert_array_equal(np.signbit(found), np.signbit(numbers))
+
+
+@pytest.mark.parametrize("form", WIRES)
+def test_a_nan_never_becomes_a_number(form):
+    numbers = np.ones(SCALED + 100, np.float32)
+    numbers[-len(NAN) :] = NAN
+    assert np.isnan(NAN).all()
+    with pytest.raises(FloatingPointError, match=f"^{len(NAN)} of {len(numbers):,} elements that are NaN"):
+        packed(numbers, form).check()
+    np.testing.assert_array_equal(np.isnan(packed(numbers, form).unpacked()), np.isnan(numbers))
+
+
+@pytest.mark.parametrize(("form", "beyond"), [("bfloat16", (2 - 2.0**-8) * 2.0**127), ("float16", 65520.0)])
+def test_what_is_beyond_the_largest_number_of_the_form_is_refused(form, beyond):
+    packed(np.nextafter(np.float32([beyond]), np.float32(0)), form).check()
+    with pytest.raises(FloatingPointError, match=r"^1 of 3 elements that are"):
+        packed(np.float32([1, beyond, -1]), form).check()
+
+
+def test_an_array_that_is_not_contiguous_or_has_no_element_is_packed_as_well():
+    table = np.arange(12, dtype=np.float32).reshape(3, 4)
+    for form in WIRES:
+        np.testing.assert_array_equal(packed(table.T, form).unpacked(), table.T)
+        assert packed(np.zeros((0, 3), np.float32), form).unpacked().shape == (0, 3)
+        assert packed(np.float32(2.5).reshape(()), form).unpacked() == 2.5
+        out = np.zeros(8, np.int16)
+        narrow(table[0], out[::2], form)  # into what is not contiguous either
+        np.testing.assert_array_equal(packed(table[0], form).parts[0], out[::2])
+
+
+def example(form, size=2 * SCALED + 321, seed=0):
+    array = np.random.default_rng(seed).standard_normal(size).astype(np.float32)
+    if form in WIRES:
+        return packed(array, form)
+    rest = np.zeros(size, np.float32)
+    return quantized(array, rest) if form == "int8" else largest(array, rest, max(1, size // 100))
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_any_stretch_of_the_elements_is_that_of_the_whole(form):
+    one = example(form)
+    one.check()
+    whole = one.unpacked()
+    cuts = [0, 0, 1, 1000, SCALED - 1, SCALED, SCALED + 1, 2 * SCALED, one.size - 1, one.size]
+    for start in cuts:
+        for stop in cuts:
+            if start <= stop:
+                part = one.elements(start, stop)
+                assert part.dtype == np.float32
+                assert part.flags.writeable
+                np.testing.assert_array_equal(part, whole[start:stop])
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_the_parts_of_a_form_fit_its_shape_and_no_other(form):
+    one = example(form)
+    specs = tuple(TensorSpec("p", part.shape, part.dtype.name) for part in one.parts)
+    assert FORMS[form].fits(one.shape, specs)
+    assert one.nbytes == sum(part.nbytes for part in one.parts)
+    wrong = TensorSpec("p", (1,), "float64")
+    for other in ((), specs[:-1], (*specs, specs[0]), (*specs[:-1], wrong), (wrong, *specs[1:])):
+        assert not FORMS[form].fits(one.shape, other)
+    assert not FORMS[form].fits((7,), specs)
+
+
+def test_int8_is_within_half_a_step_and_what_it_lacks_is_the_rest():
+    rng = np.random.default_rng(2)
+    array = (rng.standard_normal((3, SCALED)) * [[1e-6], [1], [1e6]]).astype(np.float32)
+    before = (rng.standard_normal(array.size) * 1e-7).astype(np.float32)
+    rest = before.copy()
+    one = quantized(array, rest)
+    one.check()
+    c = before + array.reshape(-1)
+    steps = np.abs(c.reshape(3, -1)).max(axis=1, keepdims=True) / 127
+    assert (np.abs(rest.reshape(3, -1)) <= steps * (0.5 + 1e-5)).all()
+    np.testing.assert_allclose(one.unpacked().reshape(-1) + rest, c, rtol=1e-6)
+    np.testing.assert_allclose(one.parts[1], steps[:, 0], rtol=1e-6)
+    assert [np.abs(block).max() for block in one.parts[0]] == [127] * 3
+
+
+@pytest.mark.parametrize("scale", [0.0, 1e-45, 1e-38])
+def test_what_is_too_small_for_a_step_of_int8_is_all_rest(scale):
+    array = np.float32([1, -1, 0.5]) * np.float32(scale)
+    rest = np.zeros(3, np.float32)
+    one = quantized(array, rest)
+    one.check()
+    np.testing.assert_array_equal(one.unpacked(), np.zeros(3))
+    np.testing.assert_array_equal(rest, array)
+
+
+def deceiving(size):
+    """Large where the sample is taken, so that it promises far more large elements than there are."""
+    array = np.linspace(1e-3, 2e-3, size, dtype=np.float32)
+    array[:: compression._distance(size)] += 1
+    return array
+
+
+@pytest.mark.parametrize("part", ["array", "rest", "both"])
+@pytest.mark.parametrize("count", [100, 2000, 50_000])
+def test_a_sample_of_array_and_rest_leaves_few_elements_to_choose_from_and_hardly_ever_too_few(part, count):
+    """The choice is right without it, but slow: of a million elements those above the sampled magnitude are sorted."""
+    size, missed = 1_000_000, 0
+    for seed in range(5):
+        large, small = np.random.default_rng(seed).standard_normal((2, size), dtype=np.float32)
+        small *= np.float32(1e-3)
+        array, rest = {"array": (large, small), "rest": (small, large), "both": (large, -large / 2)}[part]
+        found = np.count_nonzero(np.abs(array + rest) >= compression._enough(array, rest, count))
+        deviation = (count * size / (size // compression._distance(size))) ** 0.5
+        assert found < count + 9 * deviation + 200
+        missed += found < count
+    assert missed == 0
+
+
+def test_the_sample_meets_all_columns_of_a_matrix_whose_width_is_a_power_of_two():
+    """All that is large is in one column."""
+    array = np.random.default_rng(1).standard_normal((1024, 1024), dtype=np.float32) * np.float32(1e-3)
+    array[:, 0] *= 1000
+    low = compression._enough(array.reshape(-1), np.zeros(array.size, np.float32), 1000)
+    assert 1000 <= np.count_nonzero(np.abs(array) >= low) < 10_000
+
+
+TIES = np.tile(np.float32([0, 3, -3, 1]), 20_000)
+SPARSE = np.where(np.arange(80_000) % 1000 == 7, np.float32(-2.5), np.float32(0))
+
+
+@pytest.mark.parametrize("count", [1, 33, 800, 40_000, 80_000])
+@pytest.mark.parametrize(
+    "array",
+    [
+        np.random.default_rng(3).standard_normal(80_000).astype(np.float32),
+        np.random.default_rng(4).standard_cauchy((400, 200)).astype(np.float32),
+        deceiving(80_000),
+        TIES,
+        SPARSE,
+        np.zeros(80_000, np.float32),
+    ],
+    ids=["normal", "cauchy", "deceiving", "ties", "sparse", "zeros"],
+)
+def test_topk_is_the_largest_of_all_and_the_others_are_the_rest(array, count):
+    flat = array.reshape(-1)
+    rest = np.zeros(flat.size, np.float32)
+    one = largest(array, rest, count)
+    one.check()
+    places, values = one.parts
+    order = sorted(np.flatnonzero(flat), key=lambda place: (-abs(flat[place]), place))[:count]
+    np.testing.assert_array_equal(places, sorted(order))
+    np.testing.assert_array_equal(values, flat[places])
+    assert (one.shape, places.dtype) == (array.shape, np.int32)
+    np.testing.assert_array_equal(one.unpacked().reshape(-1) + rest, flat)
+    assert not np.any(rest[places])
+
+
+@pytest.mark.parametrize(
+    ("form", "parts", "error", "text"),
+    [
+        ("int8", ([1, 2, 3], [math.nan]), FloatingPointError, "^3 of 3 elements that are NaN or infinite"),
+        ("int8", ([1, 2, 3], [math.inf]), FloatingPointError, "^3 of 3"),
+        ("int8", ([-128, 0, 0], [LARGEST / 127]), FloatingPointError, "^3 of 3"),
+        ("int8", ([1, 2, 3], [-1.0]), ValueError, "^a step below 0"),
+        ("topk", ([0, 2], [1.0, math.nan]), FloatingPointError, "^1 of 2"),
+        ("topk", ([0, 2], [math.inf, 1.0]), FloatingPointError, "^1 of 2"),
+        ("topk", ([0, 3], [1.0, 1.0]), ValueError, "^places from 0 to 3, of 3 elements"),
+        ("topk", ([-1, 2], [1.0, 1.0]), ValueError, "^places from -1 to 2, of 3 elements"),
+        ("topk", ([1, 1], [1.0, 1.0]), ValueError, "^places that do not rise"),
+        ("topk", ([2, 1], [1.0, 1.0]), ValueError, "^places that do not rise"),
+    ],
+)
+def test_parts_that_cannot_be_are_refused(form, parts, error, text):
+    numbers = np.int8(parts[0]) if form == "int8" else np.int32(parts[0])
+    with pytest.raises(error, match=text):
+        Packed(form, (3,), (numbers, np.float32(parts[1]))).check()
+
+
+def test_places_have_room_for_the_size_of_the_array():
+    def fits(size, dtype):
+        return FORMS["topk"].fits((size,), (TensorSpec("p", (1,), dtype), TensorSpec("v", (1,), "float32")))
+
+    assert fits(2**31 - 1, "int32")
+    assert fits(2**31, "int64")
+    assert not fits(2**31, "int32")
+    assert not fits(2**31 - 1, "int64")
+    far = Packed("topk", (2**40,), (np.int64([5, 2**39]), np.float32([1, -2])))
+    far.check()
+    np.testing.assert_array_equal(far.elements(2**39 - 1, 2**39 + 2), [0, -2, 0])
+
+
+def test_what_is_not_packed_is_given_back_and_rows_keep_their_indices():
+    array = np.arange(4, dtype=np.float32).reshape(2, 2)
+    rows = IndexedSlices(packed(array, "bfloat16"), np.array([3, 1]), (5, 2))
+    assert unpacked(array) is array
+    assert unpacked(IndexedSlices(array, rows.indices, (5, 2))).values is array
+    np.testing.assert_array_equal(unpacked(rows).values, array)
+    np.testing.assert_array_equal(unpacked(rows).indices, [3, 1])

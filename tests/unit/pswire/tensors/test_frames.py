@@ -1,0 +1,106 @@
+"""Frames that are put together and taken apart by hand are what protobuf says of them, to the byte."""
+
+import random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pswire.errors import Malformed
+from pswire.tensors import frames
+from pswire.v1 import paramserver_pb2 as pb
+
+SEED = 20261121
+HEADER = pb.Frame(pull=pb.PullRequest(sender=pb.Sender(worker="w", incarnation=3), names=["W", "b"]))
+ROOM = pb.Frame(take=pb.TakeRequest(heard=5), room=pb.Room(segment=1, offset=64, nbytes=1 << 40))
+HEADERS = [pb.Frame(), HEADER, ROOM, pb.Frame(attach=pb.AttachRequest(name="x" * 300, token=bytes(16)))]
+
+
+def bytes_of(*sizes):
+    generator = random.Random(SEED)
+    return [memoryview(generator.randbytes(size)) for size in sizes]
+
+
+@pytest.mark.parametrize("header", HEADERS, ids=lambda header: header.WhichOneof("piece") or "nothing")
+@pytest.mark.parametrize("sizes", [(0,), (1,), (127,), (128,), (100, 28), (16383,), (16384, 1), (1 << 20, 3, 1 << 20)])
+def test_a_frame_with_data_is_plain_protobuf_and_its_data_is_aligned(header, sizes):
+    data = bytes_of(*sizes)
+    frame = frames.with_data(header, data)
+    read = pb.Frame.FromString(frame)
+    assert read.data == b"".join(data)
+    assert frame.endswith(read.data)
+    assert (len(frame) - len(read.data)) % frames.ALIGNMENT == 0
+    read.ClearField("data")
+    read.ClearField("padding")
+    assert read == header
+
+
+@pytest.mark.parametrize("header", HEADERS, ids=lambda header: header.WhichOneof("piece") or "nothing")
+def test_a_frame_comes_apart_into_what_it_was_made_of_and_its_data_is_not_copied(header):
+    frame = frames.with_data(header, bytes_of(1000, 24))
+    apart = frames.incoming(frame)
+    assert apart.header == header
+    assert apart.data == b"".join(bytes_of(1000, 24))
+    assert apart.data.obj is frame
+    assert apart.chunk is None
+
+
+def test_a_frame_without_data_is_its_header():
+    assert frames.with_data(HEADER, ()) == HEADER.SerializeToString()
+    assert frames.incoming(HEADER.SerializeToString()) == frames.Incoming(HEADER)
+
+
+@pytest.mark.parametrize("sizes", [(1,), (200, 100), (1 << 20,)])
+def test_a_chunk_is_what_protobuf_would_have_written(sizes):
+    pieces = bytes_of(*sizes)
+    frame = frames.chunk(pieces)
+    assert frame == pb.Frame(chunk=b"".join(pieces)).SerializeToString()
+    apart = frames.incoming(frame)
+    assert (apart.header, apart.data, apart.chunk) == (pb.Frame(), None, b"".join(pieces))
+
+
+def test_fields_may_come_in_any_order_and_the_last_of_two_counts_as_protobuf_has_it():
+    data = pb.Frame(data=b"first").SerializeToString() + HEADER.SerializeToString()
+    again = data + pb.Frame(padding=b"123").SerializeToString() + pb.Frame(data=b"second").SerializeToString()
+    for frame in (data, again):
+        apart, read = frames.incoming(frame), pb.Frame.FromString(frame)
+        assert apart.header == HEADER
+        assert apart.data == read.data
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [b"\x08\x01", b"\x7a\x05abc", b"\x7a", b"\xff" * 12, b"\x7a" + b"\xff" * 9 + b"\x01", b"\x0a\x02\xff\xff"],
+    ids=["a number", "cut data", "no length", "no end of a tag", "exabytes", "no message inside"],
+)
+def test_what_is_no_frame_is_malformed(frame):
+    with pytest.raises(Malformed, match=f"^{len(frame)} bytes that are no paramserver.v1.Frame$"):
+        frames.incoming(frame)
+
+
+def test_a_frame_of_very_many_fields_is_malformed_since_each_costs_far_more_here_than_on_its_way():
+    padding = pb.Frame(padding=b"1").SerializeToString()
+    assert frames.incoming(64 * padding) == frames.Incoming(pb.Frame())
+    with pytest.raises(Malformed, match=r"^260 bytes that are no paramserver\.v1\.Frame$"):
+        frames.incoming(65 * padding)
+
+
+def test_a_frame_cut_at_any_byte_is_a_shorter_frame_or_malformed():
+    frame = frames.with_data(ROOM, bytes_of(300))
+    for length in range(len(frame)):
+        try:
+            apart = frames.incoming(frame[:length])
+        except Malformed:
+            continue
+        assert apart.data is None
+
+
+@given(data=st.binary(max_size=100))
+@settings(derandomize=True, deadline=None)
+def test_what_protobuf_refuses_is_refused_and_what_both_take_is_read_alike(data):
+    try:
+        apart = frames.incoming(data)
+    except Malformed:
+        return
+    read = pb.Frame.FromString(data)
+    assert (apart.data or b"", apart.chunk or b"") in {(read.data, read.chunk), (read.data, apart.chunk or b"")}

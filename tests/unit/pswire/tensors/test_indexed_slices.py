@@ -1,0 +1,195 @@
+"""Rows of an array: what they may be, and what they are when they are added up."""
+
+import numpy as np
+import pytest
+
+from pswire.tensors.sums import add_rows, equal_groups
+from pswire.tensors.values import IndexedSlices
+
+SEED = 20160513
+
+
+def dense(rows):
+    """The whole array, by a plain loop."""
+    array = np.zeros(rows.dense_shape)
+    for index, row in zip(rows.indices.tolist(), rows.values.astype(np.float64), strict=True):
+        array[index] += row
+    return array
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+@pytest.mark.parametrize("shape", [(7,), (7, 3), (7, 2, 2), (7, 0)], ids=str)
+@pytest.mark.parametrize("count", [0, 1, 2, 5, 40])
+def test_summed_rows_are_the_same_array_with_each_index_once_in_rising_order(dtype, shape, count):
+    random = np.random.default_rng([SEED, count])
+    values = random.integers(-9, 10, (count, *shape[1:])).astype(dtype)  # sums that every dtype holds exactly
+    rows = IndexedSlices(values, random.integers(0, 7, count), shape)
+    given = values.copy()
+    summed = rows.summed()
+    assert summed.indices.tolist() == sorted(set(rows.indices.tolist()))
+    assert (summed.dtype, summed.dense_shape) == (np.dtype(dtype), shape)
+    np.testing.assert_array_equal(dense(summed), dense(rows))
+    np.testing.assert_array_equal(summed.to_dense(), dense(rows))
+    np.testing.assert_array_equal(rows.values, given)
+
+
+@pytest.mark.parametrize(
+    "indices",
+    [[0, 0, 0, 0], [0, 1, 2, 3], [3, 2, 1, 0], [1, 1, 0, 3], [0, 1, 3, 3], [3, 3, 0, 0], [2, 0, 2, 1], [0, 2, 2, 3]],
+    ids=str,
+)
+def test_rows_alone_first_last_and_between_are_summed(indices):
+    rows = IndexedSlices(np.float64([[1, 10], [2, 20], [4, 40], [8, 80]]), np.array(indices), (4, 2))
+    np.testing.assert_array_equal(dense(rows.summed()), dense(rows))
+    assert len(rows.summed().indices) == len(set(indices))
+
+
+@pytest.mark.parametrize("index", [(1 << 59) - 1, 1 << 59, 1 << 60, (1 << 63) - 1], ids=hex)
+@pytest.mark.parametrize("kind", ["int64", "uint64"])
+def test_equal_indices_keep_their_order_however_large_they_are(index, kind):
+    indices = np.array([index, 5, index, 0, 5, index, 7, index - 1], kind)
+    order, begins = equal_groups(indices)
+    assert order.tolist() == [3, 1, 4, 6, 7, 0, 2, 5]
+    assert np.flatnonzero(begins).tolist() == [0, 1, 3, 4, 5]
+
+
+def test_rows_that_are_summed_already_are_given_back_as_they_are():
+    rows = IndexedSlices(np.ones((3, 2)), np.array([0, 2, 5]), (6, 2))
+    assert rows.summed() is rows
+
+
+@pytest.mark.parametrize(("index", "span"), [(-1, r"-1 \.\.\. 2"), (6, r"2 \.\.\. 6")])
+def test_an_index_outside_is_refused_at_once_or_when_asked_for(index, span):
+    values, indices = np.ones((2, 2)), np.array([2, index])
+    with pytest.raises(ValueError, match=rf"indices must be in 0 \.\.\. 5, but they span {span}"):
+        IndexedSlices(values, indices, (6, 2))
+    unchecked = IndexedSlices(values, indices, (6, 2), check_range=False)
+    with pytest.raises(ValueError, match=rf"indices must be in 0 \.\.\. 5, but they span {span}"):
+        unchecked.check_indices()
+
+
+@pytest.mark.parametrize(
+    ("values", "indices", "shape", "error"),
+    [
+        (np.ones((2, 3)), np.array([0, 1]), (4, 2), ValueError),
+        (np.ones((2, 2)), np.array([0]), (4, 2), ValueError),
+        (np.ones((2, 2)), np.array([[0, 1]]), (4, 2), ValueError),
+        (np.ones((2, 2)), np.array(0), (4, 2), ValueError),
+        (np.ones(2), np.array([0, 1]), (), ValueError),
+        (np.ones((2, 2)), np.array([0.0, 1.0]), (4, 2), TypeError),
+        (np.ones((2, 2)), np.array([True, False]), (4, 2), TypeError),
+    ],
+)
+def test_shapes_that_do_not_fit_and_indices_that_are_no_integers_are_refused_also_unchecked(
+    values, indices, shape, error
+):
+    for check_range in (True, False):
+        with pytest.raises(error, match=r"^IndexedSlices: "):
+            IndexedSlices(values, indices, shape, check_range)
+
+
+# Arithmetic.
+
+
+def some_rows(dtype=np.float32):
+    return IndexedSlices(np.array([[1, 2], [4, 8], [16, 32]], dtype), np.array([1, 3, 1]), (4, 2))
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+@pytest.mark.parametrize(
+    ("scaled", "factor"),
+    [
+        (lambda g: g * 0.5, 0.5),
+        (lambda g: 0.5 * g, 0.5),
+        (lambda g: g * np.float64(0.5), 0.5),
+        (lambda g: np.float64(0.5) * g, 0.5),
+        (lambda g: np.int64(3) * g, 3),
+        (lambda g: g / 2, 0.5),
+        (lambda g: g / np.float64(2), 0.5),
+        (lambda g: -g, -1),
+    ],
+)
+def test_rows_times_a_number_over_one_and_with_the_other_sign_keep_their_dtype(scaled, factor, dtype):
+    rows = some_rows(dtype)
+    result = scaled(rows)
+    assert isinstance(result, IndexedSlices)
+    assert result.dtype == dtype
+    np.testing.assert_array_equal(dense(result), factor * dense(rows))
+    np.testing.assert_array_equal(rows.values, some_rows(dtype).values)
+
+
+@pytest.mark.parametrize("other", [np.ones(2), "a", None, [1.0]], ids=repr)
+def test_rows_are_multiplied_and_divided_by_numbers_alone(other):
+    for operation in (lambda: some_rows() * other, lambda: other * some_rows(), lambda: some_rows() / other):
+        with pytest.raises(TypeError):
+            operation()
+
+
+@pytest.mark.parametrize("order", ["C", "F"])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_rows_plus_an_array_is_an_array_of_its_own_on_either_side(order, dtype):
+    array = np.arange(8, dtype=dtype).reshape(4, 2, order=order)
+    given = array.copy()
+    for total in (some_rows() + array, array + some_rows()):
+        assert total.dtype == dtype
+        np.testing.assert_array_equal(total, given + dense(some_rows()))
+    np.testing.assert_array_equal(array, given)
+    np.testing.assert_array_equal(dense(some_rows() + some_rows()), 2 * dense(some_rows()))
+
+
+@pytest.mark.parametrize(
+    ("other", "message"),
+    [
+        (IndexedSlices(np.ones((1, 2)), np.array([9]), (40, 2)), r"shape \(4, 2\) plus rows .* shape \(40, 2\)"),
+        (np.ones((10, 3)), r"shape \(4, 2\) plus an array of shape \(10, 3\)"),
+        (np.ones((4, 1)), r"shape \(4, 2\) plus an array of shape \(4, 1\)"),
+        (0.0, r"shape \(4, 2\) plus an array of shape \(\)"),
+    ],
+    ids=["rows of another array", "another array", "an array that would stretch", "a number"],
+)
+def test_a_sum_of_other_shapes_is_refused_and_both_are_named(other, message):
+    for add in (lambda: some_rows() + other, lambda: other + some_rows()):
+        with pytest.raises(ValueError, match="plus"):
+            add()
+    with pytest.raises(ValueError, match=message):
+        some_rows() + other
+
+
+@pytest.mark.parametrize("shape", [(5,), (5, 3), (5, 2, 4), (5, 0), (5, 1)], ids=str)
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "int64", "uint64"])
+@pytest.mark.parametrize("count", [0, 1, 30])
+def test_add_rows_adds_each_row_at_its_index(shape, dtype, count):
+    random = np.random.default_rng([SEED, count])
+    indices = random.integers(-5 if dtype.startswith("int") else 0, 5, count).astype(dtype)
+    total, rows = random.standard_normal(shape), random.standard_normal((2 * count, *shape[1:]))[::2]
+    expected = total.copy()
+    for index, row in zip(indices.tolist(), rows, strict=True):
+        expected[index] += row
+    add_rows(total, indices, rows)
+    np.testing.assert_allclose(total, expected, rtol=1e-12, atol=1e-12)
+
+
+def test_add_rows_does_not_count_in_the_narrow_dtype_of_its_indices():
+    total = np.zeros((200, 100), np.float32)
+    add_rows(total, np.uint8([199, 3, 199]), np.ones((3, 100), np.float32))
+    assert (total[199].tolist(), total[3].tolist()) == ([2.0] * 100, [1.0] * 100)
+    assert total.sum() == 300
+
+
+@pytest.mark.parametrize(
+    ("total", "indices", "rows", "error"),
+    [
+        (np.zeros((4, 2), order="F"), [0], np.ones((1, 2)), ValueError),
+        (np.zeros((4, 4))[:, ::2], [0], np.ones((1, 2)), ValueError),
+        (np.zeros((4, 2)), [0], np.ones((1, 3)), ValueError),
+        (np.zeros((4, 2)), [0, 1], np.ones((1, 2)), ValueError),
+        (np.zeros((4, 2)), [[0]], np.ones((1, 2)), ValueError),
+        (np.zeros(()), [0], np.ones(1), ValueError),
+        (np.zeros((4, 2)), [4], np.ones((1, 2)), IndexError),
+        (np.zeros((4, 2)), [-5], np.ones((1, 2)), IndexError),
+    ],
+)
+def test_add_rows_refuses_what_it_cannot_add_in_place(total, indices, rows, error):
+    with pytest.raises(error):
+        add_rows(total, np.array(indices), rows)
+    assert not total.any()

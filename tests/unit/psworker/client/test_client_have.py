@@ -1,0 +1,336 @@
+"""Values that have not changed do not travel again, over one shard or several; another life of a server is no proof."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from psserver.core.shard import Shard
+from pswire.errors import Malformed, TimedOut
+from pswire.messages import (
+    Assignment,
+    Declaration,
+    Gradient,
+    Join,
+    Outcome,
+    Pull,
+    Push,
+    Register,
+    Sender,
+    Value,
+)
+from pswire.messages.sizes import tensor_bytes
+from pswire.optimizers import GradientDescent, MovingAverage
+from pswire.specs.consistency import Asynchronous, Dropped, Synchronous
+from pswire.specs.row_initializers import RowUniform
+from pswire.tensors.values import IndexedSlices, TensorSpec
+from psworker.client import partitions, placement, retrying_calls
+from psworker.client.client import Client
+from psworker.client.placement import Placement, Whole
+from tests.shards_in_process import ShardsInProcess
+
+SGD = GradientDescent(learning_rate=1)
+ROWS = 12
+SPECS = {name: TensorSpec(name, (ROWS, 2)) for name in ("frozen", "trained")} | {"bias": TensorSpec("bias", (3,))}
+SHARDS = pytest.mark.parametrize("shards", [1, 2, 3])
+
+
+@pytest.fixture(autouse=True)
+def small(monkeypatch):
+    """What has more than 64 bytes is split, and nobody pauses between two tries."""
+    monkeypatch.setattr(placement, "SPLIT_BYTES", 64)
+    monkeypatch.setattr(retrying_calls, "FIRST_PAUSE", 0.0)
+
+
+def some(shape, seed=1):
+    return np.random.default_rng(seed).normal(size=shape).astype(np.float32)
+
+
+def registered(transport, worker="w0"):
+    """A client, and by name what it has registered."""
+    client = Client(transport, worker, timeout=60)
+    client.join()
+    declarations = [Declaration(spec, some(spec.shape), SGD) for spec in SPECS.values()]
+    known = {whole.name: whole for whole in client.register(declarations)}
+    transport.said.clear()
+    transport.heard.clear()
+    return client, known
+
+
+def gradients(known, *names, seed=2):
+    return [replace(known[name], array=some(known[name].array.shape, seed)) for name in names]
+
+
+def received(transport):
+    """Bytes of all values that have come since the last time."""
+    found = sum(tensor_bytes(answer) for _, answer in transport.heard)
+    transport.heard.clear()
+    return found
+
+
+def bytes_of(*names):
+    return sum(SPECS[name].nbytes for name in names)
+
+
+# --- what does not travel ---------------------------------------------------------------------------------------------
+
+
+@SHARDS
+def test_what_has_not_changed_is_not_sent_again_and_its_array_is_given_back(shards):
+    transport = ShardsInProcess(shards)
+    client, known = registered(transport)
+    pushed = client.push(gradients(known, "trained"), pull=list(SPECS), have=known.values()).wait()
+    assert received(transport) == bytes_of("trained")
+    assert [one.name for one in pushed.values] == list(SPECS)
+    now = {one.name: one for one in pushed.values}
+    assert now["frozen"].array is known["frozen"].array
+    assert now["bias"].array is known["bias"].array
+    np.testing.assert_array_equal(now["trained"].array, known["trained"].array - some((ROWS, 2), 2), strict=True)
+    again = client.pull(list(SPECS), now.values())
+    assert received(transport) == 0
+    assert [one.array is now[one.name].array for one in again] == [True] * 3
+    assert [one.versions for one in again] == [now[name].versions for name in SPECS]
+
+
+@SHARDS
+def test_nothing_is_named_of_what_the_worker_does_not_say_it_has(shards):
+    transport = ShardsInProcess(shards)
+    client, known = registered(transport)
+    client.pull(list(SPECS))
+    assert received(transport) == bytes_of(*SPECS)
+    assert {pull.have for _, pull in transport.messages(Pull)} == {()}
+    client.pull(list(SPECS), [known["bias"]])
+    assert received(transport) == bytes_of("frozen", "trained")
+
+
+@SHARDS
+@pytest.mark.parametrize(
+    ("consistency", "staleness"),
+    [(Asynchronous(), Dropped(0)), (Synchronous(1), Dropped(0)), (Asynchronous(), Dropped(9))],
+    ids=str,
+)
+def test_values_are_bit_for_bit_those_of_workers_that_name_nothing(shards, consistency, staleness):
+    runs = []
+    for named in (True, False):
+        transport = ShardsInProcess(shards, consistency, staleness)
+        workers = [registered(transport, name) for name in ("w0", "w1")]
+        seen, outcomes = [], []
+        for step in range(12):
+            client, known = workers[step % 5 % 2]  # so that some pushes are stale
+            names = [name for name in ("trained", "bias") if step % 3 or name == "bias"]
+            have = known.values() if named else ()
+            pushed = client.push(gradients(known, *names, seed=step), 0.5, list(SPECS), have).wait()
+            known.update({one.name: one for one in pushed.values})
+            if step == 7:
+                client.assign([Assignment("frozen", some((ROWS, 2), 99))])
+            outcomes.append((pushed.outcome, pushed.staleness, pushed.global_step))
+            seen.append([(one.versions, one.served_at, one.array.tobytes()) for one in pushed.values])
+        runs.append((seen, outcomes))
+        if named:
+            fewest = received(transport)
+    assert runs[0] == runs[1]
+    assert fewest < received(transport)
+    if staleness.above == 0:
+        assert {outcome for outcome, *_ in runs[0][1]} == {Outcome.APPLIED, Outcome.DROPPED}
+
+
+@pytest.mark.parametrize("shards", [2, 3])
+def test_of_a_variable_in_several_parts_those_come_that_have_changed_and_the_old_array_is_not_written(shards):
+    transport = ShardsInProcess(shards)
+    client, known = registered(transport)
+    old, before = known["trained"], known["trained"].array.copy()
+    first, count = ROWS // shards, ROWS // shards
+    other = Sender("other", 1)
+    transport.machines[1].step(0, Join("other", 1, 1, shards, 5), 0.0)
+    part = Gradient("trained", 0, some((count, 2), 5))
+    transport.machines[1].step(0, Push(other, 1, (part,)), 0.0)
+    (now,) = client.pull(["trained"], [old])
+    assert received(transport) == bytes_of("trained") // shards
+    assert now.versions == tuple(int(shard == 1) for shard in range(shards))
+    expected = before.copy()
+    expected[first : first + count] -= part.array
+    np.testing.assert_array_equal(now.array, expected, strict=True)
+    np.testing.assert_array_equal(old.array, before, strict=True)
+    assert not np.shares_memory(now.array, old.array)
+    assert not now.array.flags.writeable
+
+
+@SHARDS
+def test_a_push_that_is_dropped_brings_what_has_changed_and_no_more(shards):
+    transport = ShardsInProcess(shards, Asynchronous(), Dropped(0))
+    (first, mine), (second, known) = registered(transport, "w0"), registered(transport, "w1")
+    first.push(gradients(mine, "trained")).wait()
+    transport.heard.clear()
+    dropped = second.push(gradients(known, "trained"), pull=list(SPECS), have=known.values()).wait()
+    assert dropped.outcome is Outcome.DROPPED
+    assert received(transport) == bytes_of("trained")
+    now = {one.name: one for one in dropped.values}
+    assert now["frozen"].array is known["frozen"].array
+    np.testing.assert_array_equal(now["trained"].array, known["trained"].array - some((ROWS, 2), 2), strict=True)
+    applied = second.push(gradients(now, "trained"), pull=list(SPECS), have=now.values()).wait()
+    assert applied.outcome is Outcome.APPLIED
+    assert received(transport) == bytes_of("trained")
+
+
+@SHARDS
+def test_a_push_whose_answer_was_lost_is_answered_with_what_has_changed_since_what_the_worker_has(shards):
+    transport = ShardsInProcess(shards)
+    client, known = registered(transport)
+    lost = set()
+    transport.lose = lambda shard, message: isinstance(message, Push) and shard not in lost and not lost.add(shard)
+    pushed = client.push(gradients(known, "trained"), pull=list(SPECS), have=known.values()).wait()
+    assert pushed.outcome is Outcome.REPEATED
+    assert received(transport) == bytes_of("trained")
+    assert len(transport.messages(Push)) == 2 * shards
+    trained = next(one for one in pushed.values if one.name == "trained")
+    np.testing.assert_array_equal(trained.array, known["trained"].array - some((ROWS, 2), 2), strict=True)
+
+
+def test_what_was_seen_of_a_moving_average_and_the_rows_of_a_table_change_what_they_change():
+    transport = ShardsInProcess(2)
+    client, known = registered(transport)
+    average, table = TensorSpec("average", (ROWS, 2)), TensorSpec("table", (ROWS, 2))
+    (mean,) = client.register([Declaration(average, np.zeros((ROWS, 2), np.float32), MovingAverage(0.5))])
+    client.register([Declaration(table, None, SGD, RowUniform(-1, 1))])
+    rows = client.choose("table", np.array([3, 11]))
+    transport.heard.clear()
+    entries = [
+        replace(mean, array=np.full((ROWS, 2), 2, np.float32)),
+        replace(rows, array=IndexedSlices(np.ones((2, 2), np.float32), np.array([3, 11]), (ROWS, 2))),
+    ]
+    pushed = client.push(entries, pull=["average", "frozen"], have=[mean, known["frozen"]]).wait()
+    assert received(transport) == average.nbytes, "nothing of the table"
+    np.testing.assert_array_equal(pushed.values[0].array, np.ones((ROWS, 2), np.float32), strict=True)
+    assert pushed.values[1].array is known["frozen"].array
+    np.testing.assert_array_equal(client.choose("table", np.array([3, 11])).array, rows.array - 1, strict=True)
+
+
+# --- another life -----------------------------------------------------------------------------------------------------
+
+
+def start_anew(transport, shard, values):
+    """Another life of a shard: it has lost its state, and come to the same versions with other values."""
+    machine = transport.machines[shard] = Shard(shard, transport.shards)
+    variables = {name: Placement(transport.shards).extended(SPECS.values())[name] for name in SPECS}
+    declarations = [
+        Declaration(piece.spec, np.full(piece.spec.shape, values, np.float32), SGD, None, piece.part)
+        for variable in variables.values()
+        for piece in variable.pieces
+        if piece.shard == shard
+    ]
+    machine.step(0, Join("other", 1, shard, transport.shards, 5), 0.0)
+    machine.step(0, Register(Sender("other", 1), tuple(declarations)), 0.0)
+
+
+@pytest.mark.parametrize("lost", [0, 1])
+def test_a_server_that_was_started_anew_is_told_of_no_version_of_its_earlier_life(lost):
+    transport = ShardsInProcess(2)
+    client, known = registered(transport)
+    start_anew(transport, lost, values=7)
+    now = {one.name: one for one in client.pull(list(SPECS), known.values())}
+    for name, variable in ((name, Placement(2).extended(SPECS.values())[name]) for name in SPECS):
+        assert now[name].versions == known[name].versions, "as many changes"
+        parts = zip(
+            variable.pieces, *(partitions.split_array(variable, one[name].array) for one in (now, known)), strict=True
+        )
+        for piece, mine, before in parts:
+            expected = np.full(mine.shape, 7, np.float32) if piece.shard == lost else before
+            np.testing.assert_array_equal(mine, expected, strict=True)
+
+
+def test_what_came_before_the_worker_joined_again_is_asked_for_once_more_and_then_known_again():
+    transport = ShardsInProcess(2)
+    client, known = registered(transport)
+    start_anew(transport, 1, values=7)
+    client.choose("trained", np.array([0, ROWS - 1]))  # the first to hear of it
+    transport.heard.clear()
+    now = client.pull(list(SPECS), known.values())
+    assert received(transport) == bytes_of(*SPECS)
+    client.pull(list(SPECS), now)
+    assert received(transport) == 0
+
+
+def has_names(message):
+    """Whether it is a pull of whole values, which is what a shard gets of a push that has no gradient for it."""
+    return isinstance(message, Pull) and bool(message.names)
+
+
+@pytest.mark.parametrize("consistency", [Asynchronous(), Synchronous(1)], ids=str)
+def test_a_push_under_way_while_the_worker_joins_another_life_names_nothing_when_it_is_sent_then(consistency):
+    """Where shard 0 decides, shard 1 is told of a push when `wait` is called, which may be after a lookup."""
+    transport = ShardsInProcess(2, consistency)
+    client, known = registered(transport)
+    if not consistency.decides:
+        transport.lose = lambda shard, message: isinstance(message, Push) or has_names(message)  # until then
+    handle = client.push(gradients(known, "bias"), pull=list(SPECS), have=known.values())
+    start_anew(transport, 1, values=7)
+    client.choose("trained", np.array([0, ROWS - 1]))
+    transport.lose = lambda shard, message: False
+    now = {one.name: one for one in handle.wait().values}
+    np.testing.assert_array_equal(now["trained"].array[ROWS // 2 :], np.full((ROWS // 2, 2), 7, np.float32))
+    np.testing.assert_array_equal(now["frozen"].array[ROWS // 2 :], np.full((ROWS // 2, 2), 7, np.float32))
+    transport.heard.clear()
+    client.pull(list(SPECS), now.values())
+    assert received(transport) == bytes_of(*SPECS), "it was not known whose they are"
+
+
+def test_a_join_whose_answer_is_lost_counts_as_one():
+    transport = ShardsInProcess(1)
+    client, known = registered(transport)
+    start_anew(transport, 0, values=7)
+    lost = iter([True])
+    transport.lose = lambda shard, message: isinstance(message, Join) and next(lost, False)
+    (now,) = client.pull(["frozen"], [known["frozen"]])
+    np.testing.assert_array_equal(now.array, np.full((ROWS, 2), 7, np.float32), strict=True)
+
+
+def test_a_lease_that_has_ended_costs_whole_answers_until_one_was_asked_for_after_it():
+    transport = ShardsInProcess(1, lease=1000.0)
+    client, known = registered(transport)
+    transport.sleep(2000)
+    pushed = client.push(gradients(known, "bias"), pull=list(SPECS), have=known.values()).wait()
+    assert received(transport) == bytes_of(*SPECS)
+    again = client.pull(list(SPECS), pushed.values)
+    assert received(transport) == bytes_of(*SPECS), "when it was asked for, it was not known in which life"
+    client.pull(list(SPECS), again)
+    assert received(transport) == 0
+    client.leave()
+    client.close()
+
+
+def test_a_pull_that_failed_leaves_what_the_worker_has_as_it_was():
+    transport = ShardsInProcess(1)
+    client, known = registered(transport)
+    client._timeout = client._calls._timeout = 0.01
+    client.push(gradients(known, "trained")).wait()
+    transport.lose = lambda shard, message: True
+    with pytest.raises(TimedOut):
+        client.pull(list(SPECS), known.values())
+    transport.lose = lambda shard, message: False
+    transport.heard.clear()
+    trained = client.pull(list(SPECS), known.values())[1]
+    assert received(transport) == bytes_of("trained")
+    np.testing.assert_array_equal(trained.array, known["trained"].array - some((ROWS, 2), 2), strict=True)
+
+
+# --- answers that cannot be -------------------------------------------------------------------------------------------
+
+
+def placed(shards=2):
+    return Placement(shards).extended([SPECS["trained"]])["trained"]
+
+
+@pytest.mark.parametrize(
+    ("values", "old", "message"),
+    [
+        ([Value("trained", 3, None)] * 2, (3, 4), "shard 1 says .* still at version 3: .* named version 4"),
+        ([Value("trained", 3, None)] * 2, None, "shard 0 says .* still at version 3: .* named none"),
+        ([Value("trained", 3, np.ones((6, 2), np.float32))], (3, 4), "1 values of 'trained' have come, .* in 2 parts"),
+        ([Value("trained", 3, np.ones((1, 2), np.float32))] * 2, None, r"shard 0 has sent float32\[1, 2\] .*\[6, 2\]"),
+        ([Value("trained", 3, np.ones((6, 2)))] * 2, None, r"shard 0 has sent float64\[6, 2\]"),
+    ],
+)
+def test_an_answer_that_does_not_fit_what_was_asked_is_refused(values, old, message):
+    whole = None if old is None else Whole("trained", old, some((ROWS, 2)))
+    with pytest.raises(Malformed, match=message):
+        partitions.join(placed(), values, whole)

@@ -1,0 +1,309 @@
+"""What several shards do together or not at all: registrations, late pushes, and parts of a push that are given up."""
+
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from psserver.core.shard import Shard
+from pswire.errors import AlreadyRegistered, InvalidMessage, NotFinite, TimedOut, TooLarge
+from pswire.messages import (
+    Assign,
+    Assignment,
+    Declaration,
+    Delivery,
+    Elsewhere,
+    Outcome,
+    Pull,
+    Push,
+    Register,
+    Renew,
+    Sender,
+)
+from pswire.optimizers import GradientDescent
+from pswire.specs.consistency import Asynchronous, Bounded, Dropped, Synchronous, Unchanged
+from pswire.specs.row_initializers import RowUniform
+from pswire.specs.schedules import PiecewiseConstant
+from pswire.tensors.values import TensorSpec
+from psworker.client import placement, retrying_calls
+from psworker.client.client import Client
+from tests.shard_state import state_of
+from tests.shards_in_process import ShardsInProcess
+
+SGD = GradientDescent(learning_rate=1)
+
+
+@pytest.fixture(autouse=True)
+def hurried(monkeypatch):
+    """What has more than 1000 bytes is split, and nobody pauses between two tries."""
+    monkeypatch.setattr(placement, "SPLIT_BYTES", 1000)
+    monkeypatch.setattr(retrying_calls, "FIRST_PAUSE", 0.0)
+
+
+def declared(name, rows, optimizer=SGD):
+    return Declaration(TensorSpec(name, (rows,), "float64"), np.zeros(rows), optimizer)
+
+
+def joined(transport, worker, *declarations):
+    """A client, and by name what it has registered."""
+    client = Client(transport, worker, timeout=60)
+    client.join()
+    return client, {whole.name: whole for whole in client.register(declarations)}
+
+
+def two(transport, *names):
+    """Clients that have registered `large` on shard 0 and `small` on shard 1, and their weights."""
+    return [joined(transport, name, declared("large", 100), declared("small", 2)) for name in names]
+
+
+def gradient(weights):
+    return replace(weights, array=np.full(weights.array.shape, -1.0))
+
+
+# --- registration -----------------------------------------------------------------------------------------------------
+
+
+def test_no_shard_registers_anything_when_one_objects():
+    transport = ShardsInProcess(3)
+    transport.machines[2] = Shard(2, 3, memory_limit=4000)
+    client, _ = joined(transport, "w0")
+    before = [state_of(machine) for machine in transport.machines]
+    table = Declaration(TensorSpec("t", (3000,), "float64"), None, SGD, RowUniform(-1, 1))
+    with pytest.raises(TooLarge, match="variables t with their slots need 8,000 bytes"):
+        client.register([declared("a", 2), table])
+    assert [state_of(machine) for machine in transport.machines] == before
+    smaller = Declaration(TensorSpec("t", (300,), "float64"), None, SGD, RowUniform(-1, 1))
+    assert [one.name for one in client.register([declared("a", 2), smaller])] == ["a"]
+    assert client.choose("t").array.shape == (300,)
+
+
+def test_what_contradicts_another_worker_on_a_later_shard_registers_nothing_on_the_first():
+    transport = ShardsInProcess(2)
+    joined(transport, "w0", declared("large", 100), declared("small", 2))
+    client, _ = joined(transport, "w1")
+    before = [state_of(machine) for machine in transport.machines]
+    with pytest.raises(AlreadyRegistered, match="'small' is registered with"):
+        client.register([declared("large", 100), declared("small", 2, GradientDescent(0.5)), declared("new", 2)])
+    assert [state_of(machine) for machine in transport.machines] == before
+
+
+def test_another_size_of_a_table_is_named_as_that_and_not_as_other_servers():
+    def table(rows):
+        return Declaration(TensorSpec("t", (rows, 4)), None, SGD, RowUniform(-1, 1))
+
+    transport = ShardsInProcess(2)
+    joined(transport, "w0", table(1000))
+    for rows in (800, 10):  # split as well, and in one piece
+        client, _ = joined(transport, "w1")
+        with pytest.raises(AlreadyRegistered, match=rf"float32\[1000, 4\], this worker declares float32\[{rows}, 4\]"):
+            client.register([table(rows)])
+
+
+def test_initial_values_are_looked_at_before_anything_is_sent_to_several_shards():
+    transport = ShardsInProcess(2)
+    client, _ = joined(transport, "w0")
+    transport.said.clear()
+    bad = replace(declared("small", 2), value=np.array([1.0, np.nan]))
+    with pytest.raises(NotFinite, match=r"initial value for 'small' has 1 of 2 elements .* nothing was sent"):
+        client.register([declared("large", 100), bad])
+    assert not transport.said
+
+
+def test_all_shards_are_asked_without_values_and_only_when_there_is_more_than_one():
+    transport = ShardsInProcess(1)
+    joined(transport, "w0", declared("large", 100))
+    assert [(shard, message.dry) for shard, message in transport.messages(Register)] == [(0, False)]
+    transport = ShardsInProcess(2)
+    client, _ = joined(transport, "w0", declared("large", 100))
+    said = transport.messages(Register)
+    assert [(shard, message.dry) for shard, message in said] == [(0, True), (1, True), (0, False)]
+    transport.said.clear()
+    client.register([declared("small", 2)])
+    said = transport.messages(Register)
+    assert [(shard, message.dry) for shard, message in said] == [(0, True), (1, True), (0, False), (1, False)]
+    assert all(one.value is None for _, message in said if message.dry for one in message.declarations)
+    assert [[place.shard for place in message.places] for shard, message in said if not shard] == [[1], [1]]
+
+
+# --- late pushes ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["large", "small"])
+def test_a_push_is_late_whatever_shard_its_gradients_are_on(name):
+    transport = ShardsInProcess(2, staleness=Dropped(0))
+    (fast, weights), (slow, old) = two(transport, "fast", "slow")
+    assert fast.push([gradient(weights[name])]).wait().outcome is Outcome.APPLIED
+    late = slow.push([gradient(old[name])], pull=["large", "small"]).wait()
+    assert (late.outcome, late.staleness) == (Outcome.DROPPED, 1)
+    (fresh,) = [whole for whole in late.values if whole.name == name]
+    assert (fresh.served_at, fresh.array[0]) == (1, 1)
+    assert slow.push([gradient(fresh)]).wait().outcome is Outcome.APPLIED
+
+
+def test_a_push_is_late_by_what_was_assigned_on_another_shard():
+    transport = ShardsInProcess(2, staleness=Dropped(0))
+    (client, weights), (other, _) = two(transport, "w0", "w1")
+    other.assign([Assignment("small", np.full(2, 5.0))])
+    late = client.push([gradient(weights["small"])], pull=["small"]).wait()
+    assert (late.outcome, late.staleness, late.values[0].array[0]) == (Outcome.DROPPED, 1, 5)
+    assert client.push([gradient(late.values[0])]).wait().outcome is Outcome.APPLIED
+
+
+def test_a_synchronous_update_takes_no_late_gradient_of_another_shard():
+    transport = ShardsInProcess(2, Synchronous(2))
+    (first, one), (second, other), (late, old) = two(transport, "a", "b", "c")
+    handles = [client.push([gradient(weights["small"])]) for client, weights in ((first, one), (second, other))]
+    with ThreadPoolExecutor(2) as threads:
+        assert [result.global_step for result in threads.map(lambda handle: handle.wait(), handles)] == [1, 1]
+    result = late.push([gradient(old["small"])], pull=["small"]).wait()
+    assert (result.outcome, result.values[0].array[0]) == (Outcome.DROPPED, 1)
+
+
+def test_a_push_says_to_shard_0_when_weights_on_other_shards_were_served():
+    transport = ShardsInProcess(2, staleness=Dropped(9))
+    client, weights = joined(transport, "w0", declared("large", 100), declared("small", 2))
+    pushed = client.push([gradient(weights["large"])], pull=["large", "small"]).wait()
+    client.push([gradient(weights["small"]), gradient(pushed.values[0])]).wait()
+    client.push([gradient(pushed.values[1])]).wait()
+    said = [(shard, message.elsewhere) for shard, message in transport.messages(Push)]
+    assert said == [(0, ()), (0, (Elsewhere("small", 0),)), (1, ()), (0, (Elsewhere("small", 1),)), (1, ())]
+    assert [message.shards for shard, message in transport.messages(Push) if not shard] == [(), (1,), (1,)]
+
+
+def test_values_of_other_shards_have_all_that_shard_0_had_decided_and_are_known_by_it():
+    transport = ShardsInProcess(2, staleness=Dropped(9))
+    (client, weights), (other, _) = two(transport, "w0", "w1")
+    for _ in range(2):
+        other.push([gradient(weights["large"]), gradient(weights["small"])]).wait()
+    transport.said.clear()
+    assert client.pull(["small"])[0].served_at == 2
+    assert [shard for shard, _ in transport.messages(Pull)] == [0, 1]
+    ((_, asked),) = [(shard, message) for shard, message in transport.messages(Pull) if shard]
+    assert asked.after == (Delivery(Sender("w1", 1), 2),), "shard 0 does not know yet that it got there"
+    assert client.choose("small", np.array([1])).served_at == 2
+    assert client.choose("small").served_at == 2
+    assert client.choose("large", np.array([99])).served_at == 2
+    chosen = [(shard, message.after) for shard, message in transport.messages(Pull)][2:]
+    assert chosen == [(1, asked.after), (1, asked.after), (0, ())], "rows are as of what was heard last"
+
+
+def test_a_shard_waits_for_changes_that_are_made_there_and_for_no_others():
+    transport = ShardsInProcess(3, staleness=Dropped(9))
+    of_three = declared("large", 100), declared("medium", 9), declared("small", 2)
+    (client, _), (other, weights) = (joined(transport, worker, *of_three) for worker in ("w0", "w1"))
+    other.push([gradient(weights["medium"])]).wait()
+    client._calls._timeout = 0.0  # what waits fails at once
+    medium, small = client.pull(["medium", "small"])
+    assert (medium.array[0], small.array[0]) == (1, 0)
+    after = [message.after for shard, message in transport.messages(Pull) if shard]
+    assert after[-2:] == [(Delivery(Sender("w1", 1), 1),), ()]
+
+
+def test_who_registers_late_gets_the_values_of_other_shards_in_the_order_of_shard_0():
+    transport = ShardsInProcess(2, staleness=Dropped(9))
+    ((early, weights),) = two(transport, "w0")
+    early.push([gradient(weights["small"])]).wait()
+    ((_, late),) = two(transport, "w1")
+    assert (late["small"].served_at, late["small"].array[0]) == (1, 1)
+
+
+@pytest.mark.parametrize(
+    ("shards", "consistency", "staleness"),
+    [(1, Asynchronous(), Dropped(9)), (2, Asynchronous(), Unchanged()), (2, Bounded(9), Unchanged())],
+)
+def test_where_no_push_is_refused_for_its_staleness_changes_have_no_order(shards, consistency, staleness):
+    transport = ShardsInProcess(shards, consistency, staleness)
+    client, weights = joined(transport, "w0", declared("large", 100), declared("small", 2))
+    transport.said.clear()
+    pushed = client.push([gradient(weights["small"])], pull=["small"]).wait()
+    assert (weights["small"].served_at, pushed.values[0].served_at) == (None, None)
+    assert client.pull(["small"])[0].served_at is None
+    assert [(message.elsewhere, message.after) for _, message in transport.messages(Push)] == [((), ())] * shards
+    assert len(transport.messages(Pull)) == 1
+
+
+def test_a_push_goes_to_shard_0_and_to_those_that_have_something_to_do_for_it():
+    transport = ShardsInProcess(3)
+    client, weights = joined(transport, "w0", declared("large", 100), declared("medium", 9), declared("small", 2))
+    transport.said.clear()
+    client.push([gradient(weights["large"])], pull=["large"]).wait()
+    client.push([gradient(weights["small"])]).wait()
+    client.push([gradient(weights["large"])], pull=["medium"]).wait()
+    sent = [(message.sequence, shard, message.shards) for shard, message in transport.messages(Push)]
+    assert sent == [(1, 0, ()), (2, 0, (2,)), (2, 2, (2,)), (3, 0, ())]
+    assert [message.global_step for shard, message in transport.messages(Push) if shard] == [1]
+    assert [(shard, message.names) for shard, message in transport.messages(Pull)] == [(1, ("medium",))]
+
+
+@pytest.mark.parametrize("staleness", [Unchanged(), Dropped(9)])
+def test_a_schedule_counts_pushes_of_which_its_shard_has_no_part(staleness):
+    transport = ShardsInProcess(2, staleness=staleness)
+    optimizer = GradientDescent(PiecewiseConstant([1.5, 2.5, 3.5], [1, 10, 100, 1000]))
+    client, weights = joined(transport, "w0", declared("large", 100), declared("small", 2, optimizer))
+    found = [
+        client.push([gradient(weights[name])], pull=["small"]).wait().values[0].array[0]
+        for name in ("large", "large", "small", "large", "small")
+    ]
+    assert found == [0, 0, 10, 10, 1010], "rates of the steps 2 and 4"
+
+
+# --- parts that are given up ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("how", ["refuse", "lose"])
+def test_nobody_waits_for_the_part_of_a_push_that_a_shard_refused_or_did_not_hear(how):
+    transport = ShardsInProcess(2, Synchronous(2))
+    (good, weights), (bad, _) = two(transport, "good", "bad")
+    handles = [client.push([gradient(weights["small"])], pull=["small"]) for client in (good, bad)]
+    with ThreadPoolExecutor(2) as threads:
+        first, second = (result.values[0] for result in threads.map(lambda handle: handle.wait(), handles))
+
+        def from_bad(shard, message):
+            return shard == 1 and isinstance(message, Push) and message.sender.worker == "bad" and message.gradients
+
+        setattr(transport, how, from_bad)
+        bad._calls._timeout = 0.0  # it gives up at once
+        handles = [good.push([gradient(first)], pull=["small"]), bad.push([gradient(second)])]
+        waits = [threads.submit(handle.wait) for handle in handles]
+        assert waits[1].exception() is not None
+        assert waits[0].result().values[0].array[0] == 2
+    settled = [(shard, message.settled) for shard, message in transport.messages(Renew) if message.settled]
+    assert settled == [(1, 2)]
+    assert [transport.status(shard).global_step for shard in range(2)] == [2, 2], "all count the same steps"
+
+
+def test_who_gives_up_a_push_at_shard_0_says_so_to_those_that_may_wait_for_its_parts():
+    transport = ShardsInProcess(3, Synchronous(2))
+    client, weights = joined(transport, "w0", declared("large", 100), declared("medium", 9), declared("small", 2))
+    transport.refuse = lambda shard, message: isinstance(message, Push)
+    with pytest.raises(InvalidMessage, match="not this one"):
+        client.push([gradient(weights["large"]), gradient(weights["medium"])]).wait()
+    assert [shard for shard, _ in transport.messages(Push)] == [0]
+    assert [(shard, message.settled) for shard, message in transport.messages(Renew)] == [(1, 1)]
+
+
+def test_what_a_shard_did_not_hear_of_a_push_that_was_given_up_is_said_before_the_next_change():
+    transport = ShardsInProcess(2, staleness=Dropped(9))
+    ((client, weights),) = two(transport, "w0")
+    transport.refuse = lambda shard, message: shard == 1
+    with pytest.raises(InvalidMessage, match="not this one"):
+        client.push([gradient(weights["small"])]).wait()
+    transport.refuse = lambda shard, message: False
+    transport.said.clear()
+    for _ in range(2):
+        client.push([gradient(weights["small"])]).wait()
+    said = [(shard, type(message), getattr(message, "settled", 0)) for shard, message in transport.said]
+    assert said == [(1, Renew, 1), *[(0, Push, 0), (1, Push, 0)] * 2]
+
+
+@pytest.mark.parametrize(("how", "place"), [("lose", 0), ("refuse", 1)])
+def test_nobody_waits_for_an_assign_that_a_shard_refused_or_of_which_shard_0_was_not_heard(how, place):
+    transport = ShardsInProcess(2, staleness=Dropped(9))
+    (client, _), (other, _) = two(transport, "w0", "w1")
+    setattr(transport, how, lambda shard, message: shard == place and isinstance(message, Assign))
+    client._calls._timeout = other._calls._timeout = 0.0  # what waits fails at once
+    with pytest.raises((InvalidMessage, TimedOut)):
+        client.assign([Assignment("small", np.full(2, 5.0))])
+    (small,) = other.pull(["small"])
+    assert (small.array[0], small.served_at) == (0, 1), "shard 0 has decided it, and shard 1 will never have it"

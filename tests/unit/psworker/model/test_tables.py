@@ -1,0 +1,192 @@
+"""Tables without a server: what a model sees of them, against an array of the same rows."""
+
+import tracemalloc
+
+import numpy as np
+import pytest
+
+import psworker as ps
+from pswire.errors import ConfigurationError
+from pswire.specs.row_initializers import fill
+from psworker import nn, ops
+from psworker.model import initializers
+
+SEED = 20131016
+UNIFORM = ps.RowUniform(-1, 1, seed=SEED)
+
+
+@pytest.fixture(autouse=True)
+def own_variables():
+    with ps.collection():
+        yield
+
+
+def table_and_array(*shape, dtype="float32"):
+    """A table, and a tensor that has all of its initial rows."""
+    rows = np.empty(shape, dtype)
+    fill(UNIFORM, rows)
+    return ps.Table(shape, UNIFORM, dtype=dtype), ps.Tensor(rows, requires_grad=True)
+
+
+IDS = {
+    "one": [[3]],
+    "repeats": [5, 1, 5, 5, 0, 1],
+    "two axes": [[9, 2, 9], [0, 9, 2]],
+    "none": np.zeros((2, 0), np.uint8),
+    "an empty list": [],
+    "empty lists": [[], []],
+    "rising": np.arange(10, dtype=np.int32),
+    "a number": 4,
+    "many": np.random.default_rng(SEED).integers(0, 10, 1000),
+}
+
+
+@pytest.mark.parametrize("ids", IDS.values(), ids=IDS)
+@pytest.mark.parametrize("shape", [(10, 3), (10,), (10, 2, 2)], ids=str)
+def test_a_lookup_and_its_gradient_equal_those_of_an_array_to_the_last_bit(ids, shape):
+    table, array = table_and_array(*shape)
+    vectors, expected = ops.embedding(table, ids), ops.embedding(array, ids)
+    np.testing.assert_array_equal(vectors.value, expected.value, strict=True)
+    weights = np.random.default_rng(SEED).normal(size=vectors.shape).astype(np.float32)
+    [gradient] = ps.gradients(ops.sum(ops.square(vectors) * weights), table)
+    [reference] = ps.gradients(ops.sum(ops.square(expected) * weights), array)
+    assert gradient.indices.tolist() == sorted(set(np.ravel(ids).tolist()))
+    assert gradient.shape == shape
+    np.testing.assert_array_equal(gradient.values, reference.summed().values, strict=True)
+
+
+def test_a_gradient_of_rows_equals_finite_differences():
+    table, array = table_and_array(6, 3, dtype="float64")
+    ids = np.array([[4, 1], [4, 4]])
+
+    def loss(table):
+        return ops.sum(ops.tanh(ops.embedding(table, ids)) * np.arange(12.0).reshape(2, 2, 3))
+
+    [gradient] = ps.gradients(loss(table), table)
+    [numeric] = [np.zeros_like(array.value)]
+    for place in np.ndindex(array.shape):
+        step = np.zeros_like(array.value)
+        step[place] = 1e-6
+        numeric[place] = (loss(array.value + step).item() - loss(array.value - step).item()) / 2e-6
+    np.testing.assert_allclose(gradient.to_dense(), numeric, rtol=1e-7, atol=1e-8)
+
+
+def test_two_lookups_of_one_table_in_one_loss_add_up():
+    table, array = table_and_array(8, 2)
+    losses = [ops.sum(ops.embedding(t, [1, 3, 1])) + 2 * ops.sum(ops.embedding(t, [[3], [7]])) for t in (table, array)]
+    [gradient], [reference] = ps.gradients(losses[0], table), ps.gradients(losses[1], array)
+    np.testing.assert_array_equal(gradient.summed().values, reference.summed().values)
+    np.testing.assert_array_equal(gradient.to_dense()[[1, 3, 7, 0], 0], [2, 3, 2, 0])
+
+
+def test_a_table_is_a_variable_of_its_collection():
+    with ps.variable_scope("model"):
+        table = ps.Table((1000, 4), UNIFORM, name="words")
+        frozen = ps.Table((5, 1), ps.RowConstant(1), dtype="float16", trainable=False)
+    assert isinstance(table, ps.Variable)
+    assert ps.global_variables("model") == [table, frozen]
+    assert ps.trainable_variables() == [table]
+    assert str(table.spec) == "model/words float32[1000, 4]"
+    assert (frozen.name, frozen.shape, frozen.dtype, frozen.ndim, len(frozen)) == (
+        *("model/variable", (5, 1), np.float16, 2, 5),
+    )
+    assert repr(table) == "Table(model/words float32[1000, 4], version 0)"
+    assert not ops.embedding(frozen, [1]).requires_grad
+    assert ops.embedding(frozen, [1]).value.tolist() == [[1]]
+
+
+def test_nothing_as_large_as_the_table_is_made():
+    tracemalloc.start()
+    try:
+        table = ps.Table((10**9, 64), ps.RowNormal(0.1, seed=3))
+        vectors = ops.embedding(table, [10**9 - 1, 5, 5])
+        [gradient] = ps.gradients(ops.sum(ops.square(vectors)), table)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert gradient.indices.tolist() == [5, 10**9 - 1]
+    np.testing.assert_array_equal(gradient.values, (2 * vectors.value)[[1, 0]] * np.float32([[2], [1]]))
+    assert peak < 10**7
+
+
+def test_what_was_looked_up_needs_no_gradient_where_none_is_recorded():
+    table, _ = table_and_array(4, 2)
+    with ps.no_grad():
+        assert not ops.embedding(table, [1]).requires_grad
+    assert ops.embedding(table, [1]).requires_grad
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda table: table.value,
+        lambda table: table * 2,
+        lambda table: np.ones(2, np.float32) @ table,
+        lambda table: ops.matmul(np.ones((1, 4)), table),
+        lambda table: ops.gather(table, np.array([1])),
+        lambda table: table[1],
+        lambda table: ops.concatenate([table, table], axis=0),
+        lambda table: ops.accuracy(table, np.zeros(4, int)),
+        lambda table: ps.stop_gradient(table),
+        lambda table: ps.Variable(table),
+        lambda table: list(table),
+        lambda table: bool(table),
+        lambda table: ps.add_decayed_weights([(np.ones((4, 2)), table)], 0.1),
+    ],
+)
+def test_any_other_use_of_a_table_is_refused_and_says_what_to_do(use):
+    with pytest.raises(
+        TypeError, match=r"'words' is a Table.*ops\.embedding\(table, ids\).*session\.rows\(table, ids\)"
+    ):
+        use(ps.Table((4, 2), UNIFORM, name="words"))
+
+
+@pytest.mark.parametrize(
+    ("ids", "error", "message"),
+    [
+        ([0, 4], IndexError, r"words float32\[4, 2\].* must be in 0 \.\.\. 3, but they span 0 \.\.\. 4"),
+        ([-1], IndexError, r"must be in 0 \.\.\. 3, but they span -1 \.\.\. -1"),
+        (np.uint64([2**64 - 1]), IndexError, r"but they span 18446744073709551615"),
+        ([1.0], TypeError, "must be integers, but they are float64"),
+        ([True], TypeError, "must be integers, but they are bool"),
+    ],
+)
+def test_ids_that_cannot_be_are_refused(ids, error, message):
+    with pytest.raises(error, match=message):
+        ops.embedding(ps.Table((4, 2), UNIFORM, name="words"), ids)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        (((), UNIFORM), ValueError, "at least one axis"),
+        (((2.5, 3), UNIFORM), TypeError, r"shape is a tuple of whole numbers.*got \(2\.5, 3\)"),
+        ((5, UNIFORM), TypeError, r"shape is a tuple of whole numbers.*got 5"),
+        (((-1, 3), UNIFORM), ConfigurationError, "sizes from 0 up"),
+        (((1 << 62, 4), UNIFORM), ValueError, r"has 73,786,976,294,838,206,464 bytes, and no memory has more"),
+        (((1 << 62, 0), UNIFORM), ValueError, "no memory has more"),
+        (((1 << 70,), UNIFORM), ValueError, "no memory has more"),
+        (((2, 3), initializers.zeros()), TypeError, r"such as psworker\.RowUniform"),
+        (((2, 3), np.zeros((2, 3))), TypeError, r"such as psworker\.RowUniform"),
+        (((2, 3), ps.RowConstant(1e6), None, "float16"), ValueError, "float16 cannot hold"),
+        (((2, 3), UNIFORM, None, "int32"), TypeError, "not in int32"),
+    ],
+)
+def test_a_table_that_cannot_be_is_refused_and_leaves_nothing_behind(arguments, error, message):
+    with pytest.raises(error, match=message):
+        ps.Table(*arguments)
+    assert ps.global_variables() == []
+
+
+def test_an_embedding_with_an_initializer_of_rows_has_a_table():
+    layer = nn.Embedding(10**8, 3, initializer=UNIFORM, name="users")
+    assert isinstance(layer.table, ps.Table)
+    assert (layer.name, layer.table.name, str(layer)) == (
+        *("users", "users/table", "Embedding('users': 100000000 rows of 3)"),
+    )
+    np.testing.assert_array_equal(layer([[7]]).value, ops.embedding(layer.table, [[7]]).value)
+    assert not isinstance(nn.Embedding(10, 3).table, ps.Table)
+    with pytest.raises(ConfigurationError, match="there is a variable 'users/table' already"):
+        nn.Embedding(10**8, 3, initializer=UNIFORM, name="users")
+    with pytest.raises(TypeError, match="whole numbers"):
+        nn.Embedding(2.5, 3, initializer=UNIFORM)

@@ -1,0 +1,199 @@
+"""Names, scopes and collections of variables."""
+
+import threading
+import zlib
+
+import numpy as np
+import pytest
+
+import psworker as ps
+from pswire.errors import ConfigurationError
+from psworker import ops
+from psworker.model import variables
+
+
+@pytest.fixture(autouse=True)
+def own_variables():
+    with ps.collection():
+        yield
+
+
+def test_scopes_nest_and_stand_before_the_name():
+    with ps.variable_scope("generator"), ps.variable_scope("dense"):
+        assert ps.Variable([1.0], name="W").name == "generator/dense/W"
+    assert ps.Variable([1.0], name="W").name == "W"
+
+
+def test_a_scope_does_not_match_a_prefix_of_another():
+    with ps.variable_scope("gen"):
+        short = ps.Variable([1.0], name="W")
+    with ps.variable_scope("generator"):
+        long = ps.Variable([1.0], name="W")
+    assert ps.trainable_variables("gen") == [short]
+    assert ps.trainable_variables("generator/") == [long]
+    assert ps.trainable_variables() == [short, long]
+
+
+def test_variables_without_a_name_get_one_that_is_free():
+    assert [ps.Variable([1.0]).name for _ in range(3)] == ["variable", "variable_1", "variable_2"]
+
+
+def test_a_name_twice_is_refused_with_what_to_do():
+    ps.Variable([1.0], name="W")
+    with pytest.raises(ConfigurationError, match="there is a variable 'W' already"):
+        ps.Variable([1.0], name="W")
+
+
+def test_integers_and_those_that_say_so_are_not_trainable():
+    ps.Variable(np.arange(3), name="counts")
+    ps.Variable([1.0], name="fixed", trainable=False)
+    assert ps.trainable_variables() == []
+
+
+def test_in_a_scope_that_is_not_trainable_nothing_is():
+    with ps.variable_scope("target", trainable=False):
+        layer = ps.nn.Dense(2, 3, name="out")
+        with ps.variable_scope("inner", trainable=True):
+            inner = ps.Variable([1.0], name="x")
+    outside = ps.Variable([1.0], name="y")
+    assert ps.trainable_variables() == [outside]
+    assert ps.global_variables("target") == [layer.kernel, layer.bias, inner]
+    assert ps.global_variables("tar") == []
+
+
+def test_initial_values_depend_on_the_seed_and_the_whole_name_and_not_on_the_order():
+    def kernels(seed, names):
+        with ps.collection():
+            ps.set_random_seed(seed)
+            return {name: ps.nn.Dense(3, 2, name=name).kernel.value for name in names}
+
+    first, other_order, other_seed = kernels(1, "ab"), kernels(1, "ba"), kernels(2, "ab")
+    np.testing.assert_array_equal(first["a"], other_order["a"])
+    assert not np.array_equal(first["a"], first["b"])
+    assert not np.array_equal(first["a"], other_seed["a"])
+    with pytest.raises(ConfigurationError, match="0 or more, got -1"):
+        ps.set_random_seed(-1)
+
+
+@pytest.mark.parametrize(
+    ("value", "dtype"),
+    [
+        *((value, "float32") for value in (1.5, [1.0, 2.0], 10, [10, 3], [[1], [2.5]], -(2**40))),
+        *((value, "bool") for value in (True, [True, False])),
+        *((dtype(3), dtype.__name__) for dtype in (np.float64, np.int64, np.uint8)),
+        *((np.ones(2, dtype), dtype) for dtype in ("float64", "float16", "int64", "int8", "bool")),
+    ],
+    ids=repr,
+)
+def test_python_numbers_become_float32_and_arrays_keep_their_dtype(value, dtype):
+    assert ps.Variable(value).dtype == dtype
+
+
+@pytest.mark.parametrize("value", [10, [10, 3]], ids=repr)
+def test_a_variable_of_python_integers_is_trained(value):
+    x = ps.Variable(value)
+    assert ps.trainable_variables() == [x]
+    [(gradient, _)] = ps.GradientDescent(0.1).compute_gradients(ops.sum(ops.square(x)))
+    np.testing.assert_array_equal(gradient, 2 * np.float32(value))
+
+
+def test_a_variable_copies_its_value_and_nobody_writes_into_it():
+    array = np.ones(2, np.float32)
+    variable = ps.Variable(array)
+    array[0] = 5
+    assert variable.value[0] == 1
+    with pytest.raises(ValueError, match="read-only"):
+        variable.value[0] = 5
+
+
+def test_a_dtype_that_cannot_travel_is_refused_by_name():
+    with pytest.raises(ConfigurationError, match="complex128"):
+        ps.Variable(np.ones(2, np.complex128), name="z")
+
+
+def test_threads_have_variables_of_their_own():
+    ps.Variable([1.0], name="W")
+    names = []
+
+    def other() -> None:
+        ps.Variable([1.0], name="W")
+        names.extend(variable.name for variable in ps.trainable_variables())
+
+    thread = threading.Thread(target=other)
+    thread.start()
+    thread.join()
+    assert names == ["W"]
+
+
+@pytest.mark.parametrize("name", ["", "/a", "a/"])
+def test_a_scope_with_slashes_at_its_ends_is_refused(name):
+    with pytest.raises(ConfigurationError, match="needs a name"), ps.variable_scope(name):
+        pass
+
+
+def test_names_and_seeds_of_the_same_sum_draw_other_values():
+    one, other = sorted("ab", key=lambda name: zlib.crc32(name.encode()))
+    seed = zlib.crc32(other.encode()) - zlib.crc32(one.encode())
+    drawn = []
+    for chosen, name in [(seed, one), (0, other)]:
+        ps.set_random_seed(chosen)
+        drawn.append(variables.random_for(name).random(4))
+    assert not np.array_equal(*drawn)
+
+
+def test_a_layer_that_cannot_be_finished_leaves_no_variable_behind():
+    kept = ps.Variable([1.0], name="net/bias")
+    with pytest.raises(ConfigurationError, match="'net/bias' already"):
+        ps.nn.Dense(2, 3, name="net")  # its kernel would be new
+    assert ps.global_variables() == [kept]
+
+
+# Moving averages.
+
+
+def average(*values, dtype=np.float32, trainable=False):
+    return ps.Variable(np.array(values, dtype), name="mean", trainable=trainable)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+def test_an_update_has_the_dtype_of_its_variable_and_a_decay_of_python(dtype):
+    update = ps.UpdateOp(average(1, 2, dtype=dtype), np.array([3, 4], np.float64), np.float32(0.5))
+    assert update.value.dtype == dtype
+    assert type(update.decay) is float
+
+
+@pytest.mark.parametrize(
+    ("value", "decay", "settings", "error", "message"),
+    [
+        ([1.0], 0.5, {}, ValueError, r"value must have the shape of 'mean', \(2,\), but its shape is \(1,\)"),
+        ([1.0, 2.0], 1, {}, ValueError, "decay must be from 0 up and below 1, got 1"),
+        ([1.0, 2.0], -0.1, {}, ValueError, "decay must be"),
+        ([1.0, 2.0], float("nan"), {}, ValueError, "decay must be"),
+        ([1.0, 2.0], 0.5, {"trainable": True}, ValueError, "'mean' is trainable.*trainable=False"),
+        ([1.0, 2.0], 0.5, {"dtype": np.int64}, TypeError, "'mean' is int64"),
+    ],
+)
+def test_an_update_that_the_server_would_refuse_is_refused_when_it_is_made(value, decay, settings, error, message):
+    with pytest.raises(error, match=rf"^UpdateOp: .*{message}"):
+        ps.UpdateOp(average(0, 0, **settings), value, decay)
+
+
+def test_what_is_noted_several_times_counts_once_with_its_mean_and_infinity_stays_infinity():
+    mean = average(0, 0, 0)
+    for value in ([1, np.inf, 3e38], [2, np.inf, 3e38], [6, 5, 3e38]):
+        variables.note_update(ps.UpdateOp(mean, np.float32(value), 0.9))
+    [update] = ps.update_ops()
+    np.testing.assert_allclose(update.value, np.float32([3, np.inf, 3e38]), rtol=1e-6)
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32])
+def test_the_mean_of_3000_things_seen_is_that_of_float64(dtype):
+    mean = ps.Variable(np.zeros(2, dtype), name="mean", trainable=False)
+    seen = np.random.default_rng(20261122).uniform(0, 2, (3000, 2)).astype(dtype)
+    seen[1000:] += 10
+    for value in seen:
+        variables.note_update(ps.UpdateOp(mean, value, 0.9))
+    [update] = ps.update_ops()
+    assert update.value.dtype == dtype
+    expected = seen.mean(axis=0, dtype=np.float64)
+    np.testing.assert_allclose(update.value, expected, rtol=2**-11 if dtype == np.float16 else 1e-5)
