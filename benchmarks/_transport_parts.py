@@ -18,7 +18,7 @@ from _push_pull import arrays, declaration
 from psserver.core.rules import kernels
 from psserver.core.shard import Shard
 from psserver.rpc.shared_memory import Attached
-from psserver.runtime.executor import Entrance
+from psserver.runtime.executor import Executor
 from pswire.codec import from_frame, to_frame
 from pswire.messages import Gradient, Join, Push, Register, Sender
 from pswire.tensors.frames import incoming
@@ -40,20 +40,20 @@ USE = "worker: frames to answer"
 PARTS = (SEND, TAKE, LOOK, STEP, ANSWER, USE)
 
 
-def parts(lane: str, *, numba: bool) -> dict[str, float]:
+def parts(tensor_transport: str, *, numba: bool) -> dict[str, float]:
     """Milliseconds of each of `PARTS`, medians."""
     kernels.USE_FUSED = numba
-    seen = asyncio.run(_Walk(lane).run())
+    seen = asyncio.run(_Walk(tensor_transport).run())
     return {part: statistics.median(seen[part][WARM_UP:]) for part in PARTS}
 
 
 class _Walk:
     """Steps of one worker on one shard, with a clock for each part."""
 
-    def __init__(self, lane: str) -> None:
-        self._shared = lane == "shared memory"
+    def __init__(self, tensor_transport: str) -> None:
+        self._shared = tensor_transport == "shared memory"
         self._shard = Shard()
-        self._entrance = Entrance(self._shard, time.monotonic)
+        self._entrance = Executor(self._shard, time.monotonic)
         self._gradients = arrays(1.0, 1)
         self._attached = Attached()
         self._seen: dict[str, list[float]] = defaultdict(list)

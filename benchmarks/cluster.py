@@ -22,7 +22,7 @@ from contextlib import closing, contextmanager, suppress
 import _report
 
 from pswire.messages import Status, StatusReport
-from psworker.transport.grpc_transport import NetworkTransport
+from psworker.transport.grpc_transport import GrpcTransport
 
 EXAMPLE = _report.ROOT / "examples" / "deep_mnist.py"
 WARM_UP = 20  # steps, over all workers
@@ -36,7 +36,7 @@ def ours(workers: int, *, numba: bool, options: Sequence[str] = ()) -> tuple[flo
     with (
         _report.kernels(numba=numba) as environment,
         _report.server_process(environment=environment) as server,
-        closing(NetworkTransport([server.address])) as transport,
+        closing(GrpcTransport([server.address])) as transport,
         running(server.address, workers, environment, options) as processes,
     ):
 
@@ -54,7 +54,7 @@ def ours(workers: int, *, numba: bool, options: Sequence[str] = ()) -> tuple[flo
             watch(processes, WINDOW)
             ended, after = look()
             rates.append((after.global_step - before.global_step) / (ended - began))
-        return statistics.median(rates), " and ".join({worker.lane for worker in after.workers})
+        return statistics.median(rates), " and ".join({worker.tensor_transport for worker in after.workers})
 
 
 def alone(what: str, workers: int) -> float:
@@ -92,7 +92,7 @@ def main() -> None:
     """Runs ours and the peer in turn, for one and two workers."""
     parser = _report.arguments(__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=2)
-    parser.add_argument("--options", default="", help="more options of psworker run, such as '--wire bfloat16'")
+    parser.add_argument("--options", default="", help="more options of psworker run, such as '--encoding bfloat16'")
     options = parser.parse_args()
     _report.describe_machine()
     kinds = {"paramserver": False} | ({"paramserver-fast": True} if importlib.util.find_spec("numba") else {})
@@ -103,9 +103,9 @@ def main() -> None:
             figures.add(f"matrix-products-alone-{workers}p", alone("products-rate", workers))
             figures.add(f"engine-alone-{workers}p", alone("rate", workers))
             for kind, numba in kinds.items():
-                rate, lane = ours(workers, numba=numba, options=options.options.split())
+                rate, tensor_transport = ours(workers, numba=numba, options=options.options.split())
                 figures.add(f"{kind}-{workers}w", rate)
-                lanes.add(lane)
+                lanes.add(tensor_transport)
             if options.peers:
                 script = options.peer_scripts / "cluster_tf.py"
                 for _, system, rate, _ in _report.run_peer(options.peers, "tf", script, str(workers)):

@@ -24,7 +24,7 @@ from _consistency_job import BATCH, IMAGES, Network
 import psworker as ps
 from pswire.messages import Status
 from psworker import datasets
-from psworker.transport.grpc_transport import NetworkTransport
+from psworker.transport.grpc_transport import GrpcTransport
 
 JOB = Path(__file__).with_name("_consistency_job.py")
 PAUSE = 0.3
@@ -146,7 +146,7 @@ def main() -> None:
                 for process in processes:
                     process.kill()
                     process.wait()
-            with closing(NetworkTransport([address])) as transport:
+            with closing(GrpcTransport([address])) as transport:
                 status = transport.call(0, Status(), 5.0).result()
         rate, end = IMAGES / BATCH / seconds, curves[str(way)][-1][1]
         stale = f"{status.staleness.p50:13} {status.staleness.p99:4}"

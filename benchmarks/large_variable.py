@@ -22,7 +22,7 @@ from pswire.messages import Declaration
 from pswire.tensors.values import TensorSpec
 from psworker.client.client import Client
 from psworker.client.placement import Whole
-from psworker.transport.grpc_transport import NetworkTransport
+from psworker.transport.grpc_transport import GrpcTransport
 
 GIB = 1 << 30
 SHARED = Path("/dev/shm")
@@ -31,14 +31,14 @@ RATE = 0.5
 TIMEOUT = 600.0
 
 
-def run(lane: str, elements: int) -> None:
+def run(tensor_transport: str, elements: int) -> None:
     """All of it over one lane, as lines of results."""
     nbytes = 4 * elements
-    system = f"paramserver-{lane.lower().replace(' ', '-')}"
+    system = f"paramserver-{tensor_transport.lower().replace(' ', '-')}"
     limit = 6 * nbytes + GIB  # half of it for the variable, half for what a call brings and takes away
     with (
         _report.server_process("--memory-limit", str(limit)) as process,
-        closing(NetworkTransport([process.address], shared_memory=lane == "shared memory")) as transport,
+        closing(GrpcTransport([process.address], shared_memory=tensor_transport == "shared memory")) as transport,
     ):
         client = Client(transport, "worker", TIMEOUT)
         client.join()
@@ -63,7 +63,9 @@ def run(lane: str, elements: int) -> None:
 
         bound = 2 * nbytes + 64 * MB + memory.rest
         words = f"the variable has {nbytes / MB:.0f}; at rest {memory.rest / MB:.0f}; bound {bound / MB:.0f}"
-        print(f"RESULT large-memory {system} {memory.peak() / MB:.0f} MB ({words}; over {transport.lane(0)})")
+        print(
+            f"RESULT large-memory {system} {memory.peak() / MB:.0f} MB ({words}; over {transport.tensor_transport(0)})"
+        )
         client.leave()
 
 
@@ -85,13 +87,19 @@ def main() -> None:
     _report.describe_machine()
     elements = int(options.gib * GIB) // 4
     nbytes = 4 * elements
-    for lane in ("gRPC", "shared memory"):
+    for tensor_transport in ("gRPC", "shared memory"):
         if available() < 6 * nbytes:
-            print(f"skipped {lane}: it takes {6 * nbytes / GIB:.1f} GiB, and there are {available() / GIB:.1f}")
-        elif lane == "shared memory" and room() < 2 * nbytes:
-            print(f"skipped {lane}: it takes {2 * nbytes / GIB:.1f} GiB in {SHARED}, and there are {room() / GIB:.1f}")
+            print(
+                f"skipped {tensor_transport}: it takes {6 * nbytes / GIB:.1f} GiB, "
+                f"and there are {available() / GIB:.1f}"
+            )
+        elif tensor_transport == "shared memory" and room() < 2 * nbytes:
+            print(
+                f"skipped {tensor_transport}: it takes {2 * nbytes / GIB:.1f} GiB in {SHARED}, "
+                f"and there are {room() / GIB:.1f}"
+            )
         else:
-            run(lane, elements)
+            run(tensor_transport, elements)
 
 
 def available() -> int:

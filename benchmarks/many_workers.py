@@ -37,7 +37,7 @@ from pswire.messages import Declaration
 from pswire.tensors.values import TensorSpec
 from psworker.client.client import Client
 from psworker.client.placement import Whole
-from psworker.transport.grpc_transport import NetworkTransport
+from psworker.transport.grpc_transport import GrpcTransport
 
 WORKERS = (1, 4, 16, 64, 100)
 FLOATS = 20
@@ -57,7 +57,7 @@ def work(addresses: list[str], names: list[str], floats: int, numbers: list[int]
     """A process of workers: they join, it says so and is told the window, they push, it says what they did in it."""
     with ThreadPoolExecutor(len(numbers)) as pool, ExitStack() as stack:
         clients = [
-            stack.enter_context(closing(Client(NetworkTransport(addresses), f"worker-{number}", TIMEOUT)))
+            stack.enter_context(closing(Client(GrpcTransport(addresses), f"worker-{number}", TIMEOUT)))
             for number in numbers
         ]
         registered = list(pool.map(partial(join, names, floats), clients))

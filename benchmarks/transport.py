@@ -34,7 +34,7 @@ from pswire.system.malloc import keep_memory
 from psworker.client.client import Client
 from psworker.client.error_feedback import Packer
 from psworker.client.placement import Whole
-from psworker.transport.grpc_transport import NetworkTransport
+from psworker.transport.grpc_transport import GrpcTransport
 
 STEPS = 30  # in a round, as the peers' scripts have
 WARM_UP = 5
@@ -48,16 +48,16 @@ PEERS = {"torch": ("transport_torch.py",), "tf": ("transport_tf.py", "1"), "ray"
 class Way:
     """How gradients and weights travel."""
 
-    lane: str  # as `Transport.lane` says
-    wire: str = ""
+    tensor_transport: str  # as `Transport.tensor_transport` says
+    encoding: str = ""
     compress: str = "none"
 
 
 WAYS = {
     "shared-memory": Way("shared memory"),
     "grpc": Way("gRPC"),
-    "grpc-bfloat16": Way("gRPC", wire="bfloat16"),
-    "grpc-float16": Way("gRPC", wire="float16"),
+    "grpc-bfloat16": Way("gRPC", encoding="bfloat16"),
+    "grpc-float16": Way("gRPC", encoding="float16"),
     "grpc-int8": Way("gRPC", compress="int8"),
     "grpc-topk:0.01": Way("gRPC", compress="topk:0.01"),
 }
@@ -74,11 +74,13 @@ class Run:
 
 def connect(address: str, way: Way) -> Client:
     """A worker's client, which has joined."""
-    transport = NetworkTransport([address], shared_memory=way.lane == "shared memory")
-    client = Client(transport, "worker", 60.0, packer=Packer(way.wire, parse_compression(way.compress)))
+    transport = GrpcTransport([address], shared_memory=way.tensor_transport == "shared memory")
+    client = Client(transport, "worker", 60.0, packer=Packer(way.encoding, parse_compression(way.compress)))
     client.join()
-    if transport.lane(0) != way.lane:
-        raise SystemExit(f"the server at {address} is reached over {transport.lane(0)}, not over {way.lane}")
+    if transport.tensor_transport(0) != way.tensor_transport:
+        raise SystemExit(
+            f"the server at {address} is reached over {transport.tensor_transport(0)}, not over {way.tensor_transport}"
+        )
     return client
 
 
@@ -110,7 +112,7 @@ def measure(way: Way, *, numba: bool) -> Run:
 def push_pull(client: Client, weights: Sequence[Whole], gradients: dict[str, np.ndarray]) -> Sequence[Whole]:
     """One step: all gradients there, all fresh weights back."""
     pushed = [Whole(weight.name, weight.versions, gradients[weight.name]) for weight in weights]
-    return client.push(pushed, None, list(gradients), have=weights).wait().values
+    return client.push(pushed, None, list(gradients), known_versions=weights).wait().values
 
 
 def check(way: Way, first, gradients, weights: Sequence[Whole]) -> None:
@@ -120,13 +122,13 @@ def check(way: Way, first, gradients, weights: Sequence[Whole]) -> None:
     for weight in weights:
         gradient = gradients[weight.name].astype(np.float64)
         moved = RATE * gradient / (np.abs(gradient) + optimizers.Adam().epsilon)
-        exact = not way.wire
+        exact = not way.encoding
         np.testing.assert_allclose(weight.array, first[weight.name] - moved, rtol=0, atol=1e-7 if exact else 4e-3)
 
 
 def empty() -> float:
     """Milliseconds of a round trip without tensors, on a stream."""
-    with _report.server() as address, closing(NetworkTransport([address])) as transport:
+    with _report.server() as address, closing(GrpcTransport([address])) as transport:
         sender = Sender("worker", transport.call(0, Join("worker"), 30.0).result().incarnation)
         seen = []
         for _ in range(EMPTY):
@@ -183,8 +185,8 @@ def table(figures: _report.Figures, empties: _report.Figures, memory: dict[str, 
 def profile(*, numba: bool) -> None:
     """Prints the parts of a step in each lane, what a real step takes, and the floor, as Markdown."""
     lanes = ("shared memory", "gRPC")
-    columns = [_transport_parts.parts(lane, numba=numba) for lane in lanes]
-    whole = [measure(Way(lane), numba=numba).step for lane in lanes]
+    columns = [_transport_parts.parts(tensor_transport, numba=numba) for tensor_transport in lanes]
+    whole = [measure(Way(tensor_transport), numba=numba).step for tensor_transport in lanes]
     print(f"\n| part, ms ({'numba' if numba else 'numpy'}) | {' | '.join(lanes)} |\n| --- | --- | --- |")
     for part in _transport_parts.PARTS:
         print(f"| {part} | {' | '.join(f'{column[part]:.2f}' for column in columns)} |")

@@ -13,7 +13,7 @@ from operator import index
 from pathlib import Path
 
 from pswire.errors import ConfigurationError
-from pswire.specs.encodings import NONE, Compression, parse_compression, parse_wire
+from pswire.specs.encodings import NONE, Compression, parse_compression, parse_encoding
 from pswire.system.host import process_name
 
 
@@ -41,7 +41,7 @@ SERVERS, NAME, TIMEOUT = "PSWORKER_SERVERS", "PSWORKER_NAME", "PSWORKER_TIMEOUT"
 KEEP_MEMORY = "PSWORKER_KEEP_MEMORY"
 PUSH_EVERY, PULL_EVERY = "PSWORKER_PUSH_EVERY", "PSWORKER_PULL_EVERY"
 OVERLAP, LOCAL_STEPS = "PSWORKER_OVERLAP", "PSWORKER_LOCAL_STEPS"
-WIRE, COMPRESS, SHARED_MEMORY = "PSWORKER_WIRE", "PSWORKER_COMPRESS", "PSWORKER_SHARED_MEMORY"
+ENCODING, COMPRESS, SHARED_MEMORY = "PSWORKER_ENCODING", "PSWORKER_COMPRESS", "PSWORKER_SHARED_MEMORY"
 
 #: What a flag in the environment may be, as click takes it.
 _FLAGS = dict.fromkeys(("1", "true", "t", "yes", "y", "on"), True)
@@ -52,7 +52,7 @@ DEFAULT_TIMEOUT = 60.0
 
 
 @dataclass(frozen=True)
-class ExchangeConfig:
+class StrategyConfig:
     """When what a step has computed goes to the servers, and when fresh weights come back
     (`psworker.sessions.strategies`).
 
@@ -101,11 +101,11 @@ _EXCHANGE = {"push_every": PUSH_EVERY, "pull_every": PULL_EVERY, "overlap": OVER
 
 
 @dataclass(frozen=True)
-class TravelConfig:
+class EncodingConfig:
     """How gradients and weights travel between a worker and its servers.
 
     Attributes:
-        wire: the form of what is float32, both ways: "float32", or one of `pswire.specs.encodings.WIRES`.
+        encoding: the form of what is float32, both ways: "float32", or one of `pswire.specs.encodings.ENCODINGS`.
         compression: of gradients, with error feedback (`psworker.client.error_feedback`).
         shared_memory: whether they go through shared memory where a server is on this host.
 
@@ -113,13 +113,13 @@ class TravelConfig:
         ConfigurationError: a field that cannot be.
     """
 
-    wire: str = "float32"
+    encoding: str = "float32"
     compression: Compression = NONE
     shared_memory: bool = True
 
     def __post_init__(self) -> None:
         """Checks every field."""
-        parse_wire(self.wire)
+        parse_encoding(self.encoding)
         if not isinstance(self.compression, Compression):
             raise ConfigurationError(
                 f"compression must be one of NoCompression(), Int8(), TopK(FRACTION), got {self.compression!r}"
@@ -129,7 +129,7 @@ class TravelConfig:
 
     def environment(self) -> dict[str, str]:
         """The environment variables that tell a program so."""
-        return {WIRE: self.wire, COMPRESS: str(self.compression), SHARED_MEMORY: str(int(self.shared_memory))}
+        return {ENCODING: self.encoding, COMPRESS: str(self.compression), SHARED_MEMORY: str(int(self.shared_memory))}
 
 
 @dataclass(frozen=True)
@@ -153,8 +153,8 @@ class WorkerConfig:
     name: str = ""
     timeout: float = DEFAULT_TIMEOUT
     keep_memory: bool = True
-    exchange: ExchangeConfig = ExchangeConfig()
-    travel: TravelConfig = TravelConfig()
+    strategy: StrategyConfig = StrategyConfig()
+    travel: EncodingConfig = EncodingConfig()
 
     def __post_init__(self) -> None:
         """Checks every field."""
@@ -187,7 +187,7 @@ def worker_config(
     pull_every: int | None = None,
     overlap: bool | None = None,
     local_steps: int | None = None,
-    wire: str | None = None,
+    encoding: str | None = None,
     compress: str | None = None,
     shared_memory: bool | None = None,
 ) -> WorkerConfig:
@@ -197,11 +197,11 @@ def worker_config(
         servers: addresses, or a text of them with commas between; `$PSWORKER_SERVERS`.
         name: `$PSWORKER_NAME`; by default the host's name and the process id (`pswire.system.host.process_name`).
         timeout: seconds; `$PSWORKER_TIMEOUT`.
-        push_every: see `ExchangeConfig`; `$PSWORKER_PUSH_EVERY`.
+        push_every: see `StrategyConfig`; `$PSWORKER_PUSH_EVERY`.
         pull_every: `$PSWORKER_PULL_EVERY`.
         overlap: `$PSWORKER_OVERLAP`, 1 or 0.
         local_steps: `$PSWORKER_LOCAL_STEPS`.
-        wire: see `TravelConfig`; `$PSWORKER_WIRE`.
+        encoding: see `EncodingConfig`; `$PSWORKER_ENCODING`.
         compress: as `parse_compression` has it; `$PSWORKER_COMPRESS`.
         shared_memory: `$PSWORKER_SHARED_MEMORY`, 1 or 0.
 
@@ -220,19 +220,19 @@ def worker_config(
             timeout = float(text)
         except ValueError:
             raise ConfigurationError(f"{TIMEOUT} must be a number of seconds, got {text!r}") from None
-    exchange = ExchangeConfig(
+    strategy = StrategyConfig(
         _count(PUSH_EVERY, 1) if push_every is None else push_every,
         _count(PULL_EVERY, 1) if pull_every is None else pull_every,
         _flag(OVERLAP, False) if overlap is None else overlap,
         _count(LOCAL_STEPS, 0) if local_steps is None else local_steps,
     )
-    travel = TravelConfig(
-        os.environ.get(WIRE) or "float32" if wire is None else wire,
+    travel = EncodingConfig(
+        os.environ.get(ENCODING) or "float32" if encoding is None else encoding,
         parse_compression(os.environ.get(COMPRESS) or "none" if compress is None else str(compress)),
         _flag(SHARED_MEMORY, True) if shared_memory is None else shared_memory,
     )
     keep = _flag(KEEP_MEMORY, True)
-    return WorkerConfig(tuple(servers), name or worker_name(), timeout, keep, exchange, travel)
+    return WorkerConfig(tuple(servers), name or worker_name(), timeout, keep, strategy, travel)
 
 
 def _count(variable: str, default: int) -> int:

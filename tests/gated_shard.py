@@ -8,7 +8,7 @@ from collections import defaultdict
 from functools import partial
 
 from psserver.core.shard import Shard
-from psserver.runtime.executor import Entrance
+from psserver.runtime.executor import Executor
 from pswire.messages import Assign, Assignment, Declaration, Join, Joined, Pull, Register, Sender
 from pswire.tensors.values import TensorSpec
 
@@ -72,7 +72,7 @@ def run(scenario, **options):
 
     async def main():
         shard = GatedShard(**options)
-        entrance = Entrance(shard, clock=lambda: 0.0)
+        entrance = Executor(shard, clock=lambda: 0.0)
         try:
             await asyncio.wait_for(scenario(entrance, shard), PATIENCE)
         finally:

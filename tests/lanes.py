@@ -13,7 +13,7 @@ import pytest
 from psserver.config import ServerConfig
 from psserver.rpc.server import ServerThread
 from psworker.client import placement
-from psworker.config import ExchangeConfig, TravelConfig, WorkerConfig
+from psworker.config import EncodingConfig, StrategyConfig, WorkerConfig
 from psworker.sessions.session import Session
 from psworker.sessions.strategies import OUTER
 from psworker.transport import shared_memory, transfer_stream
@@ -41,7 +41,7 @@ class Lane:
     def sessions(self) -> Iterator[Callable[..., Session]]:
         """A function that makes the session of a worker; all of them share the same new shards.
 
-        Behind the worker's name it takes what an `ExchangeConfig` does, and `outer`, `wire` and `compression`.
+        Behind the worker's name it takes what an `StrategyConfig` does, and `outer`, `encoding` and `compression`.
         """
         with ExitStack() as stack:
             patch = stack.enter_context(pytest.MonkeyPatch.context())
@@ -61,13 +61,13 @@ class Lane:
                 addresses.append(stack.enter_context(server).address)
 
             def session(worker: str, *, outer: Any = OUTER, **options: Any) -> Session:
-                travel = {name: options.pop(name) for name in ("wire", "compression") if name in options}
+                travel = {name: options.pop(name) for name in ("encoding", "compression") if name in options}
                 config = WorkerConfig(
                     tuple(addresses),
                     worker,
                     timeout=30,
-                    exchange=ExchangeConfig(**options),
-                    travel=TravelConfig(shared_memory=self.shared_memory, **travel),
+                    strategy=StrategyConfig(**options),
+                    travel=EncodingConfig(shared_memory=self.shared_memory, **travel),
                 )
                 return Session(config, transport, outer)
 
@@ -83,4 +83,9 @@ SHARED_OF_TWO = Lane("shared memory, 2 shards", shards=2, shared_memory=True)
 
 def parameters(*lanes: Lane) -> list[Any]:
     """The lanes as parameters of a test or a fixture."""
-    return [pytest.param(lane, id=lane.name, marks=[needs_shared_memory] * lane.shared_memory) for lane in lanes]
+    return [
+        pytest.param(
+            tensor_transport, id=tensor_transport.name, marks=[needs_shared_memory] * tensor_transport.shared_memory
+        )
+        for tensor_transport in lanes
+    ]

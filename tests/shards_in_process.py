@@ -76,7 +76,7 @@ class ShardsInProcess:
             self._answers[reply.ticket] = reply.answer
         self._changed.notify_all()
 
-    def lane(self, shard):
+    def tensor_transport(self, shard):
         return f"lane {shard}"
 
     def close(self):

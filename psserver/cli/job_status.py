@@ -46,8 +46,8 @@ class JobWorker:
     """A worker. What it does goes to several shards: its counts are those of the shard that has seen the most.
 
     `state` is the worst that a shard says, "lost" before "left" before "live"; `lease_left` the least, in seconds, None
-    unless it is live. `mean_staleness` is over its pushes to all shards, None before the first. `lane` is how its
-    tensors travel; to several shards it may be several ways. Whether it is the `chief`, shard 0 knows.
+    unless it is live. `mean_staleness` is over its pushes to all shards, None before the first. `tensor_transport` is
+    how its tensors travel; to several shards it may be several ways. Whether it is the `chief`, shard 0 knows.
     """
 
     name: str
@@ -61,7 +61,7 @@ class JobWorker:
     epoch: int
     lease_left: float | None
     waiting_for: str
-    lane: str
+    tensor_transport: str
     chief: bool = False
 
 
@@ -180,7 +180,7 @@ def _worker(seen: list[WorkerStatus]) -> JobWorker:
         epoch=max(one.epoch for one in now),
         lease_left=min(one.lease_left for one in now) if state == "live" else None,
         waiting_for=next((one.waiting_for for one in now if one.waiting_for), ""),
-        lane=" and ".join(_each_once(one.lane for one in now if one.lane)),
+        tensor_transport=" and ".join(_each_once(one.tensor_transport for one in now if one.tensor_transport)),
         chief=any(one.chief for one in now),
     )
 

@@ -117,7 +117,7 @@ def _shards(answers: Sequence[ShardAnswer], *, rates: bool = True) -> Table:
 
 def _workers(workers: Sequence[JobWorker]) -> Table:
     numbers = ("steps", "dropped", "mean\nstaleness", "loss", "epoch", "lease\nleft")
-    table = _table("Workers", ("worker", "state"), numbers, ("lane", "waiting for"))
+    table = _table("Workers", ("worker", "state"), numbers, ("tensor_transport", "waiting for"))
     for worker in workers:
         _add(
             table,
@@ -129,7 +129,7 @@ def _workers(workers: Sequence[JobWorker]) -> Table:
             _NONE if worker.loss is None else f"{worker.loss:.4f}",
             str(worker.epoch or _NONE),
             _NONE if worker.lease_left is None else f"{worker.lease_left:.1f} s",
-            worker.lane or _NONE,
+            worker.tensor_transport or _NONE,
             worker.waiting_for or _NONE,
         )
     return table

@@ -18,7 +18,7 @@ from pswire.messages import Reply
 
 
 @dataclass(slots=True, eq=False)
-class Task:
+class ArrayTask:
     """What is to be done to a variable, or copied of it. Cannot fail.
 
     Attributes:
@@ -36,23 +36,23 @@ class Task:
     elements: int = 0
 
 
-class Unsettled(Exception):
+class TasksPending(Exception):
     """A step needs arrays as they are now, before all tasks that were given out have been run; nothing was done."""
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
+class StepResult:
     """What a step has decided: answers, whose arrays are there when all its tasks have been run.
 
     `notes` are for a person to read, in the order of what happened.
     """
 
     replies: list[Reply]
-    tasks: list[Task]
+    tasks: list[ArrayTask]
     notes: tuple[Note, ...] = ()
 
 
-def run(tasks: Iterable[Task]) -> None:
+def run(tasks: Iterable[ArrayTask]) -> None:
     """Runs them, one after the other. If one fails, which none can, the others are done before it is told."""
     faults: list[Exception] = []
     for task in tasks:
@@ -64,9 +64,9 @@ def run(tasks: Iterable[Task]) -> None:
         raise faults[0]
 
 
-def stages(tasks: Iterable[Task]) -> list[list[Task]]:
+def stages(tasks: Iterable[ArrayTask]) -> list[list[ArrayTask]]:
     """The tasks of one variable, in their order: divisible ones that follow each other together."""
-    found: list[list[Task]] = []
+    found: list[list[ArrayTask]] = []
     for task in tasks:
         if task.elements and found and found[-1][0].elements == task.elements:
             found[-1].append(task)
@@ -75,7 +75,7 @@ def stages(tasks: Iterable[Task]) -> list[list[Task]]:
     return found
 
 
-def run_parts(tasks: Iterable[Task], stretches: Iterator[tuple[int, int]]) -> None:
+def run_parts(tasks: Iterable[ArrayTask], stretches: Iterator[tuple[int, int]]) -> None:
     """Runs divisible tasks of one variable on each stretch (start, stop) that is left, as `run` does.
 
     Several threads may share one iterator of stretches, if its `next` is atomic.

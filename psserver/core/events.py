@@ -1,7 +1,7 @@
 """What a person should hear of a step: who came and went, and what became of the examples that they had.
 
-The shard makes notes and keeps no log; `psserver.core.array_tasks.Work` brings them to whoever does. A job of hours
-has a few hundred: never one for each push or each block. May import membership and messages.
+The shard makes notes and keeps no log; `psserver.core.array_tasks.StepResult` brings them to whoever does. A job of
+hours has a few hundred: never one for each push or each block. May import membership and messages.
 """
 
 from __future__ import annotations

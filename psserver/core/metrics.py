@@ -24,7 +24,7 @@ class _Snapshot(NamedTuple):
     bytes_out: int
 
 
-class Meter:
+class TrafficMeter:
     """Counts what goes through, and remembers at each tick how much it was until then."""
 
     __slots__ = ("_due", "_snapshots", "bytes_in", "bytes_out", "pushes")

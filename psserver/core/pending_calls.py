@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 
-from psserver.core.array_tasks import Task
-from psserver.core.members.deduplication import Ledger
+from psserver.core.array_tasks import ArrayTask
+from psserver.core.members.deduplication import DeduplicationTable
 from psserver.core.members.membership import Member, Membership
 from psserver.core.metrics import StalenessHistogram
 from psserver.core.policies import Apply, Asynchronous, Drop, Policy, Serve, View, Waiting
 from psserver.core.policies.policy import listed
-from psserver.core.policies.update_order import Decisions
+from psserver.core.policies.update_order import UpdateOrder
 from psserver.core.variables.delay_compensation import Backups
 from psserver.core.variables.guarded_updates import Magnitudes
 from psserver.core.variables.store import Contribution, Store
@@ -24,9 +24,8 @@ from pswire.messages import (
     Answer,
     Assign,
     Assigned,
-    Delivery,
+    ChangeId,
     Frontier,
-    Group,
     LastPush,
     Outcome,
     Pull,
@@ -35,13 +34,14 @@ from pswire.messages import (
     Pushed,
     Reply,
     Sender,
+    UpdateGroup,
     Value,
 )
 from pswire.messages.sizes import Room
 
 
 @dataclass(slots=True)
-class ParkedCall:
+class PendingCall:
     """A push, pull or assign that is not answered yet; `answer` is there once a push was applied or dropped.
 
     It waits until the changes before it are settled (`after`), and then, unless it is an assign, for the policy. The
@@ -61,7 +61,7 @@ class ParkedCall:
         return isinstance(self.message, Push) and self.answer is None
 
 
-class WaitingRoom:
+class PendingCalls:
     """The calls that are open, and the counts that go on when one of them is settled.
 
     Args:
@@ -81,15 +81,15 @@ class WaitingRoom:
         self,
         policy: Policy,
         store: Store,
-        ledger: Ledger,
+        ledger: DeduplicationTable,
         members: Membership,
         strength: float = 0.0,
-        decisions: Decisions | None = None,
+        decisions: UpdateOrder | None = None,
     ) -> None:
         self._policy, self._store, self._ledger, self._members = policy, store, ledger, members
         self._strength, self._decisions = strength, decisions
         self._at_once = type(policy) is Asynchronous
-        self._calls: dict[int, ParkedCall] = {}
+        self._calls: dict[int, PendingCall] = {}
         self._step = -1  # of the last update, as schedules count: those of the job before it, as far as known here
         self.global_step = self.applied = self.dropped = 0
         self.stalenesses = StalenessHistogram()
@@ -100,7 +100,7 @@ class WaitingRoom:
         """How far changes are decided, where this shard orders them; otherwise None."""
         return None if self._decisions is None else self._decisions.frontier()
 
-    def park(self, call: ParkedCall, tasks: list[Task]) -> list[Reply]:
+    def park(self, call: PendingCall, tasks: list[ArrayTask]) -> list[Reply]:
         """Adds a call, and carries out what may go on by now.
 
         A worker has one push open: a new one replaces a held one, which the worker has given up, or of which it is a
@@ -115,7 +115,7 @@ class WaitingRoom:
         self._calls[call.ticket] = call
         return [*replies, *self.decide(tasks)]
 
-    def _answer_at_once(self, call: ParkedCall, tasks: list[Task]) -> Reply:
+    def _answer_at_once(self, call: PendingCall, tasks: list[ArrayTask]) -> Reply:
         """What the asynchronous policy would do with the only call, without asking it."""
         try:
             if call.held:
@@ -144,15 +144,15 @@ class WaitingRoom:
         if self._decisions is not None:
             self._decisions.settle(sender, sequence + 1)
 
-    def _end(self, calls: Iterable[ParkedCall], error: ParamServerError) -> list[Reply]:
+    def _end(self, calls: Iterable[PendingCall], error: ParamServerError) -> list[Reply]:
         return [Reply(self._calls.pop(call.ticket).ticket, error) for call in calls]
 
-    def decide(self, tasks: list[Task]) -> list[Reply]:
+    def decide(self, tasks: list[ArrayTask]) -> list[Reply]:
         """Asks the policy until it lets nobody go any more; answers come last, so that values and versions agree.
 
         A push is answered in the step that applies it, at the earliest: its arrays are borrowed until its answer.
         """
-        served: list[ParkedCall] = []
+        served: list[PendingCall] = []
         replies: list[Reply] = []
         while self._calls:
             ready = [call for call in self._calls.values() if not call.message.after or self._in_order(call)]
@@ -180,7 +180,7 @@ class WaitingRoom:
 
     # --- the order over shards ------------------------------------------------------------------------------------
 
-    def _in_order(self, call: ParkedCall) -> bool:
+    def _in_order(self, call: PendingCall) -> bool:
         """Whether every change before this call is settled here; one whose worker is gone is passed over."""
         settled = [self._settled(delivery) for delivery in call.message.after]
         if not all(settled):
@@ -188,14 +188,14 @@ class WaitingRoom:
         self._pass_over(call.message.after)
         return True
 
-    def _settled(self, delivery: Delivery) -> bool:
+    def _settled(self, delivery: ChangeId) -> bool:
         return self._ledger.reached(delivery.sender) >= delivery.sequence or not self._is_live(delivery.sender)
 
     def _is_live(self, sender: Sender) -> bool:
         member = self._members.get(sender.worker)
         return member is not None and member.state == "live" and member.incarnation == sender.incarnation
 
-    def _pass_over(self, deliveries: Iterable[Delivery]) -> None:
+    def _pass_over(self, deliveries: Iterable[ChangeId]) -> None:
         """Others go on without these if they have not come: when they come after all, they are too late."""
         for delivery in deliveries:
             member = self._members.get(delivery.sender.worker)
@@ -204,7 +204,7 @@ class WaitingRoom:
 
     # --- what the policy sees and says ----------------------------------------------------------------------------
 
-    def _waiting(self, calls: Iterable[ParkedCall]) -> list[Waiting]:
+    def _waiting(self, calls: Iterable[PendingCall]) -> list[Waiting]:
         """These calls as the policy sees them now."""
         waiting = []
         for call in calls:
@@ -218,9 +218,9 @@ class WaitingRoom:
     def _staleness(self, push: Push) -> int:
         """The most changes that the weights of a gradient have had since they were served, on whichever shard."""
         staleness = self._store.staleness(push.gradients)
-        if self._decisions is None or not push.elsewhere:
+        if self._decisions is None or not push.remote:
             return staleness
-        return max(staleness, self._decisions.staleness(push.elsewhere))
+        return max(staleness, self._decisions.staleness(push.remote))
 
     def _view(self) -> View:
         return View(self.global_step, self._members, self._settled)
@@ -237,7 +237,7 @@ class WaitingRoom:
         mine = next(one for one in waiting if one.ticket == held.ticket)
         return self._policy.explain(mine, waiting, self._view())
 
-    def _apply(self, calls: list[ParkedCall], scale: float, tasks: list[Task]) -> None:
+    def _apply(self, calls: list[PendingCall], scale: float, tasks: list[ArrayTask]) -> None:
         """One update: the mean of these pushes; if it raises `NotFinite`, none, and nothing has changed."""
         pushes = [call.message for call in calls if isinstance(call.message, Push) and call.answer is None]
         assert len(pushes) == len(calls), "a policy applies pushes, and each once"
@@ -251,11 +251,11 @@ class WaitingRoom:
             self._pass_over(group.members)
         frontier = None
         if self._decisions is not None or len(pushes) > 1:
-            deliveries = tuple([Delivery(push.sender, push.sequence, push.shards) for push in pushes])
+            deliveries = tuple([ChangeId(push.sender, push.sequence, push.shards) for push in pushes])
             if group is None and len(pushes) > 1:
-                group = Group(self.global_step, deliveries)
+                group = UpdateGroup(self.global_step, deliveries)
             if self._decisions is not None:
-                frontier = self._decisions.add(deliveries, [one.name for push in pushes for one in push.elsewhere])
+                frontier = self._decisions.add(deliveries, [one.name for push in pushes for one in push.remote])
         self.global_step += 1
         for call, push, staleness in zip(calls, pushes, stalenesses, strict=True):
             member = call.member
@@ -283,7 +283,7 @@ class WaitingRoom:
             return [(gradient, None) for gradient in push.gradients]
         return [(gradient, self.backups.find(push.sender.worker, gradient)) for gradient in push.gradients]
 
-    def _drop(self, call: ParkedCall, reason: str) -> None:
+    def _drop(self, call: PendingCall, reason: str) -> None:
         message = call.message
         assert isinstance(message, Push), "a policy drops pushes only"
         self.dropped += 1
@@ -291,13 +291,13 @@ class WaitingRoom:
         staleness, frontier = self._staleness(message), self.frontier
         self._settle(call, message, Pushed(Outcome.DROPPED, staleness, self.global_step, (), reason, None, frontier))
 
-    def _settle(self, call: ParkedCall, push: Push, answer: Pushed) -> None:
+    def _settle(self, call: PendingCall, push: Push, answer: Pushed) -> None:
         """What became of a push is written down; from now on it waits for its values only."""
         call.answer = answer
         call.member.clock += 1
         self._ledger.record(push.sender, push.sequence, answer)
 
-    def _assign(self, call: ParkedCall, tasks: list[Task]) -> Reply:
+    def _assign(self, call: PendingCall, tasks: list[ArrayTask]) -> Reply:
         message = call.message
         assert isinstance(message, Assign)
         try:
@@ -306,26 +306,30 @@ class WaitingRoom:
             return Reply(self._calls.pop(call.ticket).ticket, error)
         frontier = None
         if self._decisions is not None:
-            delivery = Delivery(message.sender, message.sequence, message.shards)
-            frontier = self._decisions.add([delivery], message.elsewhere)
+            delivery = ChangeId(message.sender, message.sequence, message.shards)
+            frontier = self._decisions.add([delivery], message.remote)
         answer = Assigned(Outcome.APPLIED, versions, self.global_step, frontier)
         self._ledger.record(message.sender, message.sequence, answer)
         return Reply(self._calls.pop(call.ticket).ticket, answer)
 
-    def _serve(self, call: ParkedCall, tasks: list[Task]) -> Reply:
+    def _serve(self, call: PendingCall, tasks: list[ArrayTask]) -> Reply:
         message, settled, room = call.message, call.answer, call.room
         assert not isinstance(message, Assign), "a policy does not see assigns"
-        wire = message.wire
+        encoding = message.encoding
         if isinstance(message, Pull):
-            values = self._store.read(message.names, tasks, have=message.have, wire=wire, room=room)
-            chosen = self._store.choose(message.choices, tasks, wire=wire, room=room)
+            values = self._store.read(
+                message.names, tasks, known_versions=message.known_versions, encoding=encoding, room=room
+            )
+            chosen = self._store.choose(message.choices, tasks, encoding=encoding, room=room)
             answer: Answer = Pulled(values + chosen, self.global_step, self.frontier)
             if self._strength:
                 for choice, value in zip(message.choices, chosen, strict=True):
                     self.backups.keep_choice(message.sender.worker, choice, value, self._store.room)
         else:
             assert settled is not None
-            values = self._store.read(message.pull, tasks, have=message.have, wire=wire, room=room)
+            values = self._store.read(
+                message.pull, tasks, known_versions=message.known_versions, encoding=encoding, room=room
+            )
             outcome, staleness, reason = settled.outcome, settled.staleness, settled.reason
             answer = Pushed(outcome, staleness, self.global_step, values, reason, settled.group, settled.frontier)
         self.note_served(message.sender.worker, values)
@@ -343,7 +347,7 @@ class WaitingRoom:
         return [reply for call in gone for reply in self._end([call], self._members.refusal(call.message.sender))]
 
 
-def _largest(calls: Iterable[ParkedCall]) -> Magnitudes:
+def _largest(calls: Iterable[PendingCall]) -> Magnitudes:
     """Of each variable's gradients."""
     largest: dict[str, float] = {}
     for call in calls:

@@ -14,15 +14,15 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any, TypeVar
 
 from psserver.core import events
-from psserver.core.array_tasks import Task, Unsettled, Work, run
+from psserver.core.array_tasks import ArrayTask, StepResult, TasksPending, run
 from psserver.core.data_queue import DataQueues
-from psserver.core.members.deduplication import Ledger
-from psserver.core.members.job_invariants import Agreement
+from psserver.core.members.deduplication import DeduplicationTable
+from psserver.core.members.job_invariants import JobInvariants
 from psserver.core.members.membership import Member, Membership, Over
-from psserver.core.metrics import Meter
-from psserver.core.pending_calls import ParkedCall, WaitingRoom
+from psserver.core.metrics import TrafficMeter
+from psserver.core.pending_calls import PendingCall, PendingCalls
 from psserver.core.policies import Policy, policy_for
-from psserver.core.policies.update_order import Decisions
+from psserver.core.policies.update_order import UpdateOrder
 from psserver.core.status import MOST_LISTED, variable_status, worker_status
 from psserver.core.variables import inspection
 from psserver.core.variables.guarded_updates import Magnitudes
@@ -33,8 +33,6 @@ from pswire.messages import (
     Assign,
     Assigned,
     Change,
-    Elsewhere,
-    Group,
     Join,
     Joined,
     LastPush,
@@ -47,6 +45,7 @@ from pswire.messages import (
     Pushed,
     Register,
     Registered,
+    RemoteWeights,
     Renew,
     Renewed,
     Reply,
@@ -56,6 +55,7 @@ from pswire.messages import (
     Tick,
     Tune,
     Tuned,
+    UpdateGroup,
     WorkerStatus,
 )
 from pswire.messages.sizes import Room, tensor_bytes
@@ -96,21 +96,21 @@ class Shard:
         self._consistency, self._handling = consistency, staleness
         self._repeated = self._late_parts = 0
         self._now = 0.0
-        self._ledger = Ledger()
-        self._agreement = Agreement(shard, shards, identity)
+        self._ledger = DeduplicationTable()
+        self._agreement = JobInvariants(shard, shards, identity)
         self._members = Membership(lease, has_chief=not shard, one_job=one_job)
         self._strength = strength = staleness.strength if isinstance(staleness, DelayCompensated) else 0.0
         self._store = Store(memory_limit, strength)
         self._holds = policy is not None or not isinstance(consistency, Asynchronous)
         chosen = policy or policy_for(consistency, staleness, shard, shards)
         orders = not shard and shards > 1 and (consistency.orders or staleness.orders)
-        self._decisions = Decisions() if orders else None
-        self._room = WaitingRoom(chosen, self._store, self._ledger, self._members, strength, self._decisions)
+        self._decisions = UpdateOrder() if orders else None
+        self._room = PendingCalls(chosen, self._store, self._ledger, self._members, strength, self._decisions)
         self._told: list[events.Note] = []  # in the step that is being taken
         self._queues = DataQueues(self._told, self._members.is_chief)
-        self._meter = Meter()
+        self._meter = TrafficMeter()
         self._changes: list[Change] = []
-        self._tasks: list[Task] = []  # of the step that is being taken
+        self._tasks: list[ArrayTask] = []  # of the step that is being taken
         self._lent: Room | None = None  # by who has sent its message
         self._magnitudes: Magnitudes = {}
         self._handlers: dict[type[Message], Callable[[int, Any], list[Reply]]] = {
@@ -155,7 +155,7 @@ class Shard:
         inspected: Magnitudes | None = None,
         room: Room | None = None,
         settled: bool = True,
-    ) -> Work:
+    ) -> StepResult:
         """Takes one message; returns the replies that it sets free, also of earlier tickets, and what is to be done.
 
         Never waits: what cannot be answered yet gets its reply from a later step. Raises only errors of the
@@ -172,14 +172,14 @@ class Shard:
             settled: all tasks of earlier steps have been run. Then those of this one may be among them on return.
 
         Raises:
-            Unsettled: a change is guarded (`psserver.core.variables.guarded_updates`), and not `settled`; to be called
-            again when it is. ParamServerError: the refusal.
+            TasksPending: a change is guarded (`psserver.core.variables.guarded_updates`), and not `settled`; to be
+            called again when it is. ParamServerError: the refusal.
         """
         self.check(message)
         magnitudes = self.inspect(message) if inspected is None else inspected
         guards = self._store.guards
         if not settled and (self._room.guarded or inspection.is_guarded(guards, message, magnitudes)):
-            raise Unsettled
+            raise TasksPending
         self._magnitudes, guards.settled = magnitudes, settled
         self._now = now
         self._lent = None if self._strength else room
@@ -194,10 +194,10 @@ class Shard:
         self._meter.count(self._room.applied - before, tensor_bytes(message), bytes_out)
         tasks, self._tasks, self._lent, self._magnitudes = self._tasks, [], None, {}
         if not self._told:
-            return Work(replies, tasks)
+            return StepResult(replies, tasks)
         told = tuple(self._told)
         self._told.clear()  # the same list: the queues write to it too
-        return Work(replies, tasks, told)
+        return StepResult(replies, tasks, told)
 
     def inspect(self, message: Message) -> Magnitudes:
         """The one look at every element: raises for NaN, infinity, and rows that are not there; changes nothing.
@@ -220,12 +220,12 @@ class Shard:
         match message:
             case Push():
                 self._check_group(message)
-                self._check_elsewhere(message.elsewhere, [one.name for one in message.elsewhere])
+                self._check_elsewhere(message.remote, [one.name for one in message.remote])
                 self._seen(message, Pushed)
                 self._store.check_gradients(message.gradients)
-                self._store.check_names(message.pull, message.have, message.wire)
+                self._store.check_names(message.pull, message.known_versions, message.encoding)
             case Pull():
-                self._store.check_names(message.names, message.have, message.wire)
+                self._store.check_names(message.names, message.known_versions, message.encoding)
                 self._store.check_choices(message.choices)
             case Tune():
                 self._seen(message, Tuned)
@@ -237,9 +237,9 @@ class Shard:
                 self._agreement.check_register(message)
                 if isinstance(self._consistency, Synchronous):
                     self._store.check_room_for(self._consistency.workers, message.declarations)
-                self._store.check_declarations(message.declarations, dry=message.dry)
+                self._store.check_declarations(message.declarations, dry_run=message.dry_run)
             case Assign():
-                self._check_elsewhere((), message.elsewhere)
+                self._check_elsewhere((), message.remote)
                 self._seen(message, Assigned)
                 self._store.check_assignments(message.assignments)
             case Take():
@@ -269,7 +269,7 @@ class Shard:
 
     def _renew(self, ticket: int, message: Renew) -> list[Reply]:
         member = self._members[message.sender.worker]
-        self._members.renew(member, self._now, message.lane)
+        self._members.renew(member, self._now, message.tensor_transport)
         member.half_pushes = max(member.half_pushes, message.half_pushes)
         freed = self._settle(member, message) if message.idle or message.settled else []
         place = self._room.waits_for(member.name), self._members.is_chief(member.name)
@@ -311,7 +311,7 @@ class Shard:
     # --- variables ------------------------------------------------------------------------------------------------
 
     def _register(self, ticket: int, message: Register) -> list[Reply]:
-        if message.dry:
+        if message.dry_run:
             return [Reply(ticket, Registered((), self.global_step))]
         self._agreement.keep(message)
         self._store.declare(message.declarations, self._tasks, self._magnitudes)
@@ -322,7 +322,7 @@ class Shard:
 
     def _pull(self, ticket: int, message: Pull) -> list[Reply]:
         member = self._members[message.sender.worker]
-        return self._room.park(ParkedCall(ticket, message, member, self._lent), self._tasks)
+        return self._room.park(PendingCall(ticket, message, member, self._lent), self._tasks)
 
     def _push(self, ticket: int, message: Push) -> list[Reply]:
         seen = self._seen(message, Pushed)
@@ -330,7 +330,7 @@ class Shard:
         if seen is None and message.sequence > self._ledger.reached(sender):
             self._members.enter(member)
             self._begin_change(message)
-            call = ParkedCall(ticket, message, member, self._lent, magnitudes=self._magnitudes)
+            call = PendingCall(ticket, message, member, self._lent, magnitudes=self._magnitudes)
             return self._room.park(call, self._tasks)
         if seen is None:
             reason = "its part came too late: the worker's lease had ended here, or it had given the part up"
@@ -340,7 +340,7 @@ class Shard:
         self._repeated += 1
         if seen.outcome is Outcome.APPLIED:
             seen = dataclasses.replace(seen, outcome=Outcome.REPEATED)
-        return self._room.park(ParkedCall(ticket, message, member, self._lent, seen), self._tasks)
+        return self._room.park(PendingCall(ticket, message, member, self._lent, seen), self._tasks)
 
     def _assign(self, ticket: int, message: Assign) -> list[Reply]:
         seen = self._seen(message, Assigned)
@@ -349,7 +349,7 @@ class Shard:
         member = self._members[message.sender.worker]
         self._begin_change(message)
         given_up = self._room.give_up(member)  # or the ledger would go back to it
-        call = ParkedCall(ticket, message, member, magnitudes=self._magnitudes)
+        call = PendingCall(ticket, message, member, magnitudes=self._magnitudes)
         return [*given_up, *self._room.park(call, self._tasks)]
 
     def _begin_change(self, message: Push | Assign) -> None:
@@ -420,7 +420,7 @@ class Shard:
         place = self._room.waits_for(member.name), self._members.is_chief(member.name)
         return worker_status(member, self._queues.epoch_of(member.name), self._now, *place)
 
-    def _check_elsewhere(self, weights: Iterable[Elsewhere], names: Sequence[str]) -> None:
+    def _check_elsewhere(self, weights: Iterable[RemoteWeights], names: Sequence[str]) -> None:
         """Only shard 0 of a job whose changes have an order keeps books of variables on other shards."""
         if names and self._decisions is None:
             raise InvalidMessage(f"{names[0]!r}: this shard has no order of changes on other shards to keep")
@@ -439,7 +439,7 @@ class Shard:
             )
 
 
-def _is_member(push: Push, group: Group) -> bool:
+def _is_member(push: Push, group: UpdateGroup) -> bool:
     return any((one.sender, one.sequence) == (push.sender, push.sequence) for one in group.members)
 
 

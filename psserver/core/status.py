@@ -39,6 +39,6 @@ def worker_status(member: Member, epoch: int, now: float, waiting_for: str, chie
         max(0.0, member.expires - now) if member.state == "live" else 0.0,
         member.dropped,
         waiting_for,
-        member.lane,
+        member.tensor_transport,
         chief,
     )

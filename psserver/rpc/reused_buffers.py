@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from pswire.messages import Push, Register, Request
-from pswire.specs.encodings import WIRES
+from pswire.specs.encodings import ENCODINGS
 from pswire.tensors.compression import Packed
 from pswire.tensors.values import DTYPES, Array, TensorSpec
 
@@ -52,7 +52,7 @@ def _of_use(message: Request) -> Iterator[tuple[str, Array]]:
         case Push():
             for gradient in message.gradients:
                 match gradient.array:
-                    case Packed() as packed if packed.form in WIRES:
+                    case Packed() as packed if packed.form in ENCODINGS:
                         yield gradient.name, packed.parts[0]
                     case np.ndarray():
                         yield gradient.name, gradient.array

@@ -30,7 +30,7 @@ from psserver.core.members.membership import Over
 from psserver.core.shard import Shard
 from psserver.rpc.health import Health
 from psserver.rpc.service import SERVICE_NAME, Service
-from psserver.runtime.executor import Entrance
+from psserver.runtime.executor import Executor
 from pswire.channel import SERVER_OPTIONS, check_address
 from pswire.errors import ConfigurationError
 from pswire.messages import Status, StatusReport
@@ -78,7 +78,7 @@ async def serve(config: ServerConfig, on_ready: Callable[[str], None], stop: asy
     )
     tick = min(TICK, config.lease / TICKS_A_LEASE)
     clock = Clock(time.monotonic, tick)
-    entrance = Entrance(shard, clock)
+    entrance = Executor(shard, clock)
     server = grpc.aio.server(options=SERVER_OPTIONS, maximum_concurrent_rpcs=config.max_calls)
     service = Service(entrance, config.traffic_limit, config.lease, shared_memory=config.shared_memory)
     server.add_generic_rpc_handlers((service.handlers(),))
@@ -167,7 +167,7 @@ class Lingering:
 
 
 async def _tick(
-    entrance: Entrance, clock: Clock, tick: float, lingering: Lingering | None, stop: asyncio.Event
+    entrance: Executor, clock: Clock, tick: float, lingering: Lingering | None, stop: asyncio.Event
 ) -> None:
     """Lets time pass for the shard, until the server ends by itself, if it does."""
     while lingering is None or not lingering.ends(entrance.over, clock()):
@@ -249,7 +249,7 @@ class ServerThread:
     """A server in a thread of this process, for tests and notebooks.
 
         with ServerThread(ServerConfig(lease=60.0)) as server:
-            transport = NetworkTransport([server.address])
+            transport = GrpcTransport([server.address])
 
     Entering starts it and returns when it answers; leaving stops it as Ctrl-C would, and ends the thread.
 

@@ -22,7 +22,7 @@ from google.protobuf.message import DecodeError
 from google.protobuf.message import Message as Proto
 
 from psserver.rpc.shared_memory import Attached
-from psserver.runtime.executor import STOPPING, AnswerTooLarge, Entrance
+from psserver.runtime.executor import STOPPING, AnswerTooLarge, Executor
 from pswire.channel import status_of
 from pswire.codec import decode, encode, from_frame, to_frame
 from pswire.errors import InternalError, InvalidMessage, Malformed, ParamServerError, TimedOut, TooLarge, Unavailable
@@ -108,7 +108,7 @@ class Service:
         shared_memory: whether workers of this host may bring memory to share.
     """
 
-    def __init__(self, entrance: Entrance, traffic_limit: int, patience: float, *, shared_memory: bool = True) -> None:
+    def __init__(self, entrance: Executor, traffic_limit: int, patience: float, *, shared_memory: bool = True) -> None:
         self._entrance = entrance
         self._shared_memory = shared_memory
         self._traffic = Traffic(traffic_limit, patience)

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from psserver.core.array_tasks import Task, Unsettled, Work, run, run_parts, stages
+from psserver.core.array_tasks import ArrayTask, StepResult, TasksPending, run, run_parts, stages
 from psserver.core.members.membership import Over
 from psserver.core.rules import kernels, loop_name
 from psserver.core.shard import Shard
@@ -78,7 +78,7 @@ class _Call:
     room: Room | None = None
 
 
-class Entrance:
+class Executor:
     """Lets messages to the shard, one at a time and in the order of their coming.
 
     Args:
@@ -94,7 +94,7 @@ class Entrance:
         self._closing = False
         self._threads = ThreadPoolExecutor(max_workers=THREADS, thread_name_prefix="psserver-shard")
         self._looking = ThreadPoolExecutor(max_workers=LOOKING, thread_name_prefix="psserver-look")
-        self._chains = _Chains(self._threads)
+        self._chains = _TaskOrder(self._threads)
         self._turns = asyncio.Lock()
         self._compiling = asyncio.Lock()
         self._compiled: set[str] = set()
@@ -178,7 +178,7 @@ class Entrance:
 
     # --- one step -------------------------------------------------------------------------------------------------
 
-    def _begin(self, call: _Call, *, in_turn: bool = False) -> Work | None:
+    def _begin(self, call: _Call, *, in_turn: bool = False) -> StepResult | None:
         """Takes a step; None: it has to wait for its turn, and nothing was done."""
         if self._turns.locked() and not in_turn:
             return None
@@ -193,10 +193,10 @@ class Entrance:
                 room=call.room,
                 settled=self._chains.idle,
             )
-        except Unsettled:
+        except TasksPending:
             return None
 
-    async def _in_turn(self, call: _Call) -> Work:
+    async def _in_turn(self, call: _Call) -> StepResult:
         """Takes a step that is guarded (`psserver.core.variables.guarded_updates`) when all tasks have been run, or
         one that comes after.
 
@@ -224,11 +224,11 @@ class Entrance:
                 await asyncio.get_running_loop().run_in_executor(self._looking, kernels.fused_loop, name)
                 self._compiled.add(name)
 
-    def _log(self, work: Work) -> None:
+    def _log(self, work: StepResult) -> None:
         for note in work.notes:
             log.log(logging.WARNING if note.warning else logging.INFO, "%s", note.text)
 
-    def _release(self, work: Work) -> None:
+    def _release(self, work: StepResult) -> None:
         """Frees whom a step has set free when its tasks are done."""
         self._log(work)
         freed = [(self._parked.pop(reply.ticket, None), reply) for reply in work.replies]
@@ -281,7 +281,7 @@ def _given(reply: Reply) -> Answer:
     return reply.answer
 
 
-class _Chains:
+class _TaskOrder:
     """The tasks that are under way: those of a variable one after the other, those of several side by side.
 
     `_last` has by variable the end of its chain. A bundle of tasks waits for the ends of its variables' chains as they
@@ -292,19 +292,19 @@ class _Chains:
         self._threads = threads
         self._last: dict[str, asyncio.Task[None]] = {}
 
-    def done_at_once(self, tasks: Sequence[Task]) -> bool:
+    def done_at_once(self, tasks: Sequence[ArrayTask]) -> bool:
         """Does all of it if it is little and need not wait; returns whether it did."""
         if self._busy(tasks) or _effort(tasks) > SMALL:
             return False
         run(tasks)
         return True
 
-    def add(self, tasks: Sequence[Task]) -> asyncio.Future[Any] | None:
+    def add(self, tasks: Sequence[ArrayTask]) -> asyncio.Future[Any] | None:
         """Does what is little and need not wait; returns the end of the rest, None if there is none."""
         if self.done_at_once(tasks):
             return None
         started: list[asyncio.Task[None]] = []
-        at_once: list[Task] = []
+        at_once: list[ArrayTask] = []
         left = SMALL
         for bundle in sorted(self._bundles(tasks), key=_effort):
             effort = _effort(bundle)
@@ -327,10 +327,10 @@ class _Chains:
         """Returns when nothing is under way."""
         await _settled(self._last.values())
 
-    def _busy(self, tasks: Iterable[Task]) -> bool:
+    def _busy(self, tasks: Iterable[ArrayTask]) -> bool:
         return bool(self._last) and any(task.variable in self._last for task in tasks)
 
-    def _start(self, bundle: Sequence[Task]) -> asyncio.Task[None]:
+    def _start(self, bundle: Sequence[ArrayTask]) -> asyncio.Task[None]:
         names = {task.variable for task in bundle}
         before = {self._last[name] for name in names if name in self._last}
         rounds = _rounds(bundle)
@@ -361,13 +361,13 @@ class _Chains:
         loop = asyncio.get_running_loop()
         return [loop.run_in_executor(self._threads, job) for job in jobs]
 
-    def _bundles(self, tasks: Iterable[Task]) -> list[list[Task]]:
+    def _bundles(self, tasks: Iterable[ArrayTask]) -> list[list[ArrayTask]]:
         """The tasks by variable, in their order; those of small variables together, but for ones that must wait."""
-        by_variable: dict[str, list[Task]] = {}
+        by_variable: dict[str, list[ArrayTask]] = {}
         for task in tasks:
             by_variable.setdefault(task.variable, []).append(task)
-        bundles: list[list[Task]] = []
-        together: list[Task] = []
+        bundles: list[list[ArrayTask]] = []
+        together: list[ArrayTask] = []
         room = 0
         for name, mine in by_variable.items():
             effort = _effort(mine)
@@ -382,7 +382,7 @@ class _Chains:
         return bundles
 
 
-def _rounds(bundle: Sequence[Task]) -> Iterator[list[Callable[[], None]]]:
+def _rounds(bundle: Sequence[ArrayTask]) -> Iterator[list[Callable[[], None]]]:
     """The tasks as rounds of jobs, one round after the other; those of a round at the same time."""
     if _effort(bundle) < DIVIDED:
         yield [partial(run, bundle)]
@@ -398,7 +398,7 @@ def _rounds(bundle: Sequence[Task]) -> Iterator[list[Callable[[], None]]]:
             yield [partial(run_parts, stage, shared) for _ in range(THREADS)]
 
 
-def _effort(tasks: Sequence[Task]) -> int:
+def _effort(tasks: Sequence[ArrayTask]) -> int:
     return sum([task.nbytes for task in tasks]) + A_TASK * len(tasks)
 
 

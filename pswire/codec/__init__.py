@@ -37,7 +37,7 @@ from pswire.codec.fields import (
 )
 from pswire.codec.structs import INITIAL, OPTIMIZER, OPTIMIZER_OR_NONE
 from pswire.errors import InvalidMessage, Malformed
-from pswire.specs.encodings import WIRES
+from pswire.specs.encodings import ENCODINGS
 from pswire.tensors import transport
 from pswire.tensors.compression import FORMS, PLACES, Packed
 from pswire.tensors.frames import Incoming
@@ -46,44 +46,44 @@ from pswire.tensors.values import DTYPES, Array, IndexedSlices, Part, TensorSpec
 from pswire.v1 import paramserver_pb2 as pb
 
 
-def encode(message: ms.Request | ms.Answer, lane: transport.Sender) -> Proto:
-    """The protobuf of `message`, whose arrays go to `lane`.
+def encode(message: ms.Request | ms.Answer, tensor_transport: transport.Sender) -> Proto:
+    """The protobuf of `message`, whose arrays go to `tensor_transport`.
 
     Raises:
         InvalidMessage: a field has a value that the protocol has no room for, or an array a dtype that cannot travel.
         TooLarge: the lane does not carry so much.
     """
     proto = _BY_MESSAGE[type(message)].proto()
-    _fill(proto, message, lane)
+    _fill(proto, message, tensor_transport)
     return proto
 
 
-def _fill(proto: Proto, message: ms.Request | ms.Answer, lane: transport.Sender) -> None:
+def _fill(proto: Proto, message: ms.Request | ms.Answer, tensor_transport: transport.Sender) -> None:
     try:
-        _BY_MESSAGE[type(message)].put(message, proto, lane)
+        _BY_MESSAGE[type(message)].put(message, proto, tensor_transport)
     except (ValueError, TypeError) as error:
         raise InvalidMessage(f"this {type(message).__name__} cannot be sent: {error}") from error
 
 
-def decode(proto: Proto, lane: transport.Receiver) -> ms.Request | ms.Answer:
-    """The message of `proto`, with arrays from `lane`. Raises `Malformed` and nothing else."""
+def decode(proto: Proto, tensor_transport: transport.Receiver) -> ms.Request | ms.Answer:
+    """The message of `proto`, with arrays from `tensor_transport`. Raises `Malformed` and nothing else."""
     row = _BY_PROTO.get(type(proto))
     if row is None:
         raise Malformed(f"{type(proto).__name__} is neither a request nor an answer")
-    message: ms.Request | ms.Answer = row.get(proto, lane)
+    message: ms.Request | ms.Answer = row.get(proto, tensor_transport)
     return message
 
 
-def to_frame(message: ms.Request | ms.Answer, lane: transport.Sender) -> pb.Frame:
+def to_frame(message: ms.Request | ms.Answer, tensor_transport: transport.Sender) -> pb.Frame:
     """The first frame of a call, or of its answer, on a Transfer; raises as `encode` does."""
     frame = pb.Frame()
     proto: Proto = getattr(frame, _PIECES[_BY_MESSAGE[type(message)].proto])
     proto.SetInParent()
-    _fill(proto, message, lane)
+    _fill(proto, message, tensor_transport)
     return frame
 
 
-def from_frame(frame: Incoming, lane: StreamReceiver) -> ms.Request | ms.Answer:
+def from_frame(frame: Incoming, tensor_transport: StreamReceiver) -> ms.Request | ms.Answer:
     """The message that the first frame of a call, or of its answer, carries; arrays that follow are hollow at first.
 
     Raises `Malformed` and nothing else.
@@ -92,8 +92,8 @@ def from_frame(frame: Incoming, lane: StreamReceiver) -> ms.Request | ms.Answer:
     if piece is None:
         what = "nothing" if frame.chunk is None else "a chunk"
         raise Malformed(f"a call on a Transfer begins with a message, this one with {what}")
-    message = decode(getattr(frame.header, piece), lane)
-    lane.check_data()
+    message = decode(getattr(frame.header, piece), tensor_transport)
+    tensor_transport.check_data()
     return message
 
 
@@ -103,7 +103,7 @@ def from_frame(frame: Incoming, lane: StreamReceiver) -> ms.Request | ms.Answer:
 _DTYPE_NAMES = {kind: name for name, dtype in DTYPES.items() for kind in (dtype, dtype.newbyteorder(">"))}
 
 
-def _put_array(name: str, array: Array | Packed, tensor: pb.Tensor, lane: transport.Sender) -> None:
+def _put_array(name: str, array: Array | Packed, tensor: pb.Tensor, tensor_transport: transport.Sender) -> None:
     dtype = _DTYPE_NAMES.get(array.dtype)
     if dtype is None:
         raise ValueError(f"variable {name!r} has the dtype {array.dtype}, which is none of {', '.join(DTYPES)}")
@@ -113,20 +113,20 @@ def _put_array(name: str, array: Array | Packed, tensor: pb.Tensor, lane: transp
     if isinstance(array, Packed):
         tensor.packing.form = array.form
         for part in array.parts:
-            _put_array(name, part, tensor.packing.parts.add(), lane)
+            _put_array(name, part, tensor.packing.parts.add(), tensor_transport)
     else:
-        lane.put(array, tensor)
+        tensor_transport.put(array, tensor)
 
 
-def _get_array(tensor: pb.Tensor, spec: TensorSpec, lane: transport.Receiver) -> Array | Packed:
+def _get_array(tensor: pb.Tensor, spec: TensorSpec, tensor_transport: transport.Receiver) -> Array | Packed:
     if not tensor.HasField("packing"):
-        return lane.get(tensor, spec)
+        return tensor_transport.get(tensor, spec)
     form, parts = FORMS.get(tensor.packing.form), tensor.packing.parts
     specs = tuple([_check_spec(spec.name, part.dtype, tuple(part.shape)) for part in parts])
     if form is None or spec.dtype != "float32" or not form.fits(spec.shape, specs):
         found = ", ".join(f"{part.dtype}{list(part.shape)}" for part in specs) or "none"
         raise Malformed(f"variable {spec} cannot be in the form {tensor.packing.form!r} with the parts {found}")
-    arrays = [lane.get(part, of, own=of.dtype in PLACES) for part, of in zip(parts, specs, strict=True)]
+    arrays = [tensor_transport.get(part, of, own=of.dtype in PLACES) for part, of in zip(parts, specs, strict=True)]
     return Packed(tensor.packing.form, spec.shape, tuple(arrays))
 
 
@@ -153,41 +153,41 @@ def _check_spec(name: str, dtype: str, shape: tuple[int, ...]) -> TensorSpec:
 
 
 class _Value:
-    def put(self, message: ms.Value, proto: pb.Value, lane: transport.Sender) -> None:
+    def put(self, message: ms.Value, proto: pb.Value, tensor_transport: transport.Sender) -> None:
         proto.version = message.version
         if message.array is None:
             proto.tensor.name = message.name
         else:
-            _put_array(message.name, message.array, proto.tensor, lane)
+            _put_array(message.name, message.array, proto.tensor, tensor_transport)
 
-    def get(self, proto: pb.Value, lane: transport.Receiver) -> ms.Value:
-        tensor, version = proto.tensor, COUNT.get(proto, "version", lane)
+    def get(self, proto: pb.Value, tensor_transport: transport.Receiver) -> ms.Value:
+        tensor, version = proto.tensor, COUNT.get(proto, "version", tensor_transport)
         if not (tensor.WhichOneof("place") or tensor.HasField("packing")):
-            return ms.Value(NAME.get(tensor, "name", lane), version, None)
+            return ms.Value(NAME.get(tensor, "name", tensor_transport), version, None)
         spec = _get_spec(tensor)
-        return ms.Value(spec.name, version, _get_array(tensor, spec, lane))
+        return ms.Value(spec.name, version, _get_array(tensor, spec, tensor_transport))
 
 
 class _Gradient:
-    def put(self, message: ms.Gradient, proto: pb.Gradient, lane: transport.Sender) -> None:
+    def put(self, message: ms.Gradient, proto: pb.Gradient, tensor_transport: transport.Sender) -> None:
         proto.version = message.version
         array = message.array
         if isinstance(array, IndexedSlices):
-            _put_array(message.name, array.values, proto.tensor, lane)
-            _put_array(message.name, array.indices, proto.indices, lane)
+            _put_array(message.name, array.values, proto.tensor, tensor_transport)
+            _put_array(message.name, array.indices, proto.indices, tensor_transport)
             proto.rows = array.shape[0]
         else:
-            _put_array(message.name, array, proto.tensor, lane)
+            _put_array(message.name, array, proto.tensor, tensor_transport)
 
-    def get(self, proto: pb.Gradient, lane: transport.Receiver) -> ms.Gradient:
+    def get(self, proto: pb.Gradient, tensor_transport: transport.Receiver) -> ms.Gradient:
         tensor = proto.tensor
         spec = _get_spec(tensor)
-        version, array = COUNT.get(proto, "version", lane), _get_array(tensor, spec, lane)
+        version, array = COUNT.get(proto, "version", tensor_transport), _get_array(tensor, spec, tensor_transport)
         if not proto.HasField("indices"):
             return ms.Gradient(spec.name, version, array)
         indices_spec = _check_spec(spec.name, proto.indices.dtype, tuple(proto.indices.shape))
-        indices = lane.get(proto.indices, indices_spec, own=True)
-        shape = (COUNT.get(proto, "rows", lane), *spec.shape[1:])
+        indices = tensor_transport.get(proto.indices, indices_spec, own=True)
+        shape = (COUNT.get(proto, "rows", tensor_transport), *spec.shape[1:])
         try:  # the indices may still have to come: who uses them looks at them
             rows = IndexedSlices(array, indices, shape, check_range=False)  # type: ignore[arg-type]
             return ms.Gradient(spec.name, version, rows)
@@ -196,29 +196,29 @@ class _Gradient:
 
 
 class _Assignment:
-    def put(self, message: ms.Assignment, proto: pb.Tensor, lane: transport.Sender) -> None:
-        _put_array(message.name, message.array, proto, lane)
+    def put(self, message: ms.Assignment, proto: pb.Tensor, tensor_transport: transport.Sender) -> None:
+        _put_array(message.name, message.array, proto, tensor_transport)
 
-    def get(self, proto: pb.Tensor, lane: transport.Receiver) -> ms.Assignment:
-        return ms.Assignment(proto.name, lane.get(proto, _get_spec(proto)))
+    def get(self, proto: pb.Tensor, tensor_transport: transport.Receiver) -> ms.Assignment:
+        return ms.Assignment(proto.name, tensor_transport.get(proto, _get_spec(proto)))
 
 
 class _Declaration:
-    def put(self, message: ms.Declaration, proto: pb.Declaration, lane: transport.Sender) -> None:
-        OPTIMIZER_OR_NONE.put(message.optimizer, proto, "optimizer", lane)
-        INITIAL.put(message.initial, proto, "initial", lane)
-        _PART.put(message.part, proto, "part", lane)
+    def put(self, message: ms.Declaration, proto: pb.Declaration, tensor_transport: transport.Sender) -> None:
+        OPTIMIZER_OR_NONE.put(message.optimizer, proto, "optimizer", tensor_transport)
+        INITIAL.put(message.initial, proto, "initial", tensor_transport)
+        _PART.put(message.part, proto, "part", tensor_transport)
         if message.value is None:
             _put_spec(message.spec, proto.tensor)
         else:
-            _put_array(message.spec.name, message.value, proto.tensor, lane)
+            _put_array(message.spec.name, message.value, proto.tensor, tensor_transport)
 
-    def get(self, proto: pb.Declaration, lane: transport.Receiver) -> ms.Declaration:
+    def get(self, proto: pb.Declaration, tensor_transport: transport.Receiver) -> ms.Declaration:
         spec = _get_spec(proto.tensor)
-        value = lane.get(proto.tensor, spec) if proto.tensor.WhichOneof("place") else None
+        value = tensor_transport.get(proto.tensor, spec) if proto.tensor.WhichOneof("place") else None
         with _about(spec.name):
-            initial, part = INITIAL.get(proto, "initial", lane), _PART.get(proto, "part", lane)
-            optimizer = OPTIMIZER_OR_NONE.get(proto, "optimizer", lane)
+            initial, part = INITIAL.get(proto, "initial", tensor_transport), _PART.get(proto, "part", tensor_transport)
+            optimizer = OPTIMIZER_OR_NONE.get(proto, "optimizer", tensor_transport)
         return ms.Declaration(spec, value, optimizer, initial, _check_part(spec, part))
 
 
@@ -232,12 +232,12 @@ def _about(name: str) -> Iterator[None]:
 
 
 class _Part:
-    def put(self, message: Part, proto: pb.Part, lane: transport.Sender) -> None:
+    def put(self, message: Part, proto: pb.Part, tensor_transport: transport.Sender) -> None:
         proto.first, proto.of = message.first, message.of
 
-    def get(self, proto: pb.Part, lane: transport.Receiver) -> Part:
+    def get(self, proto: pb.Part, tensor_transport: transport.Receiver) -> Part:
         try:
-            return Part(COUNT.get(proto, "first", lane), COUNT.get(proto, "of", lane))
+            return Part(COUNT.get(proto, "first", tensor_transport), COUNT.get(proto, "of", tensor_transport))
         except ValueError as error:
             raise Malformed(str(error)) from error
 
@@ -252,20 +252,20 @@ def _check_part(spec: TensorSpec, part: Part | None) -> Part | None:
 
 
 class _Choice:
-    def put(self, message: ms.Choice, proto: pb.Choice, lane: transport.Sender) -> None:
+    def put(self, message: ms.Choice, proto: pb.Choice, tensor_transport: transport.Sender) -> None:
         proto.name, proto.slot = message.name, message.slot
         if message.rows is not None:
-            _put_array(message.name, message.rows, proto.rows, lane)
+            _put_array(message.name, message.rows, proto.rows, tensor_transport)
 
-    def get(self, proto: pb.Choice, lane: transport.Receiver) -> ms.Choice:
-        name = NAME.get(proto, "name", lane)
-        slot = NAME.get(proto, "slot", lane) if proto.slot else ""
+    def get(self, proto: pb.Choice, tensor_transport: transport.Receiver) -> ms.Choice:
+        name = NAME.get(proto, "name", tensor_transport)
+        slot = NAME.get(proto, "slot", tensor_transport) if proto.slot else ""
         if not proto.HasField("rows"):
             return ms.Choice(name, None, slot)
         spec = _check_spec(name, proto.rows.dtype, tuple(proto.rows.shape))
         if len(spec.shape) != 1 or DTYPES[spec.dtype].kind not in "iu":
             raise Malformed(f"numbers of rows of {name!r} must be integers of shape (n,), got {spec}")
-        return ms.Choice(name, lane.get(proto.rows, spec, own=True), slot)
+        return ms.Choice(name, tensor_transport.get(proto.rows, spec, own=True), slot)
 
 
 _VARIABLE = Row(
@@ -282,12 +282,12 @@ _VARIABLE = Row(
 
 
 class _VariableStatus:
-    def put(self, message: ms.VariableStatus, proto: pb.VariableStatus, lane: transport.Sender) -> None:
-        _VARIABLE.put(message, proto, lane)
+    def put(self, message: ms.VariableStatus, proto: pb.VariableStatus, tensor_transport: transport.Sender) -> None:
+        _VARIABLE.put(message, proto, tensor_transport)
         _put_spec(message.spec, proto.tensor)
 
-    def get(self, proto: pb.VariableStatus, lane: transport.Receiver) -> ms.VariableStatus:
-        return ms.VariableStatus(_get_spec(proto.tensor), **_VARIABLE.get(proto, lane))
+    def get(self, proto: pb.VariableStatus, tensor_transport: transport.Receiver) -> ms.VariableStatus:
+        return ms.VariableStatus(_get_spec(proto.tensor), **_VARIABLE.get(proto, tensor_transport))
 
 
 # --- the messages ---------------------------------------------------------------------------------------------------
@@ -299,7 +299,7 @@ _OUTCOME = choice(
         ms.Outcome.DROPPED: pb.OUTCOME_DROPPED,
     }
 )
-_WIRE = choice({form: form for form in ("", *WIRES)})
+_WIRE = choice({form: form for form in ("", *ENCODINGS)})
 _STATE = choice({state: state for state in ("live", "left", "lost")})
 _DECLARATIONS = many(_Declaration(), attrgetter("spec.name"))
 _VALUES = many(_Value(), attrgetter("name"))
@@ -311,18 +311,18 @@ _BLOCK = one_or_none(Row(ms.Block, pb.Block, number=COUNT, epoch=POSITIVE, start
 _FINISHED = one_or_none(Row(ms.Finished, pb.Finished, number=COUNT, cost_sum=OPTIONAL))
 _CHOICES = many(_Choice())
 _DELIVERIES = many(
-    Row(ms.Delivery, pb.Delivery, sender=SENDER, sequence=POSITIVE, shards=NUMBERS), attrgetter("sender.worker")
+    Row(ms.ChangeId, pb.ChangeId, sender=SENDER, sequence=POSITIVE, shards=NUMBERS), attrgetter("sender.worker")
 )
 _FRONTIER = one_or_none(Row(ms.Frontier, pb.Frontier, decided=COUNT, undelivered=_DELIVERIES))
-_ELSEWHERE = many(Row(ms.Elsewhere, pb.Elsewhere, name=NAME, served_at=COUNT), attrgetter("name"))
-_GROUP = one_or_none(Row(ms.Group, pb.Group, number=COUNT, members=_DELIVERIES))
+_ELSEWHERE = many(Row(ms.RemoteWeights, pb.RemoteWeights, name=NAME, served_at=COUNT), attrgetter("name"))
+_GROUP = one_or_none(Row(ms.UpdateGroup, pb.UpdateGroup, number=COUNT, members=_DELIVERIES))
 _LAST_PUSHES = many(Row(ms.LastPush, pb.LastPush, worker=NAME, incarnation=COUNT, sequence=COUNT, shards=NUMBERS))
 _AGREED = {"places": many(Row(ms.Place, pb.Place, name=NAME, shard=COUNT)), "states": NUMBERS}
 _REPORTS = many(Row(ms.EpochReport, pb.EpochReport, queue=NAME, epoch=POSITIVE, cost=OPTIONAL, examples=COUNT))
 _VARIABLES = many(_VariableStatus(), attrgetter("spec.name"))
 _STEPS = {"steps": COUNT, "staleness": COUNT, "staleness_sum": COUNT, "loss": OPTIONAL, "epoch": COUNT}
 _WORKER = {"name": NAME, "incarnation": COUNT, "number": COUNT, "state": _STATE, "lease_left": ANY}
-_WORKER |= {"dropped": COUNT, "waiting_for": ANY, "lane": ANY, "chief": ANY}
+_WORKER |= {"dropped": COUNT, "waiting_for": ANY, "tensor_transport": ANY, "chief": ANY}
 _TRAFFIC = one(Row(ms.Traffic, pb.Traffic, pushes=number(0), bytes_in=number(0), bytes_out=number(0)))
 _STALENESS = one(Row(ms.Staleness, pb.Staleness, p50=COUNT, p99=COUNT))
 _CHANGES = many(Row(ms.Change, pb.Change, global_step=COUNT, worker=NAME, names=NAMES, optimizer=OPTIMIZER))
@@ -332,7 +332,16 @@ _CHANGE = {"sender": SENDER, "sequence": POSITIVE}
 _RESULT = {"outcome": _OUTCOME, "global_step": COUNT}
 
 _MESSAGES = (
-    Row(ms.Join, pb.JoinRequest, worker=NAME, incarnation=COUNT, **_PLACE, life=COUNT, lane=ANY, states=NUMBERS),
+    Row(
+        ms.Join,
+        pb.JoinRequest,
+        worker=NAME,
+        incarnation=COUNT,
+        **_PLACE,
+        life=COUNT,
+        tensor_transport=ANY,
+        states=NUMBERS,
+    ),
     Row(
         ms.Joined,
         pb.JoinReply,
@@ -345,11 +354,11 @@ _MESSAGES = (
         chief=ANY,
         state=COUNT,
     ),
-    Row(ms.Renew, pb.RenewRequest, sender=SENDER, idle=ANY, lane=ANY, settled=COUNT, half_pushes=COUNT),
+    Row(ms.Renew, pb.RenewRequest, sender=SENDER, idle=ANY, tensor_transport=ANY, settled=COUNT, half_pushes=COUNT),
     Row(ms.Renewed, pb.RenewReply, global_step=COUNT, waiting_for=ANY, chief=ANY),
     Row(ms.Leave, pb.LeaveRequest, sender=SENDER, failed=ANY),
     Row(ms.Left, pb.LeaveReply),
-    Row(ms.Register, pb.RegisterRequest, sender=SENDER, declarations=_DECLARATIONS, **_AGREED, dry=ANY),
+    Row(ms.Register, pb.RegisterRequest, sender=SENDER, declarations=_DECLARATIONS, **_AGREED, dry_run=ANY),
     Row(ms.Registered, pb.RegisterReply, values=_VALUES, global_step=COUNT, frontier=_FRONTIER),
     Row(
         ms.Pull,
@@ -357,8 +366,8 @@ _MESSAGES = (
         sender=SENDER,
         names=NAMES,
         choices=_CHOICES,
-        have=HAVE,
-        wire=_WIRE,
+        known_versions=HAVE,
+        encoding=_WIRE,
         after=_DELIVERIES,
     ),
     Row(ms.Pulled, pb.PullReply, values=_VALUES_AND_CHOICES, global_step=COUNT, frontier=_FRONTIER),
@@ -370,10 +379,10 @@ _MESSAGES = (
         loss=OPTIONAL,
         pull=NAMES,
         group=_GROUP,
-        have=HAVE,
-        wire=_WIRE,
+        known_versions=HAVE,
+        encoding=_WIRE,
         shards=NUMBERS,
-        elsewhere=_ELSEWHERE,
+        remote=_ELSEWHERE,
         after=_DELIVERIES,
         global_step=COUNT,
     ),
@@ -394,7 +403,7 @@ _MESSAGES = (
         assignments=_ASSIGNMENTS,
         add=ANY,
         shards=NUMBERS,
-        elsewhere=NAMES,
+        remote=NAMES,
         after=_DELIVERIES,
     ),
     Row(ms.Assigned, pb.AssignReply, **_RESULT, versions=NUMBERS, frontier=_FRONTIER),

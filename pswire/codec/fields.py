@@ -24,7 +24,7 @@ _P_contra = TypeVar("_P_contra", bound=Proto, contravariant=True)
 
 
 class Field(NamedTuple):
-    """`put(value, proto, name, lane)` writes the field `name` of `proto`; `get(proto, name, lane)` reads it."""
+    """`put(value, proto, name, tensor_transport)` writes the field `name` of `proto`; `get` reads it."""
 
     put: Callable[[Any, Proto, str, transport.Sender], None]
     get: Callable[[Proto, str, transport.Receiver], Any]
@@ -33,10 +33,10 @@ class Field(NamedTuple):
 class Part(Protocol[_M, _P_contra]):
     """A message, or what several messages have inside: how it fills a protobuf that is there already, and is read."""
 
-    def put(self, message: _M, proto: _P_contra, lane: transport.Sender) -> None:
+    def put(self, message: _M, proto: _P_contra, tensor_transport: transport.Sender) -> None:
         """Writes all fields."""
 
-    def get(self, proto: _P_contra, lane: transport.Receiver) -> _M:
+    def get(self, proto: _P_contra, tensor_transport: transport.Receiver) -> _M:
         """Reads and checks all fields. Raises `Malformed`."""
 
 
@@ -65,40 +65,40 @@ class Row:
                 read[name] = get(self.proto(), name, _Nothing())
         return read
 
-    def put(self, message: object, proto: Proto, lane: transport.Sender) -> None:
+    def put(self, message: object, proto: Proto, tensor_transport: transport.Sender) -> None:
         """Writes all fields."""
         for name, put in self._puts:
-            put(getattr(message, name), proto, name, lane)
+            put(getattr(message, name), proto, name, tensor_transport)
 
-    def get(self, proto: Proto, lane: transport.Receiver) -> Any:  # noqa: ANN401 - an instance of `message`
+    def get(self, proto: Proto, tensor_transport: transport.Receiver) -> Any:  # noqa: ANN401 - an instance of `message`
         """Reads and checks all fields. Raises `Malformed`."""
         read, there = self._absent.copy(), {field.name for field, _ in proto.ListFields()}
         for name, get in self._gets:
             if name in there or name not in read:
-                read[name] = get(proto, name, lane)
+                read[name] = get(proto, name, tensor_transport)
         return self.message(**read)
 
 
 # --- plain fields ---------------------------------------------------------------------------------------------------
 
 
-def _set(value: object, proto: Proto, name: str, lane: transport.Sender) -> None:
+def _set(value: object, proto: Proto, name: str, tensor_transport: transport.Sender) -> None:
     setattr(proto, name, value)
 
 
-def _set_if_any(value: object, proto: Proto, name: str, lane: transport.Sender) -> None:
+def _set_if_any(value: object, proto: Proto, name: str, tensor_transport: transport.Sender) -> None:
     if value is not None:
         setattr(proto, name, value)
 
 
-def _extend(value: Iterable[object], proto: Proto, name: str, lane: transport.Sender) -> None:
+def _extend(value: Iterable[object], proto: Proto, name: str, tensor_transport: transport.Sender) -> None:
     getattr(proto, name).extend(value)
 
 
 def number(low: float) -> Field:
     """A finite number that is `low` at least."""
 
-    def get(proto: Proto, name: str, lane: transport.Receiver) -> float:
+    def get(proto: Proto, name: str, tensor_transport: transport.Receiver) -> float:
         value: float = getattr(proto, name)
         if not low <= value < math.inf:
             raise Malformed(f"{type(proto).__name__}.{name} must be at least {low}, got {value}")
@@ -110,7 +110,7 @@ def number(low: float) -> Field:
 def below(other: str) -> Field:
     """An integer from 0 up and below the field `other` of the same protobuf."""
 
-    def get(proto: Proto, name: str, lane: transport.Receiver) -> int:
+    def get(proto: Proto, name: str, tensor_transport: transport.Receiver) -> int:
         value: int = getattr(proto, name)
         limit = getattr(proto, other)
         if not 0 <= value < limit:
@@ -124,10 +124,10 @@ def choice(choices: Mapping[Any, Any]) -> Field:
     """One of few values, each with its counterpart in protobuf."""
     back = {there: here for here, there in choices.items()}
 
-    def put(value: object, proto: Proto, name: str, lane: transport.Sender) -> None:
+    def put(value: object, proto: Proto, name: str, tensor_transport: transport.Sender) -> None:
         setattr(proto, name, choices[value])
 
-    def get(proto: Proto, name: str, lane: transport.Receiver) -> object:
+    def get(proto: Proto, name: str, tensor_transport: transport.Receiver) -> object:
         value = back.get(getattr(proto, name))
         if value is None:
             raise Malformed(f"{type(proto).__name__}.{name} cannot be {getattr(proto, name)!r}")
@@ -136,15 +136,15 @@ def choice(choices: Mapping[Any, Any]) -> Field:
     return Field(put, get)
 
 
-def _get_optional(proto: Proto, name: str, lane: transport.Receiver) -> object:
+def _get_optional(proto: Proto, name: str, tensor_transport: transport.Receiver) -> object:
     return getattr(proto, name) if proto.HasField(name) else None
 
 
-def _get_name(proto: Proto, name: str, lane: transport.Receiver) -> str:
+def _get_name(proto: Proto, name: str, tensor_transport: transport.Receiver) -> str:
     return check_name(getattr(proto, name))
 
 
-def _get_names(proto: Proto, name: str, lane: transport.Receiver) -> tuple[str, ...]:
+def _get_names(proto: Proto, name: str, tensor_transport: transport.Receiver) -> tuple[str, ...]:
     names = tuple(getattr(proto, name))
     return _check_few(names) if len(names) <= _FEW else _check_names(names)
 
@@ -165,7 +165,7 @@ _check_few = functools.lru_cache(1024)(_check_names)
 def _numbers(low: int) -> Callable[[Proto, str, transport.Receiver], tuple[int, ...]]:
     """Reads integers that are `low` at least."""
 
-    def get(proto: Proto, name: str, lane: transport.Receiver) -> tuple[int, ...]:
+    def get(proto: Proto, name: str, tensor_transport: transport.Receiver) -> tuple[int, ...]:
         numbers: tuple[int, ...] = tuple(getattr(proto, name))
         if numbers and min(numbers) < low:
             raise Malformed(f"{type(proto).__name__}.{name} must be at least {low}, got {min(numbers)}")
@@ -175,7 +175,7 @@ def _numbers(low: int) -> Callable[[Proto, str, transport.Receiver], tuple[int, 
 
 
 #: What needs no check: a flag, a text, a seed.
-ANY = Field(_set, lambda proto, name, lane: getattr(proto, name))
+ANY = Field(_set, lambda proto, name, tensor_transport: getattr(proto, name))
 #: A number that may be missing, None; any number, since a loss may well be NaN.
 OPTIONAL = Field(_set_if_any, _get_optional)
 #: The name of a worker, a variable or a data queue.
@@ -195,11 +195,11 @@ COUNT, POSITIVE = number(0), number(1)
 def one(part: Part[Any, Any]) -> Field:
     """A part that is always there."""
 
-    def put(value: object, proto: Proto, name: str, lane: transport.Sender) -> None:
-        part.put(value, getattr(proto, name), lane)
+    def put(value: object, proto: Proto, name: str, tensor_transport: transport.Sender) -> None:
+        part.put(value, getattr(proto, name), tensor_transport)
 
-    def get(proto: Proto, name: str, lane: transport.Receiver) -> object:
-        return part.get(getattr(proto, name), lane)
+    def get(proto: Proto, name: str, tensor_transport: transport.Receiver) -> object:
+        return part.get(getattr(proto, name), tensor_transport)
 
     return Field(put, get)
 
@@ -207,13 +207,13 @@ def one(part: Part[Any, Any]) -> Field:
 def one_or_none(part: Part[Any, Any]) -> Field:
     """A part that may be missing: None."""
 
-    def put(value: object, proto: Proto, name: str, lane: transport.Sender) -> None:
+    def put(value: object, proto: Proto, name: str, tensor_transport: transport.Sender) -> None:
         if value is not None:
             getattr(proto, name).SetInParent()
-            part.put(value, getattr(proto, name), lane)
+            part.put(value, getattr(proto, name), tensor_transport)
 
-    def get(proto: Proto, name: str, lane: transport.Receiver) -> object:
-        return part.get(getattr(proto, name), lane) if proto.HasField(name) else None
+    def get(proto: Proto, name: str, tensor_transport: transport.Receiver) -> object:
+        return part.get(getattr(proto, name), tensor_transport) if proto.HasField(name) else None
 
     return Field(put, get)
 
@@ -221,13 +221,13 @@ def one_or_none(part: Part[Any, Any]) -> Field:
 def many(part: Part[_M, Any], name_of: Callable[[_M], str] | None = None) -> Field:
     """Parts in their order; with `name_of`, which gives the name of a part, each name once."""
 
-    def put(value: Iterable[_M], proto: Proto, name: str, lane: transport.Sender) -> None:
+    def put(value: Iterable[_M], proto: Proto, name: str, tensor_transport: transport.Sender) -> None:
         repeated = getattr(proto, name)
         for item in value:
-            part.put(item, repeated.add(), lane)
+            part.put(item, repeated.add(), tensor_transport)
 
-    def get(proto: Proto, name: str, lane: transport.Receiver) -> tuple[_M, ...]:
-        items = tuple([part.get(item, lane) for item in getattr(proto, name)])
+    def get(proto: Proto, name: str, tensor_transport: transport.Receiver) -> tuple[_M, ...]:
+        items = tuple([part.get(item, tensor_transport) for item in getattr(proto, name)])
         if name_of is not None and len(items) > 1:
             check_distinct([name_of(item) for item in items])
         return items
@@ -256,10 +256,10 @@ def check_distinct(names: Iterable[str]) -> None:
 
 
 class _Sender:
-    def put(self, message: Sender, proto: Any, lane: transport.Sender) -> None:  # noqa: ANN401 - a pb.Sender
+    def put(self, message: Sender, proto: Any, tensor_transport: transport.Sender) -> None:  # noqa: ANN401 - a pb.Sender
         proto.worker, proto.incarnation = message.worker, message.incarnation
 
-    def get(self, proto: Any, lane: transport.Receiver) -> Sender:  # noqa: ANN401
+    def get(self, proto: Any, tensor_transport: transport.Receiver) -> Sender:  # noqa: ANN401
         return _check_sender(proto.worker, proto.incarnation)
 
 

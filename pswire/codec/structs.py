@@ -23,11 +23,11 @@ _Spec = TypeVar("_Spec")
 def _struct(to_plain: Callable[[_Spec], dict[str, Any]], from_plain: Callable[[Mapping[str, Any]], _Spec]) -> Field:
     """A field that is a message with `fields`, or is absent for None."""
 
-    def put(value: _Spec | None, proto: Proto, name: str, lane: transport.Sender) -> None:
+    def put(value: _Spec | None, proto: Proto, name: str, tensor_transport: transport.Sender) -> None:
         if value is not None:
             getattr(proto, name).fields.update(to_plain(value))
 
-    def get(proto: Proto, name: str, lane: transport.Receiver) -> _Spec | None:
+    def get(proto: Proto, name: str, tensor_transport: transport.Receiver) -> _Spec | None:
         if not proto.HasField(name):
             return None
         try:
@@ -59,8 +59,8 @@ def _plain(value: struct_pb2.Value, key: str) -> object:
 
 
 def _required(field: Field, what: str) -> Field:
-    def get(proto: Proto, name: str, lane: transport.Receiver) -> object:
-        value = field.get(proto, name, lane)
+    def get(proto: Proto, name: str, tensor_transport: transport.Receiver) -> object:
+        value = field.get(proto, name, tensor_transport)
         if value is None:
             raise Malformed(f"{type(proto).__name__} needs {what}")
         return value

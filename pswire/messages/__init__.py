@@ -28,10 +28,10 @@ from pswire.messages.membership import Left as Left
 from pswire.messages.membership import Renew as Renew
 from pswire.messages.membership import Renewed as Renewed
 from pswire.messages.membership import Sender as Sender
-from pswire.messages.order import Delivery as Delivery
-from pswire.messages.order import Elsewhere as Elsewhere
+from pswire.messages.order import ChangeId as ChangeId
 from pswire.messages.order import Frontier as Frontier
-from pswire.messages.order import Group as Group
+from pswire.messages.order import RemoteWeights as RemoteWeights
+from pswire.messages.order import UpdateGroup as UpdateGroup
 from pswire.messages.status import Change as Change
 from pswire.messages.status import LastPush as LastPush
 from pswire.messages.status import Staleness as Staleness
@@ -79,7 +79,8 @@ class Register:
     """Declares variables. The first registration of a name wins; later ones must agree and get its value.
 
     Of several shards, shard 0 is asked first and told with `places` where the worker places each variable: all workers
-    must place them alike. With `dry` it only checks: nothing is registered, and the answer has no values. So all shards
+    must place them alike. With `dry_run` it only checks: nothing is registered, and the answer has no values. So all
+    shards
     can be asked before one has done its part; the values of new variables may be left out then. `states` are those of
     all shards as the worker met them (`Joined.state`), in their order: a shard holds all workers to the first that it
     is told, so that none trains a model of which a part was lost.
@@ -88,7 +89,7 @@ class Register:
     sender: Sender
     declarations: tuple[Declaration, ...]
     places: tuple[Place, ...] = ()
-    dry: bool = False
+    dry_run: bool = False
     states: tuple[int, ...] = ()
 
 
@@ -129,17 +130,18 @@ class Choice:
 class Pull:
     """Asks for values; all of them belong to one moment of the shard.
 
-    `have` has for each of the names the version that the worker has, -1 for none: a value that is still at it does not
-    come again. Empty: nothing is known of any. `wire` is a form of `pswire.specs.encodings.WIRES`, in which values of
-    float32 shall come; "": as they are. `after` is as in `Push`.
+    `known_versions` has for each of the names the version that the worker has, -1 for none: a value that is still at
+    it does not
+    come again. Empty: nothing is known of any. `encoding` is a form of `pswire.specs.encodings.ENCODINGS`, in which
+    values of float32 shall come; "": as they are. `after` is as in `Push`.
     """
 
     sender: Sender
     names: tuple[str, ...]
     choices: tuple[Choice, ...] = ()
-    have: tuple[int, ...] = ()
-    wire: str = ""
-    after: tuple[Delivery, ...] = ()
+    known_versions: tuple[int, ...] = ()
+    encoding: str = ""
+    after: tuple[ChangeId, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,13 +169,13 @@ class Gradient:
 class Push:
     """Gradients of one step, and what was seen in it: applied together, once, or not at all; one entry a variable.
 
-    The answer brings the values of `pull`; `have` and `wire` are as in `Pull`.
+    The answer brings the values of `pull`; `known_versions` and `encoding` are as in `Pull`.
 
     `sequence` counts a worker's pushes, assigns and tunes from 1, over all shards; a retry repeats it. A push goes to
     shard 0 and to those that have something to do for it: `shards` are these others.
 
     Where shard 0 decides for all, it is asked first, and the others are told its decision: `group`, if several pushes
-    make one update, and `after`, the changes to be made before this one (`Frontier`). By `elsewhere` shard 0 knows the
+    make one update, and `after`, the changes to be made before this one (`Frontier`). By `remote` shard 0 knows the
     staleness of gradients of which it has no part. `global_step` is the number of updates before this one, as far as
     the worker knows: shards that do not get every push evaluate learning rate schedules by it.
     """
@@ -183,12 +185,12 @@ class Push:
     gradients: tuple[Gradient, ...]
     loss: float | None = None
     pull: tuple[str, ...] = ()
-    group: Group | None = None
-    have: tuple[int, ...] = ()
-    wire: str = ""
+    group: UpdateGroup | None = None
+    known_versions: tuple[int, ...] = ()
+    encoding: str = ""
     shards: tuple[int, ...] = ()
-    elsewhere: tuple[Elsewhere, ...] = ()
-    after: tuple[Delivery, ...] = ()
+    remote: tuple[RemoteWeights, ...] = ()
+    after: tuple[ChangeId, ...] = ()
     global_step: int = 0
 
 
@@ -214,7 +216,7 @@ class Pushed:
     global_step: int
     values: tuple[Value, ...] = ()
     reason: str = ""
-    group: Group | None = None
+    group: UpdateGroup | None = None
     frontier: Frontier | None = None
 
 
@@ -230,7 +232,7 @@ class Assignment:
 class Assign:
     """Sets variables (or adds to them), all or none, once; no optimizer takes part.
 
-    Where shard 0 decides for all by staleness it is asked first, with the names of variables `elsewhere`, and the
+    Where shard 0 decides for all by staleness it is asked first, with the names of variables `remote`, and the
     others are told `after`; `shards` is as in `Push`.
     """
 
@@ -239,8 +241,8 @@ class Assign:
     assignments: tuple[Assignment, ...]
     add: bool = False
     shards: tuple[int, ...] = ()
-    elsewhere: tuple[str, ...] = ()
-    after: tuple[Delivery, ...] = ()
+    remote: tuple[str, ...] = ()
+    after: tuple[ChangeId, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,8 @@ class Join:
 
     Shard 0 counts the incarnations (`incarnation` 0 asks for the next one); the worker then joins the other shards
     with the one it got. `shard` of `shards` is the place that this shard has in the worker's list of servers. `life` is
-    a number that the worker drew for this life, so that a Join that arrives twice counts once; 0 is none. `lane`
+    a number that the worker drew for this life, so that a Join that arrives twice counts once; 0 is none.
+    `tensor_transport`
     says how its tensors travel to this shard, in words, for who looks at the job. Who joins again says with `states`
     which those of all shards were, in their order (`Joined.state`): a shard that has another by now refuses.
     """
@@ -29,7 +30,7 @@ class Join:
     shard: int = 0
     shards: int = 1
     life: int = 0
-    lane: str = ""
+    tensor_transport: str = ""
     states: tuple[int, ...] = ()
 
 
@@ -62,12 +63,12 @@ class Renew:
     With `settled` its messages up to this sequence number have been answered or are given up: none of them is carried
     out any more. An idle whose `settled` is below what the shard has had from the worker is out of date, and not taken.
     `half_pushes` counts the pushes of this life that this shard has not applied and others have, as the worker knows;
-    of several such shards the first is told. `lane` is as in `Join`.
+    of several such shards the first is told. `tensor_transport` is as in `Join`.
     """
 
     sender: Sender
     idle: bool = False
-    lane: str = ""
+    tensor_transport: str = ""
     settled: int = 0
     half_pushes: int = 0
 

@@ -13,7 +13,7 @@ from pswire.messages.membership import Sender
 
 
 @dataclass(frozen=True, slots=True)
-class Delivery:
+class ChangeId:
     """A push or assign that shard 0 has decided: its sender, its sequence number, and the other shards with a part.
 
     To another shard `shards` is left out: the delivery is named there because it has a part there.
@@ -32,11 +32,11 @@ class Frontier:
     """
 
     decided: int
-    undelivered: tuple[Delivery, ...] = ()
+    undelivered: tuple[ChangeId, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
-class Elsewhere:
+class RemoteWeights:
     """A variable with a part on a shard other than 0, and `Frontier.decided` of the weights of its gradient there."""
 
     name: str
@@ -44,8 +44,8 @@ class Elsewhere:
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class UpdateGroup:
     """Pushes of several workers that make one update, their mean; `number` counts the updates of shard 0."""
 
     number: int
-    members: tuple[Delivery, ...]
+    members: tuple[ChangeId, ...]

@@ -80,9 +80,9 @@ def most_answer_sizes(
     """
     match message:
         case Push():
-            return [whole_bytes(spec_of(name), message.wire) for name in message.pull if name not in without]
+            return [whole_bytes(spec_of(name), message.encoding) for name in message.pull if name not in without]
         case Pull():
-            whole = [whole_bytes(spec_of(name), message.wire) for name in message.names]
+            whole = [whole_bytes(spec_of(name), message.encoding) for name in message.names]
             return whole + [_most_chosen(choice, spec_of(choice.name)) for choice in message.choices]
         case Register():
             declared = [one.spec for one in message.declarations if one.initial is None]
@@ -91,9 +91,9 @@ def most_answer_sizes(
             return []
 
 
-def whole_bytes(spec: TensorSpec, wire: str) -> int:
-    """Bytes of a value that travels whole, in the form `wire` if it is float32; "": as it is."""
-    return spec.nbytes // 2 if wire and spec.dtype == "float32" else spec.nbytes
+def whole_bytes(spec: TensorSpec, encoding: str) -> int:
+    """Bytes of a value that travels whole, in the form `encoding` if it is float32; "": as it is."""
+    return spec.nbytes // 2 if encoding and spec.dtype == "float32" else spec.nbytes
 
 
 def _most_chosen(choice: Choice, spec: TensorSpec) -> int:

@@ -17,7 +17,7 @@ from pswire.specs.field_checks import check_number
 _DECIMAL = r"-?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?"
 
 #: The forms in which values of float32 can be asked for.
-WIRES = ("bfloat16", "float16")
+ENCODINGS = ("bfloat16", "float16")
 
 
 @dataclass(frozen=True)
@@ -63,10 +63,10 @@ Compression: TypeAlias = NoCompression | Int8 | TopK
 NONE = NoCompression()
 
 
-def parse_wire(text: str) -> str:
-    """What `--wire` says: a form of `WIRES`, or "float32" for none. Raises `ConfigurationError`."""
-    if text not in ("float32", *WIRES):
-        raise ConfigurationError(f"{text!r} is no wire: write float32, {' or '.join(WIRES)}")
+def parse_encoding(text: str) -> str:
+    """What `--encoding` says: a form of `ENCODINGS`, or "float32" for none. Raises `ConfigurationError`."""
+    if text not in ("float32", *ENCODINGS):
+        raise ConfigurationError(f"{text!r} is no wire: write float32, {' or '.join(ENCODINGS)}")
     return text
 
 

@@ -1,6 +1,6 @@
 """Arrays in forms that take fewer bytes: what a gradient, or a variable's value, may be while it travels or is held.
 
-    bfloat16, float16   every element in 16 bits: the forms of `--wire`, for gradients and for weights
+    bfloat16, float16   every element in 16 bits: the forms of `--encoding`, for gradients and for weights
     int8                every element in 8 bits, as a multiple of a step: a form of `--compress`, for gradients
     topk                the elements that are largest in magnitude, with their places: the other one
 
@@ -119,7 +119,7 @@ def _refuse(bad: int, of: int, what: str = "NaN or infinite") -> None:
 
 
 def packed(array: Array, form: str) -> Packed:
-    """A float32 array in a form of `WIRES`."""
+    """A float32 array in a form of `ENCODINGS`."""
     bits = np.empty(array.shape, BITS)
     narrow(np.ascontiguousarray(array).reshape(-1), bits.reshape(-1), form)
     return Packed(form, array.shape, (bits,))

@@ -128,22 +128,22 @@ class Sender(_message.Message):
     def __init__(self, worker: _Optional[str] = ..., incarnation: _Optional[int] = ...) -> None: ...
 
 class JoinRequest(_message.Message):
-    __slots__ = ("worker", "incarnation", "shard", "shards", "life", "lane", "states")
+    __slots__ = ("worker", "incarnation", "shard", "shards", "life", "tensor_transport", "states")
     WORKER_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     SHARD_FIELD_NUMBER: _ClassVar[int]
     SHARDS_FIELD_NUMBER: _ClassVar[int]
     LIFE_FIELD_NUMBER: _ClassVar[int]
-    LANE_FIELD_NUMBER: _ClassVar[int]
+    TENSOR_TRANSPORT_FIELD_NUMBER: _ClassVar[int]
     STATES_FIELD_NUMBER: _ClassVar[int]
     worker: str
     incarnation: int
     shard: int
     shards: int
     life: int
-    lane: str
+    tensor_transport: str
     states: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, worker: _Optional[str] = ..., incarnation: _Optional[int] = ..., shard: _Optional[int] = ..., shards: _Optional[int] = ..., life: _Optional[int] = ..., lane: _Optional[str] = ..., states: _Optional[_Iterable[int]] = ...) -> None: ...
+    def __init__(self, worker: _Optional[str] = ..., incarnation: _Optional[int] = ..., shard: _Optional[int] = ..., shards: _Optional[int] = ..., life: _Optional[int] = ..., tensor_transport: _Optional[str] = ..., states: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class JoinReply(_message.Message):
     __slots__ = ("incarnation", "number", "lease", "global_step", "consistency", "staleness", "chief", "state")
@@ -166,18 +166,18 @@ class JoinReply(_message.Message):
     def __init__(self, incarnation: _Optional[int] = ..., number: _Optional[int] = ..., lease: _Optional[float] = ..., global_step: _Optional[int] = ..., consistency: _Optional[str] = ..., staleness: _Optional[str] = ..., chief: _Optional[bool] = ..., state: _Optional[int] = ...) -> None: ...
 
 class RenewRequest(_message.Message):
-    __slots__ = ("sender", "idle", "lane", "settled", "half_pushes")
+    __slots__ = ("sender", "idle", "tensor_transport", "settled", "half_pushes")
     SENDER_FIELD_NUMBER: _ClassVar[int]
     IDLE_FIELD_NUMBER: _ClassVar[int]
-    LANE_FIELD_NUMBER: _ClassVar[int]
+    TENSOR_TRANSPORT_FIELD_NUMBER: _ClassVar[int]
     SETTLED_FIELD_NUMBER: _ClassVar[int]
     HALF_PUSHES_FIELD_NUMBER: _ClassVar[int]
     sender: Sender
     idle: bool
-    lane: str
+    tensor_transport: str
     settled: int
     half_pushes: int
-    def __init__(self, sender: _Optional[_Union[Sender, _Mapping]] = ..., idle: _Optional[bool] = ..., lane: _Optional[str] = ..., settled: _Optional[int] = ..., half_pushes: _Optional[int] = ...) -> None: ...
+    def __init__(self, sender: _Optional[_Union[Sender, _Mapping]] = ..., idle: _Optional[bool] = ..., tensor_transport: _Optional[str] = ..., settled: _Optional[int] = ..., half_pushes: _Optional[int] = ...) -> None: ...
 
 class RenewReply(_message.Message):
     __slots__ = ("global_step", "waiting_for", "chief")
@@ -242,18 +242,18 @@ class Place(_message.Message):
     def __init__(self, name: _Optional[str] = ..., shard: _Optional[int] = ...) -> None: ...
 
 class RegisterRequest(_message.Message):
-    __slots__ = ("sender", "declarations", "places", "dry", "states")
+    __slots__ = ("sender", "declarations", "places", "dry_run", "states")
     SENDER_FIELD_NUMBER: _ClassVar[int]
     DECLARATIONS_FIELD_NUMBER: _ClassVar[int]
     PLACES_FIELD_NUMBER: _ClassVar[int]
-    DRY_FIELD_NUMBER: _ClassVar[int]
+    DRY_RUN_FIELD_NUMBER: _ClassVar[int]
     STATES_FIELD_NUMBER: _ClassVar[int]
     sender: Sender
     declarations: _containers.RepeatedCompositeFieldContainer[Declaration]
     places: _containers.RepeatedCompositeFieldContainer[Place]
-    dry: bool
+    dry_run: bool
     states: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, sender: _Optional[_Union[Sender, _Mapping]] = ..., declarations: _Optional[_Iterable[_Union[Declaration, _Mapping]]] = ..., places: _Optional[_Iterable[_Union[Place, _Mapping]]] = ..., dry: _Optional[bool] = ..., states: _Optional[_Iterable[int]] = ...) -> None: ...
+    def __init__(self, sender: _Optional[_Union[Sender, _Mapping]] = ..., declarations: _Optional[_Iterable[_Union[Declaration, _Mapping]]] = ..., places: _Optional[_Iterable[_Union[Place, _Mapping]]] = ..., dry_run: _Optional[bool] = ..., states: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class Value(_message.Message):
     __slots__ = ("tensor", "version")
@@ -284,20 +284,20 @@ class Choice(_message.Message):
     def __init__(self, name: _Optional[str] = ..., rows: _Optional[_Union[Tensor, _Mapping]] = ..., slot: _Optional[str] = ...) -> None: ...
 
 class PullRequest(_message.Message):
-    __slots__ = ("sender", "names", "choices", "have", "wire", "after")
+    __slots__ = ("sender", "names", "choices", "known_versions", "encoding", "after")
     SENDER_FIELD_NUMBER: _ClassVar[int]
     NAMES_FIELD_NUMBER: _ClassVar[int]
     CHOICES_FIELD_NUMBER: _ClassVar[int]
-    HAVE_FIELD_NUMBER: _ClassVar[int]
-    WIRE_FIELD_NUMBER: _ClassVar[int]
+    KNOWN_VERSIONS_FIELD_NUMBER: _ClassVar[int]
+    ENCODING_FIELD_NUMBER: _ClassVar[int]
     AFTER_FIELD_NUMBER: _ClassVar[int]
     sender: Sender
     names: _containers.RepeatedScalarFieldContainer[str]
     choices: _containers.RepeatedCompositeFieldContainer[Choice]
-    have: _containers.RepeatedScalarFieldContainer[int]
-    wire: str
-    after: _containers.RepeatedCompositeFieldContainer[Delivery]
-    def __init__(self, sender: _Optional[_Union[Sender, _Mapping]] = ..., names: _Optional[_Iterable[str]] = ..., choices: _Optional[_Iterable[_Union[Choice, _Mapping]]] = ..., have: _Optional[_Iterable[int]] = ..., wire: _Optional[str] = ..., after: _Optional[_Iterable[_Union[Delivery, _Mapping]]] = ...) -> None: ...
+    known_versions: _containers.RepeatedScalarFieldContainer[int]
+    encoding: str
+    after: _containers.RepeatedCompositeFieldContainer[ChangeId]
+    def __init__(self, sender: _Optional[_Union[Sender, _Mapping]] = ..., names: _Optional[_Iterable[str]] = ..., choices: _Optional[_Iterable[_Union[Choice, _Mapping]]] = ..., known_versions: _Optional[_Iterable[int]] = ..., encoding: _Optional[str] = ..., after: _Optional[_Iterable[_Union[ChangeId, _Mapping]]] = ...) -> None: ...
 
 class PullReply(_message.Message):
     __slots__ = ("values", "global_step", "frontier")
@@ -321,7 +321,7 @@ class Gradient(_message.Message):
     rows: int
     def __init__(self, tensor: _Optional[_Union[Tensor, _Mapping]] = ..., version: _Optional[int] = ..., indices: _Optional[_Union[Tensor, _Mapping]] = ..., rows: _Optional[int] = ...) -> None: ...
 
-class Delivery(_message.Message):
+class ChangeId(_message.Message):
     __slots__ = ("sender", "sequence", "shards")
     SENDER_FIELD_NUMBER: _ClassVar[int]
     SEQUENCE_FIELD_NUMBER: _ClassVar[int]
@@ -336,10 +336,10 @@ class Frontier(_message.Message):
     DECIDED_FIELD_NUMBER: _ClassVar[int]
     UNDELIVERED_FIELD_NUMBER: _ClassVar[int]
     decided: int
-    undelivered: _containers.RepeatedCompositeFieldContainer[Delivery]
-    def __init__(self, decided: _Optional[int] = ..., undelivered: _Optional[_Iterable[_Union[Delivery, _Mapping]]] = ...) -> None: ...
+    undelivered: _containers.RepeatedCompositeFieldContainer[ChangeId]
+    def __init__(self, decided: _Optional[int] = ..., undelivered: _Optional[_Iterable[_Union[ChangeId, _Mapping]]] = ...) -> None: ...
 
-class Elsewhere(_message.Message):
+class RemoteWeights(_message.Message):
     __slots__ = ("name", "served_at")
     NAME_FIELD_NUMBER: _ClassVar[int]
     SERVED_AT_FIELD_NUMBER: _ClassVar[int]
@@ -347,26 +347,26 @@ class Elsewhere(_message.Message):
     served_at: int
     def __init__(self, name: _Optional[str] = ..., served_at: _Optional[int] = ...) -> None: ...
 
-class Group(_message.Message):
+class UpdateGroup(_message.Message):
     __slots__ = ("number", "members")
     NUMBER_FIELD_NUMBER: _ClassVar[int]
     MEMBERS_FIELD_NUMBER: _ClassVar[int]
     number: int
-    members: _containers.RepeatedCompositeFieldContainer[Delivery]
-    def __init__(self, number: _Optional[int] = ..., members: _Optional[_Iterable[_Union[Delivery, _Mapping]]] = ...) -> None: ...
+    members: _containers.RepeatedCompositeFieldContainer[ChangeId]
+    def __init__(self, number: _Optional[int] = ..., members: _Optional[_Iterable[_Union[ChangeId, _Mapping]]] = ...) -> None: ...
 
 class PushRequest(_message.Message):
-    __slots__ = ("sender", "sequence", "gradients", "loss", "pull", "group", "have", "wire", "shards", "elsewhere", "after", "global_step")
+    __slots__ = ("sender", "sequence", "gradients", "loss", "pull", "group", "known_versions", "encoding", "shards", "remote", "after", "global_step")
     SENDER_FIELD_NUMBER: _ClassVar[int]
     SEQUENCE_FIELD_NUMBER: _ClassVar[int]
     GRADIENTS_FIELD_NUMBER: _ClassVar[int]
     LOSS_FIELD_NUMBER: _ClassVar[int]
     PULL_FIELD_NUMBER: _ClassVar[int]
     GROUP_FIELD_NUMBER: _ClassVar[int]
-    HAVE_FIELD_NUMBER: _ClassVar[int]
-    WIRE_FIELD_NUMBER: _ClassVar[int]
+    KNOWN_VERSIONS_FIELD_NUMBER: _ClassVar[int]
+    ENCODING_FIELD_NUMBER: _ClassVar[int]
     SHARDS_FIELD_NUMBER: _ClassVar[int]
-    ELSEWHERE_FIELD_NUMBER: _ClassVar[int]
+    REMOTE_FIELD_NUMBER: _ClassVar[int]
     AFTER_FIELD_NUMBER: _ClassVar[int]
     GLOBAL_STEP_FIELD_NUMBER: _ClassVar[int]
     sender: Sender
@@ -374,14 +374,14 @@ class PushRequest(_message.Message):
     gradients: _containers.RepeatedCompositeFieldContainer[Gradient]
     loss: float
     pull: _containers.RepeatedScalarFieldContainer[str]
-    group: Group
-    have: _containers.RepeatedScalarFieldContainer[int]
-    wire: str
+    group: UpdateGroup
+    known_versions: _containers.RepeatedScalarFieldContainer[int]
+    encoding: str
     shards: _containers.RepeatedScalarFieldContainer[int]
-    elsewhere: _containers.RepeatedCompositeFieldContainer[Elsewhere]
-    after: _containers.RepeatedCompositeFieldContainer[Delivery]
+    remote: _containers.RepeatedCompositeFieldContainer[RemoteWeights]
+    after: _containers.RepeatedCompositeFieldContainer[ChangeId]
     global_step: int
-    def __init__(self, sender: _Optional[_Union[Sender, _Mapping]] = ..., sequence: _Optional[int] = ..., gradients: _Optional[_Iterable[_Union[Gradient, _Mapping]]] = ..., loss: _Optional[float] = ..., pull: _Optional[_Iterable[str]] = ..., group: _Optional[_Union[Group, _Mapping]] = ..., have: _Optional[_Iterable[int]] = ..., wire: _Optional[str] = ..., shards: _Optional[_Iterable[int]] = ..., elsewhere: _Optional[_Iterable[_Union[Elsewhere, _Mapping]]] = ..., after: _Optional[_Iterable[_Union[Delivery, _Mapping]]] = ..., global_step: _Optional[int] = ...) -> None: ...
+    def __init__(self, sender: _Optional[_Union[Sender, _Mapping]] = ..., sequence: _Optional[int] = ..., gradients: _Optional[_Iterable[_Union[Gradient, _Mapping]]] = ..., loss: _Optional[float] = ..., pull: _Optional[_Iterable[str]] = ..., group: _Optional[_Union[UpdateGroup, _Mapping]] = ..., known_versions: _Optional[_Iterable[int]] = ..., encoding: _Optional[str] = ..., shards: _Optional[_Iterable[int]] = ..., remote: _Optional[_Iterable[_Union[RemoteWeights, _Mapping]]] = ..., after: _Optional[_Iterable[_Union[ChangeId, _Mapping]]] = ..., global_step: _Optional[int] = ...) -> None: ...
 
 class PushReply(_message.Message):
     __slots__ = ("outcome", "staleness", "global_step", "values", "reason", "group", "frontier")
@@ -397,27 +397,27 @@ class PushReply(_message.Message):
     global_step: int
     values: _containers.RepeatedCompositeFieldContainer[Value]
     reason: str
-    group: Group
+    group: UpdateGroup
     frontier: Frontier
-    def __init__(self, outcome: _Optional[_Union[Outcome, str]] = ..., staleness: _Optional[int] = ..., global_step: _Optional[int] = ..., values: _Optional[_Iterable[_Union[Value, _Mapping]]] = ..., reason: _Optional[str] = ..., group: _Optional[_Union[Group, _Mapping]] = ..., frontier: _Optional[_Union[Frontier, _Mapping]] = ...) -> None: ...
+    def __init__(self, outcome: _Optional[_Union[Outcome, str]] = ..., staleness: _Optional[int] = ..., global_step: _Optional[int] = ..., values: _Optional[_Iterable[_Union[Value, _Mapping]]] = ..., reason: _Optional[str] = ..., group: _Optional[_Union[UpdateGroup, _Mapping]] = ..., frontier: _Optional[_Union[Frontier, _Mapping]] = ...) -> None: ...
 
 class AssignRequest(_message.Message):
-    __slots__ = ("sender", "sequence", "assignments", "add", "shards", "elsewhere", "after")
+    __slots__ = ("sender", "sequence", "assignments", "add", "shards", "remote", "after")
     SENDER_FIELD_NUMBER: _ClassVar[int]
     SEQUENCE_FIELD_NUMBER: _ClassVar[int]
     ASSIGNMENTS_FIELD_NUMBER: _ClassVar[int]
     ADD_FIELD_NUMBER: _ClassVar[int]
     SHARDS_FIELD_NUMBER: _ClassVar[int]
-    ELSEWHERE_FIELD_NUMBER: _ClassVar[int]
+    REMOTE_FIELD_NUMBER: _ClassVar[int]
     AFTER_FIELD_NUMBER: _ClassVar[int]
     sender: Sender
     sequence: int
     assignments: _containers.RepeatedCompositeFieldContainer[Tensor]
     add: bool
     shards: _containers.RepeatedScalarFieldContainer[int]
-    elsewhere: _containers.RepeatedScalarFieldContainer[str]
-    after: _containers.RepeatedCompositeFieldContainer[Delivery]
-    def __init__(self, sender: _Optional[_Union[Sender, _Mapping]] = ..., sequence: _Optional[int] = ..., assignments: _Optional[_Iterable[_Union[Tensor, _Mapping]]] = ..., add: _Optional[bool] = ..., shards: _Optional[_Iterable[int]] = ..., elsewhere: _Optional[_Iterable[str]] = ..., after: _Optional[_Iterable[_Union[Delivery, _Mapping]]] = ...) -> None: ...
+    remote: _containers.RepeatedScalarFieldContainer[str]
+    after: _containers.RepeatedCompositeFieldContainer[ChangeId]
+    def __init__(self, sender: _Optional[_Union[Sender, _Mapping]] = ..., sequence: _Optional[int] = ..., assignments: _Optional[_Iterable[_Union[Tensor, _Mapping]]] = ..., add: _Optional[bool] = ..., shards: _Optional[_Iterable[int]] = ..., remote: _Optional[_Iterable[str]] = ..., after: _Optional[_Iterable[_Union[ChangeId, _Mapping]]] = ...) -> None: ...
 
 class AssignReply(_message.Message):
     __slots__ = ("outcome", "versions", "global_step", "frontier")
@@ -552,7 +552,7 @@ class VariableStatus(_message.Message):
     def __init__(self, tensor: _Optional[_Union[Tensor, _Mapping]] = ..., version: _Optional[int] = ..., updates: _Optional[int] = ..., optimizer: _Optional[_Union[Optimizer, _Mapping]] = ..., slots: _Optional[_Iterable[str]] = ..., nbytes: _Optional[int] = ..., part: _Optional[_Union[Part, _Mapping]] = ..., table: _Optional[bool] = ...) -> None: ...
 
 class WorkerStatus(_message.Message):
-    __slots__ = ("name", "incarnation", "number", "state", "steps", "staleness", "staleness_sum", "loss", "epoch", "lease_left", "dropped", "waiting_for", "lane", "chief")
+    __slots__ = ("name", "incarnation", "number", "state", "steps", "staleness", "staleness_sum", "loss", "epoch", "lease_left", "dropped", "waiting_for", "tensor_transport", "chief")
     NAME_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     NUMBER_FIELD_NUMBER: _ClassVar[int]
@@ -565,7 +565,7 @@ class WorkerStatus(_message.Message):
     LEASE_LEFT_FIELD_NUMBER: _ClassVar[int]
     DROPPED_FIELD_NUMBER: _ClassVar[int]
     WAITING_FOR_FIELD_NUMBER: _ClassVar[int]
-    LANE_FIELD_NUMBER: _ClassVar[int]
+    TENSOR_TRANSPORT_FIELD_NUMBER: _ClassVar[int]
     CHIEF_FIELD_NUMBER: _ClassVar[int]
     name: str
     incarnation: int
@@ -579,9 +579,9 @@ class WorkerStatus(_message.Message):
     lease_left: float
     dropped: int
     waiting_for: str
-    lane: str
+    tensor_transport: str
     chief: bool
-    def __init__(self, name: _Optional[str] = ..., incarnation: _Optional[int] = ..., number: _Optional[int] = ..., state: _Optional[str] = ..., steps: _Optional[int] = ..., staleness: _Optional[int] = ..., staleness_sum: _Optional[int] = ..., loss: _Optional[float] = ..., epoch: _Optional[int] = ..., lease_left: _Optional[float] = ..., dropped: _Optional[int] = ..., waiting_for: _Optional[str] = ..., lane: _Optional[str] = ..., chief: _Optional[bool] = ...) -> None: ...
+    def __init__(self, name: _Optional[str] = ..., incarnation: _Optional[int] = ..., number: _Optional[int] = ..., state: _Optional[str] = ..., steps: _Optional[int] = ..., staleness: _Optional[int] = ..., staleness_sum: _Optional[int] = ..., loss: _Optional[float] = ..., epoch: _Optional[int] = ..., lease_left: _Optional[float] = ..., dropped: _Optional[int] = ..., waiting_for: _Optional[str] = ..., tensor_transport: _Optional[str] = ..., chief: _Optional[bool] = ...) -> None: ...
 
 class Traffic(_message.Message):
     __slots__ = ("pushes", "bytes_in", "bytes_out")

@@ -15,7 +15,7 @@ logger = logging.getLogger(__name__)
 _TELLING = (Joined, Renewed, Taken)
 
 
-class Role:
+class ChiefStatus:
     """What a worker knows of its role. The heartbeat's threads and the worker's own write it, under `_lock`.
 
     Args:

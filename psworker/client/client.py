@@ -43,16 +43,16 @@ from pswire.specs.consistency import (
 )
 from pswire.tensors.values import Array
 from psworker.client import partitions
-from psworker.client.chief import Role
+from psworker.client.chief import ChiefStatus
 from psworker.client.error_feedback import Packer
 from psworker.client.heartbeat import Heartbeat
 from psworker.client.placement import Placement, Whole
-from psworker.client.pull import Wanted
-from psworker.client.push import Pushing
+from psworker.client.pull import ShardedPull
+from psworker.client.push import ShardedPush
 from psworker.client.push_results import PushResult as PushResult
 from psworker.client.push_results import check_alike
-from psworker.client.retrying_calls import Calls, Sent
 from psworker.client.retrying_calls import Handle as Handle
+from psworker.client.retrying_calls import RetryingCalls, Sent
 from psworker.transport import Transport
 
 
@@ -84,12 +84,12 @@ class Client:
         self._transport = transport
         self._timeout = timeout
         self._closing = threading.Event()
-        self._role = Role(worker)
+        self._role = ChiefStatus(worker)
         self._heartbeat = Heartbeat(transport, self._closing, self._role)
-        self._calls = Calls(transport, worker, timeout, self._closing, self._heartbeat.held_for, self._role)
+        self._calls = RetryingCalls(transport, worker, timeout, self._closing, self._heartbeat.held_for, self._role)
         self._heartbeat.half_pushes = self._calls.half_pushes.__getitem__
         self.packer = packer or Packer()
-        self._pushing = Pushing(self._calls, self.packer)
+        self._pushing = ShardedPush(self._calls, self.packer)
         self._placement = Placement(transport.shards)
         self._process = os.getpid()
         self._sequence = 0
@@ -151,7 +151,7 @@ class Client:
             for piece, part in zip(variable.pieces, split, strict=True):
                 parts[piece.shard].append(part)
         names = [declaration.spec.name for declaration in declarations]
-        wanted = Wanted(placement, names, rejoins=self._calls.rejoins)
+        wanted = ShardedPull(placement, names, rejoins=self._calls.rejoins)
         places = tuple(Place(name, placement[name].pieces[0].shard) for name in names) if self.shards > 1 else ()
         sender, states, (first, *others) = self._calls.sender, self._calls.states, parts
         if others:
@@ -174,7 +174,7 @@ class Client:
         gradients: Sequence[Whole],
         loss: float | None = None,
         pull: Sequence[str] = (),
-        have: Iterable[Whole] = (),
+        known_versions: Iterable[Whole] = (),
     ) -> Handle[PushResult]:
         """Pushes the gradients of one step; the answer has the values of `pull`, in their order.
 
@@ -186,31 +186,32 @@ class Client:
             gradients: one a variable, with the versions of the weights that it was computed with.
             loss: what the shards note of the step.
             pull: variables whose values the answer is to bring.
-            have: values of them that came from this client, just as they came, and which are still there: those that
+            known_versions: values of them that came from this client, just as they came, and which are still there:
+            those that
                 have not changed do not travel again, and their arrays are given back.
 
         Raises:
             ShapeMismatch: a gradient does not have its variable's shape and dtype; then nothing was sent.
         """
-        wanted = Wanted(self._placement, pull, have, self._calls.rejoins)
+        wanted = ShardedPull(self._placement, pull, known_versions, self._calls.rejoins)
         messages = self._pushing.messages(self._placement, self._sequence + 1, gradients, loss, wanted)
         self._calls.settle_all()
         self._heartbeat.idle_since = 0
         self._sequence += 1
         return self._pushing.start(messages, wanted)
 
-    def pull(self, names: Sequence[str], have: Iterable[Whole] = ()) -> list[Whole]:
-        """The values of `names`, in their order; those of one shard belong to one moment. `have` is as in `push`."""
-        return self.start_pull(names, have).wait()
+    def pull(self, names: Sequence[str], known_versions: Iterable[Whole] = ()) -> list[Whole]:
+        """The values of `names`, in their order; those of one shard belong to one moment."""
+        return self.start_pull(names, known_versions).wait()
 
-    def start_pull(self, names: Sequence[str], have: Iterable[Whole] = ()) -> Handle[list[Whole]]:
+    def start_pull(self, names: Sequence[str], known_versions: Iterable[Whole] = ()) -> Handle[list[Whole]]:
         """Asks for what `pull` gives; it is there when `wait` returns. No push, tune or assign before."""
         self.rest()
-        sender, wire = self._calls.sender, self.packer.wire
-        wanted = Wanted(self._placement, names, have, self._calls.rejoins)
+        sender, encoding = self._calls.sender, self.packer.encoding
+        wanted = ShardedPull(self._placement, names, known_versions, self._calls.rejoins)
         messages = [
-            Pull(sender, part, have=known, wire=wire) if part else None
-            for part, known in zip(wanted.names, wanted.have, strict=True)
+            Pull(sender, part, known_versions=known, encoding=encoding) if part else None
+            for part, known in zip(wanted.names, wanted.known_versions, strict=True)
         ]
         if self._pushing.orders:
             first = messages[0] or Pull(sender, ())
@@ -219,7 +220,9 @@ class Client:
         sent = self._calls.send(messages, wanted.rejoins)
         return Handle(lambda: wanted.wholes(self._calls.results(sent, Pulled), None))
 
-    def _pulled_in_order(self, first: Sequence[Sent], messages: Sequence[Pull | None], wanted: Wanted) -> list[Whole]:
+    def _pulled_in_order(
+        self, first: Sequence[Sent], messages: Sequence[Pull | None], wanted: ShardedPull
+    ) -> list[Whole]:
         """What a pull brings from the other shards, when they have made all that shard 0 had decided."""
         answers = self._calls.results(first, Pulled)
         served_at, others = self._calls.frontier.decided, self._calls.in_order(messages)
@@ -244,7 +247,7 @@ class Client:
         """
         variable = self._placement[name]
         chosen = None if rows is None else partitions.split_rows(variable, rows)
-        wire = "" if slot else self.packer.wire
+        encoding = "" if slot else self.packer.encoding
         messages: list[Pull | None] = [None] * self.shards
         orders = self._pushing.orders
         served_at = self._calls.frontier.decided if orders else None
@@ -253,7 +256,9 @@ class Client:
             mine = None if chosen is None else chosen.rows[index]
             choices = (Choice(name, mine, slot),)
             place = piece.shard
-            messages[place] = Pull(self._calls.sender, (), choices, wire=wire, after=after[place] if place else ())
+            messages[place] = Pull(
+                self._calls.sender, (), choices, encoding=encoding, after=after[place] if place else ()
+            )
         answers = self._calls.results(self._calls.send(messages), Pulled)
         values = [value for answer in answers for value in answer.values]
         array = partitions.concatenated(values) if chosen is None else chosen.join(values)
@@ -281,10 +286,10 @@ class Client:
             self._calls.results(self._calls.send(messages), Assigned)
             return
         names = [one.name for one in assignments]
-        elsewhere = tuple([name for name in names if self._placement[name].pieces[-1].shard])
+        remote = tuple([name for name in names if self._placement[name].pieces[-1].shard])
         first = messages[0] or Assign(sender, sequence, (), add, shards)
         try:
-            self._calls.call(0, replace(first, elsewhere=elsewhere), Assigned)
+            self._calls.call(0, replace(first, remote=remote), Assigned)
         except ParamServerError:
             self._calls.settle(shards, sequence)
             raise
@@ -366,7 +371,7 @@ class Client:
         asked = [tuple([replace(declaration, value=None) for declaration in part]) for part in parts]
         sent = self._calls.send(
             [
-                Register(sender, part, () if shard else places, dry=True, states=states)
+                Register(sender, part, () if shard else places, dry_run=True, states=states)
                 for shard, part in enumerate(asked)
             ]
         )

@@ -41,7 +41,7 @@ class Packer:
     wanted. What it left out stays, and goes with the next. So does the rest at the end of a session: it is never sent.
 
     Args:
-        wire: a form of `pswire.specs.encodings.WIRES` for float32 that is not compressed, rounded to the nearest,
+        wire: a form of `pswire.specs.encodings.ENCODINGS` for float32 that is not compressed, rounded to the nearest,
         without     feedback; "": as it is.
         compression: of gradients.
 
@@ -51,8 +51,8 @@ class Packer:
             checks all of them with `check_finite` of `psworker.client.partitions` before the first is packed.
     """
 
-    def __init__(self, wire: str = "", compression: Compression = NONE) -> None:
-        self.wire = wire
+    def __init__(self, encoding: str = "", compression: Compression = NONE) -> None:
+        self.encoding = encoding
         self.keeps_rest = compression != NONE
         self._compression = compression
         self._rests: dict[tuple[int, str], Array] = {}
@@ -72,13 +72,13 @@ class Packer:
         if isinstance(array, Packed) or array.dtype != DTYPES["float32"]:
             return gradient
         if isinstance(array, IndexedSlices):
-            if not self.wire:
+            if not self.encoding:
                 return gradient
-            values: Array = packed(array.values, self.wire)  # type: ignore[assignment]
+            values: Array = packed(array.values, self.encoding)  # type: ignore[assignment]
             return replace(gradient, array=array.with_values(values))
         if self.keeps_rest and array.size >= LEAST:
             return replace(gradient, array=self._compressed((shard, gradient.name), array))
-        return replace(gradient, array=packed(array, self.wire)) if self.wire else gradient
+        return replace(gradient, array=packed(array, self.encoding)) if self.encoding else gradient
 
     def _compressed(self, key: tuple[int, str], array: Array) -> Packed:
         bad = not_finite(array)

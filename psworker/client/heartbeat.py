@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 from pswire.errors import NotJoined, ParamServerError, TimedOut
 from pswire.messages import Renew, Renewed, Sender
-from psworker.client.chief import Role
+from psworker.client.chief import ChiefStatus
 from psworker.transport import Transport
 
 logger = logging.getLogger(__name__)
@@ -35,7 +35,7 @@ class Heartbeat:
         half_pushes: what the worker counts for a shard (`Renew.half_pushes`).
     """
 
-    def __init__(self, transport: Transport, closing: threading.Event, role: Role) -> None:
+    def __init__(self, transport: Transport, closing: threading.Event, role: ChiefStatus) -> None:
         self.idle_since = 0
         self.half_pushes: Callable[[int], int] = lambda shard: 0
         self._transport = transport
@@ -75,9 +75,9 @@ class Heartbeat:
         while not self._closing.wait(every):
             asked = self._role.heard
             idle = 0 if shard else self.idle_since
-            lane, half = self._transport.lane(shard), self.half_pushes(shard)
+            tensor_transport, half = self._transport.tensor_transport(shard), self.half_pushes(shard)
             try:
-                renew = Renew(sender, bool(idle), lane, idle, half)
+                renew = Renew(sender, bool(idle), tensor_transport, idle, half)
                 answer = self._transport.call(shard, renew, every).result()
             except ParamServerError as error:
                 level = logging.WARNING if isinstance(error, TimedOut) else logging.INFO

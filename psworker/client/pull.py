@@ -12,7 +12,7 @@ from psworker.client import partitions
 from psworker.client.placement import Placement, Whole
 
 
-class Wanted:
+class ShardedPull:
     """Variables whose values are asked for.
 
     A version counts the changes of a variable in one life of a server. What the worker had got before it joined a shard
@@ -31,12 +31,12 @@ class Wanted:
     """
 
     def __init__(
-        self, placement: Placement, names: Sequence[str], have: Iterable[Whole] = (), rejoins: int = 0
+        self, placement: Placement, names: Sequence[str], known_versions: Iterable[Whole] = (), rejoins: int = 0
     ) -> None:
         self.rejoins = rejoins
         self._all = names
         self._variables = {name: placement[name] for name in names}
-        self._old = {whole.name: whole for whole in have if whole.rejoins == rejoins}
+        self._old = {whole.name: whole for whole in known_versions if whole.rejoins == rejoins}
         named: list[list[str]] = [[] for _ in range(placement.shards)]
         versions: list[list[int]] = [[] for _ in range(placement.shards)]
         for name, variable in self._variables.items():
@@ -45,7 +45,7 @@ class Wanted:
                 named[piece.shard].append(name)
                 versions[piece.shard].append(-1 if old is None else old.versions[index])
         self.names = [tuple(part) for part in named]
-        self.have = [tuple(part) if self._old else () for part in versions]
+        self.known_versions = [tuple(part) if self._old else () for part in versions]
 
     def wholes(self, answers: Iterable[Registered | Pulled | Pushed], served_at: int | None) -> list[Whole]:
         """The values, put together, with `Whole.served_at`; without the tables that a `Registered` lacks.

@@ -11,18 +11,18 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from pswire.errors import ParamServerError
-from pswire.messages import Elsewhere, Gradient, Group, Outcome, Pull, Pulled, Push, Pushed
+from pswire.messages import Gradient, Outcome, Pull, Pulled, Push, Pushed, RemoteWeights, UpdateGroup
 from psworker.client import partitions
 from psworker.client.error_feedback import Packer
 from psworker.client.placement import Placement, Whole
-from psworker.client.pull import Wanted
+from psworker.client.pull import ShardedPull
 from psworker.client.push_results import PushResult, push_result
-from psworker.client.retrying_calls import Calls, Handle, Sent
+from psworker.client.retrying_calls import Handle, RetryingCalls, Sent
 
 _ANSWERS: tuple[type[Pushed | Pulled], ...] = (Pushed, Pulled)
 
 
-class Pushing:
+class ShardedPush:
     """How one worker pushes. One push is open at a time.
 
     Args:
@@ -36,14 +36,14 @@ class Pushing:
             a packer kept back of one observation is no part of the next.
     """
 
-    def __init__(self, calls: Calls, packer: Packer) -> None:
+    def __init__(self, calls: RetryingCalls, packer: Packer) -> None:
         self.decides = self.orders = False
         self.observed: set[str] = set()
         self._calls = calls
         self._packer = packer
 
     def messages(
-        self, placement: Placement, sequence: int, gradients: Sequence[Whole], loss: float | None, wanted: Wanted
+        self, placement: Placement, sequence: int, gradients: Sequence[Whole], loss: float | None, wanted: ShardedPull
     ) -> list[Push | Pull | None]:
         """What each shard is asked for: a push, a pull where it has no gradient, None where it has nothing to do.
 
@@ -54,20 +54,20 @@ class Pushing:
             NotFinite: of several shards, one would refuse what is too large for 16 bits, and others would not.
         """
         parts: list[list[Gradient]] = [[] for _ in wanted.names]
-        elsewhere: list[Elsewhere] = []
+        remote: list[RemoteWeights] = []
         for gradient in gradients:
             variable = placement[gradient.name]
             for piece, part in zip(variable.pieces, partitions.split_gradient(variable, gradient), strict=True):
                 parts[piece.shard].append(part)
             if self.orders and variable.pieces[-1].shard:
-                elsewhere.append(Elsewhere(gradient.name, gradient.served_at or 0))
-        if self._packer.wire or self._packer.keeps_rest:
+                remote.append(RemoteWeights(gradient.name, gradient.served_at or 0))
+        if self._packer.encoding or self._packer.keeps_rest:
             parts = [[self._packed(shard, gradient) for gradient in part] for shard, part in enumerate(parts)]
         shards = tuple([shard for shard, part in enumerate(parts) if shard and part])
-        sender, wire, step = self._calls.sender, self._packer.wire, self._calls.global_step
+        sender, encoding, step = self._calls.sender, self._packer.encoding, self._calls.global_step
         messages: list[Push | Pull | None] = []
         for shard, gradients_here in enumerate(parts):
-            names, have = wanted.names[shard], wanted.have[shard]
+            names, known_versions = wanted.names[shard], wanted.known_versions[shard]
             if gradients_here or not shard:
                 messages.append(
                     Push(
@@ -76,22 +76,24 @@ class Pushing:
                         tuple(gradients_here),
                         loss,
                         names,
-                        have=have,
-                        wire=wire,
+                        known_versions=known_versions,
+                        encoding=encoding,
                         shards=shards,
-                        elsewhere=() if shard else tuple(elsewhere),
+                        remote=() if shard else tuple(remote),
                         global_step=step if shard else 0,
                     )
                 )
             else:
-                messages.append(Pull(sender, names, have=have, wire=wire) if names else None)
-        if wire and len(parts) > 1:
+                messages.append(
+                    Pull(sender, names, known_versions=known_versions, encoding=encoding) if names else None
+                )
+        if encoding and len(parts) > 1:
             for message in messages:
                 if isinstance(message, Push):
                     partitions.check_packed(message.gradients)
         return messages
 
-    def start(self, messages: Sequence[Push | Pull | None], wanted: Wanted) -> Handle[PushResult]:
+    def start(self, messages: Sequence[Push | Pull | None], wanted: ShardedPull) -> Handle[PushResult]:
         """Sends them; the result is there when `wait` returns, or raises."""
         if self.decides:
             first = self._calls.send(messages[:1], wanted.rejoins)
@@ -102,7 +104,7 @@ class Pushing:
     def _packed(self, shard: int, gradient: Gradient) -> Gradient:
         return gradient if gradient.name in self.observed else self._packer.gradient(shard, gradient)
 
-    def _at_once(self, sent: Sequence[Sent], wanted: Wanted) -> PushResult:
+    def _at_once(self, sent: Sequence[Sent], wanted: ShardedPull) -> PushResult:
         """The result of a push of which all shards were told at the same time."""
         failed: list[int] = []
         try:
@@ -116,7 +118,9 @@ class Pushing:
             raise
         return self._result(answers, wanted)
 
-    def _decided(self, first: Sequence[Sent], messages: Sequence[Push | Pull | None], wanted: Wanted) -> PushResult:
+    def _decided(
+        self, first: Sequence[Sent], messages: Sequence[Push | Pull | None], wanted: ShardedPull
+    ) -> PushResult:
         """The result of a push of which shard 0 was told: the others do what it has decided.
 
         When that fails, the push is given up. Others may wait for this worker's part of it, and are told so.
@@ -151,7 +155,11 @@ class Pushing:
         for shard, message in enumerate(messages[1:], 1):
             if isinstance(message, Push) and decision.outcome is Outcome.DROPPED:
                 names = message.pull
-                message = Pull(message.sender, names, have=message.have, wire=message.wire) if names else None
+                message = (
+                    Pull(message.sender, names, known_versions=message.known_versions, encoding=message.encoding)
+                    if names
+                    else None
+                )
             if isinstance(message, Push):
                 group, step = _on_shard(decision.group, shard), max(0, decision.global_step - 1)
                 message = replace(message, group=group, global_step=step)
@@ -160,7 +168,7 @@ class Pushing:
             return self._calls.in_order(following)
         return following
 
-    def _result(self, answers: Sequence[Pushed | Pulled], wanted: Wanted) -> PushResult:
+    def _result(self, answers: Sequence[Pushed | Pulled], wanted: ShardedPull) -> PushResult:
         """What became of a push, with values that have come by it, or after it."""
         pushed = [answer for answer in answers if isinstance(answer, Pushed)]
         frontier = pushed[0].frontier
@@ -168,9 +176,9 @@ class Pushing:
         return push_result(pushed, wanted.wholes(answers, served_at))
 
 
-def _on_shard(group: Group | None, shard: int) -> Group | None:
+def _on_shard(group: UpdateGroup | None, shard: int) -> UpdateGroup | None:
     """The group as another shard knows it: those of its members that have a part there."""
     if group is None:
         return None
     members = tuple([replace(member, shards=()) for member in group.members if shard in member.shards])
-    return Group(group.number, members)
+    return UpdateGroup(group.number, members)

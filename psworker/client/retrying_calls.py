@@ -20,7 +20,7 @@ from pswire.messages import (
     Answer,
     Assign,
     Assigned,
-    Delivery,
+    ChangeId,
     Frontier,
     Join,
     Joined,
@@ -35,7 +35,7 @@ from pswire.messages import (
     Sender,
 )
 from pswire.system import deferred_signals
-from psworker.client.chief import Role
+from psworker.client.chief import ChiefStatus
 from psworker.transport import Call, Transport
 
 logger = logging.getLogger(__name__)
@@ -74,7 +74,7 @@ class Sent:
     rejoins: int
 
 
-class Calls:
+class RetryingCalls:
     """What one worker says to its shards, each message until it is answered. One thread speaks at a time.
 
     Args:
@@ -102,7 +102,7 @@ class Calls:
         timeout: float,
         closing: threading.Event,
         held_for: Callable[[int, float], str],
-        role: Role,
+        role: ChiefStatus,
     ) -> None:
         self.sender = Sender(worker, 0)
         self.states: tuple[int, ...] = ()
@@ -207,15 +207,15 @@ class Calls:
             del self._unsettled[shard]
 
     def _settling(self, shard: int, sequence: int, *, idle: bool = False) -> Renew:
-        lane, half = self._transport.lane(shard), self.half_pushes[shard]
-        return Renew(self.sender, idle, lane, sequence, half)
+        tensor_transport, half = self._transport.tensor_transport(shard), self.half_pushes[shard]
+        return Renew(self.sender, idle, tensor_transport, sequence, half)
 
-    def after(self) -> list[tuple[Delivery, ...]]:
+    def after(self) -> list[tuple[ChangeId, ...]]:
         """By shard, the changes of other workers that must be made there before what shard 0 has decided last."""
         worker, undelivered = self.sender.worker, self.frontier.undelivered
         others = [delivery for delivery in undelivered if delivery.sender.worker != worker]
         return [
-            tuple([Delivery(one.sender, one.sequence) for one in others if shard in one.shards])
+            tuple([ChangeId(one.sender, one.sequence) for one in others if shard in one.shards])
             for shard in range(self._transport.shards)
         ]
 
@@ -237,7 +237,9 @@ class Calls:
     def _join(self, shard: int) -> Join:
         worker, incarnation = self.sender.worker, self.sender.incarnation
         transport = self._transport
-        return Join(worker, incarnation, shard, transport.shards, self._life, transport.lane(shard), self.states)
+        return Join(
+            worker, incarnation, shard, transport.shards, self._life, transport.tensor_transport(shard), self.states
+        )
 
     def _send(self, shard: int, message: Request, rejoins: int) -> Sent:
         message = self._true(message, rejoins)
@@ -247,7 +249,7 @@ class Calls:
         """The message, without the versions that it names if the worker has joined a shard again since then."""
         if rejoins == self.rejoins or not isinstance(message, Push | Pull):
             return message
-        return replace(message, have=())
+        return replace(message, known_versions=())
 
     def _result(self, sent: Sent, kind: type[A] | tuple[type[A], ...]) -> A:
         """The answer; the message is sent again while the server cannot be reached, for `timeout` seconds at most.

@@ -18,7 +18,7 @@ import click
 
 from pswire.errors import ConfigurationError, ParamServerError
 from pswire.specs.consistency import parse_consistency, parse_staleness
-from pswire.specs.encodings import WIRES, parse_compression
+from pswire.specs.encodings import ENCODINGS, parse_compression
 from pswire.system.exit_signals import end_at_once
 from psworker import config
 from psworker.launch.processes import blas_threads
@@ -83,10 +83,10 @@ def _checked_by(parse: Callable[[str], object]) -> Callable[[click.Context, clic
 
 _TRAVEL_OPTIONS = (
     click.option(
-        "--wire",
-        type=click.Choice(["float32", *WIRES]),
+        "--encoding",
+        type=click.Choice(["float32", *ENCODINGS]),
         default="float32",
-        envvar=config.WIRE,
+        envvar=config.ENCODING,
         show_default=True,
         show_envvar=True,
         help="The form of gradients and weights on their way; servers keep float32.",
@@ -122,17 +122,17 @@ def _exchange_and_travel(command: Callable[..., None]) -> Callable[..., None]:
         pull_every: int,
         overlap: bool,
         local_steps: int,
-        wire: str,
+        encoding: str,
         compress: str,
         shared_memory: bool,
         **others: object,
     ) -> None:
         try:
-            exchange = config.ExchangeConfig(push_every, pull_every, overlap, local_steps)
+            strategy = config.StrategyConfig(push_every, pull_every, overlap, local_steps)
         except ConfigurationError as error:
             raise click.BadParameter(str(error), param_hint="--local-steps") from None
-        travel = config.TravelConfig(wire, parse_compression(compress), shared_memory)
-        command(*arguments, exchange=exchange, travel=travel, **others)
+        travel = config.EncodingConfig(encoding, parse_compression(compress), shared_memory)
+        command(*arguments, strategy=strategy, travel=travel, **others)
 
     for option in reversed(_EXCHANGE_OPTIONS + _TRAVEL_OPTIONS):
         with_configs = option(with_configs)
@@ -226,8 +226,8 @@ def run(
     threads: int | None,
     keep_memory: bool,
     sigterm_code: int,
-    exchange: config.ExchangeConfig,
-    travel: config.TravelConfig,
+    strategy: config.StrategyConfig,
+    travel: config.EncodingConfig,
     script: str,
     arguments: tuple[str, ...],
 ) -> None:
@@ -254,7 +254,7 @@ def run(
         raise click.BadParameter(str(error), param_hint="--servers") from None
     os.environ[config.TIMEOUT] = str(timeout)
     os.environ[config.KEEP_MEMORY] = str(int(keep_memory))
-    os.environ.update(exchange.environment() | travel.environment())
+    os.environ.update(strategy.environment() | travel.environment())
     if name:
         os.environ[config.NAME] = name
     sys.exit(run_script(script, arguments, debug=debug, sigterm_code=sigterm_code))
@@ -331,8 +331,8 @@ def local(
     progress: str,
     consistency: str,
     staleness: str,
-    exchange: config.ExchangeConfig,
-    travel: config.TravelConfig,
+    strategy: config.StrategyConfig,
+    travel: config.EncodingConfig,
     script: str,
     arguments: tuple[str, ...],
 ) -> None:
@@ -347,7 +347,7 @@ def local(
       psworker local --workers 3 --consistency bounded:2 train.py
       psworker local --workers 4 --push-every 4 --pull-every 4 --overlap train.py
       psworker local --workers 4 --consistency sync:4 --local-steps 50 train.py
-      psworker local --workers 4 --wire bfloat16 --compress topk:0.01 train.py
+      psworker local --workers 4 --encoding bfloat16 --compress topk:0.01 train.py
       psworker local --progress off --workers 8 --threads 1 train.py > log.txt
     """  # noqa: D301
     # imported here, so that `run` needs no rich and no grpc
@@ -355,7 +355,7 @@ def local(
     from psworker.launch.local_cluster import Job, LocalCluster
 
     try:
-        job = Job(script, arguments, workers, shards, threads, debug, consistency, staleness, exchange, travel)
+        job = Job(script, arguments, workers, shards, threads, debug, consistency, staleness, strategy, travel)
     except ConfigurationError as error:
         raise click.BadParameter(str(error), param_hint="--workers") from None
     cluster = LocalCluster(job, make_display(progress, job.worker_names + job.server_names))

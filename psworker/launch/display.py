@@ -63,8 +63,8 @@ def table(view: JobView) -> Table:
         rows.add_column(name, justify="right", min_width=6)
     if drops := view.dropped > 0:
         rows.add_column("dropped", justify="right")
-    if lanes := any(worker.lane for worker in view.workers):
-        rows.add_column("lane")
+    if lanes := any(worker.tensor_transport for worker in view.workers):
+        rows.add_column("tensor_transport")
     if waits := any(worker.waiting_for for worker in view.workers):
         rows.add_column("waiting for")
     for number, worker in enumerate(view.workers):
@@ -77,7 +77,7 @@ def table(view: JobView) -> Table:
             "–" if worker.cost is None else f"{worker.cost:.4f}",
             "–" if worker.staleness is None else f"{worker.staleness:.1f}",
             *[str(worker.dropped)] * drops,
-            *[Text(worker.lane or "–")] * lanes,
+            *[Text(worker.tensor_transport or "–")] * lanes,
             *[Text(worker.waiting_for or "–")] * waits,
         )
     return rows

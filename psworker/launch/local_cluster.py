@@ -21,12 +21,12 @@ from pswire.channel import check_health
 from pswire.errors import ConfigurationError, ParamServerError
 from pswire.specs.consistency import Synchronous, parse_consistency
 from pswire.system.host import cores
-from psworker.config import ExchangeConfig, TravelConfig
+from psworker.config import EncodingConfig, StrategyConfig
 from psworker.launch.display import Display
 from psworker.launch.processes import BLAS_VARIABLES, Lifeline, Process, Stream, blas_threads
 from psworker.launch.progress import JobView, Watch
 from psworker.launch.signals import signals
-from psworker.transport.grpc_transport import NetworkTransport
+from psworker.transport.grpc_transport import GrpcTransport
 
 #: Seconds that the servers have to start; that a worker has from SIGTERM to its end; the same for a server, which
 #: itself gives open calls 5 s; and that the kernel has for SIGKILL.
@@ -44,7 +44,7 @@ class Job:
 
     `threads` is the number of BLAS threads of each worker; None: its share of the cores. `debug` has the workers
     show tracebacks of errors that have a message of their own. `consistency` and `staleness` are the servers', as text;
-    `exchange` says when the workers push and pull, `travel` how what they push and pull travels.
+    `strategy` says when the workers push and pull, `travel` how what they push and pull travels.
 
     Raises:
         ConfigurationError: fewer workers than a synchronous update waits for.
@@ -58,8 +58,8 @@ class Job:
     debug: bool = False
     consistency: str = "async"
     staleness: str = "none"
-    exchange: ExchangeConfig = field(default_factory=ExchangeConfig)
-    travel: TravelConfig = field(default_factory=TravelConfig)
+    strategy: StrategyConfig = field(default_factory=StrategyConfig)
+    travel: EncodingConfig = field(default_factory=EncodingConfig)
 
     def __post_init__(self) -> None:
         """Refuses a job that would wait for a worker that never comes."""
@@ -198,12 +198,12 @@ class LocalCluster:
     def _train(self, lifeline: Lifeline) -> None:
         job = self._job
         environment = child_environment(os.environ, job.threads, max(1, cores() // job.workers))
-        environment |= job.exchange.environment() | job.travel.environment()
+        environment |= job.strategy.environment() | job.travel.environment()
         servers = [self._addresses[shard] for shard in range(job.shards)]
         for name in job.worker_names:
             command = job.worker_command(name, servers)
             self._workers.append(self._start(name, command, environment, lifeline, self._pass_on))
-        with Watch(NetworkTransport(servers), job.worker_names, self._show) as self._watch:
+        with Watch(GrpcTransport(servers), job.worker_names, self._show) as self._watch:
             self._wait(functools.partial(self._running, self._workers))
 
     def _start(

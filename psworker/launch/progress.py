@@ -46,7 +46,7 @@ class WorkerView:
     staleness: float | None = None
     dropped: int = 0
     waiting_for: str = ""
-    lane: str = ""
+    tensor_transport: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +147,9 @@ def _follow_worker(worker: WorkerView, reports: Sequence[StatusReport], elapsed:
         staleness=_mean([(status.staleness_sum / status.steps, status.steps) for status in seen if status.steps]),
         dropped=max(status.dropped for status in seen),
         waiting_for=next((status.waiting_for for status in seen if status.waiting_for), ""),
-        lane=" and ".join(dict.fromkeys(status.lane for status in seen if status.lane)),
+        tensor_transport=" and ".join(
+            dict.fromkeys(status.tensor_transport for status in seen if status.tensor_transport)
+        ),
     )
 
 

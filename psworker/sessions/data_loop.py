@@ -34,7 +34,7 @@ def log_epoch(report: EpochReport) -> None:
     logger.info("epoch %d: cost %s over %d examples", report.epoch, report.cost, report.examples)
 
 
-class BatchLoop:
+class DataLoop:
     """The batches that this worker gets of a queue, to be iterated over once.
 
     Args:

@@ -23,7 +23,7 @@ def session(
     pull_every: int | None = None,
     overlap: bool | None = None,
     local_steps: int | None = None,
-    wire: str | None = None,
+    encoding: str | None = None,
     compress: str | None = None,
     shared_memory: bool | None = None,
     outer: optimizers.OptimizerSpec = OUTER,
@@ -43,8 +43,9 @@ def session(
         local_steps: steps of the program's optimizer in this worker, whose sum is pushed as one gradient (DiLoCo),
             `$PSWORKER_LOCAL_STEPS`; or 0, none. Not together with the three before it.
         outer: what the servers do with that gradient; without local steps it is not used.
-        wire: the form of gradients and weights that are float32, on their way in both directions: "float32", "bfloat16"
-            or "float16", `$PSWORKER_WIRE`. What servers keep, and add up, is float32 in any case.
+        encoding: the form of gradients and weights that are float32, on their way in both directions: "float32",
+        "bfloat16"
+            or "float16", `$PSWORKER_ENCODING`. What servers keep, and add up, is float32 in any case.
         compress: of gradients: "none", "int8", or "topk:0.01" for the hundredth that is largest, `$PSWORKER_COMPRESS`.
             What is left out goes into the next gradient (`psworker.client.error_feedback`).
         shared_memory: whether tensors go through shared memory to servers on this host, `$PSWORKER_SHARED_MEMORY`, or
@@ -61,7 +62,7 @@ def session(
         pull_every=pull_every,
         overlap=overlap,
         local_steps=local_steps,
-        wire=wire,
+        encoding=encoding,
         compress=compress,
         shared_memory=shared_memory,
     )

@@ -2,7 +2,7 @@
 
 A worker has one push or pull of values under way at a time: it is kept here, and its answer is taken before the next,
 or anything else that changes what servers have. Rows may be looked up meanwhile. When to push and to pull is
-`exchange`'s business. May import the client, variables, specs and the engine.
+`strategy`'s business. May import the client, variables, specs and the engine.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ logger = logging.getLogger(__name__)
 Target: TypeAlias = optimizers.UpdateSpec | Variable | Iterable[Variable]
 
 
-class Mirror:
+class Replica:
     """The variables of one program, as a client's servers have them.
 
     Args:

@@ -26,9 +26,9 @@ from psworker.model import variables as _variables
 from psworker.model.gradient_transforms import GradientAndVariable
 from psworker.model.tables import Table, check_no_table
 from psworker.model.variables import UpdateOp, Variable
-from psworker.sessions.data_loop import BatchLoop, batches_a_block, log_epoch
-from psworker.sessions.replica import Mirror
-from psworker.sessions.strategies import OUTER, Computed, new_exchange, new_step
+from psworker.sessions.data_loop import DataLoop, batches_a_block, log_epoch
+from psworker.sessions.replica import Replica
+from psworker.sessions.strategies import OUTER, Computed, new_step, new_strategy
 from psworker.transport import Transport, open_transport
 
 
@@ -51,12 +51,12 @@ class Session:
         self.worker = config.name
         self.number = 0
         self._client = _client(config, transport)
-        self._mirror = Mirror(self._client, self._known)
-        self._exchange = new_exchange(config.exchange, outer, self._mirror, self._prepare)
-        self._steps_a_push = config.exchange.steps
+        self._mirror = Replica(self._client, self._known)
+        self._exchange = new_strategy(config.strategy, outer, self._mirror, self._prepare)
+        self._steps_a_push = config.strategy.steps
         self._collection: _variables.Collection | None = None
         self._computed: Computed = {}
-        self._loops: list[BatchLoop] = []
+        self._loops: list[DataLoop] = []
         self._queues = 0
 
     @property
@@ -273,10 +273,10 @@ class Session:
         self._queues += 1
         block = batch_size * batches_a_block(self._steps_a_push)
         queue = QueueSpec(name or f"batches-{self._queues}", len(dataset), block, epochs, seed)
-        loop = BatchLoop(self._client, queue, dataset, batch_size, on_epoch or log_epoch, self._exchange.flush)
+        loop = DataLoop(self._client, queue, dataset, batch_size, on_epoch or log_epoch, self._exchange.flush)
         return self._run(loop)
 
-    def _run(self, loop: BatchLoop) -> Iterator[Batch]:
+    def _run(self, loop: DataLoop) -> Iterator[Batch]:
         self._loops.append(loop)
         try:
             yield from loop
@@ -363,5 +363,5 @@ def _client(config: WorkerConfig, transport: Transport | None) -> Client:
     travel = config.travel
     if transport is None:
         transport = open_transport(config.servers, shared_memory=travel.shared_memory)
-    packer = Packer("" if travel.wire == "float32" else travel.wire, travel.compression)
+    packer = Packer("" if travel.encoding == "float32" else travel.encoding, travel.compression)
     return Client(transport, config.name, config.timeout, packer=packer)

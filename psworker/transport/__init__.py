@@ -38,7 +38,7 @@ class Transport(Protocol):
         belong to the caller, and are read-only. Raises nothing: the result does.
         """
 
-    def lane(self, shard: int) -> str:
+    def tensor_transport(self, shard: int) -> str:
         """How tensors travel to a shard by now: "shared memory" or "gRPC"; "" where there is no network.
 
         And "" as long as the shard cannot be reached. May ask the shard, for some seconds at most; any thread may call.
@@ -57,6 +57,6 @@ def open_transport(servers: Sequence[str], *, shared_memory: bool = True) -> Tra
         from psworker.transport.embedded import EmbeddedTransport
 
         return EmbeddedTransport()
-    from psworker.transport.grpc_transport import NetworkTransport
+    from psworker.transport.grpc_transport import GrpcTransport
 
-    return NetworkTransport(servers, shared_memory=shared_memory)
+    return GrpcTransport(servers, shared_memory=shared_memory)

@@ -45,7 +45,7 @@ class EmbeddedTransport:
                 self._answers[ticket] = error
         return Call(lambda: self._result(ticket, type(message).__name__, deadline))
 
-    def lane(self, shard: int) -> str:
+    def tensor_transport(self, shard: int) -> str:
         """None: there is no network."""
         return ""
 

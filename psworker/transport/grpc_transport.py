@@ -42,10 +42,10 @@ LANE_KNOWN = 2.0
 SHARED_MEMORY, GRPC = "shared memory", "gRPC"
 
 
-class NetworkTransport:
+class GrpcTransport:
     """Calls to shards at addresses, in the order of their numbers.
 
-        with closing(NetworkTransport(["127.0.0.1:5000"])) as transport:
+        with closing(GrpcTransport(["127.0.0.1:5000"])) as transport:
             joined = transport.call(0, Join("worker-0"), timeout=10.0).result()
 
     Connects with the first call. Any thread may call.
@@ -86,12 +86,12 @@ class NetworkTransport:
         """
         return self._links[shard].call(message, timeout)
 
-    def lane(self, shard: int) -> str:
+    def tensor_transport(self, shard: int) -> str:
         """How tensors travel to this shard: `SHARED_MEMORY` or `GRPC`; "" while that is not known.
 
         The first time it asks the server, which has `LANE_KNOWN` seconds; afterwards it is known from calls.
         """
-        return self._links[shard].lane()
+        return self._links[shard].tensor_transport()
 
     def close(self) -> None:
         """Ends the connections; calls under way fail with `Unavailable`."""
@@ -141,7 +141,7 @@ class _Link:
             stream.end()
         self._channel.close()
 
-    def lane(self) -> str:
+    def tensor_transport(self) -> str:
         with self._lock:
             asked, self._asked = self._asked, True
             if self._lane or self._closed or asked:

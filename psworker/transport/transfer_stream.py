@@ -141,7 +141,7 @@ class TransferCall:
             raise
 
     def result(self) -> Answer:
-        """The answer; see `NetworkTransport.call` for what it raises."""
+        """The answer; see `GrpcTransport.call` for what it raises."""
         try:
             answer = self._receive() if self._ahead is None else self._ahead.result()
         except BaseException as error:
@@ -253,8 +253,8 @@ class TransferCall:
 def _spent(message: Request) -> list[str]:
     """The variables of which a message in shared memory has an array that their values can be put in."""
     match message:
-        case Push(wire=wire):
-            return [one.name for one in message.gradients if _form(one.array) == wire]
+        case Push(encoding=encoding):
+            return [one.name for one in message.gradients if _form(one.array) == encoding]
         case Register():
             return [one.spec.name for one in message.declarations if one.value is not None]
         case _:

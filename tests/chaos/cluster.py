@@ -23,7 +23,7 @@ import numpy as np
 from psserver.cli.job_status import put_together
 from psserver.cli.status_client import Shards
 from pswire.messages import Choice, Join, Joined, Leave, Pull, Sender
-from psworker.transport.grpc_transport import NetworkTransport
+from psworker.transport.grpc_transport import GrpcTransport
 from tests.chaos import scheme
 from tests.chaos.check import Final
 from tests.chaos.proxy import Proxy
@@ -167,8 +167,16 @@ class Cluster:
         column = len(self.workers) + 1
         if column >= scheme.COLUMNS:
             raise RuntimeError(f"a run has at most {scheme.COLUMNS - 1} worker processes")
-        lane = "--shared-memory" if shared_memory else "--no-shared-memory"
-        run = ["--servers", ",".join(proxy.address for proxy in proxies), "--name", name, "--threads", "1", lane]
+        tensor_transport = "--shared-memory" if shared_memory else "--no-shared-memory"
+        run = [
+            "--servers",
+            ",".join(proxy.address for proxy in proxies),
+            "--name",
+            name,
+            "--threads",
+            "1",
+            tensor_transport,
+        ]
         run += ["--timeout", str(self._timeout)]
         worker = WorkerProcess(column, name, self.folder, proxies, None)  # type: ignore[arg-type]
         mine = ["--ledger", str(worker.ledger), "--column", str(column)]
@@ -212,10 +220,10 @@ class Cluster:
 
     def read(self) -> list[Final]:
         """The variables as the servers have them, not through a proxy."""
-        with closing(NetworkTransport([server.address for server in self.servers], shared_memory=False)) as transport:
+        with closing(GrpcTransport([server.address for server in self.servers], shared_memory=False)) as transport:
             return self._read(transport)
 
-    def _read(self, transport: NetworkTransport) -> list[Final]:
+    def _read(self, transport: GrpcTransport) -> list[Final]:
         finals = []
         incarnation = 0
         for shard, _ in enumerate(self.servers):

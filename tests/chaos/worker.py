@@ -21,7 +21,7 @@ import psworker as ps
 from psworker import ops
 
 
-class Ledger:
+class DeduplicationTable:
     """A file to which lines are added, each by one system call: a process that is killed has written it, or not."""
 
     def __init__(self, path: str) -> None:
@@ -35,7 +35,7 @@ class Ledger:
 class Training:
     """Steps of one process, each with known increments (`scheme`)."""
 
-    def __init__(self, arguments: argparse.Namespace, ledger: Ledger) -> None:
+    def __init__(self, arguments: argparse.Namespace, ledger: DeduplicationTable) -> None:
         self.layout = scheme.Layout(arguments.shards)
         self.column, self.unit, self.ledger = arguments.column, arguments.unit, ledger
         self.random = random.Random(f"{arguments.seed}, {arguments.column}")
@@ -112,7 +112,7 @@ def main() -> None:
         parser.add_argument(f"--{name}", type=int, required=True)
     parser.add_argument("--pause", type=float, required=True)
     arguments = parser.parse_args()
-    ledger = Ledger(arguments.ledger)
+    ledger = DeduplicationTable(arguments.ledger)
     training = Training(arguments, ledger)
     failing: list[int] = []
     signal.signal(signal.SIGUSR1, lambda number, frame: failing.append(number))
@@ -131,7 +131,7 @@ def main() -> None:
     ledger.write("end")
 
 
-def _write_takes(session: ps.Session, ledger: Ledger) -> None:
+def _write_takes(session: ps.Session, ledger: DeduplicationTable) -> None:
     """Has it written down when the worker asks for a block, and what it gets."""
     client = session._client
     take = client.take

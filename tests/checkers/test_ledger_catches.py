@@ -3,8 +3,8 @@
 import pytest
 
 from psserver.core.data_queue import DataQueue
-from psserver.core.members.deduplication import Ledger
-from psserver.core.policies import Apply, Following, Serve
+from psserver.core.members.deduplication import DeduplicationTable
+from psserver.core.policies import Apply, Follower, Serve
 from psserver.core.variables.store import Store
 from tests.simulation.unreliable import check_exactly_once, run
 
@@ -17,12 +17,12 @@ def test_it_passes_when_nothing_is_broken(job):
 
 
 def forget_every_answer(monkeypatch):
-    monkeypatch.setattr(Ledger, "answered", lambda *_: None)
-    monkeypatch.setattr(Ledger, "reached", lambda *_: 0)
+    monkeypatch.setattr(DeduplicationTable, "answered", lambda *_: None)
+    monkeypatch.setattr(DeduplicationTable, "reached", lambda *_: 0)
 
 
 def forget_to_write_answers_down(monkeypatch):
-    monkeypatch.setattr(Ledger, "record", lambda *_: None)
+    monkeypatch.setattr(DeduplicationTable, "record", lambda *_: None)
 
 
 def forget_who_holds_a_block(monkeypatch):
@@ -67,7 +67,7 @@ def apply_each_of_a_group_by_itself(monkeypatch):
     def hasty(policy, waiting, view):
         return [Serve(one.ticket) if one.applied else Apply((one.ticket,)) for one in waiting]
 
-    monkeypatch.setattr(Following, "decide", hasty)
+    monkeypatch.setattr(Follower, "decide", hasty)
 
 
 @pytest.mark.parametrize("broken", [lose_one_of_a_group, apply_each_of_a_group_by_itself])

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from pswire.messages import Join, Pull, Sender, Status
-from psworker.transport.grpc_transport import NetworkTransport
+from psworker.transport.grpc_transport import GrpcTransport
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="looks for processes in /proc")
 
@@ -66,7 +66,7 @@ class Job:
 
     def seen(self):
         """The global step, and the weight."""
-        with closing(NetworkTransport([self.address], shared_memory=False)) as transport:
+        with closing(GrpcTransport([self.address], shared_memory=False)) as transport:
             step = transport.call(0, Status(), BOUND).result().global_step
             sender = Sender("reader", transport.call(0, Join("reader"), BOUND).result().incarnation)
             (weight,) = transport.call(0, Pull(sender, ("weight",)), BOUND).result().values

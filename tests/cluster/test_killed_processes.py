@@ -16,7 +16,7 @@ import pytest
 from pswire.messages import Declaration, Gradient, Join, Outcome, Pull, Push, Register, Sender, Status
 from pswire.optimizers import Momentum
 from pswire.tensors.values import TensorSpec
-from psworker.transport.grpc_transport import NetworkTransport
+from psworker.transport.grpc_transport import GrpcTransport
 from tests.shared_folder import mapped_segments, needs_shared_memory, shared_folder
 
 pytestmark = needs_shared_memory
@@ -120,7 +120,7 @@ class Server:
         command.wait_for("listening on")
         self.command, self.pid = command, command.popen.pid
         self.address = command.out[0].rpartition(" ")[2]
-        self.transport = NetworkTransport([self.address], shared_memory=False)
+        self.transport = GrpcTransport([self.address], shared_memory=False)
 
     def ask(self, message):
         return self.transport.call(0, message, BOUND).result()
@@ -266,7 +266,7 @@ try:
         while True:
             ps.GradientDescent(1.0).minimize(ops.sum(W))
             if session.global_step == 3:
-                print(session._client._transport.lane(0), flush=True)
+                print(session._client._transport.tensor_transport(0), flush=True)
 except Unavailable as error:
     assert W.value.min() == W.value.max() <= -3
     print("Unavailable", flush=True)

@@ -24,7 +24,7 @@ from pswire.tensors.inline import InlineReceiver, InlineSender
 from pswire.tensors.stream import StreamSender
 from pswire.tensors.values import TensorSpec
 from pswire.v1.paramserver_pb2_grpc import ParameterServerStub
-from psworker.transport.grpc_transport import NetworkTransport
+from psworker.transport.grpc_transport import GrpcTransport
 from tests.told_to_end import TOLD_AT_THE_VERY_END, held_at_import
 
 PSSERVER = [sys.executable, "-m", "psserver"]
@@ -90,7 +90,7 @@ def run(*arguments, **environment):
 def trained(serve):
     """A server with a variable `layer/W`, one worker that has pushed twice, and one that has only joined."""
     server = serve()
-    transport = NetworkTransport([server.address])
+    transport = GrpcTransport([server.address])
     sender = Sender("trainer", transport.call(0, Join("trainer"), BOUND).result().incarnation)
     transport.call(0, Join("idler"), BOUND).result()
     W = np.zeros((2, 3), np.float32)

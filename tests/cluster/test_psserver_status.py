@@ -16,7 +16,7 @@ from psserver.rpc.server import ServerThread
 from pswire import optimizers
 from pswire.messages import Declaration, Gradient, Join, Leave, Push, Register, Sender
 from pswire.tensors.values import Part, TensorSpec
-from psworker.transport.grpc_transport import NetworkTransport
+from psworker.transport.grpc_transport import GrpcTransport
 
 BOUND = 30  # seconds that no wait comes near to
 OPTIMIZER = optimizers.Momentum(learning_rate=0.5)
@@ -25,7 +25,7 @@ OPTIMIZER = optimizers.Momentum(learning_rate=0.5)
 @pytest.fixture
 def trained():
     """A server with a variable `layer/W`, one worker that has pushed twice, and one that has only joined."""
-    with ServerThread() as server, closing(NetworkTransport([server.address])) as transport:
+    with ServerThread() as server, closing(GrpcTransport([server.address])) as transport:
         trainer = join(transport, "trainer", 0, 1)
         join(transport, "idler", 0, 1)
         W = np.zeros((2, 3), np.float32)
@@ -46,7 +46,7 @@ def two():
 
 def train_two(*addresses):
     """Of the 5 rows of `table` the second server has the last two; a worker pushes once."""
-    with closing(NetworkTransport(addresses)) as transport:
+    with closing(GrpcTransport(addresses)) as transport:
         for shard, rows in enumerate((3, 2)):
             sender = join(transport, "w0", shard, 2)
             value = np.zeros((rows, 4), np.float32)
@@ -74,7 +74,7 @@ def end(server):
 
 
 def join(transport, name, shard, shards):
-    joined = transport.call(shard, Join(name, shard=shard, shards=shards, lane="gRPC"), BOUND).result()
+    joined = transport.call(shard, Join(name, shard=shard, shards=shards, tensor_transport="gRPC"), BOUND).result()
     return Sender(name, joined.incarnation)
 
 
@@ -151,7 +151,7 @@ def test_status_is_plain_data_for_programs(trained, commands):
         "loss": None,
         "epoch": 0,
         "waiting_for": "",
-        "lane": "gRPC",
+        "tensor_transport": "gRPC",
         "chief": True,
     }
     assert (idler["name"], idler["number"], idler["steps"], idler["mean_staleness"]) == ("idler", 1, 0, None)
@@ -209,7 +209,7 @@ def test_addresses_that_are_not_the_job_in_its_order_are_warned_of(two, commands
 def test_watch_shows_report_after_report_until_ctrl_c(two, commands):
     watching = commands.start("psserver", "status", ",".join(two), "--watch", "--every", "0.05")
     watching.wait_for("global step 1 ")
-    with closing(NetworkTransport(two)) as transport:
+    with closing(GrpcTransport(two)) as transport:
         sender = join(transport, "w1", 0, 2)
         watching.wait_for("w1  ")
         transport.call(0, Leave(sender), BOUND).result()
@@ -222,7 +222,7 @@ def test_watch_shows_report_after_report_until_ctrl_c(two, commands):
 def test_watch_for_programs_is_an_object_a_line(trained, commands):
     watching = commands.start("psserver", "status", trained.address, "--watch", "--every", "0.05", "--json")
     watching.wait_for('"name": "trainer"')
-    with closing(NetworkTransport([trained.address])) as transport:
+    with closing(GrpcTransport([trained.address])) as transport:
         join(transport, "later", 0, 1)
         watching.wait_for('"name": "later"')
     watching.signal(signal.SIGINT)

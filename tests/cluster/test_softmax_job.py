@@ -36,7 +36,7 @@ def test_two_workers_and_a_server_reach_the_known_cost_and_accuracy(commands):
 
 
 def test_a_hundredth_of_the_gradients_in_16_bits_is_late_by_an_epoch_and_then_reaches_the_known_costs(commands):
-    options = "--workers", "2", "--wire", "bfloat16", "--compress", "topk:0.01", "--progress", "off"
+    options = "--workers", "2", "--encoding", "bfloat16", "--compress", "topk:0.01", "--progress", "off"
     code, out, err = commands.run("psworker", "local", *options, EXAMPLE, "--epochs", "2")
     assert code == 0, err
     first, second = costs_of(out)

@@ -36,7 +36,7 @@ def test_only_the_largest_elements_move_and_the_others_follow_with_what_they_had
 
 def test_weights_come_back_in_the_form_of_the_wire_and_the_servers_keep_float32(open_session):
     W, little = zeros("W"), np.full(SIZE, 2.0**-12, np.float32)
-    with open_session("w0", wire="bfloat16") as session:
+    with open_session("w0", encoding="bfloat16") as session:
         session.assign(W, TARGET)
         before = W.value.copy()
         assert not np.any(before.view(np.uint32) & 0xFFFF)
@@ -66,6 +66,6 @@ def test_a_step_that_is_not_finite_is_refused_and_those_after_it_are_as_if_it_ha
 
 
 def test_words_that_say_nothing_are_refused_before_a_server_is_asked():
-    for arguments in ({"wire": "float8"}, {"compress": "topk"}, {"shared_memory": "yes"}):
+    for arguments in ({"encoding": "float8"}, {"compress": "topk"}, {"shared_memory": "yes"}):
         with pytest.raises(ConfigurationError):
             ps.session("127.0.0.1:1", **arguments)

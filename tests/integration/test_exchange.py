@@ -18,7 +18,7 @@ from psworker import ops
 from psworker.client import placement
 from psworker.client.client import Client
 from psworker.client.placement import Whole
-from psworker.config import ExchangeConfig, WorkerConfig
+from psworker.config import StrategyConfig, WorkerConfig
 from psworker.sessions.data_loop import batches_a_block
 from psworker.sessions.session import Session
 from psworker.transport.embedded import EmbeddedTransport
@@ -83,11 +83,11 @@ def trained_by_a_plain_loop(start, gradients):
     return [value.array.tobytes() for value in values[1:]]
 
 
-@pytest.mark.parametrize("exchange", [{}, {"push_every": 1, "pull_every": 1, "overlap": False}], ids=str)
-def test_pushing_every_step_trains_as_the_plain_loop_does_bit_for_bit(open_session, exchange):
+@pytest.mark.parametrize("strategy", [{}, {"push_every": 1, "pull_every": 1, "overlap": False}], ids=str)
+def test_pushing_every_step_trains_as_the_plain_loop_does_bit_for_bit(open_session, strategy):
     start, *gradients = np.random.default_rng(11).normal(size=(20, 8, 5)).astype(np.float32)
     x, found = ps.Variable(start, name="x"), []
-    with open_session("w0", **exchange):
+    with open_session("w0", **strategy):
         for gradient in gradients:
             ps.Adam(0.01).apply_gradients([(gradient, x)])
             found.append(x.value.tobytes())
@@ -178,7 +178,7 @@ def at_the_server(open_session):
 
 
 @pytest.mark.parametrize(
-    "exchange",
+    "strategy",
     [
         {"push_every": 3},
         {"overlap": True},
@@ -187,11 +187,11 @@ def at_the_server(open_session):
     ],
     ids=str,
 )
-def test_an_epoch_is_complete_when_all_of_its_gradients_are_at_the_server(open_session, exchange):
+def test_an_epoch_is_complete_when_all_of_its_gradients_are_at_the_server(open_session, strategy):
     """100 examples in batches of 7, three epochs; each gradient counts its batch."""
     data = ps.Dataset({"x": np.arange(100)})
     x, seen = ps.Variable([0.0], name="x"), []
-    with open_session("w0", **exchange) as session:
+    with open_session("w0", **strategy) as session:
         batches = session.batches(data, 7, epochs=3, on_epoch=lambda epoch: seen.append(at_the_server(open_session)))
         for batch in batches:
             ps.GradientDescent(1.0).apply_gradients([(np.float32([-len(batch)]), x)])
@@ -203,7 +203,7 @@ def test_a_block_is_a_whole_number_of_pushes(steps, batches):
     assert batches_a_block(steps) == batches
 
 
-@pytest.mark.parametrize("exchange", [{"push_every": 9}, {"push_every": 2, "overlap": True}], ids=str)
+@pytest.mark.parametrize("strategy", [{"push_every": 9}, {"push_every": 2, "overlap": True}], ids=str)
 @pytest.mark.parametrize(
     "call",
     [
@@ -216,19 +216,19 @@ def test_a_block_is_a_whole_number_of_pushes(steps, batches):
     ],
     ids=["pull", "assign", "slot", "register", "evaluate", "set_hyperparameters"],
 )
-def test_what_was_added_up_is_at_the_server_before_anything_else_is_done(open_session, exchange, call):
+def test_what_was_added_up_is_at_the_server_before_anything_else_is_done(open_session, strategy, call):
     x, y = ps.Variable([0.0], name="x"), ps.Variable([0.0], name="y")
-    with open_session("w0", **exchange) as session:
+    with open_session("w0", **strategy) as session:
         for _ in range(3):
             ps.Momentum(1.0, momentum=0.0).apply_gradients([(np.float32([1]), x)])
         call(session, x, y)
         assert at_the_server(open_session) == -3
 
 
-@pytest.mark.parametrize("exchange", [{"push_every": 9}, {"push_every": 2, "overlap": True}], ids=str)
-def test_a_session_that_ends_pushes_what_is_left_unless_an_error_ends_it(open_session, exchange):
+@pytest.mark.parametrize("strategy", [{"push_every": 9}, {"push_every": 2, "overlap": True}], ids=str)
+def test_a_session_that_ends_pushes_what_is_left_unless_an_error_ends_it(open_session, strategy):
     def train(error):
-        with ps.collection(), open_session("w0", **exchange):
+        with ps.collection(), open_session("w0", **strategy):
             x = ps.Variable([0.0], name="x")
             for _ in range(3):
                 ps.GradientDescent(1.0).apply_gradients([(np.float32([1]), x)])
@@ -240,11 +240,11 @@ def test_a_session_that_ends_pushes_what_is_left_unless_an_error_ends_it(open_se
         assert at_the_server(open_session) == -3
         with pytest.raises(KeyError):
             train(KeyError())
-        assert at_the_server(open_session) == (-3 if exchange["push_every"] == 9 else -5)
+        assert at_the_server(open_session) == (-3 if strategy["push_every"] == 9 else -5)
 
 
 @pytest.mark.parametrize(
-    "exchange",
+    "strategy",
     [
         {"pull_every": 4},
         {"push_every": 2, "pull_every": 6},
@@ -254,12 +254,12 @@ def test_a_session_that_ends_pushes_what_is_left_unless_an_error_ends_it(open_se
     ],
     ids=str,
 )
-def test_a_program_ends_with_weights_that_have_all_of_its_pushes(open_session, exchange):
+def test_a_program_ends_with_weights_that_have_all_of_its_pushes(open_session, strategy):
     x = ps.Variable([0.0], name="x")
-    with open_session("w0", **exchange):
+    with open_session("w0", **strategy):
         for _ in range(10):
             ps.GradientDescent(1.0).apply_gradients([(np.float32([1]), x)])
-    assert (x.value, x.version) == ([-10], 10 // exchange.get("push_every", 1))
+    assert (x.value, x.version) == ([-10], 10 // strategy.get("push_every", 1))
 
 
 def test_the_end_of_a_block_of_examples_is_no_pull(open_session):
@@ -295,11 +295,11 @@ def test_looking_up_rows_leaves_what_is_under_way_where_it_is(open_session):
 
 @pytest.mark.parametrize("open_session", parameters(EMBEDDED, GRPC, SHARED), indirect=True)
 @pytest.mark.parametrize(
-    "exchange",
+    "strategy",
     [{"push_every": 3, "pull_every": 2}, {"push_every": 2, "overlap": True}, {"local_steps": 3}],
     ids=str,
 )
-def test_two_shards_and_a_variable_that_is_split_make_no_difference(open_session, monkeypatch, exchange):
+def test_two_shards_and_a_variable_that_is_split_make_no_difference(open_session, monkeypatch, strategy):
     """Bit for bit; of the table each third row gets a gradient."""
 
     def train(session):
@@ -314,12 +314,12 @@ def test_two_shards_and_a_variable_that_is_split_make_no_difference(open_session
         return W.value.tobytes() + table.value.tobytes(), len(session._client._placement["W"].pieces)
 
     with ps.collection():
-        alone, parts = train(open_session("w0", **exchange))
+        alone, parts = train(open_session("w0", **strategy))
         assert parts == 1
     monkeypatch.setattr(placement, "SPLIT_BYTES", 64)
     servers = [ServerThread(ServerConfig(shard=shard, shards=2)) for shard in range(2)]
     with servers[0] as first, servers[1] as second:
         addresses = first.address, second.address
-        both, parts = train(Session(WorkerConfig(addresses, "w0", timeout=BOUND, exchange=ExchangeConfig(**exchange))))
+        both, parts = train(Session(WorkerConfig(addresses, "w0", timeout=BOUND, strategy=StrategyConfig(**strategy))))
     assert parts == 2
     assert both == alone

@@ -12,12 +12,12 @@ from pswire.messages import Assignment, Pulled, Pushed
 from pswire.messages.sizes import tensor_bytes
 from psworker import ops
 from psworker.client import placement
-from psworker.config import ExchangeConfig, WorkerConfig
-from psworker.sessions.replica import Mirror
+from psworker.config import StrategyConfig, WorkerConfig
+from psworker.sessions.replica import Replica
 from psworker.sessions.session import Session
 from psworker.transport import Call
 from psworker.transport.embedded import EmbeddedTransport
-from psworker.transport.grpc_transport import NetworkTransport
+from psworker.transport.grpc_transport import GrpcTransport
 
 FROZEN, TRAINED = (64, 8), (12, 8)
 FROZEN_BYTES, TRAINED_BYTES, MEAN_BYTES = 64 * 8 * 4, 12 * 8 * 4, 8 * 4
@@ -45,8 +45,8 @@ class Witness:
             self.received += tensor_bytes(answer)
         return answer
 
-    def lane(self, shard):
-        return self.transport.lane(shard)
+    def tensor_transport(self, shard):
+        return self.transport.tensor_transport(shard)
 
     def close(self):
         self.transport.close()
@@ -65,13 +65,13 @@ def new_job(request, monkeypatch):
             servers = [
                 stack.enter_context(ServerThread(ServerConfig(shard=shard, shards=shards))) for shard in range(shards)
             ]
-            return Witness(NetworkTransport([server.address for server in servers]))
+            return Witness(GrpcTransport([server.address for server in servers]))
 
         yield start
 
 
-def opened(transport, **exchange):
-    return Session(WorkerConfig(name="w0", timeout=30, exchange=ExchangeConfig(**exchange)), transport)
+def opened(transport, **strategy):
+    return Session(WorkerConfig(name="w0", timeout=30, strategy=StrategyConfig(**strategy)), transport)
 
 
 class Model:
@@ -97,11 +97,11 @@ class Model:
         return [variable.value.tobytes() for variable in (self.frozen, self.trained, self.mean)]
 
 
-def trained(transport, exchange):
+def trained(transport, strategy):
     """What the variables were after each step, and at the end; one is assigned in between."""
     with ps.collection():
         model, seen = Model(), []
-        with opened(transport, **exchange) as session:
+        with opened(transport, **strategy) as session:
             for number in range(10):
                 model.step(number)
                 seen.append(model.values)
@@ -112,12 +112,12 @@ def trained(transport, exchange):
     return seen
 
 
-@pytest.mark.parametrize("exchange", EXCHANGES, ids=str)
-def test_training_is_bit_for_bit_that_of_a_worker_that_names_nothing_and_receives_less(new_job, exchange, monkeypatch):
+@pytest.mark.parametrize("strategy", EXCHANGES, ids=str)
+def test_training_is_bit_for_bit_that_of_a_worker_that_names_nothing_and_receives_less(new_job, strategy, monkeypatch):
     named, unnamed = new_job(), new_job()
-    found = trained(named, exchange)
-    monkeypatch.setattr(Mirror, "_have", lambda mirror, names: [])
-    assert found == trained(unnamed, exchange)
+    found = trained(named, strategy)
+    monkeypatch.setattr(Replica, "_have", lambda replica, names: [])
+    assert found == trained(unnamed, strategy)
     assert 0 < named.received <= unnamed.received - 3 * FROZEN_BYTES
 
 
@@ -173,7 +173,7 @@ def test_the_shard_of_local_steps_packs_nothing(new_job):
     with opened(new_job(), local_steps=3) as session:
         trainer = session._exchange.trainer.client
         assert trainer is not session._client
-        assert (trainer.packer.wire, trainer.packer.keeps_rest) == ("", False)
+        assert (trainer.packer.encoding, trainer.packer.keeps_rest) == ("", False)
 
 
 def test_a_pull_between_two_rounds_of_local_steps_brings_what_others_have_changed_alone(new_job):

@@ -12,9 +12,9 @@ from psserver.rpc.server import ServerThread
 from pswire.errors import ConfigurationError
 from pswire.specs.consistency import parse_consistency, parse_staleness
 from psworker import ops
-from psworker.config import ExchangeConfig, WorkerConfig
+from psworker.config import StrategyConfig, WorkerConfig
 from psworker.sessions.session import Session
-from psworker.transport.grpc_transport import NetworkTransport
+from psworker.transport.grpc_transport import GrpcTransport
 
 BOUND = 30.0  # seconds that no wait comes near to
 
@@ -34,9 +34,9 @@ def server_with():
         config = ServerConfig(consistency=parse_consistency(consistency), staleness=parse_staleness(staleness))
         servers.append(ServerThread(config))
         address = servers[-1].__enter__().address
-        return lambda worker, **exchange: Session(
-            WorkerConfig((address,), worker, timeout=10, exchange=ExchangeConfig(**exchange)),
-            NetworkTransport([address]),
+        return lambda worker, **strategy: Session(
+            WorkerConfig((address,), worker, timeout=10, strategy=StrategyConfig(**strategy)),
+            GrpcTransport([address]),
         )
 
     yield start
@@ -95,12 +95,12 @@ def test_nobody_waits_for_a_worker_that_has_no_examples(server_with):
 
 
 @pytest.mark.parametrize(
-    "exchange", [{"overlap": True}, {"pull_every": 2}, {"push_every": 3, "pull_every": 2}], ids=str
+    "strategy", [{"overlap": True}, {"pull_every": 2}, {"push_every": 3, "pull_every": 2}], ids=str
 )
-def test_what_a_synchronous_update_would_drop_is_refused_at_once(server_with, exchange):
+def test_what_a_synchronous_update_would_drop_is_refused_at_once(server_with, strategy):
     open_session = server_with("sync:1")
     with pytest.raises(ConfigurationError, match=r"--consistency sync:1, and drop .* let pull_every divide push_every"):
-        open_session("w0", **exchange).__enter__()
+        open_session("w0", **strategy).__enter__()
     x = ps.Variable([0.0], name="x")
     with open_session("w0", push_every=4, pull_every=2) as session:
         for _ in range(8):
@@ -122,9 +122,9 @@ def test_a_workers_own_pushes_make_no_other_of_it_too_stale_to_be_applied(
     server_with, push_every, pull_every, overlap, own
 ):
     """The servers drop what is staler than what it makes itself: nothing of 60 steps; below that it is refused."""
-    exchange = {"push_every": push_every, "pull_every": pull_every, "overlap": overlap}
+    strategy = {"push_every": push_every, "pull_every": pull_every, "overlap": overlap}
     x = ps.Variable([0.0], name="x")
-    with server_with(staleness=f"drop:{own}")("w0", **exchange) as session:
+    with server_with(staleness=f"drop:{own}")("w0", **strategy) as session:
         seen = set()
         for _ in range(60):
             ps.GradientDescent(1.0).minimize(ops.sum(x))
@@ -134,6 +134,6 @@ def test_a_workers_own_pushes_make_no_other_of_it_too_stale_to_be_applied(
     if own:
         with (
             pytest.raises(ConfigurationError, match=rf"--staleness drop:{own - 1}, .* up to {own} of its own pushes"),
-            server_with(staleness=f"drop:{own - 1}")("w0", **exchange),
+            server_with(staleness=f"drop:{own - 1}")("w0", **strategy),
         ):
             pass

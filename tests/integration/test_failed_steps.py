@@ -11,7 +11,7 @@ from psserver.rpc.server import ServerThread
 from pswire.errors import InvalidMessage, NotFinite, ShapeMismatch
 from pswire.messages import Leave, Push, Status
 from psworker import ops
-from psworker.config import ExchangeConfig, WorkerConfig
+from psworker.config import StrategyConfig, WorkerConfig
 from psworker.sessions.session import Session
 from psworker.transport import Call
 from psworker.transport.embedded import EmbeddedTransport
@@ -134,9 +134,9 @@ class Disturbed(EmbeddedTransport):
     def _fail(self):
         raise InvalidMessage("disturbed")
 
-    def worker(self, **exchange):
+    def worker(self, **strategy):
         """A session of local steps under an outer optimizer that takes differences as they are."""
-        config = WorkerConfig(name="w0", timeout=30, exchange=ExchangeConfig(**exchange))
+        config = WorkerConfig(name="w0", timeout=30, strategy=StrategyConfig(**strategy))
         return Session(config, self, ps.GradientDescent(1.0))
 
 

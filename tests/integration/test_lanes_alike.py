@@ -55,23 +55,23 @@ def rows():
     return loss, [words, labels]
 
 
-def trained(lane, model, exchange):
+def trained(tensor_transport, model, strategy):
     """The bytes of all variables and slots after some steps of Adam, by name; and how each shard was spoken to."""
     random, found = np.random.default_rng(3), {}
-    with lane.sessions() as open_session, ps.collection():
+    with tensor_transport.sessions() as open_session, ps.collection():
         ps.set_random_seed(11)
         loss, tables = model()
-        with open_session("w0", **dict(exchange)) as session:
+        with open_session("w0", **dict(strategy)) as session:
             for _ in range(STEPS):
                 ps.Adam(0.01).minimize(loss(random))
             session.pull()
             transport = session._client._transport
-            lanes = [transport.lane(shard) for shard in range(transport.shards)]
+            lanes = [transport.tensor_transport(shard) for shard in range(transport.shards)]
             if (
-                transport.shards == 1 and not session._client.packer.wire
+                transport.shards == 1 and not session._client.packer.encoding
             ):  # otherwise the worker makes arrays of its own
                 shared = [in_shared_memory(one.value) for one in ps.global_variables() if one not in tables]
-                assert shared == [lane.shared_memory] * len(shared)
+                assert shared == [tensor_transport.shared_memory] * len(shared)
             for variable in ps.global_variables():
                 value = session.rows(variable, np.arange(variable.shape[0])) if variable in tables else variable.value
                 found[variable.name] = value.tobytes()
@@ -81,13 +81,13 @@ def trained(lane, model, exchange):
 
 
 @functools.cache
-def trained_in_process(model, exchange):
-    return trained(EMBEDDED, model, exchange)
+def trained_in_process(model, strategy):
+    return trained(EMBEDDED, model, strategy)
 
 
-@pytest.mark.parametrize("lane", parameters(GRPC, GRPC_OF_TWO, SHARED, SHARED_OF_TWO))
+@pytest.mark.parametrize("tensor_transport", parameters(GRPC, GRPC_OF_TWO, SHARED, SHARED_OF_TWO))
 @pytest.mark.parametrize(
-    ("model", "exchange"),
+    ("model", "strategy"),
     [
         pytest.param(softmax, EACH_STEP, id="softmax"),
         pytest.param(softmax, OVERLAP, id="softmax with overlap"),
@@ -97,29 +97,31 @@ def trained_in_process(model, exchange):
         pytest.param(rows, DOWNPOUR, id="tables, sums of gradients"),  # with overlap, rows come when they come
     ],
 )
-def test_a_model_trains_bit_for_bit_as_it_does_in_one_process(model, exchange, lane):
-    expected, (found, lanes) = trained_in_process(model, exchange)[0], trained(lane, model, exchange)
-    assert lanes == ["shared memory" if lane.shared_memory else "gRPC"] * lane.shards
+def test_a_model_trains_bit_for_bit_as_it_does_in_one_process(model, strategy, tensor_transport):
+    expected, (found, lanes) = trained_in_process(model, strategy)[0], trained(tensor_transport, model, strategy)
+    assert lanes == ["shared memory" if tensor_transport.shared_memory else "gRPC"] * tensor_transport.shards
     assert found.keys() == expected.keys()
     assert len(expected) > 5
     assert [name for name in expected if found[name] != expected[name]] == []
 
 
-@pytest.mark.parametrize(("lane", "other"), [(GRPC, SHARED), (GRPC_OF_TWO, SHARED_OF_TWO)], ids=["1 shard", "2 shards"])
+@pytest.mark.parametrize(
+    ("tensor_transport", "other"), [(GRPC, SHARED), (GRPC_OF_TWO, SHARED_OF_TWO)], ids=["1 shard", "2 shards"]
+)
 @pytest.mark.parametrize(
     ("model", "travel"),
     [
-        pytest.param(deep, {"wire": "bfloat16"}, id="deep, bfloat16"),
-        pytest.param(deep, {"wire": "float16"}, id="deep, float16"),
+        pytest.param(deep, {"encoding": "bfloat16"}, id="deep, bfloat16"),
+        pytest.param(deep, {"encoding": "float16"}, id="deep, float16"),
         pytest.param(deep, {"compression": Int8()}, id="deep, int8"),
-        pytest.param(deep, {"wire": "bfloat16", "compression": TopK(0.01)}, id="deep, bfloat16, topk"),
-        pytest.param(rows, {"wire": "bfloat16"}, id="tables, bfloat16"),
-        pytest.param(rows, {"wire": "float16"}, id="tables, float16"),
+        pytest.param(deep, {"encoding": "bfloat16", "compression": TopK(0.01)}, id="deep, bfloat16, topk"),
+        pytest.param(rows, {"encoding": "bfloat16"}, id="tables, bfloat16"),
+        pytest.param(rows, {"encoding": "float16"}, id="tables, float16"),
     ],
 )
 @needs_shared_memory
-def test_what_is_packed_trains_bit_for_bit_alike_by_grpc_and_by_shared_memory(model, travel, lane, other):
+def test_what_is_packed_trains_bit_for_bit_alike_by_grpc_and_by_shared_memory(model, travel, tensor_transport, other):
     options = tuple(travel.items())
-    expected, found = trained(lane, model, options)[0], trained(other, model, options)[0]
+    expected, found = trained(tensor_transport, model, options)[0], trained(other, model, options)[0]
     assert [name for name in expected if found[name] != expected[name]] == []
     assert found != trained_in_process(model, EACH_STEP)[0], "it was in this form that it travelled"

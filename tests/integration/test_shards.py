@@ -13,7 +13,7 @@ import psworker as ps
 from psserver.config import ServerConfig
 from psserver.rpc.server import ServerThread
 from pswire.errors import AlreadyRegistered, ConfigurationError, NotFinite, TimedOut, Unavailable, WrongShard
-from pswire.messages import Assignment, Declaration, Elsewhere, Outcome, Push, Renew, Status
+from pswire.messages import Assignment, Declaration, Outcome, Push, RemoteWeights, Renew, Status
 from pswire.optimizers import Adam, GradientDescent, Momentum
 from pswire.specs.consistency import Bounded, Dropped, Synchronous
 from pswire.specs.row_initializers import RowUniform
@@ -22,7 +22,7 @@ from psworker import ops
 from psworker.client import placement
 from psworker.client.client import Client
 from psworker.client.placement import Whole
-from psworker.config import ExchangeConfig, WorkerConfig
+from psworker.config import StrategyConfig, WorkerConfig
 from psworker.sessions.session import Session
 from psworker.transport import Call
 from tests.joined_client import joined
@@ -98,8 +98,8 @@ class Forgetful:
 
         return Call(result)
 
-    def lane(self, shard):
-        return self._transport.lane(shard)
+    def tensor_transport(self, shard):
+        return self._transport.tensor_transport(shard)
 
     def close(self):
         self._transport.close()
@@ -261,8 +261,8 @@ def two_variables():
     return large, small, lambda: ops.sum(large) + ops.sum(small)
 
 
-def session_over(transport, worker, **exchange):
-    return Session(WorkerConfig(name=worker, timeout=30, exchange=ExchangeConfig(**exchange)), transport)
+def session_over(transport, worker, **strategy):
+    return Session(WorkerConfig(name=worker, timeout=30, strategy=StrategyConfig(**strategy)), transport)
 
 
 def test_gradients_are_as_late_as_the_weights_they_were_computed_with_on_whatever_shard():
@@ -282,21 +282,25 @@ def test_gradients_are_as_late_as_the_weights_they_were_computed_with_on_whateve
             assert (slow.dropped, small.value.tolist()) == (1, [-2, -2])
 
 
-@pytest.mark.parametrize("exchange", [{"push_every": 3}, {"local_steps": 3}], ids=str)
-def test_what_several_steps_have_computed_is_as_old_as_the_first_of_their_weights(exchange):
+@pytest.mark.parametrize("strategy", [{"push_every": 3}, {"local_steps": 3}], ids=str)
+def test_what_several_steps_have_computed_is_as_old_as_the_first_of_their_weights(strategy):
     transport, optimizer = ShardsInProcess(2, staleness=Dropped(9)), ps.GradientDescent(1.0)
     with ps.collection():
         *_, loss = two_variables()
-        with session_over(transport, "w0", **exchange):
+        with session_over(transport, "w0", **strategy):
             optimizer.minimize(loss())
             with ps.collection():
                 *_, its_loss = two_variables()
-                with session_over(transport, "w1", **dict.fromkeys(exchange, 1)):
+                with session_over(transport, "w1", **dict.fromkeys(strategy, 1)):
                     optimizer.minimize(its_loss())
             for _ in range(5):
                 optimizer.minimize(loss())
-    pushes = [(message.sender.worker, *message.elsewhere) for shard, message in transport.messages(Push) if not shard]
-    assert pushes == [("w1", Elsewhere("small", 0)), ("w0", Elsewhere("small", 0)), ("w0", Elsewhere("small", 2))]
+    pushes = [(message.sender.worker, *message.remote) for shard, message in transport.messages(Push) if not shard]
+    assert pushes == [
+        ("w1", RemoteWeights("small", 0)),
+        ("w0", RemoteWeights("small", 0)),
+        ("w0", RemoteWeights("small", 2)),
+    ]
 
 
 def test_rows_are_as_old_as_the_first_that_were_looked_up_for_a_gradient():
@@ -311,7 +315,7 @@ def test_rows_are_as_old_as_the_first_that_were_looked_up_for_a_gradient():
             optimizer.minimize(loss)
             optimizer.minimize(ops.sum(ops.embedding(table, [3])))
     mine = [message for shard, message in transport.messages(Push) if not shard and message.sender.worker == "w0"]
-    assert [message.elsewhere for message in mine] == [(Elsewhere("words", 0),), (Elsewhere("words", 2),)]
+    assert [message.remote for message in mine] == [(RemoteWeights("words", 0),), (RemoteWeights("words", 2),)]
 
 
 @contextlib.contextmanager

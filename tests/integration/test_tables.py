@@ -18,7 +18,7 @@ from psworker.config import WorkerConfig
 from psworker.sessions.session import Session
 from psworker.transport import Call
 from psworker.transport.embedded import EmbeddedTransport
-from psworker.transport.grpc_transport import NetworkTransport
+from psworker.transport.grpc_transport import GrpcTransport
 
 SEED = 19480701
 UNIFORM = ps.RowUniform(-1, 1, seed=SEED)
@@ -45,8 +45,8 @@ class Witness:
         self.seen.append((type(message), tensor_bytes(message)))
         return message
 
-    def lane(self, shard):
-        return self.transport.lane(shard)
+    def tensor_transport(self, shard):
+        return self.transport.tensor_transport(shard)
 
     def close(self):
         self.transport.close()
@@ -244,7 +244,7 @@ def test_of_a_large_table_only_rows_pass_the_transport(count):
     table = ps.Table((1_000_000, 16), UNIFORM, name="table")
     bias = ps.Variable(np.zeros(16), name="bias")
     random = np.random.default_rng(SEED)
-    with ServerThread(ServerConfig()) as server, closing(Witness(NetworkTransport([server.address]))) as witness:
+    with ServerThread(ServerConfig()) as server, closing(Witness(GrpcTransport([server.address]))) as witness:
         with Session(WorkerConfig((server.address,), "w0", timeout=30), witness) as session:
             for _ in range(2):
                 ps.Adagrad(0.1).minimize(
@@ -318,7 +318,7 @@ def test_a_table_that_differs_from_that_of_another_worker_is_refused(open_sessio
 def test_a_table_larger_than_the_servers_memory_is_refused_and_training_goes_on():
     with ServerThread(ServerConfig(memory_limit=1 << 20)) as server:
         config = WorkerConfig((server.address,), "w0", timeout=30)
-        with Session(config, NetworkTransport([server.address])) as session:
+        with Session(config, GrpcTransport([server.address])) as session:
             with pytest.raises(TooLarge, match=r"huge.*may hold 524,288"):
                 ps.Table((10**9, 64), UNIFORM, name="huge")
             small = ps.Table((100, 2), UNIFORM, name="small")

@@ -19,10 +19,10 @@ def examples():
     return datasets.mnist().train[:5500]
 
 
-def costs(lane, **travel):
+def costs(tensor_transport, **travel):
     """The mean costs of ten epochs."""
     found = []
-    with lane.sessions() as open_session, ps.collection():
+    with tensor_transport.sessions() as open_session, ps.collection():
         W, b = ps.Variable(ops.zeros((784, 10)), name="W"), ps.Variable(ops.zeros((10,)), name="b")
         with open_session("w0", **travel) as session:
             for batch in session.batches(examples(), 100, epochs=10, on_epoch=lambda epoch: found.append(epoch.cost)):
@@ -39,10 +39,10 @@ def costs_of_float32():
 @pytest.mark.parametrize(
     ("travel", "tolerance"),
     [
-        ({"wire": "bfloat16"}, 0.01),
+        ({"encoding": "bfloat16"}, 0.01),
         ({"compression": Int8()}, 0.01),
         ({"compression": TopK(0.01)}, 0.02),
-        ({"wire": "float16", "compression": TopK(0.01)}, 0.02),
+        ({"encoding": "float16", "compression": TopK(0.01)}, 0.02),
     ],
     ids=["bfloat16", "int8", "topk", "float16, topk"],
 )

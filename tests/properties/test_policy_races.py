@@ -26,10 +26,9 @@ from psserver.core.policies import (
 )
 from psserver.core.shard import Shard
 from pswire.messages import (
+    ChangeId,
     Declaration,
-    Delivery,
     Gradient,
-    Group,
     Join,
     Outcome,
     Push,
@@ -39,6 +38,7 @@ from pswire.messages import (
     Sender,
     Status,
     Tick,
+    UpdateGroup,
 )
 from pswire.optimizers import GradientDescent
 from pswire.specs import consistency
@@ -304,7 +304,7 @@ def test_a_group_is_one_update_of_those_who_come_and_holds_nobody_for_the_dead(e
     """By a whole shard: a part that others went on without comes too late, whenever it comes."""
     shard = Shard(1, 2, LEASE, consistency=consistency.Synchronous(len(WORKERS)))
     senders = {name: Sender(name, 1) for name in WORKERS}
-    group = Group(3, tuple(Delivery(sender, 1) for sender in senders.values()))
+    group = UpdateGroup(3, tuple(ChangeId(sender, 1) for sender in senders.values()))
     for name in WORKERS:
         shard.step(0, Join(name, 1, 1, 2), 0.0)
     declaration = Declaration(TensorSpec("W", (), "float64"), np.zeros(()), GradientDescent(1.0))

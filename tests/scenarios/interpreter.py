@@ -28,14 +28,12 @@ from pswire.messages import (
     Assigned,
     Assignment,
     Block,
+    ChangeId,
     Declaration,
-    Delivery,
-    Elsewhere,
     EpochReport,
     Finished,
     Frontier,
     Gradient,
-    Group,
     Join,
     Joined,
     Leave,
@@ -49,6 +47,7 @@ from pswire.messages import (
     QueueSpec,
     Register,
     Registered,
+    RemoteWeights,
     Renew,
     Renewed,
     Sender,
@@ -57,6 +56,7 @@ from pswire.messages import (
     Take,
     Taken,
     Tick,
+    UpdateGroup,
     Value,
 )
 from pswire.optimizers import UPDATES
@@ -155,14 +155,14 @@ class Scenario:
         return self._say(who, Register(self._sender(who), (Declaration(spec, value, optimizer),), places))
 
     def do_pull(self, who: str, *names: str, named) -> list[str]:
-        """`pull w0 W b [have=3,-1] [wire=bfloat16] [after=w1/3]`."""
+        """`pull w0 W b [known_versions=3,-1] [encoding=bfloat16] [after=w1/3]`."""
         options = dict(named)
         return self._say(
             who, Pull(self._sender(who), names, (), *_how(options), self._deliveries(options.get("after")))
         )
 
     def do_push(self, who: str, *, named) -> list[str]:
-        """`push w0 seq=1 W=1 b=1,2,3 [at=4] [loss=0.5] [pull=W,b] [have=3,-1] [wire=bfloat16]`.
+        """`push w0 seq=1 W=1 b=1,2,3 [at=4] [loss=0.5] [pull=W,b] [known_versions=3,-1] [encoding=bfloat16]`.
 
         By default at the version that w0 was served. Of several shards also `[shards=1,2] [elsewhere=V/4] [after=w1/3]
         [group=3:w0/1,w1/2]`: other shards with a part, variables there with what had been decided when their weights
@@ -170,7 +170,7 @@ class Scenario:
         `W:2x2=1` and `W:float64=1` are a gradient of another shape or dtype, `W[2,0]=1,1,5,5` two rows of one.
         """
         options, tensors = _split(
-            named, "seq", "at", "loss", "pull", "group", "have", "wire", "shards", "elsewhere", "after"
+            named, "seq", "at", "loss", "pull", "group", "known_versions", "encoding", "shards", "remote", "after"
         )
         gradients = []
         for target, text in tensors:
@@ -182,8 +182,8 @@ class Scenario:
         loss = float(options["loss"]) if "loss" in options else None
         pull = tuple(options["pull"].split(",")) if "pull" in options else ()
         number, _, members = options.get("group", "").partition(":")
-        group = Group(int(number), self._deliveries(members)) if number else None
-        elsewhere = tuple(Elsewhere(name, int(at)) for name, at in _pairs(options.get("elsewhere")))
+        group = UpdateGroup(int(number), self._deliveries(members)) if number else None
+        remote = tuple(RemoteWeights(name, int(at)) for name, at in _pairs(options.get("remote")))
         push = Push(
             self._sender(who),
             int(options["seq"]),
@@ -193,22 +193,22 @@ class Scenario:
             group,
             *_how(options),
             tuple(map(int, filter(None, options.get("shards", "").split(",")))),
-            elsewhere,
+            remote,
             self._deliveries(options.get("after")),
         )
         return self._say(who, push)
 
-    def _deliveries(self, text: str | None) -> tuple[Delivery, ...]:
-        return tuple(Delivery(self._sender(who), int(sequence)) for who, sequence in _pairs(text))
+    def _deliveries(self, text: str | None) -> tuple[ChangeId, ...]:
+        return tuple(ChangeId(self._sender(who), int(sequence)) for who, sequence in _pairs(text))
 
     def do_assign(self, who: str, *, named, add: bool = False) -> list[str]:
-        """`assign w0 seq=1 W=5 [shards=1] [elsewhere=V] [after=w1/3]`."""
+        """`assign w0 seq=1 W=5 [shards=1] [remote=V] [after=w1/3]`."""
         options, tensors = _split(named, "seq", *_ORDER)
         specs = [(self._spec(target), text) for target, text in tensors]
         assignments = tuple(Assignment(spec.name, _array(text, spec)) for spec, text in specs)
         shards = tuple(map(int, filter(None, options.get("shards", "").split(","))))
-        elsewhere = tuple(filter(None, options.get("elsewhere", "").split(",")))
-        order = shards, elsewhere, self._deliveries(options.get("after"))
+        remote = tuple(filter(None, options.get("remote", "").split(",")))
+        order = shards, remote, self._deliveries(options.get("after"))
         return self._say(who, Assign(self._sender(who), int(options["seq"]), assignments, add, *order))
 
     def do_assign_add(self, who: str, *, named) -> list[str]:
@@ -313,7 +313,7 @@ def _split(named: Sequence[tuple[str, str]], *options: str) -> tuple[dict[str, s
     return dict(pair for pair in named if pair[0] in options), [pair for pair in named if pair[0] not in options]
 
 
-_ORDER = "shards", "elsewhere", "after"
+_ORDER = "shards", "remote", "after"
 
 
 def _pairs(text: str | None) -> list[list[str]]:
@@ -321,8 +321,10 @@ def _pairs(text: str | None) -> list[list[str]]:
 
 
 def _how(options: dict[str, str]) -> tuple[tuple[int, ...], str]:
-    """`have` and `wire` of a push or a pull."""
-    return tuple(int(version) for version in options.get("have", "").split(",") if version), options.get("wire", "")
+    """`known_versions` and `encoding` of a push or a pull."""
+    return tuple(int(version) for version in options.get("known_versions", "").split(",") if version), options.get(
+        "encoding", ""
+    )
 
 
 def _shape(text: str) -> tuple[int, ...]:

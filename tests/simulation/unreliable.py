@@ -72,7 +72,7 @@ class UnreliableTransport:
     def call(self, shard: int, message: Request, timeout: float) -> Call:
         return self.links[shard].call(message)
 
-    def lane(self, shard: int) -> str:
+    def tensor_transport(self, shard: int) -> str:
         return ""
 
     def close(self) -> None:

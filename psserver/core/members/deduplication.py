@@ -20,7 +20,7 @@ class _Entry:
     answer: Pushed | Assigned | Tuned | None
 
 
-class Ledger:
+class DeduplicationTable:
     """The last settled message of each worker."""
 
     def __init__(self) -> None:

@@ -12,7 +12,7 @@ from pswire.errors import AlreadyRegistered, InvalidMessage, UnknownVariable, Wr
 from pswire.messages import Join, Register
 
 
-class Agreement:
+class JobInvariants:
     """What this shard was told first, and holds everybody to.
 
     Args:

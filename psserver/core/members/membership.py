@@ -34,7 +34,8 @@ class Member:
     `steps` counts its pushes of this life that were applied, `dropped` those that the policy refused. `clock` is its
     step in the race, and goes on with both. `racing` says that it is in it; `through` that it was and went in good
     order: it was idle or has left, and has not pushed since. `without_work` says that it is through because the data
-    queue had nothing for it. `lane` is how its tensors travel, in its own words. `half_pushes` is what it reports of
+    queue had nothing for it. `tensor_transport` is how its tensors travel, in its own words. `half_pushes` is what it
+    reports of
     pushes that some shards have applied and others not, `last_push` its last one here of which others have a part.
     """
 
@@ -53,7 +54,7 @@ class Member:
     without_work: bool = False
     clock: int = 0
     dropped: int = 0
-    lane: str = ""
+    tensor_transport: str = ""
     half_pushes: int = 0
     last_push: LastPush | None = None
 
@@ -131,7 +132,7 @@ class Membership:
         known = self._members.get(message.worker)
         if known is not None and _same_life(known, message):
             known.state = "live"
-            self.renew(known, now, message.lane)
+            self.renew(known, now, message.tensor_transport)
             self._find_chief()
             return known, False
         if not self._anybody_lives() and not (self._one_job and self._done):
@@ -140,7 +141,7 @@ class Membership:
                 self.work(list(self._through))
         number, last = (len(self._members), 0) if known is None else (known.number, known.incarnation)
         incarnation = message.incarnation or last + 1
-        member = Member(message.worker, number, incarnation, message.life, lane=message.lane)
+        member = Member(message.worker, number, incarnation, message.life, tensor_transport=message.tensor_transport)
         self.renew(member, now)
         if known is not None:
             self._stop(known)
@@ -184,10 +185,10 @@ class Membership:
             return error
         raise AssertionError(f"{sender} is a live member")
 
-    def renew(self, member: Member, now: float, lane: str = "") -> None:
-        """The lease runs from now; and `lane`, if it is named, is that of the member by now."""
+    def renew(self, member: Member, now: float, tensor_transport: str = "") -> None:
+        """The lease runs from now; and `tensor_transport`, if it is named, is that of the member by now."""
         member.expires = now + self.lease
-        member.lane = lane or member.lane
+        member.tensor_transport = tensor_transport or member.tensor_transport
 
     def leave(self, member: Member, now: float, *, failed: bool = False, trained: bool = True) -> None:
         """It goes, in good order unless it has failed.

@@ -13,7 +13,7 @@ from typing import Any
 
 from psserver.core.policies.asynchronous import Asynchronous
 from psserver.core.policies.bounded_staleness import BoundedStaleness
-from psserver.core.policies.follower import Following
+from psserver.core.policies.follower import Follower
 from psserver.core.policies.policy import Apply, Drop, Policy, Serve, Verdict, View, Waiting
 from psserver.core.policies.staleness import DropStale, ScaleStale
 from psserver.core.policies.synchronous import Synchronous
@@ -26,7 +26,7 @@ __all__ = [
     "BoundedStaleness",
     "Drop",
     "DropStale",
-    "Following",
+    "Follower",
     "Policy",
     "ScaleStale",
     "Serve",
@@ -62,4 +62,4 @@ def policy_for(consistency: Consistency, staleness: StalenessSpec, shard: int, s
     """The policy of shard `shard` of `shards`: where one must decide for all, shard 0 does and the others follow."""
     if shard == 0 or not (consistency.decides or staleness.decides):
         return HANDLINGS[type(staleness)](staleness, POLICIES[type(consistency)](consistency))
-    return Following() if staleness.decides else HANDLINGS[type(staleness)](staleness, Following())
+    return Follower() if staleness.decides else HANDLINGS[type(staleness)](staleness, Follower())

@@ -1,4 +1,4 @@
-"""Following: the other shards apply what shard 0 has decided for all, and nothing else.
+"""Follower policy: the other shards apply what shard 0 has decided for all, and nothing else.
 
 A worker asks shard 0 first, and brings the decision along with its part. What shard 0 has dropped does not come. That
 updates are made in shard 0's order is not decided here: a push is only seen when all that come before it are settled
@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from psserver.core.policies.policy import Apply, Serve, Verdict, View, Waiting, listed
-from pswire.messages import Group
+from pswire.messages import UpdateGroup
 
 
-class Following:
+class Follower:
     """Pushes of one group make one update when all of them have come; others are applied at once.
 
     The group goes on without a member whose lease has ended here, or who has given its part up: that part is settled
@@ -47,7 +47,7 @@ class Following:
         return f"shard 0 made update {one.group.number} of {everybody}; not here yet: {missing}"
 
 
-def _missing(group: Group, held: Sequence[Waiting], view: View) -> list[str]:
+def _missing(group: UpdateGroup, held: Sequence[Waiting], view: View) -> list[str]:
     """Those of the group whose part of it is still to come."""
     come = {one.worker for one in held}
     return [

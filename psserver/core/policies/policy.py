@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
 from psserver.core.members.membership import Membership
-from pswire.messages import Delivery, Group
+from pswire.messages import ChangeId, UpdateGroup
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +22,7 @@ class Waiting:
     worker: str
     applied: bool
     staleness: int = 0
-    group: Group | None = None
+    group: UpdateGroup | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class View:
 
     global_step: int
     members: Membership
-    settled: Callable[[Delivery], bool] = lambda delivery: True
+    settled: Callable[[ChangeId], bool] = lambda delivery: True
 
     @property
     def steps(self) -> dict[str, int]:

@@ -12,13 +12,13 @@ from collections.abc import Iterable
 from itertools import takewhile
 
 from pswire.errors import InvalidMessage
-from pswire.messages import Delivery, Elsewhere, Frontier, Sender
+from pswire.messages import ChangeId, Frontier, RemoteWeights, Sender
 
 #: Changes of a variable that are remembered by their numbers: far more than a gradient that is of use has missed.
 REMEMBERED = 10_000
 
 
-class Decisions:
+class UpdateOrder:
     """What shard 0 has decided.
 
     Attributes:
@@ -28,22 +28,22 @@ class Decisions:
     def __init__(self) -> None:
         self.count = 0
         self._changes: dict[str, deque[int]] = {}
-        self._undelivered: dict[str, Delivery] = {}
+        self._undelivered: dict[str, ChangeId] = {}
 
-    def check(self, elsewhere: Iterable[Elsewhere]) -> None:
+    def check(self, remote: Iterable[RemoteWeights]) -> None:
         """Raises `InvalidMessage` for weights that are newer than all that was decided here."""
-        for one in elsewhere:
+        for one in remote:
             if one.served_at > self.count:
                 raise InvalidMessage(
                     f"gradient for {one.name!r} of weights served after {one.served_at} changes, but shard 0 has "
                     f"decided {self.count}: the server has lost state since; register again"
                 )
 
-    def staleness(self, elsewhere: Iterable[Elsewhere]) -> int:
+    def staleness(self, remote: Iterable[RemoteWeights]) -> int:
         """The most changes that weights on other shards have had since they were served."""
-        return max([self._missed(one) for one in elsewhere], default=0)
+        return max([self._missed(one) for one in remote], default=0)
 
-    def _missed(self, one: Elsewhere) -> int:
+    def _missed(self, one: RemoteWeights) -> int:
         changes = self._changes.get(one.name, ())
         missed = sum(1 for _ in takewhile(lambda number: number > one.served_at, reversed(changes)))
         return missed if missed < REMEMBERED else self.count - one.served_at
@@ -52,7 +52,7 @@ class Decisions:
         """As of now."""
         return Frontier(self.count, tuple(self._undelivered.values()))
 
-    def add(self, deliveries: Iterable[Delivery], names: Iterable[str]) -> Frontier:
+    def add(self, deliveries: Iterable[ChangeId], names: Iterable[str]) -> Frontier:
         """One more change, made by these messages, of the variables `names` elsewhere.
 
         Returns its frontier: this change counts as decided, and the undelivered are those before it.

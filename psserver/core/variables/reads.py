@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from psserver.core.array_tasks import Task
+from psserver.core.array_tasks import ArrayTask
 from psserver.core.variables.variable import Variable
 from pswire.messages import Value
 from pswire.messages.sizes import Room
@@ -20,11 +20,11 @@ from pswire.tensors.values import DTYPES, Array, TensorSpec
 def copied(
     variable: Variable,
     spec: TensorSpec,
-    tasks: list[Task],
+    tasks: list[ArrayTask],
     *,
     slot: str = "",
     rows: Array | None = None,
-    wire: str = "",
+    encoding: str = "",
     room: Room | None = None,
 ) -> Value:
     """A copy of the value, a slot, or rows of them, read-only; it is there when the task that is appended is done.
@@ -35,10 +35,10 @@ def copied(
         tasks: gets what is to be done.
         slot: copies this slot, and not the value.
         rows: copies these, and not all.
-        wire: a form of `pswire.specs.encodings.WIRES` for what is float32; "": as it is.
+        encoding: a form of `pswire.specs.encodings.ENCODINGS` for what is float32; "": as it is.
         room: where the copy is to be put, if there is room.
     """
-    form = wire if wire and spec.dtype == "float32" else ""
+    form = encoding if encoding and spec.dtype == "float32" else ""
     laid_out = TensorSpec(spec.name, spec.shape, BITS.name) if form else spec
     out = None if room is None else room.take(laid_out)
     if out is None:
@@ -46,9 +46,9 @@ def copied(
     copy = Copy(variable, slot, rows, form, out)
     effort = out.nbytes // 4  # of a rule's that goes through as much
     if rows is None:
-        tasks.append(Task(spec.name, effort, copy.run, copy.part, out.size))
+        tasks.append(ArrayTask(spec.name, effort, copy.run, copy.part, out.size))
     else:
-        tasks.append(Task(spec.name, effort, copy.run))
+        tasks.append(ArrayTask(spec.name, effort, copy.run))
     lent = out.view()
     lent.flags.writeable = False
     return Value(spec.name, variable.version, Packed(form, spec.shape, (lent,)) if form else lent)

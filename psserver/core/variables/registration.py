@@ -62,10 +62,10 @@ def _part_text(spec: TensorSpec, part: Part | None) -> str:
     return "as a whole" if part is None else f"as its {spec.shape[0]} rows from {part.first} on, of {part.of}"
 
 
-def declared_bytes(declaration: Declaration, *, dry: bool = False) -> int:
-    """Raises if a first declaration cannot be; returns the bytes of value and slots. A `dry` one needs no value."""
+def declared_bytes(declaration: Declaration, *, dry_run: bool = False) -> int:
+    """Raises if a first declaration cannot be; returns the bytes of value and slots. A `dry_run` one needs no value."""
     spec, optimizer, part = declaration.spec, declaration.optimizer, declaration.part
-    if declaration.value is None and declaration.initial is None and not dry:
+    if declaration.value is None and declaration.initial is None and not dry_run:
         raise UnknownVariable(f"variable {spec.name!r} is not registered yet: send its initial value")
     if declaration.value is not None and declaration.initial is not None:
         raise InvalidMessage(f"variable {spec.name!r} is declared with a value and as a table: it can be one of them")

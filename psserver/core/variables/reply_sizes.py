@@ -22,21 +22,23 @@ def answer_bytes(store: Store, message: Message, *, modified: bool) -> int:
     match message:
         case Push():
             changed = [gradient.name for gradient in message.gradients]
-            return _whole(store, message.pull, () if modified else message.have, changed, message.wire)
+            return _whole(store, message.pull, () if modified else message.known_versions, changed, message.encoding)
         case Pull():
-            whole = _whole(store, message.names, () if modified else message.have, (), message.wire)
-            chosen = [whole_bytes(store[one.name].chosen_spec(one), message.wire) for one in message.choices]
+            whole = _whole(store, message.names, () if modified else message.known_versions, (), message.encoding)
+            chosen = [whole_bytes(store[one.name].chosen_spec(one), message.encoding) for one in message.choices]
             return whole + sum(chosen)
-        case Register(dry=False):
+        case Register(dry_run=False):
             return sum([one.spec.nbytes for one in message.declarations if not store.is_table(one)])
         case _:
             return 0
 
 
-def _whole(store: Store, names: Sequence[str], have: Sequence[int], changed: Collection[str], wire: str) -> int:
+def _whole(
+    store: Store, names: Sequence[str], known_versions: Sequence[int], changed: Collection[str], encoding: str
+) -> int:
     total = 0
-    for name, version in zip(names, have or repeat(-1), strict=False):
+    for name, version in zip(names, known_versions or repeat(-1), strict=False):
         variable = store[name]
         if variable.version != version or name in changed:
-            total += whole_bytes(variable.spec, wire)
+            total += whole_bytes(variable.spec, encoding)
     return total

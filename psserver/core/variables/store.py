@@ -17,7 +17,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from psserver.core.array_tasks import Task, run
+from psserver.core.array_tasks import ArrayTask, run
 from psserver.core.rules import Step
 from psserver.core.variables.delay_compensation import Backup
 from psserver.core.variables.element_checks import check_finite, check_tensor
@@ -30,7 +30,7 @@ from pswire.errors import InvalidMessage, NoOptimizer, TooLarge, UnknownVariable
 from pswire.messages import Assignment, Choice, Declaration, Gradient, Tune, Value
 from pswire.messages.sizes import Room
 from pswire.optimizers import OptimizerSpec, UpdateSpec
-from pswire.specs.encodings import WIRES
+from pswire.specs.encodings import ENCODINGS
 from pswire.specs.schedules import rate
 from pswire.tensors.values import DTYPES, IndexedSlices, magnitude
 
@@ -86,16 +86,17 @@ class Store:
 
     # --- reading --------------------------------------------------------------------------------------------------
 
-    def check_names(self, names: Sequence[str], have: Sequence[int], wire: str) -> None:
+    def check_names(self, names: Sequence[str], known_versions: Sequence[int], encoding: str) -> None:
         """Raises `UnknownVariable` unless there is a variable for each, `InvalidMessage` if the rest does not fit."""
         for name in names:
             self[name]
-        if have and len(have) != len(names):
+        if known_versions and len(known_versions) != len(names):
             raise InvalidMessage(
-                f"{len(names)} names and {len(have)} versions: name one for each, -1 for none, or no version at all"
+                f"{len(names)} names and {len(known_versions)} versions: name one for each, "
+                "-1 for none, or no version at all"
             )
-        if wire and wire not in WIRES:
-            raise InvalidMessage(f"values come as they are, or as {' or '.join(WIRES)}, not as {wire!r}")
+        if encoding and encoding not in ENCODINGS:
+            raise InvalidMessage(f"values come as they are, or as {' or '.join(ENCODINGS)}, not as {encoding!r}")
 
     def check_choices(self, choices: Sequence[Choice]) -> None:
         """Checks their number, names, slots, and the dtype and shape of row numbers."""
@@ -123,44 +124,53 @@ class Store:
     def read(
         self,
         names: Iterable[str],
-        tasks: list[Task],
+        tasks: list[ArrayTask],
         *,
-        have: Sequence[int] = (),
-        wire: str = "",
+        known_versions: Sequence[int] = (),
+        encoding: str = "",
         room: Room | None = None,
     ) -> tuple[Value, ...]:
         """The values of `names`, in their order: copies, read-only, once the tasks are done.
 
-        No copy, and no array, of what is still at the version that the asker has. `wire` and `room` are as in `copied`.
+        No copy, and no array, of what is still at the version that the asker has. `encoding` and `room` are as in
+        `copied`.
         """
         found = [self[name] for name in names]
-        if not have:
-            return tuple([copied(one, one.spec, tasks, wire=wire, room=room) for one in found])
+        if not known_versions:
+            return tuple([copied(one, one.spec, tasks, encoding=encoding, room=room) for one in found])
         return tuple(
             [
                 Value(one.spec.name, version, None)
                 if one.version == version
-                else copied(one, one.spec, tasks, wire=wire, room=room)
-                for one, version in zip(found, have, strict=True)
+                else copied(one, one.spec, tasks, encoding=encoding, room=room)
+                for one, version in zip(found, known_versions, strict=True)
             ]
         )
 
     def choose(
-        self, choices: Iterable[Choice], tasks: list[Task], *, wire: str = "", room: Room | None = None
+        self, choices: Iterable[Choice], tasks: list[ArrayTask], *, encoding: str = "", room: Room | None = None
     ) -> tuple[Value, ...]:
         """What was chosen, in its order, as `read` gives it; the version is that of the variable."""
         found = [(self[one.name], one) for one in choices]
         return tuple(
             [
-                copied(variable, variable.chosen_spec(one), tasks, slot=one.slot, rows=one.rows, wire=wire, room=room)
+                copied(
+                    variable,
+                    variable.chosen_spec(one),
+                    tasks,
+                    slot=one.slot,
+                    rows=one.rows,
+                    encoding=encoding,
+                    room=room,
+                )
                 for variable, one in found
             ]
         )
 
     # --- registration ---------------------------------------------------------------------------------------------
 
-    def check_declarations(self, declarations: Iterable[Declaration], *, dry: bool = False) -> None:
-        """Raises if one of them cannot be: see `declare`. What is `dry` may come without its initial values."""
+    def check_declarations(self, declarations: Iterable[Declaration], *, dry_run: bool = False) -> None:
+        """Raises if one of them cannot be: see `declare`. What is `dry_run` may come without its initial values."""
         names: set[str] = set()
         wanted = 0
         for declaration in declarations:
@@ -172,7 +182,7 @@ class Store:
             if declaration.value is not None:
                 check_tensor(spec, declaration.value, "initial value")
             if known is None:
-                wanted += declared_bytes(declaration, dry=dry)
+                wanted += declared_bytes(declaration, dry_run=dry_run)
             else:
                 wanted += agreed_bytes(known, declaration)
         if self._memory_limit is not None and wanted and self.nbytes + wanted > self._memory_limit:
@@ -198,7 +208,7 @@ class Store:
                 "raise --memory-limit, use more shards, or a smaller N in --consistency sync:N"
             )
 
-    def declare(self, declarations: Iterable[Declaration], tasks: list[Task], magnitudes: Magnitudes) -> None:
+    def declare(self, declarations: Iterable[Declaration], tasks: list[ArrayTask], magnitudes: Magnitudes) -> None:
         """Creates what is new, with its initial value, and gives variables their optimizers' slots.
 
         Call `check_declarations` first; after it this cannot fail. `magnitudes` are those of the initial values.
@@ -212,16 +222,16 @@ class Store:
                 self._variables[spec.name] = variable
                 first = magnitudes[spec.name] if variable.initial is None else variable.initial.largest
                 self.guards.replaced(variable, first)
-                tasks.append(Task(spec.name, spec.nbytes, partial(begin, value, declaration)))
+                tasks.append(ArrayTask(spec.name, spec.nbytes, partial(begin, value, declaration)))
             if declaration.optimizer is not None and variable.optimizer is None:
                 self._give_optimizer(variable, declaration.optimizer, tasks)
 
-    def _give_optimizer(self, variable: Variable, optimizer: UpdateSpec, tasks: list[Task]) -> None:
+    def _give_optimizer(self, variable: Variable, optimizer: UpdateSpec, tasks: list[ArrayTask]) -> None:
         variable.declared = optimizer
         rule = variable.follow(optimizer)
         self.guards.grown(variable, 0.0 if math.isfinite(variable.share) else math.inf)
         variable.slot_specs = slot_specs(variable.spec, optimizer)
-        tasks.append(Task(variable.spec.name, variable.nbytes, partial(make_slots, variable, rule)))
+        tasks.append(ArrayTask(variable.spec.name, variable.nbytes, partial(make_slots, variable, rule)))
 
     def check_tune(self, message: Tune) -> None:
         """Raises if a variable has no optimizer of this kind, or would need other slots."""
@@ -302,7 +312,7 @@ class Store:
         pushes: Sequence[Sequence[Contribution]],
         global_step: int,
         scale: float,
-        tasks: list[Task],
+        tasks: list[ArrayTask],
         magnitudes: Magnitudes,
     ) -> None:
         """One update of each variable that has a gradient, the mean of all that it has, by its rule.
@@ -361,7 +371,7 @@ class Store:
     def assign(
         self,
         assignments: Sequence[Assignment],
-        tasks: list[Task],
+        tasks: list[ArrayTask],
         add: bool,
         magnitudes: Magnitudes,
     ) -> tuple[int, ...]:
@@ -379,7 +389,7 @@ class Store:
         for assignment in assignments:
             variable = self._variables[assignment.name]
             change = partial(add_to if add else np.copyto, variable.value, assignment.array)
-            tasks.append(Task(assignment.name, assignment.array.nbytes, change))
+            tasks.append(ArrayTask(assignment.name, assignment.array.nbytes, change))
             if add:
                 self.guards.grown(variable, AN_ADDITION)
             else:

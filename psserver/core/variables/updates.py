@@ -11,7 +11,7 @@ from typing import Protocol
 
 import numpy as np
 
-from psserver.core.array_tasks import Task
+from psserver.core.array_tasks import ArrayTask
 from psserver.core.rules import Rule, Step
 from psserver.core.rules.kernels import COMPUTE_DTYPES, ElementWise
 from psserver.core.variables.delay_compensation import Backup, compensated, corrected
@@ -46,7 +46,7 @@ class Update:
     strength: float
     step: Step
 
-    def task(self, name: str) -> Task:
+    def task(self, name: str) -> ArrayTask:
         """What is to be done to the variable of this name."""
         effort, divisible = 0, isinstance(self.rule, ElementWise)
         for gradient, _ in self.contributions:
@@ -57,8 +57,8 @@ class Update:
                 effort += array.nbytes
                 divisible = divisible and isinstance(array, np.ndarray) and array.flags.c_contiguous
         if divisible:
-            return Task(name, effort, self.run, self.part, self.variable.value.size)
-        return Task(name, effort, self.run)
+            return ArrayTask(name, effort, self.run, self.part, self.variable.value.size)
+        return ArrayTask(name, effort, self.run)
 
     def run(self) -> None:
         """Changes the value and the slots."""

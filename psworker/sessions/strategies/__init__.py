@@ -9,21 +9,21 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from pswire import optimizers
-from psworker.config import ExchangeConfig
-from psworker.sessions.replica import Mirror
+from psworker.config import StrategyConfig
+from psworker.sessions.replica import Replica
 from psworker.sessions.strategies.downpour import Downpour
 from psworker.sessions.strategies.local_steps import OUTER, LocalSteps
-from psworker.sessions.strategies.strategy import Computed, EveryStep, Exchange, Step, new_step
+from psworker.sessions.strategies.strategy import Computed, EveryStep, Step, Strategy, new_step
 
-__all__ = ["OUTER", "Computed", "Downpour", "EveryStep", "Exchange", "LocalSteps", "Step", "new_exchange", "new_step"]
+__all__ = ["OUTER", "Computed", "Downpour", "EveryStep", "LocalSteps", "Step", "Strategy", "new_step", "new_strategy"]
 
 
-def new_exchange(
-    config: ExchangeConfig, outer: optimizers.OptimizerSpec, mirror: Mirror, prepare: Callable[[], None]
-) -> Exchange:
+def new_strategy(
+    config: StrategyConfig, outer: optimizers.OptimizerSpec, replica: Replica, prepare: Callable[[], None]
+) -> Strategy:
     """The exchange that is configured; `outer` is for local steps."""
     if config.local_steps:
-        return LocalSteps(mirror, prepare, config.local_steps, outer)
-    if config == ExchangeConfig():
-        return EveryStep(mirror, prepare)
-    return Downpour(mirror, prepare, config.push_every, config.pull_every, config.overlap)
+        return LocalSteps(replica, prepare, config.local_steps, outer)
+    if config == StrategyConfig():
+        return EveryStep(replica, prepare)
+    return Downpour(replica, prepare, config.push_every, config.pull_every, config.overlap)

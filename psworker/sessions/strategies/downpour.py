@@ -18,11 +18,11 @@ from pswire.tensors.sums import widened
 from pswire.tensors.values import Array, IndexedSlices
 from psworker.client.placement import Whole
 from psworker.model.gradient_transforms import Total
-from psworker.sessions.replica import Mirror, check_finite
-from psworker.sessions.strategies.strategy import Exchange, Step, declare, mean_loss
+from psworker.sessions.replica import Replica, check_finite
+from psworker.sessions.strategies.strategy import Step, Strategy, declare, mean_loss
 
 
-class Downpour(Exchange):
+class Downpour(Strategy):
     """Gradients are added up and pushed every `push_every` steps, weights are refreshed every `pull_every` steps.
 
         accrued <- accrued + g                          every step
@@ -48,9 +48,9 @@ class Downpour(Exchange):
     """
 
     def __init__(
-        self, mirror: Mirror, prepare: Callable[[], None], push_every: int, pull_every: int, overlap: bool
+        self, replica: Replica, prepare: Callable[[], None], push_every: int, pull_every: int, overlap: bool
     ) -> None:
-        super().__init__(mirror, prepare)
+        super().__init__(replica, prepare)
         self._push_every, self._pull_every, self._overlap = push_every, pull_every, overlap
         self._accrued: dict[tuple[optimizers.UpdateSpec, tuple[str, ...]], _Accrued] = {}
         self._behind = False  # whether something was pushed that no pull has brought back
@@ -84,29 +84,29 @@ class Downpour(Exchange):
     def step(self, step: Step) -> None:
         """Adds it up, pushes the sum, and pulls: whatever it is time for."""
         check_finite(step.entries())  # here, for a sum with a NaN in it would be refused as a whole
-        declare(self.mirror, step)
+        declare(self.replica, step)
         accrued = self._accrued.setdefault((step.optimizer, step.among), _Accrued())
         push, pull = ((accrued.steps + 1) % every == 0 for every in (self._push_every, self._pull_every))
         if push or pull:
-            self.mirror.settle()
+            self.replica.settle()
             self._behind = not pull
         accrued.add(step)
-        names = self.mirror.names if pull else []
+        names = self.replica.names if pull else []
         if push and self._overlap:
-            self.mirror.start_push(*accrued.taken(), names)
+            self.replica.start_push(*accrued.taken(), names)
         elif push:
             self.send(*accrued.taken(), names)
         elif pull and self._overlap:
-            self.mirror.start_pull(names)
+            self.replica.start_pull(names)
         elif pull:
-            self.mirror.pull(names)
+            self.replica.pull(names)
 
     def flush(self) -> None:
         """Pushes what there is of each sum, the last with fresh weights back; its steps are counted from 1 again."""
-        self.mirror.settle()
+        self.replica.settle()
         unfinished = [key for key, accrued in self._accrued.items() if accrued]
         for key in unfinished:
-            self.send(*self._accrued.pop(key).taken(), self.mirror.names if key == unfinished[-1] else [])
+            self.send(*self._accrued.pop(key).taken(), self.replica.names if key == unfinished[-1] else [])
             self._behind = False
 
     def finish(self) -> None:
@@ -116,7 +116,7 @@ class Downpour(Exchange):
         """
         self.flush()
         if self._behind:
-            self.mirror.pull(self.mirror.names)
+            self.replica.pull(self.replica.names)
 
 
 class _Accrued:

@@ -19,14 +19,14 @@ from psworker.client.client import Client
 from psworker.client.placement import Whole
 from psworker.model.tables import Table
 from psworker.model.variables import Variable
-from psworker.sessions.replica import Mirror, Target
-from psworker.sessions.strategies.strategy import Exchange, Step, declare, mean_loss
+from psworker.sessions.replica import Replica, Target
+from psworker.sessions.strategies.strategy import Step, Strategy, declare, mean_loss
 
 #: The servers' optimizer, unless told otherwise: that of DiLoCo, section 3.1 and table 5.
 OUTER = optimizers.Momentum(0.7, 0.9, nesterov=True)
 
 
-class LocalSteps(Exchange):
+class LocalSteps(Strategy):
     """Rounds of `steps` steps in the worker, each of which is one gradient for the servers.
 
         w_0 <- the servers' weights                          a round begins
@@ -49,15 +49,15 @@ class LocalSteps(Exchange):
     """
 
     def __init__(
-        self, mirror: Mirror, prepare: Callable[[], None], steps: int, outer: optimizers.OptimizerSpec
+        self, replica: Replica, prepare: Callable[[], None], steps: int, outer: optimizers.OptimizerSpec
     ) -> None:
         from psworker.transport.embedded import EmbeddedTransport
 
-        super().__init__(mirror, prepare)
+        super().__init__(replica, prepare)
         self._steps, self._outer = steps, outer
         client = Client(EmbeddedTransport(), "the worker's own shard", timeout=60)
         client.join()
-        self.trainer = Mirror(client, mirror.known)
+        self.trainer = Replica(client, replica.known)
         self._start: dict[str, Whole] = {}  # what the servers had when the round began
         self._begin_round()
 
@@ -70,9 +70,9 @@ class LocalSteps(Exchange):
     def step(self, step: Step) -> None:
         """One step of the inner optimizer; the last of a round pushes."""
         averaged = {op.variable.name: op.decay**self._steps for op in step.updates}
-        self.mirror.declare(self._outer, step.names)
+        self.replica.declare(self._outer, step.names)
         for name, decay in averaged.items():
-            self.mirror.declare(optimizers.MovingAverage(decay), [name])
+            self.replica.declare(optimizers.MovingAverage(decay), [name])
         declare(self.trainer, step)
         entries = step.entries()
         self.trainer.start_push(entries, step.loss, [entry.name for entry in entries])
@@ -93,7 +93,7 @@ class LocalSteps(Exchange):
         """
         if not self._count:
             return
-        known, names = self.mirror.known(), self.mirror.names
+        known, names = self.replica.known(), self.replica.names
         entries = [_difference(self._start[name], known[name].value) for name in self._trained]
         entries += [_observation(self._start[name], known[name].value, self._averaged[name]) for name in self._averaged]
         loss = mean_loss(self._losses)
@@ -130,11 +130,11 @@ class LocalSteps(Exchange):
         """Changes the hyperparameters of this worker's inner optimizer; those of the outer one when that is named."""
         self.flush()
         outer = isinstance(target, optimizers.UpdateSpec) and not self.trainer.follows(target)
-        (self.mirror if outer else self.trainer).tune(target, changes)
+        (self.replica if outer else self.trainer).tune(target, changes)
 
     def _put_back(self, names: Sequence[str]) -> None:
         """Variables become what the servers have sent, by which the mirror knows what need not be sent again."""
-        known = self.mirror.known()
+        known = self.replica.known()
         for name in names:
             start, variable = self._start[name], known[name]
             assert not isinstance(start.array, IndexedSlices), "values are whole"
@@ -142,7 +142,7 @@ class LocalSteps(Exchange):
 
     def _take_over(self, names: Sequence[str]) -> None:
         """The values that the servers have sent become those of the worker's own shard."""
-        known = self.mirror.known()
+        known = self.replica.known()
         new = [known[name] for name in names if name not in self._start]
         old = [Assignment(name, known[name].value) for name in names if name in self._start]
         self._start |= {

@@ -21,7 +21,7 @@ from psworker.client.placement import Whole
 from psworker.model.gradient_transforms import GradientAndVariable
 from psworker.model.tables import check_no_table
 from psworker.model.variables import UpdateOp, Variable
-from psworker.sessions.replica import Mirror, Target
+from psworker.sessions.replica import Replica, Target
 
 
 @dataclass(slots=True)
@@ -101,7 +101,7 @@ def _checked(
     return Whole(variable.name, versions, whole, served_at)
 
 
-class Exchange(ABC):
+class Strategy(ABC):
     """When and how the steps of a program reach the servers.
 
     Args:
@@ -113,8 +113,8 @@ class Exchange(ABC):
         trainer: where the program's optimizers run: the servers, unless they run in the worker.
     """
 
-    def __init__(self, mirror: Mirror, prepare: Callable[[], None]) -> None:
-        self.mirror = self.trainer = mirror
+    def __init__(self, replica: Replica, prepare: Callable[[], None]) -> None:
+        self.replica = self.trainer = replica
         self.prepare = prepare
 
     def check(self, consistency: Consistency, staleness: StalenessSpec) -> None:  # noqa: B027 - most go with any
@@ -139,41 +139,41 @@ class Exchange(ABC):
     def register(self, variables: Sequence[Variable]) -> None:
         """Makes variables known to the servers, after a `flush`."""
         self.flush()
-        self.mirror.register(variables)
+        self.replica.register(variables)
 
     def pull(self, names: Sequence[str]) -> None:
         """Takes fresh values of variables, after a `flush`."""
         self.flush()
-        self.mirror.pull(names)
+        self.replica.pull(names)
 
     def tune(self, target: Target, changes: Mapping[str, Any]) -> None:
-        """Changes hyperparameters as `Mirror.tune` does, after a `flush`."""
+        """Changes hyperparameters as `Replica.tune` does, after a `flush`."""
         self.flush()
-        self.mirror.tune(target, changes)
+        self.replica.tune(target, changes)
 
     def send(self, gradients: Sequence[Whole], loss: float | None, pull: Sequence[str]) -> None:
         """One push and its answer; prepares meanwhile."""
-        self.mirror.start_push(gradients, loss, pull)
+        self.replica.start_push(gradients, loss, pull)
         try:
             self.prepare()
         finally:
-            self.mirror.settle()
+            self.replica.settle()
 
 
-def declare(mirror: Mirror, step: Step) -> None:
+def declare(replica: Replica, step: Step) -> None:
     """Declares the optimizer and the moving averages of a step."""
-    mirror.declare(step.optimizer, step.names)
+    replica.declare(step.optimizer, step.names)
     for op in step.updates:
-        mirror.declare(optimizers.MovingAverage(op.decay), [op.variable.name])
+        replica.declare(optimizers.MovingAverage(op.decay), [op.variable.name])
 
 
-class EveryStep(Exchange):
+class EveryStep(Strategy):
     """Each step is pushed, and the answer brings fresh weights before the next one begins."""
 
     def step(self, step: Step) -> None:
         """One push, one answer."""
-        declare(self.mirror, step)
-        self.send(step.entries(), step.loss, self.mirror.names)
+        declare(self.replica, step)
+        self.send(step.entries(), step.loss, self.replica.names)
 
     def flush(self) -> None:
         """Nothing is ever kept."""

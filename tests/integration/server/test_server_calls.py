@@ -167,9 +167,9 @@ def test_who_has_left_must_join_again(client, sender):
         client.unary(push(sender))
 
 
-@pytest.mark.parametrize("lane", ["unary", "transfer"])
-def test_a_push_that_is_retried_is_applied_once_and_answered_with_fresh_values(lane, client, sender):
-    call = getattr(client, lane)
+@pytest.mark.parametrize("tensor_transport", ["unary", "transfer"])
+def test_a_push_that_is_retried_is_applied_once_and_answered_with_fresh_values(tensor_transport, client, sender):
+    call = getattr(client, tensor_transport)
     first = call(push(sender, array=np.ones_like(W), pull=("w",)))
     client.unary(Assign(client.join("w1"), 1, (Assignment("w", W),)))
     again = call(push(sender, array=np.ones_like(W), pull=("w",)))
@@ -238,9 +238,9 @@ def settle(client, call, take):
     return answer
 
 
-@pytest.mark.parametrize("lane", ["unary", "transfer"])
-def test_no_push_of_several_threads_is_lost_or_doubled(lane, server, connect, client):
-    pushes, shape = (25, (3,)) if lane == "unary" else (5, (1 << 18,))
+@pytest.mark.parametrize("tensor_transport", ["unary", "transfer"])
+def test_no_push_of_several_threads_is_lost_or_doubled(tensor_transport, server, connect, client):
+    pushes, shape = (25, (3,)) if tensor_transport == "unary" else (5, (1 << 18,))
     client.register(client.join(), w=np.zeros(shape))
 
     def work(number):
@@ -248,7 +248,7 @@ def test_no_push_of_several_threads_is_lost_or_doubled(lane, server, connect, cl
         sender = own.join(f"pusher-{number}")
         gradient = np.full(shape, -float(number))
         for sequence in range(1, pushes + 1):
-            getattr(own, lane)(push(sender, sequence, array=gradient))
+            getattr(own, tensor_transport)(push(sender, sequence, array=gradient))
 
     run_in_threads(work, range(1, 5))
     status = client.status()

@@ -160,7 +160,7 @@ def test_health_is_serving_until_the_server_stops(service, connect):
 def test_the_health_of_a_service_that_is_not_here_is_unknown(connect):
     with ServerThread() as server:
         stub = health_pb2_grpc.HealthStub(connect(server).channel)
-        request = health_pb2.HealthCheckRequest(service="elsewhere")
+        request = health_pb2.HealthCheckRequest(service="remote")
         with pytest.raises(grpc.RpcError) as caught:
             stub.Check(request, timeout=30)
         watched = stub.Watch(request, timeout=30)

@@ -341,7 +341,7 @@ def test_a_server_without_shared_memory_says_so_and_a_session_works_by_grpc(conn
             ps.GradientDescent(0.5).minimize(ops.sum(W * 2.0))
             np.testing.assert_array_equal(W.value, LARGE - 1)
             session.pull()
-            while client.status().workers[0].lane != "gRPC":
+            while client.status().workers[0].tensor_transport != "gRPC":
                 pass
 
 
@@ -352,7 +352,7 @@ def test_a_worker_that_shares_memory_says_so(connect, folder):
             ps.GradientDescent(0.5).minimize(ops.sum(W * 2.0))
             np.testing.assert_array_equal(W.value, LARGE - 1)
             assert len(mapped_segments(folder)) > 0
-            while connect(server).status().workers[0].lane != "shared memory":
+            while connect(server).status().workers[0].tensor_transport != "shared memory":
                 pass
 
 

@@ -7,18 +7,18 @@ import pytest
 from click.testing import CliRunner
 
 from pswire.errors import ConfigurationError
-from pswire.specs.encodings import NONE, WIRES, Int8, TopK, parse_compression
+from pswire.specs.encodings import ENCODINGS, NONE, Int8, TopK, parse_compression
 from psworker import config
-from psworker.config import DEFAULT_TIMEOUT, ExchangeConfig, TravelConfig, worker_config
+from psworker.config import DEFAULT_TIMEOUT, EncodingConfig, StrategyConfig, worker_config
 from psworker.launch import cli
 from psworker.launch.cli import main
 
 
 @pytest.fixture(autouse=True)
 def own_environment(monkeypatch):
-    exchange = config.PUSH_EVERY, config.PULL_EVERY, config.OVERLAP, config.LOCAL_STEPS
-    travel = config.WIRE, config.COMPRESS, config.SHARED_MEMORY
-    for name in (config.SERVERS, config.NAME, config.TIMEOUT, config.KEEP_MEMORY, *exchange, *travel):
+    strategy = config.PUSH_EVERY, config.PULL_EVERY, config.OVERLAP, config.LOCAL_STEPS
+    travel = config.ENCODING, config.COMPRESS, config.SHARED_MEMORY
+    for name in (config.SERVERS, config.NAME, config.TIMEOUT, config.KEEP_MEMORY, *strategy, *travel):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(cli, "end_at_once", lambda number, code: None)  # it is for a process of its own
 
@@ -56,7 +56,7 @@ def test_memory_is_kept_unless_the_environment_says_no(monkeypatch, text, kept):
         (config.PULL_EVERY, "0", "pull_every must be a whole number of steps from 1 up, got 0"),
         (config.OVERLAP, "2", "PSWORKER_OVERLAP must be 1 or 0, got '2'"),
         (config.LOCAL_STEPS, "-1", "local_steps must be a whole number of steps from 0 up, got -1"),
-        (config.WIRE, "float8", "'float8' is no wire: write float32, bfloat16 or float16"),
+        (config.ENCODING, "float8", "'float8' is no wire: write float32, bfloat16 or float16"),
         (config.COMPRESS, "zip", "'zip' is no compression: write none; int8; or topk:FRACTION, such as topk:0.01"),
         (config.SHARED_MEMORY, "maybe", "PSWORKER_SHARED_MEMORY must be 1 or 0, got 'maybe'"),
     ],
@@ -68,21 +68,21 @@ def test_what_cannot_be_is_refused_by_name(monkeypatch, name, text, complaint):
 
 
 def test_whole_numbers_of_numpy_are_whole_numbers():
-    exchange = worker_config(push_every=np.int64(2), pull_every=np.uint8(3)).exchange
-    assert exchange == ExchangeConfig(2, 3)
-    assert type(exchange.push_every) is int
+    strategy = worker_config(push_every=np.int64(2), pull_every=np.uint8(3)).strategy
+    assert strategy == StrategyConfig(2, 3)
+    assert type(strategy.push_every) is int
     for value in (2.0, "2", True, np.bool_(True), np.float64(2), None):
         with pytest.raises(ConfigurationError, match="push_every must be a whole number of steps from 1 up, got"):
-            ExchangeConfig(value)
+            StrategyConfig(value)
 
 
 def test_when_to_push_and_pull_is_an_argument_or_the_environment_or_every_step(monkeypatch):
-    assert worker_config().exchange == ExchangeConfig(push_every=1, pull_every=1, overlap=False, local_steps=0)
-    for name, text in ExchangeConfig(3, 5, True).environment().items():
+    assert worker_config().strategy == StrategyConfig(push_every=1, pull_every=1, overlap=False, local_steps=0)
+    for name, text in StrategyConfig(3, 5, True).environment().items():
         monkeypatch.setenv(name, text)
-    assert worker_config().exchange == ExchangeConfig(3, 5, True)
-    assert worker_config(push_every=2, overlap=False).exchange == ExchangeConfig(2, 5, False)
-    assert worker_config(push_every=1, pull_every=1, overlap=False, local_steps=7).exchange.steps == 7
+    assert worker_config().strategy == StrategyConfig(3, 5, True)
+    assert worker_config(push_every=2, overlap=False).strategy == StrategyConfig(2, 5, False)
+    assert worker_config(push_every=1, pull_every=1, overlap=False, local_steps=7).strategy.steps == 7
 
 
 @pytest.mark.parametrize(
@@ -103,14 +103,14 @@ def test_steps_that_cannot_be_are_refused_by_name(arguments, complaint):
 
 
 def test_how_gradients_travel_is_an_argument_or_the_environment_or_as_they_are(monkeypatch):
-    assert worker_config().travel == TravelConfig(wire="float32", compression=NONE, shared_memory=True)
-    told = TravelConfig("bfloat16", TopK(0.01), shared_memory=False)
+    assert worker_config().travel == EncodingConfig(encoding="float32", compression=NONE, shared_memory=True)
+    told = EncodingConfig("bfloat16", TopK(0.01), shared_memory=False)
     for name, text in told.environment().items():
         monkeypatch.setenv(name, text)
     assert worker_config().travel == told
-    travel = worker_config(wire="float32", compress="int8", shared_memory=True).travel
-    assert travel == TravelConfig("float32", Int8(), shared_memory=True)
-    assert worker_config(wire="float16", compress=TopK(0.5)).travel == TravelConfig("float16", TopK(0.5), False)
+    travel = worker_config(encoding="float32", compress="int8", shared_memory=True).travel
+    assert travel == EncodingConfig("float32", Int8(), shared_memory=True)
+    assert worker_config(encoding="float16", compress=TopK(0.5)).travel == EncodingConfig("float16", TopK(0.5), False)
 
 
 @pytest.mark.parametrize(
@@ -137,7 +137,7 @@ def test_a_fraction_is_over_0_and_1_at_most(text):
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
-        ({"wire": ""}, "'' is no wire"),
+        ({"encoding": ""}, "'' is no wire"),
         ({"compress": 0.01}, "'0.01' is no compression"),
         ({"shared_memory": 1}, "shared_memory must be True or False, got 1"),
     ],
@@ -146,7 +146,7 @@ def test_a_way_to_travel_that_cannot_be_is_refused(arguments, complaint):
     with pytest.raises(ConfigurationError, match=complaint):
         worker_config(**arguments)
     with pytest.raises(ConfigurationError, match="compression must be one of"):
-        TravelConfig(compression="int8")
+        EncodingConfig(compression="int8")
 
 
 def test_the_command_line_takes_what_the_environment_does_and_refuses_the_rest_before_anything_starts(tmp_path):
@@ -154,15 +154,15 @@ def test_the_command_line_takes_what_the_environment_does_and_refuses_the_rest_b
     script.write_text("raise SystemExit(3)")
     for command in (["run", "--servers", "h:1"], ["local"]):
         for option, text, complaint in [
-            ("--wire", "float8", "'float8' is not one of 'float32', 'bfloat16', 'float16'"),
+            ("--encoding", "float8", "'float8' is not one of 'float32', 'bfloat16', 'float16'"),
             ("--compress", "topk:2", "fraction must be more than 0 and at most 1, got 2.0"),
             ("--compress", "zip", "'zip' is no compression"),
         ]:
             done = CliRunner().invoke(main, [*command, option, text, str(script)])
             assert done.exit_code == 2
             assert complaint in " ".join(done.output.split())
-    assert [parameter.type.choices for parameter in main.commands["run"].params if parameter.name == "wire"] == [
-        ("float32", *WIRES)
+    assert [parameter.type.choices for parameter in main.commands["run"].params if parameter.name == "encoding"] == [
+        ("float32", *ENCODINGS)
     ]
 
 

@@ -38,9 +38,25 @@ def two_shards() -> list[ShardAnswer]:
         ),
         workers=(
             worker(
-                "w0", steps=8, staleness_sum=4, loss=0.25, epoch=3, lease_left=9.5, dropped=1, lane="gRPC", chief=True
+                "w0",
+                steps=8,
+                staleness_sum=4,
+                loss=0.25,
+                epoch=3,
+                lease_left=9.5,
+                dropped=1,
+                tensor_transport="gRPC",
+                chief=True,
             ),
-            worker("w1", number=1, steps=4, staleness_sum=4, loss=1.5, waiting_for="w0, 2 steps behind", lane="gRPC"),
+            worker(
+                "w1",
+                number=1,
+                steps=4,
+                staleness_sum=4,
+                loss=1.5,
+                waiting_for="w0, 2 steps behind",
+                tensor_transport="gRPC",
+            ),
         ),
         epochs=(EpochReport("mnist", 1, float("nan"), 60000),),
         dropped=1,
@@ -60,7 +76,7 @@ def two_shards() -> list[ShardAnswer]:
             VariableStatus(TensorSpec("table", (30, 4)), 7, 6, None, (), 480, Part(70, 100), True),
         ),
         workers=(
-            worker("w0", steps=8, staleness_sum=0, loss=0.25, lease_left=8.5, lane="shared memory"),
+            worker("w0", steps=8, staleness_sum=0, loss=0.25, lease_left=8.5, tensor_transport="shared memory"),
             worker("w1", number=1, steps=3, staleness_sum=3, state="lost", lease_left=0.0),
         ),
         nbytes=516,
@@ -103,7 +119,7 @@ def test_a_worker_is_what_all_shards_say_of_it():
 
 def test_a_shard_that_knows_only_an_earlier_life_of_a_worker_says_nothing_of_this_one():
     now = StatusReport(0, 2, 5, 0, workers=(worker(incarnation=2, steps=5, staleness_sum=5),))
-    before = StatusReport(1, 2, 90, 0, workers=(worker(state="lost", steps=90, loss=0.5, lane="gRPC"),))
+    before = StatusReport(1, 2, 90, 0, workers=(worker(state="lost", steps=90, loss=0.5, tensor_transport="gRPC"),))
     (merged,) = put_together([ShardAnswer("a:1", now), ShardAnswer("a:2", before)]).workers
     assert merged == JobWorker("w0", 0, 2, "live", 5, 0, 1.0, None, 0, 15.0, "", "")
 
@@ -289,7 +305,7 @@ def test_programs_get_the_job_and_each_shard_as_json_without_nan():
         "epoch": 0,
         "lease_left": None,
         "waiting_for": "w0, 2 steps behind",
-        "lane": "gRPC",
+        "tensor_transport": "gRPC",
         "chief": False,
     }
     assert data["changes"][1] == {
@@ -305,7 +321,7 @@ def test_programs_get_the_job_and_each_shard_as_json_without_nan():
     assert first["staleness"] == {"p50": 1, "p99": 7}
     assert second["variables"][1]["part"] == {"first": 70, "of": 100}
     assert second["workers"][0]["lease_left"] == 8.5
-    assert [shard["workers"][0]["lane"] for shard in (first, second)] == ["gRPC", "shared memory"]
+    assert [shard["workers"][0]["tensor_transport"] for shard in (first, second)] == ["gRPC", "shared memory"]
     assert first["changes"] == [data["changes"][1] | {"names": ["W"]}]
 
 

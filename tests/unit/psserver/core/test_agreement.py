@@ -2,7 +2,7 @@
 
 import pytest
 
-from psserver.core.members.job_invariants import Agreement
+from psserver.core.members.job_invariants import JobInvariants
 from psserver.core.shard import Shard
 from pswire.errors import AlreadyRegistered, InvalidMessage, WrongShard
 from pswire.messages import Declaration, Join, Place, Register, Sender
@@ -16,27 +16,27 @@ LOST = "shard {} was started anew and has lost its state; start the whole job ag
 
 def told(shard, *states):
     """The agreement of a shard of three to which the first worker has named these states."""
-    agreement = Agreement(shard, 3, states[shard])
+    agreement = JobInvariants(shard, 3, states[shard])
     agreement.keep(Register(ME, (), states=states))
     return agreement
 
 
-@pytest.mark.parametrize("dry", [False, True])
+@pytest.mark.parametrize("dry_run", [False, True])
 @pytest.mark.parametrize("shard", range(3))
 @pytest.mark.parametrize("anew", range(3))
-def test_a_worker_that_has_met_another_state_of_any_shard_hears_which_was_started_anew(shard, anew, dry):
+def test_a_worker_that_has_met_another_state_of_any_shard_hears_which_was_started_anew(shard, anew, dry_run):
     agreement = told(shard, A, B, C)
     states = [A, B, C]
-    agreement.check_register(Register(ME, (), dry=dry, states=tuple(states)))
+    agreement.check_register(Register(ME, (), dry_run=dry_run, states=tuple(states)))
     states[anew] = ANEW
     with pytest.raises(WrongShard, match=LOST.format(anew)):
-        agreement.check_register(Register(ME, (), dry=dry, states=tuple(states)))
+        agreement.check_register(Register(ME, (), dry_run=dry_run, states=tuple(states)))
     with pytest.raises(WrongShard, match=LOST.format(anew)):
         agreement.check_join(Join("w0", 1, shard, 3, states=tuple(states)))
 
 
 def test_a_shard_that_was_told_nothing_knows_its_own_state():
-    agreement = Agreement(1, 3, ANEW)
+    agreement = JobInvariants(1, 3, ANEW)
     agreement.check_register(Register(ME, (), states=(A, ANEW, C)))
     with pytest.raises(WrongShard, match=LOST.format(1)):
         agreement.check_register(Register(ME, (), states=(A, B, C)))
@@ -46,7 +46,7 @@ def test_a_shard_that_was_told_nothing_knows_its_own_state():
 
 
 def test_the_first_that_a_shard_was_told_counts_and_what_was_not_told_is_not_compared():
-    agreement = Agreement(0, 3, A)
+    agreement = JobInvariants(0, 3, A)
     agreement.keep(Register(ME, ()))
     agreement.keep(Register(ME, (), states=(A, 0, C)))
     agreement.check_register(Register(ME, (), states=(A, B, 0)))
@@ -72,19 +72,19 @@ def test_shards_without_identities_are_never_taken_for_new_ones():
 @pytest.mark.parametrize("states", [(A,), (A, B, C, 14)])
 def test_a_worker_names_the_states_of_all_shards_or_of_none(states):
     with pytest.raises(InvalidMessage, match=f"the states of {len(states)} shards, but the job has 3"):
-        Agreement(0, 3, A).check_register(Register(ME, (), states=states))
+        JobInvariants(0, 3, A).check_register(Register(ME, (), states=states))
 
 
 @pytest.mark.parametrize(("shard", "shards"), [(0, 3), (1, 2), (2, 3)])
 def test_a_worker_with_another_list_of_servers_is_refused(shard, shards):
-    agreement = Agreement(1, 3, B)
+    agreement = JobInvariants(1, 3, B)
     agreement.check_join(Join("w0", 0, 1, 3))
     with pytest.raises(WrongShard, match=f"takes this server for shard {shard} of {shards}, it is shard 1 of 3"):
         agreement.check_join(Join("w0", 0, shard, shards))
 
 
 def test_a_worker_that_places_a_variable_elsewhere_is_refused():
-    agreement = Agreement(0, 3, A)
+    agreement = JobInvariants(0, 3, A)
     agreement.keep(Register(ME, (), (Place("W", 1),)))
     agreement.check_register(Register(ME, (), (Place("W", 1), Place("b", 2))))
     with pytest.raises(AlreadyRegistered, match="variable 'W' is on shard 1, worker 'w0' places it on shard 2"):
@@ -96,7 +96,7 @@ def test_a_shard_that_is_only_asked_or_refuses_keeps_nothing_of_what_it_was_told
     joined = shard.step(1, Join("w0", 0, 0, 2), 0.0)[0].answer
     assert joined.state == A
     unknown = (Declaration(TensorSpec("W", (2,)), None),)
-    shard.step(2, Register(ME, (), dry=True, states=(A, ANEW)), 0.0)
+    shard.step(2, Register(ME, (), dry_run=True, states=(A, ANEW)), 0.0)
     with pytest.raises(WrongShard):
         shard.step(3, Register(ME, unknown, states=(ANEW, B)), 0.0)
     with pytest.raises(Exception, match="variable 'W' is not registered yet"):

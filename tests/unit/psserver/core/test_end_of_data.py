@@ -6,12 +6,10 @@ import pytest
 from psserver.core.shard import Shard
 from pswire.errors import InvalidMessage, NotJoined, Unavailable
 from pswire.messages import (
+    ChangeId,
     Declaration,
-    Delivery,
-    Elsewhere,
     Finished,
     Gradient,
-    Group,
     Join,
     Leave,
     Outcome,
@@ -19,11 +17,13 @@ from pswire.messages import (
     Push,
     QueueSpec,
     Register,
+    RemoteWeights,
     Renew,
     Renewed,
     Sender,
     Take,
     Tick,
+    UpdateGroup,
 )
 from pswire.optimizers import GradientDescent
 from pswire.specs.consistency import Dropped, Synchronous, Unchanged
@@ -180,7 +180,7 @@ def test_a_worker_whose_lease_has_ended_hears_so_in_the_call_that_waits():
 
 def pair(number):
     """Of the worker's first pushes for 0, of their second ones for 1."""
-    return Group(number, tuple(Delivery(Sender(worker, 1), number + 1) for worker in "ab"))
+    return UpdateGroup(number, tuple(ChangeId(Sender(worker, 1), number + 1) for worker in "ab"))
 
 
 def test_who_follows_waits_in_a_second_loop_for_one_that_was_idle_before_it():
@@ -201,7 +201,7 @@ def test_who_follows_does_not_wait_for_one_that_has_given_up_its_part():
     assert job.tell(3, Renew(Sender("b", 1), settled=1))[1] == ("applied", 1, -1, -1)
 
 
-@pytest.mark.parametrize("options", [{"after": (Delivery(Sender("a", 1), 1),)}, {"group": pair(0)}])
+@pytest.mark.parametrize("options", [{"after": (ChangeId(Sender("a", 1), 1),)}, {"group": pair(0)}])
 def test_who_follows_does_not_wait_for_a_push_of_a_life_that_another_has_followed(options):
     job = Job(shard=1, shards=2)
     assert job.push(1, "b", **options) == {}
@@ -209,7 +209,7 @@ def test_who_follows_does_not_wait_for_a_push_of_a_life_that_another_has_followe
 
 
 def group_of(worker, incarnation, sequence):
-    return Group(4, (Delivery(Sender(worker, incarnation), sequence),))
+    return UpdateGroup(4, (ChangeId(Sender(worker, incarnation), sequence),))
 
 
 def test_groups_are_refused_on_shard_0_and_from_who_is_not_in_them():
@@ -228,13 +228,13 @@ def test_groups_are_refused_on_shard_0_and_from_who_is_not_in_them():
 
 def test_a_push_is_as_late_as_the_changes_of_variables_on_other_shards_since_their_weights_were_served():
     job = Job("abc", shards=2)
-    there = {"shards": (1,), "elsewhere": (Elsewhere("V", 0),)}
+    there = {"shards": (1,), "remote": (RemoteWeights("V", 0),)}
     for ticket, worker in enumerate("ab"):
         job.push(ticket, worker, **there)
     message = Push(Sender("c", 1), 1, (), None, ("W",), **there)
     (reply,) = job.shard.step(1, message, 0.0)
     assert (reply.answer.outcome, reply.answer.staleness) == (Outcome.DROPPED, 1)
-    there["elsewhere"] = (Elsewhere("V", 1),)
+    there["remote"] = (RemoteWeights("V", 1),)
     assert job.tell(2, Push(Sender("c", 1), 2, (), None, ("W",), **there)) == {}
     freed = job.push(3, "a", at=1, **there)
     assert {ticket: answer[:2] for ticket, answer in freed.items()} == {2: ("applied", 2), 3: ("applied", 2)}
@@ -257,7 +257,7 @@ def test_staleness_is_the_greatest_over_the_variables_of_all_shards():
         ),
     )
     for sequence, (version, served_at, outcome, staleness) in enumerate(cases, 1):
-        order = {"shards": (1,), "elsewhere": (Elsewhere("there", served_at),)}
+        order = {"shards": (1,), "remote": (RemoteWeights("there", served_at),)}
         push = Push(Sender("a", 1), sequence, (Gradient("V", version, one),), **order)
         (reply,) = shard.step(0, push, 0.0)
         assert (reply.answer.outcome, reply.answer.staleness) == (outcome, staleness)

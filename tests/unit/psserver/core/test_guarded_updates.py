@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from psserver.core.array_tasks import Unsettled, run
+from psserver.core.array_tasks import TasksPending, run
 from psserver.core.shard import Shard
 from psserver.core.variables import guarded_updates
 from pswire.errors import NotFinite
@@ -135,7 +135,7 @@ def test_usual_hyperparameters_are_ordinary_a_hundred_thousand_times(optimizer):
 def test_what_is_guarded_needs_the_arrays_as_they_are_and_changes_nothing_before(message):
     shard = shard_with(Adam())
     before = state_of(shard)
-    with pytest.raises(Unsettled):
+    with pytest.raises(TasksPending):
         shard.begin(1, message, 0.0, settled=False)
     assert state_of(shard) == before
     assert len(shard.begin(1, message, 0.0, settled=True).replies) == 1
@@ -154,7 +154,7 @@ def test_float16_and_hyperparameters_without_a_limit_are_always_guarded():
     ):
         shard = shard_with(optimizer, value)
         for sequence in (1, 2):
-            with pytest.raises(Unsettled):
+            with pytest.raises(TasksPending):
                 shard.begin(1, pushed(sequence, 1, 0, 0, dtype=value.dtype), 0.0, settled=False)
             assert isinstance(told(shard, pushed(sequence, 1, 0, 0, dtype=value.dtype))[1], Pushed)
 
@@ -172,7 +172,7 @@ def guarded(shard, sequence):
     """Whether a small push is."""
     try:
         shard.begin(1, pushed(sequence, 0.5, 0, 0), 0.0, settled=False)
-    except Unsettled:
+    except TasksPending:
         return True
     raise AssertionError("it was taken")
 
@@ -242,7 +242,7 @@ def test_a_variable_is_looked_at_when_growths_add_up_to_half_of_the_way():
         message = Push(A, sequence, (Gradient("W", 0, np.float32([1e-10, 0, 0])),))
         try:
             shard.begin(1, message, 0.0, settled=False)
-        except Unsettled:
+        except TasksPending:
             looks.append(sequence)
             shard.begin(1, message, 0.0)
     assert looks == [557, 1114]
@@ -289,7 +289,7 @@ def test_all_pushes_of_a_synchronous_update_that_is_not_finite_are_refused_and_t
     shard = shard_with(GradientDescent(1.0), workers=2, consistency=Synchronous(2))
     before = held(shard)
     assert told(shard, pushed(1, -3e38, 0, 0), 1) == {}
-    with pytest.raises(Unsettled):  # whatever comes may let the held one go
+    with pytest.raises(TasksPending):  # whatever comes may let the held one go
         shard.begin(5, Pull(B, ("W",)), 0.0, settled=False)
     answers = told(shard, pushed(1, -3e38, 0, 0, sender=B), 2)
     assert {ticket: type(answer) for ticket, answer in answers.items()} == {1: NotFinite, 2: NotFinite}

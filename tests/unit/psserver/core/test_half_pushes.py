@@ -8,7 +8,17 @@ import pytest
 from psserver.cli.job_status import ShardAnswer, put_together
 from psserver.cli.status_tables import job_line
 from pswire.errors import InvalidMessage
-from pswire.messages import Declaration, Elsewhere, Gradient, LastPush, Push, Renew, StatusReport, Tick, WorkerStatus
+from pswire.messages import (
+    Declaration,
+    Gradient,
+    LastPush,
+    Push,
+    RemoteWeights,
+    Renew,
+    StatusReport,
+    Tick,
+    WorkerStatus,
+)
 from pswire.optimizers import GradientDescent
 from pswire.specs.consistency import Asynchronous, Dropped, Unchanged
 from pswire.tensors.values import TensorSpec
@@ -136,8 +146,8 @@ def test_a_late_part_counts_even_if_its_worker_cannot_say_so_any_more():
     transport = ShardsInProcess(2, staleness=Dropped(9), lease=LEASE)
     (client, ones), (other, theirs) = joined(transport), joined(transport, "w1")
     sender = client._calls.sender
-    elsewhere = (Elsewhere("small", 0),)
-    transport.call(0, Push(sender, 1, (), shards=(1,), elsewhere=elsewhere), 1).result()
+    remote = (RemoteWeights("small", 0),)
+    transport.call(0, Push(sender, 1, (), shards=(1,), remote=remote), 1).result()
     transport.machines[1]._members["w0"].expires = -1.0
     transport.sleep(0)
     other.push(theirs).wait()  # goes on without it

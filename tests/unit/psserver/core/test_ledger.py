@@ -2,7 +2,7 @@
 
 import pytest
 
-from psserver.core.members.deduplication import Ledger
+from psserver.core.members.deduplication import DeduplicationTable
 from pswire.errors import OutOfOrder
 from pswire.messages import Outcome, Pushed, Sender
 
@@ -14,7 +14,7 @@ def pushed(step):
 
 
 def test_the_last_message_gets_its_answer_again_and_a_later_one_is_new():
-    ledger = Ledger()
+    ledger = DeduplicationTable()
     assert ledger.answered(W0, 1) is None
     ledger.record(W0, 1, pushed(7))
     assert ledger.answered(W0, 1) == pushed(7)
@@ -23,7 +23,7 @@ def test_the_last_message_gets_its_answer_again_and_a_later_one_is_new():
 
 
 def test_a_message_before_the_last_is_out_of_order_and_named():
-    ledger = Ledger()
+    ledger = DeduplicationTable()
     ledger.record(W0, 3, pushed(1))
     with pytest.raises(OutOfOrder, match="message 2 of worker 'w0' comes after its message 3"):
         ledger.answered(W0, 2)
@@ -31,7 +31,7 @@ def test_a_message_before_the_last_is_out_of_order_and_named():
 
 
 def test_workers_and_incarnations_do_not_share_numbers():
-    ledger = Ledger()
+    ledger = DeduplicationTable()
     ledger.record(W0, 3, pushed(1))
     assert ledger.answered(W1, 1) is None
     assert ledger.answered(Sender("w0", 2), 1) is None

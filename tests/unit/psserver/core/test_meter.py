@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from psserver.core.metrics import INTERVAL, SHORTEST, WINDOW, Meter, StalenessHistogram
+from psserver.core.metrics import INTERVAL, SHORTEST, WINDOW, StalenessHistogram, TrafficMeter
 from pswire.messages import Staleness, Traffic
 
 
@@ -19,27 +19,27 @@ def run(meter, begin, seconds, **each_second):
 
 
 def test_a_rate_is_what_came_over_the_seconds_it_came_in():
-    meter = Meter()
+    meter = TrafficMeter()
     end = run(meter, 100.0, 8, pushes=3, bytes_in=1000, bytes_out=50)
     assert meter.traffic(end) == Traffic(3.0, 1000.0, 50.0)
 
 
 def test_a_rate_forgets_what_was_before_the_window():
-    meter = Meter()
+    meter = TrafficMeter()
     end = run(meter, 0.0, 100, pushes=500)
     end = run(meter, end, round(WINDOW), pushes=2)
     assert meter.traffic(end).pushes == 2.0
 
 
 def test_a_change_of_rate_is_seen_in_its_share_of_the_window():
-    meter = Meter()
+    meter = TrafficMeter()
     end = run(meter, 0.0, 50, pushes=10)
     end = run(meter, end, 4, pushes=110)
     assert meter.traffic(end).pushes == (4 * 110 + (WINDOW - 4) * 10) / WINDOW
 
 
 def test_right_after_the_start_a_rate_is_over_the_seconds_that_there_were():
-    meter = Meter()
+    meter = TrafficMeter()
     meter.tick(7.0)
     meter.count(pushes=6)
     assert meter.traffic(10.0).pushes == 2.0
@@ -48,7 +48,7 @@ def test_right_after_the_start_a_rate_is_over_the_seconds_that_there_were():
 
 
 def test_there_is_no_rate_before_the_first_tick():
-    meter = Meter()
+    meter = TrafficMeter()
     meter.count(pushes=6, bytes_in=1)
     assert meter.traffic(10.0) == Traffic(0.0, 0.0, 0.0)
     meter.tick(11.0)
@@ -56,14 +56,14 @@ def test_there_is_no_rate_before_the_first_tick():
 
 
 def test_a_rate_falls_to_zero_when_nothing_comes_any_more():
-    meter = Meter()
+    meter = TrafficMeter()
     end = run(meter, 0.0, 30, pushes=10)
     end = run(meter, end, round(WINDOW))
     assert meter.traffic(end) == Traffic(0.0, 0.0, 0.0)
 
 
 def test_a_rate_stays_right_when_ticks_stop():
-    meter = Meter()
+    meter = TrafficMeter()
     run(meter, 0.0, 5, pushes=10)
     meter.count(pushes=90)
     assert meter.traffic(4.0 + 50.0).pushes == (10 + 90) / 50, "since the last tick, at 4 s"
@@ -71,7 +71,7 @@ def test_a_rate_stays_right_when_ticks_stop():
 
 @pytest.mark.parametrize("step", [1e-4, INTERVAL * 0.9, INTERVAL, 1.0, 3.0])
 def test_however_often_it_ticks_a_rate_is_right_and_memory_bounded(step):
-    meter = Meter()
+    meter = TrafficMeter()
     ticks = round(3 * WINDOW / step)
     for number in range(ticks):
         meter.tick(number * step)

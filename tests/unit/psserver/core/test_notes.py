@@ -10,7 +10,7 @@ import numpy as np
 
 from psserver.core.members.membership import Over
 from psserver.core.shard import Shard
-from psserver.runtime.executor import Entrance
+from psserver.runtime.executor import Executor
 from pswire.messages import Finished, Gradient, Join, Leave, Push, QueueSpec, Sender, Take
 from pswire.optimizers import GradientDescent
 from tests.gated_shard import join, register, run
@@ -50,7 +50,7 @@ def test_notes_of_a_tick_are_logged_too(caplog):
 
     async def scenario():
         nonlocal now
-        entrance = Entrance(shard, clock=lambda: now)
+        entrance = Executor(shard, clock=lambda: now)
         await entrance.step(Join("100%"))
         now = 3.0
         entrance.tick()
@@ -66,7 +66,7 @@ def test_it_knows_since_when_nobody_is_left():
 
     async def scenario():
         nonlocal now
-        entrance = Entrance(shard, clock=lambda: now)
+        entrance = Executor(shard, clock=lambda: now)
         heard = [entrance.over]
         for number in (1, 2):
             await entrance.step(Join("w0"))

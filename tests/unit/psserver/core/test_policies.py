@@ -9,7 +9,7 @@ from psserver.core.policies import (
     BoundedStaleness,
     Drop,
     DropStale,
-    Following,
+    Follower,
     ScaleStale,
     Serve,
     Synchronous,
@@ -18,7 +18,7 @@ from psserver.core.policies import (
     policy_for,
 )
 from psserver.core.policies.policy import listed
-from pswire.messages import Delivery, Group, Join, Sender
+from pswire.messages import ChangeId, Join, Sender, UpdateGroup
 from pswire.specs import consistency
 
 
@@ -185,12 +185,12 @@ def test_synchronous_asks_for_no_more_workers_while_some_have_not_pushed_yet():
 
 # --- following --------------------------------------------------------------------------------------------------------
 
-TRIO = Group(7, tuple(Delivery(Sender(name, 1), 5) for name in "abc"))
+TRIO = UpdateGroup(7, tuple(ChangeId(Sender(name, 1), 5) for name in "abc"))
 
 
 def test_following_applies_at_once_what_has_no_group_and_serves():
     waiting = [*pushes("ab", staleness=50), Waiting(9, "c", True)]
-    assert Following().decide(waiting, view(dict.fromkeys("abc", 0))) == [Apply((1,)), Apply((2,)), Serve(9)]
+    assert Follower().decide(waiting, view(dict.fromkeys("abc", 0))) == [Apply((1,)), Apply((2,)), Serve(9)]
 
 
 @pytest.mark.parametrize(
@@ -199,17 +199,18 @@ def test_following_applies_at_once_what_has_no_group_and_serves():
 )
 def test_following_makes_one_update_of_a_group_when_all_that_are_not_settled_have_come(settled, held, update):
     seen = view(dict.fromkeys("abcd", 0), settled=settled)
-    assert applied(Following().decide(pushes(held, group=TRIO), seen)) == update
+    assert applied(Follower().decide(pushes(held, group=TRIO), seen)) == update
 
 
 def test_following_keeps_groups_apart():
     pair, other = (
-        Group(number, tuple(Delivery(Sender(name, 1), 5) for name in names)) for number, names in ((3, "ab"), (4, "cd"))
+        UpdateGroup(number, tuple(ChangeId(Sender(name, 1), 5) for name in names))
+        for number, names in ((3, "ab"), (4, "cd"))
     )
     waiting = [Waiting(1, "a", False, 0, pair), Waiting(2, "c", False, 0, other), Waiting(3, "d", False, 0, other)]
     seen = view(dict.fromkeys("abcd", 0))
-    assert applied(Following().decide(waiting, seen)) == [(2, 3)]
-    assert Following().explain(*_one(waiting), seen) == "shard 0 made update 3 of a and b; not here yet: b"
+    assert applied(Follower().decide(waiting, seen)) == [(2, 3)]
+    assert Follower().explain(*_one(waiting), seen) == "shard 0 made update 3 of a and b; not here yet: b"
 
 
 # --- staleness --------------------------------------------------------------------------------------------------------
@@ -274,7 +275,7 @@ def test_shard_0_has_the_policy_of_its_spec_and_others_follow_where_one_decides(
     one = spec() if spec is consistency.Asynchronous else spec(3)
     for shard, shards in ((0, 1), (0, 2), (1, 2)):
         policy = policy_for(one, consistency.Unchanged(), shard, shards)
-        assert type(policy) is (Following if shard and spec.decides else chosen)
+        assert type(policy) is (Follower if shard and spec.decides else chosen)
 
 
 def test_the_numbers_of_a_spec_reach_its_policy():
@@ -286,8 +287,8 @@ def test_the_numbers_of_a_spec_reach_its_policy():
 
 def test_dropping_is_for_shard_0_alone_and_scaling_for_each_shard():
     asynchronous, bounded = consistency.Asynchronous(), consistency.Bounded(1)
-    assert type(policy_for(asynchronous, consistency.Dropped(2), 1, 2)) is Following
-    for one, inner in ((asynchronous, Asynchronous), (bounded, Following)):
+    assert type(policy_for(asynchronous, consistency.Dropped(2), 1, 2)) is Follower
+    for one, inner in ((asynchronous, Asynchronous), (bounded, Follower)):
         scaled = policy_for(one, consistency.Scaled(), 1, 2)
         assert (type(scaled), type(scaled.inner)) == (ScaleStale, inner)
 

@@ -22,7 +22,7 @@ from pswire.messages import (
 from pswire.messages.sizes import tensor_bytes
 from pswire.optimizers import Adagrad, GradientDescent
 from pswire.specs.consistency import Bounded, DelayCompensated, Synchronous
-from pswire.specs.encodings import WIRES
+from pswire.specs.encodings import ENCODINGS
 from pswire.tensors.compression import Packed, packed
 from pswire.tensors.values import IndexedSlices, TensorSpec
 from tests.shard_state import state_of
@@ -88,7 +88,7 @@ def refused(shard, message, error, match):
 def test_what_the_asker_has_is_not_sent_again_and_costs_nothing():
     shard = shard_with()
     say(shard, push(A, 1))
-    work = shard.begin(1, Pull(B, ("d", "W", "s"), have=(0, 0, -1)), 0.0)
+    work = shard.begin(1, Pull(B, ("d", "W", "s"), known_versions=(0, 0, -1)), 0.0)
     values = work.replies[0].answer.values
     assert [(one.name, one.version, one.array is None) for one in values] == [
         ("d", 0, True),
@@ -101,25 +101,25 @@ def test_what_the_asker_has_is_not_sent_again_and_costs_nothing():
 
 @pytest.mark.parametrize("version", [1, 2, 1000])
 def test_a_version_that_the_shard_never_had_is_answered_with_the_value(version):
-    (value,) = say(shard_with(), Pull(A, ("W",), have=(version,))).values
+    (value,) = say(shard_with(), Pull(A, ("W",), known_versions=(version,))).values
     assert value.version == 0
     np.testing.assert_array_equal(value.array, STARTS["W"])
 
 
 def test_what_a_push_itself_changes_is_sent_and_what_else_is_pulled_only_if_it_was_modified():
     shard = shard_with()
-    values = say(shard, push(A, 1, pull=("W", "d"), have=(0, 0))).values
+    values = say(shard, push(A, 1, pull=("W", "d"), known_versions=(0, 0))).values
     assert [(one.version, one.array is None) for one in values] == [(1, False), (0, True)]
     np.testing.assert_array_equal(values[0].array, STARTS["W"] - 1)
 
 
 def test_a_push_that_comes_again_or_is_dropped_brings_only_what_has_been_modified():
     shard = shard_with(consistency=Synchronous(1))
-    message = push(A, 1, pull=("W",), have=(1,))
+    message = push(A, 1, pull=("W",), known_versions=(1,))
     assert say(shard, message).values[0].array is None, "it has the version after its push, who knows from where"
     again = say(shard, message)
     assert (again.outcome, again.values[0].version, again.values[0].array) == (Outcome.REPEATED, 1, None)
-    late = say(shard, push(B, 1, pull=("W", "d"), have=(0, 0)))
+    late = say(shard, push(B, 1, pull=("W", "d"), known_versions=(0, 0)))
     assert late.outcome is Outcome.DROPPED
     assert [one.array is None for one in late.values] == [False, True]
 
@@ -127,37 +127,37 @@ def test_a_push_that_comes_again_or_is_dropped_brings_only_what_has_been_modifie
 def test_what_is_modified_is_decided_when_the_answer_is_also_of_a_push_that_was_held():
     shard = shard_with(consistency=Bounded(0))
     say(shard, push(B, 1, "s"))
-    assert say(shard, push(A, 1, pull=("W", "d", "s"), have=(0, 0, 0)), 7) is None
+    assert say(shard, push(A, 1, pull=("W", "d", "s"), known_versions=(0, 0, 0)), 7) is None
     answers = freed(shard, push(B, 2, "d", version=0), 8)
     assert [(one.version, one.array is None) for one in answers[7].values] == [(1, False), (1, False), (1, False)]
 
 
 def test_versions_must_be_as_many_as_names_and_the_wire_one_that_there_is():
     shard = shard_with()
-    for message in (Pull(A, ("W", "d"), have=(0,)), push(A, 1, pull=("W",), have=(0, 0))):
+    for message in (Pull(A, ("W", "d"), known_versions=(0,)), push(A, 1, pull=("W",), known_versions=(0, 0))):
         refused(shard, message, InvalidMessage, "name one for each, -1 for none, or no version at all")
-    for message in (Pull(A, ("W",), wire="int8"), push(A, 1, pull=("W",), wire="int8")):
+    for message in (Pull(A, ("W",), encoding="int8"), push(A, 1, pull=("W",), encoding="int8")):
         refused(shard, message, InvalidMessage, "bfloat16 or float16, not as 'int8'")
 
 
 # --- the wire ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("wire", WIRES)
+@pytest.mark.parametrize("encoding", ENCODINGS)
 @pytest.mark.parametrize("room", [None, Lent(), Lent("W", "s")], ids=["no room", "room", "room for some"])
-def test_values_of_float32_come_in_the_form_of_the_wire_and_others_as_they_are(wire, room):
+def test_values_of_float32_come_in_the_form_of_the_wire_and_others_as_they_are(encoding, room):
     shard = shard_with(Adagrad(0.5, initial_accumulator=0.1))
     choices = (Choice("W", np.array([1, 1, 0])), Choice("W", slot="accumulator"), Choice("d", np.array([1])))
-    values = say(shard, Pull(A, ("d", "W", "s"), choices, wire=wire), room=room).values
+    values = say(shard, Pull(A, ("d", "W", "s"), choices, encoding=encoding), room=room).values
     wanted = [*(STARTS[name] for name in ("d", "W", "s")), STARTS["W"][[1, 1, 0]], np.full((2, 2), 0.1, "f4")]
     for value, array in zip(values, [*wanted, STARTS["d"][[1]]], strict=True):
         if array.dtype == np.float64:
             np.testing.assert_array_equal(value.array, array)
         else:
             assert isinstance(value.array, Packed)
-            assert state_of(value.array) == state_of(packed(array, wire))
+            assert state_of(value.array) == state_of(packed(array, encoding))
             assert not value.array.parts[0].flags.writeable
-    pushed = say(shard, push(A, 1, pull=("W",), wire=wire))
+    pushed = say(shard, push(A, 1, pull=("W",), encoding=encoding))
     assert isinstance(pushed.values[0].array, Packed)
 
 
@@ -172,7 +172,7 @@ def test_registered_values_come_as_they_are():
 def test_the_values_of_an_answer_are_in_the_room_in_their_order_and_cannot_be_written():
     shard, room = shard_with(), Lent("s")
     choices = (Choice("W", np.array([1])), Choice("d"))
-    values = say(shard, Pull(A, ("d", "s", "W"), choices, have=(-1, -1, -1)), room=room).values
+    values = say(shard, Pull(A, ("d", "s", "W"), choices, known_versions=(-1, -1, -1)), room=room).values
     assert [spec.name for spec, _ in room.taken] == ["d", "W", "W", "d"]
     lent = [array for _, array in room.taken]
     for value, array in zip([values[0], *values[2:]], lent, strict=True):
@@ -185,7 +185,7 @@ def test_the_values_of_an_answer_are_in_the_room_in_their_order_and_cannot_be_wr
 
 def test_a_room_is_not_asked_for_what_the_asker_has():
     room = Lent()
-    say(shard_with(), Pull(A, ("d", "W"), have=(0, -1)), room=room)
+    say(shard_with(), Pull(A, ("d", "W"), known_versions=(0, -1)), room=room)
     assert [spec.name for spec, _ in room.taken] == ["W"]
 
 
@@ -220,13 +220,13 @@ def test_where_delay_is_compensated_what_a_worker_was_served_is_kept_from_whoeve
     np.testing.assert_allclose(value.array, now - (gradient + 0.5 * 4 * (now - then)), rtol=1e-6)
 
 
-@pytest.mark.parametrize("wire", ["", "bfloat16"])
-def test_delay_is_compensated_from_what_the_worker_had_also_when_it_was_not_sent_again(wire):
+@pytest.mark.parametrize("encoding", ["", "bfloat16"])
+def test_delay_is_compensated_from_what_the_worker_had_also_when_it_was_not_sent_again(encoding):
     shard = shard_with(staleness=DelayCompensated(0.5))
-    served = say(shard, Pull(A, ("W",), wire=wire)).values[0].array
-    assert say(shard, Pull(A, ("W",), have=(0,), wire=wire)).values[0].array is None
+    served = say(shard, Pull(A, ("W",), encoding=encoding)).values[0].array
+    assert say(shard, Pull(A, ("W",), known_versions=(0,), encoding=encoding)).values[0].array is None
     say(shard, push(B, 1))
-    then = served.unpacked() if wire else served
+    then = served.unpacked() if encoding else served
     now = STARTS["W"] - 1
     (value,) = say(shard, push(A, 1, gradient=np.full((2, 2), 2, np.float32), pull=("W",))).values
     np.testing.assert_allclose(value.array, now - (2 + 0.5 * 4 * (now - then)), rtol=1e-6)
@@ -239,18 +239,18 @@ def test_bytes_of_an_answer_are_counted_as_they_will_travel():
     shard = shard_with()
     everything = Pull(A, ("W", "d"), (Choice("W", np.array([1, 1])), Choice("d")))
     assert shard.answer_bytes(everything) == 16 + 16 + 16 + 16
-    packed_ = Pull(A, everything.names, everything.choices, wire="float16")
+    packed_ = Pull(A, everything.names, everything.choices, encoding="float16")
     assert shard.answer_bytes(packed_) == 8 + 16 + 8 + 16 == tensor_bytes(say(shard, packed_))
-    known = Pull(A, ("W", "d"), have=(0, 3))
+    known = Pull(A, ("W", "d"), known_versions=(0, 3))
     assert shard.answer_bytes(known) == 32, "it may be modified until the step is taken"
     assert shard.answer_bytes(known, at_once=True) == 16 == tensor_bytes(say(shard, known))
-    pushed = push(A, 1, pull=("W", "d"), have=(0, 0))
+    pushed = push(A, 1, pull=("W", "d"), known_versions=(0, 0))
     assert shard.answer_bytes(pushed, at_once=True) == 16 == tensor_bytes(say(shard, pushed))
 
 
 def test_where_calls_may_be_held_what_the_asker_has_counts_in_full():
     shard = shard_with(consistency=Bounded(0))
-    assert shard.answer_bytes(Pull(A, ("W", "d"), have=(0, 0)), at_once=True) == 32
+    assert shard.answer_bytes(Pull(A, ("W", "d"), known_versions=(0, 0)), at_once=True) == 32
 
 
 # --- packed gradients -------------------------------------------------------------------------------------------------
@@ -277,17 +277,17 @@ def test_what_is_wrong_with_a_packed_gradient_is_said_and_nothing_is_changed():
 
 def test_the_status_says_which_lane_a_worker_named_last():
     shard = Shard()
-    say(shard, Join("a", lane="shared memory", life=3))
+    say(shard, Join("a", tensor_transport="shared memory", life=3))
     say(shard, Join("b"))
 
     def lanes():
-        return [one.lane for one in say(shard, Status()).workers]
+        return [one.tensor_transport for one in say(shard, Status()).workers]
 
     assert lanes() == ["shared memory", ""]
     say(shard, Renew(A))
     say(shard, Join("a", life=3))
     say(shard, Tick())
     assert lanes() == ["shared memory", ""]
-    say(shard, Renew(B, lane="shared memory"))
-    say(shard, Renew(A, lane="gRPC"))
+    say(shard, Renew(B, tensor_transport="shared memory"))
+    say(shard, Renew(A, tensor_transport="gRPC"))
     assert lanes() == ["gRPC", "shared memory"]

@@ -19,11 +19,10 @@ from pswire.messages import (
     Assign,
     Assignment,
     Change,
+    ChangeId,
     Choice,
     Declaration,
-    Delivery,
     Gradient,
-    Group,
     Join,
     Leave,
     Outcome,
@@ -37,6 +36,7 @@ from pswire.messages import (
     Tick,
     Tune,
     Tuned,
+    UpdateGroup,
 )
 from pswire.optimizers import Adagrad, Adam, GradientDescent, Momentum, MovingAverage, RMSProp
 from pswire.specs.consistency import Asynchronous, Bounded, DelayCompensated, Dropped, Scaled, Synchronous, Unchanged
@@ -291,7 +291,7 @@ def test_pushes_that_are_applied_together_are_one_update_of_their_mean_and_know_
         2: (Outcome.APPLIED, 1),
     }
     assert {answer.group for answer in freed.values()} == {
-        Group(0, (Delivery(Sender("b", 1), 1), Delivery(Sender("a", 1), 1)))
+        UpdateGroup(0, (ChangeId(Sender("b", 1), 1), ChangeId(Sender("a", 1), 1)))
     }
     assert job.value() == [-4, -4]
     (late,) = job.push("c", 3, 100).values()

@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 
-from psserver.core.array_tasks import Task, run, run_parts, stages
+from psserver.core.array_tasks import ArrayTask, run, run_parts, stages
 from psserver.runtime import executor
 
 
@@ -14,20 +14,20 @@ def fails(done, text):
 
 
 def divisible(name, done, elements=10):
-    return Task("W", 8, lambda: done.append(name), lambda start, stop: done.append((name, start, stop)), elements)
+    return ArrayTask("W", 8, lambda: done.append(name), lambda start, stop: done.append((name, start, stop)), elements)
 
 
 def test_tasks_are_run_in_their_order_and_a_failure_is_told_when_the_others_are_done():
     done = []
     runs = [lambda: done.append("a"), lambda: fails(done, "b"), lambda: done.append("c"), lambda: fails(done, "d")]
     with pytest.raises(ArithmeticError, match=r"^b$"):
-        run([Task("W", 8, one) for one in runs])
+        run([ArrayTask("W", 8, one) for one in runs])
     assert done == ["a", "b", "c", "d"]
 
 
 def test_divisible_tasks_that_follow_each_other_are_one_stage():
     a, b, c, d = (divisible(name, []) for name in "abcd")
-    whole, other = Task("W", 8, lambda: None), divisible("e", [], elements=7)
+    whole, other = ArrayTask("W", 8, lambda: None), divisible("e", [], elements=7)
     assert stages([a, b, whole, c, other, d]) == [[a, b], [whole], [c], [other], [d]]
 
 
@@ -39,7 +39,7 @@ def test_each_stretch_is_done_by_all_tasks_in_their_order_before_the_next():
 
 def test_a_part_that_fails_is_told_when_all_stretches_are_done():
     done = []
-    broken = Task("W", 8, lambda: None, lambda start, stop: fails(done, f"from {start}"), 10)
+    broken = ArrayTask("W", 8, lambda: None, lambda start, stop: fails(done, f"from {start}"), 10)
     with pytest.raises(ArithmeticError, match=r"^from 0$"):
         run_parts([broken, divisible("b", done)], iter([(0, 4), (4, 10)]))
     assert done == ["from 0", ("b", 0, 4), "from 4", ("b", 4, 10)]
@@ -52,7 +52,7 @@ def test_a_large_variable_is_divided_into_rounds_between_which_others_have_their
     monkeypatch.setattr(executor, "STRETCH", 2)
     monkeypatch.setattr(executor, "ROUND", 4)
     done = []
-    whole = Task("W", 8, lambda: done.append("whole"))
+    whole = ArrayTask("W", 8, lambda: done.append("whole"))
     rounds = list(executor._rounds([whole, divisible("a", done, elements)]))
     assert [len(jobs) for jobs in rounds] == [1, *[executor.THREADS] * -(-elements // 8)]
     for jobs in rounds:

@@ -26,7 +26,7 @@ from pswire.messages import (
 )
 from pswire.optimizers import Adagrad, Adam, GradientDescent, Momentum
 from pswire.specs.consistency import parse_consistency, parse_staleness
-from pswire.specs.encodings import WIRES
+from pswire.specs.encodings import ENCODINGS
 from pswire.specs.row_initializers import RowNormal
 from pswire.tensors.compression import FORMS, largest, packed, quantized
 from pswire.tensors.values import IndexedSlices, TensorSpec
@@ -214,7 +214,10 @@ def random_message(sender, sequence, seen, dice):
     """What a worker may say, of the versions that it has seen."""
     names = dice.sample(sorted(SHAPES), dice.randint(1, 3))
     pull = tuple(name for name in names if name != "table")
-    how = {"have": tuple(seen[name] for name in pull) if dice.random() < 0.5 else (), "wire": dice.choice(["", *WIRES])}
+    how = {
+        "known_versions": tuple(seen[name] for name in pull) if dice.random() < 0.5 else (),
+        "encoding": dice.choice(["", *ENCODINGS]),
+    }
     match dice.choice(["push"] * 6 + ["pull"] * 2 + ["assign", "register", "tune", "idle"]):
         case "push":
             gradients = tuple(random_gradient(name, seen[name], dice) for name in names)

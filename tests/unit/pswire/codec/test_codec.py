@@ -15,7 +15,7 @@ from pswire.codec import decode, encode, from_frame, to_frame
 from pswire.errors import Malformed
 from pswire.messages.sizes import arrays
 from pswire.specs import schedules
-from pswire.specs.encodings import WIRES
+from pswire.specs.encodings import ENCODINGS
 from pswire.specs.row_initializers import RowConstant, RowNormal, RowUniform
 from pswire.tensors.compression import FORMS, largest, packed, quantized
 from pswire.tensors.frames import incoming, with_data
@@ -58,11 +58,11 @@ ROWS = IndexedSlices(W, np.array([4, 0, 4]), (5, 2))
 NO_ROWS = IndexedSlices(np.zeros((0, 2, 2), np.float16), np.zeros(0, np.uint8), (0, 2, 2))
 INITIALS = (RowConstant(0.5), RowUniform(-1.0, 1.0, 7), RowNormal(0.1, 2.0, 2**53 - 1))
 CHOICES = (ms.Choice("E", ROWS.indices), ms.Choice("E", None, "m"), ms.Choice("E", np.zeros(0, np.uint8), "v"))
-DELIVERIES = ms.Delivery(ms.Sender("worker-0", 3), 7), ms.Delivery(ms.Sender("worker-2", 1), 2**40, (1, 3))
+DELIVERIES = ms.ChangeId(ms.Sender("worker-0", 3), 7), ms.ChangeId(ms.Sender("worker-2", 1), 2**40, (1, 3))
 FRONTIER = ms.Frontier(2**40, DELIVERIES)
-GROUP = ms.Group(12, DELIVERIES)
+GROUP = ms.UpdateGroup(12, DELIVERIES)
 NOTHING = np.zeros(W.size, np.float32)
-PACKED = (*(packed(W, form) for form in WIRES), quantized(W, NOTHING.copy()), largest(W, NOTHING.copy(), 2))
+PACKED = (*(packed(W, form) for form in ENCODINGS), quantized(W, NOTHING.copy()), largest(W, NOTHING.copy(), 2))
 PACKED_ROWS = IndexedSlices(packed(W, "bfloat16"), ROWS.indices, (5, 2))
 PACKED_GRADIENTS = (*(ms.Gradient(one.form, 7, one) for one in PACKED), ms.Gradient("E", 7, PACKED_ROWS))
 VALUES = (ms.Value("scope/W", 7, W), ms.Value("b", 0, b), ms.Value("none", 2**62, np.zeros((0, 4), np.int16)))
@@ -103,7 +103,9 @@ CASES = [
             ),
         ),
     ),
-    ms.Register(ME, (ms.Declaration(TensorSpec("new", (2, 3)), None, OPTIMIZERS[0]),), (ms.Place("new", 1),), dry=True),
+    ms.Register(
+        ME, (ms.Declaration(TensorSpec("new", (2, 3)), None, OPTIMIZERS[0]),), (ms.Place("new", 1),), dry_run=True
+    ),
     ms.Registered(VALUES, 11),
     ms.Pull(ME, ("scope/W", "b")),
     ms.Pull(ME, (), CHOICES),
@@ -115,16 +117,16 @@ CASES = [
     ms.Push(ME, 1, ()),
     ms.Push(ME, 9, (ms.Gradient("W", 7, W), ms.Gradient("b", 0, b)), 0.1, ("W", "b")),
     ms.Push(ME, 9, (ms.Gradient("E", 7, ROWS), ms.Gradient("W", 7, W), ms.Gradient("e", 7, NO_ROWS)), 0.1, ("E",)),
-    ms.Push(ME, 9, PACKED_GRADIENTS, 0.1, ("bfloat16", "E"), have=(7, -1), wire="bfloat16"),
+    ms.Push(ME, 9, PACKED_GRADIENTS, 0.1, ("bfloat16", "E"), known_versions=(7, -1), encoding="bfloat16"),
     ms.Push(ME, 9, (), math.nan, ("W",)),
     ms.Push(ME, 9, (), 0.0),
     ms.Push(ME, 9, (ms.Gradient("W", 7, W),), 0.0, ("W",), GROUP),
-    ms.Push(ME, 9, (), 0.0, shards=(1, 3), elsewhere=(ms.Elsewhere("V", 0), ms.Elsewhere("U", 2**40))),
+    ms.Push(ME, 9, (), 0.0, shards=(1, 3), remote=(ms.RemoteWeights("V", 0), ms.RemoteWeights("U", 2**40))),
     ms.Push(ME, 9, (ms.Gradient("W", 7, W),), 0.0, ("W",), after=DELIVERIES, global_step=2**40),
     ms.Pull(ME, ("W",), after=DELIVERIES),
     ms.Pulled(VALUES, 11, FRONTIER),
     ms.Registered(VALUES, 11, FRONTIER),
-    ms.Assign(ME, 3, (), shards=(1,), elsewhere=("V", "U"), after=DELIVERIES),
+    ms.Assign(ME, 3, (), shards=(1,), remote=("V", "U"), after=DELIVERIES),
     ms.Assigned(ms.Outcome.APPLIED, (), 12, ms.Frontier(0)),
     ms.Renew(ME, settled=8, half_pushes=2),
     ms.Pushed(ms.Outcome.APPLIED, 4, 12, VALUES),
@@ -180,12 +182,12 @@ every_case = pytest.mark.parametrize("message", CASES, ids=lambda message: type(
 
 def accept_or_refuse(kind, data):
     """Decodes what may be garbage, on both lanes: a message, or Malformed, and no other error."""
-    for lane in (InlineReceiver(), StreamReceiver()):
+    for tensor_transport in (InlineReceiver(), StreamReceiver()):
         try:
-            message = decode(kind.FromString(data), lane)
+            message = decode(kind.FromString(data), tensor_transport)
         except (DecodeError, Malformed):
             continue
-        if isinstance(lane, InlineReceiver):
+        if isinstance(tensor_transport, InlineReceiver):
             assert same(read(kind, inline(message)[0]), message)
 
 

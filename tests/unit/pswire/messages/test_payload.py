@@ -27,7 +27,7 @@ TABLE = Declaration(TensorSpec("E", (1000, 8)), initial=RowConstant(0.0))
     [
         (Register(ME, (*(Declaration(SPECS[name], VALUES[name]) for name in SPECS), TABLE)), [48, 40, 4, 0]),
         (Push(ME, 1, (), None, ("d", "W")), [40, 48]),
-        (Push(ME, 1, (), None, ("d", "W", "s"), wire="bfloat16"), [40, 24, 2]),
+        (Push(ME, 1, (), None, ("d", "W", "s"), encoding="bfloat16"), [40, 24, 2]),
         (Pull(ME, ("W",), (Choice("W", np.array([3, 3])), Choice("d"), Choice("s"))), [48, 24, 40, 4]),
         (Pull(ME, (), (Choice("W", np.arange(2), "momentum"), Choice("none"))), [2 * 3 * 8, 0]),
         (Assign(ME, 1, ()), []),

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from pswire.specs.encodings import WIRES
+from pswire.specs.encodings import ENCODINGS
 from pswire.tensors import compression
 from pswire.tensors.compression import FORMS, SCALED, Packed, largest, narrow, packed, quantized, unpacked
 from pswire.tensors.values import IndexedSlices, TensorSpec
@@ -48,7 +48,7 @@ def hard_numbers(form):
     return numbers[~np.isnan(numbers)]
 
 
-@pytest.mark.parametrize("form", WIRES)
+@pytest.mark.parametrize("form", ENCODINGS)
 def test_sixteen_bits_are_the_nearest_number_of_the_form(form):
     numbers = hard_numbers(form)
     found = packed(numbers, form).unpacked()
@@ -80,7 +80,7 @@ def test_float16_is_the_nearest_number_among_small_ones_too():
     np.testing.assert_array_equal(np.signbit(found), np.signbit(numbers))
 
 
-@pytest.mark.parametrize("form", WIRES)
+@pytest.mark.parametrize("form", ENCODINGS)
 def test_a_nan_never_becomes_a_number(form):
     numbers = np.ones(SCALED + 100, np.float32)
     numbers[-len(NAN) :] = NAN
@@ -99,7 +99,7 @@ def test_what_is_beyond_the_largest_number_of_the_form_is_refused(form, beyond):
 
 def test_an_array_that_is_not_contiguous_or_has_no_element_is_packed_as_well():
     table = np.arange(12, dtype=np.float32).reshape(3, 4)
-    for form in WIRES:
+    for form in ENCODINGS:
         np.testing.assert_array_equal(packed(table.T, form).unpacked(), table.T)
         assert packed(np.zeros((0, 3), np.float32), form).unpacked().shape == (0, 3)
         assert packed(np.float32(2.5).reshape(()), form).unpacked() == 2.5
@@ -110,7 +110,7 @@ def test_an_array_that_is_not_contiguous_or_has_no_element_is_packed_as_well():
 
 def example(form, size=2 * SCALED + 321, seed=0):
     array = np.random.default_rng(seed).standard_normal(size).astype(np.float32)
-    if form in WIRES:
+    if form in ENCODINGS:
         return packed(array, form)
     rest = np.zeros(size, np.float32)
     return quantized(array, rest) if form == "int8" else largest(array, rest, max(1, size // 100))

@@ -203,8 +203,8 @@ def test_the_place_of_an_array_is_known_by_its_address(memory):
     whole = array_at(other, 64, TensorSpec("W", (8, 16)))
     assert place_of(whole, memories) == (2, 64)
     assert place_of(whole[1:], memories) == (2, 64 + ALIGNMENT)
-    for elsewhere in (np.zeros(3), whole.copy(), whole[:, 1:], whole.T, whole[0, 1:]):
-        assert place_of(elsewhere, memories) is None
+    for remote in (np.zeros(3), whole.copy(), whole[:, 1:], whole.T, whole[0, 1:]):
+        assert place_of(remote, memories) is None
     assert place_of(whole, {1: memory}) is None
     assert place_of(whole, {}) is None
 

@@ -28,7 +28,7 @@ from pswire.tensors.stream import StreamReceiver
 from pswire.tensors.transport import CHUNK, INLINE
 from pswire.tensors.values import TensorSpec
 from pswire.v1 import paramserver_pb2 as pb
-from psworker.transport.grpc_transport import NetworkTransport
+from psworker.transport.grpc_transport import GrpcTransport
 from psworker.transport.shared_memory import Segments
 from psworker.transport.transfer_stream import Transfer, TransferCall
 from tests.shared_folder import needs_shared_memory
@@ -90,7 +90,7 @@ def segments(monkeypatch):
 
 @pytest.fixture
 def transport():
-    with ServerThread(ServerConfig(lease=BOUND)) as server, closing(NetworkTransport([server.address])) as transport:
+    with ServerThread(ServerConfig(lease=BOUND)) as server, closing(GrpcTransport([server.address])) as transport:
         yield transport
 
 
@@ -196,20 +196,26 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize("lane", LANES)
+@pytest.mark.parametrize("tensor_transport", LANES)
 @pytest.mark.parametrize("gradient", REFUSED.values(), ids=REFUSED)
-def test_a_push_that_is_refused_leaves_nothing_at_the_server(freed, lane, gradient):
-    with ServerThread() as server, closing(NetworkTransport([server.address], shared_memory=lane)) as transport:
+def test_a_push_that_is_refused_leaves_nothing_at_the_server(freed, tensor_transport, gradient):
+    with (
+        ServerThread() as server,
+        closing(GrpcTransport([server.address], shared_memory=tensor_transport)) as transport,
+    ):
         sender = worker_of(transport, VALUE)
         with pytest.raises(ParamServerError):
             say(transport, Push(sender, 1, (gradient,)))
         assert freed.wait(BOUND)
 
 
-@pytest.mark.parametrize("lane", LANES)
-def test_a_held_push_whose_caller_has_gone_leaves_nothing_at_the_server_but_its_gradient(freed, lane):
+@pytest.mark.parametrize("tensor_transport", LANES)
+def test_a_held_push_whose_caller_has_gone_leaves_nothing_at_the_server_but_its_gradient(freed, tensor_transport):
     config = ServerConfig(consistency=Synchronous(2), lease=BOUND)
-    with ServerThread(config) as server, closing(NetworkTransport([server.address], shared_memory=lane)) as transport:
+    with (
+        ServerThread(config) as server,
+        closing(GrpcTransport([server.address], shared_memory=tensor_transport)) as transport,
+    ):
         sender = worker_of(transport, VALUE)
         with pytest.raises(TimedOut):
             say(transport, Push(sender, 1, (Gradient("W", 0, VALUE),)), timeout=0.5)
@@ -234,9 +240,9 @@ def test_a_call_that_fails_leaves_no_segment_at_the_worker(freed, segments, tran
 
 @needs_shared_memory
 def test_no_segment_is_left_of_tries_to_reach_a_server_that_is_not_there(freed, segments):
-    with closing(NetworkTransport(["127.0.0.1:1"])) as transport:
+    with closing(GrpcTransport(["127.0.0.1:1"])) as transport:
         for _ in range(3):
             with pytest.raises(Unavailable):
                 say(transport, Push(Sender("w0", 1), 1, (Gradient("W", 0, VALUE),)))
-            assert transport.lane(0) == ""
+            assert transport.tensor_transport(0) == ""
     assert not segments

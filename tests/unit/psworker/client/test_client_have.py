@@ -79,7 +79,7 @@ def bytes_of(*names):
 def test_what_has_not_changed_is_not_sent_again_and_its_array_is_given_back(shards):
     transport = ShardsInProcess(shards)
     client, known = registered(transport)
-    pushed = client.push(gradients(known, "trained"), pull=list(SPECS), have=known.values()).wait()
+    pushed = client.push(gradients(known, "trained"), pull=list(SPECS), known_versions=known.values()).wait()
     assert received(transport) == bytes_of("trained")
     assert [one.name for one in pushed.values] == list(SPECS)
     now = {one.name: one for one in pushed.values}
@@ -98,7 +98,7 @@ def test_nothing_is_named_of_what_the_worker_does_not_say_it_has(shards):
     client, known = registered(transport)
     client.pull(list(SPECS))
     assert received(transport) == bytes_of(*SPECS)
-    assert {pull.have for _, pull in transport.messages(Pull)} == {()}
+    assert {pull.known_versions for _, pull in transport.messages(Pull)} == {()}
     client.pull(list(SPECS), [known["bias"]])
     assert received(transport) == bytes_of("frozen", "trained")
 
@@ -118,8 +118,8 @@ def test_values_are_bit_for_bit_those_of_workers_that_name_nothing(shards, consi
         for step in range(12):
             client, known = workers[step % 5 % 2]  # so that some pushes are stale
             names = [name for name in ("trained", "bias") if step % 3 or name == "bias"]
-            have = known.values() if named else ()
-            pushed = client.push(gradients(known, *names, seed=step), 0.5, list(SPECS), have).wait()
+            known_versions = known.values() if named else ()
+            pushed = client.push(gradients(known, *names, seed=step), 0.5, list(SPECS), known_versions).wait()
             known.update({one.name: one for one in pushed.values})
             if step == 7:
                 client.assign([Assignment("frozen", some((ROWS, 2), 99))])
@@ -161,13 +161,13 @@ def test_a_push_that_is_dropped_brings_what_has_changed_and_no_more(shards):
     (first, mine), (second, known) = registered(transport, "w0"), registered(transport, "w1")
     first.push(gradients(mine, "trained")).wait()
     transport.heard.clear()
-    dropped = second.push(gradients(known, "trained"), pull=list(SPECS), have=known.values()).wait()
+    dropped = second.push(gradients(known, "trained"), pull=list(SPECS), known_versions=known.values()).wait()
     assert dropped.outcome is Outcome.DROPPED
     assert received(transport) == bytes_of("trained")
     now = {one.name: one for one in dropped.values}
     assert now["frozen"].array is known["frozen"].array
     np.testing.assert_array_equal(now["trained"].array, known["trained"].array - some((ROWS, 2), 2), strict=True)
-    applied = second.push(gradients(now, "trained"), pull=list(SPECS), have=now.values()).wait()
+    applied = second.push(gradients(now, "trained"), pull=list(SPECS), known_versions=now.values()).wait()
     assert applied.outcome is Outcome.APPLIED
     assert received(transport) == bytes_of("trained")
 
@@ -178,7 +178,7 @@ def test_a_push_whose_answer_was_lost_is_answered_with_what_has_changed_since_wh
     client, known = registered(transport)
     lost = set()
     transport.lose = lambda shard, message: isinstance(message, Push) and shard not in lost and not lost.add(shard)
-    pushed = client.push(gradients(known, "trained"), pull=list(SPECS), have=known.values()).wait()
+    pushed = client.push(gradients(known, "trained"), pull=list(SPECS), known_versions=known.values()).wait()
     assert pushed.outcome is Outcome.REPEATED
     assert received(transport) == bytes_of("trained")
     assert len(transport.messages(Push)) == 2 * shards
@@ -198,7 +198,7 @@ def test_what_was_seen_of_a_moving_average_and_the_rows_of_a_table_change_what_t
         replace(mean, array=np.full((ROWS, 2), 2, np.float32)),
         replace(rows, array=IndexedSlices(np.ones((2, 2), np.float32), np.array([3, 11]), (ROWS, 2))),
     ]
-    pushed = client.push(entries, pull=["average", "frozen"], have=[mean, known["frozen"]]).wait()
+    pushed = client.push(entries, pull=["average", "frozen"], known_versions=[mean, known["frozen"]]).wait()
     assert received(transport) == average.nbytes, "nothing of the table"
     np.testing.assert_array_equal(pushed.values[0].array, np.ones((ROWS, 2), np.float32), strict=True)
     assert pushed.values[1].array is known["frozen"].array
@@ -262,7 +262,7 @@ def test_a_push_under_way_while_the_worker_joins_another_life_names_nothing_when
     client, known = registered(transport)
     if not consistency.decides:
         transport.lose = lambda shard, message: isinstance(message, Push) or has_names(message)  # until then
-    handle = client.push(gradients(known, "bias"), pull=list(SPECS), have=known.values())
+    handle = client.push(gradients(known, "bias"), pull=list(SPECS), known_versions=known.values())
     start_anew(transport, 1, values=7)
     client.choose("trained", np.array([0, ROWS - 1]))
     transport.lose = lambda shard, message: False
@@ -288,7 +288,7 @@ def test_a_lease_that_has_ended_costs_whole_answers_until_one_was_asked_for_afte
     transport = ShardsInProcess(1, lease=1000.0)
     client, known = registered(transport)
     transport.sleep(2000)
-    pushed = client.push(gradients(known, "bias"), pull=list(SPECS), have=known.values()).wait()
+    pushed = client.push(gradients(known, "bias"), pull=list(SPECS), known_versions=known.values()).wait()
     assert received(transport) == bytes_of(*SPECS)
     again = client.pull(list(SPECS), pushed.values)
     assert received(transport) == bytes_of(*SPECS), "when it was asked for, it was not known in which life"

@@ -16,7 +16,7 @@ from psworker.client.client import Client
 from psworker.client.error_feedback import Packer
 from psworker.client.placement import Placement, Whole
 from psworker.model.variables import Variable, collection
-from psworker.sessions.replica import Mirror
+from psworker.sessions.replica import Replica
 from tests.shards_in_process import ShardsInProcess
 
 SGD = GradientDescent(learning_rate=1)
@@ -55,7 +55,7 @@ def test_values_that_come_packed_are_unpacked_beside_those_that_the_worker_has(s
 class Sixteen:
     """A packer that asks for values in 16 bits, and sends gradients so; what it was given, in order."""
 
-    wire, keeps_rest = "bfloat16", False
+    encoding, keeps_rest = "bfloat16", False
 
     def __init__(self):
         self.given = []
@@ -63,7 +63,7 @@ class Sixteen:
     def gradient(self, shard, gradient):
         self.given.append((shard, gradient.name))
         array = gradient.array
-        return gradient if isinstance(array, IndexedSlices) else replace(gradient, array=packed(array, self.wire))
+        return gradient if isinstance(array, IndexedSlices) else replace(gradient, array=packed(array, self.encoding))
 
 
 @pytest.mark.parametrize("shards", [1, 2, 3])
@@ -82,16 +82,16 @@ def test_a_client_with_a_packer_has_it_pack_each_gradient_once_and_asks_for_pack
     transport.lose = lambda shard, message: isinstance(message, Push) and next(lost, False)
     seen = np.float32([1.1, 2.2, 3.3])  # which 16 bits cannot have
     entries = [replace(weights, array=exact), replace(mean, array=seen)]
-    pushed = client.push(entries, pull=["w"], have=[weights]).wait()
+    pushed = client.push(entries, pull=["w"], known_versions=[weights]).wait()
     assert packer.given == [(shard, "w") for shard in range(shards)], "once, though it was sent again"
     for _, push in transport.messages(Push):
         assert all(isinstance(one.array, Packed) == (one.name == "w") for one in push.gradients)
-        assert push.wire == "bfloat16"
+        assert push.encoding == "bfloat16"
     assert all(isinstance(value.array, Packed) for _, answer in transport.heard[-shards:] for value in answer.values)
     np.testing.assert_array_equal(pushed.values[0].array, -exact, strict=True)
     np.testing.assert_array_equal(client.choose("w", np.array([5, 0])).array, -exact[[5, 0]], strict=True)
     np.testing.assert_array_equal(client.choose("w").array, -exact, strict=True)
-    packer.wire = ""
+    packer.encoding = ""
     np.testing.assert_array_equal(client.pull(["mean"])[0].array, (seen * np.float32(0.5)), strict=True)
 
 
@@ -143,12 +143,12 @@ def test_a_gradient_that_is_not_finite_leaves_nothing_behind_of_what_is_pushed_w
     packer = Packer(compression=TopK(0.01))
     client = Client(ShardsInProcess(shards), "w0", 60, packer)
     client.join()
-    mirror = Mirror(client, lambda: weights)
-    mirror.register(list(weights.values()))
-    mirror.declare(SGD, weights)
+    replica = Replica(client, lambda: weights)
+    replica.register(list(weights.values()))
+    replica.declare(SGD, weights)
     arrays = {"good": some((40, 40)), "bad": np.full((40, 40), np.nan, np.float32)}
     with pytest.raises(NotFinite, match="'bad'"):
-        mirror.start_push([Whole(name, weights[name].versions, arrays[name]) for name in weights], None, list(weights))
-    mirror.start_push([Whole("good", weights["good"].versions, np.zeros((40, 40), np.float32))], None, list(weights))
-    mirror.settle()
+        replica.start_push([Whole(name, weights[name].versions, arrays[name]) for name in weights], None, list(weights))
+    replica.start_push([Whole("good", weights["good"].versions, np.zeros((40, 40), np.float32))], None, list(weights))
+    replica.settle()
     np.testing.assert_array_equal(weights["good"].value, np.zeros((40, 40), np.float32), strict=True)

@@ -143,7 +143,7 @@ def test_a_shard_that_is_started_anew_between_a_worker_s_question_and_its_regist
     late = job.join("w1")
 
     def restart(shard, message):
-        if isinstance(message, Register) and not message.dry and shard == 0:
+        if isinstance(message, Register) and not message.dry_run and shard == 0:
             job.start(1)
         return False
 

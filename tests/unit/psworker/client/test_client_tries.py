@@ -12,9 +12,9 @@ import pytest
 from pswire.errors import Unavailable
 from pswire.messages import Pull, Pulled, Sender
 from psworker.client import retrying_calls
-from psworker.client.chief import Role
+from psworker.client.chief import ChiefStatus
 from psworker.client.client import Client
-from psworker.client.retrying_calls import Calls
+from psworker.client.retrying_calls import RetryingCalls
 from psworker.transport import Call
 from tests.shards_in_process import ShardsInProcess
 
@@ -103,7 +103,7 @@ def pull_that_fails(unreachable, after=math.inf):
     """Tries a pull for 10 seconds, while the shard cannot be reached; what is raised."""
     transport, client = unreachable
     transport.down = 100
-    some = Calls(transport, "w0", 10.0, Closing(transport, after), lambda shard, since: "", Role("w0"))
+    some = RetryingCalls(transport, "w0", 10.0, Closing(transport, after), lambda shard, since: "", ChiefStatus("w0"))
     sent = some.send([Pull(Sender("w0", 1), ("a",))])
     with pytest.raises(Unavailable) as caught:
         some.results(sent, Pulled)

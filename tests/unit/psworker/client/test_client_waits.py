@@ -14,11 +14,11 @@ from pswire.optimizers import GradientDescent
 from pswire.specs.consistency import Bounded, Synchronous
 from pswire.tensors.values import TensorSpec
 from psworker.client import placement, retrying_calls
-from psworker.client.chief import Role
+from psworker.client.chief import ChiefStatus
 from psworker.client.client import Client
 from psworker.client.heartbeat import Heartbeat
 from psworker.client.placement import Whole
-from psworker.client.retrying_calls import Calls
+from psworker.client.retrying_calls import RetryingCalls
 from psworker.transport import Call
 from tests.shards_in_process import PATIENCE, ShardsInProcess
 
@@ -190,13 +190,13 @@ class Beats:
 
     def __init__(self, script):
         self.closing = threading.Event()
-        self.role = Role("w0")
+        self.role = ChiefStatus("w0")
         self.heartbeat = Heartbeat(self, self.closing, self.role)
         self._script = iter(script)
         self.said = []
 
     def call(self, shard, message, timeout):
-        assert (message.sender, message.lane) == (Sender("w0", 1), self.lane(shard))
+        assert (message.sender, message.tensor_transport) == (Sender("w0", 1), self.tensor_transport(shard))
         self.said.append(message)
         answer = next(self._script, None)
         if answer is None:
@@ -212,7 +212,7 @@ class Beats:
 
         return Call(result)
 
-    def lane(self, shard):
+    def tensor_transport(self, shard):
         return "gRPC"
 
     def run(self):
@@ -262,12 +262,12 @@ def test_the_heartbeat_goes_on_through_what_may_pass_and_ends_with_what_may_not(
 def test_every_message_of_a_membership_says_how_tensors_travel_by_then():
     transport = ShardsInProcess(2, lease=1000.0)
     client = registered(transport, "w0")
-    assert [message.lane for _, message in transport.messages(Join)] == ["lane 0", "lane 1"]
+    assert [message.tensor_transport for _, message in transport.messages(Join)] == ["lane 0", "lane 1"]
     client.idle()
-    transport.lane = lambda shard: f"another lane {shard}"
+    transport.tensor_transport = lambda shard: f"another lane {shard}"
     client.idle()
-    assert [message.lane for _, message in transport.messages(Renew)] == ["lane 0", "another lane 0"]
-    assert [transport.status(shard).workers[0].lane for shard in range(2)] == ["another lane 0", "lane 1"]
+    assert [message.tensor_transport for _, message in transport.messages(Renew)] == ["lane 0", "another lane 0"]
+    assert [transport.status(shard).workers[0].tensor_transport for shard in range(2)] == ["another lane 0", "lane 1"]
     client.leave()
 
 
@@ -299,9 +299,9 @@ def test_a_worker_that_joins_again_hears_whether_it_is_still_the_chief(sleeping)
 def test_each_beat_says_how_tensors_travel_by_then():
     beats = Beats([Renewed(0), Renewed(0)])
     lanes = ["gRPC", "shared memory", "gRPC"]
-    beats.lane = lambda shard: lanes[len(beats.said)]
+    beats.tensor_transport = lambda shard: lanes[len(beats.said)]
     beats.run()
-    assert [message.lane for message in beats.said] == lanes
+    assert [message.tensor_transport for message in beats.said] == lanes
 
 
 def test_each_beat_says_how_many_pushes_are_half_by_then_and_that_the_worker_is_idle():
@@ -321,7 +321,7 @@ def test_each_beat_says_how_many_pushes_are_half_by_then_and_that_the_worker_is_
 def call_that_is_never_answered(held_for, timeout=0.05):
     transport = ShardsInProcess(2)
     transport.lose = lambda shard, message: True
-    some = Calls(transport, "w0", timeout, threading.Event(), held_for, Role("w0"))
+    some = RetryingCalls(transport, "w0", timeout, threading.Event(), held_for, ChiefStatus("w0"))
     sent = some.send([None, Push(Sender("w0", 1), 1, ())])
     with pytest.raises(TimedOut) as caught:
         some.results(sent, Push)
@@ -343,7 +343,7 @@ def test_a_call_that_gives_up_without_knowing_why_says_no_more():
 def test_what_cannot_succeed_later_is_not_tried_again():
     transport = ShardsInProcess(1)
     transport.refuse = lambda shard, message: True
-    some = Calls(transport, "w0", 60, threading.Event(), lambda shard, since: "", Role("w0"))
+    some = RetryingCalls(transport, "w0", 60, threading.Event(), lambda shard, since: "", ChiefStatus("w0"))
     with pytest.raises(InvalidMessage, match=r"^not this one$"):
         some.join()
     assert len(transport.said) == 1

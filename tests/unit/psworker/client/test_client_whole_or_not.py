@@ -11,13 +11,13 @@ from pswire.errors import AlreadyRegistered, InvalidMessage, NotFinite, TimedOut
 from pswire.messages import (
     Assign,
     Assignment,
+    ChangeId,
     Declaration,
-    Delivery,
-    Elsewhere,
     Outcome,
     Pull,
     Push,
     Register,
+    RemoteWeights,
     Renew,
     Sender,
 )
@@ -113,16 +113,16 @@ def test_initial_values_are_looked_at_before_anything_is_sent_to_several_shards(
 def test_all_shards_are_asked_without_values_and_only_when_there_is_more_than_one():
     transport = ShardsInProcess(1)
     joined(transport, "w0", declared("large", 100))
-    assert [(shard, message.dry) for shard, message in transport.messages(Register)] == [(0, False)]
+    assert [(shard, message.dry_run) for shard, message in transport.messages(Register)] == [(0, False)]
     transport = ShardsInProcess(2)
     client, _ = joined(transport, "w0", declared("large", 100))
     said = transport.messages(Register)
-    assert [(shard, message.dry) for shard, message in said] == [(0, True), (1, True), (0, False)]
+    assert [(shard, message.dry_run) for shard, message in said] == [(0, True), (1, True), (0, False)]
     transport.said.clear()
     client.register([declared("small", 2)])
     said = transport.messages(Register)
-    assert [(shard, message.dry) for shard, message in said] == [(0, True), (1, True), (0, False), (1, False)]
-    assert all(one.value is None for _, message in said if message.dry for one in message.declarations)
+    assert [(shard, message.dry_run) for shard, message in said] == [(0, True), (1, True), (0, False), (1, False)]
+    assert all(one.value is None for _, message in said if message.dry_run for one in message.declarations)
     assert [[place.shard for place in message.places] for shard, message in said if not shard] == [[1], [1]]
 
 
@@ -166,8 +166,8 @@ def test_a_push_says_to_shard_0_when_weights_on_other_shards_were_served():
     pushed = client.push([gradient(weights["large"])], pull=["large", "small"]).wait()
     client.push([gradient(weights["small"]), gradient(pushed.values[0])]).wait()
     client.push([gradient(pushed.values[1])]).wait()
-    said = [(shard, message.elsewhere) for shard, message in transport.messages(Push)]
-    assert said == [(0, ()), (0, (Elsewhere("small", 0),)), (1, ()), (0, (Elsewhere("small", 1),)), (1, ())]
+    said = [(shard, message.remote) for shard, message in transport.messages(Push)]
+    assert said == [(0, ()), (0, (RemoteWeights("small", 0),)), (1, ()), (0, (RemoteWeights("small", 1),)), (1, ())]
     assert [message.shards for shard, message in transport.messages(Push) if not shard] == [(), (1,), (1,)]
 
 
@@ -180,7 +180,7 @@ def test_values_of_other_shards_have_all_that_shard_0_had_decided_and_are_known_
     assert client.pull(["small"])[0].served_at == 2
     assert [shard for shard, _ in transport.messages(Pull)] == [0, 1]
     ((_, asked),) = [(shard, message) for shard, message in transport.messages(Pull) if shard]
-    assert asked.after == (Delivery(Sender("w1", 1), 2),), "shard 0 does not know yet that it got there"
+    assert asked.after == (ChangeId(Sender("w1", 1), 2),), "shard 0 does not know yet that it got there"
     assert client.choose("small", np.array([1])).served_at == 2
     assert client.choose("small").served_at == 2
     assert client.choose("large", np.array([99])).served_at == 2
@@ -197,7 +197,7 @@ def test_a_shard_waits_for_changes_that_are_made_there_and_for_no_others():
     medium, small = client.pull(["medium", "small"])
     assert (medium.array[0], small.array[0]) == (1, 0)
     after = [message.after for shard, message in transport.messages(Pull) if shard]
-    assert after[-2:] == [(Delivery(Sender("w1", 1), 1),), ()]
+    assert after[-2:] == [(ChangeId(Sender("w1", 1), 1),), ()]
 
 
 def test_who_registers_late_gets_the_values_of_other_shards_in_the_order_of_shard_0():
@@ -219,7 +219,7 @@ def test_where_no_push_is_refused_for_its_staleness_changes_have_no_order(shards
     pushed = client.push([gradient(weights["small"])], pull=["small"]).wait()
     assert (weights["small"].served_at, pushed.values[0].served_at) == (None, None)
     assert client.pull(["small"])[0].served_at is None
-    assert [(message.elsewhere, message.after) for _, message in transport.messages(Push)] == [((), ())] * shards
+    assert [(message.remote, message.after) for _, message in transport.messages(Push)] == [((), ())] * shards
     assert len(transport.messages(Pull)) == 1
 
 

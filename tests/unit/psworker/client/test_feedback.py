@@ -89,21 +89,21 @@ def test_a_gradient_that_is_small_or_of_another_dtype_or_has_rows_is_not_compres
     assert isinstance(send(Packer(compression=TopK(0.01)), noise(0, LEAST)), Packed)
 
 
-@pytest.mark.parametrize(("wire", "error"), [("bfloat16", 2.0**-8), ("float16", 2.0**-11)])
-def test_what_is_not_compressed_goes_in_the_form_of_the_wire(wire, error):
+@pytest.mark.parametrize(("encoding", "error"), [("bfloat16", 2.0**-8), ("float16", 2.0**-11)])
+def test_what_is_not_compressed_goes_in_the_form_of_the_wire(encoding, error):
     for compression in (NONE, Int8()):
-        packer = Packer(wire, compression)
+        packer = Packer(encoding, compression)
         array, rows = noise(0, 7, 9), IndexedSlices(noise(1, 4, 3), np.array([9, 0, 9, 2]), (10, 3))
         for _ in range(2):  # nothing of the first is in the second
             one, some = send(packer, array), send(packer, rows)
-            assert (one.form, some.values.form, packer.wire) == (wire, wire, wire)
+            assert (one.form, some.values.form, packer.encoding) == (encoding, encoding, encoding)
             np.testing.assert_allclose(one.unpacked(), array, rtol=error, atol=1e-7)
             np.testing.assert_allclose(unpacked(some).values, rows.values, rtol=error, atol=1e-7)
             assert some.indices is rows.indices
     double = np.zeros(3)
-    assert send(Packer(wire), double) is double
-    assert send(Packer(wire), noise(0, 5000)).form == wire
-    assert send(Packer(wire, Int8()), noise(0, 5000)).form == "int8"
+    assert send(Packer(encoding), double) is double
+    assert send(Packer(encoding), noise(0, 5000)).form == encoding
+    assert send(Packer(encoding, Int8()), noise(0, 5000)).form == "int8"
 
 
 def test_without_a_form_every_gradient_is_the_same_object():

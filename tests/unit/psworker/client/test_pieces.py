@@ -138,13 +138,13 @@ def test_what_does_not_fit_the_variable_is_refused_before_it_is_cut():
 @pytest.mark.parametrize("named", [3, None])
 def test_a_shard_that_says_that_a_value_has_not_changed_must_name_the_version_that_the_worker_has(shards, named):
     variable, value = placed(shards), some((ROWS, 3))
-    have = None if named is None else Whole("w", (named,) * shards, value)
+    known_versions = None if named is None else Whole("w", (named,) * shards, value)
     still = [Value("w", 3, None)] * shards
     if named is not None:
-        assert partitions.join(variable, still, have) is value
+        assert partitions.join(variable, still, known_versions) is value
     for wrong in ([Value("w", 4, None), *still[1:]], [*still[:-1], Value("w", 2, None)], still[: named is None]):
         with pytest.raises(Malformed, match=r"is still at version|values of 'w' have come"):
-            partitions.join(variable, wrong, have)
+            partitions.join(variable, wrong, known_versions)
 
 
 @pytest.mark.parametrize("index", [-1, ROWS])

@@ -5,12 +5,12 @@ from dataclasses import replace
 import pytest
 
 from pswire.messages import Joined, Left, Outcome, Pushed, Renewed, Taken
-from psworker.client.chief import Role
+from psworker.client.chief import ChiefStatus
 
 
 @pytest.mark.parametrize("answer", [Joined(1, 0, 15.0, 0, chief=True), Renewed(0, chief=True), Taken(None, chief=True)])
 def test_it_is_what_shard_0_has_said_last_and_nobody_else(answer):
-    role = Role("w0")
+    role = ChiefStatus("w0")
     assert not role.chief
     role.hear(1, answer)
     assert not role.chief
@@ -24,7 +24,7 @@ def test_it_is_what_shard_0_has_said_last_and_nobody_else(answer):
 
 
 def test_a_beat_during_which_something_else_was_heard_does_not_count_for_it_may_be_older():
-    role = Role("w0")
+    role = ChiefStatus("w0")
     role.hear(0, Joined(1, 1, 15.0, 0))
     asked = role.heard
     role.hear(0, Taken(None, done=True, chief=True))
@@ -35,7 +35,7 @@ def test_a_beat_during_which_something_else_was_heard_does_not_count_for_it_may_
 
 
 def test_who_takes_over_says_so_once_and_who_was_the_first_does_not(caplog):
-    first, second = Role("w0"), Role("w1")
+    first, second = ChiefStatus("w0"), ChiefStatus("w1")
     first.hear(0, Joined(1, 0, 15.0, 0, chief=True))
     for chief in (False, True, True):
         second.hear(0, Renewed(0, chief=chief))

@@ -3,7 +3,7 @@
 import pytest
 
 from pswire.errors import ConfigurationError
-from psworker.config import TravelConfig
+from psworker.config import EncodingConfig
 from psworker.launch.local_cluster import Job, child_environment, listening_address
 from psworker.launch.processes import BLAS_VARIABLES, blas_threads
 
@@ -38,7 +38,7 @@ def test_the_servers_are_told_the_policy():
 
 def test_servers_do_not_share_memory_when_workers_shall_not():
     assert "--no-shared-memory" not in Job("train.py").server_command(0)
-    assert Job("train.py", travel=TravelConfig(shared_memory=False)).server_command(0)[-1] == "--no-shared-memory"
+    assert Job("train.py", travel=EncodingConfig(shared_memory=False)).server_command(0)[-1] == "--no-shared-memory"
 
 
 def test_a_job_with_fewer_workers_than_an_update_waits_for_is_refused():

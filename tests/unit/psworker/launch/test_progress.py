@@ -99,12 +99,12 @@ def test_several_shards_are_seen_as_one_job():
 
 
 def test_what_is_dropped_who_waits_and_how_tensors_travel_is_followed():
-    first = replace(status(steps=5), dropped=2, lane="shared memory")
-    second = replace(status(steps=7), dropped=3, waiting_for="worker-1, 2 steps behind", lane="gRPC")
+    first = replace(status(steps=5), dropped=2, tensor_transport="shared memory")
+    second = replace(status(steps=7), dropped=3, waiting_for="worker-1, 2 steps behind", tensor_transport="gRPC")
     view = follow(job(*NAMES), [report(5, first, shards=2), report(7, second, shard=1, shards=2)], 1.0)
     assert (view.workers[0].dropped, view.dropped) == (3, 3)
     assert view.workers[0].waiting_for == "worker-1, 2 steps behind"
-    assert [worker.lane for worker in view.workers] == ["shared memory and gRPC", ""]
+    assert [worker.tensor_transport for worker in view.workers] == ["shared memory and gRPC", ""]
     assert follow(view, [report(8, status(steps=8))], 2.0).workers[0].waiting_for == ""
 
 
@@ -171,13 +171,13 @@ def test_the_table_has_a_row_for_each_worker():
 
 
 def test_the_table_and_the_lines_tell_of_drops_lanes_and_waiting_where_there_are_any():
-    slow = WorkerView("worker-0", "live", 5, 10, 1.0, 0.5, 0.0, lane="gRPC")
-    fast = replace(slow, name="worker-1", dropped=3, lane="", waiting_for="worker-0, 2 steps behind")
+    slow = WorkerView("worker-0", "live", 5, 10, 1.0, 0.5, 0.0, tensor_transport="gRPC")
+    fast = replace(slow, name="worker-1", dropped=3, tensor_transport="", waiting_for="worker-0, 2 steps behind")
     view = JobView((slow, fast), seconds=4.0, step=20, began=1.0, advanced=3.0)
     out = Console(file=io.StringIO(), width=120)
     out.print(table(view))
     header, *rows = [re.split(r" {2,}", line.strip()) for line in out.file.getvalue().splitlines()]
-    assert header[-3:] == ["dropped", "lane", "waiting for"]
+    assert header[-3:] == ["dropped", "tensor_transport", "waiting for"]
     assert [row[-3:] for row in rows] == [["0", "gRPC", "–"], ["3", "–", "worker-0, 2 steps behind"]]
     assert step_line(view).endswith(" · staleness 0.0 · 3 dropped")
     assert summary_line(view).endswith(" · staleness 0.0 · 3 dropped · 2 workers")
@@ -299,7 +299,7 @@ class Shards:
             raise answer
         return answer
 
-    def lane(self, shard):
+    def tensor_transport(self, shard):
         return ""
 
     def close(self):

@@ -31,7 +31,7 @@ from pswire.tensors.transport import CHUNK, INLINE
 from pswire.tensors.values import TensorSpec
 from pswire.v1 import paramserver_pb2 as pb
 from pswire.v1.paramserver_pb2_grpc import ParameterServerServicer, add_ParameterServerServicer_to_server
-from psworker.transport.grpc_transport import NetworkTransport
+from psworker.transport.grpc_transport import GrpcTransport
 
 ME = ms.Sender("w", 1)
 SMALL = np.arange(6, dtype=np.float32).reshape(2, 3)
@@ -97,7 +97,7 @@ def connected(servicer, **options):
     port = server.add_insecure_port("127.0.0.1:0")
     server.start()
     try:
-        with closing(NetworkTransport([f"127.0.0.1:{port}"], shared_memory=False, **options)) as transport:
+        with closing(GrpcTransport([f"127.0.0.1:{port}"], shared_memory=False, **options)) as transport:
             yield transport
     finally:
         server.stop(None).wait()
@@ -257,7 +257,7 @@ def test_closing_ends_calls_that_wait(held, message):
 
 
 def test_a_call_after_closing_is_refused_and_closing_twice_is_not():
-    transport = NetworkTransport(["127.0.0.1:1"])
+    transport = GrpcTransport(["127.0.0.1:1"])
     transport.close()
     transport.close()
     with pytest.raises(InternalError, match=r"no call to 127\.0\.0\.1:1 is possible after close\(\)"):
@@ -278,7 +278,7 @@ def test_a_message_that_cannot_be_sent_is_not_sent():
 )
 def test_addresses_that_cannot_be_the_shards_are_refused(addresses):
     with pytest.raises(ConfigurationError):
-        NetworkTransport(addresses)
+        GrpcTransport(addresses)
 
 
 # --- the real server ------------------------------------------------------------------------------------------------
@@ -287,7 +287,7 @@ def test_addresses_that_cannot_be_the_shards_are_refused(addresses):
 @pytest.fixture
 def shard():
     """A transport to a server of ours, and a worker that is a member of it."""
-    with ServerThread(ServerConfig()) as server, closing(NetworkTransport([server.address])) as transport:
+    with ServerThread(ServerConfig()) as server, closing(GrpcTransport([server.address])) as transport:
         assert transport.shards == 1
         yield transport, ms.Sender("w", ask(transport, ms.Join("w")).incarnation)
 

@@ -22,7 +22,7 @@ from pswire.optimizers import GradientDescent
 from pswire.specs.consistency import Synchronous
 from pswire.tensors.segments import BEGIN, Segment
 from pswire.tensors.values import TensorSpec
-from psworker.transport.grpc_transport import NetworkTransport
+from psworker.transport.grpc_transport import GrpcTransport
 from psworker.transport.shared_memory import KEPT, MOST
 from tests.shared_folder import in_shared_memory, mapped_segments, needs_shared_memory, shared_folder
 
@@ -94,7 +94,7 @@ class Worker:
 
 @pytest.fixture
 def transport():
-    with ServerThread(ServerConfig()) as server, closing(NetworkTransport([server.address])) as transport:
+    with ServerThread(ServerConfig()) as server, closing(GrpcTransport([server.address])) as transport:
         yield transport
 
 
@@ -125,16 +125,16 @@ def test_values_that_do_not_change_again_keep_no_segments(transport, attaches):
     """More variables than there are segments, trained one after the other: each stays as it is for a long time."""
     names = [f"w{index}" for index in range(2 * MOST)]
     worker = Worker(transport, **dict.fromkeys(names, LARGE))
-    have, held = [0] * len(names), []
+    known_versions, held = [0] * len(names), []
     for index, name in enumerate(names):
         gradients = (Gradient(name, 0, worker.gradients[name]),)
-        push = Push(worker.sender, index + 1, gradients, pull=worker.names, have=tuple(have))
+        push = Push(worker.sender, index + 1, gradients, pull=worker.names, known_versions=tuple(known_versions))
         changed = [value for value in worker.say(push).values if value.array is not None]
         assert [value.name for value in changed] == [name]
         held.append(changed[0].array)
-        have[index] = changed[0].version
+        known_versions[index] = changed[0].version
     assert len(attaches) <= 4
-    assert transport.lane(0) == "shared memory"
+    assert transport.tensor_transport(0) == "shared memory"
     assert [(value.min(), value.max(), value.flags.writeable) for value in held] == [(1, 1, False)] * len(names)
 
 
@@ -161,7 +161,7 @@ def test_values_that_were_held_for_long_free_their_segments_in_the_end(transport
 def test_a_transport_that_is_closed_frees_all_memory_but_that_of_values_at_once(folder):
     gc.disable()  # it need not come to help
     try:
-        with ServerThread(ServerConfig()) as server, closing(NetworkTransport([server.address])) as transport:
+        with ServerThread(ServerConfig()) as server, closing(GrpcTransport([server.address])) as transport:
             worker = Worker(transport, w=LARGE)
             (held,) = worker.push()
             worker.push()
@@ -210,9 +210,9 @@ def test_a_worker_that_starts_sweeps_what_killed_ones_have_left_and_nothing_of_t
     alive = Segment.create(1)
     left = os.path.join(folder, "paramserver-" + 32 * "0")
     open(left, "x").close()
-    NetworkTransport(["127.0.0.1:1"], shared_memory=False).close()
+    GrpcTransport(["127.0.0.1:1"], shared_memory=False).close()
     assert os.path.exists(left)
-    NetworkTransport(["127.0.0.1:1"]).close()
+    GrpcTransport(["127.0.0.1:1"]).close()
     assert os.listdir(folder) == [alive.name]
     alive.unlink()
 
@@ -235,21 +235,21 @@ def test_a_full_folder_is_said_once_and_everything_goes_by_grpc(monkeypatch, tra
     reasons = [record.getMessage() for record in caplog.records if "no shared memory" in record.getMessage()]
     assert len(reasons) == 1
     assert re.search(r"tensors go by gRPC: no room in \S+ for [\d,]+ bytes: No space left on device", reasons[0])
-    assert transport.lane(0) == "gRPC"
+    assert transport.tensor_transport(0) == "gRPC"
     assert attaches == []
 
 
 def test_a_folder_that_becomes_full_leaves_what_there_is_in_use(monkeypatch, transport, attaches, caplog):
     worker = Worker(transport, w=LARGE)
     held = [worker.push()[0]]
-    assert transport.lane(0) == "shared memory"
+    assert transport.tensor_transport(0) == "shared memory"
     monkeypatch.setattr(os, "posix_fallocate", full)
     known = len(attaches)
     with caplog.at_level(logging.INFO, "psworker"):
         held += [worker.push()[0] for _ in range(5)]
     assert not in_shared_memory(held[-1])
     assert [value[0] for value in held] == [1, 2, 3, 4, 5, 6]
-    assert transport.lane(0) == "gRPC"
+    assert transport.tensor_transport(0) == "gRPC"
     assert len([record for record in caplog.records if "No space left on device" in record.getMessage()]) == 1
     held.clear()
     assert in_shared_memory(worker.push()[0])
@@ -263,8 +263,8 @@ def test_a_call_that_times_out_gives_up_its_memory_into_which_a_late_answer_may_
     """The first worker's push is held until the second one's has come, and by then it has gone on elsewhere."""
     with (
         ServerThread(ServerConfig(consistency=Synchronous(2))) as server,
-        closing(NetworkTransport([server.address])) as transport,
-        closing(NetworkTransport([server.address])) as other,
+        closing(GrpcTransport([server.address])) as transport,
+        closing(GrpcTransport([server.address])) as other,
     ):
         worker, second = Worker(transport, w=LARGE), Worker(other, "w1", w=LARGE)
         before = worker.pull()
