@@ -7,7 +7,7 @@ CLUSTER = command -v $(firstword $(COMPOSE)) > /dev/null || { echo "Docker with 
 	$(COMPOSE) --file deploy/compose.yaml
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test chaos mutants lint format protos bench clean compose-up compose-logs compose-down compose-test
+.PHONY: help demo test test-all chaos mutants lint format protos bench clean compose-up compose-logs compose-down compose-test
 
 help: ## List the commands
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1|\2/' | column -t -s '|'
@@ -27,8 +27,11 @@ $(BIN)/.installed-dev: $(BIN)/.installed
 demo: $(BIN)/.installed ## Train softmax regression on MNIST with a server and two workers
 	$(BIN)/psworker local --workers 2 --shards 1 examples/softmax_mnist.py
 
-test: $(BIN)/.installed-dev ## Run all tests
-	$(BIN)/python -m pytest
+test: $(BIN)/.installed-dev ## Run the tests, without the slow ones
+	$(BIN)/python -m pytest -n 2 -m "not slow"
+
+test-all: $(BIN)/.installed-dev ## Run all tests
+	$(BIN)/python -m pytest -n 2
 
 chaos: $(BIN)/.installed-dev ## Train under injected faults, and check what is promised (docs/reliability.md; some ten minutes)
 	$(BIN)/python -m tests.chaos
