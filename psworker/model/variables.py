@@ -19,7 +19,7 @@ from pswire.errors import ConfigurationError
 from pswire.tensors.sums import widened
 from pswire.tensors.values import Array, TensorSpec
 from psworker.autodiff import Tensor
-from psworker.autodiff.ops.nn import seed_dropout
+from psworker.autodiff.ops.activations import seed_dropout
 from psworker.autodiff.tensor import Node, TensorLike
 from psworker.config import worker_name
 

@@ -1,16 +1,13 @@
-"""What a model is trained to make small, each loss beside its derivative; and the accuracy it is judged by.
-
-Only numpy, `pswire.tensors.sums`, the tape and the other ops may be imported here.
-"""
+"""Losses, each beside its derivative, and accuracy."""
 
 from __future__ import annotations
 
 import numpy as np
 
 from pswire.tensors.sums import add_over, dot
-from psworker.autodiff.ops.nn import stable_sigmoid
-from psworker.autodiff.ops.plain import check_class_ids
-from psworker.autodiff.ops.precision import float16_in_float32, floating
+from psworker.autodiff.ops.activations import stable_sigmoid
+from psworker.autodiff.ops.arrays import check_class_ids
+from psworker.autodiff.ops.dtypes import float16_in_float32, floating
 from psworker.autodiff.tape import Result, op
 from psworker.autodiff.tensor import Array, TensorLike, as_array
 
@@ -30,10 +27,9 @@ def softmax_cross_entropy(logits: Array, /, labels: TensorLike) -> Result:
     """The mean over the batch of -sum(labels * log(softmax(logits))), a scalar of the logits' dtype.
 
     `logits`: (..., classes), unscaled. `labels`, a constant: integer class ids of shape (...), or weights of the
-    logits' shape (one-hot or probabilities). Each row is shifted by its largest logit, so that the
-    loss is finite where it can be told from infinity; a logit of -inf masks its class out (Goodfellow, Bengio and
-    Courville, Deep Learning, 2016, section 4.1). The gradient of a row is
-    softmax(logits) * sum(labels) - labels, over the batch size.
+    logits' shape (one-hot or probabilities). Rows are shifted by their largest logit against overflow (Goodfellow,
+    Bengio and Courville, Deep Learning, 2016, section 4.1); a logit of -inf masks its class. The gradient of a row is
+    (softmax(logits) * sum(labels) - labels) / batch size.
 
     Raises ValueError when the shapes do not fit, an id is not in 0 ... classes - 1 or the batch is empty, TypeError
     when ids are not integers.
@@ -42,7 +38,7 @@ def softmax_cross_entropy(logits: Array, /, labels: TensorLike) -> Result:
     _check_batch(logits, labels)
     rows = logits.reshape(-1, logits.shape[-1])
     batch = len(rows)
-    with np.errstate(over="ignore"):  # what is so far below the largest may as well be -inf
+    with np.errstate(over="ignore"):  # a difference beyond the range is -inf
         shifted = rows - np.maximum.reduce(rows, axis=1, keepdims=True)
     exponentials = np.exp(shifted)
     sums = add_over(exponentials, 1, keepdims=True)
@@ -75,9 +71,9 @@ def sigmoid_cross_entropy(logits: Array, /, labels: TensorLike) -> Result:
     """The mean over all elements of -z log(sigmoid(x)) - (1 - z) log(1 - sigmoid(x)), a scalar of the logits' dtype.
 
     `logits` x: any shape, unscaled. `labels` z, a constant: probabilities, 0 to 1, of the logits' shape, or one number
-    for all. Finite for all finite logits, as max(x, 0) - x z + log(1 + exp(-|x|)), which is the same (Goodfellow,
-    Bengio and Courville, Deep Learning, 2016, section 6.2.2.2). Of an infinite logit the term is the limit: 0 where the
-    label is 0 or 1 and the logit says so, otherwise inf. The gradient is sigmoid(x) - z over their number.
+    for all. Computed as max(x, 0) - x z + log(1 + exp(-|x|)), which is finite for finite logits (Goodfellow, Bengio and
+    Courville, Deep Learning, 2016, section 6.2.2.2); for an infinite logit it is the limit, 0 or inf. The gradient is
+    (sigmoid(x) - z) / number of logits.
 
     Raises ValueError when the shapes do not fit or there are no logits, TypeError when these are not floating point.
     """
@@ -86,7 +82,7 @@ def sigmoid_cross_entropy(logits: Array, /, labels: TensorLike) -> Result:
     decayed = np.exp(-np.abs(logits))
     with np.errstate(invalid="ignore"):
         loss = np.mean(np.clip(logits, 0, np.inf) - logits * labels + np.log1p(decayed))
-    if np.isnan(loss):  # inf - inf or 0 * inf; rare, and what follows takes several times as long
+    if np.isnan(loss):  # inf - inf or 0 * inf; rare, and the form below is several times slower
         above, below = _weighted(1 - labels, np.maximum(logits, 0)), _weighted(labels, np.maximum(-logits, 0))
         loss = np.mean(above + below + np.log1p(decayed))
 
@@ -104,7 +100,7 @@ def hinge_loss(logits: Array, /, labels: TensorLike) -> Result:
     """The mean over all elements of max(0, 1 - s x), where s is +1 for a label 1 and -1 for a label 0; a scalar.
 
     `logits` x: any shape, positive for class 1. `labels`, a constant: 0 and 1 (not -1), or booleans, of the logits'
-    shape, or one for all. At the kink, s x = 1, the derivative is taken as 0.
+    shape, or one for all. The derivative at the kink, s x = 1, is taken as 0.
 
     Source: C. Cortes, V. Vapnik, "Support-Vector Networks", Machine Learning 20, 1995. Raises ValueError when the
     shapes do not fit, a label is neither 0 nor 1 or there are no logits, TypeError when these are not floating point.
@@ -125,7 +121,7 @@ def hinge_loss(logits: Array, /, labels: TensorLike) -> Result:
 @op
 @float16_in_float32
 def mean_squared_error(predictions: Array, targets: Array, /) -> Result:
-    """The mean of (predictions - targets) ** 2 over all elements, a scalar; both of one shape, nothing is broadcast."""
+    """The mean of (predictions - targets) ** 2 over all elements, a scalar; shapes must be equal (no broadcasting)."""
     difference = _difference(predictions, targets)
 
     def gradient(g: Array) -> Array:
@@ -139,8 +135,8 @@ def mean_squared_error(predictions: Array, targets: Array, /) -> Result:
 def huber_loss(predictions: Array, targets: Array, /, delta: float = 1.0) -> Result:
     """The mean over all elements of d^2 / 2 where |d| <= delta and of delta (|d| - delta / 2) beyond, a scalar.
 
-    d = predictions - targets; both of one shape, nothing is broadcast. The gradient of an element is d held between
-    -delta and delta, so that one far off does not outweigh all others.
+    d = predictions - targets, of equal shapes (no broadcasting). The gradient of an element is d clipped to
+    -delta ... delta, over their number.
 
     Source: P. Huber, "Robust Estimation of a Location Parameter", Annals of Mathematical Statistics 35, 1964, section
     1. Raises ValueError when the shapes differ, there are no elements or delta is not above 0.
@@ -148,32 +144,32 @@ def huber_loss(predictions: Array, targets: Array, /, delta: float = 1.0) -> Res
     if not delta > 0:
         raise ValueError("delta must be above 0")
     difference = _difference(predictions, targets)
-    held = np.clip(difference, -delta, delta)
+    clipped = np.clip(difference, -delta, delta)
 
     def gradient(g: Array) -> Array:
-        return held * (g / held.size)
+        return clipped * (g / clipped.size)
 
-    return np.mean(held * (difference - held / 2)), (gradient, lambda g: -gradient(g))
+    return np.mean(clipped * (difference - clipped / 2)), (gradient, lambda g: -gradient(g))
 
 
 def _weighted_sum(weights: Array, x: Array) -> Array:
-    """The sum of weights * x, where a weight of 0 leaves out its x, -inf too: a class that is masked."""
+    """sum(weights * x), where a weight of 0 excludes its x, even -inf (a masked class)."""
     total = np.asarray(dot(weights, x))
-    if np.isnan(total):  # rare, and the sum below takes several times as long
+    if np.isnan(total):  # rare, and the sum below is several times slower
         total = np.asarray(add_over(_weighted(weights, x)))
     return total
 
 
 def _weighted(weights: Array, x: Array) -> Array:
-    """The products weights * x, and 0 where the weight is 0, whatever x is there."""
+    """Weights * x, and 0 where the weight is 0, whatever x is."""
     return np.multiply(weights, x, where=weights != 0, out=np.zeros_like(x))
 
 
 def accuracy(logits: TensorLike, labels: TensorLike) -> float:
-    """The share of the batch, 0 to 1, whose largest logit is that of its label (of equal ones, the first counts).
+    """The fraction of the batch, 0 to 1, whose largest logit (the first among equals) is at the label.
 
-    `logits`: (..., classes). `labels`: class ids of shape (...), or weights of the logits' shape, whose largest counts.
-    Raises what `softmax_cross_entropy` raises.
+    `logits`: (..., classes). `labels`: class ids of shape (...), or weights of the logits' shape, of which the largest
+    counts. Raises the same errors as `softmax_cross_entropy`.
     """
     logits, labels = as_array(logits), as_array(labels)
     _check_batch(logits, labels, "accuracy: ")
@@ -196,7 +192,7 @@ def _check_batch(logits: Array, labels: Array, where: str = "") -> None:
 
 
 def _element_labels(logits: Array, labels: TensorLike) -> Array:
-    """The labels of single logits, in their dtype: one for each, or one for all."""
+    """Labels in the dtype of the logits: one per logit, or one for all."""
     if logits.dtype.kind != "f":
         raise TypeError("logits must be floating point")
     labels = as_array(labels)

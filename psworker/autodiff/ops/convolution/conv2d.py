@@ -1,31 +1,50 @@
-"""Convolution of images, beside its derivatives, and the choice between the two ways to compute it.
+"""The op `conv2d`, its derivatives, and the choice of algorithm for each image.
 
-`im2col.py` is the plain one; `winograd.py` takes less time where it can be used, and `dynamic_range.py` says for which
-images it keeps enough digits. Only numpy, `pswire.tensors.sums`, the tape, `precise`, `precision`, relu's derivative,
-the windows and these three may be imported here.
+`winograd.py` is faster where it applies and `dynamic_range.py` finds an image narrow; `im2col.py` takes the others.
 """
 
 from __future__ import annotations
 
 import math
+import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from types import ModuleType
 from typing import Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
 from pswire.tensors.sums import add_over
-from psworker.autodiff.ops import im2col, winograd
-from psworker.autodiff.ops.dynamic_range import narrow_filters, narrow_images
-from psworker.autodiff.ops.nn import relu_vjp
-from psworker.autodiff.ops.precision import float16_in_float32
-from psworker.autodiff.ops.windows import Padding, Pair, axes
-from psworker.autodiff.precise import is_precise
+from psworker.autodiff.ops.activations import relu_vjp
+from psworker.autodiff.ops.convolution import im2col, winograd
+from psworker.autodiff.ops.convolution.dynamic_range import narrow_filters, narrow_images
+from psworker.autodiff.ops.convolution.windows import Padding, Pair, axes
+from psworker.autodiff.ops.dtypes import float16_in_float32
 from psworker.autodiff.tape import Result, op
 from psworker.autodiff.tensor import Array, Tensor, TensorLike
 
-__all__ = ["conv2d"]
+
+class _Precise(threading.local):
+    on = False
+
+
+_precise = _Precise()
+
+
+@contextmanager
+def precise() -> Iterator[None]:
+    """Compute `conv2d` by im2col only, in this thread, in a `with` block or, as `@precise()`, in a function.
+
+    Otherwise float32 convolutions use minimal filtering where it is faster, with about ten times the rounding error
+    (bound in docs/performance.md). Gradients use the algorithm of their forward pass, also after the block. No other op
+    is affected.
+    """
+    before, _precise.on = _precise.on, True
+    try:
+        yield
+    finally:
+        _precise.on = before
 
 
 def conv2d(
@@ -39,19 +58,18 @@ def conv2d(
 ) -> Tensor:
     """y[n, i, j, o] = sum over u, v, c of filters[u, v, c, o] * x[n, i*s + u*d, j*s + v*d, c]; stride s, dilation d.
 
-    `x`: (batch, height, width, channels); `filters`: (height, width, channels, out), any size; `bias`: (out,), added to
-    each y. `strides` and `dilations`: one integer or two (height, width). The result is (batch, rows, columns, out),
-    with ceil(size / stride) rows and columns for "SAME", which pads x with zeros (what is odd of them at the end, as
-    TensorFlow does), and ceil((size - (kernel - 1) * dilation) / stride) for "VALID", which does not. It is the
-    cross-correlation that the field calls convolution (Goodfellow, Bengio and Courville, Deep Learning, 2016,
-    equation 9.6). `activation="relu"` gives `relu` of all that, for less time and memory than a relu after it.
+    `x`: (batch, height, width, channels); `filters`: (height, width, channels, out), any size; `bias`: (out,).
+    `strides` and `dilations`: one integer or (height, width). The result is (batch, rows, columns, out): "SAME" pads x
+    with zeros (the odd one at the end, as TensorFlow) for ceil(size / stride) rows and columns; "VALID" does not pad,
+    for ceil((size - (kernel - 1) * dilation) / stride). Cross-correlation, as usual (Goodfellow, Bengio and Courville,
+    Deep Learning, 2016, equation 9.6). `activation="relu"` is faster and smaller than a relu after it.
 
-    In float32, batches of eight images and more are convolved by minimal filtering where that is faster. Its errors are
-    some ten times those of plain convolution, about 1e-5 of the largest element of the result, or of a gradient,
-    unless terms cancel; docs/performance.md has the bound. An image takes the plain way if its magnitudes differ so
-    much that small results would be lost, or if it is not finite; `precise()` makes all take it, and so does float64.
+    In float32, batches of eight images and more use minimal filtering where it is faster, with some ten times the
+    rounding error of im2col, about 1e-5 of the largest element of a result or gradient unless terms cancel
+    (docs/performance.md has the bound). Images with a wide dynamic range or non-finite elements, float64, and all
+    images within `precise()` use im2col.
 
-    Raises ValueError when shapes do not fit or an option is unknown, TypeError when something is not floating point.
+    Raises ValueError when shapes do not fit or an option is unknown, TypeError for other than floating point.
     """
     y = _conv2d(x, filters, bias, strides, padding, dilations, activation)  # type: ignore[arg-type]
     return y if activation is None else ACTIVATIONS[activation].derivative(y)
@@ -69,7 +87,7 @@ def _conv2d(
     dilations: Pair = 1,
     activation: str | None = None,
 ) -> Result:
-    """The value of `conv2d`, activated, and the derivatives of what was activated."""
+    """The activated value of `conv2d`, and the derivatives before activation."""
     x, filters = np.asarray(x), np.asarray(filters)
     _check(x, filters, bias, activation)
     rows, columns = axes(x.shape[1:3], filters.shape[:2], strides, padding, dilations)
@@ -84,21 +102,21 @@ def _conv2d(
             ACTIVATIONS[activation].apply(part)
 
     pays = winograd.pays(len(x), channels, out, rows, columns, dtype)
-    faster = pays and not is_precise() and narrow_filters(filters)
+    faster = pays and not _precise.on and narrow_filters(filters)
     narrow_x = narrow_images(x, rows, columns) if faster else np.zeros(len(x), bool)
 
-    def look(g: Array) -> Array:
+    def check_range(g: Array) -> Array:
         return narrow_images(g, *winograd.turned(rows, columns)) if faster else narrow_x
 
-    narrow_g, narrow_same_g = _shared(look)
+    narrow_g, narrow_same_g = _shared(check_range)
 
     def x_gradient(g: Array) -> Array:
-        ways = _ways(narrow_g(g))
-        return _joined([(some, way.images_gradient(g[some], filters, rows, columns)) for way, some in ways])
+        split = _by_algorithm(narrow_g(g))
+        return _joined([(some, module.images_gradient(g[some], filters, rows, columns)) for module, some in split])
 
     def filters_gradient(g: Array) -> Array:
-        ways = _ways(narrow_x & narrow_same_g(g))
-        first, *others = (way.filters_gradient(x[some], g[some], rows, columns) for way, some in ways)
+        split = _by_algorithm(narrow_x & narrow_same_g(g))
+        first, *others = (module.filters_gradient(x[some], g[some], rows, columns) for module, some in split)
         total: Array = sum(others, first)
         return total
 
@@ -106,37 +124,36 @@ def _conv2d(
         sums: Array = add_over(g.reshape(math.prod(g.shape[:3]), out), 0)
         return sums
 
-    y = _joined([(some, way.convolve(x[some], filters, rows, columns, finish)) for way, some in _ways(narrow_x)])
+    split = _by_algorithm(narrow_x)
+    y = _joined([(some, module.convolve(x[some], filters, rows, columns, finish)) for module, some in split])
     return y, (x_gradient, filters_gradient, bias_gradient)
 
 
-Some: TypeAlias = slice | Array  # of the images of a batch: all, or those for which an array of booleans is true
+Images: TypeAlias = slice | Array  # of a batch: all, or those where an array of booleans is true
+Check: TypeAlias = Callable[[Array], Array]
 
 
-Look: TypeAlias = Callable[[Array], Array]
+def _shared(check: Check) -> tuple[Check, Check]:
+    """One check of a convolution's g for both of its vjps, which the tape calls one after the other.
 
-
-def _shared(look: Look) -> tuple[Look, Look]:
-    """One look at a convolution's g for both of its gradients, which the tape asks for one after the other.
-
-    The first function looks. So does the second, but at the g of the first, of which the result is kept until then.
+    The first function keeps its result for the next call of the second, which uses it if that is for the same array.
     """
     last: list[tuple[weakref.ref[Array], Array]] = []
 
     def first(g: Array) -> Array:
-        found = look(g)
+        found = check(g)
         last[:] = [(weakref.ref(g), found)]
         return found
 
     def second(g: Array) -> Array:
         of, found = last.pop() if last else (None, g)
-        return found if of is not None and of() is g else look(g)
+        return found if of is not None and of() is g else check(g)
 
     return first, second
 
 
-def _ways(narrow: Array) -> list[tuple[ModuleType, Some]]:
-    """The modules that compute a convolution, each with the images that it is for."""
+def _by_algorithm(narrow: Array) -> list[tuple[ModuleType, Images]]:
+    """The modules of the algorithms, each with the images that it computes."""
     if not narrow.any():
         return [(im2col, slice(None))]
     if narrow.all():
@@ -144,8 +161,8 @@ def _ways(narrow: Array) -> list[tuple[ModuleType, Some]]:
     return [(winograd, narrow), (im2col, ~narrow)]
 
 
-def _joined(parts: list[tuple[Some, Array]]) -> Array:
-    """The results of some images each, as one batch."""
+def _joined(parts: list[tuple[Images, Array]]) -> Array:
+    """The results of parts of a batch, as one batch."""
     if len(parts) == 1:
         return parts[0][1]
     images = sum(len(part) for _, part in parts)
@@ -156,10 +173,7 @@ def _joined(parts: list[tuple[Some, Array]]) -> Array:
 
 
 class Activation(NamedTuple):
-    """A function that is applied in place to a block of results while it is in cache, and its derivative as an op.
-
-    The op's value is its argument: what comes in is activated already.
-    """
+    """A function applied in place to blocks of results, and its derivative, as an op on the activated value."""
 
     apply: Callable[[Array], object]
     derivative: Callable[[TensorLike], Tensor]
@@ -177,7 +191,6 @@ ACTIVATIONS = {"relu": Activation(_relu, op(_rectified))}
 
 
 def _check(x: Array, filters: Array, bias: Array | None, activation: str | None) -> None:
-    """Raises ValueError or TypeError that says which argument does not fit."""
     if x.ndim != 4:
         raise ValueError(f"x must have the axes (batch, height, width, channels), but its shape is {x.shape}")
     if filters.ndim != 4 or 0 in filters.shape[:2]:

@@ -1,7 +1,6 @@
-"""Shape, order and dtype of arrays, joining and cutting them, beside the way of each gradient back.
+"""Creation, shape, order, dtype, joining and cutting of arrays. Selection of elements is in `indexing.py`.
 
-What chooses elements is in `indexing.py`; what has no derivative, in `plain.py`. Only numpy, the tape and those may be
-imported here.
+`zeros`, `ones`, `one_hot`, `equal`, `argmax` and `argmin` return numpy arrays and have no derivative.
 """
 
 from __future__ import annotations
@@ -19,30 +18,80 @@ from psworker.autodiff.tape import Result, op
 from psworker.autodiff.tensor import Array, Axis, Index, Tensor, TensorLike, as_array
 
 __all__ = [
+    "argmax",
+    "argmin",
     "broadcast_to",
     "cast",
     "concatenate",
+    "equal",
     "expand_dims",
+    "one_hot",
+    "ones",
     "pad",
     "reshape",
     "split",
     "squeeze",
     "stack",
     "transpose",
+    "zeros",
 ]
+
+
+def zeros(shape: int | Sequence[int], dtype: DTypeLike = np.float32) -> Array:
+    """An array of zeros, float32 by default."""
+    return np.zeros(shape, dtype)
+
+
+def ones(shape: int | Sequence[int], dtype: DTypeLike = np.float32) -> Array:
+    """An array of ones, float32 by default."""
+    return np.ones(shape, dtype)
+
+
+def one_hot(ids: TensorLike, depth: int, dtype: DTypeLike = np.float32) -> Array:
+    """One-hot rows (*ids.shape, depth) of class ids of any shape: 1 at the id, 0 elsewhere.
+
+    Raises TypeError when the ids are not integers, ValueError when one is not in 0 ... depth - 1.
+    """
+    ids = as_array(ids)
+    check_class_ids("one_hot: ids", ids, depth)
+    hot: Array = ids[..., np.newaxis] == np.arange(depth)
+    return hot.astype(dtype)
+
+
+def check_class_ids(name: str, ids: Array, classes: int) -> None:
+    """Raise TypeError unless the ids are integers, ValueError unless each is in 0 ... classes - 1."""
+    if ids.dtype.kind not in "iu":
+        raise TypeError(f"{name} must be integer class ids, but they are {ids.dtype}")
+    if ids.size and not 0 <= ids.min() <= ids.max() < classes:
+        raise ValueError(f"{name} must be in 0 ... {classes - 1}, but they span {ids.min()} ... {ids.max()}")
+
+
+def argmax(x: TensorLike, axis: int | None = None) -> Array:
+    """Index of the largest element along an axis (the first among equals), or in the flattened array."""
+    return np.asarray(np.argmax(as_array(x), axis=axis))
+
+
+def argmin(x: TensorLike, axis: int | None = None) -> Array:
+    """Index of the smallest element along an axis (the first among equals), or in the flattened array."""
+    return np.asarray(np.argmin(as_array(x), axis=axis))
+
+
+def equal(a: TensorLike, b: TensorLike) -> Array:
+    """Booleans, true where two broadcast arrays are equal; their mean is an accuracy."""
+    return np.asarray(np.equal(as_array(a), as_array(b)))
 
 
 @op
 def reshape(x: Array, /, shape: int | Sequence[int]) -> Result:
-    """The same elements in the given shape, of which one size may be -1, to be worked out."""
+    """The same elements in another shape; one size may be -1 and is inferred."""
     return np.reshape(x, shape), (lambda g: np.reshape(g, x.shape),)
 
 
 @op
 def squeeze(x: Array, /, axis: Axis = None) -> Result:
-    """Without the axes of size 1, all or the one or the tuple of them that is named: of shape (2, 1, 3) comes (2, 3).
+    """Remove axes of size 1: all of them, one, or a tuple, as in (2, 1, 3) -> (2, 3).
 
-    Raises ValueError when an axis that is named has another size.
+    Raises ValueError when a given axis has another size.
     """
     x = np.asarray(x)
     return np.squeeze(x, axis), (lambda g: g.reshape(x.shape),)
@@ -50,36 +99,36 @@ def squeeze(x: Array, /, axis: Axis = None) -> Result:
 
 @op
 def expand_dims(x: Array, /, axis: int | tuple[int, ...]) -> Result:
-    """With a new axis of size 1, or a tuple of them, at `axis` in the result: of (2, 3) comes (2, 1, 3) for 1."""
+    """Insert axes of size 1 at positions `axis` of the result: (2, 3) -> (2, 1, 3) for axis 1."""
     x = np.asarray(x)
     return np.expand_dims(x, axis), (lambda g: g.reshape(x.shape),)
 
 
 @op
 def broadcast_to(x: Array, /, shape: int | Sequence[int]) -> Result:
-    """The elements in the given shape, repeated along new leading axes and axes of size 1: a view, not to be written.
+    """Broadcast to a shape by new leading axes and repeated axes of size 1; a read-only view.
 
-    Raises ValueError when another size of x than 1 would have to change.
+    Raises ValueError when x does not broadcast to the shape.
     """
     try:
-        stretched = np.broadcast_to(x, shape)
+        broadcast = np.broadcast_to(x, shape)
     except ValueError as error:
         raise ValueError("from the last axis on, each size of x must be 1 or that of the shape") from error
-    return stretched, (lambda g: g,)
+    return broadcast, (lambda g: g,)
 
 
 @op
 def transpose(x: Array, /, axes: Sequence[int] | None = None) -> Result:
-    """The axes in another order, or reversed: of shape (2, 3, 4), by axes (1, 0, 2), comes (3, 2, 4)."""
+    """Permute the axes, or reverse them: (2, 3, 4) by axes (1, 0, 2) -> (3, 2, 4)."""
     order = None if axes is None else np.argsort([axis % np.ndim(x) for axis in axes])
     return np.transpose(x, axes), (lambda g: np.transpose(g, order),)
 
 
 @op
 def cast(x: Array, /, dtype: DTypeLike) -> Result:
-    """The same elements, of the shape of x, in another dtype, shared where it is theirs; the gradient is cast back.
+    """Cast to another dtype, without a copy when it is the dtype of x; the gradient is cast back.
 
-    Integers and booleans have no gradient: what is cast to them is a constant.
+    A cast to integers or booleans is a constant.
     """
     value = np.asarray(x, dtype)
     return value, (lambda g: g,) if value.dtype.kind == "f" else ()
@@ -87,12 +136,10 @@ def cast(x: Array, /, dtype: DTypeLike) -> Result:
 
 @op
 def pad(x: Array, /, paddings: ArrayLike, value: float = 0) -> Result:
-    """The elements of x with `value` around them, (before, after) elements along each axis.
+    """Pad x with `value`, (before, after) elements along each axis: (2, 3) by ((1, 0), (0, 2)) -> (3, 5).
 
-    `paddings`: integers of shape (x.ndim, 2); one pair (before, after) stands for every axis, one number for both ends
-    of every axis. Of shape (2, 3), padded with ((1, 0), (0, 2)), comes (3, 5).
-
-    Raises TypeError when the paddings are not integers, ValueError when they have another shape or one is negative.
+    `paddings`: integers of shape (x.ndim, 2), one pair for all axes, or one number for both ends of all axes. Raises
+    TypeError when they are not integers, ValueError when they have another shape or one is negative.
     """
     x, paddings = np.asarray(x), np.asarray(paddings)
     if paddings.dtype.kind not in "iu":
@@ -117,10 +164,9 @@ def _concatenate(*tensors: Array, axis: int) -> Result:
 
 
 def concatenate(tensors: Iterable[TensorLike], axis: int = 0) -> Tensor:
-    """The tensors one after another along an axis that they have, of equal sizes along all others.
+    """Join tensors along an existing axis: (2, 3) and (4, 3) -> (6, 3) along axis 0.
 
-    Shapes (2, 3) and (4, 3) give (6, 3) along axis 0. Each gets its piece of the gradient. Raises ValueError when
-    there are none, or the sizes differ.
+    Raises ValueError when there are none, or other sizes differ.
     """
     return _concatenate(*tensors, axis=axis)  # type: ignore[arg-type]
 
@@ -132,26 +178,25 @@ def _stack(*tensors: Array, axis: int) -> Result:
     shapes = {np.shape(x) for x in tensors}
     if len(shapes) > 1:
         raise ValueError(f"all tensors must have one shape, but they have {', '.join(map(str, sorted(shapes)))}")
-    dtype = np.result_type(*tensors)  # given, as numpy's stack takes a Python number for float64
+    dtype = np.result_type(*tensors)  # np.stack would convert a Python number to float64
     value = np.stack(tensors, axis=axis, dtype=dtype)
     before = (slice(None),) * (axis % value.ndim)
     return value, [itemgetter((*before, number)) for number in range(len(tensors))]
 
 
 def stack(tensors: Iterable[TensorLike], axis: int = 0) -> Tensor:
-    """The tensors, all of one shape, side by side along a new axis that stands at `axis` in the result.
+    """Join tensors of one shape along a new axis, at `axis` of the result: four of (2, 3) -> (4, 2, 3) for axis 0.
 
-    Four of shape (2, 3) give (4, 2, 3) along axis 0. Each gets its slice of the gradient. Raises ValueError when there
-    are none, or the shapes differ.
+    Raises ValueError when there are none, or the shapes differ.
     """
     return _stack(*tensors, axis=axis)  # type: ignore[arg-type]
 
 
 def split(x: TensorLike, sections: int | Sequence[int], axis: int = 0) -> list[Tensor]:
-    """The sections of x along one axis: so many equal ones, or those of the sizes given (numpy's split wants ends).
+    """Split x along an axis into equal sections, or into sections of given sizes (np.split takes end indices).
 
-    x of shape (6, 3) gives two of shape (3, 3) for sections=2, and (1, 3) and (5, 3) for sections=[1, 5]. Raises
-    ValueError when it does not come out even.
+    (6, 3) -> two of (3, 3) for sections=2; (1, 3) and (5, 3) for sections=[1, 5]. Raises ValueError when the sizes do
+    not add up.
     """
     shape = as_array(x).shape
     axis = normalize_axis_index(axis, len(shape), "split")

@@ -1,8 +1,4 @@
-"""Where the windows of a convolution or a pooling lie on an image: the geometry alone, for `conv.py` and `pool.py`.
-
-Images are (batch, height, width, channels); each of the two axes between is described by an `Axis`. Only numpy may be
-imported here.
-"""
+"""Geometry of the windows of a convolution or pooling over images (batch, height, width, channels)."""
 
 from __future__ import annotations
 
@@ -18,10 +14,10 @@ Pair: TypeAlias = int | Sequence[int]  # (height, width), or one number for both
 
 
 class Axis(NamedTuple):
-    """One axis of an image and its windows: window i covers before + i * stride + k * dilation, k = 0 ... kernel - 1.
+    """Height or width of an image with its windows.
 
-    `before` and `after` are the elements of padding on either side of the `size` elements of the image; positions count
-    from the start of the padding.
+    Of the padded axis (`before` + `size` + `after` elements), window i covers the elements i * stride + k * dilation,
+    k = 0 ... kernel - 1.
     """
 
     size: int
@@ -34,12 +30,12 @@ class Axis(NamedTuple):
 
     @property
     def padded(self) -> int:
-        """The length with its padding."""
+        """The length with padding."""
         return self.before + self.size + self.after
 
     @property
     def inside(self) -> slice:
-        """The image in its padding."""
+        """The image within the padding."""
         return slice(self.before, self.before + self.size)
 
     def taps(self, k: int) -> slice:
@@ -53,10 +49,8 @@ def axes(
 ) -> tuple[Axis, Axis]:
     """The two axes of an image (height, width) under windows of `kernel` (height, width).
 
-    "VALID" takes the windows that lie inside the image. "SAME" pads so that a window starts at every `stride`-th
-    element: ceil(size / stride) of them, and what is odd of the padding goes to the end (TensorFlow's rule).
-
-    Raises ValueError when a number is below 1 or no window fits, TypeError when a number is not an integer.
+    "VALID" takes the windows inside the image. "SAME" pads for ceil(size / stride) windows, the odd element at the end
+    (TensorFlow's rule). Raises ValueError when a number is below 1 or no window fits, TypeError when one is no integer.
     """
     if padding not in ("SAME", "VALID"):
         raise ValueError(f'padding must be "SAME" or "VALID", but it is {padding!r}')
@@ -80,7 +74,7 @@ def axes(
 
 
 def pair(name: str, given: Pair) -> tuple[int, int]:
-    """(height, width), from such a pair or one number for both; each an integer from 1 up."""
+    """A pair (height, width) of positive integers, from a pair or one number for both."""
     numbers = tuple(given) if isinstance(given, Sequence) else (given, given)
     if not all(isinstance(number, (int, np.integer)) for number in numbers):
         raise TypeError(f"{name} must be an integer or two (height, width), but it is {given!r}")
@@ -90,7 +84,7 @@ def pair(name: str, given: Pair) -> tuple[int, int]:
 
 
 def pad(x: Array, rows: Axis, columns: Axis, value: float = 0) -> Array:
-    """The images with their padding filled with a number; the images themselves when there is no padding."""
+    """The images with padding of `value`; the same array when there is none."""
     if rows.padded == rows.size and columns.padded == columns.size:
         return x
     padded = np.full((x.shape[0], rows.padded, columns.padded, x.shape[3]), value, x.dtype)
@@ -99,10 +93,9 @@ def pad(x: Array, rows: Axis, columns: Axis, value: float = 0) -> Array:
 
 
 def blocks(images: int, rows: int, row_bytes: int, block_bytes: int) -> Iterator[tuple[slice, slice]]:
-    """Cuts a batch into (images, rows) that need at most `block_bytes`: several images, or some rows of one.
+    """Partition a batch into (images, rows) of at most `block_bytes`, or one row: several images, or rows of one.
 
-    An image that is in cache when it is used costs far less than one that is not; how much fits is measured, see
-    docs/performance.md. A single row is never cut.
+    Blocks that stay in cache are far cheaper; for the measured size see docs/performance.md.
     """
     at_once = max(block_bytes // max(row_bytes, 1), 1)
     if at_once >= rows:

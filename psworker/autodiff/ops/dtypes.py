@@ -1,9 +1,8 @@
-"""The dtype that an op computes in where numpy's own choice would lose the numbers; nothing here is an op itself.
+"""Dtype rules of ops where numpy's own choice would lose values.
 
-Two rules. Functions of real numbers (`exp`, `sigmoid`, `softmax`, ...) take integers and booleans for float32: numpy
-makes float16 of the small ones, where exp(200) is infinite, and wraps -x around in unsigned ones. Whatever sums takes
-float16 in float32 and gives float16 back: float16 ends at 65504, and counts by ones no further than 2048. Only numpy,
-`pswire.tensors.sums` and the tape's types may be imported here.
+Functions of real numbers (`exp`, `softmax`, ...) convert integers and booleans to float32: numpy converts small
+integers to float16, where exp(200) is infinite, and negation of unsigned integers wraps around. Ops that sum compute
+float16 in float32: float16 overflows at 65504, and a running count in it stalls at 2048.
 """
 
 from __future__ import annotations
@@ -17,21 +16,20 @@ import numpy as np
 
 from pswire.tensors.sums import HALF
 from psworker.autodiff.tape import Result
-from psworker.autodiff.tensor import Array, Gradient, Vjp
+from psworker.autodiff.tensor import Array, Vjp
 
 P = ParamSpec("P")
 
 
 def floating(x: Array) -> Array:
-    """Integers and booleans as float32 of the same shape; floating point arrays and Python numbers as they are."""
+    """Integers and booleans as float32; floating-point arrays and Python numbers unchanged."""
     return x.astype(np.float32) if isinstance(x, np.ndarray) and x.dtype.kind in "iub" else x
 
 
 def float16_in_float32(function: Callable[P, Result], as_first: bool = False) -> Callable[P, Result]:
-    """For the function under `@op`: float16 tensors arrive as float32, and the tape rounds their gradients.
+    """Decorate a function under `@op` to compute float16 tensors in float32; other dtypes pass through.
 
-    The value is float16 if all floating point tensors are, or with `as_first` if the first is: x, which is normalised.
-    Without float16 nothing changes.
+    The result is float16 if all floating-point tensors are, or with `as_first` if the first is.
     """
     kinds = [parameter.kind for parameter in inspect.signature(function).parameters.values()]
     tensors = kinds.count(inspect.Parameter.POSITIONAL_ONLY)
@@ -54,9 +52,5 @@ def _is_half(x: object) -> bool:
 
 
 def _of_float32(vjp: Vjp) -> Vjp:
-    """The vjp, given its g in float32; the tape casts what comes out to the operand's dtype."""
-
-    def gradient(g: Array) -> Gradient:
-        return vjp(g.astype(np.float32))
-
-    return gradient
+    """The vjp called with a float32 `g`; the tape casts its result to the operand's dtype."""
+    return lambda g: vjp(g.astype(np.float32))

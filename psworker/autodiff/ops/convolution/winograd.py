@@ -1,23 +1,21 @@
-"""Convolution with fewer multiplications: Winograd's minimal filtering, for `conv.py`.
+"""Convolution by Winograd's minimal filtering, which needs fewer multiplications than im2col.
 
-Tiles of the images and the filters are evaluated at a few points, as polynomials are, and multiplied there. What that
-saves and what it loses to rounding is in docs/performance.md. It knows nothing of biases, activations and the tape;
-only numpy and the windows may be imported here.
+Tiles of images and filters are evaluated at points, as polynomials, and multiplied there. Speed and rounding errors are
+in docs/performance.md. Without biases, activations and the tape, which are `conv2d.py`'s.
 
-Along one axis (A. Lavin, S. Gray, "Fast Algorithms for Convolutional Neural Networks", 2016, section 4, with
-their G, and their A and B transposed), m results y of a filter g of r elements come of n = m + r - 1 elements d of the
-image, with n products in place of m r:
+Along one axis (A. Lavin, S. Gray, "Fast Algorithms for Convolutional Neural Networks", 2016, section 4, with their G,
+and their A and B transposed), m results y of a filter g of r elements over n = m + r - 1 image elements d take n
+products in place of m r:
 
     y = A' ((G g) * (B d))    and    g's gradient = G' ((A y's gradient) * (B d)).
 
 Let V(k) be the n x k matrix whose row i has the terms cos(a)^(k - 1 - j) sin(a)^j, j = 0 ... k - 1, of a homogeneous
-polynomial at the point (cos(a), sin(a)), a = a_i. The value of a product of polynomials is the product of their values,
-so its coefficients are inverse(V(n)) ((V(m) f) * (V(r) g)); a filter slid over an image is the transpose of that in f
-(S. Winograd, "Arithmetic Complexity of Computations", 1980). Hence A = V(m), G = V(r), B = inverse(V(n))', but for the
-scale of their rows.
+polynomial at the point (cos(a), sin(a)), a = a_i. A product of polynomials f and g has the coefficients
+inverse(V(n)) ((V(m) f) * (V(r) g)); correlation with a filter is its transpose in f (S. Winograd, "Arithmetic
+Complexity of Computations", 1980). Hence A = V(m), G = V(r), B = inverse(V(n))', up to the scale of rows.
 
-With two axes a tile has points x points values, and at each of these points there is one matrix product over all tiles
-of all images: (tiles, channels) times (channels, out).
+With two axes a tile has points x points values; at each of these points one matrix product covers all tiles of all
+images: (tiles, channels) times (channels, out).
 """
 
 from __future__ import annotations
@@ -29,19 +27,19 @@ from typing import NamedTuple
 
 import numpy as np
 
-from psworker.autodiff.ops.windows import Axis
+from psworker.autodiff.ops.convolution.windows import Axis
 from psworker.autodiff.tensor import Array
 
 # All measured, see docs/performance.md.
-RESULTS = {3: 4, 4: 3, 5: 3}  # of a tile along an axis, by the length of the filters: more lose too much to rounding
-TILES = 2  # of a patch along an axis, at most
-BLOCK_BYTES = 2 << 20  # of values at points at a time
-LEAST_IMAGES = 8  # below, the products are too small
-LARGEST_SHARE = 0.6  # of the multiplications, above which the copies cost more than is saved
+RESULTS = {3: 4, 4: 3, 5: 3}  # per tile and axis, by filter length; larger tiles have too large rounding errors
+TILES = 2  # per patch and axis, at most
+BLOCK_BYTES = 2 << 20  # of values at points
+LEAST_IMAGES = 8  # fewer make the products too small
+LARGEST_SHARE = 0.6  # of im2col's multiplications; above, copying costs more than is saved
 
 
 def pays(images: int, channels: int, out: int, rows: Axis, columns: Axis, dtype: np.dtype) -> bool:
-    """Whether a convolution can be done so and is then faster. Never in float64: who takes that wants its digits."""
+    """Whether this algorithm applies and is faster. Never in float64, which is chosen for its precision."""
     if dtype != np.float32 or images < LEAST_IMAGES or 0 in (rows.windows, columns.windows, channels, out):
         return False
     if any(axis.kernel not in RESULTS or axis.stride != 1 or axis.dilation != 1 for axis in (rows, columns)):
@@ -51,28 +49,25 @@ def pays(images: int, channels: int, out: int, rows: Axis, columns: Axis, dtype:
 
 
 def multiplications(images: int, channels: int, out: int, rows: Axis, columns: Axis) -> int:
-    """How many `convolve` makes, those of the transforms included. A gradient makes about as many."""
-    an_image = 0
+    """Number of multiplications of `convolve`, transforms included; a gradient takes about as many."""
+    per_image = 0
     for down in patches(rows):
         for along in patches(columns):
             for depth, one, other in (
                 (channels, down.of_image, along.of_image),
                 (out, down.of_results, along.of_results),
             ):
-                an_image += depth * (one.size * other.shape[2] + math.prod(one.shape[:2]) * other.size)
-            an_image += down.values * along.values * channels * out
+                per_image += depth * (one.size * other.shape[2] + math.prod(one.shape[:2]) * other.size)
+            per_image += down.values * along.values * channels * out
     height, width = len(_of_kernel(rows.kernel)), len(_of_kernel(columns.kernel))
     filters = height * columns.kernel * (rows.kernel + width) * channels * out
-    return images * an_image + filters
+    return images * per_image + filters
 
 
 def convolve(
     x: Array, filters: Array, rows: Axis, columns: Axis, finish: Callable[[Array], object] | None = None
 ) -> Array:
-    """The y of `conv2d` without its bias and activation.
-
-    `finish` is called with each block of it while that is in cache, and may change it in place.
-    """
+    """`conv2d` without bias and activation; `finish` may modify each block of the result in place, while in cache."""
     channels, out = filters.shape[2:]
     y = np.empty((len(x), rows.windows, columns.windows, out), x.dtype)
     at_points = _filters_at_points(filters)
@@ -95,12 +90,12 @@ def convolve(
 
 
 def images_gradient(g: Array, filters: Array, rows: Axis, columns: Axis) -> Array:
-    """The gradient of the images: g convolved with the filters turned around, their channels exchanged."""
+    """The gradient of the images: g convolved with the rotated filters, with input and output channels swapped."""
     return convolve(g, filters[::-1, ::-1].transpose(0, 1, 3, 2), *turned(rows, columns))
 
 
 def turned(rows: Axis, columns: Axis) -> tuple[Axis, Axis]:
-    """The axes on which the windows' gradients are the image, and each element of the image has a window."""
+    """The axes of the transposed convolution: windows become the image, image elements the windows."""
     return _turned(rows), _turned(columns)
 
 
@@ -133,11 +128,11 @@ def _filters_at_points(filters: Array) -> Array:
 
 
 def _at_points(images: Array, down: Array, along: Array) -> Iterator[Array]:
-    """A patch (batch, height, width, channels) at one after the other of the vertical axis' points.
+    """Values of a patch (batch, height, width, channels), for one point of the vertical axis after the other.
 
-    `down` and `along` are matrices of a `Patch`. What comes is (points of the horizontal axis, tiles * batch, channels)
-    in memory that the next one takes. With the batch beside the channels both transforms are products with a matrix,
-    and nothing is copied between.
+    `down` and `along` are matrices of a `Patch`. Yields (points of the horizontal axis, tiles * batch, channels), in a
+    buffer that the next value reuses. With the batch beside the channels, both transforms are matrix products without
+    copies between them.
     """
     count, height, width, channels = images.shape
     inside = np.ascontiguousarray(images.transpose(1, 2, 0, 3)).reshape(height, -1)
@@ -149,13 +144,13 @@ def _at_points(images: Array, down: Array, along: Array) -> Iterator[Array]:
 
 
 def _flat(matrix: Array) -> Array:
-    """A patch's matrix (points, tiles, elements) with points and tiles in one."""
+    """A patch's matrix (points, tiles, elements) as (points * tiles, elements)."""
     points, tiles, elements = matrix.shape
     return matrix.reshape(points * tiles, elements)
 
 
 def _blocks(images: int, depth: int, rows: Axis, columns: Axis) -> Iterator[tuple[slice, Patch, Patch]]:
-    """Some images and a patch of theirs at a time, small enough for the cache."""
+    """Blocks of images, with the two axes of a patch, that fit into the cache."""
     for down in patches(rows):
         for along in patches(columns):
             image_bytes = down.values * along.values * depth * np.dtype(np.float32).itemsize
@@ -165,10 +160,10 @@ def _blocks(images: int, depth: int, rows: Axis, columns: Axis) -> Iterator[tupl
 
 
 class Patch(NamedTuple):
-    """A few tiles along an axis: `results`, the windows that are theirs, and `image`, the elements that these read.
+    """A few adjacent tiles along an axis: `results`, their windows, and `image`, the elements that these read.
 
-    The matrices B and A of all its tiles are (points, tiles, elements) and (points, tiles, results). Elements beyond
-    the image, which are zero, and results beyond the last window have no columns.
+    B and A of all its tiles: `of_image`, (points, tiles, elements), and `of_results`, (points, tiles, results), without
+    columns for elements outside the image and results beyond the last window.
     """
 
     results: slice
@@ -178,20 +173,20 @@ class Patch(NamedTuple):
 
     @property
     def values(self) -> int:
-        """How many values its tiles have at their points, along this axis."""
+        """Number of values of its tiles at their points, along this axis."""
         return math.prod(self.of_image.shape[:2])
 
 
 @functools.lru_cache
 def patches(axis: Axis) -> tuple[Patch, ...]:
-    """The patches that cover all windows of an axis."""
+    """Patches that cover all windows of an axis."""
     size = RESULTS[axis.kernel]
     of_results, _, of_image = matrices(size, axis.kernel)
     found = []
     for start in range(0, axis.windows, TILES * size):
         stop = min(start + TILES * size, axis.windows)
         tiles = -(-(stop - start) // size)
-        first = start - axis.before  # of the patch, counted in the image
+        first = start - axis.before  # of the patch, in image coordinates
         image = slice(max(first, 0), min(first + tiles * size + axis.kernel - 1, axis.size))
         elements = _of_tiles(of_image, tiles, size)[:, :, image.start - first : image.stop - first]
         results = _of_tiles(of_results, tiles, size)[:, :, : stop - start]
@@ -200,7 +195,7 @@ def patches(axis: Axis) -> tuple[Patch, ...]:
 
 
 def _of_tiles(matrix: Array, tiles: int, step: int) -> Array:
-    """The matrix of a tile (points, elements) for several, `step` elements apart: (points, tiles, all elements)."""
+    """The matrix of a tile (points, elements) for tiles `step` elements apart: (points, tiles, all elements)."""
     points, elements = matrix.shape
     banded = np.zeros((points, tiles, (tiles - 1) * step + elements), np.float32)
     for tile in range(tiles):
@@ -217,9 +212,9 @@ def _of_kernel(kernel: int) -> Array:
 def matrices(results: int, kernel: int) -> tuple[Array, Array, Array]:
     """A, G and B of the module's formulas, in float64, for m = `results` and r = `kernel`.
 
-    The points lie at equal angles, pi / n apart: with n = 8 they are about 0, 1, -1, 1/2, -1/2, 2, -2 and infinity, and
-    with 7 the error of y is a third less than with seven of these. Rows of A and G are scaled to a length near one, by
-    powers of two, which are exact, and those of B the other way.
+    The points lie at equal angles, pi / n apart: for n = 8 about 0, 1, -1, 1/2, -1/2, 2, -2 and infinity; for n = 7 the
+    error of y is a third smaller than with seven of these. Rows of A and G are scaled to a length near one by powers of
+    two, which are exact, and those of B inversely.
     """
     points = results + kernel - 1
     angles = np.arange(points) * (np.pi / points)

@@ -1,8 +1,6 @@
-"""Plain convolution of images, for `conv.py`: matrix products over blocks of images that stay in cache.
+"""Convolution by im2col: windows gathered into a matrix, block by block, for any strides and dilations.
 
-The windows are gathered into a matrix (im2col), which takes any strides and dilations. It knows nothing of biases,
-activations and the tape. What takes the time, and what was tried to make it less, is in docs/performance.md; only numpy
-and the windows may be imported here.
+Without biases, activations and the tape, which are `conv2d.py`'s. Measurements are in docs/performance.md.
 """
 
 from __future__ import annotations
@@ -13,17 +11,14 @@ from collections.abc import Callable, Iterator
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
-from psworker.autodiff.ops.windows import Axis, blocks, pad
+from psworker.autodiff.ops.convolution.windows import Axis, blocks, pad
 from psworker.autodiff.tensor import Array
 
-BLOCK_BYTES = 2 << 20  # of columns at a time: measured, see docs/performance.md
+BLOCK_BYTES = 2 << 20  # of gathered windows: measured, see docs/performance.md
 
 
 def convolve(x: Array, filters: Array, rows: Axis, columns: Axis, finish: Callable[[Array], object]) -> Array:
-    """The y of `conv2d` without its bias and activation.
-
-    `finish` is called with each block of it while that is in cache, and may change it in place.
-    """
+    """`conv2d` without bias and activation; `finish` may modify each block of the result in place, while in cache."""
     windows = _windows(pad(x, rows, columns), rows, columns)
     matrix = filters.reshape(math.prod(filters.shape[:3]), filters.shape[3])
     y = np.empty((*windows.shape[:3], filters.shape[3]), x.dtype)
@@ -35,11 +30,7 @@ def convolve(x: Array, filters: Array, rows: Axis, columns: Axis, finish: Callab
 
 
 def images_gradient(g: Array, filters: Array, rows: Axis, columns: Axis) -> Array:
-    """The gradient of the images: each g times each filter, added up where the window lies.
-
-    Along a row of the image that is a convolution with the filters reversed. It gives a product for each row of the
-    filters, and these are added up across the rows of the image.
-    """
+    """The gradient of the images: one convolution along rows per row of the reversed filters, added across rows."""
     height, width, channels, out = filters.shape
     matrix = filters[:, ::-1].transpose(1, 3, 0, 2).reshape(width * out, height * channels)
     x_gradient = np.zeros((len(g), rows.padded, columns.size, channels), g.dtype)
@@ -51,7 +42,7 @@ def images_gradient(g: Array, filters: Array, rows: Axis, columns: Axis) -> Arra
             first = some.start * rows.stride + k * rows.dilation
             target = x_gradient[images, first : first + part.shape[1] * rows.stride : rows.stride]
             np.add(target, products[:, :, :, k], out=target)
-        del products  # before the next ones need room
+        del products  # frees the memory for the next block
     return x_gradient[:, rows.inside]
 
 
@@ -67,7 +58,7 @@ def filters_gradient(x: Array, g: Array, rows: Axis, columns: Axis) -> Array:
 
 
 def _windows(images: Array, rows: Axis, columns: Axis) -> Array:
-    """All windows of padded images, as a view (batch, rows, columns, kernel height, kernel width, channels)."""
+    """A view of all windows of padded images: (batch, rows, columns, kernel height, kernel width, channels)."""
     batch, row, column, channel = images.strides
     return as_strided(
         images,
@@ -78,7 +69,7 @@ def _windows(images: Array, rows: Axis, columns: Axis) -> Array:
 
 
 def _blocks(windows: Array) -> Iterator[tuple[slice, slice]]:
-    """Blocks of the first two axes that are small enough to be gathered."""
+    """Blocks of the first two axes, of at most BLOCK_BYTES."""
     images, rows, *window = windows.shape
     return blocks(images, rows, math.prod(window) * windows.itemsize, BLOCK_BYTES)
 
@@ -91,8 +82,8 @@ def _flat(x: Array) -> Array:
 def _gather(windows: Array) -> Array:
     """Windows (batch, rows, columns, height, width, channels) as the rows of a matrix.
 
-    They are copied in runs that lie together in an image: width * channels elements along a row of the matrix. With one
-    channel that is little, and the runs along its columns are longer: then it is column-major.
+    Row-major, contiguous runs of width * channels elements are copied. With one channel these are short, and the
+    column-major order has longer runs.
     """
     _, _, columns, _, width, channels = windows.shape
     count, size = math.prod(windows.shape[:3]), math.prod(windows.shape[3:])
@@ -102,9 +93,9 @@ def _gather(windows: Array) -> Array:
 
 
 def _along_rows(g: Array, columns: Axis) -> Array:
-    """For each column of the image the g of the windows that reach it: (batch * rows * columns, kernel width * out).
+    """For each image column the g of the windows that cover it: (batch * rows * columns, kernel width * out).
 
-    They are set apart by the stride, with zeros between them. The last element of a window comes first.
+    `g` is dilated by the stride, with zeros between. The last element of a window comes first.
     """
     reach = (columns.kernel - 1) * columns.dilation
     spaced = np.zeros((*g.shape[:2], columns.size + reach, g.shape[3]), g.dtype)

@@ -1,6 +1,7 @@
-"""Normalisation over the batch or over the features of an example, and the moments of a batch.
+"""Batch normalisation, layer normalisation and moments, each beside its derivatives.
 
-Only numpy, `pswire.tensors.sums`, the tape and `precision.py` may be imported here.
+`x` is (..., features) of floating point; `gamma` and `beta` are (features,), or None for 1 and 0. Results have the
+shape and dtype of x. Wrong shapes are a ValueError, other dtypes of x a TypeError.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from functools import partial
 import numpy as np
 
 from pswire.tensors.sums import add_over, widened
-from psworker.autodiff.ops.precision import float16_in_float32
+from psworker.autodiff.ops.dtypes import float16_in_float32
 from psworker.autodiff.tape import Result, op
 from psworker.autodiff.tensor import Array, Tensor, TensorLike, as_array
 
@@ -19,9 +20,9 @@ __all__ = ["batch_norm", "batch_norm_inference", "layer_norm", "moments"]
 
 
 def moments(x: TensorLike) -> tuple[Array, Array]:
-    """The mean and the variance over all axes but the last: two arrays of shape (features,), without a gradient.
+    """Mean and biased variance, mean((x - mean)^2), over all axes but the last: two arrays (features,).
 
-    The variance is that of these very numbers, mean((x - mean)^2). Raises ValueError when there are none.
+    No gradient flows through them. Raises ValueError when there are no elements.
     """
     x = as_array(x)
     mean, variance = _moments("moments: ", x)
@@ -29,7 +30,7 @@ def moments(x: TensorLike) -> tuple[Array, Array]:
 
 
 def _moments(where: str, x: Array) -> tuple[Array, Array]:
-    """The moments; those of float16 in float32."""
+    """`moments`, in float32 for float16."""
     _check(where, x)
     rows = widened(_rows(where, x, 0))
     mean = _mean(rows, 0)
@@ -39,15 +40,13 @@ def _moments(where: str, x: Array) -> tuple[Array, Array]:
 def batch_norm(
     x: TensorLike, gamma: TensorLike | None = None, beta: TensorLike | None = None, epsilon: float = 1e-3
 ) -> Tensor:
-    """Batch normalisation in training: the moments are those of this batch, over all axes but the last.
+    """Batch normalisation in training, by the moments of this batch, over all axes but the last.
 
         gamma * (x - mean) / sqrt(variance + epsilon) + beta
 
-    `x`: (..., features); `gamma`, `beta`: (features,), or None for 1 and 0. The result has the shape of x. The gradient
-    takes into account that the moments depend on x; for moments that do not there is `batch_norm_inference`.
+    The gradient includes that of the moments. Raises ValueError for an empty batch.
 
-    Source: S. Ioffe, C. Szegedy, "Batch Normalization", ICML 2015, algorithm 1; gradients in section 3. Raises
-    ValueError when the shapes do not fit or there is no example, TypeError when x is not floating point.
+    Source: S. Ioffe, C. Szegedy, "Batch Normalization", ICML 2015, algorithm 1; gradients in section 3.
     """
     return _batch_norm(x, gamma, beta, epsilon)  # type: ignore[arg-type]
 
@@ -55,7 +54,7 @@ def batch_norm(
 def batch_norm_with_moments(
     x: TensorLike, gamma: TensorLike | None, beta: TensorLike | None, epsilon: float
 ) -> tuple[Tensor, Array, Array]:
-    """`batch_norm` and the moments it went by, (features,) each, worked out once: for the layer that averages them."""
+    """`batch_norm` and the batch's mean and variance, (features,) each, computed once."""
     mean, variance = _moments("batch_norm: ", as_array(x))
     return _batch_norm(x, gamma, beta, epsilon, (mean, variance)), mean, variance  # type: ignore[arg-type]
 
@@ -76,15 +75,13 @@ def batch_norm_inference(
     beta: TensorLike | None = None,
     epsilon: float = 1e-3,
 ) -> Tensor:
-    """Batch normalisation by given moments, such as averages over training, which are constants.
+    """Batch normalisation by given moments (features,), such as moving averages, which are constants.
 
         gamma * (x - mean) / sqrt(variance + epsilon) + beta
 
-    `x`: (..., features), the batch may be empty; `mean`, `variance`: (features,); `gamma`, `beta`: (features,), or None
-    for 1 and 0. The result has the shape and dtype of x; there are gradients for x, gamma and beta.
+    The batch may be empty. Raises TypeError when mean or variance requires a gradient.
 
-    Source: S. Ioffe, C. Szegedy, "Batch Normalization", ICML 2015, algorithm 2. Raises ValueError when the shapes do
-    not fit, TypeError when x is not floating point, or mean or variance requires a gradient.
+    Source: S. Ioffe, C. Szegedy, "Batch Normalization", ICML 2015, algorithm 2.
     """
     return _batch_norm_inference(x, gamma, beta, mean, variance, epsilon)  # type: ignore[arg-type]
 
@@ -98,7 +95,7 @@ def _batch_norm_inference(
     mean = np.asarray(mean, x.dtype)
     inverse = 1 / np.sqrt(np.asarray(variance, x.dtype) + epsilon)
     scale = inverse if gamma is None else np.multiply(gamma, inverse, dtype=x.dtype)
-    y = x - mean  # and not x * scale + shift, whose two terms lose digits far from 0
+    y = x - mean  # x * scale + shift would cancel digits far from 0
     y *= scale
     if beta is not None:
         y += beta
@@ -112,15 +109,11 @@ def _batch_norm_inference(
 def layer_norm(
     x: TensorLike, gamma: TensorLike | None = None, beta: TensorLike | None = None, epsilon: float = 1e-5
 ) -> Tensor:
-    """Layer normalisation: the moments are those of each example's features, over the last axis.
+    """Layer normalisation, by the moments of each example, over the last axis; the batch may be empty.
 
         gamma * (x - mean) / sqrt(variance + epsilon) + beta
 
-    `x`: (..., features), the batch may be empty; `gamma`, `beta`: (features,), or None for 1 and 0. The result has the
-    shape of x.
-
-    Source: J. Ba, J. Kiros, G. Hinton, "Layer Normalization", 2016, equations 3 and 4 (arXiv:1607.06450). Raises
-    ValueError when the shapes do not fit or there are no features, TypeError when x is not floating point.
+    Source: J. Ba, J. Kiros, G. Hinton, "Layer Normalization", 2016, equations 3 and 4 (arXiv:1607.06450).
     """
     return _layer_norm(x, gamma, beta, epsilon)  # type: ignore[arg-type]
 
@@ -139,10 +132,10 @@ def _normalised(
     epsilon: float,
     moments: tuple[Array, Array] | None = None,
 ) -> Result:
-    """Both ops: x as a matrix, each row or column (along `axis`) brought to mean 0 and variance 1, times gamma + beta.
+    """Both ops: x as a matrix, normalised to mean 0 and variance 1 along `axis`, times gamma plus beta.
 
     With n = (x - mean) / deviation, the gradient of x is (h - mean(h) - n * mean(h * n)) / deviation, h = g * gamma.
-    What is written in place saves arrays of the size of x, each of which costs as much as a sum over them.
+    In-place operations save temporaries of the size of x, each as expensive as a sum over x.
     """
     _check("", x, gamma=gamma, beta=beta)
     rows = _rows("", x, axis)
@@ -177,7 +170,7 @@ def _normalised(
 
 
 def _check(where: str, x: Array, **vectors: TensorLike | None) -> None:
-    """Raises unless x is floating point, (..., features), and each of the vectors (features,) or None."""
+    """Raise unless x is floating point (..., features) and each of the vectors is (features,) or None."""
     if np.ndim(x) == 0 or x.dtype.kind != "f":
         raise TypeError(f"{where}x must be floating point, of shape (..., features)")
     for name, vector in vectors.items():
@@ -186,7 +179,7 @@ def _check(where: str, x: Array, **vectors: TensorLike | None) -> None:
 
 
 def _rows(where: str, x: Array, axis: int) -> Array:
-    """X (..., features) as a matrix; along the axis there must be something to take the mean of."""
+    """`x` as a matrix (examples, features), which must not be empty along the axis."""
     rows = _matrix(x)
     if rows.shape[axis] == 0:
         raise ValueError(f"{where}there are no elements to take the mean of")
@@ -198,12 +191,12 @@ def _matrix(x: Array) -> Array:
 
 
 def _feature_sums(x: Array) -> Array:
-    """The sums over all axes but the last."""
+    """Sums over all axes but the last."""
     sums: Array = add_over(_matrix(x), 0)
     return sums
 
 
 def _mean(matrix: Array, axis: int) -> Array:
-    """The mean along an axis, which stays with size 1."""
+    """The mean along an axis, kept with size 1."""
     mean: Array = add_over(matrix, axis, keepdims=True) / matrix.shape[axis]
     return mean

@@ -1,7 +1,4 @@
-"""The matrix product and einsum, each beside its derivatives, which are such products again.
-
-Only numpy, `pswire.tensors.sums`, the tape and `precision.py` may be imported here.
-"""
+"""The matrix product and einsum, each beside its derivatives."""
 
 from __future__ import annotations
 
@@ -11,7 +8,7 @@ from typing import TypeAlias
 import numpy as np
 
 from pswire.tensors.sums import add_over
-from psworker.autodiff.ops.precision import float16_in_float32
+from psworker.autodiff.ops.dtypes import float16_in_float32
 from psworker.autodiff.tape import Result, op
 from psworker.autodiff.tensor import Array, Tensor, TensorLike
 
@@ -21,9 +18,9 @@ __all__ = ["einsum", "matmul"]
 @op
 @float16_in_float32
 def matmul(a: Array, b: Array, /) -> Result:
-    """The matrix product over the last two axes, (..., n, k) @ (..., k, m) -> (..., n, m), leading axes broadcast.
+    """The matrix product over the last two axes, (..., n, k) @ (..., k, m) -> (..., n, m); leading axes broadcast.
 
-    A 1-d operand is a row on the left and a column on the right, and its axis is gone from the result.
+    A 1-d operand is a row on the left and a column on the right; its added axis is removed from the result.
     """
     a, b = np.asarray(a), np.asarray(b)
     if a.ndim == 0 or b.ndim == 0:
@@ -34,7 +31,7 @@ def matmul(a: Array, b: Array, /) -> Result:
     if a.ndim == b.ndim == 2:
         return a @ b, (lambda g: _times_transposed(g, b), lambda g: a.T @ g)
     if b.ndim <= 2:
-        return _one_product(a, b)
+        return _flattened_product(a, b)
     rows = np.atleast_2d(a)
 
     def product_gradient(g: Array) -> Array:
@@ -47,8 +44,8 @@ def matmul(a: Array, b: Array, /) -> Result:
     return np.matmul(a, b), (a_gradient, lambda g: rows.swapaxes(-1, -2) @ product_gradient(g))
 
 
-def _one_product(a: Array, b: Array) -> Result:
-    """(..., k) @ (k, m) or (k,) as a single product of matrices: numpy's own is one for each of a's leading axes."""
+def _flattened_product(a: Array, b: Array) -> Result:
+    """(..., k) @ (k, m) or (k,) as one product of matrices; np.matmul makes one per leading index of a."""
     rows = a.reshape(math.prod(a.shape[:-1]), len(b))
     columns = b if b.ndim == 2 else b[:, np.newaxis]
 
@@ -63,17 +60,17 @@ def _one_product(a: Array, b: Array) -> Result:
 
 
 def _times_transposed(g: Array, b: Array) -> Array:
-    """The product g @ b.T; where g is the smaller, BLAS is up to a third faster the other way round, by rows of b."""
+    """G @ b.T; for a smaller g, BLAS is up to a third faster on the transposed product."""
     return g @ b.T if len(g) >= b.shape[1] else np.ascontiguousarray((b @ g.T).T)
 
 
-Labelled: TypeAlias = tuple[Array, list[str]]  # an array, and a label for each of its axes
+Labelled: TypeAlias = tuple[Array, list[str]]  # an array, and a label per axis
 
 
 @op
 @float16_in_float32
 def _einsum(a: Array, b: Array, /, subscripts: str) -> Result:
-    dtype = np.result_type(a, b)  # by which a Python number promotes nothing
+    dtype = np.result_type(a, b)  # a Python number promotes nothing
     a, b = np.asarray(a, dtype), np.asarray(b, dtype)
     a_labels, b_labels, result = _labels(subscripts, a.ndim, b.ndim)
     b_sizes = dict(zip(b_labels, b.shape, strict=True))
@@ -83,11 +80,11 @@ def _einsum(a: Array, b: Array, /, subscripts: str) -> Result:
     left, right = _narrowed((a, a_labels), (b, b_labels)), _narrowed((b, b_labels), (a, a_labels))
 
     def gradient(g: Array, shape: tuple[int, ...], labels: list[str], of: Labelled, other: Labelled) -> Array:
-        """The product of g and the other operand, over the axes that `of` has in common with them."""
+        """The product of g and the other operand, over the labels of `of`."""
         common = [label for label in of[1] if label in result or label in other[1]]
         product = _contracted((g, result), other, common)
         kept = [size if label in common else 1 for label, size in zip(labels, shape, strict=True)]
-        return np.broadcast_to(product.reshape(kept), shape)  # alike along an axis that was summed over at once
+        return np.broadcast_to(product.reshape(kept), shape)  # constant along axes that only this operand has
 
     return _contracted(left, right, result), (
         lambda g: gradient(g, a.shape, a_labels, left, right),
@@ -96,11 +93,11 @@ def _einsum(a: Array, b: Array, /, subscripts: str) -> Result:
 
 
 def einsum(subscripts: str, a: TensorLike, b: TensorLike) -> Tensor:
-    """The products of the elements of two tensors, summed over the axes that the result has not.
+    """np.einsum of two operands, computed by matrix products.
 
-    `subscripts` are numpy's for two operands: a letter an axis, as in "bij,bjk->bik"; "..." for any number of axes,
-    broadcast; without "->" the result has the letters that occur once, in alphabetical order. A letter may not occur
-    twice in one operand: there are no diagonals. The work is done by `matmul`'s matrix products.
+    `subscripts`: one letter per axis, as in "bij,bjk->bik"; "..." for any number of broadcast axes; without "->" the
+    result has the letters that occur once, in alphabetical order. Diagonals (a letter twice in one operand) are not
+    supported.
 
     Raises ValueError when the subscripts do not fit the operands, or the sizes of an axis differ and neither is 1.
     """
@@ -108,7 +105,7 @@ def einsum(subscripts: str, a: TensorLike, b: TensorLike) -> Tensor:
 
 
 def _labels(subscripts: str, a_ndim: int, b_ndim: int) -> tuple[list[str], list[str], list[str]]:
-    """The labels of the axes of a, of b and of the result."""
+    """Labels of the axes of a, b and the result."""
     operands, arrow, result = subscripts.replace(" ", "").partition("->")
     if operands.count(",") != 1:
         raise ValueError("subscripts must name the axes of two operands, such as 'ij,jk->ik'")
@@ -128,7 +125,7 @@ def _labels(subscripts: str, a_ndim: int, b_ndim: int) -> tuple[list[str], list[
 
 
 def _labels_of(operand: str, term: str, ndim: int) -> list[str]:
-    """A letter an axis; for an axis under "..." its place from the end of those, by which such axes broadcast."""
+    """One label per axis: its letter, or `...n` for the n-th from the end of the axes that "..." covers."""
     head, found, tail = term.partition("...")
     letters = head + tail
     if letters and not letters.isalpha():
@@ -141,7 +138,7 @@ def _labels_of(operand: str, term: str, ndim: int) -> list[str]:
 
 
 def _narrowed(x: Labelled, other: Labelled) -> Labelled:
-    """One operand without the axes of size 1 that the other has longer: it is alike along those."""
+    """An operand without its broadcast axes: those of size 1 that are longer in the other."""
     array, labels = x
     longer = {label for label, size in zip(other[1], other[0].shape, strict=True) if size != 1}
     kept = {label: n for label, n in zip(labels, array.shape, strict=True) if n != 1 or label not in longer}
@@ -149,10 +146,10 @@ def _narrowed(x: Labelled, other: Labelled) -> Labelled:
 
 
 def _contracted(a: Labelled, b: Labelled, result: list[str]) -> Array:
-    """The einsum itself, as matrix products: (both..., rows, inner) @ (both..., inner, columns)."""
-    a, b = _without_lone_axes(a, b[1] + result), _without_lone_axes(b, a[1] + result)
+    """The contraction as matrix products: (both..., rows, inner) @ (both..., inner, columns)."""
+    a, b = _summed_out(a, b[1] + result), _summed_out(b, a[1] + result)
     if next((label in b[1] for label in result if (label in a[1]) != (label in b[1])), False):
-        a, b = b, a  # so that the product comes in the order of the result
+        a, b = b, a  # the product then has the axis order of the result
     both = [label for label in result if label in a[1] and label in b[1]]
     rows = [label for label in a[1] if label not in b[1]]
     inner = [label for label in a[1] if label in b[1] and label not in result]
@@ -164,13 +161,13 @@ def _contracted(a: Labelled, b: Labelled, result: list[str]) -> Array:
     return product.reshape([sizes[label] for label in order]).transpose([order.index(label) for label in result])
 
 
-def _without_lone_axes(x: Labelled, wanted: list[str]) -> Labelled:
-    """Summed over the axes that nobody else has."""
+def _summed_out(x: Labelled, kept: list[str]) -> Labelled:
+    """The operand summed over axes whose labels are not in `kept`."""
     array, labels = x
-    alone = tuple(axis for axis, label in enumerate(labels) if label not in wanted)
+    alone = tuple(axis for axis, label in enumerate(labels) if label not in kept)
     if not alone:
         return x
-    return add_over(array, alone), [label for label in labels if label in wanted]
+    return add_over(array, alone), [label for label in labels if label in kept]
 
 
 def _matrices(x: Labelled, stacked: list[str], rows: list[str], columns: list[str]) -> Array:
@@ -179,5 +176,5 @@ def _matrices(x: Labelled, stacked: list[str], rows: list[str], columns: list[st
     sizes = ordered.shape
     first, last = len(stacked), len(stacked) + len(rows)
     matrices = ordered.reshape(*sizes[:first], math.prod(sizes[first:last]), math.prod(sizes[last:]))
-    # BLAS takes a matrix whose rows or columns lie one after another; numpy's own loop for others is slow
+    # BLAS needs contiguous rows or columns; numpy's loop for other layouts is slow
     return matrices if matrices.itemsize in matrices.strides[-2:] else np.ascontiguousarray(matrices)
