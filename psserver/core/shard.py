@@ -58,7 +58,7 @@ from pswire.messages import (
     UpdateGroup,
     WorkerStatus,
 )
-from pswire.messages.sizes import Room, tensor_bytes
+from pswire.messages.sizes import Allocator, tensor_bytes
 from pswire.specs.consistency import Asynchronous, Consistency, DelayCompensated, StalenessSpec, Synchronous, Unchanged
 
 _Seen = TypeVar("_Seen", Pushed, Assigned, Tuned)
@@ -111,7 +111,7 @@ class Shard:
         self._meter = TrafficMeter()
         self._changes: list[Change] = []
         self._tasks: list[ArrayTask] = []  # of the step that is being taken
-        self._lent: Room | None = None  # by who has sent its message
+        self._lent: Allocator | None = None  # by who has sent its message
         self._magnitudes: Magnitudes = {}
         self._handlers: dict[type[Message], Callable[[int, Any], list[Reply]]] = {
             Push: self._push,
@@ -153,7 +153,7 @@ class Shard:
         now: float,
         *,
         inspected: Magnitudes | None = None,
-        room: Room | None = None,
+        allocator: Allocator | None = None,
         settled: bool = True,
     ) -> StepResult:
         """Takes one message; returns the replies that it sets free, also of earlier tickets, and what is to be done.
@@ -167,7 +167,7 @@ class Shard:
             message: what is said.
             now: seconds on a clock that never goes back.
             inspected: what `inspect` has returned before, if it was called.
-            room: where the values of the answer, whenever it comes, are to be put; borrowed as long as the arrays, and
+            allocator: memory for the values of the answer, whenever it comes; borrowed as long as the arrays, and
                 not used where delay is compensated, for what a worker was served is kept then.
             settled: all tasks of earlier steps have been run. Then those of this one may be among them on return.
 
@@ -182,7 +182,7 @@ class Shard:
             raise TasksPending
         self._magnitudes, guards.settled = magnitudes, settled
         self._now = now
-        self._lent = None if self._strength else room
+        self._lent = None if self._strength else allocator
         sender = getattr(message, "sender", None)
         if sender is not None:
             self._members.renew(self._members[sender.worker], now)
@@ -316,7 +316,7 @@ class Shard:
         self._agreement.keep(message)
         self._store.declare(message.declarations, self._tasks, self._magnitudes)
         names = [one.spec.name for one in message.declarations if not self._store.is_table(one)]
-        values = self._store.read(names, self._tasks, room=self._lent)
+        values = self._store.read(names, self._tasks, allocator=self._lent)
         self._room.note_served(message.sender.worker, values)
         return [Reply(ticket, Registered(values, self.global_step, self._room.frontier))]
 
