@@ -22,7 +22,7 @@ from functools import partial
 from typing import Any
 
 from psserver.core.array_tasks import ArrayTask, StepResult, TasksPending, run, run_parts, stages
-from psserver.core.members.membership import Over
+from psserver.core.members.membership import JobEnd
 from psserver.core.rules import kernels, loop_name
 from psserver.core.shard import Shard
 from psserver.core.variables.guarded_updates import Magnitudes
@@ -158,9 +158,9 @@ class Executor:
             self._release(work)
 
     @property
-    def over(self) -> Over | None:
-        """That no worker is left, and since when by the clock (`Shard.over`)."""
-        return self._shard.over
+    def job_end(self) -> JobEnd | None:
+        """As `Shard.job_end`, by the clock."""
+        return self._shard.job_end
 
     def close(self) -> None:
         """Answers who waits for others with `Unavailable`, and from now on whoever would have to wait."""
@@ -185,11 +185,11 @@ class Executor:
         if call.most is not None:
             self._check_fits(call.message, call.most)
         try:
-            return self._shard.begin(
+            return self._shard.step(
                 call.ticket,
                 call.message,
                 self._clock(),
-                inspected=call.inspected,
+                magnitudes=call.inspected,
                 allocator=call.allocator,
                 settled=self._chains.idle,
             )
@@ -225,8 +225,8 @@ class Executor:
                 self._compiled.add(name)
 
     def _log(self, work: StepResult) -> None:
-        for note in work.notes:
-            log.log(logging.WARNING if note.warning else logging.INFO, "%s", note.text)
+        for event in work.events:
+            log.log(logging.WARNING if event.warning else logging.INFO, "%s", event.text)
 
     def _release(self, work: StepResult) -> None:
         """Frees whom a step has set free when its tasks are done."""
