@@ -18,7 +18,7 @@ from pswire.codec import decode, encode
 from pswire.errors import ConfigurationError, InternalError, ParamServerError, TimedOut, Unavailable
 from pswire.messages import ANSWERS, Answer, Assign, Pull, Push, Register, Request, Take
 from pswire.messages.sizes import most_answer_sizes
-from pswire.system import deferred_signals
+from pswire.system.deferred_signals import add_cancel, deferred_signals, deferred_to_next_block, remove_cancel
 from pswire.tensors.inline import InlineReceiver, InlineSender
 from pswire.tensors.segments import sweep
 from pswire.tensors.values import TensorSpec
@@ -68,8 +68,9 @@ class GrpcTransport:
         if shared_memory and (swept := sweep()):
             logger.info("removed %d segments of shared memory, whose processes were killed", swept)
         self._deadlines = Deadlines()
-        deferred_signals.cut_short_by(self._deadlines.pass_all)
-        self._links = [_Link(address, max_bytes, self._deadlines, shared_memory) for address in checked]
+        add_cancel(self._deadlines.pass_all)
+        with deferred_to_next_block:
+            self._links = [_Link(address, max_bytes, self._deadlines, shared_memory) for address in checked]
 
     @property
     def shards(self) -> int:
@@ -91,14 +92,16 @@ class GrpcTransport:
 
         The first time it asks the server, which has `LANE_KNOWN` seconds; afterwards it is known from calls.
         """
-        return self._links[shard].tensor_transport()
+        with deferred_to_next_block:
+            return self._links[shard].tensor_transport()
 
     def close(self) -> None:
         """Ends the connections; calls under way fail with `Unavailable`."""
-        deferred_signals.forget(self._deadlines.pass_all)
-        for link in self._links:
-            link.close()
-        self._deadlines.close()
+        with deferred_signals:
+            remove_cancel(self._deadlines.pass_all)
+            for link in self._links:
+                link.close()
+            self._deadlines.close()
 
 
 class _Link:
