@@ -12,7 +12,7 @@ from psserver.core.shard import Shard
 from pswire.errors import InvalidMessage, ParamServerError, TimedOut
 from pswire.messages import Status, Tick
 from pswire.specs.consistency import Asynchronous, Unchanged
-from psworker.transport import Call
+from psworker.transport import Future
 from tests.shard_state import run_step
 
 PATIENCE = 10.0  # seconds that an answer may take which another thread sets free
@@ -56,7 +56,7 @@ class ShardsInProcess:
                     failure = error
                 if self.lose(shard, message):
                     failure = TimedOut("no answer")
-        return Call(lambda: self._result(shard, ticket, failure, min(timeout, PATIENCE)))
+        return Future(lambda: self._result(shard, ticket, failure, min(timeout, PATIENCE)))
 
     def _result(self, shard, ticket, failure, timeout):
         with self._changed:
