@@ -84,7 +84,7 @@ class _Walk:
         with self._clock(LOOK):
             self._shard.inspect(message)
         with self._clock(STEP):
-            answer = await self._entrance.step(message, None, self._attached.room(header, message))
+            answer = await self._entrance.step(message, None, self._attached.allocator(header, message))
         self._seen[STEP][-1] -= self._seen[LOOK][-1]  # it has looked once more
         with self._clock(ANSWER):
             back = self._attached.sender()

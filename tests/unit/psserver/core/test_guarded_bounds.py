@@ -35,7 +35,7 @@ from pswire.specs.schedules import (
     largest_rate,
 )
 from pswire.tensors.values import IndexedSlices, TensorSpec
-from tests.shard_state import state_of
+from tests.shard_state import run_step, state_of
 from tests.unit.pswire.optimizers.rules_under_test import RULES_UNDER_TEST, at
 
 A = Sender("a", 1)
@@ -194,15 +194,15 @@ def outcomes(spec, start, gradients, dtype, use_fused):
     fused, compiled.USE_NUMBA = compiled.USE_NUMBA, use_fused
     try:
         shard = Shard()
-        shard.step(0, Join("a"), 0.0)
+        run_step(shard, 0, Join("a"), 0.0)
         value = np.clip(start, -most, most).astype(dtype).reshape(2, 2)
-        shard.step(0, Register(A, (Declaration(TensorSpec.of("W", value), value, spec),)), 0.0)
+        run_step(shard, 0, Register(A, (Declaration(TensorSpec.of("W", value), value, spec),)), 0.0)
         variable, said = shard._store["W"], []
         for sequence, (numbers, by_rows) in enumerate(gradients, 1):
             array = np.clip(numbers, -most, most).astype(dtype).reshape(2, 2)
             gradient = IndexedSlices(array[:1], np.array([1]), (2, 2)) if by_rows else array
             before, fine = contents(variable), all_finite(variable)
-            (reply,) = shard.step(1, Push(A, sequence, (Gradient("W", 0, gradient),)), 0.0)
+            (reply,) = run_step(shard, 1, Push(A, sequence, (Gradient("W", 0, gradient),)), 0.0)
             said.append(type(reply.answer))
             if isinstance(reply.answer, NotFinite):
                 assert contents(variable) == before
