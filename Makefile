@@ -7,7 +7,7 @@ CLUSTER = command -v $(firstword $(COMPOSE)) > /dev/null || { echo "Docker with 
 	$(COMPOSE) --file deploy/compose.yaml
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all chaos mutants lint format protos bench clean compose-up compose-logs compose-down compose-test
+.PHONY: help demo test test-slow test-all chaos mutants lint format protos bench clean compose-up compose-logs compose-down compose-test
 
 help: ## List the commands
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1|\2/' | column -t -s '|'
@@ -30,8 +30,10 @@ demo: $(BIN)/.installed ## Train softmax regression on MNIST with a server and t
 test: $(BIN)/.installed-dev ## Run the tests, without the slow ones
 	$(BIN)/python -m pytest -n 2 -m "not slow"
 
-test-all: $(BIN)/.installed-dev ## Run all tests
-	$(BIN)/python -m pytest -n 2
+test-slow: $(BIN)/.installed-dev ## Run the slow tests alone
+	$(BIN)/python -m pytest -n 2 -m slow
+
+test-all: test test-slow ## Run all tests
 
 chaos: $(BIN)/.installed-dev ## Train under injected faults, and check what is promised (docs/reliability.md; some ten minutes)
 	$(BIN)/python -m tests.chaos

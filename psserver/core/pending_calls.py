@@ -37,7 +37,7 @@ from pswire.messages import (
     UpdateGroup,
     Value,
 )
-from pswire.messages.sizes import Room
+from pswire.messages.sizes import Allocator
 
 
 @dataclass(slots=True)
@@ -45,13 +45,13 @@ class PendingCall:
     """A push, pull or assign that is not answered yet; `answer` is there once a push was applied or dropped.
 
     It waits until the changes before it are settled (`after`), and then, unless it is an assign, for the policy. The
-    values of what it is told are put in its `room`, if there is one. `magnitudes` are those of the arrays it brings.
+    values of its answer are put into memory of its `allocator`, if any. `magnitudes` are those of the arrays it brings.
     """
 
     ticket: int
     message: Push | Pull | Assign
     member: Member
-    room: Room | None = None
+    allocator: Allocator | None = None
     answer: Pushed | None = None
     magnitudes: Magnitudes = field(default_factory=dict)
 
@@ -313,14 +313,14 @@ class PendingCalls:
         return Reply(self._calls.pop(call.ticket).ticket, answer)
 
     def _serve(self, call: PendingCall, tasks: list[ArrayTask]) -> Reply:
-        message, settled, room = call.message, call.answer, call.room
+        message, settled, allocator = call.message, call.answer, call.allocator
         assert not isinstance(message, Assign), "a policy does not see assigns"
         encoding = message.encoding
         if isinstance(message, Pull):
             values = self._store.read(
-                message.names, tasks, known_versions=message.known_versions, encoding=encoding, room=room
+                message.names, tasks, known_versions=message.known_versions, encoding=encoding, allocator=allocator
             )
-            chosen = self._store.choose(message.choices, tasks, encoding=encoding, room=room)
+            chosen = self._store.choose(message.choices, tasks, encoding=encoding, allocator=allocator)
             answer: Answer = Pulled(values + chosen, self.global_step, self.frontier)
             if self._strength:
                 for choice, value in zip(message.choices, chosen, strict=True):
@@ -328,7 +328,7 @@ class PendingCalls:
         else:
             assert settled is not None
             values = self._store.read(
-                message.pull, tasks, known_versions=message.known_versions, encoding=encoding, room=room
+                message.pull, tasks, known_versions=message.known_versions, encoding=encoding, allocator=allocator
             )
             outcome, staleness, reason = settled.outcome, settled.staleness, settled.reason
             answer = Pushed(outcome, staleness, self.global_step, values, reason, settled.group, settled.frontier)

@@ -14,11 +14,12 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any, TypeVar
 
 from psserver.core import events
-from psserver.core.array_tasks import ArrayTask, StepResult, TasksPending, run
+from psserver.core.array_tasks import ArrayTask, StepResult, TasksPending
 from psserver.core.data_queue import DataQueues
+from psserver.core.events import Event
 from psserver.core.members.deduplication import DeduplicationTable
 from psserver.core.members.job_invariants import JobInvariants
-from psserver.core.members.membership import Member, Membership, Over
+from psserver.core.members.membership import JobEnd, Member, Membership
 from psserver.core.metrics import TrafficMeter
 from psserver.core.pending_calls import PendingCall, PendingCalls
 from psserver.core.policies import Policy, policy_for
@@ -58,7 +59,7 @@ from pswire.messages import (
     UpdateGroup,
     WorkerStatus,
 )
-from pswire.messages.sizes import Room, tensor_bytes
+from pswire.messages.sizes import Allocator, tensor_bytes
 from pswire.specs.consistency import Asynchronous, Consistency, DelayCompensated, StalenessSpec, Synchronous, Unchanged
 
 _Seen = TypeVar("_Seen", Pushed, Assigned, Tuned)
@@ -106,12 +107,12 @@ class Shard:
         orders = not shard and shards > 1 and (consistency.orders or staleness.orders)
         self._decisions = UpdateOrder() if orders else None
         self._room = PendingCalls(chosen, self._store, self._ledger, self._members, strength, self._decisions)
-        self._told: list[events.Note] = []  # in the step that is being taken
+        self._told: list[Event] = []  # in the step that is being taken
         self._queues = DataQueues(self._told, self._members.is_chief)
         self._meter = TrafficMeter()
         self._changes: list[Change] = []
         self._tasks: list[ArrayTask] = []  # of the step that is being taken
-        self._lent: Room | None = None  # by who has sent its message
+        self._lent: Allocator | None = None  # by who has sent its message
         self._magnitudes: Magnitudes = {}
         self._handlers: dict[type[Message], Callable[[int, Any], list[Reply]]] = {
             Push: self._push,
@@ -133,27 +134,18 @@ class Shard:
         return self._room.global_step
 
     @property
-    def over(self) -> Over | None:
-        """That no worker is left, and since when (`Membership.over`)."""
-        return self._members.over
+    def job_end(self) -> JobEnd | None:
+        """When the last worker went, and how the job ended; None while any is live (`Membership.job_end`)."""
+        return self._members.job_end
 
-    def step(self, ticket: int, message: Message, now: float) -> list[Reply]:
-        """Takes one message, and does all that follows from it at once; returns the replies that it sets free.
-
-        The same as `begin`, and then the tasks one after the other. Arguments and errors are those of `begin`.
-        """
-        work = self.begin(ticket, message, now)
-        run(work.tasks)
-        return work.replies
-
-    def begin(
+    def step(
         self,
         ticket: int,
         message: Message,
         now: float,
         *,
-        inspected: Magnitudes | None = None,
-        room: Room | None = None,
+        magnitudes: Magnitudes | None = None,
+        allocator: Allocator | None = None,
         settled: bool = True,
     ) -> StepResult:
         """Takes one message; returns the replies that it sets free, also of earlier tickets, and what is to be done.
@@ -166,8 +158,8 @@ class Shard:
             ticket: the caller's name for this message, unique among those that are open.
             message: what is said.
             now: seconds on a clock that never goes back.
-            inspected: what `inspect` has returned before, if it was called.
-            room: where the values of the answer, whenever it comes, are to be put; borrowed as long as the arrays, and
+            magnitudes: what `inspect` has returned before, if it was called.
+            allocator: memory for the values of the answer, whenever it comes; borrowed as long as the arrays, and
                 not used where delay is compensated, for what a worker was served is kept then.
             settled: all tasks of earlier steps have been run. Then those of this one may be among them on return.
 
@@ -176,13 +168,14 @@ class Shard:
             called again when it is. ParamServerError: the refusal.
         """
         self.check(message)
-        magnitudes = self.inspect(message) if inspected is None else inspected
+        if magnitudes is None:
+            magnitudes = self.inspect(message)
         guards = self._store.guards
         if not settled and (self._room.guarded or inspection.is_guarded(guards, message, magnitudes)):
             raise TasksPending
         self._magnitudes, guards.settled = magnitudes, settled
         self._now = now
-        self._lent = None if self._strength else room
+        self._lent = None if self._strength else allocator
         sender = getattr(message, "sender", None)
         if sender is not None:
             self._members.renew(self._members[sender.worker], now)
@@ -316,7 +309,7 @@ class Shard:
         self._agreement.keep(message)
         self._store.declare(message.declarations, self._tasks, self._magnitudes)
         names = [one.spec.name for one in message.declarations if not self._store.is_table(one)]
-        values = self._store.read(names, self._tasks, room=self._lent)
+        values = self._store.read(names, self._tasks, allocator=self._lent)
         self._room.note_served(message.sender.worker, values)
         return [Reply(ticket, Registered(values, self.global_step, self._room.frontier))]
 

@@ -1,4 +1,4 @@
-"""The room of a message that is of no more use: its answer's values are put where its own arrays were.
+"""The memory of a message that is of no more use: its answer's values are put where its own arrays were.
 
 For messages that were received into memory of the server's own: so a push of large gradients and its answer take one
 buffer, and not two. May import `pswire`'s pure half.
@@ -17,8 +17,8 @@ from pswire.tensors.values import DTYPES, Array, TensorSpec
 
 
 class Spent:
-    """A `pswire.messages.sizes.Room`: hands out each array of a message at most once, for a value of the variable it
-    is for.
+    """A `pswire.messages.sizes.Allocator`: hands out each array of a message at most once, for a value of the same
+    variable.
 
     Only what is read before the answer is written, and element by element at the same places, may be written over:
 

@@ -184,21 +184,23 @@ class Service:
         receiver = StreamReceiver(frame.data, attached.receiver())
         message = _request(from_frame(frame, receiver))
         if not receiver.nbytes and tensor_bytes(message) <= INLINE:
-            room = attached.room(frame.header, message) if receiver.shared or frame.header.HasField("room") else None
+            allocator = (
+                attached.allocator(frame.header, message) if receiver.shared or frame.header.HasField("room") else None
+            )
             try:
-                answer = await self._entrance.step(message, INLINE, room)
+                answer = await self._entrance.step(message, INLINE, allocator)
             except AnswerTooLarge:
                 pass
             else:
-                await self._send(answer, StreamSender() if room is None else attached.sender(), context)
+                await self._send(answer, StreamSender() if allocator is None else attached.sender(), context)
                 return
         async with self._traffic.of(self._entrance.admit(message)):
             if receiver.nbytes:
                 receiver.allocate()
                 message = _request(from_frame(frame, receiver))
                 await self._receive(receiver, context)
-            room = attached.room(frame.header, message)
-            answer = await self._entrance.step(message, None, room, admitted=True)
+            allocator = attached.allocator(frame.header, message)
+            answer = await self._entrance.step(message, None, allocator, admitted=True)
             await self._send(answer, attached.sender(), context)
 
     async def _receive(self, receiver: StreamReceiver, context: grpc.aio.ServicerContext) -> None:

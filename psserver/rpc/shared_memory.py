@@ -11,9 +11,9 @@ from mmap import mmap
 from psserver.rpc.reused_buffers import Spent
 from pswire.errors import Malformed
 from pswire.messages import Request
-from pswire.messages.sizes import Room
+from pswire.messages.sizes import Allocator
 from pswire.tensors.segments import NotShared, open_segment
-from pswire.tensors.shared_memory import SharedReceiver, SharedRoom, place_of
+from pswire.tensors.shared_memory import SharedAllocator, SharedReceiver, place_of
 from pswire.tensors.stream import StreamSender
 from pswire.tensors.values import Array, TensorSpec
 from pswire.v1 import paramserver_pb2 as pb
@@ -59,7 +59,7 @@ class Attached:
             raise NotShared(f"segments are numbered from 0 to {MOST - 1}, not {request.segment}")
         return open_segment(request.name, request.nbytes, request.token)
 
-    def room(self, header: pb.Frame, message: Request) -> Room:
+    def allocator(self, header: pb.Frame, message: Request) -> Allocator:
         """Where the values of the answer may be put: in the place of arrays of the message, or where the call says.
 
         Raises:
@@ -71,7 +71,7 @@ class Attached:
         memory = self.memories.get(header.room.segment)
         if memory is None:
             raise Malformed(f"room in segment {header.room.segment}, which was not attached on this stream")
-        shared = SharedRoom(memory, header.room.offset, header.room.nbytes)
+        shared = SharedAllocator(memory, header.room.offset, header.room.nbytes)
         return _Rooms((spent, shared))
 
     def sender(self) -> StreamSender:
@@ -80,14 +80,14 @@ class Attached:
 
 
 class _Rooms:
-    """Several rooms, one after the other."""
+    """Several allocators, one after the other."""
 
-    def __init__(self, rooms: Sequence[Room]) -> None:
-        self._rooms = rooms
+    def __init__(self, allocators: Sequence[Allocator]) -> None:
+        self._allocators = allocators
 
     def take(self, spec: TensorSpec) -> Array | None:
-        for room in self._rooms:
-            array = room.take(spec)
+        for allocator in self._allocators:
+            array = allocator.take(spec)
             if array is not None:
                 return array
         return None

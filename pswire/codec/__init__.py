@@ -38,52 +38,52 @@ from pswire.codec.fields import (
 from pswire.codec.structs import INITIAL, OPTIMIZER, OPTIMIZER_OR_NONE
 from pswire.errors import InvalidMessage, Malformed
 from pswire.specs.encodings import ENCODINGS
-from pswire.tensors import transport
 from pswire.tensors.compression import FORMS, PLACES, Packed
 from pswire.tensors.frames import Incoming
 from pswire.tensors.stream import StreamReceiver
+from pswire.tensors.transport import TensorReceiver, TensorSender
 from pswire.tensors.values import DTYPES, Array, IndexedSlices, Part, TensorSpec
 from pswire.v1 import paramserver_pb2 as pb
 
 
-def encode(message: ms.Request | ms.Answer, tensor_transport: transport.Sender) -> Proto:
-    """The protobuf of `message`, whose arrays go to `tensor_transport`.
+def encode(message: ms.Request | ms.Answer, sender: TensorSender) -> Proto:
+    """The protobuf of `message`, whose arrays go to `sender`.
 
     Raises:
         InvalidMessage: a field has a value that the protocol has no room for, or an array a dtype that cannot travel.
         TooLarge: the lane does not carry so much.
     """
     proto = _BY_MESSAGE[type(message)].proto()
-    _fill(proto, message, tensor_transport)
+    _fill(proto, message, sender)
     return proto
 
 
-def _fill(proto: Proto, message: ms.Request | ms.Answer, tensor_transport: transport.Sender) -> None:
+def _fill(proto: Proto, message: ms.Request | ms.Answer, sender: TensorSender) -> None:
     try:
-        _BY_MESSAGE[type(message)].put(message, proto, tensor_transport)
+        _BY_MESSAGE[type(message)].put(message, proto, sender)
     except (ValueError, TypeError) as error:
         raise InvalidMessage(f"this {type(message).__name__} cannot be sent: {error}") from error
 
 
-def decode(proto: Proto, tensor_transport: transport.Receiver) -> ms.Request | ms.Answer:
-    """The message of `proto`, with arrays from `tensor_transport`. Raises `Malformed` and nothing else."""
+def decode(proto: Proto, receiver: TensorReceiver) -> ms.Request | ms.Answer:
+    """The message of `proto`, with arrays from `receiver`. Raises `Malformed` and nothing else."""
     row = _BY_PROTO.get(type(proto))
     if row is None:
         raise Malformed(f"{type(proto).__name__} is neither a request nor an answer")
-    message: ms.Request | ms.Answer = row.get(proto, tensor_transport)
+    message: ms.Request | ms.Answer = row.get(proto, receiver)
     return message
 
 
-def to_frame(message: ms.Request | ms.Answer, tensor_transport: transport.Sender) -> pb.Frame:
+def to_frame(message: ms.Request | ms.Answer, sender: TensorSender) -> pb.Frame:
     """The first frame of a call, or of its answer, on a Transfer; raises as `encode` does."""
     frame = pb.Frame()
     proto: Proto = getattr(frame, _PIECES[_BY_MESSAGE[type(message)].proto])
     proto.SetInParent()
-    _fill(proto, message, tensor_transport)
+    _fill(proto, message, sender)
     return frame
 
 
-def from_frame(frame: Incoming, tensor_transport: StreamReceiver) -> ms.Request | ms.Answer:
+def from_frame(frame: Incoming, receiver: StreamReceiver) -> ms.Request | ms.Answer:
     """The message that the first frame of a call, or of its answer, carries; arrays that follow are hollow at first.
 
     Raises `Malformed` and nothing else.
@@ -92,8 +92,8 @@ def from_frame(frame: Incoming, tensor_transport: StreamReceiver) -> ms.Request 
     if piece is None:
         what = "nothing" if frame.chunk is None else "a chunk"
         raise Malformed(f"a call on a Transfer begins with a message, this one with {what}")
-    message = decode(getattr(frame.header, piece), tensor_transport)
-    tensor_transport.check_data()
+    message = decode(getattr(frame.header, piece), receiver)
+    receiver.check_data()
     return message
 
 
@@ -103,7 +103,7 @@ def from_frame(frame: Incoming, tensor_transport: StreamReceiver) -> ms.Request 
 _DTYPE_NAMES = {kind: name for name, dtype in DTYPES.items() for kind in (dtype, dtype.newbyteorder(">"))}
 
 
-def _put_array(name: str, array: Array | Packed, tensor: pb.Tensor, tensor_transport: transport.Sender) -> None:
+def _put_array(name: str, array: Array | Packed, tensor: pb.Tensor, sender: TensorSender) -> None:
     dtype = _DTYPE_NAMES.get(array.dtype)
     if dtype is None:
         raise ValueError(f"variable {name!r} has the dtype {array.dtype}, which is none of {', '.join(DTYPES)}")
@@ -113,20 +113,20 @@ def _put_array(name: str, array: Array | Packed, tensor: pb.Tensor, tensor_trans
     if isinstance(array, Packed):
         tensor.packing.form = array.form
         for part in array.parts:
-            _put_array(name, part, tensor.packing.parts.add(), tensor_transport)
+            _put_array(name, part, tensor.packing.parts.add(), sender)
     else:
-        tensor_transport.put(array, tensor)
+        sender.put(array, tensor)
 
 
-def _get_array(tensor: pb.Tensor, spec: TensorSpec, tensor_transport: transport.Receiver) -> Array | Packed:
+def _get_array(tensor: pb.Tensor, spec: TensorSpec, receiver: TensorReceiver) -> Array | Packed:
     if not tensor.HasField("packing"):
-        return tensor_transport.get(tensor, spec)
+        return receiver.get(tensor, spec)
     form, parts = FORMS.get(tensor.packing.form), tensor.packing.parts
     specs = tuple([_check_spec(spec.name, part.dtype, tuple(part.shape)) for part in parts])
     if form is None or spec.dtype != "float32" or not form.fits(spec.shape, specs):
         found = ", ".join(f"{part.dtype}{list(part.shape)}" for part in specs) or "none"
         raise Malformed(f"variable {spec} cannot be in the form {tensor.packing.form!r} with the parts {found}")
-    arrays = [tensor_transport.get(part, of, own=of.dtype in PLACES) for part, of in zip(parts, specs, strict=True)]
+    arrays = [receiver.get(part, of, own=of.dtype in PLACES) for part, of in zip(parts, specs, strict=True)]
     return Packed(tensor.packing.form, spec.shape, tuple(arrays))
 
 
@@ -153,41 +153,41 @@ def _check_spec(name: str, dtype: str, shape: tuple[int, ...]) -> TensorSpec:
 
 
 class _Value:
-    def put(self, message: ms.Value, proto: pb.Value, tensor_transport: transport.Sender) -> None:
+    def put(self, message: ms.Value, proto: pb.Value, sender: TensorSender) -> None:
         proto.version = message.version
         if message.array is None:
             proto.tensor.name = message.name
         else:
-            _put_array(message.name, message.array, proto.tensor, tensor_transport)
+            _put_array(message.name, message.array, proto.tensor, sender)
 
-    def get(self, proto: pb.Value, tensor_transport: transport.Receiver) -> ms.Value:
-        tensor, version = proto.tensor, COUNT.get(proto, "version", tensor_transport)
+    def get(self, proto: pb.Value, receiver: TensorReceiver) -> ms.Value:
+        tensor, version = proto.tensor, COUNT.get(proto, "version", receiver)
         if not (tensor.WhichOneof("place") or tensor.HasField("packing")):
-            return ms.Value(NAME.get(tensor, "name", tensor_transport), version, None)
+            return ms.Value(NAME.get(tensor, "name", receiver), version, None)
         spec = _get_spec(tensor)
-        return ms.Value(spec.name, version, _get_array(tensor, spec, tensor_transport))
+        return ms.Value(spec.name, version, _get_array(tensor, spec, receiver))
 
 
 class _Gradient:
-    def put(self, message: ms.Gradient, proto: pb.Gradient, tensor_transport: transport.Sender) -> None:
+    def put(self, message: ms.Gradient, proto: pb.Gradient, sender: TensorSender) -> None:
         proto.version = message.version
         array = message.array
         if isinstance(array, IndexedSlices):
-            _put_array(message.name, array.values, proto.tensor, tensor_transport)
-            _put_array(message.name, array.indices, proto.indices, tensor_transport)
+            _put_array(message.name, array.values, proto.tensor, sender)
+            _put_array(message.name, array.indices, proto.indices, sender)
             proto.rows = array.shape[0]
         else:
-            _put_array(message.name, array, proto.tensor, tensor_transport)
+            _put_array(message.name, array, proto.tensor, sender)
 
-    def get(self, proto: pb.Gradient, tensor_transport: transport.Receiver) -> ms.Gradient:
+    def get(self, proto: pb.Gradient, receiver: TensorReceiver) -> ms.Gradient:
         tensor = proto.tensor
         spec = _get_spec(tensor)
-        version, array = COUNT.get(proto, "version", tensor_transport), _get_array(tensor, spec, tensor_transport)
+        version, array = COUNT.get(proto, "version", receiver), _get_array(tensor, spec, receiver)
         if not proto.HasField("indices"):
             return ms.Gradient(spec.name, version, array)
         indices_spec = _check_spec(spec.name, proto.indices.dtype, tuple(proto.indices.shape))
-        indices = tensor_transport.get(proto.indices, indices_spec, own=True)
-        shape = (COUNT.get(proto, "rows", tensor_transport), *spec.shape[1:])
+        indices = receiver.get(proto.indices, indices_spec, own=True)
+        shape = (COUNT.get(proto, "rows", receiver), *spec.shape[1:])
         try:  # the indices may still have to come: who uses them looks at them
             rows = IndexedSlices(array, indices, shape, check_range=False)  # type: ignore[arg-type]
             return ms.Gradient(spec.name, version, rows)
@@ -196,29 +196,29 @@ class _Gradient:
 
 
 class _Assignment:
-    def put(self, message: ms.Assignment, proto: pb.Tensor, tensor_transport: transport.Sender) -> None:
-        _put_array(message.name, message.array, proto, tensor_transport)
+    def put(self, message: ms.Assignment, proto: pb.Tensor, sender: TensorSender) -> None:
+        _put_array(message.name, message.array, proto, sender)
 
-    def get(self, proto: pb.Tensor, tensor_transport: transport.Receiver) -> ms.Assignment:
-        return ms.Assignment(proto.name, tensor_transport.get(proto, _get_spec(proto)))
+    def get(self, proto: pb.Tensor, receiver: TensorReceiver) -> ms.Assignment:
+        return ms.Assignment(proto.name, receiver.get(proto, _get_spec(proto)))
 
 
 class _Declaration:
-    def put(self, message: ms.Declaration, proto: pb.Declaration, tensor_transport: transport.Sender) -> None:
-        OPTIMIZER_OR_NONE.put(message.optimizer, proto, "optimizer", tensor_transport)
-        INITIAL.put(message.initial, proto, "initial", tensor_transport)
-        _PART.put(message.part, proto, "part", tensor_transport)
+    def put(self, message: ms.Declaration, proto: pb.Declaration, sender: TensorSender) -> None:
+        OPTIMIZER_OR_NONE.put(message.optimizer, proto, "optimizer", sender)
+        INITIAL.put(message.initial, proto, "initial", sender)
+        _PART.put(message.part, proto, "part", sender)
         if message.value is None:
             _put_spec(message.spec, proto.tensor)
         else:
-            _put_array(message.spec.name, message.value, proto.tensor, tensor_transport)
+            _put_array(message.spec.name, message.value, proto.tensor, sender)
 
-    def get(self, proto: pb.Declaration, tensor_transport: transport.Receiver) -> ms.Declaration:
+    def get(self, proto: pb.Declaration, receiver: TensorReceiver) -> ms.Declaration:
         spec = _get_spec(proto.tensor)
-        value = tensor_transport.get(proto.tensor, spec) if proto.tensor.WhichOneof("place") else None
+        value = receiver.get(proto.tensor, spec) if proto.tensor.WhichOneof("place") else None
         with _about(spec.name):
-            initial, part = INITIAL.get(proto, "initial", tensor_transport), _PART.get(proto, "part", tensor_transport)
-            optimizer = OPTIMIZER_OR_NONE.get(proto, "optimizer", tensor_transport)
+            initial, part = INITIAL.get(proto, "initial", receiver), _PART.get(proto, "part", receiver)
+            optimizer = OPTIMIZER_OR_NONE.get(proto, "optimizer", receiver)
         return ms.Declaration(spec, value, optimizer, initial, _check_part(spec, part))
 
 
@@ -232,12 +232,12 @@ def _about(name: str) -> Iterator[None]:
 
 
 class _Part:
-    def put(self, message: Part, proto: pb.Part, tensor_transport: transport.Sender) -> None:
+    def put(self, message: Part, proto: pb.Part, sender: TensorSender) -> None:
         proto.first, proto.of = message.first, message.of
 
-    def get(self, proto: pb.Part, tensor_transport: transport.Receiver) -> Part:
+    def get(self, proto: pb.Part, receiver: TensorReceiver) -> Part:
         try:
-            return Part(COUNT.get(proto, "first", tensor_transport), COUNT.get(proto, "of", tensor_transport))
+            return Part(COUNT.get(proto, "first", receiver), COUNT.get(proto, "of", receiver))
         except ValueError as error:
             raise Malformed(str(error)) from error
 
@@ -252,20 +252,20 @@ def _check_part(spec: TensorSpec, part: Part | None) -> Part | None:
 
 
 class _Choice:
-    def put(self, message: ms.Choice, proto: pb.Choice, tensor_transport: transport.Sender) -> None:
+    def put(self, message: ms.Choice, proto: pb.Choice, sender: TensorSender) -> None:
         proto.name, proto.slot = message.name, message.slot
         if message.rows is not None:
-            _put_array(message.name, message.rows, proto.rows, tensor_transport)
+            _put_array(message.name, message.rows, proto.rows, sender)
 
-    def get(self, proto: pb.Choice, tensor_transport: transport.Receiver) -> ms.Choice:
-        name = NAME.get(proto, "name", tensor_transport)
-        slot = NAME.get(proto, "slot", tensor_transport) if proto.slot else ""
+    def get(self, proto: pb.Choice, receiver: TensorReceiver) -> ms.Choice:
+        name = NAME.get(proto, "name", receiver)
+        slot = NAME.get(proto, "slot", receiver) if proto.slot else ""
         if not proto.HasField("rows"):
             return ms.Choice(name, None, slot)
         spec = _check_spec(name, proto.rows.dtype, tuple(proto.rows.shape))
         if len(spec.shape) != 1 or DTYPES[spec.dtype].kind not in "iu":
             raise Malformed(f"numbers of rows of {name!r} must be integers of shape (n,), got {spec}")
-        return ms.Choice(name, tensor_transport.get(proto.rows, spec, own=True), slot)
+        return ms.Choice(name, receiver.get(proto.rows, spec, own=True), slot)
 
 
 _VARIABLE = Row(
@@ -282,12 +282,12 @@ _VARIABLE = Row(
 
 
 class _VariableStatus:
-    def put(self, message: ms.VariableStatus, proto: pb.VariableStatus, tensor_transport: transport.Sender) -> None:
-        _VARIABLE.put(message, proto, tensor_transport)
+    def put(self, message: ms.VariableStatus, proto: pb.VariableStatus, sender: TensorSender) -> None:
+        _VARIABLE.put(message, proto, sender)
         _put_spec(message.spec, proto.tensor)
 
-    def get(self, proto: pb.VariableStatus, tensor_transport: transport.Receiver) -> ms.VariableStatus:
-        return ms.VariableStatus(_get_spec(proto.tensor), **_VARIABLE.get(proto, tensor_transport))
+    def get(self, proto: pb.VariableStatus, receiver: TensorReceiver) -> ms.VariableStatus:
+        return ms.VariableStatus(_get_spec(proto.tensor), **_VARIABLE.get(proto, receiver))
 
 
 # --- the messages ---------------------------------------------------------------------------------------------------

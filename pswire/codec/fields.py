@@ -16,7 +16,7 @@ from google.protobuf.message import Message as Proto
 
 from pswire.errors import Malformed
 from pswire.messages.membership import Sender
-from pswire.tensors import transport
+from pswire.tensors.transport import TensorReceiver, TensorSender
 from pswire.tensors.values import MAX_NAME_LENGTH, Array, TensorSpec
 
 _M = TypeVar("_M")
@@ -24,19 +24,19 @@ _P_contra = TypeVar("_P_contra", bound=Proto, contravariant=True)
 
 
 class Field(NamedTuple):
-    """`put(value, proto, name, tensor_transport)` writes the field `name` of `proto`; `get` reads it."""
+    """`put(value, proto, name, receiver)` writes the field `name` of `proto`; `get` reads it."""
 
-    put: Callable[[Any, Proto, str, transport.Sender], None]
-    get: Callable[[Proto, str, transport.Receiver], Any]
+    put: Callable[[Any, Proto, str, TensorSender], None]
+    get: Callable[[Proto, str, TensorReceiver], Any]
 
 
 class Part(Protocol[_M, _P_contra]):
     """A message, or what several messages have inside: how it fills a protobuf that is there already, and is read."""
 
-    def put(self, message: _M, proto: _P_contra, tensor_transport: transport.Sender) -> None:
+    def put(self, message: _M, proto: _P_contra, sender: TensorSender) -> None:
         """Writes all fields."""
 
-    def get(self, proto: _P_contra, tensor_transport: transport.Receiver) -> _M:
+    def get(self, proto: _P_contra, receiver: TensorReceiver) -> _M:
         """Reads and checks all fields. Raises `Malformed`."""
 
 
@@ -65,40 +65,40 @@ class Row:
                 read[name] = get(self.proto(), name, _Nothing())
         return read
 
-    def put(self, message: object, proto: Proto, tensor_transport: transport.Sender) -> None:
+    def put(self, message: object, proto: Proto, sender: TensorSender) -> None:
         """Writes all fields."""
         for name, put in self._puts:
-            put(getattr(message, name), proto, name, tensor_transport)
+            put(getattr(message, name), proto, name, sender)
 
-    def get(self, proto: Proto, tensor_transport: transport.Receiver) -> Any:  # noqa: ANN401 - an instance of `message`
+    def get(self, proto: Proto, receiver: TensorReceiver) -> Any:  # noqa: ANN401 - an instance of `message`
         """Reads and checks all fields. Raises `Malformed`."""
         read, there = self._absent.copy(), {field.name for field, _ in proto.ListFields()}
         for name, get in self._gets:
             if name in there or name not in read:
-                read[name] = get(proto, name, tensor_transport)
+                read[name] = get(proto, name, receiver)
         return self.message(**read)
 
 
 # --- plain fields ---------------------------------------------------------------------------------------------------
 
 
-def _set(value: object, proto: Proto, name: str, tensor_transport: transport.Sender) -> None:
+def _set(value: object, proto: Proto, name: str, sender: TensorSender) -> None:
     setattr(proto, name, value)
 
 
-def _set_if_any(value: object, proto: Proto, name: str, tensor_transport: transport.Sender) -> None:
+def _set_if_any(value: object, proto: Proto, name: str, sender: TensorSender) -> None:
     if value is not None:
         setattr(proto, name, value)
 
 
-def _extend(value: Iterable[object], proto: Proto, name: str, tensor_transport: transport.Sender) -> None:
+def _extend(value: Iterable[object], proto: Proto, name: str, sender: TensorSender) -> None:
     getattr(proto, name).extend(value)
 
 
 def number(low: float) -> Field:
     """A finite number that is `low` at least."""
 
-    def get(proto: Proto, name: str, tensor_transport: transport.Receiver) -> float:
+    def get(proto: Proto, name: str, receiver: TensorReceiver) -> float:
         value: float = getattr(proto, name)
         if not low <= value < math.inf:
             raise Malformed(f"{type(proto).__name__}.{name} must be at least {low}, got {value}")
@@ -110,7 +110,7 @@ def number(low: float) -> Field:
 def below(other: str) -> Field:
     """An integer from 0 up and below the field `other` of the same protobuf."""
 
-    def get(proto: Proto, name: str, tensor_transport: transport.Receiver) -> int:
+    def get(proto: Proto, name: str, receiver: TensorReceiver) -> int:
         value: int = getattr(proto, name)
         limit = getattr(proto, other)
         if not 0 <= value < limit:
@@ -124,10 +124,10 @@ def choice(choices: Mapping[Any, Any]) -> Field:
     """One of few values, each with its counterpart in protobuf."""
     back = {there: here for here, there in choices.items()}
 
-    def put(value: object, proto: Proto, name: str, tensor_transport: transport.Sender) -> None:
+    def put(value: object, proto: Proto, name: str, sender: TensorSender) -> None:
         setattr(proto, name, choices[value])
 
-    def get(proto: Proto, name: str, tensor_transport: transport.Receiver) -> object:
+    def get(proto: Proto, name: str, receiver: TensorReceiver) -> object:
         value = back.get(getattr(proto, name))
         if value is None:
             raise Malformed(f"{type(proto).__name__}.{name} cannot be {getattr(proto, name)!r}")
@@ -136,15 +136,15 @@ def choice(choices: Mapping[Any, Any]) -> Field:
     return Field(put, get)
 
 
-def _get_optional(proto: Proto, name: str, tensor_transport: transport.Receiver) -> object:
+def _get_optional(proto: Proto, name: str, receiver: TensorReceiver) -> object:
     return getattr(proto, name) if proto.HasField(name) else None
 
 
-def _get_name(proto: Proto, name: str, tensor_transport: transport.Receiver) -> str:
+def _get_name(proto: Proto, name: str, receiver: TensorReceiver) -> str:
     return check_name(getattr(proto, name))
 
 
-def _get_names(proto: Proto, name: str, tensor_transport: transport.Receiver) -> tuple[str, ...]:
+def _get_names(proto: Proto, name: str, receiver: TensorReceiver) -> tuple[str, ...]:
     names = tuple(getattr(proto, name))
     return _check_few(names) if len(names) <= _FEW else _check_names(names)
 
@@ -162,10 +162,10 @@ _FEW = 64
 _check_few = functools.lru_cache(1024)(_check_names)
 
 
-def _numbers(low: int) -> Callable[[Proto, str, transport.Receiver], tuple[int, ...]]:
+def _numbers(low: int) -> Callable[[Proto, str, TensorReceiver], tuple[int, ...]]:
     """Reads integers that are `low` at least."""
 
-    def get(proto: Proto, name: str, tensor_transport: transport.Receiver) -> tuple[int, ...]:
+    def get(proto: Proto, name: str, receiver: TensorReceiver) -> tuple[int, ...]:
         numbers: tuple[int, ...] = tuple(getattr(proto, name))
         if numbers and min(numbers) < low:
             raise Malformed(f"{type(proto).__name__}.{name} must be at least {low}, got {min(numbers)}")
@@ -175,7 +175,7 @@ def _numbers(low: int) -> Callable[[Proto, str, transport.Receiver], tuple[int, 
 
 
 #: What needs no check: a flag, a text, a seed.
-ANY = Field(_set, lambda proto, name, tensor_transport: getattr(proto, name))
+ANY = Field(_set, lambda proto, name, receiver: getattr(proto, name))
 #: A number that may be missing, None; any number, since a loss may well be NaN.
 OPTIONAL = Field(_set_if_any, _get_optional)
 #: The name of a worker, a variable or a data queue.
@@ -195,11 +195,11 @@ COUNT, POSITIVE = number(0), number(1)
 def one(part: Part[Any, Any]) -> Field:
     """A part that is always there."""
 
-    def put(value: object, proto: Proto, name: str, tensor_transport: transport.Sender) -> None:
-        part.put(value, getattr(proto, name), tensor_transport)
+    def put(value: object, proto: Proto, name: str, sender: TensorSender) -> None:
+        part.put(value, getattr(proto, name), sender)
 
-    def get(proto: Proto, name: str, tensor_transport: transport.Receiver) -> object:
-        return part.get(getattr(proto, name), tensor_transport)
+    def get(proto: Proto, name: str, receiver: TensorReceiver) -> object:
+        return part.get(getattr(proto, name), receiver)
 
     return Field(put, get)
 
@@ -207,13 +207,13 @@ def one(part: Part[Any, Any]) -> Field:
 def one_or_none(part: Part[Any, Any]) -> Field:
     """A part that may be missing: None."""
 
-    def put(value: object, proto: Proto, name: str, tensor_transport: transport.Sender) -> None:
+    def put(value: object, proto: Proto, name: str, sender: TensorSender) -> None:
         if value is not None:
             getattr(proto, name).SetInParent()
-            part.put(value, getattr(proto, name), tensor_transport)
+            part.put(value, getattr(proto, name), sender)
 
-    def get(proto: Proto, name: str, tensor_transport: transport.Receiver) -> object:
-        return part.get(getattr(proto, name), tensor_transport) if proto.HasField(name) else None
+    def get(proto: Proto, name: str, receiver: TensorReceiver) -> object:
+        return part.get(getattr(proto, name), receiver) if proto.HasField(name) else None
 
     return Field(put, get)
 
@@ -221,13 +221,13 @@ def one_or_none(part: Part[Any, Any]) -> Field:
 def many(part: Part[_M, Any], name_of: Callable[[_M], str] | None = None) -> Field:
     """Parts in their order; with `name_of`, which gives the name of a part, each name once."""
 
-    def put(value: Iterable[_M], proto: Proto, name: str, tensor_transport: transport.Sender) -> None:
+    def put(value: Iterable[_M], proto: Proto, name: str, sender: TensorSender) -> None:
         repeated = getattr(proto, name)
         for item in value:
-            part.put(item, repeated.add(), tensor_transport)
+            part.put(item, repeated.add(), sender)
 
-    def get(proto: Proto, name: str, tensor_transport: transport.Receiver) -> tuple[_M, ...]:
-        items = tuple([part.get(item, tensor_transport) for item in getattr(proto, name)])
+    def get(proto: Proto, name: str, receiver: TensorReceiver) -> tuple[_M, ...]:
+        items = tuple([part.get(item, receiver) for item in getattr(proto, name)])
         if name_of is not None and len(items) > 1:
             check_distinct([name_of(item) for item in items])
         return items
@@ -256,10 +256,10 @@ def check_distinct(names: Iterable[str]) -> None:
 
 
 class _Sender:
-    def put(self, message: Sender, proto: Any, tensor_transport: transport.Sender) -> None:  # noqa: ANN401 - a pb.Sender
+    def put(self, message: Sender, proto: Any, sender: TensorSender) -> None:  # noqa: ANN401 - a pb.Sender
         proto.worker, proto.incarnation = message.worker, message.incarnation
 
-    def get(self, proto: Any, tensor_transport: transport.Receiver) -> Sender:  # noqa: ANN401
+    def get(self, proto: Any, receiver: TensorReceiver) -> Sender:  # noqa: ANN401
         return _check_sender(proto.worker, proto.incarnation)
 
 

@@ -15,7 +15,7 @@ from pswire import optimizers
 from pswire.codec.fields import Field
 from pswire.errors import Malformed
 from pswire.specs import row_initializers
-from pswire.tensors import transport
+from pswire.tensors.transport import TensorReceiver, TensorSender
 
 _Spec = TypeVar("_Spec")
 
@@ -23,11 +23,11 @@ _Spec = TypeVar("_Spec")
 def _struct(to_plain: Callable[[_Spec], dict[str, Any]], from_plain: Callable[[Mapping[str, Any]], _Spec]) -> Field:
     """A field that is a message with `fields`, or is absent for None."""
 
-    def put(value: _Spec | None, proto: Proto, name: str, tensor_transport: transport.Sender) -> None:
+    def put(value: _Spec | None, proto: Proto, name: str, sender: TensorSender) -> None:
         if value is not None:
             getattr(proto, name).fields.update(to_plain(value))
 
-    def get(proto: Proto, name: str, tensor_transport: transport.Receiver) -> _Spec | None:
+    def get(proto: Proto, name: str, receiver: TensorReceiver) -> _Spec | None:
         if not proto.HasField(name):
             return None
         try:
@@ -59,8 +59,8 @@ def _plain(value: struct_pb2.Value, key: str) -> object:
 
 
 def _required(field: Field, what: str) -> Field:
-    def get(proto: Proto, name: str, tensor_transport: transport.Receiver) -> object:
-        value = field.get(proto, name, tensor_transport)
+    def get(proto: Proto, name: str, receiver: TensorReceiver) -> object:
+        value = field.get(proto, name, receiver)
         if value is None:
             raise Malformed(f"{type(proto).__name__} needs {what}")
         return value

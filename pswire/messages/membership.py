@@ -1,4 +1,4 @@
-"""What a worker says to become a member, to stay one and to leave, and what it hears: part of `pswire.messages`."""
+"""Messages of membership: join, renew the lease, leave."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Sender:
-    """Who speaks: a worker's name, and which life of it (`Joined.incarnation`)."""
+    """The worker that sends a message, and its incarnation (`Joined.incarnation`)."""
 
     worker: str
     incarnation: int
@@ -15,14 +15,14 @@ class Sender:
 
 @dataclass(frozen=True, slots=True)
 class Join:
-    """A worker starts, or starts again. All its older incarnations are zombies from now on.
+    """A worker starts, or starts again; all its older incarnations are refused from now on.
 
-    Shard 0 counts the incarnations (`incarnation` 0 asks for the next one); the worker then joins the other shards
-    with the one it got. `shard` of `shards` is the place that this shard has in the worker's list of servers. `life` is
-    a number that the worker drew for this life, so that a Join that arrives twice counts once; 0 is none.
-    `tensor_transport`
-    says how its tensors travel to this shard, in words, for who looks at the job. Who joins again says with `states`
-    which those of all shards were, in their order (`Joined.state`): a shard that has another by now refuses.
+    Attributes:
+        incarnation: 0 asks shard 0 for the next one, with which the worker then joins the other shards.
+        shard, shards: the place of this shard in the worker's list of servers, and the length of the list.
+        life: a number drawn at random for this life, so that a Join that arrives twice counts once; 0: none.
+        tensor_transport: how tensors travel to this shard, for status displays.
+        states: when joining again: `Joined.state` of all shards, in order; a shard whose state is another refuses.
     """
 
     worker: str
@@ -36,13 +36,14 @@ class Join:
 
 @dataclass(frozen=True, slots=True)
 class Joined:
-    """`number` is 0 for the first worker that ever joined; a worker that joins again keeps its number.
+    """The worker is a member.
 
-    `lease` is in seconds: a worker that says nothing for so long is taken for dead. `consistency` is what the shard was
-    started with, as `pswire.specs.consistency` writes it; all shards of a job must have the same. `chief` says whether
-    this
-    worker is the one that does what is to be done once; that may be another later, and shard 0 alone knows it. `state`
-    is the identity of the shard's state: a server that was started anew, with no state, has another. 0 is none.
+    Attributes:
+        number: 0 for the first worker of the job; kept when a worker joins again.
+        lease: seconds of silence after which the worker counts as lost.
+        consistency, staleness: the shard's options, as `pswire.specs.consistency` writes them; equal on all shards.
+        chief: whether this worker is the chief; may change later. Only shard 0 knows.
+        state: the identity of the shard's state; a server restarted without its state has another. 0: none.
     """
 
     incarnation: int
@@ -57,13 +58,15 @@ class Joined:
 
 @dataclass(frozen=True, slots=True)
 class Renew:
-    """A heartbeat: I live. Every other message of a worker renews its lease too.
+    """A heartbeat. Every other message of a worker renews its lease too.
 
-    With `idle` it says that it has nothing to do for now, such as no examples: nobody shall wait for its next push.
-    With `settled` its messages up to this sequence number have been answered or are given up: none of them is carried
-    out any more. An idle whose `settled` is below what the shard has had from the worker is out of date, and not taken.
-    `half_pushes` counts the pushes of this life that this shard has not applied and others have, as the worker knows;
-    of several such shards the first is told. `tensor_transport` is as in `Join`.
+    Attributes:
+        idle: the worker has nothing to do for now, such as no examples: no other worker waits for its next push.
+        tensor_transport: as in `Join`.
+        settled: messages up to this sequence number have been answered or abandoned, and none is carried out any more.
+            An `idle` whose `settled` is below what the shard has had from the worker is out of date and ignored.
+        half_pushes: pushes of this incarnation that this shard has not applied and others have, as far as the worker
+            knows; of several such shards the first gets the number.
     """
 
     sender: Sender
@@ -75,9 +78,11 @@ class Renew:
 
 @dataclass(frozen=True, slots=True)
 class Renewed:
-    """The lease runs from now. While a push of the worker is held, `waiting_for` says for whom, and why.
+    """The lease runs from now.
 
-    `chief` is as in `Joined`.
+    Attributes:
+        waiting_for: while a push of the worker is held: which workers it waits for, and why.
+        chief: as in `Joined`.
     """
 
     global_step: int
@@ -87,9 +92,9 @@ class Renewed:
 
 @dataclass(frozen=True, slots=True)
 class Leave:
-    """A worker ends; what it had taken and not finished is handed out again.
+    """A worker ends; its unfinished blocks are handed out again.
 
-    With `failed` it has not come to its end: others may wait for one that takes its place.
+    With `failed` it has not completed its work: other workers may wait for a replacement.
     """
 
     sender: Sender

@@ -1,8 +1,7 @@
-"""Which changes of a job come before which: the order that shard 0 gives them, and that other shards follow.
+"""The order of changes: shard 0's decisions, and how other shards follow them.
 
-Where a consistency policy looks at staleness, shard 0 numbers every change that it decides, on whichever shards it
-is made. A message to another shard names the changes that must be made there before it (`after`). Part of
-`pswire.messages`.
+Where a consistency policy looks at staleness, shard 0 numbers every change that it decides, on whichever shards it is
+made. A message to another shard names the changes that must be made there before it (`after`).
 """
 
 from __future__ import annotations
@@ -14,9 +13,9 @@ from pswire.messages.membership import Sender
 
 @dataclass(frozen=True, slots=True)
 class ChangeId:
-    """A push or assign that shard 0 has decided: its sender, its sequence number, and the other shards with a part.
+    """A push or assign that shard 0 has decided.
 
-    To another shard `shards` is left out: the delivery is named there because it has a part there.
+    `shards` are the other shards that have a part of it; empty in messages to one of those.
     """
 
     sender: Sender
@@ -26,9 +25,9 @@ class ChangeId:
 
 @dataclass(frozen=True, slots=True)
 class Frontier:
-    """How far shard 0 has decided: so many changes, of which the `undelivered` may not have reached the other shards.
+    """The number of changes shard 0 has decided, and those that may not have reached the other shards.
 
-    Values that another shard serves after all undelivered changes have at least the first `decided` changes.
+    Values that another shard serves after all undelivered changes include at least the first `decided` changes.
     """
 
     decided: int
@@ -37,7 +36,7 @@ class Frontier:
 
 @dataclass(frozen=True, slots=True)
 class RemoteWeights:
-    """A variable with a part on a shard other than 0, and `Frontier.decided` of the weights of its gradient there."""
+    """A variable with a part on a shard other than 0, and `Frontier.decided` of its gradient's weights there."""
 
     name: str
     served_at: int

@@ -22,7 +22,7 @@ from pswire.tensors.compression import Packed
 from pswire.tensors.values import DTYPES, Array, IndexedSlices, TensorSpec
 
 
-class Room(Protocol):
+class Allocator(Protocol):
     """Memory of whoever asks, for the values of an answer."""
 
     def take(self, spec: TensorSpec) -> Array | None:

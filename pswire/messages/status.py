@@ -1,4 +1,4 @@
-"""How a shard is at one moment: its variables, its workers, its epochs. Plain numbers and names; no arrays."""
+"""Messages of a shard's status: its variables, workers and epochs, as plain numbers and names; no arrays."""
 
 from __future__ import annotations
 
@@ -10,11 +10,19 @@ from pswire.tensors.values import Part, TensorSpec
 
 
 @dataclass(frozen=True, slots=True)
-class VariableStatus:
-    """One variable, or the part of it on this shard.
+class Status:
+    """Requests a shard's status; needs no membership."""
 
-    `updates` counts what its optimizer applied, `version` every change. `nbytes` has those of the value and the slots;
-    `table` says whether only rows of it travel.
+
+@dataclass(frozen=True, slots=True)
+class VariableStatus:
+    """A variable, or the part of it on this shard.
+
+    Attributes:
+        version: the number of all changes.
+        updates: those by its optimizer.
+        nbytes: bytes of the value and the slots.
+        table: whether only rows of it travel.
     """
 
     spec: TensorSpec
@@ -29,7 +37,7 @@ class VariableStatus:
 
 @dataclass(frozen=True, slots=True)
 class LastPush:
-    """The last push of one life of a worker that a shard has settled, if other shards (`shards`) had parts of it."""
+    """The last push of one incarnation that a shard has settled, if other shards (`shards`) had parts of it."""
 
     worker: str
     incarnation: int
@@ -39,17 +47,22 @@ class LastPush:
 
 @dataclass(frozen=True, slots=True)
 class WorkerStatus:
-    """One worker that is a member, or was. `lease_left` in seconds; `epoch` that of its last block, or 0.
+    """A present or former member.
 
-    `steps` counts its pushes that were applied, `dropped` those that the policy refused. While one is held,
-    `waiting_for` says for whom, and why. `tensor_transport` is how its tensors travel: "shared memory" or "gRPC".
-    `chief` is as in `Joined`.
+    Attributes:
+        state: "live", "left" or "lost".
+        steps, dropped: pushes that were applied, and that the policy refused.
+        epoch: that of its last block, or 0.
+        lease_left: seconds.
+        waiting_for: while a push is held: which workers it waits for, and why.
+        tensor_transport: "shared memory" or "gRPC".
+        chief: as in `Joined`.
     """
 
     name: str
     incarnation: int
     number: int
-    state: str  # "live", "left" or "lost"
+    state: str
     steps: int
     staleness: int
     staleness_sum: int
@@ -64,7 +77,7 @@ class WorkerStatus:
 
 @dataclass(frozen=True, slots=True)
 class Traffic:
-    """What went through a shard in the last seconds, each a second: pushes applied, bytes of tensors in and out."""
+    """Applied pushes, and bytes of tensors in and out, per second over the last seconds."""
 
     pushes: float = 0.0
     bytes_in: float = 0.0
@@ -73,7 +86,7 @@ class Traffic:
 
 @dataclass(frozen=True, slots=True)
 class Staleness:
-    """Of the pushes that were applied: the median and the 99th percentile of how stale they were."""
+    """Median and 99th percentile of the staleness of applied pushes."""
 
     p50: int = 0
     p99: int = 0
@@ -91,13 +104,14 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class StatusReport:
-    """A shard at one moment. `repeated`: retries that were answered, not applied again.
+    """A shard at one moment. Of very many workers, epochs and changes it lists the live and the newest.
 
-    Of very many workers, epochs and changes it lists the live and the newest. `nbytes` are those of values and slots.
-    `consistency` and `handling` (of staleness) are as `pswire.specs.consistency` writes them. `half_pushes` counts
-    pushes
-    that other shards have applied and this one not: those that workers gave up, and those whose part came too late; by
-    comparing `last_pushes` of all shards those are found that were left so by a worker's death.
+    Attributes:
+        repeated: retries that were answered and not applied again.
+        nbytes: bytes of values and slots.
+        consistency, handling: the shard's options, as `pswire.specs.consistency` writes them.
+        half_pushes: pushes that other shards have applied and this one has not, abandoned or late.
+        last_pushes: for finding pushes left incomplete by a worker's death: compare the lists of all shards.
     """
 
     shard: int

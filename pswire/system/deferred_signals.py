@@ -1,8 +1,9 @@
-"""Signals that end a program, raised in its main thread where it can bear that.
+"""Signals that end a program, deferred while the main thread is inside a call to a server.
 
-A handler runs between any two instructions. What it raises inside of gRPC may leave a lock of gRPC's held for ever, and
-the way out, which calls the servers once more, would wait for it. So while a call is under way the exception is kept,
-and raised when the call is over; one that takes long is cut short. Standard library only.
+A signal handler runs between any two instructions. An exception that it raises inside gRPC may leave one of gRPC's
+locks held for ever, and the good-bye to the servers would then wait for that lock. So code that calls a server is a
+block `with deferred_signals:`; within it the exception is kept, and the end of the outermost block raises it. A call
+that takes long is cut short. Standard library only.
 """
 
 from __future__ import annotations
@@ -11,66 +12,92 @@ import os
 import threading
 import time
 from collections.abc import Callable
-from types import FrameType
 
-#: What calls the servers: as long as one of these is on the stack, nothing is raised.
-_CALLING = ("psworker.client.retrying_calls", "psworker.transport")
+__all__ = [
+    "add_cancel",
+    "deferred_signals",
+    "deferred_to_next_block",
+    "raise_deferred",
+    "raise_or_defer",
+    "remove_cancel",
+]
 
-#: Seconds that a call gets to end by itself. Most take milliseconds, and what they push is whole then.
+#: Seconds a call may go on after a signal. Most calls take milliseconds, and their push is then whole.
 GRACE = 0.5
 
-_kept: BaseException | None = None
+
+class _Depth(threading.local):
+    """Blocks that the current thread is in; handlers read that of the main thread, in which they run."""
+
+    blocks = 0
+
+
+_depth = _Depth()
+_deferred: BaseException | None = None
 _alarm: int | None = None
-_cuts: set[Callable[[], None]] = set()
+_cancels: set[Callable[[], None]] = set()
 
 
-def cut_short_by(cut: Callable[[], None]) -> None:
-    """From now on `cut`, which ends all waits of a transport, is called in a thread when a call is to be cut short."""
-    global _alarm
-    _cuts.add(cut)
-    if _alarm is None:  # now, for a handler cannot start a thread
-        reader, _alarm = os.pipe()
-        threading.Thread(target=_watch, args=(reader,), name="psworker-interrupts", daemon=True).start()
+class _Block:
+    """Defers signals within; reentrant, for any thread, and without effect in all but the main thread."""
+
+    __slots__ = ("_raises",)
+
+    def __init__(self, *, raises: bool) -> None:
+        self._raises = raises
+
+    def __enter__(self) -> None:
+        _depth.blocks += 1
+
+    def __exit__(self, *_: object) -> None:
+        _depth.blocks -= 1
+        if _deferred is not None and self._raises and not _depth.blocks:
+            raise_deferred()
 
 
-def forget(cut: Callable[[], None]) -> None:
-    """The transport is closed."""
-    _cuts.discard(cut)
+#: The end of the outermost block raises the deferred exception, in place of an error that the block ends with.
+deferred_signals = _Block(raises=True)
+
+#: For sending: the block that reads the answers raises the deferred exception, so that no push is left unanswered.
+deferred_to_next_block = _Block(raises=False)
 
 
-def interrupt(error: BaseException, frame: FrameType | None) -> None:
-    """Raises `error`, or keeps it for `check` if `frame`, that of the main thread, is within a call to a server.
-
-    For handlers of signals. The first one that is kept counts.
-    """
-    global _kept
-    if not _within_a_call(frame):
+def raise_or_defer(error: BaseException) -> None:
+    """Raise `error` outside of blocks, else keep it; for signal handlers. The first that is kept counts."""
+    global _deferred
+    if not _depth.blocks:
         raise error
-    if _kept is None:
-        _kept = error
+    if _deferred is None:
+        _deferred = error
         if _alarm is not None:
             os.write(_alarm, b"!")
 
 
-def check() -> None:
-    """Raises what was kept, once, in the main thread: a call is over."""
-    global _kept
-    if _kept is not None and threading.current_thread() is threading.main_thread():
-        error, _kept = _kept, None
+def raise_deferred() -> None:
+    """Raise the deferred exception, once, if this is the main thread; also for safe places within a block."""
+    global _deferred
+    if _deferred is not None and threading.current_thread() is threading.main_thread():
+        error, _deferred = _deferred, None
         raise error
 
 
-def _within_a_call(frame: FrameType | None) -> bool:
-    while frame is not None:
-        if frame.f_globals.get("__name__", "").startswith(_CALLING):
-            return True
-        frame = frame.f_back
-    return False
+def add_cancel(cancel: Callable[[], None]) -> None:
+    """Have `cancel`, which ends all waits of a transport, called in a thread `GRACE` seconds after a deferral."""
+    global _alarm
+    _cancels.add(cancel)
+    if _alarm is None:  # here, because a signal handler cannot start a thread
+        reader, _alarm = os.pipe()
+        threading.Thread(target=_watch, args=(reader,), name="psworker-interrupts", daemon=True).start()
+
+
+def remove_cancel(cancel: Callable[[], None]) -> None:
+    """Undo `add_cancel`."""
+    _cancels.discard(cancel)
 
 
 def _watch(reader: int) -> None:
     while os.read(reader, 1):
         time.sleep(GRACE)
-        if _kept is not None:  # not raised meanwhile, after which there are calls that are not to be cut short
-            for cut in list(_cuts):
-                cut()
+        if _deferred is not None:  # later calls, after it was raised, are not cut short
+            for cancel in list(_cancels):
+                cancel()

@@ -65,8 +65,8 @@ def place_of(array: Array, memories: Mapping[int, mmap]) -> tuple[int, int] | No
     return None
 
 
-class SharedRoom:
-    """A `pswire.messages.sizes.Room` in shared memory: `nbytes` from `offset` on.
+class SharedAllocator:
+    """A `pswire.messages.sizes.Allocator` in shared memory: `nbytes` from `offset` on.
 
     Raises:
         Malformed: they are not inside, or `offset` is no multiple of `ALIGNMENT`.
@@ -101,7 +101,7 @@ class SharedSender:
 
     def __init__(self, memory: mmap, segment: int, helper: Executor | None = None) -> None:
         self._memory, self._segment, self._helper = memory, segment, helper
-        self._room = SharedRoom(memory, BEGIN, len(memory) - BEGIN)
+        self._room = SharedAllocator(memory, BEGIN, len(memory) - BEGIN)
 
     def put(self, array: Array, tensor: pb.Tensor) -> None:
         """Copies the elements; `tensor.dtype` is already set. The array is not needed any more afterwards.

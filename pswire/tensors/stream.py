@@ -16,7 +16,7 @@ import numpy as np
 from pswire.errors import Malformed, TooLarge
 from pswire.tensors import frames
 from pswire.tensors.inline import InlineReceiver
-from pswire.tensors.transport import CHUNK, FEW, INLINE, MOST_OF_FEW, Receiver, check_elements
+from pswire.tensors.transport import CHUNK, FEW, INLINE, MOST_OF_FEW, TensorReceiver, check_elements
 from pswire.tensors.values import DTYPES, Array, TensorSpec
 from pswire.v1 import paramserver_pb2 as pb
 
@@ -91,7 +91,7 @@ class StreamReceiver:
         shared: whether some tensor is in shared memory.
     """
 
-    def __init__(self, data: memoryview | None = None, shared: Receiver | None = None) -> None:
+    def __init__(self, data: memoryview | None = None, shared: TensorReceiver | None = None) -> None:
         self._inline = InlineReceiver()
         self._segments = shared
         self.shared = False

@@ -1,8 +1,7 @@
-"""How the elements of tensors travel: inside of the message that describes them, or in chunks that follow it.
+"""The contract of the tensor transports: how elements travel, inside their message, behind it, or in shared memory.
 
-A lane is a `Sender`, to whom the codec gives every array of a message, and a `Receiver`, whom it asks for every
-array that a message describes. The codec checks names, shapes and dtypes; a lane knows nothing but bytes.
-May import values, errors and the generated code.
+The codec gives every array of a message to a `TensorSender`, and asks a `TensorReceiver` for every array that a message
+describes. The codec checks names, shapes and dtypes; a tensor transport only moves bytes.
 """
 
 from __future__ import annotations
@@ -22,40 +21,39 @@ CHUNK = 1 << 20
 INLINE = 2 << 20
 
 
-#: A tensor of fewer bytes than this travels inside of its message in frames too: to put its elements behind the message
-#: by hand would take longer than protobuf takes to copy them.
+#: A tensor of fewer bytes than this travels inside its message on a stream too: protobuf copies it in less time.
 FEW = 1 << 10
 
-#: Bytes that all these tensors of a message may have together.
+#: Bytes that these tensors may have together in one message.
 MOST_OF_FEW = 64 << 10
 
 
-class Sender(Protocol):
+class TensorSender(Protocol):
     """Takes the arrays of one message, in their order."""
 
     def put(self, array: Array, tensor: pb.Tensor) -> None:
         """Sets the place of the elements of `array` in `tensor`. Borrows the array until the message is sent.
 
         Raises:
-            TooLarge: the lane does not carry so much.
+            TooLarge: more than this tensor transport carries.
         """
 
 
-class Receiver(Protocol):
+class TensorReceiver(Protocol):
     """Gives the arrays of one message, in their order."""
 
     def get(self, tensor: pb.Tensor, spec: TensorSpec, *, own: bool = False) -> Array:
-        """The array that `spec` describes, which is what `tensor` says of itself, checked.
+        """The array of `tensor`, whose checked description is `spec`.
 
-        With `own` nobody else can write into it: for numbers of rows, which must stay what they were when checked.
+        With `own` no other process can write into it: for row numbers, which must stay as they were when checked.
 
         Raises:
-            Malformed: the elements are not where this lane has them, or not as many as `spec` says.
+            Malformed: the elements are not where this tensor transport has them, or not as many as `spec` needs.
         """
 
 
 def check_elements(array: Array, spec: TensorSpec) -> None:
-    """Refuses what numpy would not survive: it takes any byte for a bool, but counts and indexes wrongly with it.
+    """Checks that bools are valid: numpy accepts any byte as a bool, but then counts and indexes wrongly.
 
     Raises:
         Malformed: a bool is neither 0 nor 1.

@@ -34,9 +34,9 @@ from pswire.messages import (
     Request,
     Sender,
 )
-from pswire.system import deferred_signals
+from pswire.system.deferred_signals import deferred_signals, deferred_to_next_block, raise_deferred
 from psworker.client.chief import ChiefStatus
-from psworker.transport import Call, Transport
+from psworker.transport import Future, Transport
 
 logger = logging.getLogger(__name__)
 
@@ -70,7 +70,7 @@ class Sent:
     shard: int
     message: Request
     began: float
-    call: Call
+    call: Future[Answer]
     rejoins: int
 
 
@@ -128,9 +128,8 @@ class RetryingCalls:
 
     def call(self, shard: int, message: Request, kind: type[A]) -> A:
         """The answer to one message."""
-        answer = self._result(self._send(shard, message, self.rejoins), kind)
-        deferred_signals.check()
-        return answer
+        with deferred_signals:
+            return self._result(self._send(shard, message, self.rejoins), kind)
 
     def send(self, messages: Iterable[Request | None], rejoins: int | None = None) -> list[Sent]:
         """Sends each shard its message, from shard 0 on, if there is one for it.
@@ -138,7 +137,8 @@ class RetryingCalls:
         The versions that are named in them are as of `rejoins`; None: of now.
         """
         as_of = self.rejoins if rejoins is None else rejoins
-        return [self._send(shard, message, as_of) for shard, message in enumerate(messages) if message is not None]
+        with deferred_to_next_block:
+            return [self._send(shard, message, as_of) for shard, message in enumerate(messages) if message is not None]
 
     def results(
         self, sent: Iterable[Sent], kind: type[A] | tuple[type[A], ...], failed: list[int] | None = None
@@ -150,14 +150,14 @@ class RetryingCalls:
         """
         answers: list[A] = []
         errors: dict[int, ParamServerError] = {}
-        for one in sent:
-            try:
-                answers.append(self._result(one, kind))
-            except ParamServerError as error:
-                errors[one.shard] = error
-        if failed is not None:
-            failed += errors
-        deferred_signals.check()
+        with deferred_signals:
+            for one in sent:
+                try:
+                    answers.append(self._result(one, kind))
+                except ParamServerError as error:
+                    errors[one.shard] = error
+            if failed is not None:
+                failed += errors
         if errors:
             raise next(iter(errors.values()))
         return answers
@@ -173,7 +173,8 @@ class RetryingCalls:
         until = time.monotonic() + left
         while True:
             try:
-                return self._transport.call(shard, message, left).result()
+                with deferred_to_next_block:
+                    return self._transport.call(shard, message, left).result()
             except ParamServerError as error:
                 left = until - time.monotonic() - pause
                 if isinstance(error, Unavailable) and left > 0:
@@ -271,7 +272,7 @@ class RetryingCalls:
                     logger.warning("%s waits for shard %d, for %.0f s: %s", worker, sent.shard, waited, error)
                     said = waited
                 self._closing.wait(min(pause, self._timeout - waited))
-                deferred_signals.check()
+                raise_deferred()
                 pause = min(2 * pause, LONGEST_PAUSE)
                 left = sent.began + self._timeout - time.monotonic()
                 message = self._true(sent.message, sent.rejoins)

@@ -16,7 +16,7 @@ from pathlib import Path
 from types import FrameType, TracebackType
 
 from pswire.errors import ParamServerError
-from pswire.system import deferred_signals
+from pswire.system.deferred_signals import raise_deferred, raise_or_defer
 from pswire.system.exit_signals import end_at_next, end_at_once, handle
 
 #: The exit code after SIGTERM, as shells have it.
@@ -42,11 +42,11 @@ def run_script(
 
     def leave(number: int, frame: FrameType | None) -> None:
         end_at_next(signal.SIGTERM)
-        deferred_signals.interrupt(SystemExit(sigterm_code), frame)
+        raise_or_defer(SystemExit(sigterm_code))
 
     handle(signal.SIGTERM, leave)
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # not where it is ignored, as behind nohup
-        signal.signal(signal.SIGINT, lambda _, frame: deferred_signals.interrupt(KeyboardInterrupt(), frame))
+        signal.signal(signal.SIGINT, lambda *_: raise_or_defer(KeyboardInterrupt()))
     # Runs last, when no thread and nothing of the script is waited for any more. Python takes handlers away at its end,
     # and for its last 10 to 40 ms SIGTERM would kill the process; what is ignored stays ignored.
     atexit.register(signal.signal, signal.SIGTERM, signal.SIG_IGN)
@@ -61,7 +61,7 @@ def run_script(
 def _run(script: str, debug: bool) -> int | str | None:
     try:
         runpy.run_path(script, run_name="__main__")
-        deferred_signals.check()
+        raise_deferred()
     except SystemExit as end:
         return end.code
     except KeyboardInterrupt:

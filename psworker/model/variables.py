@@ -7,24 +7,22 @@ workers in threads do not see each other's variables. May import the engine; sen
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import numpy as np
 
 from pswire.errors import ConfigurationError
+from pswire.optimizers import UpdateSpec
 from pswire.tensors.sums import widened
 from pswire.tensors.values import Array, TensorSpec
 from psworker.autodiff import Tensor
 from psworker.autodiff.ops.activations import seed_dropout
-from psworker.autodiff.tensor import Node, TensorLike
+from psworker.autodiff.tensor import Gradient, Node, TensorLike
 from psworker.config import worker_name
-
-if TYPE_CHECKING:
-    from psworker.sessions.session import Session
 
 
 class Variable(Tensor):
@@ -135,6 +133,27 @@ def check_variable(given: object, call: str) -> None:
         raise TypeError(f"{call} takes a psworker.Variable or Table, got {given!r}")
 
 
+class OpenSession(Protocol):
+    """The methods of an open session that variables, tables and optimizers call; `psworker.Session` implements them."""
+
+    def register(self, variables: Sequence[Variable]) -> None:
+        """Registers variables with the servers and takes the servers' values."""
+
+    def look_up(self, table: Variable, indices: Array) -> Array:
+        """The rows of a table with these numbers, (n,), from the servers."""
+
+    def note_loss(self, loss: float, variables: Iterable[Variable]) -> None:
+        """Keeps the loss whose gradient is computed for these variables."""
+
+    def push(
+        self,
+        optimizer: UpdateSpec,
+        grads_and_vars: Iterable[tuple[Gradient | None, Variable]],
+        updates: Iterable[UpdateOp] = (),
+    ) -> None:
+        """Pushes gradients and update ops."""
+
+
 class Collection:
     """The variables of one program by name, the scope that new ones get into, and the session that is open, if any.
 
@@ -148,7 +167,7 @@ class Collection:
         self.trainable = True
         self.seed = 0
         self.noted: dict[str, tuple[UpdateOp, Array, int]] = {}
-        self.session: Session | None = None
+        self.session: OpenSession | None = None
 
     def full_name(self, name: str | None) -> str:
         """The name with its scope; a free one when there is none given.
@@ -194,12 +213,12 @@ def _current() -> Collection:
     return found
 
 
-def open_session() -> Session | None:
+def open_session() -> OpenSession | None:
     """The open session of this thread's collection, if there is one."""
     return _current().session
 
 
-def current_session() -> Session:
+def current_session() -> OpenSession:
     """The open session of this thread's collection.
 
     Raises:

@@ -185,7 +185,7 @@ class Replica:
         assert not isinstance(array, IndexedSlices)
         return array.reshape(*numbers.shape, *variable.shape[1:])
 
-    def look_up(self, table: Table, indices: Array) -> Array:
+    def look_up(self, table: Variable, indices: Array) -> Array:
         """The rows with these numbers, (n,), checked, for a model; they move the table's versions if ops are recorded.
 
         Of several lookups before a gradient is computed (`computed`) the least versions count, the stalest rows.

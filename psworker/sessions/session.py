@@ -24,7 +24,7 @@ from psworker.config import WorkerConfig
 from psworker.data.dataset import Batch, Dataset
 from psworker.model import variables as _variables
 from psworker.model.gradient_transforms import GradientAndVariable
-from psworker.model.tables import Table, check_no_table
+from psworker.model.tables import check_no_table
 from psworker.model.variables import UpdateOp, Variable
 from psworker.sessions.data_loop import DataLoop, batches_a_block, log_epoch
 from psworker.sessions.replica import Replica
@@ -166,7 +166,7 @@ class Session:
         """
         return self._mirror.rows(table, ids)
 
-    def look_up(self, table: Table, indices: Array) -> Array:
+    def look_up(self, table: Variable, indices: Array) -> Array:
         """The rows of these numbers, for `ops.embedding`: by their versions the staleness of the gradient is known."""
         return self._mirror.look_up(table, indices)
 

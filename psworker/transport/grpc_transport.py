@@ -18,12 +18,12 @@ from pswire.codec import decode, encode
 from pswire.errors import ConfigurationError, InternalError, ParamServerError, TimedOut, Unavailable
 from pswire.messages import ANSWERS, Answer, Assign, Pull, Push, Register, Request, Take
 from pswire.messages.sizes import most_answer_sizes
-from pswire.system import deferred_signals
+from pswire.system.deferred_signals import add_cancel, deferred_signals, deferred_to_next_block, remove_cancel
 from pswire.tensors.inline import InlineReceiver, InlineSender
 from pswire.tensors.segments import sweep
 from pswire.tensors.values import TensorSpec
 from pswire.v1.paramserver_pb2_grpc import ParameterServerStub
-from psworker.transport import Call
+from psworker.transport import Future
 from psworker.transport.deadlines import Deadlines
 from psworker.transport.transfer_stream import Transfer, TransferCall, checked
 
@@ -68,15 +68,16 @@ class GrpcTransport:
         if shared_memory and (swept := sweep()):
             logger.info("removed %d segments of shared memory, whose processes were killed", swept)
         self._deadlines = Deadlines()
-        deferred_signals.cut_short_by(self._deadlines.pass_all)
-        self._links = [_Link(address, max_bytes, self._deadlines, shared_memory) for address in checked]
+        add_cancel(self._deadlines.pass_all)
+        with deferred_to_next_block:
+            self._links = [_Link(address, max_bytes, self._deadlines, shared_memory) for address in checked]
 
     @property
     def shards(self) -> int:
         """How many shards there are."""
         return len(self._links)
 
-    def call(self, shard: int, message: Request, timeout: float) -> Call:
+    def call(self, shard: int, message: Request, timeout: float) -> Future[Answer]:
         """Sends `message` to a shard; the result has its answer, within `timeout` seconds.
 
         The result raises:
@@ -91,14 +92,16 @@ class GrpcTransport:
 
         The first time it asks the server, which has `LANE_KNOWN` seconds; afterwards it is known from calls.
         """
-        return self._links[shard].tensor_transport()
+        with deferred_to_next_block:
+            return self._links[shard].tensor_transport()
 
     def close(self) -> None:
         """Ends the connections; calls under way fail with `Unavailable`."""
-        deferred_signals.forget(self._deadlines.pass_all)
-        for link in self._links:
-            link.close()
-        self._deadlines.close()
+        with deferred_signals:
+            remove_cancel(self._deadlines.pass_all)
+            for link in self._links:
+                link.close()
+            self._deadlines.close()
 
 
 class _Link:
@@ -124,14 +127,14 @@ class _Link:
         self._lane = "" if shared_memory else GRPC
         self._asked = False
 
-    def call(self, message: Request, timeout: float) -> Call:
+    def call(self, message: Request, timeout: float) -> Future[Answer]:
         if not isinstance(message, _ON_STREAMS):
-            return Call(lambda: self._unary_call(message, timeout))
+            return Future(lambda: self._unary_call(message, timeout))
         try:
-            return Call(TransferCall(self, message, timeout).result)
+            return Future(TransferCall(self, message, timeout).result)
         except (ParamServerError, ValueError) as error:
             failure = error.with_traceback(None)  # which has this frame, and so itself
-            return Call(lambda: self._fail(failure))
+            return Future(lambda: self._fail(failure))
 
     def close(self) -> None:
         with self._lock:

@@ -116,7 +116,7 @@ def _rounded(nbytes: int) -> int:
 
 
 class Lent:
-    """A `pswire.tensors.transport.Receiver` for values that the server has put into the blocks of one call.
+    """A `pswire.tensors.transport.TensorReceiver` for values that the server has put into the blocks of one call.
 
     Args:
         blocks: which the server was lent.

@@ -12,7 +12,7 @@ import numpy as np
 from psserver.core.array_tasks import ArrayTask
 from psserver.core.variables.variable import Variable
 from pswire.messages import Value
-from pswire.messages.sizes import Room
+from pswire.messages.sizes import Allocator
 from pswire.tensors.compression import BITS, Packed, narrow
 from pswire.tensors.values import DTYPES, Array, TensorSpec
 
@@ -25,7 +25,7 @@ def copied(
     slot: str = "",
     rows: Array | None = None,
     encoding: str = "",
-    room: Room | None = None,
+    allocator: Allocator | None = None,
 ) -> Value:
     """A copy of the value, a slot, or rows of them, read-only; it is there when the task that is appended is done.
 
@@ -36,11 +36,11 @@ def copied(
         slot: copies this slot, and not the value.
         rows: copies these, and not all.
         encoding: a form of `pswire.specs.encodings.ENCODINGS` for what is float32; "": as it is.
-        room: where the copy is to be put, if there is room.
+        allocator: memory for the copy, if it has any left.
     """
     form = encoding if encoding and spec.dtype == "float32" else ""
     laid_out = TensorSpec(spec.name, spec.shape, BITS.name) if form else spec
-    out = None if room is None else room.take(laid_out)
+    out = None if allocator is None else allocator.take(laid_out)
     if out is None:
         out = np.empty(laid_out.shape, DTYPES[laid_out.dtype])
     copy = Copy(variable, slot, rows, form, out)

@@ -18,7 +18,6 @@ from typing import TypeAlias
 import numpy as np
 
 from psserver.core.array_tasks import ArrayTask, run
-from psserver.core.rules import Step
 from psserver.core.variables.delay_compensation import Backup
 from psserver.core.variables.element_checks import check_finite, check_tensor
 from psserver.core.variables.guarded_updates import AN_ADDITION, Guards, Magnitudes, add_to
@@ -28,8 +27,8 @@ from psserver.core.variables.updates import Update
 from psserver.core.variables.variable import Variable
 from pswire.errors import InvalidMessage, NoOptimizer, TooLarge, UnknownVariable
 from pswire.messages import Assignment, Choice, Declaration, Gradient, Tune, Value
-from pswire.messages.sizes import Room
-from pswire.optimizers import OptimizerSpec, UpdateSpec
+from pswire.messages.sizes import Allocator
+from pswire.optimizers import OptimizerSpec, Step, UpdateSpec
 from pswire.specs.encodings import ENCODINGS
 from pswire.specs.schedules import rate
 from pswire.tensors.values import DTYPES, IndexedSlices, magnitude
@@ -128,27 +127,32 @@ class Store:
         *,
         known_versions: Sequence[int] = (),
         encoding: str = "",
-        room: Room | None = None,
+        allocator: Allocator | None = None,
     ) -> tuple[Value, ...]:
         """The values of `names`, in their order: copies, read-only, once the tasks are done.
 
-        No copy, and no array, of what is still at the version that the asker has. `encoding` and `room` are as in
+        No copy, and no array, of what is still at the version that the asker has. `encoding` and `allocator` are as in
         `copied`.
         """
         found = [self[name] for name in names]
         if not known_versions:
-            return tuple([copied(one, one.spec, tasks, encoding=encoding, room=room) for one in found])
+            return tuple([copied(one, one.spec, tasks, encoding=encoding, allocator=allocator) for one in found])
         return tuple(
             [
                 Value(one.spec.name, version, None)
                 if one.version == version
-                else copied(one, one.spec, tasks, encoding=encoding, room=room)
+                else copied(one, one.spec, tasks, encoding=encoding, allocator=allocator)
                 for one, version in zip(found, known_versions, strict=True)
             ]
         )
 
     def choose(
-        self, choices: Iterable[Choice], tasks: list[ArrayTask], *, encoding: str = "", room: Room | None = None
+        self,
+        choices: Iterable[Choice],
+        tasks: list[ArrayTask],
+        *,
+        encoding: str = "",
+        allocator: Allocator | None = None,
     ) -> tuple[Value, ...]:
         """What was chosen, in its order, as `read` gives it; the version is that of the variable."""
         found = [(self[one.name], one) for one in choices]
@@ -161,7 +165,7 @@ class Store:
                     slot=one.slot,
                     rows=one.rows,
                     encoding=encoding,
-                    room=room,
+                    allocator=allocator,
                 )
                 for variable, one in found
             ]

@@ -64,7 +64,7 @@ def say(shard, message, ticket=1, **options):
 
 
 def freed(shard, message, ticket, **options):
-    work = shard.begin(ticket, message, 0.0, **options)
+    work = shard.step(ticket, message, 0.0, **options)
     for task in work.tasks:
         task.run()
     return {reply.ticket: reply.answer for reply in work.replies}
@@ -78,7 +78,7 @@ def push(sender, sequence, name="W", gradient=None, version=0, pull=(), **option
 def refused(shard, message, error, match):
     before = state_of(shard)
     with pytest.raises(error, match=match):
-        shard.begin(1, message, 0.0)
+        shard.step(1, message, 0.0)
     assert state_of(shard) == before
 
 
@@ -88,7 +88,7 @@ def refused(shard, message, error, match):
 def test_what_the_asker_has_is_not_sent_again_and_costs_nothing():
     shard = shard_with()
     say(shard, push(A, 1))
-    work = shard.begin(1, Pull(B, ("d", "W", "s"), known_versions=(0, 0, -1)), 0.0)
+    work = shard.step(1, Pull(B, ("d", "W", "s"), known_versions=(0, 0, -1)), 0.0)
     values = work.replies[0].answer.values
     assert [(one.name, one.version, one.array is None) for one in values] == [
         ("d", 0, True),
@@ -144,11 +144,13 @@ def test_versions_must_be_as_many_as_names_and_the_wire_one_that_there_is():
 
 
 @pytest.mark.parametrize("encoding", ENCODINGS)
-@pytest.mark.parametrize("room", [None, Lent(), Lent("W", "s")], ids=["no room", "room", "room for some"])
-def test_values_of_float32_come_in_the_form_of_the_wire_and_others_as_they_are(encoding, room):
+@pytest.mark.parametrize(
+    "allocator", [None, Lent(), Lent("W", "s")], ids=["no allocator", "allocator", "allocator for some"]
+)
+def test_values_of_float32_come_in_the_form_of_the_wire_and_others_as_they_are(encoding, allocator):
     shard = shard_with(Adagrad(0.5, initial_accumulator=0.1))
     choices = (Choice("W", np.array([1, 1, 0])), Choice("W", slot="accumulator"), Choice("d", np.array([1])))
-    values = say(shard, Pull(A, ("d", "W", "s"), choices, encoding=encoding), room=room).values
+    values = say(shard, Pull(A, ("d", "W", "s"), choices, encoding=encoding), allocator=allocator).values
     wanted = [*(STARTS[name] for name in ("d", "W", "s")), STARTS["W"][[1, 1, 0]], np.full((2, 2), 0.1, "f4")]
     for value, array in zip(values, [*wanted, STARTS["d"][[1]]], strict=True):
         if array.dtype == np.float64:
@@ -166,15 +168,15 @@ def test_registered_values_come_as_they_are():
     np.testing.assert_array_equal(value.array, STARTS["W"])
 
 
-# --- rooms ------------------------------------------------------------------------------------------------------------
+# --- allocators -------------------------------------------------------------------------------------------------------
 
 
 def test_the_values_of_an_answer_are_in_the_room_in_their_order_and_cannot_be_written():
-    shard, room = shard_with(), Lent("s")
+    shard, allocator = shard_with(), Lent("s")
     choices = (Choice("W", np.array([1])), Choice("d"))
-    values = say(shard, Pull(A, ("d", "s", "W"), choices, known_versions=(-1, -1, -1)), room=room).values
-    assert [spec.name for spec, _ in room.taken] == ["d", "W", "W", "d"]
-    lent = [array for _, array in room.taken]
+    values = say(shard, Pull(A, ("d", "s", "W"), choices, known_versions=(-1, -1, -1)), allocator=allocator).values
+    assert [spec.name for spec, _ in allocator.taken] == ["d", "W", "W", "d"]
+    lent = [array for _, array in allocator.taken]
     for value, array in zip([values[0], *values[2:]], lent, strict=True):
         assert np.shares_memory(value.array, array)
         assert not value.array.flags.writeable
@@ -184,36 +186,36 @@ def test_the_values_of_an_answer_are_in_the_room_in_their_order_and_cannot_be_wr
 
 
 def test_a_room_is_not_asked_for_what_the_asker_has():
-    room = Lent()
-    say(shard_with(), Pull(A, ("d", "W"), known_versions=(0, -1)), room=room)
-    assert [spec.name for spec, _ in room.taken] == ["W"]
+    allocator = Lent()
+    say(shard_with(), Pull(A, ("d", "W"), known_versions=(0, -1)), allocator=allocator)
+    assert [spec.name for spec, _ in allocator.taken] == ["W"]
 
 
 def test_a_push_that_is_held_is_answered_in_its_own_room_and_its_retry_in_another():
-    shard, rooms = shard_with(consistency=Synchronous(2)), [Lent(), Lent(), Lent()]
+    shard, allocators = shard_with(consistency=Synchronous(2)), [Lent(), Lent(), Lent()]
     message = push(A, 1, pull=("W",))
-    assert freed(shard, message, 5, room=rooms[0]) == {}
-    assert set(freed(shard, message, 6, room=rooms[1])) == {5}, "the retry takes its place"
-    answers = freed(shard, push(B, 1, gradient=STARTS["W"], pull=("W",)), 7, room=rooms[2])
-    assert not rooms[0].taken
-    for ticket, room in ((6, rooms[1]), (7, rooms[2])):
-        ((_, array),) = room.taken
+    assert freed(shard, message, 5, allocator=allocators[0]) == {}
+    assert set(freed(shard, message, 6, allocator=allocators[1])) == {5}, "the retry takes its place"
+    answers = freed(shard, push(B, 1, gradient=STARTS["W"], pull=("W",)), 7, allocator=allocators[2])
+    assert not allocators[0].taken
+    for ticket, allocator in ((6, allocators[1]), (7, allocators[2])):
+        ((_, array),) = allocator.taken
         assert np.shares_memory(answers[ticket].values[0].array, array)
         np.testing.assert_array_equal(array, STARTS["W"] - (1 + STARTS["W"]) / 2)
-    assert say(shard, message, room=rooms[0]).outcome is Outcome.REPEATED
-    assert len(rooms[0].taken) == 1
+    assert say(shard, message, allocator=allocators[0]).outcome is Outcome.REPEATED
+    assert len(allocators[0].taken) == 1
 
 
 def test_registered_values_are_in_the_room():
-    shard, room = shard_with(), Lent()
-    say(shard, Register(B, (Declaration(TensorSpec.of("W", STARTS["W"]), STARTS["W"] + 1),)), room=room)
-    np.testing.assert_array_equal(room.taken[0][1], STARTS["W"])
+    shard, allocator = shard_with(), Lent()
+    say(shard, Register(B, (Declaration(TensorSpec.of("W", STARTS["W"]), STARTS["W"] + 1),)), allocator=allocator)
+    np.testing.assert_array_equal(allocator.taken[0][1], STARTS["W"])
 
 
 def test_where_delay_is_compensated_what_a_worker_was_served_is_kept_from_whoever_writes_into_rooms():
-    shard, room = shard_with(staleness=DelayCompensated(0.5)), Lent()
-    (value,) = say(shard, Pull(A, ("W",)), room=room).values
-    assert not room.taken
+    shard, allocator = shard_with(staleness=DelayCompensated(0.5)), Lent()
+    (value,) = say(shard, Pull(A, ("W",)), allocator=allocator).values
+    assert not allocator.taken
     say(shard, push(B, 1))
     now, then, gradient = STARTS["W"] - 1, STARTS["W"], np.full((2, 2), 2, np.float32)
     (value,) = say(shard, push(A, 1, gradient=gradient, pull=("W",))).values

@@ -109,8 +109,8 @@ def test_a_server_that_shares_no_memory_says_so_and_maps_nothing(segment):
 
 def test_values_are_put_where_the_call_gives_room_and_the_rest_is_streamed(segment):
     attached = attached_with(segment)
-    room = attached.room(header(nbytes=80), Pull(W0, ("W", "b")))
-    W, b = room.take(SPEC), room.take(TensorSpec("b", (500,)))
+    allocator = attached.allocator(header(nbytes=80), Pull(W0, ("W", "b")))
+    W, b = allocator.take(SPEC), allocator.take(TensorSpec("b", (500,)))
     assert b is None
     W[:] = [1, 2, 3]
     sender, tensors = attached.sender(), (pb.Tensor(dtype="float32"), pb.Tensor(dtype="float32"))
@@ -127,8 +127,8 @@ def test_the_value_of_a_pushed_variable_takes_the_place_of_its_gradient(segment)
     attached = attached_with(segment, other)
     gradient = attached.receiver().get(written(segment, np.float32([1, 2, 3])), SPEC)
     push = Push(W0, 1, (Gradient("W", 0, gradient),), None, ("W", "b"))
-    room = attached.room(header(segment=1), push)
-    W, b = room.take(SPEC), room.take(TensorSpec("b", (3,)))
+    allocator = attached.allocator(header(segment=1), push)
+    W, b = allocator.take(SPEC), allocator.take(TensorSpec("b", (3,)))
     tensors = pb.Tensor(dtype="float32"), pb.Tensor(dtype="float32")
     for array, tensor in zip((W, b), tensors, strict=True):
         attached.sender().put(array, tensor)
@@ -137,7 +137,7 @@ def test_the_value_of_a_pushed_variable_takes_the_place_of_its_gradient(segment)
 
 
 def test_without_room_there_is_none(segment):
-    assert attached_with(segment).room(pb.Frame(), Pull(W0, ("W",))).take(SPEC) is None
+    assert attached_with(segment).allocator(pb.Frame(), Pull(W0, ("W",))).take(SPEC) is None
 
 
 @pytest.mark.parametrize(
@@ -152,4 +152,4 @@ def test_without_room_there_is_none(segment):
 )
 def test_room_that_is_not_there_is_malformed(segment, room, complaint):
     with pytest.raises(Malformed, match=complaint):
-        attached_with(segment).room(header(**room), Pull(W0, ("W",)))
+        attached_with(segment).allocator(header(**room), Pull(W0, ("W",)))

@@ -18,26 +18,28 @@ def pushed(array, name="W"):
 
 def test_an_array_is_handed_out_once_and_only_for_its_own_variable():
     own, other = np.zeros((2, 3), "f4"), np.ones((2, 3), "f4")
-    room = Spent(Push(ME, 1, (Gradient("V", 0, other), Gradient("W", 0, own)), None, ("W", "W", "V")))
-    assert room.take(SPEC) is own
-    assert room.take(SPEC) is None, "its variable's second copy, and V's array is not free: V may be updated meanwhile"
-    assert room.take(TensorSpec("V", (2, 3))) is other
+    allocator = Spent(Push(ME, 1, (Gradient("V", 0, other), Gradient("W", 0, own)), None, ("W", "W", "V")))
+    assert allocator.take(SPEC) is own
+    assert allocator.take(SPEC) is None, (
+        "its variable's second copy, and V's array is not free: V may be updated meanwhile"
+    )
+    assert allocator.take(TensorSpec("V", (2, 3))) is other
     assert pushed(np.zeros((2, 3), "f4"), "V").take(SPEC) is None
 
 
 def test_initial_values_are_handed_out_too():
     value = np.zeros((2, 3), "f4")
-    room = Spent(Register(ME, (Declaration(SPEC, value), Declaration(TensorSpec("V", (2,)), None))))
-    assert room.take(TensorSpec("V", (2,))) is None
-    assert room.take(SPEC) is value
+    allocator = Spent(Register(ME, (Declaration(SPEC, value), Declaration(TensorSpec("V", (2,)), None))))
+    assert allocator.take(TensorSpec("V", (2,))) is None
+    assert allocator.take(SPEC) is value
 
 
 @pytest.mark.parametrize("form", ["bfloat16", "float16"])
 def test_bits_take_the_place_of_bits_and_not_of_numbers(form):
     gradient = packed(np.zeros((2, 3), "f4"), form)
-    room = pushed(gradient)
-    assert room.take(SPEC) is None
-    assert room.take(TensorSpec("W", (2, 3), "int16")) is gradient.parts[0]
+    allocator = pushed(gradient)
+    assert allocator.take(SPEC) is None
+    assert allocator.take(TensorSpec("W", (2, 3), "int16")) is gradient.parts[0]
     assert pushed(np.zeros((2, 3), "f4")).take(TensorSpec("W", (2, 3), "int16")) is None
 
 
@@ -67,8 +69,8 @@ def test_what_cannot_hold_the_value_is_kept(array):
 def test_forms_in_which_elements_say_where_others_belong_are_never_written_over(pack):
     """A stretch of the answer may be written while others of the gradient are still to be read."""
     gradient = pack(np.ones(6, "f4"), np.zeros(6, "f4"))
-    room = pushed(gradient)
-    assert all(room.take(TensorSpec.of("W", part)) is None for part in gradient.parts)
+    allocator = pushed(gradient)
+    assert all(allocator.take(TensorSpec.of("W", part)) is None for part in gradient.parts)
 
 
 @pytest.mark.parametrize(

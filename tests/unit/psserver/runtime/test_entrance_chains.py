@@ -31,7 +31,7 @@ from pswire.specs.row_initializers import RowNormal
 from pswire.tensors.compression import FORMS, largest, packed, quantized
 from pswire.tensors.values import IndexedSlices, TensorSpec
 from tests.gated_shard import begun, join, register, run, set_to, until, value
-from tests.shard_state import state_of
+from tests.shard_state import run_step, state_of
 
 LARGE = SMALL // 8 + 1  # float64 elements: more than SMALL bytes
 
@@ -250,17 +250,17 @@ def lent_by_nobody(_):
     return None
 
 
-async def heard(entrance, message, room, answers):
+async def heard(entrance, message, allocator, answers):
     """The answer; `answers` gets what it was when it came."""
-    answer = await entrance.step(message, room=room)
+    answer = await entrance.step(message, allocator=allocator)
     answers[id(answer)] = state_of(answer)
-    if isinstance(room, Lent):
-        for array in room.arrays:
+    if isinstance(allocator, Lent):
+        for array in allocator.arrays:
             array[...] = 77
     return answer
 
 
-async def work(entrance, name, dice, room_of, answers):
+async def work(entrance, name, dice, allocator_of, answers):
     """A worker's life, from joining to leaving."""
     sender = await join(entrance, name)
     everything = [Declaration(TensorSpec(name, SHAPES[name], "float32"), None, OPTIMIZERS[name]) for name in SHAPES]
@@ -268,11 +268,11 @@ async def work(entrance, name, dice, room_of, answers):
         Register(sender, tuple(declared(name, dice) for name in SHAPES)),
         Register(sender, tuple(everything)),
     ):
-        await heard(entrance, first, room_of(first), answers)
+        await heard(entrance, first, allocator_of(first), answers)
     seen = dict.fromkeys(SHAPES, 0)
     for sequence in range(1, CALLS):
         message = random_message(sender, sequence, seen, dice)
-        answer = await heard(entrance, message, room_of(message), answers)
+        answer = await heard(entrance, message, allocator_of(message), answers)
         for served in getattr(answer, "values", ()):
             seen[served.name] = max(seen[served.name], served.version)
     await entrance.step(Leave(sender))
@@ -292,14 +292,14 @@ def restless():
     "how",
     ["async none", "async delay-compensated:0.5", "bounded:1 scale", "sync:2 none", "sync:3,backup=1 drop:2"],
 )
-@pytest.mark.parametrize("room_of", [lent_by_nobody, Lent, Spent], ids=["no room", "own room", "spent"])
+@pytest.mark.parametrize("allocator_of", [lent_by_nobody, Lent, Spent], ids=["no allocator", "own", "spent"])
 @pytest.mark.parametrize(
     "sizes",
     [{"SMALL": -1}, {"SMALL": 40}, {"SMALL": -1, "DIVIDED": 0, "STRETCH": 2, "ROUND": 3}],
     ids=["all in threads", "some in threads", "all divided"],
 )
 def test_whatever_threads_do_the_arrays_are_those_of_the_same_steps_one_after_the_other(
-    how, sizes, room_of, monkeypatch
+    how, sizes, allocator_of, monkeypatch
 ):
     """Every case has messages of its own."""
     for name, size in sizes.items():
@@ -308,13 +308,13 @@ def test_whatever_threads_do_the_arrays_are_those_of_the_same_steps_one_after_th
     options = {"consistency": parse_consistency(consistency), "staleness": parse_staleness(staleness)}
 
     async def scenario(entrance, shard):
-        answers, dice = {}, [random.Random(f"{how} {sizes} {room_of.__name__} {n}") for n in range(WORKERS)]
-        await asyncio.gather(*[work(entrance, f"w{n}", dice[n], room_of, answers) for n in range(WORKERS)])
+        answers, dice = {}, [random.Random(f"{how} {sizes} {allocator_of.__name__} {n}") for n in range(WORKERS)]
+        await asyncio.gather(*[work(entrance, f"w{n}", dice[n], allocator_of, answers) for n in range(WORKERS)])
         await entrance.shutdown()
         again = Shard(**options)
         for ticket, message, replies in shard.said:
             told = [(one.ticket, answers.get(id(one.answer)) or state_of(one.answer)) for one in replies]
-            replayed = [(one.ticket, state_of(one.answer)) for one in again.step(ticket, message, 0.0)]
+            replayed = [(one.ticket, state_of(one.answer)) for one in run_step(again, ticket, message, 0.0)]
             assert replayed == told
         assert state_of(again._store) == state_of(shard._store)
         assert len(shard.said) > WORKERS * CALLS

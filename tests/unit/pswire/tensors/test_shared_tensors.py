@@ -13,8 +13,8 @@ from pswire.tensors.frames import incoming
 from pswire.tensors.segments import BEGIN
 from pswire.tensors.shared_memory import (
     ALIGNMENT,
+    SharedAllocator,
     SharedReceiver,
-    SharedRoom,
     SharedSender,
     aligned,
     array_at,
@@ -179,12 +179,12 @@ def test_places_that_overlap_do_not_make_copies_of_more_than_the_segments_have_t
 
 
 def test_a_room_gives_one_array_after_the_other_until_it_is_full(memory):
-    room = SharedRoom(memory, 128, 192)
-    first, second = room.take(TensorSpec("a", (3,))), room.take(TensorSpec("b", (8,), "float64"))
+    allocator = SharedAllocator(memory, 128, 192)
+    first, second = allocator.take(TensorSpec("a", (3,))), allocator.take(TensorSpec("b", (8,), "float64"))
     assert [place_of(array, {5: memory}) for array in (first, second)] == [(5, 128), (5, 192)]
-    assert room.take(TensorSpec("c", (17,))) is None
-    last = room.take(TensorSpec("d", (16,)))
-    assert room.take(TensorSpec("e", (1,))) is None
+    assert allocator.take(TensorSpec("c", (17,))) is None
+    last = allocator.take(TensorSpec("d", (16,)))
+    assert allocator.take(TensorSpec("e", (1,))) is None
     first[...], second[...], last[...] = 1, 2, 3
     assert np.frombuffer(memory, np.float32, 3, 128).tolist() == [1, 1, 1]
     assert np.frombuffer(memory, np.float64, 8, 192).tolist() == [2] * 8
@@ -194,7 +194,7 @@ def test_a_room_gives_one_array_after_the_other_until_it_is_full(memory):
 @pytest.mark.parametrize(("offset", "nbytes"), [(0, 4097), (4096, 1), (64, -1), (-64, 64), (8, 8), (0, 1 << 62)])
 def test_a_room_that_is_not_inside_of_its_segment_is_malformed(memory, offset, nbytes):
     with pytest.raises(Malformed, match=r"room: its .* bytes must be inside"):
-        SharedRoom(memory, offset, nbytes)
+        SharedAllocator(memory, offset, nbytes)
 
 
 def test_the_place_of_an_array_is_known_by_its_address(memory):

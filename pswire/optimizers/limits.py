@@ -1,9 +1,8 @@
-"""Magnitudes within which updates stay finite without anybody's looking at the result.
+"""Magnitudes within which updates stay finite without a look at their results.
 
 An update runs after its step has decided on it, so a result that is not finite would be found too late to refuse the
-push. Therefore every rule says how far an ordinary update can bring a variable at most (`Rule.growth`), and what is not
-ordinary is computed in the step, on copies (`psserver.core.variables.updates.Trial`). May import numpy and `pswire`'s
-pure half.
+push. Therefore every rule bounds how far an ordinary update can bring a variable (`Rule.growth`); any other update is
+computed in the step, on copies (`psserver.core.variables.guarded_updates`).
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from pswire.tensors.values import Array, magnitude
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What ordinary is for a dtype.
+    """Magnitudes of ordinary updates for a dtype.
 
     Attributes:
         gradient: of an ordinary update, after compensation for delay, which may add half of it.
@@ -36,7 +35,7 @@ class Limits:
     tiny: float
 
 
-#: By dtype. float16 has none: what is ordinary would be too small for it, so that all its updates are guarded.
+#: By dtype. float16 has none: its range is too small for any, so all its updates are guarded.
 LIMITS = {
     "float32": Limits(1e10, 1e16, 1e30, 1e37, float(np.finfo(np.float32).tiny)),
     "float64": Limits(1e80, 1e120, 1e240, 1e306, float(np.finfo(np.float64).tiny)),

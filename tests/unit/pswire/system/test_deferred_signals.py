@@ -1,0 +1,156 @@
+"""Signals in the main thread: raised at once outside of calls to servers, and at the end of a call inside."""
+
+import signal
+import threading
+
+import pytest
+
+from pswire.errors import Unavailable
+from pswire.messages import Renew, Renewed, Sender
+from pswire.system import deferred_signals as module
+from pswire.system.deferred_signals import (
+    add_cancel,
+    deferred_signals,
+    deferred_to_next_block,
+    raise_deferred,
+    raise_or_defer,
+    remove_cancel,
+)
+from psworker.client.chief import ChiefStatus
+from psworker.client.retrying_calls import RetryingCalls
+from psworker.transport import Call
+from psworker.transport.deadlines import Deadlines
+from psworker.transport.grpc_transport import GrpcTransport
+
+BOUND = 30.0  # seconds: far above what anything takes
+
+
+class Interrupted(BaseException):
+    """The exception that SIGUSR1 raises here."""
+
+
+@pytest.fixture(autouse=True)
+def prepared(monkeypatch):
+    """SIGUSR1 interrupts, and a call that it comes in is cut short at once."""
+    monkeypatch.setattr(module, "GRACE", 0.0)
+    before = signal.signal(signal.SIGUSR1, lambda *_: raise_or_defer(Interrupted()))
+    yield
+    signal.signal(signal.SIGUSR1, before)
+    raise_deferred()  # nothing is left
+
+
+def interrupt():
+    signal.raise_signal(signal.SIGUSR1)
+
+
+def test_outside_of_a_block_it_is_raised_at_once():
+    with pytest.raises(Interrupted):
+        interrupt()
+    with deferred_signals:
+        pass
+
+
+def test_within_a_block_it_is_raised_once_at_the_end_of_the_outermost():
+    steps = []
+
+    def call():
+        with deferred_signals:
+            with deferred_signals:
+                interrupt()
+                interrupt()
+            steps.append("between")
+            thread = threading.Thread(target=raise_deferred)  # has no effect in another thread
+            thread.start()
+            thread.join(BOUND)
+            raise Unavailable("replaced by the signal's exception")
+
+    with pytest.raises(Interrupted):
+        call()
+    assert steps == ["between"]
+
+
+def test_a_block_that_sends_leaves_it_to_the_block_that_reads_the_answers():
+    with deferred_to_next_block:
+        interrupt()
+    with pytest.raises(Interrupted), deferred_signals:
+        pass
+
+
+def test_a_block_of_another_thread_defers_nothing():
+    entered, done = threading.Event(), threading.Event()
+
+    def other():
+        with deferred_signals:
+            entered.set()
+            done.wait(BOUND)
+
+    thread = threading.Thread(target=other)
+    thread.start()
+    assert entered.wait(BOUND)
+    with pytest.raises(Interrupted):
+        interrupt()
+    done.set()
+    thread.join(BOUND)
+
+
+def test_a_call_that_waits_is_cut_short():
+    deadlines, cut = Deadlines(), threading.Event()
+    add_cancel(deadlines.pass_all)
+    deadline = deadlines.set(1000.0, cut.set)
+    with deferred_to_next_block:
+        interrupt()
+        assert cut.wait(BOUND)
+    assert deadline.passed
+    with pytest.raises(Interrupted):
+        raise_deferred()
+    remove_cancel(deadlines.pass_all)
+    deadlines.close()
+
+
+class InterruptedTransport:
+    """Two shards; each call is interrupted when it is sent and when its answer is read."""
+
+    shards = 2
+
+    def __init__(self):
+        self.answered = []
+
+    def call(self, shard, message, timeout):
+        interrupt()
+        return Call(lambda: self._answer(shard))
+
+    def _answer(self, shard):
+        interrupt()
+        self.answered.append(shard)
+        return Renewed(0)
+
+    def tensor_transport(self, shard):
+        return ""
+
+
+@pytest.mark.parametrize(
+    ("use", "answered"),
+    [
+        pytest.param(lambda calls, renew: calls.call(0, renew, Renewed), [0], id="one call"),
+        pytest.param(lambda calls, renew: calls.results(calls.send([renew, renew]), Renewed), [0, 1], id="all shards"),
+        pytest.param(lambda calls, renew: (calls.settle([0, 1], 1), raise_deferred()), [0, 1], id="messages"),
+    ],
+)
+def test_a_client_gets_all_answers_before_it_is_raised(use, answered):
+    transport = InterruptedTransport()
+    calls = RetryingCalls(transport, "w", 1.0, threading.Event(), lambda *_: "", ChiefStatus("w"))
+    with pytest.raises(Interrupted):
+        use(calls, Renew(Sender("w", 1)))
+    assert transport.answered == answered
+
+
+def test_a_transport_over_grpc_raises_it_when_it_is_closed(monkeypatch):
+    transport = GrpcTransport(["127.0.0.1:1"])
+    (link,) = transport._links
+    for name in ("tensor_transport", "close"):
+        method = getattr(link, name)
+        monkeypatch.setattr(link, name, lambda method=method: (interrupt(), method()))
+    transport.tensor_transport(0)
+    with pytest.raises(Interrupted):
+        transport.close()
+    assert link._closed
