@@ -12,7 +12,8 @@ from psserver.core.shard import Shard
 from pswire.errors import InvalidMessage, ParamServerError, TimedOut
 from pswire.messages import Status, Tick
 from pswire.specs.consistency import Asynchronous, Unchanged
-from psworker.transport import Call
+from psworker.transport import Future
+from tests.shard_state import run_step
 
 PATIENCE = 10.0  # seconds that an answer may take which another thread sets free
 
@@ -55,7 +56,7 @@ class ShardsInProcess:
                     failure = error
                 if self.lose(shard, message):
                     failure = TimedOut("no answer")
-        return Call(lambda: self._result(shard, ticket, failure, min(timeout, PATIENCE)))
+        return Future(lambda: self._result(shard, ticket, failure, min(timeout, PATIENCE)))
 
     def _result(self, shard, ticket, failure, timeout):
         with self._changed:
@@ -72,7 +73,7 @@ class ShardsInProcess:
         return answer
 
     def _step(self, shard, ticket, message):
-        for reply in self.machines[shard].step(ticket, message, self.now):
+        for reply in run_step(self.machines[shard], ticket, message, self.now):
             self._answers[reply.ticket] = reply.answer
         self._changed.notify_all()
 
@@ -94,5 +95,5 @@ class ShardsInProcess:
         return [(shard, message) for shard, message in self.said if isinstance(message, kind)]
 
     def status(self, shard):
-        (reply,) = self.machines[shard].step(0, Status(), self.now)
+        (reply,) = run_step(self.machines[shard], 0, Status(), self.now)
         return reply.answer

@@ -98,7 +98,7 @@ async def serve(config: ServerConfig, on_ready: Callable[[str], None], stop: asy
 
 async def _tick(executor: Executor, clock: Clock, tick: float, linger: Linger | None, stop: asyncio.Event) -> None:
     """Tick the shard, until the job is over if the server ends then."""
-    while linger is None or not linger.ends(executor.over, clock()):
+    while linger is None or not linger.ends(executor.job_end, clock()):
         await asyncio.sleep(tick)
         try:
             executor.tick()

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable
 
 from psserver.core.events import counted
-from psserver.core.members.membership import Over
+from psserver.core.members.membership import JobEnd
 
 #: Seconds between two ticks, at most; short leases have more frequent ticks.
 TICK = 1.0
@@ -61,9 +61,9 @@ class Linger:
 
     def __init__(self, linger: float, lease: float) -> None:
         self._linger, self._patience = linger, max(linger, PATIENCE * lease)
-        self._warned: Over | None = None
+        self._warned: JobEnd | None = None
 
-    def ends(self, over: Over | None, now: float) -> bool:
+    def ends(self, over: JobEnd | None, now: float) -> bool:
         """Whether the server ends now; logs why, and warns in advance if no worker has finished the job."""
         if over is None:
             return False

@@ -15,14 +15,15 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 
 from psserver.core.array_tasks import StepResult, TasksPending
-from psserver.core.members.membership import Over
-from psserver.core.rules import kernels, loop_name
+from psserver.core.members.membership import JobEnd
 from psserver.core.shard import Shard
 from psserver.core.variables.guarded_updates import Magnitudes
 from psserver.runtime.task_order import TaskOrder
 from pswire.errors import InvalidMessage, ParamServerError, TooLarge, Unavailable, UnknownVariable
 from pswire.messages import Answer, Register, Reply, Request, Tick, Tune
 from pswire.messages.sizes import Allocator, tensor_bytes
+from pswire.optimizers import compiled, rule_for
+from pswire.optimizers.compiled import Loop
 
 #: Bytes of arrays that a step may inspect in the event loop: one pass that only reads, some 50 us a MiB.
 INSPECTED_IN_LOOP = 2 << 20
@@ -57,7 +58,7 @@ class Executor:
         self._tasks = TaskOrder()
         self._guarded = asyncio.Lock()
         self._compiling = asyncio.Lock()
-        self._compiled: set[str] = set()
+        self._compiled: set[Loop] = set()
 
     def admit(self, message: Request) -> int:
         """Bytes that `message`, whose arrays may have no memory yet, brings and takes away.
@@ -127,9 +128,9 @@ class Executor:
                 self._complete(result)
 
     @property
-    def over(self) -> Over | None:
-        """That no worker is left, and since when by the clock (`Shard.over`)."""
-        return self._shard.over
+    def job_end(self) -> JobEnd | None:
+        """As `Shard.job_end`, by the clock."""
+        return self._shard.job_end
 
     def close(self) -> None:
         """Answer all waiting calls, and later ones that would have to wait, with `Unavailable`."""
@@ -160,8 +161,8 @@ class Executor:
                 f"call carries {most:,}: use Transfer (nothing was done)"
             )
         try:
-            return self._shard.begin(
-                ticket, message, self._clock(), inspected=magnitudes, allocator=allocator, settled=self._tasks.idle
+            return self._shard.step(
+                ticket, message, self._clock(), magnitudes=magnitudes, allocator=allocator, settled=self._tasks.idle
             )
         except TasksPending:
             return None
@@ -174,20 +175,20 @@ class Executor:
             return 0  # refused by the step, which first checks whether the worker is a member at all
 
     async def _compile(self, message: Register | Tune) -> None:
-        """Compile the fused loops of a message's optimizers in a thread; other calls go on.
+        """Compile the loops of a message's optimizers in a thread; other calls go on.
 
         Raises:
             ParamServerError: the shard refuses the message.
         """
         self._shard.check(message)
         specs = [message.optimizer] if isinstance(message, Tune) else [one.optimizer for one in message.declarations]
-        names = {name for spec in specs if spec is not None and (name := loop_name(spec)) is not None}
-        if names <= self._compiled:
+        loops = {loop for spec in specs if spec is not None and (loop := rule_for(spec).loop) is not None}
+        if loops <= self._compiled:
             return
         async with self._compiling:
-            for name in sorted(names - self._compiled):
-                await asyncio.get_running_loop().run_in_executor(self._inspectors, kernels.fused_loop, name)
-                self._compiled.add(name)
+            for loop in loops - self._compiled:
+                await asyncio.get_running_loop().run_in_executor(self._inspectors, compiled.machine_code, loop)
+                self._compiled.add(loop)
 
     def _complete(self, result: StepResult) -> None:
         """Give the replies of a step to their callers when its tasks are done."""
@@ -206,8 +207,8 @@ class Executor:
             under_way.add_done_callback(lambda end: _answer(replies, end.exception()))
 
     def _log(self, result: StepResult) -> None:
-        for note in result.notes:
-            log.log(logging.WARNING if note.warning else logging.INFO, "%s", note.text)
+        for event in result.events:
+            log.log(logging.WARNING if event.warning else logging.INFO, "%s", event.text)
 
 
 def _answer(replies: Iterable[tuple[_Waiting | None, Reply]], fault: BaseException | None) -> None:

@@ -36,7 +36,7 @@ from pswire.messages import (
 )
 from pswire.system.deferred_signals import deferred_signals, deferred_to_next_block, raise_deferred
 from psworker.client.chief import ChiefStatus
-from psworker.transport import Call, Transport
+from psworker.transport import Future, Transport
 
 logger = logging.getLogger(__name__)
 
@@ -70,7 +70,7 @@ class Sent:
     shard: int
     message: Request
     began: float
-    call: Call
+    call: Future[Answer]
     rejoins: int
 
 

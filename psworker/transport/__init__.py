@@ -1,27 +1,29 @@
-"""How a worker's messages reach the shards: one contract, `network` (gRPC) and `embedded` (the shard in this process).
+"""The transport contract: how a worker's messages reach the shards, over gRPC or embedded (a shard in this process).
 
-A transport delivers; it does not retry, number or split messages: that is the client's. May import messages.
+A transport delivers one message; retries, sequence numbers and splitting are the client's. May import messages.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Generic, Protocol, TypeVar
 
 from pswire.messages import Answer, Request
 
+T = TypeVar("T")
+
 
 @dataclass(frozen=True, slots=True)
-class Call:
-    """A message that is on its way.
+class Future(Generic[T]):
+    """The result of an operation that has been started: of a call by a transport, of a push or pull by the client.
 
     Attributes:
-        result: waits for the answer; call it once. Raises the shard's error, or `Unavailable` or `TimedOut`, and then
-            it is not known whether the shard took the message.
+        result: waits for the result; call it once. Raises the shard's error, or `Unavailable` or `TimedOut`, and then
+            it is not known whether the shard has received the message.
     """
 
-    result: Callable[[], Answer]
+    result: Callable[[], T]
 
 
 class Transport(Protocol):
@@ -29,29 +31,29 @@ class Transport(Protocol):
 
     @property
     def shards(self) -> int:
-        """How many shards there are; they have the numbers 0 to `shards` - 1."""
+        """Number of shards; they are numbered from 0."""
 
-    def call(self, shard: int, message: Request, timeout: float) -> Call:
-        """Sends `message` to a shard and returns at once; its answer comes within `timeout` seconds, or an error.
+    def call(self, shard: int, message: Request, timeout: float) -> Future[Answer]:
+        """Sends `message` to a shard and returns at once; the result is there within `timeout` seconds, or an error.
 
-        Any thread may call. The message's arrays are borrowed until the result is there; the answer's arrays
-        belong to the caller, and are read-only. Raises nothing: the result does.
+        Thread-safe. The message's arrays are borrowed until the result is there; the answer's arrays belong to the
+        caller and are read-only. Errors are raised by the future, never here.
         """
 
     def tensor_transport(self, shard: int) -> str:
-        """How tensors travel to a shard by now: "shared memory" or "gRPC"; "" where there is no network.
+        """The tensor transport to a shard: "shared memory" or "gRPC"; "" if embedded, or not known yet.
 
-        And "" as long as the shard cannot be reached. May ask the shard, for some seconds at most; any thread may call.
+        May ask the shard, for a few seconds at most. Thread-safe.
         """
 
     def close(self) -> None:
-        """Ends every connection; calls that still wait fail."""
+        """Closes all connections; calls under way fail."""
 
 
 def open_transport(servers: Sequence[str], *, shared_memory: bool = True) -> Transport:
-    """The way to these addresses, in the order of their shards; when there are none, a shard in this process.
+    """A transport to these addresses, in the order of their shards; without addresses, to a shard in this process.
 
-    `shared_memory` says whether tensors go through shared memory where a server is on this host.
+    With `shared_memory`, tensors go through shared memory where a server is on this host.
     """
     if not servers:
         from psworker.transport.embedded import EmbeddedTransport

@@ -10,10 +10,11 @@ import math
 import threading
 import time
 
+from psserver.core.array_tasks import run
 from psserver.core.shard import Shard
 from pswire.errors import ParamServerError, TimedOut
 from pswire.messages import Answer, Request, Tick
-from psworker.transport import Call
+from psworker.transport import Future
 
 
 class EmbeddedTransport:
@@ -31,7 +32,7 @@ class EmbeddedTransport:
         self._changed = threading.Condition()
         self._answers: dict[int, Answer | ParamServerError] = {}
 
-    def call(self, shard: int, message: Request, timeout: float) -> Call:
+    def call(self, shard: int, message: Request, timeout: float) -> Future[Answer]:
         """Steps the shard at once; the result has its answer, or raises its error.
 
         The result raises `TimedOut` when the shard has not answered within `timeout` seconds.
@@ -43,7 +44,7 @@ class EmbeddedTransport:
                 self._step(ticket, message)
             except ParamServerError as error:
                 self._answers[ticket] = error
-        return Call(lambda: self._result(ticket, type(message).__name__, deadline))
+        return Future(lambda: self._result(ticket, type(message).__name__, deadline))
 
     def tensor_transport(self, shard: int) -> str:
         """None: there is no network."""
@@ -67,6 +68,8 @@ class EmbeddedTransport:
         return answer
 
     def _step(self, ticket: int, message: Request | Tick) -> None:
-        for reply in self._shard.step(ticket, message, time.monotonic()):
+        result = self._shard.step(ticket, message, time.monotonic())
+        run(result.tasks)
+        for reply in result.replies:
             self._answers[reply.ticket] = reply.answer
         self._changed.notify_all()

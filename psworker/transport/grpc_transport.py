@@ -23,7 +23,7 @@ from pswire.tensors.inline import InlineReceiver, InlineSender
 from pswire.tensors.segments import sweep
 from pswire.tensors.values import TensorSpec
 from pswire.v1.paramserver_pb2_grpc import ParameterServerStub
-from psworker.transport import Call
+from psworker.transport import Future
 from psworker.transport.deadlines import Deadlines
 from psworker.transport.transfer_stream import Transfer, TransferCall, checked
 
@@ -77,7 +77,7 @@ class GrpcTransport:
         """How many shards there are."""
         return len(self._links)
 
-    def call(self, shard: int, message: Request, timeout: float) -> Call:
+    def call(self, shard: int, message: Request, timeout: float) -> Future[Answer]:
         """Sends `message` to a shard; the result has its answer, within `timeout` seconds.
 
         The result raises:
@@ -127,14 +127,14 @@ class _Link:
         self._lane = "" if shared_memory else GRPC
         self._asked = False
 
-    def call(self, message: Request, timeout: float) -> Call:
+    def call(self, message: Request, timeout: float) -> Future[Answer]:
         if not isinstance(message, _ON_STREAMS):
-            return Call(lambda: self._unary_call(message, timeout))
+            return Future(lambda: self._unary_call(message, timeout))
         try:
-            return Call(TransferCall(self, message, timeout).result)
+            return Future(TransferCall(self, message, timeout).result)
         except (ParamServerError, ValueError) as error:
             failure = error.with_traceback(None)  # which has this frame, and so itself
-            return Call(lambda: self._fail(failure))
+            return Future(lambda: self._fail(failure))
 
     def close(self) -> None:
         with self._lock:

@@ -15,7 +15,7 @@ from psworker.client import placement
 from psworker.config import StrategyConfig, WorkerConfig
 from psworker.sessions.replica import Replica
 from psworker.sessions.session import Session
-from psworker.transport import Call
+from psworker.transport import Future
 from psworker.transport.embedded import EmbeddedTransport
 from psworker.transport.grpc_transport import GrpcTransport
 
@@ -38,7 +38,7 @@ class Witness:
 
     def call(self, shard, message, timeout):
         call = self.transport.call(shard, message, timeout)
-        return Call(lambda: self.note(call.result()))
+        return Future(lambda: self.note(call.result()))
 
     def note(self, answer):
         if isinstance(answer, Pulled | Pushed):

@@ -13,7 +13,7 @@ from pswire.messages import Leave, Push, Status
 from psworker import ops
 from psworker.config import StrategyConfig, WorkerConfig
 from psworker.sessions.session import Session
-from psworker.transport import Call
+from psworker.transport import Future
 from psworker.transport.embedded import EmbeddedTransport
 
 
@@ -127,9 +127,9 @@ class Disturbed(EmbeddedTransport):
     def call(self, shard, message, timeout):
         self.said.append(message)
         if isinstance(message, Push) and self.refuse:
-            return Call(self._fail)
+            return Future(self._fail)
         call = super().call(shard, message, timeout)
-        return Call(self._fail) if isinstance(message, Push) and self.lose else call
+        return Future(self._fail) if isinstance(message, Push) and self.lose else call
 
     def _fail(self):
         raise InvalidMessage("disturbed")

@@ -24,7 +24,7 @@ from psworker.client.client import Client
 from psworker.client.placement import Whole
 from psworker.config import StrategyConfig, WorkerConfig
 from psworker.sessions.session import Session
-from psworker.transport import Call
+from psworker.transport import Future
 from tests.joined_client import joined
 from tests.shards_in_process import ShardsInProcess
 
@@ -96,7 +96,7 @@ class Forgetful:
             call.result()
             raise Unavailable("the connection broke")
 
-        return Call(result)
+        return Future(result)
 
     def tensor_transport(self, shard):
         return self._transport.tensor_transport(shard)

@@ -16,7 +16,7 @@ from pswire.specs.row_initializers import fill
 from psworker import nn, ops
 from psworker.config import WorkerConfig
 from psworker.sessions.session import Session
-from psworker.transport import Call
+from psworker.transport import Future
 from psworker.transport.embedded import EmbeddedTransport
 from psworker.transport.grpc_transport import GrpcTransport
 
@@ -39,7 +39,7 @@ class Witness:
     def call(self, shard, message, timeout):
         self.note(message)
         call = self.transport.call(shard, message, timeout)
-        return Call(lambda: self.note(call.result()))
+        return Future(lambda: self.note(call.result()))
 
     def note(self, message):
         self.seen.append((type(message), tensor_bytes(message)))

@@ -39,7 +39,8 @@ from pswire.tensors.values import Array, IndexedSlices, TensorSpec
 from psworker.client import placement
 from psworker.client.client import Client
 from psworker.client.placement import Whole
-from psworker.transport import Call
+from psworker.transport import Future
+from tests.shard_state import run_step
 from tests.simulation.turns import Turns
 
 QUEUE = QueueSpec("mnist", size=7, block=2, epochs=3)
@@ -69,7 +70,7 @@ class UnreliableTransport:
     def shards(self) -> int:
         return len(self.links)
 
-    def call(self, shard: int, message: Request, timeout: float) -> Call:
+    def call(self, shard: int, message: Request, timeout: float) -> Future[Answer]:
         return self.links[shard].call(message)
 
     def tensor_transport(self, shard: int) -> str:
@@ -93,7 +94,7 @@ class Link:
         self._late: list[Request] = []
         self._now = 0.0
 
-    def call(self, message: Request) -> Call:
+    def call(self, message: Request) -> Future[Answer]:
         """The result raises `Unavailable` or `TimedOut` when no answer comes."""
         self._deliver_late()
         fate = self._random.choices(list(FATES), list(FATES.values()))[0]
@@ -103,7 +104,7 @@ class Link:
         if fate in ("doubled", "answer lost"):
             self._step(message)
         ticket = self._step(message) if fate in ("doubled", "delivered") else None
-        return Call(lambda: self._result(ticket, f"{type(message).__name__}: {fate}"))
+        return Future(lambda: self._result(ticket, f"{type(message).__name__}: {fate}"))
 
     def status(self) -> StatusReport:
         answer = self._result(self._step(Status()), "Status")
@@ -138,7 +139,7 @@ class Link:
     def _step(self, message: Message) -> int:
         ticket = next(self._tickets)
         try:
-            replies = self._shard.step(ticket, message, self._now)
+            replies = run_step(self._shard, ticket, message, self._now)
         except ParamServerError as refusal:
             replies = [Reply(ticket, refusal)]
         for reply in replies:

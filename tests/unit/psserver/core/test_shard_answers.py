@@ -64,7 +64,7 @@ def say(shard, message, ticket=1, **options):
 
 
 def freed(shard, message, ticket, **options):
-    work = shard.begin(ticket, message, 0.0, **options)
+    work = shard.step(ticket, message, 0.0, **options)
     for task in work.tasks:
         task.run()
     return {reply.ticket: reply.answer for reply in work.replies}
@@ -78,7 +78,7 @@ def push(sender, sequence, name="W", gradient=None, version=0, pull=(), **option
 def refused(shard, message, error, match):
     before = state_of(shard)
     with pytest.raises(error, match=match):
-        shard.begin(1, message, 0.0)
+        shard.step(1, message, 0.0)
     assert state_of(shard) == before
 
 
@@ -88,7 +88,7 @@ def refused(shard, message, error, match):
 def test_what_the_asker_has_is_not_sent_again_and_costs_nothing():
     shard = shard_with()
     say(shard, push(A, 1))
-    work = shard.begin(1, Pull(B, ("d", "W", "s"), known_versions=(0, 0, -1)), 0.0)
+    work = shard.step(1, Pull(B, ("d", "W", "s"), known_versions=(0, 0, -1)), 0.0)
     values = work.replies[0].answer.values
     assert [(one.name, one.version, one.array is None) for one in values] == [
         ("d", 0, True),

@@ -5,7 +5,7 @@ import logging
 
 import pytest
 
-from psserver.core.members.membership import Membership, Over
+from psserver.core.members.membership import JobEnd, Membership
 from psserver.runtime.clock import TICKS_A_LEASE, Clock, Linger
 from pswire.messages import Join
 
@@ -60,7 +60,7 @@ def logged(caplog):
 
 
 def test_a_server_whose_job_is_done_ends_when_no_worker_has_joined_for_its_linger(logged):
-    linger, over = Linger(10.0, lease=15.0), Over(100.0, 3, done=True)
+    linger, over = Linger(10.0, lease=15.0), JobEnd(100.0, 3, done=True)
     assert [linger.ends(None, now) for now in (0.0, 1e6)] == [False, False], "a worker is live, or none has joined yet"
     assert [linger.ends(over, now) for now in (100.0, 109.0, 110.0)] == [False, False, True]
     assert logged() == [("INFO", "the job is done, and no worker has joined for 10 s")]
@@ -70,7 +70,7 @@ def test_a_server_whose_job_is_done_ends_when_no_worker_has_joined_for_its_linge
 def test_a_server_whose_workers_have_all_failed_warns_soon_and_waits_four_leases_at_least(seconds, bound, logged):
     linger = Linger(seconds, lease=15.0)
     warning = f"none has finished the job: the server ends in {bound:g} s unless one joins"
-    failed, again = Over(100.0, 1, done=False), Over(200.0, 3, done=False)
+    failed, again = JobEnd(100.0, 1, done=False), JobEnd(200.0, 3, done=False)
     assert not linger.ends(failed, 101.9)
     assert logged() == []
     assert [linger.ends(failed, now) for now in (102.0, 103.0, 99.0 + bound)] == [False, False, False]

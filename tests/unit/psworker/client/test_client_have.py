@@ -27,6 +27,7 @@ from pswire.tensors.values import IndexedSlices, TensorSpec
 from psworker.client import partitions, placement, retrying_calls
 from psworker.client.client import Client
 from psworker.client.placement import Placement, Whole
+from tests.shard_state import run_step
 from tests.shards_in_process import ShardsInProcess
 
 SGD = GradientDescent(learning_rate=1)
@@ -141,9 +142,9 @@ def test_of_a_variable_in_several_parts_those_come_that_have_changed_and_the_old
     old, before = known["trained"], known["trained"].array.copy()
     first, count = ROWS // shards, ROWS // shards
     other = Sender("other", 1)
-    transport.machines[1].step(0, Join("other", 1, 1, shards, 5), 0.0)
+    run_step(transport.machines[1], 0, Join("other", 1, 1, shards, 5), 0.0)
     part = Gradient("trained", 0, some((count, 2), 5))
-    transport.machines[1].step(0, Push(other, 1, (part,)), 0.0)
+    run_step(transport.machines[1], 0, Push(other, 1, (part,)), 0.0)
     (now,) = client.pull(["trained"], [old])
     assert received(transport) == bytes_of("trained") // shards
     assert now.versions == tuple(int(shard == 1) for shard in range(shards))
@@ -218,8 +219,8 @@ def start_anew(transport, shard, values):
         for piece in variable.pieces
         if piece.shard == shard
     ]
-    machine.step(0, Join("other", 1, shard, transport.shards, 5), 0.0)
-    machine.step(0, Register(Sender("other", 1), tuple(declarations)), 0.0)
+    run_step(machine, 0, Join("other", 1, shard, transport.shards, 5), 0.0)
+    run_step(machine, 0, Register(Sender("other", 1), tuple(declarations)), 0.0)
 
 
 @pytest.mark.parametrize("lost", [0, 1])

@@ -15,7 +15,7 @@ from psworker.client import retrying_calls
 from psworker.client.chief import ChiefStatus
 from psworker.client.client import Client
 from psworker.client.retrying_calls import RetryingCalls
-from psworker.transport import Call
+from psworker.transport import Future
 from tests.shards_in_process import ShardsInProcess
 
 
@@ -40,7 +40,7 @@ class Unreachable(ShardsInProcess):
         def fail():
             raise Unavailable("cut off")
 
-        return Call(fail)
+        return Future(fail)
 
     def monotonic(self):
         return self.now

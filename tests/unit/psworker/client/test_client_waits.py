@@ -19,7 +19,7 @@ from psworker.client.client import Client
 from psworker.client.heartbeat import Heartbeat
 from psworker.client.placement import Whole
 from psworker.client.retrying_calls import RetryingCalls
-from psworker.transport import Call
+from psworker.transport import Future
 from tests.shards_in_process import PATIENCE, ShardsInProcess
 
 
@@ -210,7 +210,7 @@ class Beats:
                 raise raise_or_answer
             return raise_or_answer
 
-        return Call(result)
+        return Future(result)
 
     def tensor_transport(self, shard):
         return "gRPC"

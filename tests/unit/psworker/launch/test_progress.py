@@ -14,7 +14,7 @@ from pswire.errors import Unavailable
 from pswire.messages import Status, StatusReport, WorkerStatus
 from psworker.launch.display import Display, LiveDisplay, PlainDisplay, make_display, step_line, summary_line, table
 from psworker.launch.progress import COST_SMOOTHING, RATE_SMOOTHING, JobView, Watch, WorkerView, follow
-from psworker.transport import Call
+from psworker.transport import Future
 
 NAMES = ("worker-0", "worker-1")
 
@@ -291,7 +291,7 @@ class Shards:
 
     def call(self, shard, message, timeout):
         assert message == Status()
-        return Call(self._answer)
+        return Future(self._answer)
 
     def _answer(self):
         answer = self._answers.pop(0) if len(self._answers) > 1 else self._answers[0]
