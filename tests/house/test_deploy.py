@@ -14,7 +14,7 @@ PAGE = (ROOT / "docs/deploy.md").read_text()
 
 def documented():
     """Defaults by variable, of the page's table; a row may have several of each."""
-    table = PAGE.partition("| variable | by default |")[2].partition("\n\n")[0]
+    table = PAGE.partition("| variable | default |")[2].partition("\n\n")[0]
     defaults = {}
     for row in table.splitlines()[2:]:
         names, values = row.split("|")[1:3]

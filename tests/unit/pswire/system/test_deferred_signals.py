@@ -18,7 +18,7 @@ from pswire.system.deferred_signals import (
 )
 from psworker.client.chief import ChiefStatus
 from psworker.client.retrying_calls import RetryingCalls
-from psworker.transport import Call
+from psworker.transport import Future
 from psworker.transport.deadlines import Deadlines
 from psworker.transport.grpc_transport import GrpcTransport
 
@@ -117,7 +117,7 @@ class InterruptedTransport:
 
     def call(self, shard, message, timeout):
         interrupt()
-        return Call(lambda: self._answer(shard))
+        return Future(lambda: self._answer(shard))
 
     def _answer(self, shard):
         interrupt()
