@@ -15,12 +15,12 @@ from contextlib import contextmanager
 
 from _push_pull import arrays, declaration
 
-from psserver.core.rules import kernels
 from psserver.core.shard import Shard
 from psserver.rpc.shared_memory import Attached
 from psserver.runtime.executor import Executor
 from pswire.codec import from_frame, to_frame
 from pswire.messages import Gradient, Join, Push, Register, Sender
+from pswire.optimizers import compiled
 from pswire.tensors.frames import incoming
 from pswire.tensors.segments import Segment
 from pswire.tensors.shared_memory import SharedSender, needed
@@ -42,7 +42,7 @@ PARTS = (SEND, TAKE, LOOK, STEP, ANSWER, USE)
 
 def parts(tensor_transport: str, *, numba: bool) -> dict[str, float]:
     """Milliseconds of each of `PARTS`, medians."""
-    kernels.USE_FUSED = numba
+    compiled.USE_NUMBA = numba
     seen = asyncio.run(_Walk(tensor_transport).run())
     return {part: statistics.median(seen[part][WARM_UP:]) for part in PARTS}
 

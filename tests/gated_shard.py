@@ -47,9 +47,9 @@ class GatedShard(Shard):
         self.gates = defaultdict(Gate)
         self.said = []
 
-    def begin(self, ticket, message, now, **options):
+    def step(self, ticket, message, now, **options):
         said = copy.deepcopy(message)
-        work = super().begin(ticket, message, now, **options)
+        work = super().step(ticket, message, now, **options)
         self.said.append((ticket, said, work.replies))
         return dataclasses.replace(work, tasks=list(map(self._through_its_gate, work.tasks)))
 

@@ -11,7 +11,9 @@ from typing import Any
 
 import numpy as np
 
+from psserver.core.array_tasks import run
 from psserver.core.shard import Shard
+from pswire.messages import Message, Reply
 from pswire.tensors.values import Array
 
 
@@ -71,3 +73,10 @@ def _fields(kind: type) -> tuple[str, ...]:
 def slots_of(shard: Shard, name: str) -> dict[str, Array]:
     """What the optimizer keeps beside a variable; no message asks for it."""
     return shard._store[name].slots
+
+
+def run_step(shard: Shard, ticket: int, message: Message, now: float, **options: Any) -> list[Reply]:
+    """One step and its array tasks; returns the replies."""
+    result = shard.step(ticket, message, now, **options)
+    run(result.tasks)
+    return result.replies

@@ -11,8 +11,9 @@ import threading
 from psserver.core.shard import Shard
 from pswire.errors import InvalidMessage, ParamServerError, TimedOut
 from pswire.messages import Status, Tick
-from pswire.specs.consistency import Asynchronous, Unchanged
+from pswire.specs.consistency import Asynchronous, IgnoreStaleness
 from psworker.transport import Future
+from tests.shard_state import run_step
 
 PATIENCE = 10.0  # seconds that an answer may take which another thread sets free
 
@@ -29,7 +30,7 @@ class ShardsInProcess:
         now: seconds on the shards' clock.
     """
 
-    def __init__(self, shards=3, consistency=Asynchronous(), staleness=Unchanged(), lease=math.inf):  # noqa: B008
+    def __init__(self, shards=3, consistency=Asynchronous(), staleness=IgnoreStaleness(), lease=math.inf):  # noqa: B008
         self.shards = shards
         self.machines = [
             Shard(shard, shards, lease=lease, consistency=consistency, staleness=staleness) for shard in range(shards)
@@ -72,7 +73,7 @@ class ShardsInProcess:
         return answer
 
     def _step(self, shard, ticket, message):
-        for reply in self.machines[shard].step(ticket, message, self.now):
+        for reply in run_step(self.machines[shard], ticket, message, self.now):
             self._answers[reply.ticket] = reply.answer
         self._changed.notify_all()
 
@@ -94,5 +95,5 @@ class ShardsInProcess:
         return [(shard, message) for shard, message in self.said if isinstance(message, kind)]
 
     def status(self, shard):
-        (reply,) = self.machines[shard].step(0, Status(), self.now)
+        (reply,) = run_step(self.machines[shard], 0, Status(), self.now)
         return reply.answer

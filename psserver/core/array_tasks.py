@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
-from psserver.core.events import Note
+from psserver.core.events import Event
 from pswire.messages import Reply
 
 
@@ -44,12 +44,12 @@ class TasksPending(Exception):
 class StepResult:
     """What a step has decided: answers, whose arrays are there when all its tasks have been run.
 
-    `notes` are for a person to read, in the order of what happened.
+    `events` are for a person to read, in the order of what happened.
     """
 
     replies: list[Reply]
     tasks: list[ArrayTask]
-    notes: tuple[Note, ...] = ()
+    events: tuple[Event, ...] = ()
 
 
 def run(tasks: Iterable[ArrayTask]) -> None:

@@ -35,7 +35,7 @@ class DataQueue:
         told: gets a note of each epoch that is done, and of each block that is handed out again.
     """
 
-    def __init__(self, spec: QueueSpec, told: list[events.Note]) -> None:
+    def __init__(self, spec: QueueSpec, told: list[events.Event]) -> None:
         self.spec, self._told = spec, told
         self._blocks_an_epoch = math.ceil(spec.size / spec.block)
         self._handed_out = 0
@@ -128,7 +128,7 @@ class DataQueues:
         is_chief: says of a worker by its name whether it is the chief, whenever it is given an answer.
     """
 
-    def __init__(self, told: list[events.Note], is_chief: Callable[[str], bool]) -> None:
+    def __init__(self, told: list[events.Event], is_chief: Callable[[str], bool]) -> None:
         self._told, self._is_chief = told, is_chief
         self._queues: dict[str, DataQueue] = {}
         self._waiting: dict[tuple[str, str], _Waiting] = {}

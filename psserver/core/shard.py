@@ -14,11 +14,12 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any, TypeVar
 
 from psserver.core import events
-from psserver.core.array_tasks import ArrayTask, StepResult, TasksPending, run
+from psserver.core.array_tasks import ArrayTask, StepResult, TasksPending
 from psserver.core.data_queue import DataQueues
+from psserver.core.events import Event
 from psserver.core.members.deduplication import DeduplicationTable
 from psserver.core.members.job_invariants import JobInvariants
-from psserver.core.members.membership import Member, Membership, Over
+from psserver.core.members.membership import JobEnd, Member, Membership
 from psserver.core.metrics import TrafficMeter
 from psserver.core.pending_calls import PendingCall, PendingCalls
 from psserver.core.policies import Policy, policy_for
@@ -59,7 +60,14 @@ from pswire.messages import (
     WorkerStatus,
 )
 from pswire.messages.sizes import Allocator, tensor_bytes
-from pswire.specs.consistency import Asynchronous, Consistency, DelayCompensated, StalenessSpec, Synchronous, Unchanged
+from pswire.specs.consistency import (
+    Asynchronous,
+    Consistency,
+    DelayCompensation,
+    IgnoreStaleness,
+    StalenessSpec,
+    Synchronous,
+)
 
 _Seen = TypeVar("_Seen", Pushed, Assigned, Tuned)
 
@@ -87,7 +95,7 @@ class Shard:
         lease: float = 15.0,
         memory_limit: int | None = None,
         consistency: Consistency = Asynchronous(),  # noqa: B008 - frozen
-        staleness: StalenessSpec = Unchanged(),  # noqa: B008
+        staleness: StalenessSpec = IgnoreStaleness(),  # noqa: B008
         policy: Policy | None = None,
         identity: int = 0,
         one_job: bool = False,
@@ -99,14 +107,14 @@ class Shard:
         self._ledger = DeduplicationTable()
         self._agreement = JobInvariants(shard, shards, identity)
         self._members = Membership(lease, has_chief=not shard, one_job=one_job)
-        self._strength = strength = staleness.strength if isinstance(staleness, DelayCompensated) else 0.0
+        self._strength = strength = staleness.strength if isinstance(staleness, DelayCompensation) else 0.0
         self._store = Store(memory_limit, strength)
         self._holds = policy is not None or not isinstance(consistency, Asynchronous)
         chosen = policy or policy_for(consistency, staleness, shard, shards)
         orders = not shard and shards > 1 and (consistency.orders or staleness.orders)
         self._decisions = UpdateOrder() if orders else None
         self._room = PendingCalls(chosen, self._store, self._ledger, self._members, strength, self._decisions)
-        self._told: list[events.Note] = []  # in the step that is being taken
+        self._told: list[Event] = []  # in the step that is being taken
         self._queues = DataQueues(self._told, self._members.is_chief)
         self._meter = TrafficMeter()
         self._changes: list[Change] = []
@@ -133,26 +141,17 @@ class Shard:
         return self._room.global_step
 
     @property
-    def over(self) -> Over | None:
-        """That no worker is left, and since when (`Membership.over`)."""
-        return self._members.over
+    def job_end(self) -> JobEnd | None:
+        """When the last worker went, and how the job ended; None while any is live (`Membership.job_end`)."""
+        return self._members.job_end
 
-    def step(self, ticket: int, message: Message, now: float) -> list[Reply]:
-        """Takes one message, and does all that follows from it at once; returns the replies that it sets free.
-
-        The same as `begin`, and then the tasks one after the other. Arguments and errors are those of `begin`.
-        """
-        work = self.begin(ticket, message, now)
-        run(work.tasks)
-        return work.replies
-
-    def begin(
+    def step(
         self,
         ticket: int,
         message: Message,
         now: float,
         *,
-        inspected: Magnitudes | None = None,
+        magnitudes: Magnitudes | None = None,
         allocator: Allocator | None = None,
         settled: bool = True,
     ) -> StepResult:
@@ -166,7 +165,7 @@ class Shard:
             ticket: the caller's name for this message, unique among those that are open.
             message: what is said.
             now: seconds on a clock that never goes back.
-            inspected: what `inspect` has returned before, if it was called.
+            magnitudes: what `inspect` has returned before, if it was called.
             allocator: memory for the values of the answer, whenever it comes; borrowed as long as the arrays, and
                 not used where delay is compensated, for what a worker was served is kept then.
             settled: all tasks of earlier steps have been run. Then those of this one may be among them on return.
@@ -176,7 +175,8 @@ class Shard:
             called again when it is. ParamServerError: the refusal.
         """
         self.check(message)
-        magnitudes = self.inspect(message) if inspected is None else inspected
+        if magnitudes is None:
+            magnitudes = self.inspect(message)
         guards = self._store.guards
         if not settled and (self._room.guarded or inspection.is_guarded(guards, message, magnitudes)):
             raise TasksPending

@@ -26,7 +26,7 @@ from grpc_health.v1 import health_pb2_grpc
 
 from psserver.config import ServerConfig
 from psserver.core.events import counted
-from psserver.core.members.membership import Over
+from psserver.core.members.membership import JobEnd
 from psserver.core.shard import Shard
 from psserver.rpc.health import Health
 from psserver.rpc.service import SERVICE_NAME, Service
@@ -143,9 +143,9 @@ class Lingering:
 
     def __init__(self, linger: float, lease: float) -> None:
         self._linger, self._patience = linger, max(linger, PATIENCE * lease)
-        self._warned: Over | None = None
+        self._warned: JobEnd | None = None
 
-    def ends(self, over: Over | None, now: float) -> bool:
+    def ends(self, over: JobEnd | None, now: float) -> bool:
         """Whether the server ends now; says why, and some time before if that is by no worker's good end."""
         if over is None:
             return False
@@ -170,7 +170,7 @@ async def _tick(
     entrance: Executor, clock: Clock, tick: float, lingering: Lingering | None, stop: asyncio.Event
 ) -> None:
     """Lets time pass for the shard, until the server ends by itself, if it does."""
-    while lingering is None or not lingering.ends(entrance.over, clock()):
+    while lingering is None or not lingering.ends(entrance.job_end, clock()):
         await asyncio.sleep(tick)
         try:
             entrance.tick()

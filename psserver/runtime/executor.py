@@ -22,13 +22,14 @@ from functools import partial
 from typing import Any
 
 from psserver.core.array_tasks import ArrayTask, StepResult, TasksPending, run, run_parts, stages
-from psserver.core.members.membership import Over
-from psserver.core.rules import kernels, loop_name
+from psserver.core.members.membership import JobEnd
 from psserver.core.shard import Shard
 from psserver.core.variables.guarded_updates import Magnitudes
 from pswire.errors import InvalidMessage, ParamServerError, TooLarge, Unavailable, UnknownVariable
 from pswire.messages import Answer, Register, Reply, Request, Tick, Tune
 from pswire.messages.sizes import Allocator, tensor_bytes
+from pswire.optimizers import compiled, rule_for
+from pswire.optimizers.compiled import Loop
 from pswire.system.host import cores
 
 #: Bytes that may be gone through on the event loop: some 100 us with the costliest rule.
@@ -97,7 +98,7 @@ class Executor:
         self._chains = _TaskOrder(self._threads)
         self._turns = asyncio.Lock()
         self._compiling = asyncio.Lock()
-        self._compiled: set[str] = set()
+        self._compiled: set[Loop] = set()
 
     def admit(self, message: Request) -> int:
         """The bytes that `message`, whose arrays may still be hollow, will bring and take away.
@@ -158,9 +159,9 @@ class Executor:
             self._release(work)
 
     @property
-    def over(self) -> Over | None:
-        """That no worker is left, and since when by the clock (`Shard.over`)."""
-        return self._shard.over
+    def job_end(self) -> JobEnd | None:
+        """As `Shard.job_end`, by the clock."""
+        return self._shard.job_end
 
     def close(self) -> None:
         """Answers who waits for others with `Unavailable`, and from now on whoever would have to wait."""
@@ -185,11 +186,11 @@ class Executor:
         if call.most is not None:
             self._check_fits(call.message, call.most)
         try:
-            return self._shard.begin(
+            return self._shard.step(
                 call.ticket,
                 call.message,
                 self._clock(),
-                inspected=call.inspected,
+                magnitudes=call.inspected,
                 allocator=call.allocator,
                 settled=self._chains.idle,
             )
@@ -209,24 +210,24 @@ class Executor:
             return work
 
     async def _compile(self, message: Register | Tune) -> None:
-        """Has the fused loops of a message's optimizers compiled, in a thread, before it is taken: others go on.
+        """Has the compiled loops of a message's optimizers compiled, in a thread, before it is taken: others go on.
 
         Raises:
             ParamServerError: the shard's refusal of the message.
         """
         self._shard.check(message)
         specs = [message.optimizer] if isinstance(message, Tune) else [one.optimizer for one in message.declarations]
-        names = {name for spec in specs if spec is not None and (name := loop_name(spec)) is not None}
-        if names <= self._compiled:
+        loops = {loop for spec in specs if spec is not None and (loop := rule_for(spec).loop) is not None}
+        if loops <= self._compiled:
             return
         async with self._compiling:
-            for name in sorted(names - self._compiled):
-                await asyncio.get_running_loop().run_in_executor(self._looking, kernels.fused_loop, name)
-                self._compiled.add(name)
+            for loop in loops - self._compiled:
+                await asyncio.get_running_loop().run_in_executor(self._looking, compiled.machine_code, loop)
+                self._compiled.add(loop)
 
     def _log(self, work: StepResult) -> None:
-        for note in work.notes:
-            log.log(logging.WARNING if note.warning else logging.INFO, "%s", note.text)
+        for event in work.events:
+            log.log(logging.WARNING if event.warning else logging.INFO, "%s", event.text)
 
     def _release(self, work: StepResult) -> None:
         """Frees whom a step has set free when its tasks are done."""

@@ -38,8 +38,8 @@ from pswire.optimizers import MovingAverage, UpdateSpec
 from pswire.specs.consistency import (
     Asynchronous,
     Consistency,
+    IgnoreStaleness,
     StalenessSpec,
-    Unchanged,
     parse_consistency,
     parse_staleness,
 )
@@ -97,7 +97,7 @@ class Client:
         self.encoder = encoder or GradientEncoder()
         self.shards = transport.shards
         self.consistency: Consistency = Asynchronous()
-        self.staleness: StalenessSpec = Unchanged()
+        self.staleness: StalenessSpec = IgnoreStaleness()
         self._pushing = ShardedPush(self._calls, self.encoder)
         self._placement = Placement(transport.shards)
         self._process = os.getpid()

@@ -10,6 +10,7 @@ import math
 import threading
 import time
 
+from psserver.core.array_tasks import run
 from psserver.core.shard import Shard
 from pswire.errors import ParamServerError, TimedOut
 from pswire.messages import Answer, Request, Tick
@@ -67,6 +68,8 @@ class EmbeddedTransport:
         return answer
 
     def _step(self, ticket: int, message: Request | Tick) -> None:
-        for reply in self._shard.step(ticket, message, time.monotonic()):
+        result = self._shard.step(ticket, message, time.monotonic())
+        run(result.tasks)
+        for reply in result.replies:
             self._answers[reply.ticket] = reply.answer
         self._changed.notify_all()

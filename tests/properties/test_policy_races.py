@@ -43,6 +43,7 @@ from pswire.messages import (
 from pswire.optimizers import GradientDescent
 from pswire.specs import consistency
 from pswire.tensors.values import TensorSpec
+from tests.shard_state import run_step
 
 WORKERS = "abcde"
 LEASE = 10.0
@@ -306,24 +307,24 @@ def test_a_group_is_one_update_of_those_who_come_and_holds_nobody_for_the_dead(e
     senders = {name: Sender(name, 1) for name in WORKERS}
     group = UpdateGroup(3, tuple(ChangeId(sender, 1) for sender in senders.values()))
     for name in WORKERS:
-        shard.step(0, Join(name, 1, 1, 2), 0.0)
+        run_step(shard, 0, Join(name, 1, 1, 2), 0.0)
     declaration = Declaration(TensorSpec("W", (), "float64"), np.zeros(()), GradientDescent(1.0))
-    shard.step(0, Register(senders[WORKERS[0]], (declaration,)), 0.0)
+    run_step(shard, 0, Register(senders[WORKERS[0]], (declaration,)), 0.0)
     now, came, dead, update = 0.0, set(), set(), None
     for ticket, (event, name) in enumerate(events, 1):
         if event == "come" and name not in dead | came:
             came.add(name)
             push = Push(senders[name], 1, (Gradient("W", 0, np.ones(())),), group=group)
-            replies = shard.step(ticket, push, now)
+            replies = run_step(shard, ticket, push, now)
         elif event == "die" and name not in dead:
             now += LEASE / 2 + 1
             dead.add(name)
             for other in set(WORKERS) - dead:
-                shard.step(0, Renew(senders[other]), now)
+                run_step(shard, 0, Renew(senders[other]), now)
             now += LEASE / 2
-            replies = shard.step(0, Tick(), now)
+            replies = run_step(shard, 0, Tick(), now)
         elif event == "return" and name in dead:
-            replies = shard.step(0, Join(name, 1, 1, 2), now)
+            replies = run_step(shard, 0, Join(name, 1, 1, 2), now)
             dead.discard(name)
         else:
             continue
@@ -338,5 +339,5 @@ def test_a_group_is_one_update_of_those_who_come_and_holds_nobody_for_the_dead(e
         if update is None:
             came -= dead  # their calls have ended, and may be made again
             assert not came or set(WORKERS) - came - dead, "nobody waits for the dead"
-    version = shard.step(0, Status(), now)[0].answer.variables[0].version
+    version = run_step(shard, 0, Status(), now)[0].answer.variables[0].version
     assert version == (update is not None)

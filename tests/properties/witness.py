@@ -9,7 +9,7 @@ import pytest
 from psserver.core.shard import Shard
 from pswire.errors import ParamServerError
 from pswire.messages import Answer, Message, Status, StatusReport
-from tests.shard_state import state_of
+from tests.shard_state import run_step, state_of
 
 
 class Witness:
@@ -27,14 +27,14 @@ class Witness:
         self.shard.check(message)
         assert state_of(self.shard) == before, "a check has changed something"
         ticket = next(self._tickets)
-        replies = self.shard.step(ticket, message, now)
+        replies = run_step(self.shard, ticket, message, now)
         self._history.append((ticket, message, now, state_of(replies)))
         return {reply.ticket: reply.answer for reply in replies}, ticket
 
     def status(self, now: float) -> StatusReport:
         """What the shard says of itself; said again as well, since the meter looks at the clock by it."""
         ticket = next(self._tickets)
-        replies = self.shard.step(ticket, Status(), now)
+        replies = run_step(self.shard, ticket, Status(), now)
         self._history.append((ticket, Status(), now, state_of(replies)))
         (reply,) = replies
         assert isinstance(reply.answer, StatusReport)
@@ -47,7 +47,7 @@ class Witness:
         """
         before = state_of(self.shard)
         with pytest.raises(error) as refusal:
-            self.shard.step(next(self._tickets), message, now)
+            run_step(self.shard, next(self._tickets), message, now)
         if not by_check:
             self.shard.check(message)
         else:
@@ -59,5 +59,5 @@ class Witness:
         """Another shard that was told the same, and must have answered the same in every bit."""
         again = Shard(**self._options)
         for ticket, message, now, replies in self._history:
-            assert state_of(again.step(ticket, message, now)) == replies
+            assert state_of(run_step(again, ticket, message, now)) == replies
         return again

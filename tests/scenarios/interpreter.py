@@ -270,12 +270,12 @@ class Scenario:
         self._asked[ticket] = who
         before = state_of(self.shard)
         try:
-            work = self.shard.begin(ticket, message, self.now)
+            work = self.shard.step(ticket, message, self.now)
         except ParamServerError as error:
             assert state_of(self.shard) == before, f"refused, but something has changed: {message}"
             return [f"{type(error).__name__}: {error}"]
         run(work.tasks)
-        notes = [f"{'warning' if note.warning else 'note'}: {note.text}" for note in work.notes]
+        notes = [f"{'warning' if note.warning else 'note'}: {note.text}" for note in work.events]
         lines = [self._heard(self._asked.pop(reply.ticket), reply.answer) for reply in work.replies]
         return [*(notes if self._shows_notes else []), *lines] or [nothing]
 

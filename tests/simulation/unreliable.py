@@ -40,6 +40,7 @@ from psworker.client import placement
 from psworker.client.client import Client
 from psworker.client.placement import Whole
 from psworker.transport import Future
+from tests.shard_state import run_step
 from tests.simulation.turns import Turns
 
 QUEUE = QueueSpec("mnist", size=7, block=2, epochs=3)
@@ -138,7 +139,7 @@ class Link:
     def _step(self, message: Message) -> int:
         ticket = next(self._tickets)
         try:
-            replies = self._shard.step(ticket, message, self._now)
+            replies = run_step(self._shard, ticket, message, self._now)
         except ParamServerError as refusal:
             replies = [Reply(ticket, refusal)]
         for reply in replies:

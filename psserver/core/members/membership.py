@@ -60,7 +60,7 @@ class Member:
 
 
 @dataclass(frozen=True, slots=True)
-class Over:
+class JobEnd:
     """Nobody lives `since` then, of so many `workers` that ever joined; `done`: one has come to the job's end."""
 
     since: float
@@ -78,12 +78,12 @@ class Membership:
 
     Attributes:
         lease: what was given.
-        over: that nobody is left; None while somebody lives, or nobody has joined yet.
+        job_end: that nobody is left; None while somebody lives, or nobody has joined yet.
     """
 
     def __init__(self, lease: float, *, has_chief: bool = True, one_job: bool = False) -> None:
         self.lease = lease
-        self.over: Over | None = None
+        self.job_end: JobEnd | None = None
         self._has_chief = has_chief
         self._one_job = one_job
         self._chief: Member | None = None
@@ -128,7 +128,7 @@ class Membership:
         where nobody lives begins a new job, and is its chief, and who was through with the last one is of no account;
         but if all are of one job, not when that is done.
         """
-        self.over = None
+        self.job_end = None
         known = self._members.get(message.worker)
         if known is not None and _same_life(known, message):
             known.state = "live"
@@ -219,7 +219,7 @@ class Membership:
 
     def _end_of_job(self, now: float) -> None:
         if not self._anybody_lives():
-            self.over = Over(now, len(self._members), self._done)
+            self.job_end = JobEnd(now, len(self._members), self._done)
 
     def _anybody_lives(self) -> bool:
         return any(member.state == "live" for member in self)

@@ -3,7 +3,7 @@
 Tasks cannot fail and run after their step (`psserver.core.array_tasks`), so a change whose result may be NaN or
 infinite must
 be known before it becomes a task. A change is ordinary when the magnitudes of gradients and the growth of the variables
-show that it cannot (`psserver.core.rules.limits`); it costs no look at an element. Every other one is guarded, for
+show that it cannot (`pswire.optimizers.limits`); it costs no look at an element. Every other one is guarded, for
 which arrays must be as all earlier changes have made them. May import variables, updates, the rules and numpy.
 """
 
@@ -15,12 +15,12 @@ from typing import TypeAlias
 
 import numpy as np
 
-from psserver.core.rules.limits import GUARDED
 from psserver.core.variables.element_checks import check_finite
 from psserver.core.variables.updates import Trial, Update
 from psserver.core.variables.variable import Variable
 from pswire.errors import NotFinite
 from pswire.messages import Assignment
+from pswire.optimizers.limits import GUARDED
 from pswire.tensors.values import Array
 
 #: Of arrays that were looked at, by the name of their variable: no element is further from 0.

@@ -18,7 +18,6 @@ from typing import TypeAlias
 import numpy as np
 
 from psserver.core.array_tasks import ArrayTask, run
-from psserver.core.rules import Step
 from psserver.core.variables.delay_compensation import Backup
 from psserver.core.variables.element_checks import check_finite, check_tensor
 from psserver.core.variables.guarded_updates import AN_ADDITION, Guards, Magnitudes, add_to
@@ -29,7 +28,7 @@ from psserver.core.variables.variable import Variable
 from pswire.errors import InvalidMessage, NoOptimizer, TooLarge, UnknownVariable
 from pswire.messages import Assignment, Choice, Declaration, Gradient, Tune, Value
 from pswire.messages.sizes import Allocator
-from pswire.optimizers import OptimizerSpec, UpdateSpec
+from pswire.optimizers import OptimizerSpec, Step, UpdateSpec
 from pswire.specs.encodings import ENCODINGS
 from pswire.specs.schedules import rate
 from pswire.tensors.values import DTYPES, IndexedSlices, magnitude

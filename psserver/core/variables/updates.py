@@ -12,10 +12,9 @@ from typing import Protocol
 import numpy as np
 
 from psserver.core.array_tasks import ArrayTask
-from psserver.core.rules import Rule, Step
-from psserver.core.rules.kernels import COMPUTE_DTYPES, ElementWise
 from psserver.core.variables.delay_compensation import Backup, compensated, corrected
 from pswire.messages import Gradient
+from pswire.optimizers import COMPUTE_DTYPES, Rule, Step
 from pswire.tensors.compression import Packed, unpacked
 from pswire.tensors.values import Array, IndexedSlices, not_finite
 
@@ -48,7 +47,7 @@ class Update:
 
     def task(self, name: str) -> ArrayTask:
         """What is to be done to the variable of this name."""
-        effort, divisible = 0, isinstance(self.rule, ElementWise)
+        effort, divisible = 0, self.rule.element_wise
         for gradient, _ in self.contributions:
             array = gradient.array
             if isinstance(array, Packed):

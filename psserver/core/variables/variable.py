@@ -8,11 +8,10 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 
-from psserver.core.rules import Rule, rule_for
-from psserver.core.rules.limits import GUARDED, LIMITS, MOST_GROWTH, Limits
 from pswire.errors import InvalidMessage
 from pswire.messages import Choice
-from pswire.optimizers import OptimizerSpec, UpdateSpec
+from pswire.optimizers import OptimizerSpec, Rule, UpdateSpec, rule_for
+from pswire.optimizers.limits import GUARDED, LIMITS, MOST_GROWTH, Limits
 from pswire.specs.row_initializers import RowInitializer
 from pswire.specs.schedules import largest_rate
 from pswire.tensors.values import Array, Part, TensorSpec
@@ -24,7 +23,7 @@ class Variable:
 
     `optimizer` is what it follows now, `declared` what it was registered with. With `initial` it is a table. An
     update within `limits` is ordinary (None: none is), `share` is the growth of one, and `growth` their sum since the
-    elements were last seen to be within the limits; infinite while they are not (`psserver.core.rules.limits`).
+    elements were last seen to be within the limits; infinite while they are not (`pswire.optimizers.limits`).
     """
 
     spec: TensorSpec

@@ -77,9 +77,9 @@ def test_the_accuracy_is_that_on_the_first_images():
 
 def test_a_table_tells_in_the_order_of_time_what_people_want_to_know():
     said = [
-        (41.04, "server-0", logged(told.Note("the job is done, and nobody has come for 10 s"), server.log)),
-        (41.04, "server-0", logged(told.Note("nobody has come to the job's end, nor come back for 60 s"), server.log)),
-        (41.05, "server-0", logged(told.Note("stopping: calls under way get 5 s"), server.log)),
+        (41.04, "server-0", logged(told.Event("the job is done, and nobody has come for 10 s"), server.log)),
+        (41.04, "server-0", logged(told.Event("nobody has come to the job's end, nor come back for 60 s"), server.log)),
+        (41.05, "server-0", logged(told.Event("stopping: calls under way get 5 s"), server.log)),
         (30.0, "worker-2", "test accuracy: 0.8737 on the first 3,000, 0.9038 on all"),
         (16.0, "server-0", logged(LOST)),
         (16.0, "server-0", logged(GIVEN_BACK)),

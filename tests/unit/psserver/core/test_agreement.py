@@ -7,6 +7,7 @@ from psserver.core.shard import Shard
 from pswire.errors import AlreadyRegistered, InvalidMessage, WrongShard
 from pswire.messages import Declaration, Join, Place, Register, Sender
 from pswire.tensors.values import TensorSpec
+from tests.shard_state import run_step
 
 ME = Sender("w0", 1)
 A, B, C = 11, 12, 13  # states of the three shards
@@ -93,14 +94,14 @@ def test_a_worker_that_places_a_variable_elsewhere_is_refused():
 
 def test_a_shard_that_is_only_asked_or_refuses_keeps_nothing_of_what_it_was_told():
     shard = Shard(0, 2, identity=A)
-    joined = shard.step(1, Join("w0", 0, 0, 2), 0.0)[0].answer
+    joined = run_step(shard, 1, Join("w0", 0, 0, 2), 0.0)[0].answer
     assert joined.state == A
     unknown = (Declaration(TensorSpec("W", (2,)), None),)
-    shard.step(2, Register(ME, (), dry_run=True, states=(A, ANEW)), 0.0)
+    run_step(shard, 2, Register(ME, (), dry_run=True, states=(A, ANEW)), 0.0)
     with pytest.raises(WrongShard):
-        shard.step(3, Register(ME, unknown, states=(ANEW, B)), 0.0)
+        run_step(shard, 3, Register(ME, unknown, states=(ANEW, B)), 0.0)
     with pytest.raises(Exception, match="variable 'W' is not registered yet"):
-        shard.step(4, Register(ME, unknown, states=(A, ANEW)), 0.0)
-    shard.step(5, Register(ME, (), states=(A, B)), 0.0)
+        run_step(shard, 4, Register(ME, unknown, states=(A, ANEW)), 0.0)
+    run_step(shard, 5, Register(ME, (), states=(A, B)), 0.0)
     with pytest.raises(WrongShard, match=LOST.format(1)):
-        shard.step(6, Register(ME, (), states=(A, ANEW)), 0.0)
+        run_step(shard, 6, Register(ME, (), states=(A, ANEW)), 0.0)

@@ -24,9 +24,10 @@ from pswire.messages import (
     Status,
 )
 from pswire.optimizers import GradientDescent, Momentum, MovingAverage
-from pswire.specs.consistency import DelayCompensated
+from pswire.specs.consistency import DelayCompensation
 from pswire.specs.row_initializers import RowNormal, rows_of
 from pswire.tensors.values import IndexedSlices, TensorSpec
+from tests.shard_state import run_step
 
 RATE, STRENGTH = 0.25, 0.75
 SHAPE = (6, 3)
@@ -38,7 +39,7 @@ class Job:
     """Workers a and b, a variable `W` and a table `E` of the same shape; `history[name]` has all their versions."""
 
     def __init__(self, dtype="float64", optimizer=None, memory_limit=None):
-        self.shard = Shard(memory_limit=memory_limit, staleness=DelayCompensated(STRENGTH))
+        self.shard = Shard(memory_limit=memory_limit, staleness=DelayCompensation(STRENGTH))
         self.sequence = 0
         self.dtype = dtype
         optimizer = optimizer or GradientDescent(RATE)
@@ -54,7 +55,7 @@ class Job:
         self.history = {"W": [START.astype(dtype).astype(float)], "E": [table.astype(float)]}
 
     def tell(self, message):
-        (reply,) = self.shard.step(0, message, 0.0)
+        (reply,) = run_step(self.shard, 0, message, 0.0)
         return reply.answer
 
     def value(self, name):
@@ -115,11 +116,11 @@ def test_what_was_served_with_the_answer_to_a_push_or_a_pull_is_what_counts():
 
 def test_a_gradient_that_is_not_late_stays_as_it_is():
     compensated, plain = Job(), Shard()
-    plain.step(0, Join("a"), 0.0)
+    run_step(plain, 0, Join("a"), 0.0)
     declaration = Declaration(TensorSpec("W", SHAPE, "float64"), START, GradientDescent(RATE))
-    plain.step(0, Register(Sender("a", 1), (declaration,)), 0.0)
+    run_step(plain, 0, Register(Sender("a", 1), (declaration,)), 0.0)
     compensated.push("a", normal(1), 0)
-    (reply,) = plain.step(0, Push(Sender("a", 1), 1, (Gradient("W", 0, normal(1)),), None, ("W",)), 0.0)
+    (reply,) = run_step(plain, 0, Push(Sender("a", 1), 1, (Gradient("W", 0, normal(1)),), None, ("W",)), 0.0)
     np.testing.assert_array_equal(compensated.value("W"), reply.answer.values[0].array)
 
 
@@ -204,13 +205,13 @@ def test_values_that_are_set_count_as_ways_that_the_weights_have_gone():
 
 
 def test_observations_of_a_moving_average_are_no_gradients():
-    shard = Shard(staleness=DelayCompensated(STRENGTH))
-    shard.step(0, Join("a"), 0.0)
+    shard = Shard(staleness=DelayCompensation(STRENGTH))
+    run_step(shard, 0, Join("a"), 0.0)
     declaration = Declaration(TensorSpec("m", (2,), "float64"), np.zeros(2), MovingAverage(0.5))
-    shard.step(0, Register(Sender("a", 1), (declaration,)), 0.0)
+    run_step(shard, 0, Register(Sender("a", 1), (declaration,)), 0.0)
     for sequence in (1, 2):
         push = Push(Sender("a", 1), sequence, (Gradient("m", 0, np.full(2, 8.0)),), None, ("m",))
-        (reply,) = shard.step(0, push, 0.0)
+        (reply,) = run_step(shard, 0, push, 0.0)
     assert reply.answer.values[0].array.tolist() == [6, 6]
 
 
@@ -227,6 +228,6 @@ def test_a_compensation_is_held_within_what_is_ordinary_and_nothing_is_computed_
     """A gradient of 1e9 and a way of 1e6 would add 7.5e23; 5e9 is half of what an ordinary gradient may have."""
     job = Job("float32")
     job.tell(Assign(Sender("b", 1), 1, (Assignment("W", np.full(SHAPE, 1e6, np.float32)),)))
-    work = job.shard.begin(9, Push(Sender("a", 1), 1, (Gradient("W", 0, np.full(SHAPE, 1e9, np.float32)),)), 0.0)
+    work = job.shard.step(9, Push(Sender("a", 1), 1, (Gradient("W", 0, np.full(SHAPE, 1e9, np.float32)),)), 0.0)
     run(work.tasks)
     np.testing.assert_allclose(job.value("W"), 1e6 - RATE * (1e9 + 5e9), rtol=1e-6)

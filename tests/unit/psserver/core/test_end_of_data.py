@@ -26,9 +26,9 @@ from pswire.messages import (
     UpdateGroup,
 )
 from pswire.optimizers import GradientDescent
-from pswire.specs.consistency import Dropped, Synchronous, Unchanged
+from pswire.specs.consistency import DropStalePushes, IgnoreStaleness, Synchronous
 from pswire.tensors.values import TensorSpec
-from tests.shard_state import state_of
+from tests.shard_state import run_step, state_of
 
 LEASE = 10.0
 
@@ -36,7 +36,7 @@ LEASE = 10.0
 class Job:
     """A shard that updates `W`, two zeros at first, by as many pushes as it is told; `now` are its seconds."""
 
-    def __init__(self, workers="ab", of=2, shard=0, shards=1, staleness=Unchanged()):  # noqa: B008 - frozen
+    def __init__(self, workers="ab", of=2, shard=0, shards=1, staleness=IgnoreStaleness()):  # noqa: B008 - frozen
         self.now, self.place = 0.0, (shard, shards)
         self.shard = Shard(shard, shards, LEASE, None, Synchronous(of), staleness)
         self.sequences = {}
@@ -52,7 +52,7 @@ class Job:
 
     def tell(self, ticket, message):
         """ticket -> what became of a push, an error's class, or another answer."""
-        answers = {reply.ticket: reply.answer for reply in self.shard.step(ticket, message, self.now)}
+        answers = {reply.ticket: reply.answer for reply in run_step(self.shard, ticket, message, self.now)}
         return {
             ticket: type(answer)
             if isinstance(answer, Exception)
@@ -232,7 +232,7 @@ def test_a_push_is_as_late_as_the_changes_of_variables_on_other_shards_since_the
     for ticket, worker in enumerate("ab"):
         job.push(ticket, worker, **there)
     message = Push(Sender("c", 1), 1, (), None, ("W",), **there)
-    (reply,) = job.shard.step(1, message, 0.0)
+    (reply,) = run_step(job.shard, 1, message, 0.0)
     assert (reply.answer.outcome, reply.answer.staleness) == (Outcome.DROPPED, 1)
     there["remote"] = (RemoteWeights("V", 1),)
     assert job.tell(2, Push(Sender("c", 1), 2, (), None, ("W",), **there)) == {}
@@ -241,10 +241,10 @@ def test_a_push_is_as_late_as_the_changes_of_variables_on_other_shards_since_the
 
 
 def test_staleness_is_the_greatest_over_the_variables_of_all_shards():
-    shard = Shard(0, 2, staleness=Dropped(2))
-    shard.step(0, Join("a", 0, 0, 2), 0.0)
+    shard = Shard(0, 2, staleness=DropStalePushes(2))
+    run_step(shard, 0, Join("a", 0, 0, 2), 0.0)
     declaration = Declaration(TensorSpec("V", (), "float64"), np.zeros(()), GradientDescent(1.0))
-    shard.step(0, Register(Sender("a", 1), (declaration,), (Place("V", 0), Place("there", 1))), 0.0)
+    run_step(shard, 0, Register(Sender("a", 1), (declaration,), (Place("V", 0), Place("there", 1))), 0.0)
     one, cases = (
         np.ones(()),
         (
@@ -259,5 +259,5 @@ def test_staleness_is_the_greatest_over_the_variables_of_all_shards():
     for sequence, (version, served_at, outcome, staleness) in enumerate(cases, 1):
         order = {"shards": (1,), "remote": (RemoteWeights("there", served_at),)}
         push = Push(Sender("a", 1), sequence, (Gradient("V", version, one),), **order)
-        (reply,) = shard.step(0, push, 0.0)
+        (reply,) = run_step(shard, 0, push, 0.0)
         assert (reply.answer.outcome, reply.answer.staleness) == (outcome, staleness)

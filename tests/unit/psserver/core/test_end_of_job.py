@@ -5,12 +5,13 @@ import logging
 import numpy as np
 import pytest
 
-from psserver.core.members.membership import Membership, Over
+from psserver.core.members.membership import JobEnd, Membership
 from psserver.core.shard import Shard
 from psserver.rpc.server import Lingering
 from pswire.messages import Declaration, Gradient, Join, Leave, Push, Register, Sender, Tick
 from pswire.optimizers import GradientDescent
 from pswire.tensors.values import TensorSpec
+from tests.shard_state import run_step
 
 
 def joined(members, *names):
@@ -20,12 +21,12 @@ def joined(members, *names):
 
 def test_the_job_is_done_when_the_last_one_has_left_in_good_order():
     members = Membership(lease=10)
-    assert members.over is None, "it has not begun"
+    assert members.job_end is None, "it has not begun"
     a, b = joined(members, "a", "b")
     members.leave(a, 3)
-    assert members.over is None
+    assert members.job_end is None
     members.leave(b, 5)
-    assert members.over == Over(since=5, workers=2, done=True)
+    assert members.job_end == JobEnd(since=5, workers=2, done=True)
 
 
 @pytest.mark.parametrize("last", ["fails", "is lost"])
@@ -37,7 +38,7 @@ def test_who_has_failed_or_was_lost_is_not_waited_for_when_another_came_to_its_e
         assert members.expire(12) == [b]
     else:
         members.leave(b, 12, failed=True)
-    assert members.over == Over(12, 2, done=True)
+    assert members.job_end == JobEnd(12, 2, done=True)
 
 
 @pytest.mark.parametrize("last", ["fails", "is lost"])
@@ -45,17 +46,17 @@ def test_a_job_without_anybody_who_came_to_its_end_is_over_but_not_done(last):
     members = Membership(lease=10)
     a, _ = joined(members, "a", "b")
     members.expire(11)
-    assert members.over == Over(11, 2, done=False)
+    assert members.job_end == JobEnd(11, 2, done=False)
     a, _ = members.join(Join("a"), 20)
-    assert members.over is None
+    assert members.job_end is None
     if last == "is lost":
         members.expire(31)
     else:
         members.leave(a, 31, failed=True)
-    assert members.over == Over(31, 2, done=False)
+    assert members.job_end == JobEnd(31, 2, done=False)
     a, _ = members.join(Join("a"), 40)
     members.leave(a, 41)
-    assert members.over == Over(41, 2, done=True)
+    assert members.job_end == JobEnd(41, 2, done=True)
 
 
 def test_who_comes_when_the_job_is_done_does_not_make_it_undone():
@@ -64,35 +65,35 @@ def test_who_comes_when_the_job_is_done_does_not_make_it_undone():
     members.leave(a, 3)
     members.expire(11)
     members.join(Join("b", 1), 12)
-    assert members.over is None, "b is back"
+    assert members.job_end is None, "b is back"
     members.expire(30)
-    assert members.over == Over(30, 2, done=True)
+    assert members.job_end == JobEnd(30, 2, done=True)
     c, _ = members.join(Join("c"), 31)
     members.leave(c, 32, failed=True)
-    assert members.over == Over(32, 3, done=True)
+    assert members.job_end == JobEnd(32, 3, done=True)
     members.join(Join("a", 1), 33)
-    assert members.over is None, "the network has kept back a's first Join until now"
+    assert members.job_end is None, "the network has kept back a's first Join until now"
     members.expire(44)
-    assert members.over == Over(44, 3, done=True)
+    assert members.job_end == JobEnd(44, 3, done=True)
 
 
 def test_who_comes_and_goes_before_the_training_has_not_come_to_the_jobs_end():
     shard, name = Shard(lease=10, one_job=True), "W"
     value = np.zeros(2, np.float32)
     me = Sender("a", 1)
-    shard.step(1, Join("visitor"), 0)
-    shard.step(2, Leave(Sender("visitor", 1)), 1)
-    assert shard.over == Over(1, 1, done=False)
-    shard.step(3, Join("a"), 2)
-    shard.step(4, Register(me, (Declaration(TensorSpec.of(name, value), value, GradientDescent(1.0)),)), 2)
-    shard.step(5, Push(me, 1, (Gradient(name, 0, value),)), 2)
-    shard.step(6, Tick(), 13)
-    assert shard.over == Over(13, 2, done=False), "a was lost, and the visitor's end is not the job's"
-    answers = [reply.answer for reply in shard.step(7, Join("a"), 14)]
+    run_step(shard, 1, Join("visitor"), 0)
+    run_step(shard, 2, Leave(Sender("visitor", 1)), 1)
+    assert shard.job_end == JobEnd(1, 1, done=False)
+    run_step(shard, 3, Join("a"), 2)
+    run_step(shard, 4, Register(me, (Declaration(TensorSpec.of(name, value), value, GradientDescent(1.0)),)), 2)
+    run_step(shard, 5, Push(me, 1, (Gradient(name, 0, value),)), 2)
+    run_step(shard, 6, Tick(), 13)
+    assert shard.job_end == JobEnd(13, 2, done=False), "a was lost, and the visitor's end is not the job's"
+    answers = [reply.answer for reply in run_step(shard, 7, Join("a"), 14)]
     assert [answer.chief for answer in answers] == [True]
-    shard.step(8, Leave(Sender("a", 2)), 15)
-    assert shard.over == Over(15, 2, done=True)
-    (late,) = shard.step(9, Join("b"), 16)
+    run_step(shard, 8, Leave(Sender("a", 2)), 15)
+    assert shard.job_end == JobEnd(15, 2, done=True)
+    (late,) = run_step(shard, 9, Join("b"), 16)
     assert not late.answer.chief
 
 
@@ -114,7 +115,7 @@ def logged(caplog):
 
 
 def test_a_server_whose_job_is_done_ends_when_nobody_has_come_for_its_linger(caplog):
-    lingering, over = Lingering(10.0, lease=15.0), Over(100.0, 3, done=True)
+    lingering, over = Lingering(10.0, lease=15.0), JobEnd(100.0, 3, done=True)
     assert ends(lingering, None, 0.0, 1e6) == [False, False], "somebody lives, or nobody has come yet"
     assert ends(lingering, over, 100.0, 109.0, 110.0) == [False, False, True]
     assert said(caplog) == [("INFO", "the job is done, and nobody has come for 10 s")]
@@ -124,14 +125,14 @@ def test_a_server_whose_job_is_done_ends_when_nobody_has_come_for_its_linger(cap
 def test_a_server_whose_workers_have_all_failed_warns_soon_and_waits_four_leases_at_least(linger, bound, caplog):
     lingering = Lingering(linger, lease=15.0)
     warning = f"none has come to the job's end: the server ends in {bound:g} s unless one comes"
-    failed = Over(100.0, 1, done=False)
+    failed = JobEnd(100.0, 1, done=False)
     assert not lingering.ends(failed, 101.9)
     assert said(caplog) == []
     assert ends(lingering, failed, 102.0, 103.0, 99.0 + bound) == [False, False, False]
     assert said(caplog) == [("WARNING", f"nobody is left of 1 worker, and {warning}")]
     caplog.clear()
     assert not lingering.ends(None, 100.0 + bound)
-    assert ends(lingering, Over(200.0, 3, done=False), 202.5, 199.5 + bound, 200.0 + bound) == [False, False, True]
+    assert ends(lingering, JobEnd(200.0, 3, done=False), 202.5, 199.5 + bound, 200.0 + bound) == [False, False, True]
     assert said(caplog) == [
         ("WARNING", f"nobody is left of 3 workers, and {warning}"),
         ("WARNING", f"nobody has come to the job's end, nor come back for {bound:g} s"),

@@ -26,7 +26,7 @@ from pswire.specs.consistency import Bounded, Synchronous
 from pswire.specs.row_initializers import RowConstant
 from pswire.specs.schedules import PiecewiseConstant
 from pswire.tensors.values import IndexedSlices, TensorSpec
-from tests.shard_state import slots_of, state_of
+from tests.shard_state import run_step, slots_of, state_of
 
 A, B = Sender("a", 1), Sender("b", 1)
 ONES = np.ones(3, np.float32)
@@ -35,9 +35,10 @@ ONES = np.ones(3, np.float32)
 def shard_with(optimizer, value=ONES, workers=1, name="W", **options):
     shard = Shard(**options)
     for worker in "ab"[:workers]:
-        shard.step(0, Join(worker), 0.0)
+        run_step(shard, 0, Join(worker), 0.0)
     declaration = Declaration(TensorSpec.of(name, value), value, optimizer)
-    shard.step(0, Register(A, (declaration, Declaration(TensorSpec.of("c", ONES), ONES, GradientDescent(1.0)))), 0.0)
+    declarations = declaration, Declaration(TensorSpec.of("c", ONES), ONES, GradientDescent(1.0))
+    run_step(shard, 0, Register(A, declarations), 0.0)
     return shard
 
 
@@ -49,7 +50,7 @@ def pushed(sequence, *elements, sender=A, dtype="float32", version=0, name="W", 
 
 def told(shard, message, ticket=1):
     """The answers by ticket."""
-    return {reply.ticket: reply.answer for reply in shard.step(ticket, message, 0.0)}
+    return {reply.ticket: reply.answer for reply in run_step(shard, ticket, message, 0.0)}
 
 
 def held(shard):
@@ -103,7 +104,7 @@ def test_lamb_takes_its_step_where_the_ratio_of_the_norms_alone_would_overflow()
 
 
 def tasks_of(shard, message, **options):
-    work = shard.begin(7, message, 0.0, **options)
+    work = shard.step(7, message, 0.0, **options)
     run(work.tasks)
     return [task.variable for task in work.tasks]
 
@@ -136,9 +137,9 @@ def test_what_is_guarded_needs_the_arrays_as_they_are_and_changes_nothing_before
     shard = shard_with(Adam())
     before = state_of(shard)
     with pytest.raises(TasksPending):
-        shard.begin(1, message, 0.0, settled=False)
+        shard.step(1, message, 0.0, settled=False)
     assert state_of(shard) == before
-    assert len(shard.begin(1, message, 0.0, settled=True).replies) == 1
+    assert len(shard.step(1, message, 0.0, settled=True).replies) == 1
 
 
 def test_float16_and_hyperparameters_without_a_limit_are_always_guarded():
@@ -155,7 +156,7 @@ def test_float16_and_hyperparameters_without_a_limit_are_always_guarded():
         shard = shard_with(optimizer, value)
         for sequence in (1, 2):
             with pytest.raises(TasksPending):
-                shard.begin(1, pushed(sequence, 1, 0, 0, dtype=value.dtype), 0.0, settled=False)
+                shard.step(1, pushed(sequence, 1, 0, 0, dtype=value.dtype), 0.0, settled=False)
             assert isinstance(told(shard, pushed(sequence, 1, 0, 0, dtype=value.dtype))[1], Pushed)
 
 
@@ -171,7 +172,7 @@ def test_a_float16_value_that_would_overflow_is_refused():
 def guarded(shard, sequence):
     """Whether a small push is."""
     try:
-        shard.begin(1, pushed(sequence, 0.5, 0, 0), 0.0, settled=False)
+        shard.step(1, pushed(sequence, 0.5, 0, 0), 0.0, settled=False)
     except TasksPending:
         return True
     raise AssertionError("it was taken")
@@ -204,7 +205,7 @@ def test_a_value_that_is_large_from_without_is_guarded(how):
     if how == "register a table":
         name = "E"
         table = Declaration(TensorSpec("E", (3,)), None, GradientDescent(1.0), RowConstant(3e38))
-        shard.step(0, Register(A, (table,)), 0.0)
+        run_step(shard, 0, Register(A, (table,)), 0.0)
     elif how != "register":
         assert not is_guarded(shard)
         told(shard, Assign(A, 1, (Assignment("W", large),), add=how == "add"))
@@ -228,7 +229,7 @@ def test_what_is_added_is_whole_or_not_at_all():
 
 def test_new_hyperparameters_are_guarded_once():
     shard = shard_with(Momentum(1.0, 0.5))
-    shard.step(1, Tune(A, 1, ("W",), Momentum(0.5, 0.5), ("learning_rate",)), 0.0)
+    run_step(shard, 1, Tune(A, 1, ("W",), Momentum(0.5, 0.5), ("learning_rate",)), 0.0)
     assert is_guarded(shard)
     told(shard, pushed(2, 1, 1, 1))
     assert not is_guarded(shard)
@@ -241,10 +242,10 @@ def test_a_variable_is_looked_at_when_growths_add_up_to_half_of_the_way():
     for sequence in range(1, 1300):
         message = Push(A, sequence, (Gradient("W", 0, np.float32([1e-10, 0, 0])),))
         try:
-            shard.begin(1, message, 0.0, settled=False)
+            shard.step(1, message, 0.0, settled=False)
         except TasksPending:
             looks.append(sequence)
-            shard.begin(1, message, 0.0)
+            shard.step(1, message, 0.0)
     assert looks == [557, 1114]
 
 
@@ -290,7 +291,7 @@ def test_all_pushes_of_a_synchronous_update_that_is_not_finite_are_refused_and_t
     before = held(shard)
     assert told(shard, pushed(1, -3e38, 0, 0), 1) == {}
     with pytest.raises(TasksPending):  # whatever comes may let the held one go
-        shard.begin(5, Pull(B, ("W",)), 0.0, settled=False)
+        shard.step(5, Pull(B, ("W",)), 0.0, settled=False)
     answers = told(shard, pushed(1, -3e38, 0, 0, sender=B), 2)
     assert {ticket: type(answer) for ticket, answer in answers.items()} == {1: NotFinite, 2: NotFinite}
     assert held(shard) == before

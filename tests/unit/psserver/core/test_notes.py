@@ -8,7 +8,7 @@ import logging
 
 import numpy as np
 
-from psserver.core.members.membership import Over
+from psserver.core.members.membership import JobEnd
 from psserver.core.shard import Shard
 from psserver.runtime.executor import Executor
 from pswire.messages import Finished, Gradient, Join, Leave, Push, QueueSpec, Sender, Take
@@ -67,14 +67,14 @@ def test_it_knows_since_when_nobody_is_left():
     async def scenario():
         nonlocal now
         entrance = Executor(shard, clock=lambda: now)
-        heard = [entrance.over]
+        heard = [entrance.job_end]
         for number in (1, 2):
             await entrance.step(Join("w0"))
-            heard.append(entrance.over)
+            heard.append(entrance.job_end)
             await entrance.step(Leave(Sender("w0", number)))
             now += 7.5
-            heard.append(entrance.over)
+            heard.append(entrance.job_end)
         await entrance.shutdown()
         return heard
 
-    assert asyncio.run(scenario()) == [None, None, Over(100.0, 1, done=False), None, Over(107.5, 1, done=False)]
+    assert asyncio.run(scenario()) == [None, None, JobEnd(100.0, 1, done=False), None, JobEnd(107.5, 1, done=False)]

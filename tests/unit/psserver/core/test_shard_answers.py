@@ -21,7 +21,7 @@ from pswire.messages import (
 )
 from pswire.messages.sizes import tensor_bytes
 from pswire.optimizers import Adagrad, GradientDescent
-from pswire.specs.consistency import Bounded, DelayCompensated, Synchronous
+from pswire.specs.consistency import Bounded, DelayCompensation, Synchronous
 from pswire.specs.encodings import ENCODINGS
 from pswire.tensors.compression import Packed, packed
 from pswire.tensors.values import IndexedSlices, TensorSpec
@@ -64,7 +64,7 @@ def say(shard, message, ticket=1, **options):
 
 
 def freed(shard, message, ticket, **options):
-    work = shard.begin(ticket, message, 0.0, **options)
+    work = shard.step(ticket, message, 0.0, **options)
     for task in work.tasks:
         task.run()
     return {reply.ticket: reply.answer for reply in work.replies}
@@ -78,7 +78,7 @@ def push(sender, sequence, name="W", gradient=None, version=0, pull=(), **option
 def refused(shard, message, error, match):
     before = state_of(shard)
     with pytest.raises(error, match=match):
-        shard.begin(1, message, 0.0)
+        shard.step(1, message, 0.0)
     assert state_of(shard) == before
 
 
@@ -88,7 +88,7 @@ def refused(shard, message, error, match):
 def test_what_the_asker_has_is_not_sent_again_and_costs_nothing():
     shard = shard_with()
     say(shard, push(A, 1))
-    work = shard.begin(1, Pull(B, ("d", "W", "s"), known_versions=(0, 0, -1)), 0.0)
+    work = shard.step(1, Pull(B, ("d", "W", "s"), known_versions=(0, 0, -1)), 0.0)
     values = work.replies[0].answer.values
     assert [(one.name, one.version, one.array is None) for one in values] == [
         ("d", 0, True),
@@ -213,7 +213,7 @@ def test_registered_values_are_in_the_room():
 
 
 def test_where_delay_is_compensated_what_a_worker_was_served_is_kept_from_whoever_writes_into_rooms():
-    shard, allocator = shard_with(staleness=DelayCompensated(0.5)), Lent()
+    shard, allocator = shard_with(staleness=DelayCompensation(0.5)), Lent()
     (value,) = say(shard, Pull(A, ("W",)), allocator=allocator).values
     assert not allocator.taken
     say(shard, push(B, 1))
@@ -224,7 +224,7 @@ def test_where_delay_is_compensated_what_a_worker_was_served_is_kept_from_whoeve
 
 @pytest.mark.parametrize("encoding", ["", "bfloat16"])
 def test_delay_is_compensated_from_what_the_worker_had_also_when_it_was_not_sent_again(encoding):
-    shard = shard_with(staleness=DelayCompensated(0.5))
+    shard = shard_with(staleness=DelayCompensation(0.5))
     served = say(shard, Pull(A, ("W",), encoding=encoding)).values[0].array
     assert say(shard, Pull(A, ("W",), known_versions=(0,), encoding=encoding)).values[0].array is None
     say(shard, push(B, 1))

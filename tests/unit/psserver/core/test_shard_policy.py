@@ -25,7 +25,7 @@ from pswire.messages import (
 )
 from pswire.optimizers import GradientDescent
 from pswire.tensors.values import TensorSpec
-from tests.shard_state import state_of
+from tests.shard_state import run_step, state_of
 
 LEASE = 10.0
 W = TensorSpec("W", (2,), "float64")
@@ -84,7 +84,7 @@ class Job:
 
     def tell(self, message, ticket=0):
         """The answers that the message sets free, by ticket."""
-        return {reply.ticket: reply.answer for reply in self.shard.step(ticket, message, self.now)}
+        return {reply.ticket: reply.answer for reply in run_step(self.shard, ticket, message, self.now)}
 
     def push(self, ticket, worker, gradient, sequence=1, at=0):
         gradients = (Gradient("W", at, np.full(2, float(gradient))),)
@@ -304,10 +304,10 @@ def test_asynchronous_holds_nobody():
 def test_a_status_of_very_many_workers_lists_all_that_live_and_the_newest():
     shard = Shard()
     for number in range(1500):
-        shard.step(number, Join(f"w{number}"), 0.0)
+        run_step(shard, number, Join(f"w{number}"), 0.0)
         if number:
-            shard.step(number, Leave(Sender(f"w{number}", 1)), 0.0)
-    (reply,) = shard.step(0, Status(), 0.0)
+            run_step(shard, number, Leave(Sender(f"w{number}", 1)), 0.0)
+    (reply,) = run_step(shard, 0, Status(), 0.0)
     numbers = [worker.number for worker in reply.answer.workers]
     assert numbers == [0, *range(501, 1500)]
 

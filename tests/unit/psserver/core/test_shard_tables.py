@@ -10,7 +10,7 @@ from pswire.messages import Choice, Declaration, Gradient, Join, Pull, Push, Reg
 from pswire.optimizers import Adagrad, Adam, GradientDescent
 from pswire.specs.row_initializers import RowConstant, RowNormal, RowUniform, rows_of
 from pswire.tensors.values import IndexedSlices, Part, TensorSpec
-from tests.shard_state import state_of
+from tests.shard_state import run_step, state_of
 
 ME = Sender("w0", 1)
 SPEC = TensorSpec("E", (5, 2))
@@ -26,7 +26,7 @@ def shard_with(*declarations, memory_limit=None):
 
 
 def say(shard, message):
-    (reply,) = shard.step(0, message, 0.0)
+    (reply,) = run_step(shard, 0, message, 0.0)
     return reply.answer
 
 
@@ -38,7 +38,7 @@ def refused(shard, message, error, match):
     """Refuses it, and stays what it was."""
     before = state_of(shard)
     with pytest.raises(error, match=match) as caught:
-        shard.step(0, message, 0.0)
+        run_step(shard, 0, message, 0.0)
     assert type(caught.value) is error
     assert state_of(shard) == before
 

@@ -16,7 +16,7 @@ from pswire.specs.consistency import Asynchronous, Synchronous
 from pswire.specs.row_initializers import RowConstant
 from pswire.tensors.values import DTYPES, IndexedSlices, TensorSpec
 from psworker.model.optimizers import Adam as WorkersAdam
-from tests.shard_state import state_of
+from tests.shard_state import run_step, state_of
 
 
 def declared(name, value, optimizer=None):
@@ -112,14 +112,14 @@ def test_there_must_be_room_for_all_pushes_that_are_held_together_with_their_ans
 def test_a_shard_that_holds_pushes_refuses_variables_that_there_is_no_room_to_push():
     for consistency, fits in ((Asynchronous(), True), (Synchronous(2), True), (Synchronous(3), False)):
         shard = Shard(memory_limit=200, consistency=consistency)
-        shard.step(0, Join("a"), 0.0)
+        run_step(shard, 0, Join("a"), 0.0)
         before = state_of(shard)
         register = Register(Sender("a", 1), (declared("v", np.zeros(10, np.float32)),))
         if fits:
-            assert len(shard.step(1, register, 0.0)) == 1
+            assert len(run_step(shard, 1, register, 0.0)) == 1
         else:
             with pytest.raises(TooLarge, match="smaller N in --consistency sync:N"):
-                shard.step(1, register, 0.0)
+                run_step(shard, 1, register, 0.0)
             assert state_of(shard) == before
 
 

@@ -31,7 +31,7 @@ from pswire.specs.row_initializers import RowNormal
 from pswire.tensors.compression import FORMS, largest, packed, quantized
 from pswire.tensors.values import IndexedSlices, TensorSpec
 from tests.gated_shard import begun, join, register, run, set_to, until, value
-from tests.shard_state import state_of
+from tests.shard_state import run_step, state_of
 
 LARGE = SMALL // 8 + 1  # float64 elements: more than SMALL bytes
 
@@ -314,7 +314,7 @@ def test_whatever_threads_do_the_arrays_are_those_of_the_same_steps_one_after_th
         again = Shard(**options)
         for ticket, message, replies in shard.said:
             told = [(one.ticket, answers.get(id(one.answer)) or state_of(one.answer)) for one in replies]
-            replayed = [(one.ticket, state_of(one.answer)) for one in again.step(ticket, message, 0.0)]
+            replayed = [(one.ticket, state_of(one.answer)) for one in run_step(again, ticket, message, 0.0)]
             assert replayed == told
         assert state_of(again._store) == state_of(shard._store)
         assert len(shard.said) > WORKERS * CALLS

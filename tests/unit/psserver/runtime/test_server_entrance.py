@@ -37,6 +37,7 @@ from pswire.optimizers import GradientDescent
 from pswire.specs.consistency import Synchronous
 from pswire.tensors.values import IndexedSlices, TensorSpec
 from tests.gated_shard import begun, cancelled, join, register, run, set_to, until, value
+from tests.shard_state import run_step
 
 LARGE = GLANCED_AT // 8 + 1  # float64 elements: too many for the event loop, to look at as well
 QUEUE = QueueSpec("train", size=10, block=10, epochs=1)
@@ -245,7 +246,7 @@ def test_shutting_down_waits_for_what_is_under_way_also_of_callers_who_have_gone
         assert not ending.done()
         shard.gates["w"].open()
         await ending
-        stored.append(shard.step(0, Pull(sender, ("w",)), 0.0)[0].answer.values[0].array)
+        stored.append(run_step(shard, 0, Pull(sender, ("w",)), 0.0)[0].answer.values[0].array)
 
     run(scenario)
     np.testing.assert_array_equal(stored[0], 3)

@@ -21,12 +21,13 @@ from pswire.messages import (
 )
 from pswire.messages.sizes import tensor_bytes
 from pswire.optimizers import GradientDescent, MovingAverage
-from pswire.specs.consistency import Asynchronous, Dropped, Synchronous
+from pswire.specs.consistency import Asynchronous, DropStalePushes, Synchronous
 from pswire.specs.row_initializers import RowUniform
 from pswire.tensors.values import IndexedSlices, TensorSpec
 from psworker.client import partitions, placement, retrying_calls
 from psworker.client.client import Client
 from psworker.client.placement import Placement, Whole
+from tests.shard_state import run_step
 from tests.shards_in_process import ShardsInProcess
 
 SGD = GradientDescent(learning_rate=1)
@@ -106,7 +107,7 @@ def test_nothing_is_named_of_what_the_worker_does_not_say_it_has(shards):
 @SHARDS
 @pytest.mark.parametrize(
     ("consistency", "staleness"),
-    [(Asynchronous(), Dropped(0)), (Synchronous(1), Dropped(0)), (Asynchronous(), Dropped(9))],
+    [(Asynchronous(), DropStalePushes(0)), (Synchronous(1), DropStalePushes(0)), (Asynchronous(), DropStalePushes(9))],
     ids=str,
 )
 def test_values_are_bit_for_bit_those_of_workers_that_name_nothing(shards, consistency, staleness):
@@ -141,9 +142,9 @@ def test_of_a_variable_in_several_parts_those_come_that_have_changed_and_the_old
     old, before = known["trained"], known["trained"].array.copy()
     first, count = ROWS // shards, ROWS // shards
     other = Sender("other", 1)
-    transport.machines[1].step(0, Join("other", 1, 1, shards, 5), 0.0)
+    run_step(transport.machines[1], 0, Join("other", 1, 1, shards, 5), 0.0)
     part = Gradient("trained", 0, some((count, 2), 5))
-    transport.machines[1].step(0, Push(other, 1, (part,)), 0.0)
+    run_step(transport.machines[1], 0, Push(other, 1, (part,)), 0.0)
     (now,) = client.pull(["trained"], [old])
     assert received(transport) == bytes_of("trained") // shards
     assert now.versions == tuple(int(shard == 1) for shard in range(shards))
@@ -157,7 +158,7 @@ def test_of_a_variable_in_several_parts_those_come_that_have_changed_and_the_old
 
 @SHARDS
 def test_a_push_that_is_dropped_brings_what_has_changed_and_no_more(shards):
-    transport = ShardsInProcess(shards, Asynchronous(), Dropped(0))
+    transport = ShardsInProcess(shards, Asynchronous(), DropStalePushes(0))
     (first, mine), (second, known) = registered(transport, "w0"), registered(transport, "w1")
     first.push(gradients(mine, "trained")).wait()
     transport.heard.clear()
@@ -218,8 +219,8 @@ def start_anew(transport, shard, values):
         for piece in variable.pieces
         if piece.shard == shard
     ]
-    machine.step(0, Join("other", 1, shard, transport.shards, 5), 0.0)
-    machine.step(0, Register(Sender("other", 1), tuple(declarations)), 0.0)
+    run_step(machine, 0, Join("other", 1, shard, transport.shards, 5), 0.0)
+    run_step(machine, 0, Register(Sender("other", 1), tuple(declarations)), 0.0)
 
 
 @pytest.mark.parametrize("lost", [0, 1])
