@@ -58,8 +58,7 @@ if TYPE_CHECKING:
         update_ops,
         variable_scope,
     )
-    from psworker.sessions.opening import session
-    from psworker.sessions.session import Session
+    from psworker.sessions.session import Session, session
 
 __all__ = [
     "Adagrad",
@@ -130,11 +129,10 @@ _CONTENTS = {
     "pswire.tensors.values": "IndexedSlices",
     "psworker.autodiff": "Tensor check_gradients gradients no_grad op stop_gradient",
     "psworker.data.dataset": "Batch Dataset",
-    "psworker.sessions.opening": "session",
     "psworker.model.optimizers": (
         "Adagrad AdagradDecay Adam AdamW Ftrl GradientDescent Lamb Momentum Optimizer RMSProp optimize_loss"
     ),
-    "psworker.sessions.session": "Session",
+    "psworker.sessions.session": "Session session",
     "psworker.model.tables": "Table",
     "psworker.model.gradient_transforms": (
         "accumulate add_decayed_weights clip_by_global_norm clip_by_norm clip_by_value global_norm per_variable scale"

@@ -52,9 +52,7 @@ def split_gradient(variable: PlacedVariable, array: Array | IndexedSlices) -> li
     indices = rows.indices.astype(np.int64, copy=False)
     return [
         IndexedSlices(rows.values[run], indices[run] - first, partition.spec.shape, check_range=False)
-        for partition, run, first in zip(
-            variable.partitions, _runs(variable, indices), _firsts(variable), strict=True
-        )
+        for partition, run, first in zip(variable.partitions, _runs(variable, indices), _firsts(variable), strict=True)
     ]
 
 

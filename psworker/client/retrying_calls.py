@@ -34,7 +34,7 @@ from pswire.messages import (
     Request,
     Sender,
 )
-from pswire.system import deferred_signals
+from pswire.system.deferred_signals import deferred_signals, deferred_to_next_block, raise_deferred
 from psworker.client.chief import ChiefStatus
 from psworker.transport import Future, Transport
 
@@ -114,11 +114,12 @@ class RetryingCalls:
         """
         as_of = self.rejoins if rejoins is None else rejoins
         sent: dict[int, Future[Answer]] = {}
-        for shard, message in enumerate(messages):
-            if message is not None:
-                began = time.monotonic()
-                first = self._transport.call(shard, self._current(message, as_of), self._timeout)
-                sent[shard] = Future(partial(self._answer, shard, message, as_of, began, first))
+        with deferred_to_next_block:
+            for shard, message in enumerate(messages):
+                if message is not None:
+                    began = time.monotonic()
+                    first = self._transport.call(shard, self._current(message, as_of), self._timeout)
+                    sent[shard] = Future(partial(self._answer, shard, message, as_of, began, first))
         return sent
 
     def results(
@@ -134,16 +135,16 @@ class RetryingCalls:
         """
         answers: list[A] = []
         errors: dict[int, ParamServerError] = {}
-        for shard, future in sent.items():
-            try:
-                answer = future.result()
-                assert isinstance(answer, kind)
-                answers.append(answer)
-            except ParamServerError as error:
-                errors[shard] = error
-        if failed is not None:
-            failed += errors
-        deferred_signals.check()
+        with deferred_signals:
+            for shard, future in sent.items():
+                try:
+                    answer = future.result()
+                    assert isinstance(answer, kind)
+                    answers.append(answer)
+                except ParamServerError as error:
+                    errors[shard] = error
+            if failed is not None:
+                failed += errors
         if errors:
             raise next(iter(errors.values()))
         return answers
@@ -158,7 +159,8 @@ class RetryingCalls:
         until = time.monotonic() + left
         while True:
             try:
-                return self._transport.call(shard, message, left).result()
+                with deferred_to_next_block:
+                    return self._transport.call(shard, message, left).result()
             except ParamServerError as error:
                 left = until - time.monotonic() - pause
                 if isinstance(error, Unavailable) and left > 0:
@@ -253,7 +255,7 @@ class RetryingCalls:
                     logger.warning("%s waits for shard %d, for %.0f s: %s", worker, shard, waited, error)
                     logged = waited
                 self._closing.wait(min(pause, self._timeout - waited))
-                deferred_signals.check()
+                raise_deferred()
                 pause = min(2 * pause, LONGEST_PAUSE)
                 left = began + self._timeout - time.monotonic()
                 future = self._transport.call(shard, self._current(message, rejoins), max(left, LAST_TRY))
