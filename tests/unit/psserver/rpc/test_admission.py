@@ -4,13 +4,13 @@ import asyncio
 
 import pytest
 
-from psserver.rpc.service import Traffic
+from psserver.rpc.admission import Admission
 from pswire.errors import TooLarge, Unavailable
 
 
 def run(scenario, limit=10, patience=30.0):
     async def main():
-        await asyncio.wait_for(scenario(Traffic(limit, patience)), 30)
+        await asyncio.wait_for(scenario(Admission(limit, patience)), 30)
 
     asyncio.run(main())
 
@@ -18,12 +18,12 @@ def run(scenario, limit=10, patience=30.0):
 class Transfer:
     """A transfer that goes on until it is told to end."""
 
-    def __init__(self, traffic, nbytes):
+    def __init__(self, admission, nbytes):
         self.under_way, self._end = False, asyncio.Event()
-        self.task = asyncio.create_task(self._run(traffic, nbytes))
+        self.task = asyncio.create_task(self._run(admission, nbytes))
 
-    async def _run(self, traffic, nbytes):
-        async with traffic.of(nbytes):
+    async def _run(self, admission, nbytes):
+        async with admission.reserve(nbytes):
             self.under_way = True
             await self._end.wait()
         self.under_way = False
@@ -39,8 +39,8 @@ async def settle():
 
 
 def test_transfers_go_on_together_while_there_is_room():
-    async def scenario(traffic):
-        transfers = [Transfer(traffic, nbytes) for nbytes in (6, 4, 0)]
+    async def scenario(admission):
+        transfers = [Transfer(admission, nbytes) for nbytes in (6, 4, 0)]
         await settle()
         assert [one.under_way for one in transfers] == [True, True, True]
         for one in transfers:
@@ -50,8 +50,8 @@ def test_transfers_go_on_together_while_there_is_room():
 
 
 def test_who_finds_no_room_waits_and_who_comes_later_does_not_overtake():
-    async def scenario(traffic):
-        first, large, small = (Transfer(traffic, nbytes) for nbytes in (6, 10, 1))
+    async def scenario(admission):
+        first, large, small = (Transfer(admission, nbytes) for nbytes in (6, 10, 1))
         await settle()
         assert (first.under_way, large.under_way, small.under_way) == (True, False, False)
         await first.end()
@@ -67,8 +67,8 @@ def test_who_finds_no_room_waits_and_who_comes_later_does_not_overtake():
 
 @pytest.mark.parametrize("place", [0, 1, 2], ids=["under way", "first in line", "second in line"])
 def test_one_that_is_cancelled_leaves_its_place(place):
-    async def scenario(traffic):
-        transfers = [Transfer(traffic, 10) for _ in range(3)]
+    async def scenario(admission):
+        transfers = [Transfer(admission, 10) for _ in range(3)]
         await settle()
         transfers[place].task.cancel()
         await asyncio.wait([transfers[place].task])
@@ -81,19 +81,19 @@ def test_one_that_is_cancelled_leaves_its_place(place):
 
 
 def test_what_can_never_fit_is_refused_at_once():
-    async def scenario(traffic):
+    async def scenario(admission):
         with pytest.raises(TooLarge, match=r"11 bytes.*room for 10 at a time"):
-            async with traffic.of(11):
+            async with admission.reserve(11):
                 pass
 
     run(scenario)
 
 
 def test_who_waits_too_long_is_told_what_it_waits_for():
-    async def scenario(traffic):
-        async with traffic.of(6):
+    async def scenario(admission):
+        async with admission.reserve(6):
             with pytest.raises(Unavailable, match=r"5 bytes within 0.01 s: 6 of 10 are under way"):
-                async with traffic.of(5):
+                async with admission.reserve(5):
                     pass
 
     run(scenario, patience=0.01)

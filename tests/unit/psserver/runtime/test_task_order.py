@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from psserver.core.shard import Shard
-from psserver.rpc.reused_buffers import Spent
-from psserver.runtime.executor import A_TASK, SMALL
+from psserver.rpc.reused_buffers import ReusedArrays
+from psserver.runtime.task_order import SMALL, TASK_OVERHEAD
 from pswire.messages import (
     Assign,
     Assignment,
@@ -45,15 +45,15 @@ def push(sender, sequence, pull=(), version=0, **arrays):
 
 
 def test_while_a_large_variable_is_updated_another_is_served_and_it_itself_when_that_is_done():
-    async def scenario(entrance, shard):
-        w0, w1 = await join(entrance, "w0"), await join(entrance, "w1")
-        await register(entrance, w0, GradientDescent(1.0), w=np.zeros(LARGE), v=np.zeros(LARGE), small=np.zeros(1))
+    async def scenario(executor, shard):
+        w0, w1 = await join(executor, "w0"), await join(executor, "w1")
+        await register(executor, w0, GradientDescent(1.0), w=np.zeros(LARGE), v=np.zeros(LARGE), small=np.zeros(1))
         shard.gates["w"].shut()
-        updating = asyncio.create_task(entrance.step(push(w0, 1, w=np.ones(LARGE))))
+        updating = asyncio.create_task(executor.step(push(w0, 1, w=np.ones(LARGE))))
         await until(shard.gates["w"].reached.is_set)
-        same = await begun(entrance, Pull(w1, ("w",)))
-        assert not (await value(entrance, w1, "v")).any()
-        assert (await entrance.step(push(w1, 1, ("small",), small=np.ones(1)))).values[0].array.tolist() == [-1]
+        same = await begun(executor, Pull(w1, ("w",)))
+        assert not (await value(executor, w1, "v")).any()
+        assert (await executor.step(push(w1, 1, ("small",), small=np.ones(1)))).values[0].array.tolist() == [-1]
         assert not updating.done()
         assert not same.done()
         shard.gates["w"].open()
@@ -66,16 +66,16 @@ def test_while_a_large_variable_is_updated_another_is_served_and_it_itself_when_
 
 
 def test_one_push_updates_its_large_variables_side_by_side():
-    async def scenario(entrance, shard):
-        sender = await join(entrance)
-        await register(entrance, sender, GradientDescent(1.0), w=np.zeros(LARGE), v=np.zeros(LARGE))
+    async def scenario(executor, shard):
+        sender = await join(executor)
+        await register(executor, sender, GradientDescent(1.0), w=np.zeros(LARGE), v=np.zeros(LARGE))
         shard.gates["w"].shut()
         shard.gates["v"].shut()
-        updating = asyncio.create_task(entrance.step(push(sender, 1, ("w", "v"), w=np.ones(LARGE), v=np.ones(LARGE))))
+        updating = asyncio.create_task(executor.step(push(sender, 1, ("w", "v"), w=np.ones(LARGE), v=np.ones(LARGE))))
         await until(shard.gates["w"].reached.is_set)
         await until(shard.gates["v"].reached.is_set)
         shard.gates["v"].open()
-        np.testing.assert_array_equal(await value(entrance, sender, "v"), -1)
+        np.testing.assert_array_equal(await value(executor, sender, "v"), -1)
         assert not updating.done(), "it is answered when all of it is done"
         shard.gates["w"].open()
         for served in (await updating).values:
@@ -87,11 +87,11 @@ def test_one_push_updates_its_large_variables_side_by_side():
 def test_what_two_workers_do_to_one_variable_is_done_in_the_order_of_their_coming():
     """With momentum, and a value that is set in between, another order would give other numbers."""
 
-    async def scenario(entrance, shard):
-        w0, w1 = await join(entrance, "w0"), await join(entrance, "w1")
-        await register(entrance, w0, Momentum(1.0, 0.5), w=np.zeros(LARGE))
+    async def scenario(executor, shard):
+        w0, w1 = await join(executor, "w0"), await join(executor, "w1")
+        await register(executor, w0, Momentum(1.0, 0.5), w=np.zeros(LARGE))
         shard.gates["w"].shut()
-        first = asyncio.create_task(entrance.step(push(w0, 1, w=np.ones(LARGE))))
+        first = asyncio.create_task(executor.step(push(w0, 1, w=np.ones(LARGE))))
         await until(shard.gates["w"].reached.is_set)
         later = []
         for message in (
@@ -99,9 +99,9 @@ def test_what_two_workers_do_to_one_variable_is_done_in_the_order_of_their_comin
             push(w0, 2, ("w",), w=np.full(LARGE, 4.0)),
             push(w1, 2, ("w",), w=np.full(LARGE, 8.0)),
         ):
-            later.append(asyncio.create_task(entrance.step(message)))
+            later.append(asyncio.create_task(executor.step(message)))
             await until(lambda: len(shard.said) == 4 + len(later))
-        small = await begun(entrance, Pull(w0, (), (Choice("w", np.array([0])),)))
+        small = await begun(executor, Pull(w0, (), (Choice("w", np.array([0])),)))
         shard.gates["w"].open()
         await first
         answers = await asyncio.gather(*later)
@@ -114,16 +114,16 @@ def test_what_two_workers_do_to_one_variable_is_done_in_the_order_of_their_comin
 
 
 def test_the_values_of_an_answer_are_of_one_moment_whatever_is_copied_when():
-    async def scenario(entrance, shard):
-        w0, w1 = await join(entrance, "w0"), await join(entrance, "w1")
-        await register(entrance, w0, w=np.zeros(LARGE), v=np.zeros(LARGE), small=np.zeros(1))
+    async def scenario(executor, shard):
+        w0, w1 = await join(executor, "w0"), await join(executor, "w1")
+        await register(executor, w0, w=np.zeros(LARGE), v=np.zeros(LARGE), small=np.zeros(1))
         shard.gates["w"].shut()
-        first = asyncio.create_task(entrance.step(set_to(w0, 1, "w", np.ones(LARGE))))
+        first = asyncio.create_task(executor.step(set_to(w0, 1, "w", np.ones(LARGE))))
         await until(shard.gates["w"].reached.is_set)
-        pull = await begun(entrance, Pull(w1, ("v", "w", "small"), (Choice("v", np.array([3])),)))
+        pull = await begun(executor, Pull(w1, ("v", "w", "small"), (Choice("v", np.array([3])),)))
         for sequence, name in enumerate(("v", "small"), 2):
-            await entrance.step(set_to(w0, sequence, name, np.full(LARGE if name == "v" else 1, 7.0)))
-        later = asyncio.create_task(entrance.step(set_to(w0, 4, "w", np.full(LARGE, 7.0))))
+            await executor.step(set_to(w0, sequence, name, np.full(LARGE if name == "v" else 1, 7.0)))
+        later = asyncio.create_task(executor.step(set_to(w0, 4, "w", np.full(LARGE, 7.0))))
         await until(lambda: len(shard.said) == 8)
         shard.gates["w"].open()
         values = (await pull).values
@@ -139,18 +139,18 @@ def test_the_values_of_an_answer_are_of_one_moment_whatever_is_copied_when():
 
 
 def test_slots_begin_as_they_were_declared_also_when_they_are_tuned_before_they_are_made():
-    async def scenario(entrance, shard):
-        sender = await join(entrance)
-        await register(entrance, sender, w=np.zeros(LARGE))
+    async def scenario(executor, shard):
+        sender = await join(executor)
+        await register(executor, sender, w=np.zeros(LARGE))
         shard.gates["w"].shut()
         spec = TensorSpec("w", (LARGE,), "float64")
         declared = Register(sender, (Declaration(spec, None, Adagrad(1.0, initial_accumulator=0.25)),))
-        registering = asyncio.create_task(entrance.step(declared))
+        registering = asyncio.create_task(executor.step(declared))
         await until(shard.gates["w"].reached.is_set)
-        await entrance.step(Tune(sender, 1, ("w",), Adagrad(1.0, initial_accumulator=0.75), ("initial_accumulator",)))
+        await executor.step(Tune(sender, 1, ("w",), Adagrad(1.0, initial_accumulator=0.75), ("initial_accumulator",)))
         shard.gates["w"].open()
         await registering
-        (accumulator,) = (await entrance.step(Pull(sender, (), (Choice("w", slot="accumulator"),)))).values
+        (accumulator,) = (await executor.step(Pull(sender, (), (Choice("w", slot="accumulator"),)))).values
         np.testing.assert_array_equal(accumulator.array, 0.25)
 
     run(scenario)
@@ -158,15 +158,15 @@ def test_slots_begin_as_they_were_declared_also_when_they_are_tuned_before_they_
 
 def test_very_many_little_tasks_are_not_done_in_the_event_loop_although_their_bytes_are_few():
     """Each costs the calls of a rule, whatever its bytes."""
-    few, many = SMALL // A_TASK - 1, SMALL // A_TASK + 1
+    few, many = SMALL // TASK_OVERHEAD - 1, SMALL // TASK_OVERHEAD + 1
 
-    async def scenario(entrance, shard):
-        sender = await join(entrance)
+    async def scenario(executor, shard):
+        sender = await join(executor)
         names = [f"v{number}" for number in range(many)]
         for name in names:
-            await register(entrance, sender, **{name: np.zeros(())})
+            await register(executor, sender, **{name: np.zeros(())})
         for count in (few, many):
-            pull = await begun(entrance, Pull(sender, tuple(names[:count])))
+            pull = await begun(executor, Pull(sender, tuple(names[:count])))
             in_threads = [name for name in names if shard.gates[name].reached.is_set()]
             assert len((await pull).values) == count
             in_threads += [name for name in names if shard.gates[name].reached.is_set()]
@@ -250,9 +250,9 @@ def lent_by_nobody(_):
     return None
 
 
-async def heard(entrance, message, allocator, answers):
+async def heard(executor, message, allocator, answers):
     """The answer; `answers` gets what it was when it came."""
-    answer = await entrance.step(message, allocator=allocator)
+    answer = await executor.step(message, allocator=allocator)
     answers[id(answer)] = state_of(answer)
     if isinstance(allocator, Lent):
         for array in allocator.arrays:
@@ -260,22 +260,22 @@ async def heard(entrance, message, allocator, answers):
     return answer
 
 
-async def work(entrance, name, dice, allocator_of, answers):
+async def work(executor, name, dice, allocator_of, answers):
     """A worker's life, from joining to leaving."""
-    sender = await join(entrance, name)
+    sender = await join(executor, name)
     everything = [Declaration(TensorSpec(name, SHAPES[name], "float32"), None, OPTIMIZERS[name]) for name in SHAPES]
     for first in (
         Register(sender, tuple(declared(name, dice) for name in SHAPES)),
         Register(sender, tuple(everything)),
     ):
-        await heard(entrance, first, allocator_of(first), answers)
+        await heard(executor, first, allocator_of(first), answers)
     seen = dict.fromkeys(SHAPES, 0)
     for sequence in range(1, CALLS):
         message = random_message(sender, sequence, seen, dice)
-        answer = await heard(entrance, message, allocator_of(message), answers)
+        answer = await heard(executor, message, allocator_of(message), answers)
         for served in getattr(answer, "values", ()):
             seen[served.name] = max(seen[served.name], served.version)
-    await entrance.step(Leave(sender))
+    await executor.step(Leave(sender))
 
 
 @pytest.fixture
@@ -292,7 +292,7 @@ def restless():
     "how",
     ["async none", "async delay-compensated:0.5", "bounded:1 scale", "sync:2 none", "sync:3,backup=1 drop:2"],
 )
-@pytest.mark.parametrize("allocator_of", [lent_by_nobody, Lent, Spent], ids=["no allocator", "own", "spent"])
+@pytest.mark.parametrize("allocator_of", [lent_by_nobody, Lent, ReusedArrays], ids=["no allocator", "own", "reused"])
 @pytest.mark.parametrize(
     "sizes",
     [{"SMALL": -1}, {"SMALL": 40}, {"SMALL": -1, "DIVIDED": 0, "STRETCH": 2, "ROUND": 3}],
@@ -303,14 +303,14 @@ def test_whatever_threads_do_the_arrays_are_those_of_the_same_steps_one_after_th
 ):
     """Every case has messages of its own."""
     for name, size in sizes.items():
-        monkeypatch.setattr(f"psserver.runtime.executor.{name}", size)
+        monkeypatch.setattr(f"psserver.runtime.task_order.{name}", size)
     consistency, staleness = how.split()
     options = {"consistency": parse_consistency(consistency), "staleness": parse_staleness(staleness)}
 
-    async def scenario(entrance, shard):
+    async def scenario(executor, shard):
         answers, dice = {}, [random.Random(f"{how} {sizes} {allocator_of.__name__} {n}") for n in range(WORKERS)]
-        await asyncio.gather(*[work(entrance, f"w{n}", dice[n], allocator_of, answers) for n in range(WORKERS)])
-        await entrance.shutdown()
+        await asyncio.gather(*[work(executor, f"w{n}", dice[n], allocator_of, answers) for n in range(WORKERS)])
+        await executor.shutdown()
         again = Shard(**options)
         for ticket, message, replies in shard.said:
             told = [(one.ticket, answers.get(id(one.answer)) or state_of(one.answer)) for one in replies]
