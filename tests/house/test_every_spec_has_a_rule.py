@@ -17,14 +17,16 @@ def test_every_optimizer_in_the_folder_is_registered_and_exported_and_under_test
     ]
     classes = {thing for module in modules for thing in vars(module).values() if isinstance(thing, type)}
     written = {thing for thing in classes if issubclass(thing, optimizers.UpdateSpec) and thing not in bases}
-    assert written == set(optimizers.UPDATES.values())
+    assert written == set(optimizers.UpdateSpec.kinds.values())
     assert {spec.__name__ for spec in written} <= set(optimizers.__all__)
-    assert optimizers.UPDATES.keys() == optimizers.RULES.keys() == {case.spec.kind for case in RULES_UNDER_TEST}
+    assert (
+        optimizers.UpdateSpec.kinds.keys() == optimizers.RULES.keys() == {case.spec.kind for case in RULES_UNDER_TEST}
+    )
 
 
-@pytest.mark.parametrize("kind", sorted(optimizers.UPDATES))
+@pytest.mark.parametrize("kind", sorted(optimizers.UpdateSpec.kinds))
 def test_an_optimizer_has_its_formula_and_its_source_in_its_docstring(kind):
-    spec = optimizers.UPDATES[kind]
+    spec = optimizers.UpdateSpec.kinds[kind]
     assert spec.kind == kind
     assert "w <- " in spec.__doc__
     assert "Source: " in spec.__doc__
