@@ -20,13 +20,14 @@ from google.protobuf.message import DecodeError
 from google.protobuf.message import Message as Proto
 
 from psserver.rpc.admission import Admission
-from psserver.rpc.shared_memory import Attached
+from psserver.rpc.reused_buffers import ReusedArrays
+from psserver.rpc.shared_memory import AttachedSegments
 from psserver.runtime.executor import STOPPING, AnswerTooLarge, Executor
 from pswire.channel import status_of
 from pswire.codec import decode, encode, from_frame, to_frame
 from pswire.errors import InternalError, InvalidMessage, Malformed, ParamServerError, TimedOut, Unavailable
 from pswire.messages import ANSWERS, Answer, Request
-from pswire.messages.sizes import tensor_bytes
+from pswire.messages.sizes import Allocator, tensor_bytes
 from pswire.tensors.frames import Incoming, incoming
 from pswire.tensors.inline import InlineReceiver, InlineSender
 from pswire.tensors.stream import StreamReceiver, StreamSender
@@ -101,7 +102,7 @@ class Service:
     # --- transfers ------------------------------------------------------------------------------------------------
 
     async def _transfer(self, context: grpc.aio.ServicerContext) -> None:
-        attached = Attached(self._shared_memory)
+        attached = AttachedSegments(self._shared_memory)
         task = asyncio.current_task()
         assert task is not None, "gRPC runs each call in a task of its own"
         data = await self._in_time(context.read())
@@ -129,29 +130,29 @@ class Service:
             self._idle.discard(task)
         return data
 
-    async def _call(self, frame: Incoming, attached: Attached, context: grpc.aio.ServicerContext) -> None:
+    async def _call(self, frame: Incoming, attached: AttachedSegments, context: grpc.aio.ServicerContext) -> None:
         """Serve one call; larger messages and answers wait for admission."""
         receiver = StreamReceiver(frame.data, attached.receiver())
         message = _request(from_frame(frame, receiver))
+        region = attached.region(frame.header)
         if not receiver.nbytes and tensor_bytes(message) <= INLINE:
-            allocator = (
-                attached.allocator(frame.header, message) if receiver.shared or frame.header.HasField("room") else None
-            )
             try:
-                answer = await self._executor.step(message, INLINE, allocator)
+                answer = await self._executor.step(message, INLINE, region)
             except AnswerTooLarge:
                 pass
             else:
-                await self._send(answer, StreamSender() if allocator is None else attached.sender(), context)
+                await self._send(answer, StreamSender(region), context)
                 return
         async with self._admission.reserve(self._executor.admit(message)):
+            allocator: Allocator | None = region
             if receiver.nbytes:
                 receiver.allocate()
                 message = _request(from_frame(frame, receiver))
                 await self._receive(receiver, context)
-            allocator = attached.allocator(frame.header, message)
+                if region is None:
+                    allocator = ReusedArrays(message)
             answer = await self._executor.step(message, None, allocator, admitted=True)
-            await self._send(answer, attached.sender(), context)
+            await self._send(answer, StreamSender(region), context)
 
     async def _receive(self, receiver: StreamReceiver, context: grpc.aio.ServicerContext) -> None:
         """Fill the message's arrays from the chunks."""

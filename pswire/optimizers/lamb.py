@@ -26,8 +26,8 @@ class Lamb(MomentsSpec, kind="lamb"):
         w <- w - learning_rate * (|w| / |u|) * u
 
     with m_hat and v_hat as Adam's. |.| is the Euclidean norm over the whole variable; where one of the two norms is 0
-    or overflows, their ratio counts as 1. Lazy: of a gradient by rows, the norms are those of the rows that are named. Of a variable that is split over
-    several shards, each shard has the norms of its own rows.
+    or overflows, their ratio counts as 1. Lazy: of a gradient by rows, the norms are those of the rows that are named.
+    Of a variable that is split over several shards, each shard has the norms of its own rows.
 
     Source: Y. You et al., "Large Batch Optimization for Deep Learning: Training BERT in 76 Minutes", ICLR 2020,
     algorithm 2, with the identity for its phi.

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from psserver.core.shard import Shard
-from psserver.rpc.reused_buffers import Spent
+from psserver.rpc.reused_buffers import ReusedArrays
 from psserver.runtime.task_order import SMALL, TASK_OVERHEAD
 from pswire.messages import (
     Assign,
@@ -292,7 +292,7 @@ def restless():
     "how",
     ["async none", "async delay-compensated:0.5", "bounded:1 scale", "sync:2 none", "sync:3,backup=1 drop:2"],
 )
-@pytest.mark.parametrize("allocator_of", [lent_by_nobody, Lent, Spent], ids=["no allocator", "own", "spent"])
+@pytest.mark.parametrize("allocator_of", [lent_by_nobody, Lent, ReusedArrays], ids=["no allocator", "own", "reused"])
 @pytest.mark.parametrize(
     "sizes",
     [{"SMALL": -1}, {"SMALL": 40}, {"SMALL": -1, "DIVIDED": 0, "STRETCH": 2, "ROUND": 3}],

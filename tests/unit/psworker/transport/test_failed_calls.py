@@ -1,4 +1,4 @@
-"""What a broken other side, or one that has gone, costs: bounded time and memory, no thread, and no call that fails."""
+"""Failed calls and broken streams: bounded time and memory, no thread left, and no other call that fails."""
 
 import gc
 import threading
@@ -6,7 +6,6 @@ import weakref
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
-from mmap import mmap
 from types import SimpleNamespace
 
 import numpy as np
@@ -14,65 +13,22 @@ import pytest
 
 from psserver.config import ServerConfig
 from psserver.rpc.server import ServerThread
-from psserver.rpc.shared_memory import Attached
-from pswire.errors import Malformed, ParamServerError, TimedOut, Unavailable, UnknownVariable
+from psserver.rpc.shared_memory import AttachedSegments
+from pswire.errors import ParamServerError, TimedOut, Unavailable, UnknownVariable
 from pswire.messages import Declaration, Gradient, Join, Pull, Push, Register, Sender
 from pswire.optimizers import GradientDescent
 from pswire.specs.consistency import Synchronous
-from pswire.tensors import stream
-from pswire.tensors.compression import packed
-from pswire.tensors.frames import incoming
 from pswire.tensors.segments import Segment
-from pswire.tensors.shared_memory import SharedReceiver
-from pswire.tensors.stream import StreamReceiver
-from pswire.tensors.transport import CHUNK, INLINE
+from pswire.tensors.transport import INLINE
 from pswire.tensors.values import TensorSpec
-from pswire.v1 import paramserver_pb2 as pb
+from psworker.transport.connection import TransferCall
 from psworker.transport.grpc_transport import GrpcTransport
-from psworker.transport.shared_memory import Segments
-from psworker.transport.transfer_stream import Transfer, TransferCall
+from psworker.transport.shared_memory import SegmentPool
+from psworker.transport.transfer_stream import TransferStream
 from tests.shared_folder import needs_shared_memory
 
 BOUND = 30.0  # seconds that no wait comes near to
-LANES = [pytest.param(True, marks=needs_shared_memory, id="shared memory"), pytest.param(False, id="gRPC")]
-
-
-@pytest.mark.parametrize("field", [b"\x0a\x00", b"\x92\x01\x00", b"\x7a\x00"])
-def test_a_frame_of_countless_empty_fields_is_malformed(field):
-    incoming(field * 64)
-    with pytest.raises(Malformed, match=r"4,194,304 bytes|4,194,303 bytes"):
-        incoming(field * ((4 << 20) // len(field)))
-
-
-@pytest.mark.parametrize(("dtype", "own"), [("bool", False), ("int64", True)])
-def test_places_that_overlap_do_not_multiply_memory(dtype, own):
-    memory = mmap(-1, 4096)
-    receiver = SharedReceiver({0: memory})
-    spec = TensorSpec("W", (4096 // np.dtype(dtype).itemsize,), dtype)
-    place = pb.Tensor(shared=pb.Shared(segment=0, offset=0))
-    for _ in range(2):  # hollow, and whole
-        assert receiver.get(place, spec, own=own).base is None
-    with pytest.raises(Malformed, match="overlaps"):
-        receiver.get(place, spec, own=own)
-
-
-def test_bools_are_looked_at_chunk_by_chunk(monkeypatch):
-    looked_at = []
-    check = stream.check_elements
-
-    def noted(array, spec):
-        looked_at.append(array.nbytes)
-        check(array, spec)
-
-    monkeypatch.setattr(stream, "check_elements", noted)
-    spec = TensorSpec("W", (3 * CHUNK,), "bool")
-    receiver = StreamReceiver()
-    receiver.get(pb.Tensor(streamed=True), spec)
-    receiver.allocate()
-    receiver.feed(bytes(CHUNK))
-    with pytest.raises(Malformed, match="byte 0 or 1"):
-        receiver.feed(bytes(CHUNK - 1) + b"\x02")
-    assert looked_at == [CHUNK, CHUNK]
+SHARED = [pytest.param(True, marks=needs_shared_memory, id="shared memory"), pytest.param(False, id="gRPC")]
 
 
 @pytest.fixture
@@ -80,8 +36,8 @@ def segments(monkeypatch):
     """The segments that live, of all that this process makes."""
     alive, create = weakref.WeakSet(), Segment.create
 
-    def noted(nbytes):
-        alive.add(segment := create(nbytes))
+    def noted(*args):
+        alive.add(segment := create(*args))
         return segment
 
     monkeypatch.setattr(Segment, "create", noted)
@@ -97,13 +53,13 @@ def transport():
 @pytest.fixture
 def streams(monkeypatch):
     """All streams that are opened."""
-    opened, make = [], Transfer.__init__
+    opened, make = [], TransferStream.__init__
 
     def noted(self, *args, **options):
         make(self, *args, **options)
         opened.append(self)
 
-    monkeypatch.setattr(Transfer, "__init__", noted)
+    monkeypatch.setattr(TransferStream, "__init__", noted)
     return opened
 
 
@@ -137,7 +93,7 @@ def test_a_stream_that_is_cancelled_frees_the_thread_that_sends_its_requests():
         senders[0].start()
         return SimpleNamespace(cancel=lambda: None)
 
-    transfer = Transfer(open_stream, share=False)
+    transfer = TransferStream(open_stream, share=False)
     transfer.send(iter((b"",)))
     transfer.cancel()
     senders[0].join(BOUND)
@@ -149,9 +105,8 @@ def test_values_that_find_no_room_in_shared_memory_are_read_while_the_worker_com
     """Or a server would have to wait with a large answer for as long as the worker computes, and give it up."""
     value = np.ones(2 * INLINE, np.float32)
     sender = worker_of(transport, value)
-    gradient = packed(value, "bfloat16")  # in whose place no value of float32 can be put
-    push = Push(sender, 1, (Gradient("W", 0, gradient),), pull=("W",))
-    answers, taken, take, submit = [], [], Segments.take, ThreadPoolExecutor.submit
+    push = Push(sender, 1, (Gradient("W", 0, value),), pull=("W",))
+    answers, taken, take, submit = [], [], SegmentPool.take, ThreadPoolExecutor.submit
 
     def noted(self, job, *args):
         result = submit(self, job, *args)
@@ -160,7 +115,7 @@ def test_values_that_find_no_room_in_shared_memory_are_read_while_the_worker_com
         return result
 
     monkeypatch.setattr(ThreadPoolExecutor, "submit", noted)
-    monkeypatch.setattr(Segments, "take", lambda self, n: None if taken else taken.append(take(self, n)) or taken[0])
+    monkeypatch.setattr(SegmentPool, "take", lambda self, n: None if taken else taken.append(take(self, n)) or taken[0])
     call = transport.call(0, push, BOUND)
     assert taken[0] is not None, "the gradient is in shared memory"
     (answer,) = answers
@@ -174,14 +129,14 @@ def test_values_that_find_no_room_in_shared_memory_are_read_while_the_worker_com
 @pytest.fixture
 def freed(monkeypatch):
     """An event: all that a server had of the first stream is gone. Nobody looks for circles meanwhile."""
-    gone, known, make = threading.Event(), [], Attached.__init__
+    gone, known, make = threading.Event(), [], AttachedSegments.__init__
 
     def noted(self, *args):
         make(self, *args)
         if not known:
             known.append(weakref.ref(self, lambda _: gone.set()))
 
-    monkeypatch.setattr(Attached, "__init__", noted)
+    monkeypatch.setattr(AttachedSegments, "__init__", noted)
     gc.collect()
     gc.disable()
     yield gone
@@ -196,12 +151,12 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize("tensor_transport", LANES)
+@pytest.mark.parametrize("shared", SHARED)
 @pytest.mark.parametrize("gradient", REFUSED.values(), ids=REFUSED)
-def test_a_push_that_is_refused_leaves_nothing_at_the_server(freed, tensor_transport, gradient):
+def test_a_push_that_is_refused_leaves_nothing_at_the_server(freed, shared, gradient):
     with (
         ServerThread() as server,
-        closing(GrpcTransport([server.address], shared_memory=tensor_transport)) as transport,
+        closing(GrpcTransport([server.address], shared_memory=shared)) as transport,
     ):
         sender = worker_of(transport, VALUE)
         with pytest.raises(ParamServerError):
@@ -209,12 +164,12 @@ def test_a_push_that_is_refused_leaves_nothing_at_the_server(freed, tensor_trans
         assert freed.wait(BOUND)
 
 
-@pytest.mark.parametrize("tensor_transport", LANES)
-def test_a_held_push_whose_caller_has_gone_leaves_nothing_at_the_server_but_its_gradient(freed, tensor_transport):
+@pytest.mark.parametrize("shared", SHARED)
+def test_a_held_push_whose_caller_has_gone_leaves_nothing_at_the_server_but_its_gradient(freed, shared):
     config = ServerConfig(consistency=Synchronous(2), lease=BOUND)
     with (
         ServerThread(config) as server,
-        closing(GrpcTransport([server.address], shared_memory=tensor_transport)) as transport,
+        closing(GrpcTransport([server.address], shared_memory=shared)) as transport,
     ):
         sender = worker_of(transport, VALUE)
         with pytest.raises(TimedOut):
