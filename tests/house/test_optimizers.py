@@ -15,8 +15,8 @@ SPECS = optimizers.UpdateSpec.kinds
 def test_every_optimizer_in_the_folder_is_registered_exported_and_tested():
     bases = (optimizers.UpdateSpec, optimizers.OptimizerSpec, MomentsSpec)
     names = [module.name for module in pkgutil.iter_modules(optimizers.__path__, "pswire.optimizers.")]
-    classes = {value for name in names for value in vars(importlib.import_module(name)).values()}
-    specs = {one for one in classes if isinstance(one, type) and issubclass(one, optimizers.UpdateSpec)} - set(bases)
+    values = [value for name in names for value in vars(importlib.import_module(name)).values()]
+    specs = {one for one in values if isinstance(one, type) and issubclass(one, optimizers.UpdateSpec)} - set(bases)
     assert specs == set(SPECS.values())
     assert {spec.__name__ for spec in specs} <= set(optimizers.__all__)
     assert SPECS.keys() == optimizers.RULES.keys() == {case.spec.kind for case in RULES_UNDER_TEST}
