@@ -1,7 +1,7 @@
-"""Optimizers, as the program sees them: gradients here, updates on the server.
+"""Optimizers as a program sees them: gradients here, updates on the server.
 
-An optimizer has no state of its own: its hyperparameters are its spec's, its slots live beside the variables.
-Between `compute_gradients` and `apply_gradients` a program may do to the pairs what it likes.
+An optimizer has no state: its hyperparameters, formula and source are those of `pswire.optimizers`, its slots lie
+beside the variables. Between `compute_gradients` and `apply_gradients` a program may transform the pairs.
 """
 
 from __future__ import annotations
@@ -20,13 +20,17 @@ Transform: TypeAlias = Callable[[list[GradientAndVariable]], list[GradientAndVar
 
 
 class Optimizer(optimizers.OptimizerSpec):
-    """What all optimizers can do.
+    """The methods of all optimizers.
 
     optimizer = GradientDescent(learning_rate=0.01)
     for batch in session.batches(dataset, batch_size=100, epochs=10):
         pairs = optimizer.compute_gradients(loss(batch))
         optimizer.apply_gradients(clip_by_global_norm(pairs, 5.0))
     """
+
+    def __init_subclass__(cls, **keywords: str) -> None:
+        super().__init_subclass__(**keywords)
+        cls.__doc__ = cls.__doc__ or cls.__mro__[1].__doc__
 
     def compute_gradients(
         self, loss: Tensor, var_list: BaseVariable | Sequence[BaseVariable] | None = None, *, retain_graph: bool = False
@@ -97,44 +101,31 @@ def _chosen(var_list: BaseVariable | Sequence[BaseVariable] | None) -> list[Base
     return chosen
 
 
-class GradientDescent(optimizers.GradientDescent, Optimizer):
-    """Plain stochastic gradient descent; formula, fields and source: `pswire.optimizers.GradientDescent`."""
+class GradientDescent(optimizers.GradientDescent, Optimizer): ...
 
 
-class Momentum(optimizers.Momentum, Optimizer):
-    """Gradient descent with momentum, plain or Nesterov's; formula, fields and source: `pswire.optimizers.Momentum`."""
+class Momentum(optimizers.Momentum, Optimizer): ...
 
 
-class Adagrad(optimizers.Adagrad, Optimizer):
-    """A learning rate for each element, by squared gradients; formula, fields and source:
-    `pswire.optimizers.Adagrad`.
-    """
+class Adagrad(optimizers.Adagrad, Optimizer): ...
 
 
-class AdagradDecay(optimizers.AdagradDecay, Optimizer):
-    """Adagrad that forgets; formula, fields and source: `pswire.optimizers.AdagradDecay`."""
+class AdagradDecay(optimizers.AdagradDecay, Optimizer): ...
 
 
-class RMSProp(optimizers.RMSProp, Optimizer):
-    """A learning rate for each element, by recent gradients; formula, fields and source:
-    `pswire.optimizers.RMSProp`.
-    """
+class RMSProp(optimizers.RMSProp, Optimizer): ...
 
 
-class Adam(optimizers.Adam, Optimizer):
-    """Adaptive moments, with AMSGrad as a flag; formula, fields and source: `pswire.optimizers.Adam`."""
+class Adam(optimizers.Adam, Optimizer): ...
 
 
-class AdamW(optimizers.AdamW, Optimizer):
-    """Adam with decoupled decay of weights; formula, fields and source: `pswire.optimizers.AdamW`."""
+class AdamW(optimizers.AdamW, Optimizer): ...
 
 
-class Lamb(optimizers.Lamb, Optimizer):
-    """Adam's direction at the scale of the weights; formula, fields and source: `pswire.optimizers.Lamb`."""
+class Lamb(optimizers.Lamb, Optimizer): ...
 
 
-class Ftrl(optimizers.Ftrl, Optimizer):
-    """Follow the regularized leader; formula, fields and source: `pswire.optimizers.Ftrl`."""
+class Ftrl(optimizers.Ftrl, Optimizer): ...
 
 
 def optimize_loss(

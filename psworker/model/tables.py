@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from pswire.errors import ConfigurationError
-from pswire.specs.row_initializers import RowInitializer, check_fits, rows_of
+from pswire.specs.initializers import RowInitializer, check_fits, rows_of
 from pswire.tensors.values import Array
 from psworker.autodiff.ops.sparse import RowSource
 from psworker.model.variables import BaseVariable, open_session

@@ -16,7 +16,7 @@ from pswire.errors import AlreadyRegistered, ConfigurationError, NotFinite, Time
 from pswire.messages import Assignment, Declaration, Outcome, Push, RemoteWeights, Renew, Status
 from pswire.optimizers import Adam, GradientDescent, Momentum
 from pswire.specs.consistency import Bounded, DropStalePushes, Synchronous
-from pswire.specs.row_initializers import RowUniform
+from pswire.specs.initializers import RowUniform
 from pswire.tensors.values import IndexedSlices, TensorSpec
 from psworker import ops
 from psworker.client import placement

@@ -26,7 +26,7 @@ from pswire.messages import (
 )
 from pswire.optimizers import GradientDescent, Momentum
 from pswire.specs.consistency import Asynchronous, Bounded, DropStalePushes, Synchronous
-from pswire.specs.row_initializers import RowUniform, rows_of
+from pswire.specs.initializers import RowUniform, rows_of
 from pswire.tensors.values import IndexedSlices, TensorSpec
 from psworker.client import placement, retrying_calls
 from psworker.client.client import Client

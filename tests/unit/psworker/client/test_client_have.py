@@ -22,7 +22,7 @@ from pswire.messages import (
 from pswire.messages.sizes import tensor_bytes
 from pswire.optimizers import GradientDescent, MovingAverage
 from pswire.specs.consistency import Asynchronous, DropStalePushes, Synchronous
-from pswire.specs.row_initializers import RowUniform
+from pswire.specs.initializers import RowUniform
 from pswire.tensors.values import IndexedSlices, TensorSpec
 from psworker.client import partitions, placement, pull, retrying_calls
 from psworker.client.client import Client

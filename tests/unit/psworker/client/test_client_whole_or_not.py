@@ -23,7 +23,7 @@ from pswire.messages import (
 )
 from pswire.optimizers import GradientDescent
 from pswire.specs.consistency import Asynchronous, Bounded, DropStalePushes, IgnoreStaleness, Synchronous
-from pswire.specs.row_initializers import RowUniform
+from pswire.specs.initializers import RowUniform
 from pswire.specs.schedules import PiecewiseConstant
 from pswire.tensors.values import TensorSpec
 from psworker.client import placement, retrying_calls

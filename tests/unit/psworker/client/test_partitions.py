@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from pswire.errors import InvalidMessage, Malformed, ShapeMismatch
 from pswire.messages import Declaration, Value
-from pswire.specs.row_initializers import RowUniform
+from pswire.specs.initializers import RowUniform
 from pswire.tensors.values import IndexedSlices, TensorSpec
 from psworker.client import partitions, placement, pull
 from psworker.client.placement import Placement

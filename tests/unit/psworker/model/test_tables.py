@@ -7,9 +7,9 @@ import pytest
 
 import psworker as ps
 from pswire.errors import ConfigurationError
-from pswire.specs.row_initializers import fill
+from pswire.specs import initializers
+from pswire.specs.initializers import fill
 from psworker import nn, ops
-from psworker.model import initializers
 
 SEED = 20131016
 UNIFORM = ps.RowUniform(-1, 1, seed=SEED)
