@@ -16,7 +16,7 @@ from pswire.errors import Malformed
 from pswire.messages.sizes import arrays
 from pswire.specs import schedules
 from pswire.specs.encodings import ENCODINGS
-from pswire.specs.row_initializers import RowConstant, RowNormal, RowUniform
+from pswire.specs.initializers import RowConstant, RowNormal, RowUniform
 from pswire.tensors.compression import FORMS, largest, packed, quantized
 from pswire.tensors.frames import incoming, with_data
 from pswire.tensors.inline import InlineReceiver, InlineSender
@@ -193,8 +193,8 @@ def accept_or_refuse(kind, data):
 
 def test_every_message_optimizer_and_schedule_has_a_case():
     assert {type(case) for case in CASES} == {*ms.ANSWERS, *ms.ANSWERS.values()}
-    assert {type(spec) for spec in OPTIMIZERS} == set(optimizers.UPDATES.values())
-    assert {type(schedule) for schedule in SCHEDULES} == set(schedules.SCHEDULES.values())
+    assert {type(spec) for spec in OPTIMIZERS} == set(optimizers.UpdateSpec.kinds.values())
+    assert {type(schedule) for schedule in SCHEDULES} == set(schedules.Schedule.kinds.values())
     assert {one.form for one in PACKED} == set(FORMS)
 
 
