@@ -60,7 +60,14 @@ from pswire.messages import (
     WorkerStatus,
 )
 from pswire.messages.sizes import Allocator, tensor_bytes
-from pswire.specs.consistency import Asynchronous, Consistency, DelayCompensated, StalenessSpec, Synchronous, Unchanged
+from pswire.specs.consistency import (
+    Asynchronous,
+    Consistency,
+    DelayCompensation,
+    IgnoreStaleness,
+    StalenessSpec,
+    Synchronous,
+)
 
 _Seen = TypeVar("_Seen", Pushed, Assigned, Tuned)
 
@@ -88,7 +95,7 @@ class Shard:
         lease: float = 15.0,
         memory_limit: int | None = None,
         consistency: Consistency = Asynchronous(),  # noqa: B008 - frozen
-        staleness: StalenessSpec = Unchanged(),  # noqa: B008
+        staleness: StalenessSpec = IgnoreStaleness(),  # noqa: B008
         policy: Policy | None = None,
         identity: int = 0,
         one_job: bool = False,
@@ -100,7 +107,7 @@ class Shard:
         self._ledger = DeduplicationTable()
         self._agreement = JobInvariants(shard, shards, identity)
         self._members = Membership(lease, has_chief=not shard, one_job=one_job)
-        self._strength = strength = staleness.strength if isinstance(staleness, DelayCompensated) else 0.0
+        self._strength = strength = staleness.strength if isinstance(staleness, DelayCompensation) else 0.0
         self._store = Store(memory_limit, strength)
         self._holds = policy is not None or not isinstance(consistency, Asynchronous)
         chosen = policy or policy_for(consistency, staleness, shard, shards)

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 import psserver.rpc.server
+import psserver.runtime.clock
 import psworker as ps
 from psserver.config import ServerConfig
 from psserver.rpc.server import ServerThread
@@ -27,7 +28,7 @@ def clock(monkeypatch):
     """The server's clock; it is looked at a hundred times a second."""
     told = Told()
     monkeypatch.setattr(psserver.rpc.server, "Clock", lambda now, tick: told)
-    monkeypatch.setattr(psserver.rpc.server, "TICK", 0.01)
+    monkeypatch.setattr(psserver.runtime.clock, "TICK", 0.01)
     return told
 
 
@@ -58,7 +59,7 @@ def test_when_the_chief_is_lost_another_is_told_with_its_next_block_and_the_old_
         assert len(list(lost)) == 15
         assert (first.is_chief, second.is_chief) == (False, True)
     said = [record.getMessage() for record in caplog.records if record.name == "psworker.client.chief"]
-    assert said == ["w1 is the chief from now on: the one before is gone"]
+    assert said == ["w1 is now the chief: the previous one is gone"]
 
 
 def test_a_second_job_on_a_standing_server_has_a_chief_of_its_own(open_session):

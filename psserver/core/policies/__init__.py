@@ -46,10 +46,10 @@ POLICIES: dict[type[Consistency], Callable[[Any], Policy]] = {
 
 #: What each handling of staleness makes of a policy. Delay compensation changes gradients, and no policy.
 HANDLINGS: dict[type[StalenessSpec], Callable[[Any, Policy], Policy]] = {
-    consistency.Unchanged: lambda spec, policy: policy,
-    consistency.Scaled: lambda spec, policy: ScaleStale(policy),
-    consistency.DelayCompensated: lambda spec, policy: policy,
-    consistency.Dropped: lambda spec, policy: DropStale(policy, spec.above),
+    consistency.IgnoreStaleness: lambda spec, policy: policy,
+    consistency.ScaleByStaleness: lambda spec, policy: ScaleStale(policy),
+    consistency.DelayCompensation: lambda spec, policy: policy,
+    consistency.DropStalePushes: lambda spec, policy: DropStale(policy, spec.above),
 }
 
 _unmatched = (POLICIES.keys() ^ set(consistency.CONSISTENCIES)) | (HANDLINGS.keys() ^ set(consistency.STALENESSES))

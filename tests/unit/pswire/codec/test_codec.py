@@ -16,7 +16,7 @@ from pswire.errors import Malformed
 from pswire.messages.sizes import arrays
 from pswire.specs import schedules
 from pswire.specs.encodings import ENCODINGS
-from pswire.specs.row_initializers import RowConstant, RowNormal, RowUniform
+from pswire.specs.initializers import RowConstant, RowNormal, RowUniform
 from pswire.tensors.compression import FORMS, largest, packed, quantized
 from pswire.tensors.frames import incoming, with_data
 from pswire.tensors.inline import InlineReceiver, InlineSender
@@ -193,8 +193,8 @@ def accept_or_refuse(kind, data):
 
 def test_every_message_optimizer_and_schedule_has_a_case():
     assert {type(case) for case in CASES} == {*ms.ANSWERS, *ms.ANSWERS.values()}
-    assert {type(spec) for spec in OPTIMIZERS} == set(optimizers.UPDATES.values())
-    assert {type(schedule) for schedule in SCHEDULES} == set(schedules.SCHEDULES.values())
+    assert {type(spec) for spec in OPTIMIZERS} == set(optimizers.UpdateSpec.kinds.values())
+    assert {type(schedule) for schedule in SCHEDULES} == set(schedules.Schedule.kinds.values())
     assert {one.form for one in PACKED} == set(FORMS)
 
 
@@ -207,7 +207,7 @@ def test_a_message_comes_back_as_it_was(message):
 @pytest.mark.parametrize("few", [0, FEW], ids=["all in chunks", "few inside"])
 @pytest.mark.parametrize("message", STREAMED_CASES, ids=lambda message: type(message).__name__)
 def test_a_message_comes_back_as_it_was_through_a_transfer(message, few):
-    sender, receiver = StreamSender(few), StreamReceiver()
+    sender, receiver = StreamSender(few=few), StreamReceiver()
     header = incoming(to_frame(message, sender).SerializeToString())
     hollow = from_frame(header, receiver)
     assert type(hollow) is type(message)
@@ -222,7 +222,7 @@ def test_a_message_comes_back_as_it_was_through_a_transfer(message, few):
 @pytest.mark.parametrize("few", [0, FEW], ids=["all behind it", "few inside"])
 @pytest.mark.parametrize("message", STREAMED_CASES, ids=lambda message: type(message).__name__)
 def test_a_message_comes_back_as_it_was_from_a_single_frame_whose_arrays_are_not_copied(message, few):
-    sender = StreamSender(few)
+    sender = StreamSender(few=few)
     (data,) = sender.frames(to_frame(message, sender))
     frame = incoming(data)
     receiver = StreamReceiver(frame.data)

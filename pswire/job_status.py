@@ -1,0 +1,233 @@
+"""The status of a job, merged from the reports of its shards: whole variables, workers, and problems. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from pswire.messages import Change, EpochReport, LastPush, StatusReport, VariableStatus, WorkerStatus
+from pswire.optimizers import UpdateSpec
+from pswire.tensors.values import TensorSpec
+
+
+@dataclass(frozen=True, slots=True)
+class ShardAnswer:
+    """The report of the shard at `address`, or the problem why there is none."""
+
+    address: str
+    report: StatusReport | None = None
+    problem: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class JobVariable:
+    """A variable, merged from its partitions; `spec` has the shape of the whole.
+
+    `versions` and `updates` are those of the partitions, in the order of their `shards`; `nbytes` is the sum.
+    `global_step` is that of the job, by which a schedule gives the next learning rate.
+    """
+
+    spec: TensorSpec
+    shards: tuple[int, ...]
+    versions: tuple[int, ...]
+    updates: tuple[int, ...]
+    optimizer: UpdateSpec | None
+    slots: tuple[str, ...]
+    nbytes: int
+    table: bool
+    global_step: int
+
+
+@dataclass(frozen=True, slots=True)
+class JobWorker:
+    """A worker, as all shards report it. Counts are those of the shard with the most, since a push goes to several.
+
+    `state` is "starting" before it joins, then the worst of all shards: "lost" before "left" before "live".
+    `lease_left` is the least, in seconds, None unless it is live. `mean_staleness` is over its pushes to all shards,
+    None before the first. `tensor_transport` is how its tensors travel, to different shards perhaps differently. Shard
+    0 reports whether it is `chief`.
+    """
+
+    name: str
+    number: int = 0
+    incarnation: int = 0
+    state: str = "starting"
+    steps: int = 0
+    dropped: int = 0
+    mean_staleness: float | None = None
+    loss: float | None = None
+    epoch: int = 0
+    lease_left: float | None = None
+    waiting_for: str = ""
+    tensor_transport: str = ""
+    chief: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class JobStatus:
+    """A job at one moment, as far as its shards answer; `problems` lists missing shards and inconsistencies.
+
+    `global_step` and `dropped` are those of the shard with the most, since shard 0 gets every push; `repeated` and
+    `nbytes` are sums. `half_pushes` counts pushes that only some shards have applied: those that workers report, and
+    those interrupted by the death of a worker.
+    """
+
+    answers: tuple[ShardAnswer, ...]
+    shards: int
+    global_step: int
+    repeated: int
+    dropped: int
+    half_pushes: int
+    nbytes: int
+    consistency: str
+    handling: str
+    variables: tuple[JobVariable, ...]
+    workers: tuple[JobWorker, ...]
+    epochs: tuple[EpochReport, ...]
+    changes: tuple[Change, ...]
+    problems: tuple[str, ...]
+
+
+def merged(answers: Sequence[ShardAnswer]) -> JobStatus:
+    """The status of the job, whatever the order of the answers; of two reports of one shard the first counts."""
+    by_shard = {answer.report.shard: answer.report for answer in reversed(answers) if answer.report is not None}
+    reports = [by_shard[shard] for shard in sorted(by_shard)]
+    global_step = max((report.global_step for report in reports), default=0)
+    return JobStatus(
+        answers=tuple(answers),
+        shards=max((report.shards for report in reports), default=len(answers)),
+        global_step=global_step,
+        repeated=sum(report.repeated for report in reports),
+        dropped=max((report.dropped for report in reports), default=0),
+        half_pushes=sum(report.half_pushes for report in reports) + _interrupted_pushes(by_shard),
+        nbytes=sum(report.nbytes for report in reports),
+        consistency=" or ".join(_distinct(report.consistency for report in reports)),
+        handling=" or ".join(_distinct(report.handling for report in reports)),
+        variables=_variables(reports, global_step),
+        workers=_workers(reports),
+        epochs=tuple(epoch for report in reports for epoch in report.epochs),
+        changes=_changes(reports),
+        problems=tuple(_problems(answers)),
+    )
+
+
+def _distinct(words: Iterable[str]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(words))
+
+
+def _variables(reports: Sequence[StatusReport], global_step: int) -> tuple[JobVariable, ...]:
+    partitions: dict[str, list[tuple[int, VariableStatus]]] = {}
+    for report in reports:
+        for variable in report.variables:
+            partitions.setdefault(variable.spec.name, []).append((report.shard, variable))
+    return tuple(_variable(found, global_step) for found in partitions.values())
+
+
+def _variable(partitions: list[tuple[int, VariableStatus]], global_step: int) -> JobVariable:
+    variables = [variable for _, variable in partitions]
+    first = variables[0]
+    spec = first.spec if first.part is None else replace(first.spec, shape=(first.part.of, *first.spec.shape[1:]))
+    return JobVariable(
+        spec=spec,
+        shards=tuple(shard for shard, _ in partitions),
+        versions=tuple(variable.version for variable in variables),
+        updates=tuple(variable.updates for variable in variables),
+        optimizer=first.optimizer,
+        slots=first.slots,
+        nbytes=sum(variable.nbytes for variable in variables),
+        table=first.table,
+        global_step=global_step,
+    )
+
+
+_BEST_TO_WORST = ("live", "left", "lost")
+
+
+def _workers(reports: Sequence[StatusReport]) -> tuple[JobWorker, ...]:
+    by_name: dict[str, list[WorkerStatus]] = {}
+    for report in reports:
+        for worker in report.workers:
+            by_name.setdefault(worker.name, []).append(worker)
+    return tuple(sorted(map(_worker, by_name.values()), key=lambda worker: (worker.number, worker.name)))
+
+
+def _worker(statuses: list[WorkerStatus]) -> JobWorker:
+    incarnation = max(one.incarnation for one in statuses)
+    now = [one for one in statuses if one.incarnation == incarnation]  # a shard may know only an earlier incarnation
+    state = max((one.state for one in now), key=_BEST_TO_WORST.index)
+    pushes = sum(one.steps for one in now)
+    return JobWorker(
+        name=now[0].name,
+        number=statuses[0].number,
+        incarnation=incarnation,
+        state=state,
+        steps=max(one.steps for one in now),
+        dropped=max(one.dropped for one in now),
+        mean_staleness=sum(one.staleness_sum for one in now) / pushes if pushes else None,
+        loss=next((one.loss for one in now if one.loss is not None), None),
+        epoch=max(one.epoch for one in now),
+        lease_left=min(one.lease_left for one in now) if state == "live" else None,
+        waiting_for=next((one.waiting_for for one in now if one.waiting_for), ""),
+        tensor_transport=" and ".join(_distinct(one.tensor_transport for one in now if one.tensor_transport)),
+        chief=any(one.chief for one in now),
+    )
+
+
+def _interrupted_pushes(reports: Mapping[int, StatusReport]) -> int:
+    """Incarnations of workers that ended with a push that not all of its shards have applied: each has one at most.
+
+    The push of a live worker may be under way. Shards that do not answer are not counted.
+    """
+    live = {
+        (worker.name, worker.incarnation)
+        for report in reports.values()
+        for worker in report.workers
+        if worker.state == "live"
+    }
+    last_pushes: dict[tuple[str, int], dict[int, LastPush]] = {}
+    for shard, report in reports.items():
+        for push in report.last_pushes:
+            last_pushes.setdefault((push.worker, push.incarnation), {})[shard] = push
+    return sum(_is_half(pushes, reports) for worker, pushes in last_pushes.items() if worker not in live)
+
+
+def _is_half(pushes: Mapping[int, LastPush], shards: Container[int]) -> bool:
+    last = max((push for push in pushes.values() if push.shards), key=lambda push: push.sequence, default=None)
+    if last is None:
+        return False
+    reached = {shard: push.sequence for shard, push in pushes.items()}
+    return any(shard in shards and reached.get(shard, 0) < last.sequence for shard in (0, *last.shards))
+
+
+def _changes(reports: Sequence[StatusReport]) -> tuple[Change, ...]:
+    """In the order of their steps; the reports of several shards about one change are merged."""
+    names: dict[tuple[int, str, UpdateSpec], list[str]] = {}
+    for report in reports:
+        for change in report.changes:
+            names.setdefault((change.global_step, change.worker, change.optimizer), []).extend(change.names)
+    return tuple(
+        Change(step, worker, _distinct(names[step, worker, optimizer]), optimizer)
+        for step, worker, optimizer in sorted(names, key=lambda key: key[0])
+    )
+
+
+def _problems(answers: Sequence[ShardAnswer]) -> Iterable[str]:
+    yield from (answer.problem for answer in answers if answer.report is None)
+    known = [(answer.address, answer.report) for answer in answers if answer.report is not None]
+    listed = ", ".join(f"{address} is shard {report.shard} of {report.shards}" for address, report in known)
+    sizes, shards = {report.shards for _, report in known}, [report.shard for _, report in known]
+    if len(sizes) > 1:
+        yield f"these servers are not of one job: {listed}"
+        return
+    if len(set(shards)) < len(shards):
+        yield f"a shard is named twice: {listed}"
+    elif sizes and len(answers) < max(sizes):
+        yield f"this is not the whole job: it has {max(sizes)} shards, and {len(answers)} of their addresses are given"
+    elif any(answer.report is not None and answer.report.shard != place for place, answer in enumerate(answers)):
+        yield f"workers must name the servers in the order of their shards, and this is another: {listed}"
+    for option, values in (
+        ("--consistency", {report.consistency for _, report in known}),
+        ("--staleness", {report.handling for _, report in known}),
+    ):
+        if len(values) > 1:
+            yield f"all servers of a job need the same {option}, these have {' and '.join(sorted(values))}"

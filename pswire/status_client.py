@@ -1,0 +1,53 @@
+"""Asks the shards of a job for their status, all at once; a silent shard does not delay the others."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import ExitStack
+from types import TracebackType
+from typing import Any
+
+import grpc
+
+from pswire.channel import error_from, open_channel
+from pswire.codec import decode, encode
+from pswire.errors import Malformed
+from pswire.job_status import JobStatus, ShardAnswer, merged
+from pswire.messages import Status, StatusReport
+from pswire.tensors.inline import InlineReceiver, InlineSender
+from pswire.v1.paramserver_pb2_grpc import ParameterServerStub
+
+
+class StatusClient:
+    """Connections to the servers of a job. A context manager."""
+
+    def __init__(self, addresses: Sequence[str]) -> None:
+        self._addresses = addresses
+        self._channels = ExitStack()
+        self._stubs = [
+            ParameterServerStub(self._channels.enter_context(open_channel(address)))  # type: ignore[no-untyped-call]
+            for address in addresses
+        ]
+
+    def __enter__(self) -> StatusClient:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        """Close the connections; calls under way are cancelled."""
+        self._channels.close()
+
+    def ask(self, timeout: float) -> JobStatus:
+        """The status of the job, of all shards that answer within `timeout` seconds. Raises nothing of its own."""
+        calls = [stub.Status.future(encode(Status(), InlineSender()), timeout=timeout) for stub in self._stubs]
+        return merged([_answer(address, call) for address, call in zip(self._addresses, calls, strict=True)])
+
+
+def _answer(address: str, call: Any) -> ShardAnswer:  # noqa: ANN401 - grpc has no types
+    try:
+        report = decode(call.result(), InlineReceiver())
+    except grpc.RpcError as error:
+        return ShardAnswer(address, problem=str(error_from(error, address)))
+    except Malformed as error:
+        return ShardAnswer(address, problem=f"the answer of {address} is no status; is it of another version? {error}")
+    assert isinstance(report, StatusReport)
+    return ShardAnswer(address, report)

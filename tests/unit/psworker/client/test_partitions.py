@@ -1,0 +1,150 @@
+"""Arrays cut along the pieces of a variable: views of them, and the same again when put together, bit for bit."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pswire.errors import InvalidMessage, Malformed, ShapeMismatch
+from pswire.messages import Declaration, Value
+from pswire.specs.initializers import RowUniform
+from pswire.tensors.values import IndexedSlices, TensorSpec
+from psworker.client import partitions, placement, pull
+from psworker.client.placement import Placement
+from psworker.versions import ReadVersion, VersionedArray
+
+DETERMINISTIC = settings(derandomize=True, database=None, deadline=None)
+ROWS = 11
+shard_counts = st.integers(1, 4)
+row_shapes = st.sampled_from([(), (3,), (2, 3)])
+row_numbers = st.lists(st.integers(0, ROWS - 1), max_size=30)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def small_limit():
+    """All variables but the very smallest are split."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(placement, "SPLIT_BYTES", 16)
+        yield
+
+
+def placed(shards, row_shape=(3,), dtype="float32"):
+    return Placement(shards).extended([TensorSpec("w", (ROWS, *row_shape), dtype)])["w"]
+
+
+def some(shape, dtype=np.float32, seed=1):
+    return np.random.default_rng(seed).normal(size=shape).astype(dtype)
+
+
+def values_of(arrays):
+    return [Value("w", version, array) for version, array in enumerate(arrays)]
+
+
+@DETERMINISTIC
+@given(shard_counts, row_shapes)
+def test_a_value_is_cut_into_views_and_put_together_again_bit_for_bit(shards, row_shape):
+    variable, value = placed(shards, row_shape), some((ROWS, *row_shape))
+    parts = partitions.split_array(variable, value)
+    assert [part.shape for part in parts] == [partition.spec.shape for partition in variable.partitions]
+    assert all(np.shares_memory(part, value) and part.flags.c_contiguous for part in parts)
+    np.testing.assert_array_equal(pull.join(variable, values_of(parts)), value, strict=True)
+
+
+def test_one_piece_is_not_copied_and_several_are_joined_into_an_array_that_cannot_be_written():
+    value = some((ROWS, 3))
+    assert pull.join(placed(1), values_of([value])) is value
+    variable = placed(2)
+    joined = pull.join(variable, values_of(partitions.split_array(variable, value)))
+    assert joined.flags.c_contiguous
+    assert not joined.flags.writeable
+    assert not np.shares_memory(joined, value)
+
+
+@DETERMINISTIC
+@given(shard_counts, row_shapes, row_numbers, st.sampled_from(["int8", "int32", "int64", "uint64"]))
+def test_rows_of_a_gradient_are_cut_into_runs_that_make_the_same_array(shards, row_shape, numbers, dtype):
+    variable = placed(shards, row_shape)
+    rows = IndexedSlices(some((len(numbers), *row_shape)), np.array(numbers, dtype), (ROWS, *row_shape))
+    parts = partitions.split_gradient(variable, rows)
+    assert [part.shape for part in parts] == [partition.spec.shape for partition in variable.partitions]
+    whole = np.concatenate([part.summed().to_dense() for part in parts])  # as the server adds them up
+    np.testing.assert_array_equal(whole, rows.summed().to_dense(), strict=True)
+
+
+def test_rows_that_come_sorted_are_not_copied_and_a_part_without_rows_still_counts_the_update():
+    rows = IndexedSlices(some((3, 3)), np.array([0, 2, 10]), (ROWS, 3))
+    first, second, third = partitions.split_gradient(placed(3), rows)
+    assert [list(part.indices) for part in (first, second, third)] == [[0, 2], [], [2]]
+    assert np.shares_memory(first.values, rows.values)
+    assert np.shares_memory(third.values, rows.values)
+    assert second.values.shape == (0, 3)
+
+
+@DETERMINISTIC
+@given(shard_counts, row_shapes, row_numbers, st.sampled_from(["int8", "int32", "int64", "uint64"]))
+def test_chosen_rows_come_back_in_the_order_asked_for_with_their_repeats(shards, row_shape, numbers, dtype):
+    variable, value = placed(shards, row_shape), some((ROWS, *row_shape))
+    chosen = partitions.split_rows(variable, np.array(numbers, dtype))
+    parts = partitions.split_array(variable, value)
+    answers = [part[rows] for part, rows in zip(parts, chosen.rows, strict=True)]
+    joined = chosen.join(answers)
+    np.testing.assert_array_equal(joined, value[np.array(numbers, np.int64)], strict=True)
+
+
+@pytest.mark.parametrize("shards", [1, 3])
+@pytest.mark.parametrize(
+    ("rows", "error", "message"),
+    [
+        (np.array([0, ROWS, 3]), InvalidMessage, r"'w' has no row 11: its rows are 0 \.\.\. 10"),
+        (np.array([0, 12, -1]), InvalidMessage, r"'w' has no row -1"),
+        (np.array([2**63], np.uint64), InvalidMessage, "'w' has no row 9223372036854775808"),
+        (np.array([0.0]), TypeError, "'w': their numbers must be integers, but they are float64"),
+        (np.array([True]), TypeError, "but they are bool"),
+        (np.array([[0]]), ShapeMismatch, r"got shape \(1, 1\)"),
+    ],
+)
+def test_rows_that_cannot_be_are_refused_by_number_and_name(shards, rows, error, message):
+    with pytest.raises(error, match=message):
+        partitions.split_rows(placed(shards), rows)
+
+
+def test_a_variable_without_rows_has_none_to_choose():
+    variable = Placement(1).extended([TensorSpec("s", ())])["s"]
+    with pytest.raises(ShapeMismatch, match=r"variable s float32\[\]: expected a list of row numbers"):
+        partitions.split_rows(variable, np.array([0]))
+
+
+def test_a_declaration_is_cut_with_its_value_or_its_initializer():
+    variable, value = placed(3), some((ROWS, 3))
+    plain = partitions.split_declaration(variable, Declaration(variable.spec, value))
+    assert [one.spec for one in plain] == [partition.spec for partition in variable.partitions]
+    assert [one.part.first for one in plain] == [0, 4, 8]
+    np.testing.assert_array_equal(np.concatenate([one.value for one in plain]), value)
+    table = partitions.split_declaration(variable, Declaration(variable.spec, initial=RowUniform(-1, 1)))
+    assert [(one.value, one.initial, one.part.of) for one in table] == [(None, RowUniform(-1, 1), ROWS)] * 3
+
+
+def test_what_does_not_fit_the_variable_is_refused_before_it_is_cut():
+    variable = placed(2)
+    with pytest.raises(ShapeMismatch, match=r"initial value for 'w' is float32\[10, 3\]"):
+        partitions.split_declaration(variable, Declaration(variable.spec, some((10, 3))))
+
+
+@pytest.mark.parametrize("shards", [1, 2])
+@pytest.mark.parametrize("named", [3, None])
+def test_a_shard_that_says_that_a_value_has_not_changed_must_name_the_version_that_the_worker_has(shards, named):
+    variable, value = placed(shards), some((ROWS, 3))
+    known_versions = None if named is None else VersionedArray("w", ReadVersion((named,) * shards), value)
+    still = [Value("w", 3, None)] * shards
+    if named is not None:
+        assert pull.join(variable, still, known_versions) is value
+    for wrong in ([Value("w", 4, None), *still[1:]], [*still[:-1], Value("w", 2, None)], still[: named is None]):
+        with pytest.raises(Malformed, match=r"is still at version|values of 'w', which has"):
+            pull.join(variable, wrong, known_versions)
+
+
+@pytest.mark.parametrize("index", [-1, ROWS])
+def test_rows_of_a_gradient_that_are_not_there_are_refused_before_it_is_cut(index):
+    array = IndexedSlices(some((2, 3)), np.array([0, index]), (ROWS, 3), check_range=False)
+    with pytest.raises(InvalidMessage, match=r"gradient for 'w': .*0 \.\.\. 10"):
+        partitions.split_gradient(placed(2), array)
