@@ -15,7 +15,7 @@ from pswire.codec import decode, encode, from_frame, to_frame
 from pswire.errors import InvalidMessage, Malformed
 from pswire.specs import schedules
 from pswire.specs.encodings import ENCODINGS
-from pswire.specs.row_initializers import RowConstant, RowNormal, RowUniform
+from pswire.specs.initializers import RowConstant, RowNormal, RowUniform
 from pswire.tensors.compression import FORMS, largest, packed, quantized
 from pswire.tensors.frames import Incoming, incoming, with_data
 from pswire.tensors.inline import InlineReceiver, InlineSender
@@ -135,8 +135,8 @@ every_case = pytest.mark.parametrize("message", CASES, ids=named)
 
 def test_every_message_optimizer_and_schedule_has_a_case():
     assert {type(case) for case in CASES} == {*ms.ANSWERS, *ms.ANSWERS.values()}
-    assert {type(spec) for spec in OPTIMIZERS} == set(optimizers.UPDATES.values())
-    assert {type(schedule) for schedule in SCHEDULES} == set(schedules.SCHEDULES.values())
+    assert {type(spec) for spec in OPTIMIZERS} == set(optimizers.UpdateSpec.kinds.values())
+    assert {type(schedule) for schedule in SCHEDULES} == set(schedules.Schedule.kinds.values())
     assert {one.form for one in PACKED} == set(FORMS)
 
 
