@@ -25,7 +25,7 @@ from psserver.core.array_tasks import ArrayTask, StepResult, TasksPending, run, 
 from psserver.core.members.membership import JobEnd
 from psserver.core.rules import kernels, loop_name
 from psserver.core.shard import Shard
-from psserver.core.variables.guarded_updates import Magnitudes
+from psserver.core.variables.element_checks import Magnitudes
 from pswire.errors import InvalidMessage, ParamServerError, TooLarge, Unavailable, UnknownVariable
 from pswire.messages import Answer, Register, Reply, Request, Tick, Tune
 from pswire.messages.sizes import Allocator, tensor_bytes
