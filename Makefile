@@ -1,4 +1,4 @@
-# One place for every command of the project. `make help` lists them.
+# The commands of the project. `make help` lists them.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -12,14 +12,14 @@ CLUSTER = command -v $(firstword $(COMPOSE)) > /dev/null || { echo "Docker with 
 help: ## List the commands
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1|\2/' | column -t -s '|'
 
-# The package and what it needs: enough to train.
+# The package and its dependencies: sufficient to train.
 $(BIN)/.installed: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python 3.11 or newer is needed: make PYTHON=python3.12 $(MAKECMDGOALS)" >&2; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable .
 	@touch $@
 
-# And what tests, checks and generated code need.
+# The dependencies of tests, linters and generated code.
 $(BIN)/.installed-dev: $(BIN)/.installed
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
 	@touch $@
@@ -27,46 +27,46 @@ $(BIN)/.installed-dev: $(BIN)/.installed
 demo: $(BIN)/.installed ## Train softmax regression on MNIST with a server and two workers
 	$(BIN)/psworker local --workers 2 --shards 1 examples/softmax_mnist.py
 
-test: $(BIN)/.installed-dev ## Run the tests, without the slow ones
+test: $(BIN)/.installed-dev ## Run the fast tests
 	$(BIN)/python -m pytest -n 2 -m "not slow"
 
-test-slow: $(BIN)/.installed-dev ## Run the slow tests alone
+test-slow: $(BIN)/.installed-dev ## Run the tests marked slow
 	$(BIN)/python -m pytest -n 2 -m slow
 
 test-all: test test-slow ## Run all tests
 
-chaos: $(BIN)/.installed-dev ## Train under injected faults, and check what is promised (docs/reliability.md; some ten minutes)
+chaos: $(BIN)/.installed-dev ## Train under injected faults and verify the guarantees (docs/reliability.md; about ten minutes)
 	$(BIN)/python -m tests.chaos
 
-mutants: $(BIN)/.installed-dev ## Mutation tests: apply known faults to a copy of the code, one at a time; a test must fail for each
+mutants: $(BIN)/.installed-dev ## Apply known faults to a copy of the code, one at a time; a test must fail for each (WORDS=... selects)
 	$(BIN)/python -m tests.tools.mutants $(WORDS)
 
-lint: $(BIN)/.installed-dev ## Check style, types and the direction of imports
+lint: $(BIN)/.installed-dev ## Check style, types and import contracts
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-format: $(BIN)/.installed-dev ## Bring the code into its form
+format: $(BIN)/.installed-dev ## Format the code
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-protos: $(BIN)/.installed-dev ## Make pswire/v1 anew from protos/
+protos: $(BIN)/.installed-dev ## Regenerate pswire/v1 from protos/
 	$(BIN)/python -m grpc_tools.protoc --proto_path=protos --python_out=. --pyi_out=. --grpc_python_out=. protos/pswire/v1/*.proto
 
-bench: $(BIN)/.installed ## Run the benchmarks, ours alone (python benchmarks/NAME.py --peers DIR compares)
+bench: $(BIN)/.installed ## Run the benchmarks (python benchmarks/NAME.py --peers DIR compares with other systems)
 	for file in benchmarks/[a-z]*.py; do $(BIN)/python $$file || exit 1; done
 
 compose-up: ## Start a cluster of containers: two shards and WORKERS workers (docs/deploy.md)
 	@$(CLUSTER) up --build --detach
 
-compose-logs: ## Show what its containers say, until Ctrl-C or its end
+compose-logs: ## Show the output of its containers until Ctrl-C or its end
 	@$(CLUSTER) logs --follow
 
-compose-down: ## Stop it, and remove its containers
+compose-down: ## Stop it and remove its containers
 	@$(CLUSTER) down
 
-compose-test: ## Kill and cut off workers of such a cluster, and see whether the job is done all the same
+compose-test: ## Kill and disconnect workers of such a cluster; the job must complete
 	$(PYTHON) -m tests.compose
 
 clean: ## Remove the virtual environment and caches

@@ -15,9 +15,9 @@ import grpc
 import numpy as np
 from _push_pull import ELEMENTS, RATE, arrays
 
-from psserver.core.rules import Step, kernels, rule_for
 from pswire import optimizers
 from pswire.channel import SERVER_OPTIONS, open_channel
+from pswire.optimizers import Step, compiled, rule_for
 from pswire.system.malloc import keep_memory
 from pswire.tensors.transport import CHUNK
 
@@ -44,7 +44,7 @@ def copy() -> float:
 
 def adam(*, numba: bool) -> float:
     """The update alone, by one thread."""
-    kernels.USE_FUSED = numba
+    compiled.USE_NUMBA = numba
     rule = rule_for(optimizers.Adam(RATE))
     values, gradients = arrays(0.1, 0), arrays(1.0, 1)
     slots = {name: rule.slots(value) for name, value in values.items()}

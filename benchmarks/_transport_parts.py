@@ -15,18 +15,19 @@ from contextlib import contextmanager
 
 from _push_pull import arrays, declaration
 
-from psserver.core.rules import kernels
 from psserver.core.shard import Shard
-from psserver.rpc.shared_memory import Attached
+from psserver.rpc.reused_buffers import ReusedArrays
+from psserver.rpc.shared_memory import AttachedSegments
 from psserver.runtime.executor import Executor
 from pswire.codec import from_frame, to_frame
 from pswire.messages import Gradient, Join, Push, Register, Sender
+from pswire.optimizers import compiled
 from pswire.tensors.frames import incoming
-from pswire.tensors.segments import Segment
+from pswire.tensors.segments import BEGIN, Segment
 from pswire.tensors.shared_memory import SharedSender, needed
 from pswire.tensors.stream import StreamReceiver, StreamSender
 from pswire.v1 import paramserver_pb2 as pb
-from psworker.transport.shared_memory import Block, Lent
+from psworker.transport.shared_memory import AnswerReceiver, SegmentPool
 
 STEPS = 30
 WARM_UP = 5
@@ -42,7 +43,7 @@ PARTS = (SEND, TAKE, LOOK, STEP, ANSWER, USE)
 
 def parts(tensor_transport: str, *, numba: bool) -> dict[str, float]:
     """Milliseconds of each of `PARTS`, medians."""
-    kernels.USE_FUSED = numba
+    compiled.USE_NUMBA = numba
     seen = asyncio.run(_Walk(tensor_transport).run())
     return {part: statistics.median(seen[part][WARM_UP:]) for part in PARTS}
 
@@ -55,15 +56,18 @@ class _Walk:
         self._shard = Shard()
         self._entrance = Executor(self._shard, time.monotonic)
         self._gradients = arrays(1.0, 1)
-        self._attached = Attached()
+        self._attached = AttachedSegments()
+        self._pool = SegmentPool(self._attached.attach)
         self._seen: dict[str, list[float]] = defaultdict(list)
 
     async def run(self) -> dict[str, list[float]]:
         if self._shared:
-            self._segment = Segment.create(needed([one.nbytes for one in self._gradients.values()]))
-            name, nbytes, token = self._segment.name, self._segment.nbytes, self._segment.token
-            self._attached.attach(pb.AttachRequest(segment=0, name=name, nbytes=nbytes, token=token))
-            self._segment.unlink()
+            nbytes = needed([one.nbytes for one in self._gradients.values()])
+            self._segment, self._answers = Segment.create(nbytes, 0), Segment.create(nbytes, 1)
+            for one in (self._segment, self._answers):
+                request = pb.AttachRequest(segment=one.number, name=one.name, nbytes=one.nbytes, token=one.token)
+                self._attached.attach(request)
+                one.unlink()
         joined = await self._entrance.step(Join("worker"))
         sender = Sender("worker", joined.incarnation)
         declarations = [declaration(name, value) for name, value in arrays(0.1, 0).items()]
@@ -78,20 +82,24 @@ class _Walk:
         with self._clock(SEND):
             out = SharedSender(self._segment.memory, 0) if self._shared else StreamSender()
             header = to_frame(push, out)
+            if self._shared:
+                region = header.answer_region
+                region.segment, region.offset, region.nbytes = 1, BEGIN, self._answers.nbytes - BEGIN
             sent = [header.SerializeToString()] if self._shared else list(out.frames(header))
         with self._clock(TAKE):
             message = self._taken(sent, StreamReceiver(None, self._attached.receiver()))
         with self._clock(LOOK):
             self._shard.inspect(message)
         with self._clock(STEP):
-            answer = await self._entrance.step(message, None, self._attached.allocator(header, message))
+            region = self._attached.region(header)
+            answer = await self._entrance.step(message, None, region or ReusedArrays(message))
         self._seen[STEP][-1] -= self._seen[LOOK][-1]  # it has looked once more
         with self._clock(ANSWER):
-            back = self._attached.sender()
+            back = StreamSender(region)
             sent = list(back.frames(to_frame(answer, back)))
         with self._clock(USE):
-            lent = Lent([Block(0, self._segment)] if self._shared else [], lambda block: None)
-            self._taken(sent, StreamReceiver(None, lent))
+            values = AnswerReceiver([self._answers] if self._shared else [], self._pool)
+            self._taken(sent, StreamReceiver(None, values))
 
     def _taken(self, sent: list[bytes], receiver: StreamReceiver):
         first = incoming(sent[0])

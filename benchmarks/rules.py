@@ -4,7 +4,7 @@
     python benchmarks/rules.py --peers .peers       # in turn with PyTorch's fused Adam
 
 Dense is 3,274,634 float32, as many as Deep MNIST has; rows are 4,096 random ones of a table of 1,000,000 x 64. Both in
-numpy, and with numba's fused loops where it is installed (the extra `fast`). Takes 1 GB.
+numpy, and with numba's compiled loops where it is installed (the extra `fast`). Takes 1 GB.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from pathlib import Path
 import _report
 import numpy as np
 
-from psserver.core.rules import Rule, Step, kernels, rule_for
 from pswire import optimizers
+from pswire.optimizers import Rule, Step, adam, compiled, rule_for
 from pswire.tensors.values import IndexedSlices
 
 PARAMETERS = 3_274_634
@@ -70,7 +70,7 @@ def time_rows(rule: Rule, table: np.ndarray, updates: list[IndexedSlices]) -> fl
 
 def kinds() -> list[bool]:
     """Whether fused, of what can run here."""
-    fused = kernels.fused_loop("adam") is not None
+    fused = compiled.machine_code(adam.adam) is not None
     if not fused:
         print("numba is not installed: numpy alone")
     return [False, True] if fused else [False]
@@ -100,9 +100,9 @@ def main() -> None:
             figures = _report.Figures(work, "us")
             for _ in range(3 if work == "adam-dense" else 1):
                 for fused in todo:
-                    kernels.USE_FUSED = fused
+                    compiled.USE_NUMBA = fused
                     rule = rule_for(spec)
-                    if not fused or getattr(rule, "loop", None) is not None:
+                    if not fused or rule.loop is not None:
                         figures.add("paramserver-numba" if fused else "paramserver-numpy", run(rule))
                 if options.peers and work == "adam-dense":
                     for _, system, median, _ in _report.run_peer(options.peers, "torch", TORCH, str(PARAMETERS)):

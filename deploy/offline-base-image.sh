@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
-# Makes a stand-in for the image python:3.11-slim, where none can be pulled: Debian with Python, from Debian's packages.
-# Needs root, a Docker engine that answers (see engine.sh), and Debian's package debootstrap.
+# Builds a substitute for the image python:3.11-slim where images cannot be pulled: Debian with Python, from Debian
+# packages. Needs root, a running Docker engine (see engine.sh), and Debian's package debootstrap.
 #
 #   deploy/offline-base-image.sh paramserver-base:offline
 #   BASE_IMAGE=paramserver-base:offline BUILD_NETWORK=host docker compose -f deploy/compose.yaml build
 #
-# This machine's certificates and pip's configuration go into it, so that pip reaches in a build what it reaches here. The
-# configuration may have an index's password, and is in every image that is built on this one: do not push any of them
-# to a registry. Root alone can read it.
+# The image contains the certificates and the pip configuration of this machine, so that pip can reach the same package
+# index in a build. The configuration may contain a password, and is part of every image built on this one: do not push any
+# of them to a registry. Only root can read it.
 set -euo pipefail
 
 image=${1:-paramserver-base:offline}
@@ -29,7 +29,7 @@ copy 600 /etc/pip.conf
 user=$(python3 -c 'import os; print(os.environ.get("XDG_CONFIG_HOME") or os.path.expanduser("~/.config"))')/pip/pip.conf
 copy 600 "$user" /root/.config/pip/pip.conf
 
-# Not needed to run: packages as they were fetched, lists, documents.
+# Not needed at run time: downloaded packages, package lists, documentation.
 rm -rf "$folder"/var/cache/apt/* "$folder"/var/lib/apt/lists/* "$folder"/var/log/* \
     "$folder"/usr/share/{doc,man,info,locale}/*
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from pswire.channel import check_address
 from pswire.errors import ConfigurationError
-from pswire.specs.consistency import Asynchronous, Consistency, StalenessSpec, Unchanged
+from pswire.specs.consistency import Asynchronous, Consistency, IgnoreStaleness, StalenessSpec
 from pswire.system import host
 
 
@@ -76,7 +76,7 @@ class ServerConfig:
     shards: int = 1
     lease: float = 15.0
     consistency: Consistency = field(default_factory=Asynchronous)
-    staleness: StalenessSpec = field(default_factory=Unchanged)
+    staleness: StalenessSpec = field(default_factory=IgnoreStaleness)
     memory_limit: int = field(default_factory=default_memory_limit)
     grace: float = 5.0
     linger: float | None = None

@@ -1,4 +1,4 @@
-"""A shard behind its entrance, whose threads stop at gates that a test opens; no network, no sleep."""
+"""A shard behind its executor, whose threads stop at gates that a test opens; no network, no sleep."""
 
 import asyncio
 import copy
@@ -68,34 +68,34 @@ class GatedShard(Shard):
 
 
 def run(scenario, **options):
-    """Runs `scenario(entrance, shard)` with a new shard, whose clock stands still; nothing is left under way."""
+    """Runs `scenario(executor, shard)` with a new shard, whose clock stands still; nothing is left under way."""
 
     async def main():
         shard = GatedShard(**options)
-        entrance = Executor(shard, clock=lambda: 0.0)
+        executor = Executor(shard, clock=lambda: 0.0)
         try:
-            await asyncio.wait_for(scenario(entrance, shard), PATIENCE)
+            await asyncio.wait_for(scenario(executor, shard), PATIENCE)
         finally:
             for gate in shard.gates.values():
                 gate.open()
-            await entrance.shutdown()
+            await executor.shutdown()
 
     asyncio.run(main())
 
 
-async def join(entrance, worker="w0"):
-    joined = await entrance.step(Join(worker))
+async def join(executor, worker="w0"):
+    joined = await executor.step(Join(worker))
     assert isinstance(joined, Joined)
     return Sender(worker, joined.incarnation)
 
 
-async def register(entrance, sender, optimizer=None, **arrays):
+async def register(executor, sender, optimizer=None, **arrays):
     declarations = tuple(Declaration(TensorSpec.of(name, array), array, optimizer) for name, array in arrays.items())
-    return await entrance.step(Register(sender, declarations))
+    return await executor.step(Register(sender, declarations))
 
 
-async def value(entrance, sender, name):
-    return (await entrance.step(Pull(sender, (name,)))).values[0].array
+async def value(executor, sender, name):
+    return (await executor.step(Pull(sender, (name,)))).values[0].array
 
 
 def set_to(sender, sequence, name, array):
@@ -107,9 +107,9 @@ async def until(condition):
         await asyncio.sleep(0)
 
 
-async def begun(entrance, message):
+async def begun(executor, message):
     """A call that is under way: what can be done of it at once has been done."""
-    call = asyncio.create_task(entrance.step(message))
+    call = asyncio.create_task(executor.step(message))
     await asyncio.sleep(0)
     return call
 

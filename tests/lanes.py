@@ -16,7 +16,7 @@ from psworker.client import placement
 from psworker.config import EncodingConfig, StrategyConfig, WorkerConfig
 from psworker.sessions.session import Session
 from psworker.sessions.strategies import OUTER
-from psworker.transport import shared_memory, transfer_stream
+from psworker.transport import connection, shared_memory
 from psworker.transport.embedded import EmbeddedTransport
 from tests.shared_folder import needs_shared_memory, shared_folder
 
@@ -47,7 +47,7 @@ class Lane:
             patch = stack.enter_context(pytest.MonkeyPatch.context())
             if self.shared_memory:
                 stack.enter_context(shared_folder(patch))
-                patch.setattr(transfer_stream, "SHARED_FROM", 1)
+                patch.setattr(connection, "SHARED_FROM", 1)
                 patch.setattr(shared_memory, "KEPT", 1)
                 patch.setattr(shared_memory, "SMALLEST", 4096)
             if self.shards > 1:

@@ -11,7 +11,7 @@ import threading
 from psserver.core.shard import Shard
 from pswire.errors import InvalidMessage, ParamServerError, TimedOut
 from pswire.messages import Status, Tick
-from pswire.specs.consistency import Asynchronous, Unchanged
+from pswire.specs.consistency import Asynchronous, IgnoreStaleness
 from psworker.transport import Future
 from tests.shard_state import run_step
 
@@ -30,7 +30,7 @@ class ShardsInProcess:
         now: seconds on the shards' clock.
     """
 
-    def __init__(self, shards=3, consistency=Asynchronous(), staleness=Unchanged(), lease=math.inf):  # noqa: B008
+    def __init__(self, shards=3, consistency=Asynchronous(), staleness=IgnoreStaleness(), lease=math.inf):  # noqa: B008
         self.shards = shards
         self.machines = [
             Shard(shard, shards, lease=lease, consistency=consistency, staleness=staleness) for shard in range(shards)

@@ -55,7 +55,14 @@ from pswire.messages import (
     Tuned,
 )
 from pswire.messages.sizes import Allocator, tensor_bytes
-from pswire.specs.consistency import Asynchronous, Consistency, DelayCompensated, StalenessSpec, Synchronous, Unchanged
+from pswire.specs.consistency import (
+    Asynchronous,
+    Consistency,
+    DelayCompensation,
+    IgnoreStaleness,
+    StalenessSpec,
+    Synchronous,
+)
 
 
 class Shard:
@@ -81,7 +88,7 @@ class Shard:
         lease: float = 15.0,
         memory_limit: int | None = None,
         consistency: Consistency = Asynchronous(),  # noqa: B008 - frozen
-        staleness: StalenessSpec = Unchanged(),  # noqa: B008
+        staleness: StalenessSpec = IgnoreStaleness(),  # noqa: B008
         policy: Policy | None = None,
         identity: int = 0,
         one_job: bool = False,
@@ -94,7 +101,7 @@ class Shard:
         self._invariants = JobInvariants(shard, shards, identity)
         self._members = Membership(lease, has_chief=not shard, one_job=one_job)
         self._deduplication = DeduplicationTable()
-        self._store = Store(memory_limit, staleness.strength if isinstance(staleness, DelayCompensated) else 0.0)
+        self._store = Store(memory_limit, staleness.strength if isinstance(staleness, DelayCompensation) else 0.0)
         ordered = not shard and shards > 1 and (consistency.orders or staleness.orders)
         self._update_order = UpdateOrder() if ordered else None
         policy = policy or policy_for(consistency, staleness, shard, shards)

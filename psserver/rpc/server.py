@@ -1,7 +1,6 @@
-"""One server: starts a shard behind gRPC, lets time pass for it, and stops it in good order.
+"""One server: a shard behind gRPC, its clock, and its stop. `serve` runs in the caller's event loop.
 
-Owns the clock, the event loop and the port. `serve` runs in a loop of the caller's, `ServerThread` brings its own, for
-tests and notebooks. May import service, entrance, config and pswire.
+`ServerThread` is a server in a thread of the process, for tests and notebooks.
 """
 
 from __future__ import annotations
@@ -25,47 +24,35 @@ import grpc.aio
 from grpc_health.v1 import health_pb2_grpc
 
 from psserver.config import ServerConfig
-from psserver.core.events import counted
-from psserver.core.members.membership import JobEnd
 from psserver.core.shard import Shard
 from psserver.rpc.health import Health
 from psserver.rpc.service import SERVICE_NAME, Service
+from psserver.runtime.clock import Clock, Linger, tick_seconds
 from psserver.runtime.executor import Executor
 from pswire.channel import SERVER_OPTIONS, check_address
 from pswire.errors import ConfigurationError
 from pswire.messages import Status, StatusReport
 from pswire.tensors.segments import sweep
 
-#: Seconds between two looks at the leases, at most; short leases are looked at more often.
-TICK = 1.0
-
-#: Looks at the leases in the time of one, at least.
-TICKS_A_LEASE = 12
-
-#: Leases for which a server that ends by itself waits at least when its workers have failed, or were lost: one that was
-#: cut off, or is started again, is back by then.
-PATIENCE = 4
-
 log = logging.getLogger(__name__)
 
 
 async def serve(config: ServerConfig, on_ready: Callable[[str], None], stop: asyncio.Event) -> StatusReport:
-    """Serves one shard until `stop` is set, then lets the calls under way end; returns how the shard was at the end.
+    """Serve one shard until `stop` is set, then let the calls under way end; the shard's last report.
 
-    With `config.linger` it sets `stop` itself when nobody is left (`Lingering`).
-
-    Meant for a loop that has nothing else to do: at the end it waits, for a second at most, for all other tasks.
+    With `config.linger` it sets `stop` itself when the job is over (`Linger`). The event loop should have no other
+    tasks: at the end it waits, for a second at most, for all of them.
 
     Args:
-        config: what to serve, and where.
+        config: options of the server.
         on_ready: called once with the address, port included, as soon as calls are answered.
         stop: set it, in this loop, to end.
 
     Raises:
-        ConfigurationError: the address cannot be had, or a package is missing.
+        ConfigurationError: the address cannot be bound, or a package is missing.
     """
     if config.shared_memory and (swept := sweep()):
-        log.warning("removed %d segments of shared memory, whose processes were killed", swept)
+        log.warning("removed %d segments of shared memory of killed processes", swept)
     shard = Shard(
         config.shard,
         config.shards,
@@ -76,11 +63,11 @@ async def serve(config: ServerConfig, on_ready: Callable[[str], None], stop: asy
         identity=secrets.randbits(62) + 1,
         one_job=config.linger is not None,
     )
-    tick = min(TICK, config.lease / TICKS_A_LEASE)
+    tick = tick_seconds(config.lease)
     clock = Clock(time.monotonic, tick)
-    entrance = Executor(shard, clock)
+    executor = Executor(shard, clock)
     server = grpc.aio.server(options=SERVER_OPTIONS, maximum_concurrent_rpcs=config.max_calls)
-    service = Service(entrance, config.traffic_limit, config.lease, shared_memory=config.shared_memory)
+    service = Service(executor, config.traffic_limit, config.lease, shared_memory=config.shared_memory)
     server.add_generic_rpc_handlers((service.handlers(),))
     health = Health(("", SERVICE_NAME))
     health_pb2_grpc.add_HealthServicer_to_server(health, server)
@@ -88,8 +75,8 @@ async def serve(config: ServerConfig, on_ready: Callable[[str], None], stop: asy
         _add_reflection(server)
     address = bind(server, config.bind)
     await server.start()
-    lingering = None if config.linger is None else Lingering(config.linger, config.lease)
-    ticking = asyncio.create_task(_tick(entrance, clock, tick, lingering, stop))
+    linger = None if config.linger is None else Linger(config.linger, config.lease)
+    ticking = asyncio.create_task(_tick(executor, clock, tick, linger, stop))
     try:
         on_ready(address)
         await stop.wait()
@@ -97,93 +84,27 @@ async def serve(config: ServerConfig, on_ready: Callable[[str], None], stop: asy
         log.info("stopping: calls under way get %g s", config.grace)
         health.drain()
         service.close()
-        entrance.close()
+        executor.close()
         await server.stop(config.grace)
         ticking.cancel()
-        report = await entrance.step(Status())
-        await entrance.shutdown()
-        await _settle()
+        report = await executor.step(Status())
+        await executor.shutdown()
+        # gRPC still has tasks for calls that were cancelled, and complains when the loop ends before them
+        if others := asyncio.all_tasks() - {asyncio.current_task()}:
+            await asyncio.wait(others, timeout=1.0)
     assert isinstance(report, StatusReport)
     return report
 
 
-class Clock:
-    """Seconds in which this process was awake.
-
-    While a machine sleeps, or a process is stopped, it reads nothing: leases must not end by that. The clock is asked
-    at each tick, so of a longer gap between two questions two ticks count: heartbeats that came are read in less.
-
-    Args:
-        now: seconds, never going back.
-        tick: seconds between two questions, at most, while the process is awake.
-    """
-
-    def __init__(self, now: Callable[[], float], tick: float) -> None:
-        self._now, self._tick = now, tick
-        self._last = self._time = now()
-
-    def __call__(self) -> float:
-        """The time."""
-        now = self._now()
-        self._time += min(now - self._last, 2 * self._tick)
-        self._last = now
-        return self._time
-
-
-class Lingering:
-    """When a server of one job ends by itself: nobody is left, and for some time nobody has come.
-
-    That time is `linger` seconds when the job is done, that is a worker has come to its end, and otherwise `PATIENCE`
-    leases, if that is more.
-
-    Args:
-        linger: seconds.
-        lease: seconds.
-    """
-
-    def __init__(self, linger: float, lease: float) -> None:
-        self._linger, self._patience = linger, max(linger, PATIENCE * lease)
-        self._warned: JobEnd | None = None
-
-    def ends(self, over: JobEnd | None, now: float) -> bool:
-        """Whether the server ends now; says why, and some time before if that is by no worker's good end."""
-        if over is None:
-            return False
-        if not over.done and over != self._warned and now - over.since >= 2 * TICK:  # Docker starts it again sooner
-            self._warned = over
-            log.warning(
-                "nobody is left of %s, and none has come to the job's end: the server ends in %g s unless one comes",
-                counted(over.workers, "worker"),
-                self._patience,
-            )
-        bound = self._linger if over.done else self._patience
-        if now - over.since < bound:
-            return False
-        if over.done:
-            log.info("the job is done, and nobody has come for %g s", bound)
-        else:
-            log.warning("nobody has come to the job's end, nor come back for %g s", bound)
-        return True
-
-
-async def _tick(
-    entrance: Executor, clock: Clock, tick: float, lingering: Lingering | None, stop: asyncio.Event
-) -> None:
-    """Lets time pass for the shard, until the server ends by itself, if it does."""
-    while lingering is None or not lingering.ends(entrance.job_end, clock()):
+async def _tick(executor: Executor, clock: Clock, tick: float, linger: Linger | None, stop: asyncio.Event) -> None:
+    """Tick the shard, until the job is over if the server ends then."""
+    while linger is None or not linger.ends(executor.job_end, clock()):
         await asyncio.sleep(tick)
         try:
-            entrance.tick()
+            executor.tick()
         except Exception:
             log.exception("the shard failed on a tick; it goes on")
     stop.set()
-
-
-async def _settle() -> None:
-    """Waits for what gRPC still does for calls that were cut off: it complains when the loop ends before it."""
-    others = asyncio.all_tasks() - {asyncio.current_task()}
-    if others:
-        await asyncio.wait(others, timeout=1.0)
 
 
 def _add_reflection(server: grpc.aio.Server) -> None:
@@ -201,10 +122,10 @@ def _add_reflection(server: grpc.aio.Server) -> None:
 
 
 def bind(server: grpc.aio.Server, address: str) -> str:
-    """Binds `server` to `address`, and returns it with the port that it got.
+    """Bind `server` to `address`; the address with its actual port.
 
     Raises:
-        ConfigurationError: it is taken, or is no address of this machine.
+        ConfigurationError: the address is taken, or not of this machine.
     """
     address = check_address(address)
     try:
@@ -218,7 +139,7 @@ def bind(server: grpc.aio.Server, address: str) -> str:
 
 
 def _try(address: str) -> None:
-    """Raises `OSError` if `address` cannot be bound: the system's reason, which gRPC tells its own log only."""
+    """Raise `OSError` with the system's reason if `address` cannot be bound; gRPC only logs that reason."""
     if address.startswith("unix:"):
         _try_path(address.removeprefix("unix:"))
         return
@@ -232,7 +153,7 @@ def _try(address: str) -> None:
 
 
 def _try_path(path: str) -> None:
-    """A socket that nobody listens at is what a killed server leaves behind; gRPC takes it over."""
+    """Raise `OSError` if a server listens there. A socket left behind by a killed server is replaced by gRPC."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
         try:
             probe.connect(path)
@@ -246,12 +167,12 @@ def _try_path(path: str) -> None:
 
 
 class ServerThread:
-    """A server in a thread of this process, for tests and notebooks.
+    """A server in a thread of this process, for tests and notebooks. A context manager.
 
         with ServerThread(ServerConfig(lease=60.0)) as server:
             transport = GrpcTransport([server.address])
 
-    Entering starts it and returns when it answers; leaving stops it as Ctrl-C would, and ends the thread.
+    Entering returns when the server answers; leaving stops it as Ctrl-C would.
 
     Raises:
         ConfigurationError: on entering, as `serve` does.
@@ -265,12 +186,12 @@ class ServerThread:
 
     @property
     def address(self) -> str:
-        """Where it listens."""
+        """The address it listens on."""
         return self._started.result()[0]
 
     @property
     def report(self) -> StatusReport:
-        """How the shard was at the end; waits for it."""
+        """The shard's last report, when the server has ended."""
         return self._ended.result()
 
     def __enter__(self) -> ServerThread:
@@ -285,7 +206,7 @@ class ServerThread:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        with suppress(RuntimeError):  # the loop is closed: it ended by itself, and why is raised below
+        with suppress(RuntimeError):  # the loop is closed: the server ended by itself; its error is raised below
             self._started.result()[1]()
         self._thread.join()
         if error is None:
@@ -302,16 +223,16 @@ class ServerThread:
         loop, stop = asyncio.get_running_loop(), asyncio.Event()
         loop.set_exception_handler(_ignore_idle_wakeup)
 
-        def tell(address: str) -> None:
+        def on_ready(address: str) -> None:
             self._started.set_result((address, partial(loop.call_soon_threadsafe, stop.set)))
 
-        return await serve(self._config, tell, stop)
+        return await serve(self._config, on_ready, stop)
 
 
 def _ignore_idle_wakeup(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-    """Drops an error that means nothing: several loops in one process share gRPC's queue of events.
+    """Drop a harmless error: several event loops in one process share gRPC's event queue.
 
-    Its wake-up byte wakes all of them, one reads it and passes the events on, and the others find nothing to read
+    Its wake-up byte wakes all of them; one reads it, and the others find nothing to read
     (https://github.com/grpc/grpc/issues/25364).
     """
     if isinstance(context.get("exception"), BlockingIOError) and "PollerCompletionQueue" in str(context.get("handle")):

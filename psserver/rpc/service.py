@@ -1,9 +1,8 @@
-"""The protocol's calls over a shard: decode, step, answer. No call has a method of its own but Transfer.
+"""The gRPC service of a shard: decode, step, encode. All unary methods share one implementation.
 
-A unary call brings and takes its tensors inline. A Transfer is a stream of calls, each of which begins with a header,
-which is checked against the shard before memory is allocated for what it announces, and nothing of a call is applied
-before all of it is there.
-Whatever goes wrong ends one call, with an error of ours, and never the server. May import entrance, pswire and grpc.
+A unary call carries its tensors inline. `Transfer` is a stream of calls. Each begins with a header, which is checked
+against the shard before memory is allocated for the tensors it announces, and a call is applied only when all of it has
+arrived. A failure ends one call, with an error of the paramserver family, and never the server.
 """
 
 from __future__ import annotations
@@ -11,8 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
-from collections.abc import AsyncIterator, Awaitable
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable
 from functools import partial
 from typing import TypeVar, cast
 
@@ -21,13 +19,15 @@ import grpc.aio
 from google.protobuf.message import DecodeError
 from google.protobuf.message import Message as Proto
 
-from psserver.rpc.shared_memory import Attached
+from psserver.rpc.admission import Admission
+from psserver.rpc.reused_buffers import ReusedArrays
+from psserver.rpc.shared_memory import AttachedSegments
 from psserver.runtime.executor import STOPPING, AnswerTooLarge, Executor
 from pswire.channel import status_of
 from pswire.codec import decode, encode, from_frame, to_frame
-from pswire.errors import InternalError, InvalidMessage, Malformed, ParamServerError, TimedOut, TooLarge, Unavailable
+from pswire.errors import InternalError, InvalidMessage, Malformed, ParamServerError, TimedOut, Unavailable
 from pswire.messages import ANSWERS, Answer, Request
-from pswire.messages.sizes import tensor_bytes
+from pswire.messages.sizes import Allocator, tensor_bytes
 from pswire.tensors.frames import Incoming, incoming
 from pswire.tensors.inline import InlineReceiver, InlineSender
 from pswire.tensors.stream import StreamReceiver, StreamSender
@@ -36,11 +36,11 @@ from pswire.v1 import paramserver_pb2 as pb
 
 _SERVICE = pb.DESCRIPTOR.services_by_name["ParameterServer"]
 
-#: The service's full name, as health checks and reflection know it.
+#: The service's full name, for health checks and reflection.
 SERVICE_NAME: str = _SERVICE.full_name
 
-#: Bytes of a frame that gRPC takes without a wait (HTTP/2 has room for 64 KiB of a stream from the first), so that no
-#: timer is set for it: a worker that does not read it has one such frame here, and is as good as one that is idle.
+#: Bytes of a frame that gRPC accepts without a wait (HTTP/2 streams begin with a window of 64 KiB), so it needs no
+#: timeout: a worker that does not read it costs the server one such frame, like an idle one.
 AT_ONCE = 16 << 10
 
 log = logging.getLogger(__name__)
@@ -49,75 +49,26 @@ _Proto = TypeVar("_Proto", bound=Proto)
 _Result = TypeVar("_Result")
 
 
-class Traffic:
-    """The bytes of all transfers under way; one that would exceed the limit waits, first come first served.
-
-    Args:
-        limit: bytes.
-        patience: seconds after which a transfer that waits for its turn is sent away.
-    """
-
-    def __init__(self, limit: int, patience: float) -> None:
-        self._limit = limit
-        self._patience = patience
-        self._under_way = 0
-        self._turn = asyncio.Lock()
-        self._ended = asyncio.Event()
-
-    @asynccontextmanager
-    async def of(self, nbytes: int) -> AsyncIterator[None]:
-        """Reserves `nbytes` for the length of the block.
-
-        Raises:
-            TooLarge: more than the limit.
-            Unavailable: others did not end in time.
-        """
-        if nbytes > self._limit:
-            raise TooLarge(
-                f"a transfer of {nbytes:,} bytes (what it brings and takes away), but this server has room for "
-                f"{self._limit:,} at a time: use more shards, or raise --memory-limit"
-            )
-        await self._reserve(nbytes)
-        try:
-            yield
-        finally:
-            self._under_way -= nbytes
-            self._ended.set()
-
-    async def _reserve(self, nbytes: int) -> None:
-        try:
-            async with asyncio.timeout(self._patience), self._turn:
-                while self._under_way + nbytes > self._limit:
-                    self._ended.clear()
-                    await self._ended.wait()
-                self._under_way += nbytes
-        except TimeoutError:
-            raise Unavailable(
-                f"no room for a transfer of {nbytes:,} bytes within {self._patience:g} s: {self._under_way:,} of "
-                f"{self._limit:,} are under way; try again, or raise --memory-limit"
-            ) from None
-
-
 class Service:
-    """Answers the calls of `paramserver.v1.ParameterServer`.
+    """Serves the methods of `paramserver.v1.ParameterServer`.
 
     Args:
-        entrance: the way to the shard.
+        executor: of the shard.
         traffic_limit: bytes that transfers may have under way.
-        patience: seconds for which a transfer may stall before it is given up.
-        shared_memory: whether workers of this host may bring memory to share.
+        patience: seconds that a transfer may stall before it is aborted.
+        shared_memory: whether workers of this host may attach shared memory.
     """
 
-    def __init__(self, entrance: Executor, traffic_limit: int, patience: float, *, shared_memory: bool = True) -> None:
-        self._entrance = entrance
+    def __init__(self, executor: Executor, traffic_limit: int, patience: float, *, shared_memory: bool = True) -> None:
+        self._executor = executor
         self._shared_memory = shared_memory
-        self._traffic = Traffic(traffic_limit, patience)
+        self._admission = Admission(traffic_limit, patience)
         self._patience = patience
         self._idle: set[asyncio.Task[None]] = set()
         self._closing = False
 
     def close(self) -> None:
-        """Ends the streams that wait for their next call; those with a call under way end after it."""
+        """End streams between two calls; others end after their call."""
         self._closing = True
         for task in self._idle:
             task.cancel()
@@ -125,7 +76,7 @@ class Service:
     def handlers(self) -> grpc.GenericRpcHandler:
         """The handlers of all methods, for `grpc.aio.Server.add_generic_rpc_handlers`.
 
-        They get and give bytes, because gRPC's own parsing would answer garbage with "unknown error".
+        They take and return bytes: gRPC's own parsing would answer garbage with "unknown error".
         """
         methods = {}
         for method in _SERVICE.methods:
@@ -144,17 +95,17 @@ class Service:
 
     async def _unary(self, kind: type[Proto], request: bytes) -> bytes:
         message = _request(decode(_parse(kind, request), InlineReceiver()))
-        answer = await self._entrance.step(message, most=INLINE)
+        answer = await self._executor.step(message, most=INLINE)
         with _our_fault(answer):
             return encode(answer, InlineSender()).SerializeToString()
 
     # --- transfers ------------------------------------------------------------------------------------------------
 
     async def _transfer(self, context: grpc.aio.ServicerContext) -> None:
-        attached = Attached(self._shared_memory)
+        attached = AttachedSegments(self._shared_memory)
         task = asyncio.current_task()
         assert task is not None, "gRPC runs each call in a task of its own"
-        data = await self._in_time(context.read())  # who opens a stream has something to say
+        data = await self._in_time(context.read())
         while data is not grpc.aio.EOF:
             frame = incoming(data)
             if frame.header.WhichOneof("piece") == "attach":
@@ -165,7 +116,7 @@ class Service:
             data = await self._next_call(context, task)
 
     async def _next_call(self, context: grpc.aio.ServicerContext, task: asyncio.Task[None]) -> bytes:
-        """The first frame of a call, whenever it comes: between its calls a worker computes."""
+        """The first frame of the next call, without a timeout: between its calls a worker computes."""
         if self._closing:
             raise Unavailable(STOPPING)
         self._idle.add(task)
@@ -179,36 +130,36 @@ class Service:
             self._idle.discard(task)
         return data
 
-    async def _call(self, frame: Incoming, attached: Attached, context: grpc.aio.ServicerContext) -> None:
-        """Takes one call and answers it. What does not fit into single frames waits until there is room for it."""
+    async def _call(self, frame: Incoming, attached: AttachedSegments, context: grpc.aio.ServicerContext) -> None:
+        """Serve one call; larger messages and answers wait for admission."""
         receiver = StreamReceiver(frame.data, attached.receiver())
         message = _request(from_frame(frame, receiver))
+        region = attached.region(frame.header)
         if not receiver.nbytes and tensor_bytes(message) <= INLINE:
-            allocator = (
-                attached.allocator(frame.header, message) if receiver.shared or frame.header.HasField("room") else None
-            )
             try:
-                answer = await self._entrance.step(message, INLINE, allocator)
+                answer = await self._executor.step(message, INLINE, region)
             except AnswerTooLarge:
                 pass
             else:
-                await self._send(answer, StreamSender() if allocator is None else attached.sender(), context)
+                await self._send(answer, StreamSender(region), context)
                 return
-        async with self._traffic.of(self._entrance.admit(message)):
+        async with self._admission.reserve(self._executor.admit(message)):
+            allocator: Allocator | None = region
             if receiver.nbytes:
                 receiver.allocate()
                 message = _request(from_frame(frame, receiver))
                 await self._receive(receiver, context)
-            allocator = attached.allocator(frame.header, message)
-            answer = await self._entrance.step(message, None, allocator, admitted=True)
-            await self._send(answer, attached.sender(), context)
+                if region is None:
+                    allocator = ReusedArrays(message)
+            answer = await self._executor.step(message, None, allocator, admitted=True)
+            await self._send(answer, StreamSender(region), context)
 
     async def _receive(self, receiver: StreamReceiver, context: grpc.aio.ServicerContext) -> None:
-        """Fills the message's arrays from the chunks."""
+        """Fill the message's arrays from the chunks."""
         while not receiver.complete:
             data = await self._in_time(context.read())
             if data is grpc.aio.EOF:
-                raise Malformed("the stream ends before all that its last header announces has come: it is not applied")
+                raise Malformed("the stream ends before all that its last header announces: it is not applied")
             frame = incoming(data)
             if not frame.chunk:
                 got = frame.header.WhichOneof("piece") or ("nothing" if frame.chunk is None else "an empty one")
@@ -229,11 +180,11 @@ class Service:
             async with asyncio.timeout(self._patience):
                 return await step
         except TimeoutError:
-            raise TimedOut(f"the transfer stood still for {self._patience:g} s and was given up") from None
+            raise TimedOut(f"the transfer stalled for {self._patience:g} s and was aborted") from None
 
 
 class _our_fault:  # noqa: N801 - used as a function
-    """An answer that cannot be sent is no fault of who asked."""
+    """Turns the failure to encode an answer into `InternalError`: the request was not at fault."""
 
     def __init__(self, answer: Answer) -> None:
         self._answer = answer
@@ -244,7 +195,7 @@ class _our_fault:  # noqa: N801 - used as a function
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
         if isinstance(error, InvalidMessage):
             name = type(self._answer).__name__
-            raise InternalError(f"the server has no way to say its {name}: {error}") from error
+            raise InternalError(f"the server cannot encode its {name}: {error}") from error
 
 
 def _parse(kind: type[_Proto], data: bytes) -> _Proto:
@@ -256,15 +207,16 @@ def _parse(kind: type[_Proto], data: bytes) -> _Proto:
 
 def _request(message: Request | Answer) -> Request:
     if type(message) not in ANSWERS:
-        raise Malformed(f"{type(message).__name__} is an answer, and no request")
+        raise Malformed(f"{type(message).__name__} is an answer, not a request")
     return cast(Request, message)
 
 
 async def _guarded(call: Awaitable[_Result], context: grpc.aio.ServicerContext) -> _Result:
-    """The call's result; an error of it ends the call with the status, message and name that belong to it.
+    """The call's result; an error ends the call with its status, message and name.
 
-    The error's frames have all that came with the call. They are in a circle with it, and what `abort` raises is in one
-    with gRPC's context: so they are let go before, or they would stay until Python happens to look for circles.
+    The error's frames refer to all that came with the call, and are in a reference cycle with it, as the exception of
+    `abort` is with gRPC's context. So the traceback is dropped first, or that memory would stay until a garbage
+    collection.
     """
     try:
         return await call
@@ -273,7 +225,7 @@ async def _guarded(call: Awaitable[_Result], context: grpc.aio.ServicerContext) 
         refusal = status_of(error)
         error.__traceback__ = None
     except grpc.aio.BaseError:
-        raise  # the other side has gone: gRPC knows
+        raise  # the worker has disconnected: gRPC knows
     except Exception as fault:
         reference = secrets.token_hex(4)
         log.exception("internal error %s, on a call of %s", reference, context.peer())

@@ -1,50 +1,39 @@
-"""The shared memory of one Transfer: the segments that its worker has attached, each a descriptor of this process.
+"""The segments that a worker has attached to one Transfer: its tensors are read there, and values written there.
 
-May import the lanes and the generated code.
+May import the tensor transports and the generated code.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from mmap import mmap
 
-from psserver.rpc.reused_buffers import Spent
 from pswire.errors import Malformed
-from pswire.messages import Request
-from pswire.messages.sizes import Allocator
 from pswire.tensors.segments import NotShared, open_segment
-from pswire.tensors.shared_memory import SharedAllocator, SharedReceiver, place_of
-from pswire.tensors.stream import StreamSender
-from pswire.tensors.values import Array, TensorSpec
+from pswire.tensors.shared_memory import Region, SharedReceiver
 from pswire.v1 import paramserver_pb2 as pb
 
 #: Segments of a stream are numbered from 0, below this.
 MOST = 64
 
 
-class Attached:
-    """Segments by their numbers.
+class AttachedSegments:
+    """Segments of one stream by their numbers.
 
     Args:
         allowed: whether this server shares memory at all.
 
     Attributes:
-        memories: what is attached now.
+        memories: the mapped segments.
     """
 
     def __init__(self, allowed: bool = True) -> None:
         self._allowed = allowed
         self.memories: dict[int, mmap] = {}
 
-    def receiver(self) -> SharedReceiver:
-        """Gives the tensors of one message that lie there."""
-        return SharedReceiver(self.memories)
-
     def attach(self, request: pb.AttachRequest) -> pb.AttachReply:
-        """Maps the segment that is offered, in place of an earlier one of its number; says why not, and raises nothing.
+        """Maps a segment in place of an earlier one of its number; the reply has the reason if it is refused.
 
-        When it is refused, nothing has changed. Takes 1 ms for about 10 MB; a thread would gain nothing, since Python
-        stands still while it maps.
+        Takes 1 ms for about 10 MB; a thread would gain nothing, since mmap holds the GIL.
         """
         try:
             self.memories[request.segment] = self._open(request)
@@ -59,48 +48,20 @@ class Attached:
             raise NotShared(f"segments are numbered from 0 to {MOST - 1}, not {request.segment}")
         return open_segment(request.name, request.nbytes, request.token)
 
-    def allocator(self, header: pb.Frame, message: Request) -> Allocator:
-        """Where the values of the answer may be put: in the place of arrays of the message, or where the call says.
+    def receiver(self) -> SharedReceiver:
+        """A receiver for the tensors of one message."""
+        return SharedReceiver(self.memories)
+
+    def region(self, header: pb.Frame) -> Region | None:
+        """The memory that a call provides for the values of its answer; None if it provides none.
 
         Raises:
-            Malformed: there is no such segment, or the room is not inside of it.
+            Malformed: there is no such segment, or the region is not inside it.
         """
-        spent = Spent(message)
-        if not header.HasField("room"):
-            return spent
-        memory = self.memories.get(header.room.segment)
+        if not header.HasField("answer_region"):
+            return None
+        region = header.answer_region
+        memory = self.memories.get(region.segment)
         if memory is None:
-            raise Malformed(f"room in segment {header.room.segment}, which was not attached on this stream")
-        shared = SharedAllocator(memory, header.room.offset, header.room.nbytes)
-        return _Rooms((spent, shared))
-
-    def sender(self) -> StreamSender:
-        """Takes the values of an answer: those that were put into a segment stay there."""
-        return _Sender(self.memories)
-
-
-class _Rooms:
-    """Several allocators, one after the other."""
-
-    def __init__(self, allocators: Sequence[Allocator]) -> None:
-        self._allocators = allocators
-
-    def take(self, spec: TensorSpec) -> Array | None:
-        for allocator in self._allocators:
-            array = allocator.take(spec)
-            if array is not None:
-                return array
-        return None
-
-
-class _Sender(StreamSender):
-    def __init__(self, memories: Mapping[int, mmap]) -> None:
-        super().__init__()
-        self._memories = memories
-
-    def put(self, array: Array, tensor: pb.Tensor) -> None:
-        place = place_of(array, self._memories)
-        if place is None:
-            super().put(array, tensor)
-        else:
-            tensor.shared.segment, tensor.shared.offset = place
+            raise Malformed(f"answer region in segment {region.segment}, which was not attached on this stream")
+        return Region(region.segment, memory, region.offset, region.nbytes)

@@ -1,8 +1,8 @@
-"""The arrays of a message: how many bytes they have, and those of its answer. Pure: numpy and messages alone."""
+"""Sizes of the arrays of a message and of its answer, in bytes. Pure: numpy and messages alone."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from pswire.messages import (
@@ -23,12 +23,12 @@ from pswire.tensors.values import DTYPES, Array, IndexedSlices, TensorSpec
 
 
 class Allocator(Protocol):
-    """Memory of whoever asks, for the values of an answer."""
+    """Memory that belongs to one call, for the values of its answer."""
 
     def take(self, spec: TensorSpec) -> Array | None:
-        """The next array of this shape and dtype: writable, C-contiguous, of any content; None: make one.
+        """An array of this shape and dtype, writable, C-contiguous, uninitialized; None: none is left, make one.
 
-        Arrays are asked for once, in the order of the answer's values, and written before the answer is given.
+        Called once for each value of the answer, in order. The array is written before the answer is returned.
         """
 
 
@@ -42,7 +42,7 @@ def _of_values(message: Registered | Pulled | Pushed) -> list[Array | Packed | N
     return [value.array for value in message.values]
 
 
-#: What a message has in the places of arrays, in their order; others have none.
+#: The arrays of each class of messages, in order; other classes have none.
 _TENSORS: dict[type, Callable[[Any], Sequence[Array | IndexedSlices | Packed | None]]] = {
     Push: lambda message: [gradient.array for gradient in message.gradients],
     Registered: _of_values,
@@ -71,28 +71,25 @@ def _parts(array: Array | Packed) -> Sequence[Array]:
     return array.parts if isinstance(array, Packed) else [array]
 
 
-def most_answer_sizes(
-    message: Request, spec_of: Callable[[str], TensorSpec], without: Collection[str] = ()
-) -> list[int]:
-    """The most bytes that each value in the answer to `message` can have, as far as a worker can know.
+def most_answer_sizes(message: Request, spec_of: Callable[[str], TensorSpec]) -> list[int]:
+    """The largest size of each value in the answer to `message`, in bytes, as far as a worker can know.
 
-    `spec_of` gives the spec of a variable on the shard that is asked; values of the names in `without` are left out.
+    `spec_of` returns the spec of a variable on the shard.
     """
     match message:
         case Push():
-            return [whole_bytes(spec_of(name), message.encoding) for name in message.pull if name not in without]
+            return [whole_bytes(spec_of(name), message.encoding) for name in message.pull]
         case Pull():
             whole = [whole_bytes(spec_of(name), message.encoding) for name in message.names]
             return whole + [_most_chosen(choice, spec_of(choice.name)) for choice in message.choices]
         case Register():
-            declared = [one.spec for one in message.declarations if one.initial is None]
-            return [spec.nbytes for spec in declared if spec.name not in without]
+            return [one.spec.nbytes for one in message.declarations if one.initial is None]
         case _:
             return []
 
 
 def whole_bytes(spec: TensorSpec, encoding: str) -> int:
-    """Bytes of a value that travels whole, in the form `encoding` if it is float32; "": as it is."""
+    """Bytes of a whole value, with the 16-bit `encoding` if it is float32; "": without."""
     return spec.nbytes // 2 if encoding and spec.dtype == "float32" else spec.nbytes
 
 

@@ -21,7 +21,7 @@ _DECIMAL = r"(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?"
 
 
 @dataclass(frozen=True)
-class Written:
+class PolicySpec:
     """What every choice here has: how it is written, `form` for people and `pattern` with its fields as groups.
 
     `decides` says whether shard 0 must be asked before the others, since it may hold or refuse a push. Where none of a
@@ -35,11 +35,11 @@ class Written:
     orders: ClassVar[bool] = False
 
 
-class Consistency(Written):
+class Consistency(PolicySpec):
     """Whose pushes make an update, and who waits for whom."""
 
 
-class StalenessSpec(Written):
+class StalenessSpec(PolicySpec):
     """What is done about the staleness of a push: the changes that its weights had seen since they were served."""
 
 
@@ -138,7 +138,7 @@ class Synchronous(Consistency):
 
 @_staleness
 @dataclass(frozen=True)
-class Unchanged(StalenessSpec):
+class IgnoreStaleness(StalenessSpec):
     """A stale push is applied like any other."""
 
     form: ClassVar[str] = "none"
@@ -151,7 +151,7 @@ class Unchanged(StalenessSpec):
 
 @_staleness
 @dataclass(frozen=True)
-class Scaled(StalenessSpec):
+class ScaleByStaleness(StalenessSpec):
     """The staler a push, the smaller its step.
 
         learning_rate / max(1, staleness)
@@ -169,7 +169,7 @@ class Scaled(StalenessSpec):
 
 @_staleness
 @dataclass(frozen=True)
-class DelayCompensated(StalenessSpec):
+class DelayCompensation(StalenessSpec):
     """A stale gradient is moved, by its first-order Taylor term, to what it would be with the weights of now.
 
         g <- g + strength * g * g * (w_now - w_then)            (elementwise; g * g stands for the Hessian)
@@ -196,7 +196,7 @@ class DelayCompensated(StalenessSpec):
 
 @_staleness
 @dataclass(frozen=True)
-class Dropped(StalenessSpec):
+class DropStalePushes(StalenessSpec):
     """A push with more staleness than `above` is not applied; its worker is told so, and goes on with fresh weights."""
 
     form: ClassVar[str] = "drop:T (T the most staleness that is applied, from 0)"
@@ -215,7 +215,7 @@ class Dropped(StalenessSpec):
 
 # --- reading ------------------------------------------------------------------------------------------------------
 
-_Choice = TypeVar("_Choice", bound=Written)
+_Choice = TypeVar("_Choice", bound=PolicySpec)
 
 
 def parse_consistency(text: str) -> Consistency:

@@ -52,14 +52,14 @@ class Segment:
         token: what the file begins with.
     """
 
-    def __init__(self, name: str, descriptor: int, memory: mmap) -> None:
+    def __init__(self, name: str, descriptor: int, memory: mmap, number: int) -> None:
         self._forgotten = weakref.finalize(self, _forget, _path(name), descriptor, os.getpid())
-        self.name, self.memory, self.nbytes = name, memory, len(memory)
+        self.name, self.memory, self.nbytes, self.number = name, memory, len(memory), number
         self.token = secrets.token_bytes(_TOKEN)
         memory[:_TOKEN] = self.token
 
     @classmethod
-    def create(cls, nbytes: int) -> Segment:
+    def create(cls, nbytes: int, number: int = 0) -> Segment:
         """A new one, which has `nbytes` at least from `BEGIN` on. Takes 1 ms for about 2 MB: the system clears them.
 
         Its memory is reserved here: to write where a full /dev/shm has none would end the process (SIGBUS).
@@ -75,7 +75,7 @@ class Segment:
         except OSError as error:
             _forget(_path(name), descriptor, os.getpid())
             raise NotShared(f"no room in {FOLDER} for {whole:,} bytes: {error.strerror}") from error
-        return cls(name, descriptor, memory)
+        return cls(name, descriptor, memory, number)
 
     def unlink(self) -> None:
         """Takes the name away; who has the memory keeps it. May be called again."""

@@ -1,13 +1,13 @@
-"""Tensors in shared memory: a message says in which segment of its stream the elements are, and where in it.
+"""Tensors in shared memory: a message names the segment of its stream, and the offset, where the elements are.
 
-The memory is that of `pswire.tensors.segments`. When it may be used again is not known here: that is for those who send
-messages and wait for their answers. May import values, errors and v1.
+Who owns the memory: a segment belongs to one call at a time. Until the answer the server reads the tensors of the call
+there and writes values into the call's answer region; then everything is the worker's again, which reuses a segment
+when no array lies in it any more. May import values, errors and v1.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from concurrent.futures import Executor
 from mmap import mmap
 
 import numpy as np
@@ -22,10 +22,6 @@ from pswire.v1 import paramserver_pb2 as pb
 ALIGNMENT = 64
 
 
-#: Bytes of an array from which two threads copy it faster than one: 13 MB in 1.05 ms instead of 1.4.
-HALVED = 4 << 20
-
-
 def aligned(nbytes: int) -> int:
     """`nbytes`, rounded up to a multiple of `ALIGNMENT`."""
     return -(-nbytes // ALIGNMENT) * ALIGNMENT
@@ -36,101 +32,92 @@ def needed(sizes: Iterable[int]) -> int:
     return sum([aligned(nbytes) for nbytes in sizes])
 
 
-def array_at(memory: mmap, offset: int, spec: TensorSpec) -> Array:
-    """The array that `spec` describes, `offset` bytes from the begin: a writable view.
+def array_at(memory: mmap | Array, offset: int, spec: TensorSpec) -> Array:
+    """The array that `spec` describes, `offset` bytes from the begin: a view.
 
     Raises:
-        Malformed: it is not inside, or `offset` is no multiple of `ALIGNMENT`.
+        Malformed: it is not inside the memory, or `offset` is no multiple of `ALIGNMENT`.
     """
-    _check_place(spec, memory, offset, spec.nbytes)
+    _check_place(f"variable {spec}", memory, offset, spec.nbytes)
     return np.ndarray(spec.shape, DTYPES[spec.dtype], memory, offset)
 
 
-def _check_place(what: TensorSpec | str, memory: mmap, offset: int, nbytes: int) -> None:
+def _check_place(name: str, memory: mmap | Array, offset: int, nbytes: int) -> None:
     if offset % ALIGNMENT or not 0 <= offset <= offset + nbytes <= len(memory):
-        name = what if isinstance(what, str) else f"variable {what}"
         raise Malformed(
             f"{name}: its {nbytes:,} bytes must be inside of the {len(memory):,} bytes of their segment and begin at a "
             f"multiple of {ALIGNMENT}, but they begin at {offset:,}"
         )
 
 
-def place_of(array: Array, memories: Mapping[int, mmap]) -> tuple[int, int] | None:
-    """In which of the segments a C-contiguous array lies, and its offset there; None if in none, or at an odd place."""
-    address: int = array.__array_interface__["data"][0]
-    for segment, memory in memories.items():
-        offset: int = address - np.frombuffer(memory, np.uint8).__array_interface__["data"][0]
-        if 0 <= offset <= offset + array.nbytes <= len(memory):
-            return None if offset % ALIGNMENT or not array.flags.c_contiguous else (segment, offset)
-    return None
+class Region:
+    """Part of a segment, allocated from its begin to its end; a `pswire.messages.sizes.Allocator`.
 
-
-class SharedAllocator:
-    """A `pswire.messages.sizes.Allocator` in shared memory: `nbytes` from `offset` on.
+    Args:
+        segment: the segment's number on its stream.
+        memory: the segment.
+        offset, nbytes: the part; by default all that is for arrays.
 
     Raises:
-        Malformed: they are not inside, or `offset` is no multiple of `ALIGNMENT`.
+        Malformed: the part is not inside the segment, or `offset` is no multiple of `ALIGNMENT`.
     """
 
-    def __init__(self, memory: mmap, offset: int, nbytes: int) -> None:
-        _check_place("room", memory, offset, nbytes)
-        self._memory, self._next, self._end = memory, offset, offset + nbytes
+    def __init__(self, segment: int, memory: mmap, offset: int = BEGIN, nbytes: int | None = None) -> None:
+        nbytes = len(memory) - offset if nbytes is None else nbytes
+        _check_place("answer region", memory, offset, nbytes)
+        self.segment, self.memory = segment, memory
+        self._next, self._end = offset, offset + nbytes
+        self._address: int = np.frombuffer(memory, np.uint8).__array_interface__["data"][0]
 
-    def take(self, spec: TensorSpec) -> Array | None:
-        """The next array; None if there is no room left for it."""
-        offset = self.place(spec.nbytes)
-        return None if offset is None else array_at(self._memory, offset, spec)
-
-    def place(self, nbytes: int) -> int | None:
-        """The offset of the next so many bytes; None if there are not so many left."""
+    def reserve(self, nbytes: int) -> int | None:
+        """The offset of the next `nbytes`; None if fewer are left."""
         offset = self._next
         if offset + nbytes > self._end:
             return None
         self._next = offset + aligned(nbytes)
         return offset
 
+    def take(self, spec: TensorSpec) -> Array | None:
+        """The next array, writable; None if too little is left."""
+        offset = self.reserve(spec.nbytes)
+        return None if offset is None else array_at(self.memory, offset, spec)
+
+    def offset_of(self, array: Array) -> int | None:
+        """The offset in the segment of an array that was taken from this region; None for any other."""
+        offset: int = array.__array_interface__["data"][0] - self._address
+        inside = offset >= 0 and offset + array.nbytes <= self._next and offset % ALIGNMENT == 0
+        return offset if inside and array.flags.c_contiguous else None
+
 
 class SharedSender:
-    """Puts the arrays of one message into a segment, one after the other, each copied once.
+    """Copies the arrays of one message into a segment, one after the other.
 
     Args:
         memory: the segment.
         segment: its number on the stream.
-        helper: a thread that copies the first half of what is large, while the caller copies the other.
     """
 
-    def __init__(self, memory: mmap, segment: int, helper: Executor | None = None) -> None:
-        self._memory, self._segment, self._helper = memory, segment, helper
-        self._room = SharedAllocator(memory, BEGIN, len(memory) - BEGIN)
+    def __init__(self, memory: mmap, segment: int) -> None:
+        self._region = Region(segment, memory)
 
     def put(self, array: Array, tensor: pb.Tensor) -> None:
-        """Copies the elements; `tensor.dtype` is already set. The array is not needed any more afterwards.
+        """Copies the elements; `tensor.dtype` is already set. The array may be changed afterwards.
 
         Raises:
-            TooLarge: it does not fit; `needed` tells beforehand what fits.
+            TooLarge: too little is left of the segment; `needed` computes the size beforehand.
         """
-        offset = self._room.place(array.nbytes)
+        offset = self._region.reserve(array.nbytes)
         if offset is None:
             raise TooLarge(f"no room for the {array.nbytes:,} bytes of {tensor.name!r} in a segment of shared memory")
-        self._copy(np.ndarray(array.shape, DTYPES[tensor.dtype], self._memory, offset), array)
-        place = tensor.shared
-        place.segment, place.offset = self._segment, offset
-
-    def _copy(self, out: Array, array: Array) -> None:
-        if self._helper is None or array.nbytes < HALVED or len(array) < 2:
-            out[...] = array
-            return
-        half = len(array) // 2
-        first = self._helper.submit(np.copyto, out[:half], array[:half])
-        out[half:] = array[half:]
-        first.result()
+        np.ndarray(array.shape, DTYPES[tensor.dtype], self._region.memory, offset)[...] = array
+        tensor.shared.segment, tensor.shared.offset = self._region.segment, offset
 
 
 class SharedReceiver:
-    """Finds the tensors of one message that are in shared memory.
+    """Finds the tensors of one message in the segments of its stream.
 
-    Copies no more than the segments have, times the two that `StreamReceiver` may decode a message: places that overlap
-    would otherwise have a small message take any amount of memory.
+    Copies no more bytes than the segments have, times the two decodings of `StreamReceiver`: otherwise a small message
+    with overlapping tensors could take any amount of memory.
 
     Args:
         segments: the segments of the stream, by their numbers.
@@ -141,21 +128,15 @@ class SharedReceiver:
         self._copied = 0
 
     def get(self, tensor: pb.Tensor, spec: TensorSpec, *, own: bool = False) -> Array:
-        """A view, in whose place an answer's values may be put; a copy of what the other side must not change any more.
-
-        That is what numpy does not survive if it is wrong: numbers of rows, and bools.
-        """
+        """A view; a copy of row numbers and bools, which numpy requires to stay as they were when checked."""
         memory = self._segments.get(tensor.shared.segment)
         if memory is None:
             raise Malformed(f"variable {spec}: segment {tensor.shared.segment} was not attached on this stream")
         array = array_at(memory, tensor.shared.offset, spec)
         if own or spec.dtype == "bool":
-            self._check_overlap(spec)
+            self._copied += spec.nbytes
+            if self._copied > 2 * sum(map(len, self._segments.values())):
+                raise Malformed(f"variable {spec}: its place overlaps those of other tensors of the message")
             array = array.copy()
             check_elements(array, spec)
         return array
-
-    def _check_overlap(self, spec: TensorSpec) -> None:
-        self._copied += spec.nbytes
-        if self._copied > 2 * sum(map(len, self._segments.values())):
-            raise Malformed(f"variable {spec}: its place overlaps those of other tensors of the message")

@@ -16,6 +16,7 @@ import numpy as np
 from pswire.errors import Malformed, TooLarge
 from pswire.tensors import frames
 from pswire.tensors.inline import InlineReceiver
+from pswire.tensors.shared_memory import Region
 from pswire.tensors.transport import CHUNK, FEW, INLINE, MOST_OF_FEW, TensorReceiver, check_elements
 from pswire.tensors.values import DTYPES, Array, TensorSpec
 from pswire.v1 import paramserver_pb2 as pb
@@ -25,11 +26,12 @@ class StreamSender:
     """Remembers the arrays of one message, and makes frames of them.
 
     Args:
+        region: shared memory; arrays that lie there stay there.
         few: arrays of fewer bytes than this travel inside of the message, `MOST_OF_FEW` in all.
     """
 
-    def __init__(self, few: int = FEW) -> None:
-        self._few = few
+    def __init__(self, region: Region | None = None, *, few: int = FEW) -> None:
+        self._region, self._few = region, few
         self._data: list[memoryview] = []
         self._inline = 0
 
@@ -38,6 +40,10 @@ class StreamSender:
 
         And what travels inside of the message.
         """
+        offset = None if self._region is None else self._region.offset_of(array)
+        if self._region is not None and offset is not None:
+            tensor.shared.segment, tensor.shared.offset = self._region.segment, offset
+            return
         if array.nbytes < self._few and self._inline + array.nbytes <= MOST_OF_FEW:
             self._inline += array.nbytes
             tensor.inline = array.astype(DTYPES[tensor.dtype], copy=False).tobytes()
@@ -86,15 +92,11 @@ class StreamReceiver:
     Args:
         data: what came with the header, if anything: arrays over it are read-only.
         shared: gives the tensors that are in shared memory, if any is attached.
-
-    Attributes:
-        shared: whether some tensor is in shared memory.
     """
 
     def __init__(self, data: memoryview | None = None, shared: TensorReceiver | None = None) -> None:
         self._inline = InlineReceiver()
         self._segments = shared
-        self.shared = False
         self._data = data
         self._used = 0
         self._specs: list[TensorSpec] = []
@@ -108,7 +110,6 @@ class StreamReceiver:
         if place == "shared":
             if self._segments is None:
                 raise Malformed(f"variable {spec}: it is said to be in shared memory, and none is attached here")
-            self.shared = True
             return self._segments.get(tensor, spec, own=own)
         if not tensor.streamed:
             return self._inline.get(tensor, spec)

@@ -8,7 +8,7 @@ Imports numpy alone.
 """
 
 from psworker.autodiff import ops
-from psworker.autodiff.check import check_gradients
+from psworker.autodiff.gradient_check import check_gradients
 from psworker.autodiff.tape import gradients, no_grad, op, stop_gradient
 from psworker.autodiff.tensor import Tensor
 

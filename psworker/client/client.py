@@ -36,8 +36,8 @@ from pswire.optimizers import MovingAverage, UpdateSpec
 from pswire.specs.consistency import (
     Asynchronous,
     Consistency,
+    IgnoreStaleness,
     StalenessSpec,
-    Unchanged,
     parse_consistency,
     parse_staleness,
 )
@@ -94,7 +94,7 @@ class Client:
         self._process = os.getpid()
         self._sequence = 0
         self._consistency: Consistency = Asynchronous()
-        self._staleness: StalenessSpec = Unchanged()
+        self._staleness: StalenessSpec = IgnoreStaleness()
 
     @property
     def shards(self) -> int:

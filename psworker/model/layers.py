@@ -1,4 +1,4 @@
-"""Layers: objects that make their variables in the current `variable_scope`, and compute when called.
+"""Layers: objects that create their variables in the current `variable_scope`, and compute when called.
 
     class Classifier:
         def __init__(self):
@@ -9,9 +9,10 @@
         def __call__(self, image):
             return self.logits(self.hidden(image))
 
-The arithmetic is the ops', in the dtype of the layer's variables: x of another dtype, float64 and integers among them,
-is cast to it first, as it is (bytes stay 0 ... 255). Nothing here knows of optimizers or sessions. May import the
-engine and variables.
+A layer computes in the dtype of its variables; x of another dtype is cast first, without scaling (bytes stay
+0 ... 255). Errors common to all layers: ConfigurationError for a name that is taken; TypeError or ValueError for an
+invalid argument, before any variable is created; when called, ValueError for x of another shape and TypeError for x
+that is not of real numbers. Imports the engine and variables, no optimizers or sessions.
 """
 
 from __future__ import annotations
@@ -22,16 +23,16 @@ from typing import Literal, TypeAlias
 
 import numpy as np
 
+from pswire.specs.row_initializers import RowInitializer
 from pswire.tensors.values import Array
 from psworker.autodiff import Tensor, ops
-from psworker.autodiff.ops.norm import batch_norm_with_moments
-from psworker.autodiff.ops.windows import Pair, pair
-from psworker.autodiff.tensor import TensorLike
+from psworker.autodiff.ops.convolution.windows import Pair, pair
+from psworker.autodiff.ops.normalization import batch_norm_with_moments
+from psworker.autodiff.tensor import TensorLike, as_array
 from psworker.model import initializers
-from psworker.model.embedding import Embedding
 from psworker.model.initializers import Initializer
-from psworker.model.layer_variables import as_input, drawn, new_variable, scope_of
-from psworker.model.variables import UpdateOp, Variable, layer_scope, note_update
+from psworker.model.tables import Table
+from psworker.model.variables import UpdateOp, Variable, layer_scope, note_update, random_for
 
 __all__ = ["BatchNorm", "Conv2D", "Dense", "Embedding", "LayerNorm"]
 
@@ -40,6 +41,7 @@ Activation: TypeAlias = Callable[[Tensor], Tensor]
 _ZEROS = initializers.zeros()
 _ONES = initializers.ones()
 _GLOROT_UNIFORM = initializers.glorot_uniform()
+_UNIFORM = initializers.random_uniform(-0.05, 0.05)
 
 
 class Dense:
@@ -50,20 +52,15 @@ class Dense:
     Args:
         inputs: size of the last axis of x.
         units: size of the last axis of the result.
-        activation: a function of a tensor, such as `ops.relu`; None for none.
-        bias: whether there is one.
-        kernel_initializer: `glorot_uniform()`, unless told otherwise.
-        bias_initializer: `zeros()`, unless told otherwise.
-        name: the scope of its variables; without one it is `dense`, `dense_1`, ...
+        activation: a function of a tensor, such as `ops.relu`, or None.
+        bias: whether to add a bias.
+        kernel_initializer, bias_initializer: by default `glorot_uniform()` and `zeros()`.
+        name: scope of its variables, by default `dense`, `dense_1`, ...
 
     Attributes:
         name: the full scope of its variables.
         kernel: Variable `<name>/kernel`, (inputs, units).
         bias: Variable `<name>/bias`, (units,), or None.
-
-    Raises:
-        ConfigurationError: the name is taken.
-        TypeError, ValueError: a size, the activation or an initializer that cannot be; then no variable is made.
     """
 
     def __init__(
@@ -81,16 +78,11 @@ class Dense:
         shape = inputs, units
         with layer_scope(name, "dense"):
             self.kernel, self.bias = _kernel_and_bias(shape, kernel_initializer, bias_initializer if bias else None)
-        self.name = scope_of(self.kernel)
+        self.name = _scope_of(self.kernel)
 
     def __call__(self, x: TensorLike) -> Tensor:
-        """Takes x (..., inputs) to (..., units).
-
-        Raises:
-            ValueError: x has another shape.
-            TypeError: x is not of real numbers.
-        """
-        x = as_input(self, x, self.kernel, "...", self.kernel.shape[0])
+        """Map x (..., inputs) to (..., units)."""
+        x = _as_input(self, x, self.kernel, "...", self.kernel.shape[0])
         y = ops.matmul(x, self.kernel)
         if self.bias is not None:
             y = y + self.bias
@@ -108,22 +100,15 @@ class Conv2D:
     Args:
         channels: size of the last axis of x.
         filters: size of the last axis of the result.
-        kernel_size: height and width of the kernel, or one number for both.
+        kernel_size: (height, width), or one number for both.
         strides, padding, dilations: as in `ops.conv2d`.
-        activation: a function of a tensor, such as `ops.relu`; None for none.
-        bias: whether there is one.
-        kernel_initializer: `glorot_uniform()`, unless told otherwise.
-        bias_initializer: `zeros()`, unless told otherwise.
-        name: the scope of its variables; without one it is `conv2d`, `conv2d_1`, ...
+        activation, bias, kernel_initializer, bias_initializer: as in `Dense`.
+        name: scope of its variables, by default `conv2d`, `conv2d_1`, ...
 
     Attributes:
         name: the full scope of its variables.
         kernel: Variable `<name>/kernel`, (height, width, channels, filters).
         bias: Variable `<name>/bias`, (filters,), or None.
-
-    Raises:
-        ConfigurationError: the name is taken.
-        TypeError, ValueError: an argument that cannot be; then no variable is made.
     """
 
     def __init__(
@@ -148,17 +133,12 @@ class Conv2D:
         shape = *pair("Conv2D: kernel_size", kernel_size), channels, filters
         with layer_scope(name, "conv2d"):
             self.kernel, self.bias = _kernel_and_bias(shape, kernel_initializer, bias_initializer if bias else None)
-        self.name = scope_of(self.kernel)
+        self.name = _scope_of(self.kernel)
 
     def __call__(self, x: TensorLike) -> Tensor:
-        """Images (batch, height, width, channels) -> (batch, rows, columns, filters).
-
-        Raises:
-            ValueError: x has another shape.
-            TypeError: x is not of real numbers.
-        """
-        x = as_input(self, x, self.kernel, "batch", "height", "width", self.kernel.shape[2])
-        fused = self.activation is ops.relu  # one op instead of two, which takes less time and memory
+        """Map images (batch, height, width, channels) to (batch, rows, columns, filters)."""
+        x = _as_input(self, x, self.kernel, "batch", "height", "width", self.kernel.shape[2])
+        fused = self.activation is ops.relu  # one op in place of two: faster, and less memory
         y = ops.conv2d(
             x, self.kernel, self.bias, self.strides, self.padding, self.dilations, activation="relu" if fused else None
         )
@@ -170,36 +150,31 @@ class Conv2D:
 
 
 class BatchNorm:
-    """Batch normalisation: gamma * (x - mean) / sqrt(variance + epsilon) + beta, feature by feature.
+    """Batch normalisation per feature: gamma * (x - mean) / sqrt(variance + epsilon) + beta.
 
         hidden = ops.relu(nn.BatchNorm(128)(x, training=True))
 
-    In training, mean and variance are those of the batch, over all axes of x but the last, and become update ops: with
-    the next push they reach the server, which takes each worker's into one moving average,
-    `moving <- decay * moving + (1 - decay) * seen`, whatever the optimizer is. They are no gradients. Otherwise mean
-    and variance are the moving averages, as of the last pull; a batch of one is then as good as any. The variance that
-    is averaged is the unbiased one, n / (n - 1) times the batch's.
+    In training, mean and variance are those of the batch, over all axes but the last, and become update ops: the next
+    push sends them, and the server averages those of all workers, `moving <- decay * moving + (1 - decay) * batch`,
+    independently of the optimizer. Otherwise they are the moving averages of the last pull. The averaged variance is
+    the unbiased one, n / (n - 1) times the batch's.
 
     Source: S. Ioffe, C. Szegedy, "Batch Normalization", ICML 2015, algorithms 1 and 2.
 
     Args:
         features: size of the last axis of x.
-        decay: of the moving averages, from 0 up and below 1. With several workers they see as many batches more.
+        decay: of the moving averages, at least 0 and below 1; they average the batches of all workers.
         epsilon: added to the variance.
-        center: whether there is a beta.
-        scale: whether there is a gamma.
-        name: the scope of its variables; without one it is `batch_norm`, `batch_norm_1`, ...
+        center: whether to add beta.
+        scale: whether to multiply by gamma.
+        name: scope of its variables, by default `batch_norm`, `batch_norm_1`, ...
 
     Attributes:
         name: the full scope of its variables.
-        gamma: Variable `<name>/gamma`, (features,), ones at first, or None.
-        beta: Variable `<name>/beta`, (features,), zeros at first, or None.
-        moving_mean: Variable `<name>/moving_mean`, (features,), zeros at first, not trainable.
-        moving_variance: Variable `<name>/moving_variance`, (features,), ones at first, not trainable.
-
-    Raises:
-        ConfigurationError: the name is taken.
-        ValueError: the decay is not from 0 up and below 1.
+        gamma: Variable `<name>/gamma`, (features,), initially ones, or None.
+        beta: Variable `<name>/beta`, (features,), initially zeros, or None.
+        moving_mean: Variable `<name>/moving_mean`, (features,), initially zeros, not trainable.
+        moving_variance: Variable `<name>/moving_variance`, (features,), initially ones, not trainable.
     """
 
     def __init__(
@@ -213,89 +188,166 @@ class BatchNorm:
         name: str | None = None,
     ) -> None:
         if not 0 <= decay < 1:
-            raise ValueError(f"BatchNorm: decay must be from 0 up and below 1, got {decay}")
+            raise ValueError(f"BatchNorm: decay must be at least 0 and below 1, got {decay}")
         self.decay = decay
         self.epsilon = epsilon
         with layer_scope(name, "batch_norm"):
-            self.gamma = new_variable("gamma", (features,), _ONES) if scale else None
-            self.beta = new_variable("beta", (features,), _ZEROS) if center else None
-            self.moving_mean = new_variable("moving_mean", (features,), _ZEROS, trainable=False)
-            self.moving_variance = new_variable("moving_variance", (features,), _ONES, trainable=False)
-        self.name = scope_of(self.moving_mean)
+            self.gamma = _new_variable("gamma", (features,), _ONES) if scale else None
+            self.beta = _new_variable("beta", (features,), _ZEROS) if center else None
+            self.moving_mean = _new_variable("moving_mean", (features,), _ZEROS, trainable=False)
+            self.moving_variance = _new_variable("moving_variance", (features,), _ONES, trainable=False)
+        self.name = _scope_of(self.moving_mean)
 
     def __call__(self, x: TensorLike, training: bool) -> Tensor:
-        """Normalises x (..., features), by its own moments when `training` and by the moving averages otherwise.
+        """Normalise x (..., features) by its own moments when `training`, by the moving averages otherwise.
 
-        Raises:
-            ValueError: x has another shape, or in training no elements.
-            TypeError: x is not of real numbers.
+        Raises ValueError when x has no elements in training.
         """
-        x = as_input(self, x, self.moving_mean, "...", self.moving_mean.shape[0])
+        x = _as_input(self, x, self.moving_mean, "...", self.moving_mean.shape[0])
         if not training:
             return ops.batch_norm_inference(
                 x, self.moving_mean, self.moving_variance, self.gamma, self.beta, self.epsilon
             )
         y, mean, variance = batch_norm_with_moments(x, self.gamma, self.beta, self.epsilon)
         count = math.prod(np.shape(x)[:-1])
-        self._note(self.moving_mean, mean)
-        self._note(self.moving_variance, variance * (count / max(count - 1, 1)))
+        note_update(UpdateOp(self.moving_mean, mean, self.decay))
+        note_update(UpdateOp(self.moving_variance, variance * (count / max(count - 1, 1)), self.decay))
         return y
-
-    def _note(self, moving: Variable, seen: Array) -> None:
-        note_update(UpdateOp(moving, seen, self.decay))
 
     def __repr__(self) -> str:
         return f"BatchNorm({self.name!r}: {self.moving_mean.shape[0]})"
 
 
 class LayerNorm:
-    """Layer normalisation: gamma * (x - mean) / sqrt(variance + epsilon) + beta, by each example's own moments.
+    """Layer normalisation by each example's own moments (formula and source: `ops.layer_norm`).
 
         hidden = nn.LayerNorm(128)(x)              # (batch, 128) -> (batch, 128)
-
-    Formula and source: `ops.layer_norm`. It does the same in training and out of it, and keeps no averages.
 
     Args:
         features: size of the last axis of x, over which mean and variance are taken.
         epsilon: added to the variance.
-        name: the scope of its variables; without one it is `layer_norm`, `layer_norm_1`, ...
+        name: scope of its variables, by default `layer_norm`, `layer_norm_1`, ...
 
     Attributes:
         name: the full scope of its variables.
-        gamma: Variable `<name>/gamma`, (features,), ones at first.
-        beta: Variable `<name>/beta`, (features,), zeros at first.
-
-    Raises:
-        ConfigurationError: the name is taken.
+        gamma: Variable `<name>/gamma`, (features,), initially ones.
+        beta: Variable `<name>/beta`, (features,), initially zeros.
     """
 
     def __init__(self, features: int, *, epsilon: float = 1e-5, name: str | None = None) -> None:
         self.epsilon = epsilon
         with layer_scope(name, "layer_norm"):
-            self.gamma = new_variable("gamma", (features,), _ONES)
-            self.beta = new_variable("beta", (features,), _ZEROS)
-        self.name = scope_of(self.gamma)
+            self.gamma = _new_variable("gamma", (features,), _ONES)
+            self.beta = _new_variable("beta", (features,), _ZEROS)
+        self.name = _scope_of(self.gamma)
 
     def __call__(self, x: TensorLike) -> Tensor:
-        """Normalises x (..., features).
-
-        Raises:
-            ValueError: x has another shape.
-            TypeError: x is not of real numbers.
-        """
-        x = as_input(self, x, self.gamma, "...", self.gamma.shape[0])
+        """Normalise x (..., features)."""
+        x = _as_input(self, x, self.gamma, "...", self.gamma.shape[0])
         return ops.layer_norm(x, self.gamma, self.beta, self.epsilon)
 
     def __repr__(self) -> str:
         return f"LayerNorm({self.name!r}: {self.gamma.shape[0]})"
 
 
+class Embedding:
+    """Embedding vectors, of words, users or products, looked up by row number.
+
+        vectors = nn.Embedding(50_000, 64)(ids)    # (batch, words) -> (batch, words, 64)
+        vectors = nn.Embedding(50_000_000, 64, initializer=ps.RowUniform(-0.05, 0.05))(ids)
+
+    With a row initializer it is a `Table` on the servers, and a worker pulls the rows it looks up; otherwise it is a
+    variable, of which each worker has a copy. Either way the gradient is `IndexedSlices`, and a push sends only rows
+    that were looked up.
+
+    Args:
+        rows: number of rows.
+        width: size of a row.
+        initializer: of a variable, or a `RowInitializer`; by default `random_uniform(-0.05, 0.05)`.
+        name: scope of its variable, by default `embedding`, `embedding_1`, ...
+
+    Attributes:
+        name: the full scope of its variable.
+        table: Variable or Table `<name>/table`, (rows, width), float32.
+    """
+
+    def __init__(
+        self,
+        rows: int,
+        width: int,
+        *,
+        initializer: Initializer | RowInitializer = _UNIFORM,
+        name: str | None = None,
+    ) -> None:
+        shape = rows, width
+        self.table: Variable
+        with layer_scope(name, "embedding"):
+            if isinstance(initializer, RowInitializer):
+                self.table = Table(shape, initializer, name="table")
+            else:
+                self.table = _new_variable("table", shape, initializer)
+        self.name = _scope_of(self.table)
+
+    def __call__(self, ids: TensorLike) -> Tensor:
+        """Look up integer ids of any shape: (*ids.shape, width).
+
+        Raises IndexError when an id is not in 0 ... rows - 1, TypeError when ids are not integers.
+        """
+        return ops.embedding(self.table, ids)
+
+    def __repr__(self) -> str:
+        return f"Embedding({self.name!r}: {self.table.shape[0]} rows of {self.table.shape[1]})"
+
+
+def _new_variable(name: str, shape: tuple[int, ...], initializer: Initializer, trainable: bool = True) -> Variable:
+    return Variable(_initial_value(name, shape, initializer), name=name, trainable=trainable)
+
+
+def _initial_value(name: str, shape: tuple[int, ...], initializer: Initializer) -> Array:
+    """Initial value of the variable `name` of the current scope: float32, or float16 if the initializer returns it."""
+    if not all(isinstance(size, int | np.integer) for size in shape):
+        raise TypeError(f"{name}: the sizes of its shape must be integers, but they are {shape}")
+    try:
+        value = np.asarray(initializer(shape, random_for(name)))
+    except TypeError as error:
+        raise TypeError(
+            f"{name}: an initializer is called as initializer(shape, generator), such as the result of he_normal() "
+            f"(with brackets), but {initializer!r} fails: {error}"
+        ) from error
+    if value.shape != shape:
+        raise ValueError(f"{name}: its initializer returned an array of shape {value.shape} instead of {shape}")
+    if value.dtype.kind != "f":
+        raise TypeError(f"{name}: its initializer returned an array of {value.dtype} instead of float32")
+    return value.astype(np.float32) if value.dtype == np.float64 else value
+
+
+def _scope_of(variable: Variable) -> str:
+    return variable.name.rpartition("/")[0]
+
+
+def _as_input(layer: object, x: TensorLike, variable: Variable, *axes: str | int) -> TensorLike:
+    """`x` cast to the dtype of a variable, after a check of its axes, of which the first may be "..."."""
+    shape = np.shape(x)
+    fits = len(shape) == len(axes) or (shape and axes[0] == "...")
+    if not fits or shape[-1] != axes[-1]:
+        raise ValueError(f"{layer}: x must have shape ({', '.join(map(str, axes))}), but its shape is {shape}")
+    array = as_array(x)
+    if array.dtype == variable.dtype:
+        return x
+    if array.dtype.kind not in "biuf":
+        raise TypeError(f"{layer}: x must be of real numbers, but its dtype is {array.dtype}")
+    if not isinstance(x, Tensor):
+        return array.astype(variable.dtype)
+    cast: Tensor = ops.cast(x, variable.dtype)  # type: ignore[no-untyped-call]  # a DTypeLike fits two overloads of op
+    return cast
+
+
 def _kernel_and_bias(
     shape: tuple[int, ...], kernel_initializer: Initializer, bias_initializer: Initializer | None
 ) -> tuple[Variable, Variable | None]:
-    """Both are drawn before either is made: a variable that a server knows cannot be taken back."""
-    kernel = drawn("kernel", shape, kernel_initializer)
-    bias = None if bias_initializer is None else drawn("bias", shape[-1:], bias_initializer)
+    """Kernel and bias; both values are computed first, as a variable that is registered cannot be withdrawn."""
+    kernel = _initial_value("kernel", shape, kernel_initializer)
+    bias = None if bias_initializer is None else _initial_value("bias", shape[-1:], bias_initializer)
     return Variable(kernel, name="kernel"), None if bias is None else Variable(bias, name="bias")
 
 

@@ -20,7 +20,7 @@ from pswire.optimizers import UpdateSpec
 from pswire.tensors.sums import widened
 from pswire.tensors.values import Array, TensorSpec
 from psworker.autodiff import Tensor
-from psworker.autodiff.ops.nn import seed_dropout
+from psworker.autodiff.ops.activations import seed_dropout
 from psworker.autodiff.tensor import Gradient, Node, TensorLike
 from psworker.config import worker_name
 

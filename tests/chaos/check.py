@@ -13,7 +13,7 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from pswire.specs.consistency import Bounded, Consistency, Dropped, StalenessSpec, Synchronous
+from pswire.specs.consistency import Bounded, Consistency, DropStalePushes, StalenessSpec, Synchronous
 from tests.chaos import scheme
 from tests.chaos.records import History, Loss, PushRecord, Reading
 
@@ -211,7 +211,7 @@ class Check:
         Where changes have one order over all shards, these wait for a part until the lease of its worker has ended.
         """
         late = push.answered is not None and push.answered - push.at > self.lease
-        ordered = isinstance(self.consistency, Synchronous) or isinstance(self.staleness, Dropped)
+        ordered = isinstance(self.consistency, Synchronous) or isinstance(self.staleness, DropStalePushes)
         return late and shard > 0 and ordered
 
     def _variables_agree(self, shard: int) -> None:
@@ -252,7 +252,7 @@ class Check:
     def _staleness(self, shard: int) -> None:
         """No applied push was staler than promised: updates before it, less those that its weights had seen."""
         bound = math.inf
-        if isinstance(self.staleness, Dropped):
+        if isinstance(self.staleness, DropStalePushes):
             bound = self.staleness.above
         if isinstance(self.consistency, Synchronous):
             bound = 0

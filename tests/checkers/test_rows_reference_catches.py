@@ -6,8 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from psserver.core.rules import rule_for
-from pswire.optimizers import Adam, Momentum
+from pswire.optimizers import Adam, Momentum, rule_for
 
 SEED = 20150508
 TEST_ROWS = runpy.run_path(str(Path(__file__).parents[1] / "unit" / "pswire" / "optimizers" / "test_rules_rows.py"))

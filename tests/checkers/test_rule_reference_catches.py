@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from psserver.core.rules import Step, rule_for
 from pswire import optimizers
+from pswire.optimizers import Step, rule_for
 from tests.unit.pswire.optimizers.rules_under_test import RULES_UNDER_TEST, STEPS, check_against_formula
 
 SEED = 20150508

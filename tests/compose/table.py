@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from tests.compose.logs import Event
 
 #: The lines of a server's log that are for people: its notes, and why it ends by itself.
-_NOTE = re.compile(r" psserver\.(?:runtime.executor: |rpc.server: (?=the job is done|nobody ))(.*)")
+_NOTE = re.compile(r" psserver\.runtime\.(?:executor|clock): (.*)")
 #: What the training program repeats of the notes, and what advice adds to what a worker complains of.
 _REPEATED, _ADVICE = re.compile(r"^epoch +\d+: "), re.compile(r"; is it running\?.*")
 

@@ -1,4 +1,4 @@
-"""What deploy/ can be told is what docs/deploy.md says, and what it is made of is what the rest of the house has."""
+"""The files in deploy/ agree with docs/deploy.md, the command-line options and the packages."""
 
 import re
 from pathlib import Path
@@ -13,8 +13,8 @@ PAGE = (ROOT / "docs/deploy.md").read_text()
 
 
 def documented():
-    """Defaults by variable, of the page's table; a row may have several of each."""
-    table = PAGE.partition("| variable | by default |")[2].partition("\n\n")[0]
+    """The default of each variable in the table of the page; a row may list several variables."""
+    table = PAGE.partition("| variable | default |")[2].partition("\n\n")[0]
     defaults = {}
     for row in table.splitlines()[2:]:
         names, values = row.split("|")[1:3]
@@ -25,13 +25,13 @@ def documented():
     return defaults
 
 
-def test_every_variable_of_the_compose_file_is_on_the_page_with_its_default():
-    said = {"": "none", "0": "all"}
-    used = {name: said.get(default, default) for name, default in re.findall(r"\$\{(\w+):-([^}]*)\}", COMPOSE)}
+def test_the_page_lists_every_variable_of_the_compose_file_with_its_default():
+    words = {"": "none", "0": "all"}
+    used = {name: words.get(default, default) for name, default in re.findall(r"\$\{(\w+):-([^}]*)\}", COMPOSE)}
     assert documented() == used
 
 
-def test_variables_of_the_two_commands_in_the_compose_file_and_the_image_are_those_of_their_options():
+def test_environment_variables_of_the_commands_are_those_of_existing_options():
     known = {
         option.envvar or f"PSSERVER_{name}_{option.name}".upper().replace("-", "_")
         for group in (psserver, psworker)
@@ -43,7 +43,7 @@ def test_variables_of_the_two_commands_in_the_compose_file_and_the_image_are_tho
     assert used <= known
 
 
-def test_the_image_has_all_packages_and_runs_as_a_user_of_its_own():
+def test_the_image_contains_all_packages_and_runs_as_its_own_user():
     packages = re.findall(r"^!(\w+)$", (ROOT / ".dockerignore").read_text(), re.MULTILINE)
     assert {"pswire", "psserver", "psworker"} <= set(packages)
     last_stage = DOCKERFILE.rpartition("\nFROM ")[2]

@@ -1,4 +1,4 @@
-"""Every error of ours has a status, every status of gRPC an error, and an error comes back as it was."""
+"""Every error has a gRPC status, every gRPC status maps to an error, and errors survive the round trip."""
 
 import grpc
 import pytest
@@ -16,7 +16,7 @@ class Failed(grpc.RpcError):
 
 
 @pytest.mark.parametrize("kind", FAMILY.values(), ids=lambda kind: kind.__name__)
-def test_every_error_has_a_status_a_fault_and_a_row_in_the_tree(kind):
+def test_every_error_has_a_status_a_fault_and_a_row_in_the_table(kind):
     import pswire.errors
 
     assert kind.status in STATUSES - {"OK"}
@@ -33,19 +33,19 @@ def test_every_error_has_a_status_a_fault_and_a_row_in_the_tree(kind):
 
 
 @pytest.mark.parametrize("kind", FAMILY.values(), ids=lambda kind: kind.__name__)
-def test_every_error_comes_back_as_it_was(kind):
+def test_every_error_survives_the_round_trip(kind):
     error = error_from(Failed(*status_of(kind("variable 'W': what happened, and what to do"))), "host:9")
     assert type(error) is kind
     assert str(error) == "variable 'W': what happened, and what to do"
 
 
 @pytest.mark.parametrize("code", grpc.StatusCode, ids=lambda code: code.name)
-def test_every_status_without_a_name_is_an_error_that_says_where(code):
+def test_every_other_status_is_an_error_that_names_the_address(code):
     error = error_from(Failed(code, "details"), "host:9")
     assert type(error) in FAMILY.values()
     assert "host:9" in str(error)
 
 
-def test_only_a_broken_connection_or_a_deadline_may_be_tried_again():
+def test_only_broken_connections_and_deadlines_are_retried():
     retried = {code.name for code in grpc.StatusCode if error_from(Failed(code, "details"), "host:9").retry}
     assert retried == {"UNAVAILABLE", "DEADLINE_EXCEEDED", "CANCELLED", "ABORTED"}

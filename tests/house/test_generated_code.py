@@ -1,4 +1,4 @@
-"""The generated code that is checked in is what the protocol's file gives."""
+"""The generated code in the repository is up to date."""
 
 import re
 from importlib.metadata import PackageNotFoundError, version
@@ -39,6 +39,6 @@ def test_the_generated_code_is_up_to_date(tmp_path):
         assert (ROOT / "pswire/v1" / name).read_text() == fresh, f"pswire/v1/{name} is out of date: make protos"
 
 
-def test_nothing_else_is_among_the_generated_code():
+def test_the_folder_of_generated_code_contains_nothing_else():
     here = {path.name for path in (ROOT / "pswire/v1").iterdir() if path.is_file()}
     assert here == {"__init__.py", *GENERATED}

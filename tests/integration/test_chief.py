@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 import psserver.rpc.server
+import psserver.runtime.clock
 import psworker as ps
 from psserver.config import ServerConfig
 from psserver.rpc.server import ServerThread
@@ -27,7 +28,7 @@ def clock(monkeypatch):
     """The server's clock; it is looked at a hundred times a second."""
     told = Told()
     monkeypatch.setattr(psserver.rpc.server, "Clock", lambda now, tick: told)
-    monkeypatch.setattr(psserver.rpc.server, "TICK", 0.01)
+    monkeypatch.setattr(psserver.runtime.clock, "TICK", 0.01)
     return told
 
 

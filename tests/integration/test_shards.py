@@ -15,7 +15,7 @@ from psserver.rpc.server import ServerThread
 from pswire.errors import AlreadyRegistered, ConfigurationError, NotFinite, TimedOut, Unavailable, WrongShard
 from pswire.messages import Assignment, Declaration, Outcome, Push, RemoteWeights, Renew, Status
 from pswire.optimizers import Adam, GradientDescent, Momentum
-from pswire.specs.consistency import Bounded, Dropped, Synchronous
+from pswire.specs.consistency import Bounded, DropStalePushes, Synchronous
 from pswire.specs.row_initializers import RowUniform
 from pswire.tensors.values import IndexedSlices, TensorSpec
 from psworker import ops
@@ -172,7 +172,11 @@ def small(client):
 def test_shard_0_decides_what_becomes_of_a_push_and_the_others_follow(monkeypatch):
     monkeypatch.setattr(placement, "SPLIT_BYTES", 16)
     gradient = np.arange(8, dtype=np.float32).reshape(4, 2)
-    with servers(2, staleness=Dropped(0)) as addresses, joined(addresses) as fast, joined(addresses, "w1") as slow:
+    with (
+        servers(2, staleness=DropStalePushes(0)) as addresses,
+        joined(addresses) as fast,
+        joined(addresses, "w1") as slow,
+    ):
         versions = small(fast)
         assert small(slow) == versions == (0, 0)
         fast.push([Whole("v", versions, gradient)]).wait()
@@ -267,7 +271,7 @@ def session_over(transport, worker, **strategy):
 
 def test_gradients_are_as_late_as_the_weights_they_were_computed_with_on_whatever_shard():
     optimizer = ps.GradientDescent(1.0)
-    with servers(2, staleness=Dropped(0)) as addresses, ps.collection():
+    with servers(2, staleness=DropStalePushes(0)) as addresses, ps.collection():
         _, small, loss = two_variables()
         with ps.session(servers=addresses, name="slow") as slow:
             gradients = optimizer.compute_gradients(loss(), [small])
@@ -284,7 +288,7 @@ def test_gradients_are_as_late_as_the_weights_they_were_computed_with_on_whateve
 
 @pytest.mark.parametrize("strategy", [{"push_every": 3}, {"local_steps": 3}], ids=str)
 def test_what_several_steps_have_computed_is_as_old_as_the_first_of_their_weights(strategy):
-    transport, optimizer = ShardsInProcess(2, staleness=Dropped(9)), ps.GradientDescent(1.0)
+    transport, optimizer = ShardsInProcess(2, staleness=DropStalePushes(9)), ps.GradientDescent(1.0)
     with ps.collection():
         *_, loss = two_variables()
         with session_over(transport, "w0", **strategy):
@@ -304,7 +308,7 @@ def test_what_several_steps_have_computed_is_as_old_as_the_first_of_their_weight
 
 
 def test_rows_are_as_old_as_the_first_that_were_looked_up_for_a_gradient():
-    transport, optimizer = ShardsInProcess(2, staleness=Dropped(9)), ps.GradientDescent(1.0)
+    transport, optimizer = ShardsInProcess(2, staleness=DropStalePushes(9)), ps.GradientDescent(1.0)
     with ps.collection():
         table = ps.Table((50, 3), TABLE, name="words")
         ps.Variable(np.zeros(1000), name="large")  # on shard 0, and the table on shard 1

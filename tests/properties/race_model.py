@@ -9,7 +9,7 @@ it out.
 from dataclasses import dataclass, field
 from fractions import Fraction
 
-from pswire.specs.consistency import Bounded, Consistency, Dropped, Scaled, StalenessSpec, Synchronous
+from pswire.specs.consistency import Bounded, Consistency, DropStalePushes, ScaleByStaleness, StalenessSpec, Synchronous
 
 LEASE = 3.0
 SIZES = {"W": 2, "M": 3, "E": 6}
@@ -158,14 +158,14 @@ class RaceModel:
             if not late and not going:
                 return freed
             staleness = max([self.staleness(one) for one in going], default=0)
-            if isinstance(self.handling, Dropped) and staleness > self.handling.above:
+            if isinstance(self.handling, DropStalePushes) and staleness > self.handling.above:
                 late, going = [*late, *going], []
             for one in late:
                 self.lives[one.worker].dropped += 1
                 self.settle(one, Fate(self.staleness(one), self.global_step, ()), freed)
             if not going:
                 continue
-            scale = Fraction(1, max(1, staleness)) if isinstance(self.handling, Scaled) else Fraction(1)
+            scale = Fraction(1, max(1, staleness)) if isinstance(self.handling, ScaleByStaleness) else Fraction(1)
             stalenesses = [self.staleness(one) for one in going]
             self.log.append(("push", [one.gradients for one in going], scale))
             group = tuple(one.worker for one in going)

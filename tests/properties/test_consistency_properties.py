@@ -33,7 +33,7 @@ from pswire.messages import (
     Tuned,
 )
 from pswire.optimizers import GradientDescent, Momentum
-from pswire.specs.consistency import Bounded, Scaled, Synchronous, parse_consistency, parse_staleness
+from pswire.specs.consistency import Bounded, ScaleByStaleness, Synchronous, parse_consistency, parse_staleness
 from pswire.specs.row_initializers import RowConstant
 from pswire.tensors.values import IndexedSlices, TensorSpec
 from tests.properties.race_model import LEASE, ROW, RaceModel
@@ -150,7 +150,7 @@ class Race(RuleBasedStateMachine):
         Where learning rates are divided by 3, 5 and so on, each of some 100 updates rounds numbers below 2**13, to 53
         places: in all by less than 100 * 2**(13 - 53) * 4, with the steps in between.
         """
-        atol = 400 * 2.0**-40 if isinstance(self.model.handling, Scaled) else 2.0**-40
+        atol = 400 * 2.0**-40 if isinstance(self.model.handling, ScaleByStaleness) else 2.0**-40
         np.testing.assert_allclose(array, np.array(list(map(float, expected))).reshape(shape), rtol=0, atol=atol)
 
     # --- members --------------------------------------------------------------------------------------------------

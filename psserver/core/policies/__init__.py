@@ -46,10 +46,10 @@ POLICIES: dict[type[Consistency], Callable[[Any], Policy]] = {
 
 #: The policy around another for each handling of staleness. Delay compensation changes gradients, and no decisions.
 STALENESS_POLICIES: dict[type[StalenessSpec], Callable[[Any, Policy], Policy]] = {
-    consistency.Unchanged: lambda spec, policy: policy,
-    consistency.Scaled: lambda spec, policy: ScaleStale(policy),
-    consistency.DelayCompensated: lambda spec, policy: policy,
-    consistency.Dropped: lambda spec, policy: DropStale(policy, spec.above),
+    consistency.IgnoreStaleness: lambda spec, policy: policy,
+    consistency.ScaleByStaleness: lambda spec, policy: ScaleStale(policy),
+    consistency.DelayCompensation: lambda spec, policy: policy,
+    consistency.DropStalePushes: lambda spec, policy: DropStale(policy, spec.above),
 }
 
 _unmatched = (POLICIES.keys() ^ set(consistency.CONSISTENCIES)) | (

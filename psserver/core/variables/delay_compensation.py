@@ -16,8 +16,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from psserver.core.rules.limits import LIMITS
 from pswire.messages import Choice, Gradient, Value
+from pswire.optimizers.limits import LIMITS
 from pswire.tensors.compression import Packed
 from pswire.tensors.values import Array, IndexedSlices
 

@@ -2,7 +2,7 @@
 
 Array tasks cannot fail and run after their step (`psserver.core.array_tasks`), so a change whose result may be NaN or
 infinite must be computed before it becomes a task. A change is ordinary when the magnitudes of the gradients and the
-growth of the variables show that its result is finite (`psserver.core.rules.limits`), without a look at an element.
+growth of the variables show that its result is finite (`pswire.optimizers.limits`), without a look at an element.
 Every other one is guarded, and needs the arrays as all earlier changes leave them. May import variables, updates, the
 rules and numpy.
 """
@@ -14,12 +14,12 @@ from collections.abc import Iterable, Mapping
 
 import numpy as np
 
-from psserver.core.rules.limits import GUARDED
 from psserver.core.variables.element_checks import Magnitudes, check_finite
 from psserver.core.variables.updates import CandidateUpdate, Update
 from psserver.core.variables.variable import Variable
 from pswire.errors import NotFinite
 from pswire.messages import Assignment
+from pswire.optimizers.limits import GUARDED
 from pswire.tensors.values import Array
 
 #: More than the growth of a variable to which an ordinary array is added.

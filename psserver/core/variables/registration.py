@@ -9,11 +9,10 @@ import dataclasses
 
 import numpy as np
 
-from psserver.core.rules import Rule, rule_for
 from psserver.core.variables.variable import Variable
 from pswire.errors import AlreadyRegistered, InvalidMessage, UnknownVariable
 from pswire.messages import Declaration, Tune
-from pswire.optimizers import UpdateSpec, to_plain
+from pswire.optimizers import Rule, UpdateSpec, rule_for, to_plain
 from pswire.specs.row_initializers import check_fits, fill
 from pswire.tensors.values import DTYPES, Array, Part, TensorSpec
 

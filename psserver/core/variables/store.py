@@ -16,7 +16,6 @@ from itertools import repeat
 import numpy as np
 
 from psserver.core.array_tasks import ArrayTask, StepResult, run
-from psserver.core.rules import Step
 from psserver.core.variables.delay_compensation import ServedWeightsCache
 from psserver.core.variables.element_checks import Magnitudes, check_tensor, inspect
 from psserver.core.variables.guarded_updates import AN_ADDITION, OverflowGuard, add_to
@@ -46,7 +45,7 @@ from pswire.messages import (
     Value,
 )
 from pswire.messages.sizes import Allocator, whole_bytes
-from pswire.optimizers import OptimizerSpec, UpdateSpec
+from pswire.optimizers import OptimizerSpec, Step, UpdateSpec
 from pswire.specs.encodings import ENCODINGS
 from pswire.specs.schedules import rate
 from pswire.tensors.values import DTYPES, magnitude

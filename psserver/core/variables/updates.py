@@ -12,11 +12,10 @@ from typing import TypeAlias
 import numpy as np
 
 from psserver.core.array_tasks import ArrayTask
-from psserver.core.rules import Rule, Step
-from psserver.core.rules.kernels import COMPUTE_DTYPES, ElementWise
 from psserver.core.variables.delay_compensation import ServedWeights, compensated, corrected
 from psserver.core.variables.variable import Variable
 from pswire.messages import Gradient
+from pswire.optimizers import COMPUTE_DTYPES, Rule, Step
 from pswire.tensors.compression import Packed, unpacked
 from pswire.tensors.values import Array, IndexedSlices, not_finite
 
@@ -44,7 +43,7 @@ class Update:
 
     def task(self) -> ArrayTask:
         """The array task of this update."""
-        cost, divisible = 0, isinstance(self.rule, ElementWise)
+        cost, divisible = 0, self.rule.element_wise
         for gradient, _ in self.contributions:
             array = gradient.array
             if isinstance(array, Packed):

@@ -8,11 +8,10 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 
-from psserver.core.rules import Rule, rule_for
-from psserver.core.rules.limits import GUARDED, LIMITS, MOST_GROWTH, Limits
 from pswire.errors import InvalidMessage
 from pswire.messages import Choice
-from pswire.optimizers import OptimizerSpec, UpdateSpec
+from pswire.optimizers import OptimizerSpec, Rule, UpdateSpec, rule_for
+from pswire.optimizers.limits import GUARDED, LIMITS, MOST_GROWTH, Limits
 from pswire.specs.row_initializers import RowInitializer
 from pswire.specs.schedules import largest_rate
 from pswire.tensors.values import Array, Part, TensorSpec
@@ -26,7 +25,7 @@ class Variable:
         initial: the initializer of the rows of a table; None: a plain variable.
         version, updates: counts of all changes, and of those by its optimizer.
         declared, optimizer, rule: the optimizer it was registered with, the present one, and its update rule.
-        limits: magnitudes of an ordinary update (`psserver.core.rules.limits`); None: no update is ordinary.
+        limits: magnitudes of an ordinary update (`pswire.optimizers.limits`); None: no update is ordinary.
         share: the growth of one ordinary update.
         growth: their sum since all elements were last known to be within the limits; infinite while they are not.
     """

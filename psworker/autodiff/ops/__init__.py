@@ -1,54 +1,66 @@
-"""The ops: functions on tensors, arrays and numbers, each of which knows its derivative.
+"""The ops: functions on tensors, arrays and numbers, each beside its derivative.
 
-`from psworker import ops`, then `ops.matmul(x, W)`; a `Tensor`'s operators are these same functions. To add one: write
-a function with `@op` in its family's file, name it in that file's `__all__`, and give it rows in
-tests/unit/autodiff/cases_<family>.py, without which a test fails.
+`from psworker import ops`, then `ops.matmul(x, W)`. The operators and methods of `Tensor` are bound to them here. To
+add an op, write a function with `@op` in its family's file, name it in that file's `__all__`, and add rows to
+tests/unit/psworker/autodiff/cases_<family>.py. Ops import numpy, `pswire.tensors`, the tape and each other only.
 """
 
-from psworker.autodiff.ops import (
-    array,
-    conv,
-    indexing,
-    loss,
-    math,
-    nn,
-    norm,
-    operators,
-    plain,
-    pool,
-    products,
-    reductions,
-    sparse,
-    special,
-)
-from psworker.autodiff.ops.array import *  # noqa: F403
-from psworker.autodiff.ops.conv import *  # noqa: F403
+from collections.abc import Callable, Sequence
+from typing import SupportsIndex
+
+from psworker.autodiff.ops import activations, arrays, indexing, linear_algebra, losses, math, normalization, reductions
+from psworker.autodiff.ops.activations import *  # noqa: F403
+from psworker.autodiff.ops.arrays import *  # noqa: F403
+from psworker.autodiff.ops.convolution.conv2d import conv2d, precise
+from psworker.autodiff.ops.convolution.pooling import avg_pool2d, max_pool2d
 from psworker.autodiff.ops.indexing import *  # noqa: F403
-from psworker.autodiff.ops.loss import *  # noqa: F403
+from psworker.autodiff.ops.linear_algebra import *  # noqa: F403
+from psworker.autodiff.ops.losses import *  # noqa: F403
 from psworker.autodiff.ops.math import *  # noqa: F403
-from psworker.autodiff.ops.nn import *  # noqa: F403
-from psworker.autodiff.ops.norm import *  # noqa: F403
-from psworker.autodiff.ops.plain import *  # noqa: F403
-from psworker.autodiff.ops.pool import *  # noqa: F403
-from psworker.autodiff.ops.products import *  # noqa: F403
+from psworker.autodiff.ops.normalization import *  # noqa: F403
 from psworker.autodiff.ops.reductions import *  # noqa: F403
-from psworker.autodiff.ops.sparse import *  # noqa: F403
-from psworker.autodiff.ops.special import *  # noqa: F403
-from psworker.autodiff.precise import precise
+from psworker.autodiff.ops.sparse import embedding
+from psworker.autodiff.tensor import Tensor, TensorLike
 
-__all__ = ["precise"]
-__all__ += array.__all__
-__all__ += conv.__all__
+__all__ = ["avg_pool2d", "conv2d", "embedding", "max_pool2d", "precise"]
+__all__ += activations.__all__
+__all__ += arrays.__all__
 __all__ += indexing.__all__
-__all__ += loss.__all__
+__all__ += linear_algebra.__all__
+__all__ += losses.__all__
 __all__ += math.__all__
-__all__ += nn.__all__
-__all__ += norm.__all__
-__all__ += plain.__all__
-__all__ += pool.__all__
-__all__ += products.__all__
+__all__ += normalization.__all__
 __all__ += reductions.__all__
-__all__ += sparse.__all__
-__all__ += special.__all__
 
-operators.bind()
+
+def _reflected(function: Callable[[TensorLike, TensorLike], Tensor]) -> Callable[[Tensor, TensorLike], Tensor]:
+    return lambda self, other: function(other, self)
+
+
+def _reshape(self: Tensor, *shape: SupportsIndex | Sequence[int]) -> Tensor:
+    """`x.reshape(2, 3)` or `x.reshape((2, 3))`."""
+    return arrays.reshape(self, shape[0] if len(shape) == 1 else shape)  # type: ignore[arg-type]
+
+
+for _name, _function in {
+    "add": math.add,
+    "sub": math.subtract,
+    "mul": math.multiply,
+    "truediv": math.divide,
+    "pow": math.power,
+    "matmul": linear_algebra.matmul,
+}.items():
+    setattr(Tensor, f"__{_name}__", _function)
+    setattr(Tensor, f"__r{_name}__", _reflected(_function))
+for _name, _value in {
+    "__neg__": math.negative,
+    "__abs__": math.abs,
+    "__getitem__": indexing.getitem,
+    "sum": reductions.sum,
+    "mean": reductions.mean,
+    "max": reductions.max,
+    "min": reductions.min,
+    "reshape": _reshape,
+    "T": property(arrays.transpose),
+}.items():
+    setattr(Tensor, _name, _value)

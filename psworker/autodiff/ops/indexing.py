@@ -1,7 +1,4 @@
-"""The choice of elements, by index, by ids or by a condition, beside the way of each gradient back to its element.
-
-Only numpy, `pswire.tensors.sums` and the tape may be imported here.
-"""
+"""Selection of elements by index, by ids or by a condition, each beside its derivative."""
 
 from __future__ import annotations
 
@@ -21,40 +18,38 @@ __all__ = ["gather", "getitem", "take", "where"]
 
 @op
 def getitem(x: Array, /, index: Index) -> Result:
-    """x[index] and its shape, for every index of numpy; what an array of ids takes twice gets both of its gradients."""
+    """x[index], for every index that numpy takes; an element selected twice gets the sum of its gradients."""
     x = np.asarray(x)
     if isinstance(index, (list, np.ndarray)) and np.asarray(index).dtype.kind in "iu":
-        return x[index], (_adding(x.shape, 0, np.reshape(index, (1, -1))),)
-    return x[index], (_scattering(x.shape, index),)
+        return x[index], (_slices_vjp(x.shape, 0, np.reshape(index, (1, -1))),)
+    return x[index], (_elements_vjp(x.shape, index),)
 
 
 @op
 def take(x: Array, /, ids: ArrayLike, axis: int = 0) -> Result:
-    """The slices of x that integer ids number along one axis: the ids' shape stands in the result where the axis was.
+    """Slices of x along an axis, by integer ids; in the result's shape the ids' shape replaces the axis.
 
-    x of shape (rows, n) and ids of shape (2, 3) give (2, 3, n). A negative id counts from the end; one that comes
-    several times gets the sum of its gradients. The gradient has the shape of x: for few rows of a large table there
-    is `embedding`.
+    x of shape (rows, n) and ids of shape (2, 3) -> (2, 3, n). Negative ids count from the end; a repeated id gets the
+    sum of its gradients. The gradient is dense; for few rows of a large table use `embedding`.
 
-    Raises TypeError when the ids are not integers, IndexError when one is outside.
+    Raises TypeError when the ids are not integers, IndexError when one is out of range.
     """
     x = np.asarray(x)
     ids = _integers(ids)
     axis = normalize_axis_index(axis, x.ndim)
-    return np.take(x, ids, axis=axis), (_adding(x.shape, axis, ids.reshape(1, -1)),)
+    return np.take(x, ids, axis=axis), (_slices_vjp(x.shape, axis, ids.reshape(1, -1)),)
 
 
 @op
 def gather(x: Array, /, ids: ArrayLike, batch_dims: int = 0) -> Result:
-    """The slices of x that integer ids number along axis `batch_dims`, each batch with ids of its own.
+    """Slices of x along axis `batch_dims`, by integer ids that differ per batch element.
 
-    The leading `batch_dims` axes are those of a batch, and x and ids have them in common. So action values x of shape
-    (batch, actions) and the actions taken, of shape (batch,), with batch_dims=1 give the values of those actions, of
-    shape (batch,). In general the result has the shape (*ids.shape, *x.shape[batch_dims + 1:]). Without a batch this
-    is `take` along axis 0. Negative and repeated ids are as in `take`.
+    x and ids have the leading `batch_dims` axes in common; the result has shape
+    (*ids.shape, *x.shape[batch_dims + 1:]). Values x (batch, actions) and chosen actions ids (batch,), with
+    batch_dims=1 -> (batch,). With batch_dims=0 it is `take` along axis 0. Negative and repeated ids are as in `take`.
 
     Raises TypeError when the ids are not integers, ValueError when they do not have the batch's shape, IndexError when
-    one is outside.
+    one is out of range.
     """
     x = np.asarray(x)
     ids = _integers(ids)
@@ -66,7 +61,8 @@ def gather(x: Array, /, ids: ArrayLike, batch_dims: int = 0) -> Result:
     within = (1,) * (ids.ndim - batch_dims)
     grid: tuple[Array, ...] = np.indices(batch, sparse=True)
     index = (*(places.reshape(places.shape + within) for places in grid), ids)
-    return x[index], (_adding(x.shape, batch_dims, ids.reshape(math.prod(batch), math.prod(ids.shape[batch_dims:]))),)
+    rows = ids.reshape(math.prod(batch), math.prod(ids.shape[batch_dims:]))
+    return x[index], (_slices_vjp(x.shape, batch_dims, rows),)
 
 
 @op
@@ -75,17 +71,17 @@ def _where(a: Array, b: Array, /, condition: ArrayLike) -> Result:
 
 
 def where(condition: TensorLike, a: TensorLike, b: TensorLike) -> Tensor:
-    """The elements of a where the condition holds and those of b elsewhere, all three broadcast.
+    """Elements of a where the condition is true and of b elsewhere; all three broadcast.
 
-    The condition, booleans such as `x.value > 0`, is a constant. Only the element that was chosen gets a gradient.
+    The condition, booleans such as `x.value > 0`, is a constant. Only the selected element gets a gradient.
     """
     return _where(a, b, condition)
 
 
-def _adding(shape: tuple[int, ...], axis: int, ids: Array) -> Vjp:
-    """The gradient of the slices of x, of this shape, that ids number along an axis: each added to where it came from.
+def _slices_vjp(shape: tuple[int, ...], axis: int, ids: Array) -> Vjp:
+    """The vjp of selecting slices of x, of this shape, by ids along an axis.
 
-    `ids`: (batch, n), a row for each place on the axes before, or (1, n) for all places alike.
+    `ids`: (batch, n), one row per position on the axes before it, or (1, n) for all positions.
     """
     size, slice_shape = shape[axis], shape[axis + 1 :]
 
@@ -99,11 +95,11 @@ def _adding(shape: tuple[int, ...], axis: int, ids: Array) -> Vjp:
     return gradient
 
 
-def _scattering(shape: tuple[int, ...], index: Index) -> Vjp:
-    """The gradient of x[index], x of this shape: each element of g at the place it came from, zeros elsewhere."""
+def _elements_vjp(shape: tuple[int, ...], index: Index) -> Vjp:
+    """The vjp of x[index], x of this shape."""
 
     def gradient(g: Array) -> Array:
-        if _takes_each_once(index):
+        if _selects_each_once(index):
             total = np.zeros(shape, g.dtype)
             total[index] = g
         else:
@@ -114,8 +110,8 @@ def _scattering(shape: tuple[int, ...], index: Index) -> Vjp:
     return gradient
 
 
-def _takes_each_once(index: Index) -> bool:
-    """Whether an index can take no element twice: numbers, slices, ..., None and masks; np.add.at is slower by far."""
+def _selects_each_once(index: Index) -> bool:
+    """Whether an index cannot repeat an element: integers, slices, ..., None and masks (np.add.at is far slower)."""
     parts = index if isinstance(index, tuple) else (index,)
     once = (int, np.integer, slice, EllipsisType, type(None))
     return all(isinstance(part, once) or np.asarray(part).dtype == bool for part in parts)

@@ -1,8 +1,4 @@
-"""The op whose gradient is sparse: rows of a table, looked up by their numbers.
-
-The table is an array, or a `RowSource`, of which only the rows that are looked up are ever here. Only numpy,
-`IndexedSlices`, `pswire.tensors.sums`, the tape and the other ops may be imported here.
-"""
+"""Embedding lookup, the op with a sparse gradient: rows of an array, or of a `RowSource` that fetches them."""
 
 from __future__ import annotations
 
@@ -13,51 +9,41 @@ from pswire.tensors.values import IndexedSlices
 from psworker.autodiff.tape import Result, op
 from psworker.autodiff.tensor import Array, Tensor, TensorLike, as_array
 
-__all__ = ["embedding"]
-
 
 class RowSource:
-    """What a `Tensor` is as well whose value is kept elsewhere: it has a shape, a dtype and a gradient, but no array.
+    """Mixin of a `Tensor` whose rows are remote: it has a shape, a dtype and a gradient, but no array.
 
-    Its `value` raises, so that no op but `embedding` takes it. That one asks for rows.
+    Its `value` raises; only `embedding` accepts it, and fetches rows.
     """
 
     __slots__ = ()
 
     def fetch(self, indices: Array) -> Array:
-        """The rows with these numbers, as they are now.
-
-        Args:
-            indices: (n,) int64, each in range, once, in rising order.
-
-        Returns:
-            (n, *shape[1:]) of the tensor's dtype.
-        """
+        """Current rows (n, *shape[1:]) at `indices`, (n,) int64, in range, distinct and ascending."""
         raise NotImplementedError
 
 
 def embedding(table: TensorLike, ids: TensorLike) -> Tensor:
-    """The rows table[ids]: a table (rows, width) and integer ids of any shape -> (*ids.shape, width).
+    """Rows table[ids]: a table (rows, ...) and integer ids of any shape -> (*ids.shape, ...).
 
-    The gradient is `IndexedSlices`, and the table's whole gradient is never made. It has one row an id; that of a
-    `psworker.Table`, from which the distinct rows are fetched, has these, in rising order. Rows may have any number of
-    axes. Raises TypeError when ids are not integers, IndexError when one is not in 0 ... rows - 1; then nothing was
-    fetched.
+    The gradient is `IndexedSlices` with one row per id; for a `psworker.Table`, from which distinct rows are fetched,
+    with one row per distinct id, ascending. Raises TypeError when ids are not integers, IndexError when one is not in
+    0 ... rows - 1, before anything is fetched.
     """
     if not (isinstance(table, Tensor) and isinstance(table, RowSource)):
         return _embedding(table, ids=ids)
     lookup = _Lookup(checked_ids(f"embedding: ids for {table}", ids, table.shape[0]), table.shape)
     rows = Tensor(table.fetch(lookup.indices))
-    rows._node = table._node  # in the graph they are the table
+    rows._node = table._node  # in the graph, the rows are the table
     return _embedding(rows, ids=lookup)
 
 
 class _Lookup:
-    """Ids of rows of an array of `shape`, of which the distinct ones alone are fetched.
+    """Lookup of distinct rows of a table of `shape`.
 
     Attributes:
-        indices: the distinct ids, (n,), rising.
-        places: of each id its place in `indices`; the shape of the ids.
+        indices: distinct ids, (n,), ascending.
+        places: position of each id in `indices`; the shape of the ids.
     """
 
     def __init__(self, ids: Array, shape: tuple[int, ...]) -> None:
@@ -70,7 +56,7 @@ class _Lookup:
         self.places = places.reshape(ids.shape)
 
     def gradient(self, g: Array) -> IndexedSlices:
-        """The sums over equal ids of the gradient of the rows that were looked up, (*ids.shape, *shape[1:])."""
+        """Sums over equal ids of a gradient (*ids.shape, *shape[1:])."""
         rows = g.reshape(self.places.size, *self._shape[1:])
         sums = sum_groups(rows, self._order, self._begins)
         return IndexedSlices(sums, self.indices, self._shape, check_range=False)
@@ -78,11 +64,11 @@ class _Lookup:
 
 @op
 def _embedding(table: Array, /, *, ids: TensorLike | _Lookup) -> Result:
-    """See `embedding`; for a `_Lookup`, `table` has the rows that it wants and no others."""
+    """See `embedding`; for a `_Lookup`, `table` holds its distinct rows only."""
     if isinstance(ids, _Lookup):
         return np.take(table, ids.places, axis=0), (ids.gradient,)
     if np.ndim(table) == 0:
-        raise ValueError("a table has at least one axis, of which ids choose")
+        raise ValueError("a table must have at least one axis")
     numbers = checked_ids("ids", ids, len(table))
 
     def gradient(g: Array) -> IndexedSlices:
@@ -95,7 +81,7 @@ def _embedding(table: Array, /, *, ids: TensorLike | _Lookup) -> Result:
 def checked_ids(name: str, ids: TensorLike, rows: int) -> Array:
     """The ids as int64; TypeError unless they are integers, IndexError unless all are in 0 ... rows - 1.
 
-    Where there are none, any dtype will do: an empty list is an array of floats to numpy.
+    An empty array may have any dtype, as numpy makes floats of an empty list.
     """
     ids = as_array(ids)
     if ids.size and ids.dtype.kind not in "iu":

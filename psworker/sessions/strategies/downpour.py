@@ -13,7 +13,7 @@ import numpy as np
 
 from pswire import optimizers
 from pswire.errors import ConfigurationError
-from pswire.specs.consistency import Consistency, Dropped, StalenessSpec, Synchronous
+from pswire.specs.consistency import Consistency, DropStalePushes, StalenessSpec, Synchronous
 from pswire.tensors.sums import widened
 from pswire.tensors.values import Array, IndexedSlices
 from psworker.client.placement import Whole
@@ -74,7 +74,7 @@ class Downpour(Strategy):
                 f"the servers were started with --consistency {consistency}, and drop what is computed with weights "
                 f"before the last update, as it is {so}: leave out overlap, and let pull_every divide push_every"
             )
-        if isinstance(staleness, Dropped) and staleness.above < own:
+        if isinstance(staleness, DropStalePushes) and staleness.above < own:
             raise ConfigurationError(
                 f"the servers were started with --staleness {staleness}, and {so} a worker's weights have missed up to "
                 f"{own} of its own pushes: pull more often, leave out overlap, or start the servers with drop:{own} or "

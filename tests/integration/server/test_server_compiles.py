@@ -1,4 +1,4 @@
-"""While the fused loop of an optimizer is compiled, which takes seconds, a server answers everybody else."""
+"""While the loop of an optimizer is compiled, which takes seconds, a server answers everybody else."""
 
 from concurrent.futures import ThreadPoolExecutor
 
@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from psserver.config import ServerConfig
-from psserver.core.rules import kernels
 from psserver.rpc.server import ServerThread
 from pswire import optimizers
 from pswire.channel import check_health
 from pswire.messages import Gradient, Outcome, Push, Tune
+from pswire.optimizers import compiled
 from tests.gated_shard import PATIENCE, Gate
 
 VALUE, GRADIENT = np.float32([1, 2, 3]), np.float32([0.5, -1, 2])
@@ -22,12 +22,13 @@ def compiling(monkeypatch):
     gate = Gate()
     gate.names = []
 
-    def compiled(name):
+    def machine_code(loop):
+        name = loop.function.__name__
         if name not in gate.names:
             gate.names.append(name)
             gate.go_through()
 
-    monkeypatch.setattr(kernels, "fused_loop", compiled)
+    monkeypatch.setattr(compiled, "machine_code", machine_code)
     yield gate
     gate.open()
 

@@ -11,7 +11,7 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
-import psserver.rpc.server
+import psserver.runtime.clock
 from psserver.config import ServerConfig
 from psserver.rpc.server import ServerThread
 from pswire import errors
@@ -102,7 +102,7 @@ def test_the_report_tells_what_was_done(connect):
 
 
 def test_a_server_that_does_not_linger_ends_by_itself_when_the_job_is_done(connect, monkeypatch, caplog):
-    monkeypatch.setattr(psserver.rpc.server, "TICK", 0.01)
+    monkeypatch.setattr(psserver.runtime.clock, "TICK", 0.01)
     with ServerThread(ServerConfig(linger=0.0)) as server:
         client = connect(server)
         watched = health_pb2_grpc.HealthStub(client.channel).Watch(health_pb2.HealthCheckRequest(), timeout=30)
@@ -115,21 +115,21 @@ def test_a_server_that_does_not_linger_ends_by_itself_when_the_job_is_done(conne
     assert caplog.messages == [
         "worker 'w0' joined (number 0, incarnation 1)",
         "worker 'w0' has come to its end after 1 step",
-        "the job is done, and nobody has come for 0 s",
+        "the job is done, and no worker has joined for 0 s",
         "stopping: calls under way get 5 s",
     ]
 
 
 def test_a_server_that_does_not_linger_ends_by_itself_when_all_have_failed(connect, monkeypatch, caplog):
-    monkeypatch.setattr(psserver.rpc.server, "TICK", 0.01)
+    monkeypatch.setattr(psserver.runtime.clock, "TICK", 0.01)
     with ServerThread(ServerConfig(linger=0.0, lease=0.03)) as server:
         connect(server).join("w0")
         assert [worker.state for worker in server.report.workers] == ["lost"]
     assert caplog.messages == [
         "worker 'w0' joined (number 0, incarnation 1)",
         "worker 'w0' was silent for 0.03 s and is taken for dead",
-        "nobody is left of 1 worker, and none has come to the job's end: the server ends in 0.12 s unless one comes",
-        "nobody has come to the job's end, nor come back for 0.12 s",
+        "no worker is left of 1 worker, and none has finished the job: the server ends in 0.12 s unless one joins",
+        "no worker has finished the job, and none has joined for 0.12 s",
         "stopping: calls under way get 5 s",
     ]
     caplog.clear()
@@ -279,7 +279,7 @@ def test_a_transfer_that_outlasts_the_grace_is_cut_off_and_nothing_of_it_applied
 
 
 def test_leases_end_while_nobody_calls(connect, monkeypatch):
-    monkeypatch.setattr(psserver.rpc.server, "TICK", 0.01)
+    monkeypatch.setattr(psserver.runtime.clock, "TICK", 0.01)
     with ServerThread(ServerConfig(lease=0.02)) as server:
         client = connect(server)
         sender = client.join()
@@ -299,7 +299,7 @@ def test_a_tick_that_fails_is_logged_and_the_next_one_works(connect, monkeypatch
             raise failure
         return expire(self, now)
 
-    monkeypatch.setattr(psserver.rpc.server, "TICK", 0.01)
+    monkeypatch.setattr(psserver.runtime.clock, "TICK", 0.01)
     monkeypatch.setattr(psserver.core.members.membership.Membership, "expire", fail_once)
     with ServerThread(ServerConfig(lease=0.02)) as server:
         client = connect(server)

@@ -9,7 +9,7 @@ import grpc
 import numpy as np
 import pytest
 
-import psserver.rpc.server
+import psserver.runtime.clock
 from psserver.config import ServerConfig
 from psserver.rpc.server import ServerThread
 from pswire import errors
@@ -107,7 +107,7 @@ def inline_in_part(frames):
 
 
 BROKEN = {
-    without_last: "ends before all that its last header announces has come: it is not applied",
+    without_last: "ends before all that its last header announces: it is not applied",
     with_a_longer_chunk: "1 bytes more",
     with_two_headers: "a chunk of data must follow in a transfer, got push",
     with_an_empty_chunk: "a chunk of data must follow in a transfer",
@@ -162,7 +162,7 @@ def test_an_error_ends_the_stream_and_the_calls_before_it_stay(
 
 
 def test_between_two_calls_a_stream_may_rest_for_longer_than_a_lease(connect, frames_of, monkeypatch):
-    monkeypatch.setattr(psserver.rpc.server, "TICK", 0.01)
+    monkeypatch.setattr(psserver.runtime.clock, "TICK", 0.01)
     with ServerThread(ServerConfig(lease=0.1)) as server:
         client, pieces = connect(server), queue.Queue()
         pull = frames_of(Pull(client.join(), ()))
@@ -262,7 +262,7 @@ def test_a_transfer_that_stands_still_is_given_up_after_a_lease(connect, frames_
             list(call)
         pieces.put(None)
         error = error_from(caught.value, server.address)
-        assert (type(error), str(error)) == (errors.TimedOut, "the transfer stood still for 0.2 s and was given up")
+        assert (type(error), str(error)) == (errors.TimedOut, "the transfer stalled for 0.2 s and was aborted")
         assert client.status().variables[0].version == 0
 
 

@@ -7,7 +7,7 @@ import pytest
 from psserver.core import events as told
 from psserver.core.members.membership import Member
 from psserver.rpc import server
-from psserver.runtime import executor
+from psserver.runtime import clock, executor
 from pswire.messages import Block, EpochReport
 from pswire.system.host import process_number
 from tests.compose.images import made
@@ -75,10 +75,17 @@ def test_the_accuracy_is_that_on_the_first_images():
     assert accuracies(Event(1.0, "worker-1", text) for text in said) == [0.8737]
 
 
+FAILED = "no worker has finished the job, and none has joined for 60 s"
+
+
 def test_a_table_tells_in_the_order_of_time_what_people_want_to_know():
     said = [
-        (41.04, "server-0", logged(told.Event("the job is done, and nobody has come for 10 s"), server.log)),
-        (41.04, "server-0", logged(told.Event("nobody has come to the job's end, nor come back for 60 s"), server.log)),
+        (41.04, "server-0", logged(told.Event("the job is done, and no worker has joined for 10 s"), clock.log)),
+        (
+            41.04,
+            "server-0",
+            logged(told.Event(FAILED), clock.log),
+        ),
         (41.05, "server-0", logged(told.Event("stopping: calls under way get 5 s"), server.log)),
         (30.0, "worker-2", "test accuracy: 0.8737 on the first 3,000, 0.9038 on all"),
         (16.0, "server-0", logged(LOST)),
@@ -102,8 +109,8 @@ def test_a_table_tells_in_the_order_of_time_what_people_want_to_know():
         "| 16.0 | server-0 | block 1,051 of epoch 2 goes to worker-2 (worker-1 had it) |",
         "| 28.0 | server-0 | epoch 10 is done: mean cost 0.3924 over 55,000 examples |",
         "| 30.0 | worker-2 | test accuracy: 0.8737 on the first 3,000, 0.9038 on all |",
-        "| 41.0 | server-0 | the job is done, and nobody has come for 10 s |",
-        "| 41.0 | server-0 | nobody has come to the job's end, nor come back for 60 s |",
+        "| 41.0 | server-0 | the job is done, and no worker has joined for 10 s |",
+        "| 41.0 | server-0 | no worker has finished the job, and none has joined for 60 s |",
     ]
 
 

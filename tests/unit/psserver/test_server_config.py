@@ -11,7 +11,7 @@ from psserver.config import ServerConfig, parse_shard, parse_size
 from psserver.rpc import server
 from psserver.rpc.server import ServerThread
 from pswire.errors import ConfigurationError
-from pswire.specs.consistency import Asynchronous, Dropped, Synchronous, Unchanged
+from pswire.specs.consistency import Asynchronous, DropStalePushes, IgnoreStaleness, Synchronous
 from pswire.system import host
 
 
@@ -80,7 +80,7 @@ def test_a_config_does_not_change():
 
 
 def test_nobody_waits_and_nothing_is_done_about_staleness_unless_asked_for():
-    assert (ServerConfig().consistency, ServerConfig().staleness) == (Asynchronous(), Unchanged())
+    assert (ServerConfig().consistency, ServerConfig().staleness) == (Asynchronous(), IgnoreStaleness())
 
 
 @pytest.fixture
@@ -107,7 +107,7 @@ def test_options_become_the_fields_of_their_names(served):
             shards=3,
             lease=7.0,
             consistency=Synchronous(3, backup=1),
-            staleness=Dropped(4),
+            staleness=DropStalePushes(4),
             memory_limit=2048,
             grace=1.5,
             max_calls=9,

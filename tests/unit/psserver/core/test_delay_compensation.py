@@ -24,7 +24,7 @@ from pswire.messages import (
     Status,
 )
 from pswire.optimizers import GradientDescent, Momentum, MovingAverage
-from pswire.specs.consistency import DelayCompensated
+from pswire.specs.consistency import DelayCompensation
 from pswire.specs.row_initializers import RowNormal, rows_of
 from pswire.tensors.values import IndexedSlices, TensorSpec
 from tests.shard_state import run_step
@@ -39,7 +39,7 @@ class Job:
     """Workers a and b, a variable `W` and a table `E` of the same shape; `history[name]` has all their versions."""
 
     def __init__(self, dtype="float64", optimizer=None, memory_limit=None):
-        self.shard = Shard(memory_limit=memory_limit, staleness=DelayCompensated(STRENGTH))
+        self.shard = Shard(memory_limit=memory_limit, staleness=DelayCompensation(STRENGTH))
         self.sequence = 0
         self.dtype = dtype
         optimizer = optimizer or GradientDescent(RATE)
@@ -205,7 +205,7 @@ def test_values_that_are_set_count_as_ways_that_the_weights_have_gone():
 
 
 def test_observations_of_a_moving_average_are_no_gradients():
-    shard = Shard(staleness=DelayCompensated(STRENGTH))
+    shard = Shard(staleness=DelayCompensation(STRENGTH))
     run_step(shard, 0, Join("a"), 0.0)
     declaration = Declaration(TensorSpec("m", (2,), "float64"), np.zeros(2), MovingAverage(0.5))
     run_step(shard, 0, Register(Sender("a", 1), (declaration,)), 0.0)

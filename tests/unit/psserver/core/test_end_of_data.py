@@ -26,7 +26,7 @@ from pswire.messages import (
     UpdateGroup,
 )
 from pswire.optimizers import GradientDescent
-from pswire.specs.consistency import Dropped, Synchronous, Unchanged
+from pswire.specs.consistency import DropStalePushes, IgnoreStaleness, Synchronous
 from pswire.tensors.values import TensorSpec
 from tests.shard_state import run_step, state_of
 
@@ -36,7 +36,7 @@ LEASE = 10.0
 class Job:
     """A shard that updates `W`, two zeros at first, by as many pushes as it is told; `now` are its seconds."""
 
-    def __init__(self, workers="ab", of=2, shard=0, shards=1, staleness=Unchanged()):  # noqa: B008 - frozen
+    def __init__(self, workers="ab", of=2, shard=0, shards=1, staleness=IgnoreStaleness()):  # noqa: B008 - frozen
         self.now, self.place = 0.0, (shard, shards)
         self.shard = Shard(shard, shards, LEASE, None, Synchronous(of), staleness)
         self.sequences = {}
@@ -241,7 +241,7 @@ def test_a_push_is_as_late_as_the_changes_of_variables_on_other_shards_since_the
 
 
 def test_staleness_is_the_greatest_over_the_variables_of_all_shards():
-    shard = Shard(0, 2, staleness=Dropped(2))
+    shard = Shard(0, 2, staleness=DropStalePushes(2))
     run_step(shard, 0, Join("a", 0, 0, 2), 0.0)
     declaration = Declaration(TensorSpec("V", (), "float64"), np.zeros(()), GradientDescent(1.0))
     run_step(shard, 0, Register(Sender("a", 1), (declaration,), (Place("V", 0), Place("there", 1))), 0.0)

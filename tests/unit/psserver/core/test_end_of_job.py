@@ -1,13 +1,10 @@
 """When nobody is left, and whether the job is done: so a server may end by itself. Time is told, nothing waits."""
 
-import logging
-
 import numpy as np
 import pytest
 
 from psserver.core.members.membership import JobEnd, Membership
 from psserver.core.shard import Shard
-from psserver.rpc.server import Lingering
 from pswire.messages import Declaration, Gradient, Join, Leave, Push, Register, Sender, Tick
 from pswire.optimizers import GradientDescent
 from pswire.tensors.values import TensorSpec
@@ -95,45 +92,3 @@ def test_who_comes_and_goes_before_the_training_has_not_come_to_the_jobs_end():
     assert shard.job_end == JobEnd(15, 2, done=True)
     (late,) = run_step(shard, 9, Join("b"), 16)
     assert not late.answer.chief
-
-
-# --- a server that lingers --------------------------------------------------------------------------------------------
-
-
-def ends(lingering, over, *times):
-    """What it says at these moments."""
-    return [lingering.ends(over, now) for now in times]
-
-
-def said(caplog):
-    return [(record.levelname, record.getMessage()) for record in caplog.records]
-
-
-@pytest.fixture(autouse=True)
-def logged(caplog):
-    caplog.set_level(logging.INFO, "psserver")
-
-
-def test_a_server_whose_job_is_done_ends_when_nobody_has_come_for_its_linger(caplog):
-    lingering, over = Lingering(10.0, lease=15.0), JobEnd(100.0, 3, done=True)
-    assert ends(lingering, None, 0.0, 1e6) == [False, False], "somebody lives, or nobody has come yet"
-    assert ends(lingering, over, 100.0, 109.0, 110.0) == [False, False, True]
-    assert said(caplog) == [("INFO", "the job is done, and nobody has come for 10 s")]
-
-
-@pytest.mark.parametrize(("linger", "bound"), [(0.0, 60.0), (10.0, 60.0), (90.0, 90.0)])
-def test_a_server_whose_workers_have_all_failed_warns_soon_and_waits_four_leases_at_least(linger, bound, caplog):
-    lingering = Lingering(linger, lease=15.0)
-    warning = f"none has come to the job's end: the server ends in {bound:g} s unless one comes"
-    failed = JobEnd(100.0, 1, done=False)
-    assert not lingering.ends(failed, 101.9)
-    assert said(caplog) == []
-    assert ends(lingering, failed, 102.0, 103.0, 99.0 + bound) == [False, False, False]
-    assert said(caplog) == [("WARNING", f"nobody is left of 1 worker, and {warning}")]
-    caplog.clear()
-    assert not lingering.ends(None, 100.0 + bound)
-    assert ends(lingering, JobEnd(200.0, 3, done=False), 202.5, 199.5 + bound, 200.0 + bound) == [False, False, True]
-    assert said(caplog) == [
-        ("WARNING", f"nobody is left of 3 workers, and {warning}"),
-        ("WARNING", f"nobody has come to the job's end, nor come back for {bound:g} s"),
-    ]

@@ -7,8 +7,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from psserver.core.rules import kernels, rule_for
-from psserver.core.rules.limits import LIMITS, MOST_GROWTH
 from psserver.core.shard import Shard
 from psserver.core.variables.updates import Update
 from pswire.errors import NotFinite
@@ -24,7 +22,10 @@ from pswire.optimizers import (
     Momentum,
     MovingAverage,
     RMSProp,
+    compiled,
+    rule_for,
 )
+from pswire.optimizers.limits import LIMITS, MOST_GROWTH
 from pswire.specs.schedules import (
     CosineDecay,
     ExponentialDecay,
@@ -91,7 +92,7 @@ WILD = [
 def test_ordinary_updates_of_a_settled_variable_are_finite_until_their_growths_add_up(
     spec, dtype, use_fused, monkeypatch
 ):
-    monkeypatch.setattr(kernels, "USE_FUSED", use_fused)
+    monkeypatch.setattr(compiled, "USE_NUMBA", use_fused)
     limits, rule, rate = LIMITS[dtype], rule_for(spec), largest_rate(getattr(spec, "learning_rate", 1.0))
     growth = rule.growth(rate, limits)
     assert growth <= MOST_GROWTH, "it would be guarded"
@@ -190,7 +191,7 @@ def test_after_any_push_all_is_finite_or_it_was_refused_and_every_bit_is_as_befo
 def outcomes(spec, start, gradients, dtype, use_fused):
     """What became of each push, and all arrays at the end."""
     most = np.finfo(dtype).max
-    fused, kernels.USE_FUSED = kernels.USE_FUSED, use_fused
+    fused, compiled.USE_NUMBA = compiled.USE_NUMBA, use_fused
     try:
         shard = Shard()
         run_step(shard, 0, Join("a"), 0.0)
@@ -209,7 +210,7 @@ def outcomes(spec, start, gradients, dtype, use_fused):
                 assert all_finite(variable) or (by_rows and not fine)
         return said, contents(variable)
     finally:
-        kernels.USE_FUSED = fused
+        compiled.USE_NUMBA = fused
 
 
 def contents(variable):

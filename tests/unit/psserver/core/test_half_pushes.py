@@ -20,7 +20,7 @@ from pswire.messages import (
     WorkerStatus,
 )
 from pswire.optimizers import GradientDescent
-from pswire.specs.consistency import Asynchronous, Dropped, Unchanged
+from pswire.specs.consistency import Asynchronous, DropStalePushes, IgnoreStaleness
 from pswire.tensors.values import TensorSpec
 from psworker.client.client import Client
 from tests.shards_in_process import ShardsInProcess
@@ -44,7 +44,9 @@ def half_pushes(transport):
     return put_together([ShardAnswer(f"h:{shard}", transport.status(shard)) for shard in (0, 1)]).half_pushes
 
 
-@pytest.mark.parametrize(("consistency", "staleness"), [(Asynchronous(), Unchanged()), (Asynchronous(), Dropped(9))])
+@pytest.mark.parametrize(
+    ("consistency", "staleness"), [(Asynchronous(), IgnoreStaleness()), (Asynchronous(), DropStalePushes(9))]
+)
 @pytest.mark.parametrize("lives", range(1, 4))
 def test_a_push_that_its_worker_left_half_by_its_death_is_found_out(consistency, staleness, lives):
     transport = ShardsInProcess(2, consistency, staleness, lease=LEASE)
@@ -66,7 +68,7 @@ def test_a_push_of_which_shards_have_no_part_is_never_half():
     assert half_pushes(transport) == 0
 
 
-@pytest.mark.parametrize("staleness", [Unchanged(), Dropped(9)])
+@pytest.mark.parametrize("staleness", [IgnoreStaleness(), DropStalePushes(9)])
 def test_a_worker_reports_a_push_that_one_shard_refused_once_with_its_next_heartbeat_or_idle(staleness):
     transport = ShardsInProcess(2, staleness=staleness, lease=LEASE)
     client, ones = joined(transport)
@@ -83,7 +85,7 @@ def test_a_worker_reports_a_push_that_one_shard_refused_once_with_its_next_heart
     assert half_pushes(transport) == 1, "the next life of the worker begins from none, and the first one counts"
 
 
-@pytest.mark.parametrize("staleness", [Unchanged(), Dropped(9)])
+@pytest.mark.parametrize("staleness", [IgnoreStaleness(), DropStalePushes(9)])
 def test_a_push_that_every_shard_refused_is_not_half(staleness):
     transport = ShardsInProcess(2, staleness=staleness, lease=LEASE)
     client, ones = joined(transport)
@@ -95,7 +97,7 @@ def test_a_push_that_every_shard_refused_is_not_half(staleness):
 
 
 def test_a_push_that_was_dropped_is_not_half_though_a_shard_did_not_bring_its_values():
-    transport = ShardsInProcess(2, staleness=Dropped(0), lease=LEASE)
+    transport = ShardsInProcess(2, staleness=DropStalePushes(0), lease=LEASE)
     (client, ones), (other, theirs) = joined(transport), joined(transport, "w1")
     other.push(theirs).wait()
     transport.refuse = lambda shard, message: shard == 1 and not isinstance(message, Renew)
@@ -106,7 +108,7 @@ def test_a_push_that_was_dropped_is_not_half_though_a_shard_did_not_bring_its_va
 
 
 def test_a_part_that_comes_too_late_is_reported_and_the_worker_goes_on():
-    transport = ShardsInProcess(2, staleness=Dropped(9), lease=LEASE)
+    transport = ShardsInProcess(2, staleness=DropStalePushes(9), lease=LEASE)
     (client, ones), (other, theirs) = joined(transport), joined(transport, "w1")
 
     def sleep_before_shard_1(shard, message):
@@ -143,7 +145,7 @@ def test_a_heartbeat_brings_the_count_to_shard_0():
 
 
 def test_a_late_part_counts_even_if_its_worker_cannot_say_so_any_more():
-    transport = ShardsInProcess(2, staleness=Dropped(9), lease=LEASE)
+    transport = ShardsInProcess(2, staleness=DropStalePushes(9), lease=LEASE)
     (client, ones), (other, theirs) = joined(transport), joined(transport, "w1")
     sender = client._calls.sender
     remote = (RemoteWeights("small", 0),)

@@ -274,22 +274,22 @@ def test_shard_0_has_the_policy_of_its_spec_and_others_follow_where_one_decides(
     chosen = {"async": Asynchronous, "bounded": BoundedStaleness, "sync": Synchronous}[spec.form.partition(":")[0]]
     one = spec() if spec is consistency.Asynchronous else spec(3)
     for shard, shards in ((0, 1), (0, 2), (1, 2)):
-        policy = policy_for(one, consistency.Unchanged(), shard, shards)
+        policy = policy_for(one, consistency.IgnoreStaleness(), shard, shards)
         assert type(policy) is (Follower if shard and spec.decides else chosen)
 
 
 def test_the_numbers_of_a_spec_reach_its_policy():
-    bounded = policy_for(consistency.Bounded(4), consistency.Dropped(2), 0, 2)
+    bounded = policy_for(consistency.Bounded(4), consistency.DropStalePushes(2), 0, 2)
     assert (type(bounded), bounded.above, bounded.inner.steps) == (DropStale, 2, 4)
-    synchronous = policy_for(consistency.Synchronous(3, 1), consistency.DelayCompensated(), 0, 1)
+    synchronous = policy_for(consistency.Synchronous(3, 1), consistency.DelayCompensation(), 0, 1)
     assert (synchronous.workers, synchronous.backup) == (3, 1)
 
 
 def test_dropping_is_for_shard_0_alone_and_scaling_for_each_shard():
     asynchronous, bounded = consistency.Asynchronous(), consistency.Bounded(1)
-    assert type(policy_for(asynchronous, consistency.Dropped(2), 1, 2)) is Follower
+    assert type(policy_for(asynchronous, consistency.DropStalePushes(2), 1, 2)) is Follower
     for one, inner in ((asynchronous, Asynchronous), (bounded, Follower)):
-        scaled = policy_for(one, consistency.Scaled(), 1, 2)
+        scaled = policy_for(one, consistency.ScaleByStaleness(), 1, 2)
         assert (type(scaled), type(scaled.inner)) == (ScaleStale, inner)
 
 

@@ -21,7 +21,7 @@ from pswire.messages import (
 )
 from pswire.messages.sizes import tensor_bytes
 from pswire.optimizers import Adagrad, GradientDescent
-from pswire.specs.consistency import Bounded, DelayCompensated, Synchronous
+from pswire.specs.consistency import Bounded, DelayCompensation, Synchronous
 from pswire.specs.encodings import ENCODINGS
 from pswire.tensors.compression import Packed, packed
 from pswire.tensors.values import IndexedSlices, TensorSpec
@@ -213,7 +213,7 @@ def test_registered_values_are_in_the_room():
 
 
 def test_where_delay_is_compensated_what_a_worker_was_served_is_kept_from_whoever_writes_into_rooms():
-    shard, allocator = shard_with(staleness=DelayCompensated(0.5)), Lent()
+    shard, allocator = shard_with(staleness=DelayCompensation(0.5)), Lent()
     (value,) = say(shard, Pull(A, ("W",)), allocator=allocator).values
     assert not allocator.taken
     say(shard, push(B, 1))
@@ -224,7 +224,7 @@ def test_where_delay_is_compensated_what_a_worker_was_served_is_kept_from_whoeve
 
 @pytest.mark.parametrize("encoding", ["", "bfloat16"])
 def test_delay_is_compensated_from_what_the_worker_had_also_when_it_was_not_sent_again(encoding):
-    shard = shard_with(staleness=DelayCompensated(0.5))
+    shard = shard_with(staleness=DelayCompensation(0.5))
     served = say(shard, Pull(A, ("W",), encoding=encoding)).values[0].array
     assert say(shard, Pull(A, ("W",), known_versions=(0,), encoding=encoding)).values[0].array is None
     say(shard, push(B, 1))

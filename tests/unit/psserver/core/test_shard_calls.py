@@ -39,7 +39,15 @@ from pswire.messages import (
     UpdateGroup,
 )
 from pswire.optimizers import Adagrad, Adam, GradientDescent, Momentum, MovingAverage, RMSProp
-from pswire.specs.consistency import Asynchronous, Bounded, DelayCompensated, Dropped, Scaled, Synchronous, Unchanged
+from pswire.specs.consistency import (
+    Asynchronous,
+    Bounded,
+    DelayCompensation,
+    DropStalePushes,
+    IgnoreStaleness,
+    ScaleByStaleness,
+    Synchronous,
+)
 from pswire.specs.schedules import ExponentialDecay
 from pswire.tensors.values import TensorSpec
 from tests.shard_state import run_step, state_of
@@ -226,7 +234,9 @@ def test_a_push_that_is_held_follows_the_hyperparameters_of_the_moment_when_it_i
 
 
 @pytest.mark.parametrize("consistency", [Asynchronous(), Bounded(3), Synchronous(2), Synchronous(2, 1)], ids=str)
-@pytest.mark.parametrize("staleness", [Unchanged(), Scaled(), DelayCompensated(0.5), Dropped(4)], ids=str)
+@pytest.mark.parametrize(
+    "staleness", [IgnoreStaleness(), ScaleByStaleness(), DelayCompensation(0.5), DropStalePushes(4)], ids=str
+)
 def test_who_joins_hears_what_the_shard_was_started_with(consistency, staleness):
     shard = Shard(consistency=consistency, staleness=staleness)
     joined, status = (run_step(shard, 0, message, 0.0)[0].answer for message in (Join("a"), Status()))
@@ -304,7 +314,7 @@ def test_pushes_that_are_applied_together_are_one_update_of_their_mean_and_know_
 
 
 def test_the_learning_rate_of_a_stale_push_is_divided_by_its_staleness():
-    job = Job("ab", staleness=Scaled())
+    job = Job("ab", staleness=ScaleByStaleness())
     for ticket in range(4):
         job.push("a", ticket, 1, version=ticket)
     assert job.value() == [-4, -4]

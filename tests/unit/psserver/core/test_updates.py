@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from psserver.core.array_tasks import run, run_parts, stages
-from psserver.core.rules import Step, kernels, rule_for
 from psserver.core.variables.delay_compensation import Backup
 from psserver.core.variables.updates import Update
 from pswire import optimizers
 from pswire.messages import Gradient
+from pswire.optimizers import Step, compiled, rule_for
 from pswire.tensors.compression import Packed, largest, packed, quantized
 from pswire.tensors.values import IndexedSlices
 from tests.shard_state import state_of
@@ -70,7 +70,7 @@ def check_same(rule, one, arrays, backups=None, step=None):
 def test_an_update_in_stretches_is_the_update_unless_its_rule_looks_at_all_elements(
     case, dtype, fused, pushes, random, monkeypatch
 ):
-    monkeypatch.setattr(kernels, "USE_FUSED", fused)
+    monkeypatch.setattr(compiled, "USE_NUMBA", fused)
     rule = rule_for(case.spec)
     one = variable(rule, random, dtype)
     gradients = [random.normal(size=SHAPE).astype(dtype) for _ in range(pushes)]

@@ -207,7 +207,7 @@ def test_a_message_comes_back_as_it_was(message):
 @pytest.mark.parametrize("few", [0, FEW], ids=["all in chunks", "few inside"])
 @pytest.mark.parametrize("message", STREAMED_CASES, ids=lambda message: type(message).__name__)
 def test_a_message_comes_back_as_it_was_through_a_transfer(message, few):
-    sender, receiver = StreamSender(few), StreamReceiver()
+    sender, receiver = StreamSender(few=few), StreamReceiver()
     header = incoming(to_frame(message, sender).SerializeToString())
     hollow = from_frame(header, receiver)
     assert type(hollow) is type(message)
@@ -222,7 +222,7 @@ def test_a_message_comes_back_as_it_was_through_a_transfer(message, few):
 @pytest.mark.parametrize("few", [0, FEW], ids=["all behind it", "few inside"])
 @pytest.mark.parametrize("message", STREAMED_CASES, ids=lambda message: type(message).__name__)
 def test_a_message_comes_back_as_it_was_from_a_single_frame_whose_arrays_are_not_copied(message, few):
-    sender = StreamSender(few)
+    sender = StreamSender(few=few)
     (data,) = sender.frames(to_frame(message, sender))
     frame = incoming(data)
     receiver = StreamReceiver(frame.data)

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from psserver.core.rules import Rule, Step
 from pswire import optimizers
+from pswire.optimizers import Rule, Step
 from pswire.tensors.values import Array
 
 STEPS = 100

@@ -6,9 +6,9 @@ import tracemalloc
 import numpy as np
 import pytest
 
-from psserver.core.rules import kernels, rule_for
 from pswire import optimizers
 from pswire.errors import InvalidMessage
+from pswire.optimizers import COMPUTE_DTYPES, compiled, element_wise, rule_for
 from pswire.tensors.values import DTYPES
 from tests.unit.pswire.optimizers.rules_under_test import (
     FLOATING,
@@ -34,8 +34,8 @@ BLOCK = 1 << 14
 @pytest.fixture(autouse=True)
 def no_fused_loops_and_small_blocks(monkeypatch):
     """The loops have the same bits: `test_rules_fused.py`."""
-    monkeypatch.setattr(kernels, "USE_FUSED", False)
-    monkeypatch.setattr(kernels, "BLOCK", BLOCK)
+    monkeypatch.setattr(compiled, "USE_NUMBA", False)
+    monkeypatch.setattr(element_wise, "BLOCK", BLOCK)
 
 
 @pytest.fixture(params=[20130616], ids="seed {}".format)
@@ -255,10 +255,10 @@ def test_the_blocks_pass_every_element_once_in_order_and_bring_back_what_is_writ
     gradient = (np.arange(count) % 2048).astype(dtype).reshape(shape)
     gradient = np.array(gradient, order="F" if transposed else "C")
     seen = 0
-    for w, g, scratch, (s,) in kernels.blocks(value, gradient, slot):
+    for w, g, scratch, (s,) in element_wise.blocks(value, gradient, [slot]):
         assert {block.shape for block in (w, g, scratch, s)} == {(g.size,)}
         assert 0 < g.size <= BLOCK
-        assert {block.dtype for block in (w, g, scratch, s)} == {kernels.COMPUTE_DTYPES[value.dtype]}
+        assert {block.dtype for block in (w, g, scratch, s)} == {COMPUTE_DTYPES[value.dtype]}
         np.copyto(scratch, g)
         w += scratch
         s -= scratch

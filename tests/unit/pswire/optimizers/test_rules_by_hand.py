@@ -5,15 +5,15 @@ import math
 import numpy as np
 import pytest
 
-from psserver.core.rules import Step, kernels, rule_for
 from pswire import optimizers
+from pswire.optimizers import Step, compiled, rule_for
 from tests.unit.pswire.optimizers.rules_under_test import at
 
 
 @pytest.fixture(autouse=True)
 def no_fused_loops(monkeypatch):
     """These have the same bits: `test_rules_fused.py`."""
-    monkeypatch.setattr(kernels, "USE_FUSED", False)
+    monkeypatch.setattr(compiled, "USE_NUMBA", False)
 
 
 @pytest.fixture(params=[20130616], ids="seed {}".format)

@@ -2,16 +2,23 @@
 
 import sys
 
+import numba
 import numpy as np
 import pytest
 
-from psserver.core.rules import fused, kernels, rule_for
 from pswire import optimizers
+from pswire.optimizers import adagrad, adam, compiled, element_wise, ftrl, gradient_descent, momentum, rmsprop, rule_for
 from pswire.tensors.values import IndexedSlices
 from tests.unit.pswire.optimizers.rules_under_test import LAYOUTS, RULES_UNDER_TEST, at
 
 SEED = 20150508
-FUSED = [case for case in RULES_UNDER_TEST if getattr(rule_for(case.spec), "loop", None) is not None]
+LOOPS = [
+    loop
+    for module in (adagrad, adam, ftrl, gradient_descent, momentum, rmsprop)
+    for loop in vars(module).values()
+    if isinstance(loop, compiled.Loop)
+]
+FUSED = [case for case in RULES_UNDER_TEST if rule_for(case.spec).loop is not None]
 
 BLOCK = 1 << 14
 
@@ -25,10 +32,10 @@ def random(request):
 
 def both(spec, monkeypatch):
     """The rule in numpy, in small blocks, and as it is with numba."""
-    monkeypatch.setattr(kernels, "BLOCK", BLOCK)
-    monkeypatch.setattr(kernels, "USE_FUSED", False)
+    monkeypatch.setattr(element_wise, "BLOCK", BLOCK)
+    monkeypatch.setattr(compiled, "USE_NUMBA", False)
     plain = rule_for(spec)
-    monkeypatch.setattr(kernels, "USE_FUSED", True)
+    monkeypatch.setattr(compiled, "USE_NUMBA", True)
     return plain, rule_for(spec)
 
 
@@ -43,15 +50,15 @@ def check_same_bits(one, other):
 
 def test_the_hot_rules_have_a_loop_and_every_loop_a_rule():
     assert {case.spec.kind for case in FUSED} >= {"gradient_descent", "momentum", "adagrad", "rmsprop", "adam", "adamw"}
-    assert {rule_for(case.spec).loop for case in FUSED} == {fused.compiled(name) for name in fused.LOOPS}
+    assert {rule_for(case.spec).loop for case in FUSED} == set(LOOPS)
 
 
-@pytest.mark.parametrize("name", fused.LOOPS)
-def test_loops_release_the_interpreters_lock_and_round_as_numpy_does(name):
-    options = fused.compiled(name).targetoptions
+@pytest.mark.parametrize("loop", LOOPS, ids=lambda loop: loop.function.__name__)
+def test_loops_release_the_interpreters_lock_and_round_as_numpy_does(loop):
+    options = compiled.machine_code(loop).targetoptions
     assert options["nogil"] is True
     assert not options.get("fastmath")
-    assert len(fused.compiled(name).signatures) == 2  # and no push may wait for another one
+    assert len(compiled.machine_code(loop).signatures) == 2  # and no push may wait for another one
 
 
 @every_loop
@@ -155,7 +162,7 @@ def test_after_an_overflow_every_element_is_what_numpy_makes_of_it(spec, monkeyp
 @pytest.mark.parametrize("indices", [[-1, 2], [2, 4]])
 def test_a_row_outside_of_the_variable_is_never_written(indices, use_fused, monkeypatch):
     """Machine code does not look at indices: what a caller has not checked must not become a write anywhere."""
-    monkeypatch.setattr(kernels, "USE_FUSED", use_fused)
+    monkeypatch.setattr(compiled, "USE_NUMBA", use_fused)
     value = np.zeros((4, 3), "float32")
     rows = IndexedSlices(np.ones((2, 3), "float32"), np.array(indices), (4, 3), check_range=False)
     with pytest.raises(IndexError, match=r"rows -?[0-9]+ to [0-9]+ of 4"):
@@ -172,12 +179,12 @@ def test_rows_of_another_shape_are_refused():
 
 def test_without_numba_rules_are_made_and_work_in_numpy(monkeypatch):
     monkeypatch.setitem(sys.modules, "numba", None)
-    monkeypatch.delitem(sys.modules, "psserver.core.rules.fused")
-    monkeypatch.delattr("psserver.core.rules.fused")
-    assert kernels.fused_loop("adam") is None
+    compiled.machine_code.cache_clear()
+    assert compiled.machine_code(adam.adam) is None
     rule, value = rule_for(optimizers.Adam(0.1)), np.full(3, 10.0, "float32")
     rule.dense(value, rule.slots(value), value.copy(), at(1, 0.1))
     np.testing.assert_allclose(value, 9.9, rtol=1e-6)
+    compiled.machine_code.cache_clear()
 
 
 def test_where_nothing_can_be_kept_loops_are_compiled_for_this_process(monkeypatch):
@@ -189,6 +196,6 @@ def test_where_nothing_can_be_kept_loops_are_compiled_for_this_process(monkeypat
             raise RuntimeError("cannot cache function: no locator available")
         return lambda function: function
 
-    monkeypatch.setattr(fused.numba, "njit", njit)
-    assert fused.compiled.__wrapped__("adam") is fused.adam
+    monkeypatch.setattr(numba, "njit", njit)
+    assert compiled.machine_code.__wrapped__(adam.adam) is adam.adam.function
     assert kept == [True, False]

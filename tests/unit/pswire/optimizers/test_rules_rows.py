@@ -6,9 +6,9 @@ import tracemalloc
 import numpy as np
 import pytest
 
-from psserver.core.rules import Step, kernels, rule_for
-from psserver.core.rules.kernels import ROWS_BLOCK
 from pswire import optimizers
+from pswire.optimizers import Step, compiled, element_wise, rule_for
+from pswire.optimizers.element_wise import ROWS_BLOCK
 from pswire.tensors.values import IndexedSlices
 from tests.unit.pswire.optimizers.rules_under_test import (
     FLOATING,
@@ -28,7 +28,7 @@ every_rule = pytest.mark.parametrize("case", RULES_UNDER_TEST, ids=lambda case: 
 @pytest.fixture(autouse=True)
 def no_fused_loops(monkeypatch):
     """These have the same bits: `test_rules_fused.py`."""
-    monkeypatch.setattr(kernels, "USE_FUSED", False)
+    monkeypatch.setattr(compiled, "USE_NUMBA", False)
 
 
 @pytest.fixture(params=[SEED], ids="seed {}".format)
@@ -141,7 +141,7 @@ def test_no_rows_change_nothing(case, random):
 @every_rule
 @pytest.mark.parametrize("shape", [(1 << 15, 64), (3, 1 << 20)], ids=str)
 def test_an_update_of_rows_takes_a_few_blocks_of_memory_whatever_their_number_and_size(case, shape, monkeypatch):
-    monkeypatch.setattr(kernels, "BLOCK", ROWS_BLOCK)
+    monkeypatch.setattr(element_wise, "BLOCK", ROWS_BLOCK)
     rule, value = rule_for(case.spec), np.ones(shape, "float32")
     indices = np.arange(0, shape[0], 2)
     rows, slots = rows_of(np.ones((len(indices), *shape[1:]), "float32"), indices, shape[0]), rule.slots(value)
@@ -151,4 +151,4 @@ def test_an_update_of_rows_takes_a_few_blocks_of_memory_whatever_their_number_an
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
-    assert peak < 6 * kernels.BLOCK * value.itemsize < value.nbytes / 2
+    assert peak < 6 * element_wise.BLOCK * value.itemsize < value.nbytes / 2

@@ -12,11 +12,11 @@ from pswire.specs.consistency import (
     STALENESSES,
     Asynchronous,
     Bounded,
-    DelayCompensated,
-    Dropped,
-    Scaled,
+    DelayCompensation,
+    DropStalePushes,
+    IgnoreStaleness,
+    ScaleByStaleness,
     Synchronous,
-    Unchanged,
     parse_consistency,
     parse_staleness,
 )
@@ -39,13 +39,13 @@ def test_a_consistency_is_read_as_it_is_written(text, spec, decides):
 @pytest.mark.parametrize(
     ("text", "spec", "decides"),
     [
-        ("none", Unchanged(), False),
-        ("scale", Scaled(), False),
-        ("delay-compensated:0.04", DelayCompensated(), False),
-        ("delay-compensated:2.0", DelayCompensated(2), False),
-        ("delay-compensated:1e-05", DelayCompensated(strength=0.00001), False),
-        ("drop:0", Dropped(0), True),
-        ("drop:10", Dropped(above=10), True),
+        ("none", IgnoreStaleness(), False),
+        ("scale", ScaleByStaleness(), False),
+        ("delay-compensated:0.04", DelayCompensation(), False),
+        ("delay-compensated:2.0", DelayCompensation(2), False),
+        ("delay-compensated:1e-05", DelayCompensation(strength=0.00001), False),
+        ("drop:0", DropStalePushes(0), True),
+        ("drop:10", DropStalePushes(above=10), True),
     ],
 )
 def test_a_handling_of_staleness_is_read_as_it_is_written(text, spec, decides):
@@ -55,10 +55,10 @@ def test_a_handling_of_staleness_is_read_as_it_is_written(text, spec, decides):
 @pytest.mark.parametrize(
     ("text", "spec"),
     [
-        ("delay-compensated", DelayCompensated(0.04)),
-        ("delay-compensated:.5", DelayCompensated(0.5)),
-        ("delay-compensated:1", DelayCompensated(1.0)),
-        ("delay-compensated:1E2", DelayCompensated(100.0)),
+        ("delay-compensated", DelayCompensation(0.04)),
+        ("delay-compensated:.5", DelayCompensation(0.5)),
+        ("delay-compensated:1", DelayCompensation(1.0)),
+        ("delay-compensated:1E2", DelayCompensation(100.0)),
     ],
 )
 def test_a_strength_may_be_left_out_and_written_as_any_decimal(text, spec):
@@ -69,7 +69,7 @@ def test_a_strength_may_be_left_out_and_written_as_any_decimal(text, spec):
 def test_what_is_written_is_read_back(count, workers, strength):
     for spec in (Bounded(count), Synchronous(workers, count)):
         assert parse_consistency(str(spec)) == spec
-    for handling in (Dropped(count), DelayCompensated(strength)):
+    for handling in (DropStalePushes(count), DelayCompensation(strength)):
         assert parse_staleness(str(handling)) == handling
 
 
@@ -103,7 +103,7 @@ def test_what_is_no_handling_of_staleness_is_refused_with_all_that_can_be_writte
 def test_what_can_be_written_but_cannot_be_says_which_number():
     with pytest.raises(ConfigurationError, match=r"'sync:0': Synchronous: workers must be at least 1 .* got 0"):
         parse_consistency("sync:0")
-    with pytest.raises(ConfigurationError, match="DelayCompensated: strength must be at least 0 and finite, got inf"):
+    with pytest.raises(ConfigurationError, match="DelayCompensation: strength must be at least 0 and finite, got inf"):
         parse_staleness("delay-compensated:1e999")
 
 
@@ -116,9 +116,9 @@ def test_what_can_be_written_but_cannot_be_says_which_number():
         (Synchronous, {"workers": 0}, ValueError),
         (Synchronous, {"workers": 1, "backup": -1}, ValueError),
         (Synchronous, {"workers": True}, TypeError),
-        (DelayCompensated, {"strength": -0.1}, ValueError),
-        (DelayCompensated, {"strength": float("nan")}, ValueError),
-        (Dropped, {"above": -1}, ValueError),
+        (DelayCompensation, {"strength": -0.1}, ValueError),
+        (DelayCompensation, {"strength": float("nan")}, ValueError),
+        (DropStalePushes, {"above": -1}, ValueError),
     ],
 )
 def test_a_field_that_cannot_be_is_refused_by_name(kind, fields, error):
@@ -130,4 +130,4 @@ def test_specs_do_not_change_and_name_their_source():
     for kind in (*CONSISTENCIES, *STALENESSES):
         assert dataclasses.fields(kind) is not None
         assert kind.__dataclass_params__.frozen
-        assert "Source: " in kind.__doc__ or kind in (Unchanged, Dropped)
+        assert "Source: " in kind.__doc__ or kind in (IgnoreStaleness, DropStalePushes)

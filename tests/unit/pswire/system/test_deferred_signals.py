@@ -18,7 +18,7 @@ from pswire.system.deferred_signals import (
 )
 from psworker.client.chief import ChiefStatus
 from psworker.client.retrying_calls import RetryingCalls
-from psworker.transport import Call
+from psworker.transport import Future
 from psworker.transport.deadlines import Deadlines
 from psworker.transport.grpc_transport import GrpcTransport
 
@@ -117,7 +117,7 @@ class InterruptedTransport:
 
     def call(self, shard, message, timeout):
         interrupt()
-        return Call(lambda: self._answer(shard))
+        return Future(lambda: self._answer(shard))
 
     def _answer(self, shard):
         interrupt()
@@ -146,11 +146,11 @@ def test_a_client_gets_all_answers_before_it_is_raised(use, answered):
 
 def test_a_transport_over_grpc_raises_it_when_it_is_closed(monkeypatch):
     transport = GrpcTransport(["127.0.0.1:1"])
-    (link,) = transport._links
+    (connection,) = transport._connections
     for name in ("tensor_transport", "close"):
-        method = getattr(link, name)
-        monkeypatch.setattr(link, name, lambda method=method: (interrupt(), method()))
+        method = getattr(connection, name)
+        monkeypatch.setattr(connection, name, lambda method=method: (interrupt(), method()))
     transport.tensor_transport(0)
     with pytest.raises(Interrupted):
         transport.close()
-    assert link._closed
+    assert connection._closed

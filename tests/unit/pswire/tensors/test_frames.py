@@ -12,8 +12,8 @@ from pswire.v1 import paramserver_pb2 as pb
 
 SEED = 20261121
 HEADER = pb.Frame(pull=pb.PullRequest(sender=pb.Sender(worker="w", incarnation=3), names=["W", "b"]))
-ROOM = pb.Frame(take=pb.TakeRequest(heard=5), room=pb.Room(segment=1, offset=64, nbytes=1 << 40))
-HEADERS = [pb.Frame(), HEADER, ROOM, pb.Frame(attach=pb.AttachRequest(name="x" * 300, token=bytes(16)))]
+REGION = pb.Frame(take=pb.TakeRequest(heard=5), answer_region=pb.Region(segment=1, offset=64, nbytes=1 << 40))
+HEADERS = [pb.Frame(), HEADER, REGION, pb.Frame(attach=pb.AttachRequest(name="x" * 300, token=bytes(16)))]
 
 
 def bytes_of(*sizes):
@@ -86,7 +86,7 @@ def test_a_frame_of_very_many_fields_is_malformed_since_each_costs_far_more_here
 
 
 def test_a_frame_cut_at_any_byte_is_a_shorter_frame_or_malformed():
-    frame = frames.with_data(ROOM, bytes_of(300))
+    frame = frames.with_data(REGION, bytes_of(300))
     for length in range(len(frame)):
         try:
             apart = frames.incoming(frame[:length])

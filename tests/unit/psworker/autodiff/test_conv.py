@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from psworker.autodiff import Tensor, gradients, ops
-from psworker.autodiff.ops import im2col, windows
+from psworker.autodiff.ops.convolution import im2col, windows
 
 from .cases_conv import numpy_conv2d, pooled
 

@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 
 from psworker.autodiff import Tensor, gradients, ops
-from psworker.autodiff.ops import conv, dynamic_range, im2col, winograd
-from psworker.autodiff.ops.windows import axes
+from psworker.autodiff.ops.convolution import conv2d as conv
+from psworker.autodiff.ops.convolution import dynamic_range, im2col, winograd
+from psworker.autodiff.ops.convolution.windows import axes
 
 SEED = 2016
 CHANNELS, OUT = 16, 24  # enough of them that minimal filtering pays

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from psworker.autodiff import Tensor, gradients, ops
-from psworker.autodiff.ops import im2col, winograd
-from psworker.autodiff.ops.windows import axes
+from psworker.autodiff.ops.convolution import im2col, winograd
+from psworker.autodiff.ops.convolution.windows import axes
 
 from .cases_conv import numpy_conv2d
 

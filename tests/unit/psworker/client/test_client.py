@@ -25,7 +25,7 @@ from pswire.messages import (
     Push,
 )
 from pswire.optimizers import GradientDescent, Momentum
-from pswire.specs.consistency import Asynchronous, Bounded, Dropped, Synchronous
+from pswire.specs.consistency import Asynchronous, Bounded, DropStalePushes, Synchronous
 from pswire.specs.row_initializers import RowUniform, rows_of
 from pswire.tensors.values import IndexedSlices, TensorSpec
 from psworker.client import placement, retrying_calls
@@ -267,7 +267,7 @@ def test_where_shard_0_decides_the_others_get_the_group_that_it_made(repeated):
 
 
 def test_a_push_that_shard_0_drops_reaches_no_other_and_brings_their_values():
-    transport = ShardsInProcess(3, staleness=Dropped(0))
+    transport = ShardsInProcess(3, staleness=DropStalePushes(0))
     fast, slow = joined(transport, "fast"), joined(transport, "slow")
     for client in (fast, slow):
         client.register(declarations())
@@ -286,7 +286,7 @@ def test_a_push_that_shard_0_drops_reaches_no_other_and_brings_their_values():
 
 def test_shards_that_were_not_started_alike_are_named():
     transport = ShardsInProcess(2)
-    transport.machines[1] = Shard(1, 2, consistency=Bounded(3), staleness=Dropped(4))
+    transport.machines[1] = Shard(1, 2, consistency=Bounded(3), staleness=DropStalePushes(4))
     client = Client(transport, "w0", timeout=60)
     text = "shard 0 .*--consistency async --staleness none, shard 1 .*--consistency bounded:3 --staleness drop:4: start"
     with pytest.raises(ConfigurationError, match=text):

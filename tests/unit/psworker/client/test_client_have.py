@@ -21,7 +21,7 @@ from pswire.messages import (
 )
 from pswire.messages.sizes import tensor_bytes
 from pswire.optimizers import GradientDescent, MovingAverage
-from pswire.specs.consistency import Asynchronous, Dropped, Synchronous
+from pswire.specs.consistency import Asynchronous, DropStalePushes, Synchronous
 from pswire.specs.row_initializers import RowUniform
 from pswire.tensors.values import IndexedSlices, TensorSpec
 from psworker.client import partitions, placement, retrying_calls
@@ -107,7 +107,7 @@ def test_nothing_is_named_of_what_the_worker_does_not_say_it_has(shards):
 @SHARDS
 @pytest.mark.parametrize(
     ("consistency", "staleness"),
-    [(Asynchronous(), Dropped(0)), (Synchronous(1), Dropped(0)), (Asynchronous(), Dropped(9))],
+    [(Asynchronous(), DropStalePushes(0)), (Synchronous(1), DropStalePushes(0)), (Asynchronous(), DropStalePushes(9))],
     ids=str,
 )
 def test_values_are_bit_for_bit_those_of_workers_that_name_nothing(shards, consistency, staleness):
@@ -158,7 +158,7 @@ def test_of_a_variable_in_several_parts_those_come_that_have_changed_and_the_old
 
 @SHARDS
 def test_a_push_that_is_dropped_brings_what_has_changed_and_no_more(shards):
-    transport = ShardsInProcess(shards, Asynchronous(), Dropped(0))
+    transport = ShardsInProcess(shards, Asynchronous(), DropStalePushes(0))
     (first, mine), (second, known) = registered(transport, "w0"), registered(transport, "w1")
     first.push(gradients(mine, "trained")).wait()
     transport.heard.clear()

@@ -22,7 +22,7 @@ from pswire.messages import (
     Sender,
 )
 from pswire.optimizers import GradientDescent
-from pswire.specs.consistency import Asynchronous, Bounded, Dropped, Synchronous, Unchanged
+from pswire.specs.consistency import Asynchronous, Bounded, DropStalePushes, IgnoreStaleness, Synchronous
 from pswire.specs.row_initializers import RowUniform
 from pswire.specs.schedules import PiecewiseConstant
 from pswire.tensors.values import TensorSpec
@@ -131,7 +131,7 @@ def test_all_shards_are_asked_without_values_and_only_when_there_is_more_than_on
 
 @pytest.mark.parametrize("name", ["large", "small"])
 def test_a_push_is_late_whatever_shard_its_gradients_are_on(name):
-    transport = ShardsInProcess(2, staleness=Dropped(0))
+    transport = ShardsInProcess(2, staleness=DropStalePushes(0))
     (fast, weights), (slow, old) = two(transport, "fast", "slow")
     assert fast.push([gradient(weights[name])]).wait().outcome is Outcome.APPLIED
     late = slow.push([gradient(old[name])], pull=["large", "small"]).wait()
@@ -142,7 +142,7 @@ def test_a_push_is_late_whatever_shard_its_gradients_are_on(name):
 
 
 def test_a_push_is_late_by_what_was_assigned_on_another_shard():
-    transport = ShardsInProcess(2, staleness=Dropped(0))
+    transport = ShardsInProcess(2, staleness=DropStalePushes(0))
     (client, weights), (other, _) = two(transport, "w0", "w1")
     other.assign([Assignment("small", np.full(2, 5.0))])
     late = client.push([gradient(weights["small"])], pull=["small"]).wait()
@@ -161,7 +161,7 @@ def test_a_synchronous_update_takes_no_late_gradient_of_another_shard():
 
 
 def test_a_push_says_to_shard_0_when_weights_on_other_shards_were_served():
-    transport = ShardsInProcess(2, staleness=Dropped(9))
+    transport = ShardsInProcess(2, staleness=DropStalePushes(9))
     client, weights = joined(transport, "w0", declared("large", 100), declared("small", 2))
     pushed = client.push([gradient(weights["large"])], pull=["large", "small"]).wait()
     client.push([gradient(weights["small"]), gradient(pushed.values[0])]).wait()
@@ -172,7 +172,7 @@ def test_a_push_says_to_shard_0_when_weights_on_other_shards_were_served():
 
 
 def test_values_of_other_shards_have_all_that_shard_0_had_decided_and_are_known_by_it():
-    transport = ShardsInProcess(2, staleness=Dropped(9))
+    transport = ShardsInProcess(2, staleness=DropStalePushes(9))
     (client, weights), (other, _) = two(transport, "w0", "w1")
     for _ in range(2):
         other.push([gradient(weights["large"]), gradient(weights["small"])]).wait()
@@ -189,7 +189,7 @@ def test_values_of_other_shards_have_all_that_shard_0_had_decided_and_are_known_
 
 
 def test_a_shard_waits_for_changes_that_are_made_there_and_for_no_others():
-    transport = ShardsInProcess(3, staleness=Dropped(9))
+    transport = ShardsInProcess(3, staleness=DropStalePushes(9))
     of_three = declared("large", 100), declared("medium", 9), declared("small", 2)
     (client, _), (other, weights) = (joined(transport, worker, *of_three) for worker in ("w0", "w1"))
     other.push([gradient(weights["medium"])]).wait()
@@ -201,7 +201,7 @@ def test_a_shard_waits_for_changes_that_are_made_there_and_for_no_others():
 
 
 def test_who_registers_late_gets_the_values_of_other_shards_in_the_order_of_shard_0():
-    transport = ShardsInProcess(2, staleness=Dropped(9))
+    transport = ShardsInProcess(2, staleness=DropStalePushes(9))
     ((early, weights),) = two(transport, "w0")
     early.push([gradient(weights["small"])]).wait()
     ((_, late),) = two(transport, "w1")
@@ -210,7 +210,11 @@ def test_who_registers_late_gets_the_values_of_other_shards_in_the_order_of_shar
 
 @pytest.mark.parametrize(
     ("shards", "consistency", "staleness"),
-    [(1, Asynchronous(), Dropped(9)), (2, Asynchronous(), Unchanged()), (2, Bounded(9), Unchanged())],
+    [
+        (1, Asynchronous(), DropStalePushes(9)),
+        (2, Asynchronous(), IgnoreStaleness()),
+        (2, Bounded(9), IgnoreStaleness()),
+    ],
 )
 def test_where_no_push_is_refused_for_its_staleness_changes_have_no_order(shards, consistency, staleness):
     transport = ShardsInProcess(shards, consistency, staleness)
@@ -236,7 +240,7 @@ def test_a_push_goes_to_shard_0_and_to_those_that_have_something_to_do_for_it():
     assert [(shard, message.names) for shard, message in transport.messages(Pull)] == [(1, ("medium",))]
 
 
-@pytest.mark.parametrize("staleness", [Unchanged(), Dropped(9)])
+@pytest.mark.parametrize("staleness", [IgnoreStaleness(), DropStalePushes(9)])
 def test_a_schedule_counts_pushes_of_which_its_shard_has_no_part(staleness):
     transport = ShardsInProcess(2, staleness=staleness)
     optimizer = GradientDescent(PiecewiseConstant([1.5, 2.5, 3.5], [1, 10, 100, 1000]))
@@ -284,7 +288,7 @@ def test_who_gives_up_a_push_at_shard_0_says_so_to_those_that_may_wait_for_its_p
 
 
 def test_what_a_shard_did_not_hear_of_a_push_that_was_given_up_is_said_before_the_next_change():
-    transport = ShardsInProcess(2, staleness=Dropped(9))
+    transport = ShardsInProcess(2, staleness=DropStalePushes(9))
     ((client, weights),) = two(transport, "w0")
     transport.refuse = lambda shard, message: shard == 1
     with pytest.raises(InvalidMessage, match="not this one"):
@@ -299,7 +303,7 @@ def test_what_a_shard_did_not_hear_of_a_push_that_was_given_up_is_said_before_th
 
 @pytest.mark.parametrize(("how", "place"), [("lose", 0), ("refuse", 1)])
 def test_nobody_waits_for_an_assign_that_a_shard_refused_or_of_which_shard_0_was_not_heard(how, place):
-    transport = ShardsInProcess(2, staleness=Dropped(9))
+    transport = ShardsInProcess(2, staleness=DropStalePushes(9))
     (client, _), (other, _) = two(transport, "w0", "w1")
     setattr(transport, how, lambda shard, message: shard == place and isinstance(message, Assign))
     client._calls._timeout = other._calls._timeout = 0.0  # what waits fails at once

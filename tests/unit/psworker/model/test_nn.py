@@ -275,7 +275,7 @@ def test_a_batch_norm_refuses_other_features_and_takes_no_moments_of_nothing(tra
 
 @pytest.mark.parametrize("decay", [1, -0.1])
 def test_a_decay_that_cannot_be_is_refused(decay):
-    with pytest.raises(ValueError, match="BatchNorm: decay must be from 0 up and below 1"):
+    with pytest.raises(ValueError, match="BatchNorm: decay must be at least 0 and below 1"):
         nn.BatchNorm(3, decay=decay)
 
 
@@ -311,12 +311,12 @@ def test_an_argument_that_cannot_be_is_refused_when_the_layer_is_made(make, erro
 @pytest.mark.parametrize(
     ("initializer", "error", "message"),
     [
-        *((getattr(initializers, name), TypeError, "with its brackets") for name in ("he_normal", "zeros", "constant")),
-        (initializers.random_normal, TypeError, "with its brackets"),
-        ("zeros", TypeError, "with its brackets"),
-        (lambda shape, random: np.zeros((2, 2)), ValueError, r"made an array of shape \(2, 2\) instead of \("),
-        (lambda shape, random: 0.5, ValueError, r"made an array of shape \(\) instead of"),
-        (lambda shape, random: np.zeros(shape, np.int64), TypeError, "made an array of int64 instead of float32"),
+        *((getattr(initializers, name), TypeError, "with brackets") for name in ("he_normal", "zeros", "constant")),
+        (initializers.random_normal, TypeError, "with brackets"),
+        ("zeros", TypeError, "with brackets"),
+        (lambda shape, random: np.zeros((2, 2)), ValueError, r"returned an array of shape \(2, 2\) instead of \("),
+        (lambda shape, random: 0.5, ValueError, r"returned an array of shape \(\) instead of"),
+        (lambda shape, random: np.zeros(shape, np.int64), TypeError, "returned an array of int64 instead of float32"),
     ],
 )
 @pytest.mark.parametrize("make", [lambda **given: nn.Dense(3, 4, **given), lambda **given: nn.Conv2D(1, 4, 3, **given)])

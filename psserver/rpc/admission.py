@@ -1,0 +1,58 @@
+"""Admission control: bounds the bytes of all transfers under way, and so the memory of the server."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from pswire.errors import TooLarge, Unavailable
+
+
+class Admission:
+    """Bytes of the transfers under way; one that would exceed the limit waits, first come, first served.
+
+    Args:
+        limit: bytes.
+        patience: seconds that a transfer may wait for its turn.
+    """
+
+    def __init__(self, limit: int, patience: float) -> None:
+        self._limit = limit
+        self._patience = patience
+        self._under_way = 0
+        self._turn = asyncio.Lock()
+        self._ended = asyncio.Event()
+
+    @asynccontextmanager
+    async def reserve(self, nbytes: int) -> AsyncIterator[None]:
+        """Reserve `nbytes` within the block.
+
+        Raises:
+            TooLarge: more than the limit.
+            Unavailable: other transfers did not end in time.
+        """
+        if nbytes > self._limit:
+            raise TooLarge(
+                f"a transfer of {nbytes:,} bytes (what it brings and takes away), but this server has room for "
+                f"{self._limit:,} at a time: use more shards, or raise --memory-limit"
+            )
+        await self._wait_for(nbytes)
+        try:
+            yield
+        finally:
+            self._under_way -= nbytes
+            self._ended.set()
+
+    async def _wait_for(self, nbytes: int) -> None:
+        try:
+            async with asyncio.timeout(self._patience), self._turn:
+                while self._under_way + nbytes > self._limit:
+                    self._ended.clear()
+                    await self._ended.wait()
+                self._under_way += nbytes
+        except TimeoutError:
+            raise Unavailable(
+                f"no room for a transfer of {nbytes:,} bytes within {self._patience:g} s: {self._under_way:,} of "
+                f"{self._limit:,} are under way; try again, or raise --memory-limit"
+            ) from None

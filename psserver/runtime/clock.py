@@ -1,0 +1,84 @@
+"""The time of a server: the seconds it was awake, and when it ends by itself. Nothing here waits."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+from psserver.core.events import counted
+from psserver.core.members.membership import JobEnd
+
+#: Seconds between two ticks, at most; short leases have more frequent ticks.
+TICK = 1.0
+
+#: Ticks in the time of one lease, at least.
+TICKS_A_LEASE = 12
+
+#: Leases that a server which ends by itself waits at least when its workers have failed or were lost: a worker that was
+#: cut off, or is started again, is back by then.
+PATIENCE = 4
+
+log = logging.getLogger(__name__)
+
+
+def tick_seconds(lease: float) -> float:
+    """Seconds between two ticks of a server with this lease."""
+    return min(TICK, lease / TICKS_A_LEASE)
+
+
+class Clock:
+    """Seconds in which this process was awake.
+
+    Leases must not end because the machine slept or the process was stopped. The clock is read at each tick, so a
+    longer gap between two readings counts as two ticks: heartbeats that have arrived are read in less time.
+
+    Args:
+        now: seconds, never going back.
+        tick: seconds between two readings, at most, while the process is awake.
+    """
+
+    def __init__(self, now: Callable[[], float], tick: float) -> None:
+        self._now, self._tick = now, tick
+        self._last = self._time = now()
+
+    def __call__(self) -> float:
+        """The time."""
+        now = self._now()
+        self._time += min(now - self._last, 2 * self._tick)
+        self._last = now
+        return self._time
+
+
+class Linger:
+    """When a server of one job ends by itself: no worker is left, and for some time none has joined.
+
+    That time is `linger` seconds after a worker has finished the job; otherwise at least `PATIENCE` leases.
+
+    Args:
+        linger: seconds.
+        lease: seconds.
+    """
+
+    def __init__(self, linger: float, lease: float) -> None:
+        self._linger, self._patience = linger, max(linger, PATIENCE * lease)
+        self._warned: JobEnd | None = None
+
+    def ends(self, over: JobEnd | None, now: float) -> bool:
+        """Whether the server ends now; logs why, and warns in advance if no worker has finished the job."""
+        if over is None:
+            return False
+        if not over.done and over != self._warned and now - over.since >= 2 * TICK:  # Docker restarts a worker sooner
+            self._warned = over
+            log.warning(
+                "no worker is left of %s, and none has finished the job: the server ends in %g s unless one joins",
+                counted(over.workers, "worker"),
+                self._patience,
+            )
+        bound = self._linger if over.done else self._patience
+        if now - over.since < bound:
+            return False
+        if over.done:
+            log.info("the job is done, and no worker has joined for %g s", bound)
+        else:
+            log.warning("no worker has finished the job, and none has joined for %g s", bound)
+        return True

@@ -1,0 +1,170 @@
+"""The order of array tasks: those of one variable one after the other, those of several side by side.
+
+A little work is done at once in the event loop; more is done in threads, and a very large variable is divided among
+them. No lock is held over the variables: nothing but the tasks touches their arrays.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import Any
+
+from psserver.core.array_tasks import ArrayTask, run, run_parts, stages
+from pswire.system.host import cores
+
+#: Bytes that tasks in the event loop may go through: some 100 us with the costliest update rule.
+SMALL = 256 << 10
+
+#: The cost of a task besides its bytes, in bytes: the calls of an update rule on a few elements.
+TASK_OVERHEAD = 4 << 10
+
+#: Threads for larger tasks; numpy runs in them without the interpreter's lock. More threads than cores would only
+#: compete for that lock and the cache.
+THREADS = min(max(2, cores()), 4)
+
+#: Bytes of one variable's tasks from which all threads divide them: some 2 ms of an update rule.
+DIVIDED = 4 << 20
+
+#: Elements a thread takes at a time, for all tasks in turn, so that they stay in the cache.
+STRETCH = 1 << 18
+
+#: Stretches of one variable before other variables have their turn: some milliseconds.
+ROUND = 16
+
+_Jobs = list[asyncio.Future[None]]
+
+
+class TaskOrder:
+    """The tasks under way. Its methods are called in the event loop.
+
+    `_last` maps a variable to the end of its chain. A bundle of tasks waits for the ends of its variables' chains when
+    it is added, and becomes their new end: so it waits for earlier bundles only, and there is no deadlock.
+    """
+
+    def __init__(self) -> None:
+        self._threads = ThreadPoolExecutor(max_workers=THREADS, thread_name_prefix="psserver-shard")
+        self._last: dict[str, asyncio.Task[None]] = {}
+
+    def run_at_once(self, tasks: Sequence[ArrayTask]) -> bool:
+        """Run the tasks if they are small and need not wait for others; whether it did."""
+        if self._busy(tasks) or _effort(tasks) > SMALL:
+            return False
+        run(tasks)
+        return True
+
+    def add(self, tasks: Sequence[ArrayTask]) -> asyncio.Future[Any] | None:
+        """Run small tasks that need not wait, and start the others; the end of those, None if there are none."""
+        if self.run_at_once(tasks):
+            return None
+        started: list[asyncio.Task[None]] = []
+        at_once: list[ArrayTask] = []
+        left = SMALL
+        for bundle in sorted(self._bundles(tasks), key=_effort):
+            effort = _effort(bundle)
+            if effort <= left and not self._busy(bundle):
+                at_once += bundle
+                left -= effort
+            else:
+                started.append(self._start(bundle))
+        run(at_once)
+        if len(started) < 2:
+            return started[0] if started else None
+        return asyncio.gather(*started)
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing is under way."""
+        return not self._last
+
+    async def wait(self) -> None:
+        """Return when nothing is under way."""
+        await _all_ended(self._last.values())
+
+    async def shutdown(self) -> None:
+        """Wait for all tasks, and end the threads."""
+        await self.wait()
+        self._threads.shutdown()
+
+    def _busy(self, tasks: Iterable[ArrayTask]) -> bool:
+        return bool(self._last) and any(task.variable in self._last for task in tasks)
+
+    def _start(self, bundle: Sequence[ArrayTask]) -> asyncio.Task[None]:
+        names = {task.variable for task in bundle}
+        before = {self._last[name] for name in names if name in self._last}
+        rounds = _rounds(bundle)
+        first = [] if before else self._submit(next(rounds))
+        end = asyncio.get_running_loop().create_task(self._run(first, rounds, before))
+        self._last.update(dict.fromkeys(names, end))
+        end.add_done_callback(lambda _: self._forget(names, end))
+        return end
+
+    def _forget(self, names: Iterable[str], end: asyncio.Task[None]) -> None:
+        for name in names:
+            if self._last.get(name) is end:
+                del self._last[name]
+
+    async def _run(
+        self, first: _Jobs, rounds: Iterator[list[Callable[[], None]]], before: Iterable[asyncio.Task[None]]
+    ) -> None:
+        """Return when all rounds are done, of which the first may be under way; raise the first error of a task."""
+        await _all_ended(before)
+        ends = await asyncio.gather(*first, return_exceptions=True)
+        for jobs in rounds:
+            ends += await asyncio.gather(*self._submit(jobs), return_exceptions=True)
+        for end in ends:
+            if end is not None:
+                raise end
+
+    def _submit(self, jobs: Iterable[Callable[[], None]]) -> _Jobs:
+        loop = asyncio.get_running_loop()
+        return [loop.run_in_executor(self._threads, job) for job in jobs]
+
+    def _bundles(self, tasks: Iterable[ArrayTask]) -> list[list[ArrayTask]]:
+        """The tasks by variable, in order; small variables share a bundle, unless they have to wait."""
+        by_variable: dict[str, list[ArrayTask]] = {}
+        for task in tasks:
+            by_variable.setdefault(task.variable, []).append(task)
+        bundles: list[list[ArrayTask]] = []
+        together: list[ArrayTask] = []
+        left = 0
+        for name, mine in by_variable.items():
+            effort = _effort(mine)
+            if effort > SMALL or name in self._last:
+                bundles.append(mine)
+            elif together and effort <= left:
+                together += mine
+                left -= effort
+            else:
+                together, left = list(mine), SMALL - effort
+                bundles.append(together)
+        return bundles
+
+
+def _rounds(bundle: Sequence[ArrayTask]) -> Iterator[list[Callable[[], None]]]:
+    """Rounds of jobs, one round after the other; the jobs of a round run at the same time."""
+    if _effort(bundle) < DIVIDED:
+        yield [partial(run, bundle)]
+        return
+    for stage in stages(bundle):
+        elements = stage[0].elements
+        if elements <= STRETCH:
+            yield [partial(run, stage)]
+            continue
+        stretches = [(start, min(start + STRETCH, elements)) for start in range(0, elements, STRETCH)]
+        for first in range(0, len(stretches), ROUND):
+            shared = iter(stretches[first : first + ROUND])
+            yield [partial(run_parts, stage, shared) for _ in range(THREADS)]
+
+
+def _effort(tasks: Sequence[ArrayTask]) -> int:
+    return sum([task.nbytes for task in tasks]) + TASK_OVERHEAD * len(tasks)
+
+
+async def _all_ended(tasks: Iterable[asyncio.Task[None]]) -> None:
+    """Return when all have ended; the error of one is for its own callers."""
+    pending = set(tasks)
+    if pending:
+        await asyncio.wait(pending)

@@ -1,0 +1,202 @@
+"""Adam, with AMSGrad and decoupled weight decay (AdamW)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from pswire.optimizers.compiled import Numbers, Slots, loop
+from pswire.optimizers.element_wise import ElementWise
+from pswire.optimizers.limits import Limits
+from pswire.optimizers.optimizer import OptimizerSpec, Step, update_rule
+from pswire.specs.field_checks import check_flag, check_number
+from pswire.specs.schedules import LearningRate
+from pswire.tensors.values import Array
+
+
+@dataclass(frozen=True)
+class MomentsSpec(OptimizerSpec):
+    """Hyperparameters of moving averages m of the gradient and v of its square, zero at first.
+
+        m <- beta1 * m + (1 - beta1) * g
+        v <- beta2 * v + (1 - beta2) * g^2
+        m_hat = m / (1 - beta1^t),  v_hat = v / (1 - beta2^t)   (t counts the updates of the variable from 1)
+
+    Lazy: rows that are not named keep theirs as they are, and t counts for all rows alike, as in TensorFlow 1's
+    LazyAdamOptimizer.
+    """
+
+    learning_rate: LearningRate = 0.001
+    beta1: float = 0.9
+    beta2: float = 0.999
+    epsilon: float = 1e-8
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_number(self, "beta1", 0, 1)
+        check_number(self, "beta2", 0, 1)
+        check_number(self, "epsilon", 0, open_low=True)
+
+    def slot_names(self) -> tuple[str, ...]:
+        """`m` and `v`."""
+        return ("m", "v")
+
+
+@dataclass(frozen=True)
+class Adam(MomentsSpec):
+    """Adaptive moments. Slots: `m` and `v`, zero at first; t counts the updates of the variable from 1.
+
+        m <- beta1 * m + (1 - beta1) * g
+        v <- beta2 * v + (1 - beta2) * g^2
+        w <- w - learning_rate * (m / (1 - beta1^t)) / (sqrt(v / (1 - beta2^t)) + epsilon)
+
+    With `amsgrad=True` the root is of v_max <- max(v_max, v) in place of v, so that no element's step grows again when
+    its gradients become smaller; another slot, `v_max`, zero at first. The largest is taken of v as it is, and
+    corrected with today's t, as torch.optim.Adam does; the paper has no correction.
+
+    Lazy: rows that are not named keep their slots as they are, and t counts for all rows alike, as in TensorFlow 1's
+    LazyAdamOptimizer.
+
+    Source: D. Kingma, J. Ba, "Adam: A Method for Stochastic Optimization", ICLR 2015, algorithm 1; AMSGrad: S. Reddi,
+    S. Kale, S. Kumar, "On the Convergence of Adam and Beyond", ICLR 2018, algorithm 2.
+    """
+
+    kind: ClassVar[str] = "adam"
+    amsgrad: bool = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_flag(self, "amsgrad")
+
+    def slot_names(self) -> tuple[str, ...]:
+        """`m` and `v`; `v_max` with AMSGrad."""
+        return (*super().slot_names(), *["v_max"] * self.amsgrad)
+
+
+@dataclass(frozen=True)
+class AdamW(Adam):
+    """Adam with decoupled weight decay: weights shrink by a share of themselves, whatever the gradient's size.
+
+        w <- w - learning_rate * (m_hat / (sqrt(v_hat) + epsilon) + weight_decay * w)
+
+    with Adam's slots `m` and `v`, and `v_max` with `amsgrad=True`. Lazy, in the decay too: only rows that are named
+    shrink.
+
+    Source: I. Loshchilov, F. Hutter, "Decoupled Weight Decay Regularization", ICLR 2019, algorithm 2, in the form of
+    torch.optim.AdamW: the decay is times the learning rate, schedule and all.
+    """
+
+    kind: ClassVar[str] = "adamw"
+    weight_decay: float = 0.01
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_number(self, "weight_decay", 0)
+
+
+@update_rule(Adam, AdamW)
+class AdamRule(ElementWise):
+    """Update rule of `Adam` and `AdamW`."""
+
+    squares = ("v", "v_max")
+
+    def __init__(self, spec: Adam) -> None:
+        super().__init__(spec, amsgrad if spec.amsgrad else adam)
+        self._beta1, self._beta2, self._epsilon = float(spec.beta1), float(spec.beta2), float(spec.epsilon)
+        self._weight_decay = float(spec.weight_decay) if isinstance(spec, AdamW) else 0.0
+
+    def numbers(self, step: Step, tiny: float) -> tuple[float, ...]:
+        """The shares of old and new in both averages, the step's factor and epsilon, and what decay leaves of a weight.
+
+        factor * m / (sqrt(v) + epsilon) is learning_rate * m_hat / (sqrt(v_hat) + the spec's epsilon): numerator and
+        denominator are both multiplied by sqrt(1 - beta2^t), as at the end of section 2 of the paper.
+        """
+        beta1, beta2, rate = self._beta1, self._beta2, step.learning_rate
+        root = math.sqrt(1 - beta2**step.number)
+        factor = rate * (root / (1 - beta1**step.number))
+        kept = 1 - rate * self._weight_decay
+        return beta1, 1 - beta1, beta2, 1 - beta2, factor, max(self._epsilon * root, tiny), kept
+
+    def growth(self, rate: float, limits: Limits) -> float:
+        """That of the moments; a decay of more than twice a weight would let it grow without a limit."""
+        if rate * self._weight_decay > 2:
+            return math.inf
+        return moments_growth(self._beta1, self._beta2, self._epsilon, rate, limits)
+
+    def block(self, w: Array, g: Array, scratch: Array, slots: Sequence[Array], *numbers: float) -> None:
+        """Moves the averages, then the value."""
+        m, v, *largest = slots
+        beta1, rest1, beta2, rest2, factor, epsilon, kept = numbers
+        move_averages(g, m, v, scratch, beta1, rest1, beta2, rest2)
+        for v_max in largest:
+            np.maximum(v_max, v, out=v_max)
+        direction(m, largest[0] if largest else v, scratch, factor, epsilon)
+        if kept != 1:
+            w *= kept
+        w -= scratch
+
+
+def move_averages(
+    g: Array, m: Array, v: Array, scratch: Array, beta1: float, rest1: float, beta2: float, rest2: float
+) -> None:
+    """Moves both averages towards the gradient and its square."""
+    np.multiply(g, rest1, out=scratch)
+    m *= beta1
+    m += scratch
+    np.multiply(g, g, out=scratch)
+    scratch *= rest2
+    v *= beta2
+    v += scratch
+
+
+def direction(m: Array, v: Array, out: Array, factor: float, epsilon: float) -> None:
+    """Writes factor * m / (sqrt(v) + epsilon) into `out`."""
+    np.sqrt(v, out=out)
+    out += epsilon
+    np.divide(m, out, out=out)
+    out *= factor
+
+
+@loop(slots=2, numbers=7)
+def adam(index: Array, w: Array, g: Array, slots: Slots, numbers: Numbers) -> None:
+    """`AdamRule.block` as a loop, without AMSGrad."""
+    m, v = slots
+    beta1, rest1, beta2, rest2, factor, epsilon, kept = numbers
+    for r in range(len(index)):
+        i = index[r]
+        for j in range(w.shape[1]):
+            m[i, j] = m[i, j] * beta1 + g[r, j] * rest1
+            v[i, j] = v[i, j] * beta2 + g[r, j] * g[r, j] * rest2
+            w[i, j] = w[i, j] * kept - m[i, j] / (math.sqrt(v[i, j]) + epsilon) * factor
+
+
+@loop(slots=3, numbers=7)
+def amsgrad(index: Array, w: Array, g: Array, slots: Slots, numbers: Numbers) -> None:
+    """`AdamRule.block` as a loop, with AMSGrad."""
+    m, v, v_max = slots
+    beta1, rest1, beta2, rest2, factor, epsilon, kept = numbers
+    for r in range(len(index)):
+        i = index[r]
+        for j in range(w.shape[1]):
+            m[i, j] = m[i, j] * beta1 + g[r, j] * rest1
+            now, before = v[i, j] * beta2 + g[r, j] * g[r, j] * rest2, v_max[i, j]
+            largest = before if before >= now or before != before else now  # NaN, if one is: np.maximum
+            v[i, j] = now
+            v_max[i, j] = largest
+            w[i, j] = w[i, j] * kept - m[i, j] / (math.sqrt(largest) + epsilon) * factor
+
+
+def moments_growth(beta1: float, beta2: float, epsilon: float, rate: float, limits: Limits) -> float:
+    """Of v by the gradient's square, and of the value by what an epsilon alone, at t = 1, would make of m.
+
+    m, an average, stays below `limits.state`. With beta1^2 <= beta2 a step is hardly longer than the rate; with
+    others, a beta2 of 0 for one, v may be zero where m is not.
+    """
+    longest = limits.state / (max(epsilon, limits.tiny) * (1 - beta1) * math.sqrt(1 - beta2))
+    if longest > limits.most:
+        return math.inf
+    return (limits.gradient**2 + rate * longest) / limits.most

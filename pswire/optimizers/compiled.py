@@ -1,0 +1,67 @@
+"""Loops of update rules as machine code: one pass over each array, compiled by numba. The only file that imports it.
+
+A loop stands beside the numpy code of its rule and does the same operations in the same order and precision, without
+whatever changes a bit of the result (no `fastmath`): a cluster may have machines with numba and machines without.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from pswire.tensors.values import Array
+
+Slots: TypeAlias = tuple[Array, ...]
+Numbers: TypeAlias = tuple[float, ...]
+LoopFunction: TypeAlias = Callable[[Array, Array, Array, Slots, Numbers], None]
+
+#: Whether rules made from now on use their loop. Changes no bit of a result, only speed.
+USE_NUMBA = True
+
+
+@dataclass(frozen=True, eq=False)
+class Loop:
+    """A loop in Python, to be compiled: `function(index, w, g, slots, numbers)`.
+
+    w is (rows, width), and so are the slots; g is (n, width), read-only; index is (n,), rising. Row index[r] is updated
+    with row r of g. A whole array is one row. `slots` and `numbers` are the lengths of these two arguments.
+    """
+
+    function: LoopFunction
+    slots: int
+    numbers: int
+
+
+def loop(slots: int, numbers: int) -> Callable[[LoopFunction], Loop]:
+    """Decorator that makes a `Loop` of a function."""
+    return lambda function: Loop(function, slots, numbers)
+
+
+@functools.cache
+def machine_code(loop: Loop) -> LoopFunction | None:
+    """The loop for float32 and float64, compiled now, so that no push waits for it; None without numba.
+
+    The first call imports numba (seconds) and compiles (tenths of a second); the code is kept in a file beside the
+    loop's, or in the user's cache, or for this process only where neither can be written. Thread-safe. The code
+    releases the interpreter's lock.
+    """
+    try:
+        import numba
+    except ImportError:
+        return None
+    signatures = [_signature(numba.types, kind, loop) for kind in (numba.types.float32, numba.types.float64)]
+    options: dict[str, Any] = {"nogil": True, "error_model": "numpy"}
+    try:
+        code: LoopFunction = numba.njit(signatures, cache=True, **options)(loop.function)
+    except (RuntimeError, OSError):  # numba has no place for the file
+        code = numba.njit(signatures, cache=False, **options)(loop.function)
+    return code
+
+
+def _signature(types: Any, kind: Any, loop: Loop) -> Any:  # noqa: ANN401 - numba's types
+    matrix = types.Array(kind, 2, "C")
+    gradient = types.Array(kind, 2, "C", readonly=True)
+    index = types.Array(types.intp, 1, "C", readonly=True)
+    return types.void(index, matrix, gradient, types.Tuple([matrix] * loop.slots), types.Tuple([kind] * loop.numbers))

@@ -1,0 +1,143 @@
+"""Follow the regularized leader, proximal."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from pswire.optimizers.compiled import Numbers, Slots, loop
+from pswire.optimizers.element_wise import TINY, ElementWise
+from pswire.optimizers.limits import Limits, within
+from pswire.optimizers.optimizer import OptimizerSpec, Step, update_rule
+from pswire.specs.field_checks import check_number
+from pswire.tensors.values import Array
+
+
+@dataclass(frozen=True)
+class Ftrl(OptimizerSpec):
+    """Follow the regularized leader: Adagrad's steps, and weights that are exactly zero where l1 outweighs them.
+
+        n_new = n + g^2
+        z <- z + learning_rate * g - (n_new^p - n^p) * w        (p is learning_rate_power)
+        w <- (clip(z, -learning_rate * l1, learning_rate * l1) - z) / (n_new^p + learning_rate * l2)
+        n <- n_new
+
+    Slots: `accumulator` n, which starts at initial_accumulator, and `linear` z, which starts at -n^p * w, so that the
+    first weights are where the regularization is centered. z is the paper's times the learning rate: for a constant one
+    that is the same, and one that a schedule changes does not rescale what was learned before. Without l1 and l2, and
+    with p of 0.5, this is Adagrad. The value follows from the slots: what is assigned to it is undone by the next
+    update. Lazy: rows that are not named keep everything as it is.
+
+    Source: H. B. McMahan et al., "Ad Click Prediction: a View from the Trenches", KDD 2013, algorithm 1, with beta of
+    0. TensorFlow's FtrlOptimizer writes the power with a minus, has twice l2 in the denominator, and starts z at zero.
+    """
+
+    kind: ClassVar[str] = "ftrl"
+    l1: float = 0.0
+    l2: float = 0.0
+    learning_rate_power: float = 0.5
+    initial_accumulator: float = 0.1
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_number(self, "l1", 0)
+        check_number(self, "l2", 0)
+        check_number(self, "learning_rate_power", 0, 1, closed_high=True)
+        check_number(self, "initial_accumulator", 0, open_low=True)
+
+    def slot_names(self) -> tuple[str, ...]:
+        """`accumulator` and `linear`."""
+        return ("accumulator", "linear")
+
+
+@update_rule(Ftrl)
+class FtrlRule(ElementWise):
+    """Update rule of `Ftrl`. With a power of 0.5 it has a loop."""
+
+    def __init__(self, spec: Ftrl) -> None:
+        super().__init__(spec, ftrl if spec.learning_rate_power == 0.5 else None)
+        self._l1, self._l2 = float(spec.l1), float(spec.l2)
+        self._power = float(spec.learning_rate_power)
+        self._initial_accumulator = float(spec.initial_accumulator)
+
+    def slots(self, value: Array) -> dict[str, Array]:
+        """As in `Rule`; the linear slot depends on the value, and no accumulator is zero, for it divides."""
+        slots = super().slots(value)
+        n, z = slots["accumulator"], slots["linear"]
+        with np.errstate(all="ignore"):
+            n[...] = max(self._initial_accumulator, TINY[value.dtype])
+            self._raised(n, z)
+            z *= value
+            np.negative(z, out=z)
+        return slots
+
+    def numbers(self, step: Step, tiny: float) -> tuple[float, ...]:
+        """The learning rate, alone and times both regularizations."""
+        rate = step.learning_rate
+        return rate, rate * self._l1, rate * self._l2
+
+    def growth(self, rate: float, limits: Limits) -> float:
+        """With a power p up to 0.5, and |z| at most y n^p: then |w| is at most y, and y grows by rate * |g| / n_new^p.
+
+        That is at most rate * |g|, for n_new is at least g^2, and where g is below 1, |g| / n_new^p is too. While n
+        does not get beyond twice `limits.squares`, and y not beyond twice `limits.state`, z is finite. Larger powers
+        have no limit: n^p times y would be beyond every number.
+        """
+        if self._power > 0.5 or self._initial_accumulator > limits.squares:
+            return math.inf
+        return max(limits.gradient**2 / limits.squares, rate * limits.gradient / limits.state)
+
+    def settled(self, value: Array, slots: dict[str, Array], limits: Limits) -> bool:
+        """As in `Rule`, where the linear slot's limit is that of the value times the power of the accumulator."""
+        n, z = slots["accumulator"], slots["linear"]
+        if not (within(value, limits.state) and within(n, limits.squares)):
+            return False
+        most = np.empty_like(n)
+        self._raised(n, most)
+        most *= limits.state
+        return bool((np.abs(z) <= most).all())
+
+    def block(self, w: Array, g: Array, scratch: Array, slots: Sequence[Array], *numbers: float) -> None:
+        """Adds to the linear slot, and solves for the value, whose old memory holds intermediate results."""
+        n, z = slots
+        rate, l1, l2 = numbers
+        self._raised(n, scratch)
+        scratch *= w
+        z += scratch
+        np.multiply(g, g, out=scratch)
+        n += scratch
+        self._raised(n, scratch)
+        w *= scratch
+        z -= w
+        np.multiply(g, rate, out=w)
+        z += w
+        np.clip(z, -l1, l1, out=w)
+        w -= z
+        scratch += l2
+        w /= scratch
+
+    def _raised(self, n: Array, out: Array) -> None:
+        if self._power == 0.5:
+            np.sqrt(n, out=out)
+        else:
+            np.power(n, self._power, out=out)
+
+
+@loop(slots=2, numbers=3)
+def ftrl(index: Array, w: Array, g: Array, slots: Slots, numbers: Numbers) -> None:
+    """`FtrlRule.block` as a loop, with a power of 0.5."""
+    n, z = slots
+    rate, l1, l2 = numbers
+    for r in range(len(index)):
+        i = index[r]
+        for j in range(w.shape[1]):
+            total = z[i, j] + math.sqrt(n[i, j]) * w[i, j]
+            n[i, j] += g[r, j] * g[r, j]
+            root = math.sqrt(n[i, j])
+            total = total - w[i, j] * root + g[r, j] * rate
+            z[i, j] = total
+            w[i, j] = ((-l1 if total < -l1 else l1 if total > l1 else total) - total) / (root + l2)

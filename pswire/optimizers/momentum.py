@@ -1,0 +1,100 @@
+"""Gradient descent with momentum, plain and Nesterov's."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from pswire.optimizers.compiled import Numbers, Slots, loop
+from pswire.optimizers.element_wise import ElementWise
+from pswire.optimizers.limits import Limits, decayed_sum
+from pswire.optimizers.optimizer import OptimizerSpec, Step, update_rule
+from pswire.specs.field_checks import check_flag, check_number
+from pswire.tensors.values import Array
+
+
+@dataclass(frozen=True)
+class Momentum(OptimizerSpec):
+    """Gradient descent with momentum, or Nesterov's with `nesterov=True`. Slot: `momentum`, zero at first.
+
+        m <- momentum * m + g
+        w <- w - learning_rate * m                              (plain)
+        w <- w - learning_rate * (g + momentum * m)             (Nesterov)
+
+    Lazy: rows that are not named keep their m as it is.
+
+    Source: I. Sutskever et al., "On the importance of initialization and momentum in deep learning", ICML 2013,
+    in the form of TensorFlow's MomentumOptimizer and torch.optim.SGD (the learning rate outside of m).
+    """
+
+    kind: ClassVar[str] = "momentum"
+    momentum: float = 0.9
+    nesterov: bool = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_number(self, "momentum", 0, 1)
+        check_flag(self, "nesterov")
+
+    def slot_names(self) -> tuple[str, ...]:
+        """`momentum`."""
+        return ("momentum",)
+
+
+@update_rule(Momentum)
+class MomentumRule(ElementWise):
+    """Update rule of `Momentum`."""
+
+    def __init__(self, spec: Momentum) -> None:
+        super().__init__(spec, nesterov if spec.nesterov else momentum)
+        self._momentum, self._nesterov = float(spec.momentum), spec.nesterov
+
+    def numbers(self, step: Step, tiny: float) -> tuple[float, ...]:
+        """The momentum and the learning rate."""
+        return self._momentum, step.learning_rate
+
+    def growth(self, rate: float, limits: Limits) -> float:
+        """The momentum is `limits.state`, or what gradients of one sign make of it; Nesterov's adds one more."""
+        momentum = limits.state + limits.gradient * (1 + decayed_sum(self._momentum))
+        return rate * momentum / limits.most
+
+    def block(self, w: Array, g: Array, scratch: Array, slots: Sequence[Array], *numbers: float) -> None:
+        """Adds the gradient to the momentum, then moves by it."""
+        (m,) = slots
+        momentum, rate = numbers
+        m *= momentum
+        m += g
+        if self._nesterov:
+            np.multiply(m, momentum, out=scratch)
+            scratch += g
+            scratch *= rate
+        else:
+            np.multiply(m, rate, out=scratch)
+        w -= scratch
+
+
+@loop(slots=1, numbers=2)
+def momentum(index: Array, w: Array, g: Array, slots: Slots, numbers: Numbers) -> None:
+    """`MomentumRule.block` as a loop, plain."""
+    (m,) = slots
+    momentum, rate = numbers
+    for r in range(len(index)):
+        i = index[r]
+        for j in range(w.shape[1]):
+            m[i, j] = m[i, j] * momentum + g[r, j]
+            w[i, j] -= m[i, j] * rate
+
+
+@loop(slots=1, numbers=2)
+def nesterov(index: Array, w: Array, g: Array, slots: Slots, numbers: Numbers) -> None:
+    """`MomentumRule.block` as a loop, Nesterov's."""
+    (m,) = slots
+    momentum, rate = numbers
+    for r in range(len(index)):
+        i = index[r]
+        for j in range(w.shape[1]):
+            m[i, j] = m[i, j] * momentum + g[r, j]
+            w[i, j] -= (m[i, j] * momentum + g[r, j]) * rate

@@ -1,0 +1,122 @@
+"""RMSProp, plain, centered and with momentum."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from pswire.optimizers.compiled import Numbers, Slots, loop
+from pswire.optimizers.element_wise import ElementWise
+from pswire.optimizers.limits import Limits, decayed_sum
+from pswire.optimizers.optimizer import OptimizerSpec, Step, update_rule
+from pswire.specs.field_checks import check_flag, check_number
+from pswire.specs.schedules import LearningRate
+from pswire.tensors.values import Array
+
+
+@dataclass(frozen=True)
+class RMSProp(OptimizerSpec):
+    """A learning rate for each element, by a moving average of squared gradients.
+
+        s <- decay * s + (1 - decay) * g^2
+        c <- decay * c + (1 - decay) * g                        (centered; otherwise c = 0)
+        d = g / (sqrt(max(0, s - c^2)) + epsilon)
+        b <- momentum * b + d                                   (without momentum b = d)
+        w <- w - learning_rate * b
+
+    Slots, zero at first: `mean_square` s; `mean_gradient` c if centered; `momentum` b if momentum is more than 0.
+    Lazy: rows that are not named keep theirs as they are.
+
+    Source: T. Tieleman, G. Hinton, "Lecture 6.5 - RMSProp", Coursera: Neural Networks for Machine Learning, 2012;
+    centered and with momentum: A. Graves, "Generating Sequences with Recurrent Neural Networks", 2013, equations 38 to
+    41. In the form of torch.optim.RMSprop: epsilon outside of the root and the learning rate outside of b, where
+    TensorFlow 1's RMSPropOptimizer has both inside, and s starts at one.
+    """
+
+    kind: ClassVar[str] = "rmsprop"
+    learning_rate: LearningRate = 0.001
+    decay: float = 0.9
+    momentum: float = 0.0
+    epsilon: float = 1e-8
+    centered: bool = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_number(self, "decay", 0, 1)
+        check_number(self, "momentum", 0, 1)
+        check_number(self, "epsilon", 0, open_low=True)
+        check_flag(self, "centered")
+
+    def slot_names(self) -> tuple[str, ...]:
+        """`mean_square`; `mean_gradient` if centered; `momentum` if that is more than 0."""
+        return ("mean_square", *["mean_gradient"] * self.centered, *["momentum"] * (self.momentum > 0))
+
+
+@update_rule(RMSProp)
+class RMSPropRule(ElementWise):
+    """Update rule of `RMSProp`. The plain one has a loop."""
+
+    squares = ("mean_square",)
+
+    def __init__(self, spec: RMSProp) -> None:
+        super().__init__(spec, None if spec.centered or spec.momentum > 0 else rmsprop)
+        self._decay, self._momentum = float(spec.decay), float(spec.momentum)
+        self._epsilon, self._centered = float(spec.epsilon), spec.centered
+
+    def numbers(self, step: Step, tiny: float) -> tuple[float, ...]:
+        """The shares of the old and of the new in an average, the learning rate, and epsilon."""
+        return self._decay, 1 - self._decay, step.learning_rate, max(self._epsilon, tiny)
+
+    def growth(self, rate: float, limits: Limits) -> float:
+        """The divisor may be no more than epsilon, with a decay of 0, or centered."""
+        epsilon = max(self._epsilon, limits.tiny)
+        direction = limits.state + limits.gradient / epsilon * decayed_sum(self._momentum)
+        if direction > limits.most:
+            return math.inf
+        return (limits.gradient**2 + rate * direction) / limits.most
+
+    def block(self, w: Array, g: Array, scratch: Array, slots: Sequence[Array], *numbers: float) -> None:
+        """Moves the averages, then the value by the gradient over a root, or by the momentum of that."""
+        s, *more = slots
+        decay, rest, rate, epsilon = numbers
+        np.multiply(g, g, out=scratch)
+        scratch *= rest
+        s *= decay
+        s += scratch
+        if self._centered:
+            c, *more = more
+            np.multiply(g, rest, out=scratch)
+            c *= decay
+            c += scratch
+            np.multiply(c, c, out=scratch)
+            np.subtract(s, scratch, out=scratch)
+            np.maximum(scratch, 0, out=scratch)  # a variance of zero may come out a little below
+            np.sqrt(scratch, out=scratch)
+        else:
+            np.sqrt(s, out=scratch)
+        scratch += epsilon
+        np.divide(g, scratch, out=scratch)
+        if self._momentum > 0:
+            (b,) = more
+            b *= self._momentum
+            b += scratch
+            np.multiply(b, rate, out=scratch)
+        else:
+            scratch *= rate
+        w -= scratch
+
+
+@loop(slots=1, numbers=4)
+def rmsprop(index: Array, w: Array, g: Array, slots: Slots, numbers: Numbers) -> None:
+    """`RMSPropRule.block` as a loop, neither centered nor with momentum."""
+    (s,) = slots
+    decay, rest, rate, epsilon = numbers
+    for r in range(len(index)):
+        i = index[r]
+        for j in range(w.shape[1]):
+            s[i, j] = s[i, j] * decay + g[r, j] * g[r, j] * rest
+            w[i, j] -= g[r, j] / (math.sqrt(s[i, j]) + epsilon) * rate

@@ -1,0 +1,109 @@
+"""Gradient check: compares an op's derivative with central finite differences."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from pswire.tensors.values import IndexedSlices
+from psworker.autodiff.tape import gradients, no_grad
+from psworker.autodiff.tensor import Array, Gradient, Tensor
+
+# Relative and absolute, by dtype. The error of a central difference of step h is about h^2 (times the third derivative)
+# plus eps / h (rounding): 1e-10 at h = eps^(1/3), well below float64's tolerance. Float32 is compared with the float64
+# gradient, as differences in float32 are precise to three digits only.
+TOLERANCES = {np.dtype(np.float64): (1e-7, 1e-8), np.dtype(np.float32): (1e-4, 1e-5)}
+STEP = float(np.finfo(np.float64).eps) ** (1 / 3)
+
+
+def check_gradients(f: Callable[..., Tensor], *args: ArrayLike, float32: bool = True, seed: int = 0) -> None:
+    """Check the gradient of `f` with respect to each floating-point argument; other arguments are constants.
+
+    `f` takes one Tensor per argument and returns a Tensor of any shape; it must be smooth near the arguments (no 0
+    under a relu, no tie under a maximum), which are rounded to float32 first. With results weighted at random (`seed`):
+
+    - in float64, each derivative is near its central finite difference (Nocedal and Wright, Numerical Optimization,
+      2006, section 8.1);
+    - a second backward pass gives the same, after the caller has overwritten the arrays of the first;
+    - in float32, if asked for, the result is float32 and each derivative is near the one in float64.
+
+    Raises AssertionError that names the argument and the index of the worst element, or the wrong dtype.
+    """
+    rounded = [_cast(arg, np.float32) for arg in args]
+    y, xs = _evaluate(f, rounded, np.float64)
+    weights = np.asarray(np.random.default_rng(seed).standard_normal(y.shape))
+    weights.setflags(write=False)  # a vjp that writes into its borrowed g then fails
+    exact = {number: gradient.copy() for number, gradient in _gradients(y, xs, weights).items()}
+    for number, gradient in exact.items():
+        _compare(number, gradient, _differences(f, xs, number, weights), "the finite difference is")
+
+    for gradient in _gradients(y, xs, weights).values():
+        gradient.fill(np.nan)
+    for number, again in _gradients(y, xs, weights).items():
+        _compare(number, again, exact[number], "an earlier backward pass gave")
+
+    if float32:
+        y, xs = _evaluate(f, rounded, np.float32)
+        if y.dtype != np.float32:
+            raise AssertionError(f"float32 arguments gave a result of {y.dtype}")
+        for number, gradient in _gradients(y, xs, weights).items():
+            _compare(number, gradient, exact[number], "the one in float64 is")
+
+
+def _cast(x: ArrayLike, dtype: type[np.floating[Any]]) -> Array:
+    """Floating point as a copy in a dtype, other arrays unchanged."""
+    array = np.asarray(x)
+    return array.astype(dtype) if array.dtype.kind == "f" else array
+
+
+def _evaluate(
+    f: Callable[..., Tensor], args: list[Array], dtype: type[np.floating[Any]]
+) -> tuple[Tensor, list[Tensor]]:
+    xs = [Tensor(_cast(arg, dtype), requires_grad=arg.dtype.kind == "f") for arg in args]
+    y = f(*xs)
+    if not isinstance(y, Tensor):
+        raise TypeError(f"check_gradients: f must return a Tensor, but it returned {type(y).__name__}")
+    return y, xs
+
+
+def _gradients(y: Tensor, xs: list[Tensor], weights: Array) -> dict[int, Array]:
+    """The gradient of each floating-point argument, by its number; zeros where the result does not depend on it."""
+    arguments = {number: x for number, x in enumerate(xs) if x.requires_grad}
+    found = zip(arguments.items(), gradients(y, arguments.values(), weights, retain_graph=True), strict=True)
+    return {number: np.zeros_like(x.value) if gradient is None else dense(gradient) for (number, x), gradient in found}
+
+
+def dense(gradient: Gradient) -> Array:
+    """The gradient as a dense array."""
+    return gradient.to_dense() if isinstance(gradient, IndexedSlices) else gradient
+
+
+def _differences(f: Callable[..., Tensor], xs: list[Tensor], number: int, weights: Array) -> Array:
+    """Central differences of sum(weights * f(*xs)) by each element of one argument."""
+    x = xs[number].value
+    derivative = np.zeros_like(x)
+    for index in np.ndindex(x.shape):
+        step = STEP * max(1.0, abs(float(x[index])))
+        low, high = x.copy(), x.copy()
+        low[index] -= step
+        high[index] += step
+        with no_grad():
+            y_low, y_high = (f(*xs[:number], Tensor(moved), *xs[number + 1 :]).value for moved in (low, high))
+        derivative[index] = np.sum(weights * (y_high - y_low)) / (high[index] - low[index])
+    return derivative
+
+
+def _compare(number: int, got: Array, expected: Array, source: str) -> None:
+    relative, absolute = TOLERANCES[got.dtype]
+    excess = np.abs(got - expected) - (relative * np.abs(expected) + absolute)
+    if np.all(excess <= 0):  # false for NaN too
+        return
+    worst = np.unravel_index(np.argmax(np.where(np.isnan(excess), np.inf, excess)), excess.shape)
+    index = tuple(int(i) for i in worst)
+    raise AssertionError(
+        f"argument {number}, index {index}: the gradient is {got[index]:.9g}, but {source} {expected[index]:.9g} "
+        f"({got.dtype}, tolerance {relative:g} relative and {absolute:g} absolute)"
+    )

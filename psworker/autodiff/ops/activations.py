@@ -1,0 +1,160 @@
+"""Activations, softmax and dropout, each beside its derivative. All keep the shape of x."""
+
+from __future__ import annotations
+
+import math
+import os
+import threading
+
+import numpy as np
+
+from pswire.tensors.sums import add_over
+from psworker.autodiff.ops.dtypes import float16_in_float32, floating
+from psworker.autodiff.ops.math import error_function
+from psworker.autodiff.tape import Result, op
+from psworker.autodiff.tensor import Array, Vjp
+
+__all__ = ["dropout", "gelu", "leaky_relu", "log_softmax", "relu", "sigmoid", "softmax", "softplus"]
+
+
+@op
+def relu(x: Array, /) -> Result:
+    """max(x, 0); the derivative at 0 is taken as 0."""
+    y = np.clip(x, 0, np.inf)  # three times as fast as np.maximum(x, 0)
+    return y, (relu_vjp(y),)
+
+
+def relu_vjp(y: Array) -> Vjp:
+    """The vjp of `relu`, given its result."""
+
+    def gradient(g: Array) -> Array:
+        passed: Array = (y > 0).astype(g.dtype)
+        passed *= g
+        return passed
+
+    return gradient
+
+
+@op
+def leaky_relu(x: Array, /, slope: float = 0.2) -> Result:
+    """max(x, slope * x), for a slope from 0 to 1; the derivative at 0 is taken as the slope.
+
+    Source: A. Maas, A. Hannun, A. Ng, "Rectifier Nonlinearities Improve Neural Network Acoustic Models", ICML 2013,
+    equation 2 with slope 0.01; 0.2 is that of A. Radford, L. Metz, S. Chintala, "Unsupervised Representation Learning
+    with Deep Convolutional Generative Adversarial Networks", ICLR 2016. Raises ValueError for another slope.
+    """
+    if not 0 <= slope <= 1:
+        raise ValueError("slope must be from 0 to 1")
+
+    def gradient(g: Array) -> Array:
+        passed: Array = np.greater(x, 0).astype(g.dtype)
+        passed *= 1 - slope
+        passed += slope
+        passed *= g
+        return passed
+
+    return np.maximum(x, np.multiply(x, slope)), (gradient,)
+
+
+@op
+def sigmoid(x: Array, /) -> Result:
+    """1 / (1 + exp(-x)), without overflow, and precise for small results."""
+    x = floating(x)
+    y = stable_sigmoid(x, np.exp(-np.abs(x)))
+    return y, (lambda g: g * y * (1 - y),)
+
+
+@op
+def softplus(x: Array, /) -> Result:
+    """log(1 + exp(x)), a smooth relu, without overflow, and precise for small results."""
+    x = floating(x)
+    small = np.exp(-np.abs(x))
+    y = np.maximum(x, 0) + np.log1p(small)
+    return y, (lambda g: g * (np.exp(np.minimum(x, 0)) / (1 + small)),)
+
+
+@op
+def gelu(x: Array, /) -> Result:
+    """The Gaussian error linear unit, x * Phi(x) with Phi(x) = (1 + erf(x / sqrt(2))) / 2; exact, without tanh.
+
+    Source: D. Hendrycks, K. Gimpel, "Gaussian Error Linear Units", arXiv:1606.08415, 2016, section 2.
+    """
+    x = floating(np.asarray(x))
+    probability = 0.5 * (1 + error_function(x * math.sqrt(0.5)))
+
+    def gradient(g: Array) -> Array:
+        density = np.exp(-0.5 * np.square(x)) * (1 / math.sqrt(2 * math.pi))
+        derivative: Array = probability + x * density
+        return g * derivative
+
+    return x * probability, (gradient,)
+
+
+@op
+@float16_in_float32
+def softmax(x: Array, /, axis: int = -1) -> Result:
+    """exp(x) / sum(exp(x)) along an axis; finite for finite x."""
+    x = floating(x)
+    y = np.exp(x - np.max(x, axis=axis, keepdims=True))
+    y /= add_over(y, axis, keepdims=True)
+    return y, (lambda g: y * (g - add_over(g * y, axis, keepdims=True)),)
+
+
+@op
+@float16_in_float32
+def log_softmax(x: Array, /, axis: int = -1) -> Result:
+    """The logarithm of softmax, x - log(sum(exp(x))) along an axis; finite for finite x."""
+    x = floating(x)
+    shifted = x - np.max(x, axis=axis, keepdims=True)
+    y = shifted - np.log(add_over(np.exp(shifted), axis, keepdims=True))
+    return y, (lambda g: g - np.exp(y) * add_over(g, axis, keepdims=True),)
+
+
+class _Random(threading.local):
+    """A generator per thread, and a new one after a fork, so that none repeats another's numbers."""
+
+    def __init__(self) -> None:
+        self.seed()
+
+    def seed(self, *seeds: int) -> None:
+        """Replace the generator; without seeds, the operating system seeds it."""
+        self.generator = np.random.default_rng(seeds or None)
+
+
+_random = _Random()
+if hasattr(os, "register_at_fork"):  # not on Windows, where nothing forks
+    os.register_at_fork(after_in_child=_random.seed)
+
+
+def seed_dropout(*seeds: int) -> None:
+    """Seed this thread's default generator of `dropout` with non-negative integers."""
+    _random.seed(*seeds)
+
+
+@op
+def dropout(x: Array, /, rate: float, training: bool = True, generator: np.random.Generator | None = None) -> Result:
+    """Zero each element with probability `rate` and scale the others by 1 / (1 - rate); x itself when not training.
+
+    `rate`: at least 0 and below 1. `generator`: by default one per thread, which `psworker.set_random_seed` seeds with
+    the seed and the worker's name; without that, and after a fork, the operating system seeds it, so that runs and
+    workers differ.
+
+    Source: N. Srivastava et al., "Dropout: A Simple Way to Prevent Neural Networks from Overfitting", JMLR 15, 2014,
+    section 10 for the division in training. Raises ValueError for another rate.
+    """
+    if not 0 <= rate < 1:
+        raise ValueError("rate, the probability of a zero, must be at least 0 and below 1")
+    if not training or rate == 0:
+        return x, (lambda g: g,)
+    draw = (_random.generator if generator is None else generator).random
+    x = np.asarray(x)
+    factors = (draw(x.shape, np.float32) >= rate).astype(x.dtype if x.dtype.kind == "f" else np.float32)
+    factors *= 1 / (1 - rate)
+    return x * factors, (lambda g: g * factors,)
+
+
+def stable_sigmoid(x: Array, decayed: Array) -> Array:
+    """The sigmoid of x, given decayed = exp(-abs(x)): 1 / (1 + decayed) for x >= 0, decayed / (1 + decayed) below."""
+    above = np.greater_equal(x, 0).astype(decayed.dtype)
+    y: Array = np.maximum(decayed, above) / (1 + decayed)  # eight times as fast as np.where
+    return y

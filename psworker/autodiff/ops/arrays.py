@@ -1,0 +1,216 @@
+"""Creation, shape, order, dtype, joining and cutting of arrays. Selection of elements is in `indexing.py`.
+
+`zeros`, `ones`, `one_hot`, `equal`, `argmax` and `argmin` return numpy arrays and have no derivative.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from itertools import accumulate, pairwise
+from operator import itemgetter
+
+import numpy as np
+from numpy.lib.array_utils import normalize_axis_index
+from numpy.typing import ArrayLike, DTypeLike
+
+from psworker.autodiff.ops.indexing import getitem
+from psworker.autodiff.tape import Result, op
+from psworker.autodiff.tensor import Array, Axis, Index, Tensor, TensorLike, as_array
+
+__all__ = [
+    "argmax",
+    "argmin",
+    "broadcast_to",
+    "cast",
+    "concatenate",
+    "equal",
+    "expand_dims",
+    "one_hot",
+    "ones",
+    "pad",
+    "reshape",
+    "split",
+    "squeeze",
+    "stack",
+    "transpose",
+    "zeros",
+]
+
+
+def zeros(shape: int | Sequence[int], dtype: DTypeLike = np.float32) -> Array:
+    """An array of zeros, float32 by default."""
+    return np.zeros(shape, dtype)
+
+
+def ones(shape: int | Sequence[int], dtype: DTypeLike = np.float32) -> Array:
+    """An array of ones, float32 by default."""
+    return np.ones(shape, dtype)
+
+
+def one_hot(ids: TensorLike, depth: int, dtype: DTypeLike = np.float32) -> Array:
+    """One-hot rows (*ids.shape, depth) of class ids of any shape: 1 at the id, 0 elsewhere.
+
+    Raises TypeError when the ids are not integers, ValueError when one is not in 0 ... depth - 1.
+    """
+    ids = as_array(ids)
+    check_class_ids("one_hot: ids", ids, depth)
+    hot: Array = ids[..., np.newaxis] == np.arange(depth)
+    return hot.astype(dtype)
+
+
+def check_class_ids(name: str, ids: Array, classes: int) -> None:
+    """Raise TypeError unless the ids are integers, ValueError unless each is in 0 ... classes - 1."""
+    if ids.dtype.kind not in "iu":
+        raise TypeError(f"{name} must be integer class ids, but they are {ids.dtype}")
+    if ids.size and not 0 <= ids.min() <= ids.max() < classes:
+        raise ValueError(f"{name} must be in 0 ... {classes - 1}, but they span {ids.min()} ... {ids.max()}")
+
+
+def argmax(x: TensorLike, axis: int | None = None) -> Array:
+    """Index of the largest element along an axis (the first among equals), or in the flattened array."""
+    return np.asarray(np.argmax(as_array(x), axis=axis))
+
+
+def argmin(x: TensorLike, axis: int | None = None) -> Array:
+    """Index of the smallest element along an axis (the first among equals), or in the flattened array."""
+    return np.asarray(np.argmin(as_array(x), axis=axis))
+
+
+def equal(a: TensorLike, b: TensorLike) -> Array:
+    """Booleans, true where two broadcast arrays are equal; their mean is an accuracy."""
+    return np.asarray(np.equal(as_array(a), as_array(b)))
+
+
+@op
+def reshape(x: Array, /, shape: int | Sequence[int]) -> Result:
+    """The same elements in another shape; one size may be -1 and is inferred."""
+    return np.reshape(x, shape), (lambda g: np.reshape(g, x.shape),)
+
+
+@op
+def squeeze(x: Array, /, axis: Axis = None) -> Result:
+    """Remove axes of size 1: all of them, one, or a tuple, as in (2, 1, 3) -> (2, 3).
+
+    Raises ValueError when a given axis has another size.
+    """
+    x = np.asarray(x)
+    return np.squeeze(x, axis), (lambda g: g.reshape(x.shape),)
+
+
+@op
+def expand_dims(x: Array, /, axis: int | tuple[int, ...]) -> Result:
+    """Insert axes of size 1 at positions `axis` of the result: (2, 3) -> (2, 1, 3) for axis 1."""
+    x = np.asarray(x)
+    return np.expand_dims(x, axis), (lambda g: g.reshape(x.shape),)
+
+
+@op
+def broadcast_to(x: Array, /, shape: int | Sequence[int]) -> Result:
+    """Broadcast to a shape by new leading axes and repeated axes of size 1; a read-only view.
+
+    Raises ValueError when x does not broadcast to the shape.
+    """
+    try:
+        broadcast = np.broadcast_to(x, shape)
+    except ValueError as error:
+        raise ValueError("from the last axis on, each size of x must be 1 or that of the shape") from error
+    return broadcast, (lambda g: g,)
+
+
+@op
+def transpose(x: Array, /, axes: Sequence[int] | None = None) -> Result:
+    """Permute the axes, or reverse them: (2, 3, 4) by axes (1, 0, 2) -> (3, 2, 4)."""
+    order = None if axes is None else np.argsort([axis % np.ndim(x) for axis in axes])
+    return np.transpose(x, axes), (lambda g: np.transpose(g, order),)
+
+
+@op
+def cast(x: Array, /, dtype: DTypeLike) -> Result:
+    """Cast to another dtype, without a copy when it is the dtype of x; the gradient is cast back.
+
+    A cast to integers or booleans is a constant.
+    """
+    value = np.asarray(x, dtype)
+    return value, (lambda g: g,) if value.dtype.kind == "f" else ()
+
+
+@op
+def pad(x: Array, /, paddings: ArrayLike, value: float = 0) -> Result:
+    """Pad x with `value`, (before, after) elements along each axis: (2, 3) by ((1, 0), (0, 2)) -> (3, 5).
+
+    `paddings`: integers of shape (x.ndim, 2), one pair for all axes, or one number for both ends of all axes. Raises
+    TypeError when they are not integers, ValueError when they have another shape or one is negative.
+    """
+    x, paddings = np.asarray(x), np.asarray(paddings)
+    if paddings.dtype.kind not in "iu":
+        raise TypeError(f"paddings must be integers, but they are {paddings.dtype}")
+    if paddings.shape not in ((), (2,), (x.ndim, 2)):
+        raise ValueError(f"paddings must have shape ({x.ndim}, 2), (2,) or (), but their shape is {paddings.shape}")
+    if np.any(paddings < 0):
+        raise ValueError("paddings must not be negative; take a slice to make x smaller")
+    pairs: list[list[int]] = np.broadcast_to(paddings, (x.ndim, 2)).tolist()
+    inner = tuple(slice(before, before + size) for size, (before, _) in zip(x.shape, pairs, strict=True))
+    padded = np.full([part.stop + after for part, (_, after) in zip(inner, pairs, strict=True)], value, x.dtype)
+    padded[inner] = x
+    return padded, (itemgetter(inner),)
+
+
+@op
+def _concatenate(*tensors: Array, axis: int) -> Result:
+    value = np.concatenate(tensors, axis=axis)
+    before = (slice(None),) * (axis % value.ndim)
+    ends = accumulate((x.shape[axis] for x in tensors), initial=0)
+    return value, [itemgetter((*before, slice(*piece))) for piece in pairwise(ends)]
+
+
+def concatenate(tensors: Iterable[TensorLike], axis: int = 0) -> Tensor:
+    """Join tensors along an existing axis: (2, 3) and (4, 3) -> (6, 3) along axis 0.
+
+    Raises ValueError when there are none, or other sizes differ.
+    """
+    return _concatenate(*tensors, axis=axis)  # type: ignore[arg-type]
+
+
+@op
+def _stack(*tensors: Array, axis: int) -> Result:
+    if not tensors:
+        raise ValueError("there must be at least one tensor to stack")
+    shapes = {np.shape(x) for x in tensors}
+    if len(shapes) > 1:
+        raise ValueError(f"all tensors must have one shape, but they have {', '.join(map(str, sorted(shapes)))}")
+    dtype = np.result_type(*tensors)  # np.stack would convert a Python number to float64
+    value = np.stack(tensors, axis=axis, dtype=dtype)
+    before = (slice(None),) * (axis % value.ndim)
+    return value, [itemgetter((*before, number)) for number in range(len(tensors))]
+
+
+def stack(tensors: Iterable[TensorLike], axis: int = 0) -> Tensor:
+    """Join tensors of one shape along a new axis, at `axis` of the result: four of (2, 3) -> (4, 2, 3) for axis 0.
+
+    Raises ValueError when there are none, or the shapes differ.
+    """
+    return _stack(*tensors, axis=axis)  # type: ignore[arg-type]
+
+
+def split(x: TensorLike, sections: int | Sequence[int], axis: int = 0) -> list[Tensor]:
+    """Split x along an axis into equal sections, or into sections of given sizes (np.split takes end indices).
+
+    (6, 3) -> two of (3, 3) for sections=2; (1, 3) and (5, 3) for sections=[1, 5]. Raises ValueError when the sizes do
+    not add up.
+    """
+    shape = as_array(x).shape
+    axis = normalize_axis_index(axis, len(shape), "split")
+    size = shape[axis]
+    if isinstance(sections, (int, np.integer)):
+        if sections < 1 or size % sections:
+            raise ValueError(
+                f"split: axis {axis} of x, of size {size}, has no {sections} equal sections; name the sizes"
+            )
+        sizes = [size // int(sections)] * int(sections)
+    else:
+        sizes = [int(s) for s in sections]
+        if sum(sizes) != size or any(s < 0 for s in sizes):
+            raise ValueError(f"split: axis {axis} of x, of size {size}, has no sections of sizes {sizes}")
+    before = (slice(None),) * axis
+    indices: list[Index] = [(*before, slice(*piece)) for piece in pairwise(accumulate(sizes, initial=0))]
+    return [getitem(x, index) for index in indices]

@@ -1,0 +1,206 @@
+"""The op `conv2d`, its derivatives, and the choice of algorithm for each image.
+
+`winograd.py` is faster where it applies and `dynamic_range.py` finds an image narrow; `im2col.py` takes the others.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import ModuleType
+from typing import Literal, NamedTuple, TypeAlias
+
+import numpy as np
+
+from pswire.tensors.sums import add_over
+from psworker.autodiff.ops.activations import relu_vjp
+from psworker.autodiff.ops.convolution import im2col, winograd
+from psworker.autodiff.ops.convolution.dynamic_range import narrow_filters, narrow_images
+from psworker.autodiff.ops.convolution.windows import Padding, Pair, axes
+from psworker.autodiff.ops.dtypes import float16_in_float32
+from psworker.autodiff.tape import Result, op
+from psworker.autodiff.tensor import Array, Tensor, TensorLike
+
+
+class _Precise(threading.local):
+    on = False
+
+
+_precise = _Precise()
+
+
+@contextmanager
+def precise() -> Iterator[None]:
+    """Compute `conv2d` by im2col only, in this thread, in a `with` block or, as `@precise()`, in a function.
+
+    Otherwise float32 convolutions use minimal filtering where it is faster, with about ten times the rounding error
+    (bound in docs/performance.md). Gradients use the algorithm of their forward pass, also after the block. No other op
+    is affected.
+    """
+    before, _precise.on = _precise.on, True
+    try:
+        yield
+    finally:
+        _precise.on = before
+
+
+def conv2d(
+    x: TensorLike,
+    filters: TensorLike,
+    bias: TensorLike | None = None,
+    strides: Pair = 1,
+    padding: Padding = "SAME",
+    dilations: Pair = 1,
+    activation: Literal["relu"] | None = None,
+) -> Tensor:
+    """y[n, i, j, o] = sum over u, v, c of filters[u, v, c, o] * x[n, i*s + u*d, j*s + v*d, c]; stride s, dilation d.
+
+    `x`: (batch, height, width, channels); `filters`: (height, width, channels, out), any size; `bias`: (out,).
+    `strides` and `dilations`: one integer or (height, width). The result is (batch, rows, columns, out): "SAME" pads x
+    with zeros (the odd one at the end, as TensorFlow) for ceil(size / stride) rows and columns; "VALID" does not pad,
+    for ceil((size - (kernel - 1) * dilation) / stride). Cross-correlation, as usual (Goodfellow, Bengio and Courville,
+    Deep Learning, 2016, equation 9.6). `activation="relu"` is faster and smaller than a relu after it.
+
+    In float32, batches of eight images and more use minimal filtering where it is faster, with some ten times the
+    rounding error of im2col, about 1e-5 of the largest element of a result or gradient unless terms cancel
+    (docs/performance.md has the bound). Images with a wide dynamic range or non-finite elements, float64, and all
+    images within `precise()` use im2col.
+
+    Raises ValueError when shapes do not fit or an option is unknown, TypeError for other than floating point.
+    """
+    y = _conv2d(x, filters, bias, strides, padding, dilations, activation)  # type: ignore[arg-type]
+    return y if activation is None else ACTIVATIONS[activation].derivative(y)
+
+
+@op
+@float16_in_float32
+def _conv2d(
+    x: Array,
+    filters: Array,
+    bias: Array | None = None,
+    /,
+    strides: Pair = 1,
+    padding: Padding = "SAME",
+    dilations: Pair = 1,
+    activation: str | None = None,
+) -> Result:
+    """The activated value of `conv2d`, and the derivatives before activation."""
+    x, filters = np.asarray(x), np.asarray(filters)
+    _check(x, filters, bias, activation)
+    rows, columns = axes(x.shape[1:3], filters.shape[:2], strides, padding, dilations)
+    dtype = np.result_type(*(a for a in (x, filters, bias) if a is not None))
+    x, filters = x.astype(dtype, copy=False), np.ascontiguousarray(filters, dtype)
+    channels, out = filters.shape[2:]
+
+    def finish(part: Array) -> None:
+        if bias is not None:
+            np.add(part, bias, out=part)
+        if activation is not None:
+            ACTIVATIONS[activation].apply(part)
+
+    pays = winograd.pays(len(x), channels, out, rows, columns, dtype)
+    faster = pays and not _precise.on and narrow_filters(filters)
+    narrow_x = narrow_images(x, rows, columns) if faster else np.zeros(len(x), bool)
+
+    def check_range(g: Array) -> Array:
+        return narrow_images(g, *winograd.turned(rows, columns)) if faster else narrow_x
+
+    narrow_g, narrow_same_g = _shared(check_range)
+
+    def x_gradient(g: Array) -> Array:
+        split = _by_algorithm(narrow_g(g))
+        return _joined([(some, module.images_gradient(g[some], filters, rows, columns)) for module, some in split])
+
+    def filters_gradient(g: Array) -> Array:
+        split = _by_algorithm(narrow_x & narrow_same_g(g))
+        first, *others = (module.filters_gradient(x[some], g[some], rows, columns) for module, some in split)
+        total: Array = sum(others, first)
+        return total
+
+    def bias_gradient(g: Array) -> Array:
+        sums: Array = add_over(g.reshape(math.prod(g.shape[:3]), out), 0)
+        return sums
+
+    split = _by_algorithm(narrow_x)
+    y = _joined([(some, module.convolve(x[some], filters, rows, columns, finish)) for module, some in split])
+    return y, (x_gradient, filters_gradient, bias_gradient)
+
+
+Images: TypeAlias = slice | Array  # of a batch: all, or those where an array of booleans is true
+Check: TypeAlias = Callable[[Array], Array]
+
+
+def _shared(check: Check) -> tuple[Check, Check]:
+    """One check of a convolution's g for both of its vjps, which the tape calls one after the other.
+
+    The first function keeps its result for the next call of the second, which uses it if that is for the same array.
+    """
+    last: list[tuple[weakref.ref[Array], Array]] = []
+
+    def first(g: Array) -> Array:
+        found = check(g)
+        last[:] = [(weakref.ref(g), found)]
+        return found
+
+    def second(g: Array) -> Array:
+        of, found = last.pop() if last else (None, g)
+        return found if of is not None and of() is g else check(g)
+
+    return first, second
+
+
+def _by_algorithm(narrow: Array) -> list[tuple[ModuleType, Images]]:
+    """The modules of the algorithms, each with the images that it computes."""
+    if not narrow.any():
+        return [(im2col, slice(None))]
+    if narrow.all():
+        return [(winograd, slice(None))]
+    return [(winograd, narrow), (im2col, ~narrow)]
+
+
+def _joined(parts: list[tuple[Images, Array]]) -> Array:
+    """The results of parts of a batch, as one batch."""
+    if len(parts) == 1:
+        return parts[0][1]
+    images = sum(len(part) for _, part in parts)
+    joined = np.empty((images, *parts[0][1].shape[1:]), parts[0][1].dtype)
+    for some, part in parts:
+        joined[some] = part
+    return joined
+
+
+class Activation(NamedTuple):
+    """A function applied in place to blocks of results, and its derivative, as an op on the activated value."""
+
+    apply: Callable[[Array], object]
+    derivative: Callable[[TensorLike], Tensor]
+
+
+def _relu(y: Array) -> None:
+    np.clip(y, 0, np.inf, out=y)
+
+
+def _rectified(y: Array, /) -> Result:
+    return y, (relu_vjp(y),)
+
+
+ACTIVATIONS = {"relu": Activation(_relu, op(_rectified))}
+
+
+def _check(x: Array, filters: Array, bias: Array | None, activation: str | None) -> None:
+    if x.ndim != 4:
+        raise ValueError(f"x must have the axes (batch, height, width, channels), but its shape is {x.shape}")
+    if filters.ndim != 4 or 0 in filters.shape[:2]:
+        raise ValueError(f"filters must be (height, width, channels, out), but their shape is {filters.shape}")
+    if x.shape[3] != filters.shape[2]:
+        raise ValueError(f"x has {x.shape[3]} channels, but the filters are for {filters.shape[2]}")
+    if bias is not None and np.shape(bias) != filters.shape[3:]:
+        raise ValueError(f"bias must have the shape {filters.shape[3:]}, but it is {np.shape(bias)}")
+    for name, array in (("x", x), ("filters", filters)):
+        if array.dtype.kind != "f":
+            raise TypeError(f"{name} must be floating point, but its dtype is {array.dtype}")
+    if activation not in (None, *ACTIVATIONS):
+        raise ValueError(f'activation must be None or "{", ".join(ACTIVATIONS)}", but it is {activation!r}')

@@ -1,0 +1,126 @@
+"""Max and average pooling, each beside its derivative.
+
+Windows are reduced along one axis at a time, in height + width steps in place of height * width.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from psworker.autodiff.ops.convolution.windows import Axis, Padding, Pair, axes, pad, pair
+from psworker.autodiff.ops.dtypes import float16_in_float32
+from psworker.autodiff.tape import Result, op
+from psworker.autodiff.tensor import Array
+
+
+@op
+@float16_in_float32
+def max_pool2d(x: Array, /, size: Pair = 2, strides: Pair | None = None, padding: Padding = "VALID") -> Result:
+    """The largest element of each window, per channel; the first among equals, row by row, gets the gradient.
+
+    `x`: (batch, height, width, channels) -> (batch, rows, columns, channels). `size` and `strides` (by default the
+    size): one integer or (height, width). "VALID" takes the windows inside the image, ceil((height - size + 1) /
+    stride) rows; "SAME" takes ceil(height / stride), with padding that is never the largest.
+
+    Raises ValueError when x has not four axes or no window fits, TypeError when x is not floating point.
+    """
+    rows, columns = _windows(x, size, strides, padding)
+    padded = pad(x, rows, columns, -np.inf)
+    across, from_column = _largest(padded, columns, 2)
+    y, from_row = _largest(across, rows, 1)
+
+    def gradient(g: Array) -> Array:
+        g = _largest_vjp(g, from_row, rows, 1)
+        return _largest_vjp(g, from_column, columns, 2)[:, rows.inside, columns.inside]
+
+    return y, (gradient,)
+
+
+def _largest(x: Array, windows: Axis, axis: int) -> tuple[Array, Array]:
+    """The largest of each window along an axis, and its index 0 ... kernel - 1, the first among equals."""
+    y = x[_at(axis, windows.taps(0))]
+    which = np.zeros(y.shape, np.min_scalar_type(windows.kernel))
+    for k in range(1, windows.kernel):
+        candidate = x[_at(axis, windows.taps(k))]
+        np.maximum(which, (candidate > y) * which.dtype.type(k), out=which)
+        y = np.maximum(y, candidate)
+    return y, which
+
+
+def _largest_vjp(g: Array, which: Array, windows: Axis, axis: int) -> Array:
+    x_gradient = _zeros(g, windows, axis)
+    for k in range(1, windows.kernel):
+        passed = (which == k).astype(g.dtype)
+        passed *= g
+        _accumulate(x_gradient, windows, axis, k, passed)
+        g = np.subtract(g, passed, out=passed)
+    _accumulate(x_gradient, windows, axis, 0, g)
+    return x_gradient
+
+
+@op
+@float16_in_float32
+def avg_pool2d(x: Array, /, size: Pair = 2, strides: Pair | None = None, padding: Padding = "VALID") -> Result:
+    """The mean of each window, per channel, without the padding; arguments as in `max_pool2d`."""
+    rows, columns = _windows(x, size, strides, padding)
+    counts = np.outer(_counts(rows), _counts(columns)).astype(x.dtype)[:, :, np.newaxis]
+    y = _window_sums(_window_sums(pad(x, rows, columns), columns, 2), rows, 1)
+    y /= counts
+
+    def gradient(g: Array) -> Array:
+        g = _sums_vjp(g / counts, rows, 1)
+        return _sums_vjp(g, columns, 2)[:, rows.inside, columns.inside]
+
+    return y, (gradient,)
+
+
+def _counts(windows: Axis) -> Array:
+    """The number of image elements in each window."""
+    ones = np.zeros(windows.padded, np.int64)
+    ones[windows.inside] = 1
+    return _window_sums(ones, windows, 0)
+
+
+def _window_sums(x: Array, windows: Axis, axis: int) -> Array:
+    """The sum of each window along an axis."""
+    total = x[_at(axis, windows.taps(0))].copy()
+    for k in range(1, windows.kernel):
+        total += x[_at(axis, windows.taps(k))]
+    return total
+
+
+def _sums_vjp(g: Array, windows: Axis, axis: int) -> Array:
+    x_gradient = _zeros(g, windows, axis)
+    for k in range(windows.kernel):
+        _accumulate(x_gradient, windows, axis, k, g)
+    return x_gradient
+
+
+def _at(axis: int, taps: slice) -> tuple[slice, ...]:
+    """An index that slices one axis."""
+    return (slice(None),) * axis + (taps,)
+
+
+def _accumulate(x_gradient: Array, windows: Axis, axis: int, k: int, g: Array) -> None:
+    """Add g to the k-th elements of all windows; copy it where windows do not overlap."""
+    target = x_gradient[_at(axis, windows.taps(k))]
+    if windows.kernel > windows.stride:
+        np.add(target, g, out=target)
+    else:
+        np.copyto(target, g)
+
+
+def _zeros(g: Array, windows: Axis, axis: int) -> Array:
+    """An array like g with the padded length along an axis; uninitialised if windows cover it exactly once."""
+    tiled = windows.kernel == windows.stride and windows.windows * windows.stride == windows.padded
+    make = np.empty if tiled else np.zeros
+    return make((*g.shape[:axis], windows.padded, *g.shape[axis + 1 :]), g.dtype)
+
+
+def _windows(x: Array, size: Pair, strides: Pair | None, padding: Padding) -> tuple[Axis, Axis]:
+    if np.ndim(x) != 4:
+        raise ValueError(f"x must have the axes (batch, height, width, channels), but its shape is {np.shape(x)}")
+    if x.dtype.kind != "f":
+        raise TypeError(f"x must be floating point, but its dtype is {x.dtype}")
+    kernel = pair("size", size)
+    return axes(x.shape[1:3], kernel, kernel if strides is None else strides, padding)

@@ -1,0 +1,108 @@
+"""Geometry of the windows of a convolution or pooling over images (batch, height, width, channels)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Literal, NamedTuple, TypeAlias
+
+import numpy as np
+
+from psworker.autodiff.tensor import Array
+
+Padding: TypeAlias = Literal["SAME", "VALID"]
+Pair: TypeAlias = int | Sequence[int]  # (height, width), or one number for both
+
+
+class Axis(NamedTuple):
+    """Height or width of an image with its windows.
+
+    Of the padded axis (`before` + `size` + `after` elements), window i covers the elements i * stride + k * dilation,
+    k = 0 ... kernel - 1.
+    """
+
+    size: int
+    kernel: int
+    stride: int
+    dilation: int
+    windows: int
+    before: int
+    after: int
+
+    @property
+    def padded(self) -> int:
+        """The length with padding."""
+        return self.before + self.size + self.after
+
+    @property
+    def inside(self) -> slice:
+        """The image within the padding."""
+        return slice(self.before, self.before + self.size)
+
+    def taps(self, k: int) -> slice:
+        """The k-th elements of all windows, as a slice of the padded axis."""
+        start = k * self.dilation
+        return slice(start, start + self.windows * self.stride, self.stride)
+
+
+def axes(
+    image: Sequence[int], kernel: Sequence[int], strides: Pair, padding: Padding, dilations: Pair = 1
+) -> tuple[Axis, Axis]:
+    """The two axes of an image (height, width) under windows of `kernel` (height, width).
+
+    "VALID" takes the windows inside the image. "SAME" pads for ceil(size / stride) windows, the odd element at the end
+    (TensorFlow's rule). Raises ValueError when a number is below 1 or no window fits, TypeError when one is no integer.
+    """
+    if padding not in ("SAME", "VALID"):
+        raise ValueError(f'padding must be "SAME" or "VALID", but it is {padding!r}')
+    strides, dilations = pair("strides", strides), pair("dilations", dilations)
+    found = []
+    for size, length, stride, dilation in zip(image, kernel, strides, dilations, strict=True):
+        reach = (length - 1) * dilation + 1
+        if padding == "SAME":
+            windows = -(-size // stride)
+            missing = max((windows - 1) * stride + reach - size, 0)
+        else:
+            windows = (size - reach) // stride + 1
+            missing = 0
+            if reach > size:
+                raise ValueError(
+                    f"no window fits: x is {image[0]} x {image[1]}, and a window reaches over {reach} elements; pad "
+                    f'(padding="SAME") or take a smaller window'
+                )
+        found.append(Axis(size, length, stride, dilation, windows, missing // 2, missing - missing // 2))
+    return found[0], found[1]
+
+
+def pair(name: str, given: Pair) -> tuple[int, int]:
+    """A pair (height, width) of positive integers, from a pair or one number for both."""
+    numbers = tuple(given) if isinstance(given, Sequence) else (given, given)
+    if not all(isinstance(number, (int, np.integer)) for number in numbers):
+        raise TypeError(f"{name} must be an integer or two (height, width), but it is {given!r}")
+    if len(numbers) != 2 or min(numbers) < 1:
+        raise ValueError(f"{name} must be from 1 up, one number or two (height, width), but it is {given!r}")
+    return int(numbers[0]), int(numbers[1])
+
+
+def pad(x: Array, rows: Axis, columns: Axis, value: float = 0) -> Array:
+    """The images with padding of `value`; the same array when there is none."""
+    if rows.padded == rows.size and columns.padded == columns.size:
+        return x
+    padded = np.full((x.shape[0], rows.padded, columns.padded, x.shape[3]), value, x.dtype)
+    padded[:, rows.inside, columns.inside] = x
+    return padded
+
+
+def blocks(images: int, rows: int, row_bytes: int, block_bytes: int) -> Iterator[tuple[slice, slice]]:
+    """Partition a batch into (images, rows) of at most `block_bytes`, or one row: several images, or rows of one.
+
+    Blocks that stay in cache are far cheaper; for the measured size see docs/performance.md.
+    """
+    at_once = max(block_bytes // max(row_bytes, 1), 1)
+    if at_once >= rows:
+        step = at_once // max(rows, 1)
+        for image in range(0, images, step):
+            yield slice(image, min(image + step, images)), slice(0, rows)
+    else:
+        for image in range(images):
+            for row in range(0, rows, at_once):
+                yield slice(image, image + 1), slice(row, min(row + at_once, rows))

@@ -1,0 +1,232 @@
+"""Convolution by Winograd's minimal filtering, which needs fewer multiplications than im2col.
+
+Tiles of images and filters are evaluated at points, as polynomials, and multiplied there. Speed and rounding errors are
+in docs/performance.md. Without biases, activations and the tape, which are `conv2d.py`'s.
+
+Along one axis (A. Lavin, S. Gray, "Fast Algorithms for Convolutional Neural Networks", 2016, section 4, with their G,
+and their A and B transposed), m results y of a filter g of r elements over n = m + r - 1 image elements d take n
+products in place of m r:
+
+    y = A' ((G g) * (B d))    and    g's gradient = G' ((A y's gradient) * (B d)).
+
+Let V(k) be the n x k matrix whose row i has the terms cos(a)^(k - 1 - j) sin(a)^j, j = 0 ... k - 1, of a homogeneous
+polynomial at the point (cos(a), sin(a)), a = a_i. A product of polynomials f and g has the coefficients
+inverse(V(n)) ((V(m) f) * (V(r) g)); correlation with a filter is its transpose in f (S. Winograd, "Arithmetic
+Complexity of Computations", 1980). Hence A = V(m), G = V(r), B = inverse(V(n))', up to the scale of rows.
+
+With two axes a tile has points x points values; at each of these points one matrix product covers all tiles of all
+images: (tiles, channels) times (channels, out).
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+import numpy as np
+
+from psworker.autodiff.ops.convolution.windows import Axis
+from psworker.autodiff.tensor import Array
+
+# All measured, see docs/performance.md.
+RESULTS = {3: 4, 4: 3, 5: 3}  # per tile and axis, by filter length; larger tiles have too large rounding errors
+TILES = 2  # per patch and axis, at most
+BLOCK_BYTES = 2 << 20  # of values at points
+LEAST_IMAGES = 8  # fewer make the products too small
+LARGEST_SHARE = 0.6  # of im2col's multiplications; above, copying costs more than is saved
+
+
+def pays(images: int, channels: int, out: int, rows: Axis, columns: Axis, dtype: np.dtype) -> bool:
+    """Whether this algorithm applies and is faster. Never in float64, which is chosen for its precision."""
+    if dtype != np.float32 or images < LEAST_IMAGES or 0 in (rows.windows, columns.windows, channels, out):
+        return False
+    if any(axis.kernel not in RESULTS or axis.stride != 1 or axis.dilation != 1 for axis in (rows, columns)):
+        return False
+    plain = images * rows.windows * columns.windows * rows.kernel * columns.kernel * channels * out
+    return multiplications(images, channels, out, rows, columns) <= LARGEST_SHARE * plain
+
+
+def multiplications(images: int, channels: int, out: int, rows: Axis, columns: Axis) -> int:
+    """Number of multiplications of `convolve`, transforms included; a gradient takes about as many."""
+    per_image = 0
+    for down in patches(rows):
+        for along in patches(columns):
+            for depth, one, other in (
+                (channels, down.of_image, along.of_image),
+                (out, down.of_results, along.of_results),
+            ):
+                per_image += depth * (one.size * other.shape[2] + math.prod(one.shape[:2]) * other.size)
+            per_image += down.values * along.values * channels * out
+    height, width = len(_of_kernel(rows.kernel)), len(_of_kernel(columns.kernel))
+    filters = height * columns.kernel * (rows.kernel + width) * channels * out
+    return images * per_image + filters
+
+
+def convolve(
+    x: Array, filters: Array, rows: Axis, columns: Axis, finish: Callable[[Array], object] | None = None
+) -> Array:
+    """`conv2d` without bias and activation; `finish` may modify each block of the result in place, while in cache."""
+    channels, out = filters.shape[2:]
+    y = np.empty((len(x), rows.windows, columns.windows, out), x.dtype)
+    at_points = _filters_at_points(filters)
+    for block, down, along in _blocks(len(x), channels + out, rows, columns):
+        images = x[block, down.image, along.image]
+        target = y[block, down.results, along.results]
+        count, height, width, _ = target.shape
+        points, tiles, _ = down.of_results.shape
+        products = np.empty((at_points.shape[1], along.of_results.shape[1] * tiles * count, out), x.dtype)
+        by_tiles = products.reshape(along.values, tiles, count * out).transpose(1, 0, 2)
+        lines = np.empty((points, tiles, width, count * out), x.dtype)
+        for k, values in enumerate(_at_points(images, down.of_image, along.of_image)):
+            np.matmul(values, at_points[k], out=products)
+            np.matmul(_flat(along.of_results).T, by_tiles, out=lines[k])
+        results = _flat(down.of_results).T @ lines.reshape(down.values, -1)
+        target[:] = results.reshape(height, width, count, out).transpose(2, 0, 1, 3)
+        if finish is not None:
+            finish(target)
+    return y
+
+
+def images_gradient(g: Array, filters: Array, rows: Axis, columns: Axis) -> Array:
+    """The gradient of the images: g convolved with the rotated filters, with input and output channels swapped."""
+    return convolve(g, filters[::-1, ::-1].transpose(0, 1, 3, 2), *turned(rows, columns))
+
+
+def turned(rows: Axis, columns: Axis) -> tuple[Axis, Axis]:
+    """The axes of the transposed convolution: windows become the image, image elements the windows."""
+    return _turned(rows), _turned(columns)
+
+
+def _turned(axis: Axis) -> Axis:
+    reach = axis.kernel - 1
+    return axis._replace(size=axis.windows, windows=axis.size, before=reach - axis.before, after=reach - axis.after)
+
+
+def filters_gradient(x: Array, g: Array, rows: Axis, columns: Axis) -> Array:
+    """The gradient of the filters: (height, width, channels, out)."""
+    channels, out = x.shape[3], g.shape[3]
+    height, width = _of_kernel(rows.kernel), _of_kernel(columns.kernel)
+    total = np.zeros((len(height), len(width), channels, out), x.dtype)
+    for block, down, along in _blocks(len(x), channels + out, rows, columns):
+        of_images = _at_points(x[block, down.image, along.image], down.of_image, along.of_image)
+        of_results = _at_points(g[block, down.results, along.results], down.of_results, along.of_results)
+        for k, (values, others) in enumerate(zip(of_images, of_results, strict=True)):
+            total[k] += values.transpose(0, 2, 1) @ others
+    lines = width.T @ total.reshape(len(height), len(width), channels * out)
+    gradient: Array = height.T @ lines.reshape(len(height), -1)
+    return gradient.reshape(rows.kernel, columns.kernel, channels, out)
+
+
+def _filters_at_points(filters: Array) -> Array:
+    """G filters G': (points, points, channels, out)."""
+    height, width, channels, out = filters.shape
+    lines = _of_kernel(height) @ filters.reshape(height, -1)
+    values: Array = _of_kernel(width) @ lines.reshape(len(lines), width, -1)
+    return values.reshape(*values.shape[:2], channels, out)
+
+
+def _at_points(images: Array, down: Array, along: Array) -> Iterator[Array]:
+    """Values of a patch (batch, height, width, channels), for one point of the vertical axis after the other.
+
+    `down` and `along` are matrices of a `Patch`. Yields (points of the horizontal axis, tiles * batch, channels), in a
+    buffer that the next value reuses. With the batch beside the channels, both transforms are matrix products without
+    copies between them.
+    """
+    count, height, width, channels = images.shape
+    inside = np.ascontiguousarray(images.transpose(1, 2, 0, 3)).reshape(height, -1)
+    lines = (_flat(down) @ inside).reshape(*down.shape[:2], width, count * channels)
+    values = np.empty((math.prod(along.shape[:2]), down.shape[1], count * channels), images.dtype)
+    for line in lines:
+        np.matmul(_flat(along), line, out=values.transpose(1, 0, 2))
+        yield values.reshape(len(along), -1, channels)
+
+
+def _flat(matrix: Array) -> Array:
+    """A patch's matrix (points, tiles, elements) as (points * tiles, elements)."""
+    points, tiles, elements = matrix.shape
+    return matrix.reshape(points * tiles, elements)
+
+
+def _blocks(images: int, depth: int, rows: Axis, columns: Axis) -> Iterator[tuple[slice, Patch, Patch]]:
+    """Blocks of images, with the two axes of a patch, that fit into the cache."""
+    for down in patches(rows):
+        for along in patches(columns):
+            image_bytes = down.values * along.values * depth * np.dtype(np.float32).itemsize
+            step = max(BLOCK_BYTES // image_bytes, LEAST_IMAGES)
+            for image in range(0, images, step):
+                yield slice(image, min(image + step, images)), down, along
+
+
+class Patch(NamedTuple):
+    """A few adjacent tiles along an axis: `results`, their windows, and `image`, the elements that these read.
+
+    B and A of all its tiles: `of_image`, (points, tiles, elements), and `of_results`, (points, tiles, results), without
+    columns for elements outside the image and results beyond the last window.
+    """
+
+    results: slice
+    image: slice
+    of_image: Array
+    of_results: Array
+
+    @property
+    def values(self) -> int:
+        """Number of values of its tiles at their points, along this axis."""
+        return math.prod(self.of_image.shape[:2])
+
+
+@functools.lru_cache
+def patches(axis: Axis) -> tuple[Patch, ...]:
+    """Patches that cover all windows of an axis."""
+    size = RESULTS[axis.kernel]
+    of_results, _, of_image = matrices(size, axis.kernel)
+    found = []
+    for start in range(0, axis.windows, TILES * size):
+        stop = min(start + TILES * size, axis.windows)
+        tiles = -(-(stop - start) // size)
+        first = start - axis.before  # of the patch, in image coordinates
+        image = slice(max(first, 0), min(first + tiles * size + axis.kernel - 1, axis.size))
+        elements = _of_tiles(of_image, tiles, size)[:, :, image.start - first : image.stop - first]
+        results = _of_tiles(of_results, tiles, size)[:, :, : stop - start]
+        found.append(Patch(slice(start, stop), image, elements.copy(), results.copy()))
+    return tuple(found)
+
+
+def _of_tiles(matrix: Array, tiles: int, step: int) -> Array:
+    """The matrix of a tile (points, elements) for tiles `step` elements apart: (points, tiles, all elements)."""
+    points, elements = matrix.shape
+    banded = np.zeros((points, tiles, (tiles - 1) * step + elements), np.float32)
+    for tile in range(tiles):
+        banded[:, tile, tile * step : tile * step + elements] = matrix
+    return banded
+
+
+@functools.lru_cache
+def _of_kernel(kernel: int) -> Array:
+    """G in float32: (points, kernel)."""
+    return matrices(RESULTS[kernel], kernel)[1].astype(np.float32)
+
+
+def matrices(results: int, kernel: int) -> tuple[Array, Array, Array]:
+    """A, G and B of the module's formulas, in float64, for m = `results` and r = `kernel`.
+
+    The points lie at equal angles, pi / n apart: for n = 8 about 0, 1, -1, 1/2, -1/2, 2, -2 and infinity; for n = 7 the
+    error of y is a third smaller than with seven of these. Rows of A and G are scaled to a length near one by powers of
+    two, which are exact, and those of B inversely.
+    """
+    points = results + kernel - 1
+    angles = np.arange(points) * (np.pi / points)
+
+    def terms(count: int) -> Array:
+        power = np.arange(count)
+        values: Array = np.cos(angles)[:, np.newaxis] ** power[::-1] * np.sin(angles)[:, np.newaxis] ** power
+        return values
+
+    of_results, of_kernel, of_image = terms(results), terms(kernel), np.linalg.inv(terms(points)).T
+    for matrix in (of_results, of_kernel):
+        scale = 2.0 ** np.round(np.log2(np.linalg.norm(matrix, axis=1, keepdims=True)))
+        matrix /= scale
+        of_image *= scale
+    return of_results, of_kernel, of_image

@@ -1,0 +1,212 @@
+"""Losses, each beside its derivative, and accuracy."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from pswire.tensors.sums import add_over, dot
+from psworker.autodiff.ops.activations import stable_sigmoid
+from psworker.autodiff.ops.arrays import check_class_ids
+from psworker.autodiff.ops.dtypes import float16_in_float32, floating
+from psworker.autodiff.tape import Result, op
+from psworker.autodiff.tensor import Array, TensorLike, as_array
+
+__all__ = [
+    "accuracy",
+    "hinge_loss",
+    "huber_loss",
+    "mean_squared_error",
+    "sigmoid_cross_entropy",
+    "softmax_cross_entropy",
+]
+
+
+@op
+@float16_in_float32
+def softmax_cross_entropy(logits: Array, /, labels: TensorLike) -> Result:
+    """The mean over the batch of -sum(labels * log(softmax(logits))), a scalar of the logits' dtype.
+
+    `logits`: (..., classes), unscaled. `labels`, a constant: integer class ids of shape (...), or weights of the
+    logits' shape (one-hot or probabilities). Rows are shifted by their largest logit against overflow (Goodfellow,
+    Bengio and Courville, Deep Learning, 2016, section 4.1); a logit of -inf masks its class. The gradient of a row is
+    (softmax(logits) * sum(labels) - labels) / batch size.
+
+    Raises ValueError when the shapes do not fit, an id is not in 0 ... classes - 1 or the batch is empty, TypeError
+    when ids are not integers.
+    """
+    labels = as_array(labels)
+    _check_batch(logits, labels)
+    rows = logits.reshape(-1, logits.shape[-1])
+    batch = len(rows)
+    with np.errstate(over="ignore"):  # a difference beyond the range is -inf
+        shifted = rows - np.maximum.reduce(rows, axis=1, keepdims=True)
+    exponentials = np.exp(shifted)
+    sums = add_over(exponentials, 1, keepdims=True)
+
+    if labels.ndim < logits.ndim:
+        chosen = np.arange(batch), labels.reshape(-1)
+        loss = np.add.reduce(np.log(sums[:, 0]) - shifted[chosen]) / batch
+
+        def gradient(g: Array) -> Array:
+            logits_gradient: Array = exponentials / sums
+            logits_gradient[chosen] -= 1
+            logits_gradient *= g / batch
+            return logits_gradient.reshape(logits.shape)
+
+    else:
+        weights = labels.astype(logits.dtype, copy=False).reshape(rows.shape)
+        row_weights = add_over(weights, 1, keepdims=True)
+        loss = (dot(row_weights, np.log(sums)) - _weighted_sum(weights, shifted)) / batch
+
+        def gradient(g: Array) -> Array:
+            logits_gradient: Array = (exponentials / sums * row_weights - weights) * (g / batch)
+            return logits_gradient.reshape(logits.shape)
+
+    return loss, (gradient,)
+
+
+@op
+@float16_in_float32
+def sigmoid_cross_entropy(logits: Array, /, labels: TensorLike) -> Result:
+    """The mean over all elements of -z log(sigmoid(x)) - (1 - z) log(1 - sigmoid(x)), a scalar of the logits' dtype.
+
+    `logits` x: any shape, unscaled. `labels` z, a constant: probabilities, 0 to 1, of the logits' shape, or one number
+    for all. Computed as max(x, 0) - x z + log(1 + exp(-|x|)), which is finite for finite logits (Goodfellow, Bengio and
+    Courville, Deep Learning, 2016, section 6.2.2.2); for an infinite logit it is the limit, 0 or inf. The gradient is
+    (sigmoid(x) - z) / number of logits.
+
+    Raises ValueError when the shapes do not fit or there are no logits, TypeError when these are not floating point.
+    """
+    logits = np.asarray(logits)
+    labels = _element_labels(logits, labels)
+    decayed = np.exp(-np.abs(logits))
+    with np.errstate(invalid="ignore"):
+        loss = np.mean(np.clip(logits, 0, np.inf) - logits * labels + np.log1p(decayed))
+    if np.isnan(loss):  # inf - inf or 0 * inf; rare, and the form below is several times slower
+        above, below = _weighted(1 - labels, np.maximum(logits, 0)), _weighted(labels, np.maximum(-logits, 0))
+        loss = np.mean(above + below + np.log1p(decayed))
+
+    def gradient(g: Array) -> Array:
+        logits_gradient: Array = stable_sigmoid(logits, decayed) - labels
+        logits_gradient *= g / logits.size
+        return logits_gradient
+
+    return loss, (gradient,)
+
+
+@op
+@float16_in_float32
+def hinge_loss(logits: Array, /, labels: TensorLike) -> Result:
+    """The mean over all elements of max(0, 1 - s x), where s is +1 for a label 1 and -1 for a label 0; a scalar.
+
+    `logits` x: any shape, positive for class 1. `labels`, a constant: 0 and 1 (not -1), or booleans, of the logits'
+    shape, or one for all. The derivative at the kink, s x = 1, is taken as 0.
+
+    Source: C. Cortes, V. Vapnik, "Support-Vector Networks", Machine Learning 20, 1995. Raises ValueError when the
+    shapes do not fit, a label is neither 0 nor 1 or there are no logits, TypeError when these are not floating point.
+    """
+    logits = np.asarray(logits)
+    labels = _element_labels(logits, labels)
+    if np.any((labels != 0) & (labels != 1)):
+        raise ValueError("labels must be 0 or 1 (for -1 and 1, pass `labels > 0`)")
+    signs = 2 * labels - 1
+    shortfalls = 1 - signs * logits
+
+    def gradient(g: Array) -> Array:
+        return signs * (shortfalls > 0) * (-g / logits.size)
+
+    return np.mean(np.clip(shortfalls, 0, np.inf)), (gradient,)
+
+
+@op
+@float16_in_float32
+def mean_squared_error(predictions: Array, targets: Array, /) -> Result:
+    """The mean of (predictions - targets) ** 2 over all elements, a scalar; shapes must be equal (no broadcasting)."""
+    difference = _difference(predictions, targets)
+
+    def gradient(g: Array) -> Array:
+        return difference * (2 * g / difference.size)
+
+    return dot(difference, difference) / difference.size, (gradient, lambda g: -gradient(g))
+
+
+@op
+@float16_in_float32
+def huber_loss(predictions: Array, targets: Array, /, delta: float = 1.0) -> Result:
+    """The mean over all elements of d^2 / 2 where |d| <= delta and of delta (|d| - delta / 2) beyond, a scalar.
+
+    d = predictions - targets, of equal shapes (no broadcasting). The gradient of an element is d clipped to
+    -delta ... delta, over their number.
+
+    Source: P. Huber, "Robust Estimation of a Location Parameter", Annals of Mathematical Statistics 35, 1964, section
+    1. Raises ValueError when the shapes differ, there are no elements or delta is not above 0.
+    """
+    if not delta > 0:
+        raise ValueError("delta must be above 0")
+    difference = _difference(predictions, targets)
+    clipped = np.clip(difference, -delta, delta)
+
+    def gradient(g: Array) -> Array:
+        return clipped * (g / clipped.size)
+
+    return np.mean(clipped * (difference - clipped / 2)), (gradient, lambda g: -gradient(g))
+
+
+def _weighted_sum(weights: Array, x: Array) -> Array:
+    """sum(weights * x), where a weight of 0 excludes its x, even -inf (a masked class)."""
+    total = np.asarray(dot(weights, x))
+    if np.isnan(total):  # rare, and the sum below is several times slower
+        total = np.asarray(add_over(_weighted(weights, x)))
+    return total
+
+
+def _weighted(weights: Array, x: Array) -> Array:
+    """Weights * x, and 0 where the weight is 0, whatever x is."""
+    return np.multiply(weights, x, where=weights != 0, out=np.zeros_like(x))
+
+
+def accuracy(logits: TensorLike, labels: TensorLike) -> float:
+    """The fraction of the batch, 0 to 1, whose largest logit (the first among equals) is at the label.
+
+    `logits`: (..., classes). `labels`: class ids of shape (...), or weights of the logits' shape, of which the largest
+    counts. Raises the same errors as `softmax_cross_entropy`.
+    """
+    logits, labels = as_array(logits), as_array(labels)
+    _check_batch(logits, labels, "accuracy: ")
+    ids = labels if labels.ndim < logits.ndim else labels.argmax(axis=-1)
+    return float(np.mean(logits.argmax(axis=-1) == ids))
+
+
+def _check_batch(logits: Array, labels: Array, where: str = "") -> None:
+    if np.ndim(logits) == 0 or logits.dtype.kind != "f":
+        raise TypeError(f"{where}logits must be floating point, of shape (..., classes)")
+    if logits.size == 0:
+        raise ValueError(f"{where}the batch is empty: there is nothing to take the mean of")
+    if labels.shape == logits.shape[:-1]:
+        check_class_ids(f"{where}labels", labels, logits.shape[-1])
+    elif labels.shape != logits.shape:
+        raise ValueError(
+            f"{where}labels must be class ids of shape {logits.shape[:-1]} or weights of shape {logits.shape}, "
+            f"but their shape is {labels.shape}"
+        )
+
+
+def _element_labels(logits: Array, labels: TensorLike) -> Array:
+    """Labels in the dtype of the logits: one per logit, or one for all."""
+    if logits.dtype.kind != "f":
+        raise TypeError("logits must be floating point")
+    labels = as_array(labels)
+    if labels.ndim and labels.shape != logits.shape:
+        raise ValueError(f"labels must have the logits' shape {logits.shape}, but their shape is {labels.shape}")
+    if logits.size == 0:
+        raise ValueError("there are no logits to take the mean of")
+    return labels.astype(logits.dtype, copy=False)
+
+
+def _difference(predictions: Array, targets: Array) -> Array:
+    if np.shape(predictions) != np.shape(targets):
+        raise ValueError("predictions and targets must have the same shape (reshape one of them)")
+    difference = np.asarray(np.subtract(floating(predictions), floating(targets)))
+    if difference.size == 0:
+        raise ValueError("there are no elements to take the mean of")
+    return difference

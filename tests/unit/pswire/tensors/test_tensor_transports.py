@@ -1,0 +1,336 @@
+"""The contract of the tensor transports, the same tests for all of them; then what is special to one."""
+
+import itertools
+import mmap
+import random
+
+import numpy as np
+import pytest
+
+from pswire.codec import from_frame, to_frame
+from pswire.errors import Malformed, TooLarge
+from pswire.messages import Choice, Gradient, Pull, Push, Sender
+from pswire.tensors import stream
+from pswire.tensors.compression import Packed
+from pswire.tensors.frames import incoming
+from pswire.tensors.inline import InlineReceiver, InlineSender
+from pswire.tensors.segments import BEGIN
+from pswire.tensors.shared_memory import Region, SharedReceiver, SharedSender, aligned, array_at, needed
+from pswire.tensors.stream import StreamReceiver, StreamSender
+from pswire.tensors.transport import CHUNK, FEW, INLINE, MOST_OF_FEW
+from pswire.tensors.values import IndexedSlices, TensorSpec
+from pswire.v1 import paramserver_pb2 as pb
+
+SEED = 20251121
+STREAMED = pb.Tensor(streamed=True)
+
+
+def described(array, name="W"):
+    return pb.Tensor(name=name, dtype=array.dtype.name, shape=array.shape)
+
+
+def put(sender, *arrays):
+    tensors = [described(array) for array in arrays]
+    for array, tensor in zip(arrays, tensors, strict=True):
+        sender.put(array, tensor)
+    return tensors
+
+
+def inline(arrays, specs):
+    tensors = put(InlineSender(), *arrays)
+    return [InlineReceiver().get(*pair) for pair in zip(tensors, specs, strict=True)]
+
+
+def frame_data(arrays, specs):
+    sender = StreamSender(few=0)
+    tensors = put(sender, *arrays)
+    receiver = StreamReceiver(memoryview(b"".join(itertools.chain.from_iterable(sender.chunks()))))
+    received = [receiver.get(*pair) for pair in zip(tensors, specs, strict=True)]
+    receiver.check_data()
+    return received
+
+
+def chunks(arrays, specs):
+    sender, receiver = StreamSender(few=0), StreamReceiver()
+    pairs = list(zip(put(sender, *arrays), specs, strict=True))
+    assert all(spec.matches(receiver.get(tensor, spec)) for tensor, spec in pairs), "hollow"
+    receiver.allocate()
+    received = [receiver.get(*pair) for pair in pairs]
+    data = b"".join(itertools.chain.from_iterable(sender.chunks()))
+    dice = random.Random(SEED)
+    cuts = sorted(dice.randint(0, len(data)) for _ in range(60))
+    for start, stop in itertools.pairwise([0, *cuts, len(data)]):
+        receiver.feed(data[start:stop])
+    if not receiver.complete:
+        raise Malformed("incomplete")
+    return received
+
+
+def shared_memory(arrays, specs):
+    memory = mmap.mmap(-1, BEGIN + needed([array.nbytes for array in arrays]))
+    tensors, receiver = put(SharedSender(memory, 3), *arrays), SharedReceiver({3: memory})
+    return [receiver.get(*pair) for pair in zip(tensors, specs, strict=True)]
+
+
+TRANSPORTS = [inline, frame_data, chunks, shared_memory]
+all_transports = pytest.mark.parametrize("transport", TRANSPORTS, ids=lambda one: one.__name__)
+
+
+def specs_of(arrays):
+    return [TensorSpec.of("W", array) for array in arrays]
+
+
+# --- the contract -----------------------------------------------------------------------------------------------------
+
+
+@all_transports
+def test_arrays_arrive_as_they_were_sent_little_endian_aligned_and_in_order(transport):
+    generator = np.random.default_rng(SEED)
+    arrays = [
+        generator.standard_normal((40, 7)).astype(np.float32),
+        np.zeros((3, 0), np.float64),
+        generator.integers(0, 2, 33).astype(bool),
+        np.float64(3.5).reshape(()),
+        generator.integers(-5, 5, (2, 3, 4)),
+        np.arange(6, dtype=">i4").reshape(2, 3).T,
+        np.float16([np.nan, np.inf]),
+    ]
+    for array, arrived in zip(arrays, transport(arrays, specs_of(arrays)), strict=True):
+        np.testing.assert_array_equal(arrived, array)
+        assert (arrived.dtype, arrived.shape) == (array.dtype.newbyteorder("<"), array.shape)
+        assert arrived.flags.aligned
+
+
+@all_transports
+@pytest.mark.parametrize("flags", [[0, 2], [1, 255]])
+def test_a_bool_that_is_neither_0_nor_1_is_malformed(transport, flags):
+    with pytest.raises(Malformed, match=r"variable W bool\[2\]: a bool travels as the byte 0 or 1"):
+        transport([np.uint8(flags)], [TensorSpec("W", (2,), "bool")])
+
+
+@all_transports
+@pytest.mark.parametrize("shape", [(2001,), (1 << 40,)], ids=["more", "exabytes"])
+def test_more_elements_than_were_sent_are_malformed_before_memory_is_allocated(transport, shape):
+    if transport is chunks and shape == (1 << 40,):
+        shape = (1 << 20,)  # a stream may bring any size: its receiver's limits are checked before
+    with pytest.raises(Malformed):
+        transport([np.zeros(1999, np.float32)], [TensorSpec("W", shape)])
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS[:3], ids=lambda one: one.__name__)
+def test_fewer_elements_than_were_sent_are_malformed(transport):
+    with pytest.raises(Malformed):
+        transport([np.zeros(3, np.float32)], [TensorSpec("W", (2,))])
+
+
+@pytest.mark.parametrize(
+    "receiver", [InlineReceiver(), StreamReceiver(), SharedReceiver({})], ids=lambda r: type(r).__name__
+)
+@pytest.mark.parametrize(
+    "tensor", [pb.Tensor(), pb.Tensor(streamed=False), pb.Tensor(shared=pb.Shared(segment=2, offset=64))]
+)
+def test_a_tensor_that_is_nowhere_is_malformed_even_without_elements(receiver, tensor):
+    with pytest.raises(Malformed, match=r"variable W float32\[0\]: .*(not in the message|attached)"):
+        receiver.get(tensor, TensorSpec("W", (0,)))
+
+
+# --- inline -----------------------------------------------------------------------------------------------------------
+
+
+def test_tensors_of_two_mebibytes_travel_inside_their_message_and_not_a_byte_more():
+    sender = InlineSender()
+    put(sender, np.zeros(INLINE - 1, np.uint8), np.zeros(1, np.uint8))
+    with pytest.raises(TooLarge, match="'W' there are 2097153: send it by Transfer"):
+        put(sender, np.zeros(1, np.uint8))
+
+
+# --- stream -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("sizes", "expected"),
+    [
+        ([CHUNK // 2 + 3] * 5, [CHUNK, CHUNK, CHUNK // 2 + 15]),
+        ([2 * CHUNK], [CHUNK, CHUNK]),
+        ([40] * 100, [4000]),
+        ([0], []),
+        ([], []),
+    ],
+)
+def test_chunks_are_full_and_run_across_tensors(sizes, expected):
+    arrays, sender = [np.full(size, n, np.uint8) for n, size in enumerate(sizes)], StreamSender(few=0)
+    put(sender, *arrays)
+    pieces = [b"".join(one) for one in sender.chunks()]
+    assert [len(one) for one in pieces] == expected
+    assert b"".join(pieces) == b"".join(array.tobytes() for array in arrays)
+
+
+def test_small_tensors_travel_inside_their_message_as_long_as_they_are_few():
+    sender = StreamSender()
+    tensors = put(sender, *[np.full(FEW - 1, n, np.uint8) for n in range(MOST_OF_FEW // FEW + 10)])
+    inside = [tensor for tensor in tensors if tensor.WhichOneof("place") == "inline"]
+    assert [tensor.inline for tensor in inside] == [bytes([n]) * (FEW - 1) for n in range(len(inside))]
+    assert MOST_OF_FEW - FEW < sum(len(tensor.inline) for tensor in inside) <= MOST_OF_FEW
+    assert sender.nbytes == (FEW - 1) * (len(tensors) - len(inside)) > 0
+    assert StreamReceiver().get(inside[1], TensorSpec("W", (FEW - 1,), "uint8")).tobytes() == inside[1].inline
+
+
+def test_hollow_arrays_have_shape_and_dtype_but_no_memory_and_count_as_announced():
+    receiver, spec = StreamReceiver(), TensorSpec("huge", (1 << 20, 1 << 22), "float64")
+    hollow = receiver.get(STREAMED, spec)
+    assert spec.matches(hollow)
+    assert (hollow.strides, hollow.flags.writeable, receiver.complete) == ((0, 0), False, False)
+    receiver.get(STREAMED, TensorSpec("b", (3,), "int16"))
+    assert receiver.nbytes == (1 << 45) + 6
+
+
+def receiver_of(*specs):
+    receiver = StreamReceiver()
+    for spec in specs:
+        receiver.get(STREAMED, spec)
+    receiver.allocate()
+    return receiver, [receiver.get(STREAMED, spec) for spec in specs]
+
+
+def test_tensors_are_known_by_their_order_and_are_writable():
+    receiver, arrays = receiver_of(TensorSpec("W", (2,)), TensorSpec("W", (1,), "int64"), TensorSpec("W", (0, 5)))
+    for byte in np.float32([1, 2]).tobytes() + np.int64(7).tobytes():
+        assert not receiver.complete
+        receiver.feed(bytes([byte]))
+    assert receiver.complete
+    assert [array.tolist() for array in arrays] == [[1, 2], [7], []]
+    assert all(array.flags.writeable for array in arrays)
+
+
+@pytest.mark.parametrize(("shape", "first", "second"), [((2,), 8, 3), ((2,), 5, 6), ((0, 5), 0, 3)])
+def test_more_bytes_than_declared_are_malformed(shape, first, second):
+    receiver, _ = receiver_of(TensorSpec("a", shape))
+    receiver.feed(bytes(first))
+    with pytest.raises(Malformed, match="were declared, and 3 bytes more have come"):
+        receiver.feed(bytes(second))
+
+
+def test_bytes_before_memory_is_allocated_and_memory_the_machine_does_not_have_are_refused():
+    receiver = StreamReceiver()
+    receiver.get(STREAMED, TensorSpec("huge", (1 << 60,), "uint8"))
+    with pytest.raises(Malformed):
+        receiver.feed(bytes(8))
+    with pytest.raises(TooLarge, match=f"no memory for tensors of {1 << 60} bytes"):
+        receiver.allocate()
+
+
+def test_bools_are_checked_chunk_by_chunk(monkeypatch):
+    checked, check = [], stream.check_elements
+    monkeypatch.setattr(
+        stream, "check_elements", lambda array, spec: (checked.append(array.nbytes), check(array, spec))
+    )
+    receiver, _ = receiver_of(TensorSpec("W", (3 * CHUNK,), "bool"))
+    receiver.feed(bytes(CHUNK))
+    with pytest.raises(Malformed, match="byte 0 or 1"):
+        receiver.feed(bytes(CHUNK - 1) + b"\x02")
+    assert checked == [CHUNK, CHUNK]
+
+
+# --- shared memory ----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def memory():
+    return mmap.mmap(-1, 4096)
+
+
+def test_arrays_begin_at_cache_lines_and_segment_0_at_offset_0_is_a_place_too(memory):
+    assert [aligned(nbytes) for nbytes in (0, 1, 64, 65)] == [0, 64, 64, 128]
+    assert needed([1, 65, 64]) == 256
+    tensors = put(SharedSender(memory, 3), np.zeros(35, np.float32), np.zeros(0), np.zeros(1))
+    assert [(one.shared.segment, one.shared.offset) for one in tensors] == [(3, 64), (3, 256), (3, 256)]
+    array_at(memory, 0, TensorSpec("W", (2,)))[:] = [1, 2]
+    again = pb.Tensor.FromString(pb.Tensor(shared=pb.Shared()).SerializeToString())
+    assert SharedReceiver({0: memory}).get(again, TensorSpec("W", (2,))).tolist() == [1, 2]
+
+
+def test_what_does_not_fit_into_a_segment_is_refused_and_what_fits_still_does(memory):
+    sender = SharedSender(memory, 0)
+    put(sender, np.zeros(4096 - BEGIN - 128, np.uint8), np.zeros(9))
+    with pytest.raises(TooLarge, match="no room for the 4 bytes of 'W'"):
+        put(sender, np.zeros(1, np.float32))
+    assert put(sender, np.zeros(0))[0].shared.offset == 4096
+
+
+OUTSIDE = [(32, 1), (-64, 1), (4096, 1), (4032, 17), (0, 1025), (4160, 0), (1 << 62, 1), (64, 1 << 40)]
+
+
+@pytest.mark.parametrize(("offset", "size"), OUTSIDE)
+def test_a_place_that_is_outside_or_odd_is_malformed(memory, offset, size):
+    tensor = pb.Tensor(shared=pb.Shared(segment=1, offset=offset))
+    with pytest.raises(Malformed, match=r"variable W float32.* must be inside of the 4,096 bytes .* multiple of 64"):
+        SharedReceiver({1: memory}).get(tensor, TensorSpec("W", (size,)))
+    with pytest.raises(Malformed, match=r"answer region: its .* bytes must be inside"):
+        Region(1, memory, offset, 4 * size)
+
+
+@pytest.mark.parametrize(("offset", "size"), [(0, 1024), (4032, 16), (4096, 0)])
+def test_a_place_may_end_with_its_segment(memory, offset, size):
+    assert array_at(memory, offset, TensorSpec("W", (size,))).shape == (size,)
+    assert Region(0, memory, offset, 4 * size).take(TensorSpec("W", (size,))) is not None
+
+
+def test_what_a_worker_writes_afterwards_reaches_no_row_number_no_place_of_an_element_and_no_bool(memory):
+    """They were checked, and update rules index with them; elements are viewed, wherever a message has them."""
+    me, values = Sender("w0", 1), np.ones((2, 3), np.float32)
+    rows, some = (
+        IndexedSlices(values, np.array([1, 4]), (5, 3)),
+        Packed("topk", (20,), (np.int32([3, 7]), np.float32([1, 2]))),
+    )
+    gradients = (Gradient("E", 0, rows), Gradient("W", 0, some), Gradient("f", 0, np.array([True])))
+    sender, arrived = SharedSender(memory, 0), []
+    for message in (Push(me, 1, gradients), Pull(me, (), (Choice("E", np.array([0, 2])),))):
+        frame = incoming(to_frame(message, sender).SerializeToString())
+        arrived.append(from_frame(frame, StreamReceiver(None, SharedReceiver({0: memory}))))
+    memory[:] = b"\xff" * len(memory)
+    push, pull = arrived
+    assert np.isnan(push.gradients[0].array.values).all()
+    assert push.gradients[0].array.indices.tolist() == [1, 4]
+    assert push.gradients[1].array.parts[0].tolist() == [3, 7]
+    assert push.gradients[2].array.tolist() == [True]
+    assert pull.choices[0].rows.tolist() == [0, 2]
+
+
+@pytest.mark.parametrize(("dtype", "own"), [("bool", False), ("int64", True)])
+def test_tensors_that_overlap_do_not_multiply_memory(memory, dtype, own):
+    """A small message would otherwise take any amount of memory; each message may be decoded two times."""
+    spec, tensor = TensorSpec("W", (4096 // np.dtype(dtype).itemsize,), dtype), pb.Tensor(shared=pb.Shared())
+    receiver = SharedReceiver({0: memory})
+    for _ in range(2):
+        assert receiver.get(tensor, spec, own=own).base is None
+    with pytest.raises(Malformed, match=r"variable W .*: its place overlaps those of other tensors"):
+        receiver.get(tensor, TensorSpec("W", (1,), dtype), own=own)
+    assert receiver.get(tensor, TensorSpec("v", (2,))).nbytes == 8, "a view takes no memory"
+
+
+def test_a_region_is_allocated_from_its_begin_to_its_end_and_knows_its_arrays(memory):
+    region = Region(5, memory, 128, 192)
+    first, second = region.take(TensorSpec("a", (3,))), region.take(TensorSpec("b", (8,), "float64"))
+    assert region.take(TensorSpec("c", (17,))) is None
+    last = region.take(TensorSpec("d", (4, 4)))
+    assert region.take(TensorSpec("e", (1,))) is None
+    assert [region.offset_of(array) for array in (first, second.view(), last)] == [128, 192, 256]
+    first[...], second[...], last[...] = 1, 2, 3
+    assert np.frombuffer(memory, np.float32, 3, 128).tolist() == [1, 1, 1]
+    assert not any(memory[320:])
+    other = array_at(mmap.mmap(-1, 4096), 128, TensorSpec("a", (3,)))
+    elsewhere = [np.zeros(3), last.copy(), last[:, 1:], last.T, last[1:], other]
+    assert [region.offset_of(array) for array in elsewhere] == [None] * 6
+
+
+def test_arrays_of_a_region_stay_there_and_others_are_streamed(memory):
+    region = Region(5, memory, 128, 64)
+    sender = StreamSender(region, few=0)
+    there, streamed = put(sender, region.take(TensorSpec("a", (3,))), np.ones(3, np.float32))
+    assert there.shared == pb.Shared(segment=5, offset=128)
+    assert (streamed.streamed, sender.nbytes) == (True, 12)
+
+
+def test_arrays_keep_their_memory_when_nothing_else_does():
+    (array,) = shared_memory([np.float32([1, 2])], [TensorSpec("W", (2,))])
+    assert array.tolist() == [1, 2]
