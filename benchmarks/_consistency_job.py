@@ -1,4 +1,4 @@
-"""The job of `consistency.py`: Deep MNIST's network, 6,000 images once. Workers run it, the observer imports it."""
+"""The job of `consistency.py`: Deep MNIST's network, 6,000 images once. Run by workers, imported by the observer."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import argparse
 import time
 
 import psworker as ps
+from pswire.specs import initializers
 from psworker import datasets, nn, ops
-from psworker.model import initializers
 
 IMAGES = 6_000
 BATCH = 50
@@ -34,7 +34,7 @@ class Network:
 def main() -> None:
     """One worker."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("--pause", type=float, default=0.0, help="seconds that each step takes longer")
+    parser.add_argument("--pause", type=float, default=0.0, help="additional seconds of each step")
     options = parser.parse_args()
     network, optimizer = Network(), ps.Adam(1e-3)
     images = datasets.mnist().train[:IMAGES]

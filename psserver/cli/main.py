@@ -10,14 +10,13 @@ import logging
 import math
 import signal
 from collections.abc import Callable
-from contextlib import suppress
 from functools import partial
 
 import click
 
 from psserver.config import ServerConfig, parse_addresses, parse_shard, parse_size
 from pswire.channel import check_address, check_health
-from pswire.errors import ConfigurationError, ParamServerError, Unavailable
+from pswire.errors import ConfigurationError, ParamServerError
 from pswire.specs.consistency import Consistency, StalenessSpec, parse_consistency, parse_staleness
 from pswire.system.exit_signals import end_at_once
 
@@ -249,21 +248,11 @@ def status_command(addresses: tuple[str, ...], as_json: bool, watch: bool, every
     psserver status host1:5000,host2:5000 --json | jq '.shards[].traffic'
     psserver status host1:5000 --json --watch --every 10 >> job.jsonl
     """  # noqa: D301
-    from psserver.cli.job_status import put_together
-    from psserver.cli.status_client import Shards
-    from psserver.cli.status_display import display, keep_showing, show_once
+    from psserver.cli.status import show_once, show_repeatedly
 
-    with Shards(addresses) as shards:
-        if watch:
-            with suppress(KeyboardInterrupt), display(as_json) as show:
-                keep_showing(shards, timeout, every, show)
-            return
-        job = put_together(shards.ask(timeout))
-    silent = [answer.problem for answer in job.answers if answer.report is None]
-    if len(silent) == len(job.answers):
-        raise Unavailable("\n".join(silent))
-    show_once(job, as_json)
-    if silent:
+    if watch:
+        show_repeatedly(addresses, timeout, every, as_json=as_json)
+    elif not show_once(addresses, timeout, as_json=as_json):
         raise SystemExit(1)
 
 

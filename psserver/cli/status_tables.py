@@ -1,7 +1,4 @@
-"""A job's report for people: one line, then tables of shards, workers, variables and changes.
-
-May import rich, pswire's pure half and `job`.
-"""
+"""The status of a job for people: one line, then tables of shards, workers, variables and changes."""
 
 from __future__ import annotations
 
@@ -12,20 +9,20 @@ from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderR
 from rich.table import Table
 from rich.text import Text
 
-from psserver.cli.job_status import JobReport, JobVariable, JobWorker, ShardAnswer
+from pswire.job_status import JobStatus, JobVariable, JobWorker, ShardAnswer
 from pswire.messages import Change
 from pswire.optimizers import UpdateSpec
 from pswire.specs.schedules import Schedule
 
 _NONE = "–"
 _LEAST_WIDTH = {"address": 15}
-_MOST_WIDTH = {"variable": 14, "dtype and shape": 13, "slots": 10}  # where there is no room for all of them
+_MOST_WIDTH = {"variable": 14, "dtype and shape": 13, "slots": 10}  # where the whole table is too wide
 _ANY_WIDTH = 10_000
 _STYLES = {"live": "green", "left": "dim", "lost": "bold red", "silent": "bold red"}
 
 
-def view(job: JobReport) -> RenderableType:
-    """Everything; of what there is none there is no table."""
+def tables(job: JobStatus) -> RenderableType:
+    """The line and all tables that have rows."""
     parts: list[RenderableType] = [_text(job_line(job))]
     parts += [_text(f"warning: {problem}", "yellow") for problem in job.problems]
     shards = _Fitting(_shards(job.answers), _shards(job.answers, rates=False))
@@ -36,7 +33,7 @@ def view(job: JobReport) -> RenderableType:
     return Group(*parts)
 
 
-def job_line(job: JobReport) -> str:
+def job_line(job: JobStatus) -> str:
     """The job in one line."""
     parts = (
         f"global step {job.global_step:,}",
@@ -51,19 +48,19 @@ def job_line(job: JobReport) -> str:
 
 
 class _Fitting:
-    """A table, or where there is not the room for it one that says less."""
+    """A table, or a smaller one where it is too wide."""
 
     def __init__(self, table: Table, smaller: Table) -> None:
         self._table, self._smaller = table, smaller
         self.row_count = table.row_count
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        wanted = console.measure(self._table, options=options.update(max_width=_ANY_WIDTH)).maximum
-        yield self._table if wanted <= options.max_width else self._smaller
+        width = console.measure(self._table, options=options.update(max_width=_ANY_WIDTH)).maximum
+        yield self._table if width <= options.max_width else self._smaller
 
 
 def _table(title: str, left: Sequence[str], right: Sequence[str], last: Sequence[str] = ()) -> Table:
-    """Columns of words at the left, of numbers at the right, and of words again."""
+    """Columns of words, then of numbers, aligned right, then of words."""
     table = Table(
         box=None,
         pad_edge=False,
@@ -87,7 +84,7 @@ def _add(table: Table, *cells: str) -> None:
 
 
 def _text(words: str, style: str = "") -> Text:
-    """Without control characters: a name that a worker chose shall not move the cursor."""
+    """Text without control characters: a worker's name must not move the cursor."""
     return Text("".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in words), style)
 
 
@@ -117,7 +114,7 @@ def _shards(answers: Sequence[ShardAnswer], *, rates: bool = True) -> Table:
 
 def _workers(workers: Sequence[JobWorker]) -> Table:
     numbers = ("steps", "dropped", "mean\nstaleness", "loss", "epoch", "lease\nleft")
-    table = _table("Workers", ("worker", "state"), numbers, ("tensor_transport", "waiting for"))
+    table = _table("Workers", ("worker", "state"), numbers, ("transport", "waiting for"))
     for worker in workers:
         _add(
             table,
@@ -138,7 +135,7 @@ def _workers(workers: Sequence[JobWorker]) -> Table:
 def _variables(variables: Sequence[JobVariable], *, more: bool = True) -> Table:
     numbers = ("version", *["updates", "memory"] * more)
     table = _table("Variables", ("variable", "dtype and shape", "shards"), numbers, ("slots", "optimizer"))
-    for column in table.columns:  # what is left is the optimizer's, which folds last
+    for column in table.columns:  # the rest of the width is the optimizer's
         column.max_width = None if more else _MOST_WIDTH.get(str(column.header))
     for variable in variables:
         _add(
@@ -163,7 +160,7 @@ def _changes(changes: Sequence[Change]) -> Table:
 
 
 def size(nbytes: float) -> str:
-    """Bytes in the largest of B, KiB, MiB, GiB, TiB of which there is at least one."""
+    """Bytes in the largest fitting unit of B, KiB, MiB, GiB, TiB."""
     for unit in ("B", "KiB", "MiB", "GiB"):
         if round(nbytes, 0 if unit == "B" else 1) < 1024:
             return f"{nbytes:.{0 if unit == 'B' else 1}f} {unit}"
@@ -172,13 +169,13 @@ def size(nbytes: float) -> str:
 
 
 def _span(counts: Sequence[int]) -> str:
-    """One number, or the least and the greatest: parts of a variable are for moments at different versions."""
+    """One number, or the least and the greatest: partitions may be at different versions for a moment."""
     least, most = min(counts), max(counts)
     return f"{least:,}" if least == most else f"{least:,} to {most:,}"
 
 
 def _optimizer(spec: UpdateSpec | None, global_step: int | None) -> str:
-    """Kind and fields; what changes with the step also with what it is at `global_step`, for the next push."""
+    """Kind and fields; of a schedule also its value at `global_step`, for the next push."""
     if spec is None:
         return _NONE
     fields = {field.name: getattr(spec, field.name) for field in dataclasses.fields(spec)}

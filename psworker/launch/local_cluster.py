@@ -1,13 +1,11 @@
 """A job on this machine: shards and workers as processes, from one command, with one exit code and no process left.
 
-One thread decides: those that read pipes, wait for ends and receive signals put events into a queue, and `LocalCluster`
-takes them out. A shard is the command `psserver serve`, a worker is `psworker run`; no module of psserver is imported
-here.
+The main thread decides. Threads that read pipes, wait for processes and receive signals put events into its queue. A
+shard is the command `psserver serve`, a worker is `psworker run`; no module of psserver is imported here.
 """
 
 from __future__ import annotations
 
-import functools
 import os
 import queue
 import re
@@ -15,23 +13,23 @@ import signal
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from functools import partial
 
 from pswire.channel import check_health
 from pswire.errors import ConfigurationError, ParamServerError
 from pswire.specs.consistency import Synchronous, parse_consistency
+from pswire.status_client import StatusClient
 from pswire.system.host import cores
 from psworker.config import EncodingConfig, StrategyConfig
 from psworker.launch.display import Display
-from psworker.launch.processes import BLAS_VARIABLES, Lifeline, Process, Stream, blas_threads
-from psworker.launch.progress import JobView, Watch
-from psworker.launch.signals import signals
-from psworker.transport.grpc_transport import GrpcTransport
+from psworker.launch.processes import BLAS_VARIABLES, ParentPipe, Process, Stream, blas_threads
+from psworker.launch.progress import Watch
+from psworker.launch.signals import signals_in_thread
 
-#: Seconds that the servers have to start; that a worker has from SIGTERM to its end; the same for a server, which
-#: itself gives open calls 5 s; and that the kernel has for SIGKILL.
+#: Seconds for the servers to start; for a worker from SIGTERM to its end; the same for a server, which gives open calls
+#: 5 s; and for the kernel after SIGKILL.
 START, WORKER_GRACE, SERVER_GRACE, KILL = 30.0, 5.0, 10.0, 5.0
-#: Seconds between two notes about what is being waited for.
+#: Seconds between two notes about a wait.
 NOTE_INTERVAL = 2.0
 
 _STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -40,11 +38,10 @@ _LISTENING = re.compile(r"^psserver: .*\blistening on (\S+)$")
 
 @dataclass(frozen=True)
 class Job:
-    """What to run: `script` with its arguments, by `workers` workers and `shards` shards.
+    """A program, `script` with its arguments, and the cluster that runs it.
 
-    `threads` is the number of BLAS threads of each worker; None: its share of the cores. `debug` has the workers
-    show tracebacks of errors that have a message of their own. `consistency` and `staleness` are the servers', as text;
-    `strategy` says when the workers push and pull, `travel` how what they push and pull travels.
+    `threads` is the number of BLAS threads of each worker; None: its share of the cores. `debug` makes the workers show
+    tracebacks of errors of the paramserver family. `consistency` and `staleness` are the servers', as text.
 
     Raises:
         ConfigurationError: fewer workers than a synchronous update waits for.
@@ -62,7 +59,7 @@ class Job:
     travel: EncodingConfig = field(default_factory=EncodingConfig)
 
     def __post_init__(self) -> None:
-        """Refuses a job that would wait for a worker that never comes."""
+        """Refuse a job that would wait for a worker that never comes."""
         consistency = parse_consistency(self.consistency)
         if isinstance(consistency, Synchronous) and self.workers < consistency.workers:
             raise ConfigurationError(
@@ -95,52 +92,14 @@ class Job:
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a job ended: exit code, what went wrong, and the last lines of the process that it went wrong in."""
+    """The end of a job: exit code, error, and the last lines of the process that failed."""
 
     code: int
     error: str = ""
     last_lines: tuple[str, ...] = ()
 
 
-def child_environment(base: Mapping[str, str], threads: int | None, share: int) -> dict[str, str]:
-    """The environment of a child: BLAS threads as told, or as the user has set any of them, or else its share."""
-    environment = {**base, "PYTHONUNBUFFERED": "1"}
-    if threads is not None or not any(base.get(variable) for variable in BLAS_VARIABLES):
-        environment |= blas_threads(threads or share)
-    return environment
-
-
-def listening_address(line: str) -> str | None:
-    """The address in the line by which a server says that it is ready."""
-    match = _LISTENING.match(line)
-    return match and match[1]
-
-
-@dataclass(frozen=True)
-class _Ready:
-    shard: int
-    address: str
-
-
-@dataclass(frozen=True)
-class _Ended:
-    process: Process
-
-
-@dataclass(frozen=True)
-class _Signalled:
-    number: int
-
-
-@dataclass(frozen=True)
-class _Broken:
-    error: Exception
-
-
-_Event: TypeAlias = _Ready | _Ended | _Signalled | _Broken
-
-
-class _Over(Exception):
+class _Abort(Exception):
     """The job cannot go on."""
 
     def __init__(self, outcome: Outcome) -> None:
@@ -148,84 +107,99 @@ class _Over(Exception):
         self.outcome = outcome
 
 
+def child_environment(base: Mapping[str, str], threads: int | None, share: int) -> dict[str, str]:
+    """The environment of a child; its BLAS threads are `threads`, or as the user has set any of them, or `share`."""
+    environment = {**base, "PYTHONUNBUFFERED": "1"}
+    if threads is not None or not any(base.get(variable) for variable in BLAS_VARIABLES):
+        environment |= blas_threads(threads or share)
+    return environment
+
+
+def listening_address(line: str) -> str | None:
+    """The address in the line that a server prints when it is ready."""
+    match = _LISTENING.match(line)
+    return match and match[1]
+
+
 class LocalCluster:
-    """One job. `run` may be called once, from the main thread, where signals arrive."""
+    """One job. `run` may be called once, from the main thread, where signals arrive.
+
+    `_events` are functions that the main thread calls in `_wait`; one that raises ends the job.
+    """
 
     def __init__(self, job: Job, display: Display) -> None:
         self._job, self._display = job, display
-        self._events: queue.SimpleQueue[_Event] = queue.SimpleQueue()
+        self._events: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._servers: list[Process] = []
         self._workers: list[Process] = []
-        self._addresses: dict[int, str] = {}
+        self._addresses: dict[str, str] = {}  # of the servers that are ready, by name
         self._ended: set[Process] = set()
         self._watch: Watch | None = None
         self._stopping = False
 
     def run(self) -> Outcome:
-        """Starts everything, waits for the workers' end, stops everything.
+        """Start all processes, wait for the end of the workers, stop all processes.
 
         The code of the outcome is 0 when all workers ended with 0; else that of the first process that failed (128 +
-        the signal that killed it); 128 + the signal's number when this process was told to end.
+        the signal that killed it); 128 + the signal's number when a signal ended this process.
 
         Raises:
-            OSError: nobody reads the output any more; all processes are stopped by then.
+            OSError: the reader of the output has closed it; all processes are stopped by then.
         """
-        with signals(_STOP_SIGNALS, self._signal), Lifeline() as lifeline, self._display:
+        on_signal = partial(self._post, self._on_signal)
+        with signals_in_thread(_STOP_SIGNALS, on_signal), ParentPipe() as parent, self._display:
             try:
-                self._start_servers(lifeline)
-                self._train(lifeline)
+                self._start_servers(parent)
+                self._train(parent)
                 outcome = Outcome(0)
-            except _Over as over:
-                outcome = over.outcome
+            except _Abort as abort:
+                outcome = abort.outcome
             finally:
                 self._stop()
         if self._watch is not None:
-            self._display.summary(self._watch.view)
+            self._display.summary(self._watch.progress)
         return outcome
 
-    def _start_servers(self, lifeline: Lifeline) -> None:
+    def _start_servers(self, parent: ParentPipe) -> None:
         environment = child_environment(os.environ, None, 1)
         for shard, name in enumerate(self._job.server_names):
-            self._servers.append(
-                self._start(name, self._job.server_command(shard), environment, lifeline, self._server_lines)
-            )
-        if not self._wait(self._silent_servers, START, "to answer"):
-            silent = self._silent_servers()
+            command = self._job.server_command(shard)
+            self._servers.append(self._start(name, command, environment, parent, self._server_lines))
+        if not self._wait(self._silent, START, "to answer"):
+            silent = self._silent()
             last_lines = next(server.last_lines for server in self._servers if server.name == silent[0])
-            error = f"no answer from {' and '.join(silent)} within {START:g} s"
-            raise _Over(Outcome(1, error, last_lines))
+            raise _Abort(Outcome(1, f"no answer from {' and '.join(silent)} within {START:g} s", last_lines))
 
-    def _train(self, lifeline: Lifeline) -> None:
+    def _train(self, parent: ParentPipe) -> None:
         job = self._job
         environment = child_environment(os.environ, job.threads, max(1, cores() // job.workers))
         environment |= job.strategy.environment() | job.travel.environment()
-        servers = [self._addresses[shard] for shard in range(job.shards)]
+        servers = [self._addresses[name] for name in job.server_names]
         for name in job.worker_names:
             command = job.worker_command(name, servers)
-            self._workers.append(self._start(name, command, environment, lifeline, self._pass_on))
-        with Watch(GrpcTransport(servers), job.worker_names, self._show) as self._watch:
-            self._wait(functools.partial(self._running, self._workers))
+            self._workers.append(self._start(name, command, environment, parent, self._pass_on))
+        show = partial(self._guarded, self._display.show)
+        with Watch(StatusClient(servers), job.worker_names, show) as self._watch:
+            self._wait(partial(self._running, self._workers))
 
     def _start(
         self,
         name: str,
         command: Sequence[str],
         environment: Mapping[str, str],
-        lifeline: Lifeline,
+        parent: ParentPipe,
         on_lines: Callable[[Process, Stream, list[str]], None],
     ) -> Process:
         try:
-            return Process(
-                name, command, environment, lifeline, on_lines, lambda process: self._events.put(_Ended(process))
-            )
+            return Process(name, command, environment, parent, on_lines, partial(self._post, self._on_end))
         except OSError as error:
-            raise _Over(Outcome(1, f"cannot start {name}: {error}")) from error
+            raise _Abort(Outcome(1, f"cannot start {name}: {error}")) from error
 
     def _stop(self) -> None:
-        """Ends all processes: workers first, so that they can say good-bye to the servers."""
+        """End all processes: workers first, so that they can leave the job."""
         self._stopping = True
         for processes, grace in ((self._workers, WORKER_GRACE), (self._servers, SERVER_GRACE)):
-            running = functools.partial(self._running, processes)
+            running = partial(self._running, processes)
             self._kill(processes, signal.SIGTERM)
             if not self._wait(running, grace, "to stop"):
                 self._kill(processes, signal.SIGKILL)
@@ -235,78 +209,72 @@ class LocalCluster:
         for process in processes:
             process.kill(number)
 
-    # --- events ---------------------------------------------------------------------------------------------------
+    def _silent(self) -> list[str]:
+        return [name for name in self._job.server_names if name not in self._addresses]
+
+    def _running(self, processes: Sequence[Process]) -> list[str]:
+        return [process.name for process in processes if process not in self._ended]
 
     def _wait(self, missing: Callable[[], list[str]], seconds: float | None = None, reason: str = "") -> bool:
-        """Handles events until nobody is missing; False when `seconds` pass before. Says whom it waits for."""
+        """Handle events until `missing` names nothing; False after `seconds`. Notes tell what is missing."""
         begin = time.monotonic()
         while names := missing():
-            waited = time.monotonic() - begin
             if seconds is None:
-                self._handle(self._events.get())
+                self._events.get()()
                 continue
+            waited = time.monotonic() - begin
             if waited >= seconds:
                 return False
             try:
-                self._handle(self._events.get(timeout=min(NOTE_INTERVAL, seconds - waited)))
+                self._events.get(timeout=min(NOTE_INTERVAL, seconds - waited))()
             except queue.Empty:
                 waited = time.monotonic() - begin
                 self._guarded(self._display.note, f"waiting for {' and '.join(names)} {reason}, since {waited:.0f} s")
         return True
 
-    def _handle(self, event: _Event) -> None:
-        """Takes notice of an event; raises `_Over`, or the error of the output, when the job cannot go on."""
-        match event:
-            case _Ready(shard, address):
-                self._addresses[shard] = address
-            case _Ended(process):
-                self._ended.add(process)
-                if not self._stopping and (process.code or process in self._servers):
-                    raise _Over(self._failure(process))
-            case _Signalled(number) if self._stopping:
-                self._kill(self._workers + self._servers, signal.SIGKILL)
-            case _Signalled(number):
-                raise _Over(Outcome(128 + number))
-            case _Broken(error) if not self._stopping:
-                raise error
+    # --- events ---------------------------------------------------------------------------------------------------
 
-    def _failure(self, process: Process) -> Outcome:
-        then = "; the others were stopped" if self._workers else " before the workers were started"
-        return Outcome(process.shell_code or 1, f"{process.name} {process.ending}{then}", process.last_lines)
+    def _on_end(self, process: Process) -> None:
+        self._ended.add(process)
+        if not self._stopping and (process.code or process in self._servers):
+            then = "; the others were stopped" if self._workers else " before the workers were started"
+            error = f"{process.name} {process.ending}{then}"
+            raise _Abort(Outcome(process.shell_code or 1, error, process.last_lines))
 
-    def _running(self, processes: Sequence[Process]) -> list[str]:
-        return [process.name for process in processes if process not in self._ended]
+    def _on_signal(self, number: int) -> None:
+        if not self._stopping:
+            raise _Abort(Outcome(128 + number))
+        self._kill(self._workers + self._servers, signal.SIGKILL)
 
-    def _silent_servers(self) -> list[str]:
-        return [name for shard, name in enumerate(self._job.server_names) if shard not in self._addresses]
+    def _on_error(self, error: Exception) -> None:
+        if not self._stopping:
+            raise error
 
     # --- in other threads -----------------------------------------------------------------------------------------
 
+    def _post(self, handle: Callable[..., None], *arguments: object) -> None:
+        """Have the main thread call `handle`."""
+        self._events.put(partial(handle, *arguments))
+
     def _server_lines(self, server: Process, stream: Stream, lines: list[str]) -> None:
-        """What a server says of itself is for the launcher, above all where it listens; the rest is passed on."""
+        """Read where a server listens, and check that it serves; pass on the lines that are not its own."""
         if others := [line for line in lines if not line.startswith("psserver: ")]:
             self._pass_on(server, stream, others)
         for address in filter(None, map(listening_address, lines)):
             try:
                 serves = check_health(address, START)
             except ParamServerError as error:
-                self._events.put(_Broken(error))
-            else:  # one that does not serve is missed by `_wait`
+                self._post(self._on_error, error)
+            else:  # a server that does not serve stays silent
                 if serves:
-                    self._events.put(_Ready(self._job.server_names.index(server.name), address))
-
-    def _signal(self, number: int) -> None:
-        self._events.put(_Signalled(number))
+                    self._post(self._addresses.__setitem__, server.name, address)
 
     def _pass_on(self, process: Process, stream: Stream, lines: list[str]) -> None:
         self._guarded(self._display.lines, process.name, stream, lines)
 
-    def _show(self, view: JobView) -> None:
-        self._guarded(self._display.show, view)
-
     def _guarded(self, write: Callable[..., None], *arguments: object) -> None:
-        """A reader of ours that went away ends the job, and not just the thread that noticed."""
+        """Write to the display; an output that its reader has closed ends the job, not only this thread."""
         try:
             write(*arguments)
         except OSError as error:
-            self._events.put(_Broken(error))
+            self._post(self._on_error, error)

@@ -1,6 +1,6 @@
-"""Child processes that are never lost: each with its own process group, its output as lines, and one report of its end.
+"""Child processes: each in its own process group, its output as lines, one report of its end, none left behind.
 
-Knows nothing of servers and workers. Threads block on pipes and on the child; nobody polls. Standard library only.
+Threads block on pipes and on the child; there is no polling. Standard library only.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Literal
 
-from psworker.launch import lifeline
+from psworker.launch import parent_watch
 
 Stream = Literal["stdout", "stderr"]
 
-#: What numpy's BLAS libraries ask for the number of their threads, when they are loaded.
+#: The environment variables from which numpy's BLAS libraries take their number of threads when they are loaded.
 BLAS_VARIABLES = (
     "OPENBLAS_NUM_THREADS",
     "OMP_NUM_THREADS",
@@ -33,14 +33,14 @@ BLAS_VARIABLES = (
 )
 
 _SIGNAL_NAMES = {number.value: number.name for number in signal.Signals}
-_LIFELINE = str(Path(lifeline.__file__).resolve())
+_PARENT_WATCH = str(Path(parent_watch.__file__).resolve())
 
 #: Lines of a child's output that are kept to explain its end.
 LAST_LINES = 20
-#: Characters after which a line is passed on before it has ended.
+#: Characters after which an unfinished line is passed on.
 LONGEST_LINE = 1 << 16
-#: Seconds that the output of a child that has ended may take to arrive. Only a pipe in the hands of a process that
-#: left the child's group can take that long.
+#: Seconds that the output of an ended child may take to arrive. Only a process that left the child's group and holds
+#: its pipe can take that long.
 DRAIN = 2.0
 
 
@@ -50,7 +50,7 @@ def blas_threads(threads: int) -> dict[str, str]:
 
 
 class Lines:
-    """Cuts the bytes of a pipe into lines of text. Bytes that are no UTF-8 become U+FFFD."""
+    """Splits the bytes of a pipe into lines of text. Invalid UTF-8 becomes U+FFFD."""
 
     def __init__(self, longest: int = LONGEST_LINE) -> None:
         self._decode = codecs.getincrementaldecoder("utf-8")("replace").decode
@@ -58,7 +58,10 @@ class Lines:
         self._rest = ""
 
     def feed(self, chunk: bytes) -> list[str]:
-        """The lines that `chunk` completes, without their ends. An empty chunk is the end: gives what is left."""
+        """The lines that `chunk` completes, without their ends. An empty chunk is the end: the rest is a line.
+
+        Of a line only the text after its last carriage return is kept, as a terminal shows progress bars.
+        """
         *lines, self._rest = (self._rest + self._decode(chunk, final=not chunk)).split("\n")
         while len(self._rest) > self._longest:
             lines.append(self._rest[: self._longest])
@@ -66,21 +69,16 @@ class Lines:
         if not chunk and self._rest:
             lines.append(self._rest)
             self._rest = ""
-        return [_as_shown(line) for line in lines]
+        return [line.rstrip("\r").rpartition("\r")[2] for line in lines]
 
 
-def _as_shown(line: str) -> str:
-    """What a terminal shows of a line at last: progress bars write it again and again after a carriage return."""
-    return line.rstrip("\r").rpartition("\r")[2]
-
-
-class Lifeline:
-    """The pipe whose writing end only this process has; see `psworker.launch.lifeline`. A context manager."""
+class ParentPipe:
+    """The pipe whose writing end only this process has (`psworker.launch.parent_watch`). A context manager."""
 
     def __init__(self) -> None:
         self.reader, self._writer = os.pipe()
 
-    def __enter__(self) -> Lifeline:
+    def __enter__(self) -> ParentPipe:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
@@ -89,16 +87,16 @@ class Lifeline:
 
 
 class Process:
-    """A Python module that runs as a child, `python -m MODULE ARGS`, in a session and process group of its own.
+    """A Python module in a child, `python -m MODULE ARGS`, in a session and process group of its own.
 
     Args:
-        name: what to call it in messages.
+        name: for messages.
         command: the module and its arguments.
         environment: all of the child's environment.
-        lifeline: the child ends when it closes.
-        on_lines: called in a thread with this process, the stream and the lines that came, at least one.
-        on_end: called in a thread with this process, once, when it has ended, no process of its group is left, and
-            all of its lines have been handed over.
+        parent: the child ends when this pipe closes.
+        on_lines: called in a thread with this process, the stream and new lines, at least one.
+        on_end: called once in a thread with this process, when it and its group have ended and all lines were passed
+            on.
 
     Attributes:
         pid: its process id, also that of its group.
@@ -110,7 +108,7 @@ class Process:
         name: str,
         command: Sequence[str],
         environment: Mapping[str, str],
-        lifeline: Lifeline,
+        parent: ParentPipe,
         on_lines: Callable[[Process, Stream, list[str]], None],
         on_end: Callable[[Process], None],
     ) -> None:
@@ -120,12 +118,12 @@ class Process:
         self._last: deque[str] = deque(maxlen=LAST_LINES)
         self._reaping = threading.Lock()
         self._popen = subprocess.Popen(
-            [sys.executable, "-P", _LIFELINE, str(lifeline.reader), *command],
+            [sys.executable, "-P", _PARENT_WATCH, str(parent.reader), *command],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             env=dict(environment),
-            pass_fds=(lifeline.reader,),
+            pass_fds=(parent.reader,),
             start_new_session=True,
             bufsize=0,
         )
@@ -134,7 +132,7 @@ class Process:
         self._thread(self._wait)
 
     def kill(self, number: signal.Signals) -> None:
-        """Sends a signal to all processes of its group; nothing when it has ended."""
+        """Send a signal to all processes of its group, unless it has ended."""
         with self._reaping:
             if self.code is None:
                 _kill_group(self.pid, number)
@@ -153,7 +151,7 @@ class Process:
 
     @property
     def shell_code(self) -> int:
-        """Its exit code as a shell gives it: 128 + the signal's number when a signal killed it."""
+        """Its exit code as a shell gives it: 128 + the number of the signal that killed it."""
         assert self.code is not None, f"{self.name} still runs"
         return 128 - self.code if self.code < 0 else self.code
 
@@ -175,7 +173,7 @@ class Process:
 
     def _wait(self) -> None:
         if hasattr(os, "waitid"):
-            os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT)  # a zombie keeps its id: nobody else can get it
+            os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT)  # as a zombie it keeps its id
         else:  # macOS before Python 3.13
             self._popen.wait()
         with self._reaping:

@@ -1,7 +1,6 @@
-"""What a running job does, as numbers: the shards' status, asked for a few times a second and followed over time.
+"""The progress of a running job: its status, asked for a few times a second, and rates over time.
 
-`follow` is pure and does the arithmetic; `Watch` is the thread that asks. How it looks is `psworker.launch.display`'s
-business. May import messages, errors and the transport's contract.
+`follow` is pure and does the arithmetic; `Watch` is the thread that asks. `psworker.launch.display` shows the result.
 """
 
 from __future__ import annotations
@@ -13,56 +12,38 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from types import TracebackType
 
-from pswire.errors import ParamServerError
-from pswire.messages import Status, StatusReport, WorkerStatus
-from psworker.transport import Transport
+from pswire.job_status import JobStatus, JobWorker
+from pswire.status_client import StatusClient
 
-#: Seconds between two questions, and how long to wait for an answer.
+#: Seconds between two requests, and the timeout of one.
 INTERVAL, TIMEOUT = 0.25, 2.0
 #: Time constants, in seconds, of the moving averages of rates and of costs, which are of single batches.
 RATE_SMOOTHING, COST_SMOOTHING = 1.0, 0.5
 
 
 @dataclass(frozen=True, slots=True)
-class WorkerView:
-    """One worker now.
+class WorkerProgress:
+    """One worker now: its status, its recent steps per second, and the recent mean of its losses, None before one."""
 
-    Attributes:
-        state: "starting" until it joins; then what the shard says: "live", "left" or "lost".
-        rate: its recent steps per second.
-        cost: the recent mean of its losses; None before the first.
-        staleness: mean over all of its pushes; None before the first.
-        dropped: how many of its pushes the servers did not apply.
-        waiting_for: for whom it waits, and why; empty while it does not.
-        lane: how its tensors travel, "shared memory" or "gRPC", or both, to different shards; empty until it is known.
-    """
-
-    name: str
-    state: str = "starting"
-    epoch: int = 0
-    steps: int = 0
+    status: JobWorker
     rate: float = 0.0
     cost: float | None = None
-    staleness: float | None = None
-    dropped: int = 0
-    waiting_for: str = ""
-    tensor_transport: str = ""
 
 
 @dataclass(frozen=True, slots=True)
-class JobView:
+class Progress:
     """The job now.
 
     Attributes:
         workers: in the order of their names.
         seconds: since the workers were started.
         step: the global step.
-        began: when a report last said that no step had been made, in seconds as above.
+        began: when the step was last seen at 0, in seconds as above.
         advanced: when the step was last seen to rise.
-        problem: why there is no newer report; empty when there is.
+        problem: why there is no newer status; empty when there is.
     """
 
-    workers: tuple[WorkerView, ...]
+    workers: tuple[WorkerProgress, ...]
     seconds: float = 0.0
     step: int = 0
     began: float = 0.0
@@ -82,7 +63,7 @@ class JobView:
     @property
     def epoch(self) -> int:
         """The newest epoch that a worker is in; 0 before the first."""
-        return max((worker.epoch for worker in self.workers), default=0)
+        return max((worker.status.epoch for worker in self.workers), default=0)
 
     @property
     def cost(self) -> float | None:
@@ -92,12 +73,12 @@ class JobView:
     @property
     def staleness(self) -> float | None:
         """The mean over all pushes."""
-        return _mean([(worker.staleness, worker.steps) for worker in self.workers])
+        return _mean([(worker.status.mean_staleness, worker.status.steps) for worker in self.workers])
 
     @property
     def dropped(self) -> int:
         """Pushes that were not applied."""
-        return sum(worker.dropped for worker in self.workers)
+        return sum(worker.status.dropped for worker in self.workers)
 
 
 def _mean(weighted: Sequence[tuple[float | None, int]]) -> float | None:
@@ -106,50 +87,33 @@ def _mean(weighted: Sequence[tuple[float | None, int]]) -> float | None:
     return sum(value * weight for value, weight in known) / total if total else None
 
 
-def follow(view: JobView, reports: Sequence[StatusReport], seconds: float) -> JobView:
-    """The next view: `reports` are all shards' at `seconds`, after `view`.
+def starting(names: Sequence[str]) -> Progress:
+    """The progress before these workers have joined."""
+    return Progress(tuple(WorkerProgress(JobWorker(name)) for name in names))
 
-    A step's push goes to every shard, but not to all at the same moment: a worker's steps are those at the shard that
-    has seen the most of them, and so is the global step.
-    """
-    elapsed = seconds - view.seconds
-    known = {worker.name: worker for worker in view.workers}
-    names = sorted(known | {status.name: None for report in reports for status in report.workers}, key=_by_number)
-    step = max(report.global_step for report in reports)
-    return JobView(
-        workers=tuple(_follow_worker(known.get(name, WorkerView(name)), reports, elapsed) for name in names),
+
+def follow(before: Progress, job: JobStatus, seconds: float) -> Progress:
+    """The progress when the job has this status at `seconds`."""
+    elapsed = seconds - before.seconds
+    workers = {worker.status.name: worker for worker in before.workers}
+    for status in job.workers:
+        worker = workers.get(status.name, WorkerProgress(JobWorker(status.name)))
+        workers[status.name] = _follow_worker(worker, status, elapsed)
+    return Progress(
+        workers=tuple(workers[name] for name in sorted(workers, key=lambda name: (len(name), name))),  # 9 before 10
         seconds=seconds,
-        step=step,
-        began=view.began if step else seconds,
-        advanced=view.advanced if step == view.step else seconds,
+        step=job.global_step,
+        began=before.began if job.global_step else seconds,
+        advanced=before.advanced if job.global_step == before.step else seconds,
     )
 
 
-def _by_number(name: str) -> tuple[int, str]:
-    """worker-10 after worker-9."""
-    return len(name), name
-
-
-def _follow_worker(worker: WorkerView, reports: Sequence[StatusReport], elapsed: float) -> WorkerView:
-    seen: list[WorkerStatus] = [status for report in reports for status in report.workers if status.name == worker.name]
-    if not seen:
-        return worker
-    steps = max(status.steps for status in seen)
-    rate = max(0, steps - worker.steps) / elapsed if elapsed > 0 else worker.rate
-    loss = next((status.loss for status in seen if status.loss is not None), None)
-    return WorkerView(
-        name=worker.name,
-        state=seen[0].state,
-        epoch=max(status.epoch for status in seen),
-        steps=steps,
-        rate=_smoothed(worker.rate or None, rate, elapsed / RATE_SMOOTHING) if seen[0].state == "live" else 0.0,
-        cost=worker.cost if loss is None else _smoothed(worker.cost, loss, elapsed / COST_SMOOTHING),
-        staleness=_mean([(status.staleness_sum / status.steps, status.steps) for status in seen if status.steps]),
-        dropped=max(status.dropped for status in seen),
-        waiting_for=next((status.waiting_for for status in seen if status.waiting_for), ""),
-        tensor_transport=" and ".join(
-            dict.fromkeys(status.tensor_transport for status in seen if status.tensor_transport)
-        ),
+def _follow_worker(before: WorkerProgress, status: JobWorker, elapsed: float) -> WorkerProgress:
+    rate = max(0, status.steps - before.status.steps) / elapsed if elapsed > 0 else before.rate
+    return WorkerProgress(
+        status,
+        _smoothed(before.rate or None, rate, elapsed / RATE_SMOOTHING) if status.state == "live" else 0.0,
+        before.cost if status.loss is None else _smoothed(before.cost, status.loss, elapsed / COST_SMOOTHING),
     )
 
 
@@ -159,47 +123,43 @@ def _smoothed(before: float | None, now: float, elapsed: float) -> float:
 
 
 class Watch:
-    """Asks all shards again and again in a thread, and shows the view after each round. A context manager.
+    """Asks for the status again and again in a thread, and shows the progress after each. A context manager.
 
     Args:
-        transport: to the shards; this closes it.
-        names: the workers that are expected.
-        show: called with each new view, in the thread; must not raise.
+        client: of the shards; closed at the end.
+        names: the expected workers.
+        show: called with the progress, in the thread; must not raise.
     """
 
-    def __init__(self, transport: Transport, names: Sequence[str], show: Callable[[JobView], None]) -> None:
-        self._transport, self._show = transport, show
+    def __init__(self, client: StatusClient, names: Sequence[str], show: Callable[[Progress], None]) -> None:
+        self._client, self._show = client, show
         self._begin = time.monotonic()
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="progress", daemon=True)
-        self.view = JobView(tuple(WorkerView(name) for name in names))
+        self.progress = starting(names)
 
     def __enter__(self) -> Watch:
         self._thread.start()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        """Ends the thread; at a good end a last question makes the view final."""
+        """End the thread; without an error, ask once more for the final progress."""
         self._stop.set()
         self._thread.join()
-        if kind is None:
-            self._look()
-        self._transport.close()
+        with self._client:
+            if kind is None:
+                self._ask()
 
     def _run(self) -> None:
         while not self._stop.wait(INTERVAL):
-            self._look()
-            self._show(self.view)
+            self._ask()
+            self._show(self.progress)
 
-    def _look(self) -> None:
-        try:
-            reports = [self._status(shard) for shard in range(self._transport.shards)]
-        except ParamServerError as error:
-            self.view = replace(self.view, seconds=time.monotonic() - self._begin, problem=str(error))
+    def _ask(self) -> None:
+        job = self._client.ask(TIMEOUT)
+        seconds = time.monotonic() - self._begin
+        problem = next((answer.problem for answer in job.answers if answer.report is None), "")
+        if problem:
+            self.progress = replace(self.progress, seconds=seconds, problem=problem)
         else:
-            self.view = follow(self.view, reports, time.monotonic() - self._begin)
-
-    def _status(self, shard: int) -> StatusReport:
-        report = self._transport.call(shard, Status(), TIMEOUT).result()
-        assert isinstance(report, StatusReport), f"shard {shard} answered Status with {type(report).__name__}"
-        return report
+            self.progress = follow(self.progress, job, seconds)

@@ -20,9 +20,8 @@ from typing import Any
 
 import numpy as np
 
-from psserver.cli.job_status import put_together
-from psserver.cli.status_client import Shards
 from pswire.messages import Choice, Join, Joined, Leave, Pull, Sender
+from pswire.status_client import StatusClient
 from psworker.transport.grpc_transport import GrpcTransport
 from tests.chaos import scheme
 from tests.chaos.check import Final
@@ -209,9 +208,9 @@ class Cluster:
     def half_pushes(self) -> int:
         """How many there are as the servers say, when no worker lives any more: until then they cannot know."""
         end = time.monotonic() + BOUND
-        with Shards([server.address for server in self.servers]) as shards:
+        with StatusClient([server.address for server in self.servers]) as client:
             while time.monotonic() < end:
-                job = put_together(shards.ask(BOUND))
+                job = client.ask(BOUND)
                 states = [worker.state for answer in job.answers if answer.report for worker in answer.report.workers]
                 if "live" not in states:
                     return job.half_pushes

@@ -1,12 +1,9 @@
-"""The reports of a job's shards, put together: whole variables, workers as the job sees them, and what is amiss.
-
-Pure. May import pswire's pure half.
-"""
+"""The status of a job, merged from the reports of its shards: whole variables, workers, and problems. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Container, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pswire.messages import Change, EpochReport, LastPush, StatusReport, VariableStatus, WorkerStatus
 from pswire.optimizers import UpdateSpec
@@ -15,7 +12,7 @@ from pswire.tensors.values import TensorSpec
 
 @dataclass(frozen=True, slots=True)
 class ShardAnswer:
-    """What came from `address`: a report, or the problem why there is none."""
+    """The report of the shard at `address`, or the problem why there is none."""
 
     address: str
     report: StatusReport | None = None
@@ -24,9 +21,9 @@ class ShardAnswer:
 
 @dataclass(frozen=True, slots=True)
 class JobVariable:
-    """A variable, of one shard or put together of its parts; `spec` has the shape of the whole.
+    """A variable, merged from its partitions; `spec` has the shape of the whole.
 
-    `versions` and `updates` are those of the parts, in the order of their `shards`, and `nbytes` is the sum.
+    `versions` and `updates` are those of the partitions, in the order of their `shards`; `nbytes` is the sum.
     `global_step` is that of the job, by which a schedule gives the next learning rate.
     """
 
@@ -43,35 +40,36 @@ class JobVariable:
 
 @dataclass(frozen=True, slots=True)
 class JobWorker:
-    """A worker. What it does goes to several shards: its counts are those of the shard that has seen the most.
+    """A worker, as all shards report it. Counts are those of the shard with the most, since a push goes to several.
 
-    `state` is the worst that a shard says, "lost" before "left" before "live"; `lease_left` the least, in seconds, None
-    unless it is live. `mean_staleness` is over its pushes to all shards, None before the first. `tensor_transport` is
-    how its tensors travel; to several shards it may be several ways. Whether it is the `chief`, shard 0 knows.
+    `state` is "starting" before it joins, then the worst of all shards: "lost" before "left" before "live".
+    `lease_left` is the least, in seconds, None unless it is live. `mean_staleness` is over its pushes to all shards,
+    None before the first. `tensor_transport` is how its tensors travel, to different shards perhaps differently. Shard
+    0 reports whether it is `chief`.
     """
 
     name: str
-    number: int
-    incarnation: int
-    state: str
-    steps: int
-    dropped: int
-    mean_staleness: float | None
-    loss: float | None
-    epoch: int
-    lease_left: float | None
-    waiting_for: str
-    tensor_transport: str
+    number: int = 0
+    incarnation: int = 0
+    state: str = "starting"
+    steps: int = 0
+    dropped: int = 0
+    mean_staleness: float | None = None
+    loss: float | None = None
+    epoch: int = 0
+    lease_left: float | None = None
+    waiting_for: str = ""
+    tensor_transport: str = ""
     chief: bool = False
 
 
 @dataclass(frozen=True, slots=True)
-class JobReport:
-    """A job at one moment, as far as its shards answer; `problems` says what is missing or does not fit.
+class JobStatus:
+    """A job at one moment, as far as its shards answer; `problems` lists missing shards and inconsistencies.
 
     `global_step` and `dropped` are those of the shard with the most, since shard 0 gets every push; `repeated` and
-    `nbytes` are sums. `half_pushes` counts pushes that some shards have applied and others not: those that workers
-    report, and those that the death of a worker left so.
+    `nbytes` are sums. `half_pushes` counts pushes that only some shards have applied: those that workers report, and
+    those interrupted by the death of a worker.
     """
 
     answers: tuple[ShardAnswer, ...]
@@ -90,21 +88,21 @@ class JobReport:
     problems: tuple[str, ...]
 
 
-def put_together(answers: Sequence[ShardAnswer]) -> JobReport:
-    """One report of all, whatever their order; of two that say to be the same shard the first counts."""
+def merged(answers: Sequence[ShardAnswer]) -> JobStatus:
+    """The status of the job, whatever the order of the answers; of two reports of one shard the first counts."""
     by_shard = {answer.report.shard: answer.report for answer in reversed(answers) if answer.report is not None}
     reports = [by_shard[shard] for shard in sorted(by_shard)]
     global_step = max((report.global_step for report in reports), default=0)
-    return JobReport(
+    return JobStatus(
         answers=tuple(answers),
         shards=max((report.shards for report in reports), default=len(answers)),
         global_step=global_step,
         repeated=sum(report.repeated for report in reports),
         dropped=max((report.dropped for report in reports), default=0),
-        half_pushes=sum(report.half_pushes for report in reports) + _left_half(by_shard),
+        half_pushes=sum(report.half_pushes for report in reports) + _interrupted_pushes(by_shard),
         nbytes=sum(report.nbytes for report in reports),
-        consistency=" or ".join(_each_once(report.consistency for report in reports)),
-        handling=" or ".join(_each_once(report.handling for report in reports)),
+        consistency=" or ".join(_distinct(report.consistency for report in reports)),
+        handling=" or ".join(_distinct(report.handling for report in reports)),
         variables=_variables(reports, global_step),
         workers=_workers(reports),
         epochs=tuple(epoch for report in reports for epoch in report.epochs),
@@ -113,27 +111,25 @@ def put_together(answers: Sequence[ShardAnswer]) -> JobReport:
     )
 
 
-def _each_once(words: Iterable[str]) -> tuple[str, ...]:
+def _distinct(words: Iterable[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(words))
 
 
-# --- variables --------------------------------------------------------------------------------------------------------
-
-
 def _variables(reports: Sequence[StatusReport], global_step: int) -> tuple[JobVariable, ...]:
-    parts: dict[str, list[tuple[StatusReport, VariableStatus]]] = {}
+    partitions: dict[str, list[tuple[int, VariableStatus]]] = {}
     for report in reports:
         for variable in report.variables:
-            parts.setdefault(variable.spec.name, []).append((report, variable))
-    return tuple(_whole(found, global_step) for found in parts.values())
+            partitions.setdefault(variable.spec.name, []).append((report.shard, variable))
+    return tuple(_variable(found, global_step) for found in partitions.values())
 
 
-def _whole(parts: list[tuple[StatusReport, VariableStatus]], global_step: int) -> JobVariable:
-    _, first = parts[0]
-    variables = [variable for _, variable in parts]
+def _variable(partitions: list[tuple[int, VariableStatus]], global_step: int) -> JobVariable:
+    variables = [variable for _, variable in partitions]
+    first = variables[0]
+    spec = first.spec if first.part is None else replace(first.spec, shape=(first.part.of, *first.spec.shape[1:]))
     return JobVariable(
-        spec=_whole_spec(first),
-        shards=tuple(report.shard for report, _ in parts),
+        spec=spec,
+        shards=tuple(shard for shard, _ in partitions),
         versions=tuple(variable.version for variable in variables),
         updates=tuple(variable.updates for variable in variables),
         optimizer=first.optimizer,
@@ -144,33 +140,25 @@ def _whole(parts: list[tuple[StatusReport, VariableStatus]], global_step: int) -
     )
 
 
-def _whole_spec(variable: VariableStatus) -> TensorSpec:
-    if variable.part is None:
-        return variable.spec
-    return TensorSpec(variable.spec.name, (variable.part.of, *variable.spec.shape[1:]), variable.spec.dtype)
-
-
-# --- workers ----------------------------------------------------------------------------------------------------------
-
 _BEST_TO_WORST = ("live", "left", "lost")
 
 
 def _workers(reports: Sequence[StatusReport]) -> tuple[JobWorker, ...]:
-    seen: dict[str, list[WorkerStatus]] = {}
+    by_name: dict[str, list[WorkerStatus]] = {}
     for report in reports:
         for worker in report.workers:
-            seen.setdefault(worker.name, []).append(worker)
-    return tuple(sorted(map(_worker, seen.values()), key=lambda worker: (worker.number, worker.name)))
+            by_name.setdefault(worker.name, []).append(worker)
+    return tuple(sorted(map(_worker, by_name.values()), key=lambda worker: (worker.number, worker.name)))
 
 
-def _worker(seen: list[WorkerStatus]) -> JobWorker:
-    incarnation = max(one.incarnation for one in seen)
-    now = [one for one in seen if one.incarnation == incarnation]  # a shard may know only a life before this one
+def _worker(statuses: list[WorkerStatus]) -> JobWorker:
+    incarnation = max(one.incarnation for one in statuses)
+    now = [one for one in statuses if one.incarnation == incarnation]  # a shard may know only an earlier incarnation
     state = max((one.state for one in now), key=_BEST_TO_WORST.index)
     pushes = sum(one.steps for one in now)
     return JobWorker(
         name=now[0].name,
-        number=seen[0].number,
+        number=statuses[0].number,
         incarnation=incarnation,
         state=state,
         steps=max(one.steps for one in now),
@@ -180,18 +168,15 @@ def _worker(seen: list[WorkerStatus]) -> JobWorker:
         epoch=max(one.epoch for one in now),
         lease_left=min(one.lease_left for one in now) if state == "live" else None,
         waiting_for=next((one.waiting_for for one in now if one.waiting_for), ""),
-        tensor_transport=" and ".join(_each_once(one.tensor_transport for one in now if one.tensor_transport)),
+        tensor_transport=" and ".join(_distinct(one.tensor_transport for one in now if one.tensor_transport)),
         chief=any(one.chief for one in now),
     )
 
 
-# --- half pushes ------------------------------------------------------------------------------------------------------
+def _interrupted_pushes(reports: Mapping[int, StatusReport]) -> int:
+    """Incarnations of workers that ended with a push that not all of its shards have applied: each has one at most.
 
-
-def _left_half(reports: Mapping[int, StatusReport]) -> int:
-    """Lives of workers that have ended with a push that not all of its shards have applied: each has one at most.
-
-    Of a worker that lives it may be under way. A shard that does not answer is not looked at.
+    The push of a live worker may be under way. Shards that do not answer are not counted.
     """
     live = {
         (worker.name, worker.incarnation)
@@ -199,11 +184,11 @@ def _left_half(reports: Mapping[int, StatusReport]) -> int:
         for worker in report.workers
         if worker.state == "live"
     }
-    lives: dict[tuple[str, int], dict[int, LastPush]] = {}
+    last_pushes: dict[tuple[str, int], dict[int, LastPush]] = {}
     for shard, report in reports.items():
         for push in report.last_pushes:
-            lives.setdefault((push.worker, push.incarnation), {})[shard] = push
-    return sum(_is_half(pushes, reports) for life, pushes in lives.items() if life not in live)
+            last_pushes.setdefault((push.worker, push.incarnation), {})[shard] = push
+    return sum(_is_half(pushes, reports) for worker, pushes in last_pushes.items() if worker not in live)
 
 
 def _is_half(pushes: Mapping[int, LastPush], shards: Container[int]) -> bool:
@@ -214,17 +199,14 @@ def _is_half(pushes: Mapping[int, LastPush], shards: Container[int]) -> bool:
     return any(shard in shards and reached.get(shard, 0) < last.sequence for shard in (0, *last.shards))
 
 
-# --- changes and problems ---------------------------------------------------------------------------------------------
-
-
 def _changes(reports: Sequence[StatusReport]) -> tuple[Change, ...]:
-    """In the order of their steps; what several shards say of one change is one change."""
+    """In the order of their steps; the reports of several shards about one change are merged."""
     names: dict[tuple[int, str, UpdateSpec], list[str]] = {}
     for report in reports:
         for change in report.changes:
             names.setdefault((change.global_step, change.worker, change.optimizer), []).extend(change.names)
     return tuple(
-        Change(step, worker, _each_once(names[step, worker, optimizer]), optimizer)
+        Change(step, worker, _distinct(names[step, worker, optimizer]), optimizer)
         for step, worker, optimizer in sorted(names, key=lambda key: key[0])
     )
 
@@ -232,17 +214,17 @@ def _changes(reports: Sequence[StatusReport]) -> tuple[Change, ...]:
 def _problems(answers: Sequence[ShardAnswer]) -> Iterable[str]:
     yield from (answer.problem for answer in answers if answer.report is None)
     known = [(answer.address, answer.report) for answer in answers if answer.report is not None]
-    who = ", ".join(f"{address} is shard {report.shard} of {report.shards}" for address, report in known)
+    listed = ", ".join(f"{address} is shard {report.shard} of {report.shards}" for address, report in known)
     sizes, shards = {report.shards for _, report in known}, [report.shard for _, report in known]
     if len(sizes) > 1:
-        yield f"these servers are not of one job: {who}"
+        yield f"these servers are not of one job: {listed}"
         return
     if len(set(shards)) < len(shards):
-        yield f"a shard is named twice: {who}"
+        yield f"a shard is named twice: {listed}"
     elif sizes and len(answers) < max(sizes):
         yield f"this is not the whole job: it has {max(sizes)} shards, and {len(answers)} of their addresses are given"
     elif any(answer.report is not None and answer.report.shard != place for place, answer in enumerate(answers)):
-        yield f"workers must name the servers in the order of their shards, and this is another: {who}"
+        yield f"workers must name the servers in the order of their shards, and this is another: {listed}"
     for option, values in (
         ("--consistency", {report.consistency for _, report in known}),
         ("--staleness", {report.handling for _, report in known}),

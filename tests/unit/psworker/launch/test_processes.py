@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from psworker.launch import processes
-from psworker.launch.processes import LAST_LINES, Lifeline, Lines, Process
+from psworker.launch.processes import LAST_LINES, Lines, ParentPipe, Process
 
 BOUND = 20.0  # seconds that no test comes near to
 
@@ -43,9 +43,9 @@ class Child:
 @pytest.fixture
 def start(tmp_path) -> Iterator[Callable[..., Child]]:
     """Starts a child that runs `source`; it ends with the test at the latest."""
-    of_the_test = Lifeline()
+    of_the_test = ParentPipe()
 
-    def start(source: str, *arguments: str, lifeline: Lifeline = of_the_test) -> Child:
+    def start(source: str, *arguments: str, parent: ParentPipe = of_the_test) -> Child:
         (tmp_path / "child_module.py").write_text(textwrap.dedent(source))
         environment = {**os.environ, "PYTHONPATH": str(tmp_path), "PYTHONUNBUFFERED": "1"}
         reports = queue.SimpleQueue()
@@ -53,7 +53,7 @@ def start(tmp_path) -> Iterator[Callable[..., Child]]:
             "child",
             ["child_module", *arguments],
             environment,
-            lifeline,
+            parent,
             lambda _, stream, lines: reports.put((stream, lines)),
             lambda _: reports.put(("end", [])),
         )
@@ -123,38 +123,35 @@ def test_a_line_without_an_end_is_passed_on_in_pieces_and_nothing_is_lost():
 # --- a process --------------------------------------------------------------------------------------------------------
 
 
-def test_lines_come_with_their_stream_and_the_end_comes_last(start):
-    child = start("import sys; print('out'); print('err', file=sys.stderr); print('cut', end=''); sys.exit(7)")
+def test_it_gets_arguments_and_an_empty_stdin_and_its_lines_come_with_their_stream_before_its_end(start):
+    child = start(
+        """
+        import sys
+        print(__name__, sys.argv[1:], repr(sys.stdin.read()))
+        print("err", file=sys.stderr)
+        print("cut", end="")
+        sys.exit(7)
+        """,
+        "a b",
+        "--c",
+    )
     assert child.wait_end() == 7
-    assert sorted(child.lines) == [("stderr", "err"), ("stdout", "cut"), ("stdout", "out")]
+    assert sorted(child.lines) == [("stderr", "err"), ("stdout", "__main__ ['a b', '--c'] ''"), ("stdout", "cut")]
     assert child.nothing_more()
-    assert child.process.ending == "ended with exit code 7"
-    assert child.process.shell_code == 7
+    assert (child.process.ending, child.process.shell_code) == ("ended with exit code 7", 7)
 
 
-def test_a_module_gets_its_arguments_and_an_empty_stdin(start):
-    child = start("import sys; print(__name__, sys.argv[1:], repr(sys.stdin.read()))", "a b", "--c")
+def test_the_last_lines_are_kept_and_binary_garbage_passes(start):
+    child = start("import os; os.write(1, bytes(range(256)) * 1000 + b'\\n')\nfor n in range(1000): print(n)")
     assert child.wait_end() == 0
-    assert child.lines == [("stdout", "__main__ ['a b', '--c'] ''")]
-
-
-def test_the_last_lines_are_kept(start):
-    child = start("for number in range(1000): print(number)")
-    child.wait_end()
+    assert len(child.lines) == 1001 + 1000
     assert child.process.last_lines == tuple(str(number) for number in range(1000 - LAST_LINES, 1000))
-
-
-def test_binary_garbage_passes(start):
-    child = start("import os; os.write(1, bytes(range(256)) * 1000)")
-    assert child.wait_end() == 0
-    assert len(child.lines) == 1001
 
 
 def test_a_signal_is_named(start):
     child = start("import os, signal; os.kill(os.getpid(), signal.SIGSEGV)")
     assert child.wait_end() == -signal.SIGSEGV
-    assert child.process.ending == "was killed by SIGSEGV"
-    assert child.process.shell_code == 128 + signal.SIGSEGV
+    assert (child.process.ending, child.process.shell_code) == ("was killed by SIGSEGV", 128 + signal.SIGSEGV)
 
 
 def test_a_signal_reaches_the_whole_group_and_none_after_the_end(start, tmp_path, fifo):
@@ -166,13 +163,13 @@ def test_a_signal_reaches_the_whole_group_and_none_after_the_end(start, tmp_path
     child.process.kill(signal.SIGKILL)
 
 
-def test_what_a_child_leaves_behind_is_gone_when_its_end_is_reported(start, tmp_path, fifo):
+def test_no_process_of_the_group_is_left_when_its_end_is_reported(start, tmp_path, fifo):
     child = start(FAMILY.format(then="sys.exit(3)"), str(tmp_path / "fifo"), SLEEP)
     assert child.wait_end() == 3
     assert fifo()
 
 
-def test_who_left_the_group_with_the_output_does_not_delay_the_end(start, monkeypatch):
+def test_a_process_that_left_the_group_with_the_output_does_not_delay_the_end(start, monkeypatch):
     monkeypatch.setattr(processes, "DRAIN", 0.1)
     child = start(
         """
@@ -185,33 +182,19 @@ def test_who_left_the_group_with_the_output_does_not_delay_the_end(start, monkey
     os.kill(int(child.lines[0][1]), signal.SIGKILL)
 
 
-def test_child_and_stubborn_grandchild_end_when_the_lifeline_closes(start, tmp_path, fifo):
-    with Lifeline() as lifeline:
-        child = start(FAMILY.format(then="time.sleep(600)"), str(tmp_path / "fifo"), SLEEP, lifeline=lifeline)
+def test_child_and_a_grandchild_that_ignores_sigterm_end_with_the_parent(start, tmp_path, fifo):
+    with ParentPipe() as parent:
+        then = "try: time.sleep(600)\n    finally: print('cleaned up', flush=True)"
+        child = start(FAMILY.format(then=then), str(tmp_path / "fifo"), SLEEP, parent=parent)
         child.wait_line("grandchild sleeps")
     assert child.wait_end() == -signal.SIGKILL
+    assert ("stdout", "cleaned up") in child.lines
     assert fifo()
 
 
-def test_a_child_leaves_its_with_blocks_when_the_lifeline_closes(start):
-    source = """
-        import time
-        try:
-            print("in", flush=True)
-            time.sleep(600)
-        finally:
-            print("out", flush=True)
-        """
-    with Lifeline() as lifeline:
-        child = start(source, lifeline=lifeline)
-        child.wait_line("in")
-    child.wait_end()
-    assert child.lines == [("stdout", "in"), ("stdout", "out")]
-
-
-def test_a_lifeline_that_closed_before_the_child_looked_ends_it(start):
-    with Lifeline() as lifeline:
+def test_a_child_of_a_parent_that_died_before_it_started_ends(start):
+    with ParentPipe() as parent:
         with open(os.devnull, "wb") as other:
-            os.dup2(other.fileno(), lifeline._writer, inheritable=False)
-        child = start("import time; time.sleep(600)", lifeline=lifeline)
+            os.dup2(other.fileno(), parent._writer, inheritable=False)
+        child = start("import time; time.sleep(600)", parent=parent)
         assert child.wait_end() == -signal.SIGKILL

@@ -1,0 +1,203 @@
+"""`psserver status`: readable tables of a job, and JSON for programs."""
+
+import json
+import re
+from dataclasses import replace
+
+import pytest
+from rich.console import Console
+
+from psserver.cli.status import to_json
+from psserver.cli.status_tables import size, tables
+from psserver.config import parse_addresses
+from pswire.errors import ConfigurationError
+from pswire.job_status import ShardAnswer, merged
+from pswire.messages import StatusReport, VariableStatus
+from pswire.optimizers import Adam, Momentum
+from pswire.specs.schedules import CosineDecay, WarmUp
+from pswire.tensors.values import TensorSpec
+from tests.job_reports import two_shards, worker
+
+
+def shown(*answers, width=400) -> str:
+    console = Console(width=width, color_system=None)
+    with console.capture() as capture:
+        console.print(tables(merged(answers)))
+    return capture.get()
+
+
+def row(text: str, *first: str) -> list[str]:
+    """The cells of the row that begins with these."""
+    lines = [re.split(r" {2,}", line.strip()) for line in text.splitlines()]
+    (line,) = [line for line in lines if line[: len(first)] == list(first)]
+    return line
+
+
+# --- tables -----------------------------------------------------------------------------------------------------------
+
+
+def test_the_tables_of_a_job():
+    text = shown(*two_shards())
+    line = "global step 12 · 2 shards · consistency bounded:2 · staleness handling none · 3 repeated · 1 dropped"
+    assert text.splitlines()[0] == line
+    assert row(text, "0/2") == ["0/2", "host:1", "12", "2", "1.1 KiB", "3.2", "2.0 KiB", "1.5 MiB", "1", "7", "2"]
+    assert row(text, "1/2") == ["1/2", "host:2", "11", "2", "516 B", "0.0", "0 B", "0 B", "0", "0", "1"]
+    assert row(text, "w0 (chief)") == [
+        "w0 (chief)",
+        "live",
+        "8",
+        "1",
+        "0.25",
+        "0.2500",
+        "3",
+        "8.5 s",
+        "gRPC and shared memory",
+        "–",
+    ]
+    assert row(text, "w1") == ["w1", "lost", "4", "0", "1.00", "1.5000", "–", "–", "gRPC", "w0, 2 steps behind"]
+    optimizer = "momentum learning_rate=0.5 momentum=0.9 nesterov=False"
+    assert row(text, "W") == ["W", "float32[2, 3]", "0", "12", "12", "48 B", "momentum", optimizer]
+    split = ["table", "float32[100, 4] table", "0,1", "7 to 9", "6 to 8", "1.6 KiB", "–", "–"]
+    assert row(text, "table") == split
+    assert row(text, "2", "w1") == ["2", "w1", "W, b", "gradient_descent learning_rate=0.25"]
+
+
+def test_a_table_without_rows_is_left_out():
+    assert re.findall(r"^(\w+) *$", shown(ShardAnswer("a:1", StatusReport(0, 1, 0, 0))), re.MULTILINE) == ["Shards"]
+
+
+def test_names_are_shown_as_they_are():
+    text = shown(ShardAnswer("a:1", StatusReport(0, 1, 0, 0, workers=(worker("[bold]\x1b[2Jw[/bold] :smile:"),))))
+    assert "[bold]\N{REPLACEMENT CHARACTER}[2Jw[/bold] :smile: " in text
+
+
+def report_with(optimizer, global_step=0) -> ShardAnswer:
+    variable = VariableStatus(TensorSpec("W", (2,)), 5, 4, optimizer)
+    return ShardAnswer("host:1", StatusReport(0, 1, global_step, 0, (variable,)))
+
+
+def test_a_schedule_is_shown_with_its_fields_and_the_learning_rate_of_the_next_push():
+    text = shown(report_with(Momentum(WarmUp(10, CosineDecay(0.1, 100))), global_step=35))
+    assert "learning_rate=WarmUp(steps=10, then=CosineDecay(initial=0.1, decay_steps=100, alpha=0.0))" in text
+    assert "(learning rate now 0.0853553)" in text  # (1 + cos(pi / 4)) / 20
+
+
+@pytest.mark.parametrize(
+    ("nbytes", "text"),
+    [
+        (0, "0 B"),
+        (1023, "1023 B"),
+        (1023.6, "1.0 KiB"),
+        (1024, "1.0 KiB"),
+        (1024**2 - 1, "1.0 MiB"),
+        (1.25 * 1024**3, "1.2 GiB"),
+        (5000 * 1024**4, "5,000.0 TiB"),
+    ],
+)
+def test_bytes_are_in_units_that_people_read(nbytes, text):
+    assert size(nbytes) == text
+
+
+# --- for programs -----------------------------------------------------------------------------------------------------
+
+
+def test_programs_get_the_job_and_each_shard_as_json_without_nan():
+    silent = ShardAnswer("host:3", problem="gone")
+    data = json.loads(json.dumps(to_json(merged([*two_shards(), silent]), 1.5), allow_nan=False))
+    assert (data["time"], data["global_step"], data["consistency"], data["problems"]) == (
+        1.5,
+        12,
+        "bounded:2",
+        ["gone"],
+    )
+    assert data["epochs"] == [{"queue": "mnist", "epoch": 1, "cost": None, "examples": 60000}]
+    assert data["variables"][1] == {
+        "name": "table",
+        "shape": [100, 4],
+        "dtype": "float32",
+        "shards": [0, 1],
+        "versions": [9, 7],
+        "updates": [8, 6],
+        "optimizer": None,
+        "slots": [],
+        "nbytes": 1600,
+        "table": True,
+    }
+    assert data["workers"][1] == {
+        "name": "w1",
+        "number": 1,
+        "incarnation": 1,
+        "state": "lost",
+        "steps": 4,
+        "dropped": 0,
+        "mean_staleness": 1.0,
+        "loss": 1.5,
+        "epoch": 0,
+        "lease_left": None,
+        "waiting_for": "w0, 2 steps behind",
+        "tensor_transport": "gRPC",
+        "chief": False,
+    }
+    assert data["changes"][1] == {
+        "global_step": 2,
+        "worker": "w1",
+        "names": ["W", "b"],
+        "optimizer": {"kind": "gradient_descent", "learning_rate": 0.25},
+    }
+    first, second, third = data["shards"]
+    assert third == {"address": "host:3", "problem": "gone"}
+    assert (first["address"], first["shard"], second["shard"], first["nbytes"]) == ("host:1", 0, 1, 1168)
+    assert first["traffic"] == {"pushes": 3.25, "bytes_in": 2048.0, "bytes_out": 1572864.0}
+    assert first["staleness"] == {"p50": 1, "p99": 7}
+    assert second["variables"][1]["part"] == {"first": 70, "of": 100}
+    assert second["workers"][0]["lease_left"] == 8.5
+    assert [shard["workers"][0]["tensor_transport"] for shard in (first, second)] == ["gRPC", "shared memory"]
+    assert first["changes"] == [data["changes"][1] | {"names": ["W"]}]
+
+
+def test_a_loss_that_is_no_number_is_none_for_programs_and_said_to_people():
+    answer = ShardAnswer("a:1", StatusReport(0, 1, 1, 0, workers=(worker(steps=1, loss=float("inf")),)))
+    data = to_json(merged([answer]), 0.0)
+    assert data["workers"][0]["loss"] is None
+    assert data["shards"][0]["workers"][0]["loss"] is None
+    assert row(shown(answer), "w0")[5] == "inf"
+
+
+def test_programs_get_a_schedule_as_plain_data():
+    (variable,) = to_json(merged([report_with(Momentum(WarmUp(10, 0.5)))]), 0.0)["variables"]
+    assert variable["optimizer"]["learning_rate"] == {"kind": "warm_up", "steps": 10, "then": 0.5}
+
+
+# --- addresses --------------------------------------------------------------------------------------------------------
+
+
+def test_addresses_are_separated_by_commas():
+    assert parse_addresses("a:1, [::1]:2,unix:/run/ps") == ("a:1", "[::1]:2", "unix:/run/ps")
+    for text in "", "a:1,", "a:1 b:2":
+        with pytest.raises(ConfigurationError, match="is no address"):
+            parse_addresses(text)
+
+
+def test_a_silent_shard_is_named_with_its_reason_and_the_others_are_shown():
+    silent = ShardAnswer("host:2", problem="no server answers at host:2: Connection refused")
+    text = shown(two_shards()[0], silent)
+    assert "warning: no server answers at host:2: Connection refused\n" in text
+    assert text.count("warning") == 1
+    assert row(text, "?", "host:2") == ["?", "host:2", "silent", *["–"] * 8]
+    assert row(text, "0/2", "host:1")[2] == "12"
+
+
+def test_a_narrow_terminal_shows_addresses_and_hyperparameters_unbroken_and_no_line_is_cut():
+    first, second = two_shards()
+    large = VariableStatus(
+        TensorSpec("classifier/dense_1/weights", (3136, 1024)), 12_345, 12_345, Adam(0.001), ("m", "v"), 38_535_168
+    )
+    report = replace(first.report, global_step=1_234_567, nbytes=13_100_000, variables=(large,))
+    text = shown(ShardAnswer("10.0.12.34:5000", report), ShardAnswer("10.0.12.35:5000", second.report), width=80)
+    assert row(text, "0/2", "10.0.12.34:5000")[2:] == ["1,234,567", "1", "12.5 MiB", "1", "7", "2"]
+    for words in ("learning_rate=0.001", "beta1=0.9", "beta2=0.999", "epsilon=1e-08", "amsgrad=False"):
+        assert words in text
+    assert "pushes/s" not in text
+    assert "1.6 KiB" not in text
+    assert re.search(r"classifier/den +float32\[3136,  0 +12,345  m, v +adam", text)
+    assert re.search(r"\nse_1/weights +1024\] ", text)
