@@ -360,8 +360,8 @@ class Session:
 
 
 def _client(config: WorkerConfig, transport: Transport | None) -> Client:
-    travel = config.travel
+    transfer = config.transfer
     if transport is None:
-        transport = open_transport(config.servers, shared_memory=travel.shared_memory)
-    packer = Packer("" if travel.encoding == "float32" else travel.encoding, travel.compression)
+        transport = open_transport(config.servers, shared_memory=transfer.shared_memory)
+    packer = Packer("" if transfer.encoding == "float32" else transfer.encoding, transfer.compression)
     return Client(transport, config.name, config.timeout, packer=packer)

@@ -88,7 +88,7 @@ def served(monkeypatch):
     """The configs that `psserver serve` would have served."""
     configs = []
     monkeypatch.setattr(signal, "signal", lambda number, handler: None)
-    monkeypatch.setattr(serve, "serve_until_told", configs.append)
+    monkeypatch.setattr(serve, "serve_until_signal", configs.append)
     return configs
 
 
@@ -143,7 +143,7 @@ def test_a_server_that_shares_memory_first_removes_what_the_dead_have_left(monke
     with ServerThread(ServerConfig(shared_memory=False)):
         assert not caplog.messages
     with ServerThread(ServerConfig()):
-        assert caplog.messages == ["removed 2 segments of shared memory, whose processes were killed"]
+        assert caplog.messages == ["removed 2 segments of shared memory of killed processes"]
 
 
 @pytest.mark.parametrize(
