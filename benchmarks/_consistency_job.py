@@ -6,8 +6,8 @@ import argparse
 import time
 
 import psworker as ps
+from pswire.specs import initializers
 from psworker import datasets, nn, ops
-from psworker.model import initializers
 
 IMAGES = 6_000
 BATCH = 50

@@ -21,8 +21,8 @@ from pswire import optimizers
 from pswire.messages import Declaration
 from pswire.tensors.values import TensorSpec
 from psworker.client.client import Client
-from psworker.client.placement import Whole
 from psworker.transport.grpc_transport import GrpcTransport
+from psworker.versions import VersionedArray
 
 GIB = 1 << 30
 SHARED = Path("/dev/shm")
@@ -48,10 +48,10 @@ def run(tensor_transport: str, elements: int) -> None:
         began = time.perf_counter()
         [weights] = client.register([declaration("large", elements)])
         show("register", system, began, memory)
-        weights = Whole(weights.name, weights.versions, np.full(elements, 1.0, np.float32))
+        weights = VersionedArray(weights.name, weights.read, np.full(elements, 1.0, np.float32))
 
         began = time.perf_counter()
-        client.push([weights]).wait()
+        client.push([weights]).result()
         show("push", system, began, memory)
         del weights
 

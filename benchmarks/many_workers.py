@@ -36,8 +36,8 @@ from pswire import optimizers
 from pswire.messages import Declaration
 from pswire.tensors.values import TensorSpec
 from psworker.client.client import Client
-from psworker.client.placement import Whole
 from psworker.transport.grpc_transport import GrpcTransport
+from psworker.versions import VersionedArray
 
 WORKERS = (1, 4, 16, 64, 100)
 FLOATS = 20
@@ -70,7 +70,7 @@ def work(addresses: list[str], names: list[str], floats: int, numbers: list[int]
             client.leave()
 
 
-def join(names: list[str], floats: int, client: Client) -> list[Whole]:
+def join(names: list[str], floats: int, client: Client) -> list[VersionedArray]:
     """Makes a worker a member, and registers its variables."""
     client.join()
     zeros = np.zeros(floats // len(names), np.float32)
@@ -78,15 +78,15 @@ def join(names: list[str], floats: int, client: Client) -> list[Whole]:
     return client.register([Declaration(TensorSpec.of(name, zeros), zeros, optimizer) for name in names])
 
 
-def push(client: Client, wholes: list[Whole], begin: float, end: float) -> np.ndarray:
+def push(client: Client, wholes: list[VersionedArray], begin: float, end: float) -> np.ndarray:
     """Pushes until the window ends; milliseconds of each push that began and ended in it."""
     names = [one.name for one in wholes]
     gradient = np.full_like(wholes[0].array, 1e-3)
     seen: list[float] = []
     before = time.monotonic()
     while before < end:
-        gradients = [Whole(one.name, one.versions, gradient, one.served_at) for one in wholes]
-        wholes = list(client.push(gradients, pull=names).wait().values)
+        gradients = [VersionedArray(one.name, one.read, gradient) for one in wholes]
+        wholes = list(client.push(gradients, pull=names).result().values)
         after = time.monotonic()
         if begin <= before and after <= end:
             seen.append((after - before) * 1e3)

@@ -70,7 +70,7 @@ def time_rows(rule: Rule, table: np.ndarray, updates: list[IndexedSlices]) -> fl
 
 def kinds() -> list[bool]:
     """Whether fused, of what can run here."""
-    fused = compiled.machine_code(adam.adam) is not None
+    fused = compiled.machine_code(adam._adam) is not None
     if not fused:
         print("numba is not installed: numpy alone")
     return [False, True] if fused else [False]

@@ -32,9 +32,9 @@ from pswire.messages import Join, Pull, Sender
 from pswire.specs.encodings import parse_compression
 from pswire.system.malloc import keep_memory
 from psworker.client.client import Client
-from psworker.client.error_feedback import Packer
-from psworker.client.placement import Whole
+from psworker.client.error_feedback import GradientEncoder
 from psworker.transport.grpc_transport import GrpcTransport
+from psworker.versions import VersionedArray
 
 STEPS = 30  # in a round, as the peers' scripts have
 WARM_UP = 5
@@ -75,7 +75,7 @@ class Run:
 def connect(address: str, way: Way) -> Client:
     """A worker's client, which has joined."""
     transport = GrpcTransport([address], shared_memory=way.tensor_transport == "shared memory")
-    client = Client(transport, "worker", 60.0, packer=Packer(way.encoding, parse_compression(way.compress)))
+    client = Client(transport, "worker", 60.0, encoder=GradientEncoder(way.encoding, parse_compression(way.compress)))
     client.join()
     if transport.tensor_transport(0) != way.tensor_transport:
         raise SystemExit(
@@ -109,13 +109,15 @@ def measure(way: Way, *, numba: bool) -> Run:
     return Run(statistics.median(seen[WARM_UP:]), memory.rest, over)
 
 
-def push_pull(client: Client, weights: Sequence[Whole], gradients: dict[str, np.ndarray]) -> Sequence[Whole]:
+def push_pull(
+    client: Client, weights: Sequence[VersionedArray], gradients: dict[str, np.ndarray]
+) -> Sequence[VersionedArray]:
     """One step: all gradients there, all fresh weights back."""
-    pushed = [Whole(weight.name, weight.versions, gradients[weight.name]) for weight in weights]
-    return client.push(pushed, None, list(gradients), known_versions=weights).wait().values
+    pushed = [VersionedArray(weight.name, weight.read, gradients[weight.name]) for weight in weights]
+    return client.push(pushed, None, list(gradients), known_values=weights).result().values
 
 
-def check(way: Way, first, gradients, weights: Sequence[Whole]) -> None:
+def check(way: Way, first, gradients, weights: Sequence[VersionedArray]) -> None:
     """That these are the weights after Adam's first step, which moves each by its rate unless the gradient is tiny."""
     if way.compress != "none":
         return  # what was not sent has moved nothing

@@ -14,13 +14,12 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from pswire import errors
     from pswire.messages import EpochReport
-    from pswire.specs import schedules
-    from pswire.specs.row_initializers import RowConstant, RowNormal, RowUniform
+    from pswire.specs import initializers, schedules
+    from pswire.specs.initializers import RowConstant, RowNormal, RowUniform
     from pswire.tensors.values import IndexedSlices
     from psworker.autodiff import Tensor, check_gradients, gradients, no_grad, op, ops, stop_gradient
     from psworker.data import datasets
     from psworker.data.dataset import Batch, Dataset
-    from psworker.model import initializers
     from psworker.model import layers as nn
     from psworker.model.gradient_transforms import (
         accumulate,
@@ -58,8 +57,7 @@ if TYPE_CHECKING:
         update_ops,
         variable_scope,
     )
-    from psworker.sessions.opening import session
-    from psworker.sessions.session import Session
+    from psworker.sessions.session import Session, session
 
 __all__ = [
     "Adagrad",
@@ -119,22 +117,21 @@ __all__ = [
 _MODULES = {
     "datasets": "psworker.data.datasets",
     "errors": "pswire.errors",
-    "initializers": "psworker.model.initializers",
+    "initializers": "pswire.specs.initializers",
     "nn": "psworker.model.layers",
     "ops": "psworker.autodiff.ops",
     "schedules": "pswire.specs.schedules",
 }
 _CONTENTS = {
     "pswire.messages": "EpochReport",
-    "pswire.specs.row_initializers": "RowConstant RowNormal RowUniform",
+    "pswire.specs.initializers": "RowConstant RowNormal RowUniform",
     "pswire.tensors.values": "IndexedSlices",
     "psworker.autodiff": "Tensor check_gradients gradients no_grad op stop_gradient",
     "psworker.data.dataset": "Batch Dataset",
-    "psworker.sessions.opening": "session",
     "psworker.model.optimizers": (
         "Adagrad AdagradDecay Adam AdamW Ftrl GradientDescent Lamb Momentum Optimizer RMSProp optimize_loss"
     ),
-    "psworker.sessions.session": "Session",
+    "psworker.sessions.session": "Session session",
     "psworker.model.tables": "Table",
     "psworker.model.gradient_transforms": (
         "accumulate add_decayed_weights clip_by_global_norm clip_by_norm clip_by_value global_norm per_variable scale"

@@ -6,6 +6,7 @@ What a kind's fields may be is its spec's affair. May import the specs, the rows
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, TypeVar
 
 from google.protobuf import struct_pb2
@@ -14,7 +15,8 @@ from google.protobuf.message import Message as Proto
 from pswire import optimizers
 from pswire.codec.fields import Field
 from pswire.errors import Malformed
-from pswire.specs import row_initializers
+from pswire.specs import spec as specs
+from pswire.specs.initializers import RowInitializer
 from pswire.tensors.transport import TensorReceiver, TensorSender
 
 _Spec = TypeVar("_Spec")
@@ -70,4 +72,4 @@ def _required(field: Field, what: str) -> Field:
 
 OPTIMIZER_OR_NONE = _struct(optimizers.to_plain, optimizers.from_plain)
 OPTIMIZER = _required(OPTIMIZER_OR_NONE, "an optimizer")
-INITIAL = _struct(row_initializers.to_plain, row_initializers.from_plain)
+INITIAL = _struct(specs.to_plain, partial(specs.from_plain, RowInitializer))

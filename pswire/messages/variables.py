@@ -11,7 +11,7 @@ from enum import Enum
 from pswire.messages.membership import Sender
 from pswire.messages.order import ChangeId, Frontier, RemoteWeights, UpdateGroup
 from pswire.optimizers import UpdateSpec
-from pswire.specs.row_initializers import RowInitializer
+from pswire.specs.initializers import RowInitializer
 from pswire.tensors.compression import Packed
 from pswire.tensors.values import Array, IndexedSlices, Part, TensorSpec
 

@@ -15,21 +15,19 @@ from pswire.optimizers.moving_average import MovingAverage
 from pswire.optimizers.optimizer import (
     COMPUTE_DTYPES,
     RULES,
-    UPDATES,
     OptimizerSpec,
     Rule,
     Step,
     UpdateSpec,
     from_plain,
     rule_for,
-    to_plain,
 )
 from pswire.optimizers.rmsprop import RMSProp
+from pswire.specs.spec import to_plain
 
 __all__ = [
     "COMPUTE_DTYPES",
     "RULES",
-    "UPDATES",
     "Adagrad",
     "AdagradDecay",
     "Adam",

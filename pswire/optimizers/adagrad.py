@@ -1,7 +1,5 @@
 """Adagrad: a learning rate for each element, by the squares of all its gradients."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,13 +10,13 @@ import numpy as np
 from pswire.optimizers.compiled import Numbers, Slots, loop
 from pswire.optimizers.element_wise import ElementWise
 from pswire.optimizers.limits import Limits
-from pswire.optimizers.optimizer import OptimizerSpec, Step, update_rule
-from pswire.specs.field_checks import check_number
+from pswire.optimizers.optimizer import OptimizerSpec, Step
+from pswire.specs.spec import check_number
 from pswire.tensors.values import Array
 
 
 @dataclass(frozen=True)
-class Adagrad(OptimizerSpec):
+class Adagrad(OptimizerSpec, kind="adagrad"):
     """A learning rate for each element, by the squares of all its gradients. Slot: `accumulator`.
 
         a <- a + g^2                       (a starts at initial_accumulator)
@@ -28,7 +26,7 @@ class Adagrad(OptimizerSpec):
     defaults as TensorFlow 1's AdagradOptimizer, which has no epsilon.
     """
 
-    kind: ClassVar[str] = "adagrad"
+    _slots: ClassVar[tuple[str, ...]] = ("accumulator",)
     initial_accumulator: float = 0.1
     epsilon: float = 0.0
 
@@ -39,22 +37,17 @@ class Adagrad(OptimizerSpec):
         if self.initial_accumulator == 0 and self.epsilon == 0:
             raise ValueError("Adagrad: initial_accumulator or epsilon must be more than 0, or 0 / 0 makes a NaN")
 
-    def slot_names(self) -> tuple[str, ...]:
-        """`accumulator`."""
-        return ("accumulator",)
 
-
-@update_rule(Adagrad)
-class AdagradRule(ElementWise):
+class AdagradRule(ElementWise, of=[Adagrad]):
     """Update rule of `Adagrad`."""
 
     squares = ("accumulator",)
 
     def __init__(self, spec: Adagrad) -> None:
-        super().__init__(spec, adagrad, {"accumulator": spec.initial_accumulator})
+        super().__init__(spec, _adagrad, {"accumulator": spec.initial_accumulator})
         self._epsilon = float(spec.epsilon)
 
-    def numbers(self, step: Step, tiny: float) -> tuple[float, ...]:
+    def _numbers(self, step: Step, tiny: float) -> tuple[float, ...]:
         """The learning rate and epsilon."""
         return step.learning_rate, max(self._epsilon, tiny)
 
@@ -62,8 +55,7 @@ class AdagradRule(ElementWise):
         """See `accumulated_growth`."""
         return accumulated_growth(rate, self._epsilon, self._first["accumulator"], limits)
 
-    def block(self, w: Array, g: Array, scratch: Array, slots: Sequence[Array], *numbers: float) -> None:
-        """Accumulates and moves."""
+    def _block(self, w: Array, g: Array, scratch: Array, slots: Sequence[Array], *numbers: float) -> None:
         (a,) = slots
         accumulate(w, g, scratch, a, *numbers)
 
@@ -80,8 +72,7 @@ def accumulate(w: Array, g: Array, scratch: Array, a: Array, rate: float, epsilo
 
 
 @loop(slots=1, numbers=2)
-def adagrad(index: Array, w: Array, g: Array, slots: Slots, numbers: Numbers) -> None:
-    """`AdagradRule.block` as a loop."""
+def _adagrad(index: Array, w: Array, g: Array, slots: Slots, numbers: Numbers) -> None:
     (a,) = slots
     rate, epsilon = numbers
     for r in range(len(index)):

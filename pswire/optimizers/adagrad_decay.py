@@ -1,7 +1,5 @@
 """Adagrad whose accumulator decays."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
@@ -11,13 +9,13 @@ import numpy as np
 from pswire.optimizers.adagrad import accumulate, accumulated_growth
 from pswire.optimizers.element_wise import ElementWise
 from pswire.optimizers.limits import Limits
-from pswire.optimizers.optimizer import OptimizerSpec, Step, update_rule
-from pswire.specs.field_checks import check_count, check_number
+from pswire.optimizers.optimizer import OptimizerSpec, Step
+from pswire.specs.spec import check_count, check_number
 from pswire.tensors.values import Array
 
 
 @dataclass(frozen=True)
-class AdagradDecay(OptimizerSpec):
+class AdagradDecay(OptimizerSpec, kind="adagrad_decay"):
     """Adagrad that forgets: old squares count less, so that the steps of a long job do not become ever shorter.
 
     Slots: `accumulator`, and `accumulator_decay_power`, the number of decays that it has had, zero at first. With
@@ -35,7 +33,7 @@ class AdagradDecay(OptimizerSpec):
     (github.com/DeepRec-AI/DeepRec), which catches up with one period at a time, however many were missed.
     """
 
-    kind: ClassVar[str] = "adagrad_decay"
+    _slots: ClassVar[tuple[str, ...]] = ("accumulator", "accumulator_decay_power")
     initial_accumulator: float = 0.1
     decay_steps: int = 100_000
     decay_rate: float = 0.9
@@ -46,13 +44,8 @@ class AdagradDecay(OptimizerSpec):
         check_count(self, "decay_steps")
         check_number(self, "decay_rate", 0, 1, closed_high=True)
 
-    def slot_names(self) -> tuple[str, ...]:
-        """`accumulator` and `accumulator_decay_power`."""
-        return ("accumulator", "accumulator_decay_power")
 
-
-@update_rule(AdagradDecay)
-class AdagradDecayRule(ElementWise):
+class AdagradDecayRule(ElementWise, of=[AdagradDecay]):
     """Update rule of `AdagradDecay`."""
 
     squares = ("accumulator",)
@@ -62,7 +55,7 @@ class AdagradDecayRule(ElementWise):
         self._floor = float(spec.initial_accumulator)
         self._decay_steps, self._decay_rate = spec.decay_steps, float(spec.decay_rate)
 
-    def numbers(self, step: Step, tiny: float) -> tuple[float, ...]:
+    def _numbers(self, step: Step, tiny: float) -> tuple[float, ...]:
         """The period of this step, the learning rate, and what is added to a root that may be zero."""
         return float(step.global_step // self._decay_steps), step.learning_rate, tiny
 
@@ -70,8 +63,7 @@ class AdagradDecayRule(ElementWise):
         """As Adagrad's: a decay makes the accumulator no larger."""
         return accumulated_growth(rate, 0.0, self._floor, limits)
 
-    def block(self, w: Array, g: Array, scratch: Array, slots: Sequence[Array], *numbers: float) -> None:
-        """Lets the accumulator catch up with the decays that it has missed, then does as Adagrad."""
+    def _block(self, w: Array, g: Array, scratch: Array, slots: Sequence[Array], *numbers: float) -> None:
         a, power = slots
         period, rate, epsilon = numbers
         np.subtract(period, power, out=scratch)

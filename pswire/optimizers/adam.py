@@ -1,7 +1,5 @@
 """Adam, with AMSGrad and decoupled weight decay (AdamW)."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,24 +10,17 @@ import numpy as np
 from pswire.optimizers.compiled import Numbers, Slots, loop
 from pswire.optimizers.element_wise import ElementWise
 from pswire.optimizers.limits import Limits
-from pswire.optimizers.optimizer import OptimizerSpec, Step, update_rule
-from pswire.specs.field_checks import check_flag, check_number
+from pswire.optimizers.optimizer import OptimizerSpec, Step
 from pswire.specs.schedules import LearningRate
+from pswire.specs.spec import check_flag, check_number
 from pswire.tensors.values import Array
 
 
 @dataclass(frozen=True)
 class MomentsSpec(OptimizerSpec):
-    """Hyperparameters of moving averages m of the gradient and v of its square, zero at first.
+    """Hyperparameters of the moving averages m of the gradient and v of its square; see `Adam`."""
 
-        m <- beta1 * m + (1 - beta1) * g
-        v <- beta2 * v + (1 - beta2) * g^2
-        m_hat = m / (1 - beta1^t),  v_hat = v / (1 - beta2^t)   (t counts the updates of the variable from 1)
-
-    Lazy: rows that are not named keep theirs as they are, and t counts for all rows alike, as in TensorFlow 1's
-    LazyAdamOptimizer.
-    """
-
+    _slots: ClassVar[tuple[str, ...]] = ("m", "v")
     learning_rate: LearningRate = 0.001
     beta1: float = 0.9
     beta2: float = 0.999
@@ -41,18 +32,16 @@ class MomentsSpec(OptimizerSpec):
         check_number(self, "beta2", 0, 1)
         check_number(self, "epsilon", 0, open_low=True)
 
-    def slot_names(self) -> tuple[str, ...]:
-        """`m` and `v`."""
-        return ("m", "v")
-
 
 @dataclass(frozen=True)
-class Adam(MomentsSpec):
+class Adam(MomentsSpec, kind="adam"):
     """Adaptive moments. Slots: `m` and `v`, zero at first; t counts the updates of the variable from 1.
 
         m <- beta1 * m + (1 - beta1) * g
         v <- beta2 * v + (1 - beta2) * g^2
-        w <- w - learning_rate * (m / (1 - beta1^t)) / (sqrt(v / (1 - beta2^t)) + epsilon)
+        m_hat = m / (1 - beta1^t)
+        v_hat = v / (1 - beta2^t)
+        w <- w - learning_rate * m_hat / (sqrt(v_hat) + epsilon)
 
     With `amsgrad=True` the root is of v_max <- max(v_max, v) in place of v, so that no element's step grows again when
     its gradients become smaller; another slot, `v_max`, zero at first. The largest is taken of v as it is, and
@@ -65,7 +54,6 @@ class Adam(MomentsSpec):
     S. Kale, S. Kumar, "On the Convergence of Adam and Beyond", ICLR 2018, algorithm 2.
     """
 
-    kind: ClassVar[str] = "adam"
     amsgrad: bool = False
 
     def __post_init__(self) -> None:
@@ -78,19 +66,18 @@ class Adam(MomentsSpec):
 
 
 @dataclass(frozen=True)
-class AdamW(Adam):
+class AdamW(Adam, kind="adamw"):
     """Adam with decoupled weight decay: weights shrink by a share of themselves, whatever the gradient's size.
 
         w <- w - learning_rate * (m_hat / (sqrt(v_hat) + epsilon) + weight_decay * w)
 
-    with Adam's slots `m` and `v`, and `v_max` with `amsgrad=True`. Lazy, in the decay too: only rows that are named
-    shrink.
+    with Adam's m_hat and v_hat, its slots `m` and `v`, and `v_max` with `amsgrad=True`. Lazy, in the decay too: only
+    rows that are named shrink.
 
     Source: I. Loshchilov, F. Hutter, "Decoupled Weight Decay Regularization", ICLR 2019, algorithm 2, in the form of
     torch.optim.AdamW: the decay is times the learning rate, schedule and all.
     """
 
-    kind: ClassVar[str] = "adamw"
     weight_decay: float = 0.01
 
     def __post_init__(self) -> None:
@@ -98,18 +85,17 @@ class AdamW(Adam):
         check_number(self, "weight_decay", 0)
 
 
-@update_rule(Adam, AdamW)
-class AdamRule(ElementWise):
+class AdamRule(ElementWise, of=[Adam, AdamW]):
     """Update rule of `Adam` and `AdamW`."""
 
     squares = ("v", "v_max")
 
     def __init__(self, spec: Adam) -> None:
-        super().__init__(spec, amsgrad if spec.amsgrad else adam)
+        super().__init__(spec, _amsgrad if spec.amsgrad else _adam)
         self._beta1, self._beta2, self._epsilon = float(spec.beta1), float(spec.beta2), float(spec.epsilon)
         self._weight_decay = float(spec.weight_decay) if isinstance(spec, AdamW) else 0.0
 
-    def numbers(self, step: Step, tiny: float) -> tuple[float, ...]:
+    def _numbers(self, step: Step, tiny: float) -> tuple[float, ...]:
         """The shares of old and new in both averages, the step's factor and epsilon, and what decay leaves of a weight.
 
         factor * m / (sqrt(v) + epsilon) is learning_rate * m_hat / (sqrt(v_hat) + the spec's epsilon): numerator and
@@ -127,8 +113,7 @@ class AdamRule(ElementWise):
             return math.inf
         return moments_growth(self._beta1, self._beta2, self._epsilon, rate, limits)
 
-    def block(self, w: Array, g: Array, scratch: Array, slots: Sequence[Array], *numbers: float) -> None:
-        """Moves the averages, then the value."""
+    def _block(self, w: Array, g: Array, scratch: Array, slots: Sequence[Array], *numbers: float) -> None:
         m, v, *largest = slots
         beta1, rest1, beta2, rest2, factor, epsilon, kept = numbers
         move_averages(g, m, v, scratch, beta1, rest1, beta2, rest2)
@@ -162,8 +147,7 @@ def direction(m: Array, v: Array, out: Array, factor: float, epsilon: float) -> 
 
 
 @loop(slots=2, numbers=7)
-def adam(index: Array, w: Array, g: Array, slots: Slots, numbers: Numbers) -> None:
-    """`AdamRule.block` as a loop, without AMSGrad."""
+def _adam(index: Array, w: Array, g: Array, slots: Slots, numbers: Numbers) -> None:
     m, v = slots
     beta1, rest1, beta2, rest2, factor, epsilon, kept = numbers
     for r in range(len(index)):
@@ -175,8 +159,7 @@ def adam(index: Array, w: Array, g: Array, slots: Slots, numbers: Numbers) -> No
 
 
 @loop(slots=3, numbers=7)
-def amsgrad(index: Array, w: Array, g: Array, slots: Slots, numbers: Numbers) -> None:
-    """`AdamRule.block` as a loop, with AMSGrad."""
+def _amsgrad(index: Array, w: Array, g: Array, slots: Slots, numbers: Numbers) -> None:
     m, v, v_max = slots
     beta1, rest1, beta2, rest2, factor, epsilon, kept = numbers
     for r in range(len(index)):

@@ -111,7 +111,7 @@ def row_blocks(
 class ElementWise(Rule):
     """A rule in which an element of value and slots depends on nothing but itself.
 
-    Such a rule writes its update in numpy, for a block of elements (`block`), and, if it is a hot one, once more as a
+    Such a rule writes its update in numpy, for a block of elements (`_block`), and, if it is a hot one, once more as a
     loop to be compiled (`pswire.optimizers.compiled`), with the same operations in the same order and the same bits.
     """
 
@@ -127,14 +127,14 @@ class ElementWise(Rule):
         return None if self.loop is None else compiled.machine_code(self.loop)
 
     @abstractmethod
-    def numbers(self, step: Step, tiny: float) -> tuple[float, ...]:
-        """The arguments of `block` at this step: hyperparameters, and what follows from them for all elements alike.
+    def _numbers(self, step: Step, tiny: float) -> tuple[float, ...]:
+        """The arguments of `_block` at this step: hyperparameters, and what follows from them for all elements alike.
 
         `tiny` is the least normal number of the dtype that is computed in.
         """
 
     @abstractmethod
-    def block(self, w: Array, g: Array, scratch: Array, slots: Sequence[Array], *numbers: float) -> None:
+    def _block(self, w: Array, g: Array, scratch: Array, slots: Sequence[Array], *numbers: float) -> None:
         """Updates a flat block of the value and its slots (in the order of their names), as `blocks` yields it."""
 
     def dense(self, value: Array, slots: dict[str, Array], gradient: Array, step: Step) -> None:
@@ -145,12 +145,12 @@ class ElementWise(Rule):
             matrices = _matrices((value, gradient, *parts), value.size)
             if matrices is not None:
                 w, g, *flat = matrices
-                code(_FIRST_ROW, w, g, tuple(flat), self.numbers(step, tiny))
+                code(_FIRST_ROW, w, g, tuple(flat), self._numbers(step, tiny))
                 return
         with np.errstate(all="ignore"):
-            numbers = self.numbers(step, tiny)
+            numbers = self._numbers(step, tiny)
             for w, g, scratch, flat in blocks(value, gradient, parts):
-                self.block(w, g, scratch, flat, *numbers)
+                self._block(w, g, scratch, flat, *numbers)
 
     @np.errstate(all="ignore")
     def sparse(self, value: Array, slots: dict[str, Array], rows: IndexedSlices, step: Step) -> None:
@@ -163,7 +163,7 @@ class ElementWise(Rule):
             if matrices is not None:
                 w, g, *parts = matrices
                 index = rows.indices.astype(np.intp, copy=False)
-                code(index, w, g, tuple(parts), self.numbers(step, TINY[value.dtype]))
+                code(index, w, g, tuple(parts), self._numbers(step, TINY[value.dtype]))
                 return
         for part, part_slots, gradient in row_blocks(value, slots, rows):
             self.dense(part, part_slots, gradient, step)

@@ -1,7 +1,5 @@
 """Follow the regularized leader, proximal."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,13 +10,13 @@ import numpy as np
 from pswire.optimizers.compiled import Numbers, Slots, loop
 from pswire.optimizers.element_wise import TINY, ElementWise
 from pswire.optimizers.limits import Limits, within
-from pswire.optimizers.optimizer import OptimizerSpec, Step, update_rule
-from pswire.specs.field_checks import check_number
+from pswire.optimizers.optimizer import OptimizerSpec, Step
+from pswire.specs.spec import check_number
 from pswire.tensors.values import Array
 
 
 @dataclass(frozen=True)
-class Ftrl(OptimizerSpec):
+class Ftrl(OptimizerSpec, kind="ftrl"):
     """Follow the regularized leader: Adagrad's steps, and weights that are exactly zero where l1 outweighs them.
 
         n_new = n + g^2
@@ -36,7 +34,7 @@ class Ftrl(OptimizerSpec):
     0. TensorFlow's FtrlOptimizer writes the power with a minus, has twice l2 in the denominator, and starts z at zero.
     """
 
-    kind: ClassVar[str] = "ftrl"
+    _slots: ClassVar[tuple[str, ...]] = ("accumulator", "linear")
     l1: float = 0.0
     l2: float = 0.0
     learning_rate_power: float = 0.5
@@ -49,17 +47,12 @@ class Ftrl(OptimizerSpec):
         check_number(self, "learning_rate_power", 0, 1, closed_high=True)
         check_number(self, "initial_accumulator", 0, open_low=True)
 
-    def slot_names(self) -> tuple[str, ...]:
-        """`accumulator` and `linear`."""
-        return ("accumulator", "linear")
 
-
-@update_rule(Ftrl)
-class FtrlRule(ElementWise):
+class FtrlRule(ElementWise, of=[Ftrl]):
     """Update rule of `Ftrl`. With a power of 0.5 it has a loop."""
 
     def __init__(self, spec: Ftrl) -> None:
-        super().__init__(spec, ftrl if spec.learning_rate_power == 0.5 else None)
+        super().__init__(spec, _ftrl if spec.learning_rate_power == 0.5 else None)
         self._l1, self._l2 = float(spec.l1), float(spec.l2)
         self._power = float(spec.learning_rate_power)
         self._initial_accumulator = float(spec.initial_accumulator)
@@ -75,7 +68,7 @@ class FtrlRule(ElementWise):
             np.negative(z, out=z)
         return slots
 
-    def numbers(self, step: Step, tiny: float) -> tuple[float, ...]:
+    def _numbers(self, step: Step, tiny: float) -> tuple[float, ...]:
         """The learning rate, alone and times both regularizations."""
         rate = step.learning_rate
         return rate, rate * self._l1, rate * self._l2
@@ -101,8 +94,7 @@ class FtrlRule(ElementWise):
         most *= limits.state
         return bool((np.abs(z) <= most).all())
 
-    def block(self, w: Array, g: Array, scratch: Array, slots: Sequence[Array], *numbers: float) -> None:
-        """Adds to the linear slot, and solves for the value, whose old memory holds intermediate results."""
+    def _block(self, w: Array, g: Array, scratch: Array, slots: Sequence[Array], *numbers: float) -> None:
         n, z = slots
         rate, l1, l2 = numbers
         self._raised(n, scratch)
@@ -128,8 +120,7 @@ class FtrlRule(ElementWise):
 
 
 @loop(slots=2, numbers=3)
-def ftrl(index: Array, w: Array, g: Array, slots: Slots, numbers: Numbers) -> None:
-    """`FtrlRule.block` as a loop, with a power of 0.5."""
+def _ftrl(index: Array, w: Array, g: Array, slots: Slots, numbers: Numbers) -> None:
     n, z = slots
     rate, l1, l2 = numbers
     for r in range(len(index)):

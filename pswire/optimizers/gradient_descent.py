@@ -1,22 +1,19 @@
 """Gradient descent. No slots."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 
 from pswire.optimizers.compiled import Numbers, Slots, loop
 from pswire.optimizers.element_wise import ElementWise
 from pswire.optimizers.limits import Limits
-from pswire.optimizers.optimizer import OptimizerSpec, Step, update_rule
+from pswire.optimizers.optimizer import OptimizerSpec, Step
 from pswire.tensors.values import Array
 
 
 @dataclass(frozen=True)
-class GradientDescent(OptimizerSpec):
+class GradientDescent(OptimizerSpec, kind="gradient_descent"):
     """Plain stochastic gradient descent.
 
         w <- w - learning_rate * g
@@ -24,17 +21,14 @@ class GradientDescent(OptimizerSpec):
     Source: H. Robbins, S. Monro, "A Stochastic Approximation Method", 1951.
     """
 
-    kind: ClassVar[str] = "gradient_descent"
 
-
-@update_rule(GradientDescent)
-class GradientDescentRule(ElementWise):
+class GradientDescentRule(ElementWise, of=[GradientDescent]):
     """Update rule of `GradientDescent`."""
 
     def __init__(self, spec: GradientDescent) -> None:
-        super().__init__(spec, gradient_descent)
+        super().__init__(spec, _gradient_descent)
 
-    def numbers(self, step: Step, tiny: float) -> tuple[float, ...]:
+    def _numbers(self, step: Step, tiny: float) -> tuple[float, ...]:
         """The learning rate."""
         return (step.learning_rate,)
 
@@ -42,16 +36,14 @@ class GradientDescentRule(ElementWise):
         """A step is the rate times the gradient."""
         return rate * limits.gradient / limits.most
 
-    def block(self, w: Array, g: Array, scratch: Array, slots: Sequence[Array], *numbers: float) -> None:
-        """One step against the gradient."""
+    def _block(self, w: Array, g: Array, scratch: Array, slots: Sequence[Array], *numbers: float) -> None:
         (rate,) = numbers
         np.multiply(g, rate, out=scratch)
         w -= scratch
 
 
 @loop(slots=0, numbers=1)
-def gradient_descent(index: Array, w: Array, g: Array, slots: Slots, numbers: Numbers) -> None:
-    """`GradientDescentRule.block` as a loop."""
+def _gradient_descent(index: Array, w: Array, g: Array, slots: Slots, numbers: Numbers) -> None:
     (rate,) = numbers
     for r in range(len(index)):
         i = index[r]

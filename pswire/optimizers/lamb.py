@@ -1,19 +1,17 @@
 """Lamb: Adam's direction at the scale of the weights. Needs norms over all elements, and so two passes."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import ClassVar, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 
 from pswire.optimizers.adam import MomentsSpec, direction, moments_growth, move_averages
 from pswire.optimizers.element_wise import TINY, blocks, row_blocks
 from pswire.optimizers.limits import Limits
-from pswire.optimizers.optimizer import COMPUTE_DTYPES, Rule, Step, update_rule
-from pswire.specs.field_checks import check_number
+from pswire.optimizers.optimizer import COMPUTE_DTYPES, Rule, Step
+from pswire.specs.spec import check_number
 from pswire.tensors.values import Array, IndexedSlices
 
 #: (value, slots, gradient) of some rows, or of all.
@@ -21,21 +19,20 @@ _Part: TypeAlias = tuple[Array, dict[str, Array], Array]
 
 
 @dataclass(frozen=True)
-class Lamb(MomentsSpec):
+class Lamb(MomentsSpec, kind="lamb"):
     """Adam's direction at the scale of the weights, for very large batches. Slots: `m` and `v` as Adam's.
 
         u = m_hat / (sqrt(v_hat) + epsilon) + weight_decay * w
         w <- w - learning_rate * (|w| / |u|) * u
 
-    |.| is the Euclidean norm over the whole variable; where one of the two norms is 0 or overflows, their ratio counts
-    as 1. Lazy: of a gradient by rows, the norms are those of the rows that are named. Of a variable that is split over
-    several shards, each shard has the norms of its own rows.
+    with m_hat and v_hat as Adam's. |.| is the Euclidean norm over the whole variable; where one of the two norms is 0
+    or overflows, their ratio counts as 1. Lazy: of a gradient by rows, the norms are those of the rows that are named.
+    Of a variable that is split over several shards, each shard has the norms of its own rows.
 
     Source: Y. You et al., "Large Batch Optimization for Deep Learning: Training BERT in 76 Minutes", ICLR 2020,
     algorithm 2, with the identity for its phi.
     """
 
-    kind: ClassVar[str] = "lamb"
     epsilon: float = 1e-6
     weight_decay: float = 0.01
 
@@ -44,8 +41,7 @@ class Lamb(MomentsSpec):
         check_number(self, "weight_decay", 0)
 
 
-@update_rule(Lamb)
-class LambRule(Rule):
+class LambRule(Rule, of=[Lamb]):
     """Update rule of `Lamb`."""
 
     squares = ("v",)

@@ -1,7 +1,5 @@
 """Gradient descent with momentum, plain and Nesterov's."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
@@ -11,13 +9,13 @@ import numpy as np
 from pswire.optimizers.compiled import Numbers, Slots, loop
 from pswire.optimizers.element_wise import ElementWise
 from pswire.optimizers.limits import Limits, decayed_sum
-from pswire.optimizers.optimizer import OptimizerSpec, Step, update_rule
-from pswire.specs.field_checks import check_flag, check_number
+from pswire.optimizers.optimizer import OptimizerSpec, Step
+from pswire.specs.spec import check_flag, check_number
 from pswire.tensors.values import Array
 
 
 @dataclass(frozen=True)
-class Momentum(OptimizerSpec):
+class Momentum(OptimizerSpec, kind="momentum"):
     """Gradient descent with momentum, or Nesterov's with `nesterov=True`. Slot: `momentum`, zero at first.
 
         m <- momentum * m + g
@@ -30,7 +28,7 @@ class Momentum(OptimizerSpec):
     in the form of TensorFlow's MomentumOptimizer and torch.optim.SGD (the learning rate outside of m).
     """
 
-    kind: ClassVar[str] = "momentum"
+    _slots: ClassVar[tuple[str, ...]] = ("momentum",)
     momentum: float = 0.9
     nesterov: bool = False
 
@@ -39,20 +37,15 @@ class Momentum(OptimizerSpec):
         check_number(self, "momentum", 0, 1)
         check_flag(self, "nesterov")
 
-    def slot_names(self) -> tuple[str, ...]:
-        """`momentum`."""
-        return ("momentum",)
 
-
-@update_rule(Momentum)
-class MomentumRule(ElementWise):
+class MomentumRule(ElementWise, of=[Momentum]):
     """Update rule of `Momentum`."""
 
     def __init__(self, spec: Momentum) -> None:
-        super().__init__(spec, nesterov if spec.nesterov else momentum)
+        super().__init__(spec, _nesterov if spec.nesterov else _momentum)
         self._momentum, self._nesterov = float(spec.momentum), spec.nesterov
 
-    def numbers(self, step: Step, tiny: float) -> tuple[float, ...]:
+    def _numbers(self, step: Step, tiny: float) -> tuple[float, ...]:
         """The momentum and the learning rate."""
         return self._momentum, step.learning_rate
 
@@ -61,8 +54,7 @@ class MomentumRule(ElementWise):
         momentum = limits.state + limits.gradient * (1 + decayed_sum(self._momentum))
         return rate * momentum / limits.most
 
-    def block(self, w: Array, g: Array, scratch: Array, slots: Sequence[Array], *numbers: float) -> None:
-        """Adds the gradient to the momentum, then moves by it."""
+    def _block(self, w: Array, g: Array, scratch: Array, slots: Sequence[Array], *numbers: float) -> None:
         (m,) = slots
         momentum, rate = numbers
         m *= momentum
@@ -77,8 +69,7 @@ class MomentumRule(ElementWise):
 
 
 @loop(slots=1, numbers=2)
-def momentum(index: Array, w: Array, g: Array, slots: Slots, numbers: Numbers) -> None:
-    """`MomentumRule.block` as a loop, plain."""
+def _momentum(index: Array, w: Array, g: Array, slots: Slots, numbers: Numbers) -> None:
     (m,) = slots
     momentum, rate = numbers
     for r in range(len(index)):
@@ -89,8 +80,7 @@ def momentum(index: Array, w: Array, g: Array, slots: Slots, numbers: Numbers) -
 
 
 @loop(slots=1, numbers=2)
-def nesterov(index: Array, w: Array, g: Array, slots: Slots, numbers: Numbers) -> None:
-    """`MomentumRule.block` as a loop, Nesterov's."""
+def _nesterov(index: Array, w: Array, g: Array, slots: Slots, numbers: Numbers) -> None:
     (m,) = slots
     momentum, rate = numbers
     for r in range(len(index)):

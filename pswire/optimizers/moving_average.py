@@ -1,22 +1,19 @@
 """The moving average of observations. No optimizer: no slots and no learning rate."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 
 from pswire.optimizers.element_wise import ElementWise
 from pswire.optimizers.limits import Limits
-from pswire.optimizers.optimizer import Step, UpdateSpec, update_rule
-from pswire.specs.field_checks import check_number
+from pswire.optimizers.optimizer import Step, UpdateSpec
+from pswire.specs.spec import check_number
 from pswire.tensors.values import Array
 
 
 @dataclass(frozen=True)
-class MovingAverage(UpdateSpec):
+class MovingAverage(UpdateSpec, kind="moving_average"):
     """The variable w follows observations x of workers, which are pushed in place of gradients. No slots.
 
         w <- decay * w + (1 - decay) * x
@@ -25,22 +22,20 @@ class MovingAverage(UpdateSpec):
     Covariate Shift", ICML 2015, section 3.1 (the moving averages that inference takes in place of a batch's moments).
     """
 
-    kind: ClassVar[str] = "moving_average"
     decay: float
 
     def __post_init__(self) -> None:
         check_number(self, "decay", 0, 1)
 
 
-@update_rule(MovingAverage)
-class MovingAverageRule(ElementWise):
+class MovingAverageRule(ElementWise, of=[MovingAverage]):
     """Update rule of `MovingAverage`."""
 
     def __init__(self, spec: MovingAverage) -> None:
         super().__init__(spec)
         self._decay = float(spec.decay)
 
-    def numbers(self, step: Step, tiny: float) -> tuple[float, ...]:
+    def _numbers(self, step: Step, tiny: float) -> tuple[float, ...]:
         """The shares of the old and of the new."""
         return self._decay, 1 - self._decay
 
@@ -48,8 +43,7 @@ class MovingAverageRule(ElementWise):
         """An average is between its old value and the observation."""
         return limits.gradient / limits.most
 
-    def block(self, w: Array, g: Array, scratch: Array, slots: Sequence[Array], *numbers: float) -> None:
-        """Moves the average towards the observation."""
+    def _block(self, w: Array, g: Array, scratch: Array, slots: Sequence[Array], *numbers: float) -> None:
         decay, rest = numbers
         np.multiply(g, rest, out=scratch)
         w *= decay

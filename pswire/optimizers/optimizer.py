@@ -1,25 +1,25 @@
 """The contract of optimizers: hyperparameters, which a program names and which travel, and the update rules for them.
 
 To add an optimizer: one file in this folder with a frozen dataclass of hyperparameters (fields, checks, formula and
-source) and its rule, registered by `@update_rule`; its name in `__init__`; one row of test cases in
-`tests/unit/pswire/optimizers/rules_under_test.py`; one line in `psworker/model/optimizers.py`. Rules are used by the
-server, in embedded mode, and by a worker's local steps.
+source) and its rule; its name in `__init__`; one row of cases in `tests/unit/pswire/optimizers/cases.py`; one line in
+`psworker/model/optimizers.py`. Rules are used by the server, in embedded mode, and by a worker's local steps.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar
 
 import numpy as np
 
 from pswire.errors import InvalidMessage
 from pswire.optimizers.compiled import Loop
 from pswire.optimizers.limits import Limits, within
-from pswire.specs.plain_data import built, plain_fields
-from pswire.specs.schedules import LearningRate, check_learning_rate
+from pswire.specs import spec as specs
+from pswire.specs.schedules import LearningRate, Schedule, check_learning_rate
+from pswire.specs.spec import Spec
 from pswire.tensors.values import Array, IndexedSlices
 
 #: The dtypes that a rule can update, each with the dtype that it computes in and its slots have: in a float16 slot
@@ -33,19 +33,19 @@ _PAGE = 4096
 
 
 @dataclass(frozen=True)
-class UpdateSpec:
-    """Hyperparameters of an update rule: plain data, with the name of their `kind` on the wire.
+class UpdateSpec(Spec, family="optimizer"):
+    """Hyperparameters of an update rule.
 
     `pushed` is the word for what is pushed. A slot is an array of the variable's shape beside it, of the variable's
     dtype, or float32 for float16.
     """
 
-    kind: ClassVar[str] = ""
     pushed: ClassVar[str] = "observation"
+    _slots: ClassVar[tuple[str, ...]] = ()
 
     def slot_names(self) -> tuple[str, ...]:
         """The names of a variable's slots, in order."""
-        return ()
+        return self._slots
 
 
 @dataclass(frozen=True)
@@ -77,6 +77,10 @@ class Step:
     learning_rate: float
 
 
+#: The rules by the kind of their hyperparameters.
+RULES: dict[str, Callable[[Any], Rule]] = {}
+
+
 class Rule(ABC):
     """The arithmetic of an update for given hyperparameters. Stateless: its state is in the slots.
 
@@ -92,6 +96,11 @@ class Rule(ABC):
     loop: Loop | None = None
     element_wise: ClassVar[bool] = False
     squares: ClassVar[Collection[str]] = ()
+
+    def __init_subclass__(cls, *, of: Sequence[type[UpdateSpec]] = ()) -> None:
+        """Registers the rule of these hyperparameters."""
+        super().__init_subclass__()
+        RULES.update({spec.kind: cls for spec in of})
 
     def __init__(self, spec: UpdateSpec, first: Mapping[str, float] | None = None) -> None:
         """Takes the slots' names from the hyperparameters; `first` has the first values that are not zero."""
@@ -169,25 +178,6 @@ class Rule(ABC):
         )
 
 
-#: All hyperparameters, and their rules, by kind.
-UPDATES: dict[str, type[UpdateSpec]] = {}
-RULES: dict[str, Callable[[Any], Rule]] = {}
-
-_RuleType = TypeVar("_RuleType", bound=Callable[[Any], Rule])
-
-
-def update_rule(*specs: type[UpdateSpec]) -> Callable[[_RuleType], _RuleType]:
-    """Class decorator that registers the rule of these hyperparameters."""
-
-    def register(rule: _RuleType) -> _RuleType:
-        for spec in specs:
-            UPDATES[spec.kind] = spec
-            RULES[spec.kind] = rule
-        return rule
-
-    return register
-
-
 def rule_for(spec: UpdateSpec) -> Rule:
     """The update rule for these hyperparameters; a subclass has the rule of its kind.
 
@@ -199,19 +189,6 @@ def rule_for(spec: UpdateSpec) -> Rule:
     return RULES[spec.kind](spec)
 
 
-def to_plain(spec: UpdateSpec) -> dict[str, Any]:
-    """Hyperparameters as plain data: kind and fields, numbers as floats, a schedule as such data again.
-
-    A worker's optimizer gives the same as its hyperparameters.
-    """
-    return plain_fields(UPDATES[spec.kind], spec)
-
-
 def from_plain(plain: Mapping[str, Any]) -> UpdateSpec:
-    """The inverse of `to_plain`.
-
-    Raises:
-        ValueError: a kind is unknown, a field is missing or unknown, or a value is out of its range.
-        TypeError: a value has the wrong type.
-    """
-    return built(UPDATES, "optimizer", plain)
+    """The inverse of `pswire.specs.spec.to_plain` for hyperparameters; raises what `from_plain` there raises."""
+    return specs.from_plain(UpdateSpec, plain, Schedule)

@@ -1,25 +1,22 @@
 """RMSProp, plain, centered and with momentum."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 
 from pswire.optimizers.compiled import Numbers, Slots, loop
 from pswire.optimizers.element_wise import ElementWise
 from pswire.optimizers.limits import Limits, decayed_sum
-from pswire.optimizers.optimizer import OptimizerSpec, Step, update_rule
-from pswire.specs.field_checks import check_flag, check_number
+from pswire.optimizers.optimizer import OptimizerSpec, Step
 from pswire.specs.schedules import LearningRate
+from pswire.specs.spec import check_flag, check_number
 from pswire.tensors.values import Array
 
 
 @dataclass(frozen=True)
-class RMSProp(OptimizerSpec):
+class RMSProp(OptimizerSpec, kind="rmsprop"):
     """A learning rate for each element, by a moving average of squared gradients.
 
         s <- decay * s + (1 - decay) * g^2
@@ -37,7 +34,6 @@ class RMSProp(OptimizerSpec):
     TensorFlow 1's RMSPropOptimizer has both inside, and s starts at one.
     """
 
-    kind: ClassVar[str] = "rmsprop"
     learning_rate: LearningRate = 0.001
     decay: float = 0.9
     momentum: float = 0.0
@@ -56,18 +52,17 @@ class RMSProp(OptimizerSpec):
         return ("mean_square", *["mean_gradient"] * self.centered, *["momentum"] * (self.momentum > 0))
 
 
-@update_rule(RMSProp)
-class RMSPropRule(ElementWise):
+class RMSPropRule(ElementWise, of=[RMSProp]):
     """Update rule of `RMSProp`. The plain one has a loop."""
 
     squares = ("mean_square",)
 
     def __init__(self, spec: RMSProp) -> None:
-        super().__init__(spec, None if spec.centered or spec.momentum > 0 else rmsprop)
+        super().__init__(spec, None if spec.centered or spec.momentum > 0 else _rmsprop)
         self._decay, self._momentum = float(spec.decay), float(spec.momentum)
         self._epsilon, self._centered = float(spec.epsilon), spec.centered
 
-    def numbers(self, step: Step, tiny: float) -> tuple[float, ...]:
+    def _numbers(self, step: Step, tiny: float) -> tuple[float, ...]:
         """The shares of the old and of the new in an average, the learning rate, and epsilon."""
         return self._decay, 1 - self._decay, step.learning_rate, max(self._epsilon, tiny)
 
@@ -79,8 +74,7 @@ class RMSPropRule(ElementWise):
             return math.inf
         return (limits.gradient**2 + rate * direction) / limits.most
 
-    def block(self, w: Array, g: Array, scratch: Array, slots: Sequence[Array], *numbers: float) -> None:
-        """Moves the averages, then the value by the gradient over a root, or by the momentum of that."""
+    def _block(self, w: Array, g: Array, scratch: Array, slots: Sequence[Array], *numbers: float) -> None:
         s, *more = slots
         decay, rest, rate, epsilon = numbers
         np.multiply(g, g, out=scratch)
@@ -111,8 +105,7 @@ class RMSPropRule(ElementWise):
 
 
 @loop(slots=1, numbers=4)
-def rmsprop(index: Array, w: Array, g: Array, slots: Slots, numbers: Numbers) -> None:
-    """`RMSPropRule.block` as a loop, neither centered nor with momentum."""
+def _rmsprop(index: Array, w: Array, g: Array, slots: Slots, numbers: Numbers) -> None:
     (s,) = slots
     decay, rest, rate, epsilon = numbers
     for r in range(len(index)):

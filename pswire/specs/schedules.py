@@ -1,10 +1,9 @@
-"""Learning rates that change with the server's global step: each formula once, for the server and for who plots it.
+"""Learning rates as functions of the server's global step.
 
 A schedule takes the place of a number in an optimizer: `GradientDescent(learning_rate=CosineDecay(0.1, 10_000))`. The
 server evaluates it at its global step, the number of pushes that it had applied before the one at hand, from 0, so that
 all workers agree. (Several shards count each for itself; every push goes to all of them, so they differ by those under
-way at most.) Frozen dataclasses, checked when built; each is a function of the step alone, and gives a finite rate from
-0 up at every step. May import the checks.
+way at most.) A schedule is a pure function of the step, and gives a finite rate from 0 up at every step.
 """
 
 from __future__ import annotations
@@ -14,16 +13,14 @@ import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar, TypeAlias, TypeVar
+from typing import TypeAlias
 
-from pswire.specs.field_checks import check_count, check_flag, check_number
+from pswire.specs.spec import Spec, check_count, check_flag, check_number
 
 
 @dataclass(frozen=True)
-class Schedule:
-    """What every schedule has: a `kind` on the wire, and its rate at a step."""
-
-    kind: ClassVar[str] = ""
+class Schedule(Spec, family="schedule"):
+    """A learning rate that changes with the global step."""
 
     def at(self, step: int) -> float:
         """The learning rate of a push before which the server had applied `step` others."""
@@ -40,24 +37,14 @@ LearningRate: TypeAlias = float | Schedule
 #: Each variable's schedule is part of every status, which must fit into a message.
 MOST_BOUNDARIES = 100
 
-#: Every schedule by its kind.
-SCHEDULES: dict[str, type[Schedule]] = {}
-
-_Kind = TypeVar("_Kind", bound=type[Schedule])
-
-
-def _schedule(cls: _Kind) -> _Kind:
-    SCHEDULES[cls.kind] = cls
-    return cls
-
 
 def rate(learning_rate: LearningRate, step: int) -> float:
-    """What a learning rate is at a step; a number is the same at all."""
+    """The learning rate at a step; a number is constant."""
     return learning_rate.at(step) if isinstance(learning_rate, Schedule) else float(learning_rate)
 
 
 def largest_rate(learning_rate: LearningRate) -> float:
-    """The largest that a learning rate is at any step."""
+    """The largest learning rate of all steps."""
     return learning_rate.largest if isinstance(learning_rate, Schedule) else float(learning_rate)
 
 
@@ -65,15 +52,31 @@ def check_learning_rate(spec: object, name: str) -> None:
     """Refuses a field that is neither a schedule nor a finite number from 0 up. Raises `TypeError` or `ValueError`."""
     value = getattr(spec, name)
     if not isinstance(value, Schedule):
-        check_number(spec, name, 0, wanted="an int, a float or a schedule")
-    elif type(value) is not SCHEDULES.get(value.kind):
-        known = ", ".join(schedule.__name__ for schedule in SCHEDULES.values())
+        check_number(spec, name, 0, expected="an int, a float or a schedule")
+    elif not value.is_known():
+        known = ", ".join(schedule.__name__ for schedule in Schedule.kinds.values())
         raise TypeError(f"{type(spec).__name__}: {name} must be a schedule that servers know, {known}; got {value!r}")
 
 
-@_schedule
 @dataclass(frozen=True)
-class ExponentialDecay(Schedule):
+class Decay(Schedule):
+    """A schedule from `initial` on, in `decay_steps` steps."""
+
+    initial: float
+    decay_steps: int
+
+    def __post_init__(self) -> None:
+        check_number(self, "initial", 0)
+        check_count(self, "decay_steps")
+
+    @property
+    def largest(self) -> float:
+        """The first."""
+        return float(self.initial)
+
+
+@dataclass(frozen=True)
+class ExponentialDecay(Decay, kind="exponential_decay"):
     """Multiplied by `decay_rate` every `decay_steps` steps, evenly or, with `staircase=True`, at once.
 
         rate = initial * decay_rate^(step / decay_steps)            (staircase: the quotient rounded down)
@@ -81,16 +84,11 @@ class ExponentialDecay(Schedule):
     Source: TensorFlow 1's tf.train.exponential_decay.
     """
 
-    kind: ClassVar[str] = "exponential_decay"
-    initial: float
-    decay_steps: int
     decay_rate: float
     staircase: bool = False
 
     def __post_init__(self) -> None:
-        """Checks the fields; raises `ValueError` or `TypeError`."""
-        check_number(self, "initial", 0)
-        check_count(self, "decay_steps")
+        super().__post_init__()
         check_number(self, "decay_rate", 0, 1, open_low=True, closed_high=True)
         check_flag(self, "staircase")
 
@@ -99,15 +97,9 @@ class ExponentialDecay(Schedule):
         exponent = step // self.decay_steps if self.staircase else step / self.decay_steps
         return float(self.initial * self.decay_rate**exponent)
 
-    @property
-    def largest(self) -> float:
-        """The first."""
-        return float(self.initial)
 
-
-@_schedule
 @dataclass(frozen=True)
-class PolynomialDecay(Schedule):
+class PolynomialDecay(Decay, kind="polynomial_decay"):
     """From `initial` to `end` in `decay_steps` steps, along a line or another power; then `end`.
 
         rate = (initial - end) * (1 - min(step / decay_steps, 1))^power + end
@@ -115,16 +107,11 @@ class PolynomialDecay(Schedule):
     With `end` above `initial` it grows. Source: TensorFlow 1's tf.train.polynomial_decay.
     """
 
-    kind: ClassVar[str] = "polynomial_decay"
-    initial: float
-    decay_steps: int
     end: float = 0.0001
     power: float = 1.0
 
     def __post_init__(self) -> None:
-        """Checks the fields; raises `ValueError` or `TypeError`."""
-        check_number(self, "initial", 0)
-        check_count(self, "decay_steps")
+        super().__post_init__()
         check_number(self, "end", 0)
         check_number(self, "power", 0, open_low=True)
 
@@ -139,9 +126,8 @@ class PolynomialDecay(Schedule):
         return float(max(self.initial, self.end))
 
 
-@_schedule
 @dataclass(frozen=True)
-class CosineDecay(Schedule):
+class CosineDecay(Decay, kind="cosine_decay"):
     """Half a period of a cosine from `initial` down to `alpha * initial` in `decay_steps` steps; then that.
 
         rate = initial * ((1 - alpha) * (1 + cos(pi * min(step / decay_steps, 1))) / 2 + alpha)
@@ -150,15 +136,10 @@ class CosineDecay(Schedule):
     without restarts; in the form of TensorFlow 1's tf.train.cosine_decay.
     """
 
-    kind: ClassVar[str] = "cosine_decay"
-    initial: float
-    decay_steps: int
     alpha: float = 0.0
 
     def __post_init__(self) -> None:
-        """Checks the fields; raises `ValueError` or `TypeError`."""
-        check_number(self, "initial", 0)
-        check_count(self, "decay_steps")
+        super().__post_init__()
         check_number(self, "alpha", 0, 1, closed_high=True)
 
     def at(self, step: int) -> float:
@@ -166,26 +147,18 @@ class CosineDecay(Schedule):
         wave = (1 + math.cos(math.pi * min(step / self.decay_steps, 1))) / 2
         return float(self.initial * ((1 - self.alpha) * wave + self.alpha))
 
-    @property
-    def largest(self) -> float:
-        """The first."""
-        return float(self.initial)
 
-
-@_schedule
 @dataclass(frozen=True)
-class PiecewiseConstant(Schedule):
+class PiecewiseConstant(Schedule, kind="piecewise_constant"):
     """One number after the other: `values[i]` up to and with step `boundaries[i]`, the last one after them all.
 
     Source: TensorFlow 1's tf.train.piecewise_constant.
     """
 
-    kind: ClassVar[str] = "piecewise_constant"
     boundaries: Sequence[float]
     values: Sequence[float]
 
     def __post_init__(self) -> None:
-        """Checks the fields, and makes tuples of floats of them; raises `ValueError` or `TypeError`."""
         for name in ("boundaries", "values"):
             given = getattr(self, name)
             if not isinstance(given, Sequence) or isinstance(given, str | bytes):
@@ -196,14 +169,13 @@ class PiecewiseConstant(Schedule):
         for earlier, later in itertools.pairwise(self.boundaries):
             if later <= earlier:
                 raise ValueError(f"PiecewiseConstant: boundaries must rise, but {later} follows {earlier}")
-        if len(self.boundaries) > MOST_BOUNDARIES:
+        values, boundaries = len(self.values), len(self.boundaries)
+        if boundaries > MOST_BOUNDARIES:
+            raise ValueError(f"PiecewiseConstant: boundaries must be {MOST_BOUNDARIES} at most, got {boundaries}")
+        if values != boundaries + 1:
             raise ValueError(
-                f"PiecewiseConstant: boundaries must be {MOST_BOUNDARIES} at most, got {len(self.boundaries)}"
-            )
-        if len(self.values) != len(self.boundaries) + 1:
-            raise ValueError(
-                f"PiecewiseConstant: values must be one more than boundaries, got {len(self.values)} values for "
-                f"{len(self.boundaries)} boundaries"
+                "PiecewiseConstant: values must be one more than boundaries, "
+                f"got {values} values for {boundaries} boundaries"
             )
 
     def at(self, step: int) -> float:
@@ -216,9 +188,8 @@ class PiecewiseConstant(Schedule):
         return max(self.values)
 
 
-@_schedule
 @dataclass(frozen=True)
-class WarmUp(Schedule):
+class WarmUp(Schedule, kind="warm_up"):
     """Along a line from 0 to the first rate of `then` in `steps` steps; then `then`, from its own step 0.
 
         rate = then(0) * step / steps           for step < steps
@@ -228,12 +199,10 @@ class WarmUp(Schedule):
     warmup), from 0.
     """
 
-    kind: ClassVar[str] = "warm_up"
     steps: int
     then: LearningRate
 
     def __post_init__(self) -> None:
-        """Checks the fields; raises `ValueError` or `TypeError`."""
         check_count(self, "steps")
         check_learning_rate(self, "then")
 

@@ -23,14 +23,13 @@ from typing import Literal, TypeAlias
 
 import numpy as np
 
-from pswire.specs.row_initializers import RowInitializer
+from pswire.specs import initializers
+from pswire.specs.initializers import Initializer, RowInitializer
 from pswire.tensors.values import Array
 from psworker.autodiff import Tensor, ops
 from psworker.autodiff.ops.convolution.windows import Pair, pair
 from psworker.autodiff.ops.normalization import batch_norm_with_moments
 from psworker.autodiff.tensor import TensorLike, as_array
-from psworker.model import initializers
-from psworker.model.initializers import Initializer
 from psworker.model.tables import Table
 from psworker.model.variables import UpdateOp, Variable, layer_scope, note_update, random_for
 
@@ -280,7 +279,7 @@ class Embedding:
         name: str | None = None,
     ) -> None:
         shape = rows, width
-        self.table: Variable
+        self.table: Variable | Table
         with layer_scope(name, "embedding"):
             if isinstance(initializer, RowInitializer):
                 self.table = Table(shape, initializer, name="table")
@@ -321,7 +320,7 @@ def _initial_value(name: str, shape: tuple[int, ...], initializer: Initializer) 
     return value.astype(np.float32) if value.dtype == np.float64 else value
 
 
-def _scope_of(variable: Variable) -> str:
+def _scope_of(variable: Variable | Table) -> str:
     return variable.name.rpartition("/")[0]
 
 

@@ -1,7 +1,7 @@
-"""Optimizers, as the program sees them: gradients here, updates on the server.
+"""Optimizers as a program sees them: gradients here, updates on the server.
 
-An optimizer has no state of its own: its hyperparameters are its spec's, its slots live beside the variables.
-Between `compute_gradients` and `apply_gradients` a program may do to the pairs what it likes.
+An optimizer has no state: its hyperparameters, formula and source are those of `pswire.optimizers`, its slots lie
+beside the variables. Between `compute_gradients` and `apply_gradients` a program may transform the pairs.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from pswire.specs.schedules import Schedule
 from psworker.autodiff import Tensor, gradients
 from psworker.model import variables
 from psworker.model.gradient_transforms import GradientAndVariable, clip_by_global_norm
-from psworker.model.variables import UpdateOp, Variable
+from psworker.model.variables import BaseVariable, UpdateOp
 
 Transform: TypeAlias = Callable[[list[GradientAndVariable]], list[GradientAndVariable]]
 
 
 class Optimizer(optimizers.OptimizerSpec):
-    """What all optimizers can do.
+    """The methods of all optimizers.
 
     optimizer = GradientDescent(learning_rate=0.01)
     for batch in session.batches(dataset, batch_size=100, epochs=10):
@@ -28,8 +28,12 @@ class Optimizer(optimizers.OptimizerSpec):
         optimizer.apply_gradients(clip_by_global_norm(pairs, 5.0))
     """
 
+    def __init_subclass__(cls, **keywords: str) -> None:
+        super().__init_subclass__(**keywords)
+        cls.__doc__ = cls.__doc__ or cls.__mro__[1].__doc__
+
     def compute_gradients(
-        self, loss: Tensor, var_list: Variable | Sequence[Variable] | None = None, *, retain_graph: bool = False
+        self, loss: Tensor, var_list: BaseVariable | Sequence[BaseVariable] | None = None, *, retain_graph: bool = False
     ) -> list[GradientAndVariable]:
         """The gradient of `loss` for each variable, by one backward pass.
 
@@ -80,13 +84,13 @@ class Optimizer(optimizers.OptimizerSpec):
         if pairs:
             session.push(self, pairs, variables.take_updates(update_ops))
 
-    def minimize(self, loss: Tensor, var_list: Variable | Sequence[Variable] | None = None) -> None:
+    def minimize(self, loss: Tensor, var_list: BaseVariable | Sequence[BaseVariable] | None = None) -> None:
         """`compute_gradients` and `apply_gradients` in one."""
         self.apply_gradients(self.compute_gradients(loss, var_list))
 
 
-def _chosen(var_list: Variable | Sequence[Variable] | None) -> list[Variable]:
-    if isinstance(var_list, Variable):
+def _chosen(var_list: BaseVariable | Sequence[BaseVariable] | None) -> list[BaseVariable]:
+    if isinstance(var_list, BaseVariable):
         return [var_list]
     chosen = list(variables.trainable_variables() if var_list is None else var_list)
     if not chosen:
@@ -97,44 +101,31 @@ def _chosen(var_list: Variable | Sequence[Variable] | None) -> list[Variable]:
     return chosen
 
 
-class GradientDescent(optimizers.GradientDescent, Optimizer):
-    """Plain stochastic gradient descent; formula, fields and source: `pswire.optimizers.GradientDescent`."""
+class GradientDescent(optimizers.GradientDescent, Optimizer): ...
 
 
-class Momentum(optimizers.Momentum, Optimizer):
-    """Gradient descent with momentum, plain or Nesterov's; formula, fields and source: `pswire.optimizers.Momentum`."""
+class Momentum(optimizers.Momentum, Optimizer): ...
 
 
-class Adagrad(optimizers.Adagrad, Optimizer):
-    """A learning rate for each element, by squared gradients; formula, fields and source:
-    `pswire.optimizers.Adagrad`.
-    """
+class Adagrad(optimizers.Adagrad, Optimizer): ...
 
 
-class AdagradDecay(optimizers.AdagradDecay, Optimizer):
-    """Adagrad that forgets; formula, fields and source: `pswire.optimizers.AdagradDecay`."""
+class AdagradDecay(optimizers.AdagradDecay, Optimizer): ...
 
 
-class RMSProp(optimizers.RMSProp, Optimizer):
-    """A learning rate for each element, by recent gradients; formula, fields and source:
-    `pswire.optimizers.RMSProp`.
-    """
+class RMSProp(optimizers.RMSProp, Optimizer): ...
 
 
-class Adam(optimizers.Adam, Optimizer):
-    """Adaptive moments, with AMSGrad as a flag; formula, fields and source: `pswire.optimizers.Adam`."""
+class Adam(optimizers.Adam, Optimizer): ...
 
 
-class AdamW(optimizers.AdamW, Optimizer):
-    """Adam with decoupled decay of weights; formula, fields and source: `pswire.optimizers.AdamW`."""
+class AdamW(optimizers.AdamW, Optimizer): ...
 
 
-class Lamb(optimizers.Lamb, Optimizer):
-    """Adam's direction at the scale of the weights; formula, fields and source: `pswire.optimizers.Lamb`."""
+class Lamb(optimizers.Lamb, Optimizer): ...
 
 
-class Ftrl(optimizers.Ftrl, Optimizer):
-    """Follow the regularized leader; formula, fields and source: `pswire.optimizers.Ftrl`."""
+class Ftrl(optimizers.Ftrl, Optimizer): ...
 
 
 def optimize_loss(
@@ -144,7 +135,7 @@ def optimize_loss(
     clip_gradients: float | Transform | None = None,
     learning_rate_decay_fn: Callable[[float | Schedule], Schedule] | None = None,
     update_ops: Iterable[UpdateOp] | None = None,
-    variables: Variable | Sequence[Variable] | None = None,
+    variables: BaseVariable | Sequence[BaseVariable] | None = None,
 ) -> float:
     """One whole step of training: gradients, what is done to them, the push with the update ops.
 

@@ -59,7 +59,7 @@ def test_when_the_chief_is_lost_another_is_told_with_its_next_block_and_the_old_
         assert len(list(lost)) == 15
         assert (first.is_chief, second.is_chief) == (False, True)
     said = [record.getMessage() for record in caplog.records if record.name == "psworker.client.chief"]
-    assert said == ["w1 is the chief from now on: the one before is gone"]
+    assert said == ["w1 is now the chief: the previous one is gone"]
 
 
 def test_a_second_job_on_a_standing_server_has_a_chief_of_its_own(open_session):

@@ -17,11 +17,11 @@ from pswire.tensors.values import TensorSpec
 from psworker import ops
 from psworker.client import placement
 from psworker.client.client import Client
-from psworker.client.placement import Whole
 from psworker.config import StrategyConfig, WorkerConfig
 from psworker.sessions.data_loop import batches_a_block
 from psworker.sessions.session import Session
 from psworker.transport.embedded import EmbeddedTransport
+from psworker.versions import VersionedArray
 from tests.lanes import EMBEDDED, GRPC, SHARED, parameters
 
 BOUND = 30.0  # seconds that no wait comes near to
@@ -79,7 +79,7 @@ def trained_by_a_plain_loop(start, gradients):
     client.join()
     values = client.register([Declaration(TensorSpec.of("x", start), start, Adam(0.01))])
     for gradient in gradients:
-        values += client.push([Whole("x", values[-1].versions, gradient)], pull=["x"]).wait().values
+        values += client.push([VersionedArray("x", values[-1].read, gradient)], pull=["x"]).result().values
     return [value.array.tobytes() for value in values[1:]]
 
 
@@ -137,7 +137,7 @@ def test_a_sum_is_as_stale_as_the_first_of_its_gradients(open_session):
                 other = ps.Variable([0.0], name="x")
                 with open_session("w1"):
                     ps.GradientDescent(1.0).minimize(ops.sum(other))
-            session._mirror.pull(["x"])  # fresh weights, and no flush
+            session._replica.pull(["x"])  # fresh weights, and no flush
         assert session.staleness == 2, "the third of the other's pushes came later"
 
 
@@ -311,7 +311,7 @@ def test_two_shards_and_a_variable_that_is_split_make_no_difference(open_session
                 )
                 ps.Adam(0.1).minimize(loss)
             session.pull()
-        return W.value.tobytes() + table.value.tobytes(), len(session._client._placement["W"].pieces)
+        return W.value.tobytes() + table.value.tobytes(), len(session._client._placement["W"].partitions)
 
     with ps.collection():
         alone, parts = train(open_session("w0", **strategy))

@@ -116,7 +116,7 @@ def trained(transport, strategy):
 def test_training_is_bit_for_bit_that_of_a_worker_that_names_nothing_and_receives_less(new_job, strategy, monkeypatch):
     named, unnamed = new_job(), new_job()
     found = trained(named, strategy)
-    monkeypatch.setattr(Replica, "_have", lambda replica, names: [])
+    monkeypatch.setattr(Replica, "_known_values", lambda replica, names: [])
     assert found == trained(unnamed, strategy)
     assert 0 < named.received <= unnamed.received - 3 * FROZEN_BYTES
 
@@ -166,14 +166,6 @@ def test_of_a_job_of_two_workers_each_has_the_others_changes(new_job):
         assert transport.received == before + TRAINED_BYTES
         np.testing.assert_array_equal(second.trained.value, Model.numbers(TRAINED, 5), strict=True)
         assert second.frozen.value is frozen
-
-
-def test_the_shard_of_local_steps_packs_nothing(new_job):
-    """Gradients stay in the process; what is packed is what a round pushes."""
-    with opened(new_job(), local_steps=3) as session:
-        trainer = session._exchange.trainer.client
-        assert trainer is not session._client
-        assert (trainer.packer.encoding, trainer.packer.keeps_rest) == ("", False)
 
 
 def test_a_pull_between_two_rounds_of_local_steps_brings_what_others_have_changed_alone(new_job):

@@ -41,8 +41,8 @@ def steps_of(session):
 @pytest.mark.parametrize(
     ("bad", "error", "message"),
     [
-        (np.ones(4, np.complex64), ShapeMismatch, "gradient for 'y' is complex64.*must keep its shape and dtype"),
-        (np.ones(4), ShapeMismatch, "gradient for 'y' is float64.*must keep its shape and dtype"),
+        (np.ones(4, np.complex64), ShapeMismatch, "gradient for 'y' is complex64.*must keep shape and dtype"),
+        (np.ones(4), ShapeMismatch, "gradient for 'y' is float64.*must keep shape and dtype"),
         (np.ones(3, np.float32), ShapeMismatch, r"float32\[3\], the variable is float32\[4\]"),
         (
             np.float32([1, 1, np.nan, 1]),
@@ -151,12 +151,12 @@ def test_a_round_of_local_steps_whose_push_fails_is_never_sent_again(fault):
             optimizer.apply_gradients([(one, x)])
         optimizer.apply_gradients([(one, x), (one, y)])
         if fault == "error while it is under way":
-            session._exchange.prepare, prepare = transport._fail, session._exchange.prepare
+            session._strategy.prepare, prepare = transport._fail, session._strategy.prepare
         transport.refuse, transport.lose = fault == "refused", fault == "answer lost"
         with pytest.raises(InvalidMessage, match="disturbed"):
             optimizer.apply_gradients([(one, x)])
         if fault == "error while it is under way":
-            session._exchange.prepare = prepare
+            session._strategy.prepare = prepare
         transport.refuse = transport.lose = False
         known = fault == "error while it is under way"
         assert (x.value, y.value) == ([-4 if known else -2], [-1 if known else 0])

@@ -12,7 +12,7 @@ from pswire.messages import Declaration
 from pswire.optimizers import GradientDescent
 from pswire.tensors.values import TensorSpec
 from psworker.client import placement
-from psworker.client.placement import Whole
+from psworker.versions import ReadVersion, VersionedArray
 from tests.joined_client import joined
 
 LEASE = 60.0  # seconds; a third of it is more than a test takes, so no heartbeat comes
@@ -28,7 +28,7 @@ def register(client):
 
 
 def push(client, step):
-    return client.push([Whole("W", (step, step), W)], pull=["W"]).wait()
+    return client.push([VersionedArray("W", ReadVersion((step, step)), W)], pull=["W"]).result()
 
 
 @pytest.mark.parametrize("anew", [0, 1])

@@ -16,15 +16,15 @@ from pswire.errors import AlreadyRegistered, ConfigurationError, NotFinite, Time
 from pswire.messages import Assignment, Declaration, Outcome, Push, RemoteWeights, Renew, Status
 from pswire.optimizers import Adam, GradientDescent, Momentum
 from pswire.specs.consistency import Bounded, DropStalePushes, Synchronous
-from pswire.specs.row_initializers import RowUniform
+from pswire.specs.initializers import RowUniform
 from pswire.tensors.values import IndexedSlices, TensorSpec
 from psworker import ops
 from psworker.client import placement
 from psworker.client.client import Client
-from psworker.client.placement import Whole
 from psworker.config import StrategyConfig, WorkerConfig
 from psworker.sessions.session import Session
 from psworker.transport import Future
+from psworker.versions import ReadVersion, VersionedArray
 from tests.joined_client import joined
 from tests.shards_in_process import ShardsInProcess
 
@@ -58,7 +58,9 @@ def gradients(step, versions):
     rows = generator.integers(0, SHAPE[0] * (step + 1) // STEPS, 300)
     table = IndexedSlices(generator.normal(size=(300, SHAPE[1])).astype(np.float32), rows, SHAPE)
     dense = {spec.name: generator.normal(size=spec.shape).astype(np.float32) for spec in SPECS if spec.name != "table"}
-    return [Whole(name, versions[name], array) for name, array in {**dense, "table": table}.items()]
+    return [
+        VersionedArray(name, ReadVersion(versions[name]), array) for name, array in {**dense, "table": table}.items()
+    ]
 
 
 def train(client, optimizer):
@@ -67,7 +69,7 @@ def train(client, optimizer):
     names = [spec.name for spec in SPECS]
     versions = {name: client.choose(name).versions for name in names}
     for step in range(STEPS):
-        client.push(gradients(step, versions), loss=1.0).wait()
+        client.push(gradients(step, versions), loss=1.0).result()
         versions = {whole.name: whole.versions for whole in client.pull(names)}
     client.assign([Assignment("large", np.full(SHAPE, 0.125, np.float32))], add=True)
     slots = [client.choose(name, slot=slot) for name in names for slot in optimizer.slot_names()]
@@ -151,7 +153,7 @@ def test_a_worker_that_splits_a_variable_otherwise_is_refused_and_the_first_goes
             AlreadyRegistered, match="'v' is registered here as a whole, this worker declares it as its"
         ):
             other.register(declared)
-        pushed = first.push([Whole("v", (0,), np.ones((4, 2), np.float32))], pull=["v"]).wait()
+        pushed = first.push([VersionedArray("v", ReadVersion((0,)), np.ones((4, 2), np.float32))], pull=["v"]).result()
     assert (pushed.values[0].array == -1).all()
 
 
@@ -179,8 +181,8 @@ def test_shard_0_decides_what_becomes_of_a_push_and_the_others_follow(monkeypatc
     ):
         versions = small(fast)
         assert small(slow) == versions == (0, 0)
-        fast.push([Whole("v", versions, gradient)]).wait()
-        dropped = slow.push([Whole("v", versions, gradient)], pull=["v"]).wait()
+        fast.push([VersionedArray("v", ReadVersion(versions), gradient)]).result()
+        dropped = slow.push([VersionedArray("v", ReadVersion(versions), gradient)], pull=["v"]).result()
     assert dropped.outcome is Outcome.DROPPED
     assert dropped.values[0].versions == (1, 1)
     np.testing.assert_array_equal(dropped.values[0].array, -gradient)
@@ -196,9 +198,12 @@ def test_a_mean_of_two_workers_is_the_same_on_every_shard(monkeypatch):
     ):
         versions = small(one)
         small(other)
-        handles = [client.push([Whole("v", versions, gradient * k)]) for k, client in ((1, one), (3, other))]
+        handles = [
+            client.push([VersionedArray("v", ReadVersion(versions), gradient * k)])
+            for k, client in ((1, one), (3, other))
+        ]
         with ThreadPoolExecutor(2) as threads:
-            results = list(threads.map(lambda handle: handle.wait(), handles))
+            results = list(threads.map(lambda handle: handle.result(), handles))
         for result in results:
             assert (result.outcome, result.global_step) == (Outcome.APPLIED, 1)
         value = one.pull(["v"])[0]
@@ -214,13 +219,13 @@ def test_a_worker_that_gives_up_says_for_whom_its_push_was_held(caplog):
     ):
         versions = small(slow)
         small(fast)
-        push = [Whole("v", versions, np.ones((4, 2), np.float32))]
-        slow.push(push).wait()
+        push = [VersionedArray("v", ReadVersion(versions), np.ones((4, 2), np.float32))]
+        slow.push(push).result()
         with (
             caplog.at_level(logging.WARNING, "psworker.client.heartbeat"),
             pytest.raises(TimedOut, match=r"^gave up after .*: shard 0 held the push: bounded:0: slow is at step 1"),
         ):
-            fast.push(push).wait()
+            fast.push(push).result()
     said = [record.getMessage() for record in caplog.records if record.name == "psworker.client.heartbeat"]
     assert len(said) == 1
     assert said[0].startswith("fast waits, shard 0: bounded:0: slow is at step 1")
@@ -328,7 +333,7 @@ def session_beside(transport):
     client = Client(transport, "beside", timeout=30)
     client.join()
     [own] = client.register([Declaration(TensorSpec("beside", (1,)), np.zeros(1, np.float32), GradientDescent(1.0))])
-    yield lambda: client.push([own]).wait()
+    yield lambda: client.push([own]).result()
     client.leave()
 
 
@@ -370,7 +375,7 @@ def test_a_part_that_one_shard_refuses_costs_the_other_workers_nothing(at):
                     dataclasses.replace(known[name], array=array) for name, array in zip(known, arrays, strict=True)
                 ]
                 try:
-                    known = {whole.name: whole for whole in client.push(push, pull=["large", "small"]).wait().values}
+                    known = {whole.name: whole for whole in client.push(push, pull=["large", "small"]).result().values}
                 except NotFinite as error:
                     errors.append(str(error))
                     known = {whole.name: whole for whole in client.pull(["large", "small"])}

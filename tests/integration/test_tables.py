@@ -12,7 +12,7 @@ from psserver.rpc.server import ServerThread
 from pswire.errors import AlreadyRegistered, ConfigurationError, ShapeMismatch, TooLarge
 from pswire.messages import Pull, Pulled, Push, Pushed, Register, Registered
 from pswire.messages.sizes import tensor_bytes
-from pswire.specs.row_initializers import fill
+from pswire.specs.initializers import fill
 from psworker import nn, ops
 from psworker.config import WorkerConfig
 from psworker.sessions.session import Session

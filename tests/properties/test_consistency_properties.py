@@ -34,7 +34,7 @@ from pswire.messages import (
 )
 from pswire.optimizers import GradientDescent, Momentum
 from pswire.specs.consistency import Bounded, ScaleByStaleness, Synchronous, parse_consistency, parse_staleness
-from pswire.specs.row_initializers import RowConstant
+from pswire.specs.initializers import RowConstant
 from pswire.tensors.values import IndexedSlices, TensorSpec
 from tests.properties.race_model import LEASE, ROW, RaceModel
 from tests.properties.witness import Witness

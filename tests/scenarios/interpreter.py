@@ -59,7 +59,7 @@ from pswire.messages import (
     UpdateGroup,
     Value,
 )
-from pswire.optimizers import UPDATES
+from pswire.optimizers import UpdateSpec
 from pswire.specs import schedules
 from pswire.specs.consistency import parse_consistency, parse_staleness
 from pswire.tensors.compression import Packed
@@ -144,7 +144,7 @@ class Scenario:
         """
         options = dict(named)
         dtype = next((word for word in rest if word in DTYPES), "float32")
-        kind = next((UPDATES[word] for word in rest if word in UPDATES), None)
+        kind = next((UpdateSpec.kinds[word] for word in rest if word in UpdateSpec.kinds), None)
         spec = TensorSpec(name, _shape(shape), dtype)
         places = tuple(Place(placed, int(shard)) for placed, shard in _pairs(options.pop("places", None)))
         value = _array(options.pop("value"), spec) if "value" in options else None

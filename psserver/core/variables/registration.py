@@ -13,7 +13,7 @@ from psserver.core.variables.variable import Variable
 from pswire.errors import AlreadyRegistered, InvalidMessage, UnknownVariable
 from pswire.messages import Declaration, Tune
 from pswire.optimizers import Rule, UpdateSpec, rule_for, to_plain
-from pswire.specs.row_initializers import check_fits, fill
+from pswire.specs.initializers import check_fits, fill
 from pswire.tensors.values import DTYPES, Array, Part, TensorSpec
 
 

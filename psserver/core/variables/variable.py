@@ -12,7 +12,7 @@ from pswire.errors import InvalidMessage
 from pswire.messages import Choice
 from pswire.optimizers import OptimizerSpec, Rule, UpdateSpec, rule_for
 from pswire.optimizers.limits import GUARDED, LIMITS, MOST_GROWTH, Limits
-from pswire.specs.row_initializers import RowInitializer
+from pswire.specs.initializers import RowInitializer
 from pswire.specs.schedules import largest_rate
 from pswire.tensors.values import Array, Part, TensorSpec
 

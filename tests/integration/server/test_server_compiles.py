@@ -23,7 +23,7 @@ def compiling(monkeypatch):
     gate.names = []
 
     def machine_code(loop):
-        name = loop.function.__name__
+        name = loop.function.__name__.strip("_")
         if name not in gate.names:
             gate.names.append(name)
             gate.go_through()

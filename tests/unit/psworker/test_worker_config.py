@@ -56,7 +56,7 @@ def test_a_flag_in_the_environment_is_what_click_takes(monkeypatch, text, kept):
         (config.PULL_EVERY, "0", "pull_every must be a whole number of steps from 1 up, got 0"),
         (config.OVERLAP, "2", "PSWORKER_OVERLAP must be 1 or 0, got '2'"),
         (config.LOCAL_STEPS, "-1", "local_steps must be a whole number of steps from 0 up, got -1"),
-        (config.ENCODING, "float8", "'float8' is no (wire|encoding): write float32, bfloat16 or float16"),
+        (config.ENCODING, "float8", "'float8' is no encoding: write float32, bfloat16 or float16"),
         (config.COMPRESS, "zip", "'zip' is no compression: write none; int8; or topk:FRACTION, such as topk:0.01"),
         (config.SHARED_MEMORY, "maybe", "PSWORKER_SHARED_MEMORY must be 1 or 0, got 'maybe'"),
     ],
@@ -123,7 +123,7 @@ def test_a_fraction_is_over_0_and_1_at_most(text):
             for command in (["run", "--servers", "h:1"], ["local"])
             for options, complaint in [
                 (["--encoding", "float8"], "'float8' is not one of 'float32', 'bfloat16', 'float16'"),
-                (["--compress", "topk:2"], "fraction must be more than 0 and at most 1, got 2.0"),
+                (["--compress", "topk:2"], "fraction must be more than 0 and at most 1, got 2"),
                 (["--local-steps", "2", "--overlap"], "cannot be combined with"),
             ]
         ],

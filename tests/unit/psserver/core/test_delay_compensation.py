@@ -25,7 +25,7 @@ from pswire.messages import (
 )
 from pswire.optimizers import GradientDescent, Momentum, MovingAverage
 from pswire.specs.consistency import DelayCompensation
-from pswire.specs.row_initializers import RowNormal, rows_of
+from pswire.specs.initializers import RowNormal, rows_of
 from pswire.tensors.values import IndexedSlices, TensorSpec
 from tests.shard_state import run_step
 

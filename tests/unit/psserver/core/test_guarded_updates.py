@@ -23,7 +23,7 @@ from pswire.messages import (
 )
 from pswire.optimizers import Adagrad, Adam, AdamW, Ftrl, GradientDescent, Lamb, Momentum, RMSProp
 from pswire.specs.consistency import Bounded, Synchronous
-from pswire.specs.row_initializers import RowConstant
+from pswire.specs.initializers import RowConstant
 from pswire.specs.schedules import PiecewiseConstant
 from pswire.tensors.values import IndexedSlices, TensorSpec
 from tests.shard_state import run_step, slots_of, state_of

@@ -8,7 +8,7 @@ from psserver.core.variables.store import MOST_CHOICES
 from pswire.errors import AlreadyRegistered, InvalidMessage, NoOptimizer, ParamServerError, TooLarge, UnknownVariable
 from pswire.messages import Choice, Declaration, Gradient, Join, Pull, Push, Register, Sender, Status
 from pswire.optimizers import Adagrad, Adam, GradientDescent
-from pswire.specs.row_initializers import RowConstant, RowNormal, RowUniform, rows_of
+from pswire.specs.initializers import RowConstant, RowNormal, RowUniform, rows_of
 from pswire.tensors.values import IndexedSlices, Part, TensorSpec
 from tests.shard_state import run_step, state_of
 

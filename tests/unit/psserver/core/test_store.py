@@ -13,7 +13,7 @@ from pswire.errors import AlreadyRegistered, InvalidMessage, NotFinite, ShapeMis
 from pswire.messages import Assignment, Declaration, Gradient, Join, Register, Sender
 from pswire.optimizers import Adagrad, Adam, GradientDescent, Momentum, MovingAverage
 from pswire.specs.consistency import Asynchronous, Synchronous
-from pswire.specs.row_initializers import RowConstant
+from pswire.specs.initializers import RowConstant
 from pswire.tensors.values import DTYPES, IndexedSlices, TensorSpec
 from psworker.model.optimizers import Adam as WorkersAdam
 from tests.shard_state import run_step, state_of

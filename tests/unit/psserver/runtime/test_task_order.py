@@ -27,7 +27,7 @@ from pswire.messages import (
 from pswire.optimizers import Adagrad, Adam, GradientDescent, Momentum
 from pswire.specs.consistency import parse_consistency, parse_staleness
 from pswire.specs.encodings import ENCODINGS
-from pswire.specs.row_initializers import RowNormal
+from pswire.specs.initializers import RowNormal
 from pswire.tensors.compression import FORMS, largest, packed, quantized
 from pswire.tensors.values import IndexedSlices, TensorSpec
 from tests.gated_shard import begun, join, register, run, set_to, until, value

@@ -9,7 +9,7 @@ import pytest
 from pswire import optimizers
 from pswire.specs import schedules
 
-EVERY_SPEC = [optimizers.UPDATES[kind] for kind in sorted(optimizers.UPDATES)]
+EVERY_SPEC = [optimizers.UpdateSpec.kinds[kind] for kind in sorted(optimizers.UpdateSpec.kinds)]
 EVERY_OPTIMIZER = [spec for spec in EVERY_SPEC if issubclass(spec, optimizers.OptimizerSpec)]
 
 

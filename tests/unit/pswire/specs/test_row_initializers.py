@@ -7,9 +7,8 @@ import tracemalloc
 import numpy as np
 import pytest
 
-from pswire.specs import row_initializers
-from pswire.specs.row_initializers import (
-    ROW_INITIALIZERS,
+from pswire.specs import initializers as row_initializers
+from pswire.specs.initializers import (
     RowConstant,
     RowInitializer,
     RowNormal,
@@ -17,6 +16,7 @@ from pswire.specs.row_initializers import (
     fill,
     rows_of,
 )
+from pswire.specs.spec import from_plain, to_plain
 
 EXAMPLES = [RowConstant(), RowConstant(-2.5), RowUniform(-0.1, 0.3), RowUniform(0, 1, 7), RowNormal(0.5, 1, 2**53 - 1)]
 
@@ -292,15 +292,15 @@ def test_arrays_that_cannot_be_filled_are_refused():
 
 
 def test_every_initializer_has_an_example_under_its_kind():
-    assert {type(example) for example in EXAMPLES} == set(ROW_INITIALIZERS.values())
-    assert all(ROW_INITIALIZERS[kind].kind == kind for kind in ROW_INITIALIZERS)
+    assert {type(example) for example in EXAMPLES} == set(RowInitializer.kinds.values())
+    assert all(RowInitializer.kinds[kind].kind == kind for kind in RowInitializer.kinds)
 
 
 @every_example
 def test_an_initializer_comes_back_from_plain_data_as_it_was(initializer):
-    plain = row_initializers.to_plain(initializer)
+    plain = to_plain(initializer)
     assert {type(value) for name, value in plain.items() if name != "kind"} == {float}
-    again = row_initializers.from_plain(plain)
+    again = from_plain(RowInitializer, plain)
     assert (again, hash(again), type(again)) == (initializer, hash(initializer), type(initializer))
     np.testing.assert_array_equal(made(again, (5, 5)), made(initializer, (5, 5)))
     with pytest.raises(dataclasses.FrozenInstanceError):
@@ -309,7 +309,7 @@ def test_an_initializer_comes_back_from_plain_data_as_it_was(initializer):
         with pytest.raises(
             ValueError, match=rf"^row initializer {plain['kind']}: missing \['{name}'\], unknown \['x'\]"
         ):
-            row_initializers.from_plain({key: value for key, value in plain.items() if key != name} | {"x": 1.0})
+            from_plain(RowInitializer, {key: value for key, value in plain.items() if key != name} | {"x": 1.0})
 
 
 @pytest.mark.parametrize("kind", ["uniform", "adam", "", None, 3.0, ["row_uniform"]], ids=repr)
@@ -317,13 +317,13 @@ def test_an_unknown_kind_is_refused_and_the_known_ones_are_named(kind):
     with pytest.raises(
         ValueError, match=r"^unknown row initializer .*; there are row_constant, row_normal, row_uniform"
     ):
-        row_initializers.from_plain({"kind": kind})
+        from_plain(RowInitializer, {"kind": kind})
 
 
 @pytest.mark.parametrize("bad", ["0", None, True, [0.0], {"kind": "cosine_decay"}, {}], ids=repr)
 def test_plain_data_with_a_field_of_another_type_is_refused(bad):
     with pytest.raises((TypeError, ValueError)):
-        row_initializers.from_plain({"kind": "row_uniform", "low": bad, "high": 1.0, "seed": 0.0})
+        from_plain(RowInitializer, {"kind": "row_uniform", "low": bad, "high": 1.0, "seed": 0.0})
 
 
 def test_an_initializer_that_servers_do_not_know_is_refused_and_the_known_ones_are_named():

@@ -9,7 +9,6 @@ import pytest
 
 from pswire import optimizers
 from pswire.specs.schedules import (
-    SCHEDULES,
     CosineDecay,
     ExponentialDecay,
     PiecewiseConstant,
@@ -35,9 +34,9 @@ every_example = pytest.mark.parametrize("schedule", EXAMPLES, ids=str)
 
 
 def test_every_schedule_has_an_example_and_says_its_source():
-    assert {type(example) for example in EXAMPLES} == set(SCHEDULES.values())
-    assert all(SCHEDULES[kind].kind == kind for kind in SCHEDULES)
-    assert all("Source: " in schedule.__doc__ for schedule in SCHEDULES.values())
+    assert {type(example) for example in EXAMPLES} == set(Schedule.kinds.values())
+    assert all(Schedule.kinds[kind].kind == kind for kind in Schedule.kinds)
+    assert all("Source: " in schedule.__doc__ for schedule in Schedule.kinds.values())
 
 
 # --- numbers that others have published -----------------------------------------------------------------------------

@@ -7,8 +7,8 @@ import pytest
 
 import psworker as ps
 from pswire.errors import ConfigurationError
+from pswire.specs import initializers
 from psworker import nn, ops
-from psworker.model import initializers
 
 SEED = 20151208
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import psworker as ps
-from pswire.specs.row_initializers import rows_of
+from pswire.specs.initializers import rows_of
 from pswire.tensors.values import IndexedSlices
 from psworker.model.gradient_transforms import Total
 

@@ -1,0 +1,387 @@
+"""Initial values: arrays drawn from a generator, and rows of tables as functions of a seed and the row's number.
+
+    kernel = Variable(truncated_normal(0.1)((5, 5, 1, 32), np.random.default_rng(0)))
+    words = Table((1_000_000, 64), RowUniform(-0.05, 0.05), name="words")
+
+An initializer is called with a shape and a generator, and returns float32; a program may pass any such function of its
+own. `RowConstant`, `RowUniform` and `RowNormal` also make single rows, in any order and on any machine, so a table need
+not be sent: the servers make it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from pswire.specs.spec import Spec, check_count, check_number
+from pswire.tensors.values import Array
+
+Shape: TypeAlias = tuple[int, ...]
+Generator: TypeAlias = np.random.Generator
+Initializer: TypeAlias = Callable[[Shape, Generator], Array]
+_Bits: TypeAlias = npt.NDArray[np.uint64]
+_Floats: TypeAlias = npt.NDArray[np.float64]
+
+__all__ = [
+    "Initializer",
+    "RowConstant",
+    "RowInitializer",
+    "RowNormal",
+    "RowUniform",
+    "constant",
+    "glorot_normal",
+    "glorot_uniform",
+    "he_normal",
+    "he_uniform",
+    "ones",
+    "random_normal",
+    "random_uniform",
+    "truncated_normal",
+    "zeros",
+]
+
+
+class RowInitializer(Spec, family="row initializer"):
+    """An initializer by which servers make the rows of a table.
+
+    Element c of row r of a table whose rows have n elements gets output number r * n + c, from 0, of SplitMix64, whose
+    state starts at the seed's first output: 64 bits that no other element of the table has. Two tables of one seed are
+    alike. Where a table's values must be the same on machines of different kinds, to the last bit, take no normal:
+    logarithms and cosines of different processors differ in it.
+
+    Source: G. Steele, D. Lea, C. Flood, "Fast Splittable Pseudorandom Number Generators", OOPSLA 2014, figure 17 with
+    the constants of its variant 13, as in S. Vigna's splitmix64.c.
+    """
+
+    seed: int = 0
+
+    @property
+    def largest(self) -> float:
+        """No value is further from 0 than this."""
+        raise NotImplementedError
+
+    def values(self, bits: _Bits, out: _Floats) -> None:
+        """Writes the values of elements with these random bits, which may be destroyed. Shapes are equal."""
+        raise NotImplementedError
+
+
+# --- constant -----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class constant:  # noqa: N801 - called like a function
+    """`value` everywhere."""
+
+    value: float
+
+    def __post_init__(self) -> None:
+        check_number(self, "value")
+
+    def __call__(self, shape: Shape, random: Generator) -> Array:
+        """The array."""
+        return np.full(shape, self.value, np.float32)
+
+
+zeros, ones = partial(constant, 0), partial(constant, 1)
+
+
+@dataclass(frozen=True)
+class RowConstant(constant, RowInitializer, kind="row_constant"):
+    """`value` everywhere; of no seed."""
+
+    value: float = 0.0
+
+    @property
+    def largest(self) -> float:
+        """The value's magnitude."""
+        return abs(float(self.value))
+
+    def values(self, bits: _Bits, out: _Floats) -> None:
+        """The value."""
+        out.fill(self.value)
+
+
+# --- uniform ------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class random_uniform:  # noqa: N801
+    """Uniform from `low` to `high`. `ValueError` or `TypeError` unless they are finite, and `low` not above `high`."""
+
+    low: float
+    high: float
+
+    def __post_init__(self) -> None:
+        check_number(self, "low")
+        check_number(self, "high")
+        if not 0 <= float(self.high) - float(self.low) < math.inf:
+            raise ValueError(
+                f"{type(self).__name__}: high must be at least low, and less than infinitely above it, "
+                f"got {self.low!r} and {self.high!r}"
+            )
+
+    def __call__(self, shape: Shape, random: Generator) -> Array:
+        """Draws an array."""
+        return np.asarray(np.float32(self.low) + np.float32(self.high - self.low) * random.random(shape, np.float32))
+
+
+@dataclass(frozen=True)
+class RowUniform(random_uniform, RowInitializer, kind="row_uniform"):
+    """Uniform from `low` to `high`: low + (high - low) * u, where u has 52 random bits, rounded to the dtype."""
+
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_count(self, "seed", 0)
+
+    @property
+    def largest(self) -> float:
+        """The magnitude of the bound that is further from 0."""
+        return max(abs(float(self.low)), abs(float(self.high)))
+
+    def values(self, bits: _Bits, out: _Floats) -> None:
+        """See the formula of the class."""
+        np.right_shift(bits, 12, out=bits)
+        np.bitwise_or(bits, _ONE, out=bits)  # the number 1 + u
+        np.subtract(bits.view(np.float64), 1, out=out)
+        np.multiply(out, float(self.high) - float(self.low), out=out)
+        np.add(out, float(self.low), out=out)
+
+
+# --- normal -------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class random_normal:  # noqa: N801
+    """Normal, with this standard deviation and mean. `ValueError` or `TypeError` for others than finite ones."""
+
+    stddev: float
+    mean: float = 0.0
+
+    def __post_init__(self) -> None:
+        check_number(self, "stddev", 0)
+        check_number(self, "mean")
+
+    def __call__(self, shape: Shape, random: Generator) -> Array:
+        """Draws an array."""
+        return np.asarray(np.float32(self.mean) + np.float32(self.stddev) * random.standard_normal(shape, np.float32))
+
+
+@dataclass(frozen=True)
+class truncated_normal(random_normal):  # noqa: N801
+    """Normal, but values further than two standard deviations from the mean are drawn again.
+
+    `stddev` is that of the normal before the cut, as in TensorFlow 1; that of the values is 0.8796 of it.
+    """
+
+    def __call__(self, shape: Shape, random: Generator) -> Array:
+        """Draws an array."""
+        values = random.standard_normal(math.prod(shape), np.float32)
+        outside = np.flatnonzero(np.abs(values) > 2)
+        while outside.size:
+            again = random.standard_normal(outside.size, np.float32)
+            values[outside] = again
+            outside = outside[np.abs(again) > 2]
+        return (np.float32(self.mean) + np.float32(self.stddev) * values).reshape(shape)
+
+
+@dataclass(frozen=True)
+class RowNormal(random_normal, RowInitializer, kind="row_normal"):
+    """Normal, with this standard deviation and mean; no value is further from the mean than 7.54 standard deviations.
+
+        mean + stddev * sqrt(-2 ln((i + 1/2) / 2^40)) * cos(2 pi j / 2^24),     of 40 random bits i and 24 others j
+
+    Source: G. Box, M. Muller, "A Note on the Generation of Random Normal Deviates", 1958.
+    """
+
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_count(self, "seed", 0)
+        if not math.isfinite(self.largest):
+            raise ValueError(
+                f"RowNormal: stddev and mean must give finite values, got {self.stddev!r} and {self.mean!r}"
+            )
+
+    @property
+    def largest(self) -> float:
+        """The mean's magnitude and the furthest from it, at i = 0."""
+        return abs(float(self.mean)) + float(self.stddev) * math.sqrt(2 * 41 * math.log(2))
+
+    def values(self, bits: _Bits, out: _Floats) -> None:
+        """See the formula of the class."""
+        angle = (bits & np.uint64(0xFFFFFF)).astype(np.float64)
+        np.multiply(angle, math.tau * 2**-24, out=angle)
+        np.cos(angle, out=angle)
+        np.right_shift(bits, 24, out=bits)
+        np.add(bits, 0.5, out=out)
+        np.multiply(out, 2**-40, out=out)
+        np.log(out, out=out)
+        np.multiply(out, -2, out=out)
+        np.sqrt(out, out=out)
+        np.multiply(out, angle, out=out)
+        np.multiply(out, float(self.stddev), out=out)
+        np.add(out, float(self.mean), out=out)
+
+
+# --- by the size of a layer ---------------------------------------------------------------------------------------
+
+
+def glorot_uniform() -> Initializer:
+    """Uniform within sqrt(6 / (fan_in + fan_out)) of 0, for layers whose activation is linear near 0, such as tanh.
+
+    The fans of a shape (..., inputs, outputs) are inputs and outputs, each times the sizes before them: of a kernel
+    (height, width, channels, filters), height * width * channels and height * width * filters.
+
+    Source: X. Glorot, Y. Bengio, "Understanding the difficulty of training deep feedforward neural networks",
+    AISTATS 2010, equation 16; variance 2 / (fan_in + fan_out), equation 12.
+    """
+    return partial(_scaled, "glorot_uniform")
+
+
+def glorot_normal() -> Initializer:
+    """Normal, of the variance of `glorot_uniform`: 2 / (fan_in + fan_out); not cut."""
+    return partial(_scaled, "glorot_normal")
+
+
+def he_uniform() -> Initializer:
+    """Uniform, of the variance of `he_normal`: within sqrt(6 / fan_in) of 0."""
+    return partial(_scaled, "he_uniform")
+
+
+def he_normal() -> Initializer:
+    """Normal of variance 2 / fan_in, for layers followed by a relu; not cut. Fans as in `glorot_uniform`.
+
+    Source: K. He, X. Zhang, S. Ren, J. Sun, "Delving Deep into Rectifiers", ICCV 2015, equation 10.
+    """
+    return partial(_scaled, "he_normal")
+
+
+def _scaled(name: str, shape: Shape, random: Generator) -> Array:
+    """Values of a variance that follows from the shape."""
+    if len(shape) < 2:
+        raise ValueError(
+            f"{name}: needs a shape (..., inputs, outputs), got {shape}: give this one another initializer"
+        )
+    area = math.prod(shape[:-2])
+    fan_in, fan_out = max(area * shape[-2], 1), max(area * shape[-1], 1)
+    variance = 2 / (fan_in + fan_out) if name.startswith("glorot") else 2 / fan_in
+    if name.endswith("normal"):
+        return random_normal(math.sqrt(variance))(shape, random)
+    limit = math.sqrt(3 * variance)  # a uniform's variance is a third of its limit's square
+    return random_uniform(-limit, limit)(shape, random)
+
+
+# --- rows ---------------------------------------------------------------------------------------------------------
+
+#: Elements that are made at a time: their bits and values stay in a core's cache.
+BLOCK = 1 << 15
+DTYPES = (np.dtype(np.float16), np.dtype(np.float32), np.dtype(np.float64))
+
+_GOLDEN = 0x9E3779B97F4A7C15  # 2^64 / golden ratio, odd: SplitMix64 counts in steps of it
+_MASK = (1 << 64) - 1
+_ONE = np.uint64(0x3FF0000000000000)  # 1.0 in binary; its lowest 52 bits are the fraction
+
+
+def check_fits(initializer: RowInitializer, dtype: npt.DTypeLike) -> None:
+    """Refuses an initializer that servers do not know, a dtype that is not in `DTYPES`, and one too small for a value.
+
+    Raises:
+        TypeError: the class or the dtype is another.
+        ValueError: a value could be beyond the dtype's largest number.
+    """
+    if not initializer.is_known():
+        known = ", ".join(cls.__name__ for cls in RowInitializer.kinds.values())
+        raise TypeError(f"servers make rows by {known}, not by {initializer!r}")
+    dtype = np.dtype(dtype)
+    if dtype not in DTYPES:
+        raise TypeError(f"rows are made in {', '.join(map(str, DTYPES))}, not in {dtype}")
+    if initializer.largest > float(np.finfo(dtype).max):
+        raise ValueError(f"{initializer!r} gives values up to {initializer.largest:g}, which {dtype} cannot hold")
+
+
+def fill(initializer: RowInitializer, out: Array, first: int = 0) -> None:
+    """Fills `out` with the rows from number `first` on; they are the same in any division of a table.
+
+    `out` is (rows, ...) of a dtype of `DTYPES`, contiguous; some 1 MiB of memory is taken beyond it.
+
+    Raises:
+        TypeError: see `check_fits`.
+        ValueError: `out` has no axis or is not contiguous, or `first` is negative; or see `check_fits`. Nothing has
+            been changed.
+    """
+    check_fits(initializer, out.dtype)
+    if not out.ndim or not out.flags.c_contiguous:
+        raise ValueError(f"rows are made in a contiguous array with at least one axis, got one of shape {out.shape}")
+    if first < 0:
+        raise ValueError(f"rows have numbers from 0 up, got first {first}")
+    if isinstance(initializer, RowConstant):  # needs no bits
+        out.fill(initializer.value)
+        return
+    flat = out.reshape(-1)
+    start = _start(initializer.seed) + first * math.prod(out.shape[1:]) * _GOLDEN
+    size = min(BLOCK, flat.size)
+    steps = np.arange(size, dtype=np.uint64) * np.uint64(_GOLDEN)
+    state, scratch = np.empty_like(steps), np.empty_like(steps)
+    for begin in range(0, flat.size, BLOCK):
+        part = flat[begin : begin + BLOCK]
+        here = slice(len(part))
+        np.add(steps[here], np.uint64((start + begin * _GOLDEN) & _MASK), out=state[here])
+        _draw(initializer, state[here], scratch[here], part)
+
+
+def rows_of(initializer: RowInitializer, indices: Array, row_shape: Shape, dtype: npt.DTypeLike = np.float32) -> Array:
+    """The rows with these numbers, (n, *row_shape), as `fill` would make them.
+
+    `indices` are (n,), integers from 0 up, in any order, any of them more than once.
+
+    Raises:
+        TypeError: `indices` are no integers; or see `check_fits`.
+        ValueError: `indices` have another number of axes, or one is negative; or see `check_fits`.
+    """
+    if indices.dtype.kind not in "iu":
+        raise TypeError(f"rows have whole numbers, but these are {indices.dtype}")
+    if indices.ndim != 1 or (indices.size and indices.min() < 0):
+        raise ValueError(f"rows have numbers from 0 up, in an array with one axis, got {indices!r}")
+    check_fits(initializer, dtype)
+    out = np.empty((len(indices), *row_shape), dtype)
+    width = math.prod(row_shape)
+    columns = np.arange(width, dtype=np.uint64) * np.uint64(_GOLDEN) + np.uint64(_start(initializer.seed))
+    rows_at_once = max(1, BLOCK // max(1, width))
+    for begin in range(0, len(indices), rows_at_once):
+        here = indices[begin : begin + rows_at_once].astype(np.uint64)
+        state = here[:, np.newaxis] * np.uint64(width * _GOLDEN & _MASK) + columns
+        _draw(initializer, state, np.empty_like(state), out[begin : begin + rows_at_once].reshape(state.shape))
+    return out
+
+
+def _start(seed: int) -> int:
+    """The state of element 0. SplitMix64 adds before it mixes: the seed, and the state that becomes of it."""
+    state = np.array([seed], np.uint64) + np.uint64(_GOLDEN)
+    _mix(state, np.empty_like(state))
+    return int(state[0]) + _GOLDEN & _MASK
+
+
+def _draw(initializer: RowInitializer, state: _Bits, scratch: _Bits, out: Array) -> None:
+    """Values of the elements with these states, of the same shape; destroys `state` and `scratch`."""
+    _mix(state, scratch)
+    values = scratch.view(np.float64)
+    initializer.values(state, values)
+    out[...] = values
+
+
+def _mix(state: _Bits, scratch: _Bits) -> None:
+    """Replaces each state by its output of SplitMix64."""
+    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB), (31, None)):
+        np.right_shift(state, shift, out=scratch)
+        np.bitwise_xor(state, scratch, out=state)
+        if factor is not None:
+            np.multiply(state, np.uint64(factor), out=state)

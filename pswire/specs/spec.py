@@ -1,0 +1,168 @@
+"""Specs: frozen dataclasses that configure a job, checked when built; as plain data and as text, and back.
+
+The families are optimizers, schedules, row initializers, consistency policies and compressions. Imports nothing of ours
+but the errors.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import numbers
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, TypeVar
+
+from pswire.errors import ConfigurationError
+
+#: Counts travel as floats, which represent every whole number below this one.
+MOST = 1 << 53
+
+#: Patterns of a count and of a decimal number in the text of a spec.
+COUNT = "[0-9]{1,15}"
+DECIMAL = r"(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?"
+
+
+class Spec:
+    """A choice of a family that travels as plain data: the name of its kind, and its fields.
+
+    A subclass with `family="..."` is a family, one with `kind="..."` a member of it. One with neither, such as a
+    worker's optimizer, has the kind of its base.
+    """
+
+    kind: ClassVar[str] = ""
+    family: ClassVar[str] = ""
+    kinds: ClassVar[dict[str, type[Any]]] = {}
+
+    def __init_subclass__(cls, *, kind: str = "", family: str = "") -> None:
+        super().__init_subclass__()
+        if family:
+            cls.family, cls.kinds = family, {}
+        if kind:
+            cls.kind = kind
+            cls.kinds[kind] = cls
+
+    def is_known(self) -> bool:
+        """Whether servers have this very class, not only its base."""
+        return type(self) is self.kinds.get(self.kind)
+
+
+class TextSpec:
+    """A choice that is written as text, on the command line and in the status.
+
+    `form` shows people how, `pattern` has its fields as groups; without one the form is the text. `str` is the inverse
+    of `parse`.
+    """
+
+    form: ClassVar[str]
+    pattern: ClassVar[str] = ""
+
+    def __str__(self) -> str:
+        return self.form
+
+
+_Spec = TypeVar("_Spec", bound=Spec)
+_TextSpec = TypeVar("_TextSpec", bound=TextSpec)
+
+
+def to_plain(spec: Spec) -> dict[str, Any]:
+    """Kind and fields as plain data, numbers as floats, a spec within as such data again."""
+    fields = dataclasses.fields(spec.kinds[spec.kind])
+    return {"kind": spec.kind} | {field.name: _plain(getattr(spec, field.name)) for field in fields}
+
+
+def _plain(value: Any) -> object:  # noqa: ANN401 - a number, or one of these
+    match value:
+        case Spec():
+            return to_plain(value)
+        case tuple():
+            return [_plain(entry) for entry in value]
+        case bool():
+            return value
+    return float(value)
+
+
+def from_plain(family: type[_Spec], plain: Mapping[str, Any], within: type[Spec] | None = None) -> _Spec:
+    """The inverse of `to_plain` for specs of a family; `within` is the family of a spec that is a field.
+
+    Raises:
+        ValueError: a kind is unknown, a field is missing or unknown, or a value is out of its range.
+        TypeError: a value has the wrong type.
+    """
+    kind = plain.get("kind")
+    base: Any = family.kinds.get(kind) if isinstance(kind, str) else None
+    if base is None:
+        raise ValueError(f"unknown {family.family} {kind!r}; there are {', '.join(sorted(family.kinds))}")
+    expected, given = {field.name for field in dataclasses.fields(base)}, set(plain) - {"kind"}
+    if expected != given:
+        missing, unknown = sorted(expected - given), sorted(given - expected)
+        raise ValueError(f"{family.family} {kind}: missing {missing}, unknown {unknown}")
+    fields = {name: plain[name] for name in expected}
+    for name, value in fields.items():
+        if within is not None and isinstance(value, Mapping):
+            fields[name] = from_plain(within, value, within)
+    spec: _Spec = base(**fields)
+    return spec
+
+
+def parse(text: str, choices: Sequence[type[_TextSpec]], noun: str) -> _TextSpec:
+    """The choice that `text` stands for. Raises `ConfigurationError`, which lists all forms."""
+    for choice in choices:
+        found = re.fullmatch(choice.pattern or re.escape(choice.form), text.strip())
+        if found:
+            fields = {name: number for name, number in found.groupdict().items() if number is not None}
+            try:
+                return choice(**{name: int(n) if n.isdigit() else float(n) for name, n in fields.items()})
+            except ValueError as error:
+                raise ConfigurationError(f"{text!r}: {error}") from error
+    *forms, last = (choice.form for choice in choices)
+    raise ConfigurationError(f"{text!r} is no {noun}: write {'; '.join(forms)}; or {last}")
+
+
+def check_number(
+    spec: object,
+    name: str,
+    low: float = -math.inf,
+    high: float = math.inf,
+    *,
+    open_low: bool = False,
+    closed_high: bool = False,
+    expected: str = "an int or a float",
+    entry: object = None,
+) -> None:
+    """Refuses a field outside [low, high), with `open_low` and `closed_high` outside (low, high].
+
+    NaN and infinity are always outside. `entry` is one number of a field that has several. Raises `TypeError` or
+    `ValueError`, which name class and field.
+    """
+    value = getattr(spec, name) if entry is None else entry
+    if isinstance(value, bool) or not isinstance(value, numbers.Real):  # numpy's numbers are welcome
+        raise TypeError(f"{type(spec).__name__}: {name} must be {expected}, got {value!r}")
+    try:
+        number = float(value)
+    except OverflowError:  # an int beyond every float
+        number = math.inf
+    above = low < number if open_low else low <= number
+    below = number <= high if closed_high else number < high
+    if not (above and below and math.isfinite(number)):
+        bounds = f"{'more than' if open_low else 'at least'} {low:g} and " if low > -math.inf else ""
+        bounds += f"{'at most' if closed_high else 'below'} {high:g}" if high < math.inf else "finite"
+        raise ValueError(f"{type(spec).__name__}: {name} must be {bounds}, got {value!r}")
+
+
+def check_count(spec: object, name: str, low: int = 1) -> None:
+    """Refuses a field that is no whole number from `low` up; 1000.0, as it comes from the wire, becomes 1000.
+
+    Raises `TypeError` or `ValueError`.
+    """
+    check_number(spec, name, low, MOST)
+    value = getattr(spec, name)
+    if value != int(value):
+        raise ValueError(f"{type(spec).__name__}: {name} must be a whole number, got {value!r}")
+    object.__setattr__(spec, name, int(value))  # specs are frozen
+
+
+def check_flag(spec: object, name: str) -> None:
+    """Refuses a field that is not a boolean. Raises `TypeError`."""
+    if not isinstance(getattr(spec, name), bool):
+        raise TypeError(f"{type(spec).__name__}: {name} must be True or False, got {getattr(spec, name)!r}")
