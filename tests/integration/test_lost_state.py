@@ -31,6 +31,7 @@ def push(client, step):
     return client.push([VersionedArray("W", ReadVersion((step, step)), W)], pull=["W"]).result()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("anew", [0, 1])
 def test_workers_old_and_new_hear_which_server_was_started_anew_and_the_other_keeps_its_half(anew, monkeypatch):
     monkeypatch.setattr(placement, "SPLIT_BYTES", 64)

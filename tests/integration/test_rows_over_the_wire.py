@@ -11,12 +11,6 @@ from pswire.tensors.values import IndexedSlices
 SEED = 20170905
 
 
-@pytest.fixture(autouse=True)
-def own_variables():
-    with ps.collection():
-        yield
-
-
 @pytest.mark.parametrize(("rows", "columns"), [(10, 3), (10_000, 64)], ids=["inline", "streamed"])
 @pytest.mark.parametrize("kind", ["int32", "int64"])
 def test_rows_arrive_and_are_applied_exactly(open_session, rows, columns, kind):

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from psserver.core.shard import Shard
-from pswire.errors import AlreadyRegistered, InvalidMessage, NotFinite, TimedOut, TooLarge
+from pswire.errors import InvalidMessage, NotFinite, TimedOut, TooLarge
 from pswire.messages import (
     Assign,
     Assignment,
@@ -78,28 +78,6 @@ def test_no_shard_registers_anything_when_one_objects():
     assert client.choose("t").array.shape == (300,)
 
 
-def test_what_contradicts_another_worker_on_a_later_shard_registers_nothing_on_the_first():
-    transport = ShardsInProcess(2)
-    joined(transport, "w0", declared("large", 100), declared("small", 2))
-    client, _ = joined(transport, "w1")
-    before = [state_of(machine) for machine in transport.machines]
-    with pytest.raises(AlreadyRegistered, match="'small' is registered with"):
-        client.register([declared("large", 100), declared("small", 2, GradientDescent(0.5)), declared("new", 2)])
-    assert [state_of(machine) for machine in transport.machines] == before
-
-
-def test_another_size_of_a_table_is_named_as_that_and_not_as_other_servers():
-    def table(rows):
-        return Declaration(TensorSpec("t", (rows, 4)), None, SGD, RowUniform(-1, 1))
-
-    transport = ShardsInProcess(2)
-    joined(transport, "w0", table(1000))
-    for rows in (800, 10):  # split as well, and in one partition
-        client, _ = joined(transport, "w1")
-        with pytest.raises(AlreadyRegistered, match=rf"float32\[1000, 4\], this worker declares float32\[{rows}, 4\]"):
-            client.register([table(rows)])
-
-
 def test_initial_values_are_looked_at_before_anything_is_sent_to_several_shards():
     transport = ShardsInProcess(2)
     client, _ = joined(transport, "w0")
@@ -139,15 +117,6 @@ def test_a_push_is_late_whatever_shard_its_gradients_are_on(name):
     (fresh,) = [whole for whole in late.values if whole.name == name]
     assert (fresh.read.served_at, fresh.array[0]) == (1, 1)
     assert slow.push([gradient(fresh)]).result().outcome is Outcome.APPLIED
-
-
-def test_a_push_is_late_by_what_was_assigned_on_another_shard():
-    transport = ShardsInProcess(2, staleness=DropStalePushes(0))
-    (client, weights), (other, _) = two(transport, "w0", "w1")
-    other.assign([Assignment("small", np.full(2, 5.0))])
-    late = client.push([gradient(weights["small"])], pull=["small"]).result()
-    assert (late.outcome, late.staleness, late.values[0].array[0]) == (Outcome.DROPPED, 1, 5)
-    assert client.push([gradient(late.values[0])]).result().outcome is Outcome.APPLIED
 
 
 def test_a_synchronous_update_takes_no_late_gradient_of_another_shard():
