@@ -147,9 +147,9 @@ def test_a_guarded_update_has_the_bits_of_an_ordinary_one(case, kind, dtype):
             array = IndexedSlices(array[:9], random.integers(0, 40, 9), (40, 3))
         updates = [Update(one, rule, [(Gradient("v", 0, array), None)], 0.0, at(number, case.rate)) for one in both]
         updates[0].run()
-        trial = updates[1].trial()
-        assert trial.fault == ""
-        trial.keep()
+        candidate = updates[1].candidate()
+        assert candidate.fault == ""
+        candidate.commit()
         for one, other in zip(
             [both[0].value, *both[0].slots.values()], [both[1].value, *both[1].slots.values()], strict=True
         ):
