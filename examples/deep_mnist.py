@@ -4,7 +4,7 @@ python examples/deep_mnist.py                                           # in one
 psworker local --workers 2 examples/deep_mnist.py                       # a server and two workers
 psworker run --servers host:port examples/deep_mnist.py                 # one worker of a cluster
 
-At 20,000 steps of 50 images it gets more than 99 % of the test images right.
+Test accuracy exceeds 99 % after 20,000 steps with batches of 50.
 """
 
 import argparse
@@ -18,9 +18,9 @@ parser = argparse.ArgumentParser(description="A convolutional network on MNIST."
 parser.add_argument("--steps", type=int, default=20_000, help="pushes over all workers")
 parser.add_argument("--batch-size", type=int, default=50)
 parser.add_argument("--learning-rate", type=float, default=1e-4)
-parser.add_argument("--report", type=int, default=1_000, help="steps between two looks at the test accuracy")
-parser.add_argument("--test-images", type=int, default=10_000, help="how many of them to look at")
-parser.add_argument("--seed", type=int, default=0, help="of the initial values and of the order of the examples")
+parser.add_argument("--report", type=int, default=1_000, help="steps between reports of the test accuracy")
+parser.add_argument("--test-images", type=int, default=10_000, help="number of test images in a report")
+parser.add_argument("--seed", type=int, default=0, help="seed of initial values and order of the examples")
 options = parser.parse_args()
 
 mnist = datasets.mnist()

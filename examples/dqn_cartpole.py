@@ -1,14 +1,14 @@
-"""Deep Q-learning on CartPole-v1: workers play an environment each, and train one network through the server.
+"""Deep Q-learning on CartPole-v1: each worker has its own environment, and all train one network on the server.
 
 A small Gorila (Nair et al., "Massively Parallel Methods for Deep Reinforcement Learning", 2015): every worker is an
-actor with a replay memory of its own and a learner whose gradients go to the parameter server. The targets are those of
-double Q-learning (van Hasselt, Guez and Silver, 2016), by a target network that is copied from the online one at times.
+actor with its own replay memory and a learner that pushes its gradients. Targets are those of double Q-learning (van
+Hasselt, Guez and Silver, 2016), with a target network that is copied periodically from the online network.
 
 python examples/dqn_cartpole.py                                         # in one process
 psworker local --workers 2 examples/dqn_cartpole.py                     # a server and two workers
 psworker run --servers host:port examples/dqn_cartpole.py               # one worker of a cluster
 
-Solved when one of the workers has a mean return of 195 over its last 100 episodes, exploration included.
+Solved when a worker has a mean return of 195 over its last 100 episodes, exploration included.
 """
 
 import argparse
@@ -24,22 +24,24 @@ from psworker import nn, ops
 try:
     import gymnasium
 except ImportError:
-    sys.exit("this example plays an environment of gymnasium: pip install gymnasium")
+    sys.exit("this example needs gymnasium: pip install gymnasium")
 
 parser = argparse.ArgumentParser(description="Deep Q-learning on CartPole-v1.")
-parser.add_argument("--max-steps", type=int, default=100_000, help="of the environment, that a worker plays at most")
+parser.add_argument("--max-steps", type=int, default=100_000, help="maximum number of environment steps of a worker")
 parser.add_argument("--goal", type=float, default=195, help="mean return over 100 episodes at which the job ends")
 parser.add_argument("--learning-rate", type=float, default=5e-4)
 parser.add_argument("--batch-size", type=int, default=64)
 parser.add_argument("--discount", type=float, default=0.99)
-parser.add_argument("--learn-every", type=int, default=4, help="steps of the environment from one update to the next")
-parser.add_argument("--copy-every", type=int, default=50, help="updates by all workers from one target to the next")
-parser.add_argument("--memory", type=int, default=50_000, help="transitions that a worker keeps")
-parser.add_argument("--seed", type=int, default=0, help="of weights, environments and exploration")
+parser.add_argument("--learn-every", type=int, default=4, help="environment steps between updates")
+parser.add_argument(
+    "--copy-every", type=int, default=50, help="updates by all workers between copies of the target network"
+)
+parser.add_argument("--memory", type=int, default=50_000, help="transitions in the replay memory of a worker")
+parser.add_argument("--seed", type=int, default=0, help="seed of weights, environments and exploration")
 options = parser.parse_args()
 
-FIRST_UPDATE = 500  # steps that a worker plays before it learns
-EXPLORING, LEAST_EPSILON = 5_000, 0.05  # steps over which epsilon falls from 1, and to what
+FIRST_UPDATE = 500  # environment steps of a worker before its first update
+EXPLORING, LEAST_EPSILON = 5_000, 0.05  # steps over which epsilon decreases from 1; its final value
 TRANSITION = np.dtype(
     [
         ("observation", np.float32, 4),
@@ -62,7 +64,7 @@ def network(scope, trainable):
 
 ps.set_random_seed(options.seed)
 online, target = network("online", trainable=True), network("target", trainable=False)
-solved = ps.Variable(0.0, name="solved", trainable=False)  # it comes back with every push, so all workers see it
+solved = ps.Variable(0.0, name="solved", trainable=False)  # every push returns it, so all workers see it
 optimizer = ps.Adam(options.learning_rate)
 
 
@@ -73,7 +75,7 @@ def q_values(network, observations):
 
 
 def td_targets(batch):
-    """What the values should be: the reward, and what the target network gives for the online network's choice."""
+    """Targets of double Q-learning: reward plus the target network's value of the online network's best action."""
     best = ops.argmax(q_values(online, batch["next_observation"]), axis=1)
     future = ops.gather(q_values(target, batch["next_observation"]), best, batch_dims=1)
     return ps.stop_gradient(batch["reward"] + options.discount * (1 - batch["terminated"]) * future)
@@ -81,7 +83,9 @@ def td_targets(batch):
 
 def td_loss(batch):
     values = ops.gather(q_values(online, batch["observation"]), batch["action"], batch_dims=1)
-    return ops.mean_squared_error(values, td_targets(batch))  # Huber's would hold back the few steps that end in a fall
+    return ops.mean_squared_error(
+        values, td_targets(batch)
+    )  # the Huber loss would reduce the few large errors at falls
 
 
 def copy_target():
@@ -91,7 +95,7 @@ def copy_target():
 
 def learn(batch):
     optimizer.minimize(td_loss(batch))
-    if session.global_step % options.copy_every == 0:  # a step is one push of one worker, so one copies
+    if session.global_step % options.copy_every == 0:  # each step is one push, so exactly one worker copies
         copy_target()
 
 

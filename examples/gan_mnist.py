@@ -1,14 +1,14 @@
-"""A generative adversarial network on MNIST: two networks on one server, trained in turns by two optimizers.
+"""A generative adversarial network on MNIST: two networks on one server, trained alternately by two optimizers.
 
-The generator draws images out of noise, the discriminator tells them from real ones, and each learns from the other
-(Goodfellow et al., "Generative Adversarial Nets", 2014, section 3, with the generator's loss that does not saturate).
+The generator computes images from noise; the discriminator classifies images as real or generated (Goodfellow et al.,
+"Generative Adversarial Nets", 2014, section 3, with the non-saturating loss of the generator).
 
 python examples/gan_mnist.py                                            # in one process
 psworker local --workers 2 examples/gan_mnist.py                        # a server and two workers
 psworker run --servers host:port examples/gan_mnist.py                  # one worker of a cluster
 
-Every 500 steps the chief saves a grid of what the generator draws, samples/samples-STEP.png: rough digits after
-some 2,000 steps, good ones after 10,000.
+Every 500 steps the chief saves a grid of generated images, samples/samples-STEP.png: rough digits after about 2,000
+steps, good ones after 10,000.
 """
 
 import argparse
@@ -24,15 +24,15 @@ from psworker import datasets, nn, ops
 try:
     from PIL import Image
 except ImportError:
-    sys.exit("this example saves images with Pillow: pip install pillow")
+    sys.exit("this example needs Pillow: pip install pillow")
 
 parser = argparse.ArgumentParser(description="A generative adversarial network on MNIST.")
 parser.add_argument("--steps", type=int, default=10_000, help="over all workers; each step trains both networks")
 parser.add_argument("--batch-size", type=int, default=100)
 parser.add_argument("--learning-rate", type=float, default=1e-3)
-parser.add_argument("--every", type=int, default=500, help="steps between two grids of samples")
-parser.add_argument("--output", type=Path, default=Path("samples"), help="folder of the grids")
-parser.add_argument("--seed", type=int, default=0, help="of the initial values, the noise and the order of the images")
+parser.add_argument("--every", type=int, default=500, help="steps between grids of samples")
+parser.add_argument("--output", type=Path, default=Path("samples"), help="folder for the grids")
+parser.add_argument("--seed", type=int, default=0, help="seed of initial values, noise and order of the images")
 options = parser.parse_args()
 
 NOISE, SIDE, GRID = 64, 28, 8
@@ -61,29 +61,29 @@ def through(network, x):
     return x
 
 
-def draw(count, random):
+def generate(count, random):
     """Images (count, 784) with pixels from -1 to 1."""
     return through(generator, random.standard_normal((count, NOISE), np.float32))
 
 
-def loss_of_saying(label, images):
-    """What it costs the discriminator that it does not say `label` of the images: 1 real, 0 drawn."""
+def loss_for_label(label, images):
+    """The loss of the discriminator if `label` is right for the images: 1 real, 0 generated."""
     return ops.sigmoid_cross_entropy(through(discriminator, images), label)
 
 
-def train(real, drawn):
-    """A step of the discriminator, then one of the generator, on the same images; returns both losses."""
-    discriminator_loss = loss_of_saying(1, real) + loss_of_saying(0, ps.stop_gradient(drawn))
+def train(real, generated):
+    """One step of the discriminator and one of the generator on the same images; returns both losses."""
+    discriminator_loss = loss_for_label(1, real) + loss_for_label(0, ps.stop_gradient(generated))
     discriminator_optimizer.minimize(discriminator_loss, var_list=ps.trainable_variables("discriminator"))
-    generator_loss = loss_of_saying(1, drawn)
+    generator_loss = loss_for_label(1, generated)
     generator_optimizer.minimize(generator_loss, var_list=ps.trainable_variables("generator"))
     return float(discriminator_loss), float(generator_loss)
 
 
 def save_samples(step):
-    """A grid of the images of the same noise each time, so that one can watch digits come out of it."""
+    """Saves a grid of images generated from the same noise each time; returns its path."""
     with ps.no_grad():
-        images = draw(GRID * GRID, np.random.default_rng(options.seed)).value
+        images = generate(GRID * GRID, np.random.default_rng(options.seed)).value
     grid = images.reshape(GRID, GRID, SIDE, SIDE).swapaxes(1, 2).reshape(GRID * SIDE, GRID * SIDE)
     path = options.output / f"samples-{step:06d}.png"
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -92,12 +92,12 @@ def save_samples(step):
 
 
 with ps.session() as session:
-    random = np.random.default_rng([options.seed, session.number])  # other noise in each worker
+    random = np.random.default_rng([options.seed, session.number])  # different noise in each worker
     epochs = math.ceil(options.steps * options.batch_size / len(mnist.train)) + 1
     next_samples = options.every
     for batch in session.batches(mnist.train, options.batch_size, epochs, seed=options.seed):
-        d_loss, g_loss = train(2 * batch.image - 1, draw(len(batch), random))
-        step = session.global_step // 2  # of two pushes each
+        d_loss, g_loss = train(2 * batch.image - 1, generate(len(batch), random))
+        step = session.global_step // 2  # two pushes each
         if session.is_chief and step >= min(next_samples, options.steps):
             next_samples += options.every
             saved = save_samples(step)

@@ -1,6 +1,6 @@
-"""Softmax regression on MNIST without an optimizer: `ps.gradients`, and the update by hand with `session.assign_add`.
+"""Softmax regression on MNIST without an optimizer: `ps.gradients` and `session.assign_add`.
 
-A twin of each variable is trained by `ps.GradientDescent` on the same batches; in one process both stay equal.
+`ps.GradientDescent` trains a copy of each variable on the same batches; in one process both stay equal.
 
 python examples/manual_descent.py                                       # in one process
 psworker local --workers 2 examples/manual_descent.py                   # a server and two workers

@@ -1,14 +1,14 @@
-"""Word vectors by skip-gram with negative sampling: two tables, of which each step moves the rows of its words alone.
+"""Word vectors by skip-gram with negative sampling: two tables; each step updates only the rows of its words.
 
-A word's vector learns to tell the words near it from words drawn at random (Mikolov et al., "Distributed
-Representations of Words and Phrases and their Compositionality", 2013, equation 4). The text is that of The World
-Factbook, 370,000 words; at the end the chief prints which words have nearly the same vector.
+The vector of a word learns to distinguish nearby words from random words (Mikolov et al., "Distributed Representations
+of Words and Phrases and their Compositionality", 2013, equation 4). The text is The World Factbook, 370,000 words; at
+the end the chief prints words with similar vectors.
 
 python examples/skipgram.py                                             # in one process
 psworker local --workers 2 --shards 2 examples/skipgram.py              # two servers and two workers
 psworker run --servers host:port examples/skipgram.py                   # one worker of a cluster
 
-After three epochs, half a minute, coffee is near cocoa and bananas, malaria near dengue fever, a king near a throne.
+After three epochs (half a minute) coffee is near cocoa and bananas, malaria near dengue fever, king near throne.
 """
 
 import argparse
@@ -27,20 +27,20 @@ WORDS = "coffee", "copper", "german", "hindu", "hurricanes", "king", "malaria", 
 
 parser = argparse.ArgumentParser(description="Word vectors by skip-gram with negative sampling.")
 parser.add_argument("--epochs", type=int, default=3)
-parser.add_argument("--batch-size", type=int, default=1000, help="pairs of a word and one near it")
-parser.add_argument("--width", type=int, default=64, help="numbers in a word's vector")
-parser.add_argument("--window", type=int, default=5, help="words are near that are at most so many apart")
-parser.add_argument("--negatives", type=int, default=5, help="words drawn at random for each pair")
-parser.add_argument("--least", type=int, default=10, help="a word that occurs less often gets no vector")
+parser.add_argument("--batch-size", type=int, default=1000, help="pairs of a word and a nearby word")
+parser.add_argument("--width", type=int, default=64, help="dimension of the vectors")
+parser.add_argument("--window", type=int, default=5, help="maximum distance of nearby words")
+parser.add_argument("--negatives", type=int, default=5, help="random words for each pair")
+parser.add_argument("--least", type=int, default=10, help="minimum number of occurrences of a word")
 parser.add_argument("--learning-rate", type=float, default=0.2)
-parser.add_argument("--report", type=int, default=500, help="steps between two lines about the loss")
-parser.add_argument("--seed", type=int, default=0, help="of the initial vectors, the pairs and the words drawn")
-parser.add_argument("--words", nargs="+", default=WORDS, help="whose neighbours are printed")
+parser.add_argument("--report", type=int, default=500, help="steps between reports of the loss")
+parser.add_argument("--seed", type=int, default=0, help="seed of initial vectors, pairs and random words")
+parser.add_argument("--words", nargs="+", default=WORDS, help="words to print the neighbours of")
 options = parser.parse_args()
 
 
 def read_text():
-    """The vocabulary, most frequent first, how often each occurs, and of each word of the text its number and line."""
+    """The vocabulary by decreasing frequency, its frequencies, and the (word number, line) of each word in the text."""
     with gzip.open(TEXT, "rt", encoding="utf-8") as file:
         lines = [re.findall("[a-z]+", line.lower().replace("'s", "")) for line in file]
     frequency = collections.Counter(word for line in lines for word in line)
@@ -51,9 +51,10 @@ def read_text():
 
 
 def near_pairs(text, counts, random):
-    """(n, 2): numbers of a word and of one near it in its line; frequent and far ones are left out at random.
+    """(n, 2): numbers of a word and of a nearby word in its line; frequent and distant words are subsampled.
 
-    Of a word that is the share f of the text, sqrt(1e-3 / f) are kept; how far is near is drawn for each occurrence.
+    A word that is the fraction f of the text is kept with probability sqrt(1e-3 / f); each occurrence has a random
+    maximum distance.
     """
     kept = random.random(len(text)) < np.sqrt(1e-3 * counts.sum() / counts[text[:, 0]])
     words, line = text[kept].T
@@ -68,8 +69,8 @@ def near_pairs(text, counts, random):
 
 
 def loss_of(batch, random):
-    """What it costs not to tell the word near each center, label 1, from those drawn, label 0."""
-    negatives = np.searchsorted(drawn_below, random.random((len(batch), options.negatives)))
+    """Loss of classifying the word near each center (label 1) and random words (label 0)."""
+    negatives = np.searchsorted(cumulative, random.random((len(batch), options.negatives)))
     candidates = np.concatenate([batch.near[:, np.newaxis], negatives], axis=1)
     labels = np.zeros(candidates.shape, np.float32)
     labels[:, 0] = 1
@@ -92,18 +93,18 @@ if unknown:
     parser.error(f"--words: {', '.join(sorted(unknown))} occur less than {options.least} times in the text")
 pairs = near_pairs(text, counts, np.random.default_rng(options.seed))  # the same in every worker
 dataset = ps.Dataset({"center": pairs[:, 0], "near": pairs[:, 1]}, "factbook")
-drawn_below = np.cumsum(counts**0.75)  # word i is drawn by a number from the bound before it to its own
-drawn_below /= drawn_below[-1]
+cumulative = np.cumsum(counts**0.75)  # of the distribution of random words
+cumulative /= cumulative[-1]
 
 limit = 0.5 / options.width
 shape = len(vocabulary), options.width
 vectors = ps.Table(shape, ps.RowUniform(-limit, limit, options.seed), name="vectors")
 contexts = ps.Table(shape, ps.RowConstant(0.0), name="contexts")
-# The loss is a mean over thousands of words, so that squares of its gradients are far below the usual 0.1.
+# The loss is a mean over thousands of words: squares of its gradients are far below the default accumulator of 0.1.
 optimizer = ps.Adagrad(options.learning_rate, initial_accumulator=1e-8)
 
 with ps.session() as session:
-    random = np.random.default_rng([options.seed, session.number])  # draws other words in each worker
+    random = np.random.default_rng([options.seed, session.number])  # different words in each worker
     if session.is_chief:
         print(f"{len(text):,d} words, {len(vocabulary):,d} different ones, {len(pairs):,d} pairs", flush=True)
     losses = []

@@ -14,7 +14,7 @@ parser = argparse.ArgumentParser(description="Softmax regression on MNIST.")
 parser.add_argument("--epochs", type=int, default=10)
 parser.add_argument("--batch-size", type=int, default=100)
 parser.add_argument("--learning-rate", type=float, default=0.01)
-parser.add_argument("--seed", type=int, default=0, help="of the order of the examples")
+parser.add_argument("--seed", type=int, default=0, help="seed of the order of the examples")
 options = parser.parse_args()
 
 mnist = datasets.mnist()

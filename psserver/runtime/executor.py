@@ -17,7 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 from psserver.core.array_tasks import StepResult, TasksPending
 from psserver.core.members.membership import JobEnd
 from psserver.core.shard import Shard
-from psserver.core.variables.guarded_updates import Magnitudes
+from psserver.core.variables.element_checks import Magnitudes
 from psserver.runtime.task_order import TaskOrder
 from pswire.errors import InvalidMessage, ParamServerError, TooLarge, Unavailable, UnknownVariable
 from pswire.messages import Answer, Register, Reply, Request, Tick, Tune

@@ -1,6 +1,6 @@
-"""Whether this worker is the chief, which does what is to be done once: what shard 0 said last.
+"""Tracks whether this worker is chief, as last reported by shard 0. May import messages.
 
-That role moves when the chief dies or fails (`psserver.core.members.membership`). May import messages.
+The chief changes when it dies or fails (`psserver.core.members.membership`).
 """
 
 from __future__ import annotations
@@ -12,39 +12,37 @@ from pswire.messages import Answer, Joined, Renewed, Taken
 
 logger = logging.getLogger(__name__)
 
-_TELLING = (Joined, Renewed, Taken)
-
 
 class ChiefStatus:
-    """What a worker knows of its role. The heartbeat's threads and the worker's own write it, under `_lock`.
+    """Whether this worker is chief. Thread-safe: heartbeat threads and the worker's own thread update it.
 
     Args:
         worker: the worker's name, for the log.
 
     Attributes:
         chief: whether it is the chief.
-        heard: how often it has heard of its role.
+        updates: how often it was reported.
     """
 
     def __init__(self, worker: str) -> None:
         self.chief = False
-        self.heard = 0
+        self.updates = 0
         self._worker = worker
         self._lock = threading.Lock()
 
-    def hear(self, shard: int, answer: Answer, asked: int | None = None) -> None:
-        """Takes the role from an answer of shard 0, if it tells one.
+    def update(self, shard: int, answer: Answer, updates_before: int | None = None) -> None:
+        """Takes the status from an answer of shard 0, if it has one.
 
-        With `asked`, what `heard` was when this was asked, it counts only if nothing was heard meanwhile, which may be
-        newer: for who asks beside the worker's own calls, and is answered at once.
+        With `updates_before`, the number of `updates` when the request was sent, the answer counts only if there was no
+        update since, which may be newer: for requests made beside the worker's own.
         """
-        if shard or not isinstance(answer, _TELLING):
+        if shard or not isinstance(answer, Joined | Renewed | Taken):
             return
         with self._lock:
-            if asked is not None and asked != self.heard:
+            if updates_before is not None and updates_before != self.updates:
                 return
-            took_over = answer.chief and not self.chief and self.heard > 0
+            took_over = answer.chief and not self.chief and self.updates > 0
             self.chief = answer.chief
-            self.heard += 1
+            self.updates += 1
         if took_over:
-            logger.warning("%s is the chief from now on: the one before is gone", self._worker)
+            logger.warning("%s is now the chief: the previous one is gone", self._worker)

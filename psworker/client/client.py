@@ -1,18 +1,20 @@
-"""A worker's side of the conversation: sequence numbers, and which shard gets what of each message.
+"""The client: a worker's calls to all shards, with variables as a whole, whatever shards their partitions are on.
 
-Three verbs, push, pull and take, and what they need around them. Variables are whole here, whatever shards they are on.
-May import placement, pieces, wanted, pushing, calls and messages; knows no tape and no optimizer.
+Three verbs, push, pull and take, and what they need around them: sequence numbers, placement, membership. May import
+placement, partitions, push, pull, retrying_calls and messages; knows no tape.
 """
 
 from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 
-from pswire.errors import ParamServerError
+from pswire.errors import ConfigurationError, ParamServerError
 from pswire.messages import (
+    Answer,
     Assign,
     Assigned,
     Assignment,
@@ -44,193 +46,203 @@ from pswire.specs.consistency import (
 from pswire.tensors.values import Array
 from psworker.client import partitions
 from psworker.client.chief import ChiefStatus
-from psworker.client.error_feedback import Packer
+from psworker.client.error_feedback import GradientEncoder
 from psworker.client.heartbeat import Heartbeat
-from psworker.client.placement import Placement, Whole
-from psworker.client.pull import ShardedPull
+from psworker.client.placement import Placement
+from psworker.client.pull import ShardedPull, concatenated, unpacked
+from psworker.client.push import PushResult as PushResult
 from psworker.client.push import ShardedPush
-from psworker.client.push_results import PushResult as PushResult
-from psworker.client.push_results import check_alike
-from psworker.client.retrying_calls import Handle as Handle
-from psworker.client.retrying_calls import RetryingCalls, Sent
-from psworker.transport import Transport
+from psworker.client.retrying_calls import RetryingCalls
+from psworker.transport import Future, Transport
+from psworker.versions import ReadVersion, VersionedArray
 
 
 class Client:
-    """One worker's conversation with all shards. One thread speaks at a time, besides the heartbeat.
+    """One worker's calls to all shards. Used by one thread, besides the heartbeat.
 
         client = Client(transport, "worker-0", timeout=60)
         client.join()
         [W] = client.register([Declaration(spec, value, optimizer)])
-        handle = client.push([Whole("W", W.versions, g)], loss=0.3, pull=["W"])
+        push = client.push([VersionedArray("W", W.read, g)], loss=0.3, pull=["W"])
         ...                                           # something useful; rows may be looked up
-        pushed = handle.wait()
+        pushed = push.result()
         client.leave()
 
     Args:
         transport: reaches the shards.
         worker: the worker's name.
-        timeout: seconds that each call goes on trying while a server cannot be reached, or holds a push.
-        packer: gives gradients the form in which they travel, and says that of values; None: as they are.
+        timeout: seconds for which each call is tried while a server cannot be reached, or holds a push.
+        encoder: of gradients; its encoding is also that of values. None: unchanged.
 
     Attributes:
-        packer: what was given.
+        encoder: as given.
+        shards: how many there are.
+        consistency, staleness: of the shards; known when the worker has joined.
 
-    Every method raises the server's error as it is, or `Unavailable` or `TimedOut` after `timeout` seconds; and
-    `UnknownVariable` for one that was not registered, when nothing has been sent yet.
+    Every method raises the server's error, or `Unavailable` or `TimedOut` after `timeout` seconds; and
+    `UnknownVariable` for a variable that was not registered, when nothing has been sent yet.
     """
 
-    def __init__(self, transport: Transport, worker: str, timeout: float, packer: Packer | None = None) -> None:
+    def __init__(
+        self, transport: Transport, worker: str, timeout: float, encoder: GradientEncoder | None = None
+    ) -> None:
         self._transport = transport
-        self._timeout = timeout
         self._closing = threading.Event()
-        self._role = ChiefStatus(worker)
-        self._heartbeat = Heartbeat(transport, self._closing, self._role)
-        self._calls = RetryingCalls(transport, worker, timeout, self._closing, self._heartbeat.held_for, self._role)
+        self._chief_status = ChiefStatus(worker)
+        self._heartbeat = Heartbeat(transport, self._closing, self._chief_status)
+        self._calls = RetryingCalls(
+            transport, worker, timeout, self._closing, self._heartbeat.hold_reason, self._chief_status
+        )
         self._heartbeat.half_pushes = self._calls.half_pushes.__getitem__
-        self.packer = packer or Packer()
-        self._pushing = ShardedPush(self._calls, self.packer)
+        self.encoder = encoder or GradientEncoder()
+        self.shards = transport.shards
+        self.consistency: Consistency = Asynchronous()
+        self.staleness: StalenessSpec = IgnoreStaleness()
+        self._pushing = ShardedPush(self._calls, self.encoder)
         self._placement = Placement(transport.shards)
         self._process = os.getpid()
         self._sequence = 0
-        self._consistency: Consistency = Asynchronous()
-        self._staleness: StalenessSpec = IgnoreStaleness()
-
-    @property
-    def shards(self) -> int:
-        """How many shards there are."""
-        return self._transport.shards
-
-    @property
-    def consistency(self) -> Consistency:
-        """What the shards were started with; known when the worker has joined."""
-        return self._consistency
-
-    @property
-    def staleness(self) -> StalenessSpec:
-        """What the shards do about stale pushes; known when the worker has joined."""
-        return self._staleness
 
     @property
     def chief(self) -> bool:
-        """Whether this worker is the chief, as shard 0 said last; False before it has joined."""
-        return self._role.chief
+        """Whether this worker is chief, as last reported by shard 0; False before it has joined."""
+        return self._chief_status.chief
 
     def join(self) -> Joined:
-        """Becomes a member of every shard, and keeps its leases by a heartbeat in the background; shard 0's answer.
+        """Joins every shard and keeps the leases by a heartbeat in the background; shard 0's answer.
 
         Raises:
-            ConfigurationError: the shards were not started alike.
+            ConfigurationError: the shards were started with different policies.
             WrongShard: they are not the servers of the job, all of them and in their order.
         """
-        answers = self._calls.join()
-        check_alike(answers)
-        joined = answers[0]
-        self._consistency = parse_consistency(joined.consistency)
-        self._staleness = parse_staleness(joined.staleness)
-        self._pushing.decides = (self._consistency.decides or self._staleness.decides) and self.shards > 1
-        self._pushing.orders = (self._consistency.orders or self._staleness.orders) and self.shards > 1
+        joined, *others = self._calls.join()
+        for shard, other in enumerate(others, 1):
+            if (joined.consistency, joined.staleness) != (other.consistency, other.staleness):
+                raise ConfigurationError(
+                    f"shard 0 was started with --consistency {joined.consistency} --staleness {joined.staleness}, "
+                    f"shard {shard} with --consistency {other.consistency} --staleness {other.staleness}: start all "
+                    "shards of a job alike"
+                )
+        self.consistency = parse_consistency(joined.consistency)
+        self.staleness = parse_staleness(joined.staleness)
+        self._pushing.decides = (self.consistency.decides or self.staleness.decides) and self.shards > 1
+        self._pushing.orders = (self.consistency.orders or self.staleness.orders) and self.shards > 1
         self._heartbeat.start(self._calls.sender, joined.lease)
         return joined
 
-    def register(self, declarations: Sequence[Declaration]) -> list[Whole]:
-        """Declares variables, as a whole; returns the servers' values of them, in their order, without the tables.
+    def register(self, declarations: Sequence[Declaration]) -> list[VersionedArray]:
+        """Declares variables; returns the servers' values of them, in their order, without the tables.
 
         Raises:
-            AlreadyRegistered: a worker has registered one of this name that differs, or has another place.
+            AlreadyRegistered: a worker has registered one of this name that differs, or is placed elsewhere.
             ShapeMismatch: an initial value does not have its variable's shape and dtype; then nothing was sent.
             WrongShard: one of the shards was started anew, while others went on with the job.
 
-        Of several shards all are asked first, also those that get no part, and none does its part when one refuses.
+        Of several shards, all first check their part, also those without a partition, and none registers it if one
+        refuses.
         """
         placement = self._placement.extended([declaration.spec for declaration in declarations])
         parts: list[list[Declaration]] = [[] for _ in range(self.shards)]
         for declaration in declarations:
             variable = placement[declaration.spec.name]
             split = partitions.split_declaration(variable, declaration)
-            for piece, part in zip(variable.pieces, split, strict=True):
-                parts[piece.shard].append(part)
+            for partition, part in zip(variable.partitions, split, strict=True):
+                parts[partition.shard].append(part)
         names = [declaration.spec.name for declaration in declarations]
-        wanted = ShardedPull(placement, names, rejoins=self._calls.rejoins)
-        places = tuple(Place(name, placement[name].pieces[0].shard) for name in names) if self.shards > 1 else ()
-        sender, states, (first, *others) = self._calls.sender, self._calls.states, parts
-        if others:
+        pull = ShardedPull(placement, names, rejoins=self._calls.rejoins)
+        sender, states = self._calls.sender, self._calls.states
+        places: tuple[Place, ...] = ()
+        if self.shards > 1:
+            places = tuple([Place(name, placement[name].partitions[0].shard) for name in names])
             for declaration in declarations:
                 if declaration.value is not None:
                     partitions.check_finite(declaration.spec.name, declaration.value, "initial value")
-            self._ask(parts, places)
-        answers = [self._calls.call(0, Register(sender, tuple(first), places, states=states), Registered)]
-        rest = [Register(sender, tuple(part), states=states) if part else None for part in others]
-        sent = self._calls.send([None, *rest])
-        answers += self._calls.results(sent, Registered)
+            checks = [
+                Register(
+                    sender,
+                    tuple([replace(declaration, value=None) for declaration in part]),
+                    () if shard else places,
+                    dry_run=True,
+                    states=states,
+                )
+                for shard, part in enumerate(parts)
+            ]
+            self._calls.results(self._calls.send(checks), Registered)
+        answers = [self._calls.call(0, Register(sender, tuple(parts[0]), places, states=states), Registered)]
+        others = [Register(sender, tuple(part), states=states) if part else None for part in parts[1:]]
+        answers += self._calls.results(self._calls.send([None, *others]), Registered)
         self._placement = placement
         self._pushing.observed |= {one.spec.name for one in declarations if isinstance(one.optimizer, MovingAverage)}
         if self._pushing.orders and self._calls.frontier.decided:
             return self.pull([value.name for answer in answers for value in answer.values])  # in shard 0's order
-        return wanted.wholes(answers, 0 if self._pushing.orders else None)
+        return pull.joined(answers, 0 if self._pushing.orders else None)
 
     def push(
         self,
-        gradients: Sequence[Whole],
+        gradients: Iterable[VersionedArray],
         loss: float | None = None,
         pull: Sequence[str] = (),
-        known_versions: Iterable[Whole] = (),
-    ) -> Handle[PushResult]:
-        """Pushes the gradients of one step; the answer has the values of `pull`, in their order.
+        known_values: Iterable[VersionedArray] = (),
+    ) -> Future[PushResult]:
+        """Pushes the gradients of one step; the result has the values of `pull`, in their order.
 
-        Shard 0 gets a push of each step, others where they have a part of a gradient or of `pull`. All are told at
-        once; but where shard 0 decides for all (`pswire.specs.consistency`), `wait` tells the others what it decided.
-        The gradients' arrays are borrowed until the answer is there; before that no other push, tune or assign.
+        Shard 0 gets a push of each step, others if they hold a partition of a gradient or of `pull`. All are sent at
+        once; but where shard 0 decides for all (`pswire.specs.consistency`), the others are sent its decision by
+        `result`. The gradients' arrays are borrowed until the result is there; before that no other push, tune or
+        assign.
 
         Args:
-            gradients: one a variable, with the versions of the weights that it was computed with.
-            loss: what the shards note of the step.
-            pull: variables whose values the answer is to bring.
-            known_versions: values of them that came from this client, just as they came, and which are still there:
-            those that
-                have not changed do not travel again, and their arrays are given back.
+            gradients: one a variable, with the version of the weights that it was computed with.
+            loss: of the step, for the shards' metrics.
+            pull: variables whose values the result is to bring.
+            known_values: values from this client that are still in use: those that have not changed do not travel
+                again, and the result has their arrays.
 
         Raises:
             ShapeMismatch: a gradient does not have its variable's shape and dtype; then nothing was sent.
         """
-        wanted = ShardedPull(self._placement, pull, known_versions, self._calls.rejoins)
-        messages = self._pushing.messages(self._placement, self._sequence + 1, gradients, loss, wanted)
-        self._calls.settle_all()
+        pulled = ShardedPull(self._placement, pull, known_values, self._calls.rejoins)
+        messages = self._pushing.messages(self._placement, self._sequence + 1, gradients, loss, pulled)
+        if self._calls.abandoned:
+            self._calls.report_abandoned()
         self._heartbeat.idle_since = 0
         self._sequence += 1
-        return self._pushing.start(messages, wanted)
+        return self._pushing.start(messages, pulled)
 
-    def pull(self, names: Sequence[str], known_versions: Iterable[Whole] = ()) -> list[Whole]:
-        """The values of `names`, in their order; those of one shard belong to one moment."""
-        return self.start_pull(names, known_versions).wait()
+    def pull(self, names: Sequence[str], known_values: Iterable[VersionedArray] = ()) -> list[VersionedArray]:
+        """The values of `names`, in their order; those of one shard are one cut."""
+        return self.start_pull(names, known_values).result()
 
-    def start_pull(self, names: Sequence[str], known_versions: Iterable[Whole] = ()) -> Handle[list[Whole]]:
-        """Asks for what `pull` gives; it is there when `wait` returns. No push, tune or assign before."""
-        self.rest()
-        sender, encoding = self._calls.sender, self.packer.encoding
-        wanted = ShardedPull(self._placement, names, known_versions, self._calls.rejoins)
+    def start_pull(
+        self, names: Sequence[str], known_values: Iterable[VersionedArray] = ()
+    ) -> Future[list[VersionedArray]]:
+        """Sends a `pull`. No push, tune or assign until its result is there."""
+        self.report_deferred_idle()
+        sender, encoding = self._calls.sender, self.encoder.encoding
+        pull = ShardedPull(self._placement, names, known_values, self._calls.rejoins)
         messages = [
-            Pull(sender, part, known_versions=known, encoding=encoding) if part else None
-            for part, known in zip(wanted.names, wanted.known_versions, strict=True)
+            Pull(sender, tuple(part), known_versions=tuple(pull.known_versions.get(shard, ())), encoding=encoding)
+            if (part := pull.names.get(shard))
+            else None
+            for shard in range(self.shards)
         ]
         if self._pushing.orders:
-            first = messages[0] or Pull(sender, ())
-            sent = self._calls.send([first], wanted.rejoins)
-            return Handle(lambda: self._pulled_in_order(sent, messages, wanted))
-        sent = self._calls.send(messages, wanted.rejoins)
-        return Handle(lambda: wanted.wholes(self._calls.results(sent, Pulled), None))
+            sent = self._calls.send([messages[0] or Pull(sender, ())], pull.rejoins)
+            return Future(partial(self._pulled_in_order, sent, messages, pull))
+        sent = self._calls.send(messages, pull.rejoins)
+        return Future(lambda: pull.joined(self._calls.results(sent, Pulled)))
 
     def _pulled_in_order(
-        self, first: Sequence[Sent], messages: Sequence[Pull | None], wanted: ShardedPull
-    ) -> list[Whole]:
-        """What a pull brings from the other shards, when they have made all that shard 0 had decided."""
-        answers = self._calls.results(first, Pulled)
+        self, sent: Mapping[int, Future[Answer]], messages: Sequence[Pull | None], pull: ShardedPull
+    ) -> list[VersionedArray]:
+        """The result of a pull whose other shards answer once they have made all changes that shard 0 had decided."""
+        answers = self._calls.results(sent, Pulled)
         served_at, others = self._calls.frontier.decided, self._calls.in_order(messages)
-        answers += self._calls.results(self._calls.send(others, wanted.rejoins), Pulled)
-        return wanted.wholes(answers, served_at)
+        answers += self._calls.results(self._calls.send(others, pull.rejoins), Pulled)
+        return pull.joined(answers, served_at)
 
-    def choose(self, name: str, rows: Array | None = None, slot: str = "") -> Whole:
-        """Some rows of a variable, or of one of its optimizer's slots.
+    def choose(self, name: str, rows: Array | None = None, slot: str = "") -> VersionedArray:
+        """Some rows of a variable, or of one of its slots.
 
         Args:
             name: the variable's.
@@ -238,34 +250,33 @@ class Client:
             slot: a slot's name; "": the value.
 
         Returns:
-            An array of shape (n, *shape[1:]), with the rows in the order asked for; and the versions of all parts. A
-            value comes as all values do, a slot as it is.
+            An array of shape (n, *shape[1:]), with the rows in the order asked for, and the versions of all partitions.
+            A value is encoded as all values, a slot is not.
 
         Raises:
             InvalidMessage: there is no such row, or no such slot.
             TypeError: `rows` are not integers.
         """
         variable = self._placement[name]
-        chosen = None if rows is None else partitions.split_rows(variable, rows)
-        encoding = "" if slot else self.packer.encoding
-        messages: list[Pull | None] = [None] * self.shards
+        split = None if rows is None else partitions.split_rows(variable, rows)
+        encoding = "" if slot else self.encoder.encoding
         orders = self._pushing.orders
         served_at = self._calls.frontier.decided if orders else None
         after = self._calls.after() if orders else [()] * self.shards
-        for index, piece in enumerate(variable.pieces):
-            mine = None if chosen is None else chosen.rows[index]
-            choices = (Choice(name, mine, slot),)
-            place = piece.shard
-            messages[place] = Pull(
-                self._calls.sender, (), choices, encoding=encoding, after=after[place] if place else ()
+        messages: list[Pull | None] = [None] * self.shards
+        for index, partition in enumerate(variable.partitions):
+            shard = partition.shard
+            choices = (Choice(name, None if split is None else split.rows[index], slot),)
+            messages[shard] = Pull(
+                self._calls.sender, (), choices, encoding=encoding, after=after[shard] if shard else ()
             )
         answers = self._calls.results(self._calls.send(messages), Pulled)
         values = [value for answer in answers for value in answer.values]
-        array = partitions.concatenated(values) if chosen is None else chosen.join(values)
-        return Whole(name, tuple([value.version for value in values]), array, served_at)
+        array = concatenated(values) if split is None else split.join([unpacked(value) for value in values])
+        return VersionedArray(name, ReadVersion(tuple([value.version for value in values]), served_at), array)
 
     def assign(self, assignments: Sequence[Assignment], *, add: bool = False) -> None:
-        """Sets variables, or adds to them, on every shard that has some of one.
+        """Sets variables, or adds to them, on every shard that holds a partition.
 
         Raises:
             ShapeMismatch: a value does not have its variable's shape and dtype; then nothing was sent.
@@ -274,10 +285,11 @@ class Client:
         for assignment in assignments:
             variable = self._placement[assignment.name]
             variable.check(assignment.array, "assigned value")
-            for piece, array in zip(variable.pieces, partitions.split_array(variable, assignment.array), strict=True):
-                parts[piece.shard].append(Assignment(assignment.name, array))
-        self.rest()
-        self._calls.settle_all()
+            arrays = partitions.split_array(variable, assignment.array)
+            for partition, array in zip(variable.partitions, arrays, strict=True):
+                parts[partition.shard].append(Assignment(assignment.name, array))
+        self.report_deferred_idle()
+        self._calls.report_abandoned()
         self._sequence += 1
         sender, sequence = self._calls.sender, self._sequence
         shards = tuple([shard for shard, part in enumerate(parts) if shard and part])
@@ -285,24 +297,23 @@ class Client:
         if not self._pushing.orders:
             self._calls.results(self._calls.send(messages), Assigned)
             return
-        names = [one.name for one in assignments]
-        remote = tuple([name for name in names if self._placement[name].pieces[-1].shard])
+        remote = tuple([one.name for one in assignments if self._placement[one.name].partitions[-1].shard])
         first = messages[0] or Assign(sender, sequence, (), add, shards)
         try:
             self._calls.call(0, replace(first, remote=remote), Assigned)
         except ParamServerError:
-            self._calls.settle(shards, sequence)
+            self._calls.abandon(shards, sequence)
             raise
         failed: list[int] = []
         try:
             self._calls.results(self._calls.send(self._calls.in_order(messages)), Assigned, failed)
         except ParamServerError:
-            self._calls.settle(failed, sequence)
+            self._calls.abandon(failed, sequence)
             raise
 
     def tune(self, names: Sequence[str], optimizer: UpdateSpec, fields: Sequence[str]) -> None:
-        """Gives variables these fields of `optimizer`, which is of their kind, on every shard that has some of one."""
-        self.rest()
+        """Gives variables these fields of `optimizer`, which is of their kind, on every shard with a partition."""
+        self.report_deferred_idle()
         parts = self._placement.by_shard(names)
         self._sequence += 1
         sender, sequence = self._calls.sender, self._sequence
@@ -310,69 +321,55 @@ class Client:
         self._calls.results(self._calls.send(messages), Tuned)
 
     def take(self, queue: QueueSpec, finished: Finished | None, heard: int = 0) -> Taken:
-        """The next block of a data queue; the shard answers within seconds, if need be with whom it waits for."""
+        """The next block of a data queue; if there is none yet, the answer says within seconds why."""
         self._heartbeat.idle_since = 0
         return self._calls.call(0, Take(self._calls.sender, queue, finished, heard), Taken)
 
     def give_back(self, queue: QueueSpec) -> None:
-        """What this worker holds of a data queue is handed out again, if shard 0 can be reached at once.
+        """Gives back the block of a data queue that this worker holds, if shard 0 can be reached at once.
 
-        If not, that happens when the worker leaves, or its lease ends; raises nothing.
+        If not, the block is handed out again when the worker leaves, or its lease ends; raises nothing.
         """
         if not self._closing.is_set():  # it has not left
             message = Take(self._calls.sender, queue, give_back=True)
-            self._calls.say(0, message, f"could not give back what it holds of {queue.name}")
+            self._calls.call_briefly(0, message, f"could not give back the block of {queue.name}")
 
-    def idle(self) -> None:
-        """Says that nobody shall wait for this worker's next push; raises nothing.
+    def report_idle(self) -> None:
+        """Tells shard 0 not to wait for this worker's next push; raises nothing.
 
         If shard 0 cannot be reached at once, it waits until the worker pushes again, leaves, or its lease ends.
         """
         self._heartbeat.idle_since = 0
         self._sequence += 1
-        self._calls.rest(self._sequence)
+        self._calls.report_idle(self._sequence)
 
-    def idle_soon(self) -> None:
-        """Will say so with the next call that asks for no work, or the next heartbeat, unless the worker fails before.
+    def defer_idle(self) -> None:
+        """Reports the worker as idle with its next heartbeat, or call that needs no work, unless it fails before.
 
-        For one that has left its loop: a worker that an error has thrown out of it is not idle, and `leave` says so.
+        For a worker that has left its loop: if by an error it is not idle, but about to leave.
         """
         self._sequence += 1
         self._heartbeat.idle_since = self._sequence
 
-    def rest(self) -> None:
-        """Says now what `idle_soon` has left to be said, if anything."""
+    def report_deferred_idle(self) -> None:
+        """Reports now what `defer_idle` has deferred, if anything."""
         if self._heartbeat.idle_since:
-            self.idle()
+            self.report_idle()
 
     def leave(self, *, failed: bool = False) -> None:
-        """Says good-bye to every shard, as far as it can be reached at once, and ends the heartbeat.
+        """Leaves every shard that can be reached at once, and ends the heartbeat.
 
-        With `failed` the worker has not come to its end, and a synchronous update waits for one in its place.
+        With `failed` the worker has not come to its end, and a synchronous update waits for another in its place.
         """
         self._closing.set()
         self._heartbeat.join()
         sender = self._calls.sender
         if not sender.incarnation or os.getpid() != self._process:
-            return  # it never joined, or is a fork of the one that did
+            return  # it never joined, or is a fork of the worker that did
         for shard in range(self.shards):
-            self._calls.say(shard, Leave(sender, failed), "left without an answer")
+            self._calls.call_briefly(shard, Leave(sender, failed), "left without an answer")
 
     def close(self) -> None:
-        """Ends the connections; no call is possible afterwards."""
+        """Closes the connections; no call is possible afterwards."""
         self._closing.set()
         self._transport.close()
-
-    # --- inside ---------------------------------------------------------------------------------------------------
-
-    def _ask(self, parts: Sequence[Sequence[Declaration]], places: tuple[Place, ...]) -> None:
-        """Raises what a shard has against its part of a registration, before any has done its own."""
-        sender, states = self._calls.sender, self._calls.states
-        asked = [tuple([replace(declaration, value=None) for declaration in part]) for part in parts]
-        sent = self._calls.send(
-            [
-                Register(sender, part, () if shard else places, dry_run=True, states=states)
-                for shard, part in enumerate(asked)
-            ]
-        )
-        self._calls.results(sent, Registered)

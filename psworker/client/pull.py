@@ -1,63 +1,157 @@
-"""Values that a worker asks for, over all shards: which versions it has of them, and what comes back, put together.
+"""The pull of variables from all shards that hold partitions of them: what each is asked for, and the answers joined.
 
-Pure: asks nobody. May import pieces, placement and messages.
+Pure: sends nothing. Joined arrays are new, each part copied or unpacked once; a variable with one partition is not
+copied. May import partitions, placement, messages and compression.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from operator import attrgetter
 
+import numpy as np
+
+from pswire.errors import Malformed
 from pswire.messages import Pulled, Pushed, Registered, Value
+from pswire.tensors.compression import BLOCK, Packed
+from pswire.tensors.values import DTYPES, Array, IndexedSlices
 from psworker.client import partitions
-from psworker.client.placement import Placement, Whole
+from psworker.client.placement import PlacedVariable, Placement
+from psworker.versions import ReadVersion, VersionedArray
+
+_version = attrgetter("version")
 
 
 class ShardedPull:
-    """Variables whose values are asked for.
+    """Variables whose values are pulled.
 
-    A version counts the changes of a variable in one life of a server. What the worker had got before it joined a shard
-    again is therefore not named: a server that was started anew may have come to the same version by other changes.
+    Values that the worker got before it joined a shard again are not named: a server that was started anew may have
+    reached the same version by other updates.
 
     Args:
-        placement: where they are.
-        names: the variables, in the order in which they are given back; `UnknownVariable` if one has no place.
-        have: the values that the worker has of some, as they were given to it.
+        placement: of the variables.
+        names: the variables, in the order of the results; `UnknownVariable` if one is not placed.
+        known_values: values that the worker has.
         rejoins: how often the worker has joined a shard again until now.
 
     Attributes:
-        names: for each shard the variables that it has something of, each once, in their order.
-        have: for each shard the versions that the worker has of them, -1 for none; () where it has none at all.
-        rejoins: what was given.
+        names: by shard, the variables that it holds a partition of, each once, in their order.
+        known_versions: by shard, the versions that the worker has of these, -1 for none; empty if it has none at all.
+        rejoins: as given.
     """
 
     def __init__(
-        self, placement: Placement, names: Sequence[str], known_versions: Iterable[Whole] = (), rejoins: int = 0
+        self,
+        placement: Placement,
+        names: Iterable[str],
+        known_values: Iterable[VersionedArray] = (),
+        rejoins: int = 0,
     ) -> None:
         self.rejoins = rejoins
-        self._all = names
-        self._variables = {name: placement[name] for name in names}
-        self._old = {whole.name: whole for whole in known_versions if whole.rejoins == rejoins}
-        named: list[list[str]] = [[] for _ in range(placement.shards)]
-        versions: list[list[int]] = [[] for _ in range(placement.shards)]
-        for name, variable in self._variables.items():
-            old = self._old.get(name)
-            for index, piece in enumerate(variable.pieces):
-                named[piece.shard].append(name)
-                versions[piece.shard].append(-1 if old is None else old.versions[index])
-        self.names = [tuple(part) for part in named]
-        self.known_versions = [tuple(part) if self._old else () for part in versions]
+        self._variables: dict[str, PlacedVariable] = {}
+        self._known: dict[str, VersionedArray] = {}
+        for value in known_values:
+            if value.read.rejoins == rejoins:
+                self._known[value.name] = value
+        self.names: dict[int, list[str]] = {}
+        self.known_versions: dict[int, list[int]] = {}
+        for name in dict.fromkeys(names):
+            variable = self._variables[name] = placement[name]
+            known = self._known.get(name)
+            for index, partition in enumerate(variable.partitions):
+                self.names.setdefault(partition.shard, []).append(name)
+                if self._known:
+                    version = -1 if known is None else known.read.versions[index]
+                    self.known_versions.setdefault(partition.shard, []).append(version)
 
-    def wholes(self, answers: Iterable[Registered | Pulled | Pushed], served_at: int | None) -> list[Whole]:
-        """The values, put together, with `Whole.served_at`; without the tables that a `Registered` lacks.
-
-        The array of one that has not changed is the one that the worker has.
-        """
+    def joined(
+        self, answers: Iterable[Registered | Pulled | Pushed], served_at: int | None = None
+    ) -> list[VersionedArray]:
+        """The values, joined; without the tables, which a `Registered` lacks. Unchanged values keep the known array."""
         found: dict[str, list[Value]] = {}
         for answer in answers:
             for value in answer.values:
                 found.setdefault(value.name, []).append(value)
-        return [self._whole(name, found[name], served_at) for name in self._all if name in found]
+        values = []
+        for name, variable in self._variables.items():
+            if name in found:
+                array = join(variable, found[name], self._known.get(name))
+                read = ReadVersion(tuple(map(_version, found[name])), served_at, self.rejoins)
+                values.append(VersionedArray(name, read, array))
+        return values
 
-    def _whole(self, name: str, values: Sequence[Value], served_at: int | None) -> Whole:
-        array = partitions.join(self._variables[name], values, self._old.get(name))
-        return Whole(name, tuple([value.version for value in values]), array, served_at, self.rejoins)
+
+def join(variable: PlacedVariable, values: Sequence[Value], known: VersionedArray | None = None) -> Array:
+    """The values of all partitions, in their order, as one array; read-only.
+
+    Args:
+        variable: the variable.
+        values: one for each partition; without an array, the partition is as in `known`.
+        known: the value whose versions the shards were given; never written. Its own array if nothing has changed.
+
+    Raises:
+        Malformed: a value is not what its shard was asked for.
+    """
+    spec, changed = variable.spec, False
+    if len(values) != len(variable.partitions):
+        raise Malformed(f"got {len(values)} values of {spec.name!r}, which has {len(variable.partitions)} partitions")
+    for index, value in enumerate(values):
+        partition, array = variable.partitions[index], value.array
+        if array is None:
+            named = -1 if known is None else known.read.versions[index]
+            if named < 0 or value.version != named:
+                raise Malformed(
+                    f"shard {partition.shard} answers that {value.name!r} is still at version {value.version}: this "
+                    f"worker named {'none' if named < 0 else f'version {named}'}"
+                )
+        else:
+            changed, expected = True, partition.spec
+            if array.shape != expected.shape or (
+                array.dtype != DTYPES[expected.dtype] and array.dtype.name != expected.dtype
+            ):
+                got = f"{array.dtype.name}{list(array.shape)}"
+                raise Malformed(f"shard {partition.shard} has sent {got} for variable {expected}")
+    old = None if known is None else known.array
+    assert not isinstance(old, IndexedSlices), "a value has all rows"
+    if old is not None and not changed:
+        return old
+    if len(values) == 1:
+        return unpacked(values[0])
+    joined = np.empty(spec.shape, DTYPES[spec.dtype])
+    targets = partitions.split_array(variable, joined)
+    sources = targets if old is None else partitions.split_array(variable, old)
+    for value, target, source in zip(values, targets, sources, strict=True):
+        _copy_into(target, source if value.array is None else value.array)
+    joined.flags.writeable = False
+    return joined
+
+
+def concatenated(values: Sequence[Value]) -> Array:
+    """The arrays of all partitions one after the other, of a slot for instance, which may have a dtype of its own."""
+    arrays = [unpacked(value) for value in values]
+    if len(arrays) == 1:
+        return arrays[0]
+    array = np.concatenate(arrays)
+    array.flags.writeable = False
+    return array
+
+
+def unpacked(value: Value) -> Array:
+    """The array of a value that has one; read-only."""
+    assert value.array is not None, "it has changed, or was chosen"
+    if not isinstance(value.array, Packed):
+        return value.array
+    array = value.array.unpacked()
+    array.flags.writeable = False
+    return array
+
+
+def _copy_into(target: Array, part: Array | Packed) -> None:
+    """Writes a part into its C-contiguous rows; packed elements block by block, which stays in the cache."""
+    if not isinstance(part, Packed):
+        target[...] = part
+        return
+    flat = target.reshape(-1)
+    for start in range(0, part.size, BLOCK):
+        stop = min(start + BLOCK, part.size)
+        flat[start:stop] = part.elements(start, stop)

@@ -1,156 +1,180 @@
-"""The push of one step over all shards that have something to do for it.
+"""The push of one step to all shards that take part in it, and its result.
 
-Shard 0 gets every push, since it counts steps; others those that bring them a gradient, or ask them for values. Where a
-policy may hold or drop a push, shard 0 decides and the others follow. May import placement, pieces, calls, feedback and
-messages.
+Shard 0 gets every push, since it counts steps; another shard gets one if it holds a partition of a gradient, or a pull
+if only of the values asked for. Where a policy may hold or drop a push, shard 0 decides and the others follow. May
+import placement, partitions, retrying_calls, error_feedback and messages.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 
-from pswire.errors import ParamServerError
-from pswire.messages import Gradient, Outcome, Pull, Pulled, Push, Pushed, RemoteWeights, UpdateGroup
+from pswire.errors import InvalidMessage, NotFinite, ParamServerError
+from pswire.messages import Answer, Gradient, Outcome, Pull, Pulled, Push, Pushed, RemoteWeights, UpdateGroup
+from pswire.tensors.compression import Packed
+from pswire.tensors.values import IndexedSlices
 from psworker.client import partitions
-from psworker.client.error_feedback import Packer
-from psworker.client.placement import Placement, Whole
+from psworker.client.error_feedback import GradientEncoder
+from psworker.client.placement import Placement
 from psworker.client.pull import ShardedPull
-from psworker.client.push_results import PushResult, push_result
-from psworker.client.retrying_calls import Handle, RetryingCalls, Sent
+from psworker.client.retrying_calls import RetryingCalls
+from psworker.transport import Future
+from psworker.versions import VersionedArray
 
 _ANSWERS: tuple[type[Pushed | Pulled], ...] = (Pushed, Pulled)
 
 
-class ShardedPush:
-    """How one worker pushes. One push is open at a time.
-
-    Args:
-        calls: speaks to the shards.
-        packer: what becomes of gradients before they travel.
+@dataclass(slots=True)
+class PushResult:
+    """The result of a push.
 
     Attributes:
-        decides: whether shard 0 decides for the others what becomes of a push.
-        orders: whether the others make changes in the order of its decisions (`pswire.messages.order`).
-        observed: variables that keep a moving average. What is pushed for them is no gradient, and goes as it is: what
-            a packer kept back of one observation is no part of the next.
+        outcome, global_step, reason: those of shard 0's answer.
+        staleness: the largest of all shards.
+        values: of the variables that were pulled, in their order.
     """
 
-    def __init__(self, calls: RetryingCalls, packer: Packer) -> None:
+    outcome: Outcome
+    staleness: int
+    global_step: int
+    values: list[VersionedArray]
+    reason: str
+
+
+class ShardedPush:
+    """The pushes of one worker, one at a time.
+
+    Args:
+        calls: RPCs to the shards.
+        encoder: of gradients.
+
+    Attributes:
+        decides: whether shard 0 decides for the others whether a push is applied.
+        orders: whether the others make changes in the order of shard 0's decisions (`pswire.messages.order`).
+        observed: variables that keep a moving average. Observations for them are not gradients and are not encoded: a
+            residual of one observation is no part of the next.
+    """
+
+    def __init__(self, calls: RetryingCalls, encoder: GradientEncoder) -> None:
         self.decides = self.orders = False
         self.observed: set[str] = set()
         self._calls = calls
-        self._packer = packer
+        self._encoder = encoder
 
     def messages(
-        self, placement: Placement, sequence: int, gradients: Sequence[Whole], loss: float | None, wanted: ShardedPull
+        self,
+        placement: Placement,
+        sequence: int,
+        gradients: Iterable[VersionedArray],
+        loss: float | None,
+        pull: ShardedPull,
     ) -> list[Push | Pull | None]:
-        """What each shard is asked for: a push, a pull where it has no gradient, None where it has nothing to do.
+        """The message for each shard: a push, a pull if it gets no gradient, None if it takes no part.
 
-        Shapes, dtypes and names are checked before the first gradient is packed.
+        Shapes, dtypes and names are checked before the first gradient is encoded.
 
         Raises:
             ShapeMismatch: a gradient does not fit its variable.
-            NotFinite: of several shards, one would refuse what is too large for 16 bits, and others would not.
+            InvalidMessage: a gradient's versions are not those of the variable's partitions.
+            NotFinite: an element is too large for 16 bits, which only one of several shards would refuse.
         """
-        parts: list[list[Gradient]] = [[] for _ in wanted.names]
+        parts: dict[int, list[Gradient]] = {}
         remote: list[RemoteWeights] = []
         for gradient in gradients:
-            variable = placement[gradient.name]
-            for piece, part in zip(variable.pieces, partitions.split_gradient(variable, gradient), strict=True):
-                parts[piece.shard].append(part)
-            if self.orders and variable.pieces[-1].shard:
-                remote.append(RemoteWeights(gradient.name, gradient.served_at or 0))
-        if self._packer.encoding or self._packer.keeps_rest:
-            parts = [[self._packed(shard, gradient) for gradient in part] for shard, part in enumerate(parts)]
-        shards = tuple([shard for shard, part in enumerate(parts) if shard and part])
-        sender, encoding, step = self._calls.sender, self._packer.encoding, self._calls.global_step
+            name, read, array, variable = gradient.name, gradient.read, gradient.array, placement[gradient.name]
+            variable.check(array, "gradient")
+            if len(read.versions) != len(variable.partitions):
+                raise InvalidMessage(
+                    f"gradient for {name!r} has {len(read.versions)} versions, but the variable has "
+                    f"{len(variable.partitions)} partitions: give the versions of the value it was computed with"
+                )
+            arrays = [array] if len(read.versions) == 1 else partitions.split_gradient(variable, array)
+            for partition, version, part in zip(variable.partitions, read.versions, arrays, strict=True):
+                parts.setdefault(partition.shard, []).append(Gradient(name, version, part))
+            if self.orders and variable.partitions[-1].shard:
+                remote.append(RemoteWeights(name, read.served_at or 0))
+        encoding = self._encoder.encoding
+        if encoding or self._encoder.keeps_residual:
+            for shard, part_of_shard in sorted(parts.items()):
+                for index, one in enumerate(part_of_shard):
+                    if one.name not in self.observed:
+                        part_of_shard[index] = self._encoder.encode(shard, one)
+                if encoding and placement.shards > 1:
+                    check_encoded(part_of_shard)
+        sender, step = self._calls.sender, self._calls.global_step
+        shards = tuple(sorted(parts.keys() - {0}))
         messages: list[Push | Pull | None] = []
-        for shard, gradients_here in enumerate(parts):
-            names, known_versions = wanted.names[shard], wanted.known_versions[shard]
-            if gradients_here or not shard:
+        for shard in range(placement.shards):
+            names, known = tuple(pull.names.get(shard, ())), tuple(pull.known_versions.get(shard, ()))
+            mine = tuple(parts.get(shard, ()))
+            if not shard:
+                messages.append(Push(sender, sequence, mine, loss, names, None, known, encoding, shards, tuple(remote)))
+            elif mine:
                 messages.append(
-                    Push(
-                        sender,
-                        sequence,
-                        tuple(gradients_here),
-                        loss,
-                        names,
-                        known_versions=known_versions,
-                        encoding=encoding,
-                        shards=shards,
-                        remote=() if shard else tuple(remote),
-                        global_step=step if shard else 0,
-                    )
+                    Push(sender, sequence, mine, loss, names, None, known, encoding, shards, global_step=step)
                 )
             else:
-                messages.append(
-                    Pull(sender, names, known_versions=known_versions, encoding=encoding) if names else None
-                )
-        if encoding and len(parts) > 1:
-            for message in messages:
-                if isinstance(message, Push):
-                    partitions.check_packed(message.gradients)
+                messages.append(Pull(sender, names, known_versions=known, encoding=encoding) if names else None)
         return messages
 
-    def start(self, messages: Sequence[Push | Pull | None], wanted: ShardedPull) -> Handle[PushResult]:
-        """Sends them; the result is there when `wait` returns, or raises."""
+    def start(self, messages: Sequence[Push | Pull | None], pull: ShardedPull) -> Future[PushResult]:
+        """Sends the messages, or only that of shard 0 where it decides; the future's result sends the others."""
         if self.decides:
-            first = self._calls.send(messages[:1], wanted.rejoins)
-            return Handle(lambda: self._decided(first, messages, wanted))
-        sent = self._calls.send(messages, wanted.rejoins)
-        return Handle(lambda: self._at_once(sent, wanted))
+            sent = self._calls.send(messages[:1], pull.rejoins)
+            return Future(partial(self._decided, sent, messages, pull))
+        sent = self._calls.send(messages, pull.rejoins)
+        return Future(partial(self._independent, sent, messages, pull))
 
-    def _packed(self, shard: int, gradient: Gradient) -> Gradient:
-        return gradient if gradient.name in self.observed else self._packer.gradient(shard, gradient)
-
-    def _at_once(self, sent: Sequence[Sent], wanted: ShardedPull) -> PushResult:
-        """The result of a push of which all shards were told at the same time."""
+    def _independent(
+        self, sent: Mapping[int, Future[Answer]], messages: Sequence[Push | Pull | None], pull: ShardedPull
+    ) -> PushResult:
+        """The result of a push that was sent to all shards at the same time."""
         failed: list[int] = []
         try:
             answers = self._calls.results(sent, _ANSWERS, failed)
         except ParamServerError:
-            pushes = {one.shard: one.message for one in sent if isinstance(one.message, Push)}
+            pushes = {shard: message for shard, message in enumerate(messages) if isinstance(message, Push)}
             missing = [shard for shard in pushes if shard in failed]
             if 0 < len(missing) < len(pushes):
-                self._calls.note_half_push(missing)
-                self._calls.settle(missing, pushes[missing[0]].sequence)
+                self._calls.count_half_push(missing)
+                self._calls.abandon(missing, pushes[missing[0]].sequence)
             raise
-        return self._result(answers, wanted)
+        return _result(answers, pull)
 
     def _decided(
-        self, first: Sequence[Sent], messages: Sequence[Push | Pull | None], wanted: ShardedPull
+        self, sent: Mapping[int, Future[Answer]], messages: Sequence[Push | Pull | None], pull: ShardedPull
     ) -> PushResult:
-        """The result of a push of which shard 0 was told: the others do what it has decided.
+        """The result of a push that shard 0 decides; the others are sent its decision.
 
-        When that fails, the push is given up. Others may wait for this worker's part of it, and are told so.
+        If that fails the push is abandoned, and the other shards, which may wait for their part of it, are told so.
         """
-        calls = self._calls
-        push = messages[0]
+        calls, push = self._calls, messages[0]
         assert isinstance(push, Push)
         try:
-            (decision,) = calls.results(first, Pushed)
+            (decision,) = calls.results(sent, Pushed)
         except ParamServerError:
             if self.orders:
-                calls.settle(push.shards, push.sequence)  # it may have been decided all the same
+                calls.abandon(push.shards, push.sequence)  # it may have been decided all the same
             raise
         failed: list[int] = []
         try:
-            others = calls.results(calls.send(self._following(messages, decision), wanted.rejoins), _ANSWERS, failed)
+            others = calls.results(calls.send(self._following(messages, decision), pull.rejoins), _ANSWERS, failed)
         except ParamServerError:
             missing = [shard for shard in push.shards if shard in failed]
             if missing and decision.outcome is not Outcome.DROPPED:
-                calls.note_half_push(missing)
-                calls.settle(missing, push.sequence)
+                calls.count_half_push(missing)
+                calls.abandon(missing, push.sequence)
             raise
         parts = [answer for answer in others if isinstance(answer, Pushed)]
         late = [shard for shard, part in zip(push.shards, parts, strict=False) if part.outcome is Outcome.DROPPED]
         if late:
             calls.warn_of_half_push(late)  # these shards count it
-        return self._result([decision, *others], wanted)
+        return _result([decision, *others], pull)
 
     def _following(self, messages: Sequence[Push | Pull | None], decision: Pushed) -> list[Push | Pull | None]:
-        """What the other shards are asked for when shard 0 has decided; of a push that it dropped only values."""
+        """The messages to the other shards after shard 0's decision: of a push that it dropped only pulls."""
         following: list[Push | Pull | None] = [None]
         for shard, message in enumerate(messages[1:], 1):
             if isinstance(message, Push) and decision.outcome is Outcome.DROPPED:
@@ -168,17 +192,37 @@ class ShardedPush:
             return self._calls.in_order(following)
         return following
 
-    def _result(self, answers: Sequence[Pushed | Pulled], wanted: ShardedPull) -> PushResult:
-        """What became of a push, with values that have come by it, or after it."""
-        pushed = [answer for answer in answers if isinstance(answer, Pushed)]
-        frontier = pushed[0].frontier
-        served_at = frontier.decided if frontier else None
-        return push_result(pushed, wanted.wholes(answers, served_at))
+
+def _result(answers: Sequence[Pushed | Pulled], pull: ShardedPull) -> PushResult:
+    """The answers of all shards that took part, the first of them shard 0's, as one result."""
+    first = answers[0]
+    assert isinstance(first, Pushed)
+    staleness = first.staleness
+    for answer in answers:
+        if isinstance(answer, Pushed) and answer.staleness > staleness:
+            staleness = answer.staleness
+    served_at = first.frontier.decided if first.frontier else None
+    return PushResult(first.outcome, staleness, first.global_step, pull.joined(answers, served_at), first.reason)
 
 
 def _on_shard(group: UpdateGroup | None, shard: int) -> UpdateGroup | None:
-    """The group as another shard knows it: those of its members that have a part there."""
+    """The group as another shard knows it: those of its members that have a partition there."""
     if group is None:
         return None
     members = tuple([replace(member, shards=()) for member in group.members if shard in member.shards])
     return UpdateGroup(group.number, members)
+
+
+def check_encoded(gradients: Iterable[Gradient]) -> None:
+    """Raises `NotFinite`, naming the variable, for elements that were finite until they were encoded."""
+    for gradient in gradients:
+        array = gradient.array
+        packed: object = array.values if isinstance(array, IndexedSlices) else array
+        if isinstance(packed, Packed):
+            try:
+                packed.check()
+            except FloatingPointError:
+                raise NotFinite(
+                    f"gradient for {gradient.name!r} has elements that are too large for {packed.form}: nothing was "
+                    "sent; clip gradients, or choose another encoding"
+                ) from None

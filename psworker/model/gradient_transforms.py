@@ -18,9 +18,9 @@ from pswire.tensors.values import Array, IndexedSlices
 from psworker.autodiff.ops.sparse import RowSource
 from psworker.autodiff.tape import no_grad
 from psworker.autodiff.tensor import Gradient
-from psworker.model.variables import Variable
+from psworker.model.variables import BaseVariable
 
-GradientAndVariable: TypeAlias = tuple[Gradient | None, Variable]
+GradientAndVariable: TypeAlias = tuple[Gradient | None, BaseVariable]
 
 __all__ = [
     "accumulate",
@@ -35,11 +35,11 @@ __all__ = [
 
 
 def per_variable(
-    grads_and_vars: Iterable[GradientAndVariable], function: Callable[[Gradient, Variable], Gradient]
+    grads_and_vars: Iterable[GradientAndVariable], function: Callable[[Gradient, BaseVariable], Gradient]
 ) -> list[GradientAndVariable]:
     """Each gradient replaced by `function(gradient, variable)`: anything that keeps its shape; the dtype stays."""
 
-    def kept(gradient: Gradient, variable: Variable) -> Gradient:
+    def kept(gradient: Gradient, variable: BaseVariable) -> Gradient:
         result = function(gradient, variable)
         if isinstance(result, IndexedSlices):
             return result.astype(gradient.dtype, copy=False)
@@ -58,7 +58,7 @@ def clip_by_value(grads_and_vars: Iterable[GradientAndVariable], low: float, hig
         raise ValueError(f"clip_by_value: low must not be above high, got {low} and {high}")
     low, high = float(low), float(high)  # numpy's float64 would make float64 of a float32 gradient
 
-    def clipped(gradient: Gradient, _: Variable) -> Gradient:
+    def clipped(gradient: Gradient, _: BaseVariable) -> Gradient:
         if isinstance(gradient, IndexedSlices):
             gradient = gradient.summed()
             return gradient.with_values(np.clip(gradient.values, low, high))
@@ -119,7 +119,7 @@ def add_decayed_weights(grads_and_vars: Iterable[GradientAndVariable], rate: flo
     """
     rate = float(rate)
 
-    def decayed(gradient: Gradient, variable: Variable) -> Gradient:
+    def decayed(gradient: Gradient, variable: BaseVariable) -> Gradient:
         if isinstance(gradient, IndexedSlices):
             gradient = gradient.summed()
             return gradient.with_values(gradient.values + rate * _rows(variable, gradient.indices))
@@ -129,7 +129,7 @@ def add_decayed_weights(grads_and_vars: Iterable[GradientAndVariable], rate: flo
 
 
 @no_grad()
-def _rows(variable: Variable, indices: Array) -> Array:
+def _rows(variable: BaseVariable, indices: Array) -> Array:
     """The rows with these numbers, each once and rising; no model has looked them up."""
     if isinstance(variable, RowSource):
         return variable.fetch(indices.astype(np.int64, copy=False))
@@ -159,7 +159,7 @@ class accumulate:  # noqa: N801 - called like the functions beside it
             raise ValueError(f"accumulate: n must be 1 or more, got {n}")
         self.n = n
         self.count = 0
-        self.totals: dict[Variable, Total] = {}
+        self.totals: dict[BaseVariable, Total] = {}
 
     def __call__(self, grads_and_vars: Iterable[GradientAndVariable]) -> list[GradientAndVariable]:
         """Takes one step's pairs; returns the mean of `n` steps after the n-th of them, and [] after the others."""
@@ -233,7 +233,7 @@ def _pairs(grads_and_vars: Iterable[GradientAndVariable]) -> list[GradientAndVar
     """The pairs as a list; TypeError when they are anything else, such as gradients alone."""
     pairs = list(grads_and_vars)
     for pair in pairs:
-        if not (isinstance(pair, tuple | list) and len(pair) == 2 and isinstance(pair[1], Variable)):
+        if not (isinstance(pair, tuple | list) and len(pair) == 2 and isinstance(pair[1], BaseVariable)):
             raise TypeError(
                 "grads_and_vars must be pairs (gradient, variable), as compute_gradients returns them, but one of them "
                 f"is {_described(pair)}"

@@ -279,7 +279,7 @@ class Embedding:
         name: str | None = None,
     ) -> None:
         shape = rows, width
-        self.table: Variable
+        self.table: Variable | Table
         with layer_scope(name, "embedding"):
             if isinstance(initializer, RowInitializer):
                 self.table = Table(shape, initializer, name="table")
@@ -320,7 +320,7 @@ def _initial_value(name: str, shape: tuple[int, ...], initializer: Initializer) 
     return value.astype(np.float32) if value.dtype == np.float64 else value
 
 
-def _scope_of(variable: Variable) -> str:
+def _scope_of(variable: Variable | Table) -> str:
     return variable.name.rpartition("/")[0]
 
 

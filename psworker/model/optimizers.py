@@ -14,7 +14,7 @@ from pswire.specs.schedules import Schedule
 from psworker.autodiff import Tensor, gradients
 from psworker.model import variables
 from psworker.model.gradient_transforms import GradientAndVariable, clip_by_global_norm
-from psworker.model.variables import UpdateOp, Variable
+from psworker.model.variables import BaseVariable, UpdateOp
 
 Transform: TypeAlias = Callable[[list[GradientAndVariable]], list[GradientAndVariable]]
 
@@ -33,7 +33,7 @@ class Optimizer(optimizers.OptimizerSpec):
         cls.__doc__ = cls.__doc__ or cls.__mro__[1].__doc__
 
     def compute_gradients(
-        self, loss: Tensor, var_list: Variable | Sequence[Variable] | None = None, *, retain_graph: bool = False
+        self, loss: Tensor, var_list: BaseVariable | Sequence[BaseVariable] | None = None, *, retain_graph: bool = False
     ) -> list[GradientAndVariable]:
         """The gradient of `loss` for each variable, by one backward pass.
 
@@ -84,13 +84,13 @@ class Optimizer(optimizers.OptimizerSpec):
         if pairs:
             session.push(self, pairs, variables.take_updates(update_ops))
 
-    def minimize(self, loss: Tensor, var_list: Variable | Sequence[Variable] | None = None) -> None:
+    def minimize(self, loss: Tensor, var_list: BaseVariable | Sequence[BaseVariable] | None = None) -> None:
         """`compute_gradients` and `apply_gradients` in one."""
         self.apply_gradients(self.compute_gradients(loss, var_list))
 
 
-def _chosen(var_list: Variable | Sequence[Variable] | None) -> list[Variable]:
-    if isinstance(var_list, Variable):
+def _chosen(var_list: BaseVariable | Sequence[BaseVariable] | None) -> list[BaseVariable]:
+    if isinstance(var_list, BaseVariable):
         return [var_list]
     chosen = list(variables.trainable_variables() if var_list is None else var_list)
     if not chosen:
@@ -135,7 +135,7 @@ def optimize_loss(
     clip_gradients: float | Transform | None = None,
     learning_rate_decay_fn: Callable[[float | Schedule], Schedule] | None = None,
     update_ops: Iterable[UpdateOp] | None = None,
-    variables: Variable | Sequence[Variable] | None = None,
+    variables: BaseVariable | Sequence[BaseVariable] | None = None,
 ) -> float:
     """One whole step of training: gradients, what is done to them, the push with the update ops.
 

@@ -1,7 +1,7 @@
 """Tables: variables of which only rows travel, for embeddings with more rows than a worker has memory for.
 
-The servers make a table and keep it. A worker has its shape, the rows of its batch, and their gradient; nothing here
-is ever as large as the table. May import the variables and the engine; asks the open session for rows.
+The servers make a table and hold it. A worker has its shape, the rows of its batch, and their gradient; nothing here
+is ever as large as the table. May import the variables and the engine; rows come from the open session.
 """
 
 from __future__ import annotations
@@ -15,23 +15,24 @@ import numpy as np
 
 from pswire.errors import ConfigurationError
 from pswire.specs.initializers import RowInitializer, check_fits, rows_of
-from pswire.tensors.values import Array, TensorSpec
+from pswire.tensors.values import Array
 from psworker.autodiff.ops.sparse import RowSource
-from psworker.model.variables import Variable, open_session
+from psworker.model.variables import BaseVariable, open_session
+from psworker.versions import ReadVersion
 
 _MOST_BYTES = np.iinfo(np.intp).max  # of one array
 
 
-class Table(Variable, RowSource):
-    """A variable that the servers keep, and of which only rows travel.
+class Table(BaseVariable, RowSource):
+    """A variable that only the servers have as a whole, and of which only rows travel.
 
         words = Table((1_000_000, 64), RowUniform(-0.05, 0.05), name="words")
         with session():
             vectors = ops.embedding(words, ids)        # pulls the distinct rows of the batch, as they are now
 
     A row's initial value is a function of the initializer's seed and the row's number: the servers make it, and nothing
-    is sent at registration. The gradient is `IndexedSlices`; a push carries these rows alone, and brings none back.
-    With no session yet, lookups give the initial rows; after a session there is nothing left to look up.
+    is sent at registration. The gradient is `IndexedSlices`; a push carries only these rows, and brings none back.
+    Before a session, lookups give the initial rows; after it they raise.
 
     Args:
         shape: (rows, ...): at least one axis.
@@ -41,18 +42,18 @@ class Table(Variable, RowSource):
         trainable: as a variable's.
 
     Attributes:
-        initializer: what was given.
-        version: how often the table had been changed when a model last looked up rows; of several lookups before one
-            gradient, the first.
+        initializer: as given.
+        read: the version at which a model last looked up rows; of several lookups before one gradient, the oldest.
+        looked_up: whether rows were looked up since the last gradient.
 
     Raises:
         ConfigurationError: the name is taken, or a size is negative.
-        TypeError: the shape, the initializer or the dtype is none that can be.
-        ValueError: the shape has no axis, all of it would be larger than any memory, or the dtype cannot hold what the
-            initializer gives.
+        TypeError: the shape, the initializer or the dtype is of a wrong kind.
+        ValueError: the shape has no axis, the table would be larger than any memory, or the dtype cannot hold the
+            initializer's values.
     """
 
-    __slots__ = ("_dtype", "_shape", "initializer")
+    __slots__ = ("_dtype", "_shape", "initializer", "looked_up")
 
     def __init__(
         self,
@@ -79,7 +80,8 @@ class Table(Variable, RowSource):
         self._dtype = np.dtype(dtype)
         _check_sizes(self._shape, self._dtype.itemsize)
         self.initializer = initializer
-        self._enter(name, trainable)  # without a value there is nothing else that `Variable` and `Tensor` begin with
+        self.looked_up = False
+        self._enter(name, trainable)
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -96,24 +98,19 @@ class Table(Variable, RowSource):
         """The number of axes."""
         return len(self._shape)
 
-    @property
-    def spec(self) -> TensorSpec:
-        """Name, shape and dtype."""
-        return TensorSpec(self.name, self._shape, self._dtype.name)
-
     def __len__(self) -> int:
         return self._shape[0]
 
     @property
     def value(self) -> NoReturn:  # type: ignore[override]
-        """Raises TypeError: a table is never here as a whole."""
+        """Raises TypeError: no worker has a table as a whole."""
         raise TypeError(
             f"{self.name!r} is a Table, of which only rows are here: use ops.embedding(table, ids) in a model and "
             "session.rows(table, ids) to look at it"
         )
 
     def fetch(self, indices: Array) -> Array:
-        """The rows with these numbers, (n,), from the server of the open session; the initial ones when there was none.
+        """The rows with these numbers, (n,), from the open session's servers; the initial rows before a session.
 
         Raises:
             ConfigurationError: the session has ended, or another thread has it.
@@ -121,12 +118,18 @@ class Table(Variable, RowSource):
         session = open_session()
         if session is not None:
             return session.look_up(self, indices)
-        if self.versions:  # a server has it, and the initial rows are its rows no longer
+        if self.read.versions:  # a server has changed the rows since
             raise ConfigurationError(
                 f"the rows of {self.name!r} are kept by the server, and no session is open here: look them up inside "
                 "`with psworker.session() as session:`, in its thread"
             )
         return rows_of(self.initializer, indices, self._shape[1:], self._dtype)
+
+    def note_lookup(self, read: ReadVersion) -> None:
+        """Keeps the version at which rows were looked up; of several lookups before one gradient, the oldest."""
+        if self.looked_up:
+            read = self.read._replace(versions=tuple(map(min, self.read.versions, read.versions)))
+        self.read, self.looked_up = read, True
 
 
 def _check_sizes(shape: tuple[int, ...], itemsize: int) -> None:
@@ -139,11 +142,11 @@ def _check_sizes(shape: tuple[int, ...], itemsize: int) -> None:
         )
 
 
-def check_no_table(variables: Iterable[Variable], what: str) -> None:
-    """Raises `TypeError` if one of them is a table, for it cannot be `what` as a whole."""
+def check_no_table(variables: Iterable[BaseVariable], action: str) -> None:
+    """Raises `TypeError` for a table, which cannot be `action` (a participle, such as "pulled") as a whole."""
     for variable in variables:
         if isinstance(variable, Table):
             raise TypeError(
-                f"{variable.name!r} is a Table, of which only rows travel, and cannot be {what} as a whole: see rows "
+                f"{variable.name!r} is a Table, of which only rows travel, and cannot be {action} as a whole: see rows "
                 "by session.rows(table, ids), and change them by gradients of what ops.embedding(table, ids) gives"
             )

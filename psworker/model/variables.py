@@ -1,7 +1,7 @@
-"""Variables, their names, the scopes that names live in, and what layers have seen that is to be averaged.
+"""Variables, their names and scopes, the collections they are in, and update ops of moving averages.
 
-A `Variable` is a leaf of the tape whose value comes from a server. Each thread has a collection of its own, so
-workers in threads do not see each other's variables. May import the engine; sends nothing itself.
+A `Variable` is a leaf of the tape whose value comes from a server. Each thread has its own collection, so workers in
+threads do not see each other's variables. May import the engine; sends nothing itself.
 """
 
 from __future__ import annotations
@@ -23,33 +23,76 @@ from psworker.autodiff import Tensor
 from psworker.autodiff.ops.activations import seed_dropout
 from psworker.autodiff.tensor import Gradient, Node, TensorLike
 from psworker.config import worker_name
+from psworker.versions import ReadVersion
 
 
-class Variable(Tensor):
-    """A named array that is trained, and kept by a server while a session is open.
+class BaseVariable(Tensor):
+    """A named array that servers hold: a `Variable`, or a `Table`.
+
+    Attributes:
+        name: with its scope.
+        trainable: whether it is trained by default.
+        read: the version that this worker has read of it.
+    """
+
+    __slots__ = ("name", "read", "trainable")
+
+    def _enter(self, name: str | None, trainable: bool) -> None:
+        """Adds it to the collection; shape and dtype are set."""
+        collection = _current()
+        self.name = collection.full_name(name)
+        self.trainable = trainable and collection.trainable and self.dtype.kind == "f"
+        self._node = Node(self) if self.trainable else None
+        self.read = ReadVersion()
+        try:
+            self.spec  # noqa: B018 - it checks itself
+        except ValueError as error:
+            raise ConfigurationError(str(error)) from None
+        collection.add(self)
+
+    @property
+    def versions(self) -> tuple[int, ...]:
+        """Updates of each partition when the value was sent; a variable that is not partitioned has one entry.
+
+        () until a server has sent a value.
+        """
+        return self.read.versions
+
+    @property
+    def version(self) -> int:
+        """The largest of `versions`, 0 at first."""
+        return max(self.versions, default=0)
+
+    @property
+    def spec(self) -> TensorSpec:
+        """Name, shape and dtype."""
+        return TensorSpec(self.name, self.shape, self.dtype.name)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.spec}, version {self.version})"
+
+
+class Variable(BaseVariable):
+    """A named array that is trained, and held by servers while a session is open.
 
         W = Variable(ops.zeros((784, 10)), name="W")
 
     Args:
-        value: the initial value, of any shape; copied. Python numbers and lists of them become float32,
-            integers too; bools and arrays keep their dtype. A server that knows the variable already gives its own
-            value instead.
-        name: unique in its collection, and the same in every worker; the current scope goes before it. Without
-            one it is `variable`, `variable_1`, ...
-        trainable: whether `compute_gradients` looks at it unless told otherwise; only floating point can be, and
-            nothing is in a scope that is not.
+        value: the initial value, of any shape; copied. Python numbers, integers too, and lists of them become float32;
+            bools and arrays keep their dtype. A server that has the variable already replaces it by its own value.
+        name: unique in its collection, and the same in every worker; prefixed by the current scope. By default
+            `variable`, `variable_1`, ...
+        trainable: whether `compute_gradients` includes it by default; only floating point can be trainable, and
+            nothing in a scope that is not.
 
     Attributes:
-        value: the last value that the server sent, read-only; `session.assign` changes it.
-        versions: how often each of its parts had been changed when that was sent: a variable that is split over
-            shards has a part on each, any other has one. () until a server has sent one.
-        served_at: shard 0's global step at that moment, where it is wanted (`placement.Whole`).
+        value: the last value from the servers, read-only; `session.assign` changes it.
 
     Raises:
-        ConfigurationError: the name is taken, or its dtype cannot travel.
+        ConfigurationError: the name is taken, or the dtype cannot be sent.
     """
 
-    __slots__ = ("name", "served_at", "trainable", "versions")
+    __slots__ = ()
 
     def __init__(self, value: TensorLike, name: str | None = None, trainable: bool = True) -> None:
         array = np.array(value.value if isinstance(value, Tensor) else value)
@@ -59,41 +102,14 @@ class Variable(Tensor):
         super().__init__(array)
         self._enter(name, trainable)
 
-    def _enter(self, name: str | None, trainable: bool) -> None:
-        """Takes its full name and its place among the program's variables; its shape and dtype are known."""
-        collection = _current()
-        self.name = collection.full_name(name)
-        self.trainable = trainable and collection.trainable and self.dtype.kind == "f"
-        self._node = Node(self) if self.trainable else None
-        self.versions: tuple[int, ...] = ()
-        self.served_at: int | None = None
-        try:
-            self.spec  # noqa: B018 - it checks itself
-        except ValueError as error:
-            raise ConfigurationError(str(error)) from None
-        collection.add(self)
-
-    @property
-    def version(self) -> int:
-        """How often it had been changed when its value was sent: the largest of `versions`, 0 at first."""
-        return max(self.versions, default=0)
-
-    @property
-    def spec(self) -> TensorSpec:
-        """Name, shape and dtype."""
-        return TensorSpec.of(self.name, self.value)
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.spec}, version {self.version})"
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class UpdateOp:
-    """What a worker has seen of something whose moving average a variable keeps, such as the mean of a batch.
+    """An observation, such as the mean of a batch, for a variable that keeps a moving average.
 
     Attributes:
         variable: keeps the average; of floating point, not trainable.
-        value: what was seen; shape of the variable, and cast to its dtype.
+        value: the observation; shape of the variable, cast to its dtype.
         decay: the server does `variable <- decay * variable + (1 - decay) * value`; from 0 up and below 1.
 
     Raises:
@@ -107,7 +123,7 @@ class UpdateOp:
     decay: float
 
     def __post_init__(self) -> None:
-        """Checks and casts every field: what cannot be is refused here, and not with the push that would carry it."""
+        """Checks and casts every field: errors are raised here, and not by the push that would carry it."""
         variable = self.variable
         if variable.dtype.kind != "f":
             raise TypeError(f"UpdateOp: an average is of floating point, but {variable.name!r} is {variable.dtype}")
@@ -128,41 +144,41 @@ class UpdateOp:
 
 
 def check_variable(given: object, call: str) -> None:
-    """Raises `TypeError` unless what `call` was given is a variable."""
-    if not isinstance(given, Variable):
+    """Raises `TypeError` unless the argument of `call` is a variable or a table."""
+    if not isinstance(given, BaseVariable):
         raise TypeError(f"{call} takes a psworker.Variable or Table, got {given!r}")
 
 
 class OpenSession(Protocol):
     """The methods of an open session that variables, tables and optimizers call; `psworker.Session` implements them."""
 
-    def register(self, variables: Sequence[Variable]) -> None:
+    def register(self, variables: Sequence[BaseVariable]) -> None:
         """Registers variables with the servers and takes the servers' values."""
 
-    def look_up(self, table: Variable, indices: Array) -> Array:
+    def look_up(self, table: BaseVariable, indices: Array) -> Array:
         """The rows of a table with these numbers, (n,), from the servers."""
 
-    def note_loss(self, loss: float, variables: Iterable[Variable]) -> None:
+    def note_loss(self, loss: float, variables: Iterable[BaseVariable]) -> None:
         """Keeps the loss whose gradient is computed for these variables."""
 
     def push(
         self,
         optimizer: UpdateSpec,
-        grads_and_vars: Iterable[tuple[Gradient | None, Variable]],
+        grads_and_vars: Iterable[tuple[Gradient | None, BaseVariable]],
         updates: Iterable[UpdateOp] = (),
     ) -> None:
         """Pushes gradients and update ops."""
 
 
 class Collection:
-    """The variables of one program by name, the scope that new ones get into, and the session that is open, if any.
+    """The variables of one program by name, the scope of new ones, and the open session, if any.
 
-    `seed` is that of initial values; `noted` has by variable the last update op that was noted and not sent yet, the
-    mean of them all, of float16 in float32, and how many they are.
+    `seed` is that of initial values. `noted` has, by variable, the last update op that was noted and not sent yet, the
+    mean of all of them (of float16 in float32), and their number.
     """
 
     def __init__(self) -> None:
-        self.variables: dict[str, Variable] = {}
+        self.variables: dict[str, BaseVariable] = {}
         self.scope = ""
         self.trainable = True
         self.seed = 0
@@ -170,11 +186,7 @@ class Collection:
         self.session: OpenSession | None = None
 
     def full_name(self, name: str | None) -> str:
-        """The name with its scope; a free one when there is none given.
-
-        Raises:
-            ConfigurationError: it is taken.
-        """
+        """The name with its scope; by default a free one. Raises `ConfigurationError` if it is taken."""
         if name is not None:
             full = self.scope + name
             if full in self.variables:
@@ -189,15 +201,15 @@ class Collection:
             full = f"{self.scope}variable_{count}"
         return full
 
-    def add(self, variable: Variable) -> None:
-        """Keeps it, and has it registered at once when a session is open."""
+    def add(self, variable: BaseVariable) -> None:
+        """Adds a variable, and registers it if a session is open."""
         self.variables[variable.name] = variable
         if self.session is None:
             return
         try:
             self.session.register([variable])
         except BaseException:
-            del self.variables[variable.name]  # what the server refused is no variable
+            del self.variables[variable.name]  # refused by the server
             raise
 
 
@@ -205,7 +217,7 @@ _collection: ContextVar[Collection] = ContextVar("psworker_collection")
 
 
 def _current() -> Collection:
-    """This thread's collection, made when first asked for."""
+    """This thread's collection, made by the first call."""
     found = _collection.get(None)
     if found is None:
         found = Collection()
@@ -214,8 +226,9 @@ def _current() -> Collection:
 
 
 def open_session() -> OpenSession | None:
-    """The open session of this thread's collection, if there is one."""
-    return _current().session
+    """The open session of this thread's collection, if any."""
+    here = _collection.get(None)
+    return None if here is None else here.session
 
 
 def current_session() -> OpenSession:
@@ -224,7 +237,8 @@ def current_session() -> OpenSession:
     Raises:
         ConfigurationError: there is none.
     """
-    session = open_session()
+    here = _collection.get(None)
+    session = None if here is None else here.session
     if session is None:
         raise ConfigurationError("no session is open: do this inside `with psworker.session() as session:`")
     return session
@@ -232,7 +246,7 @@ def current_session() -> OpenSession:
 
 @contextmanager
 def collection() -> Iterator[Collection]:
-    """A new, empty set of variables while the block lasts; for notebooks and tests."""
+    """A new, empty collection of variables for a `with` block; for notebooks and tests."""
     token = _collection.set(Collection())
     try:
         yield _collection.get()
@@ -244,7 +258,7 @@ def collection() -> Iterator[Collection]:
 def variable_scope(name: str, trainable: bool = True) -> Iterator[None]:
     """Variables made in the block are named `name/...`; scopes nest.
 
-    With `trainable=False` none of them is trained, those of layers included: a target network, a frozen part.
+    With `trainable=False` none of them is trained, those of layers included, as in a target network.
 
     Raises:
         ConfigurationError: the name is empty, or begins or ends with a slash.
@@ -264,7 +278,7 @@ def variable_scope(name: str, trainable: bool = True) -> Iterator[None]:
 def layer_scope(name: str | None, kind: str) -> Iterator[None]:
     """The scope of a layer's variables: `name`, or a free one of `kind`, `kind_1`, ...
 
-    When the block raises, the variables that it has made are forgotten.
+    If the block raises, the variables that it has made are removed.
     """
     here = _current()
     count, free = 0, kind
@@ -276,22 +290,22 @@ def layer_scope(name: str | None, kind: str) -> Iterator[None]:
         with variable_scope(name or free):
             yield
     except BaseException:
-        for made in here.variables.keys() - before:  # half a layer is none
+        for made in here.variables.keys() - before:  # of an incomplete layer
             del here.variables[made]
         raise
 
 
-def global_variables(scope: str | None = None) -> list[Variable]:
-    """All variables in the order of their making; with `scope`, those named `scope/...` only."""
+def global_variables(scope: str | None = None) -> list[BaseVariable]:
+    """All variables in the order of creation; with `scope`, only those named `scope/...`."""
     return [variable for variable in _current().variables.values() if _in_scope(variable, scope)]
 
 
-def trainable_variables(scope: str | None = None) -> list[Variable]:
-    """The trainable variables in the order of their making; with `scope`, those named `scope/...` only."""
+def trainable_variables(scope: str | None = None) -> list[BaseVariable]:
+    """The trainable variables in the order of creation; with `scope`, only those named `scope/...`."""
     return [variable for variable in global_variables(scope) if variable.trainable]
 
 
-def _in_scope(variable: Variable, scope: str | None) -> bool:
+def _in_scope(variable: BaseVariable, scope: str | None) -> bool:
     return not scope or variable.name.startswith(scope.rstrip("/") + "/")
 
 
@@ -299,11 +313,11 @@ def _in_scope(variable: Variable, scope: str | None) -> bool:
 
 
 def set_random_seed(seed: int) -> None:
-    """Sets the seed, 0 or more, of all that is drawn in this thread from now on.
+    """Sets the seed, 0 or more, of all random numbers of this thread from now on.
 
-    That is the initial values of layers, for which it is 0 at first, and what `ops.dropout` leaves out, which until
-    then differs in each run. Workers draw the same initial values; by the names that a launcher has given them
-    (`$PSWORKER_NAME`, as `psworker local` does), they leave out different elements.
+    These are the initial values of layers, whose seed is 0 by default, and the masks of `ops.dropout`, which otherwise
+    differ in each run. Workers draw the same initial values, and different masks if a launcher has given them names
+    (`$PSWORKER_NAME`, as `psworker local` does).
 
     Raises:
         ConfigurationError: it is negative.
@@ -315,10 +329,10 @@ def set_random_seed(seed: int) -> None:
 
 
 def random_for(name: str) -> np.random.Generator:
-    """The generator of a new variable's initial value: by the seed and the full name alone.
+    """The generator of a new variable's initial value, a function of the seed and the full name.
 
-    So all workers draw the same values, in whatever order they make their variables, and it does not matter which of
-    them is the first to register them.
+    So all workers draw the same values, in whatever order they make their variables, and it does not matter which one
+    registers them first.
     """
     here = _current()
     return np.random.default_rng([here.seed, zlib.crc32((here.scope + name).encode())])
@@ -330,32 +344,34 @@ def random_for(name: str) -> np.random.Generator:
 def note_update(update: UpdateOp) -> None:
     """Keeps an update op for the next push; layers do this in training.
 
-    What is seen of one variable several times before that counts once, with its mean.
+    Several observations of one variable before the push count once, with their mean.
     """
     noted = _current().noted
     mean, count = widened(update.value), 1
     if update.variable.name in noted:
         _, earlier, count = noted[update.variable.name]
         count += 1
-        mean = earlier * (1 - 1 / count) + mean / count  # by no difference: inf - inf would be nan
+        mean = earlier * (1 - 1 / count) + mean / count  # without a difference: inf - inf is nan
     noted[update.variable.name] = update, mean, count
 
 
 def update_ops(scope: str | None = None) -> list[UpdateOp]:
-    """What was noted and not sent yet, one a variable; with `scope`, for variables named `scope/...` only."""
+    """The update ops noted and not sent yet, one a variable; with `scope`, only of variables named `scope/...`."""
     noted = _current().noted.values()
     return [UpdateOp(op.variable, mean, op.decay) for op, mean, _ in noted if _in_scope(op.variable, scope)]
 
 
 def discard_update_ops(scope: str | None = None) -> None:
-    """Forgets what was noted and not sent: of a batch that is skipped, or a pass that was no training."""
+    """Discards the update ops noted and not sent: of a batch that is skipped, or of an evaluation."""
     take_updates(update_ops(scope))
 
 
 def take_updates(chosen: Iterable[UpdateOp] | None) -> list[UpdateOp]:
-    """The update ops to be sent, by default all that are noted; they are noted no longer."""
-    taken = update_ops() if chosen is None else list(chosen)
+    """The update ops to be sent, by default all that are noted; removes them from those noted."""
     noted = _current().noted
+    if chosen is None and not noted:
+        return []
+    taken = update_ops() if chosen is None else list(chosen)
     for update in taken:
         noted.pop(update.variable.name, None)
     return taken

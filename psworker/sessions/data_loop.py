@@ -1,7 +1,6 @@
-"""One pass of a worker over a dataset that all workers share: blocks from the server's queue, batches out of them.
+"""A worker's loop over a dataset that all workers share: blocks from shard 0's data queue, and batches of them.
 
-What a loop has to know of the losses of its batches is told to it; it knows no optimizer and no session. May import
-the client and the data.
+Knows no optimizer and no session; losses are passed in. May import the client and the data.
 """
 
 from __future__ import annotations
@@ -20,30 +19,30 @@ from psworker.data.shuffle import permutation
 
 logger = logging.getLogger(__name__)
 
-#: Batches that a worker takes at once: asking costs a round trip, and what a worker has taken no other can do.
+#: Batches of a block: a take costs a round trip, and a block that one worker holds is not available to others.
 BATCHES_A_BLOCK = 16
 
 
 def batches_a_block(steps: int) -> int:
-    """As many, or more: a whole number of times the `steps` that go to the servers together."""
+    """`BATCHES_A_BLOCK`, rounded up to a multiple of the `steps` that are pushed together."""
     return steps * -(-BATCHES_A_BLOCK // steps)
 
 
 def log_epoch(report: EpochReport) -> None:
-    """What is done with an epoch's report when the program has no use for it."""
+    """Logs an epoch's report: the default `on_epoch`."""
     logger.info("epoch %d: cost %s over %d examples", report.epoch, report.cost, report.examples)
 
 
 class DataLoop:
-    """The batches that this worker gets of a queue, to be iterated over once.
+    """The batches that this worker gets of a data queue; iterated over once.
 
     Args:
-        client: asks for blocks.
-        queue: what is shared out; `block` positions at a time.
+        client: takes blocks.
+        queue: hands out `block` positions at a time.
         dataset: the examples, `queue.size` of them.
         batch_size: examples in a batch.
-        on_epoch: hears of each epoch that is complete.
-        flush: called before a block is given back as done; has all that was computed with it at the servers.
+        on_epoch: called with the report of each complete epoch.
+        flush: pushes all gradients; called before a block is reported as done.
     """
 
     def __init__(
@@ -57,40 +56,40 @@ class DataLoop:
     ) -> None:
         self._client, self._queue, self._dataset = client, queue, dataset
         self._batch_size, self._on_epoch, self._flush = batch_size, on_epoch, flush
-        self._ahead: _Ahead | None = None
-        self._losses: list[float] = []  # of the batch that is being worked on
+        self._block_batches: _BlockBatches | None = None
+        self._losses: list[float] = []  # of the current batch
 
     def note_loss(self, loss: float) -> None:
-        """A loss of the batch that is being worked on; the batch counts with the mean of them."""
+        """Adds a loss of the current batch, which counts with their mean."""
         self._losses.append(loss)
 
     def prepare(self) -> None:
-        """Has the next batch ready, while something else is under way."""
-        if self._ahead is not None:
-            self._ahead.prepare()
+        """Prepares the next batch, while a push is under way."""
+        if self._block_batches is not None:
+            self._block_batches.prepare()
 
     def __iter__(self) -> Iterator[Batch]:
-        """Yields the batches; when the loop is left early, or fails, its block is given back, for others to do."""
+        """Yields the batches; when the loop is left early, or fails, its block is given back to the queue."""
         try:
             yield from self._batches()
-        except BaseException:  # GeneratorExit too: the program has left its loop, by `break` or by an error
+        except BaseException:  # GeneratorExit too: the program left its loop, by `break` or an error
             self._client.give_back(self._queue)
             if not isinstance(self._client.consistency, Asynchronous):
-                self._client.idle_soon()
+                self._client.defer_idle()
             raise
 
     def _batches(self) -> Iterator[Batch]:
         order: Array = np.empty(0, np.int64)
-        epoch = heard = 0
+        epoch = reports = 0
         finished: Finished | None = None
         while True:
             self._flush()
-            taken = self._client.take(self._queue, finished, heard)
-            heard += len(taken.reports)
+            taken = self._client.take(self._queue, finished, reports)
+            reports += len(taken.reports)
             for report in taken.reports:
                 self._on_epoch(report)
-            if taken.block is None:
-                self._idle()
+            if taken.block is None and not isinstance(self._client.consistency, Asynchronous):
+                self._client.report_idle()  # no other worker waits for this one until it has examples again
             if taken.done:
                 if not epoch:
                     logger.warning(
@@ -105,28 +104,23 @@ class DataLoop:
                 epoch, order = block.epoch, permutation(self._queue.size, self._queue.seed, block.epoch)
             finished = yield from self._block(block, order[block.start : block.stop])
 
-    def _idle(self) -> None:
-        """Where workers wait for each other's pushes, nobody shall wait for this one's until it has examples again."""
-        if not isinstance(self._client.consistency, Asynchronous):
-            self._client.idle()
-
     def _block(self, block: Block, rows: Array) -> Generator[Batch, None, Finished]:
-        cost, costed = 0.0, 0
-        self._ahead = _Ahead(self._dataset, rows, self._batch_size, block.epoch)
+        cost, examples = 0.0, 0
+        self._block_batches = batches = _BlockBatches(self._dataset, rows, self._batch_size, block.epoch)
         try:
-            while (batch := self._ahead.take()) is not None:
+            while (batch := batches.take()) is not None:
                 self._losses = []
                 yield batch
                 if self._losses:
                     cost += len(batch) * sum(self._losses) / len(self._losses)
-                    costed += len(batch)
+                    examples += len(batch)
         finally:
-            self._ahead = None
-        return Finished(block.number, cost / costed * len(rows) if costed else None)
+            self._block_batches = None
+        return Finished(block.number, cost / examples * len(rows) if examples else None)
 
 
-class _Ahead:
-    """The batches of a block, each of which may be prepared before it is asked for."""
+class _BlockBatches:
+    """The batches of a block, each of which may be prepared in advance."""
 
     def __init__(self, dataset: Dataset, rows: Array, batch_size: int, epoch: int) -> None:
         self._dataset, self._rows, self._batch_size, self._epoch = dataset, rows, batch_size, epoch
@@ -134,7 +128,7 @@ class _Ahead:
         self._next: Batch | None = None
 
     def prepare(self) -> None:
-        """Has the next batch ready."""
+        """Prepares the next batch, unless it is."""
         if self._next is None and self._start < len(self._rows):
             rows = self._rows[self._start : self._start + self._batch_size]
             self._next = self._dataset.take(rows, self._epoch)

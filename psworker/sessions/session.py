@@ -1,7 +1,6 @@
-"""A session: the program's variables, kept by a server while it is open.
+"""A session: the program's variables, held by servers while it is open, whether embedded or behind a network.
 
-Whether the shards are in this process or behind a network, the program is the same. Reads no environment:
-`psworker.sessions.opening` does. May import the client and the engine; the transports are imported when one is needed.
+May import the client, the engine and the configuration; a transport is imported when it is needed.
 """
 
 from __future__ import annotations
@@ -13,30 +12,89 @@ from typing import Any, Self, SupportsFloat
 import numpy as np
 
 from pswire import optimizers
-from pswire.errors import ConfigurationError
+from pswire.errors import ConfigurationError, ShapeMismatch
 from pswire.messages import Assignment, EpochReport, QueueSpec
-from pswire.tensors.values import Array
-from psworker.autodiff import no_grad
+from pswire.system.malloc import keep_memory
+from pswire.tensors.values import Array, IndexedSlices
+from psworker.autodiff import Tensor, no_grad
 from psworker.autodiff.tensor import TensorLike
 from psworker.client.client import Client
-from psworker.client.error_feedback import Packer
-from psworker.config import WorkerConfig
+from psworker.client.error_feedback import GradientEncoder
+from psworker.config import WorkerConfig, worker_config
 from psworker.data.dataset import Batch, Dataset
 from psworker.model import variables as _variables
 from psworker.model.gradient_transforms import GradientAndVariable
-from psworker.model.tables import check_no_table
-from psworker.model.variables import UpdateOp, Variable
+from psworker.model.tables import Table, check_no_table
+from psworker.model.variables import BaseVariable, UpdateOp, check_variable
 from psworker.sessions.data_loop import DataLoop, batches_a_block, log_epoch
+from psworker.sessions.hyperparameters import Target
 from psworker.sessions.replica import Replica
-from psworker.sessions.strategies import OUTER, Computed, new_step, new_strategy
+from psworker.sessions.strategies import OUTER, Step, new_strategy
 from psworker.transport import Transport, open_transport
+from psworker.versions import ReadVersion, VersionedArray
+
+
+def session(
+    servers: str | Sequence[str] | None = None,
+    name: str | None = None,
+    timeout: float | None = None,
+    *,
+    push_every: int | None = None,
+    pull_every: int | None = None,
+    overlap: bool | None = None,
+    local_steps: int | None = None,
+    encoding: str | None = None,
+    compress: str | None = None,
+    shared_memory: bool | None = None,
+    outer: optimizers.OptimizerSpec = OUTER,
+) -> Session:
+    """A session, to be used as `with psworker.session() as session:`.
+
+    Arguments default to the environment, which `psworker run` and `psworker local` set from their flags.
+
+    Args:
+        servers: addresses in the order of their shards, `$PSWORKER_SERVERS`; without any, the shard is embedded in
+            this process.
+        name: the worker's name, `$PSWORKER_NAME`, or the host's name and process id.
+        timeout: seconds for which a call is tried while a server cannot be reached, `$PSWORKER_TIMEOUT`, or 60.
+        push_every: steps whose gradients are summed and pushed together (Downpour SGD), `$PSWORKER_PUSH_EVERY`, or 1.
+        pull_every: steps after which fresh weights are pulled, `$PSWORKER_PULL_EVERY`, or 1.
+        overlap: whether computing goes on while a push is under way, `$PSWORKER_OVERLAP`, or False.
+        local_steps: steps of the program's optimizer in this worker, whose sum is pushed as one gradient (DiLoCo),
+            `$PSWORKER_LOCAL_STEPS`; or 0, none. Not together with the three before it.
+        outer: the servers' optimizer for that gradient; without local steps it is not used.
+        encoding: of float32 gradients and weights, on their way in both directions: "float32", "bfloat16" or
+            "float16", `$PSWORKER_ENCODING`. Servers always store and sum float32.
+        compress: of gradients: "none", "int8", or "topk:0.01" for the largest hundredth, `$PSWORKER_COMPRESS`. The
+            rest is added to the next gradient (`psworker.client.error_feedback`).
+        shared_memory: whether tensors go through shared memory to servers on this host, `$PSWORKER_SHARED_MEMORY`, or
+            True.
+
+    Raises:
+        ConfigurationError: an invalid value.
+    """
+    config = worker_config(
+        servers,
+        name,
+        timeout,
+        push_every=push_every,
+        pull_every=pull_every,
+        overlap=overlap,
+        local_steps=local_steps,
+        encoding=encoding,
+        compress=compress,
+        shared_memory=shared_memory,
+    )
+    if config.keep_memory:
+        keep_memory()
+    return Session(config, outer=outer)
 
 
 class Session:
-    """The open connection between a program's variables and their server. Made by `psworker.session()`.
+    """The connection between a program's variables and their servers. Made by `psworker.session()`.
 
-    When steps are pushed, `psworker.sessions.strategies` says. Every other call here, but for `rows`, first has all at
-    the servers that steps have computed.
+    Strategies decide when steps are pushed (`psworker.sessions.strategies`). Every other call here, but for `rows`,
+    first pushes everything that steps have computed.
 
     Attributes:
         worker: this worker's name.
@@ -50,36 +108,41 @@ class Session:
             raise ConfigurationError(f"outer must be an optimizer, such as psworker.Momentum(0.7, 0.9), got {outer!r}")
         self.worker = config.name
         self.number = 0
-        self._client = _client(config, transport)
-        self._mirror = Replica(self._client, self._known)
-        self._exchange = new_strategy(config.strategy, outer, self._mirror, self._prepare)
+        transfer = config.transfer
+        encoder = GradientEncoder("" if transfer.encoding == "float32" else transfer.encoding, transfer.compression)
+        if transport is None:
+            transport = open_transport(config.servers, shared_memory=transfer.shared_memory)
+        self._client = Client(transport, config.name, config.timeout, encoder)
+        self._replica = Replica(self._client, self._known)
+        self._strategy = new_strategy(config.strategy, outer, self._replica, self._prepare)
         self._steps_a_push = config.strategy.steps
         self._collection: _variables.Collection | None = None
-        self._computed: Computed = {}
+        #: By variable: the loss whose gradient it gets next, and the version of the weights.
+        self._computed: dict[str, tuple[float, ReadVersion]] = {}
         self._loops: list[DataLoop] = []
         self._queues = 0
 
     @property
     def global_step(self) -> int:
-        """How many updates the servers had made, when they last spoke."""
-        return self._mirror.global_step
+        """Updates that the servers had made, as of their last answer."""
+        return self._replica.global_step
 
     @property
     def staleness(self) -> int:
-        """How many changes the weights of the last push that was answered had missed."""
-        return self._mirror.staleness
+        """Updates that the weights of the last answered push had missed."""
+        return self._replica.staleness
 
     @property
     def dropped(self) -> int:
-        """How many pushes of this worker the servers' policy has refused; each is logged with its reason."""
-        return self._mirror.dropped
+        """Number of pushes of this worker that the servers' policy has dropped; each is logged with its reason."""
+        return self._replica.dropped
 
     @property
     def is_chief(self) -> bool:
-        """Whether this worker does what is to be done once: the first of the job, or when that one died another.
+        """Whether this worker is chief, which does what is done once: the first of the job, or a later one if it died.
 
-        It is as the server said last, with each block of examples and each heartbeat: ask when something is to be done,
-        and not once for all. A chief that the network has cut off hears only when it is back that it is none any more.
+        As last reported by shard 0, with each block of examples and each heartbeat: ask each time. A chief that the
+        network has cut off learns that it is none any more only when it is back.
         """
         return self._client.chief
 
@@ -87,17 +150,17 @@ class Session:
         """Joins the servers and registers the variables made so far; they get the server's values.
 
         Raises:
-            ConfigurationError: a session is open already, or what the servers do with stale pushes does not go with
-                overlap, or with these numbers of steps between pushes and pulls.
-            Unavailable: no server could be reached in time.
+            ConfigurationError: a session is open already, or the servers' policy for stale pushes does not fit overlap,
+                or these numbers of steps between pushes and pulls.
+            Unavailable: a server could not be reached in time.
         """
         here = _variables._current()
         if here.session is not None:
             raise ConfigurationError("a session is open already: close it first, one program has one session")
         try:
             joined = self._client.join()
-            self._exchange.check(self._client.consistency, self._client.staleness)
-            self.number, self._mirror.global_step = joined.number, joined.global_step
+            self._strategy.check(self._client.consistency, self._client.staleness)
+            self.number, self._replica.global_step = joined.number, joined.global_step
             self._collection = here
             self.register(list(here.variables.values()))
         except BaseException:
@@ -110,16 +173,16 @@ class Session:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Leaves the job in good order; the variables keep their last values.
+        """Leaves the job; the variables keep their last values.
 
-        What was computed and not pushed yet is pushed first, and weights are taken if some have been pushed for since,
-        unless an exception ends the session, Ctrl-C and `sys.exit` too: then the examples of it are not done, others
-        get them, and synchronous updates wait for a worker in its place.
+        Gradients that were not pushed yet are pushed first, and weights are pulled if they are behind, unless an
+        exception ends the session, Ctrl-C and `sys.exit` too: then the worker's examples go to others, and synchronous
+        updates wait for a worker in its place.
         """
         failed = True
         try:
             if kind is None:
-                self._exchange.finish()
+                self._strategy.finish()
                 failed = False
         finally:
             if self._collection is not None:
@@ -132,23 +195,23 @@ class Session:
 
     # --- variables ------------------------------------------------------------------------------------------------
 
-    def register(self, variables: Sequence[Variable]) -> None:
-        """Makes variables known to the server and takes its values; done for you when a variable is made.
+    def register(self, variables: Sequence[BaseVariable]) -> None:
+        """Registers variables with the servers and takes their values; a new variable does this by itself.
 
         Raises:
             AlreadyRegistered: another worker has registered a variable of this name that differs.
             ConfigurationError: a table cannot be trained by local steps.
         """
         if variables:
-            self._exchange.register(variables)
+            self._strategy.register(variables)
 
-    def pull(self, variables: Sequence[Variable] | None = None) -> None:
+    def pull(self, variables: Sequence[BaseVariable] | None = None) -> None:
         """Fetches fresh values, by default of all variables but tables."""
         check_no_table(variables or (), "pulled")
-        names = self._mirror.names if variables is None else [variable.name for variable in variables]
-        self._exchange.pull(names)
+        names = self._replica.names if variables is None else [variable.name for variable in variables]
+        self._strategy.pull(names)
 
-    def rows(self, table: Variable, ids: TensorLike) -> Array:
+    def rows(self, table: BaseVariable, ids: TensorLike) -> Array:
         """The rows table[ids] as the servers have them now, to look at; read-only. In a model, use `ops.embedding`.
 
         Args:
@@ -156,21 +219,22 @@ class Session:
             ids: integers of any shape, from 0 and below the number of rows, with repeats.
 
         Returns:
-            (*ids.shape, *table.shape[1:]), of the table's dtype. What `push_every` has added up is not in it, nor with
-            `overlap` what is under way: rows come while it is.
+            (*ids.shape, *table.shape[1:]), of the table's dtype; without gradients that `push_every` has summed and
+            not pushed yet, or that are under way with `overlap`.
 
         Raises:
             IndexError: there is no such row.
-            TypeError: ids are not integers, or `table` is no variable.
+            TypeError: ids are not integers, or `table` is not a variable.
             ConfigurationError: the session is not open.
         """
-        return self._mirror.rows(table, ids)
+        return self._replica.rows(table, ids)
 
-    def look_up(self, table: Variable, indices: Array) -> Array:
-        """The rows of these numbers, for `ops.embedding`: by their versions the staleness of the gradient is known."""
-        return self._mirror.look_up(table, indices)
+    def look_up(self, table: BaseVariable, indices: Array) -> Array:
+        """The rows with these numbers, for `ops.embedding`; their version is that of the gradient."""
+        assert isinstance(table, Table)
+        return self._replica.look_up(table, indices)
 
-    def slot(self, variable: Variable, name: str) -> Array:
+    def slot(self, variable: BaseVariable, name: str) -> Array:
         """A slot that the optimizer keeps beside a variable, such as `session.slot(W, "m")`; read-only.
 
         Returns:
@@ -179,13 +243,14 @@ class Session:
         Raises:
             ConfigurationError: the variable's optimizer has no such slot, or the variable was never trained: slots are
                 made by its first push.
-            TypeError: `variable` is none.
+            TypeError: `variable` is not a variable.
         """
-        self._exchange.flush()
-        return self._exchange.trainer.slot(variable, name)
+        self._known()  # raises when the session is not open
+        check_variable(variable, "session.slot")
+        return self._strategy.slot(variable, name)
 
-    def assign(self, variable: Variable, value: Array | float) -> None:
-        """Sets a variable, on the server and here; a number is for a variable of shape ().
+    def assign(self, variable: BaseVariable, value: Array | float) -> None:
+        """Sets a variable, on the servers and here; a number is for a variable of shape ().
 
         Raises:
             ShapeMismatch: the value does not have the variable's shape.
@@ -193,12 +258,12 @@ class Session:
         """
         self.assign_all({variable: value})
 
-    def assign_add(self, variable: Variable, delta: Array | float) -> None:
-        """Adds to a variable, on the server, to whatever it is there now: `delta` has its shape. See `assign`."""
+    def assign_add(self, variable: BaseVariable, delta: Array | float) -> None:
+        """Adds `delta`, of its shape, to a variable's present value on the servers. See `assign`."""
         self.assign_all({variable: delta}, add=True)
 
-    def assign_all(self, values: Mapping[Variable, Array | float], *, add: bool = False) -> None:
-        """Sets several variables (or adds to them), on the server and here: those of one shard all at once, or none.
+    def assign_all(self, values: Mapping[BaseVariable, Array | float], *, add: bool = False) -> None:
+        """Sets several variables (or adds to them), on the servers and here: those of one shard all at once, or none.
 
         Raises:
             ShapeMismatch: a value does not have its variable's shape.
@@ -210,32 +275,33 @@ class Session:
             for v, value in values.items()
         ]
         if assignments:
-            self._exchange.flush()
+            self._strategy.flush()
             self._client.assign(assignments, add=add)
             self.pull(list(values))
 
     def set_hyperparameters(
         self,
-        target: optimizers.UpdateSpec | Variable | Iterable[Variable],
+        target: Target,
         **changes: Any,  # noqa: ANN401 - of any field
     ) -> None:
         """Changes hyperparameters in the running job, for all workers, from the next push on; slots stay.
 
             session.set_hyperparameters(optimizer, learning_rate=0.01)
 
-        The program goes on with the optimizer it has: what counts is what the servers were told last. With local steps
-        the program's optimizer is changed in this worker alone, and `outer` on the servers.
+        The program goes on with its optimizer object; the servers' hyperparameters count. With local steps the
+        program's optimizer is changed in this worker only, and `outer` on the servers.
 
         Args:
             target: the optimizer, for all variables that this worker has trained with it, or such variables.
-            changes: fields of the optimizer. Those not named stay as the servers have them, whoever has set them.
+            changes: fields of the optimizer. Others stay as the servers have them, whichever worker has set them.
 
         Raises:
-            ConfigurationError: no field is given, there is none of this name, a variable was not trained in this
-                session, or the change would need other slots.
-            ValueError, TypeError: a value that the field cannot have, or `target` is none; then nothing was changed.
+            ConfigurationError: no field is given, or an unknown one, a variable was not trained in this session, or
+                the change would need other slots.
+            ValueError, TypeError: a value that the field cannot have, or a `target` of a wrong kind; then nothing was
+                changed.
         """
-        self._exchange.tune(target, changes)
+        self._strategy.tune(target, changes)
 
     # --- training -------------------------------------------------------------------------------------------------
 
@@ -249,10 +315,10 @@ class Session:
         on_epoch: Callable[[EpochReport], None] | None = None,
         name: str | None = None,
     ) -> Iterator[Batch]:
-        """Batches of a dataset, shared out by the server: all workers together see each example once an epoch.
+        """Batches of a dataset, distributed by shard 0: all workers together see each example once an epoch.
 
-        They come in blocks, each of which is done when all that was computed with it is at the servers: a whole number
-        of times `push_every` or `local_steps`, which therefore must be the same in all workers.
+        They come in blocks, each of which is done when all its gradients are at the servers. A block is a multiple of
+        `push_every` or `local_steps`, which therefore must be the same in all workers.
 
         Args:
             dataset: the examples; the same in every worker.
@@ -273,7 +339,7 @@ class Session:
         self._queues += 1
         block = batch_size * batches_a_block(self._steps_a_push)
         queue = QueueSpec(name or f"batches-{self._queues}", len(dataset), block, epochs, seed)
-        loop = DataLoop(self._client, queue, dataset, batch_size, on_epoch or log_epoch, self._exchange.flush)
+        loop = DataLoop(self._client, queue, dataset, batch_size, on_epoch or log_epoch, self._strategy.flush)
         return self._run(loop)
 
     def _run(self, loop: DataLoop) -> Iterator[Batch]:
@@ -283,15 +349,16 @@ class Session:
         finally:
             self._loops.remove(loop)
 
-    def note_loss(self, loss: float, variables: Iterable[Variable]) -> None:
-        """Keeps the loss whose gradient some variables will get; `compute_gradients` does this for you.
+    def note_loss(self, loss: float, variables: Iterable[BaseVariable]) -> None:
+        """Keeps the loss whose gradient these variables will get; `compute_gradients` does this for you.
 
-        It travels with the next push of one of them, with the versions that they have now and when these were served,
-        and counts for the batch that is being worked on.
+        It is pushed with the next gradient of one of them, whose version is the present one, and counts for the
+        current batch.
         """
-        noted = {variable.name: (loss, variable.versions, variable.served_at) for variable in variables}
-        self._computed |= noted
-        self._mirror.computed(noted)
+        for variable in variables:
+            self._computed[variable.name] = loss, variable.read
+            if isinstance(variable, Table):
+                variable.looked_up = False
         for loop in self._loops:
             loop.note_loss(loss)
 
@@ -301,31 +368,55 @@ class Session:
         grads_and_vars: Iterable[GradientAndVariable],
         updates: Iterable[UpdateOp] = (),
     ) -> None:
-        """Has `optimizer` apply gradients, on the servers, and fresh values of all variables brought back.
+        """Pushes gradients for `optimizer` to apply on the servers, and takes fresh values of all variables.
 
-        This is done at once, unless the session was told to do it every so many steps.
+        At once, or by the strategy of the session.
 
         Args:
             optimizer: for the variables of the pairs.
             grads_and_vars: gradients, None for a variable that gets none; borrowed until this returns.
-            updates: what goes into moving averages by the same push, one a variable.
+            updates: observations for moving averages, one a variable.
 
         Raises:
             ValueError: there is no gradient at all.
-            ShapeMismatch: one has not the shape and dtype of its variable; then nothing was sent.
+            ShapeMismatch: a gradient does not have the shape and dtype of its variable; then nothing was sent.
+            TypeError: a gradient of a table is not `IndexedSlices`.
             NotFinite: one has NaN or infinity; then nothing was changed.
             AlreadyRegistered: a variable has another optimizer.
         """
-        step = new_step(optimizer, list(grads_and_vars), tuple(updates), self._computed)
-        self._mirror.computed(step.names)
-        self._exchange.step(step)
+        names: list[str] = []
+        entries: list[VersionedArray] = []
+        among: dict[str, BaseVariable] = {}
+        loss = None
+        for gradient, variable in grads_and_vars:
+            name = variable.name
+            among[name] = variable
+            noted, read = self._computed.get(name, (None, variable.read))
+            if loss is None:
+                loss = noted
+            if gradient is not None:
+                names.append(name)
+                entries.append(VersionedArray(name, read, _checked_gradient(gradient, variable)))
+        if not entries:
+            raise ValueError(
+                f"no gradients to push for {', '.join(among) or 'no variables'}: does the loss depend on them?"
+            )
+        for name in among:
+            self._computed.pop(name, None)
+        for name in names:
+            variable = among[name]
+            if isinstance(variable, Table):
+                variable.looked_up = False
+        for op in updates:
+            entries.append(VersionedArray(op.variable.name, op.variable.read, op.value))
+        self._strategy.step(Step(optimizer, names, entries, tuple(updates), loss, tuple(among)))
 
     def evaluate(self, function: Callable[[Batch], SupportsFloat], dataset: Dataset, batch_size: int = 1000) -> float:
         """The mean of `function` over a dataset, with fresh weights and without a tape.
 
         Args:
-            function: gives the mean over a batch, such as an accuracy or a loss.
-            dataset: the examples, read in order by this worker alone.
+            function: the mean over a batch, such as an accuracy or a loss.
+            dataset: the examples, all read by this worker, in order.
             batch_size: examples at a time.
         """
         self.pull()
@@ -337,31 +428,37 @@ class Session:
         return total / len(dataset)
 
     def idle(self) -> None:
-        """Says that this worker has nothing to push for a while, and nobody shall wait for it.
+        """Reports that this worker has nothing to push for a while, so that no other worker waits for it.
 
-        A program with a loop of its own, where workers wait for each other's pushes (`psserver serve --consistency`),
-        calls it before something long, such as an evaluation by one worker, and when it is through. With the next push
-        it takes part again. `batches` does this by itself when there are no examples.
+        A program with its own loop, where workers wait for each other's pushes (`psserver serve --consistency`), calls
+        it before a long task, such as an evaluation by one worker, and at its end. With the next push the worker takes
+        part again. `batches` does this by itself when there are no examples.
         """
-        self._exchange.flush()
-        self._client.idle()
+        self._strategy.flush()
+        self._client.report_idle()
 
     # --- inside ---------------------------------------------------------------------------------------------------
 
-    def _known(self) -> dict[str, Variable]:
+    def _known(self) -> dict[str, BaseVariable]:
         if self._collection is None or self._collection.session not in (None, self):
             raise ConfigurationError("this session is not open: use it inside `with psworker.session() as session:`")
         return self._collection.variables
 
     def _prepare(self) -> None:
-        """The servers work now, and so does this worker."""
+        """Prepares the next batches while the servers apply a push."""
         for loop in self._loops:
             loop.prepare()
 
 
-def _client(config: WorkerConfig, transport: Transport | None) -> Client:
-    travel = config.travel
-    if transport is None:
-        transport = open_transport(config.servers, shared_memory=travel.shared_memory)
-    packer = Packer("" if travel.encoding == "float32" else travel.encoding, travel.compression)
-    return Client(transport, config.name, config.timeout, packer=packer)
+def _checked_gradient(gradient: Array | IndexedSlices | Tensor, variable: BaseVariable) -> Array | IndexedSlices:
+    """The gradient as an array, or as rows, each once; raises unless it has the variable's shape and dtype."""
+    if isinstance(variable, Table) and not isinstance(gradient, IndexedSlices):
+        check_no_table([variable], "given a gradient")
+    array = gradient.summed() if isinstance(gradient, IndexedSlices) else np.asarray(gradient)
+    like = variable if isinstance(variable, Table) else variable.value
+    if array.shape != like.shape or (array.dtype != like.dtype and array.dtype.name != like.dtype.name):
+        raise ShapeMismatch(
+            f"gradient for {variable.name!r} is {array.dtype.name}{list(array.shape)}, the variable is "
+            f"{like.dtype.name}{list(like.shape)}: gradient transforms must keep shape and dtype"
+        )
+    return array

@@ -111,11 +111,13 @@ class Layout:
         placement = Placement(self.shards).extended(self.specs)
         for names in (self.first, self.second):
             for shard, name in enumerate(names):
-                assert [piece.shard for piece in placement[name].pieces] == [shard], f"{name} is not on shard {shard}"
+                assert [partition.shard for partition in placement[name].partitions] == [shard], (
+                    f"{name} is not on shard {shard}"
+                )
         for name, first in (("dense", self.dense_row), ("table", lambda shard: self.table_rows(shard, 0)[0])):
-            pieces = placement[name].pieces
+            pieces = placement[name].partitions
             assert len(pieces) == self.shards, f"{name} is not split over all shards"
-            begins = [piece.part.first if piece.part else 0 for piece in pieces]
+            begins = [partition.part.first if partition.part else 0 for partition in pieces]
             assert begins == [first(shard) for shard in range(self.shards)], f"{name} is split at {begins}"
 
 

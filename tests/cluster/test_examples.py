@@ -16,7 +16,7 @@ def reports_of(lines):
 
 
 def rows_of(lines):
-    """(before, gradient, should become, became) of each step, and what is remarked."""
+    """(before, gradient, expected, became) of each step, and the remark."""
     found = [match for match in map(ROW.match, lines) if match]
     return [([float(match[column]) for column in range(2, 6)], match[6]) for match in found]
 

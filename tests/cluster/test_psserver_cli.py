@@ -193,7 +193,7 @@ def test_debug_shows_the_traceback(serve):
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
-        (["serve", "--shard", "2/2"], "'--shard': '2/2': write which shard of how many"),
+        (["serve", "--shard", "2/2"], "'--shard': '2/2': write the shard, from 0, and how many there are"),
         (["serve", "--bind", "here"], "'--bind': 'here' is no address"),
         (["serve", "--memory-limit", "lots"], "'--memory-limit': 'lots': write a number of bytes"),
         (["serve", "--lease", "soon"], "'--lease': 'soon' is not a valid float"),

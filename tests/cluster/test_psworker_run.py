@@ -53,7 +53,7 @@ def test_a_script_learns_from_the_environment_when_to_push_and_pull(commands):
     assert err[-1].startswith("Error: Invalid value for '--push-every'")
     code, out, err = commands.run("psworker", "local", "--local-steps", "5", "--overlap", script)
     assert (code, out) == (2, [])
-    assert "local_steps=5 says when to push and pull, and cannot go with push_every=1" in err[-1]
+    assert "local_steps=5 determines when to push and pull, and cannot be combined with push_every=1" in err[-1]
 
 
 def test_threads_are_limited_before_numpy_is_loaded(commands):

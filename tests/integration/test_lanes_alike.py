@@ -68,7 +68,7 @@ def trained(tensor_transport, model, strategy):
             transport = session._client._transport
             lanes = [transport.tensor_transport(shard) for shard in range(transport.shards)]
             if (
-                transport.shards == 1 and not session._client.packer.encoding
+                transport.shards == 1 and not session._client.encoder.encoding
             ):  # otherwise the worker makes arrays of its own
                 shared = [in_shared_memory(one.value) for one in ps.global_variables() if one not in tables]
                 assert shared == [tensor_transport.shared_memory] * len(shared)

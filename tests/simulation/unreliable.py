@@ -38,8 +38,8 @@ from pswire.specs.consistency import parse_consistency, parse_staleness
 from pswire.tensors.values import Array, IndexedSlices, TensorSpec
 from psworker.client import placement
 from psworker.client.client import Client
-from psworker.client.placement import Whole
 from psworker.transport import Future
+from psworker.versions import VersionedArray
 from tests.shard_state import run_step
 from tests.simulation.turns import Turns
 
@@ -206,7 +206,7 @@ def _work(client: Client, name: str, result: Run) -> None:
     while not (taken := client.take(QUEUE, finished, len(heard))).done:
         heard += [report.epoch for report in taken.reports]
         if taken.block is None:
-            client.idle()
+            client.report_idle()
             continue
         block = taken.block
         for position in range(block.start, block.stop):
@@ -217,19 +217,21 @@ def _work(client: Client, name: str, result: Run) -> None:
             client.assign([Assignment(COUNTED, mark.astype(np.int64))], add=True)
         finished = Finished(block.number, float(block.stop - block.start))
     heard += [report.epoch for report in taken.reports]
-    client.idle()
+    client.report_idle()
     result.values = {whole.name: whole.array for whole in client.pull([*TRAINED, COUNTED])}
     client.leave()
     client.close()
 
 
-def _train(client: Client, mark: Array, row: int, weights: dict[str, Whole], result: Run, *, named: bool) -> None:
+def _train(
+    client: Client, mark: Array, row: int, weights: dict[str, VersionedArray], result: Run, *, named: bool
+) -> None:
     """Pushes until it is applied. With `named` the worker says what it has; a version of a variable is one value."""
     rows = IndexedSlices(-mark[[row]], np.array([row]), SHAPE)
     outcome = Outcome.DROPPED
     while outcome is Outcome.DROPPED:
         gradients = [replace(weights["V"], array=-mark), replace(weights["W"], array=rows)]
-        pushed = client.push(gradients, 1.0, list(weights), weights.values() if named else ()).wait()
+        pushed = client.push(gradients, 1.0, list(weights), weights.values() if named else ()).result()
         result.pushes[pushed.outcome] += 1
         outcome = pushed.outcome
         for whole in pushed.values:
@@ -242,7 +244,7 @@ def _train(client: Client, mark: Array, row: int, weights: dict[str, Whole], res
             weights[whole.name] = whole
 
 
-def _register(client: Client) -> list[Whole]:
+def _register(client: Client) -> list[VersionedArray]:
     """The variables' first values."""
     optimizer = GradientDescent(learning_rate=1)
     trained = [Declaration(TensorSpec(name, SHAPE, "float64"), np.zeros(SHAPE), optimizer) for name in TRAINED]

@@ -1,7 +1,7 @@
-"""When what a worker computes goes to the servers, and when fresh weights come back.
+"""Strategies: when gradients go to the servers, and when fresh weights come back.
 
-`contract` says what an exchange is and has the plain one, in which each step is a push. `downpour` adds up several
-steps, and computes while a push is under way. `local_steps` has an optimizer in the worker, and pushes how far it came.
+`strategy` has the contract. `every_step` pushes each step; `downpour` sums several steps, and can compute while a push
+is under way; `local_steps` runs the optimizer in the worker, and pushes the difference that a round of steps has made.
 """
 
 from __future__ import annotations
@@ -12,16 +12,17 @@ from pswire import optimizers
 from psworker.config import StrategyConfig
 from psworker.sessions.replica import Replica
 from psworker.sessions.strategies.downpour import Downpour
+from psworker.sessions.strategies.every_step import EveryStep
 from psworker.sessions.strategies.local_steps import OUTER, LocalSteps
-from psworker.sessions.strategies.strategy import Computed, EveryStep, Step, Strategy, new_step
+from psworker.sessions.strategies.strategy import Step, Strategy
 
-__all__ = ["OUTER", "Computed", "Downpour", "EveryStep", "LocalSteps", "Step", "Strategy", "new_step", "new_strategy"]
+__all__ = ["OUTER", "Step", "Strategy", "new_strategy"]
 
 
 def new_strategy(
     config: StrategyConfig, outer: optimizers.OptimizerSpec, replica: Replica, prepare: Callable[[], None]
 ) -> Strategy:
-    """The exchange that is configured; `outer` is for local steps."""
+    """The strategy that is configured; `outer` is for local steps."""
     if config.local_steps:
         return LocalSteps(replica, prepare, config.local_steps, outer)
     if config == StrategyConfig():

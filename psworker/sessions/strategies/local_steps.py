@@ -1,28 +1,29 @@
-"""The exchange whose optimizer runs in the worker: what goes to the servers is how far a round of steps has come.
+"""The strategy of local SGD: the optimizer runs in the worker, and the difference that a round makes is pushed.
 
-The worker's part is a shard of its own in this process. May import what the contract may, and the embedded transport.
+May import the contract, and the update rules.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from pswire import optimizers
-from pswire.errors import ConfigurationError
-from pswire.messages import Assignment
-from pswire.tensors.values import Array, IndexedSlices
-from psworker.client.client import Client
-from psworker.client.placement import Whole
+from pswire.errors import AlreadyRegistered, ConfigurationError, NotFinite
+from pswire.optimizers.limits import GUARDED, LIMITS, MOST_GROWTH
+from pswire.specs.schedules import largest_rate, rate
+from pswire.tensors.values import Array, IndexedSlices, magnitude, not_finite
 from psworker.model.tables import Table
-from psworker.model.variables import Variable
-from psworker.sessions.replica import Replica, Target
-from psworker.sessions.strategies.strategy import Step, Strategy, declare, mean_loss
+from psworker.model.variables import BaseVariable
+from psworker.sessions.hyperparameters import Target, VariableOptimizers
+from psworker.sessions.replica import Replica
+from psworker.sessions.strategies.strategy import Step, Strategy, mean_loss
+from psworker.versions import VersionedArray
 
-#: The servers' optimizer, unless told otherwise: that of DiLoCo, section 3.1 and table 5.
+#: The servers' optimizer by default: that of DiLoCo, section 3.1 and table 5.
 OUTER = optimizers.Momentum(0.7, 0.9, nesterov=True)
 
 
@@ -33,9 +34,9 @@ class LocalSteps(Strategy):
         w_i <- inner optimizer(w_(i-1), g_i)                 its steps, i = 1 ... H, in this process
         push w_0 - w_H                                       to which the servers apply the outer optimizer
 
-    The inner optimizers are the program's, each with its slots, which live on from round to round, and with the global
-    step of its own by which schedules go: the worker's steps. The outer one is the same for all variables. What the
-    servers count as steps, and as staleness, is rounds; the loss of one is the mean of its steps'.
+    The inner optimizers are the program's, each with slots that live on from round to round; their schedules go by the
+    worker's steps. The outer optimizer is the same for all variables. The servers count rounds as steps and as
+    staleness; the loss of a round is the mean of its steps'.
 
     A variable that keeps a moving average with decay d does so in the worker, and is pushed with decay D = d^H, as
 
@@ -44,21 +45,18 @@ class LocalSteps(Strategy):
     so that one worker's round moves the servers' average from w_0 to w_H; with H observations x is a mean of them.
 
     Source: A. Douillard et al., "DiLoCo: Distributed Low-Communication Training of Language Models", 2023
-    (arXiv:2311.08105), algorithm 1; several workers push their differences each for itself here, and their mean is
-    what `psserver serve --consistency sync:N` makes.
+    (arXiv:2311.08105), algorithm 1; here each of several workers pushes its difference separately, and their mean is
+    made by `psserver serve --consistency sync:N`.
     """
 
     def __init__(
         self, replica: Replica, prepare: Callable[[], None], steps: int, outer: optimizers.OptimizerSpec
     ) -> None:
-        from psworker.transport.embedded import EmbeddedTransport
-
         super().__init__(replica, prepare)
         self._steps, self._outer = steps, outer
-        client = Client(EmbeddedTransport(), "the worker's own shard", timeout=60)
-        client.join()
-        self.trainer = Replica(client, replica.known)
-        self._start: dict[str, Whole] = {}  # what the servers had when the round began
+        self._optimizers = VariableOptimizers()
+        self._local: dict[str, LocalVariable] = {}
+        self._global_step = 0  # of the inner optimizers
         self._begin_round()
 
     def _begin_round(self) -> None:
@@ -73,10 +71,11 @@ class LocalSteps(Strategy):
         self.replica.declare(self._outer, step.names)
         for name, decay in averaged.items():
             self.replica.declare(optimizers.MovingAverage(decay), [name])
-        declare(self.trainer, step)
-        entries = step.entries()
-        self.trainer.start_push(entries, step.loss, [entry.name for entry in entries])
-        self.trainer.settle()
+        for name in step.names:
+            self._declare(name, step.optimizer)
+        for op in step.updates:
+            self._declare(op.variable.name, optimizers.MovingAverage(op.decay))
+        self._apply(step.entries)
         self._trained |= dict.fromkeys(step.names)
         self._averaged |= averaged
         if step.loss is not None:
@@ -86,29 +85,34 @@ class LocalSteps(Strategy):
             self.flush()
 
     def flush(self) -> None:
-        """Pushes what there is of a round, and begins the next one with the servers' weights.
+        """Pushes the round so far, and begins the next one with the servers' weights.
 
-        When the push fails the round is given up: the servers may have it or not, and if the next one went on from
-        where this one came to, its difference would have this one's in it again. So that begins where this one began.
+        If the push fails the round is lost, since the servers may have applied it: a next round that went on from here
+        would include its difference again. So the next round begins where this one began.
         """
         if not self._count:
             return
-        known, names = self.replica.known(), self.replica.names
-        entries = [_difference(self._start[name], known[name].value) for name in self._trained]
-        entries += [_observation(self._start[name], known[name].value, self._averaged[name]) for name in self._averaged]
-        loss = mean_loss(self._losses)
-        self._put_back(names)  # until the answer is there
+        entries = []
+        for name in self._trained:
+            start = self.replica.values[name]
+            entries.append(VersionedArray(name, start.read, np.asarray(start.array - self._local[name].value)))
+        for name, decay in self._averaged.items():
+            start = self.replica.values[name]
+            observation = np.asarray((self._local[name].value - decay * start.array) / (1 - decay))
+            entries.append(VersionedArray(name, start.read, observation))
+        loss, names = mean_loss(self._losses), self.replica.names
+        self._restart(names)
         self._begin_round()
         try:
             self.send(entries, loss, names)
         finally:
-            self._take_over(names)
+            self._restart(names)
 
-    def register(self, variables: Sequence[Variable]) -> None:
-        """Makes variables known to the servers and to the worker's own shard.
+    def register(self, variables: Sequence[BaseVariable]) -> None:
+        """Registers variables with the servers.
 
         Raises:
-            ConfigurationError: one is a table, whose rows are looked up on the servers.
+            ConfigurationError: one is a table, whose rows are updated on the servers.
         """
         for variable in variables:
             if isinstance(variable, Table):
@@ -117,47 +121,178 @@ class LocalSteps(Strategy):
                     "make it a psworker.Variable"
                 )
         super().register(variables)
-        self._take_over([variable.name for variable in variables])
+        self._restart([variable.name for variable in variables])
 
     def pull(self, names: Sequence[str]) -> None:
-        """Takes fresh values of variables, which the next round begins with."""
-        self.flush()
-        self._put_back([name for name in names if name in self._start])
+        """Takes fresh values of variables, with which the next round begins."""
         super().pull(names)
-        self._take_over(names)
+        self._restart(names)
 
     def tune(self, target: Target, changes: Mapping[str, Any]) -> None:
-        """Changes the hyperparameters of this worker's inner optimizer; those of the outer one when that is named."""
+        """Changes the hyperparameters of this worker's inner optimizer, or of the outer one if that is the target."""
         self.flush()
-        outer = isinstance(target, optimizers.UpdateSpec) and not self.trainer.follows(target)
-        (self.replica if outer else self.trainer).tune(target, changes)
+        if isinstance(target, optimizers.UpdateSpec) and not self._optimizers.trained_with(target):
+            self.replica.tune(target, changes)
+            return
+        for names, spec in self._optimizers.changes(target, changes):
+            self._optimizers.changed |= dict.fromkeys(names, spec)
+            for name in names:
+                self._local[name].follow(spec)
+                self._local[name].growth = math.inf  # slots may be far from those that `spec` makes
 
-    def _put_back(self, names: Sequence[str]) -> None:
-        """Variables become what the servers have sent, by which the mirror knows what need not be sent again."""
+    def slot(self, variable: BaseVariable, name: str) -> Array:
+        """A slot of the inner optimizer, after a `flush`; a copy, read-only."""
+        self.flush()
+        self._optimizers.check_slot(variable.name, name)
+        if variable.name not in self._optimizers.declared:
+            raise ConfigurationError(
+                f"{variable.name!r} has no slot {name!r}: slots are made by the first push for a variable, as its "
+                "optimizer needs them"
+            )
+        slot = self._local[variable.name].slots[name].copy()
+        slot.flags.writeable = False
+        return slot
+
+    def _declare(self, name: str, optimizer: optimizers.UpdateSpec) -> None:
+        declared, spec = self._optimizers.declared, self._optimizers.spec(optimizer)
+        if name not in declared:
+            self._local[name].follow(spec)
+            self._local[name].make_slots()
+            declared[name] = spec
+        elif spec not in (declared[name], self._optimizers.current(name)):
+            raise AlreadyRegistered(
+                f"variable {name!r} is registered with {declared[name]}, this step has {spec}: a variable has one "
+                "optimizer; for other hyperparameters call session.set_hyperparameters, and for a learning rate that "
+                "changes give a schedule"
+            )
+
+    def _apply(self, entries: Sequence[VersionedArray]) -> None:
+        """Updates all of these variables, or none: if an update may overflow, all are computed on copies first."""
+        guarded = False
+        updates = []
+        for entry in entries:
+            variable = self._local[entry.name]
+            found = _checked_magnitude(entry)
+            guarded = guarded or not variable.ordinary(found)
+            step = variable.step(self._optimizers.current(entry.name), self._global_step)
+            updates.append((entry.name, variable, entry.array, step))
+        if guarded:
+            results = [variable.updated(array, step, variable.copied_slots()) for _, variable, array, step in updates]
+            for (name, *_), (value, slots) in zip(updates, results, strict=True):
+                _check_update(name, value, slots)
+        else:
+            results = [variable.updated(array, step, variable.slots) for _, variable, array, step in updates]
+        known = self.replica.known()
+        for (name, variable, *_), (value, slots) in zip(updates, results, strict=True):
+            value.flags.writeable = False
+            known[name].value = value
+            variable.keep(value, slots, guarded)
+        self._global_step += 1
+
+    def _restart(self, names: Sequence[str]) -> None:
+        """Sets variables to the values that the servers have sent."""
         known = self.replica.known()
         for name in names:
-            start, variable = self._start[name], known[name]
-            assert not isinstance(start.array, IndexedSlices), "values are whole"
-            variable.value, variable.versions, variable.served_at = start.array, start.versions, start.served_at
-
-    def _take_over(self, names: Sequence[str]) -> None:
-        """The values that the servers have sent become those of the worker's own shard."""
-        known = self.replica.known()
-        new = [known[name] for name in names if name not in self._start]
-        old = [Assignment(name, known[name].value) for name in names if name in self._start]
-        self._start |= {
-            name: Whole(name, known[name].versions, known[name].value, known[name].served_at) for name in names
-        }
-        if old:
-            self.trainer.client.assign(old)
-            self.trainer.pull([assignment.name for assignment in old])
-        if new:
-            self.trainer.register(new)
+            array = self.replica.values[name].array
+            assert not isinstance(array, IndexedSlices), "values have all rows"
+            known[name].value = array
+            self._local.setdefault(name, LocalVariable()).restart(array)
 
 
-def _difference(start: Whole, now: Array) -> Whole:
-    return replace(start, array=np.asarray(start.array - now))
+class LocalVariable:
+    """A variable in a round: its value, and its update rule with slots.
+
+    Attributes:
+        value: read-only.
+        slots: changed in place.
+        growth: the sum of the growths of ordinary updates since the elements were last within the limits, as in
+            `pswire.optimizers.limits`; from `GUARDED` on an update is computed on copies and checked.
+    """
+
+    def __init__(self) -> None:
+        self.value: Array = np.empty(0)
+        self.slots: dict[str, Array] = {}
+        self.growth = 0.0
+        self._share = 0.0  # the growth of one update
+        self._updates = 0
+
+    def restart(self, value: Array) -> None:
+        """Replaces the value."""
+        if value is not self.value and value.dtype.kind == "f":
+            self._limits = LIMITS.get(value.dtype.name)
+            if self._limits is None or not magnitude(value) <= self._limits.state:
+                self.growth = math.inf
+        self.value = value
+
+    def follow(self, spec: optimizers.UpdateSpec) -> None:
+        """Sets the update rule."""
+        self._rule = optimizers.rule_for(spec)
+        largest = largest_rate(spec.learning_rate) if isinstance(spec, optimizers.OptimizerSpec) else 1.0
+        share = math.inf if self._limits is None else self._rule.growth(largest, self._limits)
+        self._share = share if share <= MOST_GROWTH else math.inf  # not if it is NaN
+
+    def make_slots(self) -> None:
+        """Makes the slots of the rule."""
+        self.slots = self._rule.slots(self.value)
+
+    def copied_slots(self) -> dict[str, Array]:
+        """Copies of the slots."""
+        return {name: slot.copy() for name, slot in self.slots.items()}
+
+    def ordinary(self, largest: float) -> bool:
+        """Whether an update by a gradient of this magnitude is known not to overflow."""
+        limits = self._limits
+        return limits is not None and largest <= limits.gradient and self.growth + self._share < GUARDED
+
+    def step(self, spec: optimizers.UpdateSpec, global_step: int) -> optimizers.Step:
+        """The step of the next update by its optimizer."""
+        learning_rate = rate(spec.learning_rate, global_step) if isinstance(spec, optimizers.OptimizerSpec) else 1.0
+        return optimizers.Step(self._updates + 1, global_step, learning_rate)
+
+    def updated(
+        self, gradient: Array | IndexedSlices, step: optimizers.Step, slots: dict[str, Array]
+    ) -> tuple[Array, dict[str, Array]]:
+        """A new value, and `slots`, changed in place."""
+        value = self.value.copy()
+        if isinstance(gradient, IndexedSlices):
+            self._rule.sparse(value, slots, gradient, step)
+        else:
+            self._rule.dense(value, slots, gradient, step)
+        return value, slots
+
+    def keep(self, value: Array, slots: dict[str, Array], guarded: bool) -> None:
+        """Takes the result of an update."""
+        self.value, self.slots = value, slots
+        self._updates += 1
+        if not guarded:
+            self.growth += self._share
+        elif self._limits is not None and math.isfinite(self._share):
+            self.growth = 0.0 if self._rule.settled(value, slots, self._limits) else math.inf
 
 
-def _observation(start: Whole, now: Array, decay: float) -> Whole:
-    return replace(start, array=np.asarray((now - decay * start.array) / (1 - decay)))
+def _checked_magnitude(entry: VersionedArray) -> float:
+    """A magnitude that no element is beyond; raises `NotFinite`, naming the variable, for NaN or infinity."""
+    array = entry.array
+    if isinstance(array, IndexedSlices):
+        array.check_indices()
+        array = array.values
+    found = magnitude(array)
+    if not math.isfinite(found):
+        bad = not_finite(array)
+        if bad:
+            raise NotFinite(
+                f"gradient for {entry.name!r} has {bad:,} of {array.size:,} elements that are NaN or infinite: nothing "
+                "was changed; lower the learning rate, or clip gradients"
+            )
+    return found
+
+
+def _check_update(name: str, value: Array, slots: Mapping[str, Array]) -> None:
+    for slot, array in (("", value), *slots.items()):
+        bad = not_finite(array)
+        if bad:
+            fault = f"{bad:,} of {array.size:,} elements" + (f" of its slot {slot!r}" if slot else "")
+            raise NotFinite(
+                f"the update of {name!r} would make NaN or infinity of {fault}: nothing was changed; lower the "
+                "learning rate, or clip gradients"
+            )

@@ -1,143 +1,85 @@
-"""The contract of an exchange, what a step gives it, and the plainest kind.
-
-What a step has computed is checked here, before anything of it is sent or kept. May import the mirror and the engine.
-"""
+"""The contract of a strategy, and a step as a program gives it to one. May import the replica and the variables."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
-
-import numpy as np
+from typing import Any
 
 from pswire import optimizers
-from pswire.errors import ShapeMismatch
 from pswire.specs.consistency import Consistency, StalenessSpec
-from pswire.tensors.values import Array, IndexedSlices
-from psworker.autodiff import Tensor
-from psworker.client.placement import Whole
-from psworker.model.gradient_transforms import GradientAndVariable
-from psworker.model.tables import check_no_table
-from psworker.model.variables import UpdateOp, Variable
-from psworker.sessions.replica import Replica, Target
+from pswire.tensors.values import Array
+from psworker.model.variables import BaseVariable, UpdateOp
+from psworker.sessions.hyperparameters import Target
+from psworker.sessions.replica import Replica
+from psworker.versions import VersionedArray
 
 
 @dataclass(slots=True)
 class Step:
-    """What one step of the program has computed, and no server has seen yet.
+    """The results of one step of the program, checked; no server has them yet.
 
     Attributes:
-        optimizer: what is to be done with the gradients.
-        gradients: one a variable, of its shape and dtype, with the versions of the weights that it was computed with.
-        updates: what was seen of variables that keep a moving average, one a variable.
+        optimizer: of the variables that get a gradient.
+        names: these variables.
+        entries: their gradients, of their shape and dtype, with the version of the weights that they were computed
+            with; then the observations of `updates`. One a variable.
+        updates: the update ops of variables that keep a moving average.
         loss: None when it is not known.
-        among: the variables that had been asked about, those without a gradient too.
+        among: the variables of all pairs, also of those without a gradient.
     """
 
     optimizer: optimizers.UpdateSpec
-    gradients: Sequence[Whole]
+    names: list[str]
+    entries: list[VersionedArray]
     updates: Sequence[UpdateOp]
     loss: float | None
     among: tuple[str, ...]
 
-    @property
-    def names(self) -> list[str]:
-        """The variables that get a gradient."""
-        return [gradient.name for gradient in self.gradients]
-
-    def entries(self) -> list[Whole]:
-        """The gradients and what was seen, as one push has them."""
-        return [*self.gradients, *map(_observed, self.updates)]
-
-
-#: By variable: the loss that its next gradient is of, the versions of the weights that it was computed with, and the
-#: step when they were served.
-Computed: TypeAlias = dict[str, tuple[float, tuple[int, ...], int | None]]
-
-
-def new_step(
-    optimizer: optimizers.UpdateSpec,
-    pairs: Sequence[GradientAndVariable],
-    updates: Sequence[UpdateOp],
-    computed: Computed,
-) -> Step:
-    """A step of these pairs, checked; what was `computed` for their variables is used up.
-
-    Raises:
-        ValueError: there is no gradient at all.
-        ShapeMismatch: one has not the shape and dtype of its variable.
-        TypeError: one of a table is not `IndexedSlices`.
-    """
-    noted = {v.name: computed.get(v.name, (None, v.versions, v.served_at)) for _, v in pairs}
-    gradients = [_checked(array, v, *noted[v.name][1:]) for array, v in pairs if array is not None]
-    if not gradients:
-        raise ValueError(
-            f"no gradients to push for {', '.join(noted) or 'no variables'}: does the loss depend on them?"
-        )
-    for name in noted:
-        computed.pop(name, None)
-    loss = next((loss for loss, *_ in noted.values() if loss is not None), None)
-    return Step(optimizer, gradients, updates, loss, tuple(noted))
-
-
-def _observed(op: UpdateOp) -> Whole:
-    return Whole(op.variable.name, op.variable.versions, op.value, op.variable.served_at)
-
-
-def _checked(
-    array: Array | IndexedSlices | Tensor, variable: Variable, versions: tuple[int, ...], served_at: int | None
-) -> Whole:
-    if not isinstance(array, IndexedSlices):
-        check_no_table([variable], "given a gradient")
-    whole = array.summed() if isinstance(array, IndexedSlices) else np.asarray(array)
-    dtype = variable.dtype
-    if whole.shape != variable.shape or (whole.dtype != dtype and whole.dtype.name != dtype.name):
-        raise ShapeMismatch(
-            f"gradient for {variable.name!r} is {whole.dtype.name}{list(whole.shape)}, the variable is "
-            f"{dtype.name}{list(variable.shape)}: what is done to a gradient must keep its shape and dtype"
-        )
-    return Whole(variable.name, versions, whole, served_at)
+    def declare(self, replica: Replica) -> None:
+        """Declares the optimizer and the moving averages to the servers."""
+        replica.declare(self.optimizer, self.names)
+        for op in self.updates:
+            replica.declare(optimizers.MovingAverage(op.decay), [op.variable.name])
 
 
 class Strategy(ABC):
-    """When and how the steps of a program reach the servers.
+    """When and how the steps of a program reach the servers, and fresh weights the program.
 
     Args:
-        mirror: the program's variables and the servers.
-        prepare: something useful to do while the servers work; may raise.
+        replica: the program's variables.
+        prepare: useful work for the time in which the servers apply a push; may raise.
 
     Attributes:
-        mirror: what was given.
-        trainer: where the program's optimizers run: the servers, unless they run in the worker.
+        replica, prepare: as given.
     """
 
     def __init__(self, replica: Replica, prepare: Callable[[], None]) -> None:
-        self.replica = self.trainer = replica
+        self.replica = replica
         self.prepare = prepare
 
     def check(self, consistency: Consistency, staleness: StalenessSpec) -> None:  # noqa: B027 - most go with any
-        """Raises `ConfigurationError` when servers that were started so would refuse most of what is pushed."""
+        """Raises `ConfigurationError` if servers with these policies would drop most of the pushes."""
 
     @abstractmethod
     def step(self, step: Step) -> None:
-        """Takes what a step has computed, whose arrays are borrowed until then; of a step that is refused, nothing.
+        """Takes a step, whose arrays are borrowed meanwhile; of a step that raises nothing is kept.
 
-        What a push carries is given up when the push fails: whether the servers have it may not be known, and nothing
-        is applied twice.
+        The gradients of a push that fails are lost: it may not be known whether the servers have applied it, and
+        nothing is applied twice.
         """
 
     @abstractmethod
     def flush(self) -> None:
-        """Returns when everything that steps have computed is at the servers, and acknowledged."""
+        """Pushes everything that steps have computed; returns when the servers have acknowledged it."""
 
     def finish(self) -> None:
-        """A `flush`, after which weights are here that have all of this worker's pushes."""
+        """Flushes, and takes weights that include all pushes of this worker."""
         self.flush()
 
-    def register(self, variables: Sequence[Variable]) -> None:
-        """Makes variables known to the servers, after a `flush`."""
+    def register(self, variables: Sequence[BaseVariable]) -> None:
+        """Registers variables with the servers, after a `flush`."""
         self.flush()
         self.replica.register(variables)
 
@@ -151,32 +93,18 @@ class Strategy(ABC):
         self.flush()
         self.replica.tune(target, changes)
 
-    def send(self, gradients: Sequence[Whole], loss: float | None, pull: Sequence[str]) -> None:
-        """One push and its answer; prepares meanwhile."""
-        self.replica.start_push(gradients, loss, pull)
+    def slot(self, variable: BaseVariable, name: str) -> Array:
+        """A slot of a variable, after a `flush`."""
+        self.flush()
+        return self.replica.slot(variable, name)
+
+    def send(self, entries: Sequence[VersionedArray], loss: float | None, pull: Sequence[str]) -> None:
+        """Pushes and waits for the result; calls `prepare` meanwhile."""
+        self.replica.start_push(entries, loss, pull)
         try:
             self.prepare()
         finally:
-            self.replica.settle()
-
-
-def declare(replica: Replica, step: Step) -> None:
-    """Declares the optimizer and the moving averages of a step."""
-    replica.declare(step.optimizer, step.names)
-    for op in step.updates:
-        replica.declare(optimizers.MovingAverage(op.decay), [op.variable.name])
-
-
-class EveryStep(Strategy):
-    """Each step is pushed, and the answer brings fresh weights before the next one begins."""
-
-    def step(self, step: Step) -> None:
-        """One push, one answer."""
-        declare(self.replica, step)
-        self.send(step.entries(), step.loss, self.replica.names)
-
-    def flush(self) -> None:
-        """Nothing is ever kept."""
+            self.replica.complete()
 
 
 def mean_loss(losses: Sequence[float]) -> float | None:

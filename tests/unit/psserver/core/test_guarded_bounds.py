@@ -117,9 +117,9 @@ def test_a_guarded_update_has_the_bits_of_an_ordinary_one(case, kind, dtype):
             array = IndexedSlices(array[:9], random.integers(0, 40, 9), (40, 3))
         updates = [Update(one, rule, [(Gradient("v", 0, array), None)], 0.0, at(number, case.rate)) for one in both]
         updates[0].run()
-        trial = updates[1].trial()
-        assert trial.fault == ""
-        trial.keep()
+        candidate = updates[1].candidate()
+        assert candidate.fault == ""
+        candidate.commit()
         assert state_of(both[0]) == state_of(both[1])
 
 

@@ -52,7 +52,7 @@ def test_a_push_that_its_worker_left_half_by_its_death_is_found_out(consistency,
     transport = ShardsInProcess(2, consistency, staleness, lease=LEASE)
     for _ in range(lives):
         client, ones = joined(transport)
-        client.push(ones).wait()
+        client.push(ones).result()
         transport.call(0, Push(client._calls.sender, 2, (), shards=(1,)), 1).result()  # and then it is killed
     assert half_pushes(transport) == lives - 1, "of the last life it may still be under way"
     transport.sleep(LEASE + 1)
@@ -63,7 +63,7 @@ def test_a_push_of_which_shards_have_no_part_is_never_half():
     transport = ShardsInProcess(2, lease=LEASE)
     client, (large, small) = joined(transport)
     for gradients in ([large, small], [large], [small], [large]):
-        client.push(gradients).wait()
+        client.push(gradients).result()
     transport.sleep(LEASE + 1)
     assert half_pushes(transport) == 0
 
@@ -74,10 +74,10 @@ def test_a_worker_reports_a_push_that_one_shard_refused_once_with_its_next_heart
     client, ones = joined(transport)
     transport.refuse = lambda shard, message: shard == 1 and isinstance(message, Push)
     with pytest.raises(InvalidMessage, match="not this one"):
-        client.push(ones).wait()
+        client.push(ones).result()
     transport.refuse = lambda shard, message: False
     for _ in range(2):
-        client.idle()
+        client.report_idle()
     assert half_pushes(transport) == 1
     transport.sleep(LEASE + 1)
     assert half_pushes(transport) == 1, "it is not found out once more"
@@ -91,19 +91,19 @@ def test_a_push_that_every_shard_refused_is_not_half(staleness):
     client, ones = joined(transport)
     transport.refuse = lambda shard, message: isinstance(message, Push)
     with pytest.raises(InvalidMessage, match="not this one"):
-        client.push(ones).wait()
-    client.idle()
+        client.push(ones).result()
+    client.report_idle()
     assert half_pushes(transport) == 0
 
 
 def test_a_push_that_was_dropped_is_not_half_though_a_shard_did_not_bring_its_values():
     transport = ShardsInProcess(2, staleness=DropStalePushes(0), lease=LEASE)
     (client, ones), (other, theirs) = joined(transport), joined(transport, "w1")
-    other.push(theirs).wait()
+    other.push(theirs).result()
     transport.refuse = lambda shard, message: shard == 1 and not isinstance(message, Renew)
     with pytest.raises(InvalidMessage, match="not this one"):
-        client.push(ones, pull=["small"]).wait()
-    client.idle()
+        client.push(ones, pull=["small"]).result()
+    client.report_idle()
     assert half_pushes(transport) == 0
 
 
@@ -116,14 +116,14 @@ def test_a_part_that_comes_too_late_is_reported_and_the_worker_goes_on():
             transport.refuse = lambda shard, message: False
             transport.machines[1]._members["w0"].expires = -1.0
             transport._step(1, 0, Tick())
-            other.push(theirs).wait()  # goes on without it
+            other.push(theirs).result()  # goes on without it
         return False
 
     transport.refuse = sleep_before_shard_1
-    client.push(ones, pull=["small"]).wait()
-    result = client.push(ones, pull=["small"]).wait()
+    client.push(ones, pull=["small"]).result()
+    result = client.push(ones, pull=["small"]).result()
     assert result.values[0].array.tolist() == [-2, -2], "one of each worker on shard 1"
-    client.idle()
+    client.report_idle()
     assert half_pushes(transport) == 1
 
 
@@ -152,7 +152,7 @@ def test_a_late_part_counts_even_if_its_worker_cannot_say_so_any_more():
     transport.call(0, Push(sender, 1, (), shards=(1,), remote=remote), 1).result()
     transport.machines[1]._members["w0"].expires = -1.0
     transport.sleep(0)
-    other.push(theirs).wait()  # goes on without it
+    other.push(theirs).result()  # goes on without it
     transport.call(1, client._calls._join(1), 1).result()
     (gradient,) = [Gradient(one.name, 0, one.array) for one in ones if one.name == "small"]
     for _ in range(2):

@@ -13,7 +13,7 @@ from tests.unit.pswire.optimizers.rules_under_test import LAYOUTS, RULES_UNDER_T
 
 BLOCK = 1 << 14
 WITH_LOOP = [case for case in RULES_UNDER_TEST if rule_for(case.spec).loop is not None]
-LOOPS = list({rule_for(case.spec).loop for case in WITH_LOOP})
+LOOPS = list(dict.fromkeys(rule_for(case.spec).loop for case in WITH_LOOP))
 
 every_loop = pytest.mark.parametrize("case", WITH_LOOP, ids=lambda case: case.name)
 

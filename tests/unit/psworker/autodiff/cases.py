@@ -1,8 +1,8 @@
-"""What the rows in `cases_*.py` are made of: the calls that every differentiable op is tested with.
+"""Builders of the rows in `cases_*.py`: the calls with which `test_ops.py` tests every differentiable op.
 
-A family of ops has a file of rows, at least one row an op, found by `test_ops.py`. To add an op, add a `rows(...)`: its
-name, the same thing in plain numpy, and calls over the shapes and constants that matter for it. Arrays are
-differentiated, in lists too, except those of integers and booleans; Python numbers stay what they are.
+To add an op, add `rows(...)` to the file of its family: its name, a reference in plain numpy, and calls over the shapes
+and constants that matter. Positional arrays are tensors, in lists too; those of floating point are differentiated.
+Python numbers and keyword arguments are passed on.
 """
 
 from collections.abc import Callable, Iterator
@@ -11,8 +11,7 @@ from typing import Any
 
 import numpy as np
 
-SEED = 20120812
-_random = np.random.default_rng(SEED)
+_random = np.random.default_rng(20120812)
 
 
 @dataclass(frozen=True)
@@ -23,8 +22,6 @@ class Case:
     constants: dict[str, Any]
 
     def __str__(self) -> str:
-        """The test's id."""
-
         def text(x: Any) -> str:
             if isinstance(x, list):
                 return f"[{', '.join(map(text, x))}]"
@@ -56,4 +53,10 @@ def spaced(*shape: int) -> np.ndarray:
     return ((_random.permutation(n) - n // 2 + 0.3) / max(n, 1)).reshape(shape)
 
 
-SHAPES: list[tuple[int, ...]] = [(), (1,), (5,), (2, 3), (2, 1, 3), (0,), (0, 3)]
+def wide(*shape: int) -> np.ndarray:
+    """Distinct numbers in (-3, 3) in random order, none at 0, 1 or -1."""
+    return np.asarray(3 * spaced(*shape))
+
+
+def unary(operand: Callable[..., np.ndarray]) -> list[Any]:
+    return [call(operand(*shape)) for shape in ((), (2, 3), (0, 3))]

@@ -17,9 +17,9 @@ from psworker.client import placement, retrying_calls
 from psworker.client.chief import ChiefStatus
 from psworker.client.client import Client
 from psworker.client.heartbeat import Heartbeat
-from psworker.client.placement import Whole
 from psworker.client.retrying_calls import RetryingCalls
 from psworker.transport import Future
+from psworker.versions import ReadVersion, VersionedArray
 from tests.shards_in_process import PATIENCE, ShardsInProcess
 
 
@@ -30,7 +30,7 @@ def hurried(monkeypatch):
 
 
 def gradient(version=0):
-    return Whole("a", (version,), np.full(2, -1.0))
+    return VersionedArray("a", ReadVersion((version,)), np.full(2, -1.0))
 
 
 def registered(transport, worker):
@@ -47,7 +47,7 @@ def registered(transport, worker):
 def sleeping():
     transport = ShardsInProcess(1, lease=1000.0)
     client = registered(transport, "w0")
-    client.push([gradient()]).wait()
+    client.push([gradient()]).result()
     yield transport, client
     client.leave()
     client.close()
@@ -58,7 +58,7 @@ def test_a_worker_whose_lease_has_ended_joins_again_and_goes_on(sleeping):
     queue = QueueSpec("q", size=4, block=2, epochs=1)
     held = client.take(queue, None).block
     transport.sleep(2000)
-    pushed = client.push([gradient(1)], pull=("a",)).wait()
+    pushed = client.push([gradient(1)], pull=("a",)).result()
     assert (pushed.outcome, pushed.global_step, pushed.values[0].array[0]) == (Outcome.APPLIED, 2, 2)
     transport.sleep(2000)
     assert client.take(queue, Finished(held.number)).block == held, "what it held counts for nothing, and is free again"
@@ -69,10 +69,10 @@ def test_a_worker_whose_name_was_taken_ends(sleeping):
     thief = Client(transport, "w0", timeout=60)
     thief.join()
     with pytest.raises(Zombie, match="do two workers have the same name"):
-        client.push([gradient(1)]).wait()
+        client.push([gradient(1)]).result()
     transport.sleep(2000)
     with pytest.raises(Zombie):
-        client.push([gradient(1)]).wait()
+        client.push([gradient(1)]).result()
     thief.leave()
     thief.close()
 
@@ -85,7 +85,7 @@ def held():
     """A transport, a worker whose push is held there, the handle of it, and one who is behind it."""
     transport = ShardsInProcess(2, Bounded(0), lease=1000.0)
     fast, slow = registered(transport, "fast"), registered(transport, "slow")
-    slow.push([gradient()]).wait()
+    slow.push([gradient()]).result()
     handle = fast.push([gradient()], pull=["a"])
     yield transport, fast, handle, slow
     for client in (fast, slow):
@@ -96,9 +96,9 @@ def held():
 def test_a_held_push_whose_lease_has_ended_is_sent_again_and_counts_once(held, caplog):
     transport, _, handle, slow = held
     transport.sleep(2000)  # both are lost, and their pushes with them
-    slow.push([gradient(1)]).wait()
-    slow.idle()
-    pushed = handle.wait()
+    slow.push([gradient(1)]).result()
+    slow.report_idle()
+    pushed = handle.result()
     assert (pushed.outcome, pushed.global_step, pushed.values[0].array[0]) == (Outcome.APPLIED, 3, 3)
     said = [shard for shard, message in transport.messages(Push) if message.sender.worker == "fast"]
     assert said == [0, 0], "to the shard that had held it; the other has nothing to do for it"
@@ -109,36 +109,29 @@ def test_a_held_push_whose_place_a_later_call_has_taken_is_sent_again_and_counts
     transport, _, handle, slow = held
     (push,) = [message for _, message in transport.messages(Push) if message.sender.worker == "fast"]
     transport.call(0, push, 0.0)  # the network has doubled it, and nobody hears the second answer
-    slow.idle()
-    pushed = handle.wait()
+    slow.report_idle()
+    pushed = handle.result()
     assert (pushed.outcome, pushed.global_step, pushed.values[0].array[0]) == (Outcome.REPEATED, 2, 2)
-
-
-def test_a_held_push_of_a_life_that_another_has_followed_ends_its_worker(held):
-    transport, _, handle, _ = held
-    thief = Client(transport, "fast", timeout=60)
-    thief.join()
-    with pytest.raises(Zombie, match="do two workers have the same name"):
-        handle.wait()
-    thief.leave()
-    thief.close()
 
 
 def test_a_part_that_a_follower_holds_is_sent_again_and_the_group_is_still_one_update(monkeypatch):
     monkeypatch.setattr(placement, "SPLIT_BYTES", 8)
     transport = ShardsInProcess(2, Synchronous(2), lease=1000.0)
     first, second = (registered(transport, worker) for worker in ("w0", "w1"))
-    handles = [client.push([Whole("a", (0, 0), np.full(2, -1.0))], pull=["a"]) for client in (first, second)]
+    handles = [
+        client.push([VersionedArray("a", ReadVersion((0, 0)), np.full(2, -1.0))], pull=["a"])
+        for client in (first, second)
+    ]
     parts = queue.SimpleQueue()
     transport.refuse = lambda shard, message: shard == 1 and isinstance(message, Push) and parts.put(message)
     with ThreadPoolExecutor(1) as threads:
-        held = threads.submit(handles[0].wait)
+        held = threads.submit(handles[0].result)
         parts.get(timeout=PATIENCE)
         transport.sleep(600)
         transport.call(1, Renew(Sender("w1", 1)), 0.0)
         transport.sleep(600)  # w0 is lost, and w1 is not
         parts.get(timeout=PATIENCE)
-        results = [handles[1].wait(), held.result()]
+        results = [handles[1].result(), held.result()]
     for result in results:
         assert (result.outcome, result.global_step) == (Outcome.APPLIED, 1)
     value = first.pull(["a"])[0]
@@ -154,10 +147,10 @@ def test_a_part_that_a_follower_holds_is_sent_again_and_the_group_is_still_one_u
 def test_others_go_on_when_a_worker_says_that_it_is_idle():
     transport = ShardsInProcess(2, Bounded(0))
     slow, fast = registered(transport, "slow"), registered(transport, "fast")
-    slow.push([gradient()]).wait()
+    slow.push([gradient()]).result()
     held = fast.push([gradient()])
-    slow.idle()
-    assert held.wait().global_step == 2
+    slow.report_idle()
+    assert held.result().global_step == 2
     assert [(shard, said.idle) for shard, said in transport.messages(Renew)] == [(0, True)], "which decides for all"
 
 
@@ -167,12 +160,12 @@ def test_what_a_shard_does_not_hear_of_an_idle_or_leaving_worker_is_logged_and_e
     transport.refuse = lambda shard, message: shard == 0
     transport.lose = lambda shard, message: shard == 1
     with caplog.at_level(logging.INFO, "psworker.client.retrying_calls"):
-        client.idle()
+        client.report_idle()
         client.leave()
-        client.idle()
+        client.report_idle()
     assert [shard for shard, _ in transport.messages(Renew)] == [0], "who has left says nothing more"
     assert [shard for shard, _ in transport.messages(Leave)] == [0, 1, 2]
-    idle, left = "could not say that it has nothing to do", "left without an answer"
+    idle, left = "could not report that it is idle", "left without an answer"
     assert [(record.levelname, record.getMessage()) for record in caplog.records] == [
         ("WARNING", f"worker w0, shard 0: {idle}: not this one"),
         ("WARNING", f"worker w0, shard 0: {left}: not this one"),
@@ -234,15 +227,15 @@ def test_whom_a_held_push_waits_for_is_said_when_it_appears_and_when_it_changes(
 def test_what_a_shard_said_before_a_beat_failed_holds_no_more(error):
     beats = Beats([Renewed(1, "w1 is at step 3"), error, Zombie("so that it ends")])
     beats.run()
-    assert beats.heartbeat.held_for(0, since=0.0) == ""
+    assert beats.heartbeat.hold_reason(0, since=0.0) == ""
 
 
 def test_what_a_shard_said_before_a_push_says_nothing_about_it():
     beats = Beats([])
     beats.run()
-    assert beats.heartbeat.held_for(0, since=0.0) == "the end"
-    assert beats.heartbeat.held_for(0, since=float("inf")) == ""
-    assert beats.heartbeat.held_for(1, since=0.0) == ""
+    assert beats.heartbeat.hold_reason(0, since=0.0) == "the end"
+    assert beats.heartbeat.hold_reason(0, since=float("inf")) == ""
+    assert beats.heartbeat.hold_reason(1, since=0.0) == ""
 
 
 def test_the_heartbeat_goes_on_through_what_may_pass_and_ends_with_what_may_not(caplog):
@@ -263,21 +256,12 @@ def test_every_message_of_a_membership_says_how_tensors_travel_by_then():
     transport = ShardsInProcess(2, lease=1000.0)
     client = registered(transport, "w0")
     assert [message.tensor_transport for _, message in transport.messages(Join)] == ["lane 0", "lane 1"]
-    client.idle()
+    client.report_idle()
     transport.tensor_transport = lambda shard: f"another lane {shard}"
-    client.idle()
+    client.report_idle()
     assert [message.tensor_transport for _, message in transport.messages(Renew)] == ["lane 0", "another lane 0"]
     assert [transport.status(shard).workers[0].tensor_transport for shard in range(2)] == ["another lane 0", "lane 1"]
     client.leave()
-
-
-def test_each_beat_tells_whether_the_worker_is_the_chief():
-    beats = Beats([Renewed(0, chief=True), TimedOut("late"), Zombie("so that it ends")])
-    beats.run()
-    assert beats.role.chief, "it goes on with what it has heard"
-    beats = Beats([Renewed(0, chief=True), Renewed(0), Zombie("so that it ends")])
-    beats.run()
-    assert not beats.role.chief
 
 
 def test_a_worker_that_joins_again_hears_whether_it_is_still_the_chief(sleeping):
@@ -287,10 +271,10 @@ def test_a_worker_that_joins_again_hears_whether_it_is_still_the_chief(sleeping)
     other.join()
     assert not other.chief
     transport.sleep(600)
-    other.idle()
+    other.report_idle()
     transport.sleep(600)
-    client.push([gradient(1)]).wait()
-    other.idle()
+    client.push([gradient(1)]).result()
+    other.report_idle()
     assert (client.chief, other.chief) == (False, True)
     other.leave()
     other.close()

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from psserver.core.shard import Shard
-from pswire.errors import AlreadyRegistered, InvalidMessage, NotFinite, TimedOut, TooLarge
+from pswire.errors import InvalidMessage, NotFinite, TimedOut, TooLarge
 from pswire.messages import (
     Assign,
     Assignment,
@@ -78,28 +78,6 @@ def test_no_shard_registers_anything_when_one_objects():
     assert client.choose("t").array.shape == (300,)
 
 
-def test_what_contradicts_another_worker_on_a_later_shard_registers_nothing_on_the_first():
-    transport = ShardsInProcess(2)
-    joined(transport, "w0", declared("large", 100), declared("small", 2))
-    client, _ = joined(transport, "w1")
-    before = [state_of(machine) for machine in transport.machines]
-    with pytest.raises(AlreadyRegistered, match="'small' is registered with"):
-        client.register([declared("large", 100), declared("small", 2, GradientDescent(0.5)), declared("new", 2)])
-    assert [state_of(machine) for machine in transport.machines] == before
-
-
-def test_another_size_of_a_table_is_named_as_that_and_not_as_other_servers():
-    def table(rows):
-        return Declaration(TensorSpec("t", (rows, 4)), None, SGD, RowUniform(-1, 1))
-
-    transport = ShardsInProcess(2)
-    joined(transport, "w0", table(1000))
-    for rows in (800, 10):  # split as well, and in one piece
-        client, _ = joined(transport, "w1")
-        with pytest.raises(AlreadyRegistered, match=rf"float32\[1000, 4\], this worker declares float32\[{rows}, 4\]"):
-            client.register([table(rows)])
-
-
 def test_initial_values_are_looked_at_before_anything_is_sent_to_several_shards():
     transport = ShardsInProcess(2)
     client, _ = joined(transport, "w0")
@@ -133,21 +111,21 @@ def test_all_shards_are_asked_without_values_and_only_when_there_is_more_than_on
 def test_a_push_is_late_whatever_shard_its_gradients_are_on(name):
     transport = ShardsInProcess(2, staleness=DropStalePushes(0))
     (fast, weights), (slow, old) = two(transport, "fast", "slow")
-    assert fast.push([gradient(weights[name])]).wait().outcome is Outcome.APPLIED
-    late = slow.push([gradient(old[name])], pull=["large", "small"]).wait()
+    assert fast.push([gradient(weights[name])]).result().outcome is Outcome.APPLIED
+    late = slow.push([gradient(old[name])], pull=["large", "small"]).result()
     assert (late.outcome, late.staleness) == (Outcome.DROPPED, 1)
     (fresh,) = [whole for whole in late.values if whole.name == name]
-    assert (fresh.served_at, fresh.array[0]) == (1, 1)
-    assert slow.push([gradient(fresh)]).wait().outcome is Outcome.APPLIED
+    assert (fresh.read.served_at, fresh.array[0]) == (1, 1)
+    assert slow.push([gradient(fresh)]).result().outcome is Outcome.APPLIED
 
 
 def test_a_push_is_late_by_what_was_assigned_on_another_shard():
     transport = ShardsInProcess(2, staleness=DropStalePushes(0))
     (client, weights), (other, _) = two(transport, "w0", "w1")
     other.assign([Assignment("small", np.full(2, 5.0))])
-    late = client.push([gradient(weights["small"])], pull=["small"]).wait()
+    late = client.push([gradient(weights["small"])], pull=["small"]).result()
     assert (late.outcome, late.staleness, late.values[0].array[0]) == (Outcome.DROPPED, 1, 5)
-    assert client.push([gradient(late.values[0])]).wait().outcome is Outcome.APPLIED
+    assert client.push([gradient(late.values[0])]).result().outcome is Outcome.APPLIED
 
 
 def test_a_synchronous_update_takes_no_late_gradient_of_another_shard():
@@ -155,17 +133,17 @@ def test_a_synchronous_update_takes_no_late_gradient_of_another_shard():
     (first, one), (second, other), (late, old) = two(transport, "a", "b", "c")
     handles = [client.push([gradient(weights["small"])]) for client, weights in ((first, one), (second, other))]
     with ThreadPoolExecutor(2) as threads:
-        assert [result.global_step for result in threads.map(lambda handle: handle.wait(), handles)] == [1, 1]
-    result = late.push([gradient(old["small"])], pull=["small"]).wait()
+        assert [result.global_step for result in threads.map(lambda handle: handle.result(), handles)] == [1, 1]
+    result = late.push([gradient(old["small"])], pull=["small"]).result()
     assert (result.outcome, result.values[0].array[0]) == (Outcome.DROPPED, 1)
 
 
 def test_a_push_says_to_shard_0_when_weights_on_other_shards_were_served():
     transport = ShardsInProcess(2, staleness=DropStalePushes(9))
     client, weights = joined(transport, "w0", declared("large", 100), declared("small", 2))
-    pushed = client.push([gradient(weights["large"])], pull=["large", "small"]).wait()
-    client.push([gradient(weights["small"]), gradient(pushed.values[0])]).wait()
-    client.push([gradient(pushed.values[1])]).wait()
+    pushed = client.push([gradient(weights["large"])], pull=["large", "small"]).result()
+    client.push([gradient(weights["small"]), gradient(pushed.values[0])]).result()
+    client.push([gradient(pushed.values[1])]).result()
     said = [(shard, message.remote) for shard, message in transport.messages(Push)]
     assert said == [(0, ()), (0, (RemoteWeights("small", 0),)), (1, ()), (0, (RemoteWeights("small", 1),)), (1, ())]
     assert [message.shards for shard, message in transport.messages(Push) if not shard] == [(), (1,), (1,)]
@@ -175,15 +153,15 @@ def test_values_of_other_shards_have_all_that_shard_0_had_decided_and_are_known_
     transport = ShardsInProcess(2, staleness=DropStalePushes(9))
     (client, weights), (other, _) = two(transport, "w0", "w1")
     for _ in range(2):
-        other.push([gradient(weights["large"]), gradient(weights["small"])]).wait()
+        other.push([gradient(weights["large"]), gradient(weights["small"])]).result()
     transport.said.clear()
-    assert client.pull(["small"])[0].served_at == 2
+    assert client.pull(["small"])[0].read.served_at == 2
     assert [shard for shard, _ in transport.messages(Pull)] == [0, 1]
     ((_, asked),) = [(shard, message) for shard, message in transport.messages(Pull) if shard]
     assert asked.after == (ChangeId(Sender("w1", 1), 2),), "shard 0 does not know yet that it got there"
-    assert client.choose("small", np.array([1])).served_at == 2
-    assert client.choose("small").served_at == 2
-    assert client.choose("large", np.array([99])).served_at == 2
+    assert client.choose("small", np.array([1])).read.served_at == 2
+    assert client.choose("small").read.served_at == 2
+    assert client.choose("large", np.array([99])).read.served_at == 2
     chosen = [(shard, message.after) for shard, message in transport.messages(Pull)][2:]
     assert chosen == [(1, asked.after), (1, asked.after), (0, ())], "rows are as of what was heard last"
 
@@ -192,7 +170,7 @@ def test_a_shard_waits_for_changes_that_are_made_there_and_for_no_others():
     transport = ShardsInProcess(3, staleness=DropStalePushes(9))
     of_three = declared("large", 100), declared("medium", 9), declared("small", 2)
     (client, _), (other, weights) = (joined(transport, worker, *of_three) for worker in ("w0", "w1"))
-    other.push([gradient(weights["medium"])]).wait()
+    other.push([gradient(weights["medium"])]).result()
     client._calls._timeout = 0.0  # what waits fails at once
     medium, small = client.pull(["medium", "small"])
     assert (medium.array[0], small.array[0]) == (1, 0)
@@ -203,9 +181,9 @@ def test_a_shard_waits_for_changes_that_are_made_there_and_for_no_others():
 def test_who_registers_late_gets_the_values_of_other_shards_in_the_order_of_shard_0():
     transport = ShardsInProcess(2, staleness=DropStalePushes(9))
     ((early, weights),) = two(transport, "w0")
-    early.push([gradient(weights["small"])]).wait()
+    early.push([gradient(weights["small"])]).result()
     ((_, late),) = two(transport, "w1")
-    assert (late["small"].served_at, late["small"].array[0]) == (1, 1)
+    assert (late["small"].read.served_at, late["small"].array[0]) == (1, 1)
 
 
 @pytest.mark.parametrize(
@@ -220,9 +198,9 @@ def test_where_no_push_is_refused_for_its_staleness_changes_have_no_order(shards
     transport = ShardsInProcess(shards, consistency, staleness)
     client, weights = joined(transport, "w0", declared("large", 100), declared("small", 2))
     transport.said.clear()
-    pushed = client.push([gradient(weights["small"])], pull=["small"]).wait()
-    assert (weights["small"].served_at, pushed.values[0].served_at) == (None, None)
-    assert client.pull(["small"])[0].served_at is None
+    pushed = client.push([gradient(weights["small"])], pull=["small"]).result()
+    assert (weights["small"].read.served_at, pushed.values[0].read.served_at) == (None, None)
+    assert client.pull(["small"])[0].read.served_at is None
     assert [(message.remote, message.after) for _, message in transport.messages(Push)] == [((), ())] * shards
     assert len(transport.messages(Pull)) == 1
 
@@ -231,9 +209,9 @@ def test_a_push_goes_to_shard_0_and_to_those_that_have_something_to_do_for_it():
     transport = ShardsInProcess(3)
     client, weights = joined(transport, "w0", declared("large", 100), declared("medium", 9), declared("small", 2))
     transport.said.clear()
-    client.push([gradient(weights["large"])], pull=["large"]).wait()
-    client.push([gradient(weights["small"])]).wait()
-    client.push([gradient(weights["large"])], pull=["medium"]).wait()
+    client.push([gradient(weights["large"])], pull=["large"]).result()
+    client.push([gradient(weights["small"])]).result()
+    client.push([gradient(weights["large"])], pull=["medium"]).result()
     sent = [(message.sequence, shard, message.shards) for shard, message in transport.messages(Push)]
     assert sent == [(1, 0, ()), (2, 0, (2,)), (2, 2, (2,)), (3, 0, ())]
     assert [message.global_step for shard, message in transport.messages(Push) if shard] == [1]
@@ -246,7 +224,7 @@ def test_a_schedule_counts_pushes_of_which_its_shard_has_no_part(staleness):
     optimizer = GradientDescent(PiecewiseConstant([1.5, 2.5, 3.5], [1, 10, 100, 1000]))
     client, weights = joined(transport, "w0", declared("large", 100), declared("small", 2, optimizer))
     found = [
-        client.push([gradient(weights[name])], pull=["small"]).wait().values[0].array[0]
+        client.push([gradient(weights[name])], pull=["small"]).result().values[0].array[0]
         for name in ("large", "large", "small", "large", "small")
     ]
     assert found == [0, 0, 10, 10, 1010], "rates of the steps 2 and 4"
@@ -261,7 +239,7 @@ def test_nobody_waits_for_the_part_of_a_push_that_a_shard_refused_or_did_not_hea
     (good, weights), (bad, _) = two(transport, "good", "bad")
     handles = [client.push([gradient(weights["small"])], pull=["small"]) for client in (good, bad)]
     with ThreadPoolExecutor(2) as threads:
-        first, second = (result.values[0] for result in threads.map(lambda handle: handle.wait(), handles))
+        first, second = (result.values[0] for result in threads.map(lambda handle: handle.result(), handles))
 
         def from_bad(shard, message):
             return shard == 1 and isinstance(message, Push) and message.sender.worker == "bad" and message.gradients
@@ -269,7 +247,7 @@ def test_nobody_waits_for_the_part_of_a_push_that_a_shard_refused_or_did_not_hea
         setattr(transport, how, from_bad)
         bad._calls._timeout = 0.0  # it gives up at once
         handles = [good.push([gradient(first)], pull=["small"]), bad.push([gradient(second)])]
-        waits = [threads.submit(handle.wait) for handle in handles]
+        waits = [threads.submit(handle.result) for handle in handles]
         assert waits[1].exception() is not None
         assert waits[0].result().values[0].array[0] == 2
     settled = [(shard, message.settled) for shard, message in transport.messages(Renew) if message.settled]
@@ -282,7 +260,7 @@ def test_who_gives_up_a_push_at_shard_0_says_so_to_those_that_may_wait_for_its_p
     client, weights = joined(transport, "w0", declared("large", 100), declared("medium", 9), declared("small", 2))
     transport.refuse = lambda shard, message: isinstance(message, Push)
     with pytest.raises(InvalidMessage, match="not this one"):
-        client.push([gradient(weights["large"]), gradient(weights["medium"])]).wait()
+        client.push([gradient(weights["large"]), gradient(weights["medium"])]).result()
     assert [shard for shard, _ in transport.messages(Push)] == [0]
     assert [(shard, message.settled) for shard, message in transport.messages(Renew)] == [(1, 1)]
 
@@ -292,11 +270,11 @@ def test_what_a_shard_did_not_hear_of_a_push_that_was_given_up_is_said_before_th
     ((client, weights),) = two(transport, "w0")
     transport.refuse = lambda shard, message: shard == 1
     with pytest.raises(InvalidMessage, match="not this one"):
-        client.push([gradient(weights["small"])]).wait()
+        client.push([gradient(weights["small"])]).result()
     transport.refuse = lambda shard, message: False
     transport.said.clear()
     for _ in range(2):
-        client.push([gradient(weights["small"])]).wait()
+        client.push([gradient(weights["small"])]).result()
     said = [(shard, type(message), getattr(message, "settled", 0)) for shard, message in transport.said]
     assert said == [(1, Renew, 1), *[(0, Push, 0), (1, Push, 0)] * 2]
 
@@ -310,4 +288,4 @@ def test_nobody_waits_for_an_assign_that_a_shard_refused_or_of_which_shard_0_was
     with pytest.raises((InvalidMessage, TimedOut)):
         client.assign([Assignment("small", np.full(2, 5.0))])
     (small,) = other.pull(["small"])
-    assert (small.array[0], small.served_at) == (0, 1), "shard 0 has decided it, and shard 1 will never have it"
+    assert (small.array[0], small.read.served_at) == (0, 1), "shard 0 has decided it, and shard 1 will never have it"

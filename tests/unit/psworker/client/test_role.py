@@ -12,32 +12,32 @@ from psworker.client.chief import ChiefStatus
 def test_it_is_what_shard_0_has_said_last_and_nobody_else(answer):
     role = ChiefStatus("w0")
     assert not role.chief
-    role.hear(1, answer)
+    role.update(1, answer)
     assert not role.chief
-    role.hear(0, answer)
+    role.update(0, answer)
     assert role.chief
     for shard, other in ((0, Left()), (0, Pushed(Outcome.APPLIED, 0, 1)), (1, replace(answer, chief=False))):
-        role.hear(shard, other)
+        role.update(shard, other)
         assert role.chief
-    role.hear(0, Renewed(0))
+    role.update(0, Renewed(0))
     assert not role.chief
 
 
 def test_a_beat_during_which_something_else_was_heard_does_not_count_for_it_may_be_older():
     role = ChiefStatus("w0")
-    role.hear(0, Joined(1, 1, 15.0, 0))
-    asked = role.heard
-    role.hear(0, Taken(None, done=True, chief=True))
-    role.hear(0, Renewed(0), asked)
+    role.update(0, Joined(1, 1, 15.0, 0))
+    asked = role.updates
+    role.update(0, Taken(None, done=True, chief=True))
+    role.update(0, Renewed(0), asked)
     assert role.chief
-    role.hear(0, Renewed(0), role.heard)
+    role.update(0, Renewed(0), role.updates)
     assert not role.chief
 
 
 def test_who_takes_over_says_so_once_and_who_was_the_first_does_not(caplog):
     first, second = ChiefStatus("w0"), ChiefStatus("w1")
-    first.hear(0, Joined(1, 0, 15.0, 0, chief=True))
+    first.update(0, Joined(1, 0, 15.0, 0, chief=True))
     for chief in (False, True, True):
-        second.hear(0, Renewed(0, chief=chief))
+        second.update(0, Renewed(0, chief=chief))
     said = [(record.levelname, record.getMessage()) for record in caplog.records]
-    assert said == [("WARNING", "w1 is the chief from now on: the one before is gone")]
+    assert said == [("WARNING", "w1 is now the chief: the previous one is gone")]

@@ -9,8 +9,9 @@ from pswire.errors import InvalidMessage, Malformed, ShapeMismatch
 from pswire.messages import Declaration, Value
 from pswire.specs.initializers import RowUniform
 from pswire.tensors.values import IndexedSlices, TensorSpec
-from psworker.client import partitions, placement
-from psworker.client.placement import Placement, Whole
+from psworker.client import partitions, placement, pull
+from psworker.client.placement import Placement
+from psworker.versions import ReadVersion, VersionedArray
 
 DETERMINISTIC = settings(derandomize=True, database=None, deadline=None)
 ROWS = 11
@@ -44,16 +45,16 @@ def values_of(arrays):
 def test_a_value_is_cut_into_views_and_put_together_again_bit_for_bit(shards, row_shape):
     variable, value = placed(shards, row_shape), some((ROWS, *row_shape))
     parts = partitions.split_array(variable, value)
-    assert [part.shape for part in parts] == [piece.spec.shape for piece in variable.pieces]
+    assert [part.shape for part in parts] == [partition.spec.shape for partition in variable.partitions]
     assert all(np.shares_memory(part, value) and part.flags.c_contiguous for part in parts)
-    np.testing.assert_array_equal(partitions.join(variable, values_of(parts)), value, strict=True)
+    np.testing.assert_array_equal(pull.join(variable, values_of(parts)), value, strict=True)
 
 
 def test_one_piece_is_not_copied_and_several_are_joined_into_an_array_that_cannot_be_written():
     value = some((ROWS, 3))
-    assert partitions.join(placed(1), values_of([value])) is value
+    assert pull.join(placed(1), values_of([value])) is value
     variable = placed(2)
-    joined = partitions.join(variable, values_of(partitions.split_array(variable, value)))
+    joined = pull.join(variable, values_of(partitions.split_array(variable, value)))
     assert joined.flags.c_contiguous
     assert not joined.flags.writeable
     assert not np.shares_memory(joined, value)
@@ -64,16 +65,15 @@ def test_one_piece_is_not_copied_and_several_are_joined_into_an_array_that_canno
 def test_rows_of_a_gradient_are_cut_into_runs_that_make_the_same_array(shards, row_shape, numbers, dtype):
     variable = placed(shards, row_shape)
     rows = IndexedSlices(some((len(numbers), *row_shape)), np.array(numbers, dtype), (ROWS, *row_shape))
-    parts = partitions.split_gradient(variable, Whole("w", tuple(range(5, 5 + shards)), rows))
-    assert [part.version for part in parts] == list(range(5, 5 + shards))
-    assert [part.array.shape for part in parts] == [piece.spec.shape for piece in variable.pieces]
-    whole = np.concatenate([part.array.summed().to_dense() for part in parts])  # as the server adds them up
+    parts = partitions.split_gradient(variable, rows)
+    assert [part.shape for part in parts] == [partition.spec.shape for partition in variable.partitions]
+    whole = np.concatenate([part.summed().to_dense() for part in parts])  # as the server adds them up
     np.testing.assert_array_equal(whole, rows.summed().to_dense(), strict=True)
 
 
 def test_rows_that_come_sorted_are_not_copied_and_a_part_without_rows_still_counts_the_update():
     rows = IndexedSlices(some((3, 3)), np.array([0, 2, 10]), (ROWS, 3))
-    first, second, third = (part.array for part in partitions.split_gradient(placed(3), Whole("w", (7, 7, 7), rows)))
+    first, second, third = partitions.split_gradient(placed(3), rows)
     assert [list(part.indices) for part in (first, second, third)] == [[0, 2], [], [2]]
     assert np.shares_memory(first.values, rows.values)
     assert np.shares_memory(third.values, rows.values)
@@ -87,7 +87,7 @@ def test_chosen_rows_come_back_in_the_order_asked_for_with_their_repeats(shards,
     chosen = partitions.split_rows(variable, np.array(numbers, dtype))
     parts = partitions.split_array(variable, value)
     answers = [part[rows] for part, rows in zip(parts, chosen.rows, strict=True)]
-    joined = chosen.join(values_of(answers))
+    joined = chosen.join(answers)
     np.testing.assert_array_equal(joined, value[np.array(numbers, np.int64)], strict=True)
 
 
@@ -108,16 +108,10 @@ def test_rows_that_cannot_be_are_refused_by_number_and_name(shards, rows, error,
         partitions.split_rows(placed(shards), rows)
 
 
-def test_a_variable_without_rows_has_none_to_choose():
-    variable = Placement(1).extended([TensorSpec("s", ())])["s"]
-    with pytest.raises(ShapeMismatch, match=r"variable s float32\[\]: a list of their numbers is wanted"):
-        partitions.split_rows(variable, np.array([0]))
-
-
 def test_a_declaration_is_cut_with_its_value_or_its_initializer():
     variable, value = placed(3), some((ROWS, 3))
     plain = partitions.split_declaration(variable, Declaration(variable.spec, value))
-    assert [one.spec for one in plain] == [piece.spec for piece in variable.pieces]
+    assert [one.spec for one in plain] == [partition.spec for partition in variable.partitions]
     assert [one.part.first for one in plain] == [0, 4, 8]
     np.testing.assert_array_equal(np.concatenate([one.value for one in plain]), value)
     table = partitions.split_declaration(variable, Declaration(variable.spec, initial=RowUniform(-1, 1)))
@@ -128,27 +122,23 @@ def test_what_does_not_fit_the_variable_is_refused_before_it_is_cut():
     variable = placed(2)
     with pytest.raises(ShapeMismatch, match=r"initial value for 'w' is float32\[10, 3\]"):
         partitions.split_declaration(variable, Declaration(variable.spec, some((10, 3))))
-    with pytest.raises(ShapeMismatch, match=r"gradient for 'w' is float64\[11, 3\]"):
-        partitions.split_gradient(variable, Whole("w", (0, 0), some((ROWS, 3), np.float64)))
-    with pytest.raises(InvalidMessage, match="'w' has 1 versions, but the variable is in 2 parts"):
-        partitions.split_gradient(variable, Whole("w", (0,), some((ROWS, 3))))
 
 
 @pytest.mark.parametrize("shards", [1, 2])
 @pytest.mark.parametrize("named", [3, None])
 def test_a_shard_that_says_that_a_value_has_not_changed_must_name_the_version_that_the_worker_has(shards, named):
     variable, value = placed(shards), some((ROWS, 3))
-    known_versions = None if named is None else Whole("w", (named,) * shards, value)
+    known_versions = None if named is None else VersionedArray("w", ReadVersion((named,) * shards), value)
     still = [Value("w", 3, None)] * shards
     if named is not None:
-        assert partitions.join(variable, still, known_versions) is value
+        assert pull.join(variable, still, known_versions) is value
     for wrong in ([Value("w", 4, None), *still[1:]], [*still[:-1], Value("w", 2, None)], still[: named is None]):
-        with pytest.raises(Malformed, match=r"is still at version|values of 'w' have come"):
-            partitions.join(variable, wrong, known_versions)
+        with pytest.raises(Malformed, match=r"is still at version|values of 'w', which has"):
+            pull.join(variable, wrong, known_versions)
 
 
 @pytest.mark.parametrize("index", [-1, ROWS])
 def test_rows_of_a_gradient_that_are_not_there_are_refused_before_it_is_cut(index):
     array = IndexedSlices(some((2, 3)), np.array([0, index]), (ROWS, 3), check_range=False)
     with pytest.raises(InvalidMessage, match=r"gradient for 'w': .*0 \.\.\. 10"):
-        partitions.split_gradient(placed(2), Whole("w", (0, 0), array))
+        partitions.split_gradient(placed(2), array)

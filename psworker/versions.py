@@ -1,0 +1,44 @@
+"""Versions of weights: which updates a value has, from the pull that brought it to the push of its gradient. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from pswire.tensors.values import Array, IndexedSlices
+
+
+class ReadVersion(NamedTuple):
+    """The version of a variable that a worker has read.
+
+    Attributes:
+        versions: updates of each partition, in the order of shards; () until a server has sent a value.
+        served_at: changes that shard 0 had decided when it served the value (`Frontier.decided`); None where shard 0
+            does not order the changes of all shards.
+        rejoins: how often the worker had joined a shard again when it asked for the value. Versions count the updates
+            of one life of a server, so only values of the present count are named in a pull.
+    """
+
+    versions: tuple[int, ...] = ()
+    served_at: int | None = None
+    rejoins: int = 0
+
+
+@dataclass(slots=True, eq=False)
+class VersionedArray:
+    """A variable's value, or a gradient, over all partitions, and the version of the weights.
+
+    Attributes:
+        name: the variable's.
+        read: of a value, its version; of a gradient, the version of the weights that it was computed with.
+        array: of the variable's shape, or some of its rows.
+    """
+
+    name: str
+    read: ReadVersion
+    array: Array | IndexedSlices
+
+    @property
+    def versions(self) -> tuple[int, ...]:
+        """Updates of each partition, in the order of shards."""
+        return self.read.versions
