@@ -13,7 +13,7 @@ from tests.unit.pswire.optimizers.rules_under_test import LAYOUTS, RULES_UNDER_T
 
 SEED = 20150508
 FUSED = [case for case in RULES_UNDER_TEST if rule_for(case.spec).loop is not None]
-LOOPS = list({rule_for(case.spec).loop for case in FUSED})
+LOOPS = sorted({rule_for(case.spec).loop for case in FUSED}, key=lambda loop: loop.function.__name__)
 
 BLOCK = 1 << 14
 
