@@ -134,4 +134,4 @@ def test_no_healthy_worker_is_lost_when_its_server_was_stopped_for_longer_than_a
     for worker in workers:
         worker.signal(signal.SIGTERM)
         worker.wait()
-    assert [line for line in job.end() if "taken for dead" in line] == []
+    assert [line for line in job.end() if "its lease has expired" in line] == []

@@ -79,7 +79,7 @@ def test_a_server_that_does_not_linger_ends_by_itself_when_the_job_is_done(conne
         assert [(worker.state, worker.steps) for worker in server.report.workers] == [("left", 1)]
     assert caplog.messages == [
         "worker 'w0' joined (number 0, incarnation 1)",
-        "worker 'w0' has come to its end after 1 step",
+        "worker 'w0' finished after 1 step",
         "the job is done, and no worker has joined for 0 s",
         "stopping: calls under way get 5 s",
     ]
@@ -92,7 +92,7 @@ def test_a_server_that_does_not_linger_ends_by_itself_when_all_have_failed(conne
         assert [worker.state for worker in server.report.workers] == ["lost"]
     assert caplog.messages == [
         "worker 'w0' joined (number 0, incarnation 1)",
-        "worker 'w0' was silent for 0.03 s and is taken for dead",
+        "worker 'w0' was silent for 0.03 s: its lease has expired",
         "no worker is left of 1 worker, and none has finished the job: the server ends in 0.12 s unless one joins",
         "no worker has finished the job, and none has joined for 0.12 s",
         "stopping: calls under way get 5 s",

@@ -168,7 +168,7 @@ def test_a_pending_call_that_ends_with_an_error_raises_it():
         await executor.step(Take(first, QUEUE))
         earlier = await begun(executor, Take(second, QUEUE))
         later = await begun(executor, Take(second, QUEUE))
-        with pytest.raises(Unavailable, match="another call of this worker has taken the place of this one"):
+        with pytest.raises(Unavailable, match="another call of this worker has replaced this one"):
             await earlier
         assert not later.done()
         await executor.step(Leave(second))
@@ -317,10 +317,10 @@ def test_a_failure_of_the_shard_itself_is_the_callers_and_the_next_one_is_served
     async def scenario(executor, shard):
         sender = await join(executor)
         await register(executor, sender, w=np.zeros(size))
-        works, shard._handlers[Assign] = shard._handlers[Assign], lambda ticket, message: 1 // 0
+        works, shard._store.assign = shard._store.assign, lambda *_: 1 // 0
         with pytest.raises(ZeroDivisionError):
             await executor.step(set_to(sender, 1, "w", np.ones(size)))
-        shard._handlers[Assign] = works
+        shard._store.assign = works
         assert (await executor.step(set_to(sender, 1, "w", np.ones(size)))).outcome is Outcome.APPLIED
 
     run(scenario)
