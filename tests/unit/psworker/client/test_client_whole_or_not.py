@@ -119,6 +119,15 @@ def test_a_push_is_late_whatever_shard_its_gradients_are_on(name):
     assert slow.push([gradient(fresh)]).result().outcome is Outcome.APPLIED
 
 
+def test_a_push_is_late_by_what_was_assigned_on_another_shard():
+    transport = ShardsInProcess(2, staleness=DropStalePushes(0))
+    (client, weights), (other, _) = two(transport, "w0", "w1")
+    other.assign([Assignment("small", np.full(2, 5.0))])
+    late = client.push([gradient(weights["small"])], pull=["small"]).result()
+    assert (late.outcome, late.staleness, late.values[0].array[0]) == (Outcome.DROPPED, 1, 5)
+    assert client.push([gradient(late.values[0])]).result().outcome is Outcome.APPLIED
+
+
 def test_a_synchronous_update_takes_no_late_gradient_of_another_shard():
     transport = ShardsInProcess(2, Synchronous(2))
     (first, one), (second, other), (late, old) = two(transport, "a", "b", "c")
