@@ -1,4 +1,4 @@
-"""The job of `consistency.py`: Deep MNIST's network, 6,000 images once. Workers run it, the observer imports it."""
+"""The job of `consistency.py`: Deep MNIST's network, 6,000 images once. Run by workers, imported by the observer."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Network:
 def main() -> None:
     """One worker."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("--pause", type=float, default=0.0, help="seconds that each step takes longer")
+    parser.add_argument("--pause", type=float, default=0.0, help="additional seconds of each step")
     options = parser.parse_args()
     network, optimizer = Network(), ps.Adam(1e-3)
     images = datasets.mnist().train[:IMAGES]

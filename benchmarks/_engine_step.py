@@ -1,4 +1,4 @@
-"""Our side of engine.py, in a process of its own: BLAS reads its number of threads when numpy is imported.
+"""The paramserver side of engine.py, in a separate process: BLAS reads its number of threads when numpy is imported.
 
 python benchmarks/_engine_step.py step [default-malloc]
 python benchmarks/_engine_step.py floor | tape | memory
@@ -23,7 +23,7 @@ from psworker import Tensor, gradients, ops
 BATCH = 50
 
 #: (times, rows, inner, columns) of the matrix products of a step: forward, gradient of the weights, gradient of the
-#: input. Those of a convolution are for five images at a time, so that what they read and write stays in cache.
+#: input. Those of a convolution are for five images at a time, so that their operands stay in cache.
 PRODUCTS = [
     (10, 5 * 784, 25, 32),
     (10, 25, 5 * 784, 32),
@@ -58,7 +58,7 @@ def median(function, warm_up=5, runs=30):
 
 
 def deep_mnist():
-    """A function that makes one step: forward, and the gradients of all eight variables."""
+    """A function that computes one step: forward, and the gradients of all eight variables."""
     parameters = {name: Tensor(normal(*shape) * np.float32(0.1), requires_grad=True) for name, shape in SHAPES.items()}
     w1, b1, w2, b2, w3, b3, w4, b4 = parameters.values()
     images, labels = random.random((BATCH, 28, 28, 1), dtype=np.float32), random.integers(0, 10, BATCH)
@@ -77,7 +77,7 @@ def deep_mnist():
 
 
 def product(times, rows, inner, columns):
-    """The seconds of equal matrix products with operands and room for the result at hand, as a @ b or as b.T @ a.T."""
+    """Seconds of equal matrix products with preallocated operands and result, as a @ b or as b.T @ a.T."""
     a, b = normal(rows, inner), normal(inner, columns)
     out, turned = np.empty((rows, columns), np.float32), np.empty((columns, rows), np.float32)
     transposed = np.ascontiguousarray(a.T), np.ascontiguousarray(b.T)
@@ -96,7 +96,7 @@ def product(times, rows, inner, columns):
 
 
 def rate(step, seconds=5.0):
-    """How often a second, over so long."""
+    """Calls per second."""
     for _ in range(3):
         step()
     count, began = 0, time.perf_counter()
@@ -119,7 +119,7 @@ def products():
 
 
 def chain(length):
-    """Forward and backward of scalar ops one after the other."""
+    """Forward and backward of a chain of scalar ops."""
     x = Tensor(np.float32(1), requires_grad=True)
 
     def step():
@@ -132,9 +132,9 @@ def chain(length):
 
 
 def peak_memory(step):
-    """Bytes at the peak of a step beyond what was there before, and those of the gradients that it returns."""
+    """Peak bytes of a step beyond those before it, and bytes of the gradients that it returns."""
     step()
-    tracemalloc.start()  # numpy tells it of its arrays
+    tracemalloc.start()  # numpy reports its arrays to tracemalloc
     before = tracemalloc.get_traced_memory()[0]
     tracemalloc.reset_peak()
     found = step()

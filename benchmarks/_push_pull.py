@@ -1,4 +1,4 @@
-"""The variables of Deep MNIST, and the work of transport.py: their gradients, their weights, 13.1 MB each."""
+"""The variables of Deep MNIST for transport.py: gradients and weights, 13.1 MB each."""
 
 from __future__ import annotations
 
@@ -32,5 +32,5 @@ def arrays(scale: float, seed: int) -> dict[str, np.ndarray]:
 
 
 def declaration(name: str, value: np.ndarray) -> Declaration:
-    """Of a variable that Adam updates."""
+    """Declaration of a variable with Adam."""
     return Declaration(TensorSpec.of(name, value), value, optimizers.Adam(RATE))

@@ -1,4 +1,4 @@
-"""What the benchmarks share: the machine, runs of peers in their own environments, RESULT lines and ratios."""
+"""Shared by the benchmarks: machine description, runs of peers in their environments, RESULT lines and ratios."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parents[1]
 
-#: `RESULT <work> <system> <median> <unit>`, the form that every script prints, ours and the peers'.
+#: `RESULT <work> <system> <median> <unit>`, printed by every benchmark and peer script.
 RESULT = re.compile(r"^RESULT (?P<work>\S+) (?P<system>\S+) (?P<median>\S+) (?P<unit>\S+)")
 
 
 def arguments(description: str) -> argparse.ArgumentParser:
-    """A parser with the options that every benchmark has."""
+    """A parser with the options common to all benchmarks."""
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--peers", type=Path, help="folder of the peers' environments: DIR/tf/bin/python and so on")
     parser.add_argument(
@@ -34,7 +34,7 @@ def arguments(description: str) -> argparse.ArgumentParser:
 
 
 def describe_machine() -> None:
-    """Prints what the figures were measured on."""
+    """Prints the machine and the versions."""
     model = next(
         (line.split(":")[1].strip() for line in _cpuinfo() if line.startswith("model name")), platform.machine()
     )
@@ -44,12 +44,12 @@ def describe_machine() -> None:
 
 
 def run_peer(peers: Path, environment: str, script: Path, *args: str) -> list[tuple[str, str, float, str]]:
-    """Runs a peer's script; its RESULT lines, or none, with a word why, when it cannot be run."""
+    """Runs a peer's script; returns its RESULT lines. If it cannot run, prints the reason and returns none."""
     return run_script(peers.absolute() / environment / "bin" / "python", script, *args)
 
 
 def run_script(python: Path, script: Path, *args: str) -> list[tuple[str, str, float, str]]:
-    """What `run_peer` does, with any Python."""
+    """`run_peer` with any Python interpreter."""
     if not python.exists() or not script.exists():
         print(f"skipped {script.name}: no {python if script.exists() else script}", flush=True)
         return []
@@ -70,13 +70,13 @@ def results(text: str) -> list[tuple[str, str, float, str]]:
 
 @contextmanager
 def server(*options: str) -> Iterator[str]:
-    """The address of a server process, which is ended at the end of the block."""
+    """The address of a server process that ends with the block."""
     with server_process(*options) as process:
         yield process.address
 
 
 class ServerProcess(NamedTuple):
-    """A server that answers."""
+    """A server that is ready."""
 
     address: str
     pid: int
@@ -84,7 +84,7 @@ class ServerProcess(NamedTuple):
 
 @contextmanager
 def server_process(*options: str, environment: Mapping[str, str] | None = None) -> Iterator[ServerProcess]:
-    """A server process, which is ended at the end of the block; `environment` None: that of this process."""
+    """A server process that ends with the block; `environment` None: that of this process."""
     command = [sys.executable, "-m", "psserver", "serve", *options]
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=environment
@@ -98,7 +98,7 @@ def server_process(*options: str, environment: Mapping[str, str] | None = None) 
 
 @contextmanager
 def kernels(*, numba: bool) -> Iterator[dict[str, str]]:
-    """The environment of processes that update with numba, or in numpy, as they do where numba is not installed."""
+    """The environment of processes that update with numba, or with numpy as if numba were not installed."""
     with tempfile.TemporaryDirectory() as folder:
         if not numba:
             (Path(folder) / "numba.py").write_text("raise ImportError('not in this run')\n")
@@ -106,19 +106,19 @@ def kernels(*, numba: bool) -> Iterator[dict[str, str]]:
 
 
 class Memory:
-    """What another process of this machine holds in memory, in bytes, shared memory included. Linux only.
+    """Memory of another process on this machine, in bytes, shared memory included. Linux only.
 
     Attributes:
-        rest: what it held when this was made; `peak` counts from then on.
+        rest: its memory when this object was created; `peak` counts from then on.
     """
 
     def __init__(self, pid: int) -> None:
         self._process = Path("/proc") / str(pid)
-        (self._process / "clear_refs").write_text("5")  # proc(5): the peak starts anew from what there is
+        (self._process / "clear_refs").write_text("5")  # resets the peak: proc(5)
         self.rest = self._read("VmRSS")
 
     def peak(self) -> int:
-        """The most that it held at a time."""
+        """Its largest memory."""
         return self._read("VmHWM")
 
     def _read(self, what: str) -> int:
@@ -134,12 +134,12 @@ class Figures:
         self._seen: dict[str, list[float]] = defaultdict(list)
 
     def add(self, system: str, figure: float) -> None:
-        """Takes one run's figure and shows it."""
+        """Adds and prints the figure of one run."""
         self._seen[system].append(figure)
         print(f"  {system}: {self._text(figure)} {self.unit}", flush=True)
 
     def systems(self) -> list[str]:
-        """All that were measured."""
+        """All measured systems."""
         return list(self._seen)
 
     def median(self, system: str) -> float:
@@ -147,7 +147,7 @@ class Figures:
         return statistics.median(self._seen[system])
 
     def report(self, compared: Iterable[tuple[str, str]], *, more_is_better: bool) -> None:
-        """Prints a RESULT line for each system, then ours against a peer for each of the pairs that were measured."""
+        """Prints a RESULT line for each system, then the ratio for each measured pair of ours and a peer."""
         for system, seen in self._seen.items():
             spread = f"(min {self._text(min(seen))}, max {self._text(max(seen))}, {len(seen)} runs)"
             print(f"RESULT {self.work} {system} {self._text(self.median(system))} {self.unit} {spread}")

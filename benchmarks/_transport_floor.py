@@ -1,4 +1,4 @@
-"""The floor of transport.py: what the parts of a step take when nothing else is done. Milliseconds, medians."""
+"""Lower bounds for transport.py: the parts of a step on their own. Medians in milliseconds."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _spawn = multiprocessing.get_context("spawn")
 
 
 def median_ms(step: Callable[[], object], runs: int = 30, warm_up: int = 5) -> float:
-    """The median over so many runs."""
+    """Median over several runs."""
     seen = []
     for _ in range(warm_up + runs):
         began = time.perf_counter()
@@ -37,13 +37,13 @@ def median_ms(step: Callable[[], object], runs: int = 30, warm_up: int = 5) -> f
 
 
 def copy() -> float:
-    """All weights copied once, by one thread."""
+    """Copies all weights once, on one thread."""
     source, out = np.ones((2, ELEMENTS), np.float32)
     return median_ms(lambda: np.copyto(out, source))
 
 
 def adam(*, numba: bool) -> float:
-    """The update alone, by one thread."""
+    """The update alone, on one thread."""
     compiled.USE_NUMBA = numba
     rule = rule_for(optimizers.Adam(RATE))
     values, gradients = arrays(0.1, 0), arrays(1.0, 1)
@@ -62,7 +62,7 @@ def adam(*, numba: bool) -> float:
 
 
 def echoes() -> tuple[float, float]:
-    """A round trip on a gRPC stream: of an empty message, and of 13.1 MB each way in chunks; bytes and nothing else."""
+    """Round trips on a gRPC stream: an empty message, and 13.1 MB each way in chunks of plain bytes."""
     here, there = _spawn.Pipe()
     server = _spawn.Process(target=_serve, args=(there,), daemon=True)
     server.start()
@@ -122,7 +122,7 @@ async def _serving(pipe) -> None:
 
 
 def sockets() -> float:
-    """13.1 MB each way over one TCP connection, one way after the other."""
+    """13.1 MB each way over one TCP connection, one direction after the other."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         peer = _spawn.Process(target=_answer, args=(listener.getsockname(),), daemon=True)
         peer.start()
@@ -147,7 +147,7 @@ def _answer(address: tuple[str, int]) -> None:
 
 
 def _fill(connection: socket.socket, view: memoryview) -> bool:
-    """Whether all of it came, before the other side closed."""
+    """Receives into the whole buffer; False if the other side has closed first."""
     place = 0
     while place < len(view):
         count = connection.recv_into(view[place:])

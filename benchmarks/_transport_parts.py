@@ -1,7 +1,7 @@
-"""The parts of one step in each lane, one after the other in one process: what worker and server do, without gRPC.
+"""The parts of one step in each lane, one after the other in one process, without gRPC.
 
-The same functions as in the real thing, on the same arrays; in shared memory with both sides' mappings. What a real
-step takes more is gRPC, and handing over from thread to thread; what it takes less is what happens at the same time.
+The functions and arrays are those of a real step; shared memory is mapped twice. A real step additionally has gRPC and
+handovers between threads, and overlaps some of the parts.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def parts(tensor_transport: str, *, numba: bool) -> dict[str, float]:
 
 
 class _Walk:
-    """Steps of one worker on one shard, with a clock for each part."""
+    """Steps of one worker on one shard, timing each part."""
 
     def __init__(self, tensor_transport: str) -> None:
         self._shared = tensor_transport == "shared memory"
@@ -93,7 +93,7 @@ class _Walk:
         with self._clock(STEP):
             region = self._attached.region(header)
             answer = await self._entrance.step(message, None, region or ReusedArrays(message))
-        self._seen[STEP][-1] -= self._seen[LOOK][-1]  # it has looked once more
+        self._seen[STEP][-1] -= self._seen[LOOK][-1]  # inspected once more
         with self._clock(ANSWER):
             back = StreamSender(region)
             sent = list(back.frames(to_frame(answer, back)))

@@ -1,8 +1,8 @@
 """The calls of one `apply_gradients`: two variables, Adam, in embedded mode.
 
 Prints the Python functions of the three packages in the order in which they are called, indented by depth, then the
-number of calls, the number of files they are in, and the time of one `apply_gradients` without the trace. A figure for
-how much a reader has to go through to follow one push from the program to the update rule and back.
+number of calls, the number of files they are in, and the time of one `apply_gradients` without the trace. It
+measures how much a reader must follow to understand one push from the program to the update rule and back.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _Call = tuple[int, str, str]
 
 
 def traced(action: Callable[[], object]) -> list[_Call]:
-    """The calls of our functions while `action` runs, as (depth, file, function)."""
+    """The calls of functions of the three packages during `action`, as (depth, file, function)."""
     calls: list[_Call] = []
     depth = 0
 
@@ -49,7 +49,7 @@ def traced(action: Callable[[], object]) -> list[_Call]:
 
 def main() -> None:
     parser = _report.arguments(__doc__ or "")
-    parser.add_argument("--quiet", action="store_true", help="print the figures alone")
+    parser.add_argument("--quiet", action="store_true", help="print only the figures")
     options = parser.parse_args()
     _report.describe_machine()
     W, b = ps.Variable(np.zeros((20, 10), np.float32), name="W"), ps.Variable(np.zeros(10, np.float32), name="b")

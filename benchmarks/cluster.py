@@ -1,12 +1,12 @@
-"""Steps a second of asynchronous Deep MNIST, over all workers: one server, one and two workers, Adam(1e-4), batch 50.
+"""Steps per second of asynchronous Deep MNIST over all workers: one server, one and two workers, Adam(1e-4), batch 50.
 
     python benchmarks/cluster.py                      # ours alone
     python benchmarks/cluster.py --peers .peers       # in turn with TensorFlow's ParameterServerStrategy
 
-Ours is examples/deep_mnist.py as it is, in processes that are started as a user would: `psserver serve` and, for each
-worker, `psworker run --threads 1`; with numba and without. The server's count of steps is read from outside, at both
-ends of each window. To see what there is to be had, the engine's steps and the matrix products of a step are run as
-well, in as many processes at a time and with nobody to talk to (`engine-alone`, `matrix-products-alone`).
+paramserver runs examples/deep_mnist.py unchanged, in processes of `psserver serve` and `psworker run --threads 1`, with
+and without numba. The global step is read from outside at both ends of each window. As upper bounds, the steps of
+the engine and the matrix products of a step run in as many processes without a server (`engine-alone`,
+`matrix-products-alone`).
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from psworker.transport.grpc_transport import GrpcTransport
 
 EXAMPLE = _report.ROOT / "examples" / "deep_mnist.py"
 WARM_UP = 20  # steps, over all workers
-WINDOW = 4.0  # seconds: some 100 steps
+WINDOW = 4.0  # seconds: about 100 steps
 WINDOWS = 3
 PATIENCE = 60.0  # seconds until the first steps are done
 
 
 def ours(workers: int, *, numba: bool, options: Sequence[str] = ()) -> tuple[float, str]:
-    """The median steps a second over the windows of one run, and the lane of its workers."""
+    """The median of steps per second over the windows of one run, and the lane of its workers."""
     with (
         _report.kernels(numba=numba) as environment,
         _report.server_process(environment=environment) as server,
@@ -58,7 +58,7 @@ def ours(workers: int, *, numba: bool, options: Sequence[str] = ()) -> tuple[flo
 
 
 def alone(what: str, workers: int) -> float:
-    """Steps a second over so many processes at a time, which do that part of a step and speak to nobody."""
+    """Steps per second over concurrent processes that compute that part of a step without a server."""
     command = [sys.executable, str(_report.ROOT / "benchmarks" / "_engine_step.py"), what]
     processes = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(workers)]
     outputs = [process.communicate(timeout=60)[0] for process in processes]
@@ -67,7 +67,7 @@ def alone(what: str, workers: int) -> float:
 
 @contextmanager
 def running(address: str, workers: int, environment: Mapping[str, str], options: Sequence[str]):
-    """The processes of so many workers; they are ended at the end of the block."""
+    """Worker processes that end with the block."""
     command = [sys.executable, "-m", "psworker", "run", "--servers", address, "--threads", "1", *options]
     command += [str(EXAMPLE), "--report", "1000000", "--steps", "1000000"]
     processes = [subprocess.Popen(command, env=environment) for _ in range(workers)]
@@ -81,7 +81,7 @@ def running(address: str, workers: int, environment: Mapping[str, str], options:
 
 
 def watch(processes: Sequence[subprocess.Popen[bytes]], seconds: float) -> None:
-    """Waits so long; fails at once when a worker ends."""
+    """Waits; fails at once when a worker ends."""
     with suppress(subprocess.TimeoutExpired):
         code = processes[0].wait(seconds)
         raise AssertionError(f"a worker has ended with exit code {code}")
@@ -89,10 +89,12 @@ def watch(processes: Sequence[subprocess.Popen[bytes]], seconds: float) -> None:
 
 
 def main() -> None:
-    """Runs ours and the peer in turn, for one and two workers."""
+    """Alternates with the peer, for one and two workers."""
     parser = _report.arguments(__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=2)
-    parser.add_argument("--options", default="", help="more options of psworker run, such as '--encoding bfloat16'")
+    parser.add_argument(
+        "--options", default="", help="additional options of psworker run, such as '--encoding bfloat16'"
+    )
     options = parser.parse_args()
     _report.describe_machine()
     kinds = {"paramserver": False} | ({"paramserver-fast": True} if importlib.util.find_spec("numba") else {})

@@ -2,9 +2,9 @@
 
     python benchmarks/consistency.py [--plot docs/consistency.png]
 
-6,000 images once, in batches of 50, Adam. For each way to run it: batches a second over all workers, the staleness of
-pushes, and the cost over 500 test images in the end. An observer, who pulls the weights every second, makes the
-curves of the plot; their cost is computed when the job has ended.
+6,000 images once, in batches of 50, Adam. For each configuration: batches per second over all workers, staleness of
+pushes, and final cost over 500 test images. For the plot an observer pulls the weights every second; their cost is
+computed when the job has ended.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from psworker.transport.grpc_transport import GrpcTransport
 
 JOB = Path(__file__).with_name("_consistency_job.py")
 PAUSE = 0.3
-SNAPSHOT = 1.0  # seconds between two pulls of the observer
-POINTS = 10  # of a curve, at most
+SNAPSHOT = 1.0  # seconds between pulls of the observer
+POINTS = 10  # maximum for a curve
 
 
 @dataclass(frozen=True)
 class Way:
-    """How the job is run: what servers and workers are told."""
+    """One configuration: options of servers and workers."""
 
     server: tuple[str, ...] = ()
     worker: tuple[str, ...] = ()
@@ -67,7 +67,7 @@ def workers(address: str, options: tuple[str, ...]) -> list[subprocess.Popen[byt
 
 
 def observe(address: str, processes: list[subprocess.Popen[bytes]]) -> tuple[float, list[tuple[float, float]]]:
-    """Seconds from the first update to the job's end, and the cost at some of the seconds in between."""
+    """Seconds from the first update to the end of the job, and the cost at moments in between."""
     with ps.collection():
         network = Network()
         with ps.session(servers=address, name="observer") as session:
@@ -109,7 +109,7 @@ def cost(network: Network, values: list[np.ndarray]) -> float:
 
 
 def plot(path: Path, curves: dict[str, list[tuple[float, float]]]) -> None:
-    """Cost against time, a line for each way."""
+    """Cost against time, one line for each configuration."""
     import matplotlib
 
     matplotlib.use("agg")
@@ -129,7 +129,7 @@ def plot(path: Path, curves: dict[str, list[tuple[float, float]]]) -> None:
 
 
 def main() -> None:
-    """Runs the job in every way."""
+    """Runs the job in every configuration."""
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     parser = _report.arguments(__doc__.splitlines()[0])
     parser.add_argument("--plot", type=Path, help="where to write the plot (PNG; needs matplotlib)")

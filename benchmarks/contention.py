@@ -1,9 +1,9 @@
-"""How long a small pull waits behind large updates: 31 KB pulled while another worker pushes 13.1 MB to Adam.
+"""Latency of a small pull beside large updates: 31 KB pulled while another worker pushes 13.1 MB to Adam.
 
     python benchmarks/contention.py
 
-One server process, one that pushes, and this one, which pulls. The pull is of another variable than the pushes: nothing
-of the store is locked for it, what it waits for is the processor, the interpreter and the network's thread.
+One server process, one process that pushes, and this one, which pulls a different variable. No lock of the store is
+involved: the pull waits for the processor, the interpreter and the network thread.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ PULLS = 500
 
 
 def join(transport, worker: str, name: str, value) -> Sender:
-    """A member of the shard, which has the variable."""
+    """Joins the shard and registers the variable."""
     sender = Sender(worker, transport.call(0, Join(worker), 30).result().incarnation)
     declaration = Declaration(TensorSpec.of(name, value), value, optimizers.Adam())
     transport.call(0, Register(sender, (declaration,)), 30).result()
@@ -35,7 +35,7 @@ def join(transport, worker: str, name: str, value) -> Sender:
 
 
 def push(address: str, ready, stop, count) -> None:
-    """Pushes the large gradient and pulls the large variable until told to stop."""
+    """Pushes the large gradient and pulls the large variable until it is stopped."""
     with closing(GrpcTransport([address])) as transport:
         sender = join(transport, "large", "large", LARGE)
         sequence = 0
@@ -48,7 +48,7 @@ def push(address: str, ready, stop, count) -> None:
 
 
 def pulls(transport, sender: Sender) -> list[float]:
-    """Milliseconds of each of many small pulls."""
+    """Milliseconds of each small pull."""
     seen = []
     for _ in range(PULLS):
         began = time.perf_counter()

@@ -3,9 +3,9 @@
     python benchmarks/engine.py                      # ours alone
     python benchmarks/engine.py --peers .peers       # in turn with TensorFlow, PyTorch, JAX and HIPS autograd
 
-The model is 5x5x32 convolution, pool, 5x5x64 convolution, pool, 1024 relu, dropout 0.5, 10-way softmax. To compare
-with: the matrix products of plain convolutions alone, with operands at hand. Beside it: what the tape costs an op, and
-a step's memory.
+The model is 5x5x32 convolution, pool, 5x5x64 convolution, pool, 1024 relu, dropout 0.5, 10-way softmax. For comparison:
+the matrix products of direct convolutions alone, with operands in cache. Also: cost of the tape per op, and memory of a
+step.
 """
 
 from __future__ import annotations
@@ -22,15 +22,19 @@ import _report
 
 OURS = Path(__file__).with_name("_engine_step.py")
 TORCH_MEMORY = Path(__file__).parent / "peers" / "engine_torch_memory.py"
-ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}  # read at numpy's import
+ONE_THREAD = {
+    "OPENBLAS_NUM_THREADS": "1",
+    "OMP_NUM_THREADS": "1",
+    "MKL_NUM_THREADS": "1",
+}  # read when numpy is imported
 
 
 def ours(*what: str) -> list[tuple[str, str, float, str]]:
-    """The RESULT lines of one measurement of ours."""
+    """The RESULT lines of one measurement of paramserver."""
     done = subprocess.run(
         [sys.executable, OURS, *what],
         env={**os.environ, **ONE_THREAD},
-        stdout=subprocess.PIPE,  # what goes wrong is shown
+        stdout=subprocess.PIPE,  # errors are shown
         text=True,
         timeout=170,
         check=True,
@@ -40,7 +44,7 @@ def ours(*what: str) -> list[tuple[str, str, float, str]]:
 
 @contextmanager
 def one_core() -> Iterator[None]:
-    """Pins what is started within to one core: JAX has no other way to stay on one thread."""
+    """Pins child processes to one core: JAX has no other way to stay on one thread."""
     before = os.sched_getaffinity(0)
     os.sched_setaffinity(0, {min(before)})
     try:
@@ -50,7 +54,7 @@ def one_core() -> Iterator[None]:
 
 
 def main() -> None:
-    """Runs ours and the peers in turn."""
+    """Alternates with the peers."""
     parser = _report.arguments(__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=3)
     options = parser.parse_args()
@@ -75,7 +79,7 @@ def main() -> None:
                 add(_report.run_peer(options.peers, environment, options.peer_scripts / f"engine_{environment}.py"))
             with one_core():
                 add(_report.run_peer(options.peers, "jax", options.peer_scripts / "engine_jax.py"))
-            if round_number == 0:  # it takes a second a step, and has no need of more
+            if round_number == 0:  # one second per step: one run is enough
                 add(_report.run_peer(options.peers, "jax", options.peer_scripts / "engine_autograd.py"))
         add(ours("tape"))
     add(ours("memory"))
@@ -85,7 +89,7 @@ def main() -> None:
     for figure in figures.values():
         figure.report((), more_is_better=False)
     engine = figures["engine"]
-    print(f"\n{'Deep MNIST, batch 50':26} {'ms':>8}   time of ours, as a share of it")
+    print(f"\n{'Deep MNIST, batch 50':26} {'ms':>8}   paramserver's time as a fraction")
     for system in sorted(engine.systems(), key=engine.median):
         print(f"{system:26} {engine.median(system):8.1f}   {engine.median('paramserver') / engine.median(system):5.2f}")
     print(f"took {time.monotonic() - began:.0f} s")

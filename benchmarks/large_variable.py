@@ -1,10 +1,10 @@
-"""A variable of 3 GB is registered, pushed with plain gradient descent, and pulled, on one server: seconds and memory.
+"""Registers, pushes (gradient descent) and pulls a variable of 3 GiB on one server: seconds and memory.
 
     python benchmarks/large_variable.py [--gib 3]
 
-Over gRPC, where no message may have more than 2 GB, and over shared memory. The server's peak is compared with its
-bound: the variable, one buffer of its size for what is on its way in or out, 64 MB, and what it held at rest, with a
-variable of one element. This process needs some three times the variable beside it.
+Over gRPC, where no message may exceed 2 GB, and over shared memory. The server's peak is compared with its bound: the
+variable, one buffer of its size for the call in progress, 64 MB, and the process at rest with one element. This
+process needs about three times the variable.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ TIMEOUT = 600.0
 
 
 def run(tensor_transport: str, elements: int) -> None:
-    """All of it over one lane, as lines of results."""
+    """Measures one tensor transport."""
     nbytes = 4 * elements
     system = f"paramserver-{tensor_transport.lower().replace(' ', '-')}"
-    limit = 6 * nbytes + GIB  # half of it for the variable, half for what a call brings and takes away
+    limit = 6 * nbytes + GIB  # half for the variable, half for the call in progress
     with (
         _report.server_process("--memory-limit", str(limit)) as process,
         closing(GrpcTransport([process.address], shared_memory=tensor_transport == "shared memory")) as transport,
     ):
         client = Client(transport, "worker", TIMEOUT)
         client.join()
-        client.register([declaration("small", 1)])  # the server loads its kernels
+        client.register([declaration("small", 1)])  # the server loads its compiled loops
         memory = _report.Memory(process.pid)
 
         began = time.perf_counter()
@@ -80,7 +80,7 @@ def show(what: str, system: str, began: float, memory: _report.Memory) -> None:
 
 
 def main() -> None:
-    """Runs it over both lanes, as far as there is memory."""
+    """Measures both tensor transports, as far as memory allows."""
     parser = _report.arguments(__doc__.splitlines()[0])
     parser.add_argument("--gib", type=float, default=3.0, help="size of the variable, in units of 1024^3 bytes")
     options = parser.parse_args()
@@ -103,13 +103,13 @@ def main() -> None:
 
 
 def available() -> int:
-    """Bytes of memory that processes can still have."""
+    """Bytes of free memory."""
     lines = Path("/proc/meminfo").read_text().splitlines()
     return next(int(line.split()[1]) << 10 for line in lines if line.startswith("MemAvailable"))
 
 
 def room() -> int:
-    """Bytes that segments can still have."""
+    """Free bytes for shared memory segments."""
     return shutil.disk_usage(SHARED).free if SHARED.exists() else 0
 
 

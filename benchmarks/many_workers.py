@@ -5,15 +5,13 @@
     python benchmarks/many_workers.py --shards 2 4 --model spread      # a variable on each shard, 20 floats in all
     python benchmarks/many_workers.py --workers 1 --shards 1 2 --model spread --floats 1000000
 
-Server processes as `psserver serve` starts them, and workers with the client that sessions use
-(`psworker.client.client`, gRPC
-on loopback). A worker pushes, waits for the answer with the fresh weights, and pushes again. Workers are threads of one
-process for each core: 100 processes would each find the processor's cache cold at every push, and take about twice the
-processor time for it, so that they and not the server would be the limit.
+Server processes of `psserver serve`, and workers with the client of sessions (`psworker.client.client`, gRPC on
+loopback). A worker pushes, waits for the answer with the fresh weights, and pushes again. Workers are threads of one
+process per core: 100 processes would start every push with a cold cache and take about twice the processor time, so the
+workers, not the server, would be the limit.
 
-"processor-server" is the processor time a push of all servers together, "processor-workers" that of all workers. Where
-the two together are more than the machine has, workers and servers share it; the server's processor time a push is what
-compares one version with another on any machine.
+"processor-server" is the processor time per push of all servers, "processor-workers" that of all workers. If their sum
+exceeds the machine, workers and servers compete; compare versions by the processor time of the servers.
 """
 
 from __future__ import annotations
@@ -42,11 +40,11 @@ from psworker.versions import VersionedArray
 WORKERS = (1, 4, 16, 64, 100)
 FLOATS = 20
 WARM_UP, WINDOW = 1.0, 4.0  # seconds
-TIMEOUT = 60.0  # seconds that a worker has to join, and a push has
+TIMEOUT = 60.0  # timeout of joining and of a push, seconds
 
 
 class Run(NamedTuple):
-    """What happened within the window: milliseconds of each push of each worker, and seconds of processor time."""
+    """One window: milliseconds of each push of each worker, and seconds of processor time."""
 
     latencies: list[np.ndarray]
     workers: float
@@ -54,7 +52,7 @@ class Run(NamedTuple):
 
 
 def work(addresses: list[str], names: list[str], floats: int, numbers: list[int], parent: Connection) -> None:
-    """A process of workers: they join, it says so and is told the window, they push, it says what they did in it."""
+    """A process of workers: they join, receive the window, push, and report their pushes within it."""
     with ThreadPoolExecutor(len(numbers)) as pool, ExitStack() as stack:
         clients = [
             stack.enter_context(closing(Client(GrpcTransport(addresses), f"worker-{number}", TIMEOUT)))
@@ -71,7 +69,7 @@ def work(addresses: list[str], names: list[str], floats: int, numbers: list[int]
 
 
 def join(names: list[str], floats: int, client: Client) -> list[VersionedArray]:
-    """Makes a worker a member, and registers its variables."""
+    """Joins a worker and registers its variables."""
     client.join()
     zeros = np.zeros(floats // len(names), np.float32)
     optimizer = optimizers.GradientDescent(1e-3) if floats == FLOATS else optimizers.Adam(1e-3)
@@ -95,7 +93,7 @@ def push(client: Client, wholes: list[VersionedArray], begin: float, end: float)
 
 
 def measure(addresses: list[str], pids: list[int], names: list[str], floats: int, count: int) -> Run:
-    """Has `count` workers push, and looks at the servers' processor time meanwhile."""
+    """Measures `count` workers, and the processor time of the servers meanwhile."""
     context = multiprocessing.get_context("spawn")
     cores = len(os.sched_getaffinity(0))
     pipes, processes = [], []
@@ -121,7 +119,7 @@ def measure(addresses: list[str], pids: list[int], names: list[str], floats: int
 
 
 def between(begin: float, end: float, count: Callable[[], float]) -> float:
-    """How much a count grows from one moment (monotonic) to another."""
+    """Growth of a count between two moments (monotonic)."""
     time.sleep(max(0.0, begin - time.monotonic()))
     before = count()
     time.sleep(max(0.0, end - time.monotonic()))
@@ -153,14 +151,12 @@ def show(system: str, run: Run) -> None:
 
 
 def main() -> None:
-    """Measures each number of workers at fresh servers."""
+    """Measures each number of workers with fresh servers."""
     parser = _report.arguments(__doc__.splitlines()[0])
-    parser.add_argument("--workers", type=int, nargs="+", default=WORKERS, help="how many, one run for each number")
-    parser.add_argument("--shards", type=int, nargs="+", default=[1], help="how many, one run for each number")
-    parser.add_argument("--model", choices=["one", "spread"], default="one", help="on one shard, or on all of them")
-    parser.add_argument(
-        "--floats", type=int, default=FLOATS, help="of all variables; with another number than 20, Adam"
-    )
+    parser.add_argument("--workers", type=int, nargs="+", default=WORKERS, help="numbers, one run for each")
+    parser.add_argument("--shards", type=int, nargs="+", default=[1], help="numbers, one run for each")
+    parser.add_argument("--model", choices=["one", "spread"], default="one", help="variables on one shard, or on all")
+    parser.add_argument("--floats", type=int, default=FLOATS, help="elements of all variables; Adam unless 20")
     options = parser.parse_args()
     _report.describe_machine()
     began = time.monotonic()

@@ -1,10 +1,10 @@
-"""What an update costs on one thread: every rule on a dense variable, and on some rows of a table.
+"""Time of an update on one thread: every rule on a dense variable, and on rows of a table.
 
     python benchmarks/rules.py
     python benchmarks/rules.py --peers .peers       # in turn with PyTorch's fused Adam
 
 Dense is 3,274,634 float32, as many as Deep MNIST has; rows are 4,096 random ones of a table of 1,000,000 x 64. Both in
-numpy, and with numba's compiled loops where it is installed (the extra `fast`). Takes 1 GB.
+numpy, and with numba's compiled loops where it is installed (the extra `fast`). Needs 1 GB.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ OPTIMIZERS: dict[str, optimizers.UpdateSpec] = {
 
 
 def median_us(update: Callable[[int], None], repetitions: int) -> float:
-    """The median time of an update, which is told its number; the first one warms up."""
+    """The median time of an update; the first one warms up. `update` is called with its number."""
     times = []
     for number in range(1, repetitions + 2):
         start = time.perf_counter()
@@ -63,13 +63,13 @@ def time_dense(rule: Rule, value: np.ndarray, gradient: np.ndarray) -> float:
 def time_rows(rule: Rule, table: np.ndarray, updates: list[IndexedSlices]) -> float:
     slots = rule.slots(table)
     for slot in slots.values():
-        slot += np.float32(0)  # the first touch of a page is not the rule's cost
+        slot += np.float32(0)  # the first touch of a page is not a cost of the rule
     rows = [updates[number % len(updates)] for number in range(len(updates) + 2)]
     return median_us(lambda number: rule.sparse(table, slots, rows[number], Step(number, number, 1e-3)), len(updates))
 
 
 def kinds() -> list[bool]:
-    """Whether fused, of what can run here."""
+    """Without and, if numba is installed, with compiled loops."""
     fused = compiled.machine_code(adam._adam) is not None
     if not fused:
         print("numba is not installed: numpy alone")
@@ -77,7 +77,7 @@ def kinds() -> list[bool]:
 
 
 def main() -> None:
-    """Every rule in turn; three rounds of the peer."""
+    """Measures every rule; three rounds of the peer."""
     options = _report.arguments(__doc__.splitlines()[0]).parse_args()
     _report.describe_machine()
     random = np.random.default_rng(0)

@@ -1,10 +1,10 @@
-"""Steps a second of a small model: softmax regression on MNIST, batch 100, one server, one and two workers.
+"""Steps per second of a small model: softmax regression on MNIST, batch 100, one server, one and two workers.
 
     python benchmarks/small_model.py                      # ours alone
     python benchmarks/small_model.py --peers .peers       # in turn with TensorFlow's ParameterServerStrategy
 
-Ours is the whole job as `psworker local` runs it: batches from the server, the engine, the push, the fresh weights.
-Each worker has one BLAS thread: a second one costs this small product more than it gives.
+paramserver runs the whole job as `psworker local` does: batches, forward and backward, push, fresh weights.
+Each worker has one BLAS thread: a second one slows this small product down.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ WINDOW = 1000  # steps, over all workers
 WARM_UP = 1000
 WINDOWS = 5
 
-#: What each worker runs. The chief notes the time at every WINDOW steps that the server has applied.
+#: The program of each worker. The chief records the time at every WINDOW steps of the server.
 WORKER = f"""
 import time
 import psworker as ps
@@ -48,7 +48,7 @@ with ps.session() as session:
 
 
 def ours(workers: int) -> float:
-    """The median steps a second over the windows of one run."""
+    """The median of steps per second over the windows of one run."""
     with tempfile.TemporaryDirectory() as folder:
         script = Path(folder) / "worker.py"
         script.write_text(WORKER)
@@ -61,7 +61,7 @@ def ours(workers: int) -> float:
 
 
 def main() -> None:
-    """Runs ours and the peer in turn, for one and two workers."""
+    """Alternates with the peer, for one and two workers."""
     parser = _report.arguments(__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=2)
     options = parser.parse_args()

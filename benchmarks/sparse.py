@@ -1,13 +1,12 @@
-"""Steps a second on a large table: 1,000,000 x 64 float32, 4,096 random rows pulled and their Adagrad update pushed.
+"""Steps per second on a large table: 1,000,000 x 64 float32, 4,096 random rows pulled and their Adagrad update pushed.
 
     python benchmarks/sparse.py                      # ours alone
     python benchmarks/sparse.py --peers .peers       # in turn with TensorFlow's ParameterServerStrategy
 
 One server process and one worker process over gRPC on loopback, as `psworker local` runs them, through the public API:
-a step is `ops.embedding`, `gradients` of what it gave, and `apply_gradients`. The gradient is what the peer's script
-makes of the rows: row * 0.01 + 0.001. The worker checks some rows against Adagrad in float64 at the end. Where numba is
-installed, `paramserver-fast` is with it; `-overlap` is with the flag of that name: the next rows are pulled while the
-last push is under way.
+a step is `ops.embedding`, `gradients` of its result, and `apply_gradients`. The gradient is that of the peer's script:
+row * 0.01 + 0.001. At the end the worker checks some rows against Adagrad in float64. `paramserver-fast` uses numba, if
+installed; `-overlap` uses `--overlap`: the next rows are pulled while the last push is in progress.
 """
 
 from __future__ import annotations
@@ -22,11 +21,11 @@ from pathlib import Path
 
 import _report
 
-STEPS = 150  # in a window, as the peer's script has
+STEPS = 150  # per window, as in the peer's script
 WARM_UP = 100
 WINDOWS = 5
 
-#: What the worker runs.
+#: The program of the worker.
 WORKER = f"""
 import time
 import numpy as np
@@ -70,7 +69,7 @@ with ps.session() as session:
 
 
 def ours(system: str) -> float:
-    """The median steps a second over the windows of one run, with numba or without, in turn or with overlap."""
+    """The median of steps per second over the windows of one run, with or without numba and overlap."""
     with tempfile.TemporaryDirectory() as folder, _report.kernels(numba="fast" in system) as environment:
         script = Path(folder) / "worker.py"
         script.write_text(WORKER)
@@ -88,7 +87,7 @@ def ours(system: str) -> float:
 
 
 def main() -> None:
-    """Runs ours and the peer in turn."""
+    """Alternates with the peer."""
     parser = _report.arguments(__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=2)
     options = parser.parse_args()

@@ -1,12 +1,12 @@
-"""One step of Deep MNIST between a worker and a server: 13.1 MB of gradients there, Adam, 13.1 MB of weights back.
+"""One step of Deep MNIST between a worker and a server: push of 13.1 MB of gradients, Adam, 13.1 MB of weights back.
 
     python benchmarks/transport.py                      # ours alone, two minutes
     python benchmarks/transport.py --peers .peers       # in turn with PyTorch, TensorFlow, Ray and raw TCP
-    python benchmarks/transport.py --profile            # where the time of one step goes, and the floor
+    python benchmarks/transport.py --profile            # time of the parts of a step, and lower bounds
 
-The client is a worker's own, in this process; the server is a process, as `psserver serve` starts it, with numpy and
-(`-fast`) with numba. Each system gets a fresh server in each round. The server's memory is what it needs at its peak
-beyond its variables and slots, and beyond what it held with one variable of one element, when all was loaded.
+The client of a worker runs in this process; the server is a process of `psserver serve`, with numpy and (`-fast`) with
+numba. Each system gets a fresh server in each round. The server's memory is its peak beyond variables, slots, and the
+process at rest with one variable of one element.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from psworker.client.error_feedback import GradientEncoder
 from psworker.transport.grpc_transport import GrpcTransport
 from psworker.versions import VersionedArray
 
-STEPS = 30  # in a round, as the peers' scripts have
+STEPS = 30  # per round, as in the peers' scripts
 WARM_UP = 5
 EMPTY = 500  # round trips of a message without tensors
 
@@ -46,7 +46,7 @@ PEERS = {"torch": ("transport_torch.py",), "tf": ("transport_tf.py", "1"), "ray"
 
 @dataclass(frozen=True)
 class Way:
-    """How gradients and weights travel."""
+    """One configuration of the transport."""
 
     tensor_transport: str  # as `Transport.tensor_transport` says
     encoding: str = ""
@@ -65,7 +65,7 @@ WAYS = {
 
 @dataclass(frozen=True)
 class Run:
-    """What one run has shown: ms of a step, and the server's memory in bytes, at rest and at its peak beyond that."""
+    """Results of one run: ms of a step, and the server's memory in bytes, at rest and at its peak beyond that."""
 
     step: float
     rest: int
@@ -73,7 +73,7 @@ class Run:
 
 
 def connect(address: str, way: Way) -> Client:
-    """A worker's client, which has joined."""
+    """A client that has joined."""
     transport = GrpcTransport([address], shared_memory=way.tensor_transport == "shared memory")
     client = Client(transport, "worker", 60.0, encoder=GradientEncoder(way.encoding, parse_compression(way.compress)))
     client.join()
@@ -92,7 +92,7 @@ def measure(way: Way, *, numba: bool) -> Run:
         _report.server_process(environment=environment) as process,
         closing(connect(process.address, way)) as client,
     ):
-        client.register([declaration("small", np.zeros(1, np.float32))])  # the server loads its kernels
+        client.register([declaration("small", np.zeros(1, np.float32))])  # the server loads its compiled loops
         memory = _report.Memory(process.pid)
         weights = client.register([declaration(name, value) for name, value in first.items()])
         seen = []
@@ -112,15 +112,15 @@ def measure(way: Way, *, numba: bool) -> Run:
 def push_pull(
     client: Client, weights: Sequence[VersionedArray], gradients: dict[str, np.ndarray]
 ) -> Sequence[VersionedArray]:
-    """One step: all gradients there, all fresh weights back."""
+    """One step: pushes all gradients, receives all fresh weights."""
     pushed = [VersionedArray(weight.name, weight.read, gradients[weight.name]) for weight in weights]
     return client.push(pushed, None, list(gradients), known_values=weights).result().values
 
 
 def check(way: Way, first, gradients, weights: Sequence[VersionedArray]) -> None:
-    """That these are the weights after Adam's first step, which moves each by its rate unless the gradient is tiny."""
+    """Checks the weights after Adam's first step, which moves each by the learning rate unless the gradient is tiny."""
     if way.compress != "none":
-        return  # what was not sent has moved nothing
+        return  # the residual has not changed the weights
     for weight in weights:
         gradient = gradients[weight.name].astype(np.float64)
         moved = RATE * gradient / (np.abs(gradient) + optimizers.Adam().epsilon)
@@ -141,7 +141,7 @@ def empty() -> float:
 
 
 def peers(options: argparse.Namespace, figures: _report.Figures) -> None:
-    """One run of each peer, and of the floor for sockets."""
+    """One run of each peer, and of plain sockets."""
     for environment, (script, *args) in PEERS.items():
         for _, system, ms, _ in _report.run_peer(options.peers, environment, options.peer_scripts / script, *args):
             figures.add(system, ms)
@@ -154,7 +154,7 @@ def peers(options: argparse.Namespace, figures: _report.Figures) -> None:
 
 
 def table(figures: _report.Figures, empties: _report.Figures, memory: dict[str, Run]) -> None:
-    """Prints the goals and what there is, as Markdown."""
+    """Prints targets and results as Markdown."""
     seen = set(figures.systems())
     others = {one for one in seen if "paramserver" not in one and "no_apply" not in one and "raw-tcp" not in one}
     best = min(others, key=figures.median, default="")
@@ -167,7 +167,7 @@ def table(figures: _report.Figures, empties: _report.Figures, memory: dict[str, 
         ("gRPC, bfloat16, numpy", "0.6 of float32", "paramserver-grpc-bfloat16", "paramserver-grpc"),
         ("gRPC, bfloat16, numba", "0.6 of float32", "paramserver-grpc-bfloat16-fast", "paramserver-grpc-fast"),
     ]
-    print("\n| path | goal | ours | compared with | ratio |\n| --- | --- | --- | --- | --- |")
+    print("\n| path | target | paramserver | compared with | ratio |\n| --- | --- | --- | --- | --- |")
     for path, goal, ours, other in rows:
         if ours in seen:
             against, ratio = ("", "")
@@ -181,11 +181,11 @@ def table(figures: _report.Figures, empties: _report.Figures, memory: dict[str, 
     print(f"| memory beyond variables and slots | {goal} | {ours} | | |", flush=True)
 
 
-# --- where the time goes ----------------------------------------------------------------------------------------------
+# --- profile ----------------------------------------------------------------------------------------------------------
 
 
 def profile(*, numba: bool) -> None:
-    """Prints the parts of a step in each lane, what a real step takes, and the floor, as Markdown."""
+    """Prints the parts of a step for each tensor transport, a measured step, and lower bounds, as Markdown."""
     lanes = ("shared memory", "gRPC")
     columns = [_transport_parts.parts(tensor_transport, numba=numba) for tensor_transport in lanes]
     whole = [measure(Way(tensor_transport), numba=numba).step for tensor_transport in lanes]
@@ -193,12 +193,12 @@ def profile(*, numba: bool) -> None:
     for part in _transport_parts.PARTS:
         print(f"| {part} | {' | '.join(f'{column[part]:.2f}' for column in columns)} |")
     rest = [step - sum(column.values()) for step, column in zip(whole, columns, strict=True)]
-    print(f"| the rest: gRPC, threads that wake up | {' | '.join(f'{one:.2f}' for one in rest)} |")
+    print(f"| other: gRPC, waking threads | {' | '.join(f'{one:.2f}' for one in rest)} |")
     print(f"| **a step, measured** | {' | '.join(f'{one:.2f}' for one in whole)} |", flush=True)
 
 
 def floor(*, numba: bool) -> None:
-    """Prints what the parts take when nothing else is done, as Markdown."""
+    """Prints lower bounds as Markdown."""
     empty, large = _transport_floor.echoes()
     rows = {
         "13.1 MB copied once": _transport_floor.copy(),
@@ -208,16 +208,16 @@ def floor(*, numba: bool) -> None:
         "gRPC, 13.1 MB there and back, bytes alone": large,
         "TCP, 13.1 MB there and back": _transport_floor.sockets(),
     }
-    print("\n| floor | ms |\n| --- | --- |")
+    print("\n| operation | ms |\n| --- | --- |")
     for what, ms in rows.items():
         print(f"| {what} | {ms:.2f} |", flush=True)
 
 
 def main() -> None:
-    """Runs ours and the peers in turn, or shows where the time goes."""
+    """Compares with the peers, or profiles a step."""
     parser = _report.arguments(__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--profile", action="store_true", help="show where the time of one step goes instead")
+    parser.add_argument("--profile", action="store_true", help="profile the parts of a step instead")
     options = parser.parse_args()
     _report.describe_machine()
     keep_memory()  # as every worker does
@@ -231,7 +231,7 @@ def main() -> None:
 
 
 def compare(options: argparse.Namespace, *, numba: bool) -> None:
-    """Runs ours and the peers in turn."""
+    """Alternates with the peers."""
     systems = {f"paramserver-{name}": (way, False) for name, way in WAYS.items()}
     if numba:
         systems |= {f"paramserver-{name}-fast": (way, True) for name, way in WAYS.items()}

@@ -1,7 +1,4 @@
-"""What a server can be told, in one frozen and validated place. The command line's options are its fields, one to one.
-
-Reads no environment variables: click does, by the options' names. May import pswire.
-"""
+"""Configuration of a server. The options of `psserver serve` are its fields; click reads the environment."""
 
 from __future__ import annotations
 
@@ -16,20 +13,20 @@ from pswire.system import host
 
 
 def default_memory_limit() -> int:
-    """80 % of the memory that the machine or its container has, in bytes."""
+    """80 % of the memory of the machine or its container, in bytes."""
     return host.memory() * 4 // 5
 
 
 def parse_shard(text: str) -> tuple[int, int]:
-    """Which shard of how many: "0/2" is (0, 2). Raises `ConfigurationError`."""
+    """Number of a shard and count of shards: "0/2" is (0, 2). Raises `ConfigurationError`."""
     found = re.fullmatch(r"([0-9]{1,6})/([0-9]{1,6})", text.strip())
     if not found or not int(found[1]) < int(found[2]):
-        raise ConfigurationError(f"{text!r}: write which shard of how many, from 0: the two of a pair are 0/2 and 1/2")
+        raise ConfigurationError(f"{text!r}: write the shard, from 0, and how many there are: of two 0/2 and 1/2")
     return int(found[1]), int(found[2])
 
 
 def parse_addresses(text: str) -> tuple[str, ...]:
-    """The addresses in `host:port,host:port,...`. Raises `ConfigurationError` for one that is none."""
+    """The addresses in `host:port,host:port,...`. Raises `ConfigurationError`."""
     return tuple(map(check_address, text.split(",")))
 
 
@@ -49,26 +46,25 @@ class ServerConfig:
     """How one server runs its shard. Validated when built.
 
     Args:
-        bind: where to listen: host:port, [v6]:port or unix:/path; port 0 takes a free one.
-        shard: which of the job's shards this is, from 0.
+        bind: address to listen on: host:port, [v6]:port or unix:/path; port 0 is a free one.
+        shard: number of the shard, from 0.
         shards: how many the job has.
-        lease: seconds of silence after which a worker is taken for dead, and a transfer that stalls is given up.
-        consistency: whose pushes make an update, and who waits for whom; the same on all shards of a job.
-        staleness: what is done about a stale push; the same on all shards of a job.
-        memory_limit: bytes for the variables, their slots, and what is on its way in and out, together.
-        grace: seconds that calls under way get to end when the server stops.
-        linger: seconds for which it waits for others when the job is done, that is a worker has come to its end and
-            none is left, before it ends; at least four leases when none has come to its end. All who join are of one
-            job. None: it stays until it is stopped, and where nobody lives the next job begins.
-        max_calls: callers at a time, a worker being one or two of them; those beyond it are refused, and try again.
-        keep_memory: whether the process keeps the memory of arrays it has freed, for the next ones: faster, but it does
-            not shrink (`pswire.system.malloc.keep_memory`). Done by the command `psserver serve`, whose process it is.
-        shared_memory: whether workers of this host and user may share memory with it, so that their tensors need not be
-            sent.
-        reflection: whether tools such as grpcurl may ask what the server offers (extra `reflection`).
+        lease: seconds of silence after which a worker is lost, or a stalled transfer is aborted.
+        consistency: the consistency policy; the same on all shards of a job.
+        staleness: the handling of stale pushes; the same on all shards of a job.
+        memory_limit: bytes for the variables, their slots, and transfers under way, together.
+        grace: seconds for calls under way when the server stops.
+        linger: seconds for which it waits for other workers when the job is done (a worker has finished and none is
+            left) before it ends; at least four leases when none has finished. All workers are of one job. None: it
+            stays until it is stopped, and when no worker is live the next job begins.
+        max_calls: calls at a time, of which a worker has one or two; further ones are refused, and retried.
+        keep_memory: whether the process keeps the memory of freed arrays for the next ones: faster, but it does not
+            shrink (`pswire.system.malloc.keep_memory`). For the command `psserver serve`, whose process it is.
+        shared_memory: whether workers of this host and user may share memory with it.
+        reflection: whether tools such as grpcurl can list the methods (extra `reflection`).
 
     Raises:
-        ConfigurationError: a field that cannot be.
+        ConfigurationError: an invalid field.
     """
 
     bind: str = "127.0.0.1:0"
@@ -86,7 +82,7 @@ class ServerConfig:
     reflection: bool = False
 
     def __post_init__(self) -> None:
-        """Checks every field."""
+        """Check every field."""
         check_address(self.bind)
         if not 0 <= self.shard < self.shards:
             raise ConfigurationError(

@@ -192,6 +192,6 @@ def _explain(code: grpc.StatusCode, details: str, address: str) -> str:
         case grpc.StatusCode.CANCELLED:
             return f"the call to {address} was broken off: {details}"
         case grpc.StatusCode.UNIMPLEMENTED:
-            return f"what answers at {address} is no parameter server, or one of another version: {details}"
+            return f"the server at {address} is no parameter server, or one of another version: {details}"
         case _:
             return f"the server at {address} failed with {code.name}: {details}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -13,7 +13,7 @@ import pytest
 from psserver.config import ServerConfig
 from psserver.rpc.server import ServerThread
 from psworker.client import placement
-from psworker.config import EncodingConfig, StrategyConfig, WorkerConfig
+from psworker.config import StrategyConfig, TransferConfig, WorkerConfig
 from psworker.sessions.session import Session
 from psworker.sessions.strategies import OUTER
 from psworker.transport import connection, shared_memory
@@ -67,7 +67,7 @@ class Lane:
                     worker,
                     timeout=30,
                     strategy=StrategyConfig(**options),
-                    travel=EncodingConfig(shared_memory=self.shared_memory, **travel),
+                    transfer=TransferConfig(shared_memory=self.shared_memory, **travel),
                 )
                 return Session(config, transport, outer)
 
@@ -81,11 +81,11 @@ SHARED = Lane("shared memory", shared_memory=True)
 SHARED_OF_TWO = Lane("shared memory, 2 shards", shards=2, shared_memory=True)
 
 
-def parameters(*lanes: Lane) -> list[Any]:
-    """The lanes as parameters of a test or a fixture."""
+def parameters(*lanes: Lane, slow: Sequence[Lane] = ()) -> list[Any]:
+    """The lanes as parameters of a test or a fixture; those of `slow` are marked so."""
     return [
         pytest.param(
-            tensor_transport, id=tensor_transport.name, marks=[needs_shared_memory] * tensor_transport.shared_memory
+            lane, id=lane.name, marks=[needs_shared_memory] * lane.shared_memory + [pytest.mark.slow] * (lane in slow)
         )
-        for tensor_transport in lanes
+        for lane in (*lanes, *slow)
     ]

@@ -1,7 +1,7 @@
-"""The command `psserver`: serve a shard, look at one, ask for its health.
+"""The command `psserver`: serve a shard, show the status of a job, check health.
 
-Options become a `ServerConfig`, errors become one line. Decides nothing itself. What one command alone needs it imports
-when it runs: an orchestrator runs `health` every few seconds, so nothing here may bring numpy or rich.
+Options become a `ServerConfig`, errors become one line. Commands import what only they need, since an orchestrator runs
+`health` every few seconds: this module must not import numpy or rich.
 """
 
 from __future__ import annotations
@@ -11,13 +11,14 @@ import math
 import signal
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import click
 
 from psserver.config import ServerConfig, parse_addresses, parse_shard, parse_size
 from pswire.channel import check_address, check_health
 from pswire.errors import ConfigurationError, ParamServerError
-from pswire.specs.consistency import Consistency, StalenessSpec, parse_consistency, parse_staleness
+from pswire.specs.consistency import parse_consistency, parse_staleness
 from pswire.system.exit_signals import end_at_once
 
 _DEFAULT = ServerConfig()
@@ -25,10 +26,10 @@ _option = partial(click.option, show_default=True, show_envvar=True)
 
 
 class _Group(click.Group):
-    """Turns errors of ours into click's one line and exit code 1, unless --debug was given."""
+    """Turns paramserver errors into click's one line and exit code 1, unless --debug was given."""
 
     def invoke(self, ctx: click.Context) -> object:
-        """Runs the command."""
+        """Run the command."""
         try:
             return super().invoke(ctx)
         except ParamServerError as error:
@@ -38,14 +39,14 @@ class _Group(click.Group):
 
 
 class _Parsed(click.ParamType):  # type: ignore[type-arg]  # generic in some versions of click only
-    """An option's text, read by a function that raises `ConfigurationError`."""
+    """An option's text, parsed by a function that raises `ConfigurationError`."""
 
     def __init__(self, name: str, parse: Callable[[str], object]) -> None:
         self.name = name
         self._parse = parse
 
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> object:
-        """The value; a default is one already."""
+        """The value; a default is not text."""
         if not isinstance(value, str):
             return value
         try:
@@ -85,56 +86,60 @@ def main(debug: bool) -> None:
       psserver serve --bind 0.0.0.0:5001 --shard 1/2
 
     \b
-    What it is doing:
+    The status of the job:
       psserver status 127.0.0.1:5000
     """  # noqa: D301
 
 
 @main.command("serve")
 @_option(
-    "--bind", type=_ADDRESS, default=_DEFAULT.bind, help="Where to listen; port 0 takes a free one. Or unix:/path."
+    "--bind", type=_ADDRESS, default=_DEFAULT.bind, help="Address to listen on; port 0 is a free one. Or unix:/path."
 )
 @_option(
     "--shard",
     type=_Parsed("I/N", parse_shard),
     default="0/1",
-    help="Which shard of the job this is, from 0, and how many there are.",
+    help="Number of this shard, from 0, and how many the job has.",
 )
 @_option(
     "--lease",
     type=float,
     default=_DEFAULT.lease,
     metavar="SECONDS",
-    help="Silence after which a worker is taken for dead and its examples go to others.",
+    help="Silence after which a worker is lost and its examples go to others.",
 )
 @_option(
     "--consistency",
     type=_Parsed("POLICY", parse_consistency),
     default=str(_DEFAULT.consistency),
-    help="Whose pushes make an update: async, bounded:S, sync:N or sync:N,backup=B. The same on all shards.",
+    help="The consistency policy: async, bounded:S, sync:N or sync:N,backup=B. The same on all shards.",
 )
 @_option(
     "--staleness",
     type=_Parsed("HANDLING", parse_staleness),
     default=str(_DEFAULT.staleness),
-    help="What is done about a stale push: none, scale, delay-compensated[:L] or drop:T. The same on all shards.",
+    help="The handling of stale pushes: none, scale, delay-compensated[:L] or drop:T. The same on all shards.",
 )
 @_option(
     "--memory-limit",
     type=_Parsed("SIZE", parse_size),
     default=_DEFAULT.memory_limit,
-    show_default="80 % of the memory that the machine or its container has",
-    help="Bytes for variables, slots and what is under way, such as 8G.",
+    show_default="80 % of the memory of the machine or its container",
+    help="Bytes for variables, slots and transfers under way, such as 8G.",
 )
 @_option(
-    "--grace", type=float, default=_DEFAULT.grace, metavar="SECONDS", help="What calls under way get to end at a stop."
+    "--grace",
+    type=float,
+    default=_DEFAULT.grace,
+    metavar="SECONDS",
+    help="Time for calls under way at a stop.",
 )
 @_option(
     "--linger",
     type=float,
     metavar="SECONDS",
-    help="Serve one job: when it is done - a worker has come to its end, and none is left - wait so long for others, "
-    "and end; if none has come to its end, at least four leases. By default the server stays until it is stopped.",
+    help="Serve one job: when it is done - a worker has finished, and none is left - wait so long for others, and end; "
+    "if none has finished, at least four leases. By default the server stays until it is stopped.",
 )
 @_option(
     "--max-calls",
@@ -145,41 +150,27 @@ def main(debug: bool) -> None:
 @_option(
     "--keep-memory/--no-keep-memory",
     default=_DEFAULT.keep_memory,
-    help="Keep the memory of arrays that are freed, for the next ones: faster, but the process never shrinks.",
+    help="Keep the memory of freed arrays for the next ones: faster, but the process never shrinks.",
 )
 @_option(
     "--shared-memory/--no-shared-memory",
     default=_DEFAULT.shared_memory,
-    help="Share memory with workers of this host and user: their tensors are not sent.",
+    help="Share memory with workers of this host and user, so that tensors need not be sent.",
 )
 @_option(
-    "--reflection/--no-reflection", default=_DEFAULT.reflection, help="Let grpcurl and the like ask what is offered."
+    "--reflection/--no-reflection", default=_DEFAULT.reflection, help="Let tools such as grpcurl list the methods."
 )
 @_option(
     "--log-level",
     type=click.Choice(["debug", "info", "warning", "error"], case_sensitive=False),
     default="warning",
-    help="What is written to standard error.",
+    help="The least level that is logged to standard error.",
 )
-def serve_command(
-    bind: str,
-    shard: tuple[int, int],
-    lease: float,
-    consistency: Consistency,
-    staleness: StalenessSpec,
-    memory_limit: int,
-    grace: float,
-    linger: float | None,
-    max_calls: int,
-    keep_memory: bool,
-    shared_memory: bool,
-    reflection: bool,
-    log_level: str,
-) -> None:
+def serve_command(shard: tuple[int, int], log_level: str, **fields: Any) -> None:  # noqa: ANN401 - of ServerConfig
     """Serve one shard until SIGTERM or Ctrl-C, or with --linger until its job is over.
 
-    When it is ready it prints one line with its address. The first Ctrl-C lets the calls under way end, a second one
-    ends at once.
+    A server that is ready prints one line with its address. The first Ctrl-C lets the calls under way end, a second
+    one ends at once.
 
     \b
     psserver serve                                   a free port of this machine
@@ -187,49 +178,34 @@ def serve_command(
     psserver serve --linger 10                       ends 10 s after its job
 
     \b
-    --consistency: whose pushes make an update
-      async                 each push at once; nobody waits
-      bounded:2             nobody is more than 2 steps ahead of the slowest
+    --consistency: the policy by which pushes make an update
+      async                 each push at once; no worker waits
+      bounded:2             no worker is more than 2 steps ahead of the slowest
       sync:3                the mean of the first 3 gradients of each step
-      sync:3,backup=1       the same of 4 workers; the late one is dropped
+      sync:3,backup=1       the same with 4 workers; the late push is dropped
 
     \b
-    --staleness: what is done about a push whose weights have changed since
+    --staleness: the handling of a push whose weights have changed since
       none                  it is applied like any other
       scale                 its learning rate is divided by its staleness
-      delay-compensated     its gradient is moved to the weights of now
+      delay-compensated     its gradient is adapted to the current weights
       drop:10               it is not applied if its staleness is above 10
     """  # noqa: D301
-    end_at_once(signal.SIGTERM, 0)  # nothing is served yet that could be lost
-    from psserver.cli.serve import serve_until_told
+    end_at_once(signal.SIGTERM, 0)  # nothing is served yet
+    from psserver.cli.serve import serve_until_signal
 
     logging.basicConfig(level=log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    config = ServerConfig(
-        bind=bind,
-        shard=shard[0],
-        shards=shard[1],
-        lease=lease,
-        consistency=consistency,
-        staleness=staleness,
-        memory_limit=memory_limit,
-        grace=grace,
-        linger=linger,
-        max_calls=max_calls,
-        keep_memory=keep_memory,
-        shared_memory=shared_memory,
-        reflection=reflection,
-    )
-    serve_until_told(config)
+    serve_until_signal(ServerConfig(shard=shard[0], shards=shard[1], **fields))
 
 
-_timeout = _option("--timeout", type=_SECONDS, default=5.0, help="How long to wait for the answer.")
+_timeout = _option("--timeout", type=_SECONDS, default=5.0, help="Timeout of the answer.")
 
 
 @main.command("status")
 @click.argument("addresses", metavar="ADDRESSES", type=_Parsed("HOST:PORT,...", parse_addresses))
-@_option("--json", "as_json", is_flag=True, help="As JSON, for programs.")
-@_option("--watch", is_flag=True, help="Again and again, until Ctrl-C.")
-@_option("--every", type=_SECONDS, default=1.0, help="With --watch: the time from one look to the next.")
+@_option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")
+@_option("--watch", is_flag=True, help="Repeat until Ctrl-C.")
+@_option("--every", type=_SECONDS, default=1.0, help="With --watch: the time between two requests.")
 @_timeout
 def status_command(addresses: tuple[str, ...], as_json: bool, watch: bool, every: float, timeout: float) -> None:
     """Show the job whose shards are at ADDRESSES, separated by commas.
@@ -237,8 +213,8 @@ def status_command(addresses: tuple[str, ...], as_json: bool, watch: bool, every
     A shard that does not answer is shown as silent, and the exit code is 1; --watch goes on without it, and its exit
     code is 0. When none answers it is an error.
 
-    --json gives an object of the whole job, with variables put together of their parts, its workers, and in "shards"
-    what each shard says by itself; with --watch one such object a line.
+    --json prints an object of the whole job, with its variables, its workers, and in "shards" the report of each shard;
+    with --watch one such object a line.
 
     \b
     psserver status 127.0.0.1:5000                    one shard
@@ -260,7 +236,7 @@ _LOOPBACK = {"0.0.0.0": "127.0.0.1", "[::]": "[::1]"}
 
 
 def local_address(bind: str) -> str:
-    """Where a server that listens on `bind` is asked from its own machine: any address means the loopback."""
+    """The address of a server that listens on `bind`, from its own machine: the loopback for any address."""
     host, colon, port = bind.rpartition(":")
     return _LOOPBACK.get(host, host) + colon + port
 
@@ -271,8 +247,7 @@ def local_address(bind: str) -> str:
 def health_command(address: str | None, timeout: float) -> None:
     """Ask the server at ADDRESS whether it serves; the exit code is 0 if so, else 1.
 
-    Without ADDRESS it asks the server of this machine that PSSERVER_SERVE_BIND tells where to listen, as it does in a
-    container.
+    Without ADDRESS it asks the server of this machine whose address PSSERVER_SERVE_BIND is, as in a container.
 
     \b
     psserver health 127.0.0.1:5000 && echo ready

@@ -1,7 +1,6 @@
-"""The process of `psserver serve`: its signals, the line that says it is ready, and the one that says how it was.
+"""`psserver serve`: the process of a server, its signals, and the lines it prints when it is ready and when it ends.
 
-Knows no options. Imported only when a server is wanted, since it brings numpy and the shard. May import server, config,
-pswire and click.
+Imported only by this command, since it imports numpy and the shard.
 """
 
 from __future__ import annotations
@@ -20,19 +19,26 @@ from pswire.system import malloc
 from pswire.system.exit_signals import end_at_next
 
 
-def serve_until_told(config: ServerConfig) -> None:
-    """Serves one shard until SIGTERM or SIGINT, or until it has lingered; a second SIGINT ends the process at once.
+def serve_until_signal(config: ServerConfig) -> None:
+    """Serve one shard until SIGTERM or SIGINT, or the end of its job; a second SIGINT ends the process at once.
 
-    The process is to end after this: SIGTERM is ignored from then on.
+    The process should end after this: SIGTERM is ignored from then on.
 
     Raises:
-        ConfigurationError: the address cannot be had, or a package is missing.
+        ConfigurationError: the address cannot be bound, or a package is missing.
     """
     if config.keep_memory:
         malloc.keep_memory()
-    _collect_seldom()
+    # Calls leave no reference cycles, and garbage collections took 5 % of the time of small pushes: so collect after
+    # 20,000 new objects, not 700, and never look at what was imported.
+    gc.freeze()
+    gc.set_threshold(20_000, 20, 50)
     report = asyncio.run(_serve(config))
-    click.echo(_summary(report), err=True)
+    click.echo(
+        f"psserver: shard {report.shard}/{report.shards} stopped at global step {report.global_step:,}: "
+        f"{counted(len(report.workers), 'worker')}, {report.repeated:,} pushes or assigns repeated",
+        err=True,
+    )
 
 
 async def _serve(config: ServerConfig) -> StatusReport:
@@ -43,29 +49,13 @@ async def _serve(config: ServerConfig) -> StatusReport:
         loop.remove_signal_handler(signal.SIGINT)
         end_at_next(signal.SIGINT)
 
-    def tell(address: str) -> None:
+    def on_ready(address: str) -> None:
         click.echo(f"psserver: shard {config.shard}/{config.shards} listening on {address}")
 
-    loop.add_signal_handler(signal.SIGINT, end)  # and any signal wakes the loop up
-    # Not by the loop, at whose end SIGTERM would kill again. There, and while Python ends, the outcome is settled.
+    loop.add_signal_handler(signal.SIGINT, end)  # and any signal wakes up the loop
+    # Not by the loop, which would restore the default at its end, when the outcome is settled.
     signal.signal(signal.SIGTERM, lambda *_: loop.call_soon_threadsafe(end))
     try:
-        return await serve(config, tell, stop)
+        return await serve(config, on_ready, stop)
     finally:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
-
-
-def _collect_seldom() -> None:
-    """Makes the garbage collector look at what is new after 20,000 objects, not 700, and never at what was imported.
-
-    Calls leave no cycles behind, so there is next to nothing to find; looking took 5 % of the time of small pushes.
-    """
-    gc.freeze()
-    gc.set_threshold(20_000, 20, 50)
-
-
-def _summary(report: StatusReport) -> str:
-    return (
-        f"psserver: shard {report.shard}/{report.shards} stopped at global step {report.global_step:,}: "
-        f"{counted(len(report.workers), 'worker')}, {report.repeated:,} pushes or assigns repeated"
-    )

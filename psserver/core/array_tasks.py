@@ -1,17 +1,16 @@
-"""What a step of the shard leaves to be done once it is decided: arithmetic on one variable, and nothing else.
+"""Array tasks: deferred array work of one shard step, and the result of a step.
 
-A step itself takes microseconds and decides everything: versions, answers, who is next. What takes long it gives out
-as tasks. The tasks of one variable must be run one after the other, in the order in which they were given out; those of
-different variables may be run at the same time, in any threads. A task may be divisible: then it may be run stretch by
-stretch of the variable's elements, and who runs several of them may take them all to one stretch before the next, for
-no element depends on another. So every order in which they may be run gives the same bits as running each at once. May
-import nothing of the shard but its notes.
+A step itself takes microseconds and decides everything: versions, replies, order. The tasks of one variable must run
+one after the other, in the order in which they were made; those of different variables may run at the same time, in any
+threads. A divisible task may be run in stretches of the variable's elements, and several divisible tasks one stretch
+after the other, for no element depends on another. So every allowed order gives the same bits as running each at once.
+May import nothing of the shard but its events.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from psserver.core.events import Event
 from pswire.messages import Reply
@@ -19,14 +18,14 @@ from pswire.messages import Reply
 
 @dataclass(slots=True, eq=False)
 class ArrayTask:
-    """What is to be done to a variable, or copied of it. Cannot fail.
+    """Work on the arrays of one variable. Cannot fail.
 
     Attributes:
         variable: its name.
-        nbytes: how long `run` takes, as the bytes of a gradient that a rule would go through meanwhile.
-        run: does it.
-        part: does it to the elements from start to stop of all in their order; None: it can only be done as a whole.
-        elements: how many there are, if it is divisible.
+        nbytes: the cost of `run`, as bytes of a gradient that an update rule would process in the same time.
+        run: does the work.
+        part: does it for the flat elements from start to stop; None: the task is indivisible.
+        elements: number of elements of a divisible task; 0: indivisible.
     """
 
     variable: str
@@ -37,35 +36,38 @@ class ArrayTask:
 
 
 class TasksPending(Exception):
-    """A step needs arrays as they are now, before all tasks that were given out have been run; nothing was done."""
+    """A step needs the arrays as all earlier tasks leave them, and these have not all run; nothing has changed."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class StepResult:
-    """What a step has decided: answers, whose arrays are there when all its tasks have been run.
+    """Replies, array tasks and events of one step, each in order. Mutable while the step is under way.
 
-    `events` are for a person to read, in the order of what happened.
+    Attributes:
+        settled: all tasks of earlier steps have run, so this step may compute guarded changes at once.
+        replies: their arrays are complete when all tasks have run.
     """
 
-    replies: list[Reply]
-    tasks: list[ArrayTask]
-    events: tuple[Event, ...] = ()
+    settled: bool = True
+    replies: list[Reply] = field(default_factory=list)
+    tasks: list[ArrayTask] = field(default_factory=list)
+    events: list[Event] = field(default_factory=list)
 
 
 def run(tasks: Iterable[ArrayTask]) -> None:
-    """Runs them, one after the other. If one fails, which none can, the others are done before it is told."""
+    """Run tasks one after the other. If one fails, which none should, the others run before its error is raised."""
     faults: list[Exception] = []
     for task in tasks:
         try:
             task.run()
-        except Exception as fault:  # noqa: BLE001 - told below
+        except Exception as fault:  # noqa: BLE001 - raised below
             faults.append(fault)
     if faults:
         raise faults[0]
 
 
 def stages(tasks: Iterable[ArrayTask]) -> list[list[ArrayTask]]:
-    """The tasks of one variable, in their order: divisible ones that follow each other together."""
+    """The tasks of one variable in their order, with successive divisible ones together."""
     found: list[list[ArrayTask]] = []
     for task in tasks:
         if task.elements and found and found[-1][0].elements == task.elements:
@@ -76,7 +78,7 @@ def stages(tasks: Iterable[ArrayTask]) -> list[list[ArrayTask]]:
 
 
 def run_parts(tasks: Iterable[ArrayTask], stretches: Iterator[tuple[int, int]]) -> None:
-    """Runs divisible tasks of one variable on each stretch (start, stop) that is left, as `run` does.
+    """Run divisible tasks of one variable on each remaining stretch (start, stop); errors as in `run`.
 
     Several threads may share one iterator of stretches, if its `next` is atomic.
     """
@@ -87,7 +89,7 @@ def run_parts(tasks: Iterable[ArrayTask], stretches: Iterator[tuple[int, int]]) 
             assert part is not None, "not divisible"
             try:
                 part(start, stop)
-            except Exception as fault:  # noqa: BLE001 - told below
+            except Exception as fault:  # noqa: BLE001 - raised below
                 faults.append(fault)
     if faults:
         raise faults[0]

@@ -1,22 +1,23 @@
-"""Which examples of an epoch are handed out, to whom, and done. Kept on shard 0; positions only, no data.
+"""Data queues: which blocks of examples are handed out, to which workers, and done. On shard 0; positions, no data.
 
-The positions 0 to size of every epoch are cut into blocks, numbered through the epochs, so a block is an
-integer and a `DataQueue` is a counter, what is out, and what came back. A worker holds one block at a time, which makes
-taking idempotent: who asks twice gets the same block twice. `DataQueues` keeps those who wait for a block.
+The positions 0 to size of every epoch are cut into blocks, numbered through the epochs, so a block is an integer and a
+`DataQueue` is a counter, the blocks that are out, and those that were returned. A worker holds one block at a time,
+which makes taking idempotent: a repeated request gets the same block. `DataQueues` keeps the requests that wait.
 """
 
 from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 from psserver.core import events
+from psserver.core.array_tasks import StepResult
 from pswire.errors import AlreadyRegistered, ParamServerError, Unavailable
 from pswire.messages import Block, EpochReport, Finished, QueueSpec, Reply, Sender, Take, Taken
 
-#: Seconds after which a Take that waits for other workers is told for whom, so that its worker can say so.
+#: Seconds after which a waiting Take is answered with the workers it waits for, so that its worker can report them.
 PATIENCE = 2.0
 
 
@@ -30,25 +31,20 @@ class _Epoch:
 class DataQueue:
     """Hands out the blocks of all epochs, lowest number first; those of a worker that is gone again.
 
-    Args:
-        spec: what is handed out.
-        told: gets a note of each epoch that is done, and of each block that is handed out again.
+    Results of a step get an event for each epoch that is done, and each block that is handed out again.
     """
 
-    def __init__(self, spec: QueueSpec, told: list[events.Event]) -> None:
-        self.spec, self._told = spec, told
+    def __init__(self, spec: QueueSpec) -> None:
+        self.spec = spec
         self._blocks_an_epoch = math.ceil(spec.size / spec.block)
         self._handed_out = 0
-        self._returned: list[tuple[int, str]] = []  # a heap; with who had it
+        self._returned: list[tuple[int, str]] = []  # a heap; with the worker that had it
         self._out: dict[str, int] = {}
         self._open: dict[int, _Epoch] = {}
         self.reports: list[EpochReport] = []
 
-    def finish(self, worker: str, finished: Finished) -> None:
-        """Takes a block back as done.
-
-        One that this worker does not hold (any more) changes nothing: it was counted, or is another's now.
-        """
+    def finish(self, worker: str, finished: Finished, result: StepResult) -> None:
+        """Count a block as done. One that this worker does not hold (any more) changes nothing."""
         if self._out.get(worker) != finished.number:
             return
         del self._out[worker]
@@ -59,15 +55,16 @@ class DataQueue:
         if finished.cost_sum is not None:
             epoch.cost_sum += finished.cost_sum
             epoch.cost_examples += examples
-        self._report()
+        self._report(result)
 
-    def take(self, worker: str) -> Block | None:
+    def take(self, worker: str, result: StepResult) -> Block | None:
         """The block that the worker holds, or else the next one; None when there is none to hand out now."""
         number = self._out.get(worker)
         if number is None:
             if self._returned:
                 number, before = heapq.heappop(self._returned)
-                self._told.append(events.handed_out_again(self.spec.name, self._block(number), worker, before))
+                event = events.handed_out_again(self.spec.name, self._block(number), worker, before)
+                result.events.append(event)
             elif self._handed_out < self._blocks_an_epoch * self.spec.epochs:
                 number = self._handed_out
                 self._handed_out += 1
@@ -77,7 +74,7 @@ class DataQueue:
         return self._block(number)
 
     def give_back(self, worker: str) -> Block | None:
-        """What the worker holds will be handed out again; returns it."""
+        """Return the block that the worker holds to the queue, and to the caller."""
         number = self._out.pop(worker, None)
         if number is None:
             return None
@@ -90,7 +87,7 @@ class DataQueue:
         return self._handed_out == self._blocks_an_epoch * self.spec.epochs and not self._returned and not self._out
 
     def holders(self) -> list[tuple[str, Block]]:
-        """Who holds which block."""
+        """The workers that hold a block, with their blocks."""
         return [(worker, self._block(number)) for worker, number in sorted(self._out.items())]
 
     def _block(self, number: int) -> Block:
@@ -98,15 +95,15 @@ class DataQueue:
         start = index * self.spec.block
         return Block(number, epoch + 1, start, min(start + self.spec.block, self.spec.size))
 
-    def _report(self) -> None:
-        """Epochs are reported in order: one that is complete waits for the ones before it."""
+    def _report(self, result: StepResult) -> None:
+        """Report complete epochs in order: one that is complete waits for the ones before it."""
         while (epoch := self._open.get(len(self.reports) + 1)) is not None and epoch.done == self.spec.size:
             number = len(self.reports) + 1
             del self._open[number]
             cost = epoch.cost_sum / epoch.cost_examples if epoch.cost_examples else None
             report = EpochReport(self.spec.name, number, cost, epoch.done)
             self.reports.append(report)
-            self._told.append(events.epoch_done(report))
+            result.events.append(events.epoch_done(report))
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,26 +113,21 @@ class _Waiting:
     since: float
 
 
-def _given_up(sender: Sender) -> ParamServerError:
-    return Unavailable("another call of this worker has taken the place of this one")
-
-
 class DataQueues:
     """The queues by name, and the workers that wait for a block of one because others hold all that is left.
 
     Args:
-        told: gets a note of whatever a person should hear.
-        is_chief: says of a worker by its name whether it is the chief, whenever it is given an answer.
+        is_chief: whether the worker of this name is the chief; every answer tells its worker.
     """
 
-    def __init__(self, told: list[events.Event], is_chief: Callable[[str], bool]) -> None:
-        self._told, self._is_chief = told, is_chief
+    def __init__(self, is_chief: Callable[[str], bool]) -> None:
+        self._is_chief = is_chief
         self._queues: dict[str, DataQueue] = {}
         self._waiting: dict[tuple[str, str], _Waiting] = {}
         self._epochs: dict[str, int] = {}
 
     def check(self, spec: QueueSpec) -> None:
-        """Raises `AlreadyRegistered` when another worker reads the queue of this name otherwise."""
+        """Raise `AlreadyRegistered` if another worker reads the queue of this name otherwise."""
         known = self._queues.get(spec.name)
         if known is not None and known.spec != spec:
             raise AlreadyRegistered(
@@ -143,52 +135,54 @@ class DataQueues:
                 "do all workers run the same script with the same arguments?"
             )
 
-    def take(self, ticket: int, message: Take, now: float) -> list[Reply]:
-        """Takes a finished block back and gives the next; also answers those whom this sets free."""
+    def take(self, ticket: int, message: Take, now: float, result: StepResult) -> bool:
+        """Take a finished block back and hand out the next, also to workers that wait; False if this one must wait."""
         worker, spec = message.sender.worker, message.queue
-        queue = self._queues.setdefault(spec.name, DataQueue(spec, self._told))
+        queue = self._queues.setdefault(spec.name, DataQueue(spec))
         if message.finished is not None:
-            queue.finish(worker, message.finished)
-        key, waiting = (worker, spec.name), _Waiting(ticket, message, now)
+            queue.finish(worker, message.finished, result)
+        key, request = (worker, spec.name), _Waiting(ticket, message, now)
+        replaced = self._waiting.get(key)
+        if replaced is not None:
+            error = Unavailable("another call of this worker has replaced this one")
+            result.replies.append(Reply(replaced.ticket, error))
         if message.give_back:
+            self._waiting.pop(key, None)
             queue.give_back(worker)
-            given_up = self._end([key], _given_up)
-            return [*given_up, self._answer(waiting, None, done=queue.done), *self._hand_out()]
-        earlier = self._waiting.get(key)
-        self._waiting[key] = waiting  # in the place of a call that was given up
-        given_up = [] if earlier is None else [Reply(earlier.ticket, _given_up(message.sender))]
-        return [*given_up, *self._hand_out()]
+            result.replies.append(self._answer(request, None, done=queue.done))
+        else:
+            self._waiting[key] = request
+        self._hand_out(result)
+        return self._waiting.get(key) is not request
 
-    def forget(self, workers: Collection[str], refusal: Callable[[Sender], ParamServerError]) -> list[Reply]:
-        """What these had taken is handed out again; their calls end with what `refusal` says to them.
+    def forget(
+        self, workers: Collection[str], refusal: Callable[[Sender], ParamServerError], result: StepResult
+    ) -> None:
+        """Return the blocks of workers that are gone, and end their requests with an error that `refusal` makes.
 
-        All are forgotten before anybody is answered: nothing may go to one who is gone as well.
+        All are forgotten before any request is answered: no block may go to a worker that is gone too.
         """
-        ended = self._end([key for key in self._waiting if key[0] in workers], refusal)
+        for key in [key for key in self._waiting if key[0] in workers]:
+            request = self._waiting.pop(key)
+            result.replies.append(Reply(request.ticket, refusal(request.message.sender)))
         for queue in self._queues.values():
             for worker in workers:
                 if (block := queue.give_back(worker)) is not None:
-                    self._told.append(events.to_be_handed_out_again(queue.spec.name, block, worker))
-        return [*ended, *self._hand_out()]
+                    result.events.append(events.block_returned(queue.spec.name, block, worker))
+        self._hand_out(result)
 
     def holders(self) -> set[str]:
-        """Who holds a block of any queue."""
+        """The workers that hold a block of any queue."""
         return {worker for queue in self._queues.values() for worker, _ in queue.holders()}
 
-    def _end(self, keys: Iterable[tuple[str, str]], refusal: Callable[[Sender], ParamServerError]) -> list[Reply]:
-        ended = [self._waiting.pop(key) for key in keys if key in self._waiting]
-        return [Reply(waiting.ticket, refusal(waiting.message.sender)) for waiting in ended]
-
-    def explain(self, now: float) -> list[Reply]:
-        """Answers those who have waited for `PATIENCE` with whom they wait for; their workers ask again."""
-        late = [(key, waiting) for key, waiting in self._waiting.items() if now - waiting.since >= PATIENCE]
-        replies = []
-        for key, waiting in late:
+    def explain(self, now: float, result: StepResult) -> None:
+        """Answer requests that have waited for `PATIENCE` with the workers they wait for; their workers ask again."""
+        late = [(key, request) for key, request in self._waiting.items() if now - request.since >= PATIENCE]
+        for key, request in late:
             del self._waiting[key]
             holders = self._queues[key[1]].holders()
             reason = ", ".join(f"{worker} (block {block.number} of epoch {block.epoch})" for worker, block in holders)
-            replies.append(self._answer(waiting, None, waiting_for=reason))
-        return replies
+            result.replies.append(self._answer(request, None, waiting_for=reason))
 
     def epoch_of(self, worker: str) -> int:
         """The epoch of the worker's last block; 0 before its first."""
@@ -198,22 +192,20 @@ class DataQueues:
         """The complete epochs of all queues."""
         return [report for queue in self._queues.values() for report in queue.reports]
 
-    def _hand_out(self) -> list[Reply]:
-        """Answers everyone for whom there is a block, or no more to come."""
-        replies = []
-        for key, waiting in list(self._waiting.items()):
+    def _hand_out(self, result: StepResult) -> None:
+        """Answer every request for which there is a block, or no more to come."""
+        for key, request in list(self._waiting.items()):
             worker, queue = key[0], self._queues[key[1]]
-            block = queue.take(worker)
+            block = queue.take(worker, result)
             if block is None and not queue.done:
                 continue
             if block is not None:
                 self._epochs[worker] = block.epoch
             del self._waiting[key]
-            replies.append(self._answer(waiting, block, done=block is None))
-        return replies
+            result.replies.append(self._answer(request, block, done=block is None))
 
-    def _answer(self, waiting: _Waiting, block: Block | None, done: bool = False, waiting_for: str = "") -> Reply:
-        message = waiting.message
+    def _answer(self, request: _Waiting, block: Block | None, done: bool = False, waiting_for: str = "") -> Reply:
+        message = request.message
         unheard = self._queues[message.queue.name].reports[message.heard :]
         chief = self._is_chief(message.sender.worker)
-        return Reply(waiting.ticket, Taken(block, done, waiting_for, tuple(unheard), chief))
+        return Reply(request.ticket, Taken(block, done, waiting_for, tuple(unheard), chief))

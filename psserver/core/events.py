@@ -1,20 +1,20 @@
-"""What a person should hear of a step: who came and went, and what became of the examples that they had.
+"""Events of a step, for people: who came and went, and what became of their examples.
 
-The shard makes notes and keeps no log; `psserver.core.array_tasks.StepResult` brings them to whoever does. A job of
-hours has a few hundred: never one for each push or each block. May import membership and messages.
+The shard keeps no log; `psserver.core.array_tasks.StepResult` carries its events to the caller. A job of hours has a
+few hundred: never one per push or block. May import the member and messages.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from psserver.core.members.membership import Member
+from psserver.core.members.member import Member
 from pswire.messages import Block, EpochReport
 
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """One line; `warning` says that something went wrong, if nothing is lost by it."""
+    """One line; a `warning` if something went wrong, even if nothing is lost by it."""
 
     text: str
     warning: bool = False
@@ -25,39 +25,39 @@ def joined(member: Member) -> Event:
     return Event(f"worker {member.name!r} joined (number {member.number}, incarnation {member.incarnation})")
 
 
-def came_back(member: Member) -> Event:
-    """A worker that had gone, or was taken for dead, goes on with the life it had."""
+def rejoined(member: Member) -> Event:
+    """A worker that had left or was lost goes on with the life it had."""
     return Event(f"worker {member.name!r} is back (number {member.number}, incarnation {member.incarnation})")
 
 
 def left(member: Member, *, failed: bool) -> Event:
-    """A worker has said that it goes."""
+    """A worker leaves."""
     steps = counted(member.steps, "step")
     if failed:
-        return Event(f"worker {member.name!r} left before its end, after {steps} (it failed, or was stopped)")
-    return Event(f"worker {member.name!r} has come to its end after {steps}")
+        return Event(f"worker {member.name!r} left unfinished after {steps} (it failed or was stopped)")
+    return Event(f"worker {member.name!r} finished after {steps}")
 
 
 def lost(member: Member, lease: float) -> Event:
-    """A worker's lease, of so many seconds, has ended."""
-    return Event(f"worker {member.name!r} was silent for {lease:g} s and is taken for dead", warning=True)
+    """The lease of a worker, in seconds, has expired."""
+    return Event(f"worker {member.name!r} was silent for {lease:g} s: its lease has expired", warning=True)
 
 
-def to_be_handed_out_again(queue: str, block: Block, worker: str) -> Event:
-    """A worker is gone, and has not finished what it had."""
+def block_returned(queue: str, block: Block, worker: str) -> Event:
+    """A worker is gone that had not finished its block."""
     examples = counted(block.stop - block.start, "example")
     text = f"{_block(queue, block)} ({examples}) will be handed out again: worker {worker!r} had it"
     return Event(text, warning=True)
 
 
 def handed_out_again(queue: str, block: Block, worker: str, before: str) -> Event:
-    """A block that was given back, or whose worker is gone, is handed out."""
+    """A returned block is handed out."""
     had_it = "again" if worker == before else f"({before!r} had it)"
     return Event(f"{_block(queue, block)} goes to worker {worker!r} {had_it}")
 
 
 def epoch_done(report: EpochReport) -> Event:
-    """Every example of an epoch was seen."""
+    """Every example of an epoch was processed."""
     examples = counted(report.examples, "example")
     seen = examples if report.cost is None else f"mean cost {report.cost:.4f} over {examples}"
     return Event(f"epoch {report.epoch} of queue {report.queue!r} is done: {seen}")
@@ -68,5 +68,5 @@ def _block(queue: str, block: Block) -> str:
 
 
 def counted(count: int, thing: str) -> str:
-    """So many of a thing: "1 step", "1,234 steps"."""
+    """A number of things: "1 step", "1,234 steps"."""
     return f"{count:,} {thing}{'' if count == 1 else 's'}"

@@ -1,4 +1,4 @@
-"""What goes through a shard, and how stale: rates over the last seconds, and percentiles over all pushes.
+"""Metrics of a shard: rates of traffic over the last seconds, and percentiles of the staleness of all pushes.
 
 Counting costs a fraction of a microsecond, and memory stays bounded. Time is an argument. Imports messages only.
 """
@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from pswire.messages import Staleness, Traffic
 
-#: Rates are means over so many seconds, as long as ticks come; between two that are kept lies an `INTERVAL` at least.
+#: Seconds over which rates are means, as long as ticks come, and the least between two snapshots.
 WINDOW, INTERVAL = 10.0, 0.5
 #: Fewer seconds than this count as this, so that a push just after the first tick makes no huge rate.
 SHORTEST = 1.0
@@ -25,35 +25,35 @@ class _Snapshot(NamedTuple):
 
 
 class TrafficMeter:
-    """Counts what goes through, and remembers at each tick how much it was until then."""
+    """Counts pushes and bytes, and keeps a snapshot of the counts every `INTERVAL`.
 
-    __slots__ = ("_due", "_snapshots", "bytes_in", "bytes_out", "pushes")
+    `next_snapshot` is when a tick takes the next one.
+    """
+
+    __slots__ = ("_snapshots", "bytes_in", "bytes_out", "next_snapshot", "pushes")
 
     def __init__(self) -> None:
         self.pushes = self.bytes_in = self.bytes_out = 0
         self._snapshots: deque[_Snapshot] = deque()
-        self._due = -math.inf
+        self.next_snapshot = -math.inf
 
     def count(self, pushes: int = 0, bytes_in: int = 0, bytes_out: int = 0) -> None:
-        """Adds pushes that were applied, and bytes of tensors that came and went."""
+        """Add applied pushes, and bytes of tensors received and sent."""
         self.pushes += pushes
         self.bytes_in += bytes_in
         self.bytes_out += bytes_out
 
     def tick(self, now: float) -> None:
-        """Time has passed. May be called at any message: a tick soon after another one costs nothing."""
-        if now < self._due:
+        """Take a snapshot if one is due."""
+        if now < self.next_snapshot:
             return
-        self._due = now + INTERVAL
+        self.next_snapshot = now + INTERVAL
         self._snapshots.append(_Snapshot(now, self.pushes, self.bytes_in, self.bytes_out))
         while self._snapshots[0].at < now - WINDOW:
             self._snapshots.popleft()
 
     def traffic(self, now: float) -> Traffic:
-        """What came since the oldest tick within the `WINDOW`, or else since the last one, over the seconds since.
-
-        Nothing before the first tick.
-        """
+        """Rates since the oldest snapshot within the `WINDOW`, or else since the last one; 0 before the first."""
         if not self._snapshots:
             return Traffic()
         since = next((one for one in self._snapshots if one.at >= now - WINDOW), self._snapshots[-1])
@@ -66,7 +66,7 @@ class TrafficMeter:
 
 
 class StalenessHistogram:
-    """How many pushes were how stale: exactly below 1,024, above it rounded down to 10 binary digits.
+    """Counts of pushes by staleness: exact below 1,024, above it rounded down to 10 binary digits.
 
     So a percentile is exact, or too low by 1 part in 512 at most, and there are 512 counts at most for each doubling.
     """
@@ -80,7 +80,7 @@ class StalenessHistogram:
         self._counts: dict[int, int] = {}
 
     def add(self, staleness: int) -> None:
-        """Counts a push."""
+        """Count a push."""
         if staleness >= 1 << self._DIGITS:
             cut = staleness.bit_length() - self._DIGITS
             staleness = staleness >> cut << cut
@@ -96,7 +96,7 @@ class StalenessHistogram:
             ValueError: `percent` is not from 0 to 100.
         """
         if not 0 <= percent <= 100:
-            raise ValueError(f"a percentile is asked for from 0 to 100 percent, got {percent}")
+            raise ValueError(f"a percentile is from 0 to 100 percent, got {percent}")
         rank, seen = max(1, math.ceil(percent * self.total / 100)), 0
         for staleness in sorted(self._counts):
             seen += self._counts[staleness]

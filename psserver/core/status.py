@@ -1,12 +1,12 @@
-"""How a shard's variables and workers look in its status. Reads, and changes nothing. May import the core's rooms."""
+"""Rows of a shard's status: its variables and workers. May import those two."""
 
 from __future__ import annotations
 
-from psserver.core.members.membership import Member
+from psserver.core.members.member import Member
 from psserver.core.variables.variable import Variable
 from pswire.messages import VariableStatus, WorkerStatus
 
-#: Workers, epochs and changes that a status lists: live workers and what is new first, so that it fits into a message.
+#: Workers, epochs and changes that a status lists, live workers and the newest first, so that it fits into a message.
 MOST_LISTED = 1000
 
 

@@ -1,6 +1,6 @@
-"""The standard gRPC health service (grpc.health.v1) for a server that serves until it stops, and never again.
+"""The standard gRPC health service (grpc.health.v1) of a server that serves until it stops.
 
-gRPC's own servicer would hold up every stop: it never ends the calls of those who watch. May import grpc.
+gRPC's own servicer would delay every stop: it never ends `Watch` calls.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ class Health(health_pb2_grpc.HealthServicer):  # type: ignore[misc]  # the packa
         self._draining = asyncio.Event()
 
     def drain(self) -> None:
-        """Says NOT_SERVING from now on, and lets go who watches."""
+        """Report NOT_SERVING from now on, and end `Watch` calls."""
         self._draining.set()
 
     async def Check(  # noqa: N802  (the protocol's name)
         self, request: HealthCheckRequest, context: grpc.aio.ServicerContext
     ) -> HealthCheckResponse:
-        """How a service is now; NOT_FOUND for one that is not here."""
+        """The status of a service; NOT_FOUND for an unknown one."""
         if request.service not in self._services:
             await context.abort(grpc.StatusCode.NOT_FOUND, f"no service {request.service!r} on this server")
         return self._status(request)
@@ -40,7 +40,7 @@ class Health(health_pb2_grpc.HealthServicer):  # type: ignore[misc]  # the packa
     async def Watch(  # noqa: N802  (the protocol's name)
         self, request: HealthCheckRequest, context: grpc.aio.ServicerContext
     ) -> None:
-        """How a service is now, and again when that changes, which is the end."""
+        """The status of a service, and again when it changes, which is the end."""
         first = self._status(request)
         await context.write(first)
         await self._draining.wait()

@@ -17,7 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 from psserver.core.array_tasks import StepResult, TasksPending
 from psserver.core.members.membership import JobEnd
 from psserver.core.shard import Shard
-from psserver.core.variables.guarded_updates import Magnitudes
+from psserver.core.variables.element_checks import Magnitudes
 from psserver.runtime.task_order import TaskOrder
 from pswire.errors import InvalidMessage, ParamServerError, TooLarge, Unavailable, UnknownVariable
 from pswire.messages import Answer, Register, Reply, Request, Tick, Tune
@@ -101,7 +101,7 @@ class Executor:
         if not self._guarded.locked():
             result = self._begin(ticket, message, most, magnitudes, allocator)
         if result is None:
-            # A guarded step (`psserver.core.variables.guarded_updates`) waits until all tasks have been run. Meanwhile
+            # A guarded step (`psserver.core.variables.updates`) waits until all tasks have been run. Meanwhile
             # no other step is taken, so no tasks are added. It computes in the event loop.
             async with self._guarded:
                 while (result := self._begin(ticket, message, most, magnitudes, allocator)) is None:

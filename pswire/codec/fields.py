@@ -76,7 +76,10 @@ class Row:
         for name, get in self._gets:
             if name in there or name not in read:
                 read[name] = get(proto, name, receiver)
-        return self.message(**read)
+        try:
+            return self.message(**read)
+        except ValueError as error:
+            raise Malformed(str(error)) from error
 
 
 # --- plain fields ---------------------------------------------------------------------------------------------------
@@ -185,7 +188,7 @@ NAMES = Field(_extend, _get_names)
 #: Integers from 0 up.
 NUMBERS = Field(_extend, _numbers(0))
 #: Versions of variables, -1 for none.
-HAVE = Field(_extend, _numbers(-1))
+KNOWN_VERSIONS = Field(_extend, _numbers(-1))
 COUNT, POSITIVE = number(0), number(1)
 
 

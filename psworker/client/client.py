@@ -221,8 +221,10 @@ class Client:
         sender, encoding = self._calls.sender, self.encoder.encoding
         pull = ShardedPull(self._placement, names, known_values, self._calls.rejoins)
         messages = [
-            Pull(sender, tuple(part), known_versions=tuple(known), encoding=encoding) if part else None
-            for part, known in zip(pull.names, pull.known_versions, strict=True)
+            Pull(sender, tuple(part), known_versions=tuple(pull.known_versions.get(shard, ())), encoding=encoding)
+            if (part := pull.names.get(shard))
+            else None
+            for shard in range(self.shards)
         ]
         if self._pushing.orders:
             sent = self._calls.send([messages[0] or Pull(sender, ())], pull.rejoins)

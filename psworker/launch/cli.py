@@ -1,9 +1,8 @@
 """The command `psworker`: one worker of a cluster (`run`), or a whole cluster on this machine (`local`).
 
 Flags and exit codes only: `psworker.launch.run_script` runs a program, `psworker.launch.local_cluster` a job. Errors
-are one line on stderr;
-`--debug` shows their traceback. Nothing here may bring numpy: until `run` begins, a worker is deaf to SIGTERM, and what
-`--threads` says must be known before.
+are one line on stderr; `--debug` shows their traceback. Must not import numpy: until `run` begins a worker cannot
+handle SIGTERM, and `--threads` must be known before numpy is loaded.
 """
 
 from __future__ import annotations
@@ -13,6 +12,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable
+from typing import Any
 
 import click
 
@@ -25,52 +25,18 @@ from psworker.launch.processes import blas_threads
 from psworker.launch.run_script import SIGTERM_CODE, run_script
 
 _SCRIPT = click.Path(exists=True, dir_okay=False)
-_PASS_ON = {"allow_interspersed_args": False}  # what stands behind the script is the script's
+_POSITIVE = click.IntRange(min=1)
+_PASS_ON = {"allow_interspersed_args": False}  # arguments after the script are the script's
 
-_EXCHANGE_OPTIONS = (
-    click.option(
-        "--push-every",
-        type=click.IntRange(min=1),
-        default=1,
-        metavar="N",
-        envvar=config.PUSH_EVERY,
-        show_default=True,
-        show_envvar=True,
-        help="Steps whose gradients are added up and pushed together.",
-    ),
-    click.option(
-        "--pull-every",
-        type=click.IntRange(min=1),
-        default=1,
-        metavar="M",
-        envvar=config.PULL_EVERY,
-        show_default=True,
-        show_envvar=True,
-        help="Steps after which fresh weights are taken.",
-    ),
-    click.option(
-        "--overlap/--no-overlap",
-        default=False,
-        envvar=config.OVERLAP,
-        show_default=True,
-        show_envvar=True,
-        help="Go on computing while a push or pull is under way, with the weights before it.",
-    ),
-    click.option(
-        "--local-steps",
-        type=click.IntRange(min=0),
-        default=0,
-        metavar="H",
-        envvar=config.LOCAL_STEPS,
-        show_default=True,
-        show_envvar=True,
-        help="Steps of the program's optimizer in the worker, whose sum is pushed as one gradient; 0: none.",
-    ),
-)
+
+def _option(name: str, **settings: Any) -> Callable[[Any], Any]:  # noqa: ANN401 - those of click.option
+    """An option whose help shows its default and its environment variable, `PSWORKER_` and its name."""
+    variable = "PSWORKER_" + name.partition("/")[0].removeprefix("--").replace("-", "_").upper()
+    return click.option(name, **{"envvar": variable, "show_default": True, "show_envvar": True, **settings})
 
 
 def _checked_by(parse: Callable[[str], object]) -> Callable[[click.Context, click.Parameter, str], str]:
-    """An option's callback that refuses what `parse` does, and gives what it wrote down."""
+    """A callback that refuses the values `parse` refuses, and gives the canonical text of others."""
 
     def check(context: click.Context, option: click.Parameter, text: str) -> str:
         try:
@@ -81,39 +47,50 @@ def _checked_by(parse: Callable[[str], object]) -> Callable[[click.Context, clic
     return check
 
 
-_TRAVEL_OPTIONS = (
-    click.option(
+_STRATEGY_AND_TRANSFER = (
+    _option(
+        "--push-every",
+        type=_POSITIVE,
+        default=1,
+        metavar="N",
+        help="Steps whose gradients are summed and pushed together.",
+    ),
+    _option("--pull-every", type=_POSITIVE, default=1, metavar="M", help="Steps after which fresh weights are pulled."),
+    _option(
+        "--overlap/--no-overlap",
+        default=False,
+        help="Go on computing while a push or pull is under way, with the weights before it.",
+    ),
+    _option(
+        "--local-steps",
+        type=click.IntRange(min=0),
+        default=0,
+        metavar="H",
+        help="Steps of the program's optimizer in the worker, whose sum is pushed as one gradient; 0: none.",
+    ),
+    _option(
         "--encoding",
         type=click.Choice(["float32", *ENCODINGS]),
         default="float32",
-        envvar=config.ENCODING,
-        show_default=True,
-        show_envvar=True,
-        help="The form of gradients and weights on their way; servers keep float32.",
+        help="The encoding of gradients and weights in transfer; servers keep float32.",
     ),
-    click.option(
+    _option(
         "--compress",
         default="none",
         metavar="COMPRESSION",
-        envvar=config.COMPRESS,
-        show_default=True,
-        show_envvar=True,
         callback=_checked_by(parse_compression),
-        help="What of a gradient is pushed: none, for all; int8; or topk:FRACTION. The rest goes into the next one.",
+        help="The compression of gradients: none, int8 or topk:FRACTION. The residual is added to the next gradient.",
     ),
-    click.option(
+    _option(
         "--shared-memory/--no-shared-memory",
         default=True,
-        envvar=config.SHARED_MEMORY,
-        show_default=True,
-        show_envvar=True,
         help="Share memory with servers on this host, so that tensors need not be sent.",
     ),
 )
 
 
-def _exchange_and_travel(command: Callable[..., None]) -> Callable[..., None]:
-    """Adds the options of these two configurations, which `command` is given."""
+def _strategy_and_transfer(command: Callable[..., None]) -> Callable[..., None]:
+    """Adds the options of a `StrategyConfig` and a `TransferConfig`, which are passed to `command`."""
 
     @functools.wraps(command)
     def with_configs(
@@ -131,16 +108,16 @@ def _exchange_and_travel(command: Callable[..., None]) -> Callable[..., None]:
             strategy = config.StrategyConfig(push_every, pull_every, overlap, local_steps)
         except ConfigurationError as error:
             raise click.BadParameter(str(error), param_hint="--local-steps") from None
-        travel = config.EncodingConfig(encoding, parse_compression(compress), shared_memory)
-        command(*arguments, strategy=strategy, travel=travel, **others)
+        transfer = config.TransferConfig(encoding, parse_compression(compress), shared_memory)
+        command(*arguments, strategy=strategy, transfer=transfer, **others)
 
-    for option in reversed(_EXCHANGE_OPTIONS + _TRAVEL_OPTIONS):
+    for option in reversed(_STRATEGY_AND_TRANSFER):
         with_configs = option(with_configs)
     return with_configs
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
-@click.option("--debug", is_flag=True, envvar="PSWORKER_DEBUG", show_envvar=True, help="Show tracebacks of errors.")
+@_option("--debug", is_flag=True, help="Show tracebacks of errors.")
 @click.version_option(package_name="paramserver", prog_name="psworker")
 @click.pass_context
 def main(context: click.Context, debug: bool) -> None:
@@ -156,65 +133,50 @@ def main(context: click.Context, debug: bool) -> None:
     The servers of a cluster are started with `psserver serve`.
     """  # noqa: D301
     context.obj = debug
-    os.environ.setdefault("GRPC_VERBOSITY", "ERROR")  # its log tells users nothing; read when grpc is loaded
+    os.environ.setdefault("GRPC_VERBOSITY", "ERROR")  # its log does not help users; read when grpc is loaded
 
 
 @main.command(context_settings=_PASS_ON)
-@click.option(
+@_option(
     "--servers",
     required=True,
     metavar="HOST:PORT,...",
-    envvar=config.SERVERS,
-    show_envvar=True,
     help="Addresses of all shards, in the order of the shards; unix:/path for a server on this machine.",
 )
-@click.option(
+@_option(
     "--name",
     metavar="NAME",
-    envvar=config.NAME,
     show_default="host name and process id",
-    show_envvar=True,
     help="This worker's name, unique in the job; a worker that starts again under its name takes its place.",
 )
-@click.option(
+@_option(
     "--timeout",
     type=click.FloatRange(min=0, min_open=True),
     default=config.DEFAULT_TIMEOUT,
     metavar="SECONDS",
-    envvar=config.TIMEOUT,
-    show_default=True,
-    show_envvar=True,
     help="How long to go on trying to reach a server before giving up.",
 )
-@click.option(
+@_option(
     "--threads",
-    type=click.IntRange(min=1),
+    type=_POSITIVE,
     metavar="N",
-    envvar="PSWORKER_THREADS",
     show_default="as many as cores",
-    show_envvar=True,
     help="Threads of numpy's BLAS; workers on one machine should share its cores.",
 )
-@click.option(
+@_option(
     "--keep-memory/--no-keep-memory",
     default=True,
-    envvar=config.KEEP_MEMORY,
-    show_default=True,
-    show_envvar=True,
     help="Keep the memory of arrays that are freed, for the next ones: faster, but the process never shrinks.",
 )
-@click.option(
+@_option(
     "--sigterm-code",
     type=click.IntRange(0, 255),
     default=SIGTERM_CODE,
     metavar="CODE",
-    envvar="PSWORKER_SIGTERM_CODE",
-    show_default=True,
-    show_envvar=True,
-    help="The exit code after SIGTERM: 0 where to be stopped is no failure, as with docker compose down. In its first "
-    "moments, until it has read this, a worker ends as any process does.",
+    help="The exit code after SIGTERM: 0 where a stop is no failure, as with docker compose down. Before a worker has "
+    "read this option it ends as any process does.",
 )
-@_exchange_and_travel
+@_strategy_and_transfer
 @click.argument("script", type=_SCRIPT)
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED, metavar="[ARGS]...")
 @click.pass_obj
@@ -227,14 +189,14 @@ def run(
     keep_memory: bool,
     sigterm_code: int,
     strategy: config.StrategyConfig,
-    travel: config.EncodingConfig,
+    transfer: config.TransferConfig,
     script: str,
     arguments: tuple[str, ...],
 ) -> None:
     """Run SCRIPT as one worker that joins the servers.
 
-    What stands behind SCRIPT is given to it. The exit code is the script's; 1 after an error, 130 after Ctrl-C and
-    --sigterm-code after SIGTERM, which both let the script leave its session in good order.
+    Arguments after SCRIPT are passed to it. The exit code is the script's; 1 after an error, 130 after Ctrl-C and
+    --sigterm-code after SIGTERM, which both let the script leave its session.
 
     \b
       psserver serve --bind 127.0.0.1:5000 &
@@ -243,83 +205,62 @@ def run(
     """  # noqa: D301
     end_at_once(signal.SIGTERM, sigterm_code)  # until the script begins
     if threads is not None:
-        os.environ.update(blas_threads(threads))  # in time: it is read when numpy is loaded, by the script
-    from pswire.channel import check_address  # it brings grpc, which `psworker --help` does without
+        os.environ.update(blas_threads(threads))  # read when the script loads numpy
+    from pswire.channel import check_address  # imports grpc, which `psworker --help` does not need
 
     try:
         addresses = tuple(map(check_address, config.parse_servers(servers)))
-        config.WorkerConfig(addresses)  # refuses one that is named twice
+        config.WorkerConfig(addresses)  # refuses duplicates
         os.environ[config.SERVERS] = ",".join(addresses)
     except ParamServerError as error:
         raise click.BadParameter(str(error), param_hint="--servers") from None
     os.environ[config.TIMEOUT] = str(timeout)
     os.environ[config.KEEP_MEMORY] = str(int(keep_memory))
-    os.environ.update(strategy.environment() | travel.environment())
+    os.environ.update(strategy.environment() | transfer.environment())
     if name:
         os.environ[config.NAME] = name
     sys.exit(run_script(script, arguments, debug=debug, sigterm_code=sigterm_code))
 
 
 @main.command(context_settings=_PASS_ON)
-@click.option(
-    "--workers",
-    type=click.IntRange(min=1),
-    metavar="N",
-    default=2,
-    envvar="PSWORKER_WORKERS",
-    show_default=True,
-    show_envvar=True,
-    help="How many workers.",
-)
-@click.option(
+@_option("--workers", type=_POSITIVE, metavar="N", default=2, help="How many workers.")
+@_option(
     "--shards",
-    type=click.IntRange(min=1),
+    type=_POSITIVE,
     metavar="N",
     default=1,
-    envvar="PSWORKER_SHARDS",
-    show_default=True,
-    show_envvar=True,
     help="How many server processes; the variables are divided among them.",
 )
-@click.option(
+@_option(
     "--threads",
-    type=click.IntRange(min=1),
+    type=_POSITIVE,
     metavar="N",
-    envvar="PSWORKER_THREADS",
     show_default="OMP_NUM_THREADS and its like, or else cores / workers",
-    show_envvar=True,
     help="Threads of each worker's BLAS.",
 )
-@click.option(
+@_option(
     "--progress",
     type=click.Choice(["auto", "live", "plain", "off"]),
     default="auto",
-    envvar="PSWORKER_PROGRESS",
-    show_default=True,
-    show_envvar=True,
     help="How to show progress on stderr: a live table, plain lines, nothing; auto: live on a terminal, else plain.",
 )
-@click.option(
+@_option(
     "--consistency",
     default="async",
     metavar="POLICY",
     envvar="PSSERVER_CONSISTENCY",
-    show_default=True,
-    show_envvar=True,
     callback=_checked_by(parse_consistency),
-    help="Whose pushes make an update: async, bounded:S, sync:N or sync:N,backup=B.",
+    help="The consistency policy: async, bounded:S, sync:N or sync:N,backup=B.",
 )
-@click.option(
+@_option(
     "--staleness",
     default="none",
     metavar="HANDLING",
     envvar="PSSERVER_STALENESS",
-    show_default=True,
-    show_envvar=True,
     callback=_checked_by(parse_staleness),
-    help="What is done about a stale push: none, scale, delay-compensated[:L] or drop:T.",
+    help="The handling of stale pushes: none, scale, delay-compensated[:L] or drop:T.",
 )
-@_exchange_and_travel
+@_strategy_and_transfer
 @click.argument("script", type=_SCRIPT)
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED, metavar="[ARGS]...")
 @click.pass_obj
@@ -332,14 +273,14 @@ def local(
     consistency: str,
     staleness: str,
     strategy: config.StrategyConfig,
-    travel: config.EncodingConfig,
+    transfer: config.TransferConfig,
     script: str,
     arguments: tuple[str, ...],
 ) -> None:
     """Run SCRIPT on a cluster of processes on this machine, and stop all of them at the end.
 
-    Lines that the workers print are passed on behind the worker's name. When a worker fails, the others are stopped
-    and its exit code is this command's. Ctrl-C stops all, a second one at once.
+    Lines that the workers print are shown after the worker's name. When a worker fails, the others are stopped, and
+    its exit code is this command's. Ctrl-C stops all, a second Ctrl-C at once.
 
     \b
       psworker local train.py
@@ -350,12 +291,12 @@ def local(
       psworker local --workers 4 --encoding bfloat16 --compress topk:0.01 train.py
       psworker local --progress off --workers 8 --threads 1 train.py > log.txt
     """  # noqa: D301
-    # imported here, so that `run` needs no rich and no grpc
+    # imported here, since `run` needs neither rich nor grpc
     from psworker.launch.display import make_display
     from psworker.launch.local_cluster import Job, LocalCluster
 
     try:
-        job = Job(script, arguments, workers, shards, threads, debug, consistency, staleness, strategy, travel)
+        job = Job(script, arguments, workers, shards, threads, debug, consistency, staleness, strategy, transfer)
     except ConfigurationError as error:
         raise click.BadParameter(str(error), param_hint="--workers") from None
     cluster = LocalCluster(job, make_display(progress, job.worker_names + job.server_names))

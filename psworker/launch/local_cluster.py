@@ -20,7 +20,7 @@ from pswire.errors import ConfigurationError, ParamServerError
 from pswire.specs.consistency import Synchronous, parse_consistency
 from pswire.status_client import StatusClient
 from pswire.system.host import cores
-from psworker.config import EncodingConfig, StrategyConfig
+from psworker.config import StrategyConfig, TransferConfig
 from psworker.launch.display import Display
 from psworker.launch.processes import BLAS_VARIABLES, ParentPipe, Process, Stream, blas_threads
 from psworker.launch.progress import Watch
@@ -56,7 +56,7 @@ class Job:
     consistency: str = "async"
     staleness: str = "none"
     strategy: StrategyConfig = field(default_factory=StrategyConfig)
-    travel: EncodingConfig = field(default_factory=EncodingConfig)
+    transfer: TransferConfig = field(default_factory=TransferConfig)
 
     def __post_init__(self) -> None:
         """Refuse a job that would wait for a worker that never comes."""
@@ -81,7 +81,7 @@ class Job:
     def server_command(self, shard: int) -> list[str]:
         """Module and arguments of a shard on a free port."""
         options = ["--consistency", self.consistency, "--staleness", self.staleness]
-        options += ["--no-shared-memory"] * (not self.travel.shared_memory)
+        options += ["--no-shared-memory"] * (not self.transfer.shared_memory)
         return ["psserver", "serve", "--bind", "127.0.0.1:0", "--shard", f"{shard}/{self.shards}", *options]
 
     def worker_command(self, name: str, servers: Sequence[str]) -> list[str]:
@@ -173,7 +173,7 @@ class LocalCluster:
     def _train(self, parent: ParentPipe) -> None:
         job = self._job
         environment = child_environment(os.environ, job.threads, max(1, cores() // job.workers))
-        environment |= job.strategy.environment() | job.travel.environment()
+        environment |= job.strategy.environment() | job.transfer.environment()
         servers = [self._addresses[name] for name in job.server_names]
         for name in job.worker_names:
             command = job.worker_command(name, servers)

@@ -1,7 +1,6 @@
 """Runs a training program in this process as `python SCRIPT ARGS` would, and turns its end into an exit code.
 
-Errors of the paramserver family become one line, SIGTERM a `SystemExit` in the program. Standard library, errors,
-ending and interrupts only.
+Paramserver errors become one line, SIGTERM a `SystemExit` in the program.
 """
 
 from __future__ import annotations
@@ -26,16 +25,15 @@ SIGTERM_CODE = 128 + signal.SIGTERM
 def run_script(
     script: str, arguments: Sequence[str], *, debug: bool = False, sigterm_code: int = SIGTERM_CODE
 ) -> int | str | None:
-    """Runs it as `__main__` and gives what `sys.exit` takes.
+    """Run it as `__main__`; the argument for `sys.exit`.
 
-    SIGTERM raises a `SystemExit` in it, with `sigterm_code`, so that `with` blocks are left in good order; a second
-    SIGTERM ends the process at once. After the script's end SIGTERM ends what the script has left behind, threads that
-    are waited for, and changes the exit code no more. A script that handles SIGTERM itself has its own way. The process
-    is to end after this; must be called in the main thread.
+    SIGTERM raises a `SystemExit` in it, with `sigterm_code`, so that `with` blocks are left; a second SIGTERM ends the
+    process at once. After the script's end SIGTERM ends the process, which may wait for the script's threads, with the
+    script's exit code. A script may handle SIGTERM itself. For the main thread; the process should end after this.
     """
     sys.argv[:] = [script, *arguments]
     directory = str(Path(script).resolve().parent)
-    if sys.flags.safe_path:  # python -P: there is no folder of the main program at the front
+    if sys.flags.safe_path:  # python -P: sys.path does not begin with the script's folder
         sys.path.insert(0, directory)
     else:
         sys.path[0] = directory
@@ -45,14 +43,14 @@ def run_script(
         raise_or_defer(SystemExit(sigterm_code))
 
     handle(signal.SIGTERM, leave)
-    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # not where it is ignored, as behind nohup
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # not where it is ignored, as with nohup
         signal.signal(signal.SIGINT, lambda *_: raise_or_defer(KeyboardInterrupt()))
-    # Runs last, when no thread and nothing of the script is waited for any more. Python takes handlers away at its end,
-    # and for its last 10 to 40 ms SIGTERM would kill the process; what is ignored stays ignored.
+    # Runs last, after all threads and handlers of the script. Python removes handlers at its end, and in its last 10 to
+    # 40 ms SIGTERM would kill the process; an ignored signal stays ignored.
     atexit.register(signal.signal, signal.SIGTERM, signal.SIG_IGN)
     outcome = _run(script, debug)
     if signal.getsignal(signal.SIGTERM) is leave:
-        with suppress(AttributeError, OSError, ValueError):  # none, broken or closed: Python says so at its end
+        with suppress(AttributeError, OSError, ValueError):  # none, broken or closed: Python reports it at its end
             sys.stdout.flush()
         end_at_once(signal.SIGTERM, _exit_code(outcome))
     return outcome
@@ -86,7 +84,7 @@ def _exit_code(outcome: object) -> int:
 
 
 def _show(error: Exception) -> None:
-    """Shows the traceback as Python would, from the script's first frame on."""
+    """Show the traceback as Python would, from the script's first frame on."""
     at: TracebackType | None = error.__traceback__
     while at is not None and at.tb_frame.f_globals.get("__name__") in (__name__, "runpy"):
         at = at.tb_next

@@ -108,10 +108,10 @@ class Session:
             raise ConfigurationError(f"outer must be an optimizer, such as psworker.Momentum(0.7, 0.9), got {outer!r}")
         self.worker = config.name
         self.number = 0
-        travel = config.travel
-        encoder = GradientEncoder("" if travel.encoding == "float32" else travel.encoding, travel.compression)
+        transfer = config.transfer
+        encoder = GradientEncoder("" if transfer.encoding == "float32" else transfer.encoding, transfer.compression)
         if transport is None:
-            transport = open_transport(config.servers, shared_memory=travel.shared_memory)
+            transport = open_transport(config.servers, shared_memory=transfer.shared_memory)
         self._client = Client(transport, config.name, config.timeout, encoder)
         self._replica = Replica(self._client, self._known)
         self._strategy = new_strategy(config.strategy, outer, self._replica, self._prepare)

@@ -129,7 +129,7 @@ class Server:
         losses = []
         since = time.time() - time.monotonic()
         for moment, fraction, name in re.findall(
-            r"^(\S+ \S+),(\d+) .*'(\S+)' was silent for \S+ s and is", self.log.read_text(), re.M
+            r"^(\S+ \S+),(\d+) .*'(\S+)' was silent for \S+ s: its", self.log.read_text(), re.M
         ):
             at = time.mktime(time.strptime(moment, "%Y-%m-%d %H:%M:%S")) + int(fraction) / 1000
             losses.append(Loss(name, shard, at - since))

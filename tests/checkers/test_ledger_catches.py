@@ -4,7 +4,8 @@ import pytest
 
 from psserver.core.data_queue import DataQueue
 from psserver.core.members.deduplication import DeduplicationTable
-from psserver.core.policies import Apply, Follower, Serve
+from psserver.core.policies import Follower
+from psserver.core.policies.policy import Apply, Serve
 from psserver.core.variables.store import Store
 from tests.simulation.unreliable import check_exactly_once, run
 
@@ -17,8 +18,8 @@ def test_it_passes_when_nothing_is_broken(job):
 
 
 def forget_every_answer(monkeypatch):
-    monkeypatch.setattr(DeduplicationTable, "answered", lambda *_: None)
-    monkeypatch.setattr(DeduplicationTable, "reached", lambda *_: 0)
+    monkeypatch.setattr(DeduplicationTable, "find", lambda *_: None)
+    monkeypatch.setattr(DeduplicationTable, "last", lambda *_: 0)
 
 
 def forget_to_write_answers_down(monkeypatch):
@@ -28,8 +29,8 @@ def forget_to_write_answers_down(monkeypatch):
 def forget_who_holds_a_block(monkeypatch):
     take = DataQueue.take
 
-    def forgetful(queue, worker):
-        block = take(queue, worker)
+    def forgetful(queue, worker, result):
+        block = take(queue, worker, result)
         queue._out.clear()
         return block
 

@@ -70,7 +70,7 @@ class HandedOut:
 
 @dataclass(frozen=True)
 class Ended:
-    """A worker has come to its end, after so many steps."""
+    """A worker finished after so many steps."""
 
     worker: str
     steps: int
@@ -94,7 +94,7 @@ _NOTES: list[tuple[re.Pattern[str], Callable[[Sequence[str]], Note]]] = [
         lambda found: HandedOut(_int(found[0]), found[1], found[2]),
     ),
     (
-        re.compile(rf"worker {_WORKER} has come to its end after {_NUMBER} steps?"),
+        re.compile(rf"worker {_WORKER} finished after {_NUMBER} steps?"),
         lambda found: Ended(found[0], _int(found[1])),
     ),
 ]

@@ -1,18 +1,27 @@
-"""The ways of reaching shards, so that the same tests run over all of them."""
+"""Sessions for integration tests: with an embedded shard, and in the slow tests over every other transport."""
 
 from collections.abc import Callable, Iterator
 
 import pytest
 
+import psworker as ps
 from psworker.sessions.session import Session
 from tests.lanes import EMBEDDED, GRPC, SHARED, SHARED_OF_TWO, parameters
 
 
-@pytest.fixture(params=parameters(EMBEDDED, GRPC, SHARED, SHARED_OF_TWO))
+@pytest.fixture(params=parameters(EMBEDDED, slow=(GRPC, SHARED, SHARED_OF_TWO)))
 def open_session(request) -> Iterator[Callable[..., Session]]:
     """A function that makes the session of a worker; all of one test's sessions share the same new shards.
 
-    See `Lane.sessions` for what it takes.
+    See `Lane.sessions` for its arguments. A test that is to run over other transports in the fast suite too names them
+    with `pytest.mark.parametrize("open_session", parameters(...), indirect=True)`.
     """
     with request.param.sessions() as session:
         yield session
+
+
+@pytest.fixture(autouse=True)
+def own_variables():
+    """A collection of variables for each test."""
+    with ps.collection():
+        yield

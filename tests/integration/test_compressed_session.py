@@ -11,12 +11,6 @@ SIZE = 4000  # of which each of two shards has enough to be compressed
 TARGET = np.linspace(0.5, 1.5, SIZE, dtype=np.float32)
 
 
-@pytest.fixture(autouse=True)
-def own_variables():
-    with ps.collection():
-        yield
-
-
 def zeros(name):
     return ps.Variable(np.zeros(SIZE, np.float32), name=name)
 

@@ -1,25 +1,16 @@
 """Deep Q-learning on CartPole, the example itself in the real environment: its update, target, memory and goal."""
 
-import contextvars
-import functools
 import importlib.util
 import re
 import sys
 from pathlib import Path
 
-import gymnasium
 import numpy as np
 import pytest
 
 import psworker as ps
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "dqn_cartpole.py"
-
-
-@pytest.fixture(autouse=True)
-def own_variables():
-    with ps.collection():
-        yield
 
 
 @pytest.fixture
@@ -87,6 +78,7 @@ def reference_gradients(batch, online, target, discount):
     return [total / len(batch) for total in sums]
 
 
+@pytest.mark.slow
 def test_a_mean_return_of_195_over_100_episodes_is_reached(run, capsys):
     dqn = run("--max-steps", "60000")
     lines = capsys.readouterr().out.splitlines()
@@ -139,63 +131,3 @@ def test_the_target_stays_bit_for_bit_until_it_becomes_the_online_network(run):
         held = values(dqn.target_variables)
         dqn.session.pull()
         assert same(values(dqn.target_variables), held), "the server has the same"
-
-
-def test_two_workers_copy_the_target_once_every_so_many_updates_of_both(run, open_session):
-    """They take turns, 5 updates each: of the steps 1 ... 10 the third, sixth and ninth are followed by a copy."""
-    workers = []
-    for name in ("w0", "w1"):
-        program = contextvars.Context()  # with variables of its own
-        dqn = program.run(run, "--max-steps", "100", "--copy-every", "3")
-        dqn.session = open_session(name)
-        program.run(dqn.session.__enter__)
-        workers.append((program, dqn, batches(dqn, 5)))
-    copied = []
-    for turn in range(5):
-        for program, dqn, some in workers:
-            before = dqn.target_variables[0].version
-            program.run(dqn.learn, some[turn])
-            step, copies = dqn.session.global_step, dqn.target_variables[0].version
-            assert copies == step // 3, "each copy is a version of the target"
-            if same(values(dqn.target_variables), values(dqn.online_variables)):
-                copied.append((step, before, copies))
-    for program, dqn, _ in workers:
-        program.run(dqn.session.__exit__, None, None, None)
-    assert copied == [(3, 0, 1), (6, 1, 2), (9, 2, 3)]
-
-
-def test_the_memory_holds_what_the_environment_answered_to_the_actions_in_order(run):
-    dqn = run("--max-steps", "700")
-    environment = gymnasium.make("CartPole-v1")
-    seed = np.random.default_rng([0, 0]).integers(2**31)
-    observation, _ = environment.reset(seed=int(seed))
-    for row in dqn.memory[:700]:
-        np.testing.assert_array_equal(row["observation"], observation)
-        observation, reward, terminated, truncated, _ = environment.step(row["action"])
-        np.testing.assert_array_equal(row["next_observation"], observation)
-        assert (row["reward"], row["terminated"]) == (reward, terminated)
-        if terminated or truncated:
-            observation, _ = environment.reset()
-    assert not dqn.memory[700:].view(np.uint8).any()
-    assert set(dqn.memory["action"][:700]) == {0, 1}
-    assert dqn.session.global_step == len(range(500, 701, 4))
-
-
-def test_an_episode_that_time_ends_is_no_fall(run, monkeypatch):
-    monkeypatch.setattr(gymnasium, "make", functools.partial(gymnasium.make, max_episode_steps=5))
-    dqn = run("--max-steps", "25")
-    assert list(dqn.returns) == [5] * 5
-    assert not dqn.memory["terminated"].any()
-
-
-def test_a_full_memory_forgets_the_oldest(run):
-    with ps.collection():
-        everything = run("--max-steps", "300").memory
-    last = run("--max-steps", "300", "--memory", "64").memory
-    assert last.tobytes() == np.concatenate([everything[256:300], everything[236:256]]).tobytes()
-
-
-def test_without_gymnasium_it_says_what_to_install(run, monkeypatch):
-    monkeypatch.setitem(sys.modules, "gymnasium", None)
-    with pytest.raises(SystemExit, match="gymnasium: pip install gymnasium"):
-        run()

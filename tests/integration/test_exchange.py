@@ -8,31 +8,18 @@ import numpy as np
 import pytest
 
 import psworker as ps
-from psserver.config import ServerConfig
-from psserver.rpc.server import ServerThread
 from pswire.errors import AlreadyRegistered, NotFinite
-from pswire.messages import Declaration, Status
-from pswire.optimizers import Adam
-from pswire.tensors.values import TensorSpec
+from pswire.messages import Status
 from psworker import ops
 from psworker.client import placement
-from psworker.client.client import Client
 from psworker.config import StrategyConfig, WorkerConfig
 from psworker.sessions.data_loop import batches_a_block
 from psworker.sessions.session import Session
-from psworker.transport.embedded import EmbeddedTransport
-from psworker.versions import VersionedArray
-from tests.lanes import EMBEDDED, GRPC, SHARED, parameters
+from tests.shards_in_process import ShardsInProcess
 
 BOUND = 30.0  # seconds that no wait comes near to
 START = np.float32([1, -2, 3])
 CURVATURE = np.float32([0.1, 0.2, 0.3])
-
-
-@pytest.fixture(autouse=True)
-def own_variables():
-    with ps.collection():
-        yield
 
 
 def status(session):
@@ -71,38 +58,6 @@ def test_every_step_uses_the_weights_that_downpour_gives_it(open_session, push_e
         session.pull()
         np.testing.assert_allclose(x.value, last, rtol=1e-5, atol=1e-6)
         assert session.global_step == -(-13 // push_every)
-
-
-def trained_by_a_plain_loop(start, gradients):
-    """The bytes of the weights after each of these gradients: a client that pushes, waits and goes on."""
-    client = Client(EmbeddedTransport(), "plain", timeout=30)
-    client.join()
-    values = client.register([Declaration(TensorSpec.of("x", start), start, Adam(0.01))])
-    for gradient in gradients:
-        values += client.push([VersionedArray("x", values[-1].read, gradient)], pull=["x"]).result().values
-    return [value.array.tobytes() for value in values[1:]]
-
-
-@pytest.mark.parametrize("strategy", [{}, {"push_every": 1, "pull_every": 1, "overlap": False}], ids=str)
-def test_pushing_every_step_trains_as_the_plain_loop_does_bit_for_bit(open_session, strategy):
-    start, *gradients = np.random.default_rng(11).normal(size=(20, 8, 5)).astype(np.float32)
-    x, found = ps.Variable(start, name="x"), []
-    with open_session("w0", **strategy):
-        for gradient in gradients:
-            ps.Adam(0.01).apply_gradients([(gradient, x)])
-            found.append(x.value.tobytes())
-    assert found == trained_by_a_plain_loop(start, gradients)
-
-
-def test_rows_are_added_up_as_rows(open_session):
-    table = ps.Variable(ops.zeros((5, 2)), name="table")
-    before = np.zeros((5, 2))
-    with open_session("w0", push_every=3) as session:
-        for ids in ([1, 1, 4], [0], [4, 1]):
-            np.testing.assert_array_equal(table.value, before)
-            ps.GradientDescent(1.0).minimize(ops.sum(ops.embedding(table, ids) * np.float32([1, 2])))
-        np.testing.assert_array_equal(table.value, -np.outer([1, 3, 0, 0, 2], [1, 2]))
-        assert (session.global_step, table.version) == (1, 1)
 
 
 def test_a_program_may_write_into_its_gradients_while_they_are_under_way(open_session):
@@ -293,33 +248,21 @@ def test_looking_up_rows_leaves_what_is_under_way_where_it_is(open_session):
 # Several shards.
 
 
-@pytest.mark.parametrize("open_session", parameters(EMBEDDED, GRPC, SHARED), indirect=True)
 @pytest.mark.parametrize(
-    "strategy",
-    [{"push_every": 3, "pull_every": 2}, {"push_every": 2, "overlap": True}, {"local_steps": 3}],
-    ids=str,
+    "strategy", [{"push_every": 3, "pull_every": 2}, {"push_every": 2, "overlap": True}, {"local_steps": 3}], ids=str
 )
-def test_two_shards_and_a_variable_that_is_split_make_no_difference(open_session, monkeypatch, strategy):
+def test_two_shards_and_a_variable_that_is_split_make_no_difference(monkeypatch, strategy):
     """Bit for bit; of the table each third row gets a gradient."""
-
-    def train(session):
-        W, table = ps.Variable(np.ones((10, 3), np.float32), name="W"), ps.Variable(ops.zeros((9, 2)), name="table")
-        with session:
-            for step in range(7):
-                loss = ops.sum(ops.square(W) * float(step + 1)) + ops.sum(
-                    ops.square(ops.embedding(table, [0, 3, 6]) - 1)
-                )
-                ps.Adam(0.1).minimize(loss)
-            session.pull()
-        return W.value.tobytes() + table.value.tobytes(), len(session._client._placement["W"].partitions)
-
-    with ps.collection():
-        alone, parts = train(open_session("w0", **strategy))
-        assert parts == 1
     monkeypatch.setattr(placement, "SPLIT_BYTES", 64)
-    servers = [ServerThread(ServerConfig(shard=shard, shards=2)) for shard in range(2)]
-    with servers[0] as first, servers[1] as second:
-        addresses = first.address, second.address
-        both, parts = train(Session(WorkerConfig(addresses, "w0", timeout=BOUND, strategy=StrategyConfig(**strategy))))
-    assert parts == 2
-    assert both == alone
+    runs = []
+    for shards in (1, 2):
+        config = WorkerConfig(name="w0", strategy=StrategyConfig(**strategy))
+        with ps.collection(), Session(config, ShardsInProcess(shards)) as session:
+            W, table = ps.Variable(np.ones((10, 3), np.float32), name="W"), ps.Variable(ops.zeros((9, 2)), name="table")
+            for step in range(7):
+                rows = ops.embedding(table, [0, 3, 6])
+                ps.Adam(0.1).minimize(ops.sum(ops.square(W) * float(step + 1)) + ops.sum(ops.square(rows - 1)))
+            session.pull()
+            runs.append((W.value.tobytes(), table.value.tobytes()))
+            assert len(W.versions) == shards
+    assert runs[0] == runs[1]

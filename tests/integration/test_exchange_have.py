@@ -6,8 +6,6 @@ import numpy as np
 import pytest
 
 import psworker as ps
-from psserver.config import ServerConfig
-from psserver.rpc.server import ServerThread
 from pswire.messages import Assignment, Pulled, Pushed
 from pswire.messages.sizes import tensor_bytes
 from psworker import ops
@@ -15,59 +13,26 @@ from psworker.client import placement
 from psworker.config import StrategyConfig, WorkerConfig
 from psworker.sessions.replica import Replica
 from psworker.sessions.session import Session
-from psworker.transport import Future
-from psworker.transport.embedded import EmbeddedTransport
-from psworker.transport.grpc_transport import GrpcTransport
+from tests.shards_in_process import ShardsInProcess
 
 FROZEN, TRAINED = (64, 8), (12, 8)
 FROZEN_BYTES, TRAINED_BYTES, MEAN_BYTES = 64 * 8 * 4, 12 * 8 * 4, 8 * 4
 EXCHANGES = [{}, {"push_every": 2, "pull_every": 3}, {"overlap": True}, {"local_steps": 2}]
 
 
-@pytest.fixture(autouse=True)
-def own_variables():
-    with ps.collection():
-        yield
+class CountingShards(ShardsInProcess):
+    """Shards that also count the bytes of values in answers to pushes and pulls."""
+
+    @property
+    def received(self):
+        return sum(tensor_bytes(answer) for _, answer in self.heard if isinstance(answer, Pulled | Pushed))
 
 
-class Witness:
-    """A transport that adds up the bytes of the values in the answers to pushes and pulls."""
-
-    def __init__(self, transport):
-        self.transport, self.shards, self.received = transport, transport.shards, 0
-
-    def call(self, shard, message, timeout):
-        call = self.transport.call(shard, message, timeout)
-        return Future(lambda: self.note(call.result()))
-
-    def note(self, answer):
-        if isinstance(answer, Pulled | Pushed):
-            self.received += tensor_bytes(answer)
-        return answer
-
-    def tensor_transport(self, shard):
-        return self.transport.tensor_transport(shard)
-
-    def close(self):
-        self.transport.close()
-
-
-@pytest.fixture(params=["embedded", "1 shard", "2 shards", "3 shards"])
+@pytest.fixture(params=[1, 3], ids="{} shards".format)
 def new_job(request, monkeypatch):
     """A function that makes the transport to new shards, between which all variables but the smallest are split."""
     monkeypatch.setattr(placement, "SPLIT_BYTES", 64)
-    with ExitStack() as stack:
-
-        def start():
-            if request.param == "embedded":
-                return Witness(EmbeddedTransport())
-            shards = int(request.param[0])
-            servers = [
-                stack.enter_context(ServerThread(ServerConfig(shard=shard, shards=shards))) for shard in range(shards)
-            ]
-            return Witness(GrpcTransport([server.address for server in servers]))
-
-        yield start
+    return lambda: CountingShards(request.param)
 
 
 def opened(transport, **strategy):

@@ -7,44 +7,25 @@ import numpy as np
 import pytest
 
 import psworker as ps
-from psserver.config import ServerConfig
-from psserver.rpc.server import ServerThread
 from pswire.errors import ConfigurationError
 from pswire.specs.consistency import parse_consistency, parse_staleness
 from psworker import ops
 from psworker.config import StrategyConfig, WorkerConfig
 from psworker.sessions.session import Session
-from psworker.transport.grpc_transport import GrpcTransport
+from tests.shards_in_process import ShardsInProcess
 
 BOUND = 30.0  # seconds that no wait comes near to
 
 
-@pytest.fixture(autouse=True)
-def own_variables():
-    with ps.collection():
-        yield
+def server_with(consistency="async", staleness="none"):
+    """A function that makes sessions with a shard of a policy."""
+    transport = ShardsInProcess(1, parse_consistency(consistency), parse_staleness(staleness), lease=0.3)
+    return lambda worker, **strategy: Session(
+        WorkerConfig(name=worker, timeout=10, strategy=StrategyConfig(**strategy)), transport
+    )
 
 
-@pytest.fixture
-def server_with():
-    """A function that starts a server of a policy, and gives one that makes sessions with it."""
-    servers = []
-
-    def start(consistency="async", staleness="none"):
-        config = ServerConfig(consistency=parse_consistency(consistency), staleness=parse_staleness(staleness))
-        servers.append(ServerThread(config))
-        address = servers[-1].__enter__().address
-        return lambda worker, **strategy: Session(
-            WorkerConfig((address,), worker, timeout=10, strategy=StrategyConfig(**strategy)),
-            GrpcTransport([address]),
-        )
-
-    yield start
-    for server in servers:
-        server.__exit__(None, None, None)
-
-
-def test_a_push_that_is_dropped_is_counted_and_brings_fresh_weights(server_with, caplog):
+def test_a_push_that_is_dropped_is_counted_and_brings_fresh_weights(caplog):
     open_session = server_with(staleness="drop:0")
     x = ps.Variable([0.0], name="x")
     optimizer = ps.GradientDescent(1.0)
@@ -63,7 +44,7 @@ def test_a_push_that_is_dropped_is_counted_and_brings_fresh_weights(server_with,
     assert all("staleness" in message for _, message in told)
 
 
-def test_nobody_waits_for_a_worker_that_has_no_examples(server_with):
+def test_nobody_waits_for_a_worker_that_has_no_examples():
     """With bounded:0 each waits for the other, but for one whose loop has ended or was left."""
     open_session = server_with("bounded:0")
     idle, done = threading.Event(), threading.Event()
@@ -97,7 +78,7 @@ def test_nobody_waits_for_a_worker_that_has_no_examples(server_with):
 @pytest.mark.parametrize(
     "strategy", [{"overlap": True}, {"pull_every": 2}, {"push_every": 3, "pull_every": 2}], ids=str
 )
-def test_what_a_synchronous_update_would_drop_is_refused_at_once(server_with, strategy):
+def test_what_a_synchronous_update_would_drop_is_refused_at_once(strategy):
     open_session = server_with("sync:1")
     with pytest.raises(ConfigurationError, match=r"--consistency sync:1, and drop .* let pull_every divide push_every"):
         open_session("w0", **strategy).__enter__()
@@ -118,9 +99,7 @@ OWN_STALENESS = [
 
 
 @pytest.mark.parametrize(("push_every", "pull_every", "overlap", "own"), OWN_STALENESS)
-def test_a_workers_own_pushes_make_no_other_of_it_too_stale_to_be_applied(
-    server_with, push_every, pull_every, overlap, own
-):
+def test_a_workers_own_pushes_make_no_other_of_it_too_stale_to_be_applied(push_every, pull_every, overlap, own):
     """The servers drop what is staler than what it makes itself: nothing of 60 steps; below that it is refused."""
     strategy = {"push_every": push_every, "pull_every": pull_every, "overlap": overlap}
     x = ps.Variable([0.0], name="x")

@@ -8,7 +8,7 @@ import pytest
 
 import psworker as ps
 from pswire.messages import Leave, Push, Renew, Take
-from pswire.specs.consistency import Bounded, Synchronous
+from pswire.specs.consistency import Bounded
 from psworker import ops
 from psworker.config import WorkerConfig
 from psworker.sessions.session import Session
@@ -96,28 +96,3 @@ def test_a_worker_that_pushes_again_after_its_loop_is_not_idle_any_more(transpor
     pushes = [place for place, (_, message) in enumerate(transport.said) if isinstance(message, Push)]
     told = [place for place, (_, message) in enumerate(transport.said) if isinstance(message, Renew) and message.idle]
     assert all(place < pushes[-1] for place in told)
-
-
-def test_of_three_workers_of_which_one_fails_the_others_make_no_update_of_two_gradients():
-    transport, errors = ShardsInProcess(1, Synchronous(3)), {}
-
-    def work(name):
-        try:
-            with ps.collection():
-                weight = ps.Variable(np.zeros(1), name="weight")
-                with Session(WorkerConfig(name=name, timeout=1.0), transport) as session:
-                    for number, _ in enumerate(session.batches(ps.Dataset({"x": np.arange(48)}), 1), 1):
-                        if name == "w2" and number == 5:
-                            raise RuntimeError("out of ideas")
-                        ps.GradientDescent(1.0).minimize(ops.sum(weight))
-        except Exception as error:  # noqa: BLE001 - looked at below
-            errors[name] = error
-
-    threads = [threading.Thread(target=work, args=(f"w{number}",)) for number in range(3)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert set(errors) == {"w0", "w1", "w2"}
-    status = transport.status(0)
-    assert (status.global_step, {worker.steps for worker in status.workers}) == (4, {4})

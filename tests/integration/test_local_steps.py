@@ -14,12 +14,6 @@ START = np.float32([1, -2, 3])
 CURVATURE = np.float32([0.1, 0.2, 0.3])
 
 
-@pytest.fixture(autouse=True)
-def own_variables():
-    with ps.collection():
-        yield
-
-
 def quadratic(x):
     return ops.sum(CURVATURE * ops.square(x)) / 2 - ops.sum(x)
 
@@ -71,32 +65,6 @@ def test_rounds_are_those_of_diloco(open_session, optimizer, steps):
                 w = outer.w
         assert session.global_step == 3 + (steps == 1), "the servers count rounds"
         np.testing.assert_allclose(x.value, w, rtol=2e-6, atol=2e-6)
-
-
-def test_two_workers_start_a_round_with_what_both_have_found(open_session):
-    """They take turns, a step each, so that the second round of the first is one change behind."""
-    x = ps.Variable(START, name="x")
-    mine, others, outer = Inner("sgd"), Inner("sgd"), Outer()
-    optimizer = ps.GradientDescent(0.1)
-    with open_session("w0", local_steps=2) as first:
-        a = b = outer.w
-        with ps.collection():
-            y = ps.Variable(START, name="x")
-            with open_session("w1", local_steps=2) as second:
-                for number in range(1, 7):
-                    first.push(optimizer, [(CURVATURE * x.value - 1, x)])
-                    second.push(optimizer, [(CURVATURE * y.value - 1, y)])
-                    a, b = mine.step(a), others.step(b)
-                    if number == 2:
-                        began_a = began_b = START.astype(np.float64)
-                    if number % 2 == 0:
-                        outer.step(began_a - a)
-                        a = began_a = outer.w
-                        outer.step(began_b - b)
-                        b = began_b = outer.w
-                    np.testing.assert_allclose(x.value, a, rtol=3e-6, atol=3e-6)
-                    np.testing.assert_allclose(y.value, b, rtol=3e-6, atol=3e-6)
-                assert (first.staleness, second.staleness) == (1, 1)
 
 
 def test_an_unfinished_round_is_pushed_before_anything_else_is_done(open_session):

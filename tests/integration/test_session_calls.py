@@ -8,13 +8,6 @@ from pswire.errors import ConfigurationError
 from pswire.messages import Status
 from psworker import ops
 
-
-@pytest.fixture(autouse=True)
-def own_variables():
-    with ps.collection():
-        yield
-
-
 # Slots.
 
 
@@ -83,18 +76,6 @@ def test_what_is_no_variable_is_refused_as_such(open_session, given):
             session.slot(given, "m")
         with pytest.raises(TypeError, match=r"session\.set_hyperparameters takes an optimizer or variables, got"):
             session.set_hyperparameters(given, learning_rate=1.0)
-
-
-@pytest.mark.parametrize("strategy", [{}, {"push_every": 2}, {"overlap": True}], ids=str)
-def test_a_table_is_trained_by_the_rows_of_its_batches(open_session, strategy):
-    table = ps.Table((1000, 2), ps.RowConstant(1.0), name="table")
-    expected = np.ones((1000, 2))
-    with open_session("w0", **strategy) as session:
-        for ids in ([1, 1, 999], [5, 1], [0, 5], [999, 999]):
-            ps.GradientDescent(0.5).minimize(ops.sum(ops.embedding(table, ids) * np.float32([1, 2])))
-            np.subtract.at(expected, ids, [0.5, 1])
-        session.pull()
-        np.testing.assert_array_equal(session.rows(table, np.arange(1000)), expected)
 
 
 # Hyperparameters.

@@ -1,10 +1,6 @@
 """One job over several real servers: the same numbers as with one, bit for bit, each part of a push once."""
 
 import contextlib
-import dataclasses
-import functools
-import logging
-from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -12,19 +8,17 @@ import pytest
 import psworker as ps
 from psserver.config import ServerConfig
 from psserver.rpc.server import ServerThread
-from pswire.errors import AlreadyRegistered, ConfigurationError, NotFinite, TimedOut, Unavailable, WrongShard
-from pswire.messages import Assignment, Declaration, Outcome, Push, RemoteWeights, Renew, Status
-from pswire.optimizers import Adam, GradientDescent, Momentum
-from pswire.specs.consistency import Bounded, DropStalePushes, Synchronous
+from pswire.errors import WrongShard
+from pswire.messages import Declaration, Push, RemoteWeights, Renew
+from pswire.optimizers import Adam, GradientDescent
+from pswire.specs.consistency import Bounded, DropStalePushes
 from pswire.specs.initializers import RowUniform
-from pswire.tensors.values import IndexedSlices, TensorSpec
+from pswire.tensors.values import TensorSpec
 from psworker import ops
 from psworker.client import placement
 from psworker.client.client import Client
 from psworker.config import StrategyConfig, WorkerConfig
 from psworker.sessions.session import Session
-from psworker.transport import Future
-from psworker.versions import ReadVersion, VersionedArray
 from tests.joined_client import joined
 from tests.shards_in_process import ShardsInProcess
 
@@ -42,98 +36,7 @@ def servers(shards, **config):
         yield [stack.enter_context(ServerThread(one)).address for one in configs]
 
 
-def declarations(optimizer):
-    generator = np.random.default_rng(3)
-    large, table, *others = SPECS
-    values = [(spec, generator.normal(size=spec.shape).astype(np.float32)) for spec in (large, *others)]
-    return [
-        Declaration(table, None, optimizer, TABLE),
-        *(Declaration(spec, value, optimizer) for spec, value in values),
-    ]
-
-
-def gradients(step, versions):
-    """Those of one step: whole for most; rows in no order for the table, first of its first third, last of all."""
-    generator = np.random.default_rng(step)
-    rows = generator.integers(0, SHAPE[0] * (step + 1) // STEPS, 300)
-    table = IndexedSlices(generator.normal(size=(300, SHAPE[1])).astype(np.float32), rows, SHAPE)
-    dense = {spec.name: generator.normal(size=spec.shape).astype(np.float32) for spec in SPECS if spec.name != "table"}
-    return [
-        VersionedArray(name, ReadVersion(versions[name]), array) for name, array in {**dense, "table": table}.items()
-    ]
-
-
-def train(client, optimizer):
-    """Values and slots after some steps of every kind of call."""
-    client.register(declarations(optimizer))
-    names = [spec.name for spec in SPECS]
-    versions = {name: client.choose(name).versions for name in names}
-    for step in range(STEPS):
-        client.push(gradients(step, versions), loss=1.0).result()
-        versions = {whole.name: whole.versions for whole in client.pull(names)}
-    client.assign([Assignment("large", np.full(SHAPE, 0.125, np.float32))], add=True)
-    slots = [client.choose(name, slot=slot) for name in names for slot in optimizer.slot_names()]
-    return [whole.array for whole in (*client.pull(names), *slots)]
-
-
-@functools.cache
-def trained_by_one_server(optimizer):
-    with servers(1) as addresses, joined(addresses) as client:
-        return train(client, optimizer)
-
-
-class Forgetful:
-    """A transport whose first answer to every push, of each shard, is lost after the shard has given it."""
-
-    def __init__(self, transport):
-        self._transport, self.shards, self._lost = transport, transport.shards, set()
-
-    def call(self, shard, message, timeout):
-        call = self._transport.call(shard, message, timeout)
-        if not isinstance(message, Push) or (shard, message.sequence) in self._lost:
-            return call
-        self._lost.add((shard, message.sequence))
-
-        def result():
-            call.result()
-            raise Unavailable("the connection broke")
-
-        return Future(result)
-
-    def tensor_transport(self, shard):
-        return self._transport.tensor_transport(shard)
-
-    def close(self):
-        self._transport.close()
-
-
-OPTIMIZERS = [Momentum(0.1, 0.9, nesterov=True), Adam(0.01)]
-
-
-@pytest.mark.parametrize("optimizer", OPTIMIZERS, ids=lambda optimizer: optimizer.kind)
-@pytest.mark.parametrize("shards", [2, 3])
-def test_several_shards_train_bit_for_bit_what_one_trains(shards, optimizer):
-    with servers(shards) as addresses, joined(addresses) as client:
-        arrays = train(client, optimizer)
-        statuses = [status(client, shard) for shard in range(shards)]
-    assert [one.global_step for one in statuses] == [STEPS] * shards
-    sizes = [sum(variable.nbytes for variable in one.variables) for one in statuses]
-    assert max(sizes) - min(sizes) < max(sizes) / 2, "each has a share"
-    for array, expected in zip(arrays, trained_by_one_server(optimizer), strict=True):
-        np.testing.assert_array_equal(array, expected, strict=True)
-
-
-def test_each_shard_applies_its_part_once_when_answers_are_lost():
-    with servers(3) as addresses, joined(addresses, around=Forgetful) as client:
-        arrays = train(client, OPTIMIZERS[1])
-        statuses = [status(client, shard) for shard in range(3)]
-    assert [(one.global_step, one.repeated) for one in statuses] == [(STEPS, STEPS)] * 3
-    for array, expected in zip(arrays, trained_by_one_server(OPTIMIZERS[1]), strict=True):
-        np.testing.assert_array_equal(array, expected, strict=True)
-
-
-def status(client, shard):
-    return client._transport.call(shard, Status(), 30).result()
+OPTIMIZER = Adam(0.01)
 
 
 def test_a_worker_with_other_servers_or_another_order_is_refused():
@@ -142,93 +45,6 @@ def test_a_worker_with_other_servers_or_another_order_is_refused():
             contextlib.ExitStack().enter_context(joined(addresses[::-1]))
         with pytest.raises(WrongShard, match="shard 0 of 1, it is shard 0 of 2: name all servers, in the order"):
             contextlib.ExitStack().enter_context(joined(addresses[:1]))
-
-
-def test_a_worker_that_splits_a_variable_otherwise_is_refused_and_the_first_goes_on(monkeypatch):
-    declared = [Declaration(TensorSpec("v", (4, 2)), np.zeros((4, 2), np.float32), GradientDescent(1.0))]
-    with servers(2) as addresses, joined(addresses) as first, joined(addresses, "w1") as other:
-        first.register(declared)
-        monkeypatch.setattr(placement, "SPLIT_BYTES", 16)
-        with pytest.raises(
-            AlreadyRegistered, match="'v' is registered here as a whole, this worker declares it as its"
-        ):
-            other.register(declared)
-        pushed = first.push([VersionedArray("v", ReadVersion((0,)), np.ones((4, 2), np.float32))], pull=["v"]).result()
-    assert (pushed.values[0].array == -1).all()
-
-
-def test_servers_that_were_not_started_alike_are_refused():
-    with contextlib.ExitStack() as stack:
-        configs = [ServerConfig(shard=0, shards=2), ServerConfig(shard=1, shards=2, consistency=Bounded(2))]
-        addresses = [stack.enter_context(ServerThread(one)).address for one in configs]
-        with pytest.raises(ConfigurationError, match=r"shard 0 .*async.*, shard 1 .*bounded:2.*start all shards"):
-            stack.enter_context(joined(addresses))
-
-
-def small(client):
-    """Registers a variable in two parts, if there are two shards; its versions."""
-    declared = Declaration(TensorSpec("v", (4, 2)), np.zeros((4, 2), np.float32), GradientDescent(1.0))
-    return client.register([declared])[0].versions
-
-
-def test_shard_0_decides_what_becomes_of_a_push_and_the_others_follow(monkeypatch):
-    monkeypatch.setattr(placement, "SPLIT_BYTES", 16)
-    gradient = np.arange(8, dtype=np.float32).reshape(4, 2)
-    with (
-        servers(2, staleness=DropStalePushes(0)) as addresses,
-        joined(addresses) as fast,
-        joined(addresses, "w1") as slow,
-    ):
-        versions = small(fast)
-        assert small(slow) == versions == (0, 0)
-        fast.push([VersionedArray("v", ReadVersion(versions), gradient)]).result()
-        dropped = slow.push([VersionedArray("v", ReadVersion(versions), gradient)], pull=["v"]).result()
-    assert dropped.outcome is Outcome.DROPPED
-    assert dropped.values[0].versions == (1, 1)
-    np.testing.assert_array_equal(dropped.values[0].array, -gradient)
-
-
-def test_a_mean_of_two_workers_is_the_same_on_every_shard(monkeypatch):
-    monkeypatch.setattr(placement, "SPLIT_BYTES", 16)
-    gradient = np.arange(8, dtype=np.float32).reshape(4, 2)
-    with (
-        servers(2, consistency=Synchronous(2)) as addresses,
-        joined(addresses) as one,
-        joined(addresses, "w1") as other,
-    ):
-        versions = small(one)
-        small(other)
-        handles = [
-            client.push([VersionedArray("v", ReadVersion(versions), gradient * k)])
-            for k, client in ((1, one), (3, other))
-        ]
-        with ThreadPoolExecutor(2) as threads:
-            results = list(threads.map(lambda handle: handle.result(), handles))
-        for result in results:
-            assert (result.outcome, result.global_step) == (Outcome.APPLIED, 1)
-        value = one.pull(["v"])[0]
-    assert value.versions == (1, 1)
-    np.testing.assert_array_equal(value.array, -2 * gradient)
-
-
-def test_a_worker_that_gives_up_says_for_whom_its_push_was_held(caplog):
-    with (
-        servers(2, consistency=Bounded(0), lease=1.0) as addresses,
-        joined(addresses, "slow") as slow,
-        joined(addresses, "fast", timeout=1.5) as fast,
-    ):
-        versions = small(slow)
-        small(fast)
-        push = [VersionedArray("v", ReadVersion(versions), np.ones((4, 2), np.float32))]
-        slow.push(push).result()
-        with (
-            caplog.at_level(logging.WARNING, "psworker.client.heartbeat"),
-            pytest.raises(TimedOut, match=r"^gave up after .*: shard 0 held the push: bounded:0: slow is at step 1"),
-        ):
-            fast.push(push).result()
-    said = [record.getMessage() for record in caplog.records if record.name == "psworker.client.heartbeat"]
-    assert len(said) == 1
-    assert said[0].startswith("fast waits, shard 0: bounded:0: slow is at step 1")
 
 
 def train_a_program(addresses):
@@ -351,39 +167,3 @@ def test_a_worker_that_is_idle_has_pushed_all_it_computed_and_nobody_waits_for_i
             with session_beside(transport) as push_something:
                 assert [push_something().global_step for _ in range(2)] == [2, 3]
             assert large.value[0] == -1
-
-
-@pytest.mark.parametrize("at", [0, 1])
-def test_a_part_that_one_shard_refuses_costs_the_other_workers_nothing(at):
-    with (
-        servers(2, consistency=Synchronous(2)) as addresses,
-        joined(addresses) as good,
-        joined(addresses, "bad") as bad,
-    ):
-        declared = [
-            Declaration(TensorSpec(name, (rows,)), np.zeros(rows, np.float32), GradientDescent(1.0))
-            for name, rows in (("large", 100), ("small", 2))
-        ]
-        weights = [{whole.name: whole for whole in client.register(declared)} for client in (good, bad)]
-
-        def train(client, known):
-            errors = []
-            for step in range(3):
-                small = np.nan if client is bad and step == at else 1
-                arrays = [np.ones(100, np.float32), np.full(2, small, np.float32)]
-                push = [
-                    dataclasses.replace(known[name], array=array) for name, array in zip(known, arrays, strict=True)
-                ]
-                try:
-                    known = {whole.name: whole for whole in client.push(push, pull=["large", "small"]).result().values}
-                except NotFinite as error:
-                    errors.append(str(error))
-                    known = {whole.name: whole for whole in client.pull(["large", "small"])}
-            return errors, known
-
-        with ThreadPoolExecutor(2) as threads:
-            (no_errors, known), (errors, _) = threads.map(train, (good, bad), weights)
-    assert not no_errors
-    assert len(errors) == 1
-    assert errors[0].startswith("gradient for 'small' has 2 of 2 elements")
-    assert known["large"].array[0] == -3

@@ -4,17 +4,11 @@ import numpy as np
 import pytest
 
 import psworker as ps
-from pswire.errors import AlreadyRegistered, NotFinite
+from pswire.errors import NotFinite
 from pswire.messages import Status
 from psworker import ops, schedules
 
 STEPS = 6
-
-
-@pytest.fixture(autouse=True)
-def own_variables():
-    with ps.collection():
-        yield
 
 
 def status(session):
@@ -84,57 +78,7 @@ def test_loops_that_take_turns_have_each_their_own_costs(open_session):
 # Several steps in one push.
 
 
-def test_accumulated_steps_train_as_one_large_batch_does(open_session):
-    random = np.random.default_rng(3)
-    images, labels = random.normal(size=(80, 6)).astype(np.float32), random.integers(0, 4, 80)
-    large, small = ps.Variable(ops.zeros((6, 4)), name="large"), ps.Variable(ops.zeros((6, 4)), name="small")
-    optimizer, accumulated = ps.Momentum(0.5), ps.accumulate(4)
-    with open_session("w0") as session:
-        for start in range(0, 80, 20):
-            rows = slice(start, start + 20)
-            optimizer.minimize(ops.softmax_cross_entropy(images[rows] @ large, labels[rows]), [large])
-            for part in range(start, start + 20, 5):
-                rows = slice(part, part + 5)
-                pairs = optimizer.compute_gradients(
-                    ops.softmax_cross_entropy(images[rows] @ small, labels[rows]), [small]
-                )
-                optimizer.apply_gradients(accumulated(pairs))
-        assert session.global_step == 8
-        np.testing.assert_allclose(small.value, large.value, rtol=1e-5, atol=1e-6)
-
-
 # Rows.
-
-
-def test_rows_are_pushed_as_rows_and_those_that_come_twice_are_added_up(open_session):
-    table = ps.Variable(np.arange(12, dtype=np.float32).reshape(4, 3), name="table")
-    weights = np.float32([1, 2, 4])
-    with open_session("w0"):
-        optimizer = ps.GradientDescent(0.5)
-        [(rows, _)] = pairs = optimizer.compute_gradients(ops.sum(ops.embedding(table, [2, 0, 2]) * weights))
-        assert isinstance(rows, ps.IndexedSlices)
-        optimizer.apply_gradients(pairs)
-        expected = np.arange(12, dtype=np.float32).reshape(4, 3) - np.outer([0.5, 0, 1, 0], weights)
-        np.testing.assert_array_equal(table.value, expected)
-
-
-def test_lazy_adam_moves_only_the_rows_that_were_touched(open_session):
-    table = ps.Variable(ops.ones((5, 2)), name="table")
-    with open_session("w0"):
-        for ids in ([1, 1], [3], [1]):
-            ps.Adam(0.1).minimize(ops.sum(ops.embedding(table, ids)))
-        assert np.all(table.value[[0, 2, 4]] == 1)
-        assert np.all(table.value[[1, 3]] < 0.95)
-
-
-def test_rows_that_are_not_in_the_table_or_not_finite_change_nothing(open_session):
-    table, x = ps.Variable(ops.ones((4, 2)), name="table"), ps.Variable([1.0], name="x")
-    bad = ps.IndexedSlices(np.float32([[np.nan, 1]]), np.array([2]), (4, 2))
-    with open_session("w0"), pytest.raises(NotFinite, match="'table'"):
-        ps.GradientDescent(1.0).apply_gradients([(np.float32([1]), x), (bad, table)])
-    np.testing.assert_array_equal(x.value, [1])
-    with pytest.raises(ValueError, match=r"indices must be in 0 \.\.\. 3"):
-        ps.IndexedSlices(np.float32([[1, 1]]), np.array([4]), (4, 2))
 
 
 # Update ops.
@@ -166,15 +110,6 @@ def test_the_averages_are_over_what_all_workers_saw(open_session):
                 ps.GradientDescent(1.0).minimize(ops.sum(y))
         first.pull()
         assert mean.value == [0.75 * 2 + 0.25 * 4]
-
-
-def test_what_was_seen_several_times_between_two_pushes_counts_with_its_mean(open_session):
-    x, mean = ps.Variable([1.0], name="x"), average(0)
-    with open_session("w0"):
-        noted(mean, [8])
-        noted(mean, [4])
-        ps.GradientDescent(1.0).minimize(ops.sum(x))
-        assert (mean.value, mean.version) == ([0.25 * 6], 1)
 
 
 def test_update_ops_may_be_chosen_by_scope_or_left_out(open_session):
@@ -216,27 +151,6 @@ def test_a_push_that_is_refused_moves_no_average(open_session):
 
 
 # Schedules.
-
-
-def test_the_rate_is_that_of_the_servers_global_step_for_all_workers(open_session):
-    decay = schedules.ExponentialDecay(1.0, decay_steps=1, decay_rate=0.5)
-    with open_session("w0"):
-        x = ps.Variable([0.0], name="x")
-        for _ in range(2):
-            ps.GradientDescent(decay).apply_gradients([(np.float32([1]), x)])
-        assert x.value == [-1.5]
-        with ps.collection(), open_session("w1"):
-            y = ps.Variable([0.0], name="x")
-            ps.GradientDescent(decay).apply_gradients([(np.float32([1]), y)])
-            assert y.value == [-1.75]
-
-
-def test_workers_that_disagree_about_the_schedule_are_told(open_session):
-    with open_session("w0"):
-        x = ps.Variable([0.0], name="x")
-        ps.GradientDescent(schedules.CosineDecay(1.0, 10)).apply_gradients([(np.float32([1]), x)])
-        with pytest.raises(AlreadyRegistered, match="CosineDecay"):
-            ps.GradientDescent(schedules.CosineDecay(1.0, 11)).apply_gradients([(np.float32([1]), x)])
 
 
 # The whole step.

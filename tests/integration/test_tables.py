@@ -9,11 +9,11 @@ import pytest
 import psworker as ps
 from psserver.config import ServerConfig
 from psserver.rpc.server import ServerThread
-from pswire.errors import AlreadyRegistered, ConfigurationError, ShapeMismatch, TooLarge
+from pswire.errors import ConfigurationError, ShapeMismatch, TooLarge
 from pswire.messages import Pull, Pulled, Push, Pushed, Register, Registered
 from pswire.messages.sizes import tensor_bytes
 from pswire.specs.initializers import fill
-from psworker import nn, ops
+from psworker import ops
 from psworker.config import WorkerConfig
 from psworker.sessions.session import Session
 from psworker.transport import Future
@@ -52,12 +52,6 @@ class Witness:
         self.transport.close()
 
 
-@pytest.fixture(autouse=True)
-def own_variables():
-    with ps.collection():
-        yield
-
-
 def whole(shape, dtype="float32"):
     rows = np.empty(shape, dtype)
     fill(UNIFORM, rows)
@@ -83,25 +77,6 @@ def test_a_table_trains_as_a_variable_of_the_same_rows_does_to_the_last_bit(open
         assert (session.global_step, session.staleness, table.version) == (5, 0, 4)
 
 
-def test_training_equals_adagrad_in_float64(open_session):
-    """Two lookups of one table in one loss, with repeats in and between them."""
-    table = ps.Table((7, 2), UNIFORM, name="table", dtype="float64")
-    rows, accumulator = whole((7, 2), "float64"), np.full((7, 2), 0.1)
-    first, second = np.array([[6, 1], [6, 6]]), np.array([1, 0, 6])
-    with open_session("w0") as session:
-        for _ in range(3):
-            loss = ops.sum(ops.square(ops.embedding(table, first))) + ops.sum(ops.embedding(table, second))
-            ps.Adagrad(0.5).minimize(loss)
-            gradient = np.zeros((7, 2))
-            for row in first.ravel():
-                gradient[row] += 2 * rows[row]
-            for row in second:
-                gradient[row] += 1
-            accumulator += gradient**2
-            rows -= 0.5 * gradient / np.sqrt(accumulator)
-        np.testing.assert_allclose(session.rows(table, range(7)), rows, rtol=1e-12)
-
-
 def test_weights_of_a_table_decay_by_the_rows_that_the_servers_have_and_are_no_lookup_of_a_model(open_session):
     table, optimizer = ps.Table((9, 2), UNIFORM, name="table"), ps.GradientDescent(1.0)
     with open_session("w0") as session:
@@ -125,21 +100,6 @@ def test_workers_share_a_table_and_see_each_others_rows(open_session):
             assert table.version == len(tables) - 1
     np.testing.assert_array_equal(tables[0], whole((9, 2))[[8, 0]])
     np.testing.assert_array_equal(tables[1], whole((9, 2))[[8, 0]] - np.float32([[1], [0]]))
-
-
-def test_staleness_counts_from_when_the_rows_were_pulled(open_session):
-    table = ps.Table((9, 2), UNIFORM, name="table")
-    optimizer = ps.GradientDescent(1.0)
-    with open_session("w0") as session:
-        early = ops.sum(ops.embedding(table, [8]))
-        pairs = optimizer.compute_gradients(early)
-        for _ in range(2):
-            optimizer.apply_gradients(optimizer.compute_gradients(ops.sum(ops.embedding(table, [8]))))
-            assert session.staleness == 0
-        session.note_loss(early.item(), [])
-        session.push(optimizer, pairs)
-        assert (table.version, session.global_step) == (1, 3)
-        assert session.staleness == 1
 
 
 @pytest.mark.parametrize("reads", ["rows", "no_grad", "lookups"])
@@ -170,62 +130,6 @@ def test_only_what_a_model_looks_up_says_how_stale_its_gradient_is_and_the_first
             assert table.version == version
             optimizer.minimize(loss)
             assert (session.staleness, table.version) == (2, version)
-
-
-def test_what_was_looked_up_for_no_gradient_or_an_earlier_one_makes_this_one_no_staler(open_session):
-    """Others push after each of the lookups of row 1, and not after that of row 8."""
-    optimizer, table = ps.GradientDescent(1.0), ps.Table((9, 2), UNIFORM, name="table")
-
-    def look_on():
-        with ps.no_grad():
-            ops.embedding(table, [1])
-
-    with open_session("w0") as session:
-        looks = look_on, lambda: optimizer.compute_gradients(ops.sum(ops.embedding(table, [1])))
-        for version, look in zip((1, 3), looks, strict=True):
-            look()
-            with ps.collection():
-                other = ps.Table((9, 2), UNIFORM, name="table")
-                with open_session("w1"):
-                    optimizer.minimize(ops.sum(ops.embedding(other, [0])))
-            optimizer.minimize(ops.sum(ops.embedding(table, [8])))
-            assert (session.staleness, table.version) == (0, version)
-
-
-def test_gradients_that_no_optimizer_has_computed_begin_anew_as_well(open_session):
-    table = ps.Table((9, 2), UNIFORM, name="table")
-    with open_session("w0") as session:
-        for step in range(4):
-            gradients = ps.gradients(ops.sum(ops.embedding(table, [8])), [table])
-            ps.GradientDescent(1.0).apply_gradients(zip(gradients, [table], strict=True))
-            assert (table.version, session.staleness) == (step, 0)
-
-
-def test_rows_of_any_shape_of_ids(open_session):
-    table, vector = ps.Table((9, 2), UNIFORM, name="table"), ps.Table((9,), ps.RowConstant(3), name="vector")
-    with open_session("w0") as session:
-        assert session.rows(table, np.zeros((2, 0), np.int32)).shape == (2, 0, 2)
-        assert ops.embedding(table, np.zeros((0, 3), np.int8)).shape == (0, 3, 2)
-        np.testing.assert_array_equal(session.rows(table, [[5, 5], [0, 8]]), whole((9, 2))[[[5, 5], [0, 8]]])
-        assert session.rows(table, 5).shape == (2,)
-        assert session.rows(vector, [0, 1]).tolist() == [3, 3]
-        optimizer = ps.GradientDescent(1.0)
-        optimizer.minimize(ops.sum(ops.embedding(table, np.zeros((0, 3), np.int8))))
-        optimizer.minimize(ops.sum(ops.embedding(vector, [7, 7, 1])))
-        assert session.rows(vector, np.arange(9)).tolist() == [3, 2, 3, 3, 3, 3, 3, 1, 3]
-        np.testing.assert_array_equal(session.rows(table, range(9)), whole((9, 2)))
-
-
-def test_evaluate_and_a_layer_look_rows_up_on_the_server(open_session):
-    layer = nn.Embedding(9, 2, initializer=UNIFORM, name="words")
-    dataset = ps.Dataset({"word": np.arange(9)})
-    with open_session("w0") as session:
-        ps.GradientDescent(1.0).minimize(ops.sum(layer([8, 8])))
-        mean = session.evaluate(lambda batch: ops.mean(layer(batch.word)), dataset, batch_size=4)
-        expected = whole((9, 2))
-        expected[8] -= 2
-        np.testing.assert_allclose(mean, expected.mean(), rtol=1e-6)
-        assert not session.rows(layer.table, [0]).flags.writeable
 
 
 def test_downpour_pushes_the_sum_of_the_rows_of_its_steps(open_session):
@@ -270,22 +174,6 @@ def test_in_one_process_there_is_no_second_copy_of_the_table():
     assert 2 * nbytes < peak < 2.2 * nbytes  # the table and its accumulator
 
 
-@pytest.mark.parametrize("ids", [[0, 9], [-1], np.uint64([2**63])], ids=str)
-def test_ids_outside_of_the_table_are_refused_before_anything_is_sent(open_session, ids):
-    table = ps.Table((9, 2), UNIFORM, name="table")
-    with open_session("w0") as session:
-        before = table.versions
-        with pytest.raises(IndexError, match=r"table float32\[9, 2\].* must be in 0 \.\.\. 8, but they span"):
-            ops.embedding(table, ids)
-        with pytest.raises(IndexError, match=r"rows: ids for table float32\[9, 2\] must be in 0 \.\.\. 8"):
-            session.rows(table, ids)
-        with pytest.raises(TypeError, match=r"must be integers, but they are float64"):
-            session.rows(table, [0.0])
-        with pytest.raises(TypeError, match=r"must be integers, but they are float64"):
-            ops.embedding(table, [0.0])
-        assert table.versions == before
-
-
 def test_what_needs_the_whole_table_is_refused_and_changes_nothing(open_session):
     table, other = ps.Table((9, 2), UNIFORM, name="table"), ps.Variable(np.zeros(2), name="other")
     optimizer = ps.GradientDescent(1.0)
@@ -304,15 +192,6 @@ def test_what_needs_the_whole_table_is_refused_and_changes_nothing(open_session)
         session.pull()
         assert other.value.tolist() == [0, 0]
         np.testing.assert_array_equal(session.rows(table, range(9)), whole((9, 2)))
-
-
-def test_a_table_that_differs_from_that_of_another_worker_is_refused(open_session):
-    with ps.collection(), open_session("w0"):
-        ps.Table((9, 2), UNIFORM, name="table")
-    for shape, initializer in (((8, 2), UNIFORM), ((9, 2), ps.RowUniform(-1, 1, seed=1))):
-        with ps.collection(), open_session("w1"), pytest.raises(AlreadyRegistered, match=r"'table'|table float32"):
-            ps.Table(shape, initializer, name="table")
-        assert ps.global_variables() == []
 
 
 def test_a_table_larger_than_the_servers_memory_is_refused_and_training_goes_on():

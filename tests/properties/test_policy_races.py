@@ -12,18 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from psserver.core.members.membership import Membership
-from psserver.core.policies import (
-    Apply,
-    BoundedStaleness,
-    Drop,
-    DropStale,
-    Policy,
-    ScaleStale,
-    Serve,
-    Synchronous,
-    View,
-    Waiting,
-)
+from psserver.core.policies import BoundedStaleness, DropStale, ScaleStale, Synchronous
+from psserver.core.policies.policy import Apply, CallView, Drop, Policy, Serve, ShardView
 from psserver.core.shard import Shard
 from pswire.messages import (
     ChangeId,
@@ -99,11 +89,11 @@ class Race:
         live = member is not None and member.state == "live"
         computing = live and name not in self.held
         if event == "push" and computing:
-            self.members.enter(member)
+            self.members.progress.start(member)
             self.tickets += 1
             self.calls[self.tickets] = [name, self.weights[name], None]
         elif event == "rest" and computing:
-            self.members.rest(member)
+            self.members.progress.finish(member)
         elif event == "leave" and computing:
             self.members.leave(member, 0.0)
         elif event == "die" and live:
@@ -129,17 +119,17 @@ class Race:
     @property
     def waiting(self):
         return [
-            Waiting(ticket, name, applied=fate is not None, staleness=0 if fate else self.version - weights)
+            CallView(ticket, name, applied=fate is not None, staleness=0 if fate else self.version - weights)
             for ticket, (name, weights, fate) in self.calls.items()
         ]
 
     @property
     def view(self):
-        return View(self.version, self.members)
+        return ShardView(self.version, self.members)
 
     @property
     def clocks(self):
-        return {name: member.clock for name, member in self.members.racers.items()}
+        return {name: member.clock for name, member in self.members.progress.training.items()}
 
     def decide(self):
         """As a shard does."""
@@ -165,7 +155,7 @@ class Race:
         calls = [self.calls[ticket] for ticket in tickets]
         assert all(fate is None for _, _, fate in calls)
         names, weights = [call[0] for call in calls], [call[1] for call in calls]
-        racing, ending = len(self.members.racers), self.members.ending
+        racing, ending = len(self.members.progress.training), self.members.progress.ending
         self.updates.append(Update(self.version, tickets, names, weights, scale, racing, ending))
         self.version += 1
         for ticket in tickets:
@@ -215,7 +205,7 @@ def test_bounded_lets_the_largest_set_go_that_keeps_the_bound(steps, racers):
     members = Membership(LEASE)
     for number, (clock, _) in enumerate(racers):
         member, _ = members.join(Join(f"w{number}"), 0.0)
-        members.enter(member)
+        members.progress.start(member)
         member.clock = clock
     held = {number for number, (_, holds) in enumerate(racers) if holds}
     going = set(held)  # all go, without those that would be too far ahead, until that takes nobody away any more
@@ -225,8 +215,8 @@ def test_bounded_lets_the_largest_set_go_that_keeps_the_bound(steps, racers):
         if kept == going:
             break
         going = kept
-    waiting = [Waiting(number, f"w{number}", applied=False) for number in sorted(held)]
-    verdicts = BoundedStaleness(steps).decide(waiting, View(0, members))
+    waiting = [CallView(number, f"w{number}", applied=False) for number in sorted(held)]
+    verdicts = BoundedStaleness(steps).decide(waiting, ShardView(0, members))
     assert verdicts == [Apply((number,)) for number in sorted(going)]
 
 
@@ -240,7 +230,7 @@ def test_an_update_has_exactly_n_gradients_of_its_step_but_at_the_end_of_the_dat
     race = Race(Synchronous(workers))
     for event in events:
         race.happen(*event)
-        needed = max(1, min(workers, len(race.clocks))) if race.members.ending else workers
+        needed = max(1, min(workers, len(race.clocks))) if race.members.progress.ending else workers
         assert len(race.held) < needed, "enough have come"
         for one in race.waiting:
             assert not one.staleness
@@ -256,7 +246,7 @@ def test_an_update_has_exactly_n_gradients_of_its_step_but_at_the_end_of_the_dat
         assert len(update.tickets) == exact
     for _, weights, version, reason in race.drops:
         assert weights < version
-        assert f"the gradients of step {version} are wanted now" in reason
+        assert f"step {version} needs gradients of the new ones" in reason
 
 
 @any_race

@@ -1,1 +1,1 @@
-"""Members of a job: leases and incarnations, deduplication, and job-wide invariants."""
+"""Members of a job: leases and incarnations, chief election, training progress, deduplication, job-wide invariants."""

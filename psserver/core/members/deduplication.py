@@ -1,8 +1,8 @@
-"""Deduplication: for each worker the last sequence number that was settled, and the answer it got.
+"""Deduplication: the last settled sequence number of each worker, and its answer.
 
-A worker has one push, assign or tune open at a time, so one entry a worker is enough. The answers kept here hold no
-arrays: a retry gets fresh values. A number may also be settled without an answer: its message was given up by the
-worker, or others went on without it; when it comes after all, it changes nothing.
+A worker has one push, assign or tune open at a time, so one entry per worker is enough. The answers kept here hold no
+arrays: a retry gets fresh values. A number may also be settled without an answer: the worker has abandoned its message,
+or others went on without it; if it arrives after all, it changes nothing.
 """
 
 from __future__ import annotations
@@ -14,7 +14,9 @@ from pswire.messages import Assigned, Pushed, Sender, Tuned
 
 
 @dataclass(frozen=True, slots=True)
-class _Entry:
+class Settled:
+    """A message that was settled; `answer` None: without having been applied."""
+
     incarnation: int
     sequence: int
     answer: Pushed | Assigned | Tuned | None
@@ -24,15 +26,15 @@ class DeduplicationTable:
     """The last settled message of each worker."""
 
     def __init__(self) -> None:
-        self._last: dict[str, _Entry] = {}
+        self._last: dict[str, Settled] = {}
 
-    def reached(self, sender: Sender) -> int:
-        """The last sequence number of this incarnation that was settled; 0 if none was."""
+    def last(self, sender: Sender) -> int:
+        """The last settled sequence number of this incarnation; 0 if there is none."""
         last = self._last.get(sender.worker)
         return 0 if last is None or last.incarnation != sender.incarnation else last.sequence
 
-    def answered(self, sender: Sender, sequence: int) -> Pushed | Assigned | Tuned | None:
-        """The answer that this message got before, or None if it is new or was settled without one.
+    def find(self, sender: Sender, sequence: int) -> Settled | None:
+        """The entry of this message if it was settled before; None if it is new.
 
         Raises:
             OutOfOrder: a later message of the worker was settled since.
@@ -42,16 +44,16 @@ class DeduplicationTable:
             return None
         if sequence < last.sequence:
             raise OutOfOrder(
-                f"message {sequence} of worker {sender.worker!r} comes after its message {last.sequence} was carried "
-                "out: it is too late, and changes nothing"
+                f"message {sequence} of worker {sender.worker!r} came after its message {last.sequence} was settled: "
+                "it is too late, and changes nothing"
             )
-        return last.answer
+        return last
 
     def record(self, sender: Sender, sequence: int, answer: Pushed | Assigned | Tuned) -> None:
-        """Keeps the answer, without values, in place of the worker's last."""
-        self._last[sender.worker] = _Entry(sender.incarnation, sequence, answer)
+        """Keep an answer, which has no values, in place of the worker's last one."""
+        self._last[sender.worker] = Settled(sender.incarnation, sequence, answer)
 
     def settle(self, sender: Sender, sequence: int) -> None:
-        """Nothing of this sender up to `sequence` is carried out any more, if it was not yet."""
-        if sequence > self.reached(sender):
-            self._last[sender.worker] = _Entry(sender.incarnation, sequence, None)
+        """Refuse from now on what has not arrived of this sender's messages up to `sequence`."""
+        if sequence > self.last(sender):
+            self._last[sender.worker] = Settled(sender.incarnation, sequence, None)

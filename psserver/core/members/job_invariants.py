@@ -1,7 +1,7 @@
-"""What all workers of a job must agree on: which servers there are and in what order, where variables are, what states.
+"""Job-wide invariants: server order, placement of variables, identity of each shard's state.
 
-A shard that was started anew, while another went on, has lost its part of the model, and training would go on with the
-rest: the two no longer belong together. Knows neither members nor values. May import messages and errors.
+A shard that was restarted while another went on has lost its part of the model; what the two hold no longer belongs
+together. Knows neither members nor values. May import messages and errors.
 """
 
 from __future__ import annotations
@@ -13,26 +13,23 @@ from pswire.messages import Join, Register
 
 
 class JobInvariants:
-    """What this shard was told first, and holds everybody to.
+    """The invariants as first registered; later workers must agree with them.
 
     Args:
-        shard: which of the `shards` of the job this is, from 0.
-        shards: how many there are.
-        identity: that of this shard's state (`Joined.state`); 0: it has none, and is never compared.
-
-    Attributes:
-        identity: what was given.
+        shard: index of this shard among the `shards` of the job.
+        shards: number of shards.
+        identity: identity of this shard's state (`Joined.state`); 0: none, never compared.
     """
 
     def __init__(self, shard: int, shards: int, identity: int) -> None:
         self.identity = identity
         self._shard, self._shards = shard, shards
         self._places: dict[str, int] = {}
-        self._states = [0] * shards  # 0: nobody has told
+        self._states = [0] * shards  # 0: unknown
         self._states[shard] = identity
 
     def check_join(self, message: Join) -> None:
-        """Raises `WrongShard` for another list of servers, or a worker that has met another state of one of them."""
+        """Raise `WrongShard` for another list of servers, or another state of one of them."""
         if (message.shard, message.shards) != (self._shard, self._shards):
             raise WrongShard(
                 f"worker {message.worker!r} takes this server for shard {message.shard} of {message.shards}, it is "
@@ -41,12 +38,11 @@ class JobInvariants:
         self._check_states(message.states)
 
     def check_register(self, message: Register) -> None:
-        """Looks at what a registration says of the whole job.
+        """Check the places and states that a registration names.
 
         Raises:
-            WrongShard: the worker has met another state of a shard than the first one that registered here.
-            AlreadyRegistered: it places a variable elsewhere: two workers that trained one of the same name on two
-                shards would not notice.
+            WrongShard: the worker has met another state of a shard than the one registered here first.
+            AlreadyRegistered: it places a variable on another shard than the workers before it.
         """
         self._check_states(message.states)
         for place in message.places:
@@ -58,19 +54,19 @@ class JobInvariants:
                 )
 
     def check_placed(self, names: Iterable[str]) -> None:
-        """Raises `UnknownVariable` for one that no worker has placed on any shard."""
+        """Raise `UnknownVariable` for a variable that no worker has placed on any shard."""
         for name in names:
             if name not in self._places:
                 raise UnknownVariable(f"no variable {name!r} has a place on the shards of this job: register it first")
 
     def keep(self, message: Register) -> None:
-        """What a registration that takes place says of the job holds for all who come later."""
+        """Keep the places and states of a registration; the first ones win."""
         self._places.update({place.name: place.shard for place in message.places})
         for shard, state in enumerate(message.states):
             self._states[shard] = self._states[shard] or state
 
     def _check_states(self, states: tuple[int, ...]) -> None:
-        """Whichever shard a worker and this one know by different states was started anew, maybe this one itself."""
+        """A shard known by two states was restarted; it may be this one."""
         if not states:
             return
         if len(states) != self._shards:

@@ -1,9 +1,9 @@
-"""Consistency policies: who may go on, and whose gradient counts. One policy a file, found by its spec.
+"""Consistency policies: which workers may go on, and whose gradient counts. One policy per file, found by its spec.
 
-To add one: its spec, with what it means and its source, in `pswire/specs/consistency.py`; `policies/<name>.py` with a
-class that is a `Policy`, pure; a row in `POLICIES` here, or in `HANDLINGS` if it is about what staleness does; rows in
-`tests/unit/psserver/core/test_policies.py`, and a scenario in `tests/scenarios/`. May import pswire's pure half and
-the membership.
+To add one: its spec, with meaning and source, in `pswire/specs/consistency.py`; `policies/<name>.py` with a pure class
+that is a `Policy`; a row in `POLICIES` here, or in `STALENESS_POLICIES` if it handles staleness; rows in
+`tests/unit/psserver/core/test_policies.py`, and a scenario in `tests/scenarios/`. May import pswire's pure half and the
+membership.
 """
 
 from __future__ import annotations
@@ -14,28 +14,11 @@ from typing import Any
 from psserver.core.policies.asynchronous import Asynchronous
 from psserver.core.policies.bounded_staleness import BoundedStaleness
 from psserver.core.policies.follower import Follower
-from psserver.core.policies.policy import Apply, Drop, Policy, Serve, Verdict, View, Waiting
+from psserver.core.policies.policy import Policy
 from psserver.core.policies.staleness import DropStale, ScaleStale
 from psserver.core.policies.synchronous import Synchronous
 from pswire.specs import consistency
 from pswire.specs.consistency import Consistency, StalenessSpec
-
-__all__ = [
-    "Apply",
-    "Asynchronous",
-    "BoundedStaleness",
-    "Drop",
-    "DropStale",
-    "Follower",
-    "Policy",
-    "ScaleStale",
-    "Serve",
-    "Synchronous",
-    "Verdict",
-    "View",
-    "Waiting",
-    "policy_for",
-]
 
 #: The policy of each kind of consistency.
 POLICIES: dict[type[Consistency], Callable[[Any], Policy]] = {
@@ -44,22 +27,24 @@ POLICIES: dict[type[Consistency], Callable[[Any], Policy]] = {
     consistency.Synchronous: lambda spec: Synchronous(spec.workers, spec.backup),
 }
 
-#: What each handling of staleness makes of a policy. Delay compensation changes gradients, and no policy.
-HANDLINGS: dict[type[StalenessSpec], Callable[[Any, Policy], Policy]] = {
+#: The policy around another for each handling of staleness. Delay compensation changes gradients, and no decisions.
+STALENESS_POLICIES: dict[type[StalenessSpec], Callable[[Any, Policy], Policy]] = {
     consistency.IgnoreStaleness: lambda spec, policy: policy,
     consistency.ScaleByStaleness: lambda spec, policy: ScaleStale(policy),
     consistency.DelayCompensation: lambda spec, policy: policy,
     consistency.DropStalePushes: lambda spec, policy: DropStale(policy, spec.above),
 }
 
-_unmatched = (POLICIES.keys() ^ set(consistency.CONSISTENCIES)) | (HANDLINGS.keys() ^ set(consistency.STALENESSES))
+_unmatched = (POLICIES.keys() ^ set(consistency.CONSISTENCIES)) | (
+    STALENESS_POLICIES.keys() ^ set(consistency.STALENESSES)
+)
 if _unmatched:
     names = ", ".join(sorted(spec.__name__ for spec in _unmatched))
     raise ImportError(f"every spec needs a policy and every policy a spec, but {names} has only one of them")
 
 
 def policy_for(consistency: Consistency, staleness: StalenessSpec, shard: int, shards: int) -> Policy:
-    """The policy of shard `shard` of `shards`: where one must decide for all, shard 0 does and the others follow."""
+    """The policy of shard `shard` of `shards`: where one must decide for all, shard 0 does, and the others follow."""
     if shard == 0 or not (consistency.decides or staleness.decides):
-        return HANDLINGS[type(staleness)](staleness, POLICIES[type(consistency)](consistency))
-    return Follower() if staleness.decides else HANDLINGS[type(staleness)](staleness, Follower())
+        return STALENESS_POLICIES[type(staleness)](staleness, POLICIES[type(consistency)](consistency))
+    return Follower() if staleness.decides else STALENESS_POLICIES[type(staleness)](staleness, Follower())

@@ -1,4 +1,4 @@
-"""Asynchronous: every push is applied as it arrives, every wish for values answered at once (Downpour SGD).
+"""Asynchronous: every push is applied as it arrives, every pull answered at once (Downpour SGD).
 
 Source: J. Dean et al., "Large Scale Distributed Deep Networks", NIPS 2012, section 4.1.
 """
@@ -7,21 +7,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from psserver.core.policies.policy import Apply, Serve, Verdict, View, Waiting
+from psserver.core.policies.policy import Apply, CallView, Decision, Serve, ShardView
 
 
 class Asynchronous:
-    """Nobody waits for anybody."""
+    """No worker waits for another."""
 
-    def decide(self, waiting: Sequence[Waiting], view: View) -> list[Verdict]:
-        """Applies pushes and serves pulls, in order of arrival."""
-        verdicts: list[Verdict] = []
-        for one in waiting:
-            if not one.applied:
-                verdicts.append(Apply((one.ticket,)))
-            verdicts.append(Serve(one.ticket))
-        return verdicts
+    def decide(self, calls: Sequence[CallView], shard: ShardView) -> list[Decision]:
+        """Apply pushes and serve pulls, in order of arrival."""
+        decisions: list[Decision] = []
+        for call in calls:
+            if not call.applied:
+                decisions.append(Apply((call.ticket,)))
+            decisions.append(Serve(call.ticket))
+        return decisions
 
-    def explain(self, one: Waiting, waiting: Sequence[Waiting], view: View) -> str:
-        """It is not held."""
+    def explain(self, call: CallView, calls: Sequence[CallView], shard: ShardView) -> str:
+        """No push is held."""
         return "async: its turn comes at once"

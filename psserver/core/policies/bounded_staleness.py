@@ -1,4 +1,4 @@
-"""Bounded staleness: who is too far ahead of the slowest waits for it (stale synchronous parallel).
+"""Bounded staleness: a worker too far ahead of the slowest waits for it (stale synchronous parallel).
 
 Source: Q. Ho et al., "More Effective Distributed ML via a Stale Synchronous Parallel Parameter Server", NIPS 2013.
 """
@@ -7,49 +7,41 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from psserver.core.policies.policy import Apply, Serve, Verdict, View, Waiting, listed
+from psserver.core.policies.policy import Apply, CallView, Decision, Serve, ShardView, listed
 
 
 class BoundedStaleness:
-    """No push takes its worker's clock more than `steps` beyond the least clock in the race; pulls wait for nobody."""
+    """No push takes its worker's clock more than `steps` beyond the least clock in training; pulls do not wait."""
 
     def __init__(self, steps: int) -> None:
         self.steps = steps
 
-    def decide(self, waiting: Sequence[Waiting], view: View) -> list[Verdict]:
-        """Applies every push that may go, one update each, in order of arrival.
+    def decide(self, calls: Sequence[CallView], shard: ShardView) -> list[Decision]:
+        """Apply the largest set of pushes after which the bound holds, one update each, in order of arrival.
 
-        It is the largest set of pushes after which the bound holds. Pushes that go together raise the least clock when
-        all of the slowest are among them, and then by one, whoever else goes: so with 0 steps each round of the race
-        goes as a whole, and nobody waits for one who waits.
+        Pushes that are applied together raise the least clock when all of the slowest are among them, and then by one,
+        whichever others are: so with 0 steps the pushes of all workers in training are applied together.
         """
-        members = view.members
-        slowest = self._slowest(waiting, view)
-        floor = members.least_clock + (0 if slowest else 1)
-        verdicts: list[Verdict] = []
-        for one in waiting:
-            if one.applied:
-                verdicts.append(Serve(one.ticket))
-            elif self._clock(one, view) + 1 <= floor + self.steps:
-                verdicts.append(Apply((one.ticket,)))
-        return verdicts
+        progress = shard.members.progress
+        floor = progress.least_clock + (0 if self._slowest(calls, shard) else 1)
+        decisions: list[Decision] = []
+        for call in calls:
+            if call.applied:
+                decisions.append(Serve(call.ticket))
+            elif shard.members[call.worker].clock + 1 <= floor + self.steps:
+                decisions.append(Apply((call.ticket,)))
+        return decisions
 
-    def explain(self, one: Waiting, waiting: Sequence[Waiting], view: View) -> str:
-        """Names the slowest, who have no push here."""
-        slowest, least = self._slowest(waiting, view), view.members.least_clock
-        behind = self._clock(one, view) - least
+    def explain(self, call: CallView, calls: Sequence[CallView], shard: ShardView) -> str:
+        """Name the slowest workers, which have no push pending."""
+        slowest, least = self._slowest(calls, shard), shard.members.progress.least_clock
+        behind = shard.members[call.worker].clock - least
         how_far = f", {behind} behind" if behind else ", which is not done"
-        return (
-            f"bounded:{self.steps}: {listed(slowest)} {'is' if len(slowest) == 1 else 'are'} at step {least}{how_far}"
-        )
+        verb = "is" if len(slowest) == 1 else "are"
+        return f"bounded:{self.steps}: {listed(slowest)} {verb} at step {least}{how_far}"
 
-    def _slowest(self, waiting: Sequence[Waiting], view: View) -> list[str]:
-        """Those with the least clock who have no push here: none, when the least clock is about to rise."""
-        least = view.members.least_clock
-        pushed = {one.worker for one in waiting if not one.applied}
-        return [name for name, racer in view.members.racers.items() if racer.clock == least and name not in pushed]
-
-    def _clock(self, one: Waiting, view: View) -> int:
-        member = view.members.get(one.worker)
-        assert member is not None, "only members wait"
-        return member.clock
+    def _slowest(self, calls: Sequence[CallView], shard: ShardView) -> list[str]:
+        """Workers with the least clock and no pending push: none when the least clock is about to rise."""
+        progress = shard.members.progress
+        least, pushed = progress.least_clock, {call.worker for call in calls if not call.applied}
+        return [name for name, one in progress.training.items() if one.clock == least and name not in pushed]

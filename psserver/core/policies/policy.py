@@ -1,4 +1,4 @@
-"""What a consistency policy sees, and what it may say. Nothing is decided here."""
+"""The contract of consistency policies: what they see, and the decisions they make. Decides nothing itself."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from pswire.messages import ChangeId, UpdateGroup
 
 
 @dataclass(frozen=True, slots=True)
-class Waiting:
-    """A push that has not been applied (`applied` False), or a wish for values: a pull, or that of a settled push.
+class CallView:
+    """A pending call: a push to be settled (`applied` False), or a request for values (a pull, or a settled push).
 
-    `staleness` is that of now: how many changes the weights of the push have seen since they were served. `group` is
-    what shard 0 has decided about it, on the other shards.
+    `staleness` is that of now: the changes that the weights of the push have missed. `group` is shard 0's decision
+    about it, on the other shards.
     """
 
     ticket: int
@@ -26,28 +26,23 @@ class Waiting:
 
 
 @dataclass(frozen=True, slots=True)
-class View:
-    """The shard as a policy may know it: its step, the updates that it has made, and its members. It changes neither.
+class ShardView:
+    """The shard as policies see it, and do not change it. Every worker with a pending push is in training.
 
-    Whoever waits with a push is in the race. `settled` says whether a message will not be carried out here any more: it
-    was already, its worker has given it up, or the worker's lease has ended.
+    `settled` tells whether a message will not be applied here any more: it was, its worker has abandoned it, or the
+    worker's lease has expired.
     """
 
     global_step: int
     members: Membership
-    settled: Callable[[ChangeId], bool] = lambda delivery: True
-
-    @property
-    def steps(self) -> dict[str, int]:
-        """How many pushes of each live worker were applied."""
-        return {member.name: member.steps for member in self.members if member.state == "live"}
+    settled: Callable[[ChangeId], bool] = lambda change: True
 
 
 @dataclass(frozen=True, slots=True)
 class Apply:
-    """Make one update: of the mean of these pushes, with the learning rate times `scale`, which is 1 at most.
+    """Make one update of the mean of these pushes, with the learning rate times `scale`, 1 at most.
 
-    If its result is not finite, the pushes are refused, and the policy is asked anew before its next verdict.
+    If its result is not finite, the pushes are refused, and the policy is asked again before its next decision.
     """
 
     tickets: tuple[int, ...]
@@ -56,41 +51,41 @@ class Apply:
 
 @dataclass(frozen=True, slots=True)
 class Serve:
-    """Answer it, with the values that there are when all verdicts have been carried out."""
+    """Answer a call with the values as they are when all decisions have been carried out."""
 
     ticket: int
 
 
 @dataclass(frozen=True, slots=True)
 class Drop:
-    """Do not apply this push; tell its worker why."""
+    """Do not apply this push; its worker gets the reason."""
 
     ticket: int
     reason: str
 
 
-Verdict: TypeAlias = Apply | Serve | Drop
+Decision: TypeAlias = Apply | Serve | Drop
 
 
 class Policy(Protocol):
     """A consistency policy. Pure: it keeps nothing between calls and does not know the time."""
 
-    def decide(self, waiting: Sequence[Waiting], view: View) -> list[Verdict]:
-        """What may happen now to those who wait, in order of arrival; empty: all go on waiting.
+    def decide(self, calls: Sequence[CallView], shard: ShardView) -> list[Decision]:
+        """Decide about pending calls, which are in order of arrival; none: all of them remain pending.
 
-        It is asked again after its verdicts have been carried out, until it has none, so it may leave some for then.
+        It is asked again after its decisions have been carried out, until there are none: it may leave some for then.
         """
         ...
 
-    def explain(self, one: Waiting, waiting: Sequence[Waiting], view: View) -> str:
-        """For whom and what `one`, a push that `decide` has left among those `waiting`, is held; one sentence."""
+    def explain(self, call: CallView, calls: Sequence[CallView], shard: ShardView) -> str:
+        """One sentence: for which workers and why `call`, a push that `decide` has left pending, is held."""
         ...
 
 
 def listed(names: Iterable[str], most: int = 4) -> str:
-    """The names as a sentence has them, and how many there are beyond `most`."""
+    """Names as a sentence lists them, and how many there are beyond `most`."""
     every = list(names)
     shown = every[:most] if len(every) > most + 1 else every
     if len(shown) < len(every):
         shown.append(f"{len(every) - len(shown)} others")
-    return " and ".join(filter(None, [", ".join(shown[:-1]), *shown[-1:]])) or "nobody"
+    return " and ".join(filter(None, [", ".join(shown[:-1]), *shown[-1:]])) or "none"

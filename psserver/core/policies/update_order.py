@@ -1,8 +1,8 @@
 """The order of changes over all shards of a job, as shard 0 decides it where a policy looks at staleness.
 
-Shard 0 numbers each change (an update or an assign, on whichever shards it is made), remembers which variables with a
-part on another shard it changed, and which changes may not have reached the other shards yet. So it knows the staleness
-that a gradient will have where it is applied, and other shards know what to apply before it. May import messages.
+Shard 0 numbers each change (an update or an assign, on whichever shards), and remembers which variables with a part on
+another shard it changed, and which changes may not have reached the other shards. So it knows the staleness that a
+gradient will have where it is applied, and other shards know what to apply before it. May import messages.
 """
 
 from __future__ import annotations
@@ -14,16 +14,12 @@ from itertools import takewhile
 from pswire.errors import InvalidMessage
 from pswire.messages import ChangeId, Frontier, RemoteWeights, Sender
 
-#: Changes of a variable that are remembered by their numbers: far more than a gradient that is of use has missed.
+#: Changes of a variable whose numbers are remembered: far more than a useful gradient has missed.
 REMEMBERED = 10_000
 
 
 class UpdateOrder:
-    """What shard 0 has decided.
-
-    Attributes:
-        count: changes that were decided.
-    """
+    """The changes that shard 0 has decided; `count` is their number."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -31,7 +27,7 @@ class UpdateOrder:
         self._undelivered: dict[str, ChangeId] = {}
 
     def check(self, remote: Iterable[RemoteWeights]) -> None:
-        """Raises `InvalidMessage` for weights that are newer than all that was decided here."""
+        """Raise `InvalidMessage` for weights that are newer than all decided changes."""
         for one in remote:
             if one.served_at > self.count:
                 raise InvalidMessage(
@@ -49,11 +45,11 @@ class UpdateOrder:
         return missed if missed < REMEMBERED else self.count - one.served_at
 
     def frontier(self) -> Frontier:
-        """As of now."""
+        """The present frontier."""
         return Frontier(self.count, tuple(self._undelivered.values()))
 
-    def add(self, deliveries: Iterable[ChangeId], names: Iterable[str]) -> Frontier:
-        """One more change, made by these messages, of the variables `names` elsewhere.
+    def add(self, messages: Iterable[ChangeId], names: Iterable[str]) -> Frontier:
+        """Decide one more change, made by these messages, of the remote variables `names`.
 
         Returns its frontier: this change counts as decided, and the undelivered are those before it.
         """
@@ -63,13 +59,13 @@ class UpdateOrder:
             changes = self._changes.setdefault(name, deque(maxlen=REMEMBERED))
             if not changes or changes[-1] != self.count:
                 changes.append(self.count)
-        for delivery in deliveries:
-            if delivery.shards:
-                self._undelivered[delivery.sender.worker] = delivery
+        for message in messages:
+            if message.shards:
+                self._undelivered[message.sender.worker] = message
         return Frontier(self.count, before)
 
     def settle(self, sender: Sender, sequence: int) -> None:
-        """The sender is at this message: its earlier ones have been answered by all shards, or were given up there."""
-        delivery = self._undelivered.get(sender.worker)
-        if delivery is not None and (delivery.sender != sender or delivery.sequence < sequence):
+        """Note that all shards have answered the sender's messages before this one, or it has abandoned them."""
+        change = self._undelivered.get(sender.worker)
+        if change is not None and (change.sender != sender or change.sequence < sequence):
             del self._undelivered[sender.worker]

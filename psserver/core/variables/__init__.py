@@ -1,1 +1,1 @@
-"""The variables of a shard: storage, checks, updates and reads."""
+"""Variables of a shard: registration, updates, reads, and the checks of what is sent for them."""

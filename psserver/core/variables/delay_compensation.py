@@ -1,12 +1,12 @@
-"""The weights that each worker was served last, and what a late gradient becomes with them: delay compensation.
+"""Delay compensation: the weights that each worker was served last, and the correction of a late gradient by them.
 
-    g + strength * g * g * (w_now - w_then)
+    g + strength * g * g * (w_now - w_served)
 
 Source: S. Zheng et al., "Asynchronous Stochastic Gradient Descent with Delay Compensation", ICML 2017, equation 10 and
-algorithm 2 (there the server keeps w_bak(m) for each worker m). What is added to a gradient is 5e9 at most in float32
-(half of `Limits.gradient`), so that an ordinary gradient stays ordinary however far the weights have gone. Costs no
-copy: nobody writes into an answer's arrays, which is why no answer of a shard that compensates is put in a caller's
-room. May import the rules' limits, `pswire`'s pure half and numpy.
+algorithm 2 (there the server keeps w_bak(m) for each worker m). The correction is at most half of `Limits.gradient`
+(5e9 in float32), so that an ordinary gradient stays ordinary however far the weights have moved. The served weights are
+the arrays of the answers themselves, without a copy, so such an answer never lies in memory of a caller. May import the
+rules' limits, `pswire`'s pure half and numpy.
 """
 
 from __future__ import annotations
@@ -16,98 +16,89 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pswire.messages import Choice, Gradient, Value
+from pswire.messages import Gradient, Value
 from pswire.optimizers.limits import LIMITS
 from pswire.tensors.compression import Packed
 from pswire.tensors.values import Array, IndexedSlices
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Backup:
-    """What a worker was served of a variable: at which version, and of which rows (None: all)."""
+class ServedWeights:
+    """A variable as a worker was served it: at a version, some rows or (None) all."""
 
     version: int
     array: Array | Packed
     rows: Array | None = None
 
     def whole(self) -> Array:
-        """What the worker has computed with: all that it was served."""
+        """All elements that were served."""
         return self.array.unpacked() if isinstance(self.array, Packed) else self.array
 
     def elements(self, start: int, stop: int) -> Array:
-        """Those from `start` to `stop` of that, flat."""
+        """Those from `start` to `stop`, flat."""
         if isinstance(self.array, Packed):
             return self.array.elements(start, stop)
         return self.array.reshape(-1)[start:stop]
 
 
-class Backups:
-    """By worker and variable. Of a table, it has the rows that were pulled last.
+class ServedWeightsCache:
+    """Served weights by worker and variable; of a table, the rows that were pulled last.
 
-    What there is no `room` for, in bytes, is not kept: the gradient of its worker is then not compensated.
+    Weights beyond the bytes that are free are not kept: gradients computed with them are then not compensated.
     """
 
     def __init__(self) -> None:
-        self._served: dict[str, dict[str, Backup]] = {}
+        self._served: dict[str, dict[str, ServedWeights]] = {}
         self.nbytes = 0
 
-    def keep(self, worker: str, values: Iterable[Value], room: float) -> None:
-        """Notes whole values that are on their way to a worker. What is not modified it has been served before."""
-        for value in values:
-            if value.array is not None:
-                self._keep(worker, value.name, Backup(value.version, value.array), room)
+    def keep(self, worker: str, value: Value, free: float, rows: Array | None = None) -> None:
+        """Keep a whole value, or rows of one. A value without an array was served before."""
+        if value.array is not None:
+            served, nbytes = self._served.setdefault(worker, {}), value.array.nbytes
+            if value.name in served:
+                self.nbytes -= served.pop(value.name).array.nbytes
+            if self.nbytes + nbytes <= free:
+                served[value.name] = ServedWeights(value.version, value.array, rows)
+                self.nbytes += nbytes
 
-    def keep_choice(self, worker: str, choice: Choice, value: Value, room: float) -> None:
-        """Notes rows that are on their way to a worker."""
-        if not choice.slot and value.array is not None:
-            self._keep(worker, choice.name, Backup(value.version, value.array, choice.rows), room)
-
-    def _keep(self, worker: str, name: str, backup: Backup, room: float) -> None:
-        served = self._served.setdefault(worker, {})
-        if name in served:
-            self.nbytes -= served.pop(name).array.nbytes
-        if self.nbytes + backup.array.nbytes <= room:
-            served[name] = backup
-            self.nbytes += backup.array.nbytes
-
-    def find(self, worker: str, gradient: Gradient) -> Backup | None:
+    def find(self, worker: str, gradient: Gradient) -> ServedWeights | None:
         """The weights that a gradient was computed with; None if the worker has been served others since."""
-        backup = self._served.get(worker, {}).get(gradient.name)
-        return backup if backup is not None and backup.version == gradient.version else None
+        weights = self._served.get(worker, {}).get(gradient.name)
+        return weights if weights is not None and weights.version == gradient.version else None
 
     def forget(self, workers: Iterable[str]) -> None:
-        """Drops what was kept for workers that are gone."""
+        """Drop the weights of workers that are gone."""
         for worker in workers:
-            self.nbytes -= sum(backup.array.nbytes for backup in self._served.pop(worker, {}).values())
+            self.nbytes -= sum(weights.array.nbytes for weights in self._served.pop(worker, {}).values())
 
 
-def compensated(gradient: Array | IndexedSlices, now: Array, backup: Backup, strength: float) -> Array | IndexedSlices:
-    """The gradient as it would be, to first order, with the weights of now. Rows that were not served stay as they are.
+def compensated(
+    gradient: Array | IndexedSlices, now: Array, served: ServedWeights, strength: float
+) -> Array | IndexedSlices:
+    """The gradient as it would be, to first order, with the present weights; unchanged for rows that were not served.
 
     Args:
-        gradient: of the shape and dtype of the variable, or some of its rows.
+        gradient: shape and dtype of the variable, or some of its rows.
         now: the variable.
-        backup: what it was when the gradient was computed.
+        served: the weights that the gradient was computed with.
         strength: 0 leaves the gradient as it is.
     """
     with np.errstate(all="ignore"):
         if not isinstance(gradient, IndexedSlices):
-            if backup.rows is not None:
-                return gradient
-            return corrected(gradient, now, backup.whole(), strength)
+            return gradient if served.rows is not None else corrected(gradient, now, served.whole(), strength)
         rows = gradient.summed()
         moved = now.take(rows.indices, axis=0)
-        if backup.rows is None:
-            moved -= backup.whole().take(rows.indices, axis=0)
+        if served.rows is None:
+            moved -= served.whole().take(rows.indices, axis=0)
         else:
-            moved -= _rows_then(backup, rows.indices, moved)
+            moved -= _served_rows(served, rows.indices, moved)
         return rows.with_values(_corrected(rows.values, moved, strength))
 
 
 @np.errstate(all="ignore")
-def corrected(gradient: Array, now: Array, then: Array, strength: float) -> Array:
+def corrected(gradient: Array, now: Array, served: Array, strength: float) -> Array:
     """The formula above, element by element."""
-    return _corrected(gradient, np.asarray(now - then), strength)
+    return _corrected(gradient, np.asarray(now - served), strength)
 
 
 def _corrected(gradient: Array, moved: Array, strength: float) -> Array:
@@ -123,15 +114,15 @@ def _corrected(gradient: Array, moved: Array, strength: float) -> Array:
     return moved
 
 
-def _rows_then(backup: Backup, indices: Array, now: Array) -> Array:
+def _served_rows(served: ServedWeights, indices: Array, now: Array) -> Array:
     """Rows as they were served; those that were not, as they are now."""
-    assert backup.rows is not None
-    if not len(backup.rows):
+    assert served.rows is not None
+    if not len(served.rows):
         return now
-    order = np.argsort(backup.rows, kind="stable")
-    served = backup.rows[order]
-    places = np.minimum(np.searchsorted(served, indices), len(served) - 1)
-    found = served[places] == indices
-    then = now.copy()
-    then[found] = backup.whole()[order[places[found]]]
-    return then
+    order = np.argsort(served.rows, kind="stable")
+    rising = served.rows[order]
+    places = np.minimum(np.searchsorted(rising, indices), len(rising) - 1)
+    found = rising[places] == indices
+    rows = now.copy()
+    rows[found] = served.whole()[order[places[found]]]
+    return rows

@@ -1,4 +1,4 @@
-"""What must hold of arrays that come with a message: shape, dtype, and that every element is finite.
+"""Checks of arrays in messages: shape and dtype, and, in one pass over the elements, that each is finite.
 
 Changes nothing. May import `pswire`'s pure half.
 """
@@ -6,14 +6,23 @@ Changes nothing. May import `pswire`'s pure half.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Mapping
+from typing import TypeAlias
 
+import numpy as np
+
+from psserver.core.variables.variable import Variable
 from pswire.errors import InvalidMessage, NotFinite, ShapeMismatch
+from pswire.messages import Assign, Choice, Message, Pull, Push, Register
 from pswire.tensors.compression import Packed
 from pswire.tensors.values import Array, IndexedSlices, TensorSpec, magnitude, not_finite
 
+#: Bounds of the elements' distances from 0, of the arrays in a message that was inspected, by variable name.
+Magnitudes: TypeAlias = Mapping[str, float]
+
 
 def check_tensor(spec: TensorSpec, array: Array | IndexedSlices | Packed, what: str) -> None:
-    """Raises `ShapeMismatch` unless `array`, or the one that it has rows of, has the spec's shape and dtype."""
+    """Raise `ShapeMismatch` unless `array`, or the array of which it has rows, has the spec's shape and dtype."""
     if not spec.matches(array):
         raise ShapeMismatch(
             f"{what} for {spec.name!r} is {array.dtype.name}{list(array.shape)}, "
@@ -21,27 +30,81 @@ def check_tensor(spec: TensorSpec, array: Array | IndexedSlices | Packed, what: 
         )
 
 
-def check_finite(name: str, array: Array | Packed, what: str) -> float:
-    """Raises `NotFinite` when an array has NaN or infinity, and `InvalidMessage` when a packed one has other faults.
+def inspect(variables: Mapping[str, Variable], message: Message) -> Magnitudes:
+    """Look at every element of a message that has been checked otherwise; returns the magnitudes.
 
-    Returns a magnitude that no element is beyond.
+    Raises:
+        NotFinite: an element is NaN or infinite.
+        InvalidMessage: a row is not within its variable, or a packed array is malformed.
+    """
+    match message:
+        case Push():
+            magnitudes = {}
+            for gradient in message.gradients:
+                name, array = gradient.name, gradient.array
+                found = magnitude(array) if isinstance(array, np.ndarray) else math.nan
+                if not math.isfinite(found):
+                    found = _inspect_gradient(variables[name], array)
+                magnitudes[name] = found
+            return magnitudes
+        case Pull():
+            _check_rows(variables, message.choices)
+        case Assign():
+            return {one.name: check_finite(one.name, one.array, "assigned value") for one in message.assignments}
+        case Register():
+            values = [(one.spec.name, one.value) for one in message.declarations]
+            return {name: check_finite(name, value, "initial value") for name, value in values if value is not None}
+    return {}
+
+
+def _inspect_gradient(variable: Variable, array: Array | IndexedSlices | Packed) -> float:
+    """The magnitude of a gradient; of rows, that of the sum of any of them."""
+    name, factor = variable.spec.name, 1.0
+    assert variable.optimizer is not None, "the message was not checked"
+    what = variable.optimizer.pushed
+    if isinstance(array, IndexedSlices):
+        try:
+            array.check_indices()
+        except ValueError as error:
+            raise InvalidMessage(f"{what} for {name!r}: {error}") from None
+        factor = math.sqrt(len(array.indices))  # the Cauchy-Schwarz inequality
+        array = array.values
+    return factor * check_finite(name, array, what)
+
+
+def _check_rows(variables: Mapping[str, Variable], choices: Iterable[Choice]) -> None:
+    for choice in choices:
+        if choice.rows is not None and choice.rows.size:
+            rows = variables[choice.name].spec.shape[0]
+            low, high = choice.rows.min(), choice.rows.max()
+            if not 0 <= low <= high < rows:
+                raise InvalidMessage(
+                    f"rows of {choice.name!r} must be in 0 ... {rows - 1}, but they span {low} ... {high}"
+                )
+
+
+def check_finite(name: str, array: Array | Packed, what: str) -> float:
+    """A bound of the elements' distances from 0.
+
+    Raises:
+        NotFinite: an element is NaN or infinite.
+        InvalidMessage: a packed array is malformed.
     """
     if isinstance(array, Packed):
         try:
             return array.check()
         except FloatingPointError as error:
-            raise non_finite(name, what, str(error)) from None
+            raise _not_finite(name, what, str(error)) from None
         except ValueError as error:
             raise InvalidMessage(f"{what} for {name!r} has {error}") from None
     found = magnitude(array)
     if not math.isfinite(found):
         bad = not_finite(array)
         if bad:
-            raise non_finite(name, what, f"{bad:,} of {array.size:,} elements that are NaN or infinite")
+            raise _not_finite(name, what, f"{bad:,} of {array.size:,} elements that are NaN or infinite")
     return found
 
 
-def non_finite(name: str, what: str, fault: str) -> NotFinite:
-    """The error for what is pushed or assigned for a variable, which has a fault."""
+def _not_finite(name: str, what: str, fault: str) -> NotFinite:
     hint = "; lower the learning rate, or clip gradients" if what == "gradient" else ""
     return NotFinite(f"{what} for {name!r} has {fault}: nothing was changed{hint}")

@@ -1,6 +1,6 @@
-"""What must hold of a declaration, by itself and beside the first of its name; how many bytes it asks for.
+"""Registration: checks of a declaration, by itself and against the first of its name, and initial values and slots.
 
-Changes nothing but arrays that are being made. May import the rules, `pswire`'s pure half and numpy.
+Changes nothing but the arrays of new variables. May import the rules, `pswire`'s pure half and numpy.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from pswire.tensors.values import DTYPES, Array, Part, TensorSpec
 
 
 def agreed_bytes(known: Variable, declaration: Declaration) -> int:
-    """Raises if a later declaration contradicts the first; returns the bytes of slots that it would add."""
+    """Raise if a later declaration contradicts the first; returns the bytes of slots that it would add."""
     spec, optimizer = declaration.spec, declaration.optimizer
-    registered, declared = _whole(known.spec, known.part), _whole(spec, declaration.part)
+    registered, declared = _whole_spec(known.spec, known.part), _whole_spec(spec, declaration.part)
     if registered != declared:
         raise AlreadyRegistered(
             f"variable {spec.name!r} is registered as {registered.dtype}{list(registered.shape)}, "
@@ -52,8 +52,8 @@ def agreed_bytes(known: Variable, declaration: Declaration) -> int:
     return _slot_bytes(spec, optimizer)
 
 
-def _whole(spec: TensorSpec, part: Part | None) -> TensorSpec:
-    """What the variable is that `spec` is a part of."""
+def _whole_spec(spec: TensorSpec, part: Part | None) -> TensorSpec:
+    """The spec of the variable that `spec` is a part of."""
     return spec if part is None or not spec.shape else TensorSpec(spec.name, (part.of, *spec.shape[1:]), spec.dtype)
 
 
@@ -62,15 +62,15 @@ def _part_text(spec: TensorSpec, part: Part | None) -> str:
 
 
 def declared_bytes(declaration: Declaration, *, dry_run: bool = False) -> int:
-    """Raises if a first declaration cannot be; returns the bytes of value and slots. A `dry_run` one needs no value."""
+    """Raise if a first declaration is invalid; returns the bytes of value and slots. A `dry_run` needs no value."""
     spec, optimizer, part = declaration.spec, declaration.optimizer, declaration.part
     if declaration.value is None and declaration.initial is None and not dry_run:
         raise UnknownVariable(f"variable {spec.name!r} is not registered yet: send its initial value")
     if declaration.value is not None and declaration.initial is not None:
         raise InvalidMessage(f"variable {spec.name!r} is declared with a value and as a table: it can be one of them")
-    if declaration.initial is not None and (not spec.shape or DTYPES[spec.dtype].kind != "f"):
-        raise InvalidMessage(f"table {spec} must have rows, of floating point")
     if declaration.initial is not None:
+        if not spec.shape or DTYPES[spec.dtype].kind != "f":
+            raise InvalidMessage(f"table {spec} must have rows, of floating point")
         try:
             check_fits(declaration.initial, spec.dtype)
         except (TypeError, ValueError) as error:
@@ -85,7 +85,7 @@ def _slot_bytes(spec: TensorSpec, optimizer: UpdateSpec) -> int:
 
 
 def slot_specs(spec: TensorSpec, optimizer: UpdateSpec) -> dict[str, TensorSpec]:
-    """Slots have the variable's shape; their names and dtypes show on an empty array."""
+    """The slots of the optimizer: of the variable's shape, with names and dtypes as its rule makes them."""
     try:
         slots = rule_for(optimizer).slots(np.empty(0, DTYPES[spec.dtype]))
     except InvalidMessage as error:
@@ -93,8 +93,8 @@ def slot_specs(spec: TensorSpec, optimizer: UpdateSpec) -> dict[str, TensorSpec]
     return {name: TensorSpec(spec.name, spec.shape, slot.dtype.name) for name, slot in slots.items()}
 
 
-def begin(value: Array, declaration: Declaration) -> None:
-    """Writes the initial value, which was sent, or is made here."""
+def initialize(value: Array, declaration: Declaration) -> None:
+    """Write the initial value, which was sent, or is made here."""
     if declaration.initial is None:
         assert declaration.value is not None, "check_declarations was not called"
         np.copyto(value, declaration.value)
@@ -103,12 +103,12 @@ def begin(value: Array, declaration: Declaration) -> None:
 
 
 def make_slots(variable: Variable, rule: Rule) -> None:
-    """Makes the slots with their first values, by the rule that it was given, whatever it follows by now."""
+    """Make the slots with their first values, by the rule that it was registered with, whatever it follows by now."""
     variable.slots = rule.slots(variable.value)
 
 
 def tuned(variable: Variable, message: Tune) -> UpdateSpec:
-    """The optimizer of a variable with the fields that are to change; raises `TypeError` or `ValueError`."""
+    """The optimizer of a variable with the fields of the message changed; raises `TypeError` or `ValueError`."""
     assert variable.optimizer is not None, "check_tune was not called"
     unknown = set(message.fields) - {field.name for field in dataclasses.fields(message.optimizer)}
     if unknown:

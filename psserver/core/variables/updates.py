@@ -1,152 +1,162 @@
-"""One update of one variable: the gradients of one push or of several, as their mean, through the variable's rule.
+"""Updates of variables: the mean of the gradients of one or several pushes, through the variable's rule; and the guard.
 
-Knows no workers and no messages but gradients' arrays. May import the rules, `pswire`'s pure half and numpy.
+Array tasks cannot fail and run after their step (`psserver.core.array_tasks`), so a change whose result may be NaN or
+infinite must be computed before it becomes a task. A change is ordinary when the magnitudes of the gradients and the
+growth of the variables show that its result is finite (`pswire.optimizers.limits`), without a look at an element. Every
+other one is guarded: computed at once, on copies, from the arrays as all earlier changes leave them, and committed only
+if every element of the result is finite. Knows no workers. May import `pswire`'s pure half and numpy.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TypeAlias
 
 import numpy as np
 
 from psserver.core.array_tasks import ArrayTask
-from psserver.core.variables.delay_compensation import Backup, compensated, corrected
-from pswire.messages import Gradient
+from psserver.core.variables.delay_compensation import ServedWeights, compensated, corrected
+from psserver.core.variables.element_checks import Magnitudes, check_finite
+from psserver.core.variables.variable import Variable
+from pswire.errors import NotFinite
+from pswire.messages import Assignment, Gradient
 from pswire.optimizers import COMPUTE_DTYPES, Rule, Step
+from pswire.optimizers.limits import GUARDED
 from pswire.tensors.compression import Packed, unpacked
 from pswire.tensors.values import Array, IndexedSlices, not_finite
 
+#: A gradient of a push, and the weights that it was computed with if it is to be compensated for its delay.
+Contribution: TypeAlias = tuple[Gradient, ServedWeights | None]
 
-class Updated(Protocol):
-    """What has a value and slots."""
+#: More than the growth of a variable to which an ordinary array is added.
+AN_ADDITION = 1e-20
 
-    value: Array
-    slots: dict[str, Array]
+#: Updates of a guarded table between two checks of all of it, and not only of the rows that have changed.
+FULL_CHECK = 1000
 
 
 @dataclass(slots=True, eq=False)
 class Update:
-    """An update that is decided on; `run` does it.
+    """An update that was decided; `run` does it.
 
     Attributes:
         variable: is changed in place.
-        rule: what is done; that of the variable when this was decided.
-        contributions: a gradient of each push, borrowed, and the weights that it was computed with, if it is to be
-            compensated for its delay.
-        strength: of that compensation.
+        rule: that of the variable when this was decided.
+        contributions: one per push; the arrays are borrowed.
+        strength: of the delay compensation.
         step: when this takes place.
     """
 
-    variable: Updated
+    variable: Variable
     rule: Rule
-    contributions: Sequence[tuple[Gradient, Backup | None]]
+    contributions: Sequence[Contribution]
     strength: float
     step: Step
 
-    def task(self, name: str) -> ArrayTask:
-        """What is to be done to the variable of this name."""
-        effort, divisible = 0, self.rule.element_wise
+    def task(self) -> ArrayTask:
+        """The array task of this update."""
+        cost, divisible = 0, self.rule.element_wise
         for gradient, _ in self.contributions:
             array = gradient.array
             if isinstance(array, Packed):
-                effort += array.size * array.dtype.itemsize
+                cost += array.size * array.dtype.itemsize
             else:
-                effort += array.nbytes
+                cost += array.nbytes
                 divisible = divisible and isinstance(array, np.ndarray) and array.flags.c_contiguous
+        name = self.variable.spec.name
         if divisible:
-            return ArrayTask(name, effort, self.run, self.part, self.variable.value.size)
-        return ArrayTask(name, effort, self.run)
+            return ArrayTask(name, cost, self.run, self.part, self.variable.value.size)
+        return ArrayTask(name, cost, self.run)
 
     def run(self) -> None:
-        """Changes the value and the slots."""
-        self._apply(self.variable.value, self.variable.slots, self._gradient())
+        """Change the value and the slots."""
+        variable, gradient = self.variable, self._gradient()
+        if isinstance(gradient, IndexedSlices):
+            self.rule.sparse(variable.value, variable.slots, gradient, self.step)
+        else:
+            self.rule.dense(variable.value, variable.slots, gradient, self.step)
 
-    def trial(self) -> Trial:
-        """What `run` would make of value and slots, in every bit: of all elements, or of the rows that change."""
+    def part(self, start: int, stop: int) -> None:
+        """Change the elements from `start` to `stop`, to the same bits as `run`."""
+        value = self.variable.value.reshape(-1)[start:stop]
+        slots = {name: slot.reshape(-1)[start:stop] for name, slot in self.variable.slots.items()}
+        gradients: list[Array | IndexedSlices] = []
+        for gradient, served in self.contributions:
+            array = gradient.array
+            if isinstance(array, Packed):
+                stretch = array.elements(start, stop)
+            else:
+                assert isinstance(array, np.ndarray), "rows are not divisible"
+                stretch = array.reshape(-1)[start:stop]
+            if served is not None and served.rows is None:
+                stretch = corrected(stretch, value, served.elements(start, stop), self.strength)
+            gradients.append(stretch)
+        total = mean(gradients)
+        assert not isinstance(total, IndexedSlices), "a mean of arrays"
+        self.rule.dense(value, slots, total, self.step)
+
+    def candidate(self) -> CandidateUpdate:
+        """The value and slots that `run` would make, in every bit: all elements, or the rows that change."""
         value, slots, gradient = self.variable.value, self.variable.slots, self._gradient()
         if isinstance(gradient, IndexedSlices):
             rows = gradient.indices
             value, slots = value[rows], {name: slot[rows] for name, slot in slots.items()}
-            self._apply(value, slots, IndexedSlices(gradient.values, np.arange(len(rows)), value.shape))
-            return Trial(self.variable, value, slots, rows)
-        value, slots = value.copy(), {name: slot.copy() for name, slot in slots.items()}
-        self._apply(value, slots, gradient)
-        return Trial(self.variable, value, slots)
-
-    def _apply(self, value: Array, slots: dict[str, Array], gradient: Array | IndexedSlices) -> None:
-        if isinstance(gradient, IndexedSlices):
+            gradient = IndexedSlices(gradient.values, np.arange(len(rows)), value.shape)
             self.rule.sparse(value, slots, gradient, self.step)
-        else:
-            self.rule.dense(value, slots, gradient, self.step)
+            return CandidateUpdate(self.variable, value, slots, rows)
+        value, slots = value.copy(), {name: slot.copy() for name, slot in slots.items()}
+        self.rule.dense(value, slots, gradient, self.step)
+        return CandidateUpdate(self.variable, value, slots)
 
     def _gradient(self) -> Array | IndexedSlices:
-        """The mean of all; of rows, each once and in rising order."""
-        value = self.variable.value
-        gradient = mean(
-            [
-                unpacked(one.array) if then is None else compensated(unpacked(one.array), value, then, self.strength)
-                for one, then in self.contributions
-            ]
-        )
-        if isinstance(gradient, IndexedSlices):
-            with np.errstate(all="ignore"):
-                return gradient.summed()
-        return gradient
-
-    def part(self, start: int, stop: int) -> None:
-        """Changes the elements from `start` to `stop`: what `run` would make of them, in every bit."""
-        value = self.variable.value.reshape(-1)[start:stop]
-        slots = {name: slot.reshape(-1)[start:stop] for name, slot in self.variable.slots.items()}
+        """The mean gradient; of rows, each once and in rising order."""
         gradients = []
-        for gradient, backup in self.contributions:
-            stretch = _stretch(gradient.array, start, stop)
-            if backup is not None and backup.rows is None:
-                stretch = corrected(stretch, value, backup.elements(start, stop), self.strength)
-            gradients.append(stretch)
-        mine = mean(gradients)
-        assert not isinstance(mine, IndexedSlices), "a mean of arrays"
-        self.rule.dense(value, slots, mine, self.step)
+        for gradient, served in self.contributions:
+            array = gradient.array
+            if not isinstance(array, np.ndarray):
+                array = unpacked(array)
+            if served is not None:
+                array = compensated(array, self.variable.value, served, self.strength)
+            gradients.append(array)
+        total = gradients[0] if len(gradients) == 1 else mean(gradients)
+        if isinstance(total, IndexedSlices):
+            with np.errstate(all="ignore"):
+                return total.summed()
+        return total
 
 
 @dataclass(slots=True, eq=False)
-class Trial:
-    """An update that was computed on copies: value and slots, all of them or some `rows`, as they would be."""
+class CandidateUpdate:
+    """An update that was computed on copies: the new value and slots, all elements or some `rows`."""
 
-    variable: Updated
+    variable: Variable
     value: Array
     slots: dict[str, Array]
     rows: Array | None = None
 
     @property
     def fault(self) -> str:
-        """Which array has elements that are not finite, and how many; empty: none has."""
+        """Which array has elements that are not finite, and how many; empty if none has."""
         for name, array in (("", self.value), *self.slots.items()):
             bad = not_finite(array)
             if bad:
                 return f"{bad:,} of {array.size:,} elements" + (f" of its slot {name!r}" if name else "")
         return ""
 
-    def keep(self) -> None:
-        """Makes the variable what this is."""
+    def commit(self) -> None:
+        """Write it into the variable."""
         where = ... if self.rows is None else self.rows
         self.variable.value[where] = self.value
         for name, slot in self.slots.items():
             self.variable.slots[name][where] = slot
 
 
-def _stretch(gradient: Array | IndexedSlices | Packed, start: int, stop: int) -> Array:
-    if isinstance(gradient, Packed):
-        return gradient.elements(start, stop)
-    assert isinstance(gradient, np.ndarray), "asked for before"
-    return gradient.reshape(-1)[start:stop]
-
-
 def mean(gradients: Sequence[Array | IndexedSlices]) -> Array | IndexedSlices:
-    """Their sum over their number, in the order given; rows stay rows if all of them are. One by itself is not copied.
+    """Their sum over their number, in the order given; rows stay rows if all of them are. A single one is not copied.
 
-    Of float16, sums of arrays are float32, as rules compute.
+    Sums of float16 arrays are float32, as rules compute.
     """
     first, *others = gradients
     if not others:
@@ -161,3 +171,85 @@ def mean(gradients: Sequence[Array | IndexedSlices]) -> Array | IndexedSlices:
             total = one + total if isinstance(one, IndexedSlices) else np.add(total, one, out=total)
         total /= len(gradients)
         return total
+
+
+class OverflowGuard:
+    """Tells which changes of the shard's `variables`, by name, are guarded, and carries those out."""
+
+    def __init__(self, variables: Mapping[str, Variable]) -> None:
+        self._variables = variables
+        self._guarded: set[str] = set()
+
+    def __bool__(self) -> bool:
+        """Whether any variable is guarded."""
+        return bool(self._guarded)
+
+    def needed(self, magnitudes: Magnitudes) -> bool:
+        """Whether a change of these variables together, by arrays of these magnitudes, is guarded."""
+        if not self._guarded.isdisjoint(magnitudes):
+            return True
+        for name, magnitude in magnitudes.items():
+            limits = self._variables[name].limits
+            if limits is not None and not magnitude <= limits.gradient / 2:
+                return True  # the other half is for the delay compensation
+        return False
+
+    def grown(self, variable: Variable, growth: float) -> None:
+        """Note the growth by an ordinary change."""
+        variable.growth += growth
+        if variable.growth >= GUARDED:
+            self._guarded.add(variable.spec.name)
+
+    def replaced(self, variable: Variable, magnitude: float) -> None:
+        """Note a new value, with elements of this magnitude."""
+        if variable.value.dtype.kind == "f" and (variable.limits is None or not magnitude <= variable.limits.state):
+            self.grown(variable, math.inf)
+
+    def update(self, updates: Iterable[Update]) -> None:
+        """Do updates of different variables, all or, raising `NotFinite`, none."""
+        candidates = [update.candidate() for update in updates]
+        for candidate in candidates:
+            fault, name = candidate.fault, candidate.variable.spec.name
+            if fault:
+                raise NotFinite(
+                    f"the update of {name!r} would make NaN or infinity of {fault}: nothing was changed; lower the "
+                    "learning rate, or clip gradients"
+                )
+        for candidate in candidates:
+            candidate.commit()
+            self._check_again(candidate)
+
+    def sums(self, assignments: Iterable[Assignment]) -> list[Assignment]:
+        """The values after adding these; raises `NotFinite` if one of them is not finite."""
+        sums = []
+        for one in assignments:
+            total = self._variables[one.name].value.copy()
+            add_to(total, one.array)
+            check_finite(one.name, total, "sum of the value and what is added")
+            sums.append(Assignment(one.name, total))
+        return sums
+
+    def _check_again(self, candidate: CandidateUpdate) -> None:
+        """Find out whether the next updates of the variable are guarded as well."""
+        variable = candidate.variable
+        rule, limits = variable.rule, variable.limits
+        if rule is None or limits is None or not math.isfinite(variable.share):
+            return
+        if not rule.settled(candidate.value, candidate.slots, limits):
+            self.grown(variable, math.inf)
+        elif candidate.rows is None:
+            self._release(variable)
+        elif not variable.guarded:
+            self.grown(variable, variable.share)
+        elif variable.updates % FULL_CHECK == 0 and rule.settled(variable.value, variable.slots, limits):
+            self._release(variable)
+
+    def _release(self, variable: Variable) -> None:
+        variable.growth = 0.0
+        self._guarded.discard(variable.spec.name)
+
+
+@np.errstate(all="ignore")
+def add_to(value: Array, delta: Array) -> None:
+    """Value += delta, silently."""
+    value += delta

@@ -1,6 +1,6 @@
-"""A variable as a shard holds it: value, slots and counts.
+"""A variable as a shard holds it: value, slots and counts. Changed by the store alone.
 
-Who may change it, and when, is the store's affair. May import the rules and `pswire`'s pure half.
+May import the rules and `pswire`'s pure half.
 """
 
 from __future__ import annotations
@@ -19,11 +19,15 @@ from pswire.tensors.values import Array, Part, TensorSpec
 
 @dataclass(slots=True)
 class Variable:
-    """One variable, or the part of it on this shard. `version` counts every change, `updates` those of its optimizer.
+    """One variable, or the part of it on this shard.
 
-    `optimizer` is what it follows now, `declared` what it was registered with. With `initial` it is a table. An
-    update within `limits` is ordinary (None: none is), `share` is the growth of one, and `growth` their sum since the
-    elements were last seen to be within the limits; infinite while they are not (`pswire.optimizers.limits`).
+    Attributes:
+        initial: the initializer of the rows of a table; None: a plain variable.
+        version, updates: counts of all changes, and of those by its optimizer.
+        declared, optimizer, rule: the optimizer it was registered with, the present one, and its update rule.
+        limits: magnitudes of an ordinary update (`pswire.optimizers.limits`); None: no update is ordinary.
+        share: the growth of one ordinary update.
+        growth: their sum since all elements were last known to be within the limits; infinite while they are not.
     """
 
     spec: TensorSpec
@@ -42,16 +46,16 @@ class Variable:
     growth: float = 0.0
 
     def __post_init__(self) -> None:
-        """Finds the limits."""
+        """Find the limits."""
         self.limits = LIMITS.get(self.spec.dtype)
 
     @property
     def guarded(self) -> bool:
-        """Whether its updates are computed on copies, and looked at before they count."""
+        """Whether its updates are computed on copies, and checked before they count."""
         return self.growth >= GUARDED
 
     def follow(self, optimizer: UpdateSpec) -> Rule:
-        """From now on its updates are those of this optimizer; returns the rule."""
+        """Update by this optimizer from now on; returns its rule."""
         self.optimizer, self.rule = optimizer, rule_for(optimizer)
         rate = largest_rate(optimizer.learning_rate) if isinstance(optimizer, OptimizerSpec) else 1.0
         share = math.inf if self.limits is None else self.rule.growth(rate, self.limits)
@@ -64,7 +68,7 @@ class Variable:
         return self.spec.nbytes + sum([spec.nbytes for spec in self.slot_specs.values()])
 
     def chosen_spec(self, choice: Choice) -> TensorSpec:
-        """What an answer to `choice` looks like. Raises `InvalidMessage` when there is no such slot, or are no rows."""
+        """Shape and dtype of the answer to `choice`. Raises `InvalidMessage` for a slot or rows that do not exist."""
         spec = self.spec
         if choice.slot:
             if choice.slot not in self.slot_specs:

@@ -145,5 +145,5 @@ def quiet(caplog):
     with caplog.at_level(logging.INFO):
         yield
     loud = [record for record in caplog.get_records("call") if record.levelno >= logging.WARNING]
-    notes = re.compile("worker '.*' was silent for .* s and is taken for dead|block .* will be handed out again: .*")
+    notes = re.compile("worker '.*' was silent for .* s: its lease has expired|block .* will be handed out again: .*")
     assert [text for text in (record.getMessage() for record in loud) if not notes.fullmatch(text)] == []

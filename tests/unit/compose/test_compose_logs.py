@@ -5,7 +5,7 @@ import logging
 import pytest
 
 from psserver.core import events as told
-from psserver.core.members.membership import Member
+from psserver.core.members.member import Member
 from psserver.rpc import server
 from psserver.runtime import clock, executor
 from pswire.messages import Block, EpochReport
@@ -19,7 +19,7 @@ PROCESS = process_number(7, 0xF0000123)  # in a container
 FIRST, SECOND = (Member(f"{host}-{PROCESS}", number, 1, steps=1350) for number, host in enumerate(HOSTS))
 BLOCK = Block(1_051, 2, 1_600, 3_200)
 LOST = told.lost(FIRST, 15.0)
-GIVEN_BACK = told.to_be_handed_out_again("train", BLOCK, FIRST.name)
+GIVEN_BACK = told.block_returned("train", BLOCK, FIRST.name)
 HANDED_OUT = told.handed_out_again("train", BLOCK, SECOND.name, FIRST.name)
 EPOCH_DONE = told.epoch_done(EpochReport("train", 10, 0.39236, 55_000))
 LEFT = told.left(SECOND, failed=False)
@@ -104,7 +104,7 @@ def test_a_table_tells_in_the_order_of_time_what_people_want_to_know():
         "| ---: | --- | --- |",
         "| 10.0 | worker-1 | is killed |",
         "| 15.0 | worker-2 | waits for shard 0, for 5 s: nothing answers |",
-        "| 16.0 | server-0 | worker-1 was silent for 15 s and is taken for dead |",
+        "| 16.0 | server-0 | worker-1 was silent for 15 s: its lease has expired |",
         "| 16.0 | server-0 | block 1,051 of epoch 2 (1,600 examples) will be handed out again: worker-1 had it |",
         "| 16.0 | server-0 | block 1,051 of epoch 2 goes to worker-2 (worker-1 had it) |",
         "| 28.0 | server-0 | epoch 10 is done: mean cost 0.3924 over 55,000 examples |",

@@ -1,4 +1,4 @@
-"""What a worker is told, by arguments, the environment, or defaults."""
+"""Configuration of a worker: arguments, the environment, defaults, and the command line."""
 
 import re
 
@@ -9,38 +9,38 @@ from click.testing import CliRunner
 from pswire.errors import ConfigurationError
 from pswire.specs.encodings import ENCODINGS, NONE, Int8, TopK, parse_compression
 from psworker import config
-from psworker.config import DEFAULT_TIMEOUT, EncodingConfig, StrategyConfig, worker_config
+from psworker.config import DEFAULT_TIMEOUT, StrategyConfig, TransferConfig, WorkerConfig, worker_config
 from psworker.launch import cli
 from psworker.launch.cli import main
 
 
 @pytest.fixture(autouse=True)
 def own_environment(monkeypatch):
-    strategy = config.PUSH_EVERY, config.PULL_EVERY, config.OVERLAP, config.LOCAL_STEPS
-    travel = config.ENCODING, config.COMPRESS, config.SHARED_MEMORY
-    for name in (config.SERVERS, config.NAME, config.TIMEOUT, config.KEEP_MEMORY, *strategy, *travel):
+    defaults = StrategyConfig().environment() | TransferConfig().environment()
+    for name in (config.SERVERS, config.NAME, config.TIMEOUT, config.KEEP_MEMORY, *defaults):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(cli, "end_at_once", lambda number, code: None)  # it is for a process of its own
 
 
 def test_an_argument_comes_before_the_environment_and_that_before_the_default(monkeypatch):
-    assert worker_config().servers == ()
-    assert worker_config().timeout == DEFAULT_TIMEOUT
-    monkeypatch.setenv(config.SERVERS, "h:1, h:2")
-    monkeypatch.setenv(config.NAME, "w7")
-    monkeypatch.setenv(config.TIMEOUT, "7.5")
-    told = worker_config()
-    assert (told.servers, told.name, told.timeout) == (("h:1", "h:2"), "w7", 7.5)
-    told = worker_config(["h:3"], "w8", 9)
-    assert (told.servers, told.name, told.timeout) == (("h:3",), "w8", 9)
+    default = worker_config()
+    assert (default.servers, default.timeout, default.keep_memory) == ((), DEFAULT_TIMEOUT, True)
+    assert default.strategy == StrategyConfig(push_every=1, pull_every=1, overlap=False, local_steps=0)
+    assert default.transfer == TransferConfig(encoding="float32", compression=NONE, shared_memory=True)
+    strategy, transfer = StrategyConfig(3, 5, True), TransferConfig("bfloat16", TopK(0.01), shared_memory=False)
+    environment = {config.SERVERS: "h:1, h:2", config.NAME: "w7", config.TIMEOUT: "7.5", config.KEEP_MEMORY: "false"}
+    for name, text in (environment | strategy.environment() | transfer.environment()).items():
+        monkeypatch.setenv(name, text)
+    assert worker_config() == WorkerConfig(("h:1", "h:2"), "w7", 7.5, False, strategy, transfer)
+    other = worker_config(["h:3"], "w8", 9, push_every=2, overlap=False, compress="int8", shared_memory=True)
+    strategy, transfer = StrategyConfig(2, 5, False), TransferConfig("bfloat16", Int8(), shared_memory=True)
+    assert other == WorkerConfig(("h:3",), "w8", 9, False, strategy, transfer)
+    assert worker_config(push_every=1, pull_every=1, overlap=False, local_steps=7).strategy.steps == 7
 
 
-@pytest.mark.parametrize(
-    ("text", "kept"), [(None, True), ("", True), ("1", True), ("Yes", True), ("0", False), ("false", False)]
-)
-def test_memory_is_kept_unless_the_environment_says_no(monkeypatch, text, kept):
-    if text is not None:
-        monkeypatch.setenv(config.KEEP_MEMORY, text)
+@pytest.mark.parametrize(("text", "kept"), [("", True), ("1", True), ("Yes", True), ("0", False), ("false", False)])
+def test_a_flag_in_the_environment_is_what_click_takes(monkeypatch, text, kept):
+    monkeypatch.setenv(config.KEEP_MEMORY, text)
     assert worker_config().keep_memory is kept
 
 
@@ -61,56 +61,37 @@ def test_memory_is_kept_unless_the_environment_says_no(monkeypatch, text, kept):
         (config.SHARED_MEMORY, "maybe", "PSWORKER_SHARED_MEMORY must be 1 or 0, got 'maybe'"),
     ],
 )
-def test_what_cannot_be_is_refused_by_name(monkeypatch, name, text, complaint):
+def test_an_invalid_variable_is_refused_by_name(monkeypatch, name, text, complaint):
     monkeypatch.setenv(name, text)
     with pytest.raises(ConfigurationError, match=complaint):
         worker_config()
 
 
-def test_whole_numbers_of_numpy_are_whole_numbers():
-    strategy = worker_config(push_every=np.int64(2), pull_every=np.uint8(3)).strategy
-    assert strategy == StrategyConfig(2, 3)
-    assert type(strategy.push_every) is int
-    for value in (2.0, "2", True, np.bool_(True), np.float64(2), None):
-        with pytest.raises(ConfigurationError, match="push_every must be a whole number of steps from 1 up, got"):
-            StrategyConfig(value)
-
-
-def test_when_to_push_and_pull_is_an_argument_or_the_environment_or_every_step(monkeypatch):
-    assert worker_config().strategy == StrategyConfig(push_every=1, pull_every=1, overlap=False, local_steps=0)
-    for name, text in StrategyConfig(3, 5, True).environment().items():
-        monkeypatch.setenv(name, text)
-    assert worker_config().strategy == StrategyConfig(3, 5, True)
-    assert worker_config(push_every=2, overlap=False).strategy == StrategyConfig(2, 5, False)
-    assert worker_config(push_every=1, pull_every=1, overlap=False, local_steps=7).strategy.steps == 7
-
-
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
-        ({"push_every": 0}, "push_every must be a whole number of steps from 1 up, got 0"),
-        ({"push_every": True}, "push_every must be a whole number of steps from 1 up, got True"),
-        ({"pull_every": 2.0}, "pull_every must be a whole number of steps from 1 up, got 2.0"),
+        *[({"push_every": value}, "push_every must be a whole number of steps") for value in (0, True, "2", 2.0)],
+        ({"push_every": np.bool_(True)}, "push_every must be a whole number of steps"),
+        ({"pull_every": np.float64(2)}, "pull_every must be a whole number of steps from 1 up"),
         ({"local_steps": -3}, "local_steps must be a whole number of steps from 0 up, got -3"),
         ({"overlap": 1}, "overlap must be True or False, got 1"),
-        ({"local_steps": 4, "push_every": 2}, "local_steps=4 .* cannot go with push_every=2"),
-        ({"local_steps": 4, "overlap": True}, "local_steps=4 .* cannot go with .*overlap=True: leave those out, or it"),
+        ({"local_steps": 4, "push_every": 2}, "local_steps=4 .* cannot be combined with push_every=2"),
+        ({"local_steps": 4, "overlap": True}, "cannot be combined with .*overlap=True: leave those out, or it"),
+        ({"encoding": ""}, "'' is no"),
+        ({"compress": 0.01}, "'0.01' is no compression"),
+        ({"shared_memory": 1}, "shared_memory must be True or False, got 1"),
     ],
 )
-def test_steps_that_cannot_be_are_refused_by_name(arguments, complaint):
+def test_an_invalid_argument_is_refused_by_name(arguments, complaint):
     with pytest.raises(ConfigurationError, match=complaint):
         worker_config(**arguments)
 
 
-def test_how_gradients_travel_is_an_argument_or_the_environment_or_as_they_are(monkeypatch):
-    assert worker_config().travel == EncodingConfig(encoding="float32", compression=NONE, shared_memory=True)
-    told = EncodingConfig("bfloat16", TopK(0.01), shared_memory=False)
-    for name, text in told.environment().items():
-        monkeypatch.setenv(name, text)
-    assert worker_config().travel == told
-    travel = worker_config(encoding="float32", compress="int8", shared_memory=True).travel
-    assert travel == EncodingConfig("float32", Int8(), shared_memory=True)
-    assert worker_config(encoding="float16", compress=TopK(0.5)).travel == EncodingConfig("float16", TopK(0.5), False)
+def test_a_compression_that_is_text_is_refused_and_numpy_integers_become_int():
+    with pytest.raises(ConfigurationError, match="compression must be one of"):
+        TransferConfig(compression="int8")
+    strategy = worker_config(push_every=np.int64(2), pull_every=np.uint8(3)).strategy
+    assert (strategy, type(strategy.push_every)) == (StrategyConfig(2, 3), int)
 
 
 @pytest.mark.parametrize(
@@ -121,7 +102,7 @@ def test_a_compression_is_read_as_it_was_written(compression):
 
 
 @pytest.mark.parametrize("text", ["", "topk", "topk:", "topk:x", "topk:1.2.3", "top:0.1", "int8:2", "INT8", "topk:nan"])
-def test_what_is_no_compression_is_refused_with_those_that_there_are(text):
+def test_text_that_is_no_compression_is_refused_with_those_that_there_are(text):
     with pytest.raises(ConfigurationError, match=re.escape(f"{text!r}") + ".*(write none; int8; or topk:|could not)"):
         parse_compression(text)
 
@@ -135,50 +116,36 @@ def test_a_fraction_is_over_0_and_1_at_most(text):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "complaint"),
+    ("command", "options", "complaint"),
     [
-        ({"encoding": ""}, "'' is no encoding"),
-        ({"compress": 0.01}, "'0.01' is no compression"),
-        ({"shared_memory": 1}, "shared_memory must be True or False, got 1"),
+        *[
+            (command, options, complaint)
+            for command in (["run", "--servers", "h:1"], ["local"])
+            for options, complaint in [
+                (["--encoding", "float8"], "'float8' is not one of 'float32', 'bfloat16', 'float16'"),
+                (["--compress", "topk:2"], "fraction must be more than 0 and at most 1, got 2"),
+                (["--local-steps", "2", "--overlap"], "cannot be combined with"),
+            ]
+        ],
+        (["run"], ["--servers", ","], "no server is named"),
+        (["run"], ["--servers", "ps-0"], "'ps-0' is no address"),
+        (["run"], ["--servers", "ps-0:5000,unix:ps.sock"], "needs unix: and an absolute path"),
+        (["run"], ["--servers", "ps-0:5000,ps-0:5000"], "named twice"),
     ],
 )
-def test_a_way_to_travel_that_cannot_be_is_refused(arguments, complaint):
-    with pytest.raises(ConfigurationError, match=complaint):
-        worker_config(**arguments)
-    with pytest.raises(ConfigurationError, match="compression must be one of"):
-        EncodingConfig(compression="int8")
-
-
-def test_the_command_line_takes_what_the_environment_does_and_refuses_the_rest_before_anything_starts(tmp_path):
-    script = tmp_path / "train.py"
-    script.write_text("raise SystemExit(3)")
-    for command in (["run", "--servers", "h:1"], ["local"]):
-        for option, text, complaint in [
-            ("--encoding", "float8", "'float8' is not one of 'float32', 'bfloat16', 'float16'"),
-            ("--compress", "topk:2", "fraction must be more than 0 and at most 1, got 2"),
-            ("--compress", "zip", "'zip' is no compression"),
-        ]:
-            done = CliRunner().invoke(main, [*command, option, text, str(script)])
-            assert done.exit_code == 2
-            assert complaint in " ".join(done.output.split())
-    assert [parameter.type.choices for parameter in main.commands["run"].params if parameter.name == "encoding"] == [
-        ("float32", *ENCODINGS)
-    ]
-
-
-@pytest.mark.parametrize(
-    ("servers", "complaint"),
-    [
-        (",", "no server is named"),
-        ("ps-0", "'ps-0' is no address"),
-        ("ps-0:5000,unix:ps.sock", "needs unix: and an absolute path"),
-        ("ps-0:5000,ps-0:5000", "named twice"),
-    ],
-)
-def test_servers_that_cannot_be_are_a_wrong_use_of_the_command(servers, complaint, tmp_path):
+def test_an_invalid_option_is_a_wrong_use_of_the_command_before_anything_starts(command, options, complaint, tmp_path):
     script = tmp_path / "train.py"
     script.touch()
-    done = CliRunner().invoke(main, ["run", "--servers", servers, str(script)])
+    done = CliRunner().invoke(main, [*command, *options, str(script)])
     assert done.exit_code == 2
-    assert "--servers" in done.output
+    assert options[0] in done.output
     assert complaint in " ".join(done.output.split())
+
+
+def test_every_option_has_its_environment_variable_of_the_configuration():
+    options = {option.name: option for command in ("run", "local") for option in main.commands[command].params}
+    assert options["encoding"].type.choices == ("float32", *ENCODINGS)
+    variables = StrategyConfig().environment() | TransferConfig().environment()
+    names = ("servers", "name", "timeout", "keep_memory", "push_every", "pull_every", "overlap", "local_steps")
+    expected = (config.SERVERS, config.NAME, config.TIMEOUT, config.KEEP_MEMORY, *variables)
+    assert [options[name].envvar for name in (*names, "encoding", "compress", "shared_memory")] == list(expected)

@@ -2,17 +2,24 @@
 
 import pytest
 
+from psserver.core.array_tasks import StepResult
 from psserver.core.data_queue import PATIENCE, DataQueue, DataQueues
 from pswire.errors import AlreadyRegistered, NotJoined, ParamServerError, Unavailable
 from pswire.messages import Block, Finished, QueueSpec, Sender, Take
 
 
+def replies(change, *arguments):
+    result = StepResult()
+    change(*arguments, result)
+    return result.replies
+
+
 def drain(queue, worker="w"):
     """All blocks that are left, finished one after the other."""
     blocks = []
-    while (block := queue.take(worker)) is not None:
+    while (block := queue.take(worker, StepResult())) is not None:
         blocks.append(block)
-        queue.finish(worker, Finished(block.number))
+        queue.finish(worker, Finished(block.number), StepResult())
     return blocks
 
 
@@ -20,7 +27,7 @@ def drain(queue, worker="w"):
 @pytest.mark.parametrize("block", [1, 2, 4, 5, 100])
 @pytest.mark.parametrize("size", [1, 4, 5])
 def test_the_blocks_of_an_epoch_are_its_positions_in_order(size, block, epochs):
-    queue = DataQueue(QueueSpec("q", size, block, epochs), [])
+    queue = DataQueue(QueueSpec("q", size, block, epochs))
     blocks = drain(queue)
     assert [one.number for one in blocks] == list(range(len(blocks)))
     positions = [(one.epoch, position) for one in blocks for position in range(one.start, one.stop)]
@@ -31,32 +38,32 @@ def test_the_blocks_of_an_epoch_are_its_positions_in_order(size, block, epochs):
 
 
 def test_a_queue_of_any_size_takes_no_memory_for_it():
-    queue = DataQueue(QueueSpec("q", size=10**15, block=3, epochs=10**9), [])
-    assert queue.take("w") == Block(0, 1, 0, 3)
+    queue = DataQueue(QueueSpec("q", size=10**15, block=3, epochs=10**9))
+    assert queue.take("w", StepResult()) == Block(0, 1, 0, 3)
     assert not queue.done
 
 
 def test_a_worker_holds_one_block_and_gets_it_again():
-    queue = DataQueue(QueueSpec("q", 10, 4, 1), [])
-    assert queue.take("a") == queue.take("a") == Block(0, 1, 0, 4)
-    assert queue.take("b") == Block(1, 1, 4, 8)
+    queue = DataQueue(QueueSpec("q", 10, 4, 1))
+    assert queue.take("a", StepResult()) == queue.take("a", StepResult()) == Block(0, 1, 0, 4)
+    assert queue.take("b", StepResult()) == Block(1, 1, 4, 8)
     assert queue.holders() == [("a", Block(0, 1, 0, 4)), ("b", Block(1, 1, 4, 8))]
 
 
 def test_what_came_back_is_handed_out_first_the_lowest_before_the_others():
-    queue = DataQueue(QueueSpec("q", 10, 2, 1), [])
+    queue = DataQueue(QueueSpec("q", 10, 2, 1))
     for worker in "abc":
-        queue.take(worker)
+        queue.take(worker, StepResult())
     assert [queue.give_back(worker) for worker in "cbz"] == [Block(2, 1, 4, 6), Block(1, 1, 2, 4), None]
-    assert [queue.take(worker).number for worker in "def"] == [1, 2, 3]
+    assert [queue.take(worker, StepResult()).number for worker in "def"] == [1, 2, 3]
 
 
 def test_it_is_done_when_the_last_block_has_come_back_done():
-    queue = DataQueue(QueueSpec("q", 2, 1, 1), [])
-    queue.take("a")
-    queue.take("b")
-    assert queue.take("c") is None
-    queue.finish("a", Finished(0))
+    queue = DataQueue(QueueSpec("q", 2, 1, 1))
+    queue.take("a", StepResult())
+    queue.take("b", StepResult())
+    assert queue.take("c", StepResult()) is None
+    queue.finish("a", Finished(0), StepResult())
     queue.give_back("b")
     assert not queue.done
     assert drain(queue, "c") == [Block(1, 1, 1, 2)]
@@ -64,9 +71,9 @@ def test_it_is_done_when_the_last_block_has_come_back_done():
 
 
 def test_the_cost_of_an_epoch_is_the_mean_over_the_examples_that_have_one():
-    queue = DataQueue(QueueSpec("q", 5, 2, 2), [])
+    queue = DataQueue(QueueSpec("q", 5, 2, 2))
     for cost_sum in (3.0, None, 0.5, None, None, None):
-        queue.finish("w", Finished(queue.take("w").number, cost_sum))
+        queue.finish("w", Finished(queue.take("w", StepResult()).number, cost_sum), StepResult())
     assert [report.cost for report in queue.reports] == [3.5 / 3, None]
 
 
@@ -78,7 +85,7 @@ SPEC = QueueSpec("q", 2, 1, 1)
 def take(queues, ticket, worker, now=0.0, spec=SPEC, finished=None, heard=0):
     """What is answered, by ticket."""
     done = None if finished is None else Finished(finished, 1.0)
-    return answers(queues.take(ticket, Take(Sender(worker, 1), spec, done, heard), now))
+    return answers(replies(queues.take, ticket, Take(Sender(worker, 1), spec, done, heard), now))
 
 
 def answers(replies):
@@ -98,12 +105,12 @@ def errors(answers):
     return {ticket: (type(error), str(error)) for ticket, error in ended.items()}
 
 
-GIVEN_UP = Unavailable, "another call of this worker has taken the place of this one"
+GIVEN_UP = Unavailable, "another call of this worker has replaced this one"
 
 
 def all_out(chiefs=()):
     """Queues whose two blocks are out, with `a` and `b`."""
-    queues = DataQueues([], chiefs.__contains__)
+    queues = DataQueues(chiefs.__contains__)
     take(queues, 1, "a")
     take(queues, 2, "b")
     return queues
@@ -112,7 +119,7 @@ def all_out(chiefs=()):
 def test_those_who_wait_are_served_in_the_order_of_their_coming():
     queues = all_out()
     assert take(queues, 3, "c") == take(queues, 4, "d") == {}
-    freed = answers(queues.forget(["b"], lost))
+    freed = answers(replies(queues.forget, ["b"], lost))
     assert {ticket: taken.block.number for ticket, taken in freed.items()} == {3: 1}
 
 
@@ -120,7 +127,7 @@ def test_nothing_goes_to_one_who_is_forgotten_at_the_same_time():
     queues = all_out()
     take(queues, 3, "c")
     take(queues, 4, "d")
-    freed = answers(queues.forget(["a", "c"], lost))
+    freed = answers(replies(queues.forget, ["a", "c"], lost))
     assert errors(freed) == {3: (NotJoined, "c is lost")}
     assert {ticket: taken.block.number for ticket, taken in freed.items()} == {4: 0}
 
@@ -129,19 +136,19 @@ def test_who_asks_again_while_it_waits_is_answered_once_under_its_new_ticket():
     queues = all_out()
     take(queues, 3, "c", now=0.0)
     assert errors(take(queues, 4, "c", now=PATIENCE - 1)) == {3: GIVEN_UP}
-    assert queues.explain(PATIENCE) == [], "its patience begins anew"
+    assert replies(queues.explain, PATIENCE) == [], "its patience begins anew"
     take(queues, 5, "d", now=PATIENCE)
     assert errors(take(queues, 6, "c", now=PATIENCE)) == {4: GIVEN_UP}
-    assert set(answers(queues.forget(["a"], lost))) == {6}, "and it keeps its place"
+    assert set(answers(replies(queues.forget, ["a"], lost))) == {6}, "and it keeps its place"
 
 
 def test_who_gives_its_block_back_ends_a_call_of_its_own_that_still_waits_for_one():
     queues = all_out()
     take(queues, 3, "c")
-    back = answers(queues.take(4, Take(Sender("c", 1), SPEC, None, 0, True), 0.0))
+    back = answers(replies(queues.take, 4, Take(Sender("c", 1), SPEC, None, 0, True), 0.0))
     assert errors(back) == {3: GIVEN_UP}
     assert (back[4].block, back[4].done) == (None, False)
-    assert queues.forget(["a"], lost) == [], "c waits no more"
+    assert replies(queues.forget, ["a"], lost) == [], "c waits no more"
 
 
 def test_holders_are_those_who_have_a_block_of_any_queue():
@@ -150,18 +157,18 @@ def test_holders_are_those_who_have_a_block_of_any_queue():
     take(queues, 3, "c", spec=QueueSpec("other", 1, 1, 1))
     take(queues, 4, "a", finished=0)
     assert queues.holders() == {"b", "c"}
-    queues.forget(["b"], lost)
+    replies(queues.forget, ["b"], lost)
     assert queues.holders() == {"a", "c"}, "a has waited for what b had"
 
 
 def test_who_has_waited_for_long_hears_for_whom_and_is_forgotten():
     queues = all_out()
     take(queues, 3, "c", now=1.0)
-    (told,) = answers(queues.explain(1.0 + PATIENCE)).values()
+    (told,) = answers(replies(queues.explain, 1.0 + PATIENCE)).values()
     assert (told.block, told.done) == (None, False)
     assert told.waiting_for == "a (block 0 of epoch 1), b (block 1 of epoch 1)"
-    assert queues.explain(100.0) == []
-    assert queues.forget(["a"], lost) == [], "nobody waits any more"
+    assert replies(queues.explain, 100.0) == []
+    assert replies(queues.forget, ["a"], lost) == [], "nobody waits any more"
 
 
 def test_who_has_waited_hears_whether_it_is_the_chief_when_it_is_answered_and_not_when_it_asked():
@@ -170,7 +177,7 @@ def test_who_has_waited_hears_whether_it_is_the_chief_when_it_is_answered_and_no
     for ticket, worker in ((3, "c"), (4, "d"), (5, "e")):
         take(queues, ticket, worker, now=float(ticket))
     chiefs[:] = ["c", "e"]
-    freed = answers(queues.forget(["a"], lost)) | answers(queues.explain(4.0 + PATIENCE))
+    freed = answers(replies(queues.forget, ["a"], lost)) | answers(replies(queues.explain, 4.0 + PATIENCE))
     assert {ticket: taken.chief for ticket, taken in freed.items()} == {3: True, 4: False}
     chiefs[:] = ["c"]
     take(queues, 6, "b", finished=1)
@@ -183,7 +190,7 @@ def test_who_has_waited_hears_whether_it_is_the_chief_when_it_is_answered_and_no
 
 
 def test_everyone_hears_of_every_epoch_from_where_it_has_stopped_hearing():
-    queues = DataQueues([], {}.__contains__)
+    queues = DataQueues({}.__contains__)
     spec = QueueSpec("q", 1, 1, 4)
     for number in range(3):
         take(queues, number, "a", spec=spec, finished=number - 1, heard=100)

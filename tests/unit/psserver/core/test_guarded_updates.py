@@ -5,7 +5,8 @@ import pytest
 
 from psserver.core.array_tasks import TasksPending, run
 from psserver.core.shard import Shard
-from psserver.core.variables import guarded_updates
+from psserver.core.variables import updates
+from psserver.core.variables.updates import Update
 from pswire.errors import NotFinite
 from pswire.messages import (
     Assign,
@@ -21,7 +22,7 @@ from pswire.messages import (
     Sender,
     Tune,
 )
-from pswire.optimizers import Adagrad, Adam, AdamW, Ftrl, GradientDescent, Lamb, Momentum, RMSProp
+from pswire.optimizers import Adagrad, Adam, AdamW, Ftrl, GradientDescent, Lamb, Momentum, RMSProp, Step
 from pswire.specs.consistency import Bounded, Synchronous
 from pswire.specs.initializers import RowConstant
 from pswire.specs.schedules import PiecewiseConstant
@@ -55,7 +56,9 @@ def told(shard, message, ticket=1):
 
 def held(shard):
     """All that a push may change of variables, and of the book of pushes; apart from who waits, and when."""
-    return state_of([list(shard._store), shard._ledger, shard.global_step, shard._room.applied, shard._room.dropped])
+    return state_of(
+        [list(shard._store), shard._deduplication, shard.global_step, shard._pending.applied, shard._pending.dropped]
+    )
 
 
 def values(shard, name="W"):
@@ -179,7 +182,7 @@ def guarded(shard, sequence):
 
 
 def is_guarded(shard):
-    return bool(shard._store.guards)
+    return bool(shard._store.guard)
 
 
 def test_a_variable_stays_guarded_while_its_elements_are_large():
@@ -254,8 +257,9 @@ def test_a_variable_is_looked_at_when_growths_add_up_to_half_of_the_way():
 
 def test_guarded_rows_cost_copies_of_these_rows_and_others_are_not_touched():
     shard = shard_with(Adam(), np.ones((1000, 2), np.float32))
-    update = shard._store._update("W", [(Gradient("W", 0, rows([7, 3, 7], 1e9)), None)], 0, 1.0)
-    trial = update.trial()
+    variable = shard._store["W"]
+    contributions = [(Gradient("W", 0, rows([7, 3, 7], 1e9)), None)]
+    trial = Update(variable, variable.rule, contributions, 0.0, Step(1, 0, 1.0)).candidate()
     assert trial.value.shape == trial.slots["m"].shape == (2, 2)
     assert trial.rows.tolist() == [3, 7]
     before = values(shard).copy()
@@ -271,7 +275,7 @@ def rows(indices, scale):
 
 
 def test_a_table_with_a_large_row_is_guarded_until_all_of_it_is_small_again(monkeypatch):
-    monkeypatch.setattr(guarded_updates, "LOOKED_AT", 4)
+    monkeypatch.setattr(updates, "FULL_CHECK", 4)
     shard = shard_with(GradientDescent(1.0), np.ones((1000, 2), np.float32))
     told(shard, pushed(1, rows([5], 1e20)))
     for sequence in range(2, 7):

@@ -67,7 +67,7 @@ def test_strangers_and_zombies_are_told_apart():
         members.check(Sender("b", 1))
     with pytest.raises(Zombie, match="incarnation 3, but incarnation 4 has joined since"):
         members.check(Sender("a", 3))
-    with pytest.raises(NotJoined, match="speaks as incarnation 5, this shard knows it as 4"):
+    with pytest.raises(NotJoined, match="sends as incarnation 5, this shard knows it as 4"):
         members.check(Sender("a", 5))
     with pytest.raises(Zombie):
         members.check_join(Join("a", 3))
@@ -94,19 +94,23 @@ def test_a_refusal_is_the_error_that_a_check_would_raise():
 def test_incarnations_end_before_the_protocol_cannot_carry_the_next_one():
     members = Membership(lease=10)
     for incarnation in (MOST_INCARNATIONS, MOST_INCARNATIONS + 1):
-        with pytest.raises(InvalidMessage, match=f"incarnation {incarnation} of worker 'a': nobody lives so often"):
+        with pytest.raises(InvalidMessage, match=f"incarnation {incarnation} of worker 'a': no worker starts so often"):
             members.check_join(Join("a", incarnation))
     members.check_join(Join("a", MOST_INCARNATIONS - 1))
     members.join(Join("a", MOST_INCARNATIONS - 1), 0)
     members.check_join(Join("a"))
     member, _ = members.join(Join("a"), 0)
     assert member.incarnation == MOST_INCARNATIONS
-    with pytest.raises(InvalidMessage, match="worker 'a': nobody lives so often"):
+    with pytest.raises(InvalidMessage, match="worker 'a': no worker starts so often"):
         members.check_join(Join("a"))
     members.check_join(Join("b"))
 
 
 # --- the chief --------------------------------------------------------------------------------------------------------
+
+
+def chief(members):
+    return "".join(member.name for member in members if members.chief.is_chief(member.name))
 
 
 def joined(members, *names):
@@ -116,10 +120,10 @@ def joined(members, *names):
 
 def test_the_first_is_the_chief_and_nobody_before_it():
     members = Membership(lease=10)
-    assert (members.chief, members.is_chief("a")) == ("", False)
+    assert (chief(members), members.chief.is_chief("a")) == ("", False)
     joined(members, "a", "b")
-    assert members.chief == "a"
-    assert (members.is_chief("a"), members.is_chief("b")) == (True, False)
+    assert chief(members) == "a"
+    assert (members.chief.is_chief("a"), members.chief.is_chief("b")) == (True, False)
 
 
 def test_a_chief_that_is_lost_hands_over_to_the_first_of_those_that_live_and_does_not_get_it_back():
@@ -129,13 +133,13 @@ def test_a_chief_that_is_lost_hands_over_to_the_first_of_those_that_live_and_doe
     for member in (c, d):
         members.renew(member, 5)
     members.expire(11)
-    assert members.chief == "c"
+    assert chief(members) == "c"
     members.join(Join("a", 1), 12)
-    assert members.chief == "c", "the network had cut it off"
+    assert chief(members) == "c", "the network had cut it off"
     members.join(Join("a"), 12)
-    assert members.chief == "c", "it was started again"
+    assert chief(members) == "c", "it was started again"
     members.expire(16)
-    assert (d.state, members.chief) == ("lost", "a"), "of those that live it was the first"
+    assert (d.state, chief(members)) == ("lost", "a"), "of those that live it was the first"
 
 
 def test_nobody_becomes_the_chief_who_is_lost_at_the_same_moment():
@@ -143,27 +147,27 @@ def test_nobody_becomes_the_chief_who_is_lost_at_the_same_moment():
     _, _, c = joined(members, "a", "b", "c")
     members.renew(c, 5)
     members.expire(11)
-    assert members.chief == "c"
+    assert chief(members) == "c"
 
 
 def test_a_chief_that_has_failed_hands_over_and_one_that_has_come_to_its_end_does_not():
     members = Membership(lease=10)
     a, b, c = joined(members, "a", "b", "c")
     members.leave(a, 5, failed=True)
-    assert members.chief == "b"
+    assert chief(members) == "b"
     members.leave(b, 5)
-    assert members.chief == "b", "its work is done"
+    assert chief(members) == "b", "its work is done"
     members.leave(c, 5, failed=True)
-    assert members.chief == "b", "and nobody shall do it again"
+    assert chief(members) == "b", "and nobody shall do it again"
 
 
 def test_a_chief_that_starts_again_before_its_lease_ends_stays_it():
     members = Membership(lease=10)
     joined(members, "a", "b")
     members.join(Join("a"), 9)
-    assert members.chief == "a"
+    assert chief(members) == "a"
     members.expire(12)
-    assert (members["b"].state, members.chief) == ("lost", "a")
+    assert (members["b"].state, chief(members)) == ("lost", "a")
 
 
 @pytest.mark.parametrize("how", ["is lost", "fails"])
@@ -176,9 +180,9 @@ def test_where_the_last_one_did_not_come_to_its_end_whoever_joins_next_is_the_ch
             members.expire(11)
         else:
             members.leave(a, 5, failed=True)
-        assert members.chief == ""
+        assert chief(members) == ""
         members.join(join, 12)
-        assert members.chief == join.worker
+        assert chief(members) == join.worker
 
 
 def test_a_new_life_where_nobody_lives_begins_a_new_job_as_its_chief_and_an_old_one_does_not():
@@ -187,11 +191,11 @@ def test_a_new_life_where_nobody_lives_begins_a_new_job_as_its_chief_and_an_old_
     members.leave(a, 5)
     members.expire(11)
     members.join(Join("b", 1), 12)
-    assert members.chief == "a", "b goes on with the job whose chief has done its work"
+    assert chief(members) == "a", "b goes on with the job whose chief has done its work"
     members.leave(b, 5)
     members.join(Join("c"), 13)
     members.join(Join("a"), 13)
-    assert members.chief == "c"
+    assert chief(members) == "c"
 
 
 def test_a_chief_that_has_come_to_its_end_does_not_do_its_work_again_in_another_life():
@@ -199,12 +203,12 @@ def test_a_chief_that_has_come_to_its_end_does_not_do_its_work_again_in_another_
     a, b = joined(members, "a", "b")
     members.leave(a, 5)
     a, new = members.join(Join("a"), 6)
-    assert (new, members.is_chief("a"), members.is_chief("b")) == (True, False, False)
+    assert (new, members.chief.is_chief("a"), members.chief.is_chief("b")) == (True, False, False)
     members.leave(a, 7, failed=True)
-    assert not members.is_chief("b")
+    assert not members.chief.is_chief("b")
     members.leave(b, 8)
     members.join(Join("a"), 9)
-    assert members.is_chief("a"), "nobody lived: a new job"
+    assert members.chief.is_chief("a"), "nobody lived: a new job"
 
 
 @pytest.mark.parametrize("late", [Join("c"), Join("a"), Join("b", 1)])
@@ -214,10 +218,10 @@ def test_where_there_is_one_job_nobody_who_comes_when_it_is_done_is_its_chief(la
     for member in (a, b):
         members.leave(member, 5)
     _, new = members.join(late, 6)
-    assert (new, members.is_chief(late.worker)) == (late.worker != "b", False)
+    assert (new, members.chief.is_chief(late.worker)) == (late.worker != "b", False)
     members.expire(17)
     members.join(Join("d"), 18)
-    assert not members.is_chief("d"), "the late one was lost, and was not the chief"
+    assert not members.chief.is_chief("d"), "the late one was lost, and was not the chief"
 
 
 @pytest.mark.parametrize("how", ["fails", "is lost"])
@@ -230,9 +234,9 @@ def test_where_there_is_one_job_whose_chief_did_not_come_to_its_end_who_comes_is
             members.expire(11)
         else:
             members.leave(a, 11, failed=True)
-        assert members.chief == ""
+        assert chief(members) == ""
         members.join(late, 12)
-        assert members.is_chief(late.worker), "what is to be done once is not done yet"
+        assert members.chief.is_chief(late.worker), "what is to be done once is not done yet"
 
 
 def test_a_visitor_before_the_training_does_not_take_the_chief_away_from_the_one_job():
@@ -240,14 +244,14 @@ def test_a_visitor_before_the_training_does_not_take_the_chief_away_from_the_one
     (visitor,) = joined(members, "visitor")
     members.leave(visitor, 1, trained=False)
     joined(members, "a", "b")
-    assert members.chief == "a"
+    assert chief(members) == "a"
 
 
 def test_only_the_first_of_several_shards_has_a_chief():
     members = Membership(lease=10, has_chief=False)
     a, _ = joined(members, "a", "b")
     members.leave(a, 5, failed=True)
-    assert (members.chief, members.is_chief("b")) == ("", False)
+    assert (chief(members), members.chief.is_chief("b")) == ("", False)
 
 
 # --- the race ---------------------------------------------------------------------------------------------------------
@@ -255,7 +259,7 @@ def test_only_the_first_of_several_shards_has_a_chief():
 
 def race(members):
     """Who is in the race, and where."""
-    return {name: member.clock for name, member in members.racers.items()}
+    return {name: member.clock for name, member in members.progress.training.items()}
 
 
 def test_a_member_is_in_the_race_from_its_first_push_until_it_is_idle_leaves_or_is_lost():
@@ -263,66 +267,66 @@ def test_a_member_is_in_the_race_from_its_first_push_until_it_is_idle_leaves_or_
     a, b, c, d = joined(members, "a", "b", "c", "d")
     assert race(members) == {}
     for member in (b, a, c):
-        members.enter(member)
-    members.enter(b)
+        members.progress.start(member)
+    members.progress.start(b)
     assert list(race(members)) == ["b", "a", "c"]
     members.renew(d, 20)
     members.renew(a, 20)
-    members.rest(b)
+    members.progress.finish(b)
     members.leave(c, 1)
     assert list(race(members)) == ["a"]
     members.expire(25)
     assert list(race(members)) == ["a"]
     members.expire(31)
     assert race(members) == {}
-    assert [member.racing for member in (a, b, c, d)] == [False] * 4
+    assert [member.training for member in (a, b, c, d)] == [False] * 4
 
 
 def test_who_enters_starts_with_the_slowest_and_who_was_ahead_stays_ahead():
     members = Membership(lease=10)
     a, b, c = joined(members, "a", "b", "c")
-    members.enter(a)
-    members.enter(b)
+    members.progress.start(a)
+    members.progress.start(b)
     a.clock, b.clock = 7, 5
-    members.enter(c)
-    assert (race(members), members.least_clock) == ({"a": 7, "b": 5, "c": 5}, 5)
-    members.rest(a)
-    members.rest(c)
+    members.progress.start(c)
+    assert (race(members), members.progress.least_clock) == ({"a": 7, "b": 5, "c": 5}, 5)
+    members.progress.finish(a)
+    members.progress.finish(c)
     b.clock = 6
-    members.enter(c)
-    members.enter(a)
+    members.progress.start(c)
+    members.progress.start(a)
     assert race(members) == {"b": 6, "c": 6, "a": 7}
 
 
 def test_an_empty_race_goes_on_from_where_the_last_one_left_it():
     members = Membership(lease=10)
     a, b = joined(members, "a", "b")
-    members.enter(a)
+    members.progress.start(a)
     a.clock = 50
-    members.rest(a)
-    assert members.least_clock == 50
-    members.enter(b)
+    members.progress.finish(a)
+    assert members.progress.least_clock == 50
+    members.progress.start(b)
     assert race(members) == {"b": 50}, "or a could not go on before b has made 50 steps"
 
 
 def test_the_same_life_keeps_its_clock_and_a_new_one_has_none():
     members = Membership(lease=10)
     a, b = joined(members, "a", "b")
-    members.enter(a)
-    members.enter(b)
+    members.progress.start(a)
+    members.progress.start(b)
     a.clock, b.clock = 9, 8
     members.expire(11)
     again, _ = members.join(Join("a", 1), 12)
-    assert (again.clock, again.racing) == (9, False)
+    assert (again.clock, again.training) == (9, False)
     anew, _ = members.join(Join("b"), 12)
-    assert (anew.clock, anew.racing, anew.dropped) == (0, False, 0)
+    assert (anew.clock, anew.training, anew.dropped) == (0, False, 0)
 
 
 def test_a_new_life_takes_the_old_one_out_of_the_race():
     members = Membership(lease=10)
     a, b = joined(members, "a", "b")
-    members.enter(a)
-    members.enter(b)
+    members.progress.start(a)
+    members.progress.start(b)
     members.join(Join("a"), 1)
     assert race(members) == {"b": 0}
     assert members.get("a").incarnation == 2
@@ -332,100 +336,100 @@ def test_a_new_life_takes_the_old_one_out_of_the_race():
 def test_the_end_has_begun_when_one_that_was_in_the_race_went_in_good_order():
     members = Membership(lease=10)
     a, b, c = joined(members, "a", "b", "c")
-    members.rest(c)
-    assert not members.ending, "c was never in the race: it evaluates"
+    members.progress.finish(c)
+    assert not members.progress.ending, "c was never in the race: it evaluates"
     for member in (a, b):
-        members.enter(member)
+        members.progress.start(member)
     members.expire(11)
-    assert not members.ending, "those that were lost may come back"
+    assert not members.progress.ending, "those that were lost may come back"
     members.join(Join("a", 1), 12)
-    members.enter(a)
+    members.progress.start(a)
     a.clock = 1
-    members.rest(a)
-    assert (members.ending, a.through) == (True, True)
-    members.enter(a)
-    assert (members.ending, a.through) == (False, False)
+    members.progress.finish(a)
+    assert (members.progress.ending, a.finished) == (True, True)
+    members.progress.start(a)
+    assert (members.progress.ending, a.finished) == (False, False)
     members.join(Join("b", 1), 12)
     members.leave(a, 1)
-    assert (members.ending, a.state) == (True, "left")
+    assert (members.progress.ending, a.state) == (True, "left")
     members.join(Join("a"), 13)
-    assert not members.ending, "a new life begins anew"
+    assert not members.progress.ending, "a new life begins anew"
 
 
 def test_who_leaves_because_it_has_failed_is_not_through():
     members = Membership(lease=10)
     a, _ = joined(members, "a", "b")
-    members.enter(a)
+    members.progress.start(a)
     members.leave(a, 1, failed=True)
-    assert (race(members), a.state, a.through, members.ending) == ({}, "left", False, False)
+    assert (race(members), a.state, a.finished, members.progress.ending) == ({}, "left", False, False)
 
 
 @pytest.mark.parametrize("last", ["leaves", "fails", "is lost"])
 def test_when_nobody_lives_any_more_the_end_of_that_job_is_of_no_account_to_the_next(last):
     members = Membership(lease=10)
     a, b = joined(members, "a", "b")
-    members.enter(a)
+    members.progress.start(a)
     members.leave(a, 1)
-    assert members.ending, "b may still wait in vain"
+    assert members.progress.ending, "b may still wait in vain"
     if last == "is lost":
         assert members.expire(11) == [b]
     else:
         members.leave(b, 1, failed=last == "fails")
     members.join(Join("b", 1), 12)
-    assert members.ending, "b goes on with the life it had, and the job is the same"
+    assert members.progress.ending, "b goes on with the life it had, and the job is the same"
     members.leave(members["b"], 13, failed=True)
     members.join(Join("c"), 14)
-    assert not members.ending
+    assert not members.progress.ending
 
 
 @pytest.mark.parametrize("end", ["leaves", "is idle and lost"])
 def test_a_server_of_one_job_remembers_who_was_through_with_it(end):
     members = Membership(lease=10, one_job=True)
     (a,) = joined(members, "a")
-    members.enter(a)
+    members.progress.start(a)
     if end == "leaves":
         members.leave(a, 1)
     else:
-        members.rest(a)
+        members.progress.finish(a)
         assert members.expire(11) == [a]
     members.join(Join("c"), 12)
-    assert members.ending
+    assert members.progress.ending
 
 
 def test_who_fails_is_not_through_by_having_been_idle_but_by_having_had_no_examples_left():
     members = Membership(lease=10)
     a, b, c = joined(members, "a", "b", "c")
-    members.enter(a)
-    members.rest(a)
+    members.progress.start(a)
+    members.progress.finish(a)
     members.leave(a, 1, failed=True)
-    assert not members.ending, "it left its loop by an error"
-    members.rest(b, without_work=True)
-    members.rest(b)
+    assert not members.progress.ending, "it left its loop by an error"
+    members.progress.finish(b, out_of_data=True)
+    members.progress.finish(b)
     members.leave(b, 1, failed=True)
-    assert members.ending, "it would not have pushed any more"
-    members.work(["b"])
-    members.rest(b)
+    assert members.progress.ending, "it would not have pushed any more"
+    members.progress.resume(["b"])
+    members.progress.finish(b)
     members.leave(b, 1, failed=True)
-    assert not members.ending
-    assert not c.through
+    assert not members.progress.ending
+    assert not c.finished
 
 
 def test_one_without_work_is_through_even_if_it_never_raced_and_not_when_it_gets_some():
     members = Membership(lease=10)
     a, b = joined(members, "a", "b")
-    members.rest(b, without_work=True)
-    assert (members.ending, b.through, b.racing) == (True, True, False)
-    members.work(["a", "nobody"])
-    assert members.ending, "a was not through"
-    members.work(["b"])
-    assert (members.ending, a.through, b.through) == (False, False, False)
+    members.progress.finish(b, out_of_data=True)
+    assert (members.progress.ending, b.finished, b.training) == (True, True, False)
+    members.progress.resume(["a", "nobody"])
+    assert members.progress.ending, "a was not through"
+    members.progress.resume(["b"])
+    assert (members.progress.ending, a.finished, b.finished) == (False, False, False)
 
 
 def test_saying_idle_again_changes_nothing():
     members = Membership(lease=10)
     (a,) = joined(members, "a")
-    members.enter(a)
+    members.progress.start(a)
     a.clock = 3
     for _ in range(2):
-        members.rest(a)
-        assert (a.racing, a.through, a.clock, members.least_clock) == (False, True, 3, 3)
+        members.progress.finish(a)
+        assert (a.training, a.finished, a.clock, members.progress.least_clock) == (False, True, 3, 3)

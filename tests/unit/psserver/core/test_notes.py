@@ -41,7 +41,7 @@ def test_notes_of_a_step_are_logged_warnings_as_such_and_nothing_is_said_of_push
         ("WARNING", "block 0 of epoch 1 of queue 'train' (10 examples) will be handed out again: worker 'w0' had it"),
         ("INFO", "block 0 of epoch 1 of queue 'train' goes to worker 'w0' again"),
         ("INFO", "epoch 1 of queue 'train' is done: mean cost 1.2346 over 10 examples"),
-        ("INFO", "worker 'w0' has come to its end after 0 steps"),
+        ("INFO", "worker 'w0' finished after 0 steps"),
     ]
 
 
@@ -58,7 +58,7 @@ def test_notes_of_a_tick_are_logged_too(caplog):
         await entrance.shutdown()
 
     asyncio.run(scenario())
-    assert caplog.messages == ["worker '100%' was silent for 2.5 s and is taken for dead"]
+    assert caplog.messages == ["worker '100%' was silent for 2.5 s: its lease has expired"]
 
 
 def test_it_knows_since_when_nobody_is_left():

@@ -4,20 +4,15 @@ import pytest
 
 from psserver.core.members.membership import Membership
 from psserver.core.policies import (
-    Apply,
     Asynchronous,
     BoundedStaleness,
-    Drop,
     DropStale,
     Follower,
     ScaleStale,
-    Serve,
     Synchronous,
-    View,
-    Waiting,
     policy_for,
 )
-from psserver.core.policies.policy import listed
+from psserver.core.policies.policy import Apply, CallView, Drop, Serve, ShardView, listed
 from pswire.messages import ChangeId, Join, Sender, UpdateGroup
 from pswire.specs import consistency
 
@@ -29,20 +24,20 @@ def view(clocks, step=0, through="", gone="", settled=""):
     """
     members = Membership(lease=10)
     for name in [*clocks, *through, *gone]:
-        members.enter(members.join(Join(name), 0)[0])
+        members.progress.start(members.join(Join(name), 0)[0])
     for name, clock in clocks.items():
         members.get(name).clock = clock
         members.renew(members.get(name), 100)
     for name in through:
-        members.rest(members.get(name))
+        members.progress.finish(members.get(name))
         members.renew(members.get(name), 100)
     members.expire(50)
-    return View(step, members, lambda delivery: delivery.sender.worker in settled)
+    return ShardView(step, members, lambda delivery: delivery.sender.worker in settled)
 
 
 def pushes(names, staleness=0, group=None):
     """A held push of each of these workers, in this order; tickets count from 1."""
-    return [Waiting(ticket, name, False, staleness, group) for ticket, name in enumerate(names, 1)]
+    return [CallView(ticket, name, False, staleness, group) for ticket, name in enumerate(names, 1)]
 
 
 def applied(verdicts):
@@ -54,7 +49,7 @@ def applied(verdicts):
 
 
 def test_asynchronous_holds_nobody():
-    waiting = [Waiting(3, "a", applied=False, staleness=99), Waiting(1, "b", applied=True)]
+    waiting = [CallView(3, "a", applied=False, staleness=99), CallView(1, "b", applied=True)]
     assert Asynchronous().decide(waiting, view({"a": 100, "b": 0})) == [Apply((3,)), Serve(3), Serve(1)]
 
 
@@ -85,7 +80,7 @@ def test_bounded_applies_what_keeps_the_bound(steps, clocks, held, go):
 
 
 def test_bounded_waits_neither_for_the_idle_nor_for_the_lost_nor_holds_a_pull():
-    waiting = [*pushes("a"), Waiting(9, "b", applied=True)]
+    waiting = [*pushes("a"), CallView(9, "b", applied=True)]
     assert BoundedStaleness(0).decide(waiting, view({"a": 5, "b": 3})) == [Serve(9)]
     assert BoundedStaleness(0).decide(waiting[:1], view({"a": 5}, through="b", gone="c")) == [Apply((1,))]
 
@@ -135,19 +130,19 @@ def test_synchronous_makes_an_update_of_the_first_who_come(workers, racing, thro
 
 
 def test_synchronous_drops_the_late_and_says_which_step_it_is():
-    waiting = [Waiting(1, "a", False, 2), Waiting(2, "b", False, 1), Waiting(3, "c", False), Waiting(4, "d", True)]
+    waiting = [CallView(1, "a", False, 2), CallView(2, "b", False, 1), CallView(3, "c", False), CallView(4, "d", True)]
     late_by_two, late_by_one, served = Synchronous(2, backup=1).decide(waiting, view(dict.fromkeys("abcd", 0), 17))
     assert late_by_two == Drop(
-        1, "sync:2,backup=1: late by 2 changes of its weights; the gradients of step 17 are wanted now"
+        1, "sync:2,backup=1: late by 2 changes of its weights; step 17 needs gradients of the new ones"
     )
     assert late_by_one == Drop(
-        2, "sync:2,backup=1: late by 1 change of its weights; the gradients of step 17 are wanted now"
+        2, "sync:2,backup=1: late by 1 change of its weights; step 17 needs gradients of the new ones"
     )
     assert served == Serve(4)
 
 
 def test_a_late_push_counts_for_no_update():
-    waiting = [Waiting(1, "a", False, 1), Waiting(2, "b", False)]
+    waiting = [CallView(1, "a", False, 1), CallView(2, "b", False)]
     assert applied(Synchronous(2).decide(waiting, view({"a": 0, "b": 0}))) == []
 
 
@@ -189,7 +184,7 @@ TRIO = UpdateGroup(7, tuple(ChangeId(Sender(name, 1), 5) for name in "abc"))
 
 
 def test_following_applies_at_once_what_has_no_group_and_serves():
-    waiting = [*pushes("ab", staleness=50), Waiting(9, "c", True)]
+    waiting = [*pushes("ab", staleness=50), CallView(9, "c", True)]
     assert Follower().decide(waiting, view(dict.fromkeys("abc", 0))) == [Apply((1,)), Apply((2,)), Serve(9)]
 
 
@@ -207,7 +202,7 @@ def test_following_keeps_groups_apart():
         UpdateGroup(number, tuple(ChangeId(Sender(name, 1), 5) for name in names))
         for number, names in ((3, "ab"), (4, "cd"))
     )
-    waiting = [Waiting(1, "a", False, 0, pair), Waiting(2, "c", False, 0, other), Waiting(3, "d", False, 0, other)]
+    waiting = [CallView(1, "a", False, 0, pair), CallView(2, "c", False, 0, other), CallView(3, "d", False, 0, other)]
     seen = view(dict.fromkeys("abcd", 0))
     assert applied(Follower().decide(waiting, seen)) == [(2, 3)]
     assert Follower().explain(*_one(waiting), seen) == "shard 0 made update 3 of a and b; not here yet: b"
@@ -217,7 +212,7 @@ def test_following_keeps_groups_apart():
 
 
 def test_drop_refuses_what_is_staler_than_it_says():
-    two = [Waiting(1, "a", False, 4), Waiting(2, "b", False, 5)]
+    two = [CallView(1, "a", False, 4), CallView(2, "b", False, 5)]
     seen = view({"a": 0, "b": 0})
     assert DropStale(Asynchronous(), 4).decide(two, seen) == [Apply((1,))], "after it, b's staleness is another"
     (dropped,) = DropStale(Asynchronous(), 4).decide(two[1:], seen)
@@ -236,7 +231,7 @@ def test_drop_takes_the_stale_out_of_a_group_and_leaves_the_rest_for_later():
         def decide(self, waiting, view):
             return [Apply((1, 2)), Serve(1)]
 
-    waiting = [Waiting(1, "a", False, 0), Waiting(2, "b", False, 3)]
+    waiting = [CallView(1, "a", False, 0), CallView(2, "b", False, 3)]
     (dropped,) = DropStale(Both(), 2).decide(waiting, view({"a": 0, "b": 0}))
     assert dropped.ticket == 2
 
@@ -249,19 +244,19 @@ class AllAsOne(Asynchronous):
 
 
 def test_drop_takes_all_that_are_too_stale_out_of_a_group_at_once():
-    waiting = [Waiting(ticket, name, False, ticket) for ticket, name in enumerate("abcd")]
+    waiting = [CallView(ticket, name, False, ticket) for ticket, name in enumerate("abcd")]
     verdicts = DropStale(AllAsOne(), 1).decide(waiting, view(dict.fromkeys("abcd", 0)))
     assert [(type(verdict), verdict.ticket) for verdict in verdicts] == [(Drop, 2), (Drop, 3)]
 
 
 def test_scale_takes_the_greatest_staleness_of_an_update():
-    waiting = [Waiting(1, "a", False, 2), Waiting(2, "b", False, 8), Waiting(3, "c", False, 0)]
+    waiting = [CallView(1, "a", False, 2), CallView(2, "b", False, 8), CallView(3, "c", False, 0)]
     assert ScaleStale(AllAsOne()).decide(waiting, view(dict.fromkeys("abc", 0))) == [Apply((1, 2, 3), 1 / 8)]
 
 
 @pytest.mark.parametrize(("staleness", "scale"), [(0, 1.0), (1, 1.0), (2, 1 / 2), (8, 1 / 8)])
 def test_scale_divides_the_learning_rate_by_the_staleness(staleness, scale):
-    waiting = [Waiting(5, "b", True), *pushes("a", staleness)]
+    waiting = [CallView(5, "b", True), *pushes("a", staleness)]
     assert ScaleStale(Asynchronous()).decide(waiting, view({"a": 0})) == [Serve(5), Apply((1,), scale)]
     assert ScaleStale(Asynchronous()).decide(waiting[:1], view({"a": 0})) == [Serve(5)]
 
@@ -296,7 +291,7 @@ def test_dropping_is_for_shard_0_alone_and_scaling_for_each_shard():
 @pytest.mark.parametrize(
     ("names", "text"),
     [
-        ("", "nobody"),
+        ("", "none"),
         ("a", "a"),
         ("ab", "a and b"),
         ("abcde", "a, b, c, d and e"),

@@ -137,7 +137,7 @@ def test_versions_must_be_as_many_as_names_and_the_wire_one_that_there_is():
     for message in (Pull(A, ("W", "d"), known_versions=(0,)), push(A, 1, pull=("W",), known_versions=(0, 0))):
         refused(shard, message, InvalidMessage, "name one for each, -1 for none, or no version at all")
     for message in (Pull(A, ("W",), encoding="int8"), push(A, 1, pull=("W",), encoding="int8")):
-        refused(shard, message, InvalidMessage, "bfloat16 or float16, not as 'int8'")
+        refused(shard, message, InvalidMessage, "bfloat16 or float16, or not at all, not as 'int8'")
 
 
 # --- the wire ---------------------------------------------------------------------------------------------------------

@@ -306,7 +306,7 @@ def test_pushes_that_are_applied_together_are_one_update_of_their_mean_and_know_
     assert job.value() == [-4, -4]
     (late,) = job.push("c", 3, 100).values()
     assert (late.outcome, late.staleness, late.group) == (Outcome.DROPPED, 1, None)
-    assert late.reason == "sync:2,backup=1: late by 1 change of its weights; the gradients of step 1 are wanted now"
+    assert late.reason == "sync:2,backup=1: late by 1 change of its weights; step 1 needs gradients of the new ones"
     assert late.values[0].array.tolist() == [-4, -4]
     status = job.say(Status())
     assert (status.global_step, status.dropped) == (1, 1)

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from psserver.core.members.membership import Membership
-from psserver.core.policies import Apply, Asynchronous, Drop, Serve, View, Waiting
+from psserver.core.policies import Asynchronous
+from psserver.core.policies.policy import Apply, CallView, Drop, Serve, ShardView
 from psserver.core.shard import Shard
 from pswire.errors import NotJoined, OutOfOrder, ParamServerError, Unavailable, UnknownVariable, Zombie
 from pswire.messages import (
@@ -31,6 +32,10 @@ LEASE = 10.0
 W = TensorSpec("W", (2,), "float64")
 
 
+def live_steps(view):
+    return {member.name: member.steps for member in view.members if member.state == "live"}
+
+
 class Explains:
     """What every policy says here of a push that it holds."""
 
@@ -43,7 +48,7 @@ class AllTogether(Explains):
 
     def decide(self, waiting, view):
         held = [one for one in waiting if not one.applied]
-        if held and len(held) < len(view.steps):
+        if held and len(held) < len(live_steps(view)):
             return []
         return [*(Apply((one.ticket,)) for one in held), *(Serve(one.ticket) for one in waiting)]
 
@@ -109,7 +114,7 @@ def ended(answers):
     return {ticket: (type(error), str(error)) for ticket, error in errors.items()}
 
 
-REPLACED = Unavailable, "another call of this worker has taken the place of this one"
+REPLACED = Unavailable, "another call of this worker has replaced this one"
 GONE_ON = Unavailable, "this worker has gone on to something else meanwhile"
 SILENT = NotJoined, f"worker 'b' was silent for more than its lease of {LEASE:g} s: join again"
 LEFT = NotJoined, "worker 'b' has left: join again"
@@ -232,7 +237,7 @@ def test_the_held_push_of_a_zombie_is_forgotten():
     freed = job.tell(Join("a"), 2)
     (error, text) = ended(freed)[1]
     assert (error, set(freed)) == (Zombie, {2})
-    assert "speaks as incarnation 1, but incarnation 2 has joined since" in text
+    assert "sends as incarnation 1, but incarnation 2 has joined since" in text
     assert job.push(3, "b", 10) == {}
     assert summary(job.push(4, "a", 100)) == {3: ("applied", 2, -110, -110), 4: ("applied", 2, -110, -110)}
 
@@ -282,7 +287,7 @@ def test_a_policy_sees_those_who_wait_in_order_and_the_steps_of_the_living():
 
     class Watches(Asynchronous):
         def decide(self, waiting, view):
-            seen.append((list(waiting), view.global_step, view.steps))
+            seen.append((list(waiting), view.global_step, live_steps(view)))
             return super().decide(waiting, view)
 
     job = Job(Watches())
@@ -290,14 +295,14 @@ def test_a_policy_sees_those_who_wait_in_order_and_the_steps_of_the_living():
     job.tell(Leave(job.senders["c"]))
     job.push(8, "a", 1, at=0)
     assert seen == [
-        ([Waiting(7, "b", applied=False, staleness=0)], 0, {"a": 0, "b": 0, "c": 0}),
-        ([Waiting(8, "a", applied=False, staleness=1)], 1, {"a": 0, "b": 1}),
+        ([CallView(7, "b", applied=False, staleness=0)], 0, {"a": 0, "b": 0, "c": 0}),
+        ([CallView(8, "a", applied=False, staleness=1)], 1, {"a": 0, "b": 1}),
     ]
 
 
 def test_asynchronous_holds_nobody():
-    view = View(5, Membership(LEASE))
-    waiting = [Waiting(3, "a", applied=False, staleness=99), Waiting(1, "b", applied=True)]
+    view = ShardView(5, Membership(LEASE))
+    waiting = [CallView(3, "a", applied=False, staleness=99), CallView(1, "b", applied=True)]
     assert Asynchronous().decide(waiting, view) == [Apply((3,)), Serve(3), Serve(1)]
 
 

@@ -5,12 +5,12 @@ from collections import defaultdict
 import numpy as np
 import pytest
 
-from psserver.core.array_tasks import run
+from psserver.core.array_tasks import StepResult, run
 from psserver.core.shard import Shard
-from psserver.core.variables.element_checks import check_finite, check_tensor
+from psserver.core.variables.element_checks import check_finite, check_tensor, inspect
 from psserver.core.variables.store import Store
 from pswire.errors import AlreadyRegistered, InvalidMessage, NotFinite, ShapeMismatch, TooLarge, UnknownVariable
-from pswire.messages import Assignment, Declaration, Gradient, Join, Register, Sender
+from pswire.messages import Assign, Assignment, Declaration, Gradient, Join, Push, Register, Sender
 from pswire.optimizers import Adagrad, Adam, GradientDescent, Momentum, MovingAverage
 from pswire.specs.consistency import Asynchronous, Synchronous
 from pswire.specs.initializers import RowConstant
@@ -26,21 +26,26 @@ def declared(name, value, optimizer=None):
 def store_with(*declarations, memory_limit=None):
     store = Store(memory_limit)
     store.check_declarations(declarations)
-    done(store.declare, declarations, magnitudes=defaultdict(lambda: 1.0))
+    done(store.declare, declarations, defaultdict(lambda: 1.0))
     return store
 
 
 def done(change, *arguments, **options):
     """What a method of the store returns, when the tasks that it gave out have been run."""
-    tasks = []
-    result = change(*arguments, tasks, **options)
-    run(tasks)
-    return result
+    result = StepResult()
+    returned = change(*arguments, result, **options)
+    run(result.tasks)
+    return returned
+
+
+def assign(store, assignments, add=False, magnitudes=None):
+    message = Assign(Sender("a", 1), 1, tuple(assignments), add)
+    return done(store.assign, message, magnitudes or {one.name: 1.0 for one in assignments})
 
 
 def update(store, *pushes, scale=1.0):
     """One update, the mean of some pushes, each a list of gradients."""
-    done(store.update, [[(gradient, None) for gradient in push] for push in pushes], 0, scale, magnitudes={})
+    done(store.update, [Push(Sender("a", 1), 1, tuple(push)) for push in pushes], 0, scale, {})
 
 
 # --- registration -----------------------------------------------------------------------------------------------------
@@ -95,18 +100,18 @@ def test_there_must_be_room_for_all_pushes_that_are_held_together_with_their_ans
     table = Declaration(TensorSpec("E", (1000, 2)), None, None, RowConstant(0.0))
     first, second = declared("v", np.zeros(6, np.float32)), declared("w", np.zeros(4, np.float32))
     store = store_with(first, table, memory_limit=20_000)
-    store.check_room_for(3, [first, second, table])
+    store.check_held_pushes(3, [first, second, table])
     for limit in (240, 239):
         store = Store(limit)
-        done(store.declare, [first], magnitudes=defaultdict(lambda: 1.0))
+        done(store.declare, [first], defaultdict(lambda: 1.0))
         before = state_of(store)
         if limit == 240:
-            store.check_room_for(3, [second, table])
+            store.check_held_pushes(3, [second, table])
         else:
             with pytest.raises(TooLarge, match=r"holds 3 pushes .* needs 240 bytes .*'w'.* 239: raise --memory-limit"):
-                store.check_room_for(3, [second, table])
+                store.check_held_pushes(3, [second, table])
         assert state_of(store) == before
-    Store(None).check_room_for(10**9, [first])
+    Store(None).check_held_pushes(10**9, [first])
 
 
 def test_a_shard_that_holds_pushes_refuses_variables_that_there_is_no_room_to_push():
@@ -130,18 +135,19 @@ def test_values_given_out_are_copies_and_names_come_in_the_order_asked_for():
     store = store_with(declared("a", np.zeros(2)), declared("b", np.ones(2)))
     b, a = done(store.read, ["b", "a"])
     assert (b.name, a.name) == ("b", "a")
-    done(store.assign, [Assignment("a", np.full(2, 7.0))], add=False, magnitudes={"a": 7.0})
+    assign(store, [Assignment("a", np.full(2, 7.0))], add=False, magnitudes={"a": 7.0})
     assert a.array.tolist() == [0, 0]
     with pytest.raises(ValueError, match="read-only"):
         a.array[0] = 1
 
 
 def test_what_is_decided_counts_at_once_and_arrays_change_when_the_tasks_are_run():
-    store, tasks = store_with(declared("v", np.zeros(2), GradientDescent(1.0))), []
-    store.update([[(Gradient("v", 0, np.ones(2)), None)]], 0, 1.0, tasks, {})
-    (between,) = store.read(["v"], tasks)
-    assert store.assign([Assignment("v", np.full(2, 5.0))], tasks, add=True, magnitudes={}) == (2,)
-    (last,) = store.read(["v"], tasks)
+    store, result = store_with(declared("v", np.zeros(2), GradientDescent(1.0))), StepResult()
+    store.update([Push(Sender("a", 1), 1, (Gradient("v", 0, np.ones(2)),))], 0, 1.0, {}, result)
+    (between,) = store.read(["v"], result)
+    assert store.assign(Assign(Sender("a", 1), 1, (Assignment("v", np.full(2, 5.0)),), True), {}, result) == (2,)
+    (last,) = store.read(["v"], result)
+    tasks = result.tasks
     assert (store["v"].updates, between.version, last.version) == (1, 1, 2)
     assert not store["v"].value.any(), "nothing is done yet"
     assert [task.variable for task in tasks] == ["v"] * 4
@@ -166,7 +172,7 @@ def test_rows_that_come_twice_are_added_up_before_they_are_applied(optimizer, dt
     stores = [store_with(declared("v", np.ones((4, 2), dtype), optimizer)) for _ in range(2)]
     for store, rows in zip(stores, (twice, once), strict=True):
         store.check_gradients([Gradient("v", 0, rows)])
-        store.check_elements([Gradient("v", 0, rows)])
+        inspect(store.variables, Push(Sender("a", 1), 1, (Gradient("v", 0, rows),)))
         update(store, [Gradient("v", 0, rows)])
         assert (store["v"].version, store["v"].updates) == (1, 1)
         np.testing.assert_array_equal(store["v"].value[[0, 2]], 1)
@@ -191,9 +197,19 @@ def test_rows_are_checked_by_the_array_they_are_of_and_their_elements_apart():
             store.check_gradients([Gradient("v", 0, rows)])
     for index in (-1, 4):
         with pytest.raises(InvalidMessage, match=rf"gradient for 'v'.* must be in 0 \.\.\. 3, but they span {index} "):
-            store.check_elements([Gradient("v", 0, IndexedSlices(np.zeros((1, 2)), np.array([index]), (4, 2), False))])
+            inspect(
+                store.variables,
+                Push(
+                    Sender("a", 1),
+                    1,
+                    (Gradient("v", 0, IndexedSlices(np.zeros((1, 2)), np.array([index]), (4, 2), False)),),
+                ),
+            )
     with pytest.raises(NotFinite, match="gradient for 'v' has 1 of 2 elements"):
-        store.check_elements([Gradient("v", 0, IndexedSlices(np.array([[0, np.nan]]), np.array([0]), (4, 2)))])
+        inspect(
+            store.variables,
+            Push(Sender("a", 1), 1, (Gradient("v", 0, IndexedSlices(np.array([[0, np.nan]]), np.array([0]), (4, 2))),)),
+        )
 
 
 def test_an_update_of_several_pushes_is_their_mean_and_counts_once():
@@ -233,22 +249,20 @@ def test_the_mean_of_rows_stays_rows_and_with_an_array_among_them_is_one(scale):
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_assign_sets_and_adds_in_every_dtype(dtype):
     store = store_with(declared("v", np.array([1, 0]).astype(dtype)))
-    assert done(store.assign, [Assignment("v", np.array([0, 1]).astype(dtype))], add=True, magnitudes={}) == (1,)
+    assert assign(store, [Assignment("v", np.array([0, 1]).astype(dtype))], add=True, magnitudes={}) == (1,)
     assert store["v"].value.tolist() == [1, 1]
-    assert done(store.assign, [Assignment("v", np.array([0, 1]).astype(dtype))], add=False, magnitudes={"v": 1.0}) == (
-        2,
-    )
+    assert assign(store, [Assignment("v", np.array([0, 1]).astype(dtype))], add=False, magnitudes={"v": 1.0}) == (2,)
     assert store["v"].value.tolist() == [0, 1]
 
 
 def test_an_addition_wraps_integers_around_and_is_refused_whole_if_it_overflows():
     store = store_with(declared("v", np.array([200], np.uint8)), declared("w", np.array([6e4], np.float16)))
     overflowing = [Assignment("v", np.array([100], np.uint8)), Assignment("w", np.array([6e4], np.float16))]
-    done(store.assign, overflowing[:1], add=True, magnitudes={"v": 0.0})
+    assign(store, overflowing[:1], add=True, magnitudes={"v": 0.0})
     assert store["v"].value.tolist() == [44]
     before = state_of(store)
     with pytest.raises(NotFinite, match=r"what is added for 'w' has 1 of 1 elements .*: nothing was changed"):
-        done(store.assign, overflowing, add=True, magnitudes={"v": 0.0, "w": 6e4})
+        assign(store, overflowing, add=True, magnitudes={"v": 0.0, "w": 6e4})
     assert state_of(store) == before
 
 

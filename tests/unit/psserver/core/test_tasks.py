@@ -5,7 +5,7 @@ import itertools
 import pytest
 
 from psserver.core.array_tasks import ArrayTask, run, run_parts, stages
-from psserver.runtime import executor
+from psserver.runtime import task_order
 
 
 def fails(done, text):
@@ -48,13 +48,13 @@ def test_a_part_that_fails_is_told_when_all_stretches_are_done():
 @pytest.mark.parametrize("elements", [9, 10, 11, 16, 17])
 def test_a_large_variable_is_divided_into_rounds_between_which_others_have_their_turn(elements, monkeypatch):
     """And each round is shared by all threads: here the last one does it all."""
-    monkeypatch.setattr(executor, "DIVIDED", 0)
-    monkeypatch.setattr(executor, "STRETCH", 2)
-    monkeypatch.setattr(executor, "ROUND", 4)
+    monkeypatch.setattr(task_order, "DIVIDED", 0)
+    monkeypatch.setattr(task_order, "STRETCH", 2)
+    monkeypatch.setattr(task_order, "ROUND", 4)
     done = []
     whole = ArrayTask("W", 8, lambda: done.append("whole"))
-    rounds = list(executor._rounds([whole, divisible("a", done, elements)]))
-    assert [len(jobs) for jobs in rounds] == [1, *[executor.THREADS] * -(-elements // 8)]
+    rounds = list(task_order._rounds([whole, divisible("a", done, elements)]))
+    assert [len(jobs) for jobs in rounds] == [1, *[task_order.THREADS] * -(-elements // 8)]
     for jobs in rounds:
         before = len(done)
         for job in reversed(jobs):
@@ -65,9 +65,9 @@ def test_a_large_variable_is_divided_into_rounds_between_which_others_have_their
 
 
 def test_what_is_one_stretch_is_done_as_a_whole(monkeypatch):
-    monkeypatch.setattr(executor, "DIVIDED", 0)
-    monkeypatch.setattr(executor, "STRETCH", 10)
+    monkeypatch.setattr(task_order, "DIVIDED", 0)
+    monkeypatch.setattr(task_order, "STRETCH", 10)
     done = []
-    for job in itertools.chain(*executor._rounds([divisible("a", done), divisible("b", done)])):
+    for job in itertools.chain(*task_order._rounds([divisible("a", done), divisible("b", done)])):
         job()
     assert done == ["a", "b"]

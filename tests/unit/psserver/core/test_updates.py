@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 
 from psserver.core.array_tasks import run, run_parts, stages
-from psserver.core.variables.delay_compensation import Backup
+from psserver.core.variables.delay_compensation import ServedWeights
 from psserver.core.variables.updates import Update
 from pswire import optimizers
 from pswire.messages import Gradient
 from pswire.optimizers import Step, compiled, rule_for
 from pswire.tensors.compression import Packed, largest, packed, quantized
-from pswire.tensors.values import IndexedSlices
+from pswire.tensors.values import IndexedSlices, TensorSpec
 from tests.shard_state import state_of
 from tests.unit.pswire.optimizers.rules_under_test import FLOATING, LAYOUTS, RULES_UNDER_TEST, at
 
@@ -39,18 +39,22 @@ def random(request):
 def variable(rule, random, dtype="float32"):
     value = random.normal(size=SHAPE).astype(dtype)
     slots = {name: slot + abs(random.normal(size=SHAPE)).astype(slot.dtype) for name, slot in rule.slots(value).items()}
-    return types.SimpleNamespace(value=value, slots=slots)
+    return types.SimpleNamespace(spec=TensorSpec("W", SHAPE), value=value, slots=slots)
 
 
 def twin(one):
-    return types.SimpleNamespace(value=one.value.copy(), slots={name: slot.copy() for name, slot in one.slots.items()})
+    return types.SimpleNamespace(
+        spec=TensorSpec("W", SHAPE),
+        value=one.value.copy(),
+        slots={name: slot.copy() for name, slot in one.slots.items()},
+    )
 
 
 def tasks_of(variable, rule, arrays, backups=None, step=None):
     contributions = [
         (Gradient("W", 0, array), backup) for array, backup in zip(arrays, backups or [None] * len(arrays), strict=True)
     ]
-    return [Update(variable, rule, contributions, 0.75, step or at(3, 0.5)).task("W")]
+    return [Update(variable, rule, contributions, 0.75, step or at(3, 0.5)).task()]
 
 
 def check_same(rule, one, arrays, backups=None, step=None):
@@ -113,7 +117,7 @@ def test_compensation_for_delay_is_the_same_in_stretches_whatever_was_packed(for
     then = one.value - np.float32(0.5)
     array = random.normal(size=SHAPE).astype(np.float32)
     gradient = array if form is None else PACKED[form](array)
-    backup = Backup(0, then if served is None else packed(then, served))
+    backup = ServedWeights(0, then if served is None else packed(then, served))
     plain = gradient.unpacked() if isinstance(gradient, Packed) else gradient
     rest = plain.astype(float) ** 2 * (one.value.astype(float) - backup.whole())
     by_hand = twin(one)
@@ -128,7 +132,7 @@ def test_an_array_is_not_compensated_by_rows_whether_as_a_whole_or_in_stretches(
     plain = twin(one)
     array, served = random.normal(size=SHAPE).astype(np.float32), random.normal(size=SHAPE).astype(np.float32)
     run(tasks_of(plain, rule, [array]))
-    check_same(rule, one, [array], [Backup(0, served, np.arange(len(served)))])
+    check_same(rule, one, [array], [ServedWeights(0, served, np.arange(len(served)))])
     assert state_of(one) == state_of(plain)
 
 

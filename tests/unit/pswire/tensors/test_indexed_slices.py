@@ -1,4 +1,4 @@
-"""Rows of an array: what they may be, and what they are when they are added up."""
+"""IndexedSlices: validation, arithmetic and sums of rows."""
 
 import numpy as np
 import pytest
@@ -19,7 +19,7 @@ def dense(rows):
 
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
 @pytest.mark.parametrize("shape", [(7,), (7, 3), (7, 2, 2), (7, 0)], ids=str)
-@pytest.mark.parametrize("count", [0, 1, 2, 5, 40])
+@pytest.mark.parametrize("count", [0, 1, 40])
 def test_summed_rows_are_the_same_array_with_each_index_once_in_rising_order(dtype, shape, count):
     random = np.random.default_rng([SEED, count])
     values = random.integers(-9, 10, (count, *shape[1:])).astype(dtype)  # sums that every dtype holds exactly
@@ -33,15 +33,12 @@ def test_summed_rows_are_the_same_array_with_each_index_once_in_rising_order(dty
     np.testing.assert_array_equal(rows.values, given)
 
 
-@pytest.mark.parametrize(
-    "indices",
-    [[0, 0, 0, 0], [0, 1, 2, 3], [3, 2, 1, 0], [1, 1, 0, 3], [0, 1, 3, 3], [3, 3, 0, 0], [2, 0, 2, 1], [0, 2, 2, 3]],
-    ids=str,
-)
+@pytest.mark.parametrize("indices", ["0000", "0123", "3210", "1103", "0133", "3300", "2021", "0223"])
 def test_rows_alone_first_last_and_between_are_summed(indices):
-    rows = IndexedSlices(np.float64([[1, 10], [2, 20], [4, 40], [8, 80]]), np.array(indices), (4, 2))
+    rows = IndexedSlices(np.float64([[1, 10], [2, 20], [4, 40], [8, 80]]), np.array(list(map(int, indices))), (4, 2))
     np.testing.assert_array_equal(dense(rows.summed()), dense(rows))
     assert len(rows.summed().indices) == len(set(indices))
+    assert (rows.summed() is rows) == (indices == "0123")
 
 
 @pytest.mark.parametrize("index", [(1 << 59) - 1, 1 << 59, 1 << 60, (1 << 63) - 1], ids=hex)
@@ -51,11 +48,6 @@ def test_equal_indices_keep_their_order_however_large_they_are(index, kind):
     order, begins = equal_groups(indices)
     assert order.tolist() == [3, 1, 4, 6, 7, 0, 2, 5]
     assert np.flatnonzero(begins).tolist() == [0, 1, 3, 4, 5]
-
-
-def test_rows_that_are_summed_already_are_given_back_as_they_are():
-    rows = IndexedSlices(np.ones((3, 2)), np.array([0, 2, 5]), (6, 2))
-    assert rows.summed() is rows
 
 
 @pytest.mark.parametrize(("index", "span"), [(-1, r"-1 \.\.\. 2"), (6, r"2 \.\.\. 6")])
@@ -68,24 +60,22 @@ def test_an_index_outside_is_refused_at_once_or_when_asked_for(index, span):
         unchecked.check_indices()
 
 
+@pytest.mark.parametrize("check_range", [True, False])
 @pytest.mark.parametrize(
     ("values", "indices", "shape", "error"),
     [
-        (np.ones((2, 3)), np.array([0, 1]), (4, 2), ValueError),
-        (np.ones((2, 2)), np.array([0]), (4, 2), ValueError),
-        (np.ones((2, 2)), np.array([[0, 1]]), (4, 2), ValueError),
-        (np.ones((2, 2)), np.array(0), (4, 2), ValueError),
-        (np.ones(2), np.array([0, 1]), (), ValueError),
-        (np.ones((2, 2)), np.array([0.0, 1.0]), (4, 2), TypeError),
-        (np.ones((2, 2)), np.array([True, False]), (4, 2), TypeError),
+        ((2, 3), [0, 1], (4, 2), ValueError),
+        ((2, 2), [0], (4, 2), ValueError),
+        ((2, 2), [[0, 1]], (4, 2), ValueError),
+        ((2, 2), 0, (4, 2), ValueError),
+        ((2,), [0, 1], (), ValueError),
+        ((2, 2), [0.0, 1.0], (4, 2), TypeError),
+        ((2, 2), [True, False], (4, 2), TypeError),
     ],
 )
-def test_shapes_that_do_not_fit_and_indices_that_are_no_integers_are_refused_also_unchecked(
-    values, indices, shape, error
-):
-    for check_range in (True, False):
-        with pytest.raises(error, match=r"^IndexedSlices: "):
-            IndexedSlices(values, indices, shape, check_range)
+def test_invalid_shapes_and_indices_that_are_no_integers_are_refused(values, indices, shape, error, check_range):
+    with pytest.raises(error, match=r"^IndexedSlices: "):
+        IndexedSlices(np.ones(values), np.array(indices), shape, check_range)
 
 
 # Arithmetic.
@@ -96,25 +86,12 @@ def some_rows(dtype=np.float32):
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
-@pytest.mark.parametrize(
-    ("scaled", "factor"),
-    [
-        (lambda g: g * 0.5, 0.5),
-        (lambda g: 0.5 * g, 0.5),
-        (lambda g: g * np.float64(0.5), 0.5),
-        (lambda g: np.float64(0.5) * g, 0.5),
-        (lambda g: np.int64(3) * g, 3),
-        (lambda g: g / 2, 0.5),
-        (lambda g: g / np.float64(2), 0.5),
-        (lambda g: -g, -1),
-    ],
-)
-def test_rows_times_a_number_over_one_and_with_the_other_sign_keep_their_dtype(scaled, factor, dtype):
-    rows = some_rows(dtype)
-    result = scaled(rows)
-    assert isinstance(result, IndexedSlices)
-    assert result.dtype == dtype
-    np.testing.assert_array_equal(dense(result), factor * dense(rows))
+def test_rows_times_or_over_a_number_keep_their_dtype(dtype):
+    rows, half = some_rows(dtype), np.float64(0.5)
+    scaled = [(rows * 0.5, 0.5), (0.5 * rows, 0.5), (rows * half, 0.5), (half * rows, 0.5), (np.int64(3) * rows, 3)]
+    for result, factor in (*scaled, (rows / 2, 0.5), (rows / np.float64(2), 0.5), (-rows, -1)):
+        assert result.dtype == dtype
+        np.testing.assert_array_equal(dense(result), factor * dense(rows))
     np.testing.assert_array_equal(rows.values, some_rows(dtype).values)
 
 
@@ -155,8 +132,8 @@ def test_a_sum_of_other_shapes_is_refused_and_both_are_named(other, message):
         some_rows() + other
 
 
-@pytest.mark.parametrize("shape", [(5,), (5, 3), (5, 2, 4), (5, 0), (5, 1)], ids=str)
-@pytest.mark.parametrize("dtype", ["int8", "uint8", "int64", "uint64"])
+@pytest.mark.parametrize("shape", [(5,), (5, 2, 4), (5, 0)], ids=str)
+@pytest.mark.parametrize("dtype", ["int8", "uint64"])
 @pytest.mark.parametrize("count", [0, 1, 30])
 def test_add_rows_adds_each_row_at_its_index(shape, dtype, count):
     random = np.random.default_rng([SEED, count])

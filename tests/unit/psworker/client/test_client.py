@@ -12,7 +12,6 @@ from pswire.errors import (
     AlreadyRegistered,
     ConfigurationError,
     InvalidMessage,
-    NoOptimizer,
     ShapeMismatch,
     UnknownVariable,
 )
@@ -156,18 +155,6 @@ def test_a_row_that_is_not_there_is_refused_before_anything_is_sent(client, tran
 # --- a push and its answers -------------------------------------------------------------------------------------------
 
 
-def test_a_push_reaches_every_shard_and_its_values_come_in_the_order_asked_for(client):
-    pushed = client.push([gradient("a"), gradient("c")], pull=("c", "b", "a")).result()
-    assert (pushed.outcome, pushed.staleness, pushed.global_step) == (Outcome.APPLIED, 0, 1)
-    assert [(value.name, value.versions, value.array[0]) for value in pushed.values] == [
-        ("c", (1,), 1),
-        ("b", (0,), 0),
-        ("a", (1,), 1),
-    ]
-    pushed = client.push([gradient("a", 0), gradient("b", 0)]).result()
-    assert (pushed.staleness, pushed.global_step) == (1, 2), "the staleness is the largest of all shards"
-
-
 @pytest.mark.parametrize("refusing", range(3))
 def test_a_refusal_by_one_shard_is_raised_when_no_call_is_open_any_more(client, transport, refusing):
     transport.refuse, transport.ended = lambda shard, message: shard == refusing, []
@@ -227,11 +214,6 @@ def test_a_worker_that_splits_a_variable_otherwise_is_told(client, transport, mo
     with pytest.raises(AlreadyRegistered, match=r"'s' is .*rows from 0 on, of 7.*worker declares it as a whole"):
         other.register([Declaration(TensorSpec("s", (ROWS, 2), "float64"), np.zeros((ROWS, 2)))])
     other.close()
-
-
-def test_an_error_of_one_shard_is_raised_by_tune(client):
-    with pytest.raises((InvalidMessage, NoOptimizer), match="'s'"):
-        client.tune(["s"], Momentum(0.5), ["learning_rate"])
 
 
 # --- shard 0 decides --------------------------------------------------------------------------------------------------

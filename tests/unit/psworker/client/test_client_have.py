@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from psserver.core.shard import Shard
-from pswire.errors import Malformed, TimedOut
 from pswire.messages import (
     Assignment,
     Declaration,
@@ -17,17 +16,14 @@ from pswire.messages import (
     Push,
     Register,
     Sender,
-    Value,
 )
 from pswire.messages.sizes import tensor_bytes
-from pswire.optimizers import GradientDescent, MovingAverage
+from pswire.optimizers import GradientDescent
 from pswire.specs.consistency import Asynchronous, DropStalePushes, Synchronous
-from pswire.specs.initializers import RowUniform
-from pswire.tensors.values import IndexedSlices, TensorSpec
-from psworker.client import partitions, placement, pull, retrying_calls
+from pswire.tensors.values import TensorSpec
+from psworker.client import partitions, placement, retrying_calls
 from psworker.client.client import Client
 from psworker.client.placement import Placement
-from psworker.versions import ReadVersion, VersionedArray
 from tests.shard_state import run_step
 from tests.shards_in_process import ShardsInProcess
 
@@ -95,17 +91,6 @@ def test_what_has_not_changed_is_not_sent_again_and_its_array_is_given_back(shar
 
 
 @SHARDS
-def test_nothing_is_named_of_what_the_worker_does_not_say_it_has(shards):
-    transport = ShardsInProcess(shards)
-    client, known = registered(transport)
-    client.pull(list(SPECS))
-    assert received(transport) == bytes_of(*SPECS)
-    assert {pull.known_versions for _, pull in transport.messages(Pull)} == {()}
-    client.pull(list(SPECS), [known["bias"]])
-    assert received(transport) == bytes_of("frozen", "trained")
-
-
-@SHARDS
 @pytest.mark.parametrize(
     ("consistency", "staleness"),
     [(Asynchronous(), DropStalePushes(0)), (Synchronous(1), DropStalePushes(0)), (Asynchronous(), DropStalePushes(9))],
@@ -158,23 +143,6 @@ def test_of_a_variable_in_several_parts_those_come_that_have_changed_and_the_old
 
 
 @SHARDS
-def test_a_push_that_is_dropped_brings_what_has_changed_and_no_more(shards):
-    transport = ShardsInProcess(shards, Asynchronous(), DropStalePushes(0))
-    (first, mine), (second, known) = registered(transport, "w0"), registered(transport, "w1")
-    first.push(gradients(mine, "trained")).result()
-    transport.heard.clear()
-    dropped = second.push(gradients(known, "trained"), pull=list(SPECS), known_values=known.values()).result()
-    assert dropped.outcome is Outcome.DROPPED
-    assert received(transport) == bytes_of("trained")
-    now = {one.name: one for one in dropped.values}
-    assert now["frozen"].array is known["frozen"].array
-    np.testing.assert_array_equal(now["trained"].array, known["trained"].array - some((ROWS, 2), 2), strict=True)
-    applied = second.push(gradients(now, "trained"), pull=list(SPECS), known_values=now.values()).result()
-    assert applied.outcome is Outcome.APPLIED
-    assert received(transport) == bytes_of("trained")
-
-
-@SHARDS
 def test_a_push_whose_answer_was_lost_is_answered_with_what_has_changed_since_what_the_worker_has(shards):
     transport = ShardsInProcess(shards)
     client, known = registered(transport)
@@ -186,25 +154,6 @@ def test_a_push_whose_answer_was_lost_is_answered_with_what_has_changed_since_wh
     assert len(transport.messages(Push)) == 2 * shards
     trained = next(one for one in pushed.values if one.name == "trained")
     np.testing.assert_array_equal(trained.array, known["trained"].array - some((ROWS, 2), 2), strict=True)
-
-
-def test_what_was_seen_of_a_moving_average_and_the_rows_of_a_table_change_what_they_change():
-    transport = ShardsInProcess(2)
-    client, known = registered(transport)
-    average, table = TensorSpec("average", (ROWS, 2)), TensorSpec("table", (ROWS, 2))
-    (mean,) = client.register([Declaration(average, np.zeros((ROWS, 2), np.float32), MovingAverage(0.5))])
-    client.register([Declaration(table, None, SGD, RowUniform(-1, 1))])
-    rows = client.choose("table", np.array([3, 11]))
-    transport.heard.clear()
-    entries = [
-        replace(mean, array=np.full((ROWS, 2), 2, np.float32)),
-        replace(rows, array=IndexedSlices(np.ones((2, 2), np.float32), np.array([3, 11]), (ROWS, 2))),
-    ]
-    pushed = client.push(entries, pull=["average", "frozen"], known_values=[mean, known["frozen"]]).result()
-    assert received(transport) == average.nbytes, "nothing of the table"
-    np.testing.assert_array_equal(pushed.values[0].array, np.ones((ROWS, 2), np.float32), strict=True)
-    assert pushed.values[1].array is known["frozen"].array
-    np.testing.assert_array_equal(client.choose("table", np.array([3, 11])).array, rows.array - 1, strict=True)
 
 
 # --- another life -----------------------------------------------------------------------------------------------------
@@ -278,16 +227,6 @@ def test_a_push_under_way_while_the_worker_joins_another_life_names_nothing_when
     assert received(transport) == bytes_of(*SPECS), "it was not known whose they are"
 
 
-def test_a_join_whose_answer_is_lost_counts_as_one():
-    transport = ShardsInProcess(1)
-    client, known = registered(transport)
-    start_anew(transport, 0, values=7)
-    lost = iter([True])
-    transport.lose = lambda shard, message: isinstance(message, Join) and next(lost, False)
-    (now,) = client.pull(["frozen"], [known["frozen"]])
-    np.testing.assert_array_equal(now.array, np.full((ROWS, 2), 7, np.float32), strict=True)
-
-
 def test_a_lease_that_has_ended_costs_whole_answers_until_one_was_asked_for_after_it():
     transport = ShardsInProcess(1, lease=1000.0)
     client, known = registered(transport)
@@ -302,43 +241,4 @@ def test_a_lease_that_has_ended_costs_whole_answers_until_one_was_asked_for_afte
     client.close()
 
 
-def test_a_pull_that_failed_leaves_what_the_worker_has_as_it_was():
-    transport = ShardsInProcess(1)
-    client, known = registered(transport)
-    client._calls._timeout = 0.01
-    client.push(gradients(known, "trained")).result()
-    transport.lose = lambda shard, message: True
-    with pytest.raises(TimedOut):
-        client.pull(list(SPECS), known.values())
-    transport.lose = lambda shard, message: False
-    transport.heard.clear()
-    trained = client.pull(list(SPECS), known.values())[1]
-    assert received(transport) == bytes_of("trained")
-    np.testing.assert_array_equal(trained.array, known["trained"].array - some((ROWS, 2), 2), strict=True)
-
-
 # --- answers that cannot be -------------------------------------------------------------------------------------------
-
-
-def placed(shards=2):
-    return Placement(shards).extended([SPECS["trained"]])["trained"]
-
-
-@pytest.mark.parametrize(
-    ("values", "old", "message"),
-    [
-        ([Value("trained", 3, None)] * 2, (3, 4), "shard 1 answers .* still at version 3: .* named version 4"),
-        ([Value("trained", 3, None)] * 2, None, "shard 0 answers .* still at version 3: .* named none"),
-        (
-            [Value("trained", 3, np.ones((6, 2), np.float32))],
-            (3, 4),
-            "got 1 values of 'trained', which has 2 part",
-        ),
-        ([Value("trained", 3, np.ones((1, 2), np.float32))] * 2, None, r"shard 0 has sent float32\[1, 2\] .*\[6, 2\]"),
-        ([Value("trained", 3, np.ones((6, 2)))] * 2, None, r"shard 0 has sent float64\[6, 2\]"),
-    ],
-)
-def test_an_answer_that_does_not_fit_what_was_asked_is_refused(values, old, message):
-    whole = None if old is None else VersionedArray("trained", ReadVersion(old), some((ROWS, 2)))
-    with pytest.raises(Malformed, match=message):
-        pull.join(placed(), values, whole)

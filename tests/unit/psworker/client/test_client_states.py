@@ -7,7 +7,7 @@ import pytest
 
 from psserver.core.shard import Shard
 from pswire.errors import WrongShard
-from pswire.messages import Declaration, Join, Outcome, Push, Register
+from pswire.messages import Declaration, Join, Outcome, Register
 from pswire.optimizers import GradientDescent
 from pswire.tensors.values import TensorSpec
 from psworker.client import retrying_calls
@@ -88,18 +88,6 @@ def test_a_worker_that_comes_when_one_shard_has_lost_its_state_registers_nothing
 
 
 @pytest.mark.parametrize("anew", [0, 1])
-def test_variables_that_are_registered_one_after_the_other_are_refused_from_the_first_on(job, anew):
-    first = job.join("w0")
-    for declaration in DECLARED:
-        first.register([declaration])
-    job.start(anew)
-    late = job.join("w1")
-    with pytest.raises(WrongShard, match=LOST.format(anew)):
-        late.register(DECLARED[:1])
-    assert job.variables()[anew] == ()
-
-
-@pytest.mark.parametrize("anew", [0, 1])
 def test_every_worker_that_lives_hears_that_a_shard_has_lost_its_state_whatever_it_says_next(job, anew):
     workers = [job.register(f"w{number}") for number in range(4)]
     push(workers[0]).result()
@@ -114,28 +102,6 @@ def test_every_worker_that_lives_hears_that_a_shard_has_lost_its_state_whatever_
         with pytest.raises(WrongShard, match=LOST.format(anew)):
             call()
     assert job.transport.status(anew).workers == ()
-
-
-@pytest.mark.parametrize("anew", [0, 1])
-def test_two_workers_whose_pushes_are_under_way_both_hear_it(job, anew):
-    workers = [job.register("w0"), job.register("w1")]
-    job.transport.lose = lambda shard, message: shard == anew and isinstance(message, Push)
-    handles = [push(worker) for worker in workers]
-    job.start(anew)
-    job.transport.lose = lambda shard, message: False
-    for handle in handles:
-        with pytest.raises(WrongShard, match=LOST.format(anew)):
-            handle.result()
-
-
-def test_a_worker_hears_it_although_answers_to_its_joining_are_lost(job):
-    worker = job.register("w0")
-    job.start(1)
-    lost = iter([True, True])
-    job.transport.lose = lambda shard, message: isinstance(message, Join) and next(lost, False)
-    with pytest.raises(WrongShard, match=LOST.format(1)):
-        push(worker).result()
-    assert next(lost, None) is None
 
 
 def test_a_shard_that_is_started_anew_between_a_worker_s_question_and_its_registration_gets_nothing(job):

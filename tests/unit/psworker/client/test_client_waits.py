@@ -114,16 +114,6 @@ def test_a_held_push_whose_place_a_later_call_has_taken_is_sent_again_and_counts
     assert (pushed.outcome, pushed.global_step, pushed.values[0].array[0]) == (Outcome.REPEATED, 2, 2)
 
 
-def test_a_held_push_of_a_life_that_another_has_followed_ends_its_worker(held):
-    transport, _, handle, _ = held
-    thief = Client(transport, "fast", timeout=60)
-    thief.join()
-    with pytest.raises(Zombie, match="do two workers have the same name"):
-        handle.result()
-    thief.leave()
-    thief.close()
-
-
 def test_a_part_that_a_follower_holds_is_sent_again_and_the_group_is_still_one_update(monkeypatch):
     monkeypatch.setattr(placement, "SPLIT_BYTES", 8)
     transport = ShardsInProcess(2, Synchronous(2), lease=1000.0)
@@ -272,15 +262,6 @@ def test_every_message_of_a_membership_says_how_tensors_travel_by_then():
     assert [message.tensor_transport for _, message in transport.messages(Renew)] == ["lane 0", "another lane 0"]
     assert [transport.status(shard).workers[0].tensor_transport for shard in range(2)] == ["another lane 0", "lane 1"]
     client.leave()
-
-
-def test_each_beat_tells_whether_the_worker_is_the_chief():
-    beats = Beats([Renewed(0, chief=True), TimedOut("late"), Zombie("so that it ends")])
-    beats.run()
-    assert beats.role.chief, "it goes on with what it has heard"
-    beats = Beats([Renewed(0, chief=True), Renewed(0), Zombie("so that it ends")])
-    beats.run()
-    assert not beats.role.chief
 
 
 def test_a_worker_that_joins_again_hears_whether_it_is_still_the_chief(sleeping):

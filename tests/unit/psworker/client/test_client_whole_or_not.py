@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from psserver.core.shard import Shard
-from pswire.errors import AlreadyRegistered, InvalidMessage, NotFinite, TimedOut, TooLarge
+from pswire.errors import InvalidMessage, NotFinite, TimedOut, TooLarge
 from pswire.messages import (
     Assign,
     Assignment,
@@ -76,28 +76,6 @@ def test_no_shard_registers_anything_when_one_objects():
     smaller = Declaration(TensorSpec("t", (300,), "float64"), None, SGD, RowUniform(-1, 1))
     assert [one.name for one in client.register([declared("a", 2), smaller])] == ["a"]
     assert client.choose("t").array.shape == (300,)
-
-
-def test_what_contradicts_another_worker_on_a_later_shard_registers_nothing_on_the_first():
-    transport = ShardsInProcess(2)
-    joined(transport, "w0", declared("large", 100), declared("small", 2))
-    client, _ = joined(transport, "w1")
-    before = [state_of(machine) for machine in transport.machines]
-    with pytest.raises(AlreadyRegistered, match="'small' is registered with"):
-        client.register([declared("large", 100), declared("small", 2, GradientDescent(0.5)), declared("new", 2)])
-    assert [state_of(machine) for machine in transport.machines] == before
-
-
-def test_another_size_of_a_table_is_named_as_that_and_not_as_other_servers():
-    def table(rows):
-        return Declaration(TensorSpec("t", (rows, 4)), None, SGD, RowUniform(-1, 1))
-
-    transport = ShardsInProcess(2)
-    joined(transport, "w0", table(1000))
-    for rows in (800, 10):  # split as well, and in one partition
-        client, _ = joined(transport, "w1")
-        with pytest.raises(AlreadyRegistered, match=rf"float32\[1000, 4\], this worker declares float32\[{rows}, 4\]"):
-            client.register([table(rows)])
 
 
 def test_initial_values_are_looked_at_before_anything_is_sent_to_several_shards():

@@ -143,37 +143,3 @@ def test_a_rest_that_grows_beyond_every_number_is_refused_and_given_up(compressi
     one = send(encoder, noise(0, 2000))
     one.check()
     assert np.abs(one.unpacked()).max() < 10
-
-
-def test_a_variable_of_another_size_begins_anew():
-    encoder = GradientEncoder(compression=TopK(0.01))
-    send(encoder, noise(0, 2000))
-    array = noise(1, 3000)
-    places, values = send(encoder, array).parts
-    np.testing.assert_array_equal(values, array[places])
-
-
-def train(pack, steps=3000):
-    """Stochastic gradient descent on sum (w - 1)^2 / 2, where few gradients are large by noise alone; the cost.
-
-    Of 2,048 weights 64 have noise of mean 0 that is twenty times the largest gradient. The largest elements of a
-    gradient are theirs, so what always leaves out the others never moves them.
-    """
-    rng = np.random.default_rng(5)
-    w = np.zeros(2048, np.float32)
-    for _ in range(steps):
-        gradient = w - 1
-        gradient[:64] += 20 * rng.standard_normal(64).astype(np.float32)
-        w -= np.float32(0.005) * pack(gradient)
-    return float(np.mean((w[64:] - 1) ** 2) / 2)
-
-
-@pytest.mark.parametrize("compression", [Int8(), TopK(0.01)], ids=str)
-def test_with_feedback_the_cost_is_that_of_the_uncompressed_run(compression):
-    encoder = GradientEncoder(compression=compression)
-    assert train(lambda gradient: gradient) < 1e-6
-    assert train(lambda gradient: send(encoder, gradient).unpacked()) < 0.01
-
-
-def test_without_feedback_top_k_does_not_learn():
-    assert train(lambda gradient: send(GradientEncoder(compression=TopK(0.01)), gradient).unpacked()) > 0.4

@@ -108,12 +108,6 @@ def test_rows_that_cannot_be_are_refused_by_number_and_name(shards, rows, error,
         partitions.split_rows(placed(shards), rows)
 
 
-def test_a_variable_without_rows_has_none_to_choose():
-    variable = Placement(1).extended([TensorSpec("s", ())])["s"]
-    with pytest.raises(ShapeMismatch, match=r"variable s float32\[\]: expected a list of row numbers"):
-        partitions.split_rows(variable, np.array([0]))
-
-
 def test_a_declaration_is_cut_with_its_value_or_its_initializer():
     variable, value = placed(3), some((ROWS, 3))
     plain = partitions.split_declaration(variable, Declaration(variable.spec, value))

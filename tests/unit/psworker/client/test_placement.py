@@ -1,11 +1,10 @@
 """Placement: the same places for a variable in every worker, bytes shared out, and every row on one shard."""
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pswire.errors import AlreadyRegistered, ShapeMismatch, UnknownVariable
+from pswire.errors import AlreadyRegistered, UnknownVariable
 from pswire.tensors.values import Part, TensorSpec
 from psworker.client.placement import SPLIT_BYTES, Placement
 
@@ -33,14 +32,6 @@ def places(placement, specs):
     return {spec.name: placement[spec.name].partitions for spec in specs}
 
 
-def load(placement, specs):
-    bytes_of = [0] * placement.shards
-    for spec in specs:
-        for partition in placement[spec.name].partitions:
-            bytes_of[partition.shard] += partition.spec.nbytes
-    return bytes_of
-
-
 @DETERMINISTIC
 @given(variables, shard_counts)
 def test_the_parts_of_a_variable_are_all_of_its_rows_one_after_the_other(specs, shards):
@@ -64,27 +55,6 @@ def test_the_parts_of_a_variable_are_all_of_its_rows_one_after_the_other(specs, 
         }
         counts = [partition.spec.shape[0] for partition in pieces]
         assert max(counts) - min(counts) <= 1 <= min(counts)
-
-
-@DETERMINISTIC
-@given(variables, shard_counts)
-def test_what_is_split_is_over_the_limit_and_has_a_row_for_each_of_several_shards(specs, shards):
-    placement = placed(shards, specs)
-    for spec in specs:
-        split = placement[spec.name].partitions[0].part is not None
-        assert split == (shards > 1 and spec.nbytes > SPLIT_BYTES and spec.shape[0] >= shards)
-
-
-@DETERMINISTIC
-@given(variables, shard_counts)
-def test_shards_differ_by_the_largest_thing_that_cannot_be_cut_at_most(specs, shards):
-    placement = placed(shards, specs)
-    bytes_of = load(placement, specs)
-    assert sum(bytes_of) == sum(spec.nbytes for spec in specs)
-    uncut = [
-        spec.nbytes if len(placement[spec.name].partitions) == 1 else spec.nbytes // spec.shape[0] for spec in specs
-    ]
-    assert max(bytes_of) - min(bytes_of) <= max(uncut)
 
 
 @DETERMINISTIC
@@ -144,10 +114,3 @@ def test_a_variable_cannot_have_another_shape_later():
     assert placement.extended([TensorSpec("a", (3,))]) == placement
     with pytest.raises(AlreadyRegistered, match=r"a float32\[3\] is registered .* now declared as a float32\[4\]"):
         placement.extended([TensorSpec("b", (1,)), TensorSpec("a", (4,))])
-
-
-def test_an_array_that_is_not_the_variables_is_refused_by_name():
-    variable = placed(1, [TensorSpec("a", (3,))])["a"]
-    variable.check(np.zeros(3, np.float32), "gradient")
-    with pytest.raises(ShapeMismatch, match=r"gradient for 'a' is float64\[3\], the variable is float32\[3\]"):
-        variable.check(np.zeros(3), "gradient")

@@ -3,7 +3,7 @@
 import pytest
 
 from pswire.errors import ConfigurationError
-from psworker.config import EncodingConfig
+from psworker.config import TransferConfig
 from psworker.launch.local_cluster import Job, child_environment, listening_address
 from psworker.launch.processes import BLAS_VARIABLES, blas_threads
 
@@ -16,7 +16,7 @@ def test_every_shard_and_worker_has_a_name_and_a_command():
     assert " ".join(job.server_command(1)) == serve
     run = "psworker run --servers h:1,h:2 --name worker-2 -- train.py --epochs 3"
     assert " ".join(job.worker_command("worker-2", ["h:1", "h:2"])) == run
-    other = Job("train.py", debug=True, travel=EncodingConfig(shared_memory=False))
+    other = Job("train.py", debug=True, transfer=TransferConfig(shared_memory=False))
     assert other.worker_command("worker-0", ["h:1"])[:3] == ["psworker", "--debug", "run"]
     assert other.server_command(0)[-1] == "--no-shared-memory"
 

@@ -55,30 +55,6 @@ def test_a_lookup_and_its_gradient_equal_those_of_an_array_to_the_last_bit(ids, 
     np.testing.assert_array_equal(gradient.values, reference.summed().values, strict=True)
 
 
-def test_a_gradient_of_rows_equals_finite_differences():
-    table, array = table_and_array(6, 3, dtype="float64")
-    ids = np.array([[4, 1], [4, 4]])
-
-    def loss(table):
-        return ops.sum(ops.tanh(ops.embedding(table, ids)) * np.arange(12.0).reshape(2, 2, 3))
-
-    [gradient] = ps.gradients(loss(table), table)
-    [numeric] = [np.zeros_like(array.value)]
-    for place in np.ndindex(array.shape):
-        step = np.zeros_like(array.value)
-        step[place] = 1e-6
-        numeric[place] = (loss(array.value + step).item() - loss(array.value - step).item()) / 2e-6
-    np.testing.assert_allclose(gradient.to_dense(), numeric, rtol=1e-7, atol=1e-8)
-
-
-def test_two_lookups_of_one_table_in_one_loss_add_up():
-    table, array = table_and_array(8, 2)
-    losses = [ops.sum(ops.embedding(t, [1, 3, 1])) + 2 * ops.sum(ops.embedding(t, [[3], [7]])) for t in (table, array)]
-    [gradient], [reference] = ps.gradients(losses[0], table), ps.gradients(losses[1], array)
-    np.testing.assert_array_equal(gradient.summed().values, reference.summed().values)
-    np.testing.assert_array_equal(gradient.to_dense()[[1, 3, 7, 0], 0], [2, 3, 2, 0])
-
-
 def test_a_table_is_in_its_collection_beside_the_variables():
     with ps.variable_scope("model"):
         table = ps.Table((1000, 4), UNIFORM, name="words")

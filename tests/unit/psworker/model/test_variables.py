@@ -8,7 +8,6 @@ import pytest
 
 import psworker as ps
 from pswire.errors import ConfigurationError
-from psworker import ops
 from psworker.model import variables
 
 
@@ -34,20 +33,10 @@ def test_a_scope_does_not_match_a_prefix_of_another():
     assert ps.trainable_variables() == [short, long]
 
 
-def test_variables_without_a_name_get_one_that_is_free():
-    assert [ps.Variable([1.0]).name for _ in range(3)] == ["variable", "variable_1", "variable_2"]
-
-
 def test_a_name_twice_is_refused_with_what_to_do():
     ps.Variable([1.0], name="W")
     with pytest.raises(ConfigurationError, match="there is a variable 'W' already"):
         ps.Variable([1.0], name="W")
-
-
-def test_integers_and_those_that_say_so_are_not_trainable():
-    ps.Variable(np.arange(3), name="counts")
-    ps.Variable([1.0], name="fixed", trainable=False)
-    assert ps.trainable_variables() == []
 
 
 def test_in_a_scope_that_is_not_trainable_nothing_is():
@@ -87,14 +76,6 @@ def test_initial_values_depend_on_the_seed_and_the_whole_name_and_not_on_the_ord
 )
 def test_python_numbers_become_float32_and_arrays_keep_their_dtype(value, dtype):
     assert ps.Variable(value).dtype == dtype
-
-
-@pytest.mark.parametrize("value", [10, [10, 3]], ids=repr)
-def test_a_variable_of_python_integers_is_trained(value):
-    x = ps.Variable(value)
-    assert ps.trainable_variables() == [x]
-    [(gradient, _)] = ps.GradientDescent(0.1).compute_gradients(ops.sum(ops.square(x)))
-    np.testing.assert_array_equal(gradient, 2 * np.float32(value))
 
 
 def test_a_variable_copies_its_value_and_nobody_writes_into_it():

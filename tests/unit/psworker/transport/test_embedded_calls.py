@@ -15,7 +15,7 @@ def test_a_call_that_had_to_wait_and_is_forgotten_raises():
     a, b = (Sender(name, transport.call(0, Join(name), SECONDS).result().incarnation) for name in "ab")
     assert transport.call(0, Take(a, QUEUE), SECONDS).result().block is not None
     earlier, later = (transport.call(0, Take(b, QUEUE), SECONDS) for _ in range(2))
-    with pytest.raises(Unavailable, match="another call of this worker has taken the place of this one"):
+    with pytest.raises(Unavailable, match="another call of this worker has replaced this one"):
         earlier.result()
     assert transport.call(0, Leave(b), SECONDS).result() == Left()
     with pytest.raises(NotJoined, match="worker 'b' has left: join again"):

@@ -1,0 +1,43 @@
+"""Chief election: which worker does what is done once for a job.
+
+The chief is the first joined of the live workers when there is none. When it is lost or has failed, another is elected;
+one that has left in good order has done that work, and stays chief until a new job begins. May import the member.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+
+from psserver.core.members.member import Member
+
+
+class ChiefElection:
+    """The chief of `members`, which are in the order of their joining; never one unless `enabled`."""
+
+    def __init__(self, members: Mapping[str, Member], *, enabled: bool) -> None:
+        self._members, self._enabled = members, enabled
+        self._chief: Member | None = None
+
+    def is_chief(self, name: str) -> bool:
+        """Whether the worker of this name is the chief, in its present life."""
+        return self._chief is not None and self._chief is self._members.get(name)
+
+    def elect(self) -> None:
+        """Elect a chief if there is none."""
+        if self._enabled and self._chief is None:
+            self._chief = next((member for member in self._members.values() if member.state == "live"), None)
+
+    def reset(self) -> None:
+        """Depose the chief: a new job begins."""
+        self._chief = None
+
+    def dismiss(self, gone: Collection[Member]) -> None:
+        """Elect another chief if it is among these, which were lost or have failed."""
+        if any(member is self._chief for member in gone):
+            self._chief = None
+            self.elect()
+
+    def replace(self, old: Member, new: Member) -> None:
+        """Keep the office over the lives of a worker that was live when it joined again."""
+        if self._chief is old and old.state == "live":
+            self._chief = new

@@ -1,0 +1,42 @@
+"""One worker as its shard knows it. May import messages."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pswire.messages import LastPush
+
+
+@dataclass(slots=True)
+class Member:
+    """A worker that is `live`, has `left` or was `lost`, in its latest life.
+
+    Attributes:
+        number: 0 for the first worker that ever joined; kept over all lives.
+        life: the number that the worker drew for this life; 0: none.
+        expires: when the lease ends.
+        steps, dropped: its pushes of this life that were applied, and that the policy refused.
+        staleness, staleness_sum, loss: of its last applied push; of all of them; the last one that it sent.
+        training, finished, out_of_data, clock: see `psserver.core.members.progress`; `clock` counts steps and dropped.
+        tensor_transport: how its tensors travel, as it describes it.
+        half_pushes, last_push: see `psserver.core.members.half_pushes`.
+    """
+
+    name: str
+    number: int
+    incarnation: int = 0
+    life: int = 0
+    state: str = "live"
+    expires: float = 0.0
+    steps: int = 0
+    staleness: int = 0
+    staleness_sum: int = 0
+    loss: float | None = None
+    training: bool = False
+    finished: bool = False
+    out_of_data: bool = False
+    clock: int = 0
+    dropped: int = 0
+    tensor_transport: str = ""
+    half_pushes: int = 0
+    last_push: LastPush | None = None

@@ -1,0 +1,69 @@
+"""Training progress: the clocks of the workers for whose next push others may wait.
+
+A member trains from its first push of a life until it is idle, leaves or is lost; its clock counts its settled pushes.
+It has finished when it was training and stopped in good order, and has not pushed since, or when the data queue had
+nothing for it. Who waits for whom is decided by the policies. May import the member.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from psserver.core.members.member import Member
+
+
+class Progress:
+    """Members in training, and those that have finished.
+
+    Attributes:
+        training: the members in training, by name, in the order in which they began.
+    """
+
+    def __init__(self) -> None:
+        self.training: dict[str, Member] = {}
+        self._finished: dict[str, Member] = {}
+        self._last_clock = 0  # the least clock when the last member stopped
+
+    @property
+    def least_clock(self) -> int:
+        """The clock of the slowest in training, or where the last one left it; never goes back."""
+        return min([member.clock for member in self.training.values()], default=self._last_clock)
+
+    @property
+    def ending(self) -> bool:
+        """Whether some member has finished: there may never be as many pushes at a time again."""
+        return bool(self._finished)
+
+    def start(self, member: Member) -> None:
+        """Begin with a push, not behind the slowest; a member that trained before in this life keeps its lead."""
+        member.clock = max(member.clock, self.least_clock)
+        member.training, member.finished, member.out_of_data = True, False, False
+        self.training[member.name] = member
+        self._finished.pop(member.name, None)
+
+    def stop(self, member: Member) -> None:
+        """Wait for no more pushes of a member."""
+        if member.training:
+            self._last_clock = self.least_clock
+            member.training = False
+            del self.training[member.name]
+
+    def finish(self, member: Member, *, out_of_data: bool = False) -> None:
+        """Stop in good order. A member that never trained has not finished, unless there was no data for it."""
+        if member.training or member.clock or out_of_data:
+            member.finished = True
+            member.out_of_data |= out_of_data
+            self._finished[member.name] = member
+        self.stop(member)
+
+    def resume(self, names: Iterable[str]) -> None:
+        """Note that these members have not finished: there is data for them, or another job."""
+        for name in names:
+            member = self._finished.pop(name, None)
+            if member is not None:
+                member.finished = member.out_of_data = False
+
+    def end_life(self, member: Member) -> None:
+        """Forget a member whose next life begins."""
+        self.stop(member)
+        self._finished.pop(member.name, None)
