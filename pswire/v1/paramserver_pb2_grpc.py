@@ -149,9 +149,8 @@ class ParameterServerServicer:
         frame with the request. Its tensors are inline, in shared memory, or `streamed`: then their elements are concatenated
         in the order of the tensors and sent in the frame's `data` if they have 2 MiB at most, otherwise in the frames that
         follow, in chunks of 1 MiB (the last may be shorter). The answer has the same form; its values are in shared memory if
-        the call provides a region for them, or if the call's own tensors in shared memory can be overwritten. The next call
-        begins after the answer. A failed call ends the stream with its error; earlier calls are not affected. Between calls,
-        shared memory may be attached.
+        the call provides a region for them. The next call begins after the answer. A failed call ends the stream with its
+        error; earlier calls are not affected. Between calls, shared memory may be attached.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
