@@ -3,117 +3,67 @@
     import psworker as ps
     from psworker import ops, datasets
 
-Importing this loads nothing else: a name is imported when it is first asked for (PEP 562). For the command `psworker`
-comes through here too, and while numpy is loaded, which takes seconds with a small part of a core, it could not yet
-say what SIGTERM does. None of the names brings grpc or a server.
+A name is imported at its first use (PEP 562), so that importing this package loads nothing else: the command `psworker`
+imports it too, and handles SIGTERM before numpy is loaded, which can take seconds. No name imports grpc or a server.
 """
 
 from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from pswire import errors
-    from pswire.messages import EpochReport
-    from pswire.specs import initializers, schedules
-    from pswire.specs.initializers import RowConstant, RowNormal, RowUniform
-    from pswire.tensors.values import IndexedSlices
-    from psworker.autodiff import Tensor, check_gradients, gradients, no_grad, op, ops, stop_gradient
-    from psworker.data import datasets
-    from psworker.data.dataset import Batch, Dataset
+    from pswire import errors as errors
+    from pswire.messages import EpochReport as EpochReport
+    from pswire.specs import initializers as initializers
+    from pswire.specs import schedules as schedules
+    from pswire.specs.initializers import RowConstant as RowConstant
+    from pswire.specs.initializers import RowNormal as RowNormal
+    from pswire.specs.initializers import RowUniform as RowUniform
+    from pswire.tensors.values import IndexedSlices as IndexedSlices
+    from psworker.autodiff import Tensor as Tensor
+    from psworker.autodiff import check_gradients as check_gradients
+    from psworker.autodiff import gradients as gradients
+    from psworker.autodiff import no_grad as no_grad
+    from psworker.autodiff import op as op
+    from psworker.autodiff import ops as ops
+    from psworker.autodiff import stop_gradient as stop_gradient
+    from psworker.data import datasets as datasets
+    from psworker.data.dataset import Batch as Batch
+    from psworker.data.dataset import Dataset as Dataset
     from psworker.model import layers as nn
-    from psworker.model.gradient_transforms import (
-        accumulate,
-        add_decayed_weights,
-        clip_by_global_norm,
-        clip_by_norm,
-        clip_by_value,
-        global_norm,
-        per_variable,
-        scale,
-    )
-    from psworker.model.optimizers import (
-        Adagrad,
-        AdagradDecay,
-        Adam,
-        AdamW,
-        Ftrl,
-        GradientDescent,
-        Lamb,
-        Momentum,
-        Optimizer,
-        RMSProp,
-        optimize_loss,
-    )
-    from psworker.model.tables import Table
-    from psworker.model.variables import (
-        UpdateOp,
-        Variable,
-        collection,
-        discard_update_ops,
-        global_variables,
-        note_update,
-        set_random_seed,
-        trainable_variables,
-        update_ops,
-        variable_scope,
-    )
-    from psworker.sessions.session import Session, session
+    from psworker.model.gradient_transforms import accumulate as accumulate
+    from psworker.model.gradient_transforms import add_decayed_weights as add_decayed_weights
+    from psworker.model.gradient_transforms import clip_by_global_norm as clip_by_global_norm
+    from psworker.model.gradient_transforms import clip_by_norm as clip_by_norm
+    from psworker.model.gradient_transforms import clip_by_value as clip_by_value
+    from psworker.model.gradient_transforms import global_norm as global_norm
+    from psworker.model.gradient_transforms import per_variable as per_variable
+    from psworker.model.gradient_transforms import scale as scale
+    from psworker.model.optimizers import Adagrad as Adagrad
+    from psworker.model.optimizers import AdagradDecay as AdagradDecay
+    from psworker.model.optimizers import Adam as Adam
+    from psworker.model.optimizers import AdamW as AdamW
+    from psworker.model.optimizers import Ftrl as Ftrl
+    from psworker.model.optimizers import GradientDescent as GradientDescent
+    from psworker.model.optimizers import Lamb as Lamb
+    from psworker.model.optimizers import Momentum as Momentum
+    from psworker.model.optimizers import Optimizer as Optimizer
+    from psworker.model.optimizers import RMSProp as RMSProp
+    from psworker.model.optimizers import optimize_loss as optimize_loss
+    from psworker.model.tables import Table as Table
+    from psworker.model.variables import UpdateOp as UpdateOp
+    from psworker.model.variables import Variable as Variable
+    from psworker.model.variables import collection as collection
+    from psworker.model.variables import discard_update_ops as discard_update_ops
+    from psworker.model.variables import global_variables as global_variables
+    from psworker.model.variables import note_update as note_update
+    from psworker.model.variables import set_random_seed as set_random_seed
+    from psworker.model.variables import trainable_variables as trainable_variables
+    from psworker.model.variables import update_ops as update_ops
+    from psworker.model.variables import variable_scope as variable_scope
+    from psworker.sessions.session import Session as Session
+    from psworker.sessions.session import session as session
 
-__all__ = [
-    "Adagrad",
-    "AdagradDecay",
-    "Adam",
-    "AdamW",
-    "Batch",
-    "Dataset",
-    "EpochReport",
-    "Ftrl",
-    "GradientDescent",
-    "IndexedSlices",
-    "Lamb",
-    "Momentum",
-    "Optimizer",
-    "RMSProp",
-    "RowConstant",
-    "RowNormal",
-    "RowUniform",
-    "Session",
-    "Table",
-    "Tensor",
-    "UpdateOp",
-    "Variable",
-    "accumulate",
-    "add_decayed_weights",
-    "check_gradients",
-    "clip_by_global_norm",
-    "clip_by_norm",
-    "clip_by_value",
-    "collection",
-    "datasets",
-    "discard_update_ops",
-    "errors",
-    "global_norm",
-    "global_variables",
-    "gradients",
-    "initializers",
-    "nn",
-    "no_grad",
-    "note_update",
-    "op",
-    "ops",
-    "optimize_loss",
-    "per_variable",
-    "scale",
-    "schedules",
-    "session",
-    "set_random_seed",
-    "stop_gradient",
-    "trainable_variables",
-    "update_ops",
-    "variable_scope",
-]
-
-#: Where the names of `__all__` come from: modules, and what is in modules.
+#: The modules that public names come from: names of modules, and names in modules.
 _MODULES = {
     "datasets": "psworker.data.datasets",
     "errors": "pswire.errors",
@@ -142,6 +92,9 @@ _CONTENTS = {
     ),
 }
 _HOMES = _MODULES | {name: home for home, names in _CONTENTS.items() for name in names.split()}
+
+__all__ = ["nn"]  # type checkers see the others as exported, by `import name as name`
+__all__ += sorted(_HOMES.keys() - {"nn"})
 
 if not TYPE_CHECKING:  # or a type checker would take any name for one of these
 

@@ -95,7 +95,7 @@ class ParameterServerServicer:
     """Missing associated documentation comment in .proto file."""
 
     def Join(self, request, context):
-        """Membership. A worker joins shard 0 first, and the other shards with the incarnation that it got there.
+        """Membership. A worker joins shard 0 first, then the other shards with the incarnation that shard 0 assigned.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -145,13 +145,12 @@ class ParameterServerServicer:
         raise NotImplementedError('Method not implemented!')
 
     def Transfer(self, request_iterator, context):
-        """Any number of Register, Pull, Push, Assign and Take, one after another, with tensors of any size. A call is one
-        frame with the request. Its tensors may be inline, in shared memory, or `streamed`: then their elements are put end to
-        end, in the order of the tensors; 2 MiB of them at most come in the frame's `data`, and more in frames that follow it,
-        in chunks of 1 MiB (the last may be shorter). The answer comes in the same form; its values come in shared memory if
-        the call gives room for them, or has brought in shared memory what they may be put in the place of. The next call
-        begins when the answer has come. A call that fails ends the stream with its error; the calls before it stay as they
-        are. Between calls, shared memory may be attached.
+        """Any number of Register, Pull, Push, Assign and Take calls, one after another, with tensors of any size. A call is one
+        frame with the request. Its tensors are inline, in shared memory, or `streamed`: then their elements are concatenated
+        in the order of the tensors and sent in the frame's `data` if they have 2 MiB at most, otherwise in the frames that
+        follow, in chunks of 1 MiB (the last may be shorter). The answer has the same form; its values are in shared memory if
+        the call provides a region for them. The next call begins after the answer. A failed call ends the stream with its
+        error; earlier calls are not affected. Between calls, shared memory may be attached.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -165,7 +164,7 @@ class ParameterServerServicer:
         raise NotImplementedError('Method not implemented!')
 
     def Status(self, request, context):
-        """What is going on. Needs no membership.
+        """The state of the shard. Needs no membership.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

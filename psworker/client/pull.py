@@ -7,6 +7,7 @@ copied. May import partitions, placement, messages and compression.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from operator import attrgetter
 
 import numpy as np
 
@@ -17,6 +18,8 @@ from pswire.tensors.values import DTYPES, Array, IndexedSlices
 from psworker.client import partitions
 from psworker.client.placement import PlacedVariable, Placement
 from psworker.versions import ReadVersion, VersionedArray
+
+_version = attrgetter("version")
 
 
 class ShardedPull:
@@ -32,8 +35,8 @@ class ShardedPull:
         rejoins: how often the worker has joined a shard again until now.
 
     Attributes:
-        names: for each shard the variables that it holds a partition of, each once, in their order.
-        known_versions: for each shard the versions that the worker has of these, -1 for none; () if it has none at all.
+        names: by shard, the variables that it holds a partition of, each once, in their order.
+        known_versions: by shard, the versions that the worker has of these, -1 for none; empty if it has none at all.
         rejoins: as given.
     """
 
@@ -50,16 +53,16 @@ class ShardedPull:
         for value in known_values:
             if value.read.rejoins == rejoins:
                 self._known[value.name] = value
-        self.names: list[list[str]] = [[] for _ in range(placement.shards)]
-        self.known_versions: list[list[int]] = [[] for _ in range(placement.shards)]
+        self.names: dict[int, list[str]] = {}
+        self.known_versions: dict[int, list[int]] = {}
         for name in dict.fromkeys(names):
             variable = self._variables[name] = placement[name]
             known = self._known.get(name)
             for index, partition in enumerate(variable.partitions):
-                self.names[partition.shard].append(name)
+                self.names.setdefault(partition.shard, []).append(name)
                 if self._known:
                     version = -1 if known is None else known.read.versions[index]
-                    self.known_versions[partition.shard].append(version)
+                    self.known_versions.setdefault(partition.shard, []).append(version)
 
     def joined(
         self, answers: Iterable[Registered | Pulled | Pushed], served_at: int | None = None
@@ -68,16 +71,13 @@ class ShardedPull:
         found: dict[str, list[Value]] = {}
         for answer in answers:
             for value in answer.values:
-                if value.name in found:
-                    found[value.name].append(value)
-                else:
-                    found[value.name] = [value]
+                found.setdefault(value.name, []).append(value)
         values = []
         for name, variable in self._variables.items():
             if name in found:
-                versions = tuple([value.version for value in found[name]])
                 array = join(variable, found[name], self._known.get(name))
-                values.append(VersionedArray(name, ReadVersion(versions, served_at, self.rejoins), array))
+                read = ReadVersion(tuple(map(_version, found[name])), served_at, self.rejoins)
+                values.append(VersionedArray(name, read, array))
         return values
 
 

@@ -80,7 +80,7 @@ class ShardedPush:
             InvalidMessage: a gradient's versions are not those of the variable's partitions.
             NotFinite: an element is too large for 16 bits, which only one of several shards would refuse.
         """
-        parts: list[list[Gradient]] = [[] for _ in range(placement.shards)]
+        parts: dict[int, list[Gradient]] = {}
         remote: list[RemoteWeights] = []
         for gradient in gradients:
             name, read, array, variable = gradient.name, gradient.read, gradient.array, placement[gradient.name]
@@ -92,38 +92,29 @@ class ShardedPush:
                 )
             arrays = [array] if len(read.versions) == 1 else partitions.split_gradient(variable, array)
             for partition, version, part in zip(variable.partitions, read.versions, arrays, strict=True):
-                parts[partition.shard].append(Gradient(name, version, part))
+                parts.setdefault(partition.shard, []).append(Gradient(name, version, part))
             if self.orders and variable.partitions[-1].shard:
                 remote.append(RemoteWeights(name, read.served_at or 0))
         encoding = self._encoder.encoding
         if encoding or self._encoder.keeps_residual:
-            for shard, part_of_shard in enumerate(parts):
+            for shard, part_of_shard in sorted(parts.items()):
                 for index, one in enumerate(part_of_shard):
                     if one.name not in self.observed:
                         part_of_shard[index] = self._encoder.encode(shard, one)
-                if encoding and len(parts) > 1:
+                if encoding and placement.shards > 1:
                     check_encoded(part_of_shard)
-        return self._messages(parts, sequence, loss, pull, tuple(remote))
-
-    def _messages(
-        self,
-        parts: Sequence[Sequence[Gradient]],
-        sequence: int,
-        loss: float | None,
-        pull: ShardedPull,
-        remote: tuple[RemoteWeights, ...],
-    ) -> list[Push | Pull | None]:
-        sender, encoding, step = self._calls.sender, self._encoder.encoding, self._calls.global_step
-        shards = tuple([shard for shard, part in enumerate(parts) if shard and part])
+        sender, step = self._calls.sender, self._calls.global_step
+        shards = tuple(sorted(parts.keys() - {0}))
         messages: list[Push | Pull | None] = []
-        for shard, part in enumerate(parts):
-            names, known = tuple(pull.names[shard]), tuple(pull.known_versions[shard])
+        for shard in range(placement.shards):
+            names, known = tuple(pull.names.get(shard, ())), tuple(pull.known_versions.get(shard, ()))
+            mine = tuple(parts.get(shard, ()))
             if not shard:
-                push = Push(sender, sequence, tuple(part), loss, names, None, known, encoding, shards, remote)
-                messages.append(push)
-            elif part:
-                push = Push(sender, sequence, tuple(part), loss, names, None, known, encoding, shards, global_step=step)
-                messages.append(push)
+                messages.append(Push(sender, sequence, mine, loss, names, None, known, encoding, shards, tuple(remote)))
+            elif mine:
+                messages.append(
+                    Push(sender, sequence, mine, loss, names, None, known, encoding, shards, global_step=step)
+                )
             else:
                 messages.append(Pull(sender, names, known_versions=known, encoding=encoding) if names else None)
         return messages
@@ -157,7 +148,7 @@ class ShardedPush:
     ) -> PushResult:
         """The result of a push that shard 0 decides; the others are sent its decision.
 
-        If that fails the push is abandoned, and the other shards, which may wait for their part of it, are told so.
+        If that fails the push is abandoned, and so reported to the other shards, which may wait for it.
         """
         calls, push = self._calls, messages[0]
         assert isinstance(push, Push)

@@ -112,8 +112,7 @@ class Replica:
             NotFinite: checked here for several shards, where one would already have applied its part, and for
                 compression, whose residual would keep the element.
         """
-        if self._open is not None:
-            self.complete()
+        self.complete()
         if self.client.shards > 1 or self.client.encoder.keeps_residual:
             partitions.check_gradients_finite(entries)
         self._open = self.client.push(entries, loss, pull, self._known_values(pull))

@@ -8,8 +8,6 @@ import numpy as np
 import pytest
 
 import psworker as ps
-from psserver.config import ServerConfig
-from psserver.rpc.server import ServerThread
 from pswire.errors import AlreadyRegistered, NotFinite
 from pswire.messages import Status
 from psworker import ops
@@ -17,7 +15,7 @@ from psworker.client import placement
 from psworker.config import StrategyConfig, WorkerConfig
 from psworker.sessions.data_loop import batches_a_block
 from psworker.sessions.session import Session
-from tests.lanes import EMBEDDED, GRPC, SHARED, parameters
+from tests.shards_in_process import ShardsInProcess
 
 BOUND = 30.0  # seconds that no wait comes near to
 START = np.float32([1, -2, 3])
@@ -250,33 +248,21 @@ def test_looking_up_rows_leaves_what_is_under_way_where_it_is(open_session):
 # Several shards.
 
 
-@pytest.mark.parametrize("open_session", parameters(EMBEDDED, slow=(GRPC, SHARED)), indirect=True)
 @pytest.mark.parametrize(
-    "strategy",
-    [{"push_every": 3, "pull_every": 2}, {"push_every": 2, "overlap": True}, {"local_steps": 3}],
-    ids=str,
+    "strategy", [{"push_every": 3, "pull_every": 2}, {"push_every": 2, "overlap": True}, {"local_steps": 3}], ids=str
 )
-def test_two_shards_and_a_variable_that_is_split_make_no_difference(open_session, monkeypatch, strategy):
+def test_two_shards_and_a_variable_that_is_split_make_no_difference(monkeypatch, strategy):
     """Bit for bit; of the table each third row gets a gradient."""
-
-    def train(session):
-        W, table = ps.Variable(np.ones((10, 3), np.float32), name="W"), ps.Variable(ops.zeros((9, 2)), name="table")
-        with session:
-            for step in range(7):
-                loss = ops.sum(ops.square(W) * float(step + 1)) + ops.sum(
-                    ops.square(ops.embedding(table, [0, 3, 6]) - 1)
-                )
-                ps.Adam(0.1).minimize(loss)
-            session.pull()
-        return W.value.tobytes() + table.value.tobytes(), len(session._client._placement["W"].partitions)
-
-    with ps.collection():
-        alone, parts = train(open_session("w0", **strategy))
-        assert parts == 1
     monkeypatch.setattr(placement, "SPLIT_BYTES", 64)
-    servers = [ServerThread(ServerConfig(shard=shard, shards=2)) for shard in range(2)]
-    with servers[0] as first, servers[1] as second:
-        addresses = first.address, second.address
-        both, parts = train(Session(WorkerConfig(addresses, "w0", timeout=BOUND, strategy=StrategyConfig(**strategy))))
-    assert parts == 2
-    assert both == alone
+    runs = []
+    for shards in (1, 2):
+        config = WorkerConfig(name="w0", strategy=StrategyConfig(**strategy))
+        with ps.collection(), Session(config, ShardsInProcess(shards)) as session:
+            W, table = ps.Variable(np.ones((10, 3), np.float32), name="W"), ps.Variable(ops.zeros((9, 2)), name="table")
+            for step in range(7):
+                rows = ops.embedding(table, [0, 3, 6])
+                ps.Adam(0.1).minimize(ops.sum(ops.square(W) * float(step + 1)) + ops.sum(ops.square(rows - 1)))
+            session.pull()
+            runs.append((W.value.tobytes(), table.value.tobytes()))
+            assert len(W.versions) == shards
+    assert runs[0] == runs[1]

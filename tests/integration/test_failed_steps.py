@@ -64,17 +64,6 @@ def test_who_fails_when_an_epoch_is_reported_gives_its_examples_back(open_sessio
     assert sorted(np.concatenate(seen)) == list(range(320))
 
 
-def test_evaluation_is_with_what_others_have_pushed(open_session):
-    x = ps.Variable([1.0], name="x")
-    data = ps.Dataset({"x": np.arange(3)})
-    with open_session("w0") as first:
-        with ps.collection():
-            other = ps.Variable([9.0], name="x")
-            with open_session("w1"):
-                ps.GradientDescent(1.0).minimize(ops.sum(other))
-        assert first.evaluate(lambda batch: x[0], data) == 0
-
-
 def test_a_value_is_assigned_without_losing_its_fraction(open_session):
     count = ps.Variable(np.int64(3), name="count")
     x = ps.Variable([0.5], name="x")

@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 
 import psworker as ps
-from pswire.errors import InvalidMessage, ShapeMismatch
 from pswire.tensors.transport import INLINE
 from pswire.tensors.values import IndexedSlices
 
@@ -32,23 +31,3 @@ def test_rows_arrive_and_are_applied_exactly(open_session, rows, columns, kind):
         np.testing.assert_array_equal(first.value, np.full(3, -0.5))
         np.testing.assert_array_equal(last.value, np.full(5, -0.5))
         assert (table.version, session.global_step) == (1, 1)
-
-
-@pytest.mark.parametrize("rows", [4, 1 << 16], ids=["inline", "streamed"])
-def test_rows_that_cannot_be_are_refused_and_training_goes_on(open_session, rows):
-    table, other = ps.Variable(np.zeros((rows, 8)), name="table"), ps.Variable(np.zeros(2), name="other")
-    optimizer, values = ps.GradientDescent(1.0), np.ones((rows, 8))
-    outside = IndexedSlices(values, np.full(rows, rows), (rows, 8), check_range=False)
-    longer = IndexedSlices(values, np.full(rows, rows), (rows + 1, 8))
-    with open_session("w0") as session:
-        with pytest.raises(
-            InvalidMessage, match=rf"gradient for 'table'.* in 0 \.\.\. {rows - 1}, but they span {rows} "
-        ):
-            session.push(optimizer, [(np.ones(2), other), (outside, table)])
-        with pytest.raises(ShapeMismatch, match=rf"gradient for 'table' is float64\[{rows + 1}, 8\], the variable is"):
-            session.push(optimizer, [(np.ones(2), other), (longer, table)])
-        session.pull()
-        assert not table.value.any()
-        assert not other.value.any()
-        session.push(optimizer, [(IndexedSlices(values[:1], np.array([rows - 1]), (rows, 8)), table)])
-        assert np.flatnonzero(table.value.any(axis=1)).tolist() == [rows - 1]

@@ -1,7 +1,6 @@
 """One job over several real servers: the same numbers as with one, bit for bit, each part of a push once."""
 
 import contextlib
-import functools
 
 import numpy as np
 import pytest
@@ -9,19 +8,17 @@ import pytest
 import psworker as ps
 from psserver.config import ServerConfig
 from psserver.rpc.server import ServerThread
-from pswire.errors import Unavailable, WrongShard
-from pswire.messages import Assignment, Declaration, Push, RemoteWeights, Renew, Status
+from pswire.errors import WrongShard
+from pswire.messages import Declaration, Push, RemoteWeights, Renew
 from pswire.optimizers import Adam, GradientDescent
 from pswire.specs.consistency import Bounded, DropStalePushes
 from pswire.specs.initializers import RowUniform
-from pswire.tensors.values import IndexedSlices, TensorSpec
+from pswire.tensors.values import TensorSpec
 from psworker import ops
 from psworker.client import placement
 from psworker.client.client import Client
 from psworker.config import StrategyConfig, WorkerConfig
 from psworker.sessions.session import Session
-from psworker.transport import Future
-from psworker.versions import ReadVersion, VersionedArray
 from tests.joined_client import joined
 from tests.shards_in_process import ShardsInProcess
 
@@ -39,99 +36,7 @@ def servers(shards, **config):
         yield [stack.enter_context(ServerThread(one)).address for one in configs]
 
 
-def declarations(optimizer):
-    generator = np.random.default_rng(3)
-    large, table, *others = SPECS
-    values = [(spec, generator.normal(size=spec.shape).astype(np.float32)) for spec in (large, *others)]
-    return [
-        Declaration(table, None, optimizer, TABLE),
-        *(Declaration(spec, value, optimizer) for spec, value in values),
-    ]
-
-
-def gradients(step, versions):
-    """Those of one step: whole for most; rows in no order for the table, first of its first third, last of all."""
-    generator = np.random.default_rng(step)
-    rows = generator.integers(0, SHAPE[0] * (step + 1) // STEPS, 300)
-    table = IndexedSlices(generator.normal(size=(300, SHAPE[1])).astype(np.float32), rows, SHAPE)
-    dense = {spec.name: generator.normal(size=spec.shape).astype(np.float32) for spec in SPECS if spec.name != "table"}
-    return [
-        VersionedArray(name, ReadVersion(versions[name]), array) for name, array in {**dense, "table": table}.items()
-    ]
-
-
-def train(client, optimizer):
-    """Values and slots after some steps of every kind of call."""
-    client.register(declarations(optimizer))
-    names = [spec.name for spec in SPECS]
-    versions = {name: client.choose(name).versions for name in names}
-    for step in range(STEPS):
-        client.push(gradients(step, versions), loss=1.0).result()
-        versions = {whole.name: whole.versions for whole in client.pull(names)}
-    client.assign([Assignment("large", np.full(SHAPE, 0.125, np.float32))], add=True)
-    slots = [client.choose(name, slot=slot) for name in names for slot in optimizer.slot_names()]
-    return [whole.array for whole in (*client.pull(names), *slots)]
-
-
-@functools.cache
-def trained_by_one_server(optimizer):
-    with servers(1) as addresses, joined(addresses) as client:
-        return train(client, optimizer)
-
-
-class Forgetful:
-    """A transport whose first answer to every push, of each shard, is lost after the shard has given it."""
-
-    def __init__(self, transport):
-        self._transport, self.shards, self._lost = transport, transport.shards, set()
-
-    def call(self, shard, message, timeout):
-        call = self._transport.call(shard, message, timeout)
-        if not isinstance(message, Push) or (shard, message.sequence) in self._lost:
-            return call
-        self._lost.add((shard, message.sequence))
-
-        def result():
-            call.result()
-            raise Unavailable("the connection broke")
-
-        return Future(result)
-
-    def tensor_transport(self, shard):
-        return self._transport.tensor_transport(shard)
-
-    def close(self):
-        self._transport.close()
-
-
 OPTIMIZER = Adam(0.01)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("shards", [2, 3])
-def test_several_shards_train_bit_for_bit_what_one_trains(shards):
-    with servers(shards) as addresses, joined(addresses) as client:
-        arrays = train(client, OPTIMIZER)
-        statuses = [status(client, shard) for shard in range(shards)]
-    assert [one.global_step for one in statuses] == [STEPS] * shards
-    sizes = [sum(variable.nbytes for variable in one.variables) for one in statuses]
-    assert max(sizes) - min(sizes) < max(sizes) / 2, "each has a share"
-    for array, expected in zip(arrays, trained_by_one_server(OPTIMIZER), strict=True):
-        np.testing.assert_array_equal(array, expected, strict=True)
-
-
-@pytest.mark.slow
-def test_each_shard_applies_its_part_once_when_answers_are_lost():
-    with servers(3) as addresses, joined(addresses, around=Forgetful) as client:
-        arrays = train(client, OPTIMIZER)
-        statuses = [status(client, shard) for shard in range(3)]
-    assert [(one.global_step, one.repeated) for one in statuses] == [(STEPS, STEPS)] * 3
-    for array, expected in zip(arrays, trained_by_one_server(OPTIMIZER), strict=True):
-        np.testing.assert_array_equal(array, expected, strict=True)
-
-
-def status(client, shard):
-    return client._transport.call(shard, Status(), 30).result()
 
 
 def test_a_worker_with_other_servers_or_another_order_is_refused():
@@ -256,7 +161,7 @@ def test_a_worker_that_is_idle_has_pushed_all_it_computed_and_nobody_waits_for_i
             optimizer.minimize(loss())
             assert not transport.messages(Push)
             session.idle()
-            said = [(shard, type(message)) for shard, message in transport.said if isinstance(message, Push | Renew)]
+            said = [(shard, type(message)) for shard, message in transport.sent if isinstance(message, Push | Renew)]
             assert said == [(0, Push), (1, Push), (0, Renew)], "shard 0 decides who waits for whom"
             assert all(message.idle for _, message in transport.messages(Renew))
             with session_beside(transport) as push_something:

@@ -78,36 +78,7 @@ def test_loops_that_take_turns_have_each_their_own_costs(open_session):
 # Several steps in one push.
 
 
-def test_accumulated_steps_train_as_one_large_batch_does(open_session):
-    random = np.random.default_rng(3)
-    images, labels = random.normal(size=(80, 6)).astype(np.float32), random.integers(0, 4, 80)
-    large, small = ps.Variable(ops.zeros((6, 4)), name="large"), ps.Variable(ops.zeros((6, 4)), name="small")
-    optimizer, accumulated = ps.Momentum(0.5), ps.accumulate(4)
-    with open_session("w0") as session:
-        for start in range(0, 80, 20):
-            rows = slice(start, start + 20)
-            optimizer.minimize(ops.softmax_cross_entropy(images[rows] @ large, labels[rows]), [large])
-            for part in range(start, start + 20, 5):
-                rows = slice(part, part + 5)
-                pairs = optimizer.compute_gradients(
-                    ops.softmax_cross_entropy(images[rows] @ small, labels[rows]), [small]
-                )
-                optimizer.apply_gradients(accumulated(pairs))
-        assert session.global_step == 8
-        np.testing.assert_allclose(small.value, large.value, rtol=1e-5, atol=1e-6)
-
-
 # Rows.
-
-
-def test_rows_that_are_not_in_the_table_or_not_finite_change_nothing(open_session):
-    table, x = ps.Variable(ops.ones((4, 2)), name="table"), ps.Variable([1.0], name="x")
-    bad = ps.IndexedSlices(np.float32([[np.nan, 1]]), np.array([2]), (4, 2))
-    with open_session("w0"), pytest.raises(NotFinite, match="'table'"):
-        ps.GradientDescent(1.0).apply_gradients([(np.float32([1]), x), (bad, table)])
-    np.testing.assert_array_equal(x.value, [1])
-    with pytest.raises(ValueError, match=r"indices must be in 0 \.\.\. 3"):
-        ps.IndexedSlices(np.float32([[1, 1]]), np.array([4]), (4, 2))
 
 
 # Update ops.

@@ -132,15 +132,6 @@ def test_only_what_a_model_looks_up_says_how_stale_its_gradient_is_and_the_first
             assert (session.staleness, table.version) == (2, version)
 
 
-def test_gradients_that_no_optimizer_has_computed_begin_anew_as_well(open_session):
-    table = ps.Table((9, 2), UNIFORM, name="table")
-    with open_session("w0") as session:
-        for step in range(4):
-            gradients = ps.gradients(ops.sum(ops.embedding(table, [8])), [table])
-            ps.GradientDescent(1.0).apply_gradients(zip(gradients, [table], strict=True))
-            assert (table.version, session.staleness) == (step, 0)
-
-
 def test_downpour_pushes_the_sum_of_the_rows_of_its_steps(open_session):
     table = ps.Table((9, 2), ps.RowConstant(0), name="table")
     with open_session("w0", push_every=2, pull_every=2) as session:
@@ -181,22 +172,6 @@ def test_in_one_process_there_is_no_second_copy_of_the_table():
     finally:
         tracemalloc.stop()
     assert 2 * nbytes < peak < 2.2 * nbytes  # the table and its accumulator
-
-
-@pytest.mark.parametrize("ids", [[0, 9], [-1], np.uint64([2**63])], ids=str)
-def test_ids_outside_of_the_table_are_refused_before_anything_is_sent(open_session, ids):
-    table = ps.Table((9, 2), UNIFORM, name="table")
-    with open_session("w0") as session:
-        before = table.versions
-        with pytest.raises(IndexError, match=r"table float32\[9, 2\].* must be in 0 \.\.\. 8, but they span"):
-            ops.embedding(table, ids)
-        with pytest.raises(IndexError, match=r"rows: ids for table float32\[9, 2\] must be in 0 \.\.\. 8"):
-            session.rows(table, ids)
-        with pytest.raises(TypeError, match=r"must be integers, but they are float64"):
-            session.rows(table, [0.0])
-        with pytest.raises(TypeError, match=r"must be integers, but they are float64"):
-            ops.embedding(table, [0.0])
-        assert table.versions == before
 
 
 def test_what_needs_the_whole_table_is_refused_and_changes_nothing(open_session):

@@ -11,7 +11,7 @@ import numpy as np
 
 from pswire import optimizers
 from pswire.optimizers import Rule, Step
-from pswire.tensors.values import Array
+from pswire.tensors.values import Array, IndexedSlices
 
 STEPS = 100
 FLOATING = ("float16", "float32", "float64")
@@ -136,45 +136,41 @@ class UnderTest:
         return getattr(self.spec, "learning_rate", 1.0)
 
 
-_MOMENTS = {"m": 0.0, "v": 0.0}
-_DECAYED = {"accumulator": 0.1, "accumulator_decay_power": 0.0}
+def under_test(name: str, spec: optimizers.UpdateSpec, formula: Any, **first_slots: float) -> UnderTest:
+    return UnderTest(name, spec, formula, first_slots, whole=formula is lamb)
+
+
+_MOMENTS, _DECAYED = {"m": 0, "v": 0}, {"accumulator": 0.1, "accumulator_decay_power": 0}
+_BOTH = {"mean_square": 0, "mean_gradient": 0}
+_ROOT = {"accumulator": 0.1, "linear": -(0.1**0.5)}
 
 #: First values of slots are those of a variable of ones. An epsilon as large as 0.1 shows where it stands.
 RULES_UNDER_TEST = [
-    UnderTest("gradient_descent", optimizers.GradientDescent(0.1), gradient_descent, {}),
-    UnderTest("momentum", optimizers.Momentum(0.01), momentum, {"momentum": 0.0}),
-    UnderTest("nesterov", optimizers.Momentum(0.01, momentum=0.8, nesterov=True), momentum, {"momentum": 0.0}),
-    UnderTest("adagrad", optimizers.Adagrad(0.1), adagrad, {"accumulator": 0.1}),
-    UnderTest("adagrad_epsilon", optimizers.Adagrad(0.1, 0.0, epsilon=0.1), adagrad, {"accumulator": 0.0}),
-    UnderTest("adam", optimizers.Adam(), adam, {"m": 0.0, "v": 0.0}),
-    UnderTest("adam_epsilon", optimizers.Adam(0.01, 0.8, 0.95, epsilon=0.1), adam, {"m": 0.0, "v": 0.0}),
-    UnderTest("amsgrad", optimizers.Adam(0.01, 0.8, 0.7, 0.1, amsgrad=True), amsgrad, {**_MOMENTS, "v_max": 0.0}),
-    UnderTest("adamw", optimizers.AdamW(0.01, weight_decay=0.3), adamw, _MOMENTS),
-    UnderTest("adamw_without_decay", optimizers.AdamW(weight_decay=0.0), adamw, _MOMENTS),
-    UnderTest("adamw_amsgrad", optimizers.AdamW(0.01, 0.8, 0.7, amsgrad=True), adamw, {**_MOMENTS, "v_max": 0.0}),
-    UnderTest("lamb", optimizers.Lamb(0.01, epsilon=0.1, weight_decay=0.3), lamb, _MOMENTS, whole=True),
-    UnderTest("lamb_without_decay", optimizers.Lamb(weight_decay=0.0), lamb, _MOMENTS, whole=True),
-    UnderTest("adagrad_decay", optimizers.AdagradDecay(0.1, decay_steps=20), adagrad_decay, _DECAYED),
-    UnderTest("adagrad_decay_often", optimizers.AdagradDecay(0.1, 0.1, 1, decay_rate=0.4), adagrad_decay, _DECAYED),
-    UnderTest("rmsprop", optimizers.RMSProp(), rmsprop, {"mean_square": 0.0}),
-    UnderTest("rmsprop_epsilon", optimizers.RMSProp(0.01, 0.8, epsilon=0.1), rmsprop, {"mean_square": 0.0}),
-    UnderTest("rmsprop_momentum", optimizers.RMSProp(momentum=0.7), rmsprop, {"mean_square": 0.0, "momentum": 0.0}),
-    UnderTest(
-        "rmsprop_centered", optimizers.RMSProp(centered=True), rmsprop, {"mean_square": 0.0, "mean_gradient": 0.0}
-    ),
-    UnderTest(
-        "rmsprop_centered_momentum",
-        optimizers.RMSProp(0.01, 0.8, 0.7, 0.1, centered=True),
-        rmsprop,
-        {"mean_square": 0.0, "mean_gradient": 0.0, "momentum": 0.0},
-    ),
-    UnderTest("ftrl", optimizers.Ftrl(0.1), ftrl, {"accumulator": 0.1, "linear": -(0.1**0.5)}),
-    UnderTest("ftrl_l1_l2", optimizers.Ftrl(0.1, l1=3.0, l2=0.5), ftrl, {"accumulator": 0.1, "linear": -(0.1**0.5)}),
-    UnderTest(
-        "ftrl_power", optimizers.Ftrl(0.1, 3.0, 0.5, 0.3, 0.7), ftrl, {"accumulator": 0.7, "linear": -(0.7**0.3)}
-    ),
-    UnderTest("moving_average", optimizers.MovingAverage(0.9), moving_average, {}),
-    UnderTest("moving_average_without_memory", optimizers.MovingAverage(0), moving_average, {}),
+    under_test("gradient_descent", optimizers.GradientDescent(0.1), gradient_descent),
+    under_test("momentum", optimizers.Momentum(0.01), momentum, momentum=0),
+    under_test("nesterov", optimizers.Momentum(0.01, momentum=0.8, nesterov=True), momentum, momentum=0),
+    under_test("adagrad", optimizers.Adagrad(0.1), adagrad, accumulator=0.1),
+    under_test("adagrad_epsilon", optimizers.Adagrad(0.1, 0.0, epsilon=0.1), adagrad, accumulator=0),
+    under_test("adam", optimizers.Adam(), adam, **_MOMENTS),
+    under_test("adam_epsilon", optimizers.Adam(0.01, 0.8, 0.95, epsilon=0.1), adam, **_MOMENTS),
+    under_test("amsgrad", optimizers.Adam(0.01, 0.8, 0.7, 0.1, amsgrad=True), amsgrad, **_MOMENTS, v_max=0),
+    under_test("adamw", optimizers.AdamW(0.01, weight_decay=0.3), adamw, **_MOMENTS),
+    under_test("adamw_without_decay", optimizers.AdamW(weight_decay=0.0), adamw, **_MOMENTS),
+    under_test("adamw_amsgrad", optimizers.AdamW(0.01, 0.8, 0.7, 0.1, amsgrad=True), adamw, **_MOMENTS, v_max=0),
+    under_test("lamb", optimizers.Lamb(0.01, epsilon=0.1, weight_decay=0.3), lamb, **_MOMENTS),
+    under_test("lamb_without_decay", optimizers.Lamb(weight_decay=0.0), lamb, **_MOMENTS),
+    under_test("adagrad_decay", optimizers.AdagradDecay(0.1, decay_steps=20), adagrad_decay, **_DECAYED),
+    under_test("adagrad_decay_often", optimizers.AdagradDecay(0.1, 0.1, 1, 0.4), adagrad_decay, **_DECAYED),
+    under_test("rmsprop", optimizers.RMSProp(), rmsprop, mean_square=0),
+    under_test("rmsprop_epsilon", optimizers.RMSProp(0.01, 0.8, epsilon=0.1), rmsprop, mean_square=0),
+    under_test("rmsprop_momentum", optimizers.RMSProp(momentum=0.7), rmsprop, mean_square=0, momentum=0),
+    under_test("rmsprop_centered", optimizers.RMSProp(centered=True), rmsprop, **_BOTH),
+    under_test("rmsprop_both", optimizers.RMSProp(0.01, 0.8, 0.7, 0.1, centered=True), rmsprop, **_BOTH, momentum=0),
+    under_test("ftrl", optimizers.Ftrl(0.1), ftrl, **_ROOT),
+    under_test("ftrl_l1_l2", optimizers.Ftrl(0.1, l1=3.0, l2=0.5), ftrl, **_ROOT),
+    under_test("ftrl_power", optimizers.Ftrl(0.1, 3, 0.5, 0.3, 0.7), ftrl, accumulator=0.7, linear=-(0.7**0.3)),
+    under_test("moving_average", optimizers.MovingAverage(0.9), moving_average),
+    under_test("moving_average_without_memory", optimizers.MovingAverage(0), moving_average),
 ]
 
 
@@ -201,8 +197,9 @@ def check_against_formula(
     dtype: str = "float32",
     shape: tuple[int, ...] = (31, 7),
     steps: int = STEPS,
+    by_rows: bool = False,
 ) -> None:
-    """Fails unless `rule` follows the case's formula for some random gradients, and only borrows these.
+    """Fails unless `rule` follows the case's formula for random gradients, or random rows of them, and borrows these.
 
     Each update has a learning rate of its own, around that of the spec.
     """
@@ -211,14 +208,21 @@ def check_against_formula(
     slots = rule.slots(value)
     expected, expected_slots = value.astype("float64"), {name: slot.astype("float64") for name, slot in slots.items()}
     for t in range(1, steps + 1):
-        gradient = np.array(random.normal(size=shape), dtype)
-        lent = gradient.copy()
+        rows = np.flatnonzero(random.random(shape[0]) < random.choice([0.1, 0.5, 1.0])) if by_rows else ...
+        gradient = np.array(random.normal(size=expected[rows].shape), dtype)
+        borrowed = gradient.copy()
         step = at(t, case.rate * random.uniform(0.5, 1.5))
-        rule.dense(value, slots, lent, step)
-        np.testing.assert_array_equal(lent, gradient, err_msg=f"the gradient was changed in step {t}")
-        lent[...] = np.nan  # for a rule that kept it
-        expected, expected_slots = case.formula(case.spec, expected, expected_slots, gradient.astype("float64"), step)
-        expected = expected.astype(stored).astype("float64")
+        if by_rows:
+            rule.sparse(value, slots, IndexedSlices(borrowed, rows, shape), step)
+        else:
+            rule.dense(value, slots, borrowed, step)
+        np.testing.assert_array_equal(borrowed, gradient, err_msg=f"the gradient was changed in step {t}")
+        borrowed[...] = np.nan  # for a rule that kept it
+        named = {name: slot[rows] for name, slot in expected_slots.items()}
+        new, new_slots = case.formula(case.spec, expected[rows], named, gradient.astype("float64"), step)
+        expected[rows] = new.astype(stored)
+        for name, slot in new_slots.items():
+            expected_slots[name][rows] = slot
     check_close("value", value, expected, dtype, shape)
     for name, slot in slots.items():
         check_close(name, slot, expected_slots[name], slot_dtype(dtype).name, shape)

@@ -7,18 +7,24 @@ import pytest
 
 from pswire import optimizers
 from pswire.optimizers import Step, compiled, rule_for
+from pswire.tensors.values import IndexedSlices
 from tests.unit.pswire.optimizers.rules_under_test import at
 
 
 @pytest.fixture(autouse=True)
-def no_fused_loops(monkeypatch):
-    """These have the same bits: `test_rules_fused.py`."""
+def numpy(monkeypatch):
+    """Compiled loops have the same bits: `test_compiled.py`."""
     monkeypatch.setattr(compiled, "USE_NUMBA", False)
 
 
-@pytest.fixture(params=[20130616], ids="seed {}".format)
-def random(request):
-    return np.random.default_rng(request.param)
+def run(spec, value, *gradients, rate=0.1, global_steps=None):
+    """Yields the slots after each gradient, which updates `value`."""
+    rule = rule_for(spec)
+    slots = rule.slots(value)
+    for number, gradient in enumerate(gradients, 1):
+        global_step = global_steps[number - 1] if global_steps else 3 * number
+        rule.dense(value, slots, np.asarray(gradient, value.dtype), Step(number, global_step, rate))
+        yield slots
 
 
 @pytest.mark.parametrize(
@@ -62,43 +68,37 @@ def test_the_first_two_steps_are_those_computed_by_hand(spec, values):
         assert value == pytest.approx(expected, abs=5e-8)
 
 
-@pytest.mark.parametrize("gradient", [1e-6, 0.3, -7.0, 1e6])
-def test_adams_first_step_is_the_learning_rate_whatever_the_size_of_the_gradient(gradient):
-    rule, value = rule_for(optimizers.Adam(epsilon=1e-12)), np.zeros(1)
-    rule.dense(value, rule.slots(value), np.array([gradient]), at(1, 0.001))
-    assert value[0] == pytest.approx(-0.001 * math.copysign(1, gradient), rel=1e-5)
-
-
-def test_lambs_first_step_is_as_long_as_the_weights_times_the_learning_rate():
-    """|w| is 5 and u is the signs of the gradient."""
-    rule, value = rule_for(optimizers.Lamb(epsilon=1e-12, weight_decay=0.0)), np.array([3.0, 4.0])
-    rule.dense(value, rule.slots(value), np.array([0.2, -7.0]), at(1, 0.1))
+def test_the_first_step_of_adam_is_the_learning_rate_and_of_lamb_the_length_of_the_weights_times_it():
+    for gradient in (1e-6, 0.3, -7.0, 1e6):
+        value = np.zeros(1)
+        list(run(optimizers.Adam(epsilon=1e-12), value, [gradient], rate=0.001))
+        assert value[0] == pytest.approx(-0.001 * math.copysign(1, gradient), rel=1e-5)
+    value = np.array([3.0, 4.0])  # |w| is 5 and u is the signs of the gradient
+    list(run(optimizers.Lamb(epsilon=1e-12, weight_decay=0.0), value, [0.2, -7.0]))
     np.testing.assert_allclose(value, [3 - 0.5 / math.sqrt(2), 4 + 0.5 / math.sqrt(2)], rtol=1e-9)
+    for first in (0.0, 1e30):  # where a norm is zero or overflows
+        value = np.full(2, first, "float32")
+        list(run(optimizers.Lamb(weight_decay=0.0), value, [1, 1], rate=0.5))
+        np.testing.assert_allclose(value, first - 0.5, rtol=1e-5)
 
 
-@pytest.mark.parametrize("first", [0.0, 1e30])
-def test_lamb_steps_as_adam_where_a_norm_is_zero_or_overflows(first):
-    value = np.full(2, first, "float32")
-    rule = rule_for(optimizers.Lamb(weight_decay=0.0))
-    rule.dense(value, rule.slots(value), np.ones(2, "float32"), at(1, 0.5))
-    np.testing.assert_allclose(value, first - 0.5, rtol=1e-5)
-
-
-def test_ftrl_without_regularization_is_adagrad_whatever_the_schedule(random):
+def test_ftrl_without_regularization_is_adagrad_whatever_the_schedule():
     """As the paper says of gradient descent with a learning rate for each coordinate; a rate of 0 rests."""
-    ftrl, adagrad = rule_for(optimizers.Ftrl(0.1)), rule_for(optimizers.Adagrad(0.1))
-    one = random.normal(size=50)
-    other = one.copy()
-    slots = ftrl.slots(one), adagrad.slots(other)
+    random = np.random.default_rng(20130616)
+    rules = rule_for(optimizers.Ftrl(0.1)), rule_for(optimizers.Adagrad(0.1))
+    values = [random.normal(size=50)] * 2
+    values = [value.copy() for value in values]
+    slots = [rule.slots(value) for rule, value in zip(rules, values, strict=True)]
     for number in range(1, 101):
         gradient, step = random.normal(size=50), at(number, random.choice([0.0, 1e-6, 0.1, 2.0]))
-        ftrl.dense(one, slots[0], gradient, step)
-        adagrad.dense(other, slots[1], gradient, step)
-    np.testing.assert_allclose(one, other, rtol=0, atol=1e-13)
+        for rule, value, own in zip(rules, values, slots, strict=True):
+            rule.dense(value, own, gradient, step)
+    np.testing.assert_allclose(*values, rtol=0, atol=1e-13)
 
 
-def test_ftrls_l1_makes_weights_exactly_zero_whose_gradients_are_noise(random):
-    rule, value = rule_for(optimizers.Ftrl(0.5, l1=10.0)), np.zeros(100)
+def test_ftrls_l1_makes_weights_exactly_zero_whose_gradients_are_noise():
+    random, value = np.random.default_rng(20130616), np.zeros(100)
+    rule = rule_for(optimizers.Ftrl(0.5, l1=10.0))
     slots = rule.slots(value)
     for number in range(1, 501):
         gradient = np.where(np.arange(100) < 10, value - 3, 0.1 * random.normal(size=100))
@@ -108,52 +108,38 @@ def test_ftrls_l1_makes_weights_exactly_zero_whose_gradients_are_noise(random):
 
 
 def test_the_largest_moment_of_amsgrad_never_falls_where_the_moment_does():
-    rule, value = rule_for(optimizers.Adam(beta2=0.5, amsgrad=True)), np.zeros(1)
-    slots = rule.slots(value)
-    seen = []
-    for number, gradient in enumerate([1.0, 4.0, 0.0, 0.0, 8.0, 0.0], 1):
-        rule.dense(value, slots, np.array([gradient]), at(number, 0.1))
-        seen.append((slots["v"][0], slots["v_max"][0]))
-    assert seen == [
-        (0.5, 0.5),
-        (8.25, 8.25),
-        (4.125, 8.25),
-        (2.0625, 8.25),
-        (33.03125, 33.03125),
-        (16.515625, 33.03125),
+    states = run(optimizers.Adam(beta2=0.5, amsgrad=True), np.zeros(1), [1.0], [4.0], [0.0], [0.0], [8.0], [0.0])
+    assert [(slots["v"][0], slots["v_max"][0]) for slots in states] == [
+        *((0.5, 0.5), (8.25, 8.25), (4.125, 8.25), (2.0625, 8.25)),
+        *((33.03125, 33.03125), (16.515625, 33.03125)),
     ]
 
 
-# --- the accumulator that decays ------------------------------------------------------------------------------------
-
-
 def test_an_accumulator_decays_once_a_period_and_not_below_where_it_began():
-    rule, value = rule_for(optimizers.AdagradDecay(0.1, 1.0, decay_steps=10, decay_rate=0.5)), np.zeros(1)
-    slots = rule.slots(value)
-    seen = []
-    for number, (global_step, gradient) in enumerate(
-        [(0, 3.0), (9, 0.0), (10, 0.0), (19, 0.0), (45, 0.0), (60, 2.0)], 1
-    ):
-        rule.dense(value, slots, np.array([gradient]), Step(number, global_step, 0.1))
-        seen.append((slots["accumulator"][0], slots["accumulator_decay_power"][0]))
+    spec, periods = optimizers.AdagradDecay(0.1, 1.0, decay_steps=10, decay_rate=0.5), [0, 9, 10, 19, 45, 60]
+    states = run(spec, np.zeros(1), [3.0], [0.0], [0.0], [0.0], [0.0], [2.0], global_steps=periods)
+    seen = [(slots["accumulator"][0], slots["accumulator_decay_power"][0]) for slots in states]
     assert seen == [(10, 0), (10, 0), (5, 1), (5, 1), (1, 4), (5, 6)]
+    early, late = np.zeros(3), np.zeros(3)  # a variable made late has nothing to catch up with
+    for value, global_step in ((early, 0), (late, 10_000_000)):
+        list(run(optimizers.AdagradDecay(0.1, decay_steps=10), value, [1.0, -0.1, 0.0], global_steps=[global_step]))
+    np.testing.assert_array_equal(early, late)
 
 
-def test_a_variable_made_late_has_nothing_to_catch_up_with():
-    """Its accumulator is where it may not fall below: its first step is that of a variable made early."""
-    rule = rule_for(optimizers.AdagradDecay(0.1, decay_steps=10))
-    values = np.zeros(3), np.zeros(3)
-    for value, global_step in zip(values, (0, 10_000_000), strict=True):
-        rule.dense(value, rule.slots(value), np.array([1.0, -0.1, 0.0]), Step(1, global_step, 0.1))
-    np.testing.assert_array_equal(*values)
+def test_a_row_catches_up_with_all_decays_of_its_accumulator_when_it_is_updated():
+    rule, value = rule_for(optimizers.AdagradDecay(0.1, 1.0, decay_steps=10, decay_rate=0.5)), np.zeros((3, 2))
+    slots = rule.slots(value)
+    for number, (global_step, rows, gradient) in enumerate([(0, [0, 1, 2], 8.0), (15, [1], 0.0), (39, [0, 1], 0.0)], 1):
+        update = IndexedSlices(np.full((len(rows), 2), gradient), np.array(rows), (3, 2))
+        rule.sparse(value, slots, update, Step(number, global_step, 0.1))
+    np.testing.assert_array_equal(slots["accumulator"], [[65 / 8] * 2, [65 / 8] * 2, [65] * 2])
+    np.testing.assert_array_equal(slots["accumulator_decay_power"], [[3, 3], [3, 3], [0, 0]])
 
 
 def test_a_centered_variance_that_rounding_makes_negative_counts_as_zero():
     """Gradients that are all alike have no variance, and d is g over epsilon."""
-    random = np.random.default_rng(5)
-    gradient = random.uniform(1, 2, 1000).astype(np.float32)
+    gradient, value = np.random.default_rng(5).uniform(1, 2, 1000).astype(np.float32), np.zeros(1000, np.float32)
     rule = rule_for(optimizers.RMSProp(decay=0.5, epsilon=1.0, centered=True))
-    value = np.zeros(1000, np.float32)
     slots = rule.slots(value)
     for number in range(1, 41):
         rule.dense(value, slots, gradient, at(number, 0.0))
@@ -165,16 +151,13 @@ def test_a_centered_variance_that_rounding_makes_negative_counts_as_zero():
 
 def test_a_moving_average_of_one_number_comes_nearer_to_it_by_the_same_share_each_time():
     """0, then 0.1, 0.19, 0.271, ...: 1 - 0.9^t, whatever the learning rate."""
-    rule, value = rule_for(optimizers.MovingAverage(0.9)), np.zeros(1)
-    for step in range(1, 101):
-        rule.dense(value, {}, np.ones(1), at(step, 1e9))
+    value = np.zeros(1)
+    for step, _ in enumerate(run(optimizers.MovingAverage(0.9), value, *[[1.0]] * 100, rate=1e9), 1):
         assert value[0] == pytest.approx(1 - 0.9**step, rel=1e-13)
 
 
 def test_adam_on_float16_survives_gradients_whose_square_float16_cannot_hold():
     """Each step of a constant gradient is the learning rate; a float16 second moment would be zero, and w -900."""
-    rule, value = rule_for(optimizers.Adam()), np.zeros(1, "float16")
-    slots = rule.slots(value)
-    for step in range(1, 101):
-        rule.dense(value, slots, np.array([1e-3], "float16"), at(step, 0.001))
+    value = np.zeros(1, "float16")
+    list(run(optimizers.Adam(), value, *[[1e-3]] * 100, rate=0.001))
     assert value[0] == pytest.approx(-0.1, rel=0.01)

@@ -12,6 +12,7 @@ from pswire.specs.consistency import (
     STALENESSES,
     Asynchronous,
     Bounded,
+    Consistency,
     DelayCompensation,
     DropStalePushes,
     IgnoreStaleness,
@@ -21,48 +22,28 @@ from pswire.specs.consistency import (
     parse_staleness,
 )
 
-
-@pytest.mark.parametrize(
-    ("text", "spec", "decides"),
-    [
-        ("async", Asynchronous(), False),
-        ("bounded:0", Bounded(0), True),
-        ("bounded:12", Bounded(steps=12), True),
-        ("sync:1", Synchronous(1), True),
-        ("sync:3,backup=1", Synchronous(workers=3, backup=1), True),
-    ],
-)
-def test_a_consistency_is_read_as_it_is_written(text, spec, decides):
-    assert (parse_consistency(f" {text}\n"), str(spec), spec.decides) == (spec, text, decides)
-
-
-@pytest.mark.parametrize(
-    ("text", "spec", "decides"),
-    [
-        ("none", IgnoreStaleness(), False),
-        ("scale", ScaleByStaleness(), False),
-        ("delay-compensated:0.04", DelayCompensation(), False),
-        ("delay-compensated:2.0", DelayCompensation(2), False),
-        ("delay-compensated:1e-05", DelayCompensation(strength=0.00001), False),
-        ("drop:0", DropStalePushes(0), True),
-        ("drop:10", DropStalePushes(above=10), True),
-    ],
-)
-def test_a_handling_of_staleness_is_read_as_it_is_written(text, spec, decides):
-    assert (parse_staleness(f" {text}\n"), str(spec), spec.decides) == (spec, text, decides)
+READ = [
+    ("async", Asynchronous(), False),
+    ("bounded:0", Bounded(0), True),
+    ("bounded:12", Bounded(steps=12), True),
+    ("sync:1", Synchronous(1), True),
+    ("sync:3,backup=1", Synchronous(workers=3, backup=1), True),
+    ("none", IgnoreStaleness(), False),
+    ("scale", ScaleByStaleness(), False),
+    ("delay-compensated:0.04", DelayCompensation(), False),
+    ("delay-compensated:2.0", DelayCompensation(2), False),
+    ("delay-compensated:1e-05", DelayCompensation(strength=0.00001), False),
+    ("drop:0", DropStalePushes(0), True),
+    ("drop:10", DropStalePushes(above=10), True),
+]
 
 
-@pytest.mark.parametrize(
-    ("text", "spec"),
-    [
-        ("delay-compensated", DelayCompensation(0.04)),
-        ("delay-compensated:.5", DelayCompensation(0.5)),
-        ("delay-compensated:1", DelayCompensation(1.0)),
-        ("delay-compensated:1E2", DelayCompensation(100.0)),
-    ],
-)
-def test_a_strength_may_be_left_out_and_written_as_any_decimal(text, spec):
-    assert parse_staleness(text) == spec
+@pytest.mark.parametrize(("text", "spec", "decides"), READ)
+def test_a_policy_is_read_as_it_is_written(text, spec, decides):
+    parse = parse_consistency if isinstance(spec, Consistency) else parse_staleness
+    assert (parse(f" {text}\n"), str(spec), spec.decides) == (spec, text, decides)
+    others = {"delay-compensated": 0.04, "delay-compensated:.5": 0.5, "delay-compensated:1E2": 100.0}
+    assert all(parse_staleness(other) == DelayCompensation(strength) for other, strength in others.items())
 
 
 @given(st.integers(0, 10**15 - 1), st.integers(1, 10**15 - 1), st.floats(0, allow_infinity=False))
@@ -74,30 +55,29 @@ def test_what_is_written_is_read_back(count, workers, strength):
 
 
 @pytest.mark.parametrize(
-    "text",
+    ("parse", "texts", "forms"),
     [
-        *("", "asynchronous", "ASYNC", "async:1", "bounded", "bounded:", "bounded:-1", "bounded:1.5", "bounded:٣"),
-        *("sync", "sync:", "sync:2,", "sync:2,backup", "sync:2,backup=-1", "sync:2, backup=1", "sync:2,spare=1"),
-        *("none", "bounded:" + "9" * 5000),
+        (
+            parse_consistency,
+            [
+                *("", "asynchronous", "ASYNC", "async:1", "bounded", "bounded:", "bounded:-1", "bounded:1.5"),
+                *("bounded:٣", "sync", "sync:", "sync:2,", "sync:2,backup", "sync:2,backup=-1", "sync:2, backup=1"),
+                *("sync:2,spare=1", "none", "bounded:" + "9" * 5000),
+            ],
+            ("async", "bounded:S", "sync:N", "sync:N,backup=B"),
+        ),
+        (
+            parse_staleness,
+            ["", "None", "scale:2", "delay-compensated:", "delay-compensated:nan", "drop", "drop:1.5", "drop:-1"],
+            ("none", "scale", "delay-compensated", "delay-compensated:L", "drop:T"),
+        ),
     ],
 )
-def test_what_is_no_consistency_is_refused_with_all_that_can_be_written(text):
-    with pytest.raises(ConfigurationError) as refusal:
-        parse_consistency(text)
-    for form in ("async", "bounded:S", "sync:N", "sync:N,backup=B"):
-        assert form in str(refusal.value)
-    assert repr(text) in str(refusal.value)
-
-
-@pytest.mark.parametrize(
-    "text",
-    ["", "None", "scale:2", "delay-compensated:", "delay-compensated:nan", "delay-compensated:-1", "drop", "drop:1.5"],
-)
-def test_what_is_no_handling_of_staleness_is_refused_with_all_that_can_be_written(text):
-    with pytest.raises(ConfigurationError) as refusal:
-        parse_staleness(text)
-    for form in ("none", "scale", "delay-compensated", "delay-compensated:L", "drop:T"):
-        assert form in str(refusal.value)
+def test_what_is_no_policy_is_refused_with_all_that_can_be_written(parse, texts, forms):
+    for text in texts:
+        with pytest.raises(ConfigurationError) as refusal:
+            parse(text)
+        assert all(form in str(refusal.value) for form in (*forms, repr(text)))
 
 
 def test_what_can_be_written_but_cannot_be_says_which_number():

@@ -1,87 +1,82 @@
-"""Initial values: their moments, bounds and shapes, against the formulas of the papers."""
+"""Initial values: arrays with the moments of their papers, and rows that are the same for all who make them."""
 
+import dataclasses
 import math
+import tracemalloc
 
 import numpy as np
 import pytest
 
 from pswire.specs import initializers
+from pswire.specs.initializers import RowConstant, RowInitializer, RowNormal, RowUniform, fill, rows_of
+from pswire.specs.spec import from_plain, to_plain
 
-SEED = 20100513
-SHAPE = (300, 200)
-KERNEL = (5, 5, 40, 60)
+UNIFORM, NORMAL = 9 / 5, 3  # kurtosis: the fourth moment over the variance squared
+# Of a standard normal cut at +-c, with density p at c and probability P between, integration by parts gives the second
+# moment 1 - 2 c p / P and the fourth 3 - (2 c^3 + 6 c) p / P; here c = 2.
+DENSITY, INSIDE = math.exp(-2) / math.sqrt(2 * math.pi), math.erf(math.sqrt(2))
+CUT_VARIANCE = 1 - 4 * DENSITY / INSIDE
+CUT = (3 - 28 * DENSITY / INSIDE) / CUT_VARIANCE**2
+
+#: Initializer, mean, variance and kurtosis for shape (300, 200), and the bounds.
+RANDOM = {
+    "random_uniform": (initializers.random_uniform(-1, 3), 1, 16 / 12, UNIFORM, (-1, 3)),
+    "random_normal": (initializers.random_normal(0.5, mean=-7), -7, 0.25, NORMAL, None),
+    "truncated_normal": (initializers.truncated_normal(2, mean=5), 5, 4 * CUT_VARIANCE, CUT, (1, 9)),
+    "glorot_uniform": (initializers.glorot_uniform(), 0, 2 / 500, UNIFORM, (-math.sqrt(6 / 500), math.sqrt(6 / 500))),
+    "glorot_normal": (initializers.glorot_normal(), 0, 2 / 500, NORMAL, None),
+    "he_uniform": (initializers.he_uniform(), 0, 2 / 300, UNIFORM, (-math.sqrt(6 / 300), math.sqrt(6 / 300))),
+    "he_normal": (initializers.he_normal(), 0, 2 / 300, NORMAL, None),
+}
+every_random = pytest.mark.parametrize("name", RANDOM)
 
 
-def draw(initializer, shape=SHAPE, seed=SEED):
+def draw(initializer, shape=(300, 200), seed=20100513):
     return initializer(shape, np.random.default_rng(seed))
 
 
-def assert_moments(values, mean, variance, kurtosis):
-    """The sample's mean and variance within four standard errors; `kurtosis` is the fourth moment over variance^2."""
-    n = values.size
-    values = values.astype(np.float64)
-    assert abs(values.mean() - mean) < 4 * math.sqrt(variance / n)
-    assert abs(np.mean((values - mean) ** 2) - variance) < 4 * variance * math.sqrt((kurtosis - 1) / n)
+def check_moments(values, mean, variance, kurtosis, errors=4):
+    """The sample's mean and variance within some standard errors."""
+    n, values = values.size, values.astype(np.float64)
+    assert abs(values.mean() - mean) < errors * math.sqrt(variance / n)
+    assert abs(np.mean((values - mean) ** 2) - variance) < errors * variance * math.sqrt((kurtosis - 1) / n)
 
 
-UNIFORM, NORMAL = 9 / 5, 3  # kurtosis
-# Of a standard normal cut at +-c, with density p at c and probability P between, integration by parts gives the second
-# moment 1 - 2 c p / P and the fourth 3 - (2 c^3 + 6 c) p / P; here c = 2.
-DENSITY = math.exp(-2) / math.sqrt(2 * math.pi)
-INSIDE = math.erf(math.sqrt(2))
-TRUNCATED_VARIANCE = 1 - 4 * DENSITY / INSIDE
-TRUNCATED = (3 - 28 * DENSITY / INSIDE) / TRUNCATED_VARIANCE**2
+# --- arrays ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("initializer", "mean", "variance", "kurtosis"),
-    [
-        (initializers.random_uniform(-1, 3), 1, 16 / 12, UNIFORM),
-        (initializers.random_normal(0.5), 0, 0.25, NORMAL),
-        (initializers.random_normal(0.5, mean=-7), -7, 0.25, NORMAL),
-        (initializers.truncated_normal(0.1), 0, 0.01 * TRUNCATED_VARIANCE, TRUNCATED),
-        (initializers.truncated_normal(2, mean=5), 5, 4 * TRUNCATED_VARIANCE, TRUNCATED),
-        (initializers.glorot_uniform(), 0, 2 / (300 + 200), UNIFORM),
-        (initializers.glorot_normal(), 0, 2 / (300 + 200), NORMAL),
-        (initializers.he_uniform(), 0, 2 / 300, UNIFORM),
-        (initializers.he_normal(), 0, 2 / 300, NORMAL),
-    ],
-)
-def test_values_have_the_moments_of_their_distribution(initializer, mean, variance, kurtosis):
+@every_random
+def test_arrays_have_the_moments_and_bounds_of_their_distribution(name):
+    initializer, mean, variance, kurtosis, bounds = RANDOM[name]
     values = draw(initializer)
-    assert values.shape == SHAPE
-    assert values.dtype == np.float32
-    assert_moments(values, mean, variance, kurtosis)
+    assert (values.shape, values.dtype) == ((300, 200), np.float32)
+    check_moments(values, mean, variance, kurtosis)
+    if bounds:
+        low, high = bounds
+        near = (high - low) / 1000
+        assert low - near / 1000 <= values.min() < low + near
+        assert high - near < values.max() <= high + near / 1000
+    if name.startswith(("glorot", "he")):  # fans count the positions of a kernel
+        fans = 5 * 5 * (100 if name.startswith("glorot") else 40)
+        check_moments(draw(initializer, (5, 5, 40, 60)), 0, 2 / fans, kurtosis)
 
 
-@pytest.mark.parametrize(
-    ("initializer", "variance", "kurtosis"),
-    [
-        (initializers.glorot_uniform(), 2 / (5 * 5 * (40 + 60)), UNIFORM),
-        (initializers.glorot_normal(), 2 / (5 * 5 * (40 + 60)), NORMAL),
-        (initializers.he_uniform(), 2 / (5 * 5 * 40), UNIFORM),
-        (initializers.he_normal(), 2 / (5 * 5 * 40), NORMAL),
-    ],
-)
-def test_the_fans_of_a_convolution_count_the_positions_of_its_kernel(initializer, variance, kurtosis):
-    assert_moments(draw(initializer, KERNEL), 0, variance, kurtosis)
-
-
-@pytest.mark.parametrize(
-    ("initializer", "low", "high"),
-    [
-        (initializers.random_uniform(-1, 3), -1, 3),
-        (initializers.truncated_normal(0.1), -0.2, 0.2),
-        (initializers.truncated_normal(2, mean=5), 1, 9),
-        (initializers.glorot_uniform(), -math.sqrt(6 / 500), math.sqrt(6 / 500)),
-        (initializers.he_uniform(), -math.sqrt(6 / 300), math.sqrt(6 / 300)),
-    ],
-)
-def test_values_stay_within_their_bounds_and_come_near_them(initializer, low, high):
-    values = draw(initializer)
-    rounding = 1e-6 * (high - low)
-    assert low - rounding <= values.min() < low + 0.001 * (high - low)
-    assert high - 0.001 * (high - low) < values.max() <= high + rounding
+@every_random
+def test_arrays_depend_on_the_generator_alone_and_may_have_any_size(name):
+    initializer = RANDOM[name][0]
+    first, again, other = (draw(initializer, (4, 3), seed) for seed in (1, 1, 2))
+    np.testing.assert_array_equal(first, again)
+    assert not np.any(first == other)
+    for shape in [(1, 1), (0, 3), (2, 0, 0, 3)]:
+        assert draw(initializer, shape).shape == shape
+        assert np.isfinite(draw(initializer, shape)).all()
+    for shape in [(), (5,)]:
+        if name.startswith(("glorot", "he")):
+            with pytest.raises(ValueError, match=rf"{name}: needs a shape \(\.\.\., inputs, outputs\), got \("):
+                draw(initializer, shape)
+        else:
+            values = draw(initializer, shape)
+            assert (type(values), values.shape, values.dtype) == (np.ndarray, shape, np.float32)
 
 
 def test_constants_are_the_same_everywhere():
@@ -91,50 +86,235 @@ def test_constants_are_the_same_everywhere():
         np.testing.assert_array_equal(values, np.full((2, 3), np.float32(value)))
 
 
-RANDOM = {
-    "random_uniform": initializers.random_uniform(-1, 1),
-    "random_normal": initializers.random_normal(1),
-    "truncated_normal": initializers.truncated_normal(1),
-    "glorot_uniform": initializers.glorot_uniform(),
-    "glorot_normal": initializers.glorot_normal(),
-    "he_uniform": initializers.he_uniform(),
-    "he_normal": initializers.he_normal(),
-}
+# --- rows: the same for all -----------------------------------------------------------------------------------------
+
+EXAMPLES = [RowConstant(), RowConstant(-2.5), RowUniform(-0.1, 0.3), RowUniform(0, 1, 7), RowNormal(0.5, 1, 2**53 - 1)]
+every_example = pytest.mark.parametrize("initializer", EXAMPLES, ids=str)
 
 
-@pytest.mark.parametrize("name", RANDOM)
-def test_the_generator_alone_decides_the_values(name):
-    first, again, other = (draw(RANDOM[name], (4, 3), seed) for seed in (1, 1, 2))
-    np.testing.assert_array_equal(first, again)
-    assert not np.any(first == other)
+def made(initializer, shape, dtype="float64", first=0):
+    out = np.full(shape, np.nan, dtype)
+    fill(initializer, out, first)
+    return out
 
 
-@pytest.mark.parametrize("shape", [(1, 1), (0, 3), (3, 0), (2, 0, 0, 3)])
-@pytest.mark.parametrize("name", RANDOM)
-def test_shapes_of_size_0_and_1_are_drawn_too(name, shape):
-    values = draw(RANDOM[name], shape)
-    assert values.shape == shape
-    assert np.isfinite(values).all()
+def splitmix64(state):
+    """Outputs of SplitMix64, one after another, as its authors wrote it: one state, in whole numbers."""
+    while True:
+        state = (state + 0x9E3779B97F4A7C15) % 2**64
+        z = state
+        z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9 % 2**64
+        z = (z ^ (z >> 27)) * 0x94D049BB133111EB % 2**64
+        yield z ^ (z >> 31)
 
 
-@pytest.mark.parametrize("name", ["random_uniform", "random_normal", "truncated_normal"])
-def test_shapes_without_fans_are_drawn_where_none_are_needed(name):
-    for shape in [(), (5,)]:
-        values = draw(RANDOM[name], shape)
-        assert type(values) is np.ndarray
-        assert (values.shape, values.dtype) == (shape, np.float32)
+def test_the_reference_gives_the_published_outputs():
+    """Of seed 1234567, by Vigna's splitmix64.c, as Rosetta Code and other implementations list them."""
+    stream = splitmix64(1234567)
+    published = [6457827717110365317, 3203168211198807973, 9817491932198370423, 4593380528125082431]
+    assert [next(stream) for _ in published] == published
 
 
-@pytest.mark.parametrize("name", ["glorot_uniform", "glorot_normal", "he_uniform", "he_normal"])
-def test_a_shape_without_inputs_and_outputs_is_refused_where_fans_are_needed(name):
-    with pytest.raises(ValueError, match=rf"{name}: needs a shape \(\.\.\., inputs, outputs\), got \(5,\)"):
-        draw(RANDOM[name], (5,))
+@pytest.mark.parametrize("seed", [0, 1, 2**53 - 1])
+def test_elements_follow_the_stream_of_their_seed(seed):
+    stream = splitmix64(next(splitmix64(seed)))
+    bits = [next(stream) for _ in range(7 * 3)]
+    uniform = [-0.1 + (0.3 - -0.1) * (z >> 12) / 2**52 for z in bits]
+    normal = [
+        2 + 0.5 * math.sqrt(-2 * math.log(((z >> 24) + 0.5) / 2**40)) * math.cos(math.tau * (z % 2**24) / 2**24)
+        for z in bits
+    ]
+    assert made(RowUniform(-0.1, 0.3, seed), (7, 3)).reshape(-1).tolist() == uniform
+    np.testing.assert_allclose(made(RowNormal(0.5, 2, seed), (7, 3)).reshape(-1), normal, rtol=1e-15, atol=1e-15)
 
 
-def test_a_spread_that_cannot_be_is_refused():
-    with pytest.raises(ValueError, match=r"random_uniform: high must be at least low, .* got 1 and 0"):
-        initializers.random_uniform(1, 0)
-    with pytest.raises(ValueError, match="random_normal: stddev must be at least 0 and finite, got -1"):
-        initializers.random_normal(-1)
-    with pytest.raises(ValueError, match="truncated_normal: stddev must be at least 0 and finite, got nan"):
-        initializers.truncated_normal(math.nan)
+@every_example
+@pytest.mark.parametrize(
+    ("dtype", "row_shape"), [("float16", ()), ("float32", (5,)), ("float64", (3, 7)), ("float32", (40_000,))], ids=str
+)
+def test_a_row_is_the_same_however_the_table_is_divided(initializer, dtype, row_shape, monkeypatch):
+    count = 4 if row_shape == (40_000,) else 50
+    whole = made(initializer, (count, *row_shape), dtype)
+    np.testing.assert_array_equal(whole, made(initializer, (count, *row_shape)).astype(dtype))
+    assert np.isfinite(whole).all()
+    some = np.random.default_rng(0).integers(0, count, 30)
+    for block in (initializers.BLOCK, 5_000, *([1, 64] if count == 50 else [])):
+        monkeypatch.setattr(initializers, "BLOCK", block)
+        for cut in (0, 1, count // 2, count - 1):
+            parts = (
+                made(initializer, (cut, *row_shape), dtype),
+                made(initializer, (count - cut, *row_shape), dtype, cut),
+            )
+            np.testing.assert_array_equal(np.concatenate(parts), whole)
+        np.testing.assert_array_equal(rows_of(initializer, some, row_shape, dtype), whole[some])
+
+
+@every_example
+def test_a_row_with_a_large_number_is_the_same_alone_and_among_others(initializer):
+    first = 2**50 - 3
+    together = made(initializer, (4, 100), "float32", first)
+    for dtype in (np.int64, np.uint64):
+        alone = rows_of(initializer, np.arange(first, first + 4).astype(dtype), (100,), np.float32)
+        np.testing.assert_array_equal(alone, together)
+    for shape in [(0, 3), (3, 0)]:
+        assert made(initializer, shape).shape == shape
+    assert rows_of(initializer, np.empty(0, int), (3,)).shape == (0, 3)
+    assert rows_of(initializer, np.arange(2), (0, 3)).shape == (2, 0, 3)
+
+
+def test_filling_takes_little_memory_beyond_the_array():
+    out = np.empty((100_000, 64), np.float32)
+    tracemalloc.start()
+    fill(RowNormal(1), out)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 2 << 20
+
+
+# --- rows: random as they should be ---------------------------------------------------------------------------------
+#
+# With n = 100,000 elements a bound of 5 standard errors would fail for one seed in a million; the seeds are fixed.
+
+erf = np.vectorize(math.erf)
+#: Initializer, mean, variance, kurtosis, and the distribution function.
+ROWS = [
+    (RowUniform(-0.5, 1.5, 3), 0.5, 4 / 12, UNIFORM, lambda x: (x + 0.5) / 2),
+    (RowNormal(2, -1, 3), -1, 4, NORMAL, lambda x: (1 + erf((x + 1) / 2 / math.sqrt(2))) / 2),
+]
+every_row = pytest.mark.parametrize(
+    ("initializer", "mean", "variance", "kurtosis", "distribution"), ROWS, ids=["uniform", "normal"]
+)
+
+
+def correlation(a, b):
+    return np.corrcoef(a.reshape(-1), b.reshape(-1))[0, 1]
+
+
+@every_row
+def test_rows_have_their_distribution_and_no_dependence(initializer, mean, variance, kurtosis, distribution):
+    for dtype in ("float16", "float64"):
+        values = np.sort(made(initializer, (1000, 100), dtype).astype(np.float64).reshape(-1))
+        check_moments(values, mean, variance, kurtosis, errors=5)
+        # Kolmogorov and Smirnov: the distance is above 2.2 / sqrt(n) once in 8,000 times. float16 adds its steps.
+        distance = np.abs(distribution(values) - (np.arange(values.size) + 0.5) / values.size).max()
+        assert distance < 2.2 / math.sqrt(values.size) + (1e-3 if dtype == "float16" else 0)
+    values = made(initializer, (1000, 100))
+    for apart in (1, 2, 64, 500):
+        assert abs(correlation(values[apart:], values[:-apart])) < 5 / math.sqrt(values[apart:].size)
+    for apart in (1, 2, 50):
+        assert abs(correlation(values[:, apart:], values[:, :-apart])) < 5 / math.sqrt(values[:, apart:].size)
+    for seed in (0, 2, 4, 2**32 + 3, 2**53 - 1):
+        other = made(dataclasses.replace(initializer, seed=seed), values.shape)
+        assert abs(correlation(values, other)) < 5 / math.sqrt(values.size)
+        assert abs(correlation(np.abs(values - mean), np.abs(other - mean))) < 5 / math.sqrt(values.size)
+    square = made(initializer, (1000, 1000))
+    for axis in (0, 1):  # the means of rows and of columns scatter as those of independent values
+        assert square.mean(axis).var() == pytest.approx(variance / 1000, rel=5 * math.sqrt(2 / 1000))
+    assert np.unique(square).size > 999_990  # of 2^52 values, two of 10^6 are equal once in 9,000 tables
+
+
+def test_values_lie_within_the_bounds_and_come_close_to_them():
+    values = made(RowUniform(-0.5, 1.5), (1000, 100))
+    assert -0.5 <= values.min() < -0.4999
+    assert 1.4999 < values.max() <= 1.5
+    normal = np.abs(made(RowNormal(1), (1000, 1000)))
+    assert 4.4 < normal.max() < 6  # 4.9 is exceeded by one in a million
+    assert (normal > 3).sum() == pytest.approx(2700, abs=5 * math.sqrt(2700))
+    for initializer, *_ in ROWS:  # the extremes of the bits
+        bits, values = np.array([0, 2**64 - 1, 2**24 - 1, 2**64 - 2**24, 2**23], np.uint64), np.empty(5)
+        initializer.values(bits, values)
+        assert np.abs(values).max() <= initializer.largest * (1 + 1e-15)
+    assert RowNormal(1).largest == pytest.approx(7.54, abs=0.005)
+
+
+# --- what is refused ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: initializers.random_uniform(1, 0), "random_uniform: high must be at least low, .* got 1 and 0$"),
+        (lambda: initializers.random_normal(-1), "random_normal: stddev must be at least 0 and finite, got -1"),
+        (lambda: initializers.truncated_normal(math.nan), "truncated_normal: stddev must be at least 0 and finite"),
+        (lambda: RowUniform(1, 0), "RowUniform: high must be at least low, .* got 1 and 0$"),
+        (lambda: RowUniform(-1e308, 1e308), "RowUniform: high must be .* less than infinitely above it"),
+        (lambda: RowUniform(-math.inf, 0), "RowUniform: low must be finite, got -inf"),
+        (lambda: RowUniform(0, math.inf), "RowUniform: high must be "),
+        (lambda: RowNormal(-1), "RowNormal: stddev must be at least 0"),
+        (lambda: RowNormal(1e308), "RowNormal: stddev and mean must give finite values"),
+        (lambda: RowNormal(1, math.nan), "RowNormal: mean must be "),
+        (lambda: RowNormal(1, seed=-1), "RowNormal: seed must be "),
+        (lambda: RowNormal(1, seed=2**53), "RowNormal: seed must be "),
+        (lambda: RowUniform(0, 1, seed=0.5), "RowUniform: seed must be a whole number"),
+        (lambda: RowConstant(10**400), "RowConstant: value must be "),
+        (lambda: RowConstant("1"), "RowConstant: value must be an int or a float, got '1'"),
+        (lambda: RowNormal(1, seed=True), "RowNormal: seed must be an int or a float, got True"),
+        (lambda: fill(RowUniform(0, 1), np.zeros((2, 2), np.int32)), "rows are made in float16, float32, float64, not"),
+        (lambda: fill(RowUniform(0, 1), np.zeros(())), r"rows .* contiguous array .* at least one axis, .* shape \(\)"),
+        (lambda: fill(RowUniform(0, 1), np.zeros((2, 2)).T[::2]), "rows are made in a contiguous array"),
+        (lambda: fill(RowUniform(0, 1), np.zeros((2, 2)), -1), "rows have numbers from 0 up, got first -1"),
+        (lambda: rows_of(RowUniform(0, 1), np.array([0, -1]), (2,)), "rows have numbers from 0 up"),
+        (lambda: rows_of(RowUniform(0, 1), np.array([[0]]), (2,)), "rows .* one axis"),
+        (lambda: rows_of(RowUniform(0, 1), np.array([0.0]), (2,)), "rows have whole numbers, but these are float64"),
+        (lambda: fill(type("RowOnes", (RowConstant,), {})(1), np.zeros(2)), "servers make rows by RowConstant, RowUni"),
+        (lambda: fill(RowInitializer(), np.zeros(2)), "servers make rows by .* not by .*Row"),
+    ],
+)
+def test_what_gives_no_values_is_refused(make, message):
+    with pytest.raises((ValueError, TypeError), match=f"^{message}"):
+        make()
+
+
+@pytest.mark.parametrize(
+    ("initializer", "fits"),
+    [
+        (RowConstant(-7e4), ["float32", "float64"]),
+        (RowUniform(0, 1e39), ["float64"]),
+        (RowNormal(1e4), ["float32", "float64"]),
+        (RowNormal(1e3, 6e4), ["float32", "float64"]),
+        (RowUniform(-6e4, 6e4), ["float16", "float32", "float64"]),
+    ],
+    ids=str,
+)
+def test_values_that_a_dtype_cannot_hold_are_refused_and_nothing_is_changed(initializer, fits):
+    for dtype in ("float16", "float32", "float64"):
+        out = np.zeros((2, 3), dtype)
+        if dtype in fits:
+            fill(initializer, out)
+            assert np.isfinite(out).all()
+            continue
+        with pytest.raises(ValueError, match=rf"^Row.* gives values up to .*, which {dtype} cannot hold"):
+            fill(initializer, out)
+        assert not out.any()
+        with pytest.raises(ValueError, match="cannot hold"):
+            rows_of(initializer, np.arange(2), (3,), dtype)
+
+
+# --- plain data -----------------------------------------------------------------------------------------------------
+
+
+@every_example
+def test_an_initializer_comes_back_from_plain_data_as_it_was(initializer):
+    assert {type(example) for example in EXAMPLES} == set(RowInitializer.kinds.values())
+    plain = to_plain(initializer)
+    assert {type(value) for name, value in plain.items() if name != "kind"} == {float}
+    again = from_plain(RowInitializer, plain)
+    assert (again, hash(again), type(again)) == (initializer, hash(initializer), type(initializer))
+    np.testing.assert_array_equal(made(again, (5, 5)), made(initializer, (5, 5)))
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        again.seed = 5
+    kind = plain.pop("kind")
+    for name in plain:
+        fewer = {key: value for key, value in plain.items() if key != name}
+        with pytest.raises(ValueError, match=rf"^row initializer {kind}: missing \['{name}'\], unknown \['x'\]"):
+            from_plain(RowInitializer, fewer | {"kind": kind, "x": 1.0})
+
+
+@pytest.mark.parametrize("kind", ["uniform", "adam", "", None, 3.0, ["row_uniform"]], ids=repr)
+def test_an_unknown_kind_is_refused_and_the_known_ones_are_named(kind):
+    known = "^unknown row initializer .*; there are row_constant, row_normal, row_uniform"
+    with pytest.raises(ValueError, match=known):
+        from_plain(RowInitializer, {"kind": kind})
+    for bad in ("0", None, True, [0.0], {"kind": "cosine_decay"}, {}):
+        with pytest.raises(TypeError):
+            from_plain(RowInitializer, {"kind": "row_uniform", "low": bad, "high": 1.0, "seed": 0.0})

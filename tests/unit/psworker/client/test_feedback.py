@@ -52,6 +52,11 @@ def test_what_was_sent_and_the_rest_are_the_sum_of_the_gradients(compression):
             assert not others.size or others.max() <= np.abs(last[chosen]).min(initial=np.inf) + 2e-5 * scale
 
 
+@pytest.mark.parametrize(("size", "count"), [(1024, 1), (1400, 1), (1600, 2), (2400, 2), (2600, 3)])
+def test_top_k_sends_the_nearest_number_of_elements_and_one_at_least(size, count):
+    assert len(send(GradientEncoder(compression=TopK(0.001)), noise(1, size)).parts[0]) == count
+
+
 def test_top_k_sends_the_largest_of_gradient_and_rest():
     encoder, rest = GradientEncoder(compression=TopK(0.02)), np.zeros(2000, np.float32)
     for step in range(20):
