@@ -88,7 +88,7 @@ def test_a_client_with_a_packer_has_it_pack_each_gradient_once_and_asks_for_pack
     for _, push in transport.messages(Push):
         assert all(isinstance(one.array, Packed) == (one.name == "w") for one in push.gradients)
         assert push.encoding == "bfloat16"
-    assert all(isinstance(value.array, Packed) for _, answer in transport.heard[-shards:] for value in answer.values)
+    assert all(isinstance(value.array, Packed) for _, answer in transport.answers[-shards:] for value in answer.values)
     np.testing.assert_array_equal(pushed.values[0].array, -exact, strict=True)
     np.testing.assert_array_equal(client.choose("w", np.array([5, 0])).array, -exact[[5, 0]], strict=True)
     np.testing.assert_array_equal(client.choose("w").array, -exact, strict=True)
