@@ -13,7 +13,7 @@ COLUMNS = 4
 
 
 class Job:
-    """Workers 1 and 2 on two shards, whose ledgers and values are as a server without faults would have them."""
+    """Workers 1 and 2 on two shards, with the records and values of a run without faults."""
 
     def __init__(self, consistency="async", staleness="none", shards=2):
         self.consistency, self.staleness, self.shards = (
