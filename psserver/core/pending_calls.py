@@ -14,8 +14,8 @@ from psserver.core.members.deduplication import DeduplicationTable
 from psserver.core.members.member import Member
 from psserver.core.members.membership import Membership
 from psserver.core.metrics import StalenessHistogram
-from psserver.core.policies import Apply, Asynchronous, CallView, Drop, Policy, Serve, ShardView
-from psserver.core.policies.policy import listed
+from psserver.core.policies.asynchronous import Asynchronous
+from psserver.core.policies.policy import Apply, CallView, Drop, Policy, Serve, ShardView, listed
 from psserver.core.policies.update_order import UpdateOrder
 from psserver.core.variables.element_checks import Magnitudes
 from psserver.core.variables.store import Store
@@ -114,7 +114,7 @@ class PendingCalls:
         """
         if self._asynchronous and not self._calls and not isinstance(call.message, Assign):
             try:  # as the policy would decide about a single call
-                if call.held:
+                if call.answer is None and isinstance(call.message, Push):
                     self._apply([call], 1.0, result)
             except NotFinite as error:
                 result.replies.append(Reply(call.ticket, error))

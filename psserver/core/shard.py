@@ -22,10 +22,11 @@ from psserver.core.members.member import Member
 from psserver.core.members.membership import JobEnd, Membership
 from psserver.core.metrics import TrafficMeter
 from psserver.core.pending_calls import PendingCall, PendingCalls
-from psserver.core.policies import Policy, policy_for
+from psserver.core.policies import policy_for
+from psserver.core.policies.policy import Policy
 from psserver.core.policies.update_order import UpdateOrder
 from psserver.core.status import MOST_LISTED, variable_status, worker_status
-from psserver.core.variables.element_checks import Magnitudes
+from psserver.core.variables.element_checks import Magnitudes, inspect
 from psserver.core.variables.store import Store
 from pswire.errors import InvalidMessage, OutOfOrder, ParamServerError, WrongShard
 from pswire.messages import (
@@ -141,7 +142,7 @@ class Shard:
 
         Call `check` first. May run beside steps, in another thread: of the shard it reads only what never changes.
         """
-        return self._store.inspect(message)
+        return inspect(self._store.variables, message)
 
     def step(
         self,
@@ -169,13 +170,13 @@ class Shard:
             settled: all tasks of earlier steps have run. Then those of this step may be among them on return.
 
         Raises:
-            TasksPending: not `settled`, and a change is guarded (`psserver.core.variables.guarded_updates`); call again
+            TasksPending: not `settled`, and a change is guarded (`psserver.core.variables.updates`); call again
                 when all tasks have run.
             ParamServerError: the message is refused.
         """
         member, before = self._check(message)
         if magnitudes is None:
-            magnitudes = self._store.inspect(message)
+            magnitudes = inspect(self._store.variables, message)
         if not settled and (
             self._pending.may_be_guarded
             or (isinstance(message, Push | Assign) and self._store.guard.needed(magnitudes))
@@ -227,14 +228,18 @@ class Shard:
                     self._check_group(message)
                 if message.remote:
                     self._check_remote(message.remote, [one.name for one in message.remote])
-                before = self._check_sequence(message)
+                before = self._deduplication.find(message.sender, message.sequence)
+                if before is not None:
+                    self._check_repeated(message, before)
                 self._store.check_gradients(message.gradients)
                 self._store.check_pull(message.pull, message.known_versions, message.encoding)
             case Pull():
                 self._store.check_pull(message.names, message.known_versions, message.encoding)
                 self._store.check_choices(message.choices)
             case Tune():
-                before = self._check_sequence(message)
+                before = self._deduplication.find(message.sender, message.sequence)
+                if before is not None:
+                    self._check_repeated(message, before)
                 self._store.check_tune(message)
             case Join():
                 self._invariants.check_join(message)
@@ -247,7 +252,9 @@ class Shard:
             case Assign():
                 if message.remote:
                     self._check_remote((), message.remote)
-                before = self._check_sequence(message)
+                before = self._deduplication.find(message.sender, message.sequence)
+                if before is not None:
+                    self._check_repeated(message, before)
                 self._store.check_assignments(message.assignments)
             case Take():
                 if self.shard:
@@ -255,17 +262,14 @@ class Shard:
                 self._queues.check(message.queue)
         return member, before
 
-    def _check_sequence(self, message: Push | Assign | Tune) -> Settled | None:
-        """The entry of a message that was settled before. A push whose entry has no answer arrived too late."""
-        before = self._deduplication.find(message.sender, message.sequence)
-        if before is not None:
-            if before.answer is not None and not isinstance(before.answer, ANSWERS[type(message)]):
-                raise InvalidMessage(f"sequence number {message.sequence} was used for another kind of message before")
-            if before.answer is None and not isinstance(message, Push):
-                raise OutOfOrder(
-                    f"message {message.sequence} of worker {message.sender.worker!r} was abandoned: it is too late"
-                )
-        return before
+    def _check_repeated(self, message: Push | Assign | Tune, before: Settled) -> None:
+        """Check a message that was settled before. A push without an answer is dropped later: its part is too late."""
+        if before.answer is not None and not isinstance(before.answer, ANSWERS[type(message)]):
+            raise InvalidMessage(f"sequence number {message.sequence} was used for another kind of message before")
+        if before.answer is None and not isinstance(message, Push):
+            raise OutOfOrder(
+                f"message {message.sequence} of worker {message.sender.worker!r} was abandoned: it is too late"
+            )
 
     def _check_remote(self, weights: Iterable[RemoteWeights], names: Sequence[str]) -> None:
         """Only shard 0 of a job whose changes are ordered keeps books of variables on other shards."""
@@ -363,8 +367,10 @@ class Shard:
         message, member = call.message, call.member
         assert isinstance(message, Push)
         if before is None:
-            self._members.progress.start(member)
-            self._settle_earlier(message)
+            if not member.training:
+                self._members.progress.start(member)
+            if self._update_order is not None:  # all shards have settled the worker's earlier messages
+                self._update_order.settle(message.sender, message.sequence)
         else:
             answer = before.answer
             if answer is None:
@@ -384,7 +390,8 @@ class Shard:
         if before is not None:
             self._repeat(call.ticket, before, result)
             return
-        self._settle_earlier(call.message)
+        if self._update_order is not None:
+            self._update_order.settle(call.message.sender, call.message.sequence)
         self._pending.abandon(call.member, result)  # or the deduplication table would go back to it
         self._pending.add(call, result)
 
@@ -400,11 +407,6 @@ class Shard:
         tuned = Tuned(Outcome.APPLIED, self.global_step)
         self._deduplication.record(message.sender, message.sequence, tuned)
         result.replies.append(Reply(ticket, tuned))
-
-    def _settle_earlier(self, message: Push | Assign) -> None:
-        """A worker sends a new message when all shards have settled its earlier ones."""
-        if self._update_order is not None:
-            self._update_order.settle(message.sender, message.sequence)
 
     def _repeat(self, ticket: int, before: Settled, result: StepResult) -> None:
         self._repeated += 1

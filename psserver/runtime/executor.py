@@ -101,7 +101,7 @@ class Executor:
         if not self._guarded.locked():
             result = self._begin(ticket, message, most, magnitudes, allocator)
         if result is None:
-            # A guarded step (`psserver.core.variables.guarded_updates`) waits until all tasks have been run. Meanwhile
+            # A guarded step (`psserver.core.variables.updates`) waits until all tasks have been run. Meanwhile
             # no other step is taken, so no tasks are added. It computes in the event loop.
             async with self._guarded:
                 while (result := self._begin(ticket, message, most, magnitudes, allocator)) is None:

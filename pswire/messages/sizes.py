@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Protocol
 
 from pswire.messages import (
     Answer,
@@ -34,31 +34,37 @@ class Allocator(Protocol):
 
 def tensor_bytes(message: Message | Answer) -> int:
     """Bytes of the elements of all arrays in a message."""
-    tensors = _TENSORS.get(type(message))
-    return 0 if tensors is None else sum([tensor.nbytes for tensor in tensors(message) if tensor is not None])
+    if type(message) not in _TENSORS:
+        return 0
+    entries, field = _TENSORS[type(message)]
+    total = 0
+    for entry in getattr(message, entries):
+        tensor = getattr(entry, field)
+        if tensor is not None:
+            total += tensor.nbytes
+    return total
 
 
-def _of_values(message: Registered | Pulled | Pushed) -> list[Array | Packed | None]:
-    return [value.array for value in message.values]
-
-
-#: The arrays of each class of messages, in order; other classes have none.
-_TENSORS: dict[type, Callable[[Any], Sequence[Array | IndexedSlices | Packed | None]]] = {
-    Push: lambda message: [gradient.array for gradient in message.gradients],
-    Registered: _of_values,
-    Pulled: _of_values,
-    Pushed: _of_values,
-    Pull: lambda message: [choice.rows for choice in message.choices],
-    Register: lambda message: [one.value for one in message.declarations],
-    Assign: lambda message: [assignment.array for assignment in message.assignments],
+#: The fields of the entries of each class of messages that are arrays or None; other classes have none.
+_TENSORS: dict[type, tuple[str, str]] = {
+    Push: ("gradients", "array"),
+    Registered: ("values", "array"),
+    Pulled: ("values", "array"),
+    Pushed: ("values", "array"),
+    Pull: ("choices", "rows"),
+    Register: ("declarations", "value"),
+    Assign: ("assignments", "array"),
 }
 
 
 def arrays(message: Message | Answer) -> list[Array]:
     """The arrays of a message as they travel, in their order."""
     plain: list[Array] = []
-    tensors = _TENSORS.get(type(message))
-    for array in () if tensors is None else tensors(message):
+    if type(message) not in _TENSORS:
+        return plain
+    entries, field = _TENSORS[type(message)]
+    for entry in getattr(message, entries):
+        array = getattr(entry, field)
         if isinstance(array, IndexedSlices):
             plain += _parts(array.values)
             plain.append(array.indices)

@@ -2,7 +2,7 @@
 
 An update runs after its step has decided on it, so a result that is not finite would be found too late to refuse the
 push. Therefore every rule bounds how far an ordinary update can bring a variable (`Rule.growth`); any other update is
-computed in the step, on copies (`psserver.core.variables.guarded_updates`).
+computed in the step, on copies (`psserver.core.variables.updates`).
 """
 
 from __future__ import annotations

@@ -148,7 +148,7 @@ class ShardedPush:
     ) -> PushResult:
         """The result of a push that shard 0 decides; the others are sent its decision.
 
-        If that fails the push is abandoned, and the other shards, which may wait for their part of it, are told so.
+        If that fails the push is abandoned, and so reported to the other shards, which may wait for it.
         """
         calls, push = self._calls, messages[0]
         assert isinstance(push, Push)

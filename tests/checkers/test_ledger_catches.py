@@ -4,7 +4,8 @@ import pytest
 
 from psserver.core.data_queue import DataQueue
 from psserver.core.members.deduplication import DeduplicationTable
-from psserver.core.policies import Apply, Follower, Serve
+from psserver.core.policies import Follower
+from psserver.core.policies.policy import Apply, Serve
 from psserver.core.variables.store import Store
 from tests.simulation.unreliable import check_exactly_once, run
 

@@ -161,7 +161,7 @@ def test_a_worker_that_is_idle_has_pushed_all_it_computed_and_nobody_waits_for_i
             optimizer.minimize(loss())
             assert not transport.messages(Push)
             session.idle()
-            said = [(shard, type(message)) for shard, message in transport.said if isinstance(message, Push | Renew)]
+            said = [(shard, type(message)) for shard, message in transport.sent if isinstance(message, Push | Renew)]
             assert said == [(0, Push), (1, Push), (0, Renew)], "shard 0 decides who waits for whom"
             assert all(message.idle for _, message in transport.messages(Renew))
             with session_beside(transport) as push_something:

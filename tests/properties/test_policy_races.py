@@ -12,18 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from psserver.core.members.membership import Membership
-from psserver.core.policies import (
-    Apply,
-    BoundedStaleness,
-    CallView,
-    Drop,
-    DropStale,
-    Policy,
-    ScaleStale,
-    Serve,
-    ShardView,
-    Synchronous,
-)
+from psserver.core.policies import BoundedStaleness, DropStale, ScaleStale, Synchronous
+from psserver.core.policies.policy import Apply, CallView, Drop, Policy, Serve, ShardView
 from psserver.core.shard import Shard
 from pswire.messages import (
     ChangeId,

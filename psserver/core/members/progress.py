@@ -35,12 +35,11 @@ class Progress:
         return bool(self._finished)
 
     def start(self, member: Member) -> None:
-        """Note a push. A member that begins is not behind the slowest; one that trained in this life keeps its lead."""
-        if not member.training:
-            member.clock = max(member.clock, self.least_clock)
-            member.training, member.finished, member.out_of_data = True, False, False
-            self.training[member.name] = member
-            self._finished.pop(member.name, None)
+        """Begin with a push, not behind the slowest; a member that trained before in this life keeps its lead."""
+        member.clock = max(member.clock, self.least_clock)
+        member.training, member.finished, member.out_of_data = True, False, False
+        self.training[member.name] = member
+        self._finished.pop(member.name, None)
 
     def stop(self, member: Member) -> None:
         """Wait for no more pushes of a member."""

@@ -14,28 +14,11 @@ from typing import Any
 from psserver.core.policies.asynchronous import Asynchronous
 from psserver.core.policies.bounded_staleness import BoundedStaleness
 from psserver.core.policies.follower import Follower
-from psserver.core.policies.policy import Apply, CallView, Decision, Drop, Policy, Serve, ShardView
+from psserver.core.policies.policy import Policy
 from psserver.core.policies.staleness import DropStale, ScaleStale
 from psserver.core.policies.synchronous import Synchronous
 from pswire.specs import consistency
 from pswire.specs.consistency import Consistency, StalenessSpec
-
-__all__ = [
-    "Apply",
-    "Asynchronous",
-    "BoundedStaleness",
-    "CallView",
-    "Decision",
-    "Drop",
-    "DropStale",
-    "Follower",
-    "Policy",
-    "ScaleStale",
-    "Serve",
-    "ShardView",
-    "Synchronous",
-    "policy_for",
-]
 
 #: The policy of each kind of consistency.
 POLICIES: dict[type[Consistency], Callable[[Any], Policy]] = {

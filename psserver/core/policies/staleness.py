@@ -6,43 +6,48 @@ Delay compensation is not here, as it changes gradients and not decisions.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
 
 from psserver.core.policies.policy import Apply, CallView, Decision, Drop, Policy, ShardView
 
 
-class DropStale:
+class StalenessPolicy:
+    """A policy around `inner`, which explains as that does."""
+
+    def __init__(self, inner: Policy) -> None:
+        self.inner = inner
+
+    def explain(self, call: CallView, calls: Sequence[CallView], shard: ShardView) -> str:
+        """Explain as `inner` does."""
+        return self.inner.explain(call, calls, shard)
+
+
+class DropStale(StalenessPolicy):
     """A push with more staleness than `above` is dropped when `inner` would apply it.
 
     Not before: a worker that is held because it is ahead would get further ahead by it.
     """
 
     def __init__(self, inner: Policy, above: int) -> None:
-        self.inner, self.above = inner, above
+        super().__init__(inner)
+        self.above = above
 
     def decide(self, calls: Sequence[CallView], shard: ShardView) -> list[Decision]:
         """Decide as `inner` does up to its first update, without that if some of its pushes are too stale."""
         decisions, pushes = _up_to_first_update(self.inner.decide(calls, shard), calls)
-        drops = [Drop(one.ticket, self._reason(one)) for one in pushes if one.staleness > self.above]
+        drops = [
+            Drop(one.ticket, f"drop:{self.above}: staleness {one.staleness}; compute the next with the fresh weights")
+            for one in pushes
+            if one.staleness > self.above
+        ]
         return [*decisions[:-1], *drops] if drops else decisions
 
-    def explain(self, call: CallView, calls: Sequence[CallView], shard: ShardView) -> str:
-        """Explain as `inner` does."""
-        return self.inner.explain(call, calls, shard)
 
-    def _reason(self, call: CallView) -> str:
-        return f"drop:{self.above}: staleness {call.staleness}; compute the next with the fresh weights"
-
-
-class ScaleStale:
+class ScaleStale(StalenessPolicy):
     """The learning rate of an update is divided by the greatest staleness of its pushes, if that is more than 1.
 
     Source: W. Zhang et al., "Staleness-aware Async-SGD for Distributed Deep Learning", IJCAI 2016.
     """
-
-    def __init__(self, inner: Policy) -> None:
-        self.inner = inner
 
     def decide(self, calls: Sequence[CallView], shard: ShardView) -> list[Decision]:
         """Decide as `inner` does up to its first update, which is scaled."""
@@ -51,12 +56,8 @@ class ScaleStale:
         if staleness > 1:
             update = decisions[-1]
             assert isinstance(update, Apply)
-            decisions[-1] = dataclasses.replace(update, scale=update.scale / staleness)
+            decisions[-1] = Apply(update.tickets, update.scale / staleness)
         return decisions
-
-    def explain(self, call: CallView, calls: Sequence[CallView], shard: ShardView) -> str:
-        """Explain as `inner` does."""
-        return self.inner.explain(call, calls, shard)
 
 
 def _up_to_first_update(

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pswire.messages import Choice, Gradient, Value
+from pswire.messages import Gradient, Value
 from pswire.optimizers.limits import LIMITS
 from pswire.tensors.compression import Packed
 from pswire.tensors.values import Array, IndexedSlices
@@ -51,24 +51,15 @@ class ServedWeightsCache:
         self._served: dict[str, dict[str, ServedWeights]] = {}
         self.nbytes = 0
 
-    def keep(self, worker: str, values: Iterable[Value], free: float) -> None:
-        """Keep whole values. One that is not modified was served before."""
-        for value in values:
-            if value.array is not None:
-                self._keep(worker, value.name, ServedWeights(value.version, value.array), free)
-
-    def keep_choice(self, worker: str, choice: Choice, value: Value, free: float) -> None:
-        """Keep chosen rows; slots are no weights."""
-        if not choice.slot and value.array is not None:
-            self._keep(worker, choice.name, ServedWeights(value.version, value.array, choice.rows), free)
-
-    def _keep(self, worker: str, name: str, weights: ServedWeights, free: float) -> None:
-        served = self._served.setdefault(worker, {})
-        if name in served:
-            self.nbytes -= served.pop(name).array.nbytes
-        if self.nbytes + weights.array.nbytes <= free:
-            served[name] = weights
-            self.nbytes += weights.array.nbytes
+    def keep(self, worker: str, value: Value, free: float, rows: Array | None = None) -> None:
+        """Keep a whole value, or rows of one. A value without an array was served before."""
+        if value.array is not None:
+            served, nbytes = self._served.setdefault(worker, {}), value.array.nbytes
+            if value.name in served:
+                self.nbytes -= served.pop(value.name).array.nbytes
+            if self.nbytes + nbytes <= free:
+                served[value.name] = ServedWeights(value.version, value.array, rows)
+                self.nbytes += nbytes
 
     def find(self, worker: str, gradient: Gradient) -> ServedWeights | None:
         """The weights that a gradient was computed with; None if the worker has been served others since."""

@@ -9,9 +9,11 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import TypeAlias
 
+import numpy as np
+
 from psserver.core.variables.variable import Variable
 from pswire.errors import InvalidMessage, NotFinite, ShapeMismatch
-from pswire.messages import Assign, Choice, Gradient, Message, Pull, Push, Register
+from pswire.messages import Assign, Choice, Message, Pull, Push, Register
 from pswire.tensors.compression import Packed
 from pswire.tensors.values import Array, IndexedSlices, TensorSpec, magnitude, not_finite
 
@@ -37,7 +39,14 @@ def inspect(variables: Mapping[str, Variable], message: Message) -> Magnitudes:
     """
     match message:
         case Push():
-            return _inspect_gradients(variables, message.gradients)
+            magnitudes = {}
+            for gradient in message.gradients:
+                name, array = gradient.name, gradient.array
+                found = magnitude(array) if isinstance(array, np.ndarray) else math.nan
+                if not math.isfinite(found):
+                    found = _inspect_gradient(variables[name], array)
+                magnitudes[name] = found
+            return magnitudes
         case Pull():
             _check_rows(variables, message.choices)
         case Assign():
@@ -48,21 +57,19 @@ def inspect(variables: Mapping[str, Variable], message: Message) -> Magnitudes:
     return {}
 
 
-def _inspect_gradients(variables: Mapping[str, Variable], gradients: Iterable[Gradient]) -> Magnitudes:
-    magnitudes = {}
-    for gradient in gradients:
-        name, array, optimizer = gradient.name, gradient.array, variables[gradient.name].optimizer
-        factor = 1.0
-        assert optimizer is not None, "the message was not checked"
-        if isinstance(array, IndexedSlices):
-            try:
-                array.check_indices()
-            except ValueError as error:
-                raise InvalidMessage(f"{optimizer.pushed} for {name!r}: {error}") from None
-            factor = math.sqrt(len(array.indices))  # bounds sums of rows, by the Cauchy-Schwarz inequality
-            array = array.values
-        magnitudes[name] = factor * check_finite(name, array, optimizer.pushed)
-    return magnitudes
+def _inspect_gradient(variable: Variable, array: Array | IndexedSlices | Packed) -> float:
+    """The magnitude of a gradient; of rows, that of the sum of any of them."""
+    name, factor = variable.spec.name, 1.0
+    assert variable.optimizer is not None, "the message was not checked"
+    what = variable.optimizer.pushed
+    if isinstance(array, IndexedSlices):
+        try:
+            array.check_indices()
+        except ValueError as error:
+            raise InvalidMessage(f"{what} for {name!r}: {error}") from None
+        factor = math.sqrt(len(array.indices))  # the Cauchy-Schwarz inequality
+        array = array.values
+    return factor * check_finite(name, array, what)
 
 
 def _check_rows(variables: Mapping[str, Variable], choices: Iterable[Choice]) -> None:

@@ -2,7 +2,7 @@
 
 Checks are apart from changes, so that a message over several variables is applied whole or not at all: first every
 `check_...`, which raises and changes nothing, then the change, which cannot fail. A change counts at once; its array
-work becomes tasks of the step's result. A guarded change (`psserver.core.variables.guarded_updates`) is the exception:
+work becomes tasks of the step's result. A guarded change (`psserver.core.variables.updates`) is the exception:
 it is computed at once. Of workers it knows the weights that they were served, if delay is compensated.
 """
 
@@ -17,8 +17,7 @@ import numpy as np
 
 from psserver.core.array_tasks import ArrayTask, StepResult, run
 from psserver.core.variables.delay_compensation import ServedWeightsCache
-from psserver.core.variables.element_checks import Magnitudes, check_tensor, inspect
-from psserver.core.variables.guarded_updates import AN_ADDITION, OverflowGuard, add_to
+from psserver.core.variables.element_checks import Magnitudes, check_tensor
 from psserver.core.variables.reads import copied
 from psserver.core.variables.registration import (
     agreed_bytes,
@@ -28,7 +27,7 @@ from psserver.core.variables.registration import (
     slot_specs,
     tuned,
 )
-from psserver.core.variables.updates import Contribution, Update
+from psserver.core.variables.updates import AN_ADDITION, Contribution, OverflowGuard, Update, add_to
 from psserver.core.variables.variable import Variable
 from pswire.errors import InvalidMessage, NoOptimizer, TooLarge, UnknownVariable
 from pswire.messages import (
@@ -62,26 +61,26 @@ class Store:
         strength: of the delay compensation; 0: none.
 
     Attributes:
-        strength: as given.
+        variables: by name.
         guard: tells which changes are guarded.
         served: the weights that each worker was served; stays empty without delay compensation.
     """
 
     def __init__(self, memory_limit: int | None = None, strength: float = 0.0) -> None:
-        self._variables: dict[str, Variable] = {}
+        self.variables: dict[str, Variable] = {}
         self._memory_limit = memory_limit
         self.strength = strength
-        self.guard = OverflowGuard(self._variables)
+        self.guard = OverflowGuard(self.variables)
         self.served = ServedWeightsCache()
 
     def __iter__(self) -> Iterator[Variable]:
-        return iter(self._variables.values())
+        return iter(self.variables.values())
 
     def __getitem__(self, name: str) -> Variable:
-        variable = self._variables.get(name)
+        variable = self.variables.get(name)
         if variable is None:
             raise UnknownVariable(
-                f"no variable {name!r} among the {len(self._variables)} of this shard: register it first"
+                f"no variable {name!r} among the {len(self.variables)} of this shard: register it first"
             )
         return variable
 
@@ -94,16 +93,12 @@ class Store:
     def _free_bytes(self) -> float:
         return math.inf if self._memory_limit is None else self._memory_limit - self.nbytes
 
-    def inspect(self, message: Message) -> Magnitudes:
-        """As `element_checks.inspect`."""
-        return inspect(self._variables, message)
-
     # --- reading --------------------------------------------------------------------------------------------------
 
     def check_pull(self, names: Sequence[str], known_versions: Sequence[int], encoding: str) -> None:
         """Raise `UnknownVariable` or `InvalidMessage` unless these values can be read."""
         for name in names:
-            if name not in self._variables:
+            if name not in self.variables:
                 self[name]
         if known_versions and len(known_versions) != len(names):
             raise InvalidMessage(
@@ -141,7 +136,7 @@ class Store:
             allocator = None  # the arrays are kept: see `keep_served`
         values = []
         for name, version in zip(names, known_versions or repeat(-1), strict=False):
-            variable = self._variables[name]
+            variable = self.variables[name]
             if variable.version == version:
                 values.append(Value(name, version, None))
             else:
@@ -164,9 +159,12 @@ class Store:
     ) -> None:
         """Keep the values of an answer to a worker, if delay is compensated."""
         if self.strength:
+            free = self._free_bytes
             for choice, value in zip(choices, chosen, strict=True):
-                self.served.keep_choice(worker, choice, value, self._free_bytes)
-            self.served.keep(worker, values, self._free_bytes)
+                if not choice.slot:
+                    self.served.keep(worker, value, free, choice.rows)
+            for value in values:
+                self.served.keep(worker, value, free)
 
     def answer_bytes(self, message: Message, *, modified: bool) -> int:
         """The most bytes of values in the answer to a message.
@@ -207,7 +205,7 @@ class Store:
 
     def is_table(self, declaration: Declaration) -> bool:
         """Whether the declared variable is a table, or will be."""
-        known = self._variables.get(declaration.spec.name)
+        known = self.variables.get(declaration.spec.name)
         return declaration.initial is not None if known is None else known.initial is not None
 
     def check_declarations(self, declarations: Iterable[Declaration], *, dry_run: bool = False) -> None:
@@ -219,7 +217,7 @@ class Store:
             if spec.name in names:
                 raise InvalidMessage(f"variable {spec.name!r} is declared twice in one message")
             names.add(spec.name)
-            known = self._variables.get(spec.name)
+            known = self.variables.get(spec.name)
             if declaration.value is not None:
                 check_tensor(spec, declaration.value, "initial value")
             if known is None:
@@ -256,11 +254,11 @@ class Store:
         """
         for declaration in declarations:
             spec, optimizer = declaration.spec, declaration.optimizer
-            variable = self._variables.get(spec.name)
+            variable = self.variables.get(spec.name)
             if variable is None:
                 value = np.empty(spec.shape, DTYPES[spec.dtype])
                 variable = Variable(spec, value, declaration.initial, declaration.part)
-                self._variables[spec.name] = variable
+                self.variables[spec.name] = variable
                 first = magnitudes[spec.name] if variable.initial is None else variable.initial.largest
                 self.guard.replaced(variable, first)
                 result.tasks.append(ArrayTask(spec.name, spec.nbytes, partial(initialize, value, declaration)))
@@ -296,7 +294,7 @@ class Store:
         """Change hyperparameters for all later updates; returns the resulting optimizer of the last variable."""
         optimizer = message.optimizer
         for name in message.names:
-            variable = self._variables[name]
+            variable = self.variables[name]
             optimizer = tuned(variable, message)
             variable.follow(optimizer)
             self.guard.grown(variable, math.inf)  # slots may be far from what the new hyperparameters make
@@ -309,7 +307,7 @@ class Store:
         names: set[str] = set()
         for gradient in gradients:
             name, array = gradient.name, gradient.array
-            variable = self._variables.get(name) or self[name]
+            variable = self.variables.get(name) or self[name]
             if name in names:
                 raise InvalidMessage(f"two gradients for variable {name!r} in one push: add them up first")
             names.add(name)
@@ -327,7 +325,7 @@ class Store:
         """The most changes that a gradient has missed: those of its variable since its weights were served."""
         staleness = 0
         for gradient in gradients:
-            staleness = max(staleness, self._variables[gradient.name].version - gradient.version)
+            staleness = max(staleness, self.variables[gradient.name].version - gradient.version)
         return staleness
 
     def update(
@@ -354,7 +352,7 @@ class Store:
                 contributions.setdefault(gradient.name, []).append((gradient, served))
         updates = []
         for name, mine in contributions.items():
-            variable = self._variables[name]
+            variable = self.variables[name]
             optimizer, rule = variable.optimizer, variable.rule
             assert optimizer is not None, "check_gradients was not called"
             assert rule is not None, "an optimizer comes with its rule"
@@ -399,7 +397,7 @@ class Store:
             magnitudes = {one.name: magnitude(one.array) for one in assignments}
         versions = []
         for assignment in assignments:
-            variable = self._variables[assignment.name]
+            variable = self.variables[assignment.name]
             change = partial(add_to if add else np.copyto, variable.value, assignment.array)
             result.tasks.append(ArrayTask(assignment.name, assignment.array.nbytes, change))
             if add:

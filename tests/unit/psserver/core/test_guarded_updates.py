@@ -5,7 +5,7 @@ import pytest
 
 from psserver.core.array_tasks import TasksPending, run
 from psserver.core.shard import Shard
-from psserver.core.variables import guarded_updates
+from psserver.core.variables import updates
 from psserver.core.variables.updates import Update
 from pswire.errors import NotFinite
 from pswire.messages import (
@@ -275,7 +275,7 @@ def rows(indices, scale):
 
 
 def test_a_table_with_a_large_row_is_guarded_until_all_of_it_is_small_again(monkeypatch):
-    monkeypatch.setattr(guarded_updates, "FULL_CHECK", 4)
+    monkeypatch.setattr(updates, "FULL_CHECK", 4)
     shard = shard_with(GradientDescent(1.0), np.ones((1000, 2), np.float32))
     told(shard, pushed(1, rows([5], 1e20)))
     for sequence in range(2, 7):

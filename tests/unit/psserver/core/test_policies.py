@@ -4,20 +4,15 @@ import pytest
 
 from psserver.core.members.membership import Membership
 from psserver.core.policies import (
-    Apply,
     Asynchronous,
     BoundedStaleness,
-    CallView,
-    Drop,
     DropStale,
     Follower,
     ScaleStale,
-    Serve,
-    ShardView,
     Synchronous,
     policy_for,
 )
-from psserver.core.policies.policy import listed
+from psserver.core.policies.policy import Apply, CallView, Drop, Serve, ShardView, listed
 from pswire.messages import ChangeId, Join, Sender, UpdateGroup
 from pswire.specs import consistency
 

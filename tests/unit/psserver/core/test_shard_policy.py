@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from psserver.core.members.membership import Membership
-from psserver.core.policies import Apply, Asynchronous, CallView, Drop, Serve, ShardView
+from psserver.core.policies import Asynchronous
+from psserver.core.policies.policy import Apply, CallView, Drop, Serve, ShardView
 from psserver.core.shard import Shard
 from pswire.errors import NotJoined, OutOfOrder, ParamServerError, Unavailable, UnknownVariable, Zombie
 from pswire.messages import (

@@ -7,7 +7,7 @@ import pytest
 
 from psserver.core.array_tasks import StepResult, run
 from psserver.core.shard import Shard
-from psserver.core.variables.element_checks import check_finite, check_tensor
+from psserver.core.variables.element_checks import check_finite, check_tensor, inspect
 from psserver.core.variables.store import Store
 from pswire.errors import AlreadyRegistered, InvalidMessage, NotFinite, ShapeMismatch, TooLarge, UnknownVariable
 from pswire.messages import Assign, Assignment, Declaration, Gradient, Join, Push, Register, Sender
@@ -172,7 +172,7 @@ def test_rows_that_come_twice_are_added_up_before_they_are_applied(optimizer, dt
     stores = [store_with(declared("v", np.ones((4, 2), dtype), optimizer)) for _ in range(2)]
     for store, rows in zip(stores, (twice, once), strict=True):
         store.check_gradients([Gradient("v", 0, rows)])
-        store.inspect(Push(Sender("a", 1), 1, (Gradient("v", 0, rows),)))
+        inspect(store.variables, Push(Sender("a", 1), 1, (Gradient("v", 0, rows),)))
         update(store, [Gradient("v", 0, rows)])
         assert (store["v"].version, store["v"].updates) == (1, 1)
         np.testing.assert_array_equal(store["v"].value[[0, 2]], 1)
@@ -197,16 +197,18 @@ def test_rows_are_checked_by_the_array_they_are_of_and_their_elements_apart():
             store.check_gradients([Gradient("v", 0, rows)])
     for index in (-1, 4):
         with pytest.raises(InvalidMessage, match=rf"gradient for 'v'.* must be in 0 \.\.\. 3, but they span {index} "):
-            store.inspect(
+            inspect(
+                store.variables,
                 Push(
                     Sender("a", 1),
                     1,
                     (Gradient("v", 0, IndexedSlices(np.zeros((1, 2)), np.array([index]), (4, 2), False)),),
-                )
+                ),
             )
     with pytest.raises(NotFinite, match="gradient for 'v' has 1 of 2 elements"):
-        store.inspect(
-            Push(Sender("a", 1), 1, (Gradient("v", 0, IndexedSlices(np.array([[0, np.nan]]), np.array([0]), (4, 2))),))
+        inspect(
+            store.variables,
+            Push(Sender("a", 1), 1, (Gradient("v", 0, IndexedSlices(np.array([[0, np.nan]]), np.array([0]), (4, 2))),)),
         )
 
 

@@ -25,7 +25,7 @@ class CountingShards(ShardsInProcess):
 
     @property
     def received(self):
-        return sum(tensor_bytes(answer) for _, answer in self.heard if isinstance(answer, Pulled | Pushed))
+        return sum(tensor_bytes(answer) for _, answer in self.answers if isinstance(answer, Pulled | Pushed))
 
 
 @pytest.fixture(params=[1, 3], ids="{} shards".format)

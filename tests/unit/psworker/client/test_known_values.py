@@ -21,7 +21,7 @@ from pswire.messages.sizes import tensor_bytes
 from pswire.optimizers import GradientDescent
 from pswire.specs.consistency import Asynchronous, DropStalePushes, Synchronous
 from pswire.tensors.values import TensorSpec
-from psworker.client import partitions, placement, retrying_calls
+from psworker.client import partitions
 from psworker.client.client import Client
 from psworker.client.placement import Placement
 from tests.shard_state import run_step
@@ -33,11 +33,7 @@ SPECS = {name: TensorSpec(name, (ROWS, 2)) for name in ("frozen", "trained")} | 
 SHARDS = pytest.mark.parametrize("shards", [1, 2, 3])
 
 
-@pytest.fixture(autouse=True)
-def small(monkeypatch):
-    """What has more than 64 bytes is split, and nobody pauses between two tries."""
-    monkeypatch.setattr(placement, "SPLIT_BYTES", 64)
-    monkeypatch.setattr(retrying_calls, "FIRST_PAUSE", 0.0)
+pytestmark = pytest.mark.usefixtures("split_small")
 
 
 def some(shape, seed=1):
@@ -50,8 +46,8 @@ def registered(transport, worker="w0"):
     client.join()
     declarations = [Declaration(spec, some(spec.shape), SGD) for spec in SPECS.values()]
     known = {whole.name: whole for whole in client.register(declarations)}
-    transport.said.clear()
-    transport.heard.clear()
+    transport.sent.clear()
+    transport.answers.clear()
     return client, known
 
 
@@ -61,8 +57,8 @@ def gradients(known, *names, seed=2):
 
 def received(transport):
     """Bytes of all values that have come since the last time."""
-    found = sum(tensor_bytes(answer) for _, answer in transport.heard)
-    transport.heard.clear()
+    found = sum(tensor_bytes(answer) for _, answer in transport.answers)
+    transport.answers.clear()
     return found
 
 
@@ -196,7 +192,7 @@ def test_what_came_before_the_worker_joined_again_is_asked_for_once_more_and_the
     client, known = registered(transport)
     start_anew(transport, 1, values=7)
     client.choose("trained", np.array([0, ROWS - 1]))  # the first to hear of it
-    transport.heard.clear()
+    transport.answers.clear()
     now = client.pull(list(SPECS), known.values())
     assert received(transport) == bytes_of(*SPECS)
     client.pull(list(SPECS), now)
@@ -222,7 +218,7 @@ def test_a_push_under_way_while_the_worker_joins_another_life_names_nothing_when
     now = {one.name: one for one in handle.result().values}
     np.testing.assert_array_equal(now["trained"].array[ROWS // 2 :], np.full((ROWS // 2, 2), 7, np.float32))
     np.testing.assert_array_equal(now["frozen"].array[ROWS // 2 :], np.full((ROWS // 2, 2), 7, np.float32))
-    transport.heard.clear()
+    transport.answers.clear()
     client.pull(list(SPECS), now.values())
     assert received(transport) == bytes_of(*SPECS), "it was not known whose they are"
 
