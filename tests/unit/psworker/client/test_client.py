@@ -27,7 +27,7 @@ from pswire.optimizers import GradientDescent, Momentum
 from pswire.specs.consistency import Asynchronous, Bounded, DropStalePushes, Synchronous
 from pswire.specs.initializers import RowUniform, rows_of
 from pswire.tensors.values import IndexedSlices, TensorSpec
-from psworker.client import placement, retrying_calls
+from psworker.client import placement
 from psworker.client.client import Client
 from psworker.versions import ReadVersion, VersionedArray
 from tests.shards_in_process import ShardsInProcess
@@ -37,11 +37,7 @@ ROWS = 7  # of the variable that is split
 TABLE = RowUniform(-1.0, 1.0, seed=3)
 
 
-@pytest.fixture(autouse=True)
-def small(monkeypatch):
-    """What has more than 64 bytes is split, and nobody pauses between two tries."""
-    monkeypatch.setattr(placement, "SPLIT_BYTES", 64)
-    monkeypatch.setattr(retrying_calls, "FIRST_PAUSE", 0.0)
+pytestmark = pytest.mark.usefixtures("split_small")
 
 
 def joined(transport, worker="w0", timeout=60):

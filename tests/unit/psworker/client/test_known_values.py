@@ -21,7 +21,7 @@ from pswire.messages.sizes import tensor_bytes
 from pswire.optimizers import GradientDescent
 from pswire.specs.consistency import Asynchronous, DropStalePushes, Synchronous
 from pswire.tensors.values import TensorSpec
-from psworker.client import partitions, placement, retrying_calls
+from psworker.client import partitions
 from psworker.client.client import Client
 from psworker.client.placement import Placement
 from tests.shard_state import run_step
@@ -33,11 +33,7 @@ SPECS = {name: TensorSpec(name, (ROWS, 2)) for name in ("frozen", "trained")} | 
 SHARDS = pytest.mark.parametrize("shards", [1, 2, 3])
 
 
-@pytest.fixture(autouse=True)
-def small(monkeypatch):
-    """What has more than 64 bytes is split, and nobody pauses between two tries."""
-    monkeypatch.setattr(placement, "SPLIT_BYTES", 64)
-    monkeypatch.setattr(retrying_calls, "FIRST_PAUSE", 0.0)
+pytestmark = pytest.mark.usefixtures("split_small")
 
 
 def some(shape, seed=1):

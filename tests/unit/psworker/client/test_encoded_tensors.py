@@ -11,7 +11,7 @@ from pswire.optimizers import GradientDescent, Momentum, MovingAverage
 from pswire.specs.encodings import TopK
 from pswire.tensors.compression import Packed, packed
 from pswire.tensors.values import IndexedSlices, TensorSpec
-from psworker.client import partitions, placement, pull, retrying_calls
+from psworker.client import partitions, pull
 from psworker.client.client import Client
 from psworker.client.error_feedback import GradientEncoder
 from psworker.client.placement import Placement
@@ -24,11 +24,7 @@ SGD = GradientDescent(learning_rate=1)
 ROWS = 12
 
 
-@pytest.fixture(autouse=True)
-def small(monkeypatch):
-    """What has more than 64 bytes is split, and nobody pauses between two tries."""
-    monkeypatch.setattr(placement, "SPLIT_BYTES", 64)
-    monkeypatch.setattr(retrying_calls, "FIRST_PAUSE", 0.0)
+pytestmark = pytest.mark.usefixtures("split_small")
 
 
 def some(shape, seed=1):

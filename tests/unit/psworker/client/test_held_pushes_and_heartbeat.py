@@ -13,7 +13,7 @@ from pswire.messages import Declaration, Finished, Join, Leave, Outcome, Push, Q
 from pswire.optimizers import GradientDescent
 from pswire.specs.consistency import Bounded, Synchronous
 from pswire.tensors.values import TensorSpec
-from psworker.client import placement, retrying_calls
+from psworker.client import placement
 from psworker.client.chief import ChiefStatus
 from psworker.client.client import Client
 from psworker.client.heartbeat import Heartbeat
@@ -21,12 +21,6 @@ from psworker.client.retrying_calls import RetryingCalls
 from psworker.transport import Future
 from psworker.versions import ReadVersion, VersionedArray
 from tests.shards_in_process import PATIENCE, ShardsInProcess
-
-
-@pytest.fixture(autouse=True)
-def hurried(monkeypatch):
-    """Nobody pauses between two tries."""
-    monkeypatch.setattr(retrying_calls, "FIRST_PAUSE", 0.0)
 
 
 def gradient(version=0):
