@@ -1,4 +1,4 @@
-"""The limits of ordinary updates, for every rule: nothing within them overflows, what is beyond is refused whole."""
+"""The limits of ordinary updates, for every rule: nothing within them overflows; a push beyond them is refused."""
 
 import math
 from types import SimpleNamespace
@@ -156,9 +156,9 @@ def test_after_any_push_all_is_finite_or_it_was_refused_and_every_bit_is_as_befo
 
 
 def outcomes(spec, start, gradients, dtype, use_numba):
-    """What became of each push, and all arrays at the end."""
+    """The outcome of each push, and all arrays at the end."""
     most = np.finfo(dtype).max
-    fused, compiled.USE_NUMBA = compiled.USE_NUMBA, use_numba
+    before, compiled.USE_NUMBA = compiled.USE_NUMBA, use_numba
     try:
         shard = Shard()
         run_step(shard, 0, Join("a"), 0.0)
@@ -168,16 +168,16 @@ def outcomes(spec, start, gradients, dtype, use_numba):
         for sequence, (numbers, by_rows) in enumerate(gradients, 1):
             array = np.clip(numbers, -most, most).astype(dtype).reshape(2, 2)
             gradient = IndexedSlices(array[:1], np.array([1]), (2, 2)) if by_rows else array
-            before, fine = contents(variable), all_finite(variable)
+            unchanged, fine = contents(variable), all_finite(variable)
             (reply,) = run_step(shard, 1, Push(A, sequence, (Gradient("W", 0, gradient),)), 0.0)
             said.append(type(reply.answer))
             if isinstance(reply.answer, NotFinite):
-                assert contents(variable) == before
+                assert contents(variable) == unchanged
             else:
                 assert all_finite(variable) or (by_rows and not fine)
         return said, contents(variable)
     finally:
-        compiled.USE_NUMBA = fused
+        compiled.USE_NUMBA = before
 
 
 def contents(variable):
