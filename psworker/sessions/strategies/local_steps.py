@@ -104,7 +104,7 @@ class LocalSteps(Strategy):
         self._restart(names)
         self._begin_round()
         try:
-            self.send(entries, loss, names)
+            self.replica.push(entries, loss, names, self.prepare)
         finally:
             self._restart(names)
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from pswire.errors import InvalidMessage, NotJoined, TimedOut, Unavailable, Zombie
-from pswire.messages import Declaration, Finished, Join, Leave, Outcome, Push, QueueSpec, Renew, Renewed, Sender
+from pswire.messages import Declaration, Finished, Leave, Outcome, Push, QueueSpec, Renew, Renewed, Sender
 from pswire.optimizers import GradientDescent
 from pswire.specs.consistency import Bounded, Synchronous
 from pswire.tensors.values import TensorSpec
@@ -246,18 +246,6 @@ def test_the_heartbeat_goes_on_through_what_may_pass_and_ends_with_what_may_not(
     ]
 
 
-def test_every_message_of_a_membership_says_how_tensors_travel_by_then():
-    transport = ShardsInProcess(2, lease=1000.0)
-    client = registered(transport, "w0")
-    assert [message.tensor_transport for _, message in transport.messages(Join)] == ["lane 0", "lane 1"]
-    client.report_idle()
-    transport.tensor_transport = lambda shard: f"another lane {shard}"
-    client.report_idle()
-    assert [message.tensor_transport for _, message in transport.messages(Renew)] == ["lane 0", "another lane 0"]
-    assert [transport.status(shard).workers[0].tensor_transport for shard in range(2)] == ["another lane 0", "lane 1"]
-    client.leave()
-
-
 def test_a_worker_that_joins_again_hears_whether_it_is_still_the_chief(sleeping):
     transport, client = sleeping
     assert client.chief
@@ -312,10 +300,6 @@ def test_a_call_that_gives_up_says_who_held_the_push_and_for_whom():
     assert text.endswith("s: no answer: shard 1 held the push: w1 is slow")
     assert {shard for shard, _ in transport.sent} == {1}
     assert len(transport.sent) > 1, "it has tried again"
-
-
-def test_a_call_that_gives_up_without_knowing_why_says_no_more():
-    assert call_that_is_never_answered(lambda shard, since: "")[1].endswith("s: no answer")
 
 
 def test_what_cannot_succeed_later_is_not_tried_again():

@@ -138,20 +138,6 @@ def test_of_a_variable_in_several_parts_those_come_that_have_changed_and_the_old
     assert not now.array.flags.writeable
 
 
-@SHARDS
-def test_a_push_whose_answer_was_lost_is_answered_with_what_has_changed_since_what_the_worker_has(shards):
-    transport = ShardsInProcess(shards)
-    client, known = registered(transport)
-    lost = set()
-    transport.lose = lambda shard, message: isinstance(message, Push) and shard not in lost and not lost.add(shard)
-    pushed = client.push(gradients(known, "trained"), pull=list(SPECS), known_values=known.values()).result()
-    assert pushed.outcome is Outcome.REPEATED
-    assert received(transport) == bytes_of("trained")
-    assert len(transport.messages(Push)) == 2 * shards
-    trained = next(one for one in pushed.values if one.name == "trained")
-    np.testing.assert_array_equal(trained.array, known["trained"].array - some((ROWS, 2), 2), strict=True)
-
-
 # --- another life -----------------------------------------------------------------------------------------------------
 
 
@@ -185,18 +171,6 @@ def test_a_server_that_was_started_anew_is_told_of_no_version_of_its_earlier_lif
         for partition, mine, before in parts:
             expected = np.full(mine.shape, 7, np.float32) if partition.shard == lost else before
             np.testing.assert_array_equal(mine, expected, strict=True)
-
-
-def test_what_came_before_the_worker_joined_again_is_asked_for_once_more_and_then_known_again():
-    transport = ShardsInProcess(2)
-    client, known = registered(transport)
-    start_anew(transport, 1, values=7)
-    client.choose("trained", np.array([0, ROWS - 1]))  # the first to hear of it
-    transport.answers.clear()
-    now = client.pull(list(SPECS), known.values())
-    assert received(transport) == bytes_of(*SPECS)
-    client.pull(list(SPECS), now)
-    assert received(transport) == 0
 
 
 def has_names(message):
