@@ -171,7 +171,7 @@ def test_a_block_is_a_whole_number_of_pushes(steps, batches):
     ],
     ids=["pull", "assign", "slot", "register", "evaluate", "set_hyperparameters"],
 )
-def test_what_was_added_up_is_at_the_server_before_anything_else_is_done(open_session, strategy, call):
+def test_sums_are_pushed_before_any_other_call(open_session, strategy, call):
     x, y = ps.Variable([0.0], name="x"), ps.Variable([0.0], name="y")
     with open_session("w0", **strategy) as session:
         for _ in range(3):

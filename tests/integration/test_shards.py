@@ -100,7 +100,7 @@ def test_gradients_are_as_late_as_the_weights_they_were_computed_with_on_whateve
 
 
 @pytest.mark.parametrize("strategy", [{"push_every": 3}, {"local_steps": 3}], ids=str)
-def test_what_several_steps_have_computed_is_as_old_as_the_first_of_their_weights(strategy):
+def test_a_push_of_several_steps_is_as_stale_as_the_first_of_them(strategy):
     transport, optimizer = ShardsInProcess(2, staleness=DropStalePushes(9)), ps.GradientDescent(1.0)
     with ps.collection():
         *_, loss = two_variables()
@@ -145,7 +145,7 @@ def session_beside(transport):
     client.leave()
 
 
-def test_a_worker_that_is_idle_has_pushed_all_it_computed_and_nobody_waits_for_it():
+def test_an_idle_worker_has_pushed_everything_and_is_not_waited_for():
     transport, optimizer = ShardsInProcess(2, Bounded(0)), ps.GradientDescent(1.0)
     with ps.collection():
         large, _, loss = two_variables()

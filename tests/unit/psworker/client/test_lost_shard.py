@@ -81,7 +81,7 @@ def test_a_worker_that_comes_when_one_shard_has_lost_its_state_registers_nothing
 
 
 @pytest.mark.parametrize("anew", [0, 1])
-def test_every_worker_that_lives_hears_that_a_shard_has_lost_its_state_whatever_it_says_next(job, anew):
+def test_every_call_of_a_live_worker_raises_when_a_shard_has_lost_its_state(job, anew):
     workers = [job.register(f"w{number}") for number in range(4)]
     push(workers[0]).result()
     job.start(anew)
