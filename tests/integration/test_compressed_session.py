@@ -1,4 +1,4 @@
-"""Sessions that were told to send less, over every lane: what reaches the servers, and what comes back."""
+"""Sessions with encoding or compression: values on the servers, and values that come back."""
 
 import numpy as np
 import pytest

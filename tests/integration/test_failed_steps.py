@@ -89,7 +89,7 @@ def a_push(shard, message):
 
 
 def told_failed(transport):
-    """What the worker has told each time that it left."""
+    """The `failed` field of each `Leave` of the worker."""
     return [message.failed for _, message in transport.messages(Leave)]
 
 

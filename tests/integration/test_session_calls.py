@@ -1,4 +1,4 @@
-"""What else a session can be asked: slots, rows, and new hyperparameters in a running job."""
+"""Other calls of a session: slots, rows, and new hyperparameters in a running job."""
 
 import numpy as np
 import pytest

@@ -69,7 +69,7 @@ def test_a_program_trains_the_same_bit_for_bit_on_one_shard_and_on_several(monke
             np.testing.assert_array_equal(array, expected, strict=True)
 
 
-# --- what a session says of its weights, and of itself ----------------------------------------------------------------
+# --- staleness, and idle workers --------------------------------------------------------------------------------------
 
 
 def two_variables():
@@ -154,7 +154,7 @@ def test_an_idle_worker_has_pushed_everything_and_is_not_waited_for():
             assert not transport.messages(Push)
             session.idle()
             said = [(shard, type(message)) for shard, message in transport.sent if isinstance(message, Push | Renew)]
-            assert said == [(0, Push), (1, Push), (0, Renew)], "shard 0 decides who waits for whom"
+            assert said == [(0, Push), (1, Push), (0, Renew)], "shard 0 decides which worker waits"
             assert all(message.idle for _, message in transport.messages(Renew))
             with session_beside(transport) as push_something:
                 assert [push_something().global_step for _ in range(2)] == [2, 3]

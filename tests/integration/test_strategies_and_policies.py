@@ -1,4 +1,4 @@
-"""When steps reach servers that wait for others, or drop what is stale: what of it is refused, and what goes on."""
+"""Strategies with servers that wait for other workers, or drop stale pushes."""
 
 import logging
 import threading

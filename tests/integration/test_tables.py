@@ -1,4 +1,4 @@
-"""Tables over every way of reaching shards: what a worker gets and sends, against a variable that it has as a whole."""
+"""Tables in a session, against a variable of the same rows."""
 
 import tracemalloc
 

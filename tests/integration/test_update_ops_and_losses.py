@@ -1,4 +1,4 @@
-"""Steps of training with more between compute and apply: transforms, update ops, schedules, rows, several losses."""
+"""Between compute_gradients and apply_gradients: losses, update ops, and the whole step of optimize_loss."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""What a worker knows of its role: which answers tell it, and which of two is the newer."""
+"""Chief status: which answers report it, and which of two reports is newer."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""The client over several shards: one answer out of many, each part once, and no call left behind."""
+"""The client over several shards: joined answers, each part applied once, and no call left open."""
 
 import os
 from concurrent.futures import ThreadPoolExecutor

@@ -1,4 +1,4 @@
-"""Gradients and values that travel packed: packed once, after they were cut, and unpacked where the whole is made."""
+"""Encoded gradients and values: encoded once after splitting, decoded when joined."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""What a encoder sends, what it keeps back, and that a model learns by it."""
+"""Encoding of gradients: what is sent, and what stays as residual."""
 
 import numpy as np
 import pytest

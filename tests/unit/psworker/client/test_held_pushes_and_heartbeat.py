@@ -1,4 +1,4 @@
-"""What a client does while it waits: tries again, joins again, says whom it waits for, and gives up with a reason."""
+"""Held pushes and the heartbeat: retries, rejoins, logged reasons and timeouts."""
 
 import logging
 import queue
@@ -76,7 +76,7 @@ def test_a_worker_whose_name_was_taken_ends(sleeping):
 
 @pytest.fixture
 def held():
-    """A transport, a worker whose push is held there, the handle of it, and one who is behind it."""
+    """A transport, a worker whose push is held, the future of the push, and the worker that is behind."""
     transport = ShardsInProcess(2, Bounded(0), lease=1000.0)
     fast, slow = registered(transport, "fast"), registered(transport, "slow")
     slow.push([gradient()]).result()

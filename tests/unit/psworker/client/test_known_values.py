@@ -1,4 +1,4 @@
-"""Values that have not changed do not travel again, over one shard or several; another life of a server is no proof."""
+"""Unchanged values do not travel again; versions from before a restart of a server prove nothing."""
 
 from dataclasses import replace
 
@@ -180,7 +180,7 @@ def has_names(message):
 
 @pytest.mark.parametrize("consistency", [Asynchronous(), Synchronous(1)], ids=str)
 def test_a_push_sent_after_a_rejoin_names_no_earlier_versions(consistency):
-    """Where shard 0 decides, shard 1 is told of a push when `wait` is called, which may be after a lookup."""
+    """Where shard 0 decides, shard 1 gets its part when `result` is called, which may be after a lookup."""
     transport = ShardsInProcess(2, consistency)
     client, known = registered(transport)
     if not consistency.decides:

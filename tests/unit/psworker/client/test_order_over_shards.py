@@ -1,4 +1,4 @@
-"""What several shards do together or not at all: registrations, late pushes, and parts of a push that are given up."""
+"""Order over several shards: registrations, stale pushes, and abandoned parts of a push."""
 
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -26,7 +26,7 @@ from pswire.specs.consistency import Asynchronous, Bounded, DropStalePushes, Ign
 from pswire.specs.initializers import RowUniform
 from pswire.specs.schedules import PiecewiseConstant
 from pswire.tensors.values import TensorSpec
-from psworker.client import placement, retrying_calls
+from psworker.client import placement
 from psworker.client.client import Client
 from tests.shard_state import state_of
 from tests.shards_in_process import ShardsInProcess
@@ -36,9 +36,8 @@ SGD = GradientDescent(learning_rate=1)
 
 @pytest.fixture(autouse=True)
 def hurried(monkeypatch):
-    """What has more than 1000 bytes is split, and nobody pauses between two tries."""
+    """Variables of more than 1000 bytes are partitioned."""
     monkeypatch.setattr(placement, "SPLIT_BYTES", 1000)
-    monkeypatch.setattr(retrying_calls, "FIRST_PAUSE", 0.0)
 
 
 def declared(name, rows, optimizer=SGD):

@@ -1,4 +1,4 @@
-"""Arrays cut along the pieces of a variable: views of them, and the same again when put together, bit for bit."""
+"""Arrays split along the partitions of a variable and joined again, bit for bit."""
 
 import numpy as np
 import pytest

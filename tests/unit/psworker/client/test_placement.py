@@ -1,4 +1,4 @@
-"""Placement: the same places for a variable in every worker, bytes shared out, and every row on one shard."""
+"""Placement: the same in every worker, balanced bytes, and every row on one shard."""
 
 import pytest
 from hypothesis import given, settings

@@ -1,6 +1,6 @@
-"""How a client tries while its shard cannot be reached: pauses, the time of each try, and when it gives up.
+"""Retries while a shard cannot be reached: pauses, the time of each try, and the end.
 
-Time passes only while somebody pauses.
+Time passes only in pauses.
 """
 
 import logging

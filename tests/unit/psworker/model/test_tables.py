@@ -1,4 +1,4 @@
-"""Tables without a server: what a model sees of them, against an array of the same rows."""
+"""Tables without a server, against an array of the same rows."""
 
 import tracemalloc
 
