@@ -16,7 +16,6 @@ from pswire.codec import decode, encode, from_frame, to_frame
 from pswire.errors import (
     ConfigurationError,
     InternalError,
-    InvalidMessage,
     Malformed,
     TimedOut,
     TooLarge,
@@ -135,22 +134,6 @@ def test_calls_one_after_another_share_a_stream_whatever_their_size():
     assert (len(server.calls), server.streams) == (10, 1)
 
 
-def test_calls_at_a_time_have_a_stream_each():
-    both = threading.Barrier(2, timeout=30)
-
-    class Meeting(Scripted):
-        def transfer(self, frames, context):
-            next(frames)
-            both.wait()
-            yield from to_frames(pulled(SMALL))
-
-        Transfer = transfer
-
-    with connected(Meeting()) as transport, ThreadPoolExecutor(2) as pool:
-        answers = list(pool.map(lambda _: ask(transport, ms.Pull(ME, ("v0",))), range(2)))
-    assert [values_of(answer) for answer in answers] == [[SMALL.tolist()]] * 2
-
-
 def test_a_message_without_tensors_is_a_unary_call():
     server = Scripted(ms.Renewed(7))
     with connected(server) as transport:
@@ -261,13 +244,6 @@ def test_a_call_after_closing_is_refused_and_closing_twice_is_not():
         ask(transport, ms.Renew(ME))
     with pytest.raises(InternalError, match=r"after close\(\)"):
         ask(transport, ms.Pull(ME, ("v0",)))
-
-
-def test_a_message_that_cannot_be_sent_is_not_sent():
-    server = Scripted()
-    with connected(server) as transport, pytest.raises(InvalidMessage, match="variable 'W' has the dtype complex128"):
-        ask(transport, ms.Assign(ME, 1, (ms.Assignment("W", np.zeros(2, complex)),)))
-    assert server.calls == []
 
 
 @pytest.mark.parametrize(
