@@ -196,18 +196,6 @@ def test_an_invalid_segment_is_refused_with_a_reason_and_the_stream_goes_on(send
     assert offset_in(pulled.values[0].array, stream) == BEGIN, "what was attached before still is"
 
 
-def test_many_segments_are_mapped_as_often_as_there_are_numbers(sender, stream, folder, name):
-    small = Segment.create(1)
-    before = len(mapped_segments(folder))
-    for number in range(300):
-        stream.send(stream.offer(number % MOST, small))
-    assert all(stream.next().header.attached.attached for _ in range(300))
-    assert len(mapped_segments(folder)) - before == MOST - 1, "and number 0 was there before"
-    stream.memories[0] = small.memory
-    np.testing.assert_array_equal(stream.call(Pull(sender, (name,))).values[0].array, SMALL)
-    small.unlink()
-
-
 def test_an_offer_amidst_the_chunks_of_a_call_is_malformed(client, sender, stream, segment, frames_of, name):
     client.register(sender, **{f"{name}/x": LARGE})
     header, *_ = frames_of(Push(sender, 1, (Gradient(f"{name}/x", 0, LARGE),)))

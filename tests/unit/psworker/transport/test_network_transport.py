@@ -176,15 +176,6 @@ def test_an_invalid_answer_is_refused_and_its_stream_is_not_used_again(frames, e
     assert server.streams == 2
 
 
-def test_an_answer_of_unknown_size_is_refused_above_the_limit():
-    server = Scripted(frames=[HEADER, *CHUNKS])
-    with (
-        connected(server, max_bytes=LARGE.nbytes - 1) as transport,
-        pytest.raises(TooLarge, match=r"but 2,097,155 is what"),
-    ):
-        ask(transport, ms.Pull(ME, ("v0",)))
-
-
 def test_an_answer_that_is_larger_than_what_was_asked_for_is_refused():
     server = Scripted(ms.Registered(pulled(LARGE).values, 0))
     with connected(server) as transport:
