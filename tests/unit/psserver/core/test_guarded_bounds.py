@@ -102,6 +102,29 @@ def test_ordinary_updates_of_a_settled_variable_are_finite_until_their_growths_a
             assert np.isfinite(array).all(), f"update {number}"
 
 
+@pytest.mark.parametrize(
+    "spec",
+    [
+        GradientDescent(1e25),
+        Momentum(1e20),
+        Momentum(1.0, 0.9999999999),
+        Adagrad(1e30),
+        Adagrad(0.1, 1e31),
+        AdagradDecay(0.1, 1e31),
+        RMSProp(0.1, epsilon=1e-30, momentum=0.9),
+        Adam(0.1, epsilon=1e-30),
+        AdamW(0.1, weight_decay=30.0),
+        Lamb(0.1, weight_decay=11.0),
+        Lamb(0.1, weight_decay=0.0, epsilon=1e-30),
+        Ftrl(0.1, learning_rate_power=0.6),
+        Ftrl(0.1, initial_accumulator=1e31),
+    ],
+    ids=str,
+)
+def test_updates_of_a_rule_that_may_overflow_are_guarded(spec):
+    assert not rule_for(spec).growth(spec.learning_rate, LIMITS["float32"]) <= MOST_GROWTH
+
+
 # --- on copies as in place --------------------------------------------------------------------------------------------
 
 
