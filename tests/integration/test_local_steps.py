@@ -79,7 +79,7 @@ def test_an_unfinished_round_is_pushed_before_anything_else_is_done(open_session
             assert ps.Variable([0.0], name="x").value == [1]
 
 
-def test_what_is_assigned_is_what_the_next_step_uses(open_session):
+def test_the_next_step_uses_an_assigned_value(open_session):
     x, y = ps.Variable([4.0], name="x"), ps.Variable([1.0], name="y", trainable=False)
     with open_session("w0", local_steps=2, outer=ps.GradientDescent(1.0)) as session:
         ps.GradientDescent(1.0).minimize(ops.sum(x * y))
