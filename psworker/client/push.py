@@ -84,7 +84,8 @@ class ShardedPush:
         remote: list[RemoteWeights] = []
         for gradient in gradients:
             name, read, array, variable = gradient.name, gradient.read, gradient.array, placement[gradient.name]
-            variable.check(array, "gradient")
+            if not variable.spec.matches(array):
+                variable.check(array, "gradient")  # raises
             if len(read.versions) != len(variable.partitions):
                 raise InvalidMessage(
                     f"gradient for {name!r} has {len(read.versions)} versions, but the variable has "

@@ -240,6 +240,7 @@ list(stub.Transfer(frames()))
 """
 
 
+@pytest.mark.slow
 def test_a_client_that_is_killed_midway_changes_nothing_and_makes_no_noise(serve):
     server = serve()
     dead = subprocess.run([sys.executable, "-c", SENDS_AND_DIES, server.address], timeout=BOUND, check=False)

@@ -100,6 +100,7 @@ def test_status_shows_the_shards_workers_and_variables_of_a_job(two, commands):
     assert row(output, "table")[1:] == ["float32[5, 4]", "0,1", "1", "1", "160 B", "momentum", optimizer]
 
 
+@pytest.mark.slow
 def test_status_is_plain_data_for_programs(trained, commands):
     code, output, errors = commands.run("psserver", "status", trained.address, "--json")
     assert (code, errors) == (0, [])
@@ -174,6 +175,7 @@ def test_watch_shows_status_after_status_until_ctrl_c(two, commands):
     assert "\x1b" not in "".join(watching.out)
 
 
+@pytest.mark.slow
 def test_watch_for_programs_is_an_object_a_line(trained, commands):
     watching = commands.start("psserver", "status", trained.address, "--watch", "--every", "0.05", "--json")
     watching.wait_for('"name": "trainer"')
@@ -199,7 +201,8 @@ def test_watch_goes_on_without_a_server_that_is_gone(processes, commands):
     assert (watching.wait(), watching.err) == (0, [])
 
 
-@pytest.mark.parametrize("no_color", ["", pytest.param("1", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("no_color", ["", "1"])
 def test_on_a_terminal_watch_draws_in_place_and_leaves_it_in_order(no_color, trained, commands):
     terminal, theirs = os.openpty()
     arguments = [sys.executable, "-m", "psserver", "status", trained.address, "--watch", "--every", "0.05"]

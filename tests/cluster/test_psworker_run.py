@@ -32,6 +32,11 @@ def test_a_script_runs_as_under_python_with_its_own_arguments(commands):
     assert out == ["__main__ scripts/train.py ['scripts/train.py', '--servers', 'mine', '-h', '--', 'x'] 42"]
 
 
+def slow(*cases):
+    """Cases that are run by make test-all only."""
+    return [pytest.param(*case, marks=pytest.mark.slow) for case in cases]
+
+
 PRINT = """
     import os, sys
     print(*[os.environ.get("PSWORKER_" + name) for name in {names}], "numpy" in sys.modules,
@@ -44,34 +49,34 @@ STEPS = "PUSH_EVERY", "PULL_EVERY", "OVERLAP", "LOCAL_STEPS"
 @pytest.mark.parametrize(
     ("names", "flags", "environment", "seen"),
     [
-        (REACH, (), {}, f"{SERVERS} None 60.0 1 False None"),
-        (
-            REACH,
-            ("--name", "me", "--timeout", "3", "--no-keep-memory"),
-            {},
-            f"{SERVERS} me 3.0 0 False None",
+        (REACH, "--threads 3", {"NAME": "you", "TIMEOUT": "7"}, f"{SERVERS} you 7.0 1 False 3"),
+        (STEPS, "--push-every 4 --pull-every 2 --overlap", {}, "4 2 1 0 False None"),
+        *slow(
+            (REACH, "", {}, f"{SERVERS} None 60.0 1 False None"),
+            (REACH, "--name me --timeout 3 --no-keep-memory", {}, f"{SERVERS} me 3.0 0 False None"),
+            (STEPS, "--local-steps 50", {}, "1 1 0 50 False None"),
+            (STEPS, "--no-overlap", {"PUSH_EVERY": "1", "OVERLAP": "1"}, "1 1 0 0 False None"),
         ),
-        (REACH, ("--threads", "3"), {"NAME": "you", "TIMEOUT": "7"}, f"{SERVERS} you 7.0 1 False 3"),
-        (STEPS, ("--push-every", "4", "--pull-every", "2", "--overlap"), {}, "4 2 1 0 False None"),
-        (STEPS, ("--local-steps", "50"), {}, "1 1 0 50 False None"),
-        (STEPS, ("--no-overlap",), {"PUSH_EVERY": "1", "OVERLAP": "1"}, "1 1 0 0 False None"),
     ],
 )
 def test_a_script_gets_the_flags_as_its_environment_before_numpy_is_loaded(commands, names, flags, environment, seen):
     environment = {f"PSWORKER_{name}": value for name, value in environment.items()}
-    assert commands.run(*RUN, *flags, commands.script(PRINT.format(names=names)), **environment)[:2] == (0, [seen])
+    script = commands.script(PRINT.format(names=names))
+    assert commands.run(*RUN, *flags.split(), script, **environment)[:2] == (0, [seen])
 
 
 @pytest.mark.parametrize(
     ("source", "code", "err"),
     [
-        ("", 0, []),
         ("import sys; sys.exit(7)", 7, []),
-        ("import sys; sys.exit('no more')", 1, ["no more"]),
-        ("raise KeyboardInterrupt", 130, []),
         ("from pswire.errors import DatasetError; raise DatasetError('no x: get it')", 1, ["Error: no x: get it"]),
-        ("import os; os._exit(9)", 9, []),
-        ("def f(:", 1, ['  File "train.py", line 1', "    def f(:", "SyntaxError: invalid syntax"]),
+        *slow(
+            ("", 0, []),
+            ("import sys; sys.exit('no more')", 1, ["no more"]),
+            ("raise KeyboardInterrupt", 130, []),
+            ("import os; os._exit(9)", 9, []),
+            ("def f(:", 1, ['  File "train.py", line 1', "    def f(:", "SyntaxError: invalid syntax"]),
+        ),
     ],
 )
 def test_the_end_of_a_script_becomes_an_exit_code(commands, source, code, err):
@@ -79,6 +84,7 @@ def test_the_end_of_a_script_becomes_an_exit_code(commands, source, code, err):
     assert (done, out, [line for line in lines if set(line) - set(" ^")]) == (code, [], err)
 
 
+@pytest.mark.slow
 def test_an_error_of_the_script_has_its_ordinary_traceback(commands):
     script = commands.script("def f():\n    raise ValueError('bad')\n\nf()\n")
     code, _, err = commands.run(*RUN, script)
@@ -93,6 +99,7 @@ def test_an_error_of_the_script_has_its_ordinary_traceback(commands):
     ]
 
 
+@pytest.mark.slow
 def test_debug_shows_the_traceback_of_our_errors(commands):
     script = commands.script("from pswire.errors import DatasetError; raise DatasetError('no x')")
     code, _, err = commands.run("psworker", "--debug", *RUN[1:], script)
@@ -133,9 +140,8 @@ WAIT = """
 @pytest.mark.parametrize(
     ("number", "options", "code"),
     [
-        (signal.SIGTERM, (), 143),
         (signal.SIGTERM, ("--sigterm-code", "0"), 0),
-        (signal.SIGINT, ("--sigterm-code", "0"), 130),
+        *slow((signal.SIGTERM, (), 143), (signal.SIGINT, ("--sigterm-code", "0"), 130)),
     ],
 )
 def test_a_script_leaves_its_with_blocks_when_it_is_told_to_end(commands, number, options, code):
@@ -215,14 +221,12 @@ def test_sigterm_before_the_script_begins_ends_a_worker_at_once_with_that_code(c
     assert (command.out, command.err) == (["importing"], [])
 
 
-@pytest.mark.parametrize(("end", "code"), [("", 0), ("sys.exit(7)", 7), ("signal.raise_signal(signal.SIGTERM)", 3)])
+@pytest.mark.parametrize(("end", "code"), [("signal.raise_signal(signal.SIGTERM)", 3), *slow(("", 0), ("exit(7)", 7))])
 def test_sigterm_while_python_ends_does_not_change_how_the_script_has_ended(commands, end, code):
     script = commands.script(TOLD_AT_THE_VERY_END + end)
     command = commands.start(*RUN, "--sigterm-code", "3", script)
     assert (command.wait(), command.out, command.err) == (code, ["told"], [])
 
-
-OTHER_ENDS = ("sys.exit(263)", 7), ("sys.exit('no')", 1), ("raise KeyboardInterrupt", 130)
 
 #: A script that has ended, but for a thread that never does. Its output is still in the stream's buffer.
 LEAVES_A_THREAD_BEHIND = """
@@ -240,14 +244,14 @@ LEAVES_A_THREAD_BEHIND = """
 
 
 @pytest.mark.parametrize(
-    ("end", "code"), [("", 0), *[pytest.param(*case, marks=pytest.mark.slow) for case in OTHER_ENDS]]
+    ("end", "code"), [("", 0), *slow(("sys.exit(263)", 7), ("sys.exit('no')", 1), ("raise KeyboardInterrupt", 130))]
 )
 def test_sigterm_ends_threads_that_a_script_has_left_with_the_code_of_the_script(commands, end, code):
     command = commands.start(*RUN, "--sigterm-code", "3", commands.script(LEAVES_A_THREAD_BEHIND.format(end=end)))
     assert (command.wait(), command.out, command.err) == (code, ["printed"], ["no"] * (code == 1))
 
 
-@pytest.mark.parametrize("forked_in", ["f()", "t = threading.Thread(target=f); t.start(); t.join()"])
+@pytest.mark.parametrize("forked_in", ["f()", *slow(["t = threading.Thread(target=f); t.start(); t.join()"])])
 def test_a_child_that_a_script_forks_is_ended_by_sigterm_as_any_process(commands, forked_in):
     script = commands.script(
         f"""

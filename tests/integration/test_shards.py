@@ -1,4 +1,4 @@
-"""One job over several real servers: the same numbers as with one, bit for bit, each part of a push once."""
+"""Sessions over several shards: the same numbers as with one, bit for bit, and gradients as stale as their weights."""
 
 import contextlib
 
@@ -10,7 +10,7 @@ from psserver.config import ServerConfig
 from psserver.rpc.server import ServerThread
 from pswire.errors import WrongShard
 from pswire.messages import Declaration, Push, RemoteWeights, Renew
-from pswire.optimizers import Adam, GradientDescent
+from pswire.optimizers import GradientDescent
 from pswire.specs.consistency import Bounded, DropStalePushes
 from pswire.specs.initializers import RowUniform
 from pswire.tensors.values import TensorSpec
@@ -19,13 +19,9 @@ from psworker.client import placement
 from psworker.client.client import Client
 from psworker.config import StrategyConfig, WorkerConfig
 from psworker.sessions.session import Session
-from tests.joined_client import joined
 from tests.shards_in_process import ShardsInProcess
 
-SHAPE = (2048, 1024)  # 8 MiB of float32: split when there are several shards
-SPECS = [TensorSpec("large", SHAPE), TensorSpec("table", SHAPE), TensorSpec("odd", (3, 1 << 19)), TensorSpec("b", (5,))]
 TABLE = RowUniform(-0.1, 0.1, seed=7)
-STEPS = 3
 
 
 @contextlib.contextmanager
@@ -36,15 +32,11 @@ def servers(shards, **config):
         yield [stack.enter_context(ServerThread(one)).address for one in configs]
 
 
-OPTIMIZER = Adam(0.01)
-
-
 def test_a_worker_with_other_servers_or_another_order_is_refused():
     with servers(2) as addresses:
-        with pytest.raises(WrongShard, match="shard 0 of 2, it is shard 1 of 2: name all servers, in the order"):
-            contextlib.ExitStack().enter_context(joined(addresses[::-1]))
-        with pytest.raises(WrongShard, match="shard 0 of 1, it is shard 0 of 2: name all servers, in the order"):
-            contextlib.ExitStack().enter_context(joined(addresses[:1]))
+        for named, message in ((addresses[::-1], "shard 0 of 2, it is shard 1 of 2"), (addresses[:1], "0 of 1, it is")):
+            with pytest.raises(WrongShard, match=f"{message}.*: name all servers, in the order"):
+                ps.session(servers=named, name="w0").__enter__()
 
 
 def train_a_program(addresses):
@@ -77,7 +69,7 @@ def test_a_program_trains_the_same_bit_for_bit_on_one_shard_and_on_several(monke
             np.testing.assert_array_equal(array, expected, strict=True)
 
 
-# --- what a session says of its weights, and of itself ----------------------------------------------------------------
+# --- staleness, and idle workers --------------------------------------------------------------------------------------
 
 
 def two_variables():
@@ -108,7 +100,7 @@ def test_gradients_are_as_late_as_the_weights_they_were_computed_with_on_whateve
 
 
 @pytest.mark.parametrize("strategy", [{"push_every": 3}, {"local_steps": 3}], ids=str)
-def test_what_several_steps_have_computed_is_as_old_as_the_first_of_their_weights(strategy):
+def test_a_push_of_several_steps_is_as_stale_as_the_first_of_them(strategy):
     transport, optimizer = ShardsInProcess(2, staleness=DropStalePushes(9)), ps.GradientDescent(1.0)
     with ps.collection():
         *_, loss = two_variables()
@@ -153,7 +145,7 @@ def session_beside(transport):
     client.leave()
 
 
-def test_a_worker_that_is_idle_has_pushed_all_it_computed_and_nobody_waits_for_it():
+def test_an_idle_worker_has_pushed_everything_and_is_not_waited_for():
     transport, optimizer = ShardsInProcess(2, Bounded(0)), ps.GradientDescent(1.0)
     with ps.collection():
         large, _, loss = two_variables()
@@ -162,7 +154,7 @@ def test_a_worker_that_is_idle_has_pushed_all_it_computed_and_nobody_waits_for_i
             assert not transport.messages(Push)
             session.idle()
             said = [(shard, type(message)) for shard, message in transport.sent if isinstance(message, Push | Renew)]
-            assert said == [(0, Push), (1, Push), (0, Renew)], "shard 0 decides who waits for whom"
+            assert said == [(0, Push), (1, Push), (0, Renew)], "shard 0 decides which worker waits"
             assert all(message.idle for _, message in transport.messages(Renew))
             with session_beside(transport) as push_something:
                 assert [push_something().global_step for _ in range(2)] == [2, 3]

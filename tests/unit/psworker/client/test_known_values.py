@@ -1,4 +1,4 @@
-"""Values that have not changed do not travel again, over one shard or several; another life of a server is no proof."""
+"""Unchanged values do not travel again; versions from before a restart of a server prove nothing."""
 
 from dataclasses import replace
 
@@ -21,7 +21,7 @@ from pswire.messages.sizes import tensor_bytes
 from pswire.optimizers import GradientDescent
 from pswire.specs.consistency import Asynchronous, DropStalePushes, Synchronous
 from pswire.tensors.values import TensorSpec
-from psworker.client import partitions, placement, retrying_calls
+from psworker.client import partitions
 from psworker.client.client import Client
 from psworker.client.placement import Placement
 from tests.shard_state import run_step
@@ -33,11 +33,7 @@ SPECS = {name: TensorSpec(name, (ROWS, 2)) for name in ("frozen", "trained")} | 
 SHARDS = pytest.mark.parametrize("shards", [1, 2, 3])
 
 
-@pytest.fixture(autouse=True)
-def small(monkeypatch):
-    """What has more than 64 bytes is split, and nobody pauses between two tries."""
-    monkeypatch.setattr(placement, "SPLIT_BYTES", 64)
-    monkeypatch.setattr(retrying_calls, "FIRST_PAUSE", 0.0)
+pytestmark = pytest.mark.usefixtures("split_small")
 
 
 def some(shape, seed=1):
@@ -74,7 +70,7 @@ def bytes_of(*names):
 
 
 @SHARDS
-def test_what_has_not_changed_is_not_sent_again_and_its_array_is_given_back(shards):
+def test_unchanged_values_are_not_sent_again_and_keep_their_arrays(shards):
     transport = ShardsInProcess(shards)
     client, known = registered(transport)
     pushed = client.push(gradients(known, "trained"), pull=list(SPECS), known_values=known.values()).result()
@@ -142,20 +138,6 @@ def test_of_a_variable_in_several_parts_those_come_that_have_changed_and_the_old
     assert not now.array.flags.writeable
 
 
-@SHARDS
-def test_a_push_whose_answer_was_lost_is_answered_with_what_has_changed_since_what_the_worker_has(shards):
-    transport = ShardsInProcess(shards)
-    client, known = registered(transport)
-    lost = set()
-    transport.lose = lambda shard, message: isinstance(message, Push) and shard not in lost and not lost.add(shard)
-    pushed = client.push(gradients(known, "trained"), pull=list(SPECS), known_values=known.values()).result()
-    assert pushed.outcome is Outcome.REPEATED
-    assert received(transport) == bytes_of("trained")
-    assert len(transport.messages(Push)) == 2 * shards
-    trained = next(one for one in pushed.values if one.name == "trained")
-    np.testing.assert_array_equal(trained.array, known["trained"].array - some((ROWS, 2), 2), strict=True)
-
-
 # --- another life -----------------------------------------------------------------------------------------------------
 
 
@@ -174,7 +156,7 @@ def start_anew(transport, shard, values):
 
 
 @pytest.mark.parametrize("lost", [0, 1])
-def test_a_server_that_was_started_anew_is_told_of_no_version_of_its_earlier_life(lost):
+def test_versions_from_before_a_restart_of_a_server_are_not_named(lost):
     transport = ShardsInProcess(2)
     client, known = registered(transport)
     start_anew(transport, lost, values=7)
@@ -191,26 +173,14 @@ def test_a_server_that_was_started_anew_is_told_of_no_version_of_its_earlier_lif
             np.testing.assert_array_equal(mine, expected, strict=True)
 
 
-def test_what_came_before_the_worker_joined_again_is_asked_for_once_more_and_then_known_again():
-    transport = ShardsInProcess(2)
-    client, known = registered(transport)
-    start_anew(transport, 1, values=7)
-    client.choose("trained", np.array([0, ROWS - 1]))  # the first to hear of it
-    transport.answers.clear()
-    now = client.pull(list(SPECS), known.values())
-    assert received(transport) == bytes_of(*SPECS)
-    client.pull(list(SPECS), now)
-    assert received(transport) == 0
-
-
 def has_names(message):
     """Whether it is a pull of whole values, which is what a shard gets of a push that has no gradient for it."""
     return isinstance(message, Pull) and bool(message.names)
 
 
 @pytest.mark.parametrize("consistency", [Asynchronous(), Synchronous(1)], ids=str)
-def test_a_push_under_way_while_the_worker_joins_another_life_names_nothing_when_it_is_sent_then(consistency):
-    """Where shard 0 decides, shard 1 is told of a push when `wait` is called, which may be after a lookup."""
+def test_a_push_sent_after_a_rejoin_names_no_earlier_versions(consistency):
+    """Where shard 0 decides, shard 1 gets its part when `result` is called, which may be after a lookup."""
     transport = ShardsInProcess(2, consistency)
     client, known = registered(transport)
     if not consistency.decides:
