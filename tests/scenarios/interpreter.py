@@ -56,6 +56,8 @@ from pswire.messages import (
     Take,
     Taken,
     Tick,
+    Tune,
+    Tuned,
     UpdateGroup,
     Value,
 )
@@ -215,6 +217,14 @@ class Scenario:
         """`assign_add w0 seq=1 W=5`."""
         return self.do_assign(who, named=named, add=True)
 
+    def do_tune(self, who: str, kind: str, *names: str, named) -> list[str]:
+        """`tune w0 momentum W V seq=2 learning_rate=0.5 [fields=beta]`: by default the fields that are given."""
+        options, given = _split(named, "seq", "fields")
+        values = {key: _field(ast.parse(text, mode="eval").body) for key, text in given}
+        optimizer = UpdateSpec.kinds[kind](**values)
+        fields = tuple(options["fields"].split(",")) if "fields" in options else tuple(values)
+        return self._say(who, Tune(self._sender(who), int(options["seq"]), names, optimizer, fields))
+
     def do_take(self, who: str, name: str, *, named) -> list[str]:
         """`take w0 mnist [size=10 block=4 epochs=2 seed=0] [finished=0] [cost=1.5] [heard=0] [give_back=1]`.
 
@@ -373,6 +383,8 @@ def _describe(answer: Answer) -> str:
             return f"{outcome.value}{because}, staleness {staleness}, step {step}{fresh}{_frontier(frontier)}"
         case Assigned(outcome, versions, step, frontier):
             return f"{outcome.value}, versions {', '.join(map(str, versions))}, step {step}{_frontier(frontier)}"
+        case Tuned(outcome, step):
+            return f"{outcome.value}, step {step}"
         case Taken(block, done, waiting_for, reports):
             what = _block(block) if block else "all done" if done else f"waiting for {waiting_for}"
             return "; ".join([what, *map(_report, reports)])
@@ -427,4 +439,7 @@ def _status(report: StatusReport) -> str:
     ]
     lines += [f"  worker {one.number} {one.name}: {one.dropped} dropped" for one in report.workers if one.dropped]
     lines += [f"  worker {one.number} {one.name} waits: {one.waiting_for}" for one in report.workers if one.waiting_for]
+    lines += [
+        f"  step {one.global_step}: {one.worker} tuned {' '.join(one.names)}: {one.optimizer}" for one in report.changes
+    ]
     return "\n".join([*lines, *(f"  {_report(epoch)}" for epoch in report.epochs)])

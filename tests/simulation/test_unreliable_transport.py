@@ -7,8 +7,13 @@ import pytest
 from tests.simulation.unreliable import FATES, check_exactly_once, run
 
 
+def seeds(count):
+    """Some of the seeds; the others are slow."""
+    return [*range(2), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(2, count))]
+
+
 @pytest.mark.parametrize(("shards", "split"), [(1, False), (2, False), (2, True), (3, True)])
-@pytest.mark.parametrize("seed", range(25))
+@pytest.mark.parametrize("seed", seeds(25))
 def test_every_push_assign_and_example_counts_once(seed, shards, split):
     check_exactly_once(run(seed, shards, split=split))
 
@@ -16,7 +21,7 @@ def test_every_push_assign_and_example_counts_once(seed, shards, split):
 @pytest.mark.parametrize("shards", [1, 2])
 @pytest.mark.parametrize("staleness", ["none", "drop:3"])
 @pytest.mark.parametrize("consistency", ["bounded:0", "bounded:1", "sync:2,backup=1", "sync:3"])
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", seeds(8))
 def test_pushes_that_wait_for_others_or_are_dropped_count_once_too(seed, consistency, staleness, shards):
     options = {"split": seed % 2 == 1, "consistency": consistency, "staleness": staleness}
     check_exactly_once(run(seed, shards, **options))
@@ -33,7 +38,7 @@ def test_pushes_that_wait_for_others_or_are_dropped_count_once_too(seed, consist
         ("sync:2,backup=1", "none", 0),
     ],
 )
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", seeds(6))
 def test_no_shard_applies_a_push_with_more_staleness_than_promised(seed, consistency, staleness, most, shards):
     result = run(seed, shards, split=seed % 2 == 1, consistency=consistency, staleness=staleness)
     check_exactly_once(result)
@@ -41,7 +46,7 @@ def test_no_shard_applies_a_push_with_more_staleness_than_promised(seed, consist
 
 
 @pytest.mark.parametrize(("staleness", "most"), [("drop:0", 0), ("drop:1", 1), ("drop:3", 3)])
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", seeds(20))
 def test_when_leases_end_a_part_is_applied_in_order_or_not_at_all_and_its_push_is_known_to_be_half(
     seed, staleness, most
 ):

@@ -48,11 +48,6 @@ def applied(verdicts):
 # --- asynchronous -----------------------------------------------------------------------------------------------------
 
 
-def test_asynchronous_holds_nobody():
-    waiting = [CallView(3, "a", applied=False, staleness=99), CallView(1, "b", applied=True)]
-    assert Asynchronous().decide(waiting, view({"a": 100, "b": 0})) == [Apply((3,)), Serve(3), Serve(1)]
-
-
 # --- bounded staleness ------------------------------------------------------------------------------------------------
 
 
@@ -141,11 +136,6 @@ def test_synchronous_drops_the_late_and_says_which_step_it_is():
     assert served == Serve(4)
 
 
-def test_a_late_push_counts_for_no_update():
-    waiting = [CallView(1, "a", False, 1), CallView(2, "b", False)]
-    assert applied(Synchronous(2).decide(waiting, view({"a": 0, "b": 0}))) == []
-
-
 @pytest.mark.parametrize(
     ("racing", "through", "held", "sentence"),
     [
@@ -170,22 +160,9 @@ def test_synchronous_counts_who_has_come_and_names_who_has_not(racing, through, 
     assert Synchronous(3).explain(*_one(pushes(held)), seen) == f"sync:3: {sentence}"
 
 
-def test_synchronous_asks_for_no_more_workers_while_some_have_not_pushed_yet():
-    seen = view({"a": 0})
-    for name in "bc":
-        seen.members.join(Join(name), 0)
-    sentence = "sync:3: 1 of 3 gradients of step 0 have come; not here yet: b and c"
-    assert Synchronous(3).explain(*_one(pushes("a")), seen) == sentence
-
-
 # --- following --------------------------------------------------------------------------------------------------------
 
 TRIO = UpdateGroup(7, tuple(ChangeId(Sender(name, 1), 5) for name in "abc"))
-
-
-def test_following_applies_at_once_what_has_no_group_and_serves():
-    waiting = [*pushes("ab", staleness=50), CallView(9, "c", True)]
-    assert Follower().decide(waiting, view(dict.fromkeys("abc", 0))) == [Apply((1,)), Apply((2,)), Serve(9)]
 
 
 @pytest.mark.parametrize(
@@ -209,14 +186,6 @@ def test_following_keeps_groups_apart():
 
 
 # --- staleness --------------------------------------------------------------------------------------------------------
-
-
-def test_drop_refuses_what_is_staler_than_it_says():
-    two = [CallView(1, "a", False, 4), CallView(2, "b", False, 5)]
-    seen = view({"a": 0, "b": 0})
-    assert DropStale(Asynchronous(), 4).decide(two, seen) == [Apply((1,))], "after it, b's staleness is another"
-    (dropped,) = DropStale(Asynchronous(), 4).decide(two[1:], seen)
-    assert dropped == Drop(2, "drop:4: staleness 5; compute the next with the fresh weights")
 
 
 def test_drop_refuses_nothing_that_is_held_or_its_worker_would_get_ahead_by_it():
@@ -271,13 +240,6 @@ def test_shard_0_has_the_policy_of_its_spec_and_others_follow_where_one_decides(
     for shard, shards in ((0, 1), (0, 2), (1, 2)):
         policy = policy_for(one, consistency.IgnoreStaleness(), shard, shards)
         assert type(policy) is (Follower if shard and spec.decides else chosen)
-
-
-def test_the_numbers_of_a_spec_reach_its_policy():
-    bounded = policy_for(consistency.Bounded(4), consistency.DropStalePushes(2), 0, 2)
-    assert (type(bounded), bounded.above, bounded.inner.steps) == (DropStale, 2, 4)
-    synchronous = policy_for(consistency.Synchronous(3, 1), consistency.DelayCompensation(), 0, 1)
-    assert (synchronous.workers, synchronous.backup) == (3, 1)
 
 
 def test_dropping_is_for_shard_0_alone_and_scaling_for_each_shard():

@@ -21,7 +21,7 @@ from pswire.messages import (
 )
 from pswire.messages.sizes import tensor_bytes
 from pswire.optimizers import Adagrad, GradientDescent
-from pswire.specs.consistency import Bounded, DelayCompensation, Synchronous
+from pswire.specs.consistency import DelayCompensation, Synchronous
 from pswire.specs.encodings import ENCODINGS
 from pswire.tensors.compression import Packed, packed
 from pswire.tensors.values import IndexedSlices, TensorSpec
@@ -99,45 +99,11 @@ def test_what_the_asker_has_is_not_sent_again_and_costs_nothing():
     assert tensor_bytes(work.replies[0].answer) == 16 + 4
 
 
-@pytest.mark.parametrize("version", [1, 2, 1000])
-def test_a_version_that_the_shard_never_had_is_answered_with_the_value(version):
-    (value,) = say(shard_with(), Pull(A, ("W",), known_versions=(version,))).values
-    assert value.version == 0
-    np.testing.assert_array_equal(value.array, STARTS["W"])
-
-
 def test_what_a_push_itself_changes_is_sent_and_what_else_is_pulled_only_if_it_was_modified():
     shard = shard_with()
     values = say(shard, push(A, 1, pull=("W", "d"), known_versions=(0, 0))).values
     assert [(one.version, one.array is None) for one in values] == [(1, False), (0, True)]
     np.testing.assert_array_equal(values[0].array, STARTS["W"] - 1)
-
-
-def test_a_push_that_comes_again_or_is_dropped_brings_only_what_has_been_modified():
-    shard = shard_with(consistency=Synchronous(1))
-    message = push(A, 1, pull=("W",), known_versions=(1,))
-    assert say(shard, message).values[0].array is None, "it has the version after its push, who knows from where"
-    again = say(shard, message)
-    assert (again.outcome, again.values[0].version, again.values[0].array) == (Outcome.REPEATED, 1, None)
-    late = say(shard, push(B, 1, pull=("W", "d"), known_versions=(0, 0)))
-    assert late.outcome is Outcome.DROPPED
-    assert [one.array is None for one in late.values] == [False, True]
-
-
-def test_what_is_modified_is_decided_when_the_answer_is_also_of_a_push_that_was_held():
-    shard = shard_with(consistency=Bounded(0))
-    say(shard, push(B, 1, "s"))
-    assert say(shard, push(A, 1, pull=("W", "d", "s"), known_versions=(0, 0, 0)), 7) is None
-    answers = freed(shard, push(B, 2, "d", version=0), 8)
-    assert [(one.version, one.array is None) for one in answers[7].values] == [(1, False), (1, False), (1, False)]
-
-
-def test_versions_must_be_as_many_as_names_and_the_wire_one_that_there_is():
-    shard = shard_with()
-    for message in (Pull(A, ("W", "d"), known_versions=(0,)), push(A, 1, pull=("W",), known_versions=(0, 0))):
-        refused(shard, message, InvalidMessage, "name one for each, -1 for none, or no version at all")
-    for message in (Pull(A, ("W",), encoding="int8"), push(A, 1, pull=("W",), encoding="int8")):
-        refused(shard, message, InvalidMessage, "bfloat16 or float16, or not at all, not as 'int8'")
 
 
 # --- the wire ---------------------------------------------------------------------------------------------------------
@@ -163,11 +129,6 @@ def test_values_of_float32_come_in_the_form_of_the_wire_and_others_as_they_are(e
     assert isinstance(pushed.values[0].array, Packed)
 
 
-def test_registered_values_come_as_they_are():
-    (value,) = say(shard_with(), Register(B, (Declaration(TensorSpec.of("W", STARTS["W"]), STARTS["W"]),))).values
-    np.testing.assert_array_equal(value.array, STARTS["W"])
-
-
 # --- allocators -------------------------------------------------------------------------------------------------------
 
 
@@ -185,12 +146,6 @@ def test_the_values_of_an_answer_are_in_the_room_in_their_order_and_cannot_be_wr
     np.testing.assert_array_equal(values[1].array, STARTS["s"])
 
 
-def test_a_room_is_not_asked_for_what_the_asker_has():
-    allocator = Lent()
-    say(shard_with(), Pull(A, ("d", "W"), known_versions=(0, -1)), allocator=allocator)
-    assert [spec.name for spec, _ in allocator.taken] == ["W"]
-
-
 def test_a_push_that_is_held_is_answered_in_its_own_room_and_its_retry_in_another():
     shard, allocators = shard_with(consistency=Synchronous(2)), [Lent(), Lent(), Lent()]
     message = push(A, 1, pull=("W",))
@@ -204,12 +159,6 @@ def test_a_push_that_is_held_is_answered_in_its_own_room_and_its_retry_in_anothe
         np.testing.assert_array_equal(array, STARTS["W"] - (1 + STARTS["W"]) / 2)
     assert say(shard, message, allocator=allocators[0]).outcome is Outcome.REPEATED
     assert len(allocators[0].taken) == 1
-
-
-def test_registered_values_are_in_the_room():
-    shard, allocator = shard_with(), Lent()
-    say(shard, Register(B, (Declaration(TensorSpec.of("W", STARTS["W"]), STARTS["W"] + 1),)), allocator=allocator)
-    np.testing.assert_array_equal(allocator.taken[0][1], STARTS["W"])
 
 
 def test_where_delay_is_compensated_what_a_worker_was_served_is_kept_from_whoever_writes_into_rooms():
@@ -248,11 +197,6 @@ def test_bytes_of_an_answer_are_counted_as_they_will_travel():
     assert shard.answer_bytes(known, at_once=True) == 16 == tensor_bytes(say(shard, known))
     pushed = push(A, 1, pull=("W", "d"), known_versions=(0, 0))
     assert shard.answer_bytes(pushed, at_once=True) == 16 == tensor_bytes(say(shard, pushed))
-
-
-def test_where_calls_may_be_held_what_the_asker_has_counts_in_full():
-    shard = shard_with(consistency=Bounded(0))
-    assert shard.answer_bytes(Pull(A, ("W", "d"), known_versions=(0, 0)), at_once=True) == 32
 
 
 # --- packed gradients -------------------------------------------------------------------------------------------------

@@ -1,28 +1,25 @@
-"""The end of the data under `sync`: who has nothing to do is waited for by nobody, who has examples is, to the last."""
+"""The order of changes over shards: groups, parts of abandoned pushes, staleness of variables on other shards."""
 
 import numpy as np
 import pytest
 
+from psserver.core.policies import update_order
 from psserver.core.shard import Shard
-from pswire.errors import InvalidMessage, NotJoined, Unavailable
+from pswire.errors import InvalidMessage
 from pswire.messages import (
     ChangeId,
     Declaration,
     Finished,
     Gradient,
     Join,
-    Leave,
     Outcome,
     Place,
     Push,
-    QueueSpec,
     Register,
     RemoteWeights,
     Renew,
-    Renewed,
     Sender,
     Take,
-    Tick,
     UpdateGroup,
 )
 from pswire.optimizers import GradientDescent
@@ -84,98 +81,6 @@ class Job:
             ticket: answer if isinstance(answer, tuple | type) else answer.block.number if answer.block else answer.done
             for ticket, answer in answers.items()
         }
-
-
-def queue(size, name="train"):
-    """As many blocks, of one example each."""
-    return QueueSpec(name, size, 1, 1)
-
-
-def test_one_that_never_got_an_example_is_not_waited_for():
-    job = Job()
-    assert job.take(1, "a", queue(1)) == {1: 0}
-    assert job.push(2, "a") == {}, "b may still get one"
-    assert job.take(3, "b", queue(1)) == {2: ("applied", 1, -1, -1)}, "it waits for examples"
-
-
-def test_the_last_example_is_waited_for_although_others_have_none():
-    job = Job("abc", of=2)
-    job.step("ab")
-    for ticket, worker in enumerate("ab"):
-        job.take(ticket, worker, queue(2))
-    job.take(3, "c", queue(2))
-    assert job.push(4, "a", at=1) == {}
-    assert job.push(5, "b", 3.0, at=1) == dict.fromkeys((4, 5), ("applied", 2, -3, -3))
-
-
-def test_a_second_loop_waits_for_all_who_have_examples_of_it():
-    job = Job()
-    job.step("ab")
-    for worker in "ab":
-        job.idle(0, worker)
-    for ticket, worker in enumerate("ab"):
-        job.take(ticket, worker, queue(2))
-    assert job.push(3, "a", 2.0, at=1) == {}
-    assert job.push(4, "b", 4.0, at=1) == dict.fromkeys((3, 4), ("applied", 2, -4, -4))
-
-
-def test_who_gets_an_example_back_that_another_had_is_waited_for_again():
-    job = Job("abc")
-    job.step("ab")
-    job.take(1, "a", queue(2))
-    job.take(2, "b", queue(2))
-    assert job.take(3, "c", queue(2)) == {}
-    assert job.push(4, "b", at=1) == {}
-    answers = job.tell(5, Leave(Sender("a", 1), failed=True))
-    assert (answers[3].block.number, set(answers)) == (0, {3, 5}), "b still waits, for c"
-    assert job.push(6, "c", 3.0, at=1) == dict.fromkeys((4, 6), ("applied", 2, -3, -3))
-
-
-@pytest.mark.parametrize("how", ["idle", "asks for an example that there is not"])
-def test_a_push_that_its_worker_has_given_up_is_not_applied_alone(how):
-    job = Job()
-    job.take(1, "b", queue(1))
-    assert job.push(2, "a") == {}
-    freed = job.idle(3, "a") if how == "idle" else job.take(3, "a", queue(1))
-    assert freed == {2: Unavailable} | ({3: Renewed(0, chief=True)} if how == "idle" else {})
-    assert job.shard.global_step == 0
-
-
-def test_a_worker_that_fails_is_waited_for_and_one_that_leaves_is_not():
-    for failed in (True, False):
-        job = Job("abc", of=2)
-        job.step("ab")
-        job.push(1, "a", at=1)
-        freed = job.tell(2, Leave(Sender("b", 1), failed=failed))
-        freed.pop(2)
-        assert freed == ({} if failed else {1: ("applied", 2, -2, -2)})
-
-
-@pytest.mark.parametrize("end", ["leave", "lost"])
-def test_a_second_job_on_the_same_server_begins_anew(end):
-    job = Job()
-    job.step("ab")
-    if end == "leave":
-        for worker in "ab":
-            job.tell(0, Leave(Sender(worker, 1)))
-    else:
-        job.idle(0, "a")
-        job.now += LEASE + 1
-        job.tell(0, Tick())
-    for worker in "cd":
-        job.join(worker)
-    assert job.push(1, "c", at=1) == {}, "d is yet to come"
-    assert job.push(2, "d", 3.0, at=1) == dict.fromkeys((1, 2), ("applied", 2, -3, -3))
-
-
-def test_a_worker_whose_lease_has_ended_hears_so_in_the_call_that_waits():
-    job = Job()
-    job.push(1, "a")
-    job.now += LEASE + 1
-    assert job.tell(2, Tick()) == {1: NotJoined}
-
-
-# --- on several shards ------------------------------------------------------------------------------------------------
 
 
 def pair(number):
@@ -261,3 +166,14 @@ def test_staleness_is_the_greatest_over_the_variables_of_all_shards():
         push = Push(Sender("a", 1), sequence, (Gradient("V", version, one),), **order)
         (reply,) = run_step(shard, 0, push, 0.0)
         assert (reply.answer.outcome, reply.answer.staleness) == (outcome, staleness)
+
+
+def test_staleness_is_exact_among_the_changes_that_are_remembered_and_never_too_small(monkeypatch):
+    monkeypatch.setattr(update_order, "REMEMBERED", 3)
+    decided = update_order.UpdateOrder()
+    for name in ("V", "V", "U", "V", "U", "V"):
+        decided.add((), [name])
+    found = [decided.staleness([RemoteWeights("V", served_at)]) for served_at in (6, 5, 4, 2)]
+    assert found == [0, 1, 1, 2]
+    assert decided.staleness([RemoteWeights("V", 0)]) == 6, "V has missed 4, of which the first is forgotten"
+    assert decided.staleness([RemoteWeights("never changed", 0)]) == 0

@@ -4,7 +4,7 @@ import pytest
 
 from psserver.core.members.job_invariants import JobInvariants
 from psserver.core.shard import Shard
-from pswire.errors import AlreadyRegistered, InvalidMessage, WrongShard
+from pswire.errors import AlreadyRegistered, WrongShard
 from pswire.messages import Declaration, Join, Place, Register, Sender
 from pswire.tensors.values import TensorSpec
 from tests.shard_state import run_step
@@ -62,18 +62,6 @@ def test_nothing_that_is_kept_later_changes_what_was_kept_first():
     agreement = told(0, A, B, C)
     agreement.keep(Register(ME, (), states=(A, ANEW, 0)))
     agreement.check_register(Register(ME, (), states=(A, B, C)))
-
-
-def test_shards_without_identities_are_never_taken_for_new_ones():
-    agreement = told(1, 0, 0, 0)
-    agreement.check_register(Register(ME, (), states=(0, 0, 0)))
-    agreement.check_register(Register(ME, (), states=(0, B, 0)))
-
-
-@pytest.mark.parametrize("states", [(A,), (A, B, C, 14)])
-def test_a_worker_names_the_states_of_all_shards_or_of_none(states):
-    with pytest.raises(InvalidMessage, match=f"the states of {len(states)} shards, but the job has 3"):
-        JobInvariants(0, 3, A).check_register(Register(ME, (), states=states))
 
 
 @pytest.mark.parametrize(("shard", "shards"), [(0, 3), (1, 2), (2, 3)])
