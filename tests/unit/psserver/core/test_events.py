@@ -8,10 +8,9 @@ import logging
 
 import numpy as np
 
-from psserver.core.members.membership import JobEnd
 from psserver.core.shard import Shard
 from psserver.runtime.executor import Executor
-from pswire.messages import Finished, Gradient, Join, Leave, Push, QueueSpec, Sender, Take
+from pswire.messages import Finished, Gradient, Join, Leave, Push, QueueSpec, Take
 from pswire.optimizers import GradientDescent
 from tests.gated_shard import join, register, run
 
@@ -59,22 +58,3 @@ def test_notes_of_a_tick_are_logged_too(caplog):
 
     asyncio.run(scenario())
     assert caplog.messages == ["worker '100%' was silent for 2.5 s: its lease has expired"]
-
-
-def test_it_knows_since_when_nobody_is_left():
-    shard, now = Shard(), 100.0
-
-    async def scenario():
-        nonlocal now
-        entrance = Executor(shard, clock=lambda: now)
-        heard = [entrance.job_end]
-        for number in (1, 2):
-            await entrance.step(Join("w0"))
-            heard.append(entrance.job_end)
-            await entrance.step(Leave(Sender("w0", number)))
-            now += 7.5
-            heard.append(entrance.job_end)
-        await entrance.shutdown()
-        return heard
-
-    assert asyncio.run(scenario()) == [None, None, JobEnd(100.0, 1, done=False), None, JobEnd(107.5, 1, done=False)]

@@ -59,15 +59,6 @@ def test_a_push_that_its_worker_left_half_by_its_death_is_found_out(consistency,
     assert half_pushes(transport) == lives
 
 
-def test_a_push_of_which_shards_have_no_part_is_never_half():
-    transport = ShardsInProcess(2, lease=LEASE)
-    client, (large, small) = joined(transport)
-    for gradients in ([large, small], [large], [small], [large]):
-        client.push(gradients).result()
-    transport.sleep(LEASE + 1)
-    assert half_pushes(transport) == 0
-
-
 @pytest.mark.parametrize("staleness", [IgnoreStaleness(), DropStalePushes(9)])
 def test_a_worker_reports_a_push_that_one_shard_refused_once_with_its_next_heartbeat_or_idle(staleness):
     transport = ShardsInProcess(2, staleness=staleness, lease=LEASE)

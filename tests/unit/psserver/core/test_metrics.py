@@ -18,13 +18,6 @@ def run(meter, begin, seconds, **each_second):
 # --- rates ------------------------------------------------------------------------------------------------------------
 
 
-def test_a_rate_forgets_what_was_before_the_window():
-    meter = TrafficMeter()
-    end = run(meter, 0.0, 100, pushes=500)
-    end = run(meter, end, round(WINDOW), pushes=2)
-    assert meter.traffic(end).pushes == 2.0
-
-
 def test_right_after_the_start_a_rate_is_over_the_seconds_that_there_were():
     meter = TrafficMeter()
     meter.tick(7.0)

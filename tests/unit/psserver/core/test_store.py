@@ -10,7 +10,7 @@ from psserver.core.variables.element_checks import check_finite, check_tensor, i
 from psserver.core.variables.store import Store
 from pswire.errors import InvalidMessage, NotFinite, ShapeMismatch, TooLarge
 from pswire.messages import Assign, Assignment, Declaration, Gradient, Push, Sender
-from pswire.optimizers import Adagrad, Adam, GradientDescent, Momentum, MovingAverage
+from pswire.optimizers import Adagrad, Adam, GradientDescent, Momentum
 from pswire.specs.initializers import RowConstant
 from pswire.tensors.values import DTYPES, IndexedSlices, TensorSpec
 from tests.shard_state import state_of
@@ -94,20 +94,6 @@ def test_there_must_be_room_for_all_pushes_that_are_held_together_with_their_ans
 # --- updates ----------------------------------------------------------------------------------------------------------
 
 
-def test_what_is_decided_counts_at_once_and_arrays_change_when_the_tasks_are_run():
-    store, result = store_with(declared("v", np.zeros(2), GradientDescent(1.0))), StepResult()
-    store.update([Push(Sender("a", 1), 1, (Gradient("v", 0, np.ones(2)),))], 0, 1.0, {}, result)
-    (between,) = store.read(["v"], result)
-    assert store.assign(Assign(Sender("a", 1), 1, (Assignment("v", np.full(2, 5.0)),), True), {}, result) == (2,)
-    (last,) = store.read(["v"], result)
-    tasks = result.tasks
-    assert (store["v"].updates, between.version, last.version) == (1, 1, 2)
-    assert not store["v"].value.any(), "nothing is done yet"
-    assert [task.variable for task in tasks] == ["v"] * 4
-    run(tasks)
-    assert (between.array.tolist(), last.array.tolist()) == ([-1, -1], [4, 4])
-
-
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
 @pytest.mark.parametrize("optimizer", [GradientDescent(0.5), Momentum(0.5), Adagrad(0.5), Adam(0.5)], ids=str)
 def test_rows_that_come_twice_are_added_up_before_they_are_applied(optimizer, dtype):
@@ -122,13 +108,6 @@ def test_rows_that_come_twice_are_added_up_before_they_are_applied(optimizer, dt
         np.testing.assert_array_equal(store["v"].value[[0, 2]], 1)
         assert (store["v"].value[[1, 3]] != 1).all()
     assert state_of(stores[0]) == state_of(stores[1])
-
-
-def test_rows_whose_sum_overflows_are_silent():
-    store = store_with(declared("v", np.zeros((2, 1), np.float16), GradientDescent(1.0)))
-    rows = IndexedSlices(np.full((2, 1), 6e4, np.float16), np.array([1, 1]), (2, 1))
-    update(store, [Gradient("v", 0, rows)])
-    assert store["v"].value.tolist() == [[0], [-np.inf]]
 
 
 def test_rows_are_checked_by_the_array_they_are_of_and_their_elements_apart():
@@ -154,15 +133,6 @@ def test_rows_are_checked_by_the_array_they_are_of_and_their_elements_apart():
             store.variables,
             Push(Sender("a", 1), 1, (Gradient("v", 0, IndexedSlices(np.array([[0, np.nan]]), np.array([0]), (4, 2))),)),
         )
-
-
-def test_an_average_of_observations_is_that_of_those_who_saw_something():
-    store = store_with(declared("a", np.zeros(1), MovingAverage(0.5)), declared("v", np.zeros(1), GradientDescent(1.0)))
-    saw = [Gradient("a", 0, np.array([8.0]))]
-    saw_nothing = [Gradient("v", 0, np.array([8.0]))]
-    update(store, saw, saw_nothing, scale=0.25)
-    assert store["a"].value.tolist() == [4], "it has no learning rate either"
-    assert store["v"].value.tolist() == [-2]
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
