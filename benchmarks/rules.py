@@ -91,7 +91,7 @@ def main() -> None:
         )
         for _ in range(8)
     ]
-    todo = kinds()
+    numba = [False, True] if compiled.machine_code(adam._adam) is not None else [False]
     for name, spec in OPTIMIZERS.items():
         for work, run in (
             (f"{name}-dense", lambda rule: time_dense(rule, value.copy(), gradient)),
@@ -99,11 +99,11 @@ def main() -> None:
         ):
             figures = _report.Figures(work, "us")
             for _ in range(3 if work == "adam-dense" else 1):
-                for fused in todo:
-                    compiled.USE_NUMBA = fused
+                for use_numba in numba:
+                    compiled.USE_NUMBA = use_numba
                     rule = rule_for(spec)
-                    if not fused or rule.loop is not None:
-                        figures.add("paramserver-numba" if fused else "paramserver-numpy", run(rule))
+                    if not use_numba or rule.loop is not None:
+                        figures.add("paramserver-numba" if use_numba else "paramserver-numpy", run(rule))
                 if options.peers and work == "adam-dense":
                     for _, system, median, _ in _report.run_peer(options.peers, "torch", TORCH, str(PARAMETERS)):
                         figures.add(system, median)

@@ -1,7 +1,6 @@
-"""Connections: addresses, gRPC's options, a health check, and the errors of gRPC as ours and back.
+"""Connections: addresses, gRPC's options, a health check, and conversion of gRPC's errors to ours and back.
 
-The one place that knows what gRPC's status codes mean for us. It makes no call of the protocol and never retries.
-May import errors and grpc.
+The only place with the meaning of gRPC's status codes. No call of the protocol, no retries. May import errors, grpc.
 """
 
 from __future__ import annotations
@@ -26,34 +25,33 @@ from pswire.errors import (
     UnknownVariable,
 )
 
-_MESSAGE_SIZES = (  # 2 MiB of tensors and what describes them, with room for a Status of many variables
+_MESSAGE_SIZES = (  # 2 MiB of tensors and their descriptions, or a Status of many variables
     ("grpc.max_receive_message_length", (4 << 20) + (64 << 10)),
     ("grpc.max_send_message_length", (4 << 20) + (64 << 10)),
 )
 
-#: A server that starts late is found within 2 s. A connection is given up when what was sent has not arrived for 5 s:
-#: gRPC has the kernel keep to the keepalive's timeout too (TCP_USER_TIMEOUT, gRFC A18). So a worker that has lost its
-#: network, or come back with another address, goes on within seconds, for its heartbeat always has something to send.
-#: Who only waits sends a ping after 30 s; more often than every 10 s the server would not bear.
+#: A server that starts late is found within 2 s. A connection ends when sent data has not been acknowledged for 5 s
+#: (the keepalive timeout is TCP_USER_TIMEOUT too, gRFC A18), so a worker that lost its network or changed its address
+#: goes on within seconds: its heartbeat always sends. An idle connection is pinged after 30 s; the server allows 10 s.
 CLIENT_OPTIONS: tuple[tuple[str, int], ...] = (
     *_MESSAGE_SIZES,
     ("grpc.enable_http_proxy", 0),
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 2_000),
-    ("grpc.dns_min_time_between_resolutions_ms", 1_000),  # by default 30 s: a server started anew has another address
+    ("grpc.dns_min_time_between_resolutions_ms", 1_000),  # by default 30 s: a restarted server may have another address
     ("grpc.keepalive_time_ms", 30_000),
     ("grpc.keepalive_timeout_ms", 5_000),
     ("grpc.http2.max_pings_without_data", 0),
-    ("grpc.use_local_subchannel_pool", 1),  # no back-off inherited from another channel to the same address
+    ("grpc.use_local_subchannel_pool", 1),  # no back-off shared with other channels to the address
 )
 
-#: The server accepts the client's keepalive, and a port that is taken is an error instead of being shared.
+#: The server accepts the client's keepalive; a port in use is an error instead of being shared.
 SERVER_OPTIONS: tuple[tuple[str, int], ...] = (
     *_MESSAGE_SIZES,
     ("grpc.so_reuseport", 0),
     ("grpc.http2.min_ping_interval_without_data_ms", 10_000),
     ("grpc.keepalive_permit_without_calls", 1),
-    ("grpc.keepalive_time_ms", 60_000),  # a machine that lost its power does not keep its stream
+    ("grpc.keepalive_time_ms", 60_000),  # ends the streams of machines that lost power
     ("grpc.keepalive_timeout_ms", 20_000),
 )
 
@@ -63,17 +61,14 @@ _MAX_SOCKET_PATH = 107  # bytes: sockaddr_un of Linux, without its closing zero
 
 
 def check_address(text: str) -> str:
-    """The address without blanks around it: `host:port`, `[v6]:port` or `unix:/path`.
+    """The address without surrounding blanks: `host:port`, `[v6]:port` or `unix:/path`.
 
-    Port 0 is allowed, since a server may listen on a port that the system chooses.
-
-    Raises:
-        ConfigurationError: it is none of these.
+    Port 0 is allowed: a server may listen on a port that the system chooses. Raises `ConfigurationError`.
     """
     address = text.strip()
     if address.startswith("unix:"):
         path = address.removeprefix("unix:")
-        # behind two slashes gRPC would look for the name of a host
+        # after two slashes gRPC expects a host
         absolute = path.startswith("/") and not path.startswith("//")
         if absolute and path.isprintable() and len(os.fsencode(path)) <= _MAX_SOCKET_PATH:
             return address
@@ -97,16 +92,16 @@ def _is_host(host: str) -> bool:
 
 
 def open_channel(address: str) -> grpc.Channel:
-    """A channel to the server at `address`; it connects when it is first used. Raises `ConfigurationError`."""
+    """A channel to the server at `address`, which connects at first use. Raises `ConfigurationError`."""
     return grpc.insecure_channel(check_address(address), options=CLIENT_OPTIONS)
 
 
 def check_health(address: str, timeout: float) -> bool:
-    """Whether the server at `address` says that it serves, by the standard gRPC health service.
+    """Whether the server at `address` is serving, by the standard gRPC health service.
 
     Raises:
-        Unavailable, TimedOut: no server answers there, or none within `timeout` seconds.
-        ConfigurationError: the address is none, or what answers there has no health service.
+        Unavailable, TimedOut: no server, or no answer within `timeout` seconds.
+        ConfigurationError: an invalid address, or a server without a health service.
     """
     with open_channel(address) as channel:
         try:
@@ -120,7 +115,7 @@ _ERROR_KEY = "ps-error"
 _MAX_DETAILS = 2_000  # characters
 _MAX_ENCODED = 6_000  # bytes: gRPC begins to refuse metadata at 8 KiB
 
-#: What a status means that comes without the name of an error of ours: most of these gRPC makes itself.
+#: Errors for statuses without the name of one of ours, most of them made by gRPC itself.
 _BY_STATUS: dict[grpc.StatusCode, type[ParamServerError]] = {
     grpc.StatusCode.OK: InternalError,
     grpc.StatusCode.CANCELLED: Unavailable,
@@ -143,46 +138,46 @@ _BY_STATUS: dict[grpc.StatusCode, type[ParamServerError]] = {
 
 
 def status_of(error: ParamServerError) -> tuple[grpc.StatusCode, str, tuple[tuple[str, str], ...]]:
-    """Status code, details and trailing metadata that tell `error` to the other side; too long a text is cut."""
+    """Status code, details (cut if too long) and trailing metadata of an error, for the other side."""
     kind = next(cls for cls in type(error).__mro__ if cls.__name__ in FAMILY)
     return getattr(grpc.StatusCode, error.status), _shorten(str(error)), ((_ERROR_KEY, kind.__name__),)
 
 
 def _shorten(text: str) -> str:
-    """At most `_MAX_DETAILS` characters, and `_MAX_ENCODED` bytes as HTTP/2 has them: %XX for what is not ASCII."""
+    """At most `_MAX_DETAILS` characters, and `_MAX_ENCODED` bytes with %XX for everything but ASCII, as in HTTP/2."""
     text = text.encode(errors="replace").decode()
-    room = _MAX_ENCODED
+    left = _MAX_ENCODED
     for index, character in enumerate(text):
-        room -= 1 if " " <= character <= "~" and character != "%" else 3 * len(character.encode())
-        if room < 0 or index == _MAX_DETAILS:
+        left -= 1 if " " <= character <= "~" and character != "%" else 3 * len(character.encode())
+        if left < 0 or index == _MAX_DETAILS:
             return text[: index - 1] + "…"
     return text
 
 
 def error_from(rpc_error: grpc.RpcError, address: str) -> ParamServerError:
-    """The error of ours that a failed call to `address` means.
+    """A failed call to `address` as an error of ours.
 
-    The class that the server names is taken if it exists and has this status; otherwise the status decides.
+    Of the class that the server names, if it exists and has this status; otherwise by the status.
     """
     code = rpc_error.code() if hasattr(rpc_error, "code") else grpc.StatusCode.UNKNOWN
     details = (rpc_error.details() if hasattr(rpc_error, "details") else None) or "no details"
     for key, name in (rpc_error.trailing_metadata() if hasattr(rpc_error, "trailing_metadata") else None) or ():
         if key == _ERROR_KEY and name in FAMILY and FAMILY[name].status == code.name:
             return FAMILY[name](details)
-    if "Concurrent RPC limit" in details:  # gRPC's own words: it will take calls when others have ended
+    if "Concurrent RPC limit" in details:  # by gRPC: it accepts calls again when others have ended
         return Unavailable(f"the server at {address} has as many callers as it may (--max-calls): {details}")
     return _BY_STATUS[code](_explain(code, details, address))
 
 
 def late(address: str) -> str:
-    """What is said of a server that has not answered within a call's deadline."""
+    """The message for a server that has not answered within a call's deadline."""
     return f"the server at {address} did not answer in time; is it overloaded, or the timeout too short?"
 
 
 def _explain(code: grpc.StatusCode, details: str, address: str) -> str:
     match code:
         case grpc.StatusCode.UNAVAILABLE:
-            cause = details.rpartition(": ")[2].removesuffix("]")  # gRPC puts the system's own words last, in brackets
+            cause = details.rpartition(": ")[2].removesuffix("]")  # gRPC puts the system's message last, in brackets
             return (
                 f"no server answers at {address}: {cause}; is it running? "
                 f"start one with psserver serve --bind {address}"

@@ -1,28 +1,27 @@
-"""Everything that can go wrong between a worker and a server, as one tree.
+"""The errors of worker and server, as one tree.
 
     ParamServerError                status                fault     retry
     ├── Malformed                   INVALID_ARGUMENT      sender    no     bytes that are no valid message
     ├── InvalidMessage              INVALID_ARGUMENT      sender    no     a message that this shard cannot take
     │   ├── ShapeMismatch           INVALID_ARGUMENT      sender    no     shape or dtype is not the variable's
     │   └── NotFinite               INVALID_ARGUMENT      sender    no     NaN or infinity, also as a result
-    ├── UnknownVariable             NOT_FOUND             sender    no     nobody has registered this name
-    ├── AlreadyRegistered           ALREADY_EXISTS        sender    no     the name is taken by another kind of thing
+    ├── UnknownVariable             NOT_FOUND             sender    no     a name that is not registered
+    ├── AlreadyRegistered           ALREADY_EXISTS        sender    no     the name has another registration
     ├── NoOptimizer                 FAILED_PRECONDITION   sender    no     a gradient for a variable without optimizer
     ├── NotJoined                   FAILED_PRECONDITION   sender    no     join first, or again: the lease has ended
     ├── Zombie                      FAILED_PRECONDITION   sender    no     a newer incarnation of this worker lives
     ├── OutOfOrder                  FAILED_PRECONDITION   sender    no     a sequence number lower than one seen
-    ├── WrongShard                  FAILED_PRECONDITION   sender    no     not the shard, or its state, that it meant
+    ├── WrongShard                  FAILED_PRECONDITION   sender    no     another shard, or shard state, than expected
     ├── TooLarge                    RESOURCE_EXHAUSTED    sender    no     over a limit of the receiver
     ├── InternalError               INTERNAL              receiver  no     a fault of ours: please report it
-    ├── Unavailable                 UNAVAILABLE           network   yes    no server there, or the connection broke
+    ├── Unavailable                 UNAVAILABLE           network   yes    no server, or the connection broke
     ├── TimedOut                    DEADLINE_EXCEEDED     network   yes    no answer within the deadline
-    ├── ConfigurationError          INVALID_ARGUMENT      user      no     a flag, variable or argument that cannot be
+    ├── ConfigurationError          INVALID_ARGUMENT      user      no     an invalid flag, variable or argument
     └── DatasetError                NOT_FOUND             user      no     a data file is missing, cut or altered
 
-`status` is the gRPC status code's name, `fault` says who must change something, `retry` whether the same
-message may succeed later as it is. `FAMILY` finds a class by its name, which travels beside the status.
-A message says what happened, to which variable or address, and what to do. Pure: no grpc here;
-`pswire.channel` is the one place that turns gRPC's errors into these.
+`status` is the gRPC status code's name, `fault` the side that must change something, `retry` whether the same message
+may succeed later. `FAMILY` has each class by its name, which travels beside the status. A message states what happened,
+to which variable or address, and what to do. Pure: `pswire.channel` converts gRPC's errors.
 """
 
 from __future__ import annotations
@@ -57,11 +56,11 @@ class ShapeMismatch(InvalidMessage):
 
 
 class NotFinite(InvalidMessage):
-    """A value or gradient with NaN or infinity, or one of which an update would make NaN or infinity."""
+    """A value or gradient with NaN or infinity, or whose update would have them."""
 
 
 class UnknownVariable(ParamServerError):
-    """A name that nobody has registered."""
+    """A name that is not registered."""
 
     status = "NOT_FOUND"
     fault = "sender"
@@ -103,7 +102,7 @@ class OutOfOrder(ParamServerError):
 
 
 class WrongShard(ParamServerError):
-    """A worker whose servers are not those of the job: in another order, or started anew while others went on."""
+    """A worker whose servers are not those of the job: in another order, or restarted without their state."""
 
     status = "FAILED_PRECONDITION"
     fault = "sender"
@@ -140,14 +139,14 @@ class TimedOut(ParamServerError):
 
 
 class ConfigurationError(ParamServerError):
-    """A flag, an environment variable or an argument that cannot be."""
+    """An invalid flag, environment variable or argument."""
 
     status = "INVALID_ARGUMENT"
     fault = "user"
 
 
 class DatasetError(ParamServerError):
-    """A data file that is missing, cut or altered; or columns or rows that a dataset cannot have."""
+    """A data file that is missing, cut or altered; or invalid columns or rows of a dataset."""
 
     status = "NOT_FOUND"
     fault = "user"

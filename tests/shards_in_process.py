@@ -1,7 +1,7 @@
-"""Shards in the test's process, behind a client's transport, and what was said to them.
+"""A transport to shards in the test's process, which records messages and answers.
 
-Messages can be refused or their answers lost, and the clock is the test's. Several threads may call, so that pushes can
-wait for each other.
+Messages can be refused or their answers lost, and the test sets the clock. Thread-safe, so that pushes can wait for
+each other.
 """
 
 import itertools
@@ -15,7 +15,7 @@ from pswire.specs.consistency import Asynchronous, IgnoreStaleness
 from psworker.transport import Future
 from tests.shard_state import run_step
 
-PATIENCE = 10.0  # seconds that an answer may take which another thread sets free
+PATIENCE = 10.0  # seconds to wait for an answer that depends on another thread
 
 
 class ShardsInProcess:
@@ -23,10 +23,10 @@ class ShardsInProcess:
 
     Attributes:
         machines: the shards.
-        said: (shard, message), in order.
-        heard: (shard, answer), in order.
+        sent: (shard, message), in order.
+        answers: (shard, answer), in order.
         ended: the shards whose calls have ended.
-        refuse, lose: asked for each message whether it is refused, or its answer lost.
+        refuse, lose: called for each message: whether it is refused, or its answer lost.
         now: seconds on the shards' clock.
     """
 
@@ -35,7 +35,7 @@ class ShardsInProcess:
         self.machines = [
             Shard(shard, shards, lease=lease, consistency=consistency, staleness=staleness) for shard in range(shards)
         ]
-        self.said, self.heard, self.ended = [], [], []
+        self.sent, self.answers, self.ended = [], [], []
         self.refuse = self.lose = lambda shard, message: False
         self.now = 0.0
         self._changed = threading.Condition()
@@ -45,7 +45,7 @@ class ShardsInProcess:
     def call(self, shard, message, timeout):
         failure = None
         with self._changed:
-            self.said.append((shard, message))
+            self.sent.append((shard, message))
             ticket = next(self._tickets)
             if self.refuse(shard, message):
                 failure = InvalidMessage("not this one")
@@ -69,7 +69,7 @@ class ShardsInProcess:
             answer = self._answers.pop(ticket)
         if isinstance(answer, ParamServerError):
             raise answer
-        self.heard.append((shard, answer))
+        self.answers.append((shard, answer))
         return answer
 
     def _step(self, shard, ticket, message):
@@ -84,15 +84,15 @@ class ShardsInProcess:
         """The shards stay: other clients use them."""
 
     def sleep(self, seconds):
-        """Time passes, and the shards see it."""
+        """Lets time pass on the shards' clock."""
         with self._changed:
             self.now += seconds
             for shard in range(self.shards):
                 self._step(shard, 0, Tick())
 
     def messages(self, kind):
-        """The shard and the message, of all of this kind."""
-        return [(shard, message) for shard, message in self.said if isinstance(message, kind)]
+        """(shard, message) of all messages of this kind."""
+        return [(shard, message) for shard, message in self.sent if isinstance(message, kind)]
 
     def status(self, shard):
         (reply,) = run_step(self.machines[shard], 0, Status(), self.now)

@@ -1,6 +1,6 @@
-"""Programs that are told to end before they have begun, and when they have ended."""
+"""Programs that get a signal before they have begun, or when they have ended."""
 
-#: Told when Python has already taken its handlers away, and clears its modules. Put what the program does behind it.
+#: Sends SIGTERM to itself when Python has removed its handlers and clears its modules. The program's code follows.
 TOLD_AT_THE_VERY_END = """
 import functools, os, signal, sys
 
@@ -17,7 +17,7 @@ sys.kept = Kept()
 
 
 def held_at_import(module):
-    """The beginning of a program that comes no further than to import this module; it says so first."""
+    """The beginning of a program that prints a line and then blocks when it imports this module."""
     return f"""
 import os, sys, threading
 

@@ -1,7 +1,7 @@
-"""The kinds of fields that messages have, each with its two directions side by side: into protobuf, and out, checked.
+"""The kinds of fields in messages, each with both directions: into protobuf, and out of it, checked.
 
-A check here needs no knowledge of a shard: ranges, lengths, names that come twice. All raise `Malformed` and name the
-field. What the messages are, and tensors, is the codec's affair. May import errors, values, lanes and protobuf.
+Checks need no shard: ranges, lengths, duplicate names. All raise `Malformed` with the name of the field. May import
+errors, messages, tensors and protobuf.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Field(NamedTuple):
 
 
 class Part(Protocol[_M, _P_contra]):
-    """A message, or what several messages have inside: how it fills a protobuf that is there already, and is read."""
+    """A message or a part of messages: fills a given protobuf, and is read from it."""
 
     def put(self, message: _M, proto: _P_contra, sender: TensorSender) -> None:
         """Writes all fields."""
@@ -41,7 +41,7 @@ class Part(Protocol[_M, _P_contra]):
 
 
 class _Nothing:
-    """The lane of a message that has no tensors."""
+    """The receiver of a message without tensors."""
 
     def get(self, tensor: Proto, spec: TensorSpec, *, own: bool = False) -> Array:
         """Raises `Malformed`."""
@@ -49,7 +49,7 @@ class _Nothing:
 
 
 class Row:
-    """A part whose fields have the same names in the dataclass and in the protobuf."""
+    """A message or part whose fields have the same names in the dataclass and in the protobuf."""
 
     def __init__(self, message: type, proto: type[Proto], **fields: Field) -> None:
         self.message, self.proto = message, proto
@@ -58,7 +58,7 @@ class Row:
         self._absent = self._read_of_nothing()
 
     def _read_of_nothing(self) -> dict[str, Any]:
-        """What is read of a field that is not there, without those of which it is refused; nothing that can change."""
+        """The values of absent fields, but for those that may not be absent; all immutable."""
         read = {}
         for name, get in self._gets:
             with suppress(Malformed):
@@ -153,14 +153,14 @@ def _get_names(proto: Proto, name: str, receiver: TensorReceiver) -> tuple[str, 
 
 
 def _check_names(names: tuple[str, ...]) -> tuple[str, ...]:
-    """The names, if each is one, and each there once."""
+    """The names, if valid and distinct."""
     for text in names:
         check_name(text)
     check_distinct(names)
     return names
 
 
-#: Names that are remembered together, since a worker names the same ones at every step; more would take memory.
+#: Lists up to this length are cached, since a worker sends the same names at every step.
 _FEW = 64
 _check_few = functools.lru_cache(1024)(_check_names)
 
@@ -177,7 +177,7 @@ def _numbers(low: int) -> Callable[[Proto, str, TensorReceiver], tuple[int, ...]
     return get
 
 
-#: What needs no check: a flag, a text, a seed.
+#: Anything: a flag, a text, a seed.
 ANY = Field(_set, lambda proto, name, receiver: getattr(proto, name))
 #: A number that may be missing, None; any number, since a loss may well be NaN.
 OPTIONAL = Field(_set_if_any, _get_optional)
@@ -196,7 +196,7 @@ COUNT, POSITIVE = number(0), number(1)
 
 
 def one(part: Part[Any, Any]) -> Field:
-    """A part that is always there."""
+    """A part that is never absent."""
 
     def put(value: object, proto: Proto, name: str, sender: TensorSender) -> None:
         part.put(value, getattr(proto, name), sender)
@@ -208,7 +208,7 @@ def one(part: Part[Any, Any]) -> Field:
 
 
 def one_or_none(part: Part[Any, Any]) -> Field:
-    """A part that may be missing: None."""
+    """A part that may be absent: None."""
 
     def put(value: object, proto: Proto, name: str, sender: TensorSender) -> None:
         if value is not None:
@@ -222,7 +222,7 @@ def one_or_none(part: Part[Any, Any]) -> Field:
 
 
 def many(part: Part[_M, Any], name_of: Callable[[_M], str] | None = None) -> Field:
-    """Parts in their order; with `name_of`, which gives the name of a part, each name once."""
+    """Parts in order; with `name_of`, which returns the name of a part, each name once."""
 
     def put(value: Iterable[_M], proto: Proto, name: str, sender: TensorSender) -> None:
         repeated = getattr(proto, name)
@@ -240,7 +240,7 @@ def many(part: Part[_M, Any], name_of: Callable[[_M], str] | None = None) -> Fie
 
 @functools.lru_cache(4096)
 def check_name(text: str) -> str:
-    """The name, if it is one. Raises `Malformed`."""
+    """The name, if valid. Raises `Malformed`."""
     if not text or len(text) > MAX_NAME_LENGTH or not text.isprintable():
         raise Malformed(f"a name has 1 to {MAX_NAME_LENGTH} printable characters, got {text!r}")
     return text
@@ -255,7 +255,7 @@ def check_distinct(names: Iterable[str]) -> None:
         seen.add(name)
 
 
-# --- who speaks -----------------------------------------------------------------------------------------------------
+# --- senders --------------------------------------------------------------------------------------------------------
 
 
 class _Sender:
@@ -273,6 +273,5 @@ def _check_sender(worker: str, incarnation: int) -> Sender:
     return Sender(check_name(worker), incarnation)
 
 
-#: The worker that speaks, the same in all that it says.
-SENDER_PART = _Sender()
-SENDER = one(SENDER_PART)
+#: The sender of a message.
+SENDER = one(_Sender())

@@ -1,6 +1,6 @@
-"""Optimizers and row initializers on the wire: their plain data as a protobuf Struct, and back, checked.
+"""Optimizers and row initializers as protobuf Structs of their plain data, and back; their specs check the fields.
 
-What a kind's fields may be is its spec's affair. May import the specs, the rows, fields, errors and protobuf.
+May import optimizers, specs, fields, errors and protobuf.
 """
 
 from __future__ import annotations

@@ -65,7 +65,7 @@ def blocks(value: Array, gradient: Array, slots: Sequence[Array]) -> Iterator[tu
 
 
 def check_bounds(value: Array, rows: IndexedSlices) -> None:
-    """Refuses rows that are not of `value`, by the first and the last: `IndexedSlices` checks each, if it was told to.
+    """Refuses rows that are not of `value`, by the first and the last: `IndexedSlices` can check each.
 
     Machine code writes without a check, and outside of an array that is worse than any error.
     """

@@ -1,8 +1,8 @@
 """The contract of optimizers: hyperparameters, which a program names and which travel, and the update rules for them.
 
 To add an optimizer: one file in this folder with a frozen dataclass of hyperparameters (fields, checks, formula and
-source) and its rule; its name in `__init__`; one row of cases in `tests/unit/pswire/optimizers/cases.py`; one line in
-`psworker/model/optimizers.py`. Rules are used by the server, in embedded mode, and by a worker's local steps.
+source) and its rule; its name in `__init__`; one row in `tests/unit/pswire/optimizers/rules_under_test.py`; one
+line in `psworker/model/optimizers.py`. Rules are used by the server, in embedded mode, and by a worker's local steps.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from pswire.tensors.values import Array, IndexedSlices
 #: The dtypes that a rule can update, each with the dtype that it computes in and its slots have: in a float16 slot
 #: the square of a small gradient would be zero.
 COMPUTE_DTYPES: dict[np.dtype[Any], np.dtype[Any]] = {
-    np.dtype(stored): np.dtype(computed)
-    for stored, computed in (("float16", "float32"), ("float32", "float32"), ("float64", "float64"))
+    np.dtype(dtype): np.dtype("float64" if dtype == "float64" else "float32")
+    for dtype in ("float16", "float32", "float64")
 }
 
 _PAGE = 4096

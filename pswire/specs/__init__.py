@@ -1,1 +1,1 @@
-"""What a job is configured with: consistency, schedules, row initializers and encodings."""
+"""Specs: the configuration of a job. Consistency policies, schedules, initializers and encodings."""

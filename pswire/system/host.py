@@ -1,7 +1,4 @@
-"""What this process is and may use of the machine: its name, cores, and memory, of which a container may have less.
-
-Asks the system at each call and changes nothing. Standard library only.
-"""
+"""Name, cores and memory of this process, within the limits of its container. Standard library only."""
 
 from __future__ import annotations
 
@@ -12,12 +9,12 @@ from pathlib import Path, PurePosixPath
 
 __all__ = ["cores", "memory", "memory_limits", "process_name", "process_number"]
 
-#: The inodes of the machine's own namespace of process ids, and from where on others get theirs (linux/proc_ns.h).
+#: Inode of the machine's own namespace of process ids, and the first of the others (linux/proc_ns.h).
 _OUTERMOST, _OTHERS = 0xEFFFFFFC, 0xF0000000
 
 
 def process_name() -> str:
-    """A name that no other process of this host has, and none of another unless the hosts have the same name."""
+    """A name that is unique on this host, and among hosts with different names."""
     try:
         namespace = os.stat("/proc/self/ns/pid").st_ino
     except OSError:  # no Linux
@@ -26,7 +23,7 @@ def process_name() -> str:
 
 
 def process_number(process: int, namespace: int) -> str:
-    """The process id; and where ids begin anew, as in a container, which may have its host's name, one of that place.
+    """The process id; in a namespace of its own, as in a container, with the number of the namespace.
 
     Args:
         process: its id.
@@ -34,35 +31,34 @@ def process_number(process: int, namespace: int) -> str:
     """
     if namespace == _OUTERMOST:
         return str(process)
-    return f"{namespace - _OTHERS if namespace >= _OTHERS else namespace}.{process}"  # not every kernel is Linux
+    return f"{namespace - _OTHERS if namespace >= _OTHERS else namespace}.{process}"  # not every kernel counts so
 
 
 def cores() -> int:
-    """How many cores this process may use."""
+    """The number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
 
 
 def memory() -> int:
-    """Bytes of memory that this process may use: all of the machine's, or what its control groups leave of it."""
+    """Bytes of memory that this process may use: those of the machine, or the limit of its control groups."""
     machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return min([machine, *memory_limits(Path("/"))])
 
 
-#: Where the groups of a hierarchy are and which file has their limit, by its controllers: cgroup v2 names none.
+#: Folder and limit file of a hierarchy of groups by its controllers; cgroup v2 has no name.
 _LIMITS = {"": ("sys/fs/cgroup", "memory.max"), "memory": ("sys/fs/cgroup/memory", "memory.limit_in_bytes")}
 
 
 def memory_limits(root: Path) -> list[int]:
-    """Bytes that the control groups of this process allow, and the groups they are in; none that cannot be read.
+    """The memory limits, in bytes, of this process's control groups and the groups around them, if readable.
 
     A line of /proc/self/cgroup is `hierarchy:controllers:path` (cgroups(7)). In v1 memory may share its hierarchy with
-    other controllers, with commas between, and is linked as `memory` then. In a container the path may be that of the
-    machine, where in the container the group is mounted as the outermost: so a folder may be missing, and the
-    outermost counts as well. Without a limit v2 says "max", and v1 a number beyond any memory. What is no such line,
-    and a limit of 0, under which nothing could run, is passed over.
+    other controllers, separated by commas, and is then linked as `memory`. In a container the path may be that of the
+    machine, but the group is mounted as the outermost: folders may be missing, and the outermost counts as well.
+    Without a limit v2 has "max", and v1 a number beyond any memory. Other lines, and a limit of 0, are ignored.
 
     Args:
-        root: the folder that has `proc` and `sys`; / but for tests.
+        root: the folder with `proc` and `sys`; / but for tests.
     """
     limits = []
     for line in _read(root / "proc/self/cgroup").splitlines():
@@ -79,5 +75,5 @@ def memory_limits(root: Path) -> list[int]:
 def _read(path: Path) -> str:
     try:
         return path.read_text(errors="replace")
-    except OSError:  # no Linux, no such controller, or not ours to read
+    except OSError:  # no Linux, no such controller, or not readable
         return ""

@@ -1,6 +1,6 @@
-"""How the C library gives memory back, for processes that allocate large arrays at every step: workers and servers.
+"""Settings of the C allocator, for workers and servers, which allocate large arrays at every step.
 
-Changes the process it is called in and nothing else. Imports the standard library alone.
+Changes the calling process only. Standard library only.
 """
 
 from __future__ import annotations
@@ -13,26 +13,24 @@ _M_TRIM_THRESHOLD = -1  # malloc.h
 _M_MMAP_THRESHOLD = -3
 _M_ARENA_MAX = -8
 _LARGE = 1 << 30
-_LARGEST_OF_OLD = 32 << 20  # older versions of glibc take no more
+_LARGEST_OF_OLD = 32 << 20  # the limit of older versions of glibc
 
 
 def keep_memory() -> bool:
-    """Lets this process keep the memory of arrays it has freed, for the next ones; whether the C library agreed.
+    """Keeps the memory of freed arrays in this process, for the next ones; returns whether the C library supports it.
 
-    A fresh array of some megabytes otherwise comes from the operating system and goes back to it when freed, and each
-    of its pages costs a page fault when it is first written: a fifth of a training step of Deep MNIST (see
-    docs/performance.md). The price: a process does not shrink below what it needed at its peak.
+    By default an array of some megabytes is mapped and unmapped each time, and each of its pages costs a page fault: a
+    fifth of a training step of Deep MNIST (docs/performance.md). In exchange, the process keeps its peak memory.
 
     Three settings of glibc (mallopt(3)), which only work together: blocks below 1 GiB are not mapped one by one, the
-    end of the heap is not handed back, and all threads share one heap, for what one frees in a heap of its own no other
-    can have: that cost a server 15 MB for each worker that sends 13 MB. Any other C library has no such function or
-    ignores it: then it is False, and nothing has changed. May be called again, and at any time; but a thread that has a
-    heap already keeps it.
+    end of the heap is not returned, and all threads share one heap: with heaps of their own a server took 15 MB more
+    for each worker that sends 13 MB. Other C libraries have no such function or ignore it. May be called again, at any
+    time; a thread that has a heap already keeps it.
     """
     try:
         mallopt = ctypes.CDLL(None).mallopt
     except (AttributeError, OSError, TypeError):  # no such function; TypeError: no such library on Windows
         return False
     mapped_less = mallopt(_M_MMAP_THRESHOLD, _LARGE) or mallopt(_M_MMAP_THRESHOLD, _LARGEST_OF_OLD)
-    # Second, and only then: by itself this makes every large array a mapping of its own, which is slower than before.
+    # Only after the first: alone it makes every large array a mapping, which is slower than the default.
     return bool(mapped_less and mallopt(_M_TRIM_THRESHOLD, _LARGE) and mallopt(_M_ARENA_MAX, 1))

@@ -1,12 +1,11 @@
-"""Arrays in forms that take fewer bytes: what a gradient, or a variable's value, may be while it travels or is held.
+"""Packed arrays: float32 in fewer bytes, for travel, by an encoding or a compression.
 
-    bfloat16, float16   every element in 16 bits: the forms of `--encoding`, for gradients and for weights
-    int8                every element in 8 bits, as a multiple of a step: a form of `--compress`, for gradients
-    topk                the elements that are largest in magnitude, with their places: the other one
+    bfloat16, float16   encodings (`--encoding`), for gradients and weights: every element in 16 bits
+    int8                compression (`--compress`), for gradients: every element in 8 bits, as a multiple of a step
+    topk                compression, for gradients: the elements largest in magnitude, with their places
 
-Each form is a row of `FORMS`: what its parts are, what is wrong with them, and how a stretch of its elements comes
-back. What a form loses is lost here, or left in `rest`; adding it to the next gradient is the worker's affair. May
-import values and travel.
+Each form is a row of `FORMS`. A compression leaves what it loses in `residual`; the worker adds it to the next gradient
+(error feedback). May import values.
 """
 
 from __future__ import annotations
@@ -20,18 +19,17 @@ import numpy as np
 
 from pswire.tensors.values import DTYPES, Array, IndexedSlices, TensorSpec, magnitude, not_finite
 
-#: Elements that are worked on at a time: few enough that what is needed meanwhile stays in the processor's cache, and
-#: so many that several threads do not meet at the interpreter's lock all the time.
+#: Elements processed at a time: few enough for the processor's cache, enough to release the GIL for a while.
 BLOCK = 1 << 18
 
-#: Elements that share one step in the form int8; a number of the protocol. In Deep MNIST's largest layer the error is
-#: 3.4 % of the gradient so, 5.7 % with one step for all of it, and 2.3 % with 8,192, which are eight times the calls.
+#: Elements that share one step of int8, by the protocol. In Deep MNIST's largest layer the error is 3.4 % of the
+#: gradient; 5.7 % with one step for all, and 2.3 % with 8,192 elements, at eight times the numpy calls.
 SCALED = 1 << 16
 
-#: Of parts that say where elements belong.
+#: Dtypes of parts with places of elements.
 PLACES = ("int32", "int64")
 
-#: Of a part that has 16 bits of each element, and 8 bits.
+#: Dtypes of parts with 16 and 8 bits of each element.
 BITS, BYTES = DTYPES["int16"], DTYPES["int8"]
 
 _FLOAT32 = DTYPES["float32"]
@@ -39,13 +37,7 @@ _FLOAT32 = DTYPES["float32"]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Packed:
-    """An array, float32, in another form.
-
-    Attributes:
-        form: a key of `FORMS`.
-        shape: that of the array.
-        parts: what the form makes of it.
-    """
+    """A float32 array of this `shape` in a form, a key of `FORMS`, as the arrays `parts`."""
 
     form: str
     shape: tuple[int, ...]
@@ -53,7 +45,7 @@ class Packed:
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """That of the array."""
+        """The dtype of the array: float32."""
         return _FLOAT32
 
     @property
@@ -63,23 +55,20 @@ class Packed:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the parts: what travels."""
+        """Bytes of the parts."""
         return sum([part.nbytes for part in self.parts])
 
     def check(self) -> float:
-        """Looks at the parts, which a network may have brought; before that none of the elements is to be used.
-
-        Returns:
-            A magnitude that no element is beyond.
+        """Checks parts from the network; call it before elements are used. Returns an upper bound of the magnitudes.
 
         Raises:
-            FloatingPointError: elements are NaN or infinite; it says how many, to be read after "gradient for 'W' has".
-            ValueError: places are outside of the array, or do not rise; to be read there too.
+            FloatingPointError: NaN or infinite elements; the message continues "gradient for 'W' has".
+            ValueError: places outside of the array, or not rising; the message continues as above.
         """
         return FORMS[self.form].check(self.parts, self.size)
 
     def elements(self, start: int, stop: int) -> Array:
-        """Those from `start` to `stop` of all in their order, flat; a new array. Call `check` first."""
+        """Elements `start` to `stop` in C order, (n,); a new array. Call `check` first."""
         return FORMS[self.form].elements(self.parts, start, stop)
 
     def unpacked(self) -> Array:
@@ -89,13 +78,7 @@ class Packed:
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """A form, as three functions.
-
-    Attributes:
-        fits: whether parts that look so can be those of an array of a shape.
-        check: as `Packed.check`, of the parts and the number of the array's elements.
-        elements: as `Packed.elements`.
-    """
+    """A form: `fits` tells whether parts of these specs make an array of a shape; the others are as in `Packed`."""
 
     fits: Callable[[tuple[int, ...], tuple[TensorSpec, ...]], bool]
     check: Callable[[tuple[Array, ...], int], float]
@@ -103,7 +86,7 @@ class Form:
 
 
 def unpacked(array: Array | IndexedSlices | Packed) -> Array | IndexedSlices:
-    """The array, or the rows with values, as they were before they were packed; what was not is given back."""
+    """The array, or rows, with unpacked elements; plain arrays are returned as they are."""
     if isinstance(array, IndexedSlices):
         values: Array | Packed = array.values
         return array.with_values(values.unpacked()) if isinstance(values, Packed) else array
@@ -126,11 +109,9 @@ def packed(array: Array, form: str) -> Packed:
 
 
 def narrow(source: Array, out: Array, form: str) -> None:
-    """Converts float32, (n,), to the bits of 16-bit numbers, (n,) int16, each to the nearest.
+    """Converts float32, (n,), to the bits of 16-bit numbers, (n,) int16, rounding to nearest, ties to even.
 
-    A tie goes to the even one. bfloat16 is the upper half of a float32: half of its last bit is added, but for a tie
-    that is to go down a little less, and the lower half is left out. What is beyond the largest number of the form
-    becomes infinite: 65,504 for float16, 3.39e38 for bfloat16. NaN stays NaN.
+    Beyond the largest number of the form (65,504 for float16, 3.39e38 for bfloat16) it is infinite; NaN stays NaN.
     """
     convert = _to_float16 if form == "float16" else _to_bfloat16
     for start in range(0, len(source), BLOCK):
@@ -138,7 +119,8 @@ def narrow(source: Array, out: Array, form: str) -> None:
 
 
 def _to_bfloat16(block: Array, out: Array) -> None:
-    if not math.isfinite(np.vdot(block, block)):  # a NaN of all ones would become 0 by what is added
+    """bfloat16 is the upper half of a float32: adds half of its last bit, for ties to even a little less, and cuts."""
+    if not math.isfinite(np.vdot(block, block)):  # a NaN of all ones would overflow to 0
         block = np.where(np.isnan(block), np.float32(np.nan), block)
     bits = block.view(np.uint32)
     rounded = bits >> 16
@@ -152,12 +134,11 @@ def _to_bfloat16(block: Array, out: Array) -> None:
 def _to_float16(block: Array, out: Array) -> None:
     """As numpy converts, in less than half the time.
 
-    To |x| a power of two is added, so large that the sum ends where the result does: then the processor has rounded.
-    With p the power of two in |x|, but 2^-14 at least, below which float16 has no finer steps, that is 2^13 p. The low
-    bits of the sum are |x| in units of 2^-10 p. Before them goes the exponent of p as float16 counts it, less the 1
-    that the units bring along, unless |x| is below 2^-14.
+    With p the power of two in |x|, but at least 2^-14, below which float16 has no finer steps, the processor rounds
+    |x| + 2^13 p to the precision of the result: the low bits of the sum are |x| in units of 2^-10 p. The exponent of p
+    in float16 is put before them, less the 1 that the units carry unless |x| is below 2^-14.
     """
-    if not np.vdot(block, block) < 65504.0**2:  # something may be infinite, or become so
+    if not np.vdot(block, block) < 65504.0**2:  # an element may be infinite, or become so
         with np.errstate(over="ignore"):
             out.view(np.float16)[...] = block
         return
@@ -177,7 +158,7 @@ def _to_float16(block: Array, out: Array) -> None:
     np.copyto(out, power, casting="unsafe")
 
 
-def _sixteen(shape: tuple[int, ...], parts: tuple[TensorSpec, ...]) -> bool:
+def _16_bits_fit(shape: tuple[int, ...], parts: tuple[TensorSpec, ...]) -> bool:
     return [(part.shape, part.dtype) for part in parts] == [(shape, BITS.name)]
 
 
@@ -199,7 +180,7 @@ def _float16(parts: tuple[Array, ...], start: int, stop: int) -> Array:
 
 
 def _check_16(bits: Array, exponent: int, what: str) -> int:
-    """Looks for numbers whose exponent, which these bits are, is the highest: NaN and infinity; returns the highest."""
+    """Refuses numbers with the highest exponent (these bits), NaN and infinity; returns the highest exponent found."""
     flat, bad, highest = bits.reshape(-1), 0, 0
     for start in range(0, len(flat), BLOCK):
         block = flat[start : start + BLOCK] & exponent
@@ -223,29 +204,28 @@ def _check_float16(parts: tuple[Array, ...], size: int) -> float:
 # --- 8 bits ---------------------------------------------------------------------------------------------------------
 
 
-def quantized(array: Array, rest: Array) -> Packed:
-    """`array` + `rest` in 8 bits; `rest` becomes what they lack, half a step at most.
+def quantized(array: Array, residual: Array) -> Packed:
+    """`array` + `residual` in 8 bits; `residual` becomes the error, half a step at most.
 
-    Of `SCALED` elements c each, the step is s = max|c| / 127, and q = round(c / s) is sent: linear quantization with a
-    scale of its own for every block, as Dettmers et al. 2022 ("8-bit Optimizers via Block-wise Quantization", section
-    2.1) have it for the state of optimizers.
+    For each block of `SCALED` elements c the step is s = max|c| / 127, and q = round(c / s) is sent: block-wise linear
+    quantization (Dettmers et al. 2022, "8-bit Optimizers via Block-wise Quantization", section 2.1).
 
     Args:
         array: float32, finite.
-        rest: float32, flat, of as many elements; written into.
+        residual: float32, (array.size,); written into.
     """
     flat = np.ascontiguousarray(array).reshape(-1)
     numbers, steps = np.empty(array.shape, BYTES), np.empty(-(-len(flat) // SCALED), _FLOAT32)
-    out, room = numbers.reshape(-1), np.empty(min(len(flat), SCALED), np.float32)
+    out, buffer = numbers.reshape(-1), np.empty(min(len(flat), SCALED), np.float32)
     for index, start in enumerate(range(0, len(flat), SCALED)):
         part = slice(start, start + SCALED)
-        c = np.add(rest[part], flat[part], out=rest[part])
+        c = np.add(residual[part], flat[part], out=residual[part])
         step = max(c.max(), -c.min()) / np.float32(127)
         if step < _SMALLEST:
             steps[index], out[part] = 0, 0
             continue
         steps[index] = step
-        q = np.multiply(c, 1 / step, out=room[: len(c)])
+        q = np.multiply(c, 1 / step, out=buffer[: len(c)])
         np.rint(q, out=q)
         np.copyto(out[part], q, casting="unsafe")
         np.multiply(q, step, out=q)
@@ -257,7 +237,7 @@ def quantized(array: Array, rest: Array) -> Packed:
 _SMALLEST = np.finfo(np.float32).tiny
 
 
-def _eight(shape: tuple[int, ...], parts: tuple[TensorSpec, ...]) -> bool:
+def _8_bits_fit(shape: tuple[int, ...], parts: tuple[TensorSpec, ...]) -> bool:
     steps = -(-math.prod(shape) // SCALED)
     found = [(part.shape, part.dtype) for part in parts]
     return found == [(shape, BYTES.name), ((steps,), _FLOAT32.name)]
@@ -284,62 +264,60 @@ def _int8(parts: tuple[Array, ...], start: int, stop: int) -> Array:
 # --- the largest ----------------------------------------------------------------------------------------------------
 
 
-def largest(array: Array, rest: Array, count: int) -> Packed:
-    """The `count` elements of `array` + `rest` that are largest in magnitude; `rest` becomes the others.
+def largest(array: Array, residual: Array, count: int) -> Packed:
+    """The `count` elements of `array` + `residual` largest in magnitude; `residual` becomes the others.
 
-    Of elements that are equal, the first. Zeros are not sent: when the others are fewer than `count`, all of them are.
+    Of equal elements, the first. Zeros are not sent. To save time, only elements above a magnitude estimated from a
+    sample are sorted (Lin et al. 2018, "Deep Gradient Compression", section 3.1, where the sample decides).
 
     Args:
         array: float32, finite.
-        rest: float32, flat, of as many elements; written into.
+        residual: float32, (array.size,); written into.
         count: from 1.
-
-    A sample says from which magnitude on there will be enough, and the choice is made among those alone (Lin et al.
-    2018, "Deep Gradient Compression", section 3.1; there it decides, here it saves time).
     """
     flat = np.ascontiguousarray(array).reshape(-1)
-    low = _enough(flat, rest, count)
-    room, large = np.empty(min(len(flat), BLOCK), np.float32), np.empty(min(len(flat), BLOCK), np.bool_)
+    low = _enough(flat, residual, count)
+    buffer, large = np.empty(min(len(flat), BLOCK), np.float32), np.empty(min(len(flat), BLOCK), np.bool_)
     found = [np.empty(0, np.intp)]
     for start in range(0, len(flat), BLOCK):
         part = slice(start, start + BLOCK)
-        c = np.add(rest[part], flat[part], out=rest[part])
-        magnitudes = np.abs(c, out=room[: len(c)])
+        c = np.add(residual[part], flat[part], out=residual[part])
+        magnitudes = np.abs(c, out=buffer[: len(c)])
         found.append(np.flatnonzero(np.greater_equal(magnitudes, low, out=large[: len(c)])) + start)
     places = np.concatenate(found)
-    if len(places) < count:  # the sample was wrong, or nearly all are zero
-        places = np.flatnonzero(rest)
-    places = places[_largest(np.abs(rest[places]), count)]
-    values = rest[places]
-    rest[places] = 0
+    if len(places) < count:  # the estimate was wrong, or nearly all are zero
+        places = np.flatnonzero(residual)
+    places = places[_largest(np.abs(residual[places]), count)]
+    values = residual[places]
+    residual[places] = 0
     return Packed("topk", array.shape, (places.astype(_place(len(flat))), values))
 
 
-#: Elements that are looked at first.
+#: Elements of the sample.
 _SAMPLE = 1 << 14
 
 
-def _enough(flat: Array, rest: Array, count: int) -> np.float32:
-    """A magnitude, over 0, that some more than `count` elements of the sum have, most likely."""
+def _enough(flat: Array, residual: Array, count: int) -> np.float32:
+    """A magnitude above 0 that, most likely, a little more than `count` elements of the sum reach."""
     distance = _distance(len(flat))
-    sample = np.abs(flat[::distance] + rest[::distance])
+    sample = np.abs(flat[::distance] + residual[::distance])
     expected = len(sample) * count / max(1, len(flat))
-    wanted = int(expected + 4 * math.sqrt(expected)) + 1  # four standard deviations
-    if wanted >= len(sample):
+    chosen = int(expected + 4 * math.sqrt(expected)) + 1  # four standard deviations
+    if chosen >= len(sample):
         return _SMALLEST_OF_ALL
-    return max(np.partition(sample, len(sample) - wanted)[len(sample) - wanted], _SMALLEST_OF_ALL)
+    return max(np.partition(sample, len(sample) - chosen)[len(sample) - chosen], _SMALLEST_OF_ALL)
 
 
 _SMALLEST_OF_ALL = np.finfo(np.float32).smallest_subnormal
 
 
 def _distance(size: int) -> int:
-    """Between two elements of the sample: odd, lest it only meets some columns of a matrix."""
+    """Distance between elements of the sample: odd, so that it meets all columns of a matrix."""
     return max(1, size // _SAMPLE) | 1
 
 
 def _largest(magnitudes: Array, count: int) -> Array:
-    """Which the `count` largest are, in rising order."""
+    """Indices of the `count` largest, rising."""
     if len(magnitudes) <= count:
         return np.arange(len(magnitudes))
     least = np.partition(magnitudes, len(magnitudes) - count)[len(magnitudes) - count]
@@ -349,11 +327,11 @@ def _largest(magnitudes: Array, count: int) -> Array:
 
 
 def _place(size: int) -> np.dtype[Any]:
-    """What has room for a place among so many."""
+    """The dtype of places in an array of `size` elements."""
     return DTYPES["int32" if size < 1 << 31 else "int64"]
 
 
-def _some(shape: tuple[int, ...], parts: tuple[TensorSpec, ...]) -> bool:
+def _topk_fits(shape: tuple[int, ...], parts: tuple[TensorSpec, ...]) -> bool:
     if len(parts) != 2 or len(parts[0].shape) != 1:
         return False
     places, values, size = *parts, math.prod(shape)
@@ -382,8 +360,8 @@ def _topk(parts: tuple[Array, ...], start: int, stop: int) -> Array:
 
 
 FORMS: dict[str, Form] = {
-    "bfloat16": Form(_sixteen, _check_bfloat16, _bfloat16),
-    "float16": Form(_sixteen, _check_float16, _float16),
-    "int8": Form(_eight, _check_8, _int8),
-    "topk": Form(_some, _check_places, _topk),
+    "bfloat16": Form(_16_bits_fit, _check_bfloat16, _bfloat16),
+    "float16": Form(_16_bits_fit, _check_float16, _float16),
+    "int8": Form(_8_bits_fit, _check_8, _int8),
+    "topk": Form(_topk_fits, _check_places, _topk),
 }

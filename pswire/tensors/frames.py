@@ -1,8 +1,7 @@
-"""Frames of a Transfer as bytes: a header that protobuf writes and reads, and elements that it never sees.
+"""Frames of a Transfer as bytes: a header that protobuf writes and reads, and elements that it never copies.
 
-A frame is plain protobuf, but its elements, in `data` or `chunk`, are put behind the header by hand and cut off from it
-by hand, so that they are copied once on the way out and not at all on the way in; protobuf copies them two times each.
-Knows nothing of tensors. May import errors and the generated code.
+A frame is valid protobuf, but its elements, in `data` or `chunk`, are written behind the header and read by hand: they
+are copied once when sent and not at all when received; protobuf copies them twice each. May import errors and v1.
 """
 
 from __future__ import annotations
@@ -15,11 +14,10 @@ from google.protobuf.message import DecodeError
 from pswire.errors import Malformed
 from pswire.v1 import paramserver_pb2 as pb
 
-#: Where the elements begin in a frame with `data`: a multiple of this, so that arrays over them are aligned. Bytes of
-#: Python begin at a multiple of it too.
+#: Elements begin at a multiple of this in a frame with `data`, as Python's bytes objects do: arrays are aligned.
 ALIGNMENT = 16
 
-# Many times what there are: each costs far more time and memory here than its two bytes did on the way.
+# Many times the number of valid frames: each field costs far more time and memory here than its two bytes.
 _MOST_FIELDS = 64
 
 _LENGTH_DELIMITED = 2  # the wire type of bytes, texts and messages
@@ -42,7 +40,7 @@ _DATA, _CHUNK, _PADDING = _tag("data"), _tag("chunk"), _tag("padding")
 
 
 def with_data(header: pb.Frame, data: Sequence[memoryview]) -> bytes:
-    """The frame of a call or an answer whose elements, all of `data` end to end, come with it; none: the header."""
+    """A frame of a header and elements, those of `data` end to end; without `data`, the header alone."""
     head = header.SerializeToString()
     if not data:
         return head
@@ -52,18 +50,13 @@ def with_data(header: pb.Frame, data: Sequence[memoryview]) -> bytes:
 
 
 def chunk(pieces: Sequence[memoryview]) -> bytes:
-    """A frame of elements alone: the pieces end to end."""
+    """A frame of elements alone, the pieces end to end."""
     return b"".join([_CHUNK, _varint(sum(map(len, pieces))), *pieces])
 
 
 @dataclass(frozen=True, slots=True)
 class Incoming:
-    """A frame that has come.
-
-    Attributes:
-        header: what protobuf reads of it; without `data` and `chunk`.
-        data, chunk: the elements, borrowed from the frame's bytes; None when the frame has none.
-    """
+    """A received frame: the header as read by protobuf, and elements borrowed from the frame's bytes, if any."""
 
     header: pb.Frame
     data: memoryview | None = None
@@ -71,7 +64,7 @@ class Incoming:
 
 
 def incoming(frame: bytes) -> Incoming:
-    """Takes a frame apart. Raises `Malformed` for what is none."""
+    """Separates the header and the elements of a frame. Raises `Malformed`."""
     elements: dict[int, memoryview] = {}
     rest: list[bytes] = []
     place, end, fields = 0, len(frame), 0

@@ -1,7 +1,4 @@
-"""Tensors inside of their message: for everything that fits into one chunk. May import values, errors, v1.
-
-Nothing is copied on the receiver's side: its arrays are read-only views of the message's bytes.
-"""
+"""The inline tensor transport: elements inside their message, up to `INLINE` bytes. May import values, errors, v1."""
 
 from __future__ import annotations
 
@@ -14,7 +11,7 @@ from pswire.v1 import paramserver_pb2 as pb
 
 
 class InlineSender:
-    """Writes the elements of one message's tensors into it, `INLINE` bytes in all at most."""
+    """Copies the elements of one message's tensors into it, `INLINE` bytes at most."""
 
     def __init__(self) -> None:
         self._used = 0
@@ -31,7 +28,7 @@ class InlineSender:
 
 
 class InlineReceiver:
-    """Reads the elements of tensors out of their message; keeps nothing, so that one serves for all messages."""
+    """Reads elements from their message, without copying. Has no state: one serves for all messages."""
 
     def get(self, tensor: pb.Tensor, spec: TensorSpec, *, own: bool = False) -> Array:
         """A read-only view of `tensor.inline`, which has exactly `spec.nbytes` bytes."""

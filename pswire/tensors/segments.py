@@ -1,8 +1,7 @@
-"""Memory that two processes of one host and one user share: files in /dev/shm that both have mapped.
+"""Segments: memory that two processes of one host and one user share, as files in /dev/shm that both have mapped.
 
-Makes them, opens those that another process has made, and removes those of the dead; what lies in them is the business
-of `pswire.tensors.shared_memory`. Uses no multiprocessing.shared_memory, whose tracker removes what other processes
-still use. Imports the standard library alone.
+Creates them, opens those of other processes, and removes those of dead processes. Not multiprocessing.shared_memory,
+whose tracker removes segments that other processes still use. Standard library only.
 """
 
 from __future__ import annotations
@@ -35,21 +34,21 @@ with suppress(ImportError):  # Linux alone has it: all pages are mapped at once,
 
 
 class NotShared(Exception):
-    """Memory cannot be shared, and the message says why. None of our errors: tensors take another lane then."""
+    """Memory cannot be shared, for the reason in the message; another tensor transport is used instead."""
 
 
 class Segment:
-    """Memory of this process that others of the same user can map as well, as long as it has its name.
+    """Memory of this process that others of the same user can map by its name. Made by `create`.
 
-    Made by `create`. The memory lives as long as somebody has it mapped, the name until `unlink`: call it when the
-    other side has opened the segment; otherwise it is done when this object or its process ends. After a kill -9 the
-    name stays, until somebody sweeps.
+    The memory lives as long as it is mapped. Call `unlink` when the other side has opened the segment; otherwise the
+    name is removed with this object or at the end of the process, and after a kill -9 by the next `sweep`.
 
     Attributes:
         name: of the file in `FOLDER`.
         memory: the file, mapped, zero from `BEGIN` on. Never close it: arrays are views of it, and keep it alive.
         nbytes: of the file, in whole pages.
-        token: what the file begins with.
+        number: on the stream that it is attached to.
+        token: the first bytes of the file, by which the other side recognizes it.
     """
 
     def __init__(self, name: str, descriptor: int, memory: mmap, number: int) -> None:
@@ -60,12 +59,12 @@ class Segment:
 
     @classmethod
     def create(cls, nbytes: int, number: int = 0) -> Segment:
-        """A new one, which has `nbytes` at least from `BEGIN` on. Takes 1 ms for about 2 MB: the system clears them.
+        """A new segment with at least `nbytes` from `BEGIN` on. Takes 1 ms for about 2 MB, which the system clears.
 
-        Its memory is reserved here: to write where a full /dev/shm has none would end the process (SIGBUS).
+        Memory is reserved here: writing where a full /dev/shm has none would end the process (SIGBUS).
 
         Raises:
-            NotShared: there is no such folder, or not so much room in it.
+            NotShared: there is no such folder, or too little memory in it.
         """
         whole = -(-(BEGIN + nbytes) // PAGESIZE) * PAGESIZE
         name, descriptor = _new_file()
@@ -78,14 +77,14 @@ class Segment:
         return cls(name, descriptor, memory, number)
 
     def unlink(self) -> None:
-        """Takes the name away; who has the memory keeps it. May be called again."""
+        """Removes the name; mapped memory stays. May be called again."""
         self._forgotten()
 
 
 def _new_file() -> tuple[str, int]:
-    """The name and the descriptor of a new file, locked: by that `sweep` knows that its owner lives.
+    """Name and descriptor of a new file, locked: the lock tells `sweep` that its owner lives.
 
-    A lock ends with its process, however that ends, and means the same in all containers, unlike a process's number.
+    A lock ends with its process, however that ends, and means the same in all containers, unlike a process id.
     """
     if not os.path.isdir(FOLDER):
         raise NotShared(f"no {FOLDER} on this machine")
@@ -104,7 +103,7 @@ def _new_file() -> tuple[str, int]:
 
 
 def _forget(path: str, descriptor: int, owner: int) -> None:
-    """Ends name and lock. A fork of the owner has copies of both and owns neither."""
+    """Removes name and lock, unless in a fork of the owner, which has copies of both."""
     if os.getpid() == owner:
         with suppress(FileNotFoundError):
             os.unlink(path)
@@ -112,12 +111,12 @@ def _forget(path: str, descriptor: int, owner: int) -> None:
 
 
 def open_segment(name: str, nbytes: int, token: bytes) -> mmap:
-    """The memory of a segment that another process has made, and has described so.
+    """The memory of another process's segment, as that process has described it.
 
-    Whoever has made it can cut it off, which ends this process (SIGBUS); but the same user can do that anyway.
+    Its owner can truncate it, which ends this process (SIGBUS); but the same user could end it anyway.
 
     Raises:
-        NotShared: there is no such file here, or it is not as it was described, or not as `Segment` makes them.
+        NotShared: no such file, or it is not as described, or not as `Segment` makes them.
     """
     if not _NAME.fullmatch(name):
         raise NotShared(f"{name!r} is no name of a segment")
@@ -153,7 +152,7 @@ def _check(found: os.stat_result, nbytes: int) -> None:
 
 
 def sweep() -> int:
-    """Removes the segments of this user whose owners are dead; returns how many there were. Raises nothing."""
+    """Removes segments of this user whose owners are dead; returns their number. Raises nothing."""
     try:
         names = os.listdir(FOLDER)
     except OSError:

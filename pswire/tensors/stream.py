@@ -1,9 +1,8 @@
-"""Tensors behind their message: in the same frame, or for more than that in the chunks that follow; tiny ones inside.
+"""The stream tensor transport: elements behind their message, in its frame or in chunks that follow; small ones inside.
 
-The bytes of all tensors of a message run end to end, in its order; chunks are cut every `CHUNK` bytes wherever a tensor
-ends. A receiver allocates nothing before it is told to: until then the arrays that it gives are hollow, of the right
-shape and dtype but without memory, so that all that a message declares can be checked first.
-May import values, errors, frames and the generated code.
+The bytes of all tensors of a message run end to end, in its order, and are cut every `CHUNK` bytes. A receiver
+allocates nothing until `allocate`: before, its arrays are hollow, of the right shape and dtype but without memory, so
+that all that a message declares can be checked first. May import values, errors, frames and the generated code.
 """
 
 from __future__ import annotations
@@ -23,11 +22,11 @@ from pswire.v1 import paramserver_pb2 as pb
 
 
 class StreamSender:
-    """Remembers the arrays of one message, and makes frames of them.
+    """Collects the arrays of one message, and makes frames of them.
 
     Args:
         region: shared memory; arrays that lie there stay there.
-        few: arrays of fewer bytes than this travel inside of the message, `MOST_OF_FEW` in all.
+        few: arrays of fewer bytes travel inside the message, up to `MOST_OF_FEW` in all.
     """
 
     def __init__(self, region: Region | None = None, *, few: int = FEW) -> None:
@@ -36,10 +35,7 @@ class StreamSender:
         self._inline = 0
 
     def put(self, array: Array, tensor: pb.Tensor) -> None:
-        """Borrows `array` until the last frame is out; only what is not little-endian in C order is copied here.
-
-        And what travels inside of the message.
-        """
+        """Borrows `array` until the last frame is sent; copies it if it is small, big-endian or not in C order."""
         offset = None if self._region is None else self._region.offset_of(array)
         if self._region is not None and offset is not None:
             tensor.shared.segment, tensor.shared.offset = self._region.segment, offset
@@ -83,15 +79,14 @@ class StreamSender:
 
 
 class StreamReceiver:
-    """Puts the tensors of one message together: decode it, check what is hollow, `allocate`, decode again, `feed`.
+    """Receives the tensors of one message: decode it, check the hollow arrays, `allocate`, decode again, `feed`.
 
-    Tensors that are there already, inside of their message, in the data that came with it, or in shared memory, are
-    taken from there; if all are, the first decoding is all there is to do. The two decodings are of the same message: a
-    tensor is known by its place in the order of them all.
+    If all elements are there already, inside the message, in the data of its frame or in shared memory, one decoding
+    is enough. Streamed tensors are identified by their order, so both decodings must be of the same message.
 
     Args:
-        data: what came with the header, if anything: arrays over it are read-only.
-        shared: gives the tensors that are in shared memory, if any is attached.
+        data: the data of the header's frame, if any; arrays over it are read-only.
+        shared: receives tensors in shared memory, if there is any.
     """
 
     def __init__(self, data: memoryview | None = None, shared: TensorReceiver | None = None) -> None:
@@ -105,11 +100,11 @@ class StreamReceiver:
         self._gaps: deque[tuple[int, memoryview]] = deque()  # what is not filled yet, in order
 
     def get(self, tensor: pb.Tensor, spec: TensorSpec, *, own: bool = False) -> Array:
-        """What is there already; or before `allocate` a hollow array of zeros, read-only, then the one to `feed`."""
+        """The array; for a streamed tensor a hollow read-only one, and after `allocate` the one to `feed`."""
         place = tensor.WhichOneof("place")
         if place == "shared":
             if self._segments is None:
-                raise Malformed(f"variable {spec}: it is said to be in shared memory, and none is attached here")
+                raise Malformed(f"variable {spec}: its elements are in shared memory, and none is attached here")
             return self._segments.get(tensor, spec, own=own)
         if not tensor.streamed:
             return self._inline.get(tensor, spec)
@@ -128,23 +123,23 @@ class StreamReceiver:
             raise Malformed(f"variable {spec}: the data of its frame, {len(data)} bytes, ends before its elements")
         array = np.frombuffer(data[begin : self._used], DTYPES[spec.dtype]).reshape(spec.shape)
         if not array.flags.aligned:
-            array = array.copy()  # what is behind a tensor of odd size
+            array = array.copy()  # behind a tensor of odd size
             array.flags.writeable = False
         check_elements(array, spec)
         return array
 
     def check_data(self) -> None:
-        """Raises `Malformed` if more data came with the header than its tensors have; call it after decoding."""
+        """Raises `Malformed` if the frame has more data than its tensors; call it after decoding."""
         if self._data is not None and self._used != len(self._data):
             raise Malformed(f"tensors of {self._used} bytes were declared, and {len(self._data)} came with them")
 
     @property
     def nbytes(self) -> int:
-        """What the decoded message announces: the bytes of all its tensors that follow."""
+        """Bytes of the tensors that follow in chunks, as the decoded message announces."""
         return sum(spec.nbytes for spec in self._specs)
 
     def allocate(self) -> None:
-        """Makes the arrays; call it once, when `nbytes` and the hollow message are found to be right.
+        """Allocates the arrays; call it once, after `nbytes` and the hollow message have been checked.
 
         Raises:
             TooLarge: there is no memory for them.
@@ -156,7 +151,7 @@ class StreamReceiver:
         self._gaps.extend((place, _bytes_of(array)) for place, array in enumerate(self._arrays) if array.nbytes)
 
     def feed(self, chunk: bytes | memoryview) -> None:
-        """Copies the next bytes, as many as there are, to their place in the allocated arrays.
+        """Copies the next bytes into the allocated arrays.
 
         Raises:
             Malformed: there are more bytes than declared, or a bool is neither 0 nor 1.
@@ -175,7 +170,7 @@ class StreamReceiver:
 
     @property
     def complete(self) -> bool:
-        """Whether the arrays are there and filled."""
+        """Whether the arrays are allocated and filled."""
         return self._arrays is not None and not self._gaps
 
 

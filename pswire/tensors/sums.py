@@ -1,9 +1,9 @@
-"""The one place that adds many numbers: over axes, products of two arrays, and rows with equal indices.
+"""Accurate sums: over axes, of products, and of rows with equal indices.
 
-float16 is added in float32, for it ends at 65,504 and counts by ones no further than 2,048; such a sum is float32, and
-the caller rounds it once. Long sums are made of the sums of blocks: one number after the other errs by up to as many
-roundings as there are numbers, and numpy adds pairwise only along the axis whose elements lie side by side (N. Higham,
-"The Accuracy of Floating Point Summation", SIAM J. Sci. Comput. 14, 1993). numpy only.
+float16 is added in float32, as it overflows at 65,504 and a running count in it stalls at 2,048; the float32 sum is
+rounded once by the caller. Long sums are sums of blocks, as the error of sequential addition grows with the number of
+terms and numpy adds pairwise only along a contiguous axis (N. Higham, "The Accuracy of Floating Point Summation", SIAM
+J. Sci. Comput. 14, 1993). Imports numpy only.
 """
 
 from __future__ import annotations
@@ -18,28 +18,28 @@ from numpy.lib.array_utils import normalize_axis_index, normalize_axis_tuple
 Array = npt.NDArray[Any]
 Axis: TypeAlias = int | tuple[int, ...] | None
 
-BLOCK = 256  # numbers that are added one after the other
-DOT_BLOCK = 8192  # products in one call of BLAS, which has many sums side by side
-SMALL = 1024  # elements of an array that numpy sums faster than it can be cut into blocks
+BLOCK = 256  # numbers that are added sequentially
+DOT_BLOCK = 8192  # products in one BLAS call, which accumulates many sums in parallel
+SMALL = 1024  # elements below which blocks do not pay
 HALF = np.dtype(np.float16)
 
 _ONES = {np.dtype(kind): np.ones(BLOCK, kind) for kind in (np.float32, np.float64)}
 
 
 def sum_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
-    """The dtype that numbers of a dtype are added in: float32 for float16, any other itself."""
+    """The dtype in which numbers of a dtype are added: float32 for float16, otherwise itself."""
     return np.dtype(np.float32) if dtype.char == "e" else dtype
 
 
 def widened(x: Array) -> Array:
-    """float16 as float32 of the same shape; any other array as it is."""
+    """float16 as float32; any other array unchanged."""
     return x.astype(np.float32) if x.dtype.char == "e" else x
 
 
 def add_over(x: Array, axis: Axis = None, keepdims: bool = False) -> Any:  # noqa: ANN401 - as numpy
-    """The sum over all axes, one or a tuple of them, as np.sum; of float16 it is float32.
+    """np.sum over all axes, one or a tuple of them; float32 for float16.
 
-    Sums over rows and columns are matrix products with ones, up to ten times as fast as numpy's sums.
+    Computed by matrix products with ones, up to ten times as fast as np.sum.
     """
     x = widened(x)
     if x.size <= SMALL or x.dtype not in _ONES:
@@ -58,7 +58,7 @@ def add_over(x: Array, axis: Axis = None, keepdims: bool = False) -> Any:  # noq
     else:
         kept = tuple(place for place in range(ndim) if place not in axes)
         matrix = x.transpose(axes + kept).reshape(math.prod([shape[place] for place in axes]), -1)
-        for_blas = x.itemsize in matrix.strides and min(matrix.strides) > 0  # for others numpy has a slow loop
+        for_blas = x.itemsize in matrix.strides and min(matrix.strides) > 0  # other layouts use a slow loop of numpy
         total = _down(matrix if for_blas else np.ascontiguousarray(matrix))
     return total.reshape(
         [1 if place in axes else size for place, size in enumerate(shape) if keepdims or place not in axes]
@@ -66,7 +66,7 @@ def add_over(x: Array, axis: Axis = None, keepdims: bool = False) -> Any:  # noq
 
 
 def _across(matrix: Array) -> Array:
-    """The sum of each row of a C-contiguous matrix; numpy adds the long ones pairwise."""
+    """The sum of each row of a C-contiguous matrix; numpy adds long rows pairwise."""
     columns = matrix.shape[1]
     if columns > BLOCK:
         return np.asarray(np.add.reduce(matrix, axis=1))
@@ -74,7 +74,7 @@ def _across(matrix: Array) -> Array:
 
 
 def _down(matrix: Array) -> Array:
-    """The sum of each column of a matrix: of the sums of blocks of rows, and so on until one block is left."""
+    """The sum of each column of a matrix, recursively over blocks of rows."""
     ones = _ONES[matrix.dtype]
     rows, columns = matrix.shape
     if rows <= BLOCK:
@@ -87,10 +87,7 @@ def _down(matrix: Array) -> Array:
 
 
 def dot(a: Array, b: Array) -> Any:  # noqa: ANN401 - a number of numpy
-    """The sum of the products of the elements of two arrays of one shape, as np.vdot; of float16 it is float32.
-
-    As that, it overflows without a warning.
-    """
+    """np.vdot of two arrays of one shape; float32 for float16. It overflows without a warning."""
     a, b = widened(a).reshape(-1), widened(b).reshape(-1)
     if len(a) <= DOT_BLOCK:
         return np.vdot(a, b)
@@ -101,14 +98,13 @@ def dot(a: Array, b: Array) -> Any:  # noqa: ANN401 - a number of numpy
 
 
 def equal_groups(indices: Array) -> tuple[Array, Array]:
-    """The order that sorts indices, (n,), equal ones as they come; and where in that a group of equal ones begins.
+    """The stable order that sorts indices, (n,) integers, and the starts of groups of equal ones, (n,) booleans.
 
-    Returns:
-        Places of indices, (n,) integers; and (n,) booleans: `indices[order[begins]]` has each index once, rising.
+    `indices[order[begins]]` has each index once, ascending.
     """
     bits = len(indices).bit_length()
     if indices.size and 0 <= indices.min() <= indices.max() < 1 << (63 - bits):
-        # Index and place in one number: numpy sorts numbers twice as fast as it finds a stable order of them.
+        # Sorting numbers of index and position is twice as fast as a stable argsort.
         keys = indices.astype(np.int64) << bits
         keys |= np.arange(len(keys))
         keys.sort()
@@ -122,11 +118,8 @@ def equal_groups(indices: Array) -> tuple[Array, Array]:
 
 
 def sum_groups(rows: Array, order: Array, begins: Array) -> Array:
-    """The sum of each group of rows, (n, ...), by what `equal_groups` says of their indices: (groups, ...), new.
-
-    Of float16 it is float32.
-    """
-    shared = ~(begins & np.append(begins[1:], True))  # a group of several: adding up is dear, copying is not
+    """The sum of each group of rows (n, ...), by the result of `equal_groups`: (groups, ...), float32 for float16."""
+    shared = ~(begins & np.append(begins[1:], True))  # rows of larger groups; single rows are only copied
     sums = widened(rows.take(order[begins], axis=0))
     if shared.any():
         several = widened(rows.take(order[shared], axis=0))
@@ -135,16 +128,16 @@ def sum_groups(rows: Array, order: Array, begins: Array) -> Array:
 
 
 def add_rows(total: Array, indices: Array, rows: Array) -> None:
-    """total[indices] += rows, in which an index may come several times: each of its rows is added, in their order.
+    """total[indices] += rows, in place, with repeated indices accumulated in order; float16 is rounded once.
 
     Args:
-        total: (size, ...), C-contiguous; written into, and its dtype stays: float16 is rounded once, when all is added.
+        total: (size, ...), C-contiguous.
         indices: (n,), integers from -size to size - 1.
-        rows: (n, ...), with the sizes of total after its first.
+        rows: (n, *total.shape[1:]).
 
     Raises:
         ValueError: `total` is not C-contiguous, or a shape does not fit.
-        IndexError: an index is outside.
+        IndexError: an index is out of range.
     """
     if not total.flags.c_contiguous:
         raise ValueError(f"add_rows: total must be C-contiguous, but its strides are {total.strides}: copy it first")
@@ -158,6 +151,6 @@ def add_rows(total: Array, indices: Array, rows: Array) -> None:
         total[groups] = total[groups] + sums
         return
     width = math.prod(total.shape[1:])
-    # np.add.at is fast where everything is flat, and slow otherwise: so each element gets its place in the flat total.
-    places = indices[:, np.newaxis] * width + np.arange(width)
-    np.add.at(total.reshape(-1), places.reshape(-1), rows.reshape(-1))
+    # np.add.at is fast on flat arrays only.
+    positions = indices[:, np.newaxis] * width + np.arange(width)
+    np.add.at(total.reshape(-1), positions.reshape(-1), rows.reshape(-1))

@@ -1,7 +1,4 @@
-"""Arrays with a name: what a variable looks like, and which dtypes may travel; and arrays that are mostly zero rows.
-
-Numpy only. Nothing here knows of messages, servers or gradients of a particular model.
-"""
+"""Descriptions of named arrays, the dtypes that travel, and arrays of which only some rows are not zero. numpy only."""
 
 from __future__ import annotations
 
@@ -17,7 +14,7 @@ from pswire.tensors.sums import add_rows, equal_groups, sum_groups
 
 Array = npt.NDArray[Any]
 
-#: Every dtype that a variable or a gradient may have, by its name on the wire. Data on the wire is little-endian.
+#: Every dtype of a variable or gradient by its name in messages, little-endian.
 DTYPES: dict[str, np.dtype[Any]] = {
     name: np.dtype(name).newbyteorder("<")
     for name in ("float16", "float32", "float64", "int8", "int16", "int32", "int64", "uint8", "bool")
@@ -28,7 +25,7 @@ MAX_NAME_LENGTH = 256
 
 
 class Shaped(Protocol):
-    """An array, or what stands for one: some rows of it, or another form."""
+    """An array, some rows of it, or a packed array."""
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -52,7 +49,6 @@ class TensorSpec:
     dtype: str = "float32"
 
     def __post_init__(self) -> None:
-        """Checks every field, so that a `TensorSpec` that exists can be trusted."""
         if not self.name or len(self.name) > MAX_NAME_LENGTH or not self.name.isprintable():
             raise ValueError(f"a variable's name has 1 to {MAX_NAME_LENGTH} printable characters, got {self.name!r}")
         if self.dtype not in DTYPES:
@@ -64,7 +60,7 @@ class TensorSpec:
 
     @classmethod
     def of(cls, name: str, array: Array) -> TensorSpec:
-        """The spec of an array, whatever its byte order in memory."""
+        """The spec of an array of any byte order."""
         return cls(name, array.shape, array.dtype.name)
 
     @property
@@ -78,8 +74,8 @@ class TensorSpec:
         return self.size * DTYPES[self.dtype].itemsize
 
     def matches(self, array: Shaped) -> bool:
-        """Whether `array`, an array or what stands for one, has this shape and dtype, in whatever byte order."""
-        # numpy puts a dtype's name together at every asking, so the common case comes first.
+        """Whether `array` has this shape and dtype, in any byte order."""
+        # The common case first: numpy builds a dtype's name anew each time.
         same_dtype = array.dtype == DTYPES[self.dtype] or array.dtype.name == self.dtype
         return array.shape == self.shape and same_dtype
 
@@ -89,7 +85,7 @@ class TensorSpec:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Which rows of a larger whole an array has: those from `first` on, of `of` rows in all.
+    """The rows of a variable on one shard: from row `first` on, of `of` rows in all.
 
     Raises:
         ValueError: there is no such row.
@@ -99,24 +95,23 @@ class Part:
     of: int
 
     def __post_init__(self) -> None:
-        """Checks both fields."""
         if not 0 <= self.first <= self.of:
             raise ValueError(f"a part begins at a row from 0 to the {self.of} of the whole, not at {self.first}")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class IndexedSlices:
-    """The rows of an array that are not all zero: the gradient of an embedding's table, which is never made whole.
+    """The nonzero rows of an array, such as the gradient of an embedding table.
 
-    Row `indices[i]` of the array is `values[i]`; an index that comes several times stands for the sum of its rows.
+    Row `indices[i]` of the array is `values[i]`; rows with equal indices are added up.
 
     Attributes:
         values: (n, *dense_shape[1:]), of any dtype.
         indices: (n,), integers from 0 to dense_shape[0] - 1, in any order.
         dense_shape: the shape of the array that these are rows of.
 
-    With `check_range=False` the indices themselves are not looked at: for rows whose elements are still to come, or
-    which were checked before. `check_indices` does it later.
+    With `check_range=False` the indices are not checked, because they are still to come or were checked before;
+    `check_indices` checks them later.
 
     Raises:
         ValueError: shapes do not fit, or an index is outside.
@@ -129,7 +124,6 @@ class IndexedSlices:
     check_range: InitVar[bool] = True
 
     def __post_init__(self, check_range: bool) -> None:
-        """Checks every field, so that rows that exist can be trusted."""
         values, indices, shape = self.values, self.indices, self.dense_shape
         if indices.dtype.kind not in "iu":
             raise TypeError(f"IndexedSlices: indices must be integers, but they are {indices.dtype}")
@@ -166,7 +160,7 @@ class IndexedSlices:
         return self.values.nbytes + self.indices.nbytes
 
     def __add__(self, other: IndexedSlices | Array) -> Any:  # noqa: ANN401 - of the kind of `other`
-        """All rows of both; with an array of the same shape, an array. `ValueError` when the shapes differ."""
+        """The rows of both, or with an array of the same shape an array. `ValueError` when the shapes differ."""
         shape = other.shape if isinstance(other, IndexedSlices) else np.shape(other)
         if shape != self.dense_shape:
             kind = "rows of an array" if isinstance(other, IndexedSlices) else "an array"
@@ -181,7 +175,7 @@ class IndexedSlices:
     __radd__ = __add__
 
     def __mul__(self, factor: float) -> IndexedSlices:
-        """Each row times a number, of Python or numpy; values of floating point keep their dtype."""
+        """Each row times a number; the dtype stays."""
         if not isinstance(factor, Real):
             return NotImplemented
         return self.with_values(self.values * float(factor))
@@ -189,7 +183,7 @@ class IndexedSlices:
     __rmul__ = __mul__
 
     def __truediv__(self, divisor: float) -> IndexedSlices:
-        """Each row over a number; as with `*`, the dtype stays."""
+        """Each row over a number; the dtype stays."""
         if not isinstance(divisor, Real):
             return NotImplemented
         return self.with_values(self.values / float(divisor))
@@ -212,7 +206,7 @@ class IndexedSlices:
         return IndexedSlices(values, self.indices, self.dense_shape)
 
     def summed(self) -> IndexedSlices:
-        """The same array with each index once, in rising order: rows that come several times are added up."""
+        """The same array with each index once, rising: rows with equal indices are added up."""
         if np.all(self.indices[1:] > self.indices[:-1]):
             return self
         order, begins = equal_groups(self.indices)
@@ -226,16 +220,15 @@ class IndexedSlices:
 
 
 def magnitude(array: Array) -> float:
-    """No element is further from 0: the root of the sum of squares; 0 for what is not floating point.
+    """An upper bound of all magnitudes: the root of the sum of squares; 0 for integers and bools.
 
-    Infinite or NaN if an element is, or when the sum overflows. It is the cheapest single pass over an array that numpy
-    has, and it never warns.
+    Infinite or NaN if an element is, or when the sum overflows. The cheapest single pass that numpy has; never warns.
     """
     return math.sqrt(np.vdot(array, array)) if array.dtype.kind == "f" else 0.0
 
 
 def not_finite(array: Array) -> int:
-    """How many elements are NaN or infinite; 0 for what is not floating point. Looks at each if `magnitude` is not."""
+    """The number of NaN or infinite elements; 0 for integers and bools."""
     if math.isfinite(magnitude(array)):
         return 0
     return int(array.size - np.count_nonzero(np.isfinite(array)))

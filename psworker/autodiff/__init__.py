@@ -4,7 +4,7 @@
     loss = ops.sum(ops.square(x))
     [gradient] = gradients(loss, x)      # array([2., 4., 6.], dtype=float32)
 
-Imports numpy alone.
+Imports numpy and pure parts of pswire only.
 """
 
 from psworker.autodiff import ops

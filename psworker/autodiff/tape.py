@@ -1,8 +1,6 @@
-"""The tape: records ops as they run, and runs their derivatives backward in one pass.
+"""The tape: `op` records differentiable functions as they run, `gradients` runs their vjps backward in one pass.
 
-`op` makes an op of a function on arrays, `gradients` walks from results back to what they depend on. No op, no
-server and no optimizer is known here, and nothing is shared between threads. Imports numpy, `tensor.py`,
-`IndexedSlices` and `pswire.tensors.sums` alone.
+A vjp is the vector-Jacobian product of an op with respect to one input. Recording is per thread.
 """
 
 from __future__ import annotations
@@ -36,7 +34,7 @@ _recording = _Recording()
 
 @contextmanager
 def no_grad() -> Iterator[None]:
-    """Switches recording off in this thread, for a `with` block or, as `@no_grad()`, for a function."""
+    """Disable recording in this thread, in a `with` block or, as `@no_grad()`, in a function."""
     before, _recording.on = _recording.on, False
     try:
         yield
@@ -45,12 +43,12 @@ def no_grad() -> Iterator[None]:
 
 
 def is_recording() -> bool:
-    """Whether ops are recorded in this thread: not within `no_grad`."""
+    """Whether this thread records ops, that is, is not within `no_grad`."""
     return _recording.on
 
 
 def stop_gradient(x: TensorLike) -> Tensor:
-    """The same value (shared, of any shape) as a constant: no gradient flows back through it."""
+    """A constant that shares the value of x: no gradient flows back through it."""
     return Tensor(as_array(x))
 
 
@@ -63,34 +61,33 @@ def op(function: Callable[Concatenate[Array, P], Result]) -> Callable[Concatenat
 @overload
 def op(function: Callable[..., Result]) -> Callable[..., Tensor]: ...
 def op(function: Callable[..., Result]) -> Callable[..., Tensor]:
-    """Makes an op of a function on arrays that returns its value and its derivatives.
+    """Decorate a function on arrays that returns its value and one vjp per tensor to make it an op.
 
         @op
         def scale(x: Array, factor: Array, /) -> Result:
             return x * factor, (lambda g: g * factor, lambda g: g * x)
 
-    Parameters before the `/`, or all of `*xs`, are tensors: they arrive as arrays, or as Python numbers when called
-    with such or with a np.float64, so that numpy does not promote float32 on account of a 2.0; one that may be left out
-    arrives as None. Beside a Tensor of floating point, arrays and lists that are no Tensors, and all integers, arrive
-    in its dtype. Those after it are constants. There is one vjp (vector-Jacobian product) a tensor, called only when
-    that tensor needs a gradient. Its `g` has the value's shape and dtype and is borrowed: a vjp does not write into it,
-    and returns a new array, or `g` itself, or a view of it, but never an array that it keeps; or `IndexedSlices`, when
-    most rows of the gradient are zero. Broadcasting is the tape's business: where numpy has stretched or promoted an
-    operand, its gradient is summed to its shape and cast to its dtype.
+    Parameters before the `/`, or all of `*xs`, are tensors, the others constants. A tensor arrives as an array, a
+    Python or NumPy number as a Python number (which promotes no dtype), an omitted optional one as None. Beside a
+    floating-point Tensor, integers, and arrays and lists that are no Tensors, arrive in its dtype.
 
-    ValueError, TypeError and IndexError out of the function reach the caller with the op's name and its arguments. The
-    name is without a leading underscore, which a function has whose op is called in another form, such as
-    `einsum(subscripts, a, b)`.
+    A vjp is called only if its tensor needs a gradient. It borrows `g`, of the value's shape and dtype: it does not
+    write into it, and returns a new array, `g` or a view of it, or `IndexedSlices` if most rows are zero. The tape sums
+    the gradient of a broadcast operand to its shape, and casts that of a promoted one to its dtype.
+
+    ValueError, TypeError and IndexError of the function are raised with the op's name, without a leading underscore,
+    and its arguments.
     """
     parameters = inspect.signature(function).parameters.values()
     names = [parameter.name for parameter in parameters if parameter.kind is parameter.POSITIONAL_ONLY]
-    any_number = any(parameter.kind is parameter.VAR_POSITIONAL for parameter in parameters)
-    tensors = sys.maxsize if any_number else len(names)
+    variadic = any(parameter.kind is parameter.VAR_POSITIONAL for parameter in parameters)
+    tensors = sys.maxsize if variadic else len(names)
 
     @functools.wraps(function)
     def apply(*args: object, **constants: object) -> Tensor:
         if constants and not constants.keys().isdisjoint(names):
-            args = (*args, *_taken(constants, names[len(args) :]))
+            given = itertools.takewhile(constants.__contains__, names[len(args) :])
+            args = (*args, *[constants.pop(name) for name in given])
         try:
             values = [a.value if isinstance(a, Tensor) else _operand(a) for a in args[:tensors]]
             if len(values) > 1 and not _of_one_dtype(values):
@@ -100,7 +97,7 @@ def op(function: Callable[..., Result]) -> Callable[..., Tensor]:
                 constants = {name: _constant(a) for name, a in constants.items()}
             value, vjps = function(*values, **constants)
         except (IndexError, TypeError, ValueError) as error:
-            raise _in_op(error, function, args, constants) from error
+            raise _with_arguments(error, function, args, constants) from error
         result = Tensor(value)
         if _recording.on:
             edges = [
@@ -115,22 +112,16 @@ def op(function: Callable[..., Result]) -> Callable[..., Tensor]:
     return apply
 
 
-def _taken(constants: dict[str, object], names: list[str]) -> Iterator[object]:
-    """Tensors that were passed by keyword, in the order of their parameters, taken out of the constants."""
-    for name in itertools.takewhile(constants.__contains__, names):
-        yield constants.pop(name)
-
-
-_AS_THEY_ARE = frozenset((np.ndarray, float, int, bool, type(None)))
+_UNCHANGED = frozenset((np.ndarray, float, int, bool, type(None)))
 
 
 def _operand(x: object) -> object:
-    if type(x) in _AS_THEY_ARE:
+    if type(x) in _UNCHANGED:
         return x
-    if isinstance(x, (np.float64, np.integer)):  # as weak as a Python number; numpy would promote float32 to its dtype
+    if isinstance(x, (np.float64, np.integer)):  # a Python number does not promote float32
         return x.item()
     if isinstance(x, IndexedSlices):
-        raise TypeError("these are rows of a gradient, no array: use psworker.clip_by_value or its like, or to_dense()")
+        raise TypeError("ops do not take IndexedSlices: use psworker.clip_by_value or similar, or to_dense()")
     return x if isinstance(x, (float, int)) else np.asarray(x)
 
 
@@ -141,19 +132,17 @@ def _of_one_dtype(values: list[Any]) -> bool:
         if type(value) is np.ndarray:
             if first is None:
                 first = value.dtype
-            elif value.dtype is not first and value.dtype != first:  # comparing takes longer
+            elif value.dtype is not first and value.dtype != first:  # identity is the faster test
                 return False
     return True
 
 
 def _in_dtype_of_tensors(values: list[Any], args: tuple[object, ...]) -> list[Any]:
-    """The values of an op's tensors, where those that do not decide on a dtype are cast to that of those that do.
+    """The values of an op's tensors, cast to the promoted dtype of the floating-point Tensors among them.
 
-    Tensors of floating point decide, by numpy's promotion if there are several. Arrays and lists that are no Tensors do
-    not, nor do integers and booleans (PyTorch's rule for numbers, and for categories of dtypes). Where no Tensor is of
-    floating point, numpy's own promotion stays.
+    As PyTorch for numbers and categories of dtypes. Without a floating-point Tensor, numpy's promotion remains.
     """
-    deciding = [_decides(a) for a in args[: len(values)]]
+    deciding = [isinstance(a, Tensor) and a.value.dtype.kind == "f" for a in args[: len(values)]]
     if True not in deciding:
         return values
     dtype = np.result_type(*itertools.compress(values, deciding))
@@ -165,10 +154,6 @@ def _in_dtype_of_tensors(values: list[Any], args: tuple[object, ...]) -> list[An
     ]
 
 
-def _decides(x: object) -> bool:
-    return isinstance(x, Tensor) and x.value.dtype.kind == "f"
-
-
 def _constant(x: object) -> object:
     if not isinstance(x, Tensor):
         number = isinstance(x, np.generic) or (type(x) is np.ndarray and x.ndim == 0 and x.dtype.kind == "f")
@@ -178,10 +163,10 @@ def _constant(x: object) -> object:
     return x.value
 
 
-def _in_op(
+def _with_arguments(
     error: Exception, function: Callable[..., Result], args: tuple[object, ...], constants: dict[str, object]
 ) -> Exception:
-    """The same error, led by the op and what it was given: `matmul(a: float32 (2, 3), b: float32 (2, 3)): ...`."""
+    """The error with the op and its arguments in front: `matmul(a: float32 (2, 3), b: float32 (2, 3)): ...`."""
 
     def described(name: str, x: object) -> str:
         if isinstance(x, tuple) and any(isinstance(part, (Tensor, np.ndarray)) for part in x):
@@ -191,12 +176,12 @@ def _in_op(
     def tensor(x: object) -> str:
         if not isinstance(x, (Tensor, np.ndarray)):
             return f"{x!r:.80}"
-        variable = getattr(x, "name", None)  # a leaf may have a name, as variables do
+        variable = getattr(x, "name", None)  # a variable has a name
         return f"{x.dtype} {x.shape}" + (f" {variable!r}" if variable else "")
 
     try:
         given = inspect.signature(function).bind_partial(*args, **constants).arguments
-    except TypeError:  # the call does not fit the op's parameters, and Python has said how
+    except TypeError:  # the call does not fit the op's parameters, and the error says so
         return error
     call = ", ".join(described(name, x) for name, x in given.items())
     kind = next(kind for kind in (ValueError, TypeError, IndexError) if isinstance(error, kind))
@@ -210,32 +195,30 @@ def gradients(
     *,
     retain_graph: bool = False,
 ) -> list[Gradient | None]:
-    """The gradient of the sum of all elements of all `ys` with respect to each of `xs`, in one backward pass.
+    """The gradient of the sum of all elements of `ys` with respect to each of `xs`, in one backward pass.
 
-    `grad_ys`: weights for that sum, one array a y (an array alone if `ys` is one Tensor), of the y's shape; None
-    means ones. Returns for each x an array of its shape and dtype, C-contiguous and the caller's own to write into;
-    `IndexedSlices` where the ops made one (an embedding's table); or None where no y depends on it. A node between xs
-    and ys runs its backward once, however many they are, and other nodes not at all. There are no second derivatives.
+    `grad_ys`: weights of that sum, one array per y and of its shape (for a single y, an array); None means ones.
 
-    What a node holds is freed as soon as its backward has run, so that memory falls while gradients come; with
-    `retain_graph` the graph stays and can be walked again.
+    Returns for each x a C-contiguous array of its shape and dtype that the caller owns, `IndexedSlices` if its ops made
+    one (embedding), or None if no y depends on it. Each node between xs and ys runs its backward once, other nodes
+    not at all, and is freed after it; `retain_graph` keeps the graph for another pass. There are no second derivatives.
 
     Raises TypeError when a y or an x is not a Tensor, ValueError when `grad_ys` does not fit `ys`, RuntimeError when
-    something between them was freed by an earlier walk.
+    a node between them was freed by an earlier pass.
     """
     weights: Any = [grad_ys] if isinstance(ys, Tensor) else grad_ys
     ys, xs = _tensors("ys", ys), _tensors("xs", xs)
     path, leading = _path(ys, xs)
-    wanted = {x._node for x in xs}
-    totals: dict[Node, Gradient] = {}  # the gradient of each node, as far as it has come; of float16 often float32
-    owned: set[Node] = set()  # nodes whose total is, or was, nobody else's array, so that it may be written into
+    requested = {x._node for x in xs}
+    totals: dict[Node, Gradient] = {}  # accumulated gradients, of float16 often in float32
+    owned: set[Node] = set()  # nodes whose total is an array of its own, which may be written into
     for y, seed in zip(ys, _seeds(ys, weights), strict=True):
         node = y._node
         if node is not None and node in leading:
             totals[node] = _plus(totals[node], seed) if node in totals else seed
     while path:
         node, edges = path.pop()
-        g = totals[node] if node in wanted else totals.pop(node)
+        g = totals[node] if node in requested else totals.pop(node)
         if isinstance(g, IndexedSlices):
             g = g.to_dense()
         if g.dtype is not node.dtype:
@@ -246,7 +229,7 @@ def gradients(
             gradient = vjp(g)
             if gradient.shape != x.shape or gradient.dtype is not x.dtype:
                 gradient = _fitted(gradient, x, vjp)
-            if x not in totals:  # the first is borrowed, unless it is a new array
+            if x not in totals:  # the first gradient is borrowed, unless it is a new array
                 totals[x] = gradient
                 if gradient is not g and not isinstance(gradient, IndexedSlices) and gradient.base is None:
                     owned.add(x)
@@ -256,14 +239,14 @@ def gradients(
                 totals[x] = _plus(totals[x], gradient)
                 if isinstance(totals[x], np.ndarray):
                     owned.add(x)
-    return [None if x._node is None else _given_away(x._node, totals, owned) for x in xs]
+    return [None if x._node is None else _result(x._node, totals, owned) for x in xs]
 
 
 def _freed(g: Array) -> Gradient:
     """The vjp of an op whose backward has run."""
     raise RuntimeError(
-        "gradients: this graph was walked before, which freed what its ops held: pass retain_graph=True to the first "
-        "walk, or ask for all gradients in one"
+        "gradients: this graph was walked before and has been freed: pass retain_graph=True to the first call, "
+        "or request all gradients in one"
     )
 
 
@@ -276,10 +259,10 @@ def _tensors(name: str, given: Tensor | Iterable[Tensor]) -> list[Tensor]:
 
 
 def _path(ys: list[Tensor], xs: list[Tensor]) -> tuple[list[tuple[Node, list[Edge]]], set[Node]]:
-    """The nodes between xs and ys, each with those of its edges that lead on to xs; and all nodes that lead there.
+    """The nodes between xs and ys, oldest first, each with its edges that lead to xs; and all nodes that lead there.
 
-    The newest node comes last. What consumes a node is newer than the node, so its gradient is complete when it is
-    reached from the end. No recursion: a graph may be deeper than Python's stack.
+    Consumers of a node are newer, so a node's gradient is complete when it is reached from the end. No recursion: a
+    graph may be deeper than Python's stack.
     """
     reached = {y._node for y in ys if y._node is not None}
     stack = list(reached)
@@ -310,10 +293,7 @@ def _seeds(ys: list[Tensor], grad_ys: Sequence[TensorLike | None] | None) -> Ite
 
 
 def _fitted(gradient: Gradient, value: Node, vjp: Vjp) -> Gradient:
-    """The gradient of an operand that numpy stretched or promoted: summed to its shape, cast to its dtype.
-
-    Or, if that is float16, to the dtype in which such gradients are added up.
-    """
+    """The gradient of a broadcast or promoted operand, summed to its shape and cast to its dtype (float16: float32)."""
     fitted = gradient if isinstance(gradient, IndexedSlices) else _summed(gradient, value.shape)
     if fitted.shape != value.shape:
         raise ValueError(
@@ -324,7 +304,7 @@ def _fitted(gradient: Gradient, value: Node, vjp: Vjp) -> Gradient:
 
 
 def _plus(total: Gradient, gradient: Gradient) -> Gradient:
-    """The sum of two gradients of a node, a new array unless both are rows; of float16 it is float32."""
+    """The sum of two gradients of a node: `IndexedSlices` if both are, otherwise a new array (float16: float32)."""
     if isinstance(total, IndexedSlices) and isinstance(gradient, IndexedSlices):
         return total + gradient  # type: ignore[no-any-return]
     total, gradient = (x if isinstance(x, IndexedSlices) else widened(x) for x in (total, gradient))
@@ -332,17 +312,17 @@ def _plus(total: Gradient, gradient: Gradient) -> Gradient:
 
 
 def _summed(gradient: Array, shape: tuple[int, ...]) -> Array:
-    """The sum over the axes along which an operand of `shape` was stretched."""
+    """The sum over the axes along which an operand of `shape` was broadcast."""
     if gradient.ndim > len(shape):
         extra = gradient.ndim - len(shape)
         gradient = np.asarray(add_over(gradient, 0 if extra == 1 else tuple(range(extra))))
     if gradient.ndim < len(shape):
         return gradient
-    stretched = tuple(axis for axis, size in enumerate(shape) if size == 1 != gradient.shape[axis])
-    return add_over(gradient, stretched, keepdims=True) if stretched else gradient
+    broadcast = tuple(axis for axis, size in enumerate(shape) if size == 1 != gradient.shape[axis])
+    return add_over(gradient, broadcast, keepdims=True) if broadcast else gradient
 
 
-def _given_away(x: Node, totals: dict[Node, Gradient], owned: set[Node]) -> Gradient | None:
+def _result(x: Node, totals: dict[Node, Gradient], owned: set[Node]) -> Gradient | None:
     total = totals.get(x)
     if total is None:
         return None
@@ -350,5 +330,5 @@ def _given_away(x: Node, totals: dict[Node, Gradient], owned: set[Node]) -> Grad
         return total.copy().astype(x.dtype, copy=False)
     if x not in owned:
         return np.array(total, x.dtype, order="C")
-    owned.remove(x)  # an x that is asked for twice gets a copy the second time
+    owned.remove(x)  # an x that is requested twice gets a copy the second time
     return np.asarray(total, x.dtype, order="C")

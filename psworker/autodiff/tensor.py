@@ -1,8 +1,4 @@
-"""The tensor: a numpy array that remembers which op made it, and from what.
-
-It says what a node of the graph holds. How nodes come about and how gradients flow back is in `tape.py`; what the
-operators do, in `ops`. Imports numpy and `IndexedSlices` alone.
-"""
+"""The tensor: a numpy array with its node in the graph that `tape.py` records. `ops` binds its operators."""
 
 from __future__ import annotations
 
@@ -17,39 +13,34 @@ from pswire.tensors.values import Array as Array
 from pswire.tensors.values import IndexedSlices
 
 Axis: TypeAlias = int | tuple[int, ...] | None
-Index: TypeAlias = Any  # whatever numpy takes between [ and ]
+Index: TypeAlias = Any  # any numpy index
 Gradient: TypeAlias = Array | IndexedSlices
 Vjp: TypeAlias = Callable[[Array], Gradient]  # the gradient of an op's value -> the gradient of one of its inputs
-Edge: TypeAlias = "tuple[Node, Vjp]"  # an input, and the way to its gradient
+Edge: TypeAlias = "tuple[Node, Vjp]"
 
 _creation = itertools.count()  # next() is atomic, so threads share it; an op's result comes after its inputs
 
 
 class Node:
-    """What the graph keeps of a tensor that needs a gradient: how it was made and what its gradient looks like.
-
-    Not its value: of that the derivatives keep what they need, and the rest is freed as soon as the program is done
-    with it.
-    """
+    """A tensor's node in the graph: shape, dtype and edges to inputs. Only vjps that use values keep them."""
 
     __slots__ = ("dtype", "edges", "order", "shape")
 
     def __init__(self, value: Array | Tensor, edges: Sequence[Edge] = ()) -> None:
         self.shape = value.shape
         self.dtype = value.dtype
-        self.edges = edges  # to the inputs that need a gradient; none for a leaf
+        self.edges = edges  # to inputs that need a gradient; none for a leaf
         self.order = next(_creation)
 
 
 class Tensor:
-    """A numpy array of any shape and dtype in `.value`, and the way it was made.
+    """A numpy array of any shape and dtype in `.value`, with an optional node in the graph.
 
-    One that is made here, and not by an op, is a leaf. It shares the array given (no copy). `.value` may be replaced by
-    another array of the same shape and dtype: ops hold on to the arrays they saw, so what is recorded stays right as
-    long as nobody writes *into* those. Operators are ops, and mix with numpy arrays and numbers on either
-    side; `==` and `<` are not among them: compare `.value`.
+    The array is shared, not copied. `.value` may be replaced by an array of the same shape and dtype; writing *into* an
+    array that a recorded op has used makes its gradients wrong. Operators are ops, with numpy arrays and numbers on
+    either side, but for comparisons: compare `.value`.
 
-    Raises TypeError when a gradient is required of anything but floating point.
+    Raises TypeError when a gradient is required of other than floating point.
     """
 
     __slots__ = ("_node", "value")
@@ -66,7 +57,7 @@ class Tensor:
 
     @property
     def requires_grad(self) -> bool:
-        """Whether gradients flow back to it."""
+        """Whether it has a gradient."""
         return self._node is not None
 
     @property
@@ -85,14 +76,14 @@ class Tensor:
         return self.value.ndim
 
     def item(self) -> float:
-        """The one element as a Python number; ValueError when there are several."""
+        """The only element as a Python number; ValueError when there are several."""
         return self.value.item()  # type: ignore[no-any-return]
 
     def __float__(self) -> float:
         return float(self.item())
 
     def __eq__(self, other: object) -> bool:
-        if isinstance(other, (np.ndarray, np.generic, int, float)):  # False without a word would be a trap
+        if isinstance(other, (np.ndarray, np.generic, int, float)):  # a silent False would be a trap
             raise TypeError("a Tensor equals itself alone: compare its .value, or use ops.equal")
         return self is other
 
@@ -108,8 +99,8 @@ class Tensor:
         return (self[row] for row in range(len(self)))
 
     def __array__(self, dtype: np.dtype[Any] | None = None, copy: bool | None = None) -> Array:
-        if self.requires_grad:  # np.concatenate([tensor, ...]) would lose the gradient without a word
-            raise TypeError("a Tensor that requires a gradient does not turn into an array by itself: use its .value")
+        if self.requires_grad:  # np.concatenate([tensor, ...]) would silently lose the gradient
+            raise TypeError("a Tensor that requires a gradient is not converted to an array implicitly: use its .value")
         return np.array(self.value, dtype=dtype, copy=copy)
 
     def __repr__(self) -> str:
@@ -118,7 +109,7 @@ class Tensor:
     def __format__(self, spec: str) -> str:
         return format(self.value, spec) if spec else repr(self)
 
-    if TYPE_CHECKING:  # ops/operators.py binds each of these to the op of the same meaning
+    if TYPE_CHECKING:  # bound in ops/__init__.py
 
         def __add__(self, other: TensorLike) -> Tensor: ...
         def __radd__(self, other: TensorLike) -> Tensor: ...
@@ -149,7 +140,7 @@ class Tensor:
             """`ops.min`."""
 
         def reshape(self, *shape: SupportsIndex | Sequence[int]) -> Tensor:
-            """`ops.reshape`, the sizes one by one or in one tuple."""
+            """`ops.reshape`, with sizes as arguments or one tuple."""
 
         @property
         def T(self) -> Tensor:  # noqa: N802
@@ -160,5 +151,5 @@ TensorLike: TypeAlias = Tensor | ArrayLike
 
 
 def as_array(x: TensorLike) -> Array:
-    """The array of a tensor, or anything else as numpy sees it; not copied where it is an array already."""
+    """The array of a tensor, or np.asarray of anything else."""
     return x.value if isinstance(x, Tensor) else np.asarray(x)

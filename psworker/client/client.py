@@ -320,10 +320,13 @@ class Client:
         messages = [Tune(sender, sequence, tuple(part), optimizer, tuple(fields)) if part else None for part in parts]
         self._calls.results(self._calls.send(messages), Tuned)
 
-    def take(self, queue: QueueSpec, finished: Finished | None, heard: int = 0) -> Taken:
-        """The next block of a data queue; if there is none yet, the answer says within seconds why."""
+    def take(self, queue: QueueSpec, finished: Finished | None, reports: int = 0) -> Taken:
+        """The next block of a data queue, or within seconds the reason why there is none yet.
+
+        `reports` is the number of epoch reports that this worker has got.
+        """
         self._heartbeat.idle_since = 0
-        return self._calls.call(0, Take(self._calls.sender, queue, finished, heard), Taken)
+        return self._calls.call(0, Take(self._calls.sender, queue, finished, reports), Taken)
 
     def give_back(self, queue: QueueSpec) -> None:
         """Gives back the block of a data queue that this worker holds, if shard 0 can be reached at once.

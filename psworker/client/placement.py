@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import NoReturn
 
 from pswire.errors import AlreadyRegistered, ShapeMismatch, UnknownVariable
-from pswire.tensors.values import DTYPES, Array, IndexedSlices, Part, TensorSpec
+from pswire.tensors.values import Array, IndexedSlices, Part, TensorSpec
 
 #: Bytes above which a variable is partitioned, if it has a row for each shard: some milliseconds of a fast network.
 SPLIT_BYTES = 4 << 20
@@ -37,12 +37,11 @@ class PlacedVariable:
     def check(self, array: Array | IndexedSlices, kind: str) -> None:
         """Raises `ShapeMismatch` unless `array`, a `kind` of value, has the variable's shape and dtype."""
         spec = self.spec
-        if array.shape == spec.shape and (array.dtype == DTYPES[spec.dtype] or array.dtype.name == spec.dtype):
-            return
-        raise ShapeMismatch(
-            f"{kind} for {spec.name!r} is {array.dtype.name}{list(array.shape)}, the variable is "
-            f"{spec.dtype}{list(spec.shape)}: nothing was sent"
-        )
+        if not spec.matches(array):
+            raise ShapeMismatch(
+                f"{kind} for {spec.name!r} is {array.dtype.name}{list(array.shape)}, the variable is "
+                f"{spec.dtype}{list(spec.shape)}: nothing was sent"
+            )
 
 
 class Placement(dict[str, PlacedVariable]):

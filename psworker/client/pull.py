@@ -106,9 +106,7 @@ def join(variable: PlacedVariable, values: Sequence[Value], known: VersionedArra
                 )
         else:
             changed, expected = True, partition.spec
-            if array.shape != expected.shape or (
-                array.dtype != DTYPES[expected.dtype] and array.dtype.name != expected.dtype
-            ):
+            if not expected.matches(array):
                 got = f"{array.dtype.name}{list(array.shape)}"
                 raise Malformed(f"shard {partition.shard} has sent {got} for variable {expected}")
     old = None if known is None else known.array

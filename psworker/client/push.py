@@ -84,7 +84,8 @@ class ShardedPush:
         remote: list[RemoteWeights] = []
         for gradient in gradients:
             name, read, array, variable = gradient.name, gradient.read, gradient.array, placement[gradient.name]
-            variable.check(array, "gradient")
+            if not variable.spec.matches(array):
+                variable.check(array, "gradient")  # raises
             if len(read.versions) != len(variable.partitions):
                 raise InvalidMessage(
                     f"gradient for {name!r} has {len(read.versions)} versions, but the variable has "
@@ -148,7 +149,7 @@ class ShardedPush:
     ) -> PushResult:
         """The result of a push that shard 0 decides; the others are sent its decision.
 
-        If that fails the push is abandoned, and the other shards, which may wait for their part of it, are told so.
+        If that fails the push is abandoned, and so reported to the other shards, which may wait for it.
         """
         calls, push = self._calls, messages[0]
         assert isinstance(push, Push)

@@ -153,7 +153,7 @@ class RetryingCalls:
         """Sends a message that the worker does not depend on, for `BRIEF` seconds; errors are logged as `failure`.
 
         Tried again meanwhile if the shard cannot be reached, so that a network that fails for a moment does not make
-        this worker a lost one. The chief status in the answer is ignored: who gives back work is about to end.
+        this worker a lost one. The chief status in the answer is ignored: such a worker is about to end.
         """
         left, pause = min(self._timeout, BRIEF), FIRST_PAUSE
         until = time.monotonic() + left

@@ -1,1 +1,1 @@
-"""Datasets in memory, their files, and the order in which an epoch reads them. May import numpy and pswire's errors."""
+"""Datasets in memory, their files, and the order in which an epoch reads them."""

@@ -1,8 +1,4 @@
-"""`Dataset`, a table of equally long named columns in memory, and `Batch`, some rows of one.
-
-Any numpy arrays make a dataset: `Dataset({"x": x, "y": y})`. Reads no files and knows nothing of sessions, order or
-epochs (see `datasets`, `shuffle`). May import numpy and pswire's pure half.
-"""
+"""`Dataset`, named columns of equal length in memory, and `Batch`, a copy of some of its rows."""
 
 from __future__ import annotations
 
@@ -15,12 +11,12 @@ import numpy.typing as npt
 from pswire.errors import DatasetError
 from pswire.tensors.values import Array
 
-#: Attributes of the two classes, which a column would hide or be hidden by.
+#: Attributes of the two classes, which no column may be named.
 RESERVED = frozenset({"columns", "epoch", "name", "take"})
 
 
 class _Table:
-    """Equally long arrays by name, at least one of them and at least one row."""
+    """Named arrays of equal length, at least one, with at least one row."""
 
     __slots__ = ("_arrays",)
 
@@ -39,7 +35,7 @@ class _Table:
             raise DatasetError(f"{self!r} has no column {column!r}") from None
 
     def __getattr__(self, column: str) -> Array:
-        # Copying and unpickling ask for names with underscores before there is an `_arrays`.
+        # Copying and unpickling look up names with underscores before `_arrays` exists.
         if column.startswith("_") or column not in self._arrays:
             raise AttributeError(f"{type(self).__name__} has no attribute or column {column!r}")
         return self._arrays[column]
@@ -58,8 +54,7 @@ class _Table:
 class Batch(_Table):
     """Some rows of a dataset: `batch.image` or `batch["image"]`, `len(batch)`, `batch.columns`.
 
-    The arrays are copies that belong to whoever has the batch, who may change them in place.
-    `epoch` is the 1-based number of the pass over the dataset, or None when the batch belongs to none.
+    The arrays are copies, which may be modified. `epoch` is the 1-based number of the pass over the dataset, or None.
     """
 
     __slots__ = ("epoch",)
@@ -83,12 +78,11 @@ class Dataset(_Table):
         batch = dataset.take([5, 0, 4])     # a Batch; its columns are copies
 
     Args:
-        columns: arrays of at least one dimension and equal length. They are borrowed, not copied: the dataset's
-            views of them are read-only, and so should they be elsewhere. Rows have the array's other dimensions.
-        name: stands in messages; a slice's name says which rows it has.
+        columns: arrays (rows, ...) of equal length; borrowed, with read-only views, and not to be modified elsewhere.
+        name: for messages; the name of a slice includes its rows.
 
     Raises:
-        DatasetError: no columns, no rows, unequal lengths, an array of objects, or a name that is taken
+        DatasetError: no columns, no rows, unequal lengths, an array of objects, or a column name that is reserved
             (`RESERVED`) or begins with an underscore.
     """
 
@@ -103,7 +97,7 @@ class Dataset(_Table):
 
     @property
     def name(self) -> str:
-        """What messages call it."""
+        """The name in messages."""
         return self._name
 
     @overload
@@ -120,14 +114,10 @@ class Dataset(_Table):
         return Dataset({name: array[key] for name, array in self._arrays.items()}, name=f"{self._name}[{rows}]")
 
     def take(self, indices: npt.ArrayLike, epoch: int | None = None) -> Batch:
-        """Copies the rows at `indices` into a batch, in that order; a row may occur more than once.
-
-        Args:
-            indices: integers of shape (n,), n at least 1, each from 0 to `len(self)` - 1.
-            epoch: becomes the batch's `epoch`.
+        """Copy the rows at `indices`, (n,) integers, n > 0, in that order and with repetitions, into a batch.
 
         Raises:
-            DatasetError: `indices` has another shape or dtype, or points outside the dataset.
+            DatasetError: `indices` has another shape or dtype, or is out of range.
         """
         rows = np.asarray(indices)
         if rows.ndim != 1 or rows.size == 0 or rows.dtype.kind not in "iu":
@@ -157,7 +147,7 @@ def _checked(owner: str, columns: Mapping[str, npt.ArrayLike]) -> dict[str, Arra
 
 def _array(owner: str, name: str, values: npt.ArrayLike) -> Array:
     if name in RESERVED or name.startswith("_"):
-        raise DatasetError(f"{owner} cannot have a column {name!r}: the attribute is taken; rename the column")
+        raise DatasetError(f"{owner} cannot have a column {name!r}: the name is reserved; rename the column")
     try:
         array = np.asarray(values)
     except ValueError as error:

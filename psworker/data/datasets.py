@@ -1,7 +1,4 @@
-"""Well-known datasets, read from files on this machine and checked by their digests. Downloads nothing.
-
-May import numpy, the rest of `psworker.data`, `psworker.config` and pswire's pure half.
-"""
+"""Well-known datasets, read from local files and verified by SHA-256; nothing is downloaded."""
 
 from __future__ import annotations
 
@@ -17,8 +14,7 @@ from psworker import config
 from psworker.data import idx
 from psworker.data.dataset import Dataset
 
-#: MNIST's four files, with the SHA-256 of each as it comes with this project and as its authors published it:
-#: the same data, packed by another gzip.
+#: MNIST's four files, with the SHA-256 of this project's file and of the authors': the same data, compressed anew.
 MNIST_FILES = {
     "train-images-idx3-ubyte.gz": (
         "0b367032e93c5d0cea0925647cfdb18614af8ee15f83e6f2fc2ad904a6835971",
@@ -41,7 +37,7 @@ MNIST_VALIDATION_SIZE = 5_000
 
 
 class Mnist(NamedTuple):
-    """The parts of MNIST, each with the columns `image` and `label`: see `mnist`."""
+    """The parts of MNIST, with columns `image` and `label`: see `mnist`."""
 
     train: Dataset
     validation: Dataset
@@ -52,18 +48,18 @@ def mnist(data_dir: str | os.PathLike[str] | None = None) -> Mnist:
     """Handwritten digits: Y. LeCun, C. Cortes, C. Burges, "The MNIST database of handwritten digits".
 
         mnist = datasets.mnist()
-        mnist.train.image    # float32 (55000, 784), rows of 28 x 28 pixels: byte / 255, 0 paper, 1 ink
-        mnist.train.label    # int64 (55000,), 0 to 9; int64 because numpy indexes with it without converting
+        mnist.train.image    # float32 (55000, 784), 28 x 28 pixels: byte / 255, 0 background, 1 ink
+        mnist.train.label    # int64 (55000,), 0 to 9; int64 because numpy indexes with it without conversion
 
     `train` has the last 55,000 of the 60,000 training examples, `validation` the first 5,000, `test` its own 10,000.
 
     Args:
-        data_dir: the folder with the four files, or its parent, where they lie in `mnist/`. Without it they are
-            looked for in `$PARAMSERVER_DATA` (also either of the two), in `datasets/mnist` of the repository when
-            this is a checkout of it, and in the user's cache, `~/.cache/paramserver/mnist`.
+        data_dir: the folder with the four files, or the parent of such a folder `mnist`. By default
+            `$PARAMSERVER_DATA` (either of the two), then `datasets/mnist` of a checkout of the repository, then
+            `~/.cache/paramserver/mnist`.
 
     Raises:
-        DatasetError: a file is missing, cut or altered, or cannot be read.
+        DatasetError: a file is missing, truncated, modified or unreadable.
     """
     folder = find_mnist(data_directories(data_dir, config.data_dir(), config.cache_dir()))
     images, labels, test_images, test_labels = (
@@ -83,7 +79,7 @@ def mnist(data_dir: str | os.PathLike[str] | None = None) -> Mnist:
 def data_directories(
     data_dir: str | os.PathLike[str] | None, environ_dir: str | None, cache_dir: str | os.PathLike[str]
 ) -> list[Path]:
-    """The folders that may hold MNIST, in the order of the search; those of `data_dir` alone when it is given."""
+    """Folders that may contain MNIST, in search order; only those of `data_dir` when it is given."""
     if data_dir is not None:
         return [Path(data_dir), Path(data_dir, "mnist")]
     folders = [Path(environ_dir), Path(environ_dir, "mnist")] if environ_dir else []
@@ -94,33 +90,22 @@ def data_directories(
 
 
 def find_mnist(folders: list[Path]) -> Path:
-    """The first folder that has any of the files, which must have all four.
-
-    Raises:
-        DatasetError: it has not, or there is none; the message says what each one lacks.
-    """
+    """The first folder with any of the files; DatasetError if it lacks some, or if there is none."""
     for folder in folders:
-        missing = _missing(folder)
+        missing = [name for name in MNIST_FILES if not (folder / name).is_file()]
         if not missing:
             return folder
         if len(missing) < len(MNIST_FILES):
             raise DatasetError(
                 f"MNIST is incomplete: {folder} (lacks {', '.join(missing)}); copy what is missing there"
             )
+    searched = (f"{folder} ({'has none of the files' if folder.is_dir() else 'no such folder'})" for folder in folders)
     raise DatasetError(
-        f"MNIST was not found. Searched: {'; '.join(map(_complaint, folders))}. Copy {', '.join(MNIST_FILES)} "
+        f"MNIST was not found. Searched: {'; '.join(searched)}. Copy {', '.join(MNIST_FILES)} "
         "into one of these folders, or set PARAMSERVER_DATA (or data_dir) to the folder that has them"
     )
 
 
-def _missing(folder: Path) -> list[str]:
-    return [name for name in MNIST_FILES if not (folder / name).is_file()]
-
-
-def _complaint(folder: Path) -> str:
-    return f"{folder} ({'has none of the files' if folder.is_dir() else 'no such folder'})"
-
-
 def _unit_interval(images: Array) -> Array:
-    """Bytes of shape (n, 28, 28) as float32 of shape (n, 784): byte / 255, correctly rounded, in one pass."""
+    """Bytes (n, 28, 28) as float32 (n, 784): byte / 255, correctly rounded, in one pass."""
     return np.divide(images.reshape(len(images), -1), np.float32(255), dtype=np.float32)

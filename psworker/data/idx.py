@@ -1,8 +1,7 @@
-"""Reads IDX files, the format in which MNIST is published, gzipped or plain, into numpy arrays.
+"""Reader of IDX files, the format of MNIST, gzipped or plain, into numpy arrays.
 
-A header is a claim: memory grows with the bytes that the file really holds, never beyond a bound, and whatever is
-wrong with a file ends in one `DatasetError`. Writes nothing. May import numpy, the standard library and pswire's
-pure half.
+Headers are not trusted: memory grows with the actual bytes of the file, up to a bound, and every fault is one
+`DatasetError`.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ import numpy as np
 from pswire.errors import DatasetError
 from pswire.tensors.values import Array
 
-#: The third byte of a file names its dtype; numbers are big-endian.
+#: dtypes by the third byte of a file; numbers are big-endian.
 DTYPES: dict[int, np.dtype[Any]] = {
     0x08: np.dtype(">u1"),
     0x09: np.dtype(">i1"),
@@ -33,7 +32,7 @@ DTYPES: dict[int, np.dtype[Any]] = {
 }
 MAX_DIMENSIONS = 64  # numpy's own limit
 DEFAULT_MAX_BYTES = 1 << 30
-_GZIP_MAGIC = b"\x1f\x8b"  # an IDX file begins with 00 00, so that the two cannot be confused
+_GZIP_MAGIC = b"\x1f\x8b"  # an IDX file begins with 00 00
 _CHUNK = 1 << 20
 
 _Stream = BufferedReader | gzip.GzipFile
@@ -42,20 +41,20 @@ _Stream = BufferedReader | gzip.GzipFile
 def read(
     path: str | os.PathLike[str], *, max_bytes: int = DEFAULT_MAX_BYTES, sha256: Collection[str] | None = None
 ) -> Array:
-    """Reads one IDX file: `00 00`, a byte for the dtype, one for the number of dimensions, their sizes, the data.
+    """Read an IDX file: `00 00`, a byte for the dtype, one for the number of dimensions, their sizes, the data.
 
     Format: Y. LeCun, C. Cortes, C. Burges, "The MNIST database of handwritten digits", section "The IDX file format".
 
     Args:
-        path: the file; its first bytes tell whether it is gzipped, its name does not matter.
-        max_bytes: the largest array to accept, in bytes.
-        sha256: digests, in hexadecimal, of which the file as it lies on disk must have one; it is not parsed before.
+        path: the file; gzip is detected by its first bytes.
+        max_bytes: maximum size of the array in bytes.
+        sha256: accepted digests, in hexadecimal, of the file on disk, verified before parsing.
 
     Returns:
-        A new array of the shape and dtype in the header, in native byte order; the caller owns it.
+        A new array in native byte order, owned by the caller.
 
     Raises:
-        DatasetError: the file is missing, unreadable, cut, altered, too large or no IDX file.
+        DatasetError: the file is missing, unreadable, truncated, modified, too large or no IDX file.
     """
     name = os.fspath(path)
     try:
@@ -74,7 +73,7 @@ def _verify(file: BufferedReader, name: str, sha256: Collection[str]) -> None:
     if found not in sha256:
         expected = " or ".join(digest[:12] for digest in sha256)
         raise DatasetError(
-            f"{name} was cut or altered: its SHA-256 begins with {found[:12]}, expected {expected}; "
+            f"{name} was truncated or modified: its SHA-256 begins with {found[:12]}, expected {expected}; "
             "replace it with a fresh copy of the original"
         )
 
@@ -89,25 +88,25 @@ def _decode(file: BufferedReader, name: str, max_bytes: int) -> Array:
         with gzip.GzipFile(fileobj=file) as unpacked:
             return _parse(unpacked, name, max_bytes)
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-        raise DatasetError(f"{name}: its gzip data is cut or corrupt ({error}); copy the file again") from error
+        raise DatasetError(f"{name}: its gzip data is truncated or corrupt ({error}); copy the file again") from error
 
 
 def _parse(stream: _Stream, name: str, max_bytes: int) -> Array:
     dtype, shape = _header(stream, name)
-    # A size of 0 empties the product, but numpy refuses a shape whose other sizes alone are beyond addressing.
+    # The product with a size of 0 is 0, but numpy rejects a shape whose other sizes exceed the address space.
     if dtype.itemsize * math.prod(max(size, 1) for size in shape) > max_bytes:
         raise DatasetError(
-            f"{name}: its header declares {_times(shape)} values of {dtype.itemsize} bytes, over the limit of "
-            f"{max_bytes} bytes; it is corrupt, or pass a larger max_bytes"
+            f"{name}: its header declares {' x '.join(map(str, shape))} values of {dtype.itemsize} bytes, over the "
+            f"limit of {max_bytes} bytes; it is corrupt, or pass a larger max_bytes"
         )
     declared = dtype.itemsize * math.prod(shape)
     data = _read(stream, declared)
     if len(data) < declared:
         raise DatasetError(
-            f"{name}: cut after {len(data)} of the {declared} bytes of data in its header; copy the file again"
+            f"{name}: truncated after {len(data)} of the {declared} bytes of data in its header; copy the file again"
         )
     if stream.read(1):
-        raise DatasetError(f"{name}: goes on after the {declared} bytes of data in its header; copy the file again")
+        raise DatasetError(f"{name}: continues after the {declared} bytes of data in its header; copy the file again")
     return np.frombuffer(data, dtype).reshape(shape).astype(dtype.newbyteorder("="), copy=False)
 
 
@@ -130,12 +129,8 @@ def _header(stream: _Stream, name: str) -> tuple[np.dtype[Any], tuple[int, ...]]
 
 
 def _read(stream: _Stream, size: int) -> bytearray:
-    """Up to `size` bytes, fewer at the end; a chunk at a time, because `read(size)` allocates `size` bytes first."""
+    """Up to `size` bytes, in chunks, as `read(size)` allocates `size` bytes first."""
     data = bytearray()
     while len(data) < size and (chunk := stream.read(min(size - len(data), _CHUNK))):
         data += chunk
     return data
-
-
-def _times(shape: tuple[int, ...]) -> str:
-    return " x ".join(map(str, shape))

@@ -1,8 +1,4 @@
-"""The order of an epoch as a pure function, so that every worker computes the same one and none is sent.
-
-Hands out nothing and remembers nothing: who works on which part of the order is the data queue's matter.
-May import numpy and pswire's pure half.
-"""
+"""The order of an epoch as a pure function, which every worker computes by itself; shards assign ranges of it."""
 
 from __future__ import annotations
 
@@ -13,23 +9,15 @@ from pswire.errors import ConfigurationError
 
 
 def permutation(size: int, seed: int, epoch: int) -> npt.NDArray[np.int64]:
-    """The order in which epoch `epoch` visits a dataset of `size` rows: each of 0 … `size` - 1 once.
+    """The order in which an epoch visits the rows of a dataset: a permutation of 0 ... `size` - 1, int64, new.
 
     Row i gets the i-th raw 64-bit output of PCG64 (M. O'Neill, "PCG: A Family of Simple Fast Space-Efficient
     Statistically Good Algorithms for Random Number Generation", 2014), seeded by
     `SeedSequence(seed, spawn_key=(epoch,))`; rows are sorted by it, ties (some 2^-33 likely at 60,000 rows) by i.
-    numpy guarantees PCG64's raw stream for a seed in every version, but not what `Generator.permutation` makes of it.
-
-    Args:
-        size: number of rows, at least 0.
-        seed: any integer from 0 up.
-        epoch: from 0 up; epochs of one seed have independent orders.
-
-    Returns:
-        int64 array of shape (size,), new.
+    numpy guarantees PCG64's raw stream of a seed in every version, but not `Generator.permutation`.
 
     Raises:
-        ConfigurationError: one of the three is negative.
+        ConfigurationError: one of the three arguments is negative.
     """
     for name, value in (("size", size), ("seed", seed), ("epoch", epoch)):
         if value < 0:

@@ -1,8 +1,8 @@
-"""What may be done to gradients between `compute_gradients` and `apply_gradients`: clip, scale, decay, accumulate.
+"""Gradient transforms between `compute_gradients` and `apply_gradients`: clip, scale, decay weights, accumulate.
 
-A transform takes a list of (gradient, variable) and returns one; a gradient is an array, `IndexedSlices` or None, and
-None stays None. Dtypes stay, whatever the numbers are that a transform is given; what is given is never written into.
-Anything that is no such pair is a TypeError. Any other function that maps such a list to another will do as well.
+A transform maps a list of pairs (gradient, variable) to another; any such function will do. A gradient is an array,
+`IndexedSlices` or None, which stays None. Transforms here keep dtypes, write into no argument, add rows with equal
+indices first, and raise TypeError for anything but pairs.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ __all__ = [
 def per_variable(
     grads_and_vars: Iterable[GradientAndVariable], function: Callable[[Gradient, BaseVariable], Gradient]
 ) -> list[GradientAndVariable]:
-    """Each gradient replaced by `function(gradient, variable)`: anything that keeps its shape; the dtype stays."""
+    """Replace each gradient by `function(gradient, variable)`, of the same shape; the dtype is kept."""
 
     def kept(gradient: Gradient, variable: BaseVariable) -> Gradient:
         result = function(gradient, variable)
@@ -49,14 +49,10 @@ def per_variable(
 
 
 def clip_by_value(grads_and_vars: Iterable[GradientAndVariable], low: float, high: float) -> list[GradientAndVariable]:
-    """Each element held between `low` and `high`; rows that occur twice are added up first.
-
-    Raises:
-        ValueError: `low` is above `high`.
-    """
+    """Clip each element to `low` ... `high`; ValueError when `low` is above `high`."""
     if not low <= high:
         raise ValueError(f"clip_by_value: low must not be above high, got {low} and {high}")
-    low, high = float(low), float(high)  # numpy's float64 would make float64 of a float32 gradient
+    low, high = float(low), float(high)  # np.float64 would promote a float32 gradient
 
     def clipped(gradient: Gradient, _: BaseVariable) -> Gradient:
         if isinstance(gradient, IndexedSlices):
@@ -69,32 +65,26 @@ def clip_by_value(grads_and_vars: Iterable[GradientAndVariable], low: float, hig
 
 
 def scale(grads_and_vars: Iterable[GradientAndVariable], factor: float) -> list[GradientAndVariable]:
-    """Each gradient times `factor`."""
+    """Multiply each gradient by `factor`."""
     return per_variable(grads_and_vars, lambda g, _: _times(g, factor))
 
 
 def clip_by_norm(grads_and_vars: Iterable[GradientAndVariable], max_norm: float) -> list[GradientAndVariable]:
-    """Each gradient whose own L2 norm is above `max_norm` is scaled down to it.
+    """Scale each gradient whose L2 norm is above `max_norm` down to it; ValueError unless `max_norm` is above 0.
 
-    A gradient with NaN or infinity stays as it is: the server refuses it and names its variable.
-
-    Raises:
-        ValueError: `max_norm` is not above 0.
+    A gradient with NaN or infinity is unchanged: the server rejects it and names its variable.
     """
     _check_norm("clip_by_norm", max_norm)
     return per_variable(grads_and_vars, lambda g, _: _times(g, _shrink(_norm(g), max_norm)))
 
 
 def clip_by_global_norm(grads_and_vars: Iterable[GradientAndVariable], max_norm: float) -> list[GradientAndVariable]:
-    """All gradients scaled by max_norm / max(global norm, max_norm): their direction stays.
+    """Scale all gradients by max_norm / max(global norm, max_norm); ValueError unless `max_norm` is above 0.
 
-    With NaN or infinity in one of them all stay as they are: the server refuses that one and names its variable.
+    With NaN or infinity in one of them all are unchanged: the server rejects that one and names its variable.
 
     Source: R. Pascanu, T. Mikolov, Y. Bengio, "On the difficulty of training recurrent neural networks", ICML 2013,
     algorithm 1.
-
-    Raises:
-        ValueError: `max_norm` is not above 0.
     """
     _check_norm("clip_by_global_norm", max_norm)
     pairs = _pairs(grads_and_vars)
@@ -103,19 +93,15 @@ def clip_by_global_norm(grads_and_vars: Iterable[GradientAndVariable], max_norm:
 
 
 def global_norm(grads_and_vars: Iterable[GradientAndVariable]) -> float:
-    """The L2 norm of all gradients together, sqrt(sum of all squares); rows that occur twice count once summed.
-
-    No square overflows or underflows: it is right for all gradients whose norm is a float64.
-    """
+    """The L2 norm of all gradients together, sqrt(sum of all squares), without overflow or underflow of squares."""
     return math.hypot(*(_norm(g) for g, _ in _pairs(grads_and_vars) if g is not None))
 
 
 def add_decayed_weights(grads_and_vars: Iterable[GradientAndVariable], rate: float) -> list[GradientAndVariable]:
-    """Each gradient plus `rate` times its variable, the gradient of the penalty rate / 2 * ||w||^2.
+    """Add `rate` times its variable to each gradient, the gradient of the penalty rate / 2 * ||w||^2.
 
-    For `IndexedSlices`, of the rows that it has. The weights are the worker's, as old as its gradient; those of a
-    `Table` are not kept here, and are fetched, as they are now. Source: A. Krogh, J. Hertz, "A Simple Weight Decay Can
-    Improve Generalization", NIPS 1991.
+    For `IndexedSlices`, to its rows only. The weights are the worker's replica; rows of a `Table` are fetched. Source:
+    A. Krogh, J. Hertz, "A Simple Weight Decay Can Improve Generalization", NIPS 1991.
     """
     rate = float(rate)
 
@@ -130,7 +116,7 @@ def add_decayed_weights(grads_and_vars: Iterable[GradientAndVariable], rate: flo
 
 @no_grad()
 def _rows(variable: BaseVariable, indices: Array) -> Array:
-    """The rows with these numbers, each once and rising; no model has looked them up."""
+    """Rows of a variable or table at distinct, ascending indices, without a lookup of the model."""
     if isinstance(variable, RowSource):
         return variable.fetch(indices.astype(np.int64, copy=False))
     rows: Array = variable.value[indices]
@@ -138,7 +124,7 @@ def _rows(variable: BaseVariable, indices: Array) -> Array:
 
 
 class accumulate:  # noqa: N801 - called like the functions beside it
-    """Means of `n` steps' gradients, as if of a batch `n` times as large: pushes every n-th step only.
+    """Mean gradients of `n` steps, as of a batch `n` times as large; only every n-th step pushes.
 
         accumulated = ps.accumulate(4)
         for batch in session.batches(...):
@@ -146,9 +132,9 @@ class accumulate:  # noqa: N801 - called like the functions beside it
             optimizer.apply_gradients(pairs)                                # which pushes nothing for []
 
     Attributes:
-        n: steps in a mean.
-        count: steps that are in the sum now, from 0 up and below `n`.
-        totals: the `Total` of each variable that was among the pairs.
+        n: steps per mean.
+        count: steps accumulated so far, below `n`.
+        totals: the `Total` of each variable.
 
     Raises:
         ValueError: `n` is below 1.
@@ -162,7 +148,7 @@ class accumulate:  # noqa: N801 - called like the functions beside it
         self.totals: dict[BaseVariable, Total] = {}
 
     def __call__(self, grads_and_vars: Iterable[GradientAndVariable]) -> list[GradientAndVariable]:
-        """Takes one step's pairs; returns the mean of `n` steps after the n-th of them, and [] after the others."""
+        """Accumulate the pairs of a step; return the mean after every n-th step, otherwise []."""
         for gradient, variable in _pairs(grads_and_vars):
             self.totals.setdefault(variable, Total()).add(gradient)
         self.count += 1
@@ -173,14 +159,14 @@ class accumulate:  # noqa: N801 - called like the functions beside it
 
 
 class Total:
-    """The sum of several gradients of one variable; it shares no memory with any of them.
+    """The sum of gradients of one variable, in memory of its own.
 
-    float16 is added in float32 and rounded once, in the sum. Rows are kept as they come, and added up at the end and
-    when they are twice as many as the variable has.
+    float16 is added in float32 and rounded once. Rows are copied, and added up in the end or when there are twice as
+    many as the variable has.
 
     Attributes:
         array: the sum, once an array was among the gradients; otherwise None.
-        rows: the gradients by rows that are not in `array`.
+        rows: row gradients that are not in `array`.
     """
 
     def __init__(self) -> None:
@@ -189,7 +175,7 @@ class Total:
         self._dtype: np.dtype[Any] | None = None
 
     def add(self, gradient: Gradient | None) -> None:
-        """Adds one more; None adds nothing."""
+        """Add a gradient; None adds nothing."""
         if gradient is None:
             return
         if not isinstance(gradient, IndexedSlices):
@@ -211,12 +197,12 @@ class Total:
             add_rows(self.array, gradient.indices, gradient.values)
             return
         self.rows.append(gradient.copy().astype(sum_dtype(gradient.dtype), copy=False))
-        # As many rows must have come as the sum can have, so that all sums together cost no more than the rows do.
+        # Summing only after this many rows keeps the total cost linear in the number of rows.
         if sum(len(rows.indices) for rows in self.rows) > 2 * gradient.shape[0]:
             self.rows = [_summed(self.rows)]
 
     def gradient(self, factor: float = 1.0) -> Gradient | None:
-        """The sum times a factor, in the gradients' dtype; rows come once each, in rising order. None of nothing."""
+        """The sum times a factor, in the gradients' dtype, with distinct ascending rows; None if nothing was added."""
         if self._dtype is None:
             return None
         total = _summed(self.rows) if self.array is None else self.array
@@ -230,7 +216,7 @@ def _summed(pieces: list[IndexedSlices]) -> IndexedSlices:
 
 
 def _pairs(grads_and_vars: Iterable[GradientAndVariable]) -> list[GradientAndVariable]:
-    """The pairs as a list; TypeError when they are anything else, such as gradients alone."""
+    """The pairs as a list; TypeError for anything else, such as gradients without variables."""
     pairs = list(grads_and_vars)
     for pair in pairs:
         if not (isinstance(pair, tuple | list) and len(pair) == 2 and isinstance(pair[1], BaseVariable)):
@@ -253,12 +239,12 @@ def _check_norm(where: str, max_norm: float) -> None:
 
 
 def _shrink(norm: float, max_norm: float) -> float:
-    """The factor that brings `norm` down to `max_norm`; 1 when it is below, or not finite."""
+    """The factor that scales `norm` down to `max_norm`; 1 when it is below, or not finite."""
     return float(max_norm) / norm if max_norm < norm < math.inf else 1.0
 
 
 def _norm(gradient: Gradient) -> float:
-    """The L2 norm; where squares overflow or underflow, the largest element times the norm of all over it."""
+    """The L2 norm; where squares overflow or underflow, computed relative to the largest element."""
     values = _values(gradient)
     if values.dtype.kind != "f":
         values = values.astype(np.float64)
@@ -274,17 +260,17 @@ def _norm(gradient: Gradient) -> float:
 
 
 def _times(gradient: Gradient, factor: float) -> Gradient:
-    """The gradient times a number, which may have more digits than its dtype, or be too small for it."""
+    """The gradient times a number, which may be too precise or too small for its dtype."""
     if factor == 1:
         return gradient
     if isinstance(gradient, IndexedSlices):
         return gradient.with_values(np.asarray(_times(gradient.values, factor)))
     dtype = gradient.dtype
-    if dtype.kind == "f" and (dtype.itemsize == 2 or abs(factor) < np.finfo(dtype).tiny):  # it would lose digits
+    if dtype.kind == "f" and (dtype.itemsize == 2 or abs(factor) < np.finfo(dtype).tiny):  # would lose digits
         return np.multiply(gradient, factor, dtype=np.float64).astype(dtype)
     return gradient * float(factor)
 
 
 def _values(gradient: Gradient) -> Array:
-    """The elements that are not zero for certain, each once."""
+    """The values of a gradient, of rows their sums."""
     return gradient.summed().values if isinstance(gradient, IndexedSlices) else np.asarray(gradient)

@@ -71,9 +71,9 @@ class Optimizer(optimizers.OptimizerSpec):
         Args:
             grads_and_vars: pairs as `compute_gradients` returns them; a pair whose gradient is None pushes nothing.
                 Of an empty list, as `accumulate` returns between its means, nothing is pushed at all.
-            update_ops: what goes into moving averages by the same push; by default everything that layers have noted
-                since the last one (`psworker.update_ops()`), () for nothing. What goes with a push that is refused
-                is not sent again.
+            update_ops: observations for moving averages, in the same push; by default all that layers have noted since
+                the last one (`psworker.update_ops()`), () for nothing. Those of a push that is refused
+                are not sent again.
 
         Raises:
             ValueError: all gradients are None.

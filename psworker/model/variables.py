@@ -368,7 +368,8 @@ def discard_update_ops(scope: str | None = None) -> None:
 
 def take_updates(chosen: Iterable[UpdateOp] | None) -> list[UpdateOp]:
     """The update ops to be sent, by default all that are noted; removes them from those noted."""
-    noted = _current().noted
+    here = _collection.get(None)
+    noted = here.noted if here else {}
     if chosen is None and not noted:
         return []
     taken = update_ops() if chosen is None else list(chosen)

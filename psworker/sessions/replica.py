@@ -112,10 +112,21 @@ class Replica:
             NotFinite: checked here for several shards, where one would already have applied its part, and for
                 compression, whose residual would keep the element.
         """
-        self.complete()
+        if self._open is not None:
+            self.complete()
         if self.client.shards > 1 or self.client.encoder.keeps_residual:
             partitions.check_gradients_finite(entries)
         self._open = self.client.push(entries, loss, pull, self._known_values(pull))
+
+    def push(
+        self, entries: Iterable[VersionedArray], loss: float | None, pull: Sequence[str], prepare: Callable[[], None]
+    ) -> None:
+        """Pushes, and waits for the result; calls `prepare` while the push is under way."""
+        self.start_push(entries, loss, pull)
+        try:
+            prepare()
+        finally:
+            self.complete()
 
     def complete(self) -> None:
         """Waits for the open push or pull, if any, and takes its values; a push that was dropped is counted."""

@@ -326,7 +326,7 @@ class Session:
             epochs: passes over the dataset.
             seed: from 0; each epoch is shuffled by a generator of (seed, epoch), the same in every worker.
             on_epoch: called with each epoch's mean cost over all workers when it is complete, in order, in every
-                worker; `is_chief` says in which one to print it.
+                worker; to print it once, check `is_chief`.
             name: the data queue's name. By default the program's first call of `batches` in all workers shares one
                 queue, its second another, and so on.
 

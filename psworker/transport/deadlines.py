@@ -1,6 +1,6 @@
-"""Deadlines for waits that have none of their own: a call on a long stream ends in time, or is cancelled.
+"""Deadlines for waits without a timeout of their own: a call on a long stream ends in time, or is cancelled.
 
-One thread, asleep until the earliest deadline there was when it fell asleep. May import the standard library.
+One thread, which sleeps until the earliest deadline. Standard library only.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ class Deadline:
 
 
 class Deadlines:
-    """The deadlines of the waits under way. Any thread may set and drop them.
+    """The deadlines of the present waits. Thread-safe.
 
         deadline = deadlines.set(5.0, call.cancel)
         try:
-            answer = next(call)          # raises when cancelled; deadline.passed says that it was for this
+            answer = next(call)          # raises when cancelled; then deadline.passed is true
         finally:
             deadlines.drop(deadline)
 
-    `_changed` guards the set, and wakes the thread when a deadline comes that is earlier than what it sleeps for.
+    `_changed` guards the set, and wakes the thread for a deadline that is earlier than the one it sleeps for.
     """
 
     def __init__(self) -> None:
@@ -58,7 +58,7 @@ class Deadlines:
             self._waits.discard(deadline)
 
     def pass_all(self) -> None:
-        """All deadlines that are set have passed."""
+        """Cancels all waits."""
         with self._changed:
             for deadline in self._waits:
                 deadline.at = -math.inf
@@ -83,10 +83,10 @@ class Deadlines:
                 if not late:
                     self._wakes = min((deadline.at for deadline in self._waits), default=math.inf)
                     self._changed.wait(None if self._wakes == math.inf else self._wakes - now)
-            while late:  # nothing of them is kept here until the next one is late
-                _end(late.pop())
+            while late:  # no name here keeps a deadline while the thread sleeps
+                _cancel(late.pop())
 
 
-def _end(deadline: Deadline) -> None:
+def _cancel(deadline: Deadline) -> None:
     deadline.passed = True
     deadline.cancel()

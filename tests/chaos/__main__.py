@@ -1,10 +1,10 @@
 """Consistency under faults: `make chaos`, or `python -m tests.chaos` in the repository's root.
 
-Trains a job with real servers and workers under each consistency and handling of staleness, on one to three shards.
+Trains a job with real servers and workers under each consistency policy and staleness handling, on one to three shards.
 Meanwhile workers are killed, stopped, started twice and made to fail, servers are stopped, and connections are cut,
-reset, stalled and refused. Then the job comes to its end, and the servers' values are compared with what the workers
-have written down of each push and each example (`check`). Prints a table; the exit code is 1 if a promise was broken,
-and ledgers and logs are kept then.
+reset, stalled and refused. Finally the job completes, and the values on the servers are compared with the workers'
+records of each push and example (`check`). Prints a table; if a guarantee was broken, the exit code is 1, and records
+and logs are kept.
 
     python -m tests.chaos --only sync:2,backup=2 --staleness none --shards 2 --seed 7        one configuration
 """
@@ -40,18 +40,18 @@ STALENESSES = ("none", "drop:2")
 SHARDS = (1, 2, 3)
 
 LEASE = 4.0
-TIMEOUT = 25.0  # of a worker's calls
-TO_END = 90.0  # seconds that a job has to come to its end, when no faults are injected any more
+TIMEOUT = 25.0  # of calls of a worker, seconds
+TO_END = 90.0  # seconds for the job to complete after the last fault
 BATCH, EPOCHS = 4, 2
-RATES = {"async": 150, "bounded": 60, "sync": 35}  # pushes of a second that a job is made for
-PAUSE = 0.01  # seconds that a step takes a worker at most, beside its push
+RATES = {"async": 150, "bounded": 60, "sync": 35}  # assumed pushes per second
+PAUSE = 0.01  # longest time of a step beside its push, seconds
 
 say = partial(print, flush=True)
 
 
 @dataclass(frozen=True)
 class Configuration:
-    """What is tried."""
+    """Consistency policy, staleness handling and number of shards of a run."""
 
     consistency: str
     staleness: str
@@ -63,25 +63,25 @@ class Configuration:
 
     @property
     def gradients(self) -> int:
-        """The most that make an update."""
+        """The most gradients of an update."""
         spec = parse_consistency(self.consistency)
         return spec.workers if isinstance(spec, Synchronous) else 1
 
     @property
     def workers(self) -> int:
-        """How many the job is meant to have."""
+        """The number of workers."""
         spec = parse_consistency(self.consistency)
         return spec.workers + spec.backup if isinstance(spec, Synchronous) else 3
 
     @property
     def arguments(self) -> list[str]:
-        """Those by which it is tried alone."""
+        """The command-line arguments of this configuration."""
         return ["--only", self.consistency, "--staleness", self.staleness, "--shards", str(self.shards)]
 
 
 @dataclass(frozen=True)
 class Run:
-    """What came of one configuration."""
+    """The result of one configuration."""
 
     configuration: Configuration
     verdict: Verdict
@@ -92,7 +92,7 @@ class Run:
 
 
 def main() -> int:
-    """Tries all that was asked for; returns the exit code."""
+    """Runs the selected configurations; returns the exit code."""
     arguments = _arguments()
     for shards in SHARDS:
         scheme.Layout(shards).check()
@@ -104,24 +104,24 @@ def main() -> int:
             for shards in arguments.shards or SHARDS:
                 configuration = Configuration(consistency, staleness, shards)
                 try:
-                    run = asyncio.run(try_one(configuration, seed, arguments.seconds, arguments.faults))
+                    run = asyncio.run(run_one(configuration, seed, arguments.seconds, arguments.faults))
                 except (KeyboardInterrupt, asyncio.CancelledError):
                     return 130
                 finally:
-                    sweep()  # what killed processes have left in shared memory
+                    sweep()  # shared memory of killed processes
                 runs.append(run)
                 report(run, seed, arguments)
     say("", *table(results(runs)), "", *table(faults_injected(runs)), sep="\n")
     broken = sum(not run.verdict.passed for run in runs)
-    say(f"\nchaos: {broken} of {len(runs)} configurations broke a promise; seed {seed}")
+    say(f"\nchaos: {broken} of {len(runs)} configurations broke a guarantee; seed {seed}")
     return 1 if broken else 0
 
 
-async def try_one(configuration: Configuration, seed: int, seconds: float, kinds: Sequence[str]) -> Run:
-    """Tries one configuration: servers, workers, faults, and what is found afterwards."""
+async def run_one(configuration: Configuration, seed: int, seconds: float, kinds: Sequence[str]) -> Run:
+    """Runs one configuration: servers, workers, faults, verification."""
     task = asyncio.current_task()
     assert task is not None
-    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)  # as Ctrl-C: nothing is left behind
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)  # as Ctrl-C: leaves nothing behind
     began = time.monotonic()
     folder = Path(tempfile.mkdtemp(prefix="chaos-"))
     rate = RATES[configuration.consistency.partition(":")[0]]
@@ -145,7 +145,7 @@ async def try_one(configuration: Configuration, seed: int, seconds: float, kinds
         await faults.start()
         await faults.inject(2 * seconds)
         complete = await faults.finish(TO_END)
-        await cluster.kill_workers()  # those that have not come to their end
+        await cluster.kill_workers()  # those that have not finished
         finals = await asyncio.to_thread(cluster.read)
         half_pushes = await asyncio.to_thread(cluster.half_pushes)
     except BaseException:
@@ -172,7 +172,7 @@ async def try_one(configuration: Configuration, seed: int, seconds: float, kinds
 
 
 def report(run: Run, seed: int, arguments: argparse.Namespace) -> None:
-    """Says what came of a run; removes its folder, unless it is of use."""
+    """Prints the result of a run; removes its folder unless it is needed."""
     kept = run.verdict.passed
     word = "kept" if kept else "BROKEN"
     say(f"{run.configuration}: {word}; {run.seconds:.0f} s, {run.workers} workers, {run.faults.total()} faults")
@@ -181,7 +181,7 @@ def report(run: Run, seed: int, arguments: argparse.Namespace) -> None:
     if kept and not arguments.keep:
         shutil.rmtree(run.folder)
     else:
-        say(f"    ledgers and logs: {run.folder}")
+        say(f"    records and logs: {run.folder}")
         again = [*run.configuration.arguments, "--seed", str(seed), "--seconds", f"{arguments.seconds:g}"]
         if arguments.faults != list(WEIGHTS):
             again += ["--faults", ",".join(arguments.faults)]
@@ -189,7 +189,7 @@ def report(run: Run, seed: int, arguments: argparse.Namespace) -> None:
 
 
 def results(runs: Sequence[Run]) -> list[list[str]]:
-    """What was found, a row for each run."""
+    """The results, a row for each run."""
     head = ["", "pushes", "lost", "doubled", "half", "reads", "torn", "dropped", "worst staleness", "examples twice"]
     rows = [[*head, "violations"]]
     for run in runs:
@@ -201,7 +201,7 @@ def results(runs: Sequence[Run]) -> list[list[str]]:
 
 
 def faults_injected(runs: Sequence[Run]) -> list[list[str]]:
-    """How many of each kind, a row for each run."""
+    """The number of faults of each kind, a row for each run."""
     rows = [["faults injected", *WEIGHTS, "workers"]]
     for run in runs:
         rows.append([str(run.configuration), *(str(run.faults[kind]) for kind in WEIGHTS), str(run.workers)])
@@ -209,7 +209,7 @@ def faults_injected(runs: Sequence[Run]) -> list[list[str]]:
 
 
 def table(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Rows as a table in Markdown; the first is its head."""
+    """A Markdown table; the first row is its header."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     head, *others = rows
     lines = [head, ["-" * width for width in widths], *others]
@@ -220,28 +220,35 @@ def _history(worker: WorkerProcess) -> History:
     lines = worker.log.read_text(errors="replace").split("\n")
     error = next((line for line in reversed(lines) if line), "")
     history = History(worker.column, worker.name, worker.ended_by, worker.code, worker.faults, error)
-    return add_events(history, read_events(worker.ledger))
+    return add_events(history, read_events(worker.records))
 
 
 def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m tests.chaos", description="Consistency under faults.")
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.chaos", description="Verifies guarantees under injected faults."
+    )
     parser.add_argument("--only", action="append", metavar="CONSISTENCY", help="may be given several times")
     parser.add_argument("--staleness", action="append", metavar="HANDLING", help="none or drop:T")
     parser.add_argument("--shards", action="append", type=int, choices=SHARDS)
-    parser.add_argument("--seed", type=int, help="of all that is drawn; without it one is drawn, and printed")
-    parser.add_argument("--seconds", type=float, default=8.0, help="of a job; faults go on for twice as long at most")
-    parser.add_argument("--keep", action="store_true", help="keep all ledgers and logs")
+    parser.add_argument("--seed", type=int, help="of the random generator; printed if not given")
+    parser.add_argument(
+        "--seconds",
+        type=float,
+        default=8.0,
+        help="length of a job without faults; faults are injected for at most twice that time",
+    )
+    parser.add_argument("--keep", action="store_true", help="keep all records and logs")
     parser.add_argument(
         "--faults",
         type=lambda text: [kind for kind in text.split(",") if kind],
         default=list(WEIGHTS),
         metavar="KINDS",
-        help=f"these alone, commas between: {', '.join(WEIGHTS)}; '' for none",
+        help=f"only these, separated by commas: {', '.join(WEIGHTS)}; '' for none",
     )
     arguments = parser.parse_args()
     unknown = set(arguments.faults) - set(WEIGHTS)
     if unknown:
-        parser.error(f"--faults: there is no {', '.join(sorted(unknown))}")
+        parser.error(f"--faults: unknown: {', '.join(sorted(unknown))}")
     return arguments
 
 

@@ -1,7 +1,7 @@
-"""Whether a run was as is promised: ledgers of workers against what the servers have at the end. Pure.
+"""Verifies the guarantees of a run: compares the records of the workers with the final values on the servers. Pure.
 
-Everything follows from the values of variables (`scheme`) and from what the workers wrote down; what the servers say of
-versions and staleness is checked, and not relied on. May import scheme and records.
+All conclusions follow from values of variables (`scheme`) and the records; versions and staleness reported by servers
+are verified, not relied on.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ from pswire.specs.consistency import Bounded, Consistency, DropStalePushes, Stal
 from tests.chaos import scheme
 from tests.chaos.records import History, Loss, PushRecord, Reading
 
-#: Seconds after which a worker that asks for a block has not got it at once: there was none.
+#: Seconds after which a request for a block counts as having waited.
 AT_ONCE = 0.2
 
-#: Leases, after a fault, in which a worker may still be taken for dead by it: as long as one goes on, and a lease.
+#: Leases after a fault in which it may still cause a worker to be declared lost: its longest duration plus a lease.
 QUIET = 3
 
-#: Lines that are shown of one kind of violation.
+#: Lines shown for each kind of violation.
 MOST_SHOWN = 3
 
 
 @dataclass(frozen=True)
 class Final:
-    """What one shard has at the end, all by column: the small variables, its first row of the dense one, its rows of
-    the table; and the version of the first of them, as the server says."""
+    """The final values of one shard by column: the small variables, its first row of the dense variable and its rows of
+    the table; and the reported version of the first variable."""
 
     first: Sequence[float]
     second: Sequence[float]
@@ -41,17 +41,17 @@ class Final:
 
 @dataclass
 class Verdict:
-    """What was found; `violations` by kind, each a sentence.
+    """The results; `violations` by kind, each a sentence.
 
     Attributes:
-        acknowledged, dropped: pushes that were answered, and of these those that were not applied.
-        lost, doubled: parts of acknowledged pushes that are not there, or more than once; `doubled` has all that is
-            there and should not be.
-        half: pushes that are on some of their shards: those whose worker ended before it had an answer, and those of a
-            worker whose lease ended meanwhile. (Any other one is lost as well.)
-        reads, torn: of a shard's variables, and of these those with two that differ.
-        worst: the greatest staleness of a push that was applied.
-        twice: examples of an epoch that were trained again.
+        acknowledged, dropped: answered pushes, and those of them that were not applied.
+        lost, doubled: parts of acknowledged pushes that are missing, or present more than once; `doubled` includes
+            everything that should not be present.
+        half: pushes on some of their shards only, whose worker ended before their answer, or whose lease ended
+            meanwhile. (Any other one also counts as lost.)
+        reads, torn: reads of a shard's variables, and those in which two differ.
+        worst: the greatest staleness of an applied push.
+        twice: examples trained on again in their epoch.
     """
 
     acknowledged: int = 0
@@ -67,7 +67,7 @@ class Verdict:
 
     @property
     def passed(self) -> bool:
-        """Whether all promises were kept."""
+        """Whether there are no violations."""
         return not any(self.violations.values())
 
     def lines(self) -> list[str]:
@@ -84,13 +84,13 @@ class Check:
     """The check of one run: `Check(...)()`.
 
     Args:
-        consistency, staleness: what the servers were started with.
-        histories: of all processes of workers.
+        consistency, staleness: of the servers.
+        histories: of all worker processes.
         finals: of all shards.
         lease: seconds.
         examples, epochs: of the data queue.
-        half_pushes, losses: what the servers say of pushes, and of workers that they have taken for dead.
-        complete: whether the job came to its end.
+        half_pushes, losses: half-applied pushes and lost workers, as reported by the servers.
+        complete: whether the job completed.
     """
 
     def __init__(
@@ -142,7 +142,7 @@ class Check:
     # --- exactly once -------------------------------------------------------------------------------------------------
 
     def _exactly_once(self, history: History) -> None:
-        """Each reading shows what the push before it has left, once, and nothing else; so does the end."""
+        """Each reading, and the end, shows the push before it exactly once, and nothing else."""
         before: Sequence[float] = [0.0] * len(self.finals)
         for reading in history.readings:
             self._reading(history, reading)
@@ -160,7 +160,7 @@ class Check:
                 self._increment(history, last, shard, increment)
         self.verdict.half += sum(0 < len(push.placed) < len(push.shards) for push in history.pushes)
         if last is not None and history.code == 0:
-            self._break("half push", f"{_push(history, last)} has no answer, and its worker came to its end")
+            self._break("half push", f"{_push(history, last)} has no answer, and its worker finished")
 
     def _reading(self, history: History, reading: Reading) -> None:
         self.verdict.reads += len(reading.own)
@@ -172,13 +172,13 @@ class Check:
             self._break("version", f"process {history.column}: {counts}")
 
     def _increment(self, history: History, push: PushRecord | None, shard: int, increment: float) -> None:
-        """What a push, if there was one, has left in its column on a shard."""
+        """Classifies the change of a column on a shard after a push, if there was one."""
         times = f"{increment / scheme.BASE:.2f} times"
         if push is None or push.dropped or shard not in push.shards:
             if increment:
                 self.verdict.doubled += 1
                 dropped = push is not None and push.dropped
-                what = "was dropped, and is there" if dropped else "is there without a push"
+                what = "was dropped, but is present" if dropped else "is present without a push"
                 self._break("doubled", f"shard {shard}: {_push(history, push)} {what}, {times}")
             return
         placed = scheme.decode(increment, self.unit)
@@ -189,26 +189,26 @@ class Check:
             return
         elif increment <= 0:
             self.verdict.lost += 1
-            self._break("lost", f"shard {shard}: {_push(history, push)} was acknowledged, and is not there")
+            self._break("lost", f"shard {shard}: {_push(history, push)} was acknowledged, but is missing")
         else:
             self.verdict.doubled += 1
-            self._break("doubled", f"shard {shard}: {_push(history, push)} is there {times}")
+            self._break("doubled", f"shard {shard}: {_push(history, push)} is present {times}")
 
     def _half_pushes(self) -> None:
-        """The servers know how many pushes are on some of their shards only.
+        """The servers report the right number of half-applied pushes.
 
-        They count one also where shard 0, which counts every step, has one for which it has no gradients, or the
-        reverse. That leaves nothing in a variable, so there they may say more than the ledgers.
+        They also count a push that shard 0, which counts every step, has received without gradients, or the reverse.
+        That changes no variable, so there they may report more than the records show.
         """
         everywhere = all(len(push.shards) == len(self.finals) for history in self.histories for push in history.pushes)
-        known, said = self.verdict.half, self.half_pushes
-        if said < known or (said > known and everywhere):
-            self._break("half pushes", f"the servers say {said}, the ledgers know {known}")
+        known, reported = self.verdict.half, self.half_pushes
+        if reported < known or (reported > known and everywhere):
+            self._break("half pushes", f"the servers report {reported}, the records show {known}")
 
     def _gone_without(self, push: PushRecord, shard: int) -> bool:
-        """Whether the others may have gone on without a part that came too late for this shard.
+        """Whether a part arrived too late for this shard.
 
-        Where changes have one order over all shards, these wait for a part until the lease of its worker has ended.
+        Where changes have one order over all shards, others wait for a part only until the lease of its worker ends.
         """
         late = push.answered is not None and push.answered - push.at > self.lease
         ordered = isinstance(self.consistency, Synchronous) or isinstance(self.staleness, DropStalePushes)
@@ -222,7 +222,7 @@ class Check:
             self._break("torn read", f"shard {shard}: two variables differ at the end")
         for column, row in enumerate(final.table):
             if any(one != final.first[column] for one in row):
-                self._break("part of a push", f"shard {shard}: the table's row of process {column} is another")
+                self._break("part of a push", f"shard {shard}: the table's row of process {column} differs")
         for history in self.histories:
             placed = [push.placed[shard] for push in history.pushes if push.dense and shard in push.placed]
             if final.dense[history.column] != sum(scheme.increment_of(one, self.unit) for one in placed):
@@ -230,16 +230,16 @@ class Check:
         known = {0, *(history.column for history in self.histories)}
         for column, value in enumerate(final.first):
             if value and column not in known:
-                self._break("doubled", f"shard {shard}: column {column} is nobody's, and {value:.0f}")
+                self._break("doubled", f"shard {shard}: column {column} belongs to no process, but is {value:.0f}")
 
     def _updates_add_up(self, shard: int) -> None:
-        """The shard has made the updates that pushes are known of, and no other; each of the pushes that it says."""
+        """The shard has made exactly the updates of known pushes, each with the right number of gradients."""
         final, applied = self.finals[shard], self._applied[shard]
         updates, total = scheme.count_updates(final.first[0])
         if final.version != updates:
             self._break("version", f"shard {shard}: version {final.version} after {updates} updates")
         if (updates, total) != (len(applied), sum(applied)):
-            known = f"ledgers know {len(applied)} (steps add up to {total:,} and {sum(applied):,})"
+            known = f"the records show {len(applied)} (steps add up to {total:,} and {sum(applied):,})"
             self._break("updates", f"shard {shard}: {updates} updates, {known}")
         for step, pushes in applied.items():
             sizes = {push.placed[shard].gradients for _, push in pushes}
@@ -250,7 +250,7 @@ class Check:
     # --- staleness ----------------------------------------------------------------------------------------------------
 
     def _staleness(self, shard: int) -> None:
-        """No applied push was staler than promised: updates before it, less those that its weights had seen."""
+        """No applied push exceeds the limit of staleness: updates before it, less those included in its weights."""
         bound = math.inf
         if isinstance(self.staleness, DropStalePushes):
             bound = self.staleness.above
@@ -267,18 +267,18 @@ class Check:
                 name = f"shard {shard}: {_push(history, push)}"
                 self.verdict.worst = max(self.verdict.worst, missed)
                 if before < max(push.seen[shard], rows) and all_known:
-                    self._break("staleness", f"{name} has seen updates that were made after it")
+                    self._break("staleness", f"{name} includes updates that were made after it")
                 if missed > bound:
                     self._break("too stale", f"{name} was applied with staleness {missed}")
                 elif push.answered and missed > push.staleness:
-                    self._break("staleness", f"{name} has staleness {missed}, its answer said {push.staleness}")
+                    self._break("staleness", f"{name} has staleness {missed}, but its answer has {push.staleness}")
 
     # --- consistency --------------------------------------------------------------------------------------------------
 
     def _groups(self) -> None:
-        """A synchronous update has N gradients, but for the end of the data; and is the same on all shards."""
+        """A synchronous update has N gradients, except at the end of the data, and is the same on all shards."""
         for step, pushes in sorted(self._applied[0].items()):
-            if len(pushes) < self.most and not self._somebody_has_no_work(pushes):
+            if len(pushes) < self.most and not self._a_worker_has_no_data(pushes):
                 self._break("group", f"step {step}: an update of {len(pushes)}: {_pushes(pushes)}")
             for shard in range(1, len(self.finals)):
                 steps = {push.placed[shard].step for _, push in pushes if shard in push.placed}
@@ -289,8 +289,8 @@ class Check:
                 if len({push.placed[0].step for _, push in pushes if 0 in push.placed}) > 1:
                     self._break("group", f"step {step} of shard {shard} is of several updates of shard 0")
 
-    def _somebody_has_no_work(self, pushes: Sequence[tuple[History, PushRecord]]) -> bool:
-        """Whether some worker had come to the end of the data when this update was made, as far as can be known."""
+    def _a_worker_has_no_data(self, pushes: Sequence[tuple[History, PushRecord]]) -> bool:
+        """Whether a worker may have been without data when this update was made."""
         begin = max(push.at for _, push in pushes)
         end = min((push.answered for _, push in pushes if push.answered is not None), default=math.inf)
         for history in self.histories:
@@ -304,9 +304,9 @@ class Check:
         return False
 
     def _bound(self, steps: int) -> None:
-        """Between two pushes of one block of a worker, no other worker has more than twice the bound, and two.
+        """Between two pushes of a worker in one block, another worker makes at most twice the bound plus two pushes.
 
-        It may have been that far behind at the first, and be that far ahead at the second.
+        It may be that far behind at the first and that far ahead at the second.
         """
         for history in self.histories:
             for one, other in itertools.pairwise(history.pushes):
@@ -314,7 +314,7 @@ class Check:
                     continue
                 asked = any(one.at <= wait.begin <= other.at for wait in history.waits)
                 if asked or other.answered - one.at > self.lease / 2:
-                    continue  # nobody waited for it: it had no examples, or its lease may have ended
+                    continue  # no worker waited for it: it had no examples, or its lease may have ended
                 between = range(one.placed[0].step + 1, other.placed[0].step)
                 theirs = Counter(author.column for step in between for author, _ in self._applied[0].get(step, []))
                 for column, count in theirs.items():
@@ -324,33 +324,35 @@ class Check:
     # --- workers and data ---------------------------------------------------------------------------------------------
 
     def _incarnations(self) -> None:
-        """When a worker has joined, no push is taken any more of an older incarnation."""
+        """Once a worker has joined, no push of an older incarnation is accepted."""
         for older, newer in itertools.permutations(self.histories, 2):
             if newer.overtakes(older) and newer.joined is not None:
                 for push in older.pushes:
                     if push.at > newer.joined and push.placed:
-                        self._break("twin", f"{_push(older, push)} was taken after process {newer.column} had joined")
+                        self._break(
+                            "twin", f"{_push(older, push)} was accepted after process {newer.column} had joined"
+                        )
 
     def _leases(self) -> None:
-        """No worker is taken for dead that lives on, and to which nothing was done for long before."""
+        """No worker without a recent fault is declared lost while it lives."""
         for loss, history in itertools.product(self.losses, self.histories):
             since = loss.at - QUIET * self.lease
             there = history.joined is not None and history.joined < since and history.until > loss.at
             if history.name == loss.name and there and not any(since < at < loss.at for at, _ in history.faults):
-                line = f"process {history.column}, {history.name}, was taken for dead by shard {loss.shard}"
+                line = f"process {history.column}, {history.name}, was declared lost by shard {loss.shard}"
                 self._break("lease", line)
 
     def _ends(self) -> None:
-        """Workers that nobody ends, and that no newer incarnation takes the place of, come to their end."""
+        """Workers finish unless a fault or a newer incarnation ends them."""
         for history in self.histories:
             overtaken = any(other.overtakes(history) for other in self.histories)
             if history.code not in (0, None) and not history.ended_by and not overtaken:
                 self._break("failed", f"process {history.column}, {history.name}: {history.error}")
         if not self.complete:
-            self._break("not done", "the job did not come to its end in time")
+            self._break("not done", "the job did not complete in time")
 
     def _examples(self) -> None:
-        """Every example of every epoch is trained, and counted once; twice only if something was done to a worker."""
+        """Every example of every epoch is trained on and counted once; twice only after a fault of its worker."""
         trained: dict[tuple[int, int], list[History]] = defaultdict(list)
         for history in self.histories:
             for push in history.pushes:
@@ -363,10 +365,10 @@ class Check:
         for (epoch, example), authors in trained.items():
             self.verdict.twice += len(authors) - 1
             if len(authors) > 1 and not any(history.faults for history in authors):
-                self._break("examples", f"example {example} of epoch {epoch} was trained {len(authors)} times")
+                self._break("examples", f"example {example} of epoch {epoch} was trained on {len(authors)} times")
         missing = self.epochs * self.examples - len(trained)
         if missing and self.complete:
-            self._break("examples", f"{missing} were never trained")
+            self._break("examples", f"{missing} were never trained on")
 
 
 def _push(history: History, push: PushRecord | None) -> str:

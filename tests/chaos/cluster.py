@@ -1,7 +1,6 @@
-"""The processes of one chaos run: `psserver serve` for each shard, and workers, each behind proxies of its own.
+"""The processes of one chaos run: `psserver serve` for each shard, and workers, each behind its own proxies.
 
-Starts, signals and ends them, and reads what the variables are at the end. When something is done to them `faults`
-decides. Everything is in one folder: logs, ledgers.
+Starts, signals and ends them, and reads the variables at the end. Logs and records are in one folder.
 """
 
 from __future__ import annotations
@@ -29,15 +28,15 @@ from tests.chaos.proxy import Proxy
 from tests.chaos.records import Loss
 
 PROGRAM = Path(__file__).with_name("worker.py")
-BOUND = 30.0  # seconds that a server has to start, to answer and to end
+BOUND = 30.0  # seconds for a server to start, to answer and to end
 POLL = 0.05
 
-#: Endings that are not the worker's own.
-KILLED, TERMINATED, FAILED, SUPERSEDED = "killed", "terminated", "told to fail", "superseded"
+#: Endings caused by a fault.
+KILLED, TERMINATED, FAILED, SUPERSEDED = "killed", "terminated", "failed", "superseded"
 
 
 def environment() -> dict[str, str]:
-    """That of this process, without settings of workers and servers."""
+    """The environment of this process, without settings of workers and servers."""
     ours = ("PSWORKER_", "PSSERVER_")
     base = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
     return base | {"PYTHONDONTWRITEBYTECODE": "", "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
@@ -49,9 +48,9 @@ class WorkerProcess:
 
     Attributes:
         column: its number, from 1 (`scheme`).
-        name: the worker's; several processes may have it.
-        ended_by: how it was ended from outside; "": it was not.
-        faults: what was done to it, with moments (monotonic).
+        name: of the worker; several processes may have the same.
+        ended_by: the fault that ended it; "": none.
+        faults: injected into it, with times (monotonic).
         code: its exit code; None while it runs.
     """
 
@@ -69,32 +68,32 @@ class WorkerProcess:
         return self.popen.poll()
 
     def signal(self, number: signal.Signals) -> None:
-        """Sends it a signal, if it runs."""
+        """Sends it a signal if it runs."""
         with suppress(ProcessLookupError):
             self.popen.send_signal(number)
 
     def note(self, fault: str) -> None:
-        """Writes down that something is done to it now."""
+        """Records a fault now."""
         self.faults.append((time.monotonic(), fault))
 
     def facts(self) -> dict[str, Any]:
-        """What was done to it, for people who read its ledger."""
+        """A summary for people who read its records."""
         fields = ("column", "name", "ended_by", "code", "faults")
         return {name: getattr(self, name) for name in fields}
 
     @property
     def has_begun(self) -> bool:
-        """Whether its program runs."""
-        return self.ledger.exists()
+        """Whether its program has started."""
+        return self.records.exists()
 
     @property
-    def ledger(self) -> Path:
-        """Where it writes what it does."""
+    def records(self) -> Path:
+        """The file of its records."""
         return self.folder / f"worker-{self.column:03}.jsonl"
 
     @property
     def log(self) -> Path:
-        """What it says."""
+        """The file of its output."""
         return self.folder / f"worker-{self.column:03}.log"
 
 
@@ -116,7 +115,7 @@ class Server:
         self.address = ""
 
     async def listen(self) -> None:
-        """Returns when it listens."""
+        """Waits until it listens."""
         end = time.monotonic() + BOUND
         while not (found := re.search(r"listening on (\S+)", self.log.read_text())):
             if self.process.poll() is not None or time.monotonic() > end:
@@ -125,7 +124,7 @@ class Server:
         self.address = found[1]
 
     def losses(self, shard: int) -> list[Loss]:
-        """The workers that it has taken for dead, as its log says."""
+        """The workers that it has declared lost, from its log."""
         losses = []
         since = time.time() - time.monotonic()
         for moment, fraction, name in re.findall(
@@ -136,13 +135,13 @@ class Server:
         return losses
 
     def signal(self, number: signal.Signals) -> None:
-        """Sends it a signal, if it runs."""
+        """Sends it a signal if it runs."""
         with suppress(ProcessLookupError):
             self.process.send_signal(number)
 
 
 class Cluster:
-    """All processes of one run; leave it with `close`, whatever has happened."""
+    """All processes of one run; always call `close` at the end."""
 
     def __init__(self, folder: Path, shards: int, flags: list[str], program: dict[str, Any], timeout: float) -> None:
         self.folder, self.layout = folder, scheme.Layout(shards)
@@ -178,7 +177,7 @@ class Cluster:
         ]
         run += ["--timeout", str(self._timeout)]
         worker = WorkerProcess(column, name, self.folder, proxies, None)  # type: ignore[arg-type]
-        mine = ["--ledger", str(worker.ledger), "--column", str(column)]
+        mine = ["--records", str(worker.records), "--column", str(column)]
         with worker.log.open("wb") as log:
             worker.popen = subprocess.Popen(
                 [sys.executable, "-P", "-m", "psworker", "run", *run, str(PROGRAM), *mine, *self._program],
@@ -196,7 +195,7 @@ class Cluster:
         return [worker for worker in self.workers if worker.code is None]
 
     async def kill_workers(self) -> None:
-        """Kills the workers that have not ended, and lets servers read what these had sent."""
+        """Kills the workers that have not ended, and lets servers receive their last data."""
         running = self.running()
         for worker in running:
             worker.ended_by = KILLED
@@ -206,7 +205,7 @@ class Cluster:
             await asyncio.sleep(1.0)
 
     def half_pushes(self) -> int:
-        """How many there are as the servers say, when no worker lives any more: until then they cannot know."""
+        """The half-applied pushes counted by the servers once no worker lives any more."""
         end = time.monotonic() + BOUND
         with StatusClient([server.address for server in self.servers]) as client:
             while time.monotonic() < end:
@@ -215,10 +214,10 @@ class Cluster:
                 if "live" not in states:
                     return job.half_pushes
                 time.sleep(POLL)
-        raise RuntimeError("a worker that has ended still lives, as its server says")
+        raise RuntimeError("a server still reports an ended worker as live")
 
     def read(self) -> list[Final]:
-        """The variables as the servers have them, not through a proxy."""
+        """The variables on the servers, read without a proxy."""
         with closing(GrpcTransport([server.address for server in self.servers], shared_memory=False)) as transport:
             return self._read(transport)
 
@@ -242,7 +241,7 @@ class Cluster:
         return finals
 
     async def close(self) -> None:
-        """Ends all that runs, and waits for it."""
+        """Ends all processes and waits for them."""
         for worker in self.running():
             worker.signal(signal.SIGKILL)
             worker.popen.wait()

@@ -1,6 +1,6 @@
-"""The faults that are injected into a cluster while it trains, drawn from a seed: which, where, when and for how long.
+"""Injects faults into a cluster while it trains: kind, place, time and duration from a seeded random generator.
 
-The seed fixes the draws, not how processes interleave. May import the cluster.
+The seed does not determine how processes interleave.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from collections.abc import Awaitable, Callable, Sequence
 from tests.chaos.cluster import FAILED, KILLED, SUPERSEDED, TERMINATED, Cluster, WorkerProcess
 from tests.chaos.proxy import Proxy
 
-#: Seconds that one goes on at most, in leases: for what does not end a process.
+#: Longest duration of a fault that does not end a process, in leases.
 LONGEST = 1.5
 
-#: Seconds between two faults, on the average.
+#: Mean time between faults, seconds.
 GAP = 0.4
 
-#: How often each is drawn beside the others.
+#: Relative frequencies.
 WEIGHTS = {
     "cut": 4,
     "reset": 4,
@@ -34,23 +34,23 @@ WEIGHTS = {
     "terminate": 1,
 }
 
-#: Those after which a worker is started again, and seconds between two of them: or there would be no training.
+#: Faults after which a worker is restarted, and the least seconds between them, so that something is trained.
 ENDING = ("kill", "twin", "fail", "terminate")
 BETWEEN_ENDS = 2.5
 
 
 class Faults:
-    """Injects faults into a cluster, and starts workers again that have ended.
+    """Injects faults into a cluster, and restarts workers that have ended.
 
     Args:
-        cluster: where.
-        names: of the workers that are to be there.
+        cluster: the target.
+        names: of the workers.
         lease: seconds.
-        draws: what is random here.
-        kinds: those of `WEIGHTS` that may happen.
+        draws: random generator.
+        kinds: the kinds of `WEIGHTS` to inject.
 
     Attributes:
-        count: how many of each kind there were.
+        count: number of faults by kind.
     """
 
     def __init__(
@@ -58,7 +58,9 @@ class Faults:
     ) -> None:
         self.count: Counter[str] = Counter()
         self._cluster, self._names, self._lease, self._draws, self._kinds = cluster, names, lease, draws, kinds
-        self._restarts = random.Random(draws.random())  # of its own, since workers end whenever they do
+        self._restarts = random.Random(
+            draws.random()
+        )  # separate, because the times at which workers end are not reproducible
         self._current: dict[str, WorkerProcess] = {}  # by name, the newest
         self._tasks: set[asyncio.Task[None]] = set()
         self._finishing = False
@@ -84,12 +86,12 @@ class Faults:
 
     @property
     def over(self) -> bool:
-        """Whether all workers have come to their end."""
+        """Whether all workers have finished."""
         done = all(worker.code == 0 and not worker.ended_by for worker in self._current.values())
         return done and not self._cluster.running()
 
     async def inject(self, seconds: float) -> None:
-        """Injects faults for so long, or until the job is over."""
+        """Injects faults for this time, or until the job is over."""
         loop = asyncio.get_running_loop()
         end = loop.time() + seconds
         while loop.time() < end and not self.over:
@@ -107,7 +109,7 @@ class Faults:
             task.add_done_callback(self._tasks.discard)
 
     async def finish(self, bound: float) -> bool:
-        """Ends all faults; whether the job comes to its end within `bound` seconds."""
+        """Ends all faults; returns whether the job completes within `bound` seconds."""
         self._finishing = True
         await asyncio.gather(*self._tasks)
         loop = asyncio.get_running_loop()
@@ -119,7 +121,7 @@ class Faults:
         return True
 
     async def _wait(self, seconds: float) -> None:
-        """Waits; then starts workers again that have ended, most of them under the same name."""
+        """Waits; then restarts workers that have ended, most of them under the same name."""
         await asyncio.sleep(seconds)
         for name, worker in list(self._current.items()):
             if worker.code is not None and (worker.code != 0 or worker.ended_by):
@@ -130,7 +132,7 @@ class Faults:
 
     async def _inject(self, kind: str, worker: WorkerProcess) -> None:
         self.count[kind] += 1
-        if kind != "stop server":  # of which workers are to notice nothing
+        if kind != "stop server":  # workers must not be affected
             worker.note(kind)
         await self._do[kind](worker)
 
@@ -141,7 +143,7 @@ class Faults:
         return [self._draws.choice(worker.proxies)] if self._draws.random() < 0.6 else worker.proxies
 
     def _seconds(self, longer: float) -> float:
-        """Mostly little beside a lease; with this probability more than one."""
+        """Usually short compared with a lease; with this probability longer than one."""
         if self._draws.random() < longer:
             return self._lease * self._draws.uniform(1.1, LONGEST)
         return self._draws.uniform(0.1, 1.2)

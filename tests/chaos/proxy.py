@@ -1,7 +1,4 @@
-"""A TCP proxy between one worker and one server, which can cut, reset, stall and refuse connections when it is told to.
-
-Each process of a worker has proxies of its own, so that what is done to one is done to no other.
-"""
+"""A TCP proxy between one worker process and one server that can cut, reset, stall and refuse connections."""
 
 from __future__ import annotations
 
@@ -14,10 +11,10 @@ CHUNK = 1 << 16
 
 
 class Proxy:
-    """Listens on a free port of this machine while it is open, and passes on to `address` what comes, both ways.
+    """Listens on a free port and forwards data to `target` in both directions.
 
     Attributes:
-        address: where it listens.
+        address: its own address.
     """
 
     def __init__(self, target: str) -> None:
@@ -28,10 +25,10 @@ class Proxy:
         self._refusing = False
         self._writers: dict[asyncio.StreamWriter, None] = {}
         self._tasks: set[asyncio.Task[None]] = set()
-        self._cut_after = -1  # bytes that are still passed on before all connections are cut; -1: no end
+        self._cut_after = -1  # bytes to forward before all connections are cut; -1: unlimited
 
     async def open(self) -> None:
-        """Begins to listen."""
+        """Starts to listen."""
         self._server = await asyncio.start_server(self._connected, "127.0.0.1", 0)
         host, port = self._server.sockets[0].getsockname()
         self.address = f"{host}:{port}"
@@ -48,7 +45,7 @@ class Proxy:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     def cut(self, after: int = 0) -> None:
-        """Closes all connections in good order, after so many more bytes in either direction."""
+        """Closes all connections in order, after this many more bytes in either direction."""
         if after:
             self._cut_after = after
             return
@@ -56,7 +53,7 @@ class Proxy:
             writer.close()
 
     def reset(self) -> None:
-        """Ends all connections with RST: what is under way is lost."""
+        """Ends all connections with RST: data in transit is lost."""
         for writer in list(self._writers):
             raw = writer.get_extra_info("socket")
             with suppress(OSError):
@@ -64,16 +61,16 @@ class Proxy:
             writer.transport.abort()
 
     def stall(self) -> None:
-        """Passes nothing on until `resume`; connections stay."""
+        """Forwards nothing until `resume`; connections stay open."""
         self._passing.clear()
 
     def refuse(self) -> None:
-        """Resets all connections, and new ones at once, until `resume`: the worker is cut off."""
+        """Resets all connections, and new ones at once, until `resume`."""
         self._refusing = True
         self.reset()
 
     def resume(self) -> None:
-        """Passes on again."""
+        """Forwards again."""
         self._refusing = False
         self._passing.set()
 

@@ -1,7 +1,4 @@
-"""The ledgers of workers, read: one `History` for each process, with its pushes and what it has read of variables.
-
-Pure, but for reading files. May import the scheme.
-"""
+"""Reads the records of workers: one `History` for each process, with its pushes and the values it has received."""
 
 from __future__ import annotations
 
@@ -16,19 +13,18 @@ from tests.chaos import scheme
 
 @dataclass
 class PushRecord:
-    """One push, as its worker has written it down.
+    """One push, as recorded by its worker.
 
     Attributes:
         number: among those of its process, from 1.
-        shards: that it has gradients for.
-        dense: whether it had one for the dense variable.
-        seen, rows_seen: updates that the weights had seen, on every shard; and the rows, on each of `shards`.
-        epoch, examples: that it was computed with.
-        at: when it was sent (monotonic).
-        answered: when its answer had come; None: never.
-        dropped, staleness: what the answer said.
-        placed: by shard, what became of it there, as the worker's column tells; shards where it left nothing are not
-            in it.
+        shards: those that it has gradients for.
+        dense: whether it has one for the dense variable.
+        seen, rows_seen: updates included in its weights, on every shard; and in its rows, on each of `shards`.
+        epoch, examples: the data it was computed with.
+        at: time of sending (monotonic).
+        answered: time of its answer; None: none.
+        dropped, staleness: as in the answer.
+        placed: by shard, its update there as decoded from the worker's column; without shards where it changed nothing.
     """
 
     number: int
@@ -47,18 +43,18 @@ class PushRecord:
 
 @dataclass
 class Reading:
-    """Values that came from the servers: own column, updates and versions by shard, and shards where two differ."""
+    """Received values: own column, updates and versions by shard, and shards where two variables differ."""
 
     own: list[float]
     updates: list[int]
     versions: list[int]
     torn: list[int]
-    push: PushRecord | None = None  # that they came with
+    push: PushRecord | None = None  # the push whose answer brought them
 
 
 @dataclass
 class Wait:
-    """A question for a block, from `begin` to `end` (None: no answer came); `got`: the answer was a block."""
+    """A request for a block, from `begin` to `end` (None: no answer); `got`: the answer was a block."""
 
     begin: float
     end: float | None = None
@@ -67,7 +63,7 @@ class Wait:
 
 @dataclass(frozen=True)
 class Loss:
-    """A worker was taken for dead by a shard, at a moment (monotonic)."""
+    """A worker was declared lost by a shard at this time (monotonic)."""
 
     name: str
     shard: int
@@ -76,16 +72,16 @@ class Loss:
 
 @dataclass
 class History:
-    """What one process of a worker did.
+    """The actions of one worker process.
 
     Attributes:
         column, name, ended_by, code, faults: as of `cluster.WorkerProcess`.
-        error: the last line that it said.
-        joined, incarnation: when, and as which.
-        ended: when it came to its end in good order.
-        until: when it has last written something down.
-        waits: its questions for blocks.
-        reports: the epochs of which it heard that they are complete, and examples in each.
+        error: the last line of its output.
+        joined, incarnation: time of joining; its incarnation.
+        ended: time of its regular end.
+        until: time of its last record.
+        waits: its requests for blocks.
+        reports: complete epochs that it received reports of, and examples in each.
     """
 
     column: int
@@ -105,7 +101,7 @@ class History:
 
     @property
     def open(self) -> PushRecord | None:
-        """The push that was not answered, if there is one."""
+        """The push without an answer, if there is one."""
         return self.pushes[-1] if self.pushes and self.pushes[-1].answered is None else None
 
     def overtakes(self, other: History) -> bool:
@@ -114,14 +110,14 @@ class History:
 
 
 def read_events(path: Path) -> list[dict[str, Any]]:
-    """The lines of a ledger; none where there is no file, for its worker was killed before."""
+    """The records in a file; none if there is no file, because its worker was killed before."""
     if not path.exists():
         return []
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
 def add_events(history: History, events: Iterable[dict[str, Any]]) -> History:
-    """The history with what was written down in it."""
+    """Adds records to a history."""
     for event in events:
         history.until = at = event["at"]
         match event["event"]:

@@ -1,15 +1,13 @@
-"""What a chaos worker pushes, chosen so that values of variables tell exactly which pushes made them.
+"""The gradients of a chaos worker, from which the values of variables show exactly which pushes were applied.
 
-Each process of a worker has a column, from 1. Its push adds an increment to its own column of every variable that it
-is for, and every push adds to column 0. The learning rate falls by one with each update of the shard, from BASE, and is
-exact in float64, so that an increment tells at which step of the shard it was applied, and as one of how many
-gradients:
+Each worker process has a column, from 1. Its push adds an increment to its own column of every variable that it has a
+gradient for, and every push adds to column 0. The learning rate decreases by one with each update of the shard, from
+BASE, and is exact in float64, so an increment encodes the step of the shard and the number of gradients of the update:
 
     increment of a column = (BASE - step) * unit / gradients           unit: the least common multiple of 1 ... N
     column 0              = updates * BASE - sum of their steps
 
-None of this goes through a server's own counts of versions, staleness or sequence numbers. The worker's program and the
-checks import it. May import numpy and psworker's placement.
+Independent of the server's versions, staleness and sequence numbers. Imported by the worker program and the checks.
 """
 
 from __future__ import annotations
@@ -26,30 +24,30 @@ from psworker.client.placement import Placement
 BASE = 1 << 32
 COLUMNS = 128
 WIDTH = 8  # of a row of the table
-#: Rows that can be divided among one, two or three shards, and above `placement.SPLIT_BYTES` of float64.
+#: Divisible by one, two and three shards, and above `placement.SPLIT_BYTES` of float64.
 DENSE_ROWS, DENSE_WIDTH = 534, 1024
 TABLE_ROWS = 65_538
-#: A push has the dense variable when so many updates have gone by, and in all workers of a synchronous group alike.
+#: A push includes the dense variable after this many updates, in all workers of a synchronous group alike.
 DENSE_EVERY = 40
 
 
 @dataclass(frozen=True)
 class Push:
-    """What an increment says: applied at this step of the shard, as one of so many gradients."""
+    """A decoded increment: the step of the shard, and the number of gradients of the update."""
 
     step: int
     gradients: int
 
 
 def unit_of(gradients: int) -> int:
-    """What one push is worth where an update is the mean of at most so many."""
+    """The unit of increments if an update is the mean of at most this many gradients."""
     return math.lcm(*range(1, gradients + 1))
 
 
 def decode(increment: float, unit: int) -> Push | None:
-    """The one push that an increment is; None if it is not one: none at all, or several.
+    """The push of an increment; None if it is no push or several.
 
-    Increments of groups of different sizes are far from each other, as the steps are few beside BASE.
+    Increments of groups of different sizes are far apart, because steps are small compared with BASE.
     """
     share = math.ceil(increment / BASE)
     if share < 1 or unit % share:
@@ -64,18 +62,18 @@ def increment_of(push: Push, unit: int) -> float:
 
 
 def count_updates(column: float) -> tuple[int, int]:
-    """How many updates column 0 has seen, and the sum of their steps."""
+    """The number of updates included in column 0, and the sum of their steps."""
     updates = math.ceil(column / BASE)
     return updates, int(updates * BASE - column)
 
 
 @dataclass(frozen=True)
 class Layout:
-    """The variables of a job on so many shards, and where they lie.
+    """The variables of a job and their placement.
 
-    `first` and `second` are two small variables of each shard, which every push that is for the shard updates alike:
-    values of the two that differ are a torn read. `dense` and `table` are split over all shards by rows; a push for a
-    shard has two rows of the table there, and now and then the dense variable, which is large.
+    `first` and `second` are two small variables on each shard that every push to the shard updates alike: values that
+    differ are a torn read. `dense` and `table` are split over all shards by rows; a push to a shard has two rows of the
+    table there, and sometimes the dense variable, which is large.
     """
 
     shards: int
@@ -87,7 +85,7 @@ class Layout:
 
     @property
     def second(self) -> list[str]:
-        """The name of the other one."""
+        """The name of the second small variable on each shard."""
         return [f"second{shard}" for shard in range(self.shards)]
 
     @property
@@ -98,16 +96,16 @@ class Layout:
         return [*small, dense, TensorSpec("table", (TABLE_ROWS, WIDTH), "float64")]
 
     def dense_row(self, shard: int) -> int:
-        """The first row of the dense variable on a shard, of which columns are used as of the small ones."""
+        """The first row of the dense variable on a shard; its columns are used like those of the small variables."""
         return shard * DENSE_ROWS // self.shards
 
     def table_rows(self, shard: int, column: int) -> tuple[int, int]:
-        """The rows of the table on a shard that stand for column 0 and for this one."""
+        """The rows of the table on a shard for column 0 and for this column."""
         begin = shard * TABLE_ROWS // self.shards
         return begin, begin + column
 
     def check(self) -> None:
-        """Raises AssertionError if psworker places the variables otherwise."""
+        """Asserts that psworker places the variables like this."""
         placement = Placement(self.shards).extended(self.specs)
         for names in (self.first, self.second):
             for shard, name in enumerate(names):
@@ -122,7 +120,7 @@ class Layout:
 
 
 def gradient(column: int, unit: int) -> np.ndarray:
-    """What a push has for a small variable: with learning rate 1 it would add 1 to column 0, and unit to its own."""
+    """The gradient of a small variable: with learning rate 1 it adds 1 to column 0 and `unit` to its own column."""
     array = np.zeros(COLUMNS)
     array[[0, column]] = -1.0, -unit
     return array

@@ -1,7 +1,7 @@
 """The training program of a chaos worker: `psworker run ... tests/chaos/worker.py`, an ordinary program with a session.
 
-It writes down what it is about to push before it does, and what became of it after: lines of JSON in a file of its own,
-which are whole whenever it is killed. What the lines mean is in `records`. SIGUSR1 makes its loop fail.
+It records each push before it is sent, and its answer, as lines of JSON in its own file; each line is complete even if
+the process is killed. `records` reads them. SIGUSR1 makes the loop fail.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ import psworker as ps
 from psworker import ops
 
 
-class DeduplicationTable:
-    """A file to which lines are added, each by one system call: a process that is killed has written it, or not."""
+class RecordFile:
+    """A file to which lines are appended, each by one system call: a killed process has written a line or not."""
 
     def __init__(self, path: str) -> None:
         self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
@@ -35,9 +35,9 @@ class DeduplicationTable:
 class Training:
     """Steps of one process, each with known increments (`scheme`)."""
 
-    def __init__(self, arguments: argparse.Namespace, ledger: DeduplicationTable) -> None:
+    def __init__(self, arguments: argparse.Namespace, records: RecordFile) -> None:
         self.layout = scheme.Layout(arguments.shards)
-        self.column, self.unit, self.ledger = arguments.column, arguments.unit, ledger
+        self.column, self.unit, self.records = arguments.column, arguments.unit, records
         self.random = random.Random(f"{arguments.seed}, {arguments.column}")
         self.partial, self.pause = arguments.partial, arguments.pause
         zeros = np.zeros(scheme.COLUMNS)
@@ -57,7 +57,7 @@ class Training:
             shards = [self.random.choice(shards)]
         dense = self._updates()[0] % scheme.DENSE_EVERY == 7
         loss, seen = self._loss(shards, dense)
-        self.ledger.write(
+        self.records.write(
             "push",
             number=self.pushes,
             shards=shards,
@@ -73,7 +73,7 @@ class Training:
         time.sleep(self.random.uniform(0, self.pause))
 
     def look(self, event: str, **fields: Any) -> None:
-        """Writes down what came last of the small variables, and looks for torn reads."""
+        """Records the latest values of the small variables, and tests for torn reads."""
         own = [float(one.value[self.column]) for one in self.first]
         torn = [
             shard
@@ -81,13 +81,13 @@ class Training:
             if not np.array_equal(one.value, other.value) or one.versions != other.versions
         ]
         versions = [one.versions[0] for one in self.first]
-        self.ledger.write(event, own=own, updates=self._updates(), versions=versions, torn=torn, **fields)
+        self.records.write(event, own=own, updates=self._updates(), versions=versions, torn=torn, **fields)
 
     def _updates(self) -> list[int]:
         return [scheme.count_updates(float(one.value[0]))[0] for one in self.first]
 
     def _loss(self, shards: list[int], dense: bool) -> tuple[ps.Tensor, list[int]]:
-        """A sum whose gradients are those of `scheme`; and how many updates the table's rows had seen on `shards`."""
+        """A sum with the gradients of `scheme`; and the number of updates that the table's rows include on `shards`."""
         gradient = scheme.gradient(self.column, self.unit)
         rows = [row for shard in shards for row in self.layout.table_rows(shard, self.column)]
         found = ops.embedding(self.table, np.array(rows))
@@ -106,44 +106,44 @@ class Training:
 def main() -> None:
     """Trains to the end of the data."""
     parser = argparse.ArgumentParser()
-    for name in ("ledger", "seed"):
+    for name in ("records", "seed"):
         parser.add_argument(f"--{name}", required=True)
     for name in ("column", "unit", "shards", "examples", "batch", "epochs", "partial"):
         parser.add_argument(f"--{name}", type=int, required=True)
     parser.add_argument("--pause", type=float, required=True)
     arguments = parser.parse_args()
-    ledger = DeduplicationTable(arguments.ledger)
-    training = Training(arguments, ledger)
+    records = RecordFile(arguments.records)
+    training = Training(arguments, records)
     failing: list[int] = []
     signal.signal(signal.SIGUSR1, lambda number, frame: failing.append(number))
     dataset = ps.Dataset({"number": np.arange(arguments.examples)})
-    ledger.write("begin", pid=os.getpid())
+    records.write("begin", pid=os.getpid())
     with ps.session() as session:
-        _write_takes(session, ledger)
+        _record_takes(session, records)
         training.look("joined", incarnation=session._client._calls.sender.incarnation)
         for batch in session.batches(dataset, arguments.batch, arguments.epochs, name="chaos"):
             training.step(session, batch)
             if failing:
-                raise RuntimeError("told to fail")
+                raise RuntimeError("injected failure")
             if training.pushes % 20 == 0:
                 session.pull()
                 training.look("pulled")
-    ledger.write("end")
+    records.write("end")
 
 
-def _write_takes(session: ps.Session, ledger: DeduplicationTable) -> None:
-    """Has it written down when the worker asks for a block, and what it gets."""
+def _record_takes(session: ps.Session, records: RecordFile) -> None:
+    """Records each request for a block and its answer."""
     client = session._client
     take = client.take
 
-    def written(queue: Any, finished: Any, heard: int = 0) -> Any:
-        ledger.write("take", finished=None if finished is None else finished.number)
+    def recorded(queue: Any, finished: Any, heard: int = 0) -> Any:
+        records.write("take", finished=None if finished is None else finished.number)
         taken = take(queue, finished, heard)
         block = None if taken.block is None else taken.block.number
-        ledger.write("taken", block=block, done=taken.done, reports=[[r.epoch, r.examples] for r in taken.reports])
+        records.write("taken", block=block, done=taken.done, reports=[[r.epoch, r.examples] for r in taken.reports])
         return taken
 
-    client.take = written  # type: ignore[method-assign]
+    client.take = recorded  # type: ignore[method-assign]
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Workers that fail, are killed or sleep, and servers that are stopped: what a consistency promises holds all the same.
+"""Workers that fail, are killed or stopped, and stopped servers: the promises of the consistency policies hold.
 
 Real processes. Every push adds 6 to the one weight, divided among its update: the weight tells how many updates there
 were of how many gradients.
@@ -16,7 +16,7 @@ import pytest
 from pswire.messages import Join, Pull, Sender, Status
 from psworker.transport.grpc_transport import GrpcTransport
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="looks for processes in /proc")
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(sys.platform != "linux", reason="looks for processes in /proc")]
 
 BOUND = 30.0  # seconds that no wait comes near to
 

@@ -3,6 +3,10 @@
 import re
 from pathlib import Path
 
+import pytest
+
+pytestmark = pytest.mark.slow
+
 EXAMPLE = str(Path(__file__).resolve().parents[2] / "examples" / "dqn_cartpole.py")
 LAST = re.compile(
     r"^worker-(\d) +\| (solved|not solved) after ([\d,]+) steps of this worker and ([\d,]+) updates by all: "

@@ -3,6 +3,10 @@
 import re
 from pathlib import Path
 
+import pytest
+
+pytestmark = pytest.mark.slow
+
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 REPORT = re.compile(r"step +([0-9,]+): loss ([0-9.]+), test accuracy ([0-9.]+), ([0-9.]+) min")
 NUMBER = r"(-?[0-9.]+)"

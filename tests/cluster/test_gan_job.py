@@ -3,7 +3,10 @@
 import re
 from pathlib import Path
 
+import pytest
 from PIL import Image
+
+pytestmark = pytest.mark.slow
 
 EXAMPLE = str(Path(__file__).resolve().parents[2] / "examples" / "gan_mnist.py")
 STEP = re.compile(r"^(worker-\d) +\| step +(\d+): loss of discriminator [\d.]+, generator [\d.]+, (.*\.png)$")

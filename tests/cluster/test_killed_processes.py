@@ -19,7 +19,7 @@ from pswire.tensors.values import TensorSpec
 from psworker.transport.grpc_transport import GrpcTransport
 from tests.shared_folder import mapped_segments, needs_shared_memory, shared_folder
 
-pytestmark = needs_shared_memory
+pytestmark = [needs_shared_memory, pytest.mark.slow]
 
 BOUND = 30.0  # seconds that no wait comes near to
 NAMES = ("v", "w")

@@ -1,7 +1,9 @@
-"""A process is killed: nothing of the data is lost when it is a worker, and everybody is told when it is a server."""
+"""Killed processes: no example is lost with a worker, and a worker whose server is killed ends with an error."""
 
 import json
 import signal
+
+import pytest
 
 COUNT = """
     import argparse, json, threading
@@ -55,6 +57,7 @@ def test_the_examples_of_a_killed_worker_are_handed_out_again(commands):
     assert server.wait() == 0
 
 
+@pytest.mark.slow
 def test_a_worker_whose_server_is_killed_goes_on_trying_for_its_timeout_and_then_says_so(commands):
     server, address = serve(commands)
     worker = commands.start(

@@ -53,6 +53,7 @@ def test_workers_train_together_and_their_lines_come_with_their_names(commands):
     assert err[-1].endswith(" · 2 workers")
 
 
+@pytest.mark.slow
 def test_servers_and_workers_get_what_their_flags_say(commands):
     script = commands.script(
         """
@@ -78,6 +79,7 @@ def test_servers_and_workers_get_what_their_flags_say(commands):
     assert "each update waits for 3 workers, and there are 2" in too_few.err[-1]
 
 
+@pytest.mark.slow
 def test_lines_keep_their_stream_and_bad_bytes_do_no_harm(commands):
     script = commands.script(
         """
@@ -94,6 +96,7 @@ def test_lines_keep_their_stream_and_bad_bytes_do_no_harm(commands):
     assert "".join(line.removeprefix("worker-0 | ") for line in out[:-1]) == "x" * 200_000
 
 
+@pytest.mark.slow
 def test_each_worker_gets_its_share_of_the_cores(commands):
     script = commands.script("import os; print(os.environ.get('OPENBLAS_NUM_THREADS'), os.environ['OMP_NUM_THREADS'])")
     share = max(1, cores() // 2)
@@ -110,6 +113,7 @@ def test_each_worker_gets_its_share_of_the_cores(commands):
     ]
 
 
+@pytest.mark.slow
 def test_a_worker_that_fails_stops_the_others_and_its_last_lines_are_shown(commands):
     script = commands.script(
         """
@@ -134,28 +138,21 @@ def test_a_worker_that_fails_stops_the_others_and_its_last_lines_are_shown(comma
     ]
 
 
-def test_a_killed_worker_stops_the_job(commands):
-    command = commands.start(*LOCAL, commands.script(WAIT))
-    command.wait_for(*BOTH_WAIT)
-    victim = next(int(line.split()[-1]) for line in command.out if line.startswith("worker-1 | in"))
-    os.kill(victim, signal.SIGKILL)
-    assert command.wait() == 128 + signal.SIGKILL
-    assert command.err[0] == "Error: worker-1 was killed by SIGKILL; the others were stopped"
-    assert "worker-0 | out" in command.out
-    assert not commands.alive()
-
-
-def test_a_killed_server_stops_the_job(commands):
+@pytest.mark.slow
+@pytest.mark.parametrize(("victim", "options"), [("worker-1", "--name worker-1"), ("server-1", "--shard 1/2")])
+def test_a_killed_process_stops_the_job(commands, victim, options):
     command = commands.start(*LOCAL, "--shards", "2", commands.script(WAIT))
     command.wait_for(*BOTH_WAIT)
-    victim = next(pid for pid, line in commands.alive().items() if "--shard 1/2" in line)
-    os.kill(victim, signal.SIGKILL)
+    pids = [pid for pid, line in commands.alive().items() if options in line]
+    os.kill(pids[0], signal.SIGKILL)
     assert command.wait() == 128 + signal.SIGKILL
-    assert command.err[0] == "Error: server-1 was killed by SIGKILL; the others were stopped"
-    assert {"worker-0 | out", "worker-1 | out"} < set(command.out)
+    assert command.err[0] == f"Error: {victim} was killed by SIGKILL; the others were stopped"
+    assert "worker-0 | out" in command.out
+    assert ("worker-1 | out" in command.out) == (victim == "server-1")
     assert not commands.alive()
 
 
+@pytest.mark.slow
 def test_each_signal_to_end_stops_everything_in_good_order(commands):
     script = commands.script(WAIT)
     codes = {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGHUP: 129}
@@ -200,6 +197,7 @@ def test_a_second_ctrl_c_does_not_wait_for_workers_that_do_not_leave(commands, m
     assert outcome == local_cluster.Outcome(130)
 
 
+@pytest.mark.slow
 def test_a_reader_that_goes_away_ends_the_job(commands):
     script = commands.script("while True: print('y')")
     popen = subprocess.Popen(
@@ -217,6 +215,7 @@ def test_a_reader_that_goes_away_ends_the_job(commands):
     assert not commands.alive()
 
 
+@pytest.mark.slow
 def test_a_server_that_cannot_start_is_explained(commands):
     code, out, err = commands.run(*LOCAL, commands.script(TRAIN), PSSERVER_SERVE_LEASE="soon")
     assert (code, out) == (2, [])
@@ -224,6 +223,7 @@ def test_a_server_that_cannot_start_is_explained(commands):
     assert "Error: server-0 ended with exit code 2 before the workers were started" in err
 
 
+@pytest.mark.slow
 def test_a_terminal_gets_a_live_display_and_is_left_clean(commands):
     leader, follower = pty.openpty()
     popen = subprocess.Popen(

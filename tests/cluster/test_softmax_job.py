@@ -4,6 +4,10 @@ import re
 import signal
 from pathlib import Path
 
+import pytest
+
+pytestmark = pytest.mark.slow
+
 EXAMPLE = str(Path(__file__).resolve().parents[2] / "examples" / "softmax_mnist.py")
 KNOWN = [1.1843, 0.6654, 0.5529, 0.4987, 0.4656, 0.4426, 0.4255, 0.4122, 0.4014, 0.3924]
 EPOCH = re.compile(r"epoch +(\d+): mean cost ([0-9.]+) over 55,000 examples")

@@ -1,6 +1,7 @@
-"""What is trained does not depend on how tensors travel: variables and slots are the same to the last bit."""
+"""Training does not depend on the tensor transport: variables and slots are the same bit for bit."""
 
 import functools
+import itertools
 
 import numpy as np
 import pytest
@@ -8,7 +9,7 @@ import pytest
 import psworker as ps
 from pswire.specs.encodings import Int8, TopK
 from psworker import nn, ops
-from tests.lanes import EMBEDDED, GRPC, GRPC_OF_TWO, SHARED, SHARED_OF_TWO, parameters
+from tests.lanes import EMBEDDED, GRPC, GRPC_OF_TWO, SHARED, SHARED_OF_TWO
 from tests.shared_folder import in_shared_memory, needs_shared_memory
 
 STEPS = 5
@@ -85,16 +86,24 @@ def trained_in_process(model, strategy):
     return trained(EMBEDDED, model, strategy)
 
 
-@pytest.mark.parametrize("tensor_transport", parameters(GRPC, GRPC_OF_TWO, SHARED, SHARED_OF_TWO))
+PAIRS = [  # rows with overlap come when they come
+    *((softmax, EACH_STEP, one) for one in (GRPC, SHARED)),
+    *((rows, EACH_STEP, one) for one in (GRPC_OF_TWO, SHARED)),
+    (deep, OVERLAP, SHARED_OF_TWO),
+]
+ALL = itertools.product(
+    (softmax, deep, rows), (EACH_STEP, DOWNPOUR, OVERLAP), (GRPC, GRPC_OF_TWO, SHARED, SHARED_OF_TWO)
+)
+OTHERS = [one for one in ALL if one not in PAIRS and one[:2] != (rows, OVERLAP)]
+
+
 @pytest.mark.parametrize(
-    ("model", "strategy"),
+    ("model", "strategy", "tensor_transport"),
     [
-        pytest.param(softmax, EACH_STEP, id="softmax"),
-        pytest.param(softmax, OVERLAP, id="softmax with overlap"),
-        pytest.param(deep, EACH_STEP, id="deep"),
-        pytest.param(deep, OVERLAP, id="deep with overlap"),
-        pytest.param(rows, EACH_STEP, id="tables"),
-        pytest.param(rows, DOWNPOUR, id="tables, sums of gradients"),  # with overlap, rows come when they come
+        pytest.param(*one, id=f"{one[0].__name__} {dict(one[1])} {one[2].name}", marks=marks)
+        for cases, slow in ((PAIRS, []), (OTHERS, [pytest.mark.slow]))
+        for one in cases
+        for marks in [[*slow, *[needs_shared_memory] * one[2].shared_memory]]
     ],
 )
 def test_a_model_trains_bit_for_bit_as_it_does_in_one_process(model, strategy, tensor_transport):
@@ -106,22 +115,19 @@ def test_a_model_trains_bit_for_bit_as_it_does_in_one_process(model, strategy, t
 
 
 @pytest.mark.parametrize(
-    ("tensor_transport", "other"), [(GRPC, SHARED), (GRPC_OF_TWO, SHARED_OF_TWO)], ids=["1 shard", "2 shards"]
-)
-@pytest.mark.parametrize(
-    ("model", "travel"),
+    ("model", "travel", "tensor_transport", "other"),
     [
-        pytest.param(deep, {"encoding": "bfloat16"}, id="deep, bfloat16"),
-        pytest.param(deep, {"encoding": "float16"}, id="deep, float16"),
-        pytest.param(deep, {"compression": Int8()}, id="deep, int8"),
-        pytest.param(deep, {"encoding": "bfloat16", "compression": TopK(0.01)}, id="deep, bfloat16, topk"),
-        pytest.param(rows, {"encoding": "bfloat16"}, id="tables, bfloat16"),
-        pytest.param(rows, {"encoding": "float16"}, id="tables, float16"),
+        (softmax, {"encoding": "bfloat16", "compression": TopK(0.01)}, GRPC, SHARED),
+        pytest.param(deep, {"encoding": "float16"}, GRPC_OF_TWO, SHARED_OF_TWO, marks=pytest.mark.slow),
+        pytest.param(deep, {"compression": Int8()}, GRPC, SHARED, marks=pytest.mark.slow),
+        pytest.param(rows, {"encoding": "bfloat16"}, GRPC, SHARED, marks=pytest.mark.slow),
+        (rows, {"encoding": "float16"}, GRPC_OF_TWO, SHARED_OF_TWO),
     ],
+    ids=["softmax, bfloat16, topk", "deep, float16", "deep, int8", "tables, bfloat16", "tables, float16"],
 )
 @needs_shared_memory
-def test_what_is_packed_trains_bit_for_bit_alike_by_grpc_and_by_shared_memory(model, travel, tensor_transport, other):
+def test_encoded_and_compressed_models_train_alike_by_grpc_and_by_shared_memory(model, travel, tensor_transport, other):
     options = tuple(travel.items())
     expected, found = trained(tensor_transport, model, options)[0], trained(other, model, options)[0]
     assert [name for name in expected if found[name] != expected[name]] == []
-    assert found != trained_in_process(model, EACH_STEP)[0], "it was in this form that it travelled"
+    assert found != trained_in_process(model, EACH_STEP)[0]

@@ -93,6 +93,6 @@ def test_a_worker_that_pushes_again_after_its_loop_is_not_idle_any_more(transpor
         session.pull()
 
     train(transport, "break", after)
-    pushes = [place for place, (_, message) in enumerate(transport.said) if isinstance(message, Push)]
-    told = [place for place, (_, message) in enumerate(transport.said) if isinstance(message, Renew) and message.idle]
+    pushes = [place for place, (_, message) in enumerate(transport.sent) if isinstance(message, Push)]
+    told = [place for place, (_, message) in enumerate(transport.sent) if isinstance(message, Renew) and message.idle]
     assert all(place < pushes[-1] for place in told)

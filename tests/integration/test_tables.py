@@ -1,7 +1,6 @@
 """Tables over every way of reaching shards: what a worker gets and sends, against a variable that it has as a whole."""
 
 import tracemalloc
-from contextlib import closing
 
 import numpy as np
 import pytest
@@ -10,15 +9,14 @@ import psworker as ps
 from psserver.config import ServerConfig
 from psserver.rpc.server import ServerThread
 from pswire.errors import ConfigurationError, ShapeMismatch, TooLarge
-from pswire.messages import Pull, Pulled, Push, Pushed, Register, Registered
 from pswire.messages.sizes import tensor_bytes
 from pswire.specs.initializers import fill
 from psworker import ops
 from psworker.config import WorkerConfig
 from psworker.sessions.session import Session
-from psworker.transport import Future
 from psworker.transport.embedded import EmbeddedTransport
 from psworker.transport.grpc_transport import GrpcTransport
+from tests.shards_in_process import ShardsInProcess
 
 SEED = 19480701
 UNIFORM = ps.RowUniform(-1, 1, seed=SEED)
@@ -27,29 +25,6 @@ OPTIMIZERS = [
     ps.Adagrad(0.1),
     ps.Adam(0.01),
 ]
-
-
-class Witness:
-    """A transport that keeps the bytes of tensors of all messages that pass it."""
-
-    def __init__(self, transport):
-        self.transport, self.shards = transport, transport.shards
-        self.seen = []
-
-    def call(self, shard, message, timeout):
-        self.note(message)
-        call = self.transport.call(shard, message, timeout)
-        return Future(lambda: self.note(call.result()))
-
-    def note(self, message):
-        self.seen.append((type(message), tensor_bytes(message)))
-        return message
-
-    def tensor_transport(self, shard):
-        return self.transport.tensor_transport(shard)
-
-    def close(self):
-        self.transport.close()
 
 
 def whole(shape, dtype="float32"):
@@ -132,33 +107,6 @@ def test_only_what_a_model_looks_up_says_how_stale_its_gradient_is_and_the_first
             assert (session.staleness, table.version) == (2, version)
 
 
-def test_downpour_pushes_the_sum_of_the_rows_of_its_steps(open_session):
-    table = ps.Table((9, 2), ps.RowConstant(0), name="table")
-    with open_session("w0", push_every=2, pull_every=2) as session:
-        for ids in ([3, 4], [4, 5, 5], [0]):
-            ps.GradientDescent(1.0).minimize(ops.sum(ops.embedding(table, ids)))
-        assert session.rows(table, range(9))[:, 0].tolist() == [0, 0, 0, -1, -2, -2, 0, 0, 0]
-    with ps.collection(), open_session("w1") as session:
-        again = ps.Table((9, 2), ps.RowConstant(0), name="table")
-        assert session.rows(again, range(9))[:, 1].tolist() == [-1, 0, 0, -1, -2, -2, 0, 0, 0]
-
-
-@pytest.mark.parametrize("count", [500, 30_000], ids=["inline", "streamed"])
-def test_of_a_large_table_only_rows_pass_the_transport(count):
-    table = ps.Table((1_000_000, 16), UNIFORM, name="table")
-    bias = ps.Variable(np.zeros(16), name="bias")
-    random = np.random.default_rng(SEED)
-    with ServerThread(ServerConfig()) as server, closing(Witness(GrpcTransport([server.address]))) as witness:
-        with Session(WorkerConfig((server.address,), "w0", timeout=30), witness) as session:
-            for _ in range(2):
-                ps.Adagrad(0.1).minimize(
-                    ops.sum(ops.square(ops.embedding(table, random.integers(0, 10**6, count)) + bias))
-                )
-            session.pull()
-        assert {kind for kind, _ in witness.seen} >= {Register, Registered, Pull, Pulled, Push, Pushed}
-        assert max(nbytes for _, nbytes in witness.seen) <= count * (16 * 4 + 8) + bias.value.nbytes
-
-
 def test_in_one_process_there_is_no_second_copy_of_the_table():
     table = ps.Table((1_000_000, 16), ps.RowConstant(1), name="table")
     nbytes = 1_000_000 * 16 * 4
@@ -218,7 +166,14 @@ def test_after_the_session_there_is_nothing_to_look_up(open_session):
         session.rows(table, [1])
 
 
-def test_local_steps_and_tables_do_not_go_together(open_session):
-    ps.Table((9, 2), UNIFORM, name="table")
-    with pytest.raises(ConfigurationError, match="'table' is a Table"), open_session("w0", local_steps=2):
-        pass
+def test_of_a_large_table_only_rows_pass_the_transport():
+    transport, random = ShardsInProcess(1), np.random.default_rng(SEED)
+    table = ps.Table((1_000_000, 16), UNIFORM, name="table")
+    bias = ps.Variable(np.zeros(16), name="bias")
+    with Session(WorkerConfig(name="w0"), transport) as session:
+        for _ in range(2):
+            rows = ops.embedding(table, random.integers(0, 10**6, 500))
+            ps.Adagrad(0.1).minimize(ops.sum(ops.square(rows + bias)))
+        session.pull()
+    sizes = [tensor_bytes(message) for _, message in (*transport.sent, *transport.answers)]
+    assert max(sizes) <= 500 * (16 * 4 + 8) + bias.value.nbytes

@@ -100,17 +100,6 @@ def test_workers_in_threads_cover_each_epoch_exactly_once(open_session):
     assert max(totals) == 3 * 1003
 
 
-def test_assign_and_assign_add_change_the_variable_on_the_server(open_session):
-    x = ps.Variable([1.0, 2.0], name="x")
-    steps = ps.Variable(np.int64(0), name="steps", trainable=False)
-    with open_session("w0") as session:
-        session.assign(x, [5, 6])
-        session.assign_add(x, [0.5, 0.5])
-        session.assign_add(steps, 3)
-        np.testing.assert_array_equal(x.value, np.float32([5.5, 6.5]))
-        assert (steps.value, x.version, x.dtype) == (3, 2, np.float32)
-
-
 def test_several_variables_are_assigned_at_once_or_none(open_session):
     x, y = ps.Variable([1.0, 2.0], name="x"), ps.Variable(3.0, name="y")
     with open_session("w0") as session:
@@ -197,16 +186,6 @@ def test_an_epochs_cost_is_the_mean_over_the_examples_that_had_a_loss(open_sessi
     odd = [1, 3, 5, 7, 9, 11, 13, 15]
     first_block, second_block = np.mean(odd) * 160, np.average([17, 19], weights=[10, 5]) * 35
     assert costs == [pytest.approx((first_block + second_block) / 195)]
-
-
-def test_the_first_worker_is_the_chief_and_when_it_fails_the_next_one_is(open_session):
-    data = ps.Dataset({"x": np.arange(4)})
-    with ps.collection():
-        first = open_session("w0").__enter__()
-        with ps.collection(), open_session("w1") as second:
-            assert (first.is_chief, second.is_chief) == (True, False)
-            first.__exit__(ZeroDivisionError, ZeroDivisionError(), None)
-            assert [second.is_chief for _ in second.batches(data, 4)] == [True]
 
 
 def test_one_program_has_one_session_and_pushing_needs_it(open_session):

@@ -96,7 +96,7 @@ class Downpour(Strategy):
         if push and self._overlap:
             self.replica.start_push(*total.take(), names)
         elif push:
-            self.send(*total.take(), names)
+            self.replica.push(*total.take(), names, self.prepare)
         elif pull and self._overlap:
             self.replica.start_pull(names)
         elif pull:
@@ -107,7 +107,8 @@ class Downpour(Strategy):
         self.replica.complete()
         unfinished = [key for key, total in self._sums.items() if total]
         for key in unfinished:
-            self.send(*self._sums.pop(key).take(), self.replica.names if key == unfinished[-1] else [])
+            names = self.replica.names if key == unfinished[-1] else []
+            self.replica.push(*self._sums.pop(key).take(), names, self.prepare)
             self._behind = False
 
     def finish(self) -> None:

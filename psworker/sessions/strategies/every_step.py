@@ -14,7 +14,7 @@ class EveryStep(Strategy):
         replica.declare(step.optimizer, step.names)
         if step.updates:
             step.declare(replica)
-        self.send(step.entries, step.loss, replica.names)
+        replica.push(step.entries, step.loss, replica.names, self.prepare)
 
     def flush(self) -> None:
         """Does nothing: no step is kept."""

@@ -13,7 +13,7 @@ import numpy as np
 
 from pswire import optimizers
 from pswire.errors import AlreadyRegistered, ConfigurationError, NotFinite
-from pswire.optimizers.limits import GUARDED, LIMITS, MOST_GROWTH
+from pswire.optimizers.limits import GUARDED, LIMITS, MOST_GROWTH, Limits
 from pswire.specs.schedules import largest_rate, rate
 from pswire.tensors.values import Array, IndexedSlices, magnitude, not_finite
 from psworker.model.tables import Table
@@ -55,7 +55,7 @@ class LocalSteps(Strategy):
         super().__init__(replica, prepare)
         self._steps, self._outer = steps, outer
         self._optimizers = VariableOptimizers()
-        self._local: dict[str, LocalVariable] = {}
+        self._local: dict[str, _LocalVariable] = {}
         self._global_step = 0  # of the inner optimizers
         self._begin_round()
 
@@ -104,7 +104,7 @@ class LocalSteps(Strategy):
         self._restart(names)
         self._begin_round()
         try:
-            self.send(entries, loss, names)
+            self.replica.push(entries, loss, names, self.prepare)
         finally:
             self._restart(names)
 
@@ -138,7 +138,6 @@ class LocalSteps(Strategy):
             self._optimizers.changed |= dict.fromkeys(names, spec)
             for name in names:
                 self._local[name].follow(spec)
-                self._local[name].growth = math.inf  # slots may be far from those that `spec` makes
 
     def slot(self, variable: BaseVariable, name: str) -> Array:
         """A slot of the inner optimizer, after a `flush`; a copy, read-only."""
@@ -157,7 +156,6 @@ class LocalSteps(Strategy):
         declared, spec = self._optimizers.declared, self._optimizers.spec(optimizer)
         if name not in declared:
             self._local[name].follow(spec)
-            self._local[name].make_slots()
             declared[name] = spec
         elif spec not in (declared[name], self._optimizers.current(name)):
             raise AlreadyRegistered(
@@ -168,25 +166,20 @@ class LocalSteps(Strategy):
 
     def _apply(self, entries: Sequence[VersionedArray]) -> None:
         """Updates all of these variables, or none: if an update may overflow, all are computed on copies first."""
+        variables = [self._local[entry.name] for entry in entries]
         guarded = False
-        updates = []
-        for entry in entries:
-            variable = self._local[entry.name]
-            found = _checked_magnitude(entry)
-            guarded = guarded or not variable.ordinary(found)
-            step = variable.step(self._optimizers.current(entry.name), self._global_step)
-            updates.append((entry.name, variable, entry.array, step))
-        if guarded:
-            results = [variable.updated(array, step, variable.copied_slots()) for _, variable, array, step in updates]
-            for (name, *_), (value, slots) in zip(updates, results, strict=True):
-                _check_update(name, value, slots)
-        else:
-            results = [variable.updated(array, step, variable.slots) for _, variable, array, step in updates]
+        for entry, variable in zip(entries, variables, strict=True):
+            guarded |= not variable.ordinary(_magnitude(entry))
+        results = []
+        for entry, variable in zip(entries, variables, strict=True):
+            value, slots = variable.updated(entry.array, self._global_step, guarded)
+            if guarded:
+                _check_update(entry.name, value, slots)
+            results.append((value, slots))
         known = self.replica.known()
-        for (name, variable, *_), (value, slots) in zip(updates, results, strict=True):
-            value.flags.writeable = False
-            known[name].value = value
+        for entry, variable, (value, slots) in zip(entries, variables, results, strict=True):
             variable.keep(value, slots, guarded)
+            known[entry.name].value = value
         self._global_step += 1
 
     def _restart(self, names: Sequence[str]) -> None:
@@ -196,28 +189,26 @@ class LocalSteps(Strategy):
             array = self.replica.values[name].array
             assert not isinstance(array, IndexedSlices), "values have all rows"
             known[name].value = array
-            self._local.setdefault(name, LocalVariable()).restart(array)
+            self._local.setdefault(name, _LocalVariable()).restart(array)
 
 
-class LocalVariable:
-    """A variable in a round: its value, and its update rule with slots.
+class _LocalVariable:
+    """A variable in a round: its value, read-only, and its update rule with slots, which are changed in place.
 
-    Attributes:
-        value: read-only.
-        slots: changed in place.
-        growth: the sum of the growths of ordinary updates since the elements were last within the limits, as in
-            `pswire.optimizers.limits`; from `GUARDED` on an update is computed on copies and checked.
+    `growth` is the sum of the growths of ordinary updates since all elements were within the limits, as in
+    `pswire.optimizers.limits`; from `GUARDED` on an update is computed on copies and checked.
     """
 
     def __init__(self) -> None:
         self.value: Array = np.empty(0)
         self.slots: dict[str, Array] = {}
-        self.growth = 0.0
-        self._share = 0.0  # the growth of one update
+        self.growth = self._share = 0.0  # share: the growth of one update
         self._updates = 0
+        self._rule: optimizers.Rule | None = None
+        self._limits: Limits | None = None  # none for float16
 
     def restart(self, value: Array) -> None:
-        """Replaces the value."""
+        """Replaces the value by the servers'."""
         if value is not self.value and value.dtype.kind == "f":
             self._limits = LIMITS.get(value.dtype.name)
             if self._limits is None or not magnitude(value) <= self._limits.state:
@@ -225,39 +216,35 @@ class LocalVariable:
         self.value = value
 
     def follow(self, spec: optimizers.UpdateSpec) -> None:
-        """Sets the update rule."""
-        self._rule = optimizers.rule_for(spec)
+        """Sets the update rule, or changes its hyperparameters."""
+        tuned, self._spec, self._rule = self._rule is not None, spec, optimizers.rule_for(spec)
         largest = largest_rate(spec.learning_rate) if isinstance(spec, optimizers.OptimizerSpec) else 1.0
         share = math.inf if self._limits is None else self._rule.growth(largest, self._limits)
         self._share = share if share <= MOST_GROWTH else math.inf  # not if it is NaN
-
-    def make_slots(self) -> None:
-        """Makes the slots of the rule."""
-        self.slots = self._rule.slots(self.value)
-
-    def copied_slots(self) -> dict[str, Array]:
-        """Copies of the slots."""
-        return {name: slot.copy() for name, slot in self.slots.items()}
+        if tuned:
+            self.growth = math.inf  # slots may be far from those that the new hyperparameters make
+        else:
+            self.slots = self._rule.slots(self.value)
 
     def ordinary(self, largest: float) -> bool:
         """Whether an update by a gradient of this magnitude is known not to overflow."""
         limits = self._limits
         return limits is not None and largest <= limits.gradient and self.growth + self._share < GUARDED
 
-    def step(self, spec: optimizers.UpdateSpec, global_step: int) -> optimizers.Step:
-        """The step of the next update by its optimizer."""
-        learning_rate = rate(spec.learning_rate, global_step) if isinstance(spec, optimizers.OptimizerSpec) else 1.0
-        return optimizers.Step(self._updates + 1, global_step, learning_rate)
-
     def updated(
-        self, gradient: Array | IndexedSlices, step: optimizers.Step, slots: dict[str, Array]
+        self, gradient: Array | IndexedSlices, global_step: int, copies: bool
     ) -> tuple[Array, dict[str, Array]]:
-        """A new value, and `slots`, changed in place."""
-        value = self.value.copy()
+        """The new value, and the slots, changed in place or as copies."""
+        assert self._rule is not None, "it was declared"
+        spec, value = self._spec, self.value.copy()
+        slots = {name: slot.copy() for name, slot in self.slots.items()} if copies else self.slots
+        learning_rate = rate(spec.learning_rate, global_step) if isinstance(spec, optimizers.OptimizerSpec) else 1.0
+        step = optimizers.Step(self._updates + 1, global_step, learning_rate)
         if isinstance(gradient, IndexedSlices):
             self._rule.sparse(value, slots, gradient, step)
         else:
             self._rule.dense(value, slots, gradient, step)
+        value.flags.writeable = False
         return value, slots
 
     def keep(self, value: Array, slots: dict[str, Array], guarded: bool) -> None:
@@ -266,24 +253,23 @@ class LocalVariable:
         self._updates += 1
         if not guarded:
             self.growth += self._share
-        elif self._limits is not None and math.isfinite(self._share):
+        elif self._rule is not None and self._limits is not None and math.isfinite(self._share):
             self.growth = 0.0 if self._rule.settled(value, slots, self._limits) else math.inf
 
 
-def _checked_magnitude(entry: VersionedArray) -> float:
+def _magnitude(entry: VersionedArray) -> float:
     """A magnitude that no element is beyond; raises `NotFinite`, naming the variable, for NaN or infinity."""
     array = entry.array
     if isinstance(array, IndexedSlices):
         array.check_indices()
         array = array.values
     found = magnitude(array)
-    if not math.isfinite(found):
-        bad = not_finite(array)
-        if bad:
-            raise NotFinite(
-                f"gradient for {entry.name!r} has {bad:,} of {array.size:,} elements that are NaN or infinite: nothing "
-                "was changed; lower the learning rate, or clip gradients"
-            )
+    bad = 0 if math.isfinite(found) else not_finite(array)
+    if bad:
+        raise NotFinite(
+            f"gradient for {entry.name!r} has {bad:,} of {array.size:,} elements that are NaN or infinite: nothing "
+            "was changed; lower the learning rate, or clip gradients"
+        )
     return found
 
 

@@ -98,14 +98,6 @@ class Strategy(ABC):
         self.flush()
         return self.replica.slot(variable, name)
 
-    def send(self, entries: Sequence[VersionedArray], loss: float | None, pull: Sequence[str]) -> None:
-        """Pushes and waits for the result; calls `prepare` meanwhile."""
-        self.replica.start_push(entries, loss, pull)
-        try:
-            self.prepare()
-        finally:
-            self.replica.complete()
-
 
 def mean_loss(losses: Sequence[float]) -> float | None:
     """The mean of the losses that are known."""

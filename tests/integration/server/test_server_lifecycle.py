@@ -1,4 +1,4 @@
-"""Starting and stopping: the port, health, reflection, what becomes of calls under way, and no thread left."""
+"""Start and stop of a server: port, health, reflection, calls under way, and no thread left."""
 
 import queue
 import socket
@@ -31,17 +31,13 @@ def no_thread_left():
     assert [thread.name for thread in threading.enumerate() if thread.name.startswith("psserver")] == []
 
 
-def test_port_0_gives_a_port_that_answers(connect):
-    with ServerThread(ServerConfig("127.0.0.1:0")) as server:
-        host, _, port = server.address.rpartition(":")
-        assert host == "127.0.0.1"
-        assert int(port) > 0
-        assert connect(server).unary(Join("w0")).number == 0
-
-
-def test_a_unix_socket_is_an_address_too(connect, tmp_path):
-    with ServerThread(ServerConfig(f"unix:{tmp_path}/shard")) as server:
-        assert server.address == f"unix:{tmp_path}/shard"
+@pytest.mark.parametrize("bind", ["127.0.0.1:0", "unix:{folder}/new", "unix:{folder}/left-behind"])
+def test_a_server_answers_at_a_free_port_and_at_a_socket_also_one_that_a_killed_server_left(bind, connect, tmp_path):
+    with socket.socket(socket.AF_UNIX) as dead:
+        dead.bind(f"{tmp_path}/left-behind")
+    with ServerThread(ServerConfig(bind.format(folder=tmp_path))) as server:
+        assert server.address.rpartition(":")[0] == bind.rpartition(":")[0]
+        assert not server.address.endswith(":0")
         assert connect(server).unary(Join("w0")).number == 0
 
 
@@ -53,52 +49,21 @@ def test_a_shard_knows_its_place(connect):
             client.unary(Join("w0", 1, 2, 3))
 
 
-@pytest.fixture(params=["tcp", "unix"])
-def taken(request, tmp_path):
-    """An address where somebody listens already."""
-    if request.param == "tcp":
-        with socket.create_server(("127.0.0.1", 0)) as holder:
-            yield f"127.0.0.1:{holder.getsockname()[1]}"
-    else:
-        with socket.socket(socket.AF_UNIX) as holder:
-            holder.bind(f"{tmp_path}/taken")
-            holder.listen()
-            yield f"unix:{tmp_path}/taken"
-
-
-def test_an_address_that_is_taken_is_refused_in_one_line(taken, capfd):
-    with pytest.raises(errors.ConfigurationError) as caught, ServerThread(ServerConfig(taken)):
-        pass
-    text = f"cannot listen on {taken}: Address already in use; choose another address, or port 0 for a free port"
-    assert str(caught.value) == text
+def test_an_address_that_cannot_be_bound_is_refused_in_one_line_with_the_reason(tmp_path, capfd):
+    with socket.create_server(("127.0.0.1", 0)) as tcp, socket.socket(socket.AF_UNIX) as unix:
+        unix.bind(f"{tmp_path}/taken")
+        unix.listen()
+        for address, reason in {
+            f"127.0.0.1:{tcp.getsockname()[1]}": "Address already in use",
+            f"unix:{tmp_path}/taken": "Address already in use",
+            "192.0.2.1:0": "Cannot assign requested address",
+            "unix:/nowhere/at/all": "No such file or directory",
+        }.items():
+            with pytest.raises(errors.ConfigurationError) as caught, ServerThread(ServerConfig(address)):
+                pass
+            advice = "choose another address, or port 0 for a free port"
+            assert str(caught.value) == f"cannot listen on {address}: {reason}; {advice}"
     assert capfd.readouterr().err == ""
-
-
-@pytest.mark.parametrize(
-    ("address", "reason"),
-    [("192.0.2.1:0", "Cannot assign requested address"), ("unix:/nowhere/at/all", "No such file or directory")],
-)
-def test_an_address_of_nowhere_is_refused_with_the_reason(address, reason, capfd):
-    with pytest.raises(errors.ConfigurationError, match=reason), ServerThread(ServerConfig(address)):
-        pass
-    assert capfd.readouterr().err == ""
-
-
-def test_a_socket_file_that_nobody_listens_at_is_taken_over(connect, tmp_path):
-    with socket.socket(socket.AF_UNIX) as dead:
-        dead.bind(f"{tmp_path}/left-behind")
-    with ServerThread(ServerConfig(f"unix:{tmp_path}/left-behind")) as server:
-        assert connect(server).unary(Join("w0")).number == 0
-
-
-def test_the_report_tells_what_was_done(connect):
-    with ServerThread() as server:
-        client = connect(server)
-        sender = client.join()
-        client.register(sender, w=np.zeros(2))
-        client.unary(Push(sender, 1, (Gradient("w", 0, np.ones(2)),)))
-    assert server.report.global_step == 1
-    assert [worker.steps for worker in server.report.workers] == [1]
 
 
 def test_a_server_that_does_not_linger_ends_by_itself_when_the_job_is_done(connect, monkeypatch, caplog):
@@ -111,7 +76,7 @@ def test_a_server_that_does_not_linger_ends_by_itself_when_the_job_is_done(conne
         client.unary(Push(sender, 1, ()))
         client.unary(Leave(sender))
         assert [answer.status for answer in watched] == [NOT_SERVING]
-        assert [worker.state for worker in server.report.workers] == ["left"]
+        assert [(worker.state, worker.steps) for worker in server.report.workers] == [("left", 1)]
     assert caplog.messages == [
         "worker 'w0' joined (number 0, incarnation 1)",
         "worker 'w0' finished after 1 step",
@@ -136,7 +101,7 @@ def test_a_server_that_does_not_linger_ends_by_itself_when_all_have_failed(conne
 
 
 @pytest.mark.parametrize(("linger", "chief"), [(60.0, False), (None, True)])
-def test_who_comes_after_the_end_is_the_chief_of_a_next_job_only_where_the_server_stays_for_one(linger, chief, connect):
+def test_after_the_end_of_a_job_there_is_a_chief_of_a_next_one_only_where_the_server_stays(linger, chief, connect):
     with ServerThread(ServerConfig(linger=linger)) as server:
         client = connect(server)
         sender = client.join("w0")
@@ -157,7 +122,7 @@ def test_health_is_serving_until_the_server_stops(service, connect):
     assert [answer.status for answer in watched] == [NOT_SERVING]
 
 
-def test_the_health_of_a_service_that_is_not_here_is_unknown(connect):
+def test_the_health_of_an_unknown_service_is_unknown(connect):
     with ServerThread() as server:
         stub = health_pb2_grpc.HealthStub(connect(server).channel)
         request = health_pb2.HealthCheckRequest(service="remote")
@@ -168,16 +133,16 @@ def test_the_health_of_a_service_that_is_not_here_is_unknown(connect):
     assert (caught.value.code(), list(watched)) == (grpc.StatusCode.NOT_FOUND, [])
 
 
-def test_reflection_is_off_unless_asked_for(connect):
+def test_reflection_lists_the_services_if_it_is_on_and_needs_its_package(connect, monkeypatch):
     with ServerThread() as server, pytest.raises(grpc.RpcError) as caught:
         services_of(connect(server))
     assert caught.value.code() is grpc.StatusCode.UNIMPLEMENTED
-
-
-def test_reflection_lists_the_service(connect):
     with ServerThread(ServerConfig(reflection=True)) as server:
-        services = services_of(connect(server))
-    assert {"paramserver.v1.ParameterServer", "grpc.health.v1.Health"} <= services
+        assert {"paramserver.v1.ParameterServer", "grpc.health.v1.Health"} <= services_of(connect(server))
+    monkeypatch.setitem(sys.modules, "grpc_reflection.v1alpha", None)
+    extra = pytest.raises(errors.ConfigurationError, match=r"pip install 'paramserver\[reflection\]'")
+    with extra, ServerThread(ServerConfig(reflection=True)):
+        pass
 
 
 def services_of(client):
@@ -187,25 +152,16 @@ def services_of(client):
     return {service.name for service in answer.list_services_response.service}
 
 
-def test_reflection_without_its_package_names_the_extra(monkeypatch):
-    monkeypatch.setitem(sys.modules, "grpc_reflection.v1alpha", None)
-    with (
-        pytest.raises(errors.ConfigurationError, match=r"pip install 'paramserver\[reflection\]'"),
-        ServerThread(ServerConfig(reflection=True)),
-    ):
-        pass
-
-
-def test_a_parked_call_is_told_that_the_server_stops(connect):
+def test_a_pending_call_gets_the_error_that_the_server_stops(connect):
     with ServerThread() as server:
         client = connect(server)
         holder, waiter = client.join("w0"), client.join("w1")
         client.unary(Take(holder, QUEUE))
-        parked = client.stub.Take.future(encode(Take(waiter, QUEUE), InlineSender()), timeout=30)
+        pending = client.stub.Take.future(encode(Take(waiter, QUEUE), InlineSender()), timeout=30)
         left = {}
-        while not left or left["w1"] <= left["w0"]:  # the Take renews the lease when it is parked
+        while not left or left["w1"] <= left["w0"]:  # the Take renews the lease when it is pending
             left = {worker.name: worker.lease_left for worker in client.status().workers}
-    error = error_from(parked.exception(), server.address)
+    error = error_from(pending.exception(), server.address)
     assert (type(error), error.retry) == (errors.Unavailable, True)
     assert "the server is stopping" in str(error)
 
@@ -278,7 +234,7 @@ def test_a_transfer_that_outlasts_the_grace_is_cut_off_and_nothing_of_it_applied
     assert server.report.global_step == 0
 
 
-def test_leases_end_while_nobody_calls(connect, monkeypatch):
+def test_leases_end_without_calls(connect, monkeypatch):
     monkeypatch.setattr(psserver.runtime.clock, "TICK", 0.01)
     with ServerThread(ServerConfig(lease=0.02)) as server:
         client = connect(server)
@@ -311,7 +267,7 @@ def test_a_tick_that_fails_is_logged_and_the_next_one_works(connect, monkeypatch
     caplog.clear()
 
 
-def test_two_servers_in_one_process_disturb_nobody(connect, capfd):
+def test_two_servers_in_one_process_do_not_disturb_each_other(connect, capfd):
     with ServerThread() as one, ServerThread() as other:
         clients = [connect(one), connect(other)]
         for number in range(20):
@@ -321,6 +277,6 @@ def test_two_servers_in_one_process_disturb_nobody(connect, capfd):
     assert capfd.readouterr().err == ""
 
 
-def test_what_fails_in_the_block_is_what_is_seen():
+def test_an_error_in_the_block_is_raised():
     with pytest.raises(ZeroDivisionError), ServerThread():
         raise ZeroDivisionError

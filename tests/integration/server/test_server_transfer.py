@@ -51,8 +51,17 @@ def frames(frames_of, push):
     return frames
 
 
-@pytest.mark.parametrize("dtype", ["float16", "float64", "int8", "int64", "bool"])
-@pytest.mark.parametrize("nbytes", [0, 8, INLINE - 8, INLINE, INLINE + 8])
+@pytest.mark.parametrize(
+    ("dtype", "nbytes"),
+    [
+        ("float16", 0),
+        ("float64", 8),
+        ("int8", INLINE - 8),
+        ("int64", INLINE),
+        ("bool", INLINE + 8),
+        ("float64", INLINE),
+    ],
+)
 def test_values_of_any_size_come_back_as_they_went(dtype, nbytes, client, name):
     sender = client.join(name)
     array = np.random.default_rng(1).integers(0, 2, nbytes // np.dtype(dtype).itemsize).astype(dtype)
@@ -73,54 +82,29 @@ def test_a_push_in_chunks_is_applied_and_brings_fresh_values(client, push, name)
     np.testing.assert_array_equal(pushed.values[0].array, np.zeros(SHAPE, np.float32))
 
 
-def without_last(frames):
-    return frames[:-1]
-
-
-def with_a_longer_chunk(frames):
-    return [*frames[:-1], pb.Frame(chunk=frames[-1].chunk + b"x")]
-
-
-def with_two_headers(frames):
-    return [frames[0], *frames]
-
-
-def with_an_empty_chunk(frames):
-    return [*frames[:2], pb.Frame(chunk=b""), *frames[2:]]
-
-
-def chunks_first(frames):
-    return frames[1:]
-
-
-def answer_first(frames):
-    return [pb.Frame(pushed=pb.PushReply(outcome=pb.OUTCOME_APPLIED)), *frames[1:]]
-
-
-def header_only(frames):
-    return frames[:1]
-
-
 def inline_in_part(frames):
     frames[0].push.gradients[0].tensor.inline = frames[1].chunk
     return frames[:1]
 
 
+ANSWER = pb.Frame(pushed=pb.PushReply(outcome=pb.OUTCOME_APPLIED))
 BROKEN = {
-    without_last: "ends before all that its last header announces: it is not applied",
-    with_a_longer_chunk: "1 bytes more",
-    with_two_headers: "a chunk of data must follow in a transfer, got push",
-    with_an_empty_chunk: "a chunk of data must follow in a transfer",
-    chunks_first: "begins with",
-    answer_first: "Pushed is an answer",
-    header_only: "ends before all",
-    inline_in_part: "3145728 bytes.* 1048576",
+    "without the last chunk": (lambda f: f[:-1], "ends before all that its last header announces: it is not applied"),
+    "a longer chunk": (lambda f: [*f[:-1], pb.Frame(chunk=f[-1].chunk + b"x")], "1 bytes more"),
+    "two headers": (lambda f: [f[0], *f], "a chunk of data must follow in a transfer, got push"),
+    "an empty chunk": (lambda f: [*f[:2], pb.Frame(chunk=b""), *f[2:]], "a chunk of data must follow in a transfer"),
+    "chunks first": (lambda f: f[1:], "begins with"),
+    "an answer first": (lambda f: [ANSWER, *f[1:]], "Pushed is an answer"),
+    "the header alone": (lambda f: f[:1], "ends before all"),
+    "inline in part": (inline_in_part, "3145728 bytes.* 1048576"),
 }
 
 
-@pytest.mark.parametrize("damage", BROKEN, ids=lambda damage: damage.__name__)
-def test_a_broken_transfer_is_malformed_and_nothing_of_it_applied(damage, client, sender, push, frames, name):
-    with pytest.raises(errors.ParamServerError, match=BROKEN[damage]) as caught:
+@pytest.mark.parametrize(("damage", "complaint"), BROKEN.values(), ids=BROKEN)
+def test_a_broken_transfer_is_malformed_and_nothing_of_it_applied(
+    damage, complaint, client, sender, push, frames, name
+):
+    with pytest.raises(errors.ParamServerError, match=complaint) as caught:
         list(client.send_frames(damage(frames)))
     assert type(caught.value) is errors.Malformed
     assert client.value(sender, name).tobytes() == W.tobytes()
@@ -249,7 +233,7 @@ def wait_until_received(pieces):
         pass
 
 
-def test_a_transfer_that_stands_still_is_given_up_after_a_lease(connect, frames_of):
+def test_a_transfer_that_stalls_is_aborted_after_a_lease(connect, frames_of):
     with ServerThread(ServerConfig(lease=0.2)) as server:
         client = connect(server)
         sender = client.join()
@@ -266,7 +250,7 @@ def test_a_transfer_that_stands_still_is_given_up_after_a_lease(connect, frames_
         assert client.status().variables[0].version == 0
 
 
-def test_more_than_the_server_has_room_for_is_refused_with_the_figures(connect):
+def test_a_transfer_above_the_traffic_limit_is_refused_with_the_figures(connect):
     with ServerThread(ServerConfig(memory_limit=2 * W.nbytes)) as server:
         client = connect(server)
         sender = client.join()
@@ -277,7 +261,7 @@ def test_more_than_the_server_has_room_for_is_refused_with_the_figures(connect):
         assert client.transfer(Assign(sender, 1, (Assignment("w", half + 1),))).outcome is Outcome.APPLIED
 
 
-def test_memory_of_a_held_push_whose_worker_leaves_is_free_before_anybody_looks_for_garbage(connect, frames_of):
+def test_memory_of_a_held_push_whose_worker_leaves_is_free_without_a_garbage_collection(connect, frames_of):
     with ServerThread(ServerConfig(consistency=Synchronous(2))) as server, no_garbage_collection():
         client = connect(server)
         sender = client.join()

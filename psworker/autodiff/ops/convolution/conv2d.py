@@ -34,9 +34,9 @@ _precise = _Precise()
 
 @contextmanager
 def precise() -> Iterator[None]:
-    """Compute `conv2d` by im2col only, in this thread, in a `with` block or, as `@precise()`, in a function.
+    """Use direct convolution only, in this thread, in a `with` block or, as `@precise()`, in a function.
 
-    Otherwise float32 convolutions use minimal filtering where it is faster, with about ten times the rounding error
+    Otherwise float32 convolutions use Winograd's algorithm where it is faster, with about ten times the rounding error
     (bound in docs/performance.md). Gradients use the algorithm of their forward pass, also after the block. No other op
     is affected.
     """
@@ -64,10 +64,10 @@ def conv2d(
     for ceil((size - (kernel - 1) * dilation) / stride). Cross-correlation, as usual (Goodfellow, Bengio and Courville,
     Deep Learning, 2016, equation 9.6). `activation="relu"` is faster and smaller than a relu after it.
 
-    In float32, batches of eight images and more use minimal filtering where it is faster, with some ten times the
-    rounding error of im2col, about 1e-5 of the largest element of a result or gradient unless terms cancel
-    (docs/performance.md has the bound). Images with a wide dynamic range or non-finite elements, float64, and all
-    images within `precise()` use im2col.
+    In float32, batches of eight images and more use Winograd convolution where it is faster, with some ten times the
+    rounding error of direct convolution, about 1e-5 of the largest element of a result or gradient unless terms cancel
+    (bound: docs/performance.md). Images with a wide dynamic range or non-finite elements, float64, and all images
+    within `precise()` are convolved directly.
 
     Raises ValueError when shapes do not fit or an option is unknown, TypeError for other than floating point.
     """

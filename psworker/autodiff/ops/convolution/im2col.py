@@ -1,4 +1,4 @@
-"""Convolution by im2col: windows gathered into a matrix, block by block, for any strides and dilations.
+"""Direct convolution by im2col: windows gathered into a matrix, block by block, for any strides and dilations.
 
 Without biases, activations and the tape, which are `conv2d.py`'s. Measurements are in docs/performance.md.
 """

@@ -1,4 +1,4 @@
-"""Convolution by Winograd's minimal filtering, which needs fewer multiplications than im2col.
+"""Winograd convolution (minimal filtering), which needs fewer multiplications than direct convolution.
 
 Tiles of images and filters are evaluated at points, as polynomials, and multiplied there. Speed and rounding errors are
 in docs/performance.md. Without biases, activations and the tape, which are `conv2d.py`'s.

@@ -1,4 +1,4 @@
-"""The limits of ordinary updates, for every rule: nothing within them overflows, what is beyond is refused whole."""
+"""The limits of ordinary updates, for every rule: nothing within them overflows; a push beyond them is refused."""
 
 import math
 from types import SimpleNamespace
@@ -102,6 +102,29 @@ def test_ordinary_updates_of_a_settled_variable_are_finite_until_their_growths_a
             assert np.isfinite(array).all(), f"update {number}"
 
 
+@pytest.mark.parametrize(
+    "spec",
+    [
+        GradientDescent(1e25),
+        Momentum(1e20),
+        Momentum(1.0, 0.9999999999),
+        Adagrad(1e30),
+        Adagrad(0.1, 1e31),
+        AdagradDecay(0.1, 1e31),
+        RMSProp(0.1, epsilon=1e-30, momentum=0.9),
+        Adam(0.1, epsilon=1e-30),
+        AdamW(0.1, weight_decay=30.0),
+        Lamb(0.1, weight_decay=11.0),
+        Lamb(0.1, weight_decay=0.0, epsilon=1e-30),
+        Ftrl(0.1, learning_rate_power=0.6),
+        Ftrl(0.1, initial_accumulator=1e31),
+    ],
+    ids=str,
+)
+def test_updates_of_a_rule_that_may_overflow_are_guarded(spec):
+    assert not rule_for(spec).growth(spec.learning_rate, LIMITS["float32"]) <= MOST_GROWTH
+
+
 # --- on copies as in place --------------------------------------------------------------------------------------------
 
 
@@ -156,9 +179,9 @@ def test_after_any_push_all_is_finite_or_it_was_refused_and_every_bit_is_as_befo
 
 
 def outcomes(spec, start, gradients, dtype, use_numba):
-    """What became of each push, and all arrays at the end."""
+    """The outcome of each push, and all arrays at the end."""
     most = np.finfo(dtype).max
-    fused, compiled.USE_NUMBA = compiled.USE_NUMBA, use_numba
+    before, compiled.USE_NUMBA = compiled.USE_NUMBA, use_numba
     try:
         shard = Shard()
         run_step(shard, 0, Join("a"), 0.0)
@@ -168,16 +191,16 @@ def outcomes(spec, start, gradients, dtype, use_numba):
         for sequence, (numbers, by_rows) in enumerate(gradients, 1):
             array = np.clip(numbers, -most, most).astype(dtype).reshape(2, 2)
             gradient = IndexedSlices(array[:1], np.array([1]), (2, 2)) if by_rows else array
-            before, fine = contents(variable), all_finite(variable)
+            unchanged, fine = contents(variable), all_finite(variable)
             (reply,) = run_step(shard, 1, Push(A, sequence, (Gradient("W", 0, gradient),)), 0.0)
             said.append(type(reply.answer))
             if isinstance(reply.answer, NotFinite):
-                assert contents(variable) == before
+                assert contents(variable) == unchanged
             else:
                 assert all_finite(variable) or (by_rows and not fine)
         return said, contents(variable)
     finally:
-        compiled.USE_NUMBA = fused
+        compiled.USE_NUMBA = before
 
 
 def contents(variable):

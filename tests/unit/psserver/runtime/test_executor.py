@@ -1,4 +1,4 @@
-"""The way to the shard: order, parking, and callers who go away, seen without a network."""
+"""The executor: order of steps, pending calls, and cancelled callers, without a network."""
 
 import asyncio
 import gc
@@ -40,8 +40,23 @@ from pswire.tensors.values import IndexedSlices, TensorSpec
 from tests.gated_shard import begun, cancelled, join, register, run, set_to, until, value
 from tests.shard_state import run_step
 
-LARGE = INSPECTED_IN_LOOP // 8 + 1  # float64 elements: too many for the event loop, to look at as well
+LARGE = INSPECTED_IN_LOOP // 8 + 1  # float64 elements: too many for the event loop to inspect
 QUEUE = QueueSpec("train", size=10, block=10, epochs=1)
+
+
+async def registered(executor, size=LARGE):
+    """A worker that has registered `w`, zeros."""
+    sender = await join(executor)
+    await register(executor, sender, w=np.zeros(size))
+    return sender
+
+
+async def at_gate(executor, gate, message):
+    """A call whose work in a thread stands at the gate."""
+    gate.shut()
+    call = asyncio.create_task(executor.step(message))
+    await until(gate.reached.is_set)
+    return call
 
 
 @pytest.mark.parametrize("size", [3, LARGE], ids=["small", "large"])
@@ -57,13 +72,10 @@ def test_the_values_of_an_answer_stay_what_they_were(size):
     run(scenario)
 
 
-def test_a_caller_who_goes_away_while_its_message_is_looked_at_has_changed_nothing():
+def test_a_caller_cancelled_while_its_message_is_inspected_has_changed_nothing():
     async def scenario(executor, shard):
-        sender = await join(executor)
-        await register(executor, sender, w=np.zeros(LARGE))
-        shard.gates[""].shut()
-        caller = asyncio.create_task(executor.step(set_to(sender, 1, "w", np.ones(LARGE))))
-        await until(shard.gates[""].reached.is_set)
+        sender = await registered(executor)
+        caller = await at_gate(executor, shard.gates[""], set_to(sender, 1, "w", np.ones(LARGE)))
         await cancelled(caller)
         shard.gates[""].open()
         assert not (await value(executor, sender, "w")).any()
@@ -72,13 +84,10 @@ def test_a_caller_who_goes_away_while_its_message_is_looked_at_has_changed_nothi
     run(scenario)
 
 
-def test_a_caller_who_goes_away_while_its_step_is_carried_out_leaves_it_whole_and_the_way_free():
+def test_a_caller_cancelled_while_its_tasks_run_leaves_them_whole_and_later_calls_are_served():
     async def scenario(executor, shard):
-        sender = await join(executor)
-        await register(executor, sender, w=np.zeros(LARGE))
-        shard.gates["w"].shut()
-        caller = asyncio.create_task(executor.step(set_to(sender, 1, "w", np.ones(LARGE))))
-        await until(shard.gates["w"].reached.is_set)
+        sender = await registered(executor)
+        caller = await at_gate(executor, shard.gates["w"], set_to(sender, 1, "w", np.ones(LARGE)))
         await cancelled(caller)
         after = await begun(executor, Pull(sender, ("w",)))
         shard.gates["w"].open()
@@ -87,13 +96,10 @@ def test_a_caller_who_goes_away_while_its_step_is_carried_out_leaves_it_whole_an
     run(scenario)
 
 
-def test_a_caller_who_goes_away_while_its_step_waits_for_an_earlier_one_leaves_it_whole():
+def test_a_caller_cancelled_while_its_tasks_wait_for_earlier_ones_leaves_them_whole():
     async def scenario(executor, shard):
-        sender = await join(executor)
-        await register(executor, sender, w=np.zeros(LARGE))
-        shard.gates["w"].shut()
-        first = asyncio.create_task(executor.step(set_to(sender, 1, "w", np.ones(LARGE))))
-        await until(shard.gates["w"].reached.is_set)
+        sender = await registered(executor)
+        first = await at_gate(executor, shard.gates["w"], set_to(sender, 1, "w", np.ones(LARGE)))
         add = Assign(sender, 2, (Assignment("w", np.ones(LARGE)),), add=True)
         second = asyncio.create_task(executor.step(add))
         await until(lambda: len(shard.said) == 4)
@@ -106,13 +112,10 @@ def test_a_caller_who_goes_away_while_its_step_waits_for_an_earlier_one_leaves_i
     run(scenario)
 
 
-def test_a_message_that_has_become_wrong_while_it_was_looked_at_is_refused_and_changes_nothing():
+def test_a_message_that_has_become_wrong_while_it_was_inspected_is_refused_and_changes_nothing():
     async def scenario(executor, shard):
-        sender = await join(executor)
-        await register(executor, sender, w=np.zeros(LARGE))
-        shard.gates[""].shut()
-        late = asyncio.create_task(executor.step(set_to(sender, 1, "w", np.ones(LARGE))))
-        await until(shard.gates[""].reached.is_set)
+        sender = await registered(executor)
+        late = await at_gate(executor, shard.gates[""], set_to(sender, 1, "w", np.ones(LARGE)))
         again = await join(executor)
         shard.gates[""].open()
         with pytest.raises(Zombie, match="incarnation 2 has joined since"):
@@ -124,8 +127,7 @@ def test_a_message_that_has_become_wrong_while_it_was_looked_at_is_refused_and_c
 
 def test_numbers_that_are_not_finite_are_found_in_large_messages_too():
     async def scenario(executor, shard):
-        sender = await join(executor)
-        await register(executor, sender, w=np.zeros(LARGE))
+        sender = await registered(executor)
         bad = np.ones(LARGE)
         bad[-1] = np.nan
         with pytest.raises(NotFinite, match="1 of 262,145"):
@@ -135,34 +137,32 @@ def test_numbers_that_are_not_finite_are_found_in_large_messages_too():
     run(scenario)
 
 
-def test_a_parked_call_gets_its_answer_from_a_later_step():
+def test_a_pending_call_gets_its_answer_from_a_later_step():
     async def scenario(executor, shard):
         first, second = await join(executor, "w0"), await join(executor, "w1")
         block = (await executor.step(Take(first, QUEUE))).block
-        parked = asyncio.create_task(executor.step(Take(second, QUEUE)))
-        await asyncio.sleep(0)
-        assert not parked.done()
+        pending = await begun(executor, Take(second, QUEUE))
+        assert not pending.done()
         done = await executor.step(Take(first, QUEUE, Finished(block.number)))
         assert done.done
-        assert (await parked).done
+        assert (await pending).done
 
     run(scenario)
 
 
-def test_the_answer_to_a_call_that_was_given_up_is_dropped():
+def test_the_answer_to_a_cancelled_call_is_dropped():
     async def scenario(executor, shard):
         first, second = await join(executor, "w0"), await join(executor, "w1")
         block = (await executor.step(Take(first, QUEUE))).block
-        parked = asyncio.create_task(executor.step(Take(second, QUEUE)))
-        await asyncio.sleep(0)
-        await cancelled(parked)
+        pending = await begun(executor, Take(second, QUEUE))
+        await cancelled(pending)
         await executor.step(Leave(first))
         assert (await executor.step(Take(second, QUEUE))).block == block
 
     run(scenario)
 
 
-def test_a_parked_call_that_ends_with_an_error_raises_it():
+def test_a_pending_call_that_ends_with_an_error_raises_it():
     async def scenario(executor, shard):
         first, second = await join(executor, "w0"), await join(executor, "w1")
         await executor.step(Take(first, QUEUE))
@@ -178,16 +178,14 @@ def test_a_parked_call_that_ends_with_an_error_raises_it():
     run(scenario)
 
 
-def test_large_messages_are_looked_at_while_all_threads_are_busy_with_tasks():
+def test_large_messages_are_inspected_while_all_threads_are_busy_with_tasks():
     async def scenario(executor, shard):
         sender = await join(executor)
         names = [f"v{number}" for number in range(THREADS)]
         await register(executor, sender, w=np.zeros(LARGE), **{name: np.zeros(LARGE) for name in names})
         busy = []
         for sequence, name in enumerate(names, 1):
-            shard.gates[name].shut()
-            busy.append(asyncio.create_task(executor.step(set_to(sender, sequence, name, np.ones(LARGE)))))
-            await until(shard.gates[name].reached.is_set)
+            busy.append(await at_gate(executor, shard.gates[name], set_to(sender, sequence, name, np.ones(LARGE))))
         bad = np.full(LARGE, np.inf)
         with pytest.raises(NotFinite):
             await executor.step(set_to(sender, 99, "w", bad))
@@ -198,15 +196,14 @@ def test_large_messages_are_looked_at_while_all_threads_are_busy_with_tasks():
     run(scenario)
 
 
-def test_closing_sends_away_who_waits_for_others_and_whoever_would_have_to():
+def test_closing_answers_pending_calls_and_later_ones_with_unavailable():
     async def scenario(executor, shard):
         first, second, third = [await join(executor, name) for name in ("w0", "w1", "w2")]
         block = (await executor.step(Take(first, QUEUE))).block
-        parked = asyncio.create_task(executor.step(Take(second, QUEUE)))
-        await asyncio.sleep(0)
+        pending = await begun(executor, Take(second, QUEUE))
         executor.close()
         with pytest.raises(Unavailable, match="the server is stopping"):
-            await parked
+            await pending
         with pytest.raises(Unavailable, match="the server is stopping"):
             await executor.step(Take(third, QUEUE))
         assert (await executor.step(Take(first, QUEUE, Finished(block.number)))).done
@@ -214,13 +211,10 @@ def test_closing_sends_away_who_waits_for_others_and_whoever_would_have_to():
     run(scenario)
 
 
-def test_closing_lets_what_was_decided_come_to_its_end():
+def test_closing_lets_decided_steps_finish():
     async def scenario(executor, shard):
-        sender = await join(executor)
-        await register(executor, sender, w=np.zeros(LARGE))
-        shard.gates["w"].shut()
-        large = asyncio.create_task(executor.step(set_to(sender, 1, "w", np.ones(LARGE))))
-        await until(shard.gates["w"].reached.is_set)
+        sender = await registered(executor)
+        large = await at_gate(executor, shard.gates["w"], set_to(sender, 1, "w", np.ones(LARGE)))
         pull = await begun(executor, Pull(sender, ("w",)))
         executor.close()
         shard.gates["w"].open()
@@ -230,12 +224,11 @@ def test_closing_lets_what_was_decided_come_to_its_end():
     run(scenario)
 
 
-def test_shutting_down_waits_for_what_is_under_way_also_of_callers_who_have_gone():
+def test_shutting_down_waits_for_all_tasks_also_those_of_cancelled_callers():
     stored = []
 
     async def scenario(executor, shard):
-        sender = await join(executor)
-        await register(executor, sender, w=np.zeros(LARGE))
+        sender = await registered(executor)
         shard.gates["w"].shut()
         for sequence in (1, 2, 3):
             add = Assign(sender, sequence, (Assignment("w", np.ones(LARGE)),), add=True)
@@ -264,33 +257,25 @@ def test_an_answer_that_does_not_fit_is_refused_before_the_step():
     run(scenario)
 
 
-def test_membership_is_refused_before_names():
+def test_a_message_that_the_shard_refuses_is_refused_for_that_and_not_for_the_size_of_its_answer():
     async def scenario(executor, shard):
-        with pytest.raises(NotJoined):
-            await executor.step(Push(Sender("ghost", 1), 1, (), pull=("nowhere",)), most=1)
-        sender = await join(executor)
+        sender = await registered(executor, 4)
+        ghost = Sender("ghost", 1)
+        for message in (Push(ghost, 1, (), pull=("nowhere",)), Pull(ghost, ("w",))):
+            with pytest.raises(NotJoined):
+                await executor.step(message, most=1)
         with pytest.raises(UnknownVariable):
             await executor.step(Push(sender, 1, (), pull=("nowhere",)), most=1)
-
-    run(scenario)
-
-
-def test_what_the_shard_refuses_is_refused_for_that_and_not_for_the_size_of_its_answer():
-    async def scenario(executor, shard):
-        sender = await join(executor)
-        await register(executor, sender, w=np.zeros(4))
-        with pytest.raises(NotJoined):
-            await executor.step(Pull(Sender("ghost", 1), ("w",)), most=1)
-        await executor.step(set_to(sender, 1, "w", np.ones(4)))
-        await executor.step(set_to(sender, 2, "w", np.ones(4)))
+        for sequence in (1, 2):
+            await executor.step(set_to(sender, sequence, "w", np.ones(4)))
         with pytest.raises(OutOfOrder):
             await executor.step(Push(sender, 1, (), pull=("w",)), most=1)
 
     run(scenario)
 
 
-def test_large_messages_are_checked_before_they_are_looked_at():
-    """A look at elements takes time, and for granted that names and shapes are right."""
+def test_large_messages_are_checked_before_they_are_inspected():
+    """An inspection takes time, and relies on names and shapes."""
 
     async def scenario(executor, shard):
         sender = await join(executor)
@@ -307,7 +292,7 @@ def test_large_messages_are_checked_before_they_are_looked_at():
     run(scenario)
 
 
-def test_nothing_is_kept_of_callers_that_were_refused_or_have_gone():
+def test_nothing_is_kept_of_callers_that_were_refused_or_cancelled():
     def futures():
         gc.collect()
         return sum(isinstance(thing, asyncio.Future) for thing in gc.get_objects())
@@ -322,7 +307,7 @@ def test_nothing_is_kept_of_callers_that_were_refused_or_have_gone():
                 await executor.step(Pull(first, ("nowhere",)))
         await cancelled(waits)
         del waits
-        assert futures() < before, "that of the caller who has gone is no more either, though no answer has come"
+        assert futures() < before, "nor that of the cancelled caller, though no answer has come"
 
     run(scenario)
 
@@ -342,8 +327,8 @@ def test_a_failure_of_the_shard_itself_is_the_callers_and_the_next_one_is_served
 
 
 @pytest.mark.parametrize("size", [1, LARGE], ids=["small", "large"])
-def test_a_task_that_fails_is_told_to_all_who_wait_for_it_and_others_go_on(size):
-    """It was decided and counts, so nobody can make it undone; but nobody may hear that all is well either."""
+def test_a_task_that_fails_fails_all_calls_that_wait_for_it_and_others_go_on(size):
+    """It was decided and counts, but no caller may get an answer as if it were done."""
 
     class Broken:
         element_wise = False
@@ -362,15 +347,14 @@ def test_a_task_that_fails_is_told_to_all_who_wait_for_it_and_others_go_on(size)
                 await call
         assert (await executor.step(set_to(first, 2, "v", np.ones(size)))).outcome is Outcome.APPLIED
         assert (await value(executor, first, "v")).all()
-        assert not (await value(executor, second, "w")).any(), "its chain goes on as well"
+        assert not (await value(executor, second, "w")).any(), "later tasks of the variable run"
 
     run(scenario, consistency=Synchronous(2))
 
 
-def test_admitting_tells_the_bytes_both_ways_and_changes_nothing():
+def test_admission_counts_the_bytes_both_ways_and_changes_nothing():
     async def scenario(executor, shard):
-        sender = await join(executor)
-        await register(executor, sender, w=np.zeros(4))
+        sender = await registered(executor, 4)
         hollow = np.broadcast_to(np.zeros(()), (4,))
         assert executor.admit(set_to(sender, 1, "w", hollow)) == 32
         assert executor.admit(Pull(sender, ("w",))) == 32

@@ -211,7 +211,7 @@ def maybe_packed(array, dice):
 
 
 def random_message(sender, sequence, seen, dice):
-    """What a worker may say, of the versions that it has seen."""
+    """A message of a worker that has seen these versions."""
     names = dice.sample(sorted(SHAPES), dice.randint(1, 3))
     pull = tuple(name for name in names if name != "table")
     how = {
@@ -235,8 +235,8 @@ def random_message(sender, sequence, seen, dice):
     return Renew(sender, idle=True)
 
 
-class Lent:
-    """Memory of a worker's, which it uses for something else as soon as it has its answer."""
+class OwnMemory:
+    """Memory of a worker, which reuses it as soon as it has its answer."""
 
     def __init__(self, _):
         self.arrays = []
@@ -246,15 +246,15 @@ class Lent:
         return self.arrays[-1]
 
 
-def lent_by_nobody(_):
+def no_allocator(_):
     return None
 
 
-async def heard(executor, message, allocator, answers):
+async def answered(executor, message, allocator, answers):
     """The answer; `answers` gets what it was when it came."""
     answer = await executor.step(message, allocator=allocator)
     answers[id(answer)] = state_of(answer)
-    if isinstance(allocator, Lent):
+    if isinstance(allocator, OwnMemory):
         for array in allocator.arrays:
             array[...] = 77
     return answer
@@ -268,11 +268,11 @@ async def work(executor, name, dice, allocator_of, answers):
         Register(sender, tuple(declared(name, dice) for name in SHAPES)),
         Register(sender, tuple(everything)),
     ):
-        await heard(executor, first, allocator_of(first), answers)
+        await answered(executor, first, allocator_of(first), answers)
     seen = dict.fromkeys(SHAPES, 0)
     for sequence in range(1, CALLS):
         message = random_message(sender, sequence, seen, dice)
-        answer = await heard(executor, message, allocator_of(message), answers)
+        answer = await answered(executor, message, allocator_of(message), answers)
         for served in getattr(answer, "values", ()):
             seen[served.name] = max(seen[served.name], served.version)
     await executor.step(Leave(sender))
@@ -287,22 +287,24 @@ def restless():
     sys.setswitchinterval(before)
 
 
+POLICIES = ["async none", "async delay-compensated:0.5", "bounded:1 scale", "sync:2 none", "sync:3,backup=1 drop:2"]
+SIZES = {
+    "all in threads": {"SMALL": -1},
+    "some in threads": {"SMALL": 40},
+    "all divided": {"SMALL": -1, "DIVIDED": 0, "STRETCH": 2, "ROUND": 3},
+}
+ALLOCATORS = (no_allocator, OwnMemory, ReusedArrays)
+#: Every pair of two of the three.
+PAIRS = [(how, sizes, ALLOCATORS[(i + j) % 3]) for i, how in enumerate(POLICIES) for j, sizes in enumerate(SIZES)]
+
+
 @pytest.mark.usefixtures("restless")
-@pytest.mark.parametrize(
-    "how",
-    ["async none", "async delay-compensated:0.5", "bounded:1 scale", "sync:2 none", "sync:3,backup=1 drop:2"],
-)
-@pytest.mark.parametrize("allocator_of", [lent_by_nobody, Lent, ReusedArrays], ids=["no allocator", "own", "reused"])
-@pytest.mark.parametrize(
-    "sizes",
-    [{"SMALL": -1}, {"SMALL": 40}, {"SMALL": -1, "DIVIDED": 0, "STRETCH": 2, "ROUND": 3}],
-    ids=["all in threads", "some in threads", "all divided"],
-)
+@pytest.mark.parametrize(("how", "sizes", "allocator_of"), PAIRS)
 def test_whatever_threads_do_the_arrays_are_those_of_the_same_steps_one_after_the_other(
     how, sizes, allocator_of, monkeypatch
 ):
     """Every case has messages of its own."""
-    for name, size in sizes.items():
+    for name, size in SIZES[sizes].items():
         monkeypatch.setattr(f"psserver.runtime.task_order.{name}", size)
     consistency, staleness = how.split()
     options = {"consistency": parse_consistency(consistency), "staleness": parse_staleness(staleness)}
@@ -313,9 +315,9 @@ def test_whatever_threads_do_the_arrays_are_those_of_the_same_steps_one_after_th
         await executor.shutdown()
         again = Shard(**options)
         for ticket, message, replies in shard.said:
-            told = [(one.ticket, answers.get(id(one.answer)) or state_of(one.answer)) for one in replies]
+            given = [(one.ticket, answers.get(id(one.answer)) or state_of(one.answer)) for one in replies]
             replayed = [(one.ticket, state_of(one.answer)) for one in run_step(again, ticket, message, 0.0)]
-            assert replayed == told
+            assert replayed == given
         assert state_of(again._store) == state_of(shard._store)
         assert len(shard.said) > WORKERS * CALLS
 

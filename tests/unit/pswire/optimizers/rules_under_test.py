@@ -30,24 +30,22 @@ LAYOUTS: dict[str, Callable[[Array], Array]] = {
 # --- the formulas: (spec, w, slots, g, step) -> (w, slots), nothing in place -------------------------------------
 
 
-def gradient_descent(
-    spec: optimizers.GradientDescent, w: Array, slots: State, g: Array, step: Step
-) -> tuple[Array, State]:
+def gradient_descent(spec, w, slots, g, step):
     return w - step.learning_rate * g, {}
 
 
-def momentum(spec: optimizers.Momentum, w: Array, slots: State, g: Array, step: Step) -> tuple[Array, State]:
+def momentum(spec, w, slots, g, step):
     m = spec.momentum * slots["momentum"] + g
     direction = g + spec.momentum * m if spec.nesterov else m
     return w - step.learning_rate * direction, {"momentum": m}
 
 
-def adagrad(spec: optimizers.Adagrad, w: Array, slots: State, g: Array, step: Step) -> tuple[Array, State]:
+def adagrad(spec, w, slots, g, step):
     a = slots["accumulator"] + g**2
     return w - step.learning_rate * g / (np.sqrt(a) + spec.epsilon), {"accumulator": a}
 
 
-def adam(spec: optimizers.Adam, w: Array, slots: State, g: Array, step: Step) -> tuple[Array, State]:
+def adam(spec, w, slots, g, step):
     m = spec.beta1 * slots["m"] + (1 - spec.beta1) * g
     v = spec.beta2 * slots["v"] + (1 - spec.beta2) * g**2
     m_hat = m / (1 - spec.beta1**step.number)
@@ -55,7 +53,7 @@ def adam(spec: optimizers.Adam, w: Array, slots: State, g: Array, step: Step) ->
     return w - step.learning_rate * m_hat / (np.sqrt(v_hat) + spec.epsilon), {"m": m, "v": v}
 
 
-def amsgrad(spec: optimizers.Adam, w: Array, slots: State, g: Array, step: Step) -> tuple[Array, State]:
+def amsgrad(spec, w, slots, g, step):
     """As torch's page on Adam has it: the largest v so far, and the correction of today."""
     _, new = adam(spec, w, slots, g, step)
     largest = np.where(new["v"] > slots["v_max"], new["v"], slots["v_max"])
@@ -63,19 +61,19 @@ def amsgrad(spec: optimizers.Adam, w: Array, slots: State, g: Array, step: Step)
     return w - step.learning_rate * m_hat / (v_hat**0.5 + spec.epsilon), new | {"v_max": largest}
 
 
-def adamw(spec: optimizers.AdamW, w: Array, slots: State, g: Array, step: Step) -> tuple[Array, State]:
+def adamw(spec, w, slots, g, step):
     decayed = w - step.learning_rate * spec.weight_decay * w
     return (amsgrad if spec.amsgrad else adam)(spec, decayed, slots, g, step)
 
 
-def lamb(spec: optimizers.Lamb, w: Array, slots: State, g: Array, step: Step) -> tuple[Array, State]:
+def lamb(spec, w, slots, g, step):
     moved, new = adam(spec, np.zeros_like(w), slots, g, replace(step, learning_rate=1.0))
     u = spec.weight_decay * w - moved
     lengths = [np.sqrt(np.sum(one**2)) for one in (w, u)]
     return w - step.learning_rate * (lengths[0] / lengths[1] if all(lengths) else 1.0) * u, new
 
 
-def adagrad_decay(spec: optimizers.AdagradDecay, w: Array, slots: State, g: Array, step: Step) -> tuple[Array, State]:
+def adagrad_decay(spec, w, slots, g, step):
     """One period after the other."""
     a, power = slots["accumulator"].copy(), slots["accumulator_decay_power"].copy()
     while (behind := power < step.global_step // spec.decay_steps).any():
@@ -85,7 +83,7 @@ def adagrad_decay(spec: optimizers.AdagradDecay, w: Array, slots: State, g: Arra
     return w - step.learning_rate * g / a**0.5, {"accumulator": a, "accumulator_decay_power": power}
 
 
-def rmsprop(spec: optimizers.RMSProp, w: Array, slots: State, g: Array, step: Step) -> tuple[Array, State]:
+def rmsprop(spec, w, slots, g, step):
     new = {"mean_square": spec.decay * slots["mean_square"] + (1 - spec.decay) * g**2}
     variance = new["mean_square"]
     if spec.centered:
@@ -97,7 +95,7 @@ def rmsprop(spec: optimizers.RMSProp, w: Array, slots: State, g: Array, step: St
     return w - step.learning_rate * direction, new
 
 
-def ftrl(spec: optimizers.Ftrl, w: Array, slots: State, g: Array, step: Step) -> tuple[Array, State]:
+def ftrl(spec, w, slots, g, step):
     """As the paper writes it, with sigma and two cases, for a z that is not times the learning rate."""
     rate, p = step.learning_rate, spec.learning_rate_power
     n = slots["accumulator"] + g**2
@@ -107,7 +105,7 @@ def ftrl(spec: optimizers.Ftrl, w: Array, slots: State, g: Array, step: Step) ->
     return np.where(np.abs(z) <= spec.l1, 0.0, solved), {"accumulator": n, "linear": z * rate}
 
 
-def moving_average(spec: optimizers.MovingAverage, w: Array, slots: State, x: Array, step: Step) -> tuple[Array, State]:
+def moving_average(spec, w, slots, x, step):
     return w + (1 - spec.decay) * (x - w), {}
 
 

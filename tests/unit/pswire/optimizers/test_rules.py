@@ -186,19 +186,6 @@ def test_an_update_takes_a_few_blocks_of_memory_whatever_the_size_of_the_variabl
 # --- numbers --------------------------------------------------------------------------------------------------------
 
 
-@every_rule
-def test_equal_updates_give_equal_bits_also_when_one_rule_serves_two_variables(case, random):
-    rule, gradients = rule_for(case.spec), random.normal(size=(10, 5, 99)).astype("float32")
-    values = [gradients[0].copy() for _ in range(3)]
-    slots = [rule.slots(value) for value in values]
-    for step, gradient in enumerate(gradients, 1):
-        for own, value, its_slots in zip((rule, rule, rule_for(case.spec)), values, slots, strict=True):
-            own.dense(value, its_slots, gradient, at(step, case.rate))
-    for one, others in zip(values[1:], slots[1:], strict=True):
-        assert one.tobytes() == values[0].tobytes()
-        assert all(others[name].tobytes() == slot.tobytes() for name, slot in slots[0].items())
-
-
 EXTREME = [
     optimizers.GradientDescent(1e308),
     optimizers.Momentum(1e308, nesterov=True),

@@ -7,7 +7,6 @@ import pytest
 
 from pswire import optimizers
 from pswire.optimizers import Step, compiled, rule_for
-from pswire.tensors.values import IndexedSlices
 from tests.unit.pswire.optimizers.rules_under_test import at
 
 
@@ -96,25 +95,6 @@ def test_ftrl_without_regularization_is_adagrad_whatever_the_schedule():
     np.testing.assert_allclose(*values, rtol=0, atol=1e-13)
 
 
-def test_ftrls_l1_makes_weights_exactly_zero_whose_gradients_are_noise():
-    random, value = np.random.default_rng(20130616), np.zeros(100)
-    rule = rule_for(optimizers.Ftrl(0.5, l1=10.0))
-    slots = rule.slots(value)
-    for number in range(1, 501):
-        gradient = np.where(np.arange(100) < 10, value - 3, 0.1 * random.normal(size=100))
-        rule.dense(value, slots, gradient, at(number, 0.5))
-    np.testing.assert_allclose(value[:10], 3, atol=0.1)
-    np.testing.assert_array_equal(value[10:], 0)
-
-
-def test_the_largest_moment_of_amsgrad_never_falls_where_the_moment_does():
-    states = run(optimizers.Adam(beta2=0.5, amsgrad=True), np.zeros(1), [1.0], [4.0], [0.0], [0.0], [8.0], [0.0])
-    assert [(slots["v"][0], slots["v_max"][0]) for slots in states] == [
-        *((0.5, 0.5), (8.25, 8.25), (4.125, 8.25), (2.0625, 8.25)),
-        *((33.03125, 33.03125), (16.515625, 33.03125)),
-    ]
-
-
 def test_an_accumulator_decays_once_a_period_and_not_below_where_it_began():
     spec, periods = optimizers.AdagradDecay(0.1, 1.0, decay_steps=10, decay_rate=0.5), [0, 9, 10, 19, 45, 60]
     states = run(spec, np.zeros(1), [3.0], [0.0], [0.0], [0.0], [0.0], [2.0], global_steps=periods)
@@ -124,16 +104,6 @@ def test_an_accumulator_decays_once_a_period_and_not_below_where_it_began():
     for value, global_step in ((early, 0), (late, 10_000_000)):
         list(run(optimizers.AdagradDecay(0.1, decay_steps=10), value, [1.0, -0.1, 0.0], global_steps=[global_step]))
     np.testing.assert_array_equal(early, late)
-
-
-def test_a_row_catches_up_with_all_decays_of_its_accumulator_when_it_is_updated():
-    rule, value = rule_for(optimizers.AdagradDecay(0.1, 1.0, decay_steps=10, decay_rate=0.5)), np.zeros((3, 2))
-    slots = rule.slots(value)
-    for number, (global_step, rows, gradient) in enumerate([(0, [0, 1, 2], 8.0), (15, [1], 0.0), (39, [0, 1], 0.0)], 1):
-        update = IndexedSlices(np.full((len(rows), 2), gradient), np.array(rows), (3, 2))
-        rule.sparse(value, slots, update, Step(number, global_step, 0.1))
-    np.testing.assert_array_equal(slots["accumulator"], [[65 / 8] * 2, [65 / 8] * 2, [65] * 2])
-    np.testing.assert_array_equal(slots["accumulator_decay_power"], [[3, 3], [3, 3], [0, 0]])
 
 
 def test_a_centered_variance_that_rounding_makes_negative_counts_as_zero():
@@ -147,13 +117,6 @@ def test_a_centered_variance_that_rounding_makes_negative_counts_as_zero():
     assert below.any(), "else it shows nothing"
     rule.dense(value, slots, gradient, at(41, 1.0))
     np.testing.assert_allclose(value[below], -gradient[below], rtol=1e-3)
-
-
-def test_a_moving_average_of_one_number_comes_nearer_to_it_by_the_same_share_each_time():
-    """0, then 0.1, 0.19, 0.271, ...: 1 - 0.9^t, whatever the learning rate."""
-    value = np.zeros(1)
-    for step, _ in enumerate(run(optimizers.MovingAverage(0.9), value, *[[1.0]] * 100, rate=1e9), 1):
-        assert value[0] == pytest.approx(1 - 0.9**step, rel=1e-13)
 
 
 def test_adam_on_float16_survives_gradients_whose_square_float16_cannot_hold():

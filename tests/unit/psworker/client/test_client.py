@@ -27,7 +27,7 @@ from pswire.optimizers import GradientDescent, Momentum
 from pswire.specs.consistency import Asynchronous, Bounded, DropStalePushes, Synchronous
 from pswire.specs.initializers import RowUniform, rows_of
 from pswire.tensors.values import IndexedSlices, TensorSpec
-from psworker.client import placement, retrying_calls
+from psworker.client import placement
 from psworker.client.client import Client
 from psworker.versions import ReadVersion, VersionedArray
 from tests.shards_in_process import ShardsInProcess
@@ -37,11 +37,7 @@ ROWS = 7  # of the variable that is split
 TABLE = RowUniform(-1.0, 1.0, seed=3)
 
 
-@pytest.fixture(autouse=True)
-def small(monkeypatch):
-    """What has more than 64 bytes is split, and nobody pauses between two tries."""
-    monkeypatch.setattr(placement, "SPLIT_BYTES", 64)
-    monkeypatch.setattr(retrying_calls, "FIRST_PAUSE", 0.0)
+pytestmark = pytest.mark.usefixtures("split_small")
 
 
 def joined(transport, worker="w0", timeout=60):
@@ -66,7 +62,7 @@ def transport():
 def client(transport):
     client = joined(transport)
     client.register(declarations())
-    transport.said.clear()
+    transport.sent.clear()
     yield client
     client.close()
 
@@ -149,7 +145,7 @@ def test_a_row_that_is_not_there_is_refused_before_anything_is_sent(client, tran
         client.choose("t", np.array([0, 7]))
     with pytest.raises(TypeError, match="'t'"):
         client.choose("t", np.array([0.5]))
-    assert not transport.said
+    assert not transport.sent
 
 
 # --- a push and its answers -------------------------------------------------------------------------------------------
@@ -175,7 +171,7 @@ def test_a_message_of_which_one_part_cannot_be_is_sent_to_nobody(client, transpo
         client.push([good], pull=["x"])
     with pytest.raises(UnknownVariable, match="'x' has not been registered"):
         client.tune(["a", "x"], GradientDescent(0.5), ["learning_rate"])
-    assert not transport.said
+    assert not transport.sent
 
 
 def test_every_part_is_applied_once_when_answers_are_lost(client, transport):
@@ -221,7 +217,7 @@ def test_a_worker_that_splits_a_variable_otherwise_is_told(client, transport, mo
 
 def test_where_nobody_decides_a_push_is_sent_to_all_shards_at_once(client, transport):
     handle = client.push(steps_of(3))
-    assert [shard for shard, _ in transport.said] == [0, 1, 2]
+    assert [shard for shard, _ in transport.sent] == [0, 1, 2]
     handle.result()
     assert client.consistency == Asynchronous()
 
@@ -233,11 +229,11 @@ def test_where_shard_0_decides_the_others_get_the_group_that_it_made(repeated):
     for client in (first, second):
         client.register(declarations())
     assert first.consistency == Synchronous(2)
-    transport.said.clear()
+    transport.sent.clear()
     if repeated:  # the answer that comes when both have pushed, so that both are asked again
         transport.lose = lambda shard, message: isinstance(message, Push) and len(transport.messages(Push)) <= 2
     handles = [client.push(steps_of(3), pull=("s",)) for client in (first, second)]
-    assert [shard for shard, _ in transport.said] == [0, 0], "the others hear of it when it is decided"
+    assert [shard for shard, _ in transport.sent] == [0, 0], "the others hear of it when it is decided"
     with ThreadPoolExecutor(2) as threads:
         results = list(threads.map(lambda handle: handle.result(), handles))
     groups = [message.group for shard, message in transport.messages(Push) if shard]
@@ -254,7 +250,7 @@ def test_a_push_that_shard_0_drops_reaches_no_other_and_brings_their_values():
     for client in (fast, slow):
         client.register(declarations())
     fast.push(steps_of(3)).result()
-    transport.said.clear()
+    transport.sent.clear()
     result = slow.push(steps_of(3), pull=("s", "c", "a")).result()
     assert result.outcome is Outcome.DROPPED
     assert result.reason

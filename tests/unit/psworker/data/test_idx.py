@@ -1,4 +1,4 @@
-"""The IDX reader: every valid file gives its array, every other file one kind of error, at a bounded cost."""
+"""The IDX reader: every valid file gives its array, every other file a DatasetError, at a bounded cost."""
 
 import gzip
 import hashlib
@@ -26,7 +26,7 @@ FORMATS = [
     (0x0E, "d", "float64"),
 ]
 CODES = {dtype: (code, letter) for code, letter, dtype in FORMATS}
-STEADY = settings(derandomize=True, deadline=None, max_examples=100)
+STEADY = settings(derandomize=True, deadline=None, max_examples=60)
 
 
 def header(code: int, *shape: int) -> bytes:
@@ -59,7 +59,7 @@ def arrays(draw) -> np.ndarray:
 
 
 def refused(path: Path, pattern: str, **options) -> None:
-    """Reading ends in an error of one line that names the file and matches `pattern`."""
+    """Reading raises an error of one line that names the file and matches `pattern`."""
     with pytest.raises(DatasetError, match=pattern) as caught:
         idx.read(path, **options)
     assert str(path) in str(caught.value)
@@ -68,51 +68,27 @@ def refused(path: Path, pattern: str, **options) -> None:
 
 @pytest.mark.parametrize(("code", "letter", "dtype"), FORMATS)
 @pytest.mark.parametrize("compress", [bytes, gzip.compress], ids=["plain", "gzip"])
-def test_every_dtype_is_read_in_native_byte_order(file, code, letter, dtype, compress):
+def test_every_dtype_is_read_in_native_byte_order_into_an_array_of_the_caller(file, code, letter, dtype, compress):
     file.write_bytes(compress(header(code, 2, 3) + struct.pack(f">6{letter}", 1, 2, 3, 4, 5, 100)))
     array = idx.read(file)
     assert array.dtype == np.dtype(dtype)
     assert array.dtype.isnative
     assert array.tolist() == [[1, 2, 3], [4, 5, 100]]
-
-
-def test_the_reader_knows_exactly_the_dtypes_of_the_format():
-    assert {code: dtype.newbyteorder("=").name for code, dtype in idx.DTYPES.items()} == {
-        code: dtype for code, _, dtype in FORMATS
-    }
-
-
-def test_the_array_belongs_to_the_caller_who_may_write_to_it(file):
-    file.write_bytes(pack(np.arange(4, dtype=np.uint8)))
-    array = idx.read(file)
     array[0] = 9
-    assert idx.read(file).tolist() == [0, 1, 2, 3]
-
-
-@STEADY
-@given(array=arrays(), zipped=st.booleans())
-def test_what_was_packed_by_hand_is_read_back(scratch, array, zipped):
-    scratch.write_bytes(gzip.compress(pack(array)) if zipped else pack(array))
-    found = idx.read(scratch)
-    assert found.dtype == array.dtype
-    np.testing.assert_array_equal(found, array)
+    assert idx.read(file)[0, 0] == 1
+    assert idx.DTYPES.keys() == {code for code, _, _ in FORMATS}
 
 
 @STEADY
 @given(array=arrays(), zipped=st.booleans(), data=st.data())
-def test_a_file_cut_anywhere_is_refused(scratch, array, zipped, data):
+def test_a_packed_array_is_read_back_and_a_file_truncated_anywhere_is_refused(scratch, array, zipped, data):
     whole = gzip.compress(pack(array)) if zipped else pack(array)
-    cut = data.draw(st.integers(0, len(whole) - 1))
-    scratch.write_bytes(whole[:cut])
-    refused(scratch, "cut|ends inside|not an IDX file")
-
-
-@pytest.mark.parametrize("compress", [bytes, gzip.compress], ids=["plain", "gzip"])
-def test_a_file_cut_after_each_of_its_bytes_is_refused(file, compress):
-    whole = compress(pack(np.arange(12, dtype=np.int16).reshape(3, 4)))
-    for cut in range(len(whole)):
-        file.write_bytes(whole[:cut])
-        refused(file, "cut|ends inside|not an IDX file")
+    scratch.write_bytes(whole)
+    found = idx.read(scratch)
+    assert found.dtype == array.dtype
+    np.testing.assert_array_equal(found, array)
+    scratch.write_bytes(whole[: data.draw(st.integers(0, len(whole) - 1))])
+    refused(scratch, "truncated|ends inside|not an IDX file")
 
 
 @STEADY
@@ -139,7 +115,7 @@ def test_arbitrary_bytes_are_the_exact_image_of_an_array_or_refused(scratch, con
 
 @STEADY
 @given(array=arrays(), data=st.data())
-def test_a_gzip_file_with_altered_bytes_gives_the_same_array_or_is_refused(scratch, array, data):
+def test_a_gzip_file_with_modified_bytes_gives_the_same_array_or_is_refused(scratch, array, data):
     content = bytearray(gzip.compress(pack(array), mtime=0))
     for _ in range(data.draw(st.integers(1, 3))):
         content[data.draw(st.integers(2, len(content) - 1))] = data.draw(st.integers(0, 255))
@@ -159,21 +135,18 @@ def test_a_gzip_file_with_altered_bytes_gives_the_same_array_or_is_refused(scrat
         (b"\0\0\x0a\1\0\0\0\0", "unknown IDX dtype 0a"),
         (b"\0\0\x08\0\7", "0 dimensions"),
         (header(0x08, *[1] * 65) + b"\7", "65 dimensions"),
-        (header(0x08, 2, 2) + b"\1\2\3", "cut after 3 of the 4 bytes"),
-        (header(0x08, 2, 2) + b"\1\2\3\4\5", "goes on after the 4 bytes"),
-        (gzip.compress(header(0x08, 2) + b"\1\2\3"), "goes on after the 2 bytes"),
-        (gzip.compress(header(0x08, 2) + b"\1\2") + b"tail", "gzip data is cut or corrupt"),
-        (gzip.compress(header(0x08, 2) + b"\1\2")[:-8] + bytes(8), "gzip data is cut or corrupt"),
+        (header(0x08, 2, 2) + b"\1\2\3", "truncated after 3 of the 4 bytes"),
+        (header(0x08, 2, 2) + b"\1\2\3\4\5", "continues after the 4 bytes"),
+        (gzip.compress(header(0x08, 2) + b"\1\2\3", mtime=0), "continues after the 2 bytes"),
+        (gzip.compress(header(0x08, 2) + b"\1\2", mtime=0) + b"tail", "gzip data is truncated or corrupt"),
+        (gzip.compress(header(0x08, 2) + b"\1\2", mtime=0)[:-8] + bytes(8), "gzip data is truncated or corrupt"),
     ],
 )
 def test_each_fault_is_named(file, content, pattern):
     file.write_bytes(content)
     refused(file, re.escape(pattern))
-
-
-def test_a_file_that_is_missing_or_a_folder_is_refused_by_name(tmp_path):
-    refused(tmp_path / "nothing.gz", "cannot be read .*No such file")
-    refused(tmp_path, "cannot be read .*directory")
+    refused(file.parent / "nothing.gz", "cannot be read .*No such file")
+    refused(file.parent, "cannot be read .*directory")
 
 
 @pytest.mark.parametrize("compress", [bytes, gzip.compress], ids=["plain", "gzip"])
@@ -183,12 +156,12 @@ def test_a_file_that_is_missing_or_a_folder_is_refused_by_name(tmp_path):
         (header(0x08, 2**32 - 1, 2**32 - 1), "4294967295 x 4294967295 values of 1 bytes, over the limit"),
         (header(0x0E, 0, 2**32 - 1, 2**32 - 1), "over the limit"),
         (header(0x08, *[2**32 - 1] * 64), "over the limit"),
-        (header(0x08, 2**30), "cut after 0 of the 1073741824 bytes"),
-        (header(0x08, 16) + bytes(64 << 20), "goes on after the 16 bytes"),
+        (header(0x08, 2**30), "truncated after 0 of the 1073741824 bytes"),
+        (header(0x08, 16) + bytes(16 << 20), "continues after the 16 bytes"),
     ],
     ids=["huge", "huge beside zero", "huge in 64 dimensions", "1 GiB that is not there", "bomb"],
 )
-def test_a_lying_header_costs_no_memory(file, content, pattern, compress):
+def test_a_false_header_costs_no_memory(file, content, pattern, compress):
     file.write_bytes(compress(content))
     tracemalloc.start()
     try:
@@ -205,7 +178,7 @@ def test_an_array_at_the_limit_is_read_and_one_above_it_refused(file):
     refused(file, "10 values of 4 bytes, over the limit of 39 bytes.*max_bytes", max_bytes=39)
 
 
-def test_a_digest_that_is_not_among_those_expected_is_refused_before_the_file_is_parsed(file):
+def test_an_unexpected_digest_is_refused_before_the_file_is_parsed(file):
     content = b"not even an IDX file"
     file.write_bytes(content)
     found = hashlib.sha256(content).hexdigest()

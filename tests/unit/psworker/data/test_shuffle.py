@@ -1,4 +1,4 @@
-"""The order of an epoch: the same on every worker, whatever its numpy, and a fair shuffle."""
+"""The order of an epoch: the same on every worker and with every numpy, and a uniform shuffle."""
 
 import itertools
 
@@ -70,12 +70,11 @@ def test_the_order_is_the_frozen_one():
     assert permutation(55_000, seed=0, epoch=1)[:5].tolist() == [788, 42714, 35978, 11549, 18753]
 
 
-@pytest.mark.parametrize("size", [0, 1, 2, 1000, 55_000])
-def test_every_row_occurs_exactly_once(size):
-    order = permutation(size, seed=3, epoch=1)
-    assert order.dtype == np.int64
-    assert order.shape == (size,)
-    np.testing.assert_array_equal(np.sort(order), np.arange(size))
+def test_every_row_occurs_exactly_once():
+    for size in (0, 1, 2, 1000, 55_000):
+        order = permutation(size, seed=3, epoch=1)
+        assert (order.dtype, order.shape) == (np.int64, (size,))
+        np.testing.assert_array_equal(np.sort(order), np.arange(size))
 
 
 def test_epochs_and_seeds_differ_and_an_epoch_of_one_seed_is_no_epoch_of_the_next():
@@ -86,10 +85,10 @@ def test_epochs_and_seeds_differ_and_an_epoch_of_one_seed_is_no_epoch_of_the_nex
 
 def test_every_order_of_four_rows_is_equally_likely():
     counts: dict[tuple[int, ...], int] = {}
-    for epoch in range(6000):
+    for epoch in range(2400):
         order = tuple(permutation(4, seed=0, epoch=epoch).tolist())
         counts[order] = counts.get(order, 0) + 1
-    expected = 6000 / 24
+    expected = 2400 / 24
     chi_squared = sum((count - expected) ** 2 / expected for count in counts.values())
     assert len(counts) == 24
     assert chi_squared < 49.73  # the 99.9 % point of chi-squared with 23 degrees of freedom

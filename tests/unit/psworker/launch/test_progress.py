@@ -11,6 +11,7 @@ from rich.console import Console
 
 from pswire.job_status import JobWorker, ShardAnswer, merged
 from pswire.messages import StatusReport, WorkerStatus
+from psworker.launch import progress
 from psworker.launch.display import Display, LiveDisplay, PlainDisplay, make_display, step_line, summary_line, table
 from psworker.launch.progress import COST_SMOOTHING, RATE_SMOOTHING, Progress, Watch, WorkerProgress, follow, starting
 
@@ -232,7 +233,10 @@ class Client:
         self.closed = True
 
 
-def test_a_watch_shows_each_status_asks_once_more_at_the_end_and_keeps_the_last_one_while_a_shard_is_silent():
+def test_a_watch_shows_each_status_keeps_the_last_one_while_a_shard_is_silent_and_asks_again_at_the_end(
+    monkeypatch,
+):
+    monkeypatch.setattr(progress, "INTERVAL", 0.0)
     silent = merged([ShardAnswer("h:1", problem="no server at h:1")])
     client = Client(job(7, status(steps=7)), silent, job(8, status(steps=8)), job(9, status(steps=9)))
     views = queue.SimpleQueue()

@@ -1,4 +1,4 @@
-"""Waits that have no deadline of their own end in time, and only those that are late."""
+"""Deadlines: late waits are cancelled, others are not."""
 
 import threading
 import time
@@ -28,29 +28,17 @@ def deadlines():
     deadlines.close()
 
 
-def test_a_wait_that_is_too_long_is_cancelled_and_says_so(deadlines):
-    cancelled = threading.Event()
-    with waiting(deadlines, 0.01, cancelled.set) as deadline:
-        assert cancelled.wait(BOUND)
-    assert deadline.passed
+def test_late_waits_are_cancelled_each_at_its_own_deadline_and_others_are_not(deadlines):
+    late = [threading.Event() for _ in range(5)]
+    with waiting(deadlines, BOUND * 100, lambda: pytest.fail("cancelled")) as early:
+        for number, event in enumerate(late):
+            with waiting(deadlines, 0.005 * number, event.set) as deadline:
+                assert event.wait(BOUND)
+            assert deadline.passed
+    assert not early.passed
 
 
-def test_a_wait_that_ends_in_time_is_not_cancelled(deadlines):
-    late = threading.Event()
-    with waiting(deadlines, BOUND, lambda: pytest.fail("cancelled")) as deadline:
-        pass
-    with waiting(deadlines, 0.0, late.set):
-        assert late.wait(BOUND)
-    assert not deadline.passed
-
-
-def test_a_short_deadline_does_not_wait_for_a_longer_one_that_came_first(deadlines):
-    cancelled = threading.Event()
-    with waiting(deadlines, BOUND * 100, lambda: pytest.fail("cancelled")), waiting(deadlines, 0.01, cancelled.set):
-        assert cancelled.wait(BOUND)
-
-
-def test_a_short_deadline_wakes_who_sleeps_for_a_longer_one(monkeypatch):
+def test_a_short_deadline_wakes_the_thread_that_sleeps_for_a_longer_one(monkeypatch):
     asleep, cancelled = threading.Event(), threading.Event()
 
     class Watched(threading.Condition):
@@ -68,7 +56,7 @@ def test_a_short_deadline_wakes_who_sleeps_for_a_longer_one(monkeypatch):
     deadlines.close()
 
 
-def test_a_wait_that_is_over_is_cancelled_neither_when_it_would_be_late_nor_when_all_are(deadlines):
+def test_a_dropped_deadline_is_cancelled_neither_when_it_is_late_nor_when_all_are(deadlines):
     over, cancelled = [], [threading.Event() for _ in range(3)]
     with waiting(deadlines, BOUND, lambda: over.append("cancelled")) as deadline:
         pass
@@ -81,23 +69,6 @@ def test_a_wait_that_is_over_is_cancelled_neither_when_it_would_be_late_nor_when
     assert (over, deadline.passed) == ([], False)
 
 
-def test_many_waits_at_a_time_each_have_their_own_deadline(deadlines):
-    cancelled = [threading.Event() for _ in range(20)]
-
-    def wait(number):
-        with waiting(deadlines, 0.001 * number, cancelled[number].set) as deadline:
-            assert cancelled[number].wait(BOUND)
-            passed.append(deadline.passed)
-
-    passed = []
-    threads = [threading.Thread(target=wait, args=(number,)) for number in range(20)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert passed == [True] * 20
-
-
 def test_closing_ends_the_thread():
     deadlines = Deadlines()
     with waiting(deadlines, BOUND, lambda: None):
@@ -107,7 +78,7 @@ def test_closing_ends_the_thread():
     Deadlines().close()
 
 
-def test_what_was_cancelled_is_not_kept(deadlines):
+def test_cancelled_calls_are_not_kept(deadlines):
     class Call:
         cancelled = threading.Event()
 

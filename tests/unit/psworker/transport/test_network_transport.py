@@ -1,4 +1,4 @@
-"""Messages reach a server over gRPC, by the right kind of call; an answer that is not what was asked for is refused."""
+"""Messages reach a server over gRPC by the right kind of call; invalid answers are refused."""
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -11,7 +11,6 @@ import pytest
 from psserver.config import ServerConfig
 from psserver.rpc.server import ServerThread
 from pswire import messages as ms
-from pswire import optimizers
 from pswire.channel import SERVER_OPTIONS
 from pswire.codec import decode, encode, from_frame, to_frame
 from pswire.errors import (
@@ -152,16 +151,6 @@ def test_calls_at_a_time_have_a_stream_each():
     assert [values_of(answer) for answer in answers] == [[SMALL.tolist()]] * 2
 
 
-def test_a_stream_that_has_failed_is_not_used_again():
-    server = Scripted(frames=[pb.Frame(chunk=b"1")])
-    with connected(server) as transport:
-        with pytest.raises(Malformed):
-            ask(transport, ms.Pull(ME, ("v0",)))
-        server.answer, server.frames = pulled(SMALL), None
-        assert values_of(ask(transport, ms.Pull(ME, ("v0",)))) == [SMALL.tolist()]
-    assert server.streams == 2
-
-
 def test_a_message_without_tensors_is_a_unary_call():
     server = Scripted(ms.Renewed(7))
     with connected(server) as transport:
@@ -172,37 +161,45 @@ def test_a_message_without_tensors_is_a_unary_call():
 # --- answers that cannot be -----------------------------------------------------------------------------------------
 
 
-def refused(frames, error, match, **options):
-    """Asks for one variable of unknown size, and gets `frames`."""
-    with connected(Scripted(frames=frames), **options) as transport, pytest.raises(error, match=match):
+def huge():
+    tensor = pb.Tensor(name="v0", dtype="float64", shape=(1 << 40,), streamed=True)
+    return pb.Frame(pulled=pb.PullReply(values=[pb.Value(tensor=tensor)]))
+
+
+HEADER, *CHUNKS = frames_of(pulled(LARGE))
+BAD_ANSWERS = {
+    "another answer": (frames_of(ms.Registered((), 0)), Malformed, "a Pull was answered with a Registered"),
+    "a request": (frames_of(ms.Push(ME, 1, ())), Malformed, "a Pull was answered with a Push"),
+    "none": ([], Malformed, "ended the stream without an answer"),
+    "empty": ([pb.Frame()], Malformed, "begins with a message, this one with nothing"),
+    "a chunk": ([pb.Frame(chunk=b"1")], Malformed, "this one with a chunk"),
+    "invalid": ([pb.Frame(pulled=pb.PullReply(global_step=-1))], Malformed, r"PullReply\.global_step"),
+    "cut": ([HEADER, *CHUNKS[:-1]], Malformed, "ended before its 2,097,156 bytes"),
+    "continued": ([HEADER, *CHUNKS[:-1], pb.Frame(chunk=CHUNKS[-1].chunk + b"1")], Malformed, "1 bytes more have come"),
+    "empty chunk": ([HEADER, *CHUNKS[:-1], pb.Frame()], Malformed, "there is another frame"),
+    "two headers": ([HEADER, HEADER, *CHUNKS], Malformed, "there is another frame"),
+    "huge": ([huge()], TooLarge, r"has 8,796,093,022,208 bytes of tensors, but 17,179,869,184 is what a Pull"),
+}
+
+
+@pytest.mark.parametrize(("frames", "error", "match"), BAD_ANSWERS.values(), ids=BAD_ANSWERS)
+def test_an_invalid_answer_is_refused_and_its_stream_is_not_used_again(frames, error, match):
+    server = Scripted(frames=list(frames))
+    with connected(server) as transport:
+        with pytest.raises(error, match=match):
+            ask(transport, ms.Pull(ME, ("v0",)))
+        server.answer, server.frames = pulled(SMALL), None
+        assert values_of(ask(transport, ms.Pull(ME, ("v0",)))) == [SMALL.tolist()]
+    assert server.streams == 2
+
+
+def test_an_answer_of_unknown_size_is_refused_above_the_limit():
+    server = Scripted(frames=[HEADER, *CHUNKS])
+    with (
+        connected(server, max_bytes=LARGE.nbytes - 1) as transport,
+        pytest.raises(TooLarge, match=r"but 2,097,155 is what"),
+    ):
         ask(transport, ms.Pull(ME, ("v0",)))
-
-
-def test_an_answer_of_another_kind_is_malformed():
-    refused(frames_of(ms.Registered((), 0)), Malformed, "a Pull was answered with a Registered")
-    refused(frames_of(ms.Push(ME, 1, ())), Malformed, "a Pull was answered with a Push")
-
-
-def test_an_answer_that_is_no_message_is_malformed():
-    refused([], Malformed, "ended the stream without an answer")
-    refused([pb.Frame()], Malformed, "begins with a message, this one with nothing")
-    refused([pb.Frame(chunk=b"1")], Malformed, "this one with a chunk")
-    refused([pb.Frame(pulled=pb.PullReply(global_step=-1))], Malformed, r"PullReply\.global_step")
-
-
-def test_an_answer_with_too_few_or_too_many_bytes_is_malformed():
-    header, *chunks = frames_of(pulled(LARGE))
-    refused([header, *chunks[:-1]], Malformed, "ended before its 2,097,156 bytes")
-    refused([header, *chunks[:-1], pb.Frame(chunk=chunks[-1].chunk + b"1")], Malformed, "1 bytes more have come")
-    refused([header, *chunks[:-1], pb.Frame()], Malformed, "there is another frame")
-    refused([header, header, *chunks], Malformed, "there is another frame")
-
-
-def test_an_answer_that_is_larger_than_allowed_is_refused_before_memory_is_allocated():
-    huge = pb.Tensor(name="v0", dtype="float64", shape=(1 << 40,), streamed=True)
-    header = pb.Frame(pulled=pb.PullReply(values=[pb.Value(tensor=huge)]))
-    refused([header], TooLarge, r"has 8,796,093,022,208 bytes of tensors, but 17,179,869,184 is what a Pull")
-    refused(list(frames_of(pulled(LARGE))), TooLarge, r"but 2,097,155 is what", max_bytes=LARGE.nbytes - 1)
 
 
 def test_an_answer_that_is_larger_than_what_was_asked_for_is_refused():
@@ -281,47 +278,23 @@ def test_addresses_that_cannot_be_the_shards_are_refused(addresses):
         GrpcTransport(addresses)
 
 
-# --- the real server ------------------------------------------------------------------------------------------------
+# --- a server of ours -----------------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def shard():
-    """A transport to a server of ours, and a worker that is a member of it."""
+def test_threads_share_a_transport_and_an_error_of_the_server_ends_one_call():
+    both, name = {"small": SMALL, "large": LARGE}, "😀" * 256
     with ServerThread(ServerConfig()) as server, closing(GrpcTransport([server.address])) as transport:
         assert transport.shards == 1
-        yield transport, ms.Sender("w", ask(transport, ms.Join("w")).incarnation)
+        me = ms.Sender("w", ask(transport, ms.Join("w")).incarnation)
+        ask(transport, ms.Register(me, tuple(ms.Declaration(TensorSpec.of(n, a), a) for n, a in both.items())))
 
+        def use(number):
+            if number % 5 == 0:
+                with pytest.raises(UnknownVariable, match=name[:100]):
+                    ask(transport, ms.Push(me, 1, (ms.Gradient(name, 0, np.zeros(8 * CHUNK, np.int8)),)))
+            wanted = ("small", "large")[number % 2]
+            (value,) = ask(transport, ms.Pull(me, (wanted,))).values
+            return np.array_equal(value.array, both[wanted])
 
-@pytest.mark.parametrize("array", [SMALL, LARGE], ids=["inline", "chunks"])
-def test_a_variable_is_registered_pushed_assigned_and_pulled(shard, array):
-    transport, me = shard
-    declaration = ms.Declaration(TensorSpec.of("W", array), array, optimizers.GradientDescent(0.5))
-    assert values_of(ask(transport, ms.Register(me, (declaration,)))) == [array.tolist()]
-    ones = np.ones_like(array)
-    pushed = ask(transport, ms.Push(me, 1, (ms.Gradient("W", 0, ones),), 0.1, ("W",)))
-    assert pushed.outcome is ms.Outcome.APPLIED
-    assert values_of(pushed) == [(array - np.float32(0.5)).tolist()]
-    ask(transport, ms.Assign(me, 2, (ms.Assignment("W", ones),)))
-    assert values_of(ask(transport, ms.Pull(me, ("W",)))) == [ones.tolist()]
-
-
-def test_a_transfer_that_the_server_refuses_at_its_header_fails_with_the_servers_error(shard):
-    transport, me = shard
-    name = "😀" * 256
-    for _ in range(3):
-        with pytest.raises(UnknownVariable, match=name[:100]):
-            ask(transport, ms.Push(me, 1, (ms.Gradient(name, 0, np.zeros(8 * CHUNK, np.int8)),)))
-
-
-def test_threads_share_a_transport(shard):
-    transport, me = shard
-    both = {"small": SMALL, "large": LARGE}
-    ask(transport, ms.Register(me, tuple(ms.Declaration(TensorSpec.of(n, a), a) for n, a in both.items())))
-
-    def pull(number):
-        name = ("small", "large")[number % 2]
-        (value,) = ask(transport, ms.Pull(me, (name,))).values
-        return np.array_equal(value.array, both[name])
-
-    with ThreadPoolExecutor(4) as pool:
-        assert all(pool.map(pull, range(40)))
+        with ThreadPoolExecutor(4) as pool:
+            assert all(pool.map(use, range(40)))

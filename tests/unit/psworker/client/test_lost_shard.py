@@ -10,7 +10,6 @@ from pswire.errors import WrongShard
 from pswire.messages import Declaration, Join, Outcome, Register
 from pswire.optimizers import GradientDescent
 from pswire.tensors.values import TensorSpec
-from psworker.client import retrying_calls
 from psworker.client.client import Client
 from psworker.versions import ReadVersion, VersionedArray
 from tests.shards_in_process import ShardsInProcess
@@ -19,12 +18,6 @@ SGD = GradientDescent(1.0)
 NAMES = ("a", "b")  # one a shard
 DECLARED = [Declaration(TensorSpec(name, (2,), "float64"), np.zeros(2), SGD) for name in NAMES]
 LOST = "shard {} was started anew and has lost its state; start the whole job again"
-
-
-@pytest.fixture(autouse=True)
-def hurried(monkeypatch):
-    """Nobody pauses between two tries."""
-    monkeypatch.setattr(retrying_calls, "FIRST_PAUSE", 0.0)
 
 
 class Job:

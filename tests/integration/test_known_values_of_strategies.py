@@ -1,7 +1,5 @@
 """What a session has is not sent to it again, however it exchanges: the same values to the last bit, fewer bytes."""
 
-from contextlib import ExitStack
-
 import numpy as np
 import pytest
 
@@ -25,7 +23,7 @@ class CountingShards(ShardsInProcess):
 
     @property
     def received(self):
-        return sum(tensor_bytes(answer) for _, answer in self.heard if isinstance(answer, Pulled | Pushed))
+        return sum(tensor_bytes(answer) for _, answer in self.answers if isinstance(answer, Pulled | Pushed))
 
 
 @pytest.fixture(params=[1, 3], ids="{} shards".format)
@@ -111,26 +109,6 @@ def test_a_value_that_the_program_has_put_in_place_of_the_servers_is_replaced_by
         assert transport.received == 2 * FROZEN_BYTES + TRAINED_BYTES + MEAN_BYTES
         np.testing.assert_array_equal(model.frozen.value, theirs, strict=True)
         assert not np.array_equal(model.trained.value, trained)
-
-
-def test_of_a_job_of_two_workers_each_has_the_others_changes(new_job):
-    transport = new_job()
-    models = []
-    with ExitStack() as stack:
-        for worker in ("w0", "w1"):
-            stack.enter_context(ps.collection())
-            models.append(Model())
-            config = WorkerConfig(name=worker, timeout=30)
-            models[-1].session = Session(config, transport)
-            stack.enter_context(models[-1].session)
-        first, second = models
-        frozen = second.frozen.value
-        first.session.assign(first.trained, Model.numbers(TRAINED, 5))
-        before = transport.received
-        second.session.pull()
-        assert transport.received == before + TRAINED_BYTES
-        np.testing.assert_array_equal(second.trained.value, Model.numbers(TRAINED, 5), strict=True)
-        assert second.frozen.value is frozen
 
 
 def test_a_pull_between_two_rounds_of_local_steps_brings_what_others_have_changed_alone(new_job):

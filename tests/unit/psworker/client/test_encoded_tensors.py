@@ -11,7 +11,7 @@ from pswire.optimizers import GradientDescent, Momentum, MovingAverage
 from pswire.specs.encodings import TopK
 from pswire.tensors.compression import Packed, packed
 from pswire.tensors.values import IndexedSlices, TensorSpec
-from psworker.client import partitions, placement, pull, retrying_calls
+from psworker.client import partitions, pull
 from psworker.client.client import Client
 from psworker.client.error_feedback import GradientEncoder
 from psworker.client.placement import Placement
@@ -24,11 +24,7 @@ SGD = GradientDescent(learning_rate=1)
 ROWS = 12
 
 
-@pytest.fixture(autouse=True)
-def small(monkeypatch):
-    """What has more than 64 bytes is split, and nobody pauses between two tries."""
-    monkeypatch.setattr(placement, "SPLIT_BYTES", 64)
-    monkeypatch.setattr(retrying_calls, "FIRST_PAUSE", 0.0)
+pytestmark = pytest.mark.usefixtures("split_small")
 
 
 def some(shape, seed=1):
@@ -88,7 +84,7 @@ def test_a_client_with_a_packer_has_it_pack_each_gradient_once_and_asks_for_pack
     for _, push in transport.messages(Push):
         assert all(isinstance(one.array, Packed) == (one.name == "w") for one in push.gradients)
         assert push.encoding == "bfloat16"
-    assert all(isinstance(value.array, Packed) for _, answer in transport.heard[-shards:] for value in answer.values)
+    assert all(isinstance(value.array, Packed) for _, answer in transport.answers[-shards:] for value in answer.values)
     np.testing.assert_array_equal(pushed.values[0].array, -exact, strict=True)
     np.testing.assert_array_equal(client.choose("w", np.array([5, 0])).array, -exact[[5, 0]], strict=True)
     np.testing.assert_array_equal(client.choose("w").array, -exact, strict=True)

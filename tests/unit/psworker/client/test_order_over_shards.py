@@ -81,11 +81,11 @@ def test_no_shard_registers_anything_when_one_objects():
 def test_initial_values_are_looked_at_before_anything_is_sent_to_several_shards():
     transport = ShardsInProcess(2)
     client, _ = joined(transport, "w0")
-    transport.said.clear()
+    transport.sent.clear()
     bad = replace(declared("small", 2), value=np.array([1.0, np.nan]))
     with pytest.raises(NotFinite, match=r"initial value for 'small' has 1 of 2 elements .* nothing was sent"):
         client.register([declared("large", 100), bad])
-    assert not transport.said
+    assert not transport.sent
 
 
 def test_all_shards_are_asked_without_values_and_only_when_there_is_more_than_one():
@@ -96,7 +96,7 @@ def test_all_shards_are_asked_without_values_and_only_when_there_is_more_than_on
     client, _ = joined(transport, "w0", declared("large", 100))
     said = transport.messages(Register)
     assert [(shard, message.dry_run) for shard, message in said] == [(0, True), (1, True), (0, False)]
-    transport.said.clear()
+    transport.sent.clear()
     client.register([declared("small", 2)])
     said = transport.messages(Register)
     assert [(shard, message.dry_run) for shard, message in said] == [(0, True), (1, True), (0, False), (1, False)]
@@ -154,7 +154,7 @@ def test_values_of_other_shards_have_all_that_shard_0_had_decided_and_are_known_
     (client, weights), (other, _) = two(transport, "w0", "w1")
     for _ in range(2):
         other.push([gradient(weights["large"]), gradient(weights["small"])]).result()
-    transport.said.clear()
+    transport.sent.clear()
     assert client.pull(["small"])[0].read.served_at == 2
     assert [shard for shard, _ in transport.messages(Pull)] == [0, 1]
     ((_, asked),) = [(shard, message) for shard, message in transport.messages(Pull) if shard]
@@ -197,7 +197,7 @@ def test_who_registers_late_gets_the_values_of_other_shards_in_the_order_of_shar
 def test_where_no_push_is_refused_for_its_staleness_changes_have_no_order(shards, consistency, staleness):
     transport = ShardsInProcess(shards, consistency, staleness)
     client, weights = joined(transport, "w0", declared("large", 100), declared("small", 2))
-    transport.said.clear()
+    transport.sent.clear()
     pushed = client.push([gradient(weights["small"])], pull=["small"]).result()
     assert (weights["small"].read.served_at, pushed.values[0].read.served_at) == (None, None)
     assert client.pull(["small"])[0].read.served_at is None
@@ -208,7 +208,7 @@ def test_where_no_push_is_refused_for_its_staleness_changes_have_no_order(shards
 def test_a_push_goes_to_shard_0_and_to_those_that_have_something_to_do_for_it():
     transport = ShardsInProcess(3)
     client, weights = joined(transport, "w0", declared("large", 100), declared("medium", 9), declared("small", 2))
-    transport.said.clear()
+    transport.sent.clear()
     client.push([gradient(weights["large"])], pull=["large"]).result()
     client.push([gradient(weights["small"])]).result()
     client.push([gradient(weights["large"])], pull=["medium"]).result()
@@ -272,10 +272,10 @@ def test_what_a_shard_did_not_hear_of_a_push_that_was_given_up_is_said_before_th
     with pytest.raises(InvalidMessage, match="not this one"):
         client.push([gradient(weights["small"])]).result()
     transport.refuse = lambda shard, message: False
-    transport.said.clear()
+    transport.sent.clear()
     for _ in range(2):
         client.push([gradient(weights["small"])]).result()
-    said = [(shard, type(message), getattr(message, "settled", 0)) for shard, message in transport.said]
+    said = [(shard, type(message), getattr(message, "settled", 0)) for shard, message in transport.sent]
     assert said == [(1, Renew, 1), *[(0, Push, 0), (1, Push, 0)] * 2]
 
 

@@ -1,6 +1,6 @@
 """When steps reach the servers: Downpour's intervals and overlap, against loops of a few lines in float64.
 
-What the servers' policies make of it is in `test_exchange_policies`, what happens when a push fails in
+What the servers' policies make of it is in `test_strategies_and_policies`, what happens when a push fails in
 `test_failed_steps`.
 """
 

@@ -21,7 +21,7 @@ from pswire.messages.sizes import tensor_bytes
 from pswire.optimizers import GradientDescent
 from pswire.specs.consistency import Asynchronous, DropStalePushes, Synchronous
 from pswire.tensors.values import TensorSpec
-from psworker.client import partitions, placement, retrying_calls
+from psworker.client import partitions
 from psworker.client.client import Client
 from psworker.client.placement import Placement
 from tests.shard_state import run_step
@@ -33,11 +33,7 @@ SPECS = {name: TensorSpec(name, (ROWS, 2)) for name in ("frozen", "trained")} | 
 SHARDS = pytest.mark.parametrize("shards", [1, 2, 3])
 
 
-@pytest.fixture(autouse=True)
-def small(monkeypatch):
-    """What has more than 64 bytes is split, and nobody pauses between two tries."""
-    monkeypatch.setattr(placement, "SPLIT_BYTES", 64)
-    monkeypatch.setattr(retrying_calls, "FIRST_PAUSE", 0.0)
+pytestmark = pytest.mark.usefixtures("split_small")
 
 
 def some(shape, seed=1):
@@ -50,8 +46,8 @@ def registered(transport, worker="w0"):
     client.join()
     declarations = [Declaration(spec, some(spec.shape), SGD) for spec in SPECS.values()]
     known = {whole.name: whole for whole in client.register(declarations)}
-    transport.said.clear()
-    transport.heard.clear()
+    transport.sent.clear()
+    transport.answers.clear()
     return client, known
 
 
@@ -61,8 +57,8 @@ def gradients(known, *names, seed=2):
 
 def received(transport):
     """Bytes of all values that have come since the last time."""
-    found = sum(tensor_bytes(answer) for _, answer in transport.heard)
-    transport.heard.clear()
+    found = sum(tensor_bytes(answer) for _, answer in transport.answers)
+    transport.answers.clear()
     return found
 
 
@@ -142,20 +138,6 @@ def test_of_a_variable_in_several_parts_those_come_that_have_changed_and_the_old
     assert not now.array.flags.writeable
 
 
-@SHARDS
-def test_a_push_whose_answer_was_lost_is_answered_with_what_has_changed_since_what_the_worker_has(shards):
-    transport = ShardsInProcess(shards)
-    client, known = registered(transport)
-    lost = set()
-    transport.lose = lambda shard, message: isinstance(message, Push) and shard not in lost and not lost.add(shard)
-    pushed = client.push(gradients(known, "trained"), pull=list(SPECS), known_values=known.values()).result()
-    assert pushed.outcome is Outcome.REPEATED
-    assert received(transport) == bytes_of("trained")
-    assert len(transport.messages(Push)) == 2 * shards
-    trained = next(one for one in pushed.values if one.name == "trained")
-    np.testing.assert_array_equal(trained.array, known["trained"].array - some((ROWS, 2), 2), strict=True)
-
-
 # --- another life -----------------------------------------------------------------------------------------------------
 
 
@@ -191,18 +173,6 @@ def test_a_server_that_was_started_anew_is_told_of_no_version_of_its_earlier_lif
             np.testing.assert_array_equal(mine, expected, strict=True)
 
 
-def test_what_came_before_the_worker_joined_again_is_asked_for_once_more_and_then_known_again():
-    transport = ShardsInProcess(2)
-    client, known = registered(transport)
-    start_anew(transport, 1, values=7)
-    client.choose("trained", np.array([0, ROWS - 1]))  # the first to hear of it
-    transport.heard.clear()
-    now = client.pull(list(SPECS), known.values())
-    assert received(transport) == bytes_of(*SPECS)
-    client.pull(list(SPECS), now)
-    assert received(transport) == 0
-
-
 def has_names(message):
     """Whether it is a pull of whole values, which is what a shard gets of a push that has no gradient for it."""
     return isinstance(message, Pull) and bool(message.names)
@@ -222,7 +192,7 @@ def test_a_push_under_way_while_the_worker_joins_another_life_names_nothing_when
     now = {one.name: one for one in handle.result().values}
     np.testing.assert_array_equal(now["trained"].array[ROWS // 2 :], np.full((ROWS // 2, 2), 7, np.float32))
     np.testing.assert_array_equal(now["frozen"].array[ROWS // 2 :], np.full((ROWS // 2, 2), 7, np.float32))
-    transport.heard.clear()
+    transport.answers.clear()
     client.pull(list(SPECS), now.values())
     assert received(transport) == bytes_of(*SPECS), "it was not known whose they are"
 
