@@ -39,7 +39,7 @@ any_race = settings(max_examples=40, deadline=None, derandomize=True)
     st.integers(0, 3),
     st.lists(st.tuples(st.integers(0, 6), st.booleans()), min_size=1, max_size=6),
 )
-def test_bounded_lets_the_largest_set_go_that_keeps_the_bound(steps, racers):
+def test_bounded_staleness_applies_the_largest_set_that_keeps_the_bound(steps, racers):
     members = Membership(LEASE)
     for number, (clock, _) in enumerate(racers):
         member, _ = members.join(Join(f"w{number}"), 0.0)
@@ -60,7 +60,7 @@ def test_bounded_lets_the_largest_set_go_that_keeps_the_bound(steps, racers):
 
 @any_race
 @given(st.lists(st.tuples(st.sampled_from(["come"] * 3 + ["die", "return"]), st.sampled_from(WORKERS)), min_size=10))
-def test_a_group_is_one_update_of_those_who_come_and_holds_nobody_for_the_dead(events):
+def test_a_group_is_one_update_without_the_parts_of_lost_workers(events):
     """By a whole shard: a part that others went on without comes too late, whenever it comes."""
     shard = Shard(1, 2, LEASE, consistency=consistency.Synchronous(len(WORKERS)))
     senders = {name: Sender(name, 1) for name in WORKERS}

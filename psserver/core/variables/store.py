@@ -46,7 +46,7 @@ from pswire.messages import (
 from pswire.messages.sizes import Allocator, whole_bytes
 from pswire.optimizers import OptimizerSpec, Step, UpdateSpec
 from pswire.specs.encodings import ENCODINGS
-from pswire.specs.schedules import rate
+from pswire.specs.schedules import Schedule
 from pswire.tensors.values import DTYPES, magnitude
 
 #: Choices that a pull may have: each costs some microseconds, in which nothing else is served.
@@ -351,7 +351,10 @@ class Store:
             assert rule is not None, "an optimizer comes with its rule"
             learning_rate = 1.0
             if isinstance(optimizer, OptimizerSpec):
-                learning_rate = scale * rate(optimizer.learning_rate, global_step)
+                declared = optimizer.learning_rate
+                learning_rate = scale * (
+                    declared.at(global_step) if isinstance(declared, Schedule) else float(declared)
+                )
             step = Step(variable.updates + 1, global_step, learning_rate)
             updates.append(Update(variable, rule, mine, self.strength, step))
         guarded = result.settled and self.guard.needed(magnitudes)

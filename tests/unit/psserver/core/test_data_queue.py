@@ -1,4 +1,4 @@
-"""The data queue: every position of every epoch in one block, each block with one worker at a time."""
+"""Data queues: every position of every epoch in one block, each block with one worker at a time."""
 
 import pytest
 
@@ -37,7 +37,7 @@ def test_the_blocks_of_an_epoch_are_its_positions_in_order(size, block, epochs):
     assert [(report.epoch, report.examples) for report in queue.reports] == [(e + 1, size) for e in range(epochs)]
 
 
-def test_what_came_back_is_handed_out_first_the_lowest_before_the_others():
+def test_returned_blocks_are_handed_out_first_in_order():
     queue = DataQueue(QueueSpec("q", 10, 2, 1))
     for worker in "abc":
         queue.take(worker, StepResult())
@@ -91,7 +91,7 @@ def all_out(chiefs=()):
     return queues
 
 
-def test_who_asks_again_while_it_waits_is_answered_once_under_its_new_ticket():
+def test_a_repeated_request_replaces_the_waiting_one_and_keeps_its_place():
     queues = all_out()
     take(queues, 3, "c", now=0.0)
     assert errors(take(queues, 4, "c", now=PATIENCE - 1)) == {3: GIVEN_UP}
@@ -101,7 +101,7 @@ def test_who_asks_again_while_it_waits_is_answered_once_under_its_new_ticket():
     assert set(answers(replies(queues.forget, ["a"], lost))) == {6}, "and it keeps its place"
 
 
-def test_who_gives_its_block_back_ends_a_call_of_its_own_that_still_waits_for_one():
+def test_returning_a_block_ends_a_waiting_request_of_the_same_worker():
     queues = all_out()
     take(queues, 3, "c")
     back = answers(replies(queues.take, 4, Take(Sender("c", 1), SPEC, None, 0, True), 0.0))
@@ -110,7 +110,7 @@ def test_who_gives_its_block_back_ends_a_call_of_its_own_that_still_waits_for_on
     assert replies(queues.forget, ["a"], lost) == [], "c waits no more"
 
 
-def test_who_has_waited_for_long_hears_for_whom_and_is_forgotten():
+def test_a_request_that_waits_for_long_is_answered_once_with_the_workers_it_waits_for():
     queues = all_out()
     take(queues, 3, "c", now=1.0)
     (told,) = answers(replies(queues.explain, 1.0 + PATIENCE)).values()
@@ -120,7 +120,7 @@ def test_who_has_waited_for_long_hears_for_whom_and_is_forgotten():
     assert replies(queues.forget, ["a"], lost) == [], "nobody waits any more"
 
 
-def test_who_has_waited_hears_whether_it_is_the_chief_when_it_is_answered_and_not_when_it_asked():
+def test_an_answer_tells_whether_its_worker_is_chief_by_then():
     chiefs = ["a"]
     queues = all_out(chiefs)
     for ticket, worker in ((3, "c"), (4, "d"), (5, "e")):

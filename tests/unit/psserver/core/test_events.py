@@ -1,6 +1,6 @@
-"""What the entrance tells outside of the calls: notes, to the log, and that nobody is left, to the server.
+"""Events in the log of the executor.
 
-The notes themselves are in `tests/scenarios/notes.txt`.
+The events of a shard are in `tests/scenarios/events.txt`.
 """
 
 import asyncio
@@ -17,16 +17,16 @@ from tests.gated_shard import join, register, run
 QUEUE = QueueSpec("train", size=10, block=10, epochs=1)
 
 
-def test_notes_of_a_step_are_logged_warnings_as_such_and_nothing_is_said_of_pushes(caplog):
-    async def scenario(entrance, shard):
-        first = await join(entrance, "w0")
-        await register(entrance, first, GradientDescent(1.0), w=np.zeros(3))
-        await entrance.step(Push(first, 1, (Gradient("w", 0, np.ones(3)),)))
-        await entrance.step(Take(first, QUEUE))
-        again = await join(entrance, "w0")
-        taken = await entrance.step(Take(again, QUEUE))
-        await entrance.step(Take(again, QUEUE, Finished(taken.block.number, 12.3456)))
-        await entrance.step(Leave(again))
+def test_events_of_a_step_are_logged_warnings_as_such_and_a_push_is_none(caplog):
+    async def scenario(executor, shard):
+        first = await join(executor, "w0")
+        await register(executor, first, GradientDescent(1.0), w=np.zeros(3))
+        await executor.step(Push(first, 1, (Gradient("w", 0, np.ones(3)),)))
+        await executor.step(Take(first, QUEUE))
+        again = await join(executor, "w0")
+        taken = await executor.step(Take(again, QUEUE))
+        await executor.step(Take(again, QUEUE, Finished(taken.block.number, 12.3456)))
+        await executor.step(Leave(again))
 
     with caplog.at_level(logging.INFO, "psserver"):
         run(scenario)
@@ -44,17 +44,17 @@ def test_notes_of_a_step_are_logged_warnings_as_such_and_nothing_is_said_of_push
     ]
 
 
-def test_notes_of_a_tick_are_logged_too(caplog):
+def test_events_of_a_tick_are_logged_too(caplog):
     shard, now = Shard(lease=2.5), 0.0
 
     async def scenario():
         nonlocal now
-        entrance = Executor(shard, clock=lambda: now)
-        await entrance.step(Join("100%"))
+        executor = Executor(shard, clock=lambda: now)
+        await executor.step(Join("100%"))
         now = 3.0
-        entrance.tick()
-        entrance.tick()
-        await entrance.shutdown()
+        executor.tick()
+        executor.tick()
+        await executor.shutdown()
 
     asyncio.run(scenario())
     assert caplog.messages == ["worker '100%' was silent for 2.5 s: its lease has expired"]

@@ -1,4 +1,4 @@
-"""An update whose result is not finite is refused whole and by name; what is finite by bounds is not looked at."""
+"""Guarded updates: refused whole and by name if not finite; ordinary ones are not checked."""
 
 import numpy as np
 import pytest
@@ -79,7 +79,7 @@ def values(shard, name="W"):
     ],
     ids=str,
 )
-def test_a_finite_push_whose_update_would_not_be_is_refused_whole_and_by_name(optimizer, elements):
+def test_a_finite_push_whose_update_would_overflow_is_refused_whole_and_by_name(optimizer, elements):
     shard = shard_with(optimizer)
     refused = 0
     for sequence, element in enumerate(elements, 1):
@@ -104,7 +104,7 @@ def tasks_of(shard, message, **options):
     return [task.variable for task in work.tasks]
 
 
-def test_an_ordinary_push_is_left_to_tasks_and_a_guarded_one_is_done_in_its_step():
+def test_an_ordinary_push_makes_tasks_and_a_guarded_one_is_done_in_its_step():
     shard = shard_with(Adam())
     assert tasks_of(shard, pushed(1, 4e9, 0, 0), settled=False) == ["c", "W"]
     assert tasks_of(shard, pushed(2, 6e9, 0, 0), settled=True) == []
@@ -120,7 +120,7 @@ def test_an_ordinary_push_is_left_to_tasks_and_a_guarded_one_is_done_in_its_step
     ],
     ids=["large", "rows that are large in sum", "added"],
 )
-def test_what_is_guarded_needs_the_arrays_as_they_are_and_changes_nothing_before(message):
+def test_a_guarded_change_waits_for_pending_tasks_and_changes_nothing_before(message):
     shard = shard_with(Adam())
     before = state_of(shard)
     with pytest.raises(TasksPending):
@@ -176,7 +176,7 @@ def test_a_variable_stays_guarded_while_its_elements_are_large():
 
 
 @pytest.mark.parametrize("how", ["register", "register a table", "assign", "add"])
-def test_a_value_that_is_large_from_without_is_guarded(how):
+def test_a_variable_that_is_set_to_a_large_value_is_guarded(how):
     large = np.float32([3e38, 0, 0])
     shard = shard_with(GradientDescent(1.0), large if how == "register" else ONES)
     name = "W"
@@ -192,7 +192,7 @@ def test_a_value_that_is_large_from_without_is_guarded(how):
     assert held(shard) == before
 
 
-def test_what_is_added_is_whole_or_not_at_all():
+def test_an_addition_to_several_variables_is_made_whole_or_not_at_all():
     shard = shard_with(GradientDescent(1.0), np.float32([3e38, 0, 0]))
     before = held(shard)
     both = (Assignment("c", ONES), Assignment("W", np.float32([1e38, 1, 1])))
@@ -213,7 +213,7 @@ def test_new_hyperparameters_are_guarded_once():
     assert not is_guarded(shard)
 
 
-def test_a_variable_is_looked_at_when_growths_add_up_to_half_of_the_way():
+def test_a_variable_is_checked_when_its_growths_add_up_to_half_of_the_limit():
     """With a rate of 9e23, an ordinary gradient of 1e10 may take 9e33 of the 1e37 that there are."""
     shard = shard_with(GradientDescent(9e23))
     looks = []
@@ -230,7 +230,7 @@ def test_a_variable_is_looked_at_when_growths_add_up_to_half_of_the_way():
 # --- rows -------------------------------------------------------------------------------------------------------------
 
 
-def test_guarded_rows_cost_copies_of_these_rows_and_others_are_not_touched():
+def test_a_guarded_update_of_rows_copies_these_rows_alone():
     shard = shard_with(Adam(), np.ones((1000, 2), np.float32))
     variable = shard._store["W"]
     contributions = [(Gradient("W", 0, rows([7, 3, 7], 1e9)), None)]
@@ -265,7 +265,7 @@ def test_a_table_with_a_large_row_is_guarded_until_all_of_it_is_small_again(monk
 # --- groups -----------------------------------------------------------------------------------------------------------
 
 
-def test_all_pushes_of_a_synchronous_update_that_is_not_finite_are_refused_and_the_next_one_is_made():
+def test_all_pushes_of_an_update_that_overflows_are_refused_and_the_next_one_is_made():
     shard = shard_with(GradientDescent(1.0), workers=2, consistency=Synchronous(2))
     before = held(shard)
     assert told(shard, pushed(1, -3e38, 0, 0), 1) == {}

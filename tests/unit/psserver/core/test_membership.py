@@ -36,7 +36,7 @@ def test_a_lease_ends_after_its_last_second_and_only_once():
     assert members.expire(209) == []
 
 
-def test_strangers_and_zombies_are_told_apart():
+def test_unknown_workers_and_zombies_get_different_errors():
     members = Membership(lease=10)
     members.join(Join("a", 4), 0)
     with pytest.raises(NotJoined, match="'b' has not joined"):
@@ -53,7 +53,7 @@ def test_strangers_and_zombies_are_told_apart():
         members.check_join(join)
 
 
-def test_incarnations_end_before_the_protocol_cannot_carry_the_next_one():
+def test_incarnations_stay_within_the_protocol():
     members = Membership(lease=10)
     for incarnation in (MOST_INCARNATIONS, MOST_INCARNATIONS + 1):
         with pytest.raises(InvalidMessage, match=f"incarnation {incarnation} of worker 'a': no worker starts so often"):
@@ -80,7 +80,7 @@ def joined(members, *names):
     return [members.join(Join(name), 0)[0] for name in names]
 
 
-def test_the_first_is_the_chief_and_nobody_before_it():
+def test_the_first_worker_is_the_chief():
     members = Membership(lease=10)
     assert (chief(members), members.chief.is_chief("a")) == ("", False)
     joined(members, "a", "b")
@@ -88,7 +88,7 @@ def test_the_first_is_the_chief_and_nobody_before_it():
     assert (members.chief.is_chief("a"), members.chief.is_chief("b")) == (True, False)
 
 
-def test_a_chief_that_is_lost_hands_over_to_the_first_of_those_that_live_and_does_not_get_it_back():
+def test_a_lost_chief_is_replaced_by_the_first_live_worker_and_does_not_return_as_chief():
     members = Membership(lease=10)
     _, b, c, d = joined(members, "a", "b", "c", "d")
     members.leave(b, 5)
@@ -104,7 +104,7 @@ def test_a_chief_that_is_lost_hands_over_to_the_first_of_those_that_live_and_doe
     assert (d.state, chief(members)) == ("lost", "a"), "of those that live it was the first"
 
 
-def test_a_chief_that_has_failed_hands_over_and_one_that_has_come_to_its_end_does_not():
+def test_a_failed_chief_is_replaced_and_a_finished_one_is_not():
     members = Membership(lease=10)
     a, b, c = joined(members, "a", "b", "c")
     members.leave(a, 5, failed=True)
@@ -115,7 +115,7 @@ def test_a_chief_that_has_failed_hands_over_and_one_that_has_come_to_its_end_doe
     assert chief(members) == "b", "and nobody shall do it again"
 
 
-def test_a_chief_that_has_come_to_its_end_does_not_do_its_work_again_in_another_life():
+def test_a_finished_chief_is_not_elected_again_in_another_life():
     members = Membership(lease=10)
     a, b = joined(members, "a", "b")
     members.leave(a, 5)
@@ -129,7 +129,7 @@ def test_a_chief_that_has_come_to_its_end_does_not_do_its_work_again_in_another_
 
 
 @pytest.mark.parametrize("late", [Join("c"), Join("a"), Join("b", 1)])
-def test_where_there_is_one_job_nobody_who_comes_when_it_is_done_is_its_chief(late):
+def test_with_one_job_no_worker_that_joins_after_it_is_done_is_chief(late):
     members = Membership(lease=10, one_job=True)
     a, b = joined(members, "a", "b")
     for member in (a, b):
@@ -142,7 +142,7 @@ def test_where_there_is_one_job_nobody_who_comes_when_it_is_done_is_its_chief(la
 
 
 @pytest.mark.parametrize("how", ["fails", "is lost"])
-def test_where_there_is_one_job_whose_chief_did_not_come_to_its_end_who_comes_is_the_chief(how):
+def test_with_one_job_a_worker_that_joins_after_an_unfinished_chief_is_chief(how):
     for late in (Join("a"), Join("c")):
         members = Membership(lease=10, one_job=True)
         a, b = joined(members, "a", "b")
@@ -171,7 +171,7 @@ def race(members):
     return {name: member.clock for name, member in members.progress.training.items()}
 
 
-def test_a_member_is_in_the_race_from_its_first_push_until_it_is_idle_leaves_or_is_lost():
+def test_a_member_trains_from_its_first_push_until_it_is_idle_leaves_or_is_lost():
     members = Membership(lease=10)
     a, b, c, d = joined(members, "a", "b", "c", "d")
     assert race(members) == {}
@@ -191,7 +191,7 @@ def test_a_member_is_in_the_race_from_its_first_push_until_it_is_idle_leaves_or_
     assert [member.training for member in (a, b, c, d)] == [False] * 4
 
 
-def test_who_enters_starts_with_the_slowest_and_who_was_ahead_stays_ahead():
+def test_a_member_starts_at_the_least_clock_or_keeps_its_lead():
     members = Membership(lease=10)
     a, b, c = joined(members, "a", "b", "c")
     members.progress.start(a)
@@ -207,7 +207,7 @@ def test_who_enters_starts_with_the_slowest_and_who_was_ahead_stays_ahead():
     assert race(members) == {"b": 6, "c": 6, "a": 7}
 
 
-def test_an_empty_race_goes_on_from_where_the_last_one_left_it():
+def test_the_least_clock_stays_while_no_member_trains():
     members = Membership(lease=10)
     a, b = joined(members, "a", "b")
     members.progress.start(a)
@@ -218,7 +218,7 @@ def test_an_empty_race_goes_on_from_where_the_last_one_left_it():
     assert race(members) == {"b": 50}, "or a could not go on before b has made 50 steps"
 
 
-def test_the_end_has_begun_when_one_that_was_in_the_race_went_in_good_order():
+def test_training_is_ending_when_a_member_that_trained_stops_in_good_order():
     members = Membership(lease=10)
     a, b, c = joined(members, "a", "b", "c")
     members.progress.finish(c)
@@ -242,7 +242,7 @@ def test_the_end_has_begun_when_one_that_was_in_the_race_went_in_good_order():
 
 
 @pytest.mark.parametrize("last", ["leaves", "fails", "is lost"])
-def test_when_nobody_lives_any_more_the_end_of_that_job_is_of_no_account_to_the_next(last):
+def test_the_end_of_a_job_does_not_count_for_the_next(last):
     members = Membership(lease=10)
     a, b = joined(members, "a", "b")
     members.progress.start(a)
@@ -260,7 +260,7 @@ def test_when_nobody_lives_any_more_the_end_of_that_job_is_of_no_account_to_the_
 
 
 @pytest.mark.parametrize("end", ["leaves", "is idle and lost"])
-def test_a_server_of_one_job_remembers_who_was_through_with_it(end):
+def test_with_one_job_finished_members_count_to_the_end(end):
     members = Membership(lease=10, one_job=True)
     (a,) = joined(members, "a")
     members.progress.start(a)
@@ -273,7 +273,7 @@ def test_a_server_of_one_job_remembers_who_was_through_with_it(end):
     assert members.progress.ending
 
 
-def test_who_fails_is_not_through_by_having_been_idle_but_by_having_had_no_examples_left():
+def test_a_failed_member_has_finished_only_if_there_was_no_data_for_it():
     members = Membership(lease=10)
     a, b, c = joined(members, "a", "b", "c")
     members.progress.start(a)
@@ -305,7 +305,7 @@ def test_the_job_is_done_when_the_last_one_has_left_in_good_order():
 
 
 @pytest.mark.parametrize("last", ["fails", "is lost"])
-def test_who_has_failed_or_was_lost_is_not_waited_for_when_another_came_to_its_end(last):
+def test_a_job_that_one_worker_finished_is_done_whatever_becomes_of_the_last(last):
     members = Membership(lease=10)
     a, b = joined(members, "a", "b")
     members.leave(a, 3)
@@ -317,7 +317,7 @@ def test_who_has_failed_or_was_lost_is_not_waited_for_when_another_came_to_its_e
 
 
 @pytest.mark.parametrize("last", ["fails", "is lost"])
-def test_a_job_without_anybody_who_came_to_its_end_is_over_but_not_done(last):
+def test_a_job_that_no_worker_finished_ends_but_is_not_done(last):
     members = Membership(lease=10)
     a, _ = joined(members, "a", "b")
     members.expire(11)
@@ -334,7 +334,7 @@ def test_a_job_without_anybody_who_came_to_its_end_is_over_but_not_done(last):
     assert members.job_end == JobEnd(41, 2, done=True)
 
 
-def test_who_comes_when_the_job_is_done_does_not_make_it_undone():
+def test_a_worker_that_joins_a_done_job_leaves_it_done():
     members = Membership(lease=10)
     a, _ = joined(members, "a", "b")
     members.leave(a, 3)
@@ -352,7 +352,7 @@ def test_who_comes_when_the_job_is_done_does_not_make_it_undone():
     assert members.job_end == JobEnd(44, 3, done=True)
 
 
-def test_who_comes_and_goes_before_the_training_has_not_come_to_the_jobs_end():
+def test_a_worker_that_leaves_before_the_first_update_has_not_finished_the_job():
     shard, name = Shard(lease=10, one_job=True), "W"
     value = np.zeros(2, np.float32)
     me = Sender("a", 1)

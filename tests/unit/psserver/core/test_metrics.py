@@ -1,4 +1,4 @@
-"""What goes through a shard: rates over the last seconds against sums by hand, percentiles against numpy."""
+"""Metrics: rates over the last seconds against sums by hand, percentiles against numpy."""
 
 import numpy as np
 import pytest
@@ -18,7 +18,7 @@ def run(meter, begin, seconds, **each_second):
 # --- rates ------------------------------------------------------------------------------------------------------------
 
 
-def test_right_after_the_start_a_rate_is_over_the_seconds_that_there_were():
+def test_a_rate_right_after_the_start_is_over_the_seconds_since():
     meter = TrafficMeter()
     meter.tick(7.0)
     meter.count(pushes=6)

@@ -1,4 +1,4 @@
-"""Consistency policies, one decision at a time: who waits, where they are in the race, and what may happen."""
+"""Consistency policies, one decision at a time."""
 
 import pytest
 
@@ -96,7 +96,7 @@ def test_bounded_applies_what_keeps_the_bound(steps, clocks, held, go):
         (2, "ab", "", "", "aab", [(1, 3)]),
     ],
 )
-def test_synchronous_makes_an_update_of_the_first_who_come(workers, racing, through, gone, held, update):
+def test_synchronous_makes_an_update_of_the_first_pushes(workers, racing, through, gone, held, update):
     verdicts = Synchronous(workers).decide(pushes(held), view(dict.fromkeys(racing, 0), 0, through, gone))
     assert applied(verdicts) == update
     assert len(verdicts) == len(update)
@@ -111,7 +111,7 @@ TRIO = UpdateGroup(7, tuple(ChangeId(Sender(name, 1), 5) for name in "abc"))
     ("settled", "held", "update"),
     [("", "ab", []), ("", "cab", [(1, 2, 3)]), ("c", "ab", [(1, 2)]), ("ac", "b", [(1,)]), ("a", "b", [])],
 )
-def test_following_makes_one_update_of_a_group_when_all_that_are_not_settled_have_come(settled, held, update):
+def test_a_follower_makes_one_update_of_a_group_when_all_unsettled_parts_are_there(settled, held, update):
     seen = view(dict.fromkeys("abcd", 0), settled=settled)
     assert applied(Follower().decide(pushes(held, group=TRIO), seen)) == update
 
@@ -159,5 +159,5 @@ def test_shard_0_has_the_policy_of_its_spec_and_others_follow_where_one_decides(
         ("abcdef", "a, b, c, d and 2 others"),
     ],
 )
-def test_names_are_listed_as_people_do(names, text):
+def test_names_are_listed_as_in_a_sentence(names, text):
     assert listed(names) == text

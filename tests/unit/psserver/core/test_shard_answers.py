@@ -1,4 +1,4 @@
-"""What a shard answers: only what is modified, in the form that was asked for, in the memory that the asker lends."""
+"""Values of answers: only modified ones, in the encoding asked for, in memory of the caller; packed gradients."""
 
 import numpy as np
 import pytest
@@ -85,7 +85,7 @@ def refused(shard, message, error, match):
 # --- what the asker has -----------------------------------------------------------------------------------------------
 
 
-def test_what_the_asker_has_is_not_sent_again_and_costs_nothing():
+def test_a_value_at_its_known_version_is_not_copied():
     shard = shard_with()
     say(shard, push(A, 1))
     work = shard.step(1, Pull(B, ("d", "W", "s"), known_versions=(0, 0, -1)), 0.0)
@@ -99,7 +99,7 @@ def test_what_the_asker_has_is_not_sent_again_and_costs_nothing():
     assert tensor_bytes(work.replies[0].answer) == 16 + 4
 
 
-def test_what_a_push_itself_changes_is_sent_and_what_else_is_pulled_only_if_it_was_modified():
+def test_a_push_serves_what_it_changes_and_other_values_only_if_modified():
     shard = shard_with()
     values = say(shard, push(A, 1, pull=("W", "d"), known_versions=(0, 0))).values
     assert [(one.version, one.array is None) for one in values] == [(1, False), (0, True)]
@@ -113,7 +113,7 @@ def test_what_a_push_itself_changes_is_sent_and_what_else_is_pulled_only_if_it_w
 @pytest.mark.parametrize(
     "allocator", [None, Lent(), Lent("W", "s")], ids=["no allocator", "allocator", "allocator for some"]
 )
-def test_values_of_float32_come_in_the_form_of_the_wire_and_others_as_they_are(encoding, allocator):
+def test_values_of_float32_are_encoded_and_others_are_not(encoding, allocator):
     shard = shard_with(Adagrad(0.5, initial_accumulator=0.1))
     choices = (Choice("W", np.array([1, 1, 0])), Choice("W", slot="accumulator"), Choice("d", np.array([1])))
     values = say(shard, Pull(A, ("d", "W", "s"), choices, encoding=encoding), allocator=allocator).values
@@ -132,7 +132,7 @@ def test_values_of_float32_come_in_the_form_of_the_wire_and_others_as_they_are(e
 # --- allocators -------------------------------------------------------------------------------------------------------
 
 
-def test_the_values_of_an_answer_are_in_the_room_in_their_order_and_cannot_be_written():
+def test_values_are_written_into_memory_of_the_allocator_in_order_and_are_read_only():
     shard, allocator = shard_with(), Lent("s")
     choices = (Choice("W", np.array([1])), Choice("d"))
     values = say(shard, Pull(A, ("d", "s", "W"), choices, known_versions=(-1, -1, -1)), allocator=allocator).values
@@ -146,7 +146,7 @@ def test_the_values_of_an_answer_are_in_the_room_in_their_order_and_cannot_be_wr
     np.testing.assert_array_equal(values[1].array, STARTS["s"])
 
 
-def test_a_push_that_is_held_is_answered_in_its_own_room_and_its_retry_in_another():
+def test_a_held_push_is_answered_in_memory_of_its_own_allocator():
     shard, allocators = shard_with(consistency=Synchronous(2)), [Lent(), Lent(), Lent()]
     message = push(A, 1, pull=("W",))
     assert freed(shard, message, 5, allocator=allocators[0]) == {}
@@ -161,7 +161,7 @@ def test_a_push_that_is_held_is_answered_in_its_own_room_and_its_retry_in_anothe
     assert len(allocators[0].taken) == 1
 
 
-def test_where_delay_is_compensated_what_a_worker_was_served_is_kept_from_whoever_writes_into_rooms():
+def test_with_delay_compensation_no_value_lies_in_memory_of_an_allocator():
     shard, allocator = shard_with(staleness=DelayCompensation(0.5)), Lent()
     (value,) = say(shard, Pull(A, ("W",)), allocator=allocator).values
     assert not allocator.taken
@@ -172,7 +172,7 @@ def test_where_delay_is_compensated_what_a_worker_was_served_is_kept_from_whoeve
 
 
 @pytest.mark.parametrize("encoding", ["", "bfloat16"])
-def test_delay_is_compensated_from_what_the_worker_had_also_when_it_was_not_sent_again(encoding):
+def test_delay_is_compensated_by_weights_that_were_not_sent_again(encoding):
     shard = shard_with(staleness=DelayCompensation(0.5))
     served = say(shard, Pull(A, ("W",), encoding=encoding)).values[0].array
     assert say(shard, Pull(A, ("W",), known_versions=(0,), encoding=encoding)).values[0].array is None
@@ -208,7 +208,7 @@ def test_only_float32_of_the_right_shape_can_be_packed():
         refused(shard, push(A, 1, name, gradient), ShapeMismatch, "gradient for .* is float32")
 
 
-def test_what_is_wrong_with_a_packed_gradient_is_said_and_nothing_is_changed():
+def test_a_malformed_packed_gradient_is_refused_with_its_fault():
     shard = shard_with()
     infinite = Packed("bfloat16", (2, 2), (np.array([[1, 0x7F80], [0, 0]], np.int16),))
     refused(shard, push(A, 1, gradient=infinite), NotFinite, "gradient for 'W' has 1 of 4 elements.*; lower the lear")
@@ -221,7 +221,7 @@ def test_what_is_wrong_with_a_packed_gradient_is_said_and_nothing_is_changed():
 # --- lanes ------------------------------------------------------------------------------------------------------------
 
 
-def test_the_status_says_which_lane_a_worker_named_last():
+def test_the_status_has_the_tensor_transport_that_a_worker_named_last():
     shard = Shard()
     say(shard, Join("a", tensor_transport="shared memory", life=3))
     say(shard, Join("b"))

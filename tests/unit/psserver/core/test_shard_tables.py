@@ -1,4 +1,4 @@
-"""Tables in a shard: made there from the numbers of their rows, read by rows and slots, and refused without a trace."""
+"""Tables in a shard: initialized from row numbers, read by rows and slots; refusals change nothing."""
 
 import numpy as np
 import pytest
@@ -66,7 +66,7 @@ def test_a_part_of_a_table_has_the_rows_of_its_numbers_in_the_whole(first):
     assert say(shard, Status()).variables[0].part == Part(first, 100)
 
 
-def test_who_declares_the_table_later_must_mean_the_same_one():
+def test_later_declarations_of_a_table_must_agree_with_the_first():
     table = Declaration(SPEC, initial=UNIFORM, optimizer=Adagrad(0.5))
     shard = shard_with(table)
     assert say(shard, Register(ME, (table,))).values == ()
@@ -87,7 +87,7 @@ def test_who_declares_the_table_later_must_mean_the_same_one():
     refused(shard, Register(ME, (other,)), AlreadyRegistered, "with a value of its own, this worker declares RowUn")
 
 
-def test_a_table_that_cannot_be_is_refused():
+def test_an_invalid_table_is_refused():
     shard = shard_with()
     for declaration, match in (
         (Declaration(TensorSpec("E", ()), initial=NORMAL), "must have rows, of floating point"),
@@ -163,7 +163,7 @@ BAD_CHOICES = {
 
 
 @pytest.mark.parametrize("case", BAD_CHOICES.values(), ids=BAD_CHOICES)
-def test_a_choice_that_cannot_be_is_refused_and_changes_nothing(case):
+def test_an_invalid_choice_is_refused_and_changes_nothing(case):
     choice, error, match = case
     shard = shard_with(
         Declaration(SPEC, initial=NORMAL, optimizer=Adam(0.5)),
@@ -176,7 +176,7 @@ def test_a_choice_that_cannot_be_is_refused_and_changes_nothing(case):
         refused(shard, Pull(ME, ("v",), choices), error, match)
 
 
-def test_what_an_answer_brings_is_known_before_it_is_made():
+def test_the_bytes_of_an_answer_are_known_before_it_is_made():
     shard = shard_with(Declaration(SPEC, initial=NORMAL, optimizer=Adam(0.5)), declared_vector())
     chosen = (Choice("E", np.arange(3)), Choice("E", slot="m"), Choice("E", np.zeros(9, int), "v"))
     assert shard.answer_bytes(Pull(ME, ("v",), chosen)) == 4 * (3 + 3 * 2 + 5 * 2 + 9 * 2)

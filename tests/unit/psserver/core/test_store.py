@@ -1,4 +1,4 @@
-"""The store: what it checks it leaves alone, what it is given and what it gives out it copies; tasks do the work."""
+"""The store: checks change nothing, values are copied in and out, tasks do the array work."""
 
 from collections import defaultdict
 
@@ -60,7 +60,7 @@ def test_an_initial_value_is_copied_whatever_its_layout(dtype):
         assert store["v"].value.dtype == DTYPES[dtype]
 
 
-def test_bytes_count_slots_and_are_limited_before_anything_is_made():
+def test_values_and_slots_are_limited_before_memory_is_allocated():
     one = declared("one", np.zeros(100, np.float32), Adam())
     store = store_with(one, memory_limit=2000)
     assert store.nbytes == 1200
@@ -72,7 +72,7 @@ def test_bytes_count_slots_and_are_limited_before_anything_is_made():
     assert state_of(store) == before
 
 
-def test_there_must_be_room_for_all_pushes_that_are_held_together_with_their_answers():
+def test_pushes_held_together_must_fit_with_their_answers():
     """Three pushes of 40 bytes, and as many answers: 240. Of tables only rows travel."""
     table = Declaration(TensorSpec("E", (1000, 2)), None, None, RowConstant(0.0))
     first, second = declared("v", np.zeros(6, np.float32)), declared("w", np.zeros(4, np.float32))
@@ -110,7 +110,7 @@ def test_rows_that_come_twice_are_added_up_before_they_are_applied(optimizer, dt
     assert state_of(stores[0]) == state_of(stores[1])
 
 
-def test_rows_are_checked_by_the_array_they_are_of_and_their_elements_apart():
+def test_rows_are_checked_by_their_array_and_their_elements_apart():
     store = store_with(declared("v", np.zeros((4, 2)), GradientDescent(1.0)))
     hollow = np.broadcast_to(np.float64(0), (1 << 40, 2))
     store.check_gradients([Gradient("v", 0, IndexedSlices(hollow, np.broadcast_to(0, 1 << 40), (4, 2), False))])
@@ -171,7 +171,7 @@ def test_every_nan_and_infinity_is_found_and_nothing_else(dtype):
                 check_finite("v", array, "gradient")
 
 
-def test_finite_is_looked_at_in_every_layout():
+def test_arrays_of_every_layout_are_checked_for_being_finite():
     square = np.zeros((4, 4))
     square[1, 2] = np.nan
     for array in (square.T, square[::-1], square[:, 2], np.broadcast_to(square[1, 2], (3, 3)), square[1, 2, None]):

@@ -9,7 +9,6 @@ from pswire.errors import InvalidMessage
 from pswire.messages import (
     ChangeId,
     Declaration,
-    Finished,
     Gradient,
     Join,
     Outcome,
@@ -19,11 +18,10 @@ from pswire.messages import (
     RemoteWeights,
     Renew,
     Sender,
-    Take,
     UpdateGroup,
 )
 from pswire.optimizers import GradientDescent
-from pswire.specs.consistency import DropStalePushes, IgnoreStaleness, Synchronous
+from pswire.specs.consistency import DropStalePushes, Synchronous
 from pswire.tensors.values import TensorSpec
 from tests.shard_state import run_step, state_of
 
@@ -31,56 +29,32 @@ LEASE = 10.0
 
 
 class Job:
-    """A shard that updates `W`, two zeros at first, by as many pushes as it is told; `now` are its seconds."""
+    """A synchronous shard with a variable W of two zeros."""
 
-    def __init__(self, workers="ab", of=2, shard=0, shards=1, staleness=IgnoreStaleness()):  # noqa: B008 - frozen
-        self.now, self.place = 0.0, (shard, shards)
-        self.shard = Shard(shard, shards, LEASE, None, Synchronous(of), staleness)
-        self.sequences = {}
+    def __init__(self, workers="ab", shard=0, shards=2):
+        self.place, self.sequences = (shard, shards), {}
+        self.shard = Shard(shard, shards, LEASE, None, Synchronous(2))
         for worker in workers:
             self.join(worker)
         declaration = Declaration(TensorSpec("W", (2,), "float64"), np.zeros(2), GradientDescent(1.0))
-        places = () if shard or shards == 1 else (Place("W", 0), Place("V", 1))
-        self.tell(0, Register(Sender(workers[0], 1), (declaration,), places))
+        places = () if shard else (Place("W", 0), Place("V", 1))
+        self.tell(0, Register(Sender("a", 1), (declaration,), places))
 
     def join(self, worker):
         self.sequences[worker] = 0
         return self.tell(0, Join(worker, 0, *self.place))
 
     def tell(self, ticket, message):
-        """ticket -> what became of a push, an error's class, or another answer."""
-        answers = {reply.ticket: reply.answer for reply in run_step(self.shard, ticket, message, self.now)}
-        return {
-            ticket: type(answer)
-            if isinstance(answer, Exception)
-            else (answer.outcome.value, answer.global_step, *answer.values[0].array)
-            if hasattr(answer, "outcome")
-            else answer
-            for ticket, answer in answers.items()
-        }
+        """The answers by ticket; of a push its outcome, step and value."""
+        answers = {reply.ticket: reply.answer for reply in run_step(self.shard, ticket, message, 0.0)}
+        pushed = {ticket: answer for ticket, answer in answers.items() if hasattr(answer, "outcome")}
+        told = {ticket: (one.outcome.value, one.global_step, *one.values[0].array) for ticket, one in pushed.items()}
+        return answers | told
 
     def push(self, ticket, worker, gradient=1.0, at=0, **options):
         self.sequences[worker] += 1
         gradients = (Gradient("W", at, np.full(2, gradient)),)
         return self.tell(ticket, Push(Sender(worker, 1), self.sequences[worker], gradients, None, ("W",), **options))
-
-    def step(self, workers):
-        """The first update: of all of these, each with a gradient of ones."""
-        for ticket, worker in enumerate(workers):
-            answers = self.push(ticket, worker)
-        assert set(answers) == set(range(len(workers)))
-
-    def idle(self, ticket, worker):
-        return self.tell(ticket, Renew(Sender(worker, 1), idle=True))
-
-    def take(self, ticket, worker, queue, finished=None):
-        """The number of the block by ticket; whether all is done, where there is none."""
-        done = None if finished is None else Finished(finished)
-        answers = self.tell(ticket, Take(Sender(worker, 1), queue, done))
-        return {
-            ticket: answer if isinstance(answer, tuple | type) else answer.block.number if answer.block else answer.done
-            for ticket, answer in answers.items()
-        }
 
 
 def pair(number):
@@ -88,27 +62,27 @@ def pair(number):
     return UpdateGroup(number, tuple(ChangeId(Sender(worker, 1), number + 1) for worker in "ab"))
 
 
-def test_who_follows_waits_in_a_second_loop_for_one_that_was_idle_before_it():
+def test_a_follower_waits_in_a_second_loop_for_a_worker_that_was_idle_before():
     """Else it would make two updates where shard 0 has made one."""
-    job = Job(shard=1, shards=2)
+    job = Job(shard=1)
     for ticket, worker in enumerate("ab"):
         job.push(ticket, worker, group=pair(0))
     for worker in "ab":
-        job.idle(9, worker)
+        job.tell(9, Renew(Sender(worker, 1), idle=True))
     assert job.push(1, "a", 2.0, at=1, group=pair(1)) == {}
     assert job.push(2, "b", 4.0, at=1, group=pair(1)) == dict.fromkeys((1, 2), ("applied", 2, -4, -4))
 
 
-def test_who_follows_does_not_wait_for_one_that_has_given_up_its_part():
-    job = Job("abc", shard=1, shards=2)
+def test_a_follower_does_not_wait_for_an_abandoned_part():
+    job = Job("abc", shard=1)
     assert job.push(1, "a", group=pair(0)) == {}
     assert set(job.tell(2, Renew(Sender("c", 1), settled=1))) == {2}, "which is not in the group"
     assert job.tell(3, Renew(Sender("b", 1), settled=1))[1] == ("applied", 1, -1, -1)
 
 
 @pytest.mark.parametrize("options", [{"after": (ChangeId(Sender("a", 1), 1),)}, {"group": pair(0)}])
-def test_who_follows_does_not_wait_for_a_push_of_a_life_that_another_has_followed(options):
-    job = Job(shard=1, shards=2)
+def test_a_follower_does_not_wait_for_a_push_of_an_earlier_life(options):
+    job = Job(shard=1)
     assert job.push(1, "b", **options) == {}
     assert job.join("a")[1] == ("applied", 1, -1, -1)
 
@@ -117,22 +91,22 @@ def group_of(worker, incarnation, sequence):
     return UpdateGroup(4, (ChangeId(Sender(worker, incarnation), sequence),))
 
 
-def test_groups_are_refused_on_shard_0_and_from_who_is_not_in_them():
+def test_groups_are_refused_on_shard_0_and_from_workers_outside_of_them():
     for shard, group, match in (
         (0, pair(0), "shard 0 decides which pushes make an update: a push to it has no group"),
         (1, group_of("b", 1, 1), "a push of worker 'a' for update 4 of shard 0, which it is not in"),
         (1, group_of("a", 2, 1), "which it is not in"),
         (1, group_of("a", 1, 2), "which it is not in"),
     ):
-        job = Job(shard=shard, shards=2)
+        job = Job(shard=shard)
         before = state_of(job.shard)
         with pytest.raises(InvalidMessage, match=match):
             job.push(1, "a", group=group)
         assert state_of(job.shard) == before
 
 
-def test_a_push_is_as_late_as_the_changes_of_variables_on_other_shards_since_their_weights_were_served():
-    job = Job("abc", shards=2)
+def test_a_push_is_late_by_changes_of_variables_on_other_shards():
+    job = Job("abc")
     there = {"shards": (1,), "remote": (RemoteWeights("V", 0),)}
     for ticket, worker in enumerate("ab"):
         job.push(ticket, worker, **there)
