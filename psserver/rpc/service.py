@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import TypeVar, cast
 
@@ -96,8 +96,7 @@ class Service:
     async def _unary(self, kind: type[Proto], request: bytes) -> bytes:
         message = _request(decode(_parse(kind, request), InlineReceiver()))
         answer = await self._executor.step(message, most=INLINE)
-        with _our_fault(answer):
-            return encode(answer, InlineSender()).SerializeToString()
+        return _encoded(lambda: encode(answer, InlineSender()).SerializeToString(), answer)
 
     # --- transfers ------------------------------------------------------------------------------------------------
 
@@ -167,9 +166,7 @@ class Service:
             receiver.feed(frame.chunk)
 
     async def _send(self, answer: Answer, sender: StreamSender, context: grpc.aio.ServicerContext) -> None:
-        with _our_fault(answer):
-            header = to_frame(answer, sender)
-        for frame in sender.frames(header):
+        for frame in sender.frames(_encoded(lambda: to_frame(answer, sender), answer)):
             if len(frame) <= AT_ONCE:
                 await context.write(frame)
             else:
@@ -183,19 +180,12 @@ class Service:
             raise TimedOut(f"the transfer stalled for {self._patience:g} s and was aborted") from None
 
 
-class _our_fault:  # noqa: N801 - used as a function
-    """Turns the failure to encode an answer into `InternalError`: the request was not at fault."""
-
-    def __init__(self, answer: Answer) -> None:
-        self._answer = answer
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
-        if isinstance(error, InvalidMessage):
-            name = type(self._answer).__name__
-            raise InternalError(f"the server cannot encode its {name}: {error}") from error
+def _encoded(encode_answer: Callable[[], _Result], answer: Answer) -> _Result:
+    """The encoded answer; that it cannot be encoded is no fault of the request."""
+    try:
+        return encode_answer()
+    except InvalidMessage as error:
+        raise InternalError(f"the server cannot encode its {type(answer).__name__}: {error}") from error
 
 
 def _parse(kind: type[_Proto], data: bytes) -> _Proto:
@@ -229,7 +219,7 @@ async def _guarded(call: Awaitable[_Result], context: grpc.aio.ServicerContext) 
     except Exception as fault:
         reference = secrets.token_hex(4)
         log.exception("internal error %s, on a call of %s", reference, context.peer())
-        text = f"the server failed on this message: please report it, with what its log says under {reference}"
+        text = f"the server failed on this message: please report it, with the entry {reference} of its log"
         refusal = status_of(InternalError(text))
         fault.__traceback__ = None
     await context.abort(*refusal)

@@ -7,7 +7,6 @@ handle SIGTERM, and `--threads` must be known before numpy is loaded.
 
 from __future__ import annotations
 
-import functools
 import os
 import signal
 import sys
@@ -90,30 +89,22 @@ _STRATEGY_AND_TRANSFER = (
 
 
 def _strategy_and_transfer(command: Callable[..., None]) -> Callable[..., None]:
-    """Adds the options of a `StrategyConfig` and a `TransferConfig`, which are passed to `command`."""
-
-    @functools.wraps(command)
-    def with_configs(
-        *arguments: object,
-        push_every: int,
-        pull_every: int,
-        overlap: bool,
-        local_steps: int,
-        encoding: str,
-        compress: str,
-        shared_memory: bool,
-        **others: object,
-    ) -> None:
-        try:
-            strategy = config.StrategyConfig(push_every, pull_every, overlap, local_steps)
-        except ConfigurationError as error:
-            raise click.BadParameter(str(error), param_hint="--local-steps") from None
-        transfer = config.TransferConfig(encoding, parse_compression(compress), shared_memory)
-        command(*arguments, strategy=strategy, transfer=transfer, **others)
-
+    """Adds the options that `_configs` takes."""
     for option in reversed(_STRATEGY_AND_TRANSFER):
-        with_configs = option(with_configs)
-    return with_configs
+        command = option(command)
+    return command
+
+
+def _configs(options: dict[str, Any]) -> tuple[config.StrategyConfig, config.TransferConfig]:
+    """The configurations of the options of `_strategy_and_transfer`, which are taken out of `options`."""
+    try:
+        strategy = config.StrategyConfig(
+            *[options.pop(name) for name in ("push_every", "pull_every", "overlap", "local_steps")]
+        )
+    except ConfigurationError as error:
+        raise click.BadParameter(str(error), param_hint="--local-steps") from None
+    encoding, compress = options.pop("encoding"), parse_compression(options.pop("compress"))
+    return strategy, config.TransferConfig(encoding, compress, options.pop("shared_memory"))
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
@@ -182,16 +173,16 @@ def main(context: click.Context, debug: bool) -> None:
 @click.pass_obj
 def run(
     debug: bool,
+    /,
     servers: str,
     name: str | None,
     timeout: float,
     threads: int | None,
     keep_memory: bool,
     sigterm_code: int,
-    strategy: config.StrategyConfig,
-    transfer: config.TransferConfig,
     script: str,
     arguments: tuple[str, ...],
+    **options: Any,  # noqa: ANN401
 ) -> None:
     """Run SCRIPT as one worker that joins the servers.
 
@@ -204,6 +195,7 @@ def run(
       psworker run --servers ps-0:5000,ps-1:5000 --name worker-7 train.py
     """  # noqa: D301
     end_at_once(signal.SIGTERM, sigterm_code)  # until the script begins
+    strategy, transfer = _configs(options)
     if threads is not None:
         os.environ.update(blas_threads(threads))  # read when the script loads numpy
     from pswire.channel import check_address  # imports grpc, which `psworker --help` does not need
@@ -214,9 +206,8 @@ def run(
         os.environ[config.SERVERS] = ",".join(addresses)
     except ParamServerError as error:
         raise click.BadParameter(str(error), param_hint="--servers") from None
-    os.environ[config.TIMEOUT] = str(timeout)
-    os.environ[config.KEEP_MEMORY] = str(int(keep_memory))
-    os.environ.update(strategy.environment() | transfer.environment())
+    os.environ |= strategy.environment() | transfer.environment()
+    os.environ |= {config.TIMEOUT: str(timeout), config.KEEP_MEMORY: str(int(keep_memory))}
     if name:
         os.environ[config.NAME] = name
     sys.exit(run_script(script, arguments, debug=debug, sigterm_code=sigterm_code))
@@ -264,19 +255,7 @@ def run(
 @click.argument("script", type=_SCRIPT)
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED, metavar="[ARGS]...")
 @click.pass_obj
-def local(
-    debug: bool,
-    workers: int,
-    shards: int,
-    threads: int | None,
-    progress: str,
-    consistency: str,
-    staleness: str,
-    strategy: config.StrategyConfig,
-    transfer: config.TransferConfig,
-    script: str,
-    arguments: tuple[str, ...],
-) -> None:
+def local(debug: bool, /, progress: str, script: str, arguments: tuple[str, ...], **options: Any) -> None:  # noqa: ANN401
     """Run SCRIPT on a cluster of processes on this machine, and stop all of them at the end.
 
     Lines that the workers print are shown after the worker's name. When a worker fails, the others are stopped, and
@@ -295,8 +274,9 @@ def local(
     from psworker.launch.display import make_display
     from psworker.launch.local_cluster import Job, LocalCluster
 
+    strategy, transfer = _configs(options)
     try:
-        job = Job(script, arguments, workers, shards, threads, debug, consistency, staleness, strategy, transfer)
+        job = Job(script, arguments, debug=debug, strategy=strategy, transfer=transfer, **options)
     except ConfigurationError as error:
         raise click.BadParameter(str(error), param_hint="--workers") from None
     cluster = LocalCluster(job, make_display(progress, job.worker_names + job.server_names))

@@ -78,7 +78,7 @@ class Replica:
             if isinstance(variable, Table):
                 variable.read = self.client.choose(variable.name, np.empty(0, np.int64)).read
 
-    def declare(self, optimizer: optimizers.UpdateSpec, names: Iterable[str]) -> None:
+    def declare(self, optimizer: optimizers.UpdateSpec, names: Sequence[str]) -> None:
         """Declares the optimizer of these variables to the servers, where they do not have it yet."""
         declared, spec = self.optimizers.declared, self.optimizers.specs.get(optimizer)
         for name in names:

@@ -386,6 +386,7 @@ class Session:
         """
         names: list[str] = []
         entries: list[VersionedArray] = []
+        observed = tuple(updates)
         among: dict[str, BaseVariable] = {}
         loss = None
         for gradient, variable in grads_and_vars:
@@ -407,9 +408,9 @@ class Session:
             variable = among[name]
             if isinstance(variable, Table):
                 variable.looked_up = False
-        for op in updates:
+        for op in observed:
             entries.append(VersionedArray(op.variable.name, op.variable.read, op.value))
-        self._strategy.step(Step(optimizer, names, entries, tuple(updates), loss, tuple(among)))
+        self._strategy.step(Step(optimizer, names, entries, observed, loss, tuple(among)))
 
     def evaluate(self, function: Callable[[Batch], SupportsFloat], dataset: Dataset, batch_size: int = 1000) -> float:
         """The mean of `function` over a dataset, with fresh weights and without a tape.

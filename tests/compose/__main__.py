@@ -1,13 +1,12 @@
-"""A cluster of containers under fire: `make compose-test`, or `python3 -m tests.compose` in the repository's root.
+"""A cluster of containers under failures: `make compose-test`, or `python3 -m tests.compose` in the repository's root.
 
-Trains examples/softmax_mnist.py on all of MNIST over two shards and three workers, kills the chief's container, cuts
-another worker off the network for ten seconds, and checks that the job is done all the same; then starts it anew and
-stops it, first at once and then while it trains. Prints what happened when, and removes what it has made, also after
-Ctrl-C and SIGTERM. The exit code is 0 if all is as it must be, 1 if not, 2 if there is no engine or no compose to try
-it with.
+Trains examples/softmax_mnist.py on all of MNIST with two shards and three workers, kills the chief's container,
+disconnects another worker from the network for ten seconds, and checks that the job completes; then starts the cluster
+twice more and stops it, at once and while it trains. Prints the events, and removes all that it has created, also after
+Ctrl-C and SIGTERM. The exit code is 0 if all checks pass, 1 if not, 2 without a Docker engine or Compose.
 
-By environment variables: DOCKER_HOST; COMPOSE, the command of compose, by default `docker compose` or `docker-compose`,
-whichever is there; BASE_IMAGE and BUILD_NETWORK as in deploy/compose.yaml. Needs Python 3.11 alone.
+Environment variables: DOCKER_HOST; COMPOSE, the command of Compose (default: `docker compose` or `docker-compose`);
+BASE_IMAGE and BUILD_NETWORK as in deploy/compose.yaml. Needs only Python 3.11.
 """
 
 from __future__ import annotations
@@ -29,17 +28,17 @@ from tests.compose.images import Images
 from tests.compose.logs import Event, accuracies, lines, notes, rename
 from tests.compose.table import table, worth_telling
 
-#: Cores of each worker: so few that on a fast machine too there is time for what happens to the job.
+#: Cores of each worker: few, so that the job lasts long enough on a fast machine too.
 WORKER_CPUS = "0.1"
 CUT_SECONDS = 10.0
-#: Bounds of waits, in seconds: far above what they take.
+#: Timeouts in seconds, far above the usual times.
 TO_TRAIN, TO_COME_BACK, TO_END = 120.0, 60.0, 300.0
 
 say = partial(print, flush=True)
 
 
 def main() -> int:
-    """The whole story; returns the exit code."""
+    """Runs all parts; returns the exit code."""
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, _stopped)
     began = time.monotonic()
@@ -47,12 +46,12 @@ def main() -> int:
     try:
         engine = docker("version", "--format", "{{.Server.Version}}").strip()
     except Failed as error:
-        say(f"compose-test: no Docker engine answers at {host}: {error}", file=sys.stderr)
+        say(f"compose-test: no Docker engine at {host}: {error}", file=sys.stderr)
         return 2
     try:
         programs = compose_programs(os.environ.get("COMPOSE", ""))
     except Failed as error:
-        say(f"compose-test: there is no compose to try the Docker engine with: {error}", file=sys.stderr)
+        say(f"compose-test: Compose is not available: {error}", file=sys.stderr)
         return 2
     say(f"Docker engine {engine} at {host}")
 
@@ -65,13 +64,13 @@ def main() -> int:
         since = time.monotonic()
         images.build(cluster)
         say(f"image: {images.sizes()}; built in {time.monotonic() - since:.0f} s by `{shlex.join(compose)}`\n")
-        verdicts += play(train_under_fire, cluster)
+        verdicts += play(train_under_failures, cluster)
         verdicts += play(stop_at_once, cluster)
         verdicts += play(train_and_stop, cluster)
     except Failed as error:
         verdicts.append(Verdict(False, str(error)))
     finally:
-        _leave_alone()  # what is left to be done is short, and must not be left undone
+        _ignore_signals()  # the rest is short and must complete
         verdicts.append(clean_up(cluster, images))
         say(*verdicts, sep="\n")
     failed = sum(not one.passed for one in verdicts)
@@ -80,7 +79,7 @@ def main() -> int:
 
 
 def accepted(programs: Mapping[str, str]) -> Verdict:
-    """Whether all commands of compose that are there accept the file."""
+    """Whether all available commands of Compose accept the file."""
     try:
         for program in programs:
             accept(program)
@@ -91,7 +90,7 @@ def accepted(programs: Mapping[str, str]) -> Verdict:
 
 
 def play(act: Callable[[Cluster], list[Verdict]], cluster: Cluster) -> list[Verdict]:
-    """Runs one act and removes its containers; shows first what they said last, if not all is as it must be."""
+    """Runs one part and removes its containers; after a failure it first shows the end of their logs."""
     verdicts = []
     try:
         verdicts += act(cluster)
@@ -106,8 +105,8 @@ def play(act: Callable[[Cluster], list[Verdict]], cluster: Cluster) -> list[Verd
     return verdicts
 
 
-def train_under_fire(cluster: Cluster) -> list[Verdict]:
-    """First act: a worker is killed, another is cut off for a while, and the job goes on to its end."""
+def train_under_failures(cluster: Cluster) -> list[Verdict]:
+    """First part: one worker is killed, another is disconnected for a while, and the job completes."""
     clock = Clock()
     acts: list[Event] = []
 
@@ -117,7 +116,7 @@ def train_under_fire(cluster: Cluster) -> list[Verdict]:
 
     act("cluster", f"`up`: two servers, then three workers with {WORKER_CPUS} cores each")
     cluster.up()
-    killed, cut, steps = hurt(cluster, act)
+    killed, cut, steps = inject_failures(cluster, act)
     containers, ended = _wait_for_the_end(cluster)
 
     names = {container.host: container.name for container in containers.values()}
@@ -137,27 +136,27 @@ def train_under_fire(cluster: Cluster) -> list[Verdict]:
     return check(facts)
 
 
-def hurt(cluster: Cluster, act: Callable[[str, str], None]) -> tuple[Container, Container, int]:
-    """Kills the chief, cuts another worker off for a while; both, and how many steps the second one had come."""
+def inject_failures(cluster: Cluster, act: Callable[[str, str], None]) -> tuple[Container, Container, int]:
+    """Kills the chief and disconnects another worker for a while; returns both, and the steps of the second by then."""
     status = wait_for("the second epoch", partial(_second_epoch, cluster), TO_TRAIN)
     killed, cut = _victims(cluster, status)
     act(killed.name, "is killed; it was the chief")
     docker("kill", killed.id)
-    act(cut.name, "is cut off the network")
+    act(cut.name, "is disconnected from the network")
     network = cluster.network()
     docker("network", "disconnect", network, cut.id)
     time.sleep(CUT_SECONDS)
     before = wait_for(f"the steps of {cut.name}", partial(_steps, cluster, cut), TO_COME_BACK)
-    act(cut.name, "is back on the network")
+    act(cut.name, "is connected again")
     docker("network", "connect", "--alias", "worker", network, cut.id)
-    with suppress(Failed):  # the checks will say so
+    with suppress(Failed):  # the checks report it
         after = wait_for(f"a step of {cut.name}", partial(_more_steps, cluster, cut, before), TO_COME_BACK)
-        act(cut.name, f"takes part again: from step {before:,} it went on to {after:,}")
+        act(cut.name, f"continues: step {before:,}, then {after:,}")
     return killed, cut, before
 
 
 def stop_at_once(cluster: Cluster) -> list[Verdict]:
-    """Second act: it is stopped when its workers have just been started, and nobody has to be killed for that."""
+    """Second part: it is stopped right after its workers have started, without SIGKILL."""
     cluster.up()
     seconds = _stop(cluster)
     verdict = exit_codes_at_once(cluster.containers())
@@ -165,7 +164,7 @@ def stop_at_once(cluster: Cluster) -> list[Verdict]:
 
 
 def train_and_stop(cluster: Cluster) -> list[Verdict]:
-    """Third act: the same while it trains."""
+    """Third part: it is stopped while it trains."""
     cluster.up()
     wait_for("the first step", partial(_first_step, cluster), TO_TRAIN)
     seconds = _stop(cluster)
@@ -174,14 +173,14 @@ def train_and_stop(cluster: Cluster) -> list[Verdict]:
 
 
 def _stop(cluster: Cluster) -> float:
-    """Stops it; how many seconds that has taken."""
+    """Stops the cluster; returns the seconds that it took."""
     since = time.monotonic()
     cluster.stop()
     return time.monotonic() - since
 
 
 def clean_up(cluster: Cluster, images: Images) -> Verdict:
-    """Removes all that was made; says what is left of it."""
+    """Removes all that was created; the verdict lists remains."""
     problems: list[str] = []
 
     def attempt(step: Callable[[], object]) -> None:
@@ -196,7 +195,7 @@ def clean_up(cluster: Cluster, images: Images) -> Verdict:
     attempt(lambda: problems.extend(f"image {image}" for image in images.left()))
     if problems:
         return Verdict(False, "left behind: " + "; ".join(problems))
-    return Verdict(True, "no container, network, volume or image is left of it")
+    return Verdict(True, "no container, network, volume or image is left behind")
 
 
 def show_logs(cluster: Cluster) -> None:
@@ -205,7 +204,7 @@ def show_logs(cluster: Cluster) -> None:
         say(f"\n--- {container.name}: the last {TAIL} lines", *cluster.log(container).splitlines()[-TAIL:], sep="\n")
 
 
-# --- what the story waits for -----------------------------------------------------------------------------------------
+# --- conditions to wait for -------------------------------------------------------------------------------------------
 
 
 def _second_epoch(cluster: Cluster) -> dict[str, Any] | None:
@@ -222,7 +221,7 @@ def _victims(cluster: Cluster, status: dict[str, Any]) -> tuple[Container, Conta
     live = [worker for worker in status["workers"] if worker["state"] == "live"]
     chiefs, others = [one for one in live if one["chief"]], [one for one in live if not one["chief"]]
     if not chiefs or not others:
-        raise Failed(f"a chief and another worker must live, there are: {live}")
+        raise Failed(f"a live chief and another live worker are needed; there are: {live}")
     hosts = {container.host: container for container in cluster.containers().values()}
     chief, other = (hosts[one["name"].rpartition("-")[0]] for one in (chiefs[0], others[0]))
     return chief, other
@@ -238,7 +237,7 @@ def _more_steps(cluster: Cluster, container: Container, before: int) -> int | No
 
 
 def _wait_for_the_end(cluster: Cluster) -> tuple[dict[str, Container], bool]:
-    """The containers when all have ended, and whether they have in time."""
+    """The containers when all have ended, and whether they ended in time."""
 
     def all_ended() -> dict[str, Container] | None:
         containers = cluster.containers()
@@ -254,11 +253,11 @@ def _wait_for_the_end(cluster: Cluster) -> tuple[dict[str, Container], bool]:
 
 
 def _stopped(number: int, frame: object) -> None:
-    _leave_alone()  # the first one is heard, and a second one must not break off what follows
+    _ignore_signals()  # a second signal must not interrupt the cleanup
     sys.exit(128 + number)
 
 
-def _leave_alone() -> None:
+def _ignore_signals() -> None:
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
 

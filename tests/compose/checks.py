@@ -1,7 +1,6 @@
-"""What must have come of the job: facts in, a verdict on each out. Pure; standard library only.
+"""The checks of a job: facts in, one verdict per check out. Pure; standard library only.
 
-The figures are those of the job in one process: examples/softmax_mnist.py with its default arguments, whatever the
-number of workers, as docs/consistency.md measures it.
+The expected figures are those of examples/softmax_mnist.py with default arguments in one process.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ KILLED, TERMINATED = 137, 143
 
 @dataclass(frozen=True)
 class Verdict:
-    """Whether something is as it must be, with the figures."""
+    """The result of a check, with its figures."""
 
     passed: bool
     says: str
@@ -32,16 +31,16 @@ class Verdict:
 
 @dataclass(frozen=True)
 class Facts:
-    """What was seen of a job.
+    """The observed facts of a job.
 
     Attributes:
-        seconds: from `up` until all containers had ended by themselves; None if they had not in time.
-        notes: what shard 0 told.
-        accuracies: on the first 3,000 test images, each time that it was printed.
+        seconds: from `up` until all containers have ended by themselves; None: not in time.
+        notes: events of shard 0.
+        accuracies: on the first 3,000 test images, one for each time it was printed.
         killed: the worker whose container was killed.
-        cut: the worker that was cut off the network for a while.
-        steps: how many it had made when it came back.
-        containers: how they have ended, by name.
+        cut: the worker that was disconnected for a while.
+        steps: its steps before it was connected again.
+        containers: their final states, by name.
     """
 
     seconds: float | None
@@ -54,7 +53,7 @@ class Facts:
 
 
 def check(facts: Facts) -> list[Verdict]:
-    """All that must hold of the first job."""
+    """All checks of the first part."""
     return [look(facts) for look in _CHECKS]
 
 
@@ -115,7 +114,7 @@ def _exit_codes(facts: Facts) -> Verdict:
 
 
 def exit_codes(containers: Mapping[str, Container], others: Mapping[str, int] | None = None) -> Verdict:
-    """Whether all have ended, never started again, with code 0 or the one in `others`."""
+    """Whether all have ended without a restart, with code 0 or the one in `others`."""
     wanted = dict.fromkeys(containers, 0) | dict(others or {})
     ends = {name: _end(container) for name, container in containers.items()}
     passed = bool(ends) and ends == {name: str(code) for name, code in wanted.items()}
@@ -123,9 +122,9 @@ def exit_codes(containers: Mapping[str, Container], others: Mapping[str, int] | 
 
 
 def exit_codes_at_once(containers: Mapping[str, Container]) -> Verdict:
-    """The same of containers that were stopped as soon as they were started; a worker may end with 143 then.
+    """As `exit_codes`, for containers stopped right after their start: a worker may end with 143.
 
-    While Python is still starting, SIGTERM does to it what it does to any process.
+    While Python starts, SIGTERM ends it like any process.
     """
     early = [name for name, one in containers.items() if name.startswith("worker-") and one.exit_code == TERMINATED]
     verdict = exit_codes(containers, dict.fromkeys(early, TERMINATED))

@@ -1,7 +1,6 @@
-"""Commands of the engine and of compose, each with a bound, and what they say as plain data.
+"""Commands of Docker and Compose, each with a timeout, and their output as plain data.
 
-Knows containers by the labels that every compose gives them, never by names, which each makes in its own way. Judges
-nothing. Standard library only.
+Identifies containers by the labels that every version of Compose sets, not by their names. Standard library only.
 """
 
 from __future__ import annotations
@@ -25,29 +24,29 @@ ROOT = Path(__file__).resolve().parents[2]
 COMPOSE_FILE = ROOT / "deploy" / "compose.yaml"
 SERVERS = "server-0:7070,server-1:7070"
 WORKERS = 3
-#: Lines of a log that are shown of what has failed.
+#: Lines of a log that are shown after a failure.
 TAIL = 40
 #: Seconds between SIGTERM and SIGKILL for a command.
-GOOD_BYE = 10.0
+GRACE = 10.0
 
 _PROJECT, _SERVICE, _NUMBER = (f"com.docker.compose.{what}" for what in ("project", "service", "container-number"))
 _Answer = TypeVar("_Answer")
 
 
 class Failed(Exception):
-    """A command did not do what it should, or something did not happen in time."""
+    """A command has failed, or something did not happen in time."""
 
 
 def run(*command: str, timeout: float, env: Mapping[str, str] | None = None, log: IO[str] | None = None) -> str:
-    """What a command prints, when it ends well within `timeout` seconds; it never outlives this call.
+    """The output of a command, which never outlives this call.
 
-    With `log`, a file open to append, all that it says goes there while it runs, and nothing is returned.
+    With `log`, a file open to append, its output goes there instead.
 
     Raises:
-        Failed: it did not end well, or not in time.
+        Failed: it has failed, or did not end within `timeout` seconds.
     """
     output, errors = (subprocess.PIPE, subprocess.PIPE) if log is None else (log, subprocess.STDOUT)
-    said = shlex.join(command)
+    text = shlex.join(command)
     try:
         process = subprocess.Popen(
             command, stdout=output, stderr=errors, text=True, env=env, cwd=ROOT, start_new_session=True
@@ -57,39 +56,39 @@ def run(*command: str, timeout: float, env: Mapping[str, str] | None = None, log
     try:
         printed, complaint = process.communicate(timeout=timeout)
     except subprocess.TimeoutExpired as late:
-        raise Failed(f"`{said}` was not done within {timeout:g} s") from late
+        raise Failed(f"`{text}` did not end within {timeout:g} s") from late
     finally:
-        if process.poll() is None:  # not in time, or somebody wants to stop
+        if process.poll() is None:  # timeout or interrupt
             _end(process)
     if process.returncode:
         why = complaint if log is None else "\n".join(text_of(log).splitlines()[-TAIL:])
-        raise Failed(f"`{said}` ended with code {process.returncode}:\n{why.strip()}")
+        raise Failed(f"`{text}` ended with code {process.returncode}:\n{why.strip()}")
     return printed or ""
 
 
 def _end(process: subprocess.Popen[str]) -> None:
-    """Ends it with all that it has started; it has some seconds to remove what it has made."""
+    """Ends it with its children; it has some seconds for its own cleanup."""
     os.killpg(process.pid, signal.SIGTERM)
     with suppress(subprocess.TimeoutExpired):
-        process.wait(GOOD_BYE)
+        process.wait(GRACE)
     with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()
 
 
 def text_of(log: IO[str]) -> str:
-    """All that was written to a log so far; what is written next is appended to it."""
+    """The contents of a log so far; further output is appended."""
     log.seek(0)
     return log.read()
 
 
 def docker(*arguments: str, timeout: float = 60.0) -> str:
-    """What `docker ARGUMENTS` prints. Raises `Failed`."""
+    """The output of `docker ARGUMENTS`. Raises `Failed`."""
     return run("docker", *arguments, timeout=timeout)
 
 
 def wait_for(what: str, ask: Callable[[], _Answer | None], timeout: float) -> _Answer:
-    """Asks each second until there is an answer. Raises `Failed` if there is none within `timeout` seconds."""
+    """Polls each second until there is an answer. Raises `Failed` if there is none within `timeout` seconds."""
     end = time.monotonic() + timeout
     while True:
         why = ""
@@ -104,24 +103,24 @@ def wait_for(what: str, ask: Callable[[], _Answer | None], timeout: float) -> _A
 
 
 def moment(text: str) -> float:
-    """Seconds since 1970 of a moment as the engine writes it."""
+    """Seconds since 1970 of a timestamp of Docker."""
     return datetime.fromisoformat(text).timestamp()
 
 
 class Clock:
-    """The time as the engine has it, which may run on another machine, in seconds since 1970."""
+    """The time of the engine, which may be on another machine, in seconds since 1970."""
 
     def __init__(self) -> None:
         self._ahead = moment(docker("info", "--format", "{{.SystemTime}}").strip()) - time.time()
 
     def now(self) -> float:
-        """This moment."""
+        """The current time."""
         return time.time() + self._ahead
 
 
 @dataclass(frozen=True)
 class Container:
-    """A container of the cluster now; `name` is its service, of a worker with its number. `ended` as in `moment`."""
+    """The state of a container; `name` is its service, for a worker with its number. `ended` as in `moment`."""
 
     id: str
     name: str
@@ -132,18 +131,17 @@ class Container:
 
     @property
     def host(self) -> str:
-        """Its host name, with which the names of its workers begin."""
+        """Its host name, the beginning of the names of its workers."""
         return self.id[:12]
 
 
 class Cluster:
-    """The services of deploy/compose.yaml under a project of their own.
+    """The services of deploy/compose.yaml in a separate project.
 
     Args:
         compose: the command, such as `docker compose`.
         project: the name of the project.
-        settings: values of the variables that the file knows; all others of them have their defaults, whatever this
-            process has in its environment.
+        settings: values of variables of the file; the other ones have their defaults, whatever the environment.
     """
 
     def __init__(self, compose: Sequence[str], project: str, settings: Mapping[str, str]) -> None:
@@ -153,15 +151,15 @@ class Cluster:
         self._ours = f"label={_PROJECT}={project}"
 
     def build(self, base: str, network: str, log: IO[str]) -> None:
-        """Builds the image of all services on a base image; builds reach the network in the way of this name."""
+        """Builds the image of all services on a base image, with this build network."""
         self._compose("build", "server-0", timeout=900, log=log, BASE_IMAGE=base, BUILD_NETWORK=network)
 
     def up(self) -> None:
-        """Starts servers, and workers when these are healthy."""
+        """Starts the servers and, when they are healthy, the workers."""
         self._compose("up", "--detach", "--no-build", "--scale", f"worker={WORKERS}", timeout=180)
 
     def stop(self) -> None:
-        """Stops all, as `down` does, and keeps them to look at."""
+        """Stops all containers as `down` does, but keeps them."""
         self._compose("stop", timeout=120)
 
     def down(self) -> None:
@@ -173,29 +171,29 @@ class Cluster:
         run(*self._command, *arguments, timeout=timeout, env=env, log=log)
 
     def containers(self) -> dict[str, Container]:
-        """All containers by name, those that have ended too."""
+        """All containers by name, including ended ones."""
         ids = docker("ps", "--all", "--quiet", "--no-trunc", "--filter", self._ours).split()
         found = [_container(data) for data in json.loads(docker("inspect", *ids))] if ids else []
         return {container.name: container for container in sorted(found, key=lambda container: container.name)}
 
     def network(self) -> str:
-        """The one network."""
+        """The network of the project."""
         return docker("network", "ls", "--quiet", "--filter", self._ours).strip()
 
     def status(self) -> dict[str, Any]:
-        """What `psserver status --json` says of the whole job. Raises `Failed`."""
+        """The output of `psserver status --json`. Raises `Failed`."""
         server = self.containers()["server-0"].id
         answer: dict[str, Any] = json.loads(docker("exec", server, "psserver", "status", SERVERS, "--json"))
         return answer
 
     def log(self, container: Container) -> str:
-        """All that it has said, each line with its time."""
+        """The log of a container, each line with its time."""
         with tempfile.TemporaryFile("a+", errors="replace") as log:
             run("docker", "logs", "--timestamps", container.id, timeout=60, log=log)
             return text_of(log)
 
     def left(self) -> list[str]:
-        """What there still is of it."""
+        """The remains of the project."""
         kinds = {"container": ("ps", "--all"), "network": ("network", "ls"), "volume": ("volume", "ls")}
         return [
             f"{kind} {name}"
@@ -218,9 +216,9 @@ def _container(data: Mapping[str, Any]) -> Container:
 
 
 def compose_programs(chosen: str) -> dict[str, str]:
-    """The commands of compose that are there, with their versions: first the `chosen` one, if any.
+    """The available commands of Compose with their versions, the `chosen` one first, if any.
 
-    Raises `Failed` if there is none, or not the chosen one.
+    Raises `Failed` if there is none, or the chosen one is missing.
     """
     found = {}
     for program in filter(None, dict.fromkeys([chosen, "docker compose", "docker-compose"])):
@@ -235,7 +233,7 @@ def compose_programs(chosen: str) -> dict[str, str]:
 
 
 def accept(program: str) -> None:
-    """Raises `Failed` if this command of compose does not accept deploy/compose.yaml."""
+    """Raises `Failed` if this command of Compose does not accept deploy/compose.yaml."""
     run(*shlex.split(program), "--file", str(COMPOSE_FILE), "config", "--quiet", timeout=60)
 
 
@@ -245,5 +243,5 @@ def image_size(name: str) -> int:
 
 
 def images(*options: str) -> set[str]:
-    """Short identifiers of images; without options, of those that no other is built on."""
+    """Short identifiers of images; without options, of those that are no intermediate layers."""
     return set(docker("images", "--quiet", *options).split())

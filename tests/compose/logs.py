@@ -1,7 +1,6 @@
-"""What containers have said: their lines, and what the notes of shard 0 among them mean.
+"""Parses the logs of containers: lines, events of shard 0 (`psserver.core.events`), and the accuracy of the program.
 
-The only place that knows how psserver words its notes (`psserver.core.events`), and how the training program says its
-accuracy. Pure; standard library only.
+Pure; standard library only.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from tests.compose.docker import moment
 
 @dataclass(frozen=True)
 class Event:
-    """Something that happened at a moment, in seconds since 1970, and to whom."""
+    """An event `what` of process `who` at a time, in seconds since 1970."""
 
     at: float
     who: str
@@ -23,28 +22,23 @@ class Event:
 
 
 def lines(who: str, log: str) -> list[Event]:
-    """What `docker logs --timestamps` prints of a container, in the order of time."""
+    """The output of `docker logs --timestamps` as events, in the order of time."""
     cut = [line.partition(" ") for line in log.splitlines()]
     return sorted((Event(moment(at), who, text) for at, _, text in cut), key=lambda event: event.at)
 
 
 def rename(events: Iterable[Event], names: Mapping[str, str]) -> list[Event]:
-    """With the names of containers in the place of what workers call themselves (`pswire.system.host.process_name`).
-
-    Args:
-        events: any.
-        names: the names of containers by their host names.
-    """
+    """Replaces the names of workers (`pswire.system.host.process_name`) by those of containers, given by host name."""
     hosts = re.compile(rf"\b({'|'.join(map(re.escape, names)) or '(?!)'})-[\d.]+\b")
     return [Event(event.at, event.who, hosts.sub(lambda found: names[found[1]], event.what)) for event in events]
 
 
-# --- the notes of a shard ---------------------------------------------------------------------------------------------
+# --- events of a shard ------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class EpochDone:
-    """Every example of an epoch was seen."""
+    """All examples of an epoch were processed."""
 
     epoch: int
     cost: float
@@ -53,7 +47,7 @@ class EpochDone:
 
 @dataclass(frozen=True)
 class GivenBack:
-    """A worker is gone that had a block."""
+    """The block of a worker that is gone will be handed out again."""
 
     block: int
     worker: str
@@ -61,7 +55,7 @@ class GivenBack:
 
 @dataclass(frozen=True)
 class HandedOut:
-    """A block that another worker had is handed out again."""
+    """A block of another worker is handed out again."""
 
     block: int
     worker: str
@@ -105,7 +99,7 @@ def _int(text: str) -> int:
 
 
 def notes(events: Iterable[Event]) -> list[Note]:
-    """The notes in a server's log that a check wants to know of."""
+    """The events in the log of a server that the checks need."""
     return [
         make(found.groups())
         for event in events
@@ -120,5 +114,5 @@ _ACCURACY = re.compile(r"^test accuracy: ([\d.]+) on the first 3,000")
 
 
 def accuracies(events: Iterable[Event]) -> list[float]:
-    """What examples/softmax_mnist.py says of the first 3,000 test images, each time that it does."""
+    """The accuracies on the first 3,000 test images that examples/softmax_mnist.py has printed."""
     return [float(found[1]) for event in events if (found := _ACCURACY.search(event.what)) is not None]

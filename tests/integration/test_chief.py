@@ -1,4 +1,4 @@
-"""Who is chief: the role goes from worker to worker, and from job to job."""
+"""The chief: the role moves from worker to worker, and from job to job."""
 
 import numpy as np
 

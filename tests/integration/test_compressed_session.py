@@ -1,4 +1,4 @@
-"""Sessions that were told to send less, over every lane: what reaches the servers, and what comes back."""
+"""Sessions with encoding or compression: values on the servers, and values that come back."""
 
 import numpy as np
 import pytest
@@ -28,7 +28,7 @@ def test_only_the_largest_elements_move_and_the_others_follow_with_what_they_had
         np.testing.assert_array_equal(W.value[later], 2 * TARGET[later])
 
 
-def test_weights_come_back_in_the_form_of_the_wire_and_the_servers_keep_float32(open_session):
+def test_weights_travel_in_the_encoding_and_servers_store_float32(open_session):
     W, little = zeros("W"), np.full(SIZE, 2.0**-12, np.float32)
     with open_session("w0", encoding="bfloat16") as session:
         session.assign(W, TARGET)
@@ -59,7 +59,7 @@ def test_a_step_that_is_not_finite_is_refused_and_those_after_it_are_as_if_it_ha
     np.testing.assert_array_equal(train("poisoned", True), train("healthy", False))
 
 
-def test_words_that_say_nothing_are_refused_before_a_server_is_asked():
+def test_invalid_options_are_refused_before_a_server_is_called():
     for arguments in ({"encoding": "float8"}, {"compress": "topk"}, {"shared_memory": "yes"}):
         with pytest.raises(ConfigurationError):
             ps.session("127.0.0.1:1", **arguments)

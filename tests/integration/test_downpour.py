@@ -1,7 +1,6 @@
-"""When steps reach the servers: Downpour's intervals and overlap, against loops of a few lines in float64.
+"""Downpour: intervals of pushes and pulls, and overlap, against a few lines of float64.
 
-What the servers' policies make of it is in `test_strategies_and_policies`, what happens when a push fails in
-`test_failed_steps`.
+Policies of the servers are in `test_strategies_and_policies`, pushes that fail in `test_failed_steps`.
 """
 
 import numpy as np
@@ -127,7 +126,7 @@ def test_a_step_that_is_refused_leaves_the_sum_as_it_was(open_session):
 
 
 def at_the_server(open_session):
-    """The value of x that a worker gets who comes now."""
+    """The value of x that a new worker gets."""
     with ps.collection(), open_session("looks on"):
         return float(ps.Variable([9.0], name="x").value[0])
 
@@ -171,7 +170,7 @@ def test_a_block_is_a_whole_number_of_pushes(steps, batches):
     ],
     ids=["pull", "assign", "slot", "register", "evaluate", "set_hyperparameters"],
 )
-def test_what_was_added_up_is_at_the_server_before_anything_else_is_done(open_session, strategy, call):
+def test_sums_are_pushed_before_any_other_call(open_session, strategy, call):
     x, y = ps.Variable([0.0], name="x"), ps.Variable([0.0], name="y")
     with open_session("w0", **strategy) as session:
         for _ in range(3):
@@ -218,7 +217,7 @@ def test_a_program_ends_with_weights_that_have_all_of_its_pushes(open_session, s
 
 
 def test_the_end_of_a_block_of_examples_is_no_pull(open_session):
-    """Blocks of 16 batches, 40 in all; pull_every says when fresh weights come."""
+    """Blocks of 16 batches, 40 in all; pull_every decides when fresh weights come."""
     x, seen = ps.Variable([0.0], name="x"), []
     with open_session("w0", pull_every=100) as session:
         for _ in session.batches(ps.Dataset({"x": np.arange(40)}), 1):

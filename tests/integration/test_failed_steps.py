@@ -39,7 +39,7 @@ def two_shards():
     ],
     ids=["complex", "float64", "shape", "nan", "rows"],
 )
-def test_a_gradient_that_cannot_be_leaves_both_shards_as_they_were(two_shards, bad, error, message):
+def test_an_invalid_gradient_leaves_both_shards_as_they_were(two_shards, bad, error, message):
     x, y = ps.global_variables()
     optimizer = ps.GradientDescent(0.5)
     with pytest.raises(error, match=message):
@@ -50,7 +50,7 @@ def test_a_gradient_that_cannot_be_leaves_both_shards_as_they_were(two_shards, b
     np.testing.assert_array_equal([*x.value, *y.value], [0.5] * 12)
 
 
-def test_who_fails_when_an_epoch_is_reported_gives_its_examples_back(open_session):
+def test_a_worker_that_fails_in_on_epoch_gives_its_examples_back(open_session):
     def boom(report):
         raise RuntimeError("boom")
 
@@ -89,7 +89,7 @@ def a_push(shard, message):
 
 
 def told_failed(transport):
-    """What the worker has told each time that it left."""
+    """The `failed` field of each `Leave` of the worker."""
     return [message.failed for _, message in transport.messages(Leave)]
 
 
@@ -125,7 +125,7 @@ def test_a_round_of_local_steps_whose_push_fails_is_never_sent_again(fault):
 @pytest.mark.parametrize(
     ("error", "failed"), [(None, False), (KeyError(), True), (KeyboardInterrupt(), True), (SystemExit(), True)]
 )
-def test_a_worker_says_whether_it_came_to_its_end(error, failed):
+def test_a_worker_leaves_as_failed_when_an_exception_ends_its_session(error, failed):
     transport = ShardsInProcess(1)
     with pytest.raises(type(error)) if error else nullcontext(), worker(transport):
         if error:

@@ -1,4 +1,4 @@
-"""What a session has is not sent to it again, however it exchanges: the same values to the last bit, fewer bytes."""
+"""Unchanged values are not sent again by any strategy: the same values bit for bit, fewer bytes."""
 
 import numpy as np
 import pytest

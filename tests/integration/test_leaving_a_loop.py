@@ -1,4 +1,4 @@
-"""A worker that leaves its loop over batches is waited for by nobody, unless an error has thrown it out."""
+"""A worker that leaves its loop over batches is not waited for, unless an error has ended the loop."""
 
 import threading
 from contextlib import nullcontext

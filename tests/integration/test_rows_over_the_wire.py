@@ -1,4 +1,4 @@
-"""Gradients by rows, from a client to a shard and back: small and inline, large and in chunks, wrong and refused."""
+"""Gradients by rows from a session to the shards and back, small and large."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""The learning rate of the push at the server's step t is the schedule's at t, whoever pushes, over both transports."""
+"""The learning rate of a push at the servers' step t is the schedule's at t, for all workers."""
 
 import numpy as np
 import pytest

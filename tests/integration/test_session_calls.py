@@ -1,4 +1,4 @@
-"""What else a session can be asked: slots, rows, and new hyperparameters in a running job."""
+"""Other calls of a session: slots, rows, and new hyperparameters in a running job."""
 
 import numpy as np
 import pytest
@@ -52,7 +52,7 @@ def test_rows_come_in_the_shape_and_order_of_their_numbers(open_session):
             session.rows(ps.Variable(1.0, name="number"), [0])
 
 
-def test_a_session_that_is_over_says_so(open_session):
+def test_calls_of_a_closed_session_raise(open_session):
     x, optimizer = ps.Variable([0.0], name="x"), ps.Adam(0.1)
     with open_session("w0") as session:
         optimizer.minimize(ops.sum(x))
@@ -68,7 +68,7 @@ def test_a_session_that_is_over_says_so(open_session):
 
 
 @pytest.mark.parametrize("given", ["x", None, np.zeros(3), [0]], ids=repr)
-def test_what_is_no_variable_is_refused_as_such(open_session, given):
+def test_other_objects_than_variables_are_refused(open_session, given):
     with open_session("w0") as session:
         with pytest.raises(TypeError, match=r"session\.rows takes a psworker\.Variable or Table, got"):
             session.rows(given, [0])
@@ -163,7 +163,7 @@ def test_hyperparameters_may_be_changed_for_some_variables_only(open_session):
         ("none", {"learning_rate": 1.0}, ConfigurationError, "no variable: an optimizer's"),
     ],
 )
-def test_hyperparameters_that_cannot_be_change_nothing(open_session, target, changes, error, message):
+def test_invalid_hyperparameters_change_nothing(open_session, target, changes, error, message):
     x, y = ps.Variable([0.0], name="x"), ps.Variable([0.0], name="y")
     adam = ps.Adam(0.1)
     with open_session("w0") as session:

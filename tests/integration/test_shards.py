@@ -69,7 +69,7 @@ def test_a_program_trains_the_same_bit_for_bit_on_one_shard_and_on_several(monke
             np.testing.assert_array_equal(array, expected, strict=True)
 
 
-# --- what a session says of its weights, and of itself ----------------------------------------------------------------
+# --- staleness, and idle workers --------------------------------------------------------------------------------------
 
 
 def two_variables():
@@ -100,7 +100,7 @@ def test_gradients_are_as_late_as_the_weights_they_were_computed_with_on_whateve
 
 
 @pytest.mark.parametrize("strategy", [{"push_every": 3}, {"local_steps": 3}], ids=str)
-def test_what_several_steps_have_computed_is_as_old_as_the_first_of_their_weights(strategy):
+def test_a_push_of_several_steps_is_as_stale_as_the_first_of_them(strategy):
     transport, optimizer = ShardsInProcess(2, staleness=DropStalePushes(9)), ps.GradientDescent(1.0)
     with ps.collection():
         *_, loss = two_variables()
@@ -145,7 +145,7 @@ def session_beside(transport):
     client.leave()
 
 
-def test_a_worker_that_is_idle_has_pushed_all_it_computed_and_nobody_waits_for_it():
+def test_an_idle_worker_has_pushed_everything_and_is_not_waited_for():
     transport, optimizer = ShardsInProcess(2, Bounded(0)), ps.GradientDescent(1.0)
     with ps.collection():
         large, _, loss = two_variables()
@@ -154,7 +154,7 @@ def test_a_worker_that_is_idle_has_pushed_all_it_computed_and_nobody_waits_for_i
             assert not transport.messages(Push)
             session.idle()
             said = [(shard, type(message)) for shard, message in transport.sent if isinstance(message, Push | Renew)]
-            assert said == [(0, Push), (1, Push), (0, Renew)], "shard 0 decides who waits for whom"
+            assert said == [(0, Push), (1, Push), (0, Renew)], "shard 0 decides which worker waits"
             assert all(message.idle for _, message in transport.messages(Renew))
             with session_beside(transport) as push_something:
                 assert [push_something().global_step for _ in range(2)] == [2, 3]

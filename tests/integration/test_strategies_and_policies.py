@@ -1,4 +1,4 @@
-"""When steps reach servers that wait for others, or drop what is stale: what of it is refused, and what goes on."""
+"""Strategies with servers that wait for other workers, or drop stale pushes."""
 
 import logging
 import threading
@@ -44,7 +44,7 @@ def test_a_push_that_is_dropped_is_counted_and_brings_fresh_weights(caplog):
     assert all("staleness" in message for _, message in told)
 
 
-def test_nobody_waits_for_a_worker_that_has_no_examples():
+def test_a_worker_without_examples_is_not_waited_for():
     """With bounded:0 each waits for the other, but for one whose loop has ended or was left."""
     open_session = server_with("bounded:0")
     idle, done = threading.Event(), threading.Event()
@@ -78,7 +78,7 @@ def test_nobody_waits_for_a_worker_that_has_no_examples():
 @pytest.mark.parametrize(
     "strategy", [{"overlap": True}, {"pull_every": 2}, {"push_every": 3, "pull_every": 2}], ids=str
 )
-def test_what_a_synchronous_update_would_drop_is_refused_at_once(strategy):
+def test_a_strategy_whose_pushes_would_be_dropped_is_refused_at_once(strategy):
     open_session = server_with("sync:1")
     with pytest.raises(ConfigurationError, match=r"--consistency sync:1, and drop .* let pull_every divide push_every"):
         open_session("w0", **strategy).__enter__()

@@ -1,4 +1,4 @@
-"""Tables over every way of reaching shards: what a worker gets and sends, against a variable that it has as a whole."""
+"""Tables in a session, against a variable of the same rows."""
 
 import tracemalloc
 
@@ -78,7 +78,7 @@ def test_workers_share_a_table_and_see_each_others_rows(open_session):
 
 
 @pytest.mark.parametrize("reads", ["rows", "no_grad", "lookups"])
-def test_only_what_a_model_looks_up_says_how_stale_its_gradient_is_and_the_first_lookup_counts(open_session, reads):
+def test_staleness_of_a_table_counts_from_the_models_first_lookup(open_session, reads):
     """Another worker pushes twice after the lookup that counts; then the table is read again in one way or another."""
     optimizer = ps.GradientDescent(1.0)
     table = ps.Table((9, 2), UNIFORM, name="table")
@@ -122,7 +122,7 @@ def test_in_one_process_there_is_no_second_copy_of_the_table():
     assert 2 * nbytes < peak < 2.2 * nbytes  # the table and its accumulator
 
 
-def test_what_needs_the_whole_table_is_refused_and_changes_nothing(open_session):
+def test_calls_that_need_the_whole_table_are_refused_and_change_nothing(open_session):
     table, other = ps.Table((9, 2), UNIFORM, name="table"), ps.Variable(np.zeros(2), name="other")
     optimizer = ps.GradientDescent(1.0)
     with open_session("w0") as session:

@@ -1,4 +1,4 @@
-"""Training through a session: the same over a network and in the process, checked against plain numpy."""
+"""Training through a session, checked against plain numpy."""
 
 import threading
 

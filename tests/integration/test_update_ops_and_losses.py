@@ -1,4 +1,4 @@
-"""Steps of training with more between compute and apply: transforms, update ops, schedules, rows, several losses."""
+"""Between compute_gradients and apply_gradients: losses, update ops, and the whole step of optimize_loss."""
 
 import numpy as np
 import pytest
@@ -129,7 +129,7 @@ def test_update_ops_may_be_chosen_by_scope_or_left_out(open_session):
         assert [update.variable for update in ps.update_ops()] == [b]
 
 
-def test_what_was_noted_of_a_batch_that_is_skipped_may_be_discarded(open_session):
+def test_update_ops_of_a_skipped_batch_may_be_discarded(open_session):
     x, mean = ps.Variable([1.0], name="x"), average(0)
     with open_session("w0"):
         noted(mean, [np.inf])

@@ -16,6 +16,7 @@ from pswire.errors import AlreadyRegistered, ConfigurationError, NotFinite
 from pswire.optimizers.limits import GUARDED, LIMITS, MOST_GROWTH, Limits
 from pswire.specs.schedules import largest_rate, rate
 from pswire.tensors.values import Array, IndexedSlices, magnitude, not_finite
+from psworker.client.partitions import check_finite
 from psworker.model.tables import Table
 from psworker.model.variables import BaseVariable
 from psworker.sessions.hyperparameters import Target, VariableOptimizers
@@ -264,12 +265,8 @@ def _magnitude(entry: VersionedArray) -> float:
         array.check_indices()
         array = array.values
     found = magnitude(array)
-    bad = 0 if math.isfinite(found) else not_finite(array)
-    if bad:
-        raise NotFinite(
-            f"gradient for {entry.name!r} has {bad:,} of {array.size:,} elements that are NaN or infinite: nothing "
-            "was changed; lower the learning rate, or clip gradients"
-        )
+    if not math.isfinite(found):
+        check_finite(entry.name, array, "gradient")
     return found
 
 

@@ -96,7 +96,7 @@ def test_a_table_tells_in_the_order_of_time_what_people_want_to_know():
     act = Event(10.0, "worker-1", "is killed")
     events = worth_telling(rename([Event(at + 100, who, text) for at, who, text in said], HOSTS))
     assert table([*events, Event(act.at + 100, act.who, act.what)], start=100.0).splitlines() == [
-        "| seconds | who | what |",
+        "| seconds | process | event |",
         "| ---: | --- | --- |",
         "| 10.0 | worker-1 | is killed |",
         "| 15.0 | worker-2 | waits for shard 0, for 5 s: nothing answers |",

@@ -1,4 +1,4 @@
-"""What client tests share: small variables that are partitioned, and retries without pauses."""
+"""Fixtures of client tests: small partitioned variables, and retries without pauses."""
 
 import pytest
 

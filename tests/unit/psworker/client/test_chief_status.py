@@ -1,4 +1,4 @@
-"""What a worker knows of its role: which answers tell it, and which of two is the newer."""
+"""Chief status: which answers report it, and which of two reports is newer."""
 
 from dataclasses import replace
 
@@ -9,7 +9,7 @@ from psworker.client.chief import ChiefStatus
 
 
 @pytest.mark.parametrize("answer", [Joined(1, 0, 15.0, 0, chief=True), Renewed(0, chief=True), Taken(None, chief=True)])
-def test_it_is_what_shard_0_has_said_last_and_nobody_else(answer):
+def test_chief_status_is_the_last_report_of_shard_0(answer):
     role = ChiefStatus("w0")
     assert not role.chief
     role.update(1, answer)
@@ -23,7 +23,7 @@ def test_it_is_what_shard_0_has_said_last_and_nobody_else(answer):
     assert not role.chief
 
 
-def test_a_beat_during_which_something_else_was_heard_does_not_count_for_it_may_be_older():
+def test_a_heartbeat_answer_older_than_another_report_is_ignored():
     role = ChiefStatus("w0")
     role.update(0, Joined(1, 1, 15.0, 0))
     asked = role.updates
@@ -34,7 +34,7 @@ def test_a_beat_during_which_something_else_was_heard_does_not_count_for_it_may_
     assert not role.chief
 
 
-def test_who_takes_over_says_so_once_and_who_was_the_first_does_not(caplog):
+def test_taking_over_as_chief_is_logged_once(caplog):
     first, second = ChiefStatus("w0"), ChiefStatus("w1")
     first.update(0, Joined(1, 0, 15.0, 0, chief=True))
     for chief in (False, True, True):

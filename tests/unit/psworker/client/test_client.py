@@ -1,4 +1,4 @@
-"""The client over several shards: one answer out of many, each part once, and no call left behind."""
+"""The client over several shards: joined answers, each part applied once, and no call left open."""
 
 import os
 from concurrent.futures import ThreadPoolExecutor
@@ -86,7 +86,7 @@ def steps_of(shards):
 
 
 @pytest.mark.parametrize("shards", [1, 2, 3])
-def test_what_is_registered_comes_back_whole_in_order_without_the_tables(shards):
+def test_registration_returns_the_joined_values_in_order_without_tables(shards):
     values = np.arange(ROWS * 2.0).reshape(ROWS, 2)
     client = joined(ShardsInProcess(shards))
     known = client.register(
@@ -159,7 +159,7 @@ def test_a_refusal_by_one_shard_is_raised_when_no_call_is_open_any_more(client, 
     assert transport.ended == [0, 1, 2, refusing], "who has not applied it is told last that it was given up"
 
 
-def test_a_message_of_which_one_part_cannot_be_is_sent_to_nobody(client, transport):
+def test_a_message_with_one_invalid_part_is_not_sent_at_all(client, transport):
     good, bad = gradient("a"), VersionedArray("s", ReadVersion((0, 0, 0)), np.zeros((ROWS, 3)))
     with pytest.raises(ShapeMismatch, match=r"gradient for 's' is float64\[7, 3\]"):
         client.push([good, bad])
@@ -193,7 +193,7 @@ def test_every_part_is_applied_once_when_answers_are_lost(client, transport):
     assert sorted(said) == [(0, 1), (0, 1), (1, 1), (1, 1), (2, 1), (2, 1)]
 
 
-def test_workers_that_place_a_variable_on_different_shards_are_told_and_the_first_goes_on(client, transport):
+def test_a_worker_with_another_placement_is_refused_and_the_first_goes_on(client, transport):
     other = joined(transport, "w1")
     alone = [Declaration(TensorSpec("c", (2,), "float64"), np.zeros(2))]
     with pytest.raises(AlreadyRegistered, match="'c' is on shard 1, worker 'w1' places it on shard 0"):
@@ -215,7 +215,7 @@ def test_a_worker_that_splits_a_variable_otherwise_is_told(client, transport, mo
 # --- shard 0 decides --------------------------------------------------------------------------------------------------
 
 
-def test_where_nobody_decides_a_push_is_sent_to_all_shards_at_once(client, transport):
+def test_without_a_deciding_policy_a_push_is_sent_to_all_shards_at_once(client, transport):
     handle = client.push(steps_of(3))
     assert [shard for shard, _ in transport.sent] == [0, 1, 2]
     handle.result()
@@ -262,7 +262,7 @@ def test_a_push_that_shard_0_drops_reaches_no_other_and_brings_their_values():
     assert (again.outcome, again.global_step) == (Outcome.APPLIED, 2)
 
 
-def test_shards_that_were_not_started_alike_are_named():
+def test_shards_with_different_policies_are_named():
     transport = ShardsInProcess(2)
     transport.machines[1] = Shard(1, 2, consistency=Bounded(3), staleness=DropStalePushes(4))
     client = Client(transport, "w0", timeout=60)
@@ -273,7 +273,7 @@ def test_shards_that_were_not_started_alike_are_named():
     client.close()
 
 
-def test_a_fork_of_a_worker_says_no_good_bye_for_its_parent(client, transport, monkeypatch):
+def test_a_fork_of_a_worker_does_not_leave_for_its_parent(client, transport, monkeypatch):
     parent = os.getpid()
     with monkeypatch.context() as patch:
         patch.setattr(os, "getpid", lambda: parent + 1)

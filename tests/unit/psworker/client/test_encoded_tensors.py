@@ -1,4 +1,4 @@
-"""Gradients and values that travel packed: packed once, after they were cut, and unpacked where the whole is made."""
+"""Encoded gradients and values: encoded once after splitting, decoded when joined."""
 
 from dataclasses import replace
 
@@ -33,7 +33,7 @@ def some(shape, seed=1):
 
 @pytest.mark.parametrize("form", ["bfloat16", "float16"])
 @pytest.mark.parametrize(("shards", "rows"), [(1, 5), (3, 7), (2, 40_000)])  # more than a block, and no multiple
-def test_values_that_come_packed_are_unpacked_beside_those_that_the_worker_has(shards, rows, form):
+def test_encoded_partitions_are_joined_with_unchanged_ones(shards, rows, form):
     variable = Placement(shards).extended([TensorSpec("v", (rows, 3))])["v"]
     value, old = some((rows, 3)), VersionedArray("v", ReadVersion(tuple(range(shards))), some((rows, 3), 2))
     parts = partitions.split_array(variable, value)
@@ -64,7 +64,7 @@ class Sixteen:
 
 
 @pytest.mark.parametrize("shards", [1, 2, 3])
-def test_a_client_with_a_packer_has_it_pack_each_gradient_once_and_asks_for_packed_values(shards):
+def test_each_gradient_is_encoded_once_and_values_are_asked_for_in_the_encoding(shards):
     transport, encoder = ShardsInProcess(shards), Sixteen()
     client = Client(transport, "w0", 60, encoder)
     client.join()
@@ -92,7 +92,7 @@ def test_a_client_with_a_packer_has_it_pack_each_gradient_once_and_asks_for_pack
     np.testing.assert_array_equal(client.pull(["mean"])[0].array, (seen * np.float32(0.5)), strict=True)
 
 
-def test_a_push_that_is_refused_here_has_not_been_packed():
+def test_a_push_that_the_client_refuses_is_not_encoded():
     encoder = Sixteen()
     client = Client(ShardsInProcess(1), "w0", 60, encoder)
     client.join()

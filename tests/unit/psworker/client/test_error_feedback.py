@@ -1,4 +1,4 @@
-"""What a encoder sends, what it keeps back, and that a model learns by it."""
+"""Encoding of gradients: what is sent, and what stays as residual."""
 
 import numpy as np
 import pytest
@@ -24,7 +24,7 @@ def send(encoder, array, shard=0, name="W"):
 
 
 @pytest.mark.parametrize("compression", COMPRESSIONS, ids=str)
-def test_what_was_sent_and_the_rest_are_the_sum_of_the_gradients(compression):
+def test_sent_gradients_and_the_residual_are_the_sum_of_the_gradients(compression):
     encoder = GradientEncoder(compression=compression)
     total = {(shard, name): np.zeros((40, 50)) for shard in (0, 1) for name in ("W", "V")}
     sent = {key: np.zeros((40, 50)) for key in total}
@@ -69,7 +69,7 @@ def test_top_k_sends_the_largest_of_gradient_and_rest():
         rest[places] = 0
 
 
-def test_a_message_keeps_what_was_packed_into_it_while_later_ones_are_made():
+def test_an_encoded_message_stays_the_same_while_later_ones_are_encoded():
     for compression in COMPRESSIONS:
         encoder = GradientEncoder("bfloat16", compression)
         first = [send(encoder, noise(0, 2000)), send(encoder, noise(1, 10), name="b")]
@@ -90,7 +90,7 @@ def test_a_gradient_that_is_small_or_of_another_dtype_or_has_rows_is_not_compres
 
 
 @pytest.mark.parametrize(("encoding", "error"), [("bfloat16", 2.0**-8), ("float16", 2.0**-11)])
-def test_what_is_not_compressed_goes_in_the_form_of_the_wire(encoding, error):
+def test_uncompressed_gradients_travel_in_the_encoding(encoding, error):
     for compression in (NONE, Int8()):
         encoder = GradientEncoder(encoding, compression)
         array, rows = noise(0, 7, 9), IndexedSlices(noise(1, 4, 3), np.array([9, 0, 9, 2]), (10, 3))
@@ -128,7 +128,7 @@ def test_a_gradient_that_is_not_finite_is_refused_and_the_rest_stays_as_it_was(c
 
 
 @pytest.mark.parametrize("compression", [Int8(), TopK(0.001)], ids=str)
-def test_a_rest_that_grows_beyond_every_number_is_refused_and_given_up(compression):
+def test_a_residual_that_overflows_is_refused_and_discarded(compression):
     encoder, huge = GradientEncoder(compression=compression), np.full(2000, 3e38, np.float32)
     if compression == Int8():
         huge[1:] = 0.49 / 127 * 3e38  # all rest

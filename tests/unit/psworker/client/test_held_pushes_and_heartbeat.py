@@ -1,4 +1,4 @@
-"""What a client does while it waits: tries again, joins again, says whom it waits for, and gives up with a reason."""
+"""Held pushes and the heartbeat: retries, rejoins, logged reasons and timeouts."""
 
 import logging
 import queue
@@ -76,7 +76,7 @@ def test_a_worker_whose_name_was_taken_ends(sleeping):
 
 @pytest.fixture
 def held():
-    """A transport, a worker whose push is held there, the handle of it, and one who is behind it."""
+    """A transport, a worker whose push is held, the future of the push, and the worker that is behind."""
     transport = ShardsInProcess(2, Bounded(0), lease=1000.0)
     fast, slow = registered(transport, "fast"), registered(transport, "slow")
     slow.push([gradient()]).result()
@@ -138,7 +138,7 @@ def test_a_part_that_a_follower_holds_is_sent_again_and_the_group_is_still_one_u
 # --- idle, and leaving ------------------------------------------------------------------------------------------------
 
 
-def test_others_go_on_when_a_worker_says_that_it_is_idle():
+def test_other_workers_go_on_when_a_worker_is_idle():
     transport = ShardsInProcess(2, Bounded(0))
     slow, fast = registered(transport, "slow"), registered(transport, "fast")
     slow.push([gradient()]).result()
@@ -148,7 +148,7 @@ def test_others_go_on_when_a_worker_says_that_it_is_idle():
     assert [(shard, said.idle) for shard, said in transport.messages(Renew)] == [(0, True)], "which decides for all"
 
 
-def test_what_a_shard_does_not_hear_of_an_idle_or_leaving_worker_is_logged_and_every_shard_is_told(caplog):
+def test_failed_reports_of_an_idle_or_leaving_worker_are_logged(caplog):
     transport = ShardsInProcess(3)
     client = registered(transport, "w0")
     transport.refuse = lambda shard, message: shard == 0
@@ -207,7 +207,7 @@ class Beats:
         self.heartbeat.join()
 
 
-def test_whom_a_held_push_waits_for_is_said_when_it_appears_and_when_it_changes(caplog):
+def test_the_reason_of_a_held_push_is_logged_when_it_appears_and_when_it_changes(caplog):
     script = ["", "w1 is at step 3", "w1 is at step 3", "w2 is at step 3", "", "w2 is at step 3"]
     with caplog.at_level(logging.INFO, "psworker.client.heartbeat"):
         Beats([Renewed(1, reason) for reason in script]).run()
@@ -218,13 +218,13 @@ def test_whom_a_held_push_waits_for_is_said_when_it_appears_and_when_it_changes(
 
 
 @pytest.mark.parametrize("error", [NotJoined("slept"), Unavailable("gone"), TimedOut("late"), Zombie("taken")])
-def test_what_a_shard_said_before_a_beat_failed_holds_no_more(error):
+def test_a_reason_is_discarded_when_a_heartbeat_fails(error):
     beats = Beats([Renewed(1, "w1 is at step 3"), error, Zombie("so that it ends")])
     beats.run()
     assert beats.heartbeat.hold_reason(0, since=0.0) == ""
 
 
-def test_what_a_shard_said_before_a_push_says_nothing_about_it():
+def test_a_reason_from_before_a_push_does_not_count_for_it():
     beats = Beats([])
     beats.run()
     assert beats.heartbeat.hold_reason(0, since=0.0) == "the end"
@@ -232,7 +232,7 @@ def test_what_a_shard_said_before_a_push_says_nothing_about_it():
     assert beats.heartbeat.hold_reason(1, since=0.0) == ""
 
 
-def test_the_heartbeat_goes_on_through_what_may_pass_and_ends_with_what_may_not(caplog):
+def test_the_heartbeat_goes_on_after_temporary_errors_and_ends_after_others(caplog):
     beats = Beats([Unavailable("gone"), TimedOut("late"), NotJoined("slept"), Renewed(0, "w1"), Zombie("taken")])
     with caplog.at_level(logging.INFO, "psworker.client.heartbeat"):
         beats.run()
@@ -246,7 +246,7 @@ def test_the_heartbeat_goes_on_through_what_may_pass_and_ends_with_what_may_not(
     ]
 
 
-def test_a_worker_that_joins_again_hears_whether_it_is_still_the_chief(sleeping):
+def test_a_worker_that_joins_again_knows_whether_it_is_still_chief(sleeping):
     transport, client = sleeping
     assert client.chief
     other = Client(transport, "w1", timeout=60)
@@ -262,7 +262,7 @@ def test_a_worker_that_joins_again_hears_whether_it_is_still_the_chief(sleeping)
     other.close()
 
 
-def test_each_beat_says_how_tensors_travel_by_then():
+def test_each_heartbeat_reports_the_tensor_transport():
     beats = Beats([Renewed(0), Renewed(0)])
     lanes = ["gRPC", "shared memory", "gRPC"]
     beats.tensor_transport = lambda shard: lanes[len(beats.sent)]
@@ -270,7 +270,7 @@ def test_each_beat_says_how_tensors_travel_by_then():
     assert [message.tensor_transport for message in beats.sent] == lanes
 
 
-def test_each_beat_says_how_many_pushes_are_half_by_then_and_that_the_worker_is_idle():
+def test_each_heartbeat_reports_half_pushes_and_whether_the_worker_is_idle():
     beats = Beats([Renewed(0), Renewed(0)])
     counts = [0, 1, 3]
     beats.heartbeat.half_pushes = lambda shard: counts[len(beats.sent)]
@@ -294,7 +294,7 @@ def call_that_is_never_answered(held_for, timeout=0.05):
     return transport, str(caught.value)
 
 
-def test_a_call_that_gives_up_says_who_held_the_push_and_for_whom():
+def test_a_timeout_names_the_shard_that_held_the_push_and_the_reason():
     transport, text = call_that_is_never_answered(lambda shard, since: f"w{shard} is slow" if since > 0 else "")
     assert text.startswith("gave up after 0.")
     assert text.endswith("s: no answer: shard 1 held the push: w1 is slow")
@@ -302,7 +302,7 @@ def test_a_call_that_gives_up_says_who_held_the_push_and_for_whom():
     assert len(transport.sent) > 1, "it has tried again"
 
 
-def test_what_cannot_succeed_later_is_not_tried_again():
+def test_permanent_errors_are_not_tried_again():
     transport = ShardsInProcess(1)
     transport.refuse = lambda shard, message: True
     some = RetryingCalls(transport, "w0", 60, threading.Event(), lambda shard, since: "", ChiefStatus("w0"))

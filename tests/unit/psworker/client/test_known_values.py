@@ -1,4 +1,4 @@
-"""Values that have not changed do not travel again, over one shard or several; another life of a server is no proof."""
+"""Unchanged values do not travel again; versions from before a restart of a server prove nothing."""
 
 from dataclasses import replace
 
@@ -70,7 +70,7 @@ def bytes_of(*names):
 
 
 @SHARDS
-def test_what_has_not_changed_is_not_sent_again_and_its_array_is_given_back(shards):
+def test_unchanged_values_are_not_sent_again_and_keep_their_arrays(shards):
     transport = ShardsInProcess(shards)
     client, known = registered(transport)
     pushed = client.push(gradients(known, "trained"), pull=list(SPECS), known_values=known.values()).result()
@@ -156,7 +156,7 @@ def start_anew(transport, shard, values):
 
 
 @pytest.mark.parametrize("lost", [0, 1])
-def test_a_server_that_was_started_anew_is_told_of_no_version_of_its_earlier_life(lost):
+def test_versions_from_before_a_restart_of_a_server_are_not_named(lost):
     transport = ShardsInProcess(2)
     client, known = registered(transport)
     start_anew(transport, lost, values=7)
@@ -179,8 +179,8 @@ def has_names(message):
 
 
 @pytest.mark.parametrize("consistency", [Asynchronous(), Synchronous(1)], ids=str)
-def test_a_push_under_way_while_the_worker_joins_another_life_names_nothing_when_it_is_sent_then(consistency):
-    """Where shard 0 decides, shard 1 is told of a push when `wait` is called, which may be after a lookup."""
+def test_a_push_sent_after_a_rejoin_names_no_earlier_versions(consistency):
+    """Where shard 0 decides, shard 1 gets its part when `result` is called, which may be after a lookup."""
     transport = ShardsInProcess(2, consistency)
     client, known = registered(transport)
     if not consistency.decides:

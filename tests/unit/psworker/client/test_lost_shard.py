@@ -1,4 +1,4 @@
-"""A shard that was started anew while others go on: no worker trains half of a model without being told."""
+"""A shard that lost its state while others go on: no worker trains half of a model unnoticed."""
 
 import itertools
 
@@ -46,7 +46,7 @@ class Job:
         return client
 
     def variables(self):
-        """What each shard says of its variables."""
+        """The variables of each shard."""
         return [self.transport.status(shard).variables for shard in range(2)]
 
 
@@ -81,7 +81,7 @@ def test_a_worker_that_comes_when_one_shard_has_lost_its_state_registers_nothing
 
 
 @pytest.mark.parametrize("anew", [0, 1])
-def test_every_worker_that_lives_hears_that_a_shard_has_lost_its_state_whatever_it_says_next(job, anew):
+def test_every_call_of_a_live_worker_raises_when_a_shard_has_lost_its_state(job, anew):
     workers = [job.register(f"w{number}") for number in range(4)]
     push(workers[0]).result()
     job.start(anew)
@@ -91,7 +91,7 @@ def test_every_worker_that_lives_hears_that_a_shard_has_lost_its_state_whatever_
         lambda: workers[2].register(DECLARED),
         lambda: workers[3].tune(NAMES, SGD, ["learning_rate"]),
     )
-    for call in (*said, *said):  # and says so again to who has not ended by that
+    for call in (*said, *said):  # also a second time
         with pytest.raises(WrongShard, match=LOST.format(anew)):
             call()
     assert job.transport.status(anew).workers == ()

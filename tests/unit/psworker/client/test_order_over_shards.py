@@ -1,4 +1,4 @@
-"""What several shards do together or not at all: registrations, late pushes, and parts of a push that are given up."""
+"""Order over several shards: registrations, stale pushes, and abandoned parts of a push."""
 
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -26,7 +26,7 @@ from pswire.specs.consistency import Asynchronous, Bounded, DropStalePushes, Ign
 from pswire.specs.initializers import RowUniform
 from pswire.specs.schedules import PiecewiseConstant
 from pswire.tensors.values import TensorSpec
-from psworker.client import placement, retrying_calls
+from psworker.client import placement
 from psworker.client.client import Client
 from tests.shard_state import state_of
 from tests.shards_in_process import ShardsInProcess
@@ -36,9 +36,8 @@ SGD = GradientDescent(learning_rate=1)
 
 @pytest.fixture(autouse=True)
 def hurried(monkeypatch):
-    """What has more than 1000 bytes is split, and nobody pauses between two tries."""
+    """Variables of more than 1000 bytes are partitioned."""
     monkeypatch.setattr(placement, "SPLIT_BYTES", 1000)
-    monkeypatch.setattr(retrying_calls, "FIRST_PAUSE", 0.0)
 
 
 def declared(name, rows, optimizer=SGD):
@@ -138,7 +137,7 @@ def test_a_synchronous_update_takes_no_late_gradient_of_another_shard():
     assert (result.outcome, result.values[0].array[0]) == (Outcome.DROPPED, 1)
 
 
-def test_a_push_says_to_shard_0_when_weights_on_other_shards_were_served():
+def test_a_push_tells_shard_0_when_weights_on_other_shards_were_served():
     transport = ShardsInProcess(2, staleness=DropStalePushes(9))
     client, weights = joined(transport, "w0", declared("large", 100), declared("small", 2))
     pushed = client.push([gradient(weights["large"])], pull=["large", "small"]).result()
@@ -178,7 +177,7 @@ def test_a_shard_waits_for_changes_that_are_made_there_and_for_no_others():
     assert after[-2:] == [(ChangeId(Sender("w1", 1), 1),), ()]
 
 
-def test_who_registers_late_gets_the_values_of_other_shards_in_the_order_of_shard_0():
+def test_a_late_registration_gets_values_in_the_order_of_shard_0():
     transport = ShardsInProcess(2, staleness=DropStalePushes(9))
     ((early, weights),) = two(transport, "w0")
     early.push([gradient(weights["small"])]).result()
@@ -234,7 +233,7 @@ def test_a_schedule_counts_pushes_of_which_its_shard_has_no_part(staleness):
 
 
 @pytest.mark.parametrize("how", ["refuse", "lose"])
-def test_nobody_waits_for_the_part_of_a_push_that_a_shard_refused_or_did_not_hear(how):
+def test_a_part_of_a_push_that_failed_on_a_shard_is_not_waited_for(how):
     transport = ShardsInProcess(2, Synchronous(2))
     (good, weights), (bad, _) = two(transport, "good", "bad")
     handles = [client.push([gradient(weights["small"])], pull=["small"]) for client in (good, bad)]
@@ -255,7 +254,7 @@ def test_nobody_waits_for_the_part_of_a_push_that_a_shard_refused_or_did_not_hea
     assert [transport.status(shard).global_step for shard in range(2)] == [2, 2], "all count the same steps"
 
 
-def test_who_gives_up_a_push_at_shard_0_says_so_to_those_that_may_wait_for_its_parts():
+def test_a_push_abandoned_at_shard_0_is_reported_to_the_shards_of_its_parts():
     transport = ShardsInProcess(3, Synchronous(2))
     client, weights = joined(transport, "w0", declared("large", 100), declared("medium", 9), declared("small", 2))
     transport.refuse = lambda shard, message: isinstance(message, Push)
@@ -265,7 +264,7 @@ def test_who_gives_up_a_push_at_shard_0_says_so_to_those_that_may_wait_for_its_p
     assert [(shard, message.settled) for shard, message in transport.messages(Renew)] == [(1, 1)]
 
 
-def test_what_a_shard_did_not_hear_of_a_push_that_was_given_up_is_said_before_the_next_change():
+def test_an_abandoned_push_is_reported_before_the_next_change():
     transport = ShardsInProcess(2, staleness=DropStalePushes(9))
     ((client, weights),) = two(transport, "w0")
     transport.refuse = lambda shard, message: shard == 1
@@ -280,7 +279,7 @@ def test_what_a_shard_did_not_hear_of_a_push_that_was_given_up_is_said_before_th
 
 
 @pytest.mark.parametrize(("how", "place"), [("lose", 0), ("refuse", 1)])
-def test_nobody_waits_for_an_assign_that_a_shard_refused_or_of_which_shard_0_was_not_heard(how, place):
+def test_an_assign_that_failed_on_a_shard_is_not_waited_for(how, place):
     transport = ShardsInProcess(2, staleness=DropStalePushes(9))
     (client, _), (other, _) = two(transport, "w0", "w1")
     setattr(transport, how, lambda shard, message: shard == place and isinstance(message, Assign))

@@ -1,4 +1,4 @@
-"""Arrays cut along the pieces of a variable: views of them, and the same again when put together, bit for bit."""
+"""Arrays split along the partitions of a variable and joined again, bit for bit."""
 
 import numpy as np
 import pytest
@@ -42,7 +42,7 @@ def values_of(arrays):
 
 @DETERMINISTIC
 @given(shard_counts, row_shapes)
-def test_a_value_is_cut_into_views_and_put_together_again_bit_for_bit(shards, row_shape):
+def test_a_value_is_split_into_views_and_joined_again_bit_for_bit(shards, row_shape):
     variable, value = placed(shards, row_shape), some((ROWS, *row_shape))
     parts = partitions.split_array(variable, value)
     assert [part.shape for part in parts] == [partition.spec.shape for partition in variable.partitions]
@@ -50,7 +50,7 @@ def test_a_value_is_cut_into_views_and_put_together_again_bit_for_bit(shards, ro
     np.testing.assert_array_equal(pull.join(variable, values_of(parts)), value, strict=True)
 
 
-def test_one_piece_is_not_copied_and_several_are_joined_into_an_array_that_cannot_be_written():
+def test_one_partition_is_not_copied_and_several_are_joined_read_only():
     value = some((ROWS, 3))
     assert pull.join(placed(1), values_of([value])) is value
     variable = placed(2)
@@ -62,7 +62,7 @@ def test_one_piece_is_not_copied_and_several_are_joined_into_an_array_that_canno
 
 @DETERMINISTIC
 @given(shard_counts, row_shapes, row_numbers, st.sampled_from(["int8", "int32", "int64", "uint64"]))
-def test_rows_of_a_gradient_are_cut_into_runs_that_make_the_same_array(shards, row_shape, numbers, dtype):
+def test_rows_of_a_gradient_are_split_into_runs_of_the_same_array(shards, row_shape, numbers, dtype):
     variable = placed(shards, row_shape)
     rows = IndexedSlices(some((len(numbers), *row_shape)), np.array(numbers, dtype), (ROWS, *row_shape))
     parts = partitions.split_gradient(variable, rows)
@@ -103,12 +103,12 @@ def test_chosen_rows_come_back_in_the_order_asked_for_with_their_repeats(shards,
         (np.array([[0]]), ShapeMismatch, r"got shape \(1, 1\)"),
     ],
 )
-def test_rows_that_cannot_be_are_refused_by_number_and_name(shards, rows, error, message):
+def test_invalid_rows_are_refused_by_number_and_name(shards, rows, error, message):
     with pytest.raises(error, match=message):
         partitions.split_rows(placed(shards), rows)
 
 
-def test_a_declaration_is_cut_with_its_value_or_its_initializer():
+def test_a_declaration_is_split_with_its_value_or_its_initializer():
     variable, value = placed(3), some((ROWS, 3))
     plain = partitions.split_declaration(variable, Declaration(variable.spec, value))
     assert [one.spec for one in plain] == [partition.spec for partition in variable.partitions]
@@ -118,7 +118,7 @@ def test_a_declaration_is_cut_with_its_value_or_its_initializer():
     assert [(one.value, one.initial, one.part.of) for one in table] == [(None, RowUniform(-1, 1), ROWS)] * 3
 
 
-def test_what_does_not_fit_the_variable_is_refused_before_it_is_cut():
+def test_an_initial_value_that_does_not_fit_is_refused():
     variable = placed(2)
     with pytest.raises(ShapeMismatch, match=r"initial value for 'w' is float32\[10, 3\]"):
         partitions.split_declaration(variable, Declaration(variable.spec, some((10, 3))))
@@ -126,7 +126,7 @@ def test_what_does_not_fit_the_variable_is_refused_before_it_is_cut():
 
 @pytest.mark.parametrize("shards", [1, 2])
 @pytest.mark.parametrize("named", [3, None])
-def test_a_shard_that_says_that_a_value_has_not_changed_must_name_the_version_that_the_worker_has(shards, named):
+def test_an_unchanged_value_must_have_the_version_that_the_worker_named(shards, named):
     variable, value = placed(shards), some((ROWS, 3))
     known_versions = None if named is None else VersionedArray("w", ReadVersion((named,) * shards), value)
     still = [Value("w", 3, None)] * shards

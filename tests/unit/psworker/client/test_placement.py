@@ -1,4 +1,4 @@
-"""Placement: the same places for a variable in every worker, bytes shared out, and every row on one shard."""
+"""Placement: the same in every worker, balanced bytes, and every row on one shard."""
 
 import pytest
 from hypothesis import given, settings
@@ -102,7 +102,7 @@ def test_a_variable_of_the_limit_itself_is_not_split():
     assert [len(placement[name].partitions) for name in ("at", "above")] == [1, 2]
 
 
-def test_names_are_told_to_every_shard_that_has_some_of_them_once_and_in_their_order():
+def test_names_are_grouped_by_shard_once_and_in_their_order():
     placement = placed(3, [TensorSpec("split", (9, MIB)), TensorSpec("a", (3,)), TensorSpec("b", (2,))])
     assert placement.by_shard(["b", "split", "a", "b"]) == [["split", "a"], ["b", "split"], ["split"]]
     with pytest.raises(UnknownVariable, match="'c' has not been registered by this worker"):

@@ -1,6 +1,6 @@
-"""How a client tries while its shard cannot be reached: pauses, the time of each try, and when it gives up.
+"""Retries while a shard cannot be reached: pauses, the time of each try, and the end.
 
-Time passes only while somebody pauses.
+Time passes only in pauses.
 """
 
 import logging
@@ -62,7 +62,7 @@ def unreachable(monkeypatch):
     return transport, client
 
 
-def test_a_good_bye_gets_through_when_the_shard_cannot_be_reached_for_a_moment(unreachable, caplog):
+def test_leaving_is_tried_again_when_the_shard_cannot_be_reached_for_a_moment(unreachable, caplog):
     transport, client = unreachable
     transport.down = 2
     with caplog.at_level(logging.INFO, "psworker.client.retrying_calls"):
@@ -71,7 +71,7 @@ def test_a_good_bye_gets_through_when_the_shard_cannot_be_reached_for_a_moment(u
     assert (transport.timeouts, transport.now, caplog.messages) == ([2.0, 1.5, 0.5], 1.5, [])
 
 
-def test_a_good_bye_is_given_up_after_two_seconds_in_all(unreachable, caplog):
+def test_leaving_is_abandoned_after_two_seconds(unreachable, caplog):
     transport, client = unreachable
     transport.down = 10
     with caplog.at_level(logging.INFO, "psworker.client.retrying_calls"):

@@ -1,4 +1,4 @@
-"""Tables without a server: what a model sees of them, against an array of the same rows."""
+"""Tables without a server, against an array of the same rows."""
 
 import tracemalloc
 
@@ -85,7 +85,7 @@ def test_nothing_as_large_as_the_table_is_made():
     assert peak < 10**7
 
 
-def test_what_was_looked_up_needs_no_gradient_where_none_is_recorded():
+def test_rows_looked_up_without_recording_need_no_gradient():
     table, _ = table_and_array(4, 2)
     with ps.no_grad():
         assert not ops.embedding(table, [1]).requires_grad
@@ -110,7 +110,7 @@ def test_what_was_looked_up_needs_no_gradient_where_none_is_recorded():
         lambda table: ps.add_decayed_weights([(np.ones((4, 2)), table)], 0.1),
     ],
 )
-def test_any_other_use_of_a_table_is_refused_and_says_what_to_do(use):
+def test_any_other_use_of_a_table_is_refused_with_what_to_do(use):
     with pytest.raises(
         TypeError, match=r"'words' is a Table.*ops\.embedding\(table, ids\).*session\.rows\(table, ids\)"
     ):
@@ -127,7 +127,7 @@ def test_any_other_use_of_a_table_is_refused_and_says_what_to_do(use):
         ([True], TypeError, "must be integers, but they are bool"),
     ],
 )
-def test_ids_that_cannot_be_are_refused(ids, error, message):
+def test_invalid_ids_are_refused(ids, error, message):
     with pytest.raises(error, match=message):
         ops.embedding(ps.Table((4, 2), UNIFORM, name="words"), ids)
 
@@ -148,7 +148,7 @@ def test_ids_that_cannot_be_are_refused(ids, error, message):
         (((2, 3), UNIFORM, None, "int32"), TypeError, "not in int32"),
     ],
 )
-def test_a_table_that_cannot_be_is_refused_and_leaves_nothing_behind(arguments, error, message):
+def test_an_invalid_table_is_refused_and_leaves_nothing_behind(arguments, error, message):
     with pytest.raises(error, match=message):
         ps.Table(*arguments)
     assert ps.global_variables() == []

@@ -78,7 +78,7 @@ def test_python_numbers_become_float32_and_arrays_keep_their_dtype(value, dtype)
     assert ps.Variable(value).dtype == dtype
 
 
-def test_a_variable_copies_its_value_and_nobody_writes_into_it():
+def test_a_variable_copies_its_value_and_is_read_only():
     array = np.ones(2, np.float32)
     variable = ps.Variable(array)
     array[0] = 5
@@ -122,7 +122,7 @@ def test_names_and_seeds_of_the_same_sum_draw_other_values():
     assert not np.array_equal(*drawn)
 
 
-def test_a_layer_that_cannot_be_finished_leaves_no_variable_behind():
+def test_an_incomplete_layer_leaves_no_variable_behind():
     kept = ps.Variable([1.0], name="net/bias")
     with pytest.raises(ConfigurationError, match="'net/bias' already"):
         ps.nn.Dense(2, 3, name="net")  # its kernel would be new
@@ -159,7 +159,7 @@ def test_an_update_that_the_server_would_refuse_is_refused_when_it_is_made(value
         ps.UpdateOp(average(0, 0, **settings), value, decay)
 
 
-def test_what_is_noted_several_times_counts_once_with_its_mean_and_infinity_stays_infinity():
+def test_observations_of_one_variable_count_once_with_their_mean():
     mean = average(0, 0, 0)
     for value in ([1, np.inf, 3e38], [2, np.inf, 3e38], [6, 5, 3e38]):
         variables.note_update(ps.UpdateOp(mean, np.float32(value), 0.9))

@@ -1,4 +1,4 @@
-"""Calls to the embedded shard: what had to wait and is forgotten raises the error with which it has ended."""
+"""Calls to the embedded shard: one that waits and is replaced raises the error with which it ended."""
 
 import pytest
 
