@@ -1,5 +1,5 @@
-"""What servers and workers say to each other: values, messages and errors (pure), and how they travel (wired).
+"""The shared package of servers and workers: messages, codec, tensors, optimizers, specs, errors, channels.
 
-The pure half (`values`, `specs`, `messages`, `payload`, `errors`) needs numpy alone and is what the shard and the
-engine use. The wired half (`codec`, `lanes`, `channel`, `v1`) needs protobuf and grpc and is for the edges only.
+The pure half (`messages`, `optimizers`, `specs`, `tensors.values`, `errors`) needs numpy only: shard and engine use it.
+`codec`, the tensor transports, `channel` and `v1` need protobuf and grpc.
 """

@@ -86,26 +86,23 @@ def row_blocks(
     views, others a copy that stays in the cache.
     """
     check_bounds(value, rows)
-    at_once = min(len(rows.indices), max(1, ROWS_BLOCK // max(1, math.prod(value.shape[1:]))))
-    wholes = {"": value, **slots}
-    copies: dict[str, Array] = {}
-    for start in range(0, len(rows.indices), max(1, at_once)):
+    at_once = max(1, min(len(rows.indices), ROWS_BLOCK // max(1, math.prod(value.shape[1:]))))
+    arrays = [value, *slots.values()]
+    copies: list[Array] = []
+    for start in range(0, len(rows.indices), at_once):
         index = rows.indices[start : start + at_once].astype(np.intp)
         adjacent = index[-1] - index[0] == len(index) - 1
         if adjacent:
-            parts = {name: whole[index[0] : index[-1] + 1] for name, whole in wholes.items()}
+            parts = [array[index[0] : index[-1] + 1] for array in arrays]
         else:
-            if not copies:
-                copies = {name: np.empty((at_once, *whole.shape[1:]), whole.dtype) for name, whole in wholes.items()}
-            parts = {name: copy[: len(index)] for name, copy in copies.items()}
-            for name, whole in wholes.items():
-                whole.take(index, axis=0, out=parts[name], mode="clip")  # "raise", the default, takes another copy
-        part = parts.pop("")
-        yield part, parts, rows.values[start : start + at_once]
+            copies = copies or [np.empty((at_once, *array.shape[1:]), array.dtype) for array in arrays]
+            parts = [copy[: len(index)] for copy in copies]
+            for array, part in zip(arrays, parts, strict=True):
+                array.take(index, axis=0, out=part, mode="clip")  # "raise", the default, takes another copy
+        yield parts[0], dict(zip(slots, parts[1:], strict=True)), rows.values[start : start + at_once]
         if not adjacent:
-            value[index] = part
-            for name, slot in slots.items():
-                slot[index] = parts[name]
+            for array, part in zip(arrays, parts, strict=True):
+                array[index] = part
 
 
 class ElementWise(Rule):

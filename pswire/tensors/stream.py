@@ -65,15 +65,15 @@ class StreamSender:
     def chunks(self) -> Iterator[list[memoryview]]:
         """The elements of all arrays in pieces that make `CHUNK` bytes together; only the last may be less."""
         pieces: list[memoryview] = []
-        room = CHUNK
+        left = CHUNK
         for data in self._data:
             while data:
-                pieces.append(data[:room])
-                data = data[room:]
-                room -= len(pieces[-1])
-                if not room:
+                pieces.append(data[:left])
+                data = data[left:]
+                left -= len(pieces[-1])
+                if not left:
                     yield pieces
-                    pieces, room = [], CHUNK
+                    pieces, left = [], CHUNK
         if pieces:
             yield pieces
 

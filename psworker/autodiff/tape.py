@@ -21,7 +21,7 @@ from pswire.tensors.sums import add_over, sum_dtype, widened
 from pswire.tensors.values import IndexedSlices
 from psworker.autodiff.tensor import Array, Edge, Gradient, Node, Tensor, TensorLike, Vjp, as_array
 
-Result: TypeAlias = tuple[Array | np.generic, Sequence[Vjp]]  # what a function under @op returns
+Result: TypeAlias = tuple[Array | np.generic, Sequence[Vjp]]  # value and vjps
 P = ParamSpec("P")
 
 

@@ -18,7 +18,7 @@ Gradient: TypeAlias = Array | IndexedSlices
 Vjp: TypeAlias = Callable[[Array], Gradient]  # the gradient of an op's value -> the gradient of one of its inputs
 Edge: TypeAlias = "tuple[Node, Vjp]"
 
-_creation = itertools.count()  # next() is atomic, so threads share it; an op's result comes after its inputs
+_creation = itertools.count()  # atomic, so threads share it; results are newer than inputs
 
 
 class Node:
@@ -84,7 +84,7 @@ class Tensor:
 
     def __eq__(self, other: object) -> bool:
         if isinstance(other, (np.ndarray, np.generic, int, float)):  # a silent False would be a trap
-            raise TypeError("a Tensor equals itself alone: compare its .value, or use ops.equal")
+            raise TypeError("a Tensor equals only itself: compare its .value, or use ops.equal")
         return self is other
 
     __hash__ = object.__hash__

@@ -10,9 +10,12 @@
             return self.logits(self.hidden(image))
 
 A layer computes in the dtype of its variables; x of another dtype is cast first, without scaling (bytes stay
-0 ... 255). Errors common to all layers: ConfigurationError for a name that is taken; TypeError or ValueError for an
-invalid argument, before any variable is created; when called, ValueError for x of another shape and TypeError for x
-that is not of real numbers. Imports the engine and variables, no optimizers or sessions.
+0 ... 255). Common to all layers:
+
+- `name`: scope of the variables, by default the kind and a count (`dense`, `dense_1`, ...); as an attribute, the full
+  scope. Variables are attributes, or None where the arguments leave them out.
+- Errors: ConfigurationError for a name that is taken; TypeError or ValueError for an invalid argument, before any
+  variable is created; when called, ValueError for x of another shape, TypeError for x that is not of real numbers.
 """
 
 from __future__ import annotations
@@ -54,12 +57,8 @@ class Dense:
         activation: a function of a tensor, such as `ops.relu`, or None.
         bias: whether to add a bias.
         kernel_initializer, bias_initializer: by default `glorot_uniform()` and `zeros()`.
-        name: scope of its variables, by default `dense`, `dense_1`, ...
 
-    Attributes:
-        name: the full scope of its variables.
-        kernel: Variable `<name>/kernel`, (inputs, units).
-        bias: Variable `<name>/bias`, (units,), or None.
+    Variables: `kernel`, (inputs, units), and `bias`, (units,).
     """
 
     def __init__(
@@ -102,12 +101,8 @@ class Conv2D:
         kernel_size: (height, width), or one number for both.
         strides, padding, dilations: as in `ops.conv2d`.
         activation, bias, kernel_initializer, bias_initializer: as in `Dense`.
-        name: scope of its variables, by default `conv2d`, `conv2d_1`, ...
 
-    Attributes:
-        name: the full scope of its variables.
-        kernel: Variable `<name>/kernel`, (height, width, channels, filters).
-        bias: Variable `<name>/bias`, (filters,), or None.
+    Variables: `kernel`, (height, width, channels, filters), and `bias`, (filters,).
     """
 
     def __init__(
@@ -166,14 +161,9 @@ class BatchNorm:
         epsilon: added to the variance.
         center: whether to add beta.
         scale: whether to multiply by gamma.
-        name: scope of its variables, by default `batch_norm`, `batch_norm_1`, ...
 
-    Attributes:
-        name: the full scope of its variables.
-        gamma: Variable `<name>/gamma`, (features,), initially ones, or None.
-        beta: Variable `<name>/beta`, (features,), initially zeros, or None.
-        moving_mean: Variable `<name>/moving_mean`, (features,), initially zeros, not trainable.
-        moving_variance: Variable `<name>/moving_variance`, (features,), initially ones, not trainable.
+    Variables, (features,): `gamma`, initially ones, and `beta`, zeros; `moving_mean`, initially zeros, and
+    `moving_variance`, ones, which are not trainable.
     """
 
     def __init__(
@@ -225,12 +215,8 @@ class LayerNorm:
     Args:
         features: size of the last axis of x, over which mean and variance are taken.
         epsilon: added to the variance.
-        name: scope of its variables, by default `layer_norm`, `layer_norm_1`, ...
 
-    Attributes:
-        name: the full scope of its variables.
-        gamma: Variable `<name>/gamma`, (features,), initially ones.
-        beta: Variable `<name>/beta`, (features,), initially zeros.
+    Variables, (features,): `gamma`, initially ones, and `beta`, zeros.
     """
 
     def __init__(self, features: int, *, epsilon: float = 1e-5, name: str | None = None) -> None:
@@ -263,11 +249,8 @@ class Embedding:
         rows: number of rows.
         width: size of a row.
         initializer: of a variable, or a `RowInitializer`; by default `random_uniform(-0.05, 0.05)`.
-        name: scope of its variable, by default `embedding`, `embedding_1`, ...
 
-    Attributes:
-        name: the full scope of its variable.
-        table: Variable or Table `<name>/table`, (rows, width), float32.
+    Variable: `table`, a Variable or Table (rows, width), float32.
     """
 
     def __init__(

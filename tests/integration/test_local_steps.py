@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import psworker as ps
-from pswire.errors import ConfigurationError
+from pswire.errors import ConfigurationError, NotFinite
 from pswire.messages import Status
 from psworker import ops, schedules
 from psworker.config import WorkerConfig
@@ -158,3 +158,18 @@ def test_a_table_and_an_outer_optimizer_that_is_none_are_refused(open_session):
         pass
     with pytest.raises(ConfigurationError, match=r"outer must be an optimizer, such as .*, got 0.7"):
         Session(WorkerConfig(), outer=0.7)
+
+
+def test_a_step_whose_update_would_overflow_changes_neither_values_nor_slots(open_session):
+    x, y = ps.Variable([1.0], name="x"), ps.Variable([1.0, 1.0], name="y")
+    optimizer = ps.Adam(0.5, beta2=0.0)
+    with open_session("w0", local_steps=5) as session:
+        optimizer.apply_gradients([(np.float32([1]), x), (np.float32([1, 1]), y)])
+        before = [*(session.slot(variable, "m") for variable in (x, y)), x.value, y.value]
+        with pytest.raises(NotFinite, match=r"update of 'y' would make NaN or infinity of 1 of 2 elements of its slot"):
+            optimizer.apply_gradients([(np.float32([1]), x), (np.float32([1e20, 0]), y)])
+        after = [*(session.slot(variable, "m") for variable in (x, y)), x.value, y.value]
+        for one, other in zip(before, after, strict=True):
+            np.testing.assert_array_equal(one, other, strict=True)
+        optimizer.apply_gradients([(np.float32([1]), x), (np.float32([1, 0]), y)])
+        assert x.value < before[2]

@@ -164,10 +164,10 @@ def _contracted(a: Labelled, b: Labelled, result: list[str]) -> Array:
 def _summed_out(x: Labelled, kept: list[str]) -> Labelled:
     """The operand summed over axes whose labels are not in `kept`."""
     array, labels = x
-    alone = tuple(axis for axis, label in enumerate(labels) if label not in kept)
-    if not alone:
+    summed = tuple(axis for axis, label in enumerate(labels) if label not in kept)
+    if not summed:
         return x
-    return add_over(array, alone), [label for label in labels if label in kept]
+    return add_over(array, summed), [label for label in labels if label in kept]
 
 
 def _matrices(x: Labelled, stacked: list[str], rows: list[str], columns: list[str]) -> Array:

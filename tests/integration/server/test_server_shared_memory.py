@@ -183,41 +183,17 @@ def test_a_segment_attached_during_a_held_push_replaces_its_segment_after_the_an
             np.testing.assert_array_equal(client.value(senders[0], "w"), SMALL)
 
 
-# --- invalid segments -------------------------------------------------------------------------------------------------
+# --- invalid segments and places --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("number", "other", "reason"),
-    [
-        (0, {"token": b""}, "token"),
-        (0, {"name": "/dev/shm/paramserver-" + 32 * "0"}, "is no name of a segment"),
-        (0, {"name": "paramserver-" + 32 * "0"}, "of another host or container"),
-        (0, {"nbytes": 1 << 50}, "were announced"),
-        (MOST, {}, "numbered from 0 to 63, not 64"),
-        (-(1 << 31), {}, "numbered from 0 to 63"),
-    ],
-)
-def test_an_invalid_segment_is_refused_with_a_reason_and_the_stream_goes_on(
-    number, other, reason, sender, stream, segment, name
-):
-    reply = stream.attach(number, segment, **other)
-    assert not reply.attached
-    assert reason in reply.reason
+def test_an_invalid_segment_is_refused_with_a_reason_and_the_stream_goes_on(sender, stream, segment, name):
+    for number, other, reason in ((MOST, {}, "numbered from 0 to 63, not 64"), (0, {"token": b""}, "token")):
+        reply = stream.attach(number, segment, **other)
+        assert not reply.attached
+        assert reason in reply.reason
     pulled = stream.call(Pull(sender, (name,)), (0, BEGIN, 4096))
     np.testing.assert_array_equal(pulled.values[0].array, SMALL)
     assert offset_in(pulled.values[0].array, stream) == BEGIN, "what was attached before still is"
-
-
-def test_many_segments_are_mapped_as_often_as_there_are_numbers(sender, stream, folder, name):
-    small = Segment.create(1)
-    before = len(mapped_segments(folder))
-    for number in range(300):
-        stream.send(stream.offer(number % MOST, small))
-    assert all(stream.next().header.attached.attached for _ in range(300))
-    assert len(mapped_segments(folder)) - before == MOST - 1, "and number 0 was there before"
-    stream.memories[0] = small.memory
-    np.testing.assert_array_equal(stream.call(Pull(sender, (name,))).values[0].array, SMALL)
-    small.unlink()
 
 
 def test_an_offer_amidst_the_chunks_of_a_call_is_malformed(client, sender, stream, segment, frames_of, name):
@@ -228,14 +204,9 @@ def test_an_offer_amidst_the_chunks_of_a_call_is_malformed(client, sender, strea
         stream.next()
 
 
-# --- invalid places ---------------------------------------------------------------------------------------------------
-
 PLACES = {
     "segment that was not attached": (7, BEGIN, "segment 7.* was not attached on this stream"),
-    "negative segment": (-1, BEGIN, "was not attached on this stream"),
-    "before the begin": (0, -64, "must be inside of"),
     "misaligned": (0, BEGIN + 4, "begin at a multiple of 64"),
-    "at the end": (0, (16 << 20) + 4096, "must be inside of"),
     "far away": (0, 1 << 62, "must be inside of"),
 }
 

@@ -1,7 +1,6 @@
 """Addresses, health, and failed calls as errors of ours."""
 
 import socket
-import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
@@ -116,11 +115,6 @@ def test_a_name_that_is_none_or_does_not_fit_the_status_is_ignored(name):
     assert "no W" in str(error)
 
 
-def test_an_rpc_error_that_says_nothing_is_an_internal_error():
-    assert type(error_from(grpc.RpcError(), "host:9")) is InternalError
-    assert "host:9" in str(error_from(grpc.RpcError(), "host:9"))
-
-
 def test_a_subclass_from_elsewhere_travels_as_the_class_of_the_family_that_it_is():
     class Local(InvalidMessage):
         pass
@@ -195,32 +189,6 @@ def test_a_server_that_fails_is_named(handle, kind, text):
         error = answer_of(address)
     assert type(error) is kind
     assert text.format(address) in str(error)
-
-
-def test_a_channel_that_is_closed_breaks_off_its_calls_as_unavailable():
-    began, end = threading.Event(), threading.Event()
-
-    def wait(request, context):
-        began.set()
-        end.wait(30)
-        return b""
-
-    with serving(wait) as address:
-        channel = open_channel(address)
-        call = channel.unary_unary("/test.Test/Call").future(b"", timeout=30)
-        assert began.wait(30)
-        channel.close()
-        error = error_from(call.exception(), address)
-        end.set()
-    assert type(error) is Unavailable
-    assert f"the call to {address} was broken off" in str(error)
-
-
-def test_a_port_that_is_taken_is_refused_to_a_second_server():
-    with serving() as address:
-        second = grpc.server(ThreadPoolExecutor(1), options=SERVER_OPTIONS)
-        with pytest.raises(RuntimeError):
-            second.add_insecure_port(address)
 
 
 # --- health ---------------------------------------------------------------------------------------------------------

@@ -244,17 +244,13 @@ def test_arrays_begin_at_cache_lines_and_segment_0_at_offset_0_is_a_place_too(me
     assert needed([1, 65, 64]) == 256
     tensors = put(SharedSender(memory, 3), np.zeros(35, np.float32), np.zeros(0), np.zeros(1))
     assert [(one.shared.segment, one.shared.offset) for one in tensors] == [(3, 64), (3, 256), (3, 256)]
+    sender = SharedSender(memory, 3)
+    put(sender, np.zeros(4096 - BEGIN - 64, np.uint8), np.zeros(8))
+    with pytest.raises(TooLarge, match="no room for the 4 bytes of 'W'"):
+        put(sender, np.zeros(1, np.float32))
     array_at(memory, 0, TensorSpec("W", (2,)))[:] = [1, 2]
     again = pb.Tensor.FromString(pb.Tensor(shared=pb.Shared()).SerializeToString())
     assert SharedReceiver({0: memory}).get(again, TensorSpec("W", (2,))).tolist() == [1, 2]
-
-
-def test_what_does_not_fit_into_a_segment_is_refused_and_what_fits_still_does(memory):
-    sender = SharedSender(memory, 0)
-    put(sender, np.zeros(4096 - BEGIN - 128, np.uint8), np.zeros(9))
-    with pytest.raises(TooLarge, match="no room for the 4 bytes of 'W'"):
-        put(sender, np.zeros(1, np.float32))
-    assert put(sender, np.zeros(0))[0].shared.offset == 4096
 
 
 OUTSIDE = [(32, 1), (-64, 1), (4096, 1), (4032, 17), (0, 1025), (4160, 0), (1 << 62, 1), (64, 1 << 40)]
@@ -267,12 +263,7 @@ def test_a_place_that_is_outside_or_odd_is_malformed(memory, offset, size):
         SharedReceiver({1: memory}).get(tensor, TensorSpec("W", (size,)))
     with pytest.raises(Malformed, match=r"answer region: its .* bytes must be inside"):
         Region(1, memory, offset, 4 * size)
-
-
-@pytest.mark.parametrize(("offset", "size"), [(0, 1024), (4032, 16), (4096, 0)])
-def test_a_place_may_end_with_its_segment(memory, offset, size):
-    assert array_at(memory, offset, TensorSpec("W", (size,))).shape == (size,)
-    assert Region(0, memory, offset, 4 * size).take(TensorSpec("W", (size,))) is not None
+    assert Region(1, memory, 4032, 64).take(TensorSpec("W", (16,))).shape == (16,), "a place may end with its segment"
 
 
 def test_what_a_worker_writes_afterwards_reaches_no_row_number_no_place_of_an_element_and_no_bool(memory):
@@ -329,8 +320,3 @@ def test_arrays_of_a_region_stay_there_and_others_are_streamed(memory):
     there, streamed = put(sender, region.take(TensorSpec("a", (3,))), np.ones(3, np.float32))
     assert there.shared == pb.Shared(segment=5, offset=128)
     assert (streamed.streamed, sender.nbytes) == (True, 12)
-
-
-def test_arrays_keep_their_memory_when_nothing_else_does():
-    (array,) = shared_memory([np.float32([1, 2])], [TensorSpec("W", (2,))])
-    assert array.tolist() == [1, 2]

@@ -67,7 +67,7 @@ def trained(tensor_transport, model, strategy):
                 ps.Adam(0.01).minimize(loss(random))
             session.pull()
             transport = session._client._transport
-            lanes = [transport.tensor_transport(shard) for shard in range(transport.shards)]
+            used = [transport.tensor_transport(shard) for shard in range(transport.shards)]
             if (
                 transport.shards == 1 and not session._client.encoder.encoding
             ):  # otherwise the worker makes arrays of its own
@@ -78,7 +78,7 @@ def trained(tensor_transport, model, strategy):
                 found[variable.name] = value.tobytes()
                 for slot in ("m", "v") if variable.trainable else ():
                     found[f"{variable.name}/{slot}"] = session.slot(variable, slot).tobytes()
-    return found, lanes
+    return found, used
 
 
 @functools.cache
@@ -107,8 +107,8 @@ OTHERS = [one for one in ALL if one not in PAIRS and one[:2] != (rows, OVERLAP)]
     ],
 )
 def test_a_model_trains_bit_for_bit_as_it_does_in_one_process(model, strategy, tensor_transport):
-    expected, (found, lanes) = trained_in_process(model, strategy)[0], trained(tensor_transport, model, strategy)
-    assert lanes == ["shared memory" if tensor_transport.shared_memory else "gRPC"] * tensor_transport.shards
+    expected, (found, used) = trained_in_process(model, strategy)[0], trained(tensor_transport, model, strategy)
+    assert used == ["shared memory" if tensor_transport.shared_memory else "gRPC"] * tensor_transport.shards
     assert found.keys() == expected.keys()
     assert len(expected) > 5
     assert [name for name in expected if found[name] != expected[name]] == []
