@@ -1,13 +1,151 @@
-"""Short forms of the examples, as a user runs them, on real data; what larger ones have is in files of their own."""
+"""Short forms of the examples as jobs of real processes, on real data, as a user runs them."""
 
 import re
+import signal
 from pathlib import Path
 
 import pytest
+from PIL import Image
 
 pytestmark = pytest.mark.slow
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+ONE_THREAD = "--threads", "1", "--progress", "plain"
+
+
+def local(commands, example, *options, flags=()):
+    """Lines of stdout and stderr of a job of two workers, which must end well."""
+    code, out, err = commands.run("psworker", "local", "--workers", "2", *flags, str(EXAMPLES / example), *options)
+    assert code == 0, err
+    return out, err
+
+
+def alone(commands, example, *options, **environment):
+    """Lines of stdout of the example in one process, which must end well."""
+    command = commands.python(str(EXAMPLES / example), *options, **environment)
+    assert command.wait() == 0, command.err
+    return command.out
+
+
+# --- softmax regression: the main job ---------------------------------------------------------------------------------
+
+SOFTMAX = str(EXAMPLES / "softmax_mnist.py")
+KNOWN = [1.1843, 0.6654, 0.5529, 0.4987, 0.4656, 0.4426, 0.4255, 0.4122, 0.4014, 0.3924]
+EPOCH = re.compile(r"epoch +(\d+): mean cost ([0-9.]+) over 55,000 examples")
+ACCURACY = re.compile(r"test accuracy: ([0-9.]+) on the first 3,000, ([0-9.]+) on all")
+
+
+def costs_of(lines):
+    """The costs of the epochs 1, 2, ..., each of which must have been printed once, in order."""
+    found = [match for match in map(EPOCH.search, lines) if match]
+    assert [int(match[1]) for match in found] == list(range(1, len(found) + 1))
+    return [float(match[2]) for match in found]
+
+
+def accuracies_of(lines):
+    [match] = [match for match in map(ACCURACY.search, lines) if match]
+    return float(match[1]), float(match[2])
+
+
+def test_two_workers_and_a_server_reach_the_known_cost_and_accuracy(commands):
+    out, err = local(commands, "softmax_mnist.py")
+    costs = costs_of(out)
+    assert len(costs) == 10
+    assert abs(costs[-1] - KNOWN[-1]) <= 0.01
+    assert all(abs(cost - known) <= 0.02 for cost, known in zip(costs, KNOWN, strict=True))
+    first, every = accuracies_of(out)
+    assert abs(first - 0.873) <= 0.005
+    assert abs(every - 0.904) <= 0.005
+    assert re.search(r"^5500 steps in .* 2 workers$", err[-1])
+
+
+def test_a_hundredth_of_the_gradients_in_16_bits_is_late_by_an_epoch_and_then_reaches_the_known_costs(commands):
+    flags = "--encoding", "bfloat16", "--compress", "topk:0.01", "--progress", "off"
+    out, _ = local(commands, "softmax_mnist.py", "--epochs", "2", flags=flags)
+    first, second = costs_of(out)
+    assert 0.03 < first - KNOWN[0] < 0.06, "small gradients stay in the residual at first"
+    assert abs(second - KNOWN[1]) <= 0.01
+
+
+def test_two_servers_and_two_workers_started_by_hand_share_the_job(commands):
+    servers = [commands.start("psserver", "serve", "--shard", f"{shard}/2") for shard in (0, 1)]
+    for server in servers:
+        server.wait_for("listening on")
+    addresses = ",".join(server.out[0].rpartition(" ")[2] for server in servers)
+    run = "psworker", "run", "--servers", addresses, "--threads", "1", SOFTMAX, "--epochs", "1"
+    workers = [commands.start(*run) for _ in range(2)]
+    assert [worker.wait() for worker in workers] == [0, 0]
+    other, chief = sorted([costs_of(worker.out) for worker in workers], key=len)
+    assert other in ([], chief), "a worker that joins after the end of the other is chief"
+    assert abs(chief[0] - KNOWN[0]) <= 0.02
+    for server in servers:
+        server.signal(signal.SIGTERM)
+        assert server.wait() == 0
+        assert "global step 550" in server.err[-1]
+
+
+def test_the_same_script_runs_in_one_process(commands):
+    out = alone(commands, "softmax_mnist.py", "--epochs", "1")
+    assert abs(costs_of(out)[0] - KNOWN[0]) <= 0.004
+    assert accuracies_of(out)[1] > 0.8
+
+
+# --- GAN ---
+
+GAN_STEP = re.compile(r"^(worker-\d) +\| step +(\d+): loss of discriminator [\d.]+, generator [\d.]+, (.*\.png)$")
+
+
+def test_two_workers_train_both_networks_and_one_of_them_saves_grids(commands):
+    out, err = local(commands, "gan_mnist.py", "--steps", "40", "--every", "20", "--output", "grids")
+    workers, steps, paths = zip(*(GAN_STEP.match(line).groups() for line in out), strict=True)
+    assert len(set(workers)) == 1
+    assert [int(step) >= least for step, least in zip(steps, (20, 40), strict=True)] == [True, True]
+    assert sorted((commands.folder / "grids").iterdir()) == [commands.folder / path for path in paths]
+    for path in paths:
+        with Image.open(commands.folder / path) as image:
+            assert (image.format, image.size) == ("PNG", (224, 224))
+    pushes = int(re.match(r"^(\d+) steps in .* 2 workers$", err[-1])[1])
+    assert pushes % 2 == 0, "each worker pushes to both networks as often"
+    assert pushes >= 80
+
+
+# --- Q-learning ---
+
+DQN_LAST = re.compile(
+    r"^worker-(\d) +\| (solved|not solved) after ([\d,]+) steps of this worker and ([\d,]+) updates by all: "
+    r"mean return ([\d.]+) over (\d+) episodes"
+)
+
+
+def last_lines(out):
+    """Of each worker: outcome, steps, updates, mean return and episodes; in the order of their names."""
+    found = sorted(match.groups() for match in map(DQN_LAST.match, out) if match)
+    return [
+        (outcome, *(int(number.replace(",", "")) for number in (steps, updates)), float(mean), int(episodes))
+        for _, outcome, steps, updates, mean, episodes in found
+    ]
+
+
+def test_two_workers_play_environments_of_their_own_and_all_of_their_updates_count(commands):
+    """Their weights stay as they are, so that they would play the same if they drew the same numbers."""
+    out, err = local(commands, "dqn_cartpole.py", "--max-steps", "600", "--learning-rate", "0")
+    one, other = last_lines(out)
+    assert [(outcome, steps) for outcome, steps, *_ in (one, other)] == [("not solved", 600)] * 2
+    each = len(range(500, 601, 4))
+    assert max(one[2], other[2]) == 2 * each
+    assert re.search(rf"^{2 * each} steps in .* 2 workers$", err[-1])
+    assert one[3:] != other[3:]
+
+
+def test_a_worker_that_reaches_the_goal_ends_the_job_for_all(commands):
+    workers = last_lines(local(commands, "dqn_cartpole.py", "--goal", "9")[0])
+    assert [outcome for outcome, *_ in workers] == ["solved"] * 2
+    assert all(steps < 20_000 for _, steps, *_ in workers)
+    assert max(episodes for *_, episodes in workers) == 100
+
+
+# --- others ---
+
 REPORT = re.compile(r"step +([0-9,]+): loss ([0-9.]+), test accuracy ([0-9.]+), ([0-9.]+) min")
 NUMBER = r"(-?[0-9.]+)"
 ROW = re.compile(rf"^ *(\d+) +{NUMBER} +{NUMBER} +{NUMBER} +{NUMBER}(.*)$")
@@ -30,19 +168,14 @@ def rows_of(lines):
 
 def test_the_convolutional_network_learns_digits_within_40_steps(commands):
     form = "--steps", "40", "--report", "20", "--test-images", "300"
-    alone = commands.python(str(EXAMPLES / "deep_mnist.py"), *form, OPENBLAS_NUM_THREADS="1")
-    assert alone.wait() == 0, alone.err
-    [(half, _), (steps, accuracy)] = reports_of(alone.out)
+    [(half, _), (steps, accuracy)] = reports_of(alone(commands, "deep_mnist.py", *form, OPENBLAS_NUM_THREADS="1"))
     assert (half, steps) == (20, 40)
     assert accuracy > 0.5  # 0.1 by chance
 
 
 def test_two_workers_train_the_convolutional_network_together(commands):
-    code, out, err = commands.run(
-        *("psworker", "local", "--workers", "2", "--threads", "1", "--progress", "plain"),
-        *(str(EXAMPLES / "deep_mnist.py"), "--steps", "20", "--report", "20", "--test-images", "300"),
-    )
-    assert code == 0, err
+    form = "--steps", "20", "--report", "20", "--test-images", "300"
+    out, err = local(commands, "deep_mnist.py", *form, flags=ONE_THREAD)
     [(steps, accuracy)] = reports_of(out)
     assert 20 <= steps <= 22  # the other worker's push may come in between
     assert accuracy > 0.2  # 0.1 by chance
@@ -54,9 +187,7 @@ def test_two_workers_train_the_convolutional_network_together(commands):
 
 def test_each_step_of_the_quadratic_is_the_one_worked_out_by_hand(commands):
     """x = 10, b = 1, gradients times 0.1: the distance from 1 shrinks by a tenth at each step."""
-    alone = commands.python(str(EXAMPLES / "quadratic.py"), "--steps", "20")
-    assert alone.wait() == 0, alone.err
-    rows = rows_of(alone.out)
+    rows = rows_of(alone(commands, "quadratic.py", "--steps", "20"))
     assert len(rows) == 20
     x = 10.0
     for (before, gradient, expected, after), remark in rows:
@@ -68,10 +199,7 @@ def test_each_step_of_the_quadratic_is_the_one_worked_out_by_hand(commands):
 
 
 def test_two_workers_move_the_same_x(commands):
-    code, out, err = commands.run(
-        "psworker", "local", "--workers", "2", str(EXAMPLES / "quadratic.py"), "--steps", "50"
-    )
-    assert code == 0, err
+    out, _ = local(commands, "quadratic.py", "--steps", "50")
     rows = rows_of([line.partition(" | ")[2] for line in out])
     assert len(rows) == 100
     assert min(abs(after - 1) for (_, _, _, after), _ in rows) < 0.01  # 9 * 0.9^100 = 0.0002, and less when stale
@@ -81,18 +209,15 @@ def test_two_workers_move_the_same_x(commands):
 
 
 def test_descent_by_hand_is_that_of_the_optimizer_to_the_bit(commands):
-    alone = commands.python(str(EXAMPLES / "manual_descent.py"))
-    assert alone.wait() == 0, alone.err
-    assert alone.out[0] == "largest difference between the two: 0"
-    by_hand, by_optimizer = re.findall(r"0\.\d{4}", alone.out[1])
+    out = alone(commands, "manual_descent.py")
+    assert out[0] == "largest difference between the two: 0"
+    by_hand, by_optimizer = re.findall(r"0\.\d{4}", out[1])
     assert by_hand == by_optimizer
     assert float(by_hand) > 0.89
 
 
 def test_descent_by_hand_trains_with_two_workers_too(commands):
-    form = "--batch-size", "200", "--learning-rate", "0.2"
-    code, out, err = commands.run("psworker", "local", "--workers", "2", str(EXAMPLES / "manual_descent.py"), *form)
-    assert code == 0, err
+    out, _ = local(commands, "manual_descent.py", "--batch-size", "200", "--learning-rate", "0.2")
     [accuracies] = [re.findall(r"0\.\d{4}", line) for line in out if "test accuracy" in line]
     assert all(float(accuracy) > 0.89 for accuracy in accuracies)
 
@@ -133,19 +258,14 @@ def assert_sense(neighbours):
 
 
 def test_words_of_one_kind_get_vectors_that_are_near_each_other(commands):
-    alone = commands.python(str(EXAMPLES / "skipgram.py"), *SHORT_FORM, OPENBLAS_NUM_THREADS="1")
-    assert alone.wait() == 0, alone.err
-    losses = [float(loss) for loss in re.findall(r"^step +\d+: loss ([0-9.]+)$", "\n".join(alone.out), re.MULTILINE)]
+    out = alone(commands, "skipgram.py", *SHORT_FORM, OPENBLAS_NUM_THREADS="1")
+    losses = [float(loss) for loss in re.findall(r"^step +\d+: loss ([0-9.]+)$", "\n".join(out), re.MULTILINE)]
     assert len(losses) == 3
     assert losses == sorted(losses, reverse=True)
     assert losses[-1] < 0.5  # 0.64 for who knows of the words no more than that one in three is near
-    assert_sense(neighbours_of(alone.out))
+    assert_sense(neighbours_of(out))
 
 
 def test_two_workers_move_rows_of_tables_on_two_shards(commands):
-    code, out, err = commands.run(
-        *("psworker", "local", "--workers", "2", "--shards", "2", "--threads", "1", "--progress", "plain"),
-        *(str(EXAMPLES / "skipgram.py"), *SHORT_FORM),
-    )
-    assert code == 0, err
+    out, _ = local(commands, "skipgram.py", *SHORT_FORM, flags=("--shards", "2", *ONE_THREAD))
     assert_sense(neighbours_of([line.partition(" | ")[2] for line in out]))
