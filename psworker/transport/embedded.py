@@ -1,6 +1,6 @@
-"""The shard in this process: the same state machine as behind a server, without a network.
+"""Embedded transport: the shard in this process, the same state machine as in a server, without a network.
 
-The one module outside psserver that imports it. Serves one program or several of its threads.
+The only module outside psserver that imports it. Serves one program, or several of its threads.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from psworker.transport import Future
 
 
 class EmbeddedTransport:
-    """One shard, stepped by whoever calls.
+    """One shard, stepped by the calling thread.
 
-    `_changed` guards the shard and the answers; who must wait for another thread's step waits on it. Leases do not
-    end here: threads of one process die together.
+    `_changed` guards the shard and the answers, and is notified after each step. Leases do not expire: threads of one
+    process die together.
     """
 
     shards = 1
@@ -33,9 +33,9 @@ class EmbeddedTransport:
         self._answers: dict[int, Answer | ParamServerError] = {}
 
     def call(self, shard: int, message: Request, timeout: float) -> Future[Answer]:
-        """Steps the shard at once; the result has its answer, or raises its error.
+        """Step the shard at once; the future has its answer, or raises its error.
 
-        The result raises `TimedOut` when the shard has not answered within `timeout` seconds.
+        It raises `TimedOut` if the shard has not answered within `timeout` seconds.
         """
         deadline = time.monotonic() + timeout
         with self._changed:

@@ -3,9 +3,17 @@ nothing, each example is handed out, and the same messages make the same shard, 
 """
 
 import numpy as np
+import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
 
 from pswire import errors
 from pswire.messages import (
@@ -375,12 +383,16 @@ class AnyInterleaving(RuleBasedStateMachine):
         assert state_of(self.witness.said_again()) == state_of(self.witness.shard)
 
 
-AnyInterleaving.TestCase.settings = settings(
-    max_examples=100,
-    stateful_step_count=40,
-    derandomize=True,
-    database=None,
-    deadline=None,
-    suppress_health_check=list(HealthCheck),
-)
-test_any_interleaving_agrees_with_the_naive_model = AnyInterleaving.TestCase
+@pytest.mark.parametrize("examples", [10, pytest.param(100, marks=pytest.mark.slow)])
+def test_any_interleaving_agrees_with_the_naive_model(examples):
+    run_state_machine_as_test(
+        AnyInterleaving,
+        settings=settings(
+            max_examples=examples,
+            stateful_step_count=40,
+            derandomize=True,
+            database=None,
+            deadline=None,
+            suppress_health_check=list(HealthCheck),
+        ),
+    )

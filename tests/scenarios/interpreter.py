@@ -1,4 +1,4 @@
-"""Replays a scenario: commands for one shard, and below each group of them what the shard answered.
+"""Scenario interpreter: replays commands for one shard, and compares its answers below each group of them.
 
     # A comment. `join`, `push` and so on are the methods `do_join`, `do_push` below, with their syntax.
     join w0
@@ -7,10 +7,10 @@
     w0: joined as worker 0, incarnation 1, step 0
     w0: registered W version 0 = all 1
 
-A group ends at the blank line after its answers. A worker speaks as its latest incarnation, or as `w0#1` says. Each
-line of the answers begins with whom it is for, also when its call has ended with an error after all. A refusal begins
-with the error's class, and the interpreter makes sure that it changed nothing. What few scenarios are about is shown
-when they ask for it: `notes`, `chief`.
+A group ends at the blank line after its answers. A worker sends as its latest incarnation, or as in `w0#1`. Each line
+of the answers begins with the worker it is for, also when a pending call ends with an error. A refusal begins with the
+error's class, and the interpreter checks that it changed nothing. Events, and who is chief, are shown after the
+commands `events` and `chief`.
 """
 
 import ast
@@ -56,6 +56,8 @@ from pswire.messages import (
     Take,
     Taken,
     Tick,
+    Tune,
+    Tuned,
     UpdateGroup,
     Value,
 )
@@ -70,7 +72,7 @@ ANSWERS_BELOW = "----"
 
 
 def replay(text: str) -> str:
-    """The scenario with the answers that the shard gives now."""
+    """The scenario with the present answers of the shard."""
     scenario, lines, said = Scenario(), [], []
     skipping = False
     for line in text.splitlines():
@@ -88,12 +90,12 @@ def replay(text: str) -> str:
 
 
 class Scenario:
-    """One shard, its clock, and what its workers know."""
+    """One shard, its clock, and the state of its workers."""
 
     def __init__(self) -> None:
         self.shard = Shard()
         self.now = 0.0
-        self._shows_notes = self._shows_chief = False
+        self._shows_events = self._shows_chief = False
         self._tickets = itertools.count(1)
         self._asked: dict[int, str] = {}
         self._incarnations: dict[str, int] = {}
@@ -103,7 +105,7 @@ class Scenario:
         self._reports: dict[tuple[str, str], int] = {}  # how many of each queue each worker, in this life, has heard
 
     def run(self, line: str) -> list[str]:
-        """What the shard answers to one command."""
+        """The answers of the shard to one command."""
         command, *words = line.partition(" # ")[0].split()
         named = [word.partition("=")[::2] for word in words if "=" in word]
         plain = [word for word in words if "=" not in word]
@@ -215,6 +217,14 @@ class Scenario:
         """`assign_add w0 seq=1 W=5`."""
         return self.do_assign(who, named=named, add=True)
 
+    def do_tune(self, who: str, kind: str, *names: str, named) -> list[str]:
+        """`tune w0 momentum W V seq=2 learning_rate=0.5 [fields=beta]`: by default the fields that are given."""
+        options, given = _split(named, "seq", "fields")
+        values = {key: _field(ast.parse(text, mode="eval").body) for key, text in given}
+        optimizer = UpdateSpec.kinds[kind](**values)
+        fields = tuple(options["fields"].split(",")) if "fields" in options else tuple(values)
+        return self._say(who, Tune(self._sender(who), int(options["seq"]), names, optimizer, fields))
+
     def do_take(self, who: str, name: str, *, named) -> list[str]:
         """`take w0 mnist [size=10 block=4 epochs=2 seed=0] [finished=0] [cost=1.5] [heard=0] [give_back=1]`.
 
@@ -235,22 +245,22 @@ class Scenario:
         return self._say(who, Take(self._sender(who), queue, finished, heard, "give_back" in options))
 
     def do_tick(self, seconds: str, *, named) -> list[str]:
-        """`tick 2`: two seconds pass, and the shard is told so."""
+        """`tick 2`: two seconds pass, and the shard gets a tick."""
         self.now += float(seconds)
         return self._say("tick", Tick(), nothing="nothing happens")
 
     def do_wait(self, seconds: str, *, named) -> list[str]:
-        """`wait 2`: two seconds pass, and the shard is not told."""
+        """`wait 2`: two seconds pass, without a tick."""
         self.now += float(seconds)
         return []
 
-    def do_notes(self, *, named) -> list[str]:
-        """`notes`: from now on, what the shard has to tell a person is shown above the answers."""
-        self._shows_notes = True
+    def do_events(self, *, named) -> list[str]:
+        """`events`: from now on, the events of each step are shown above the answers."""
+        self._shows_events = True
         return []
 
     def do_chief(self, *, named) -> list[str]:
-        """`chief`: from now on, whether an answer tells its worker that it is the chief is shown beside its name."""
+        """`chief`: from now on, an answer that tells its worker that it is the chief shows it beside the name."""
         self._shows_chief = True
         return []
 
@@ -270,14 +280,14 @@ class Scenario:
         self._asked[ticket] = who
         before = state_of(self.shard)
         try:
-            work = self.shard.step(ticket, message, self.now)
+            result = self.shard.step(ticket, message, self.now)
         except ParamServerError as error:
             assert state_of(self.shard) == before, f"refused, but something has changed: {message}"
             return [f"{type(error).__name__}: {error}"]
-        run(work.tasks)
-        notes = [f"{'warning' if note.warning else 'note'}: {note.text}" for note in work.events]
-        lines = [self._heard(self._asked.pop(reply.ticket), reply.answer) for reply in work.replies]
-        return [*(notes if self._shows_notes else []), *lines] or [nothing]
+        run(result.tasks)
+        events = [f"{'warning' if event.warning else 'event'}: {event.text}" for event in result.events]
+        lines = [self._heard(self._asked.pop(reply.ticket), reply.answer) for reply in result.replies]
+        return [*(events if self._shows_events else []), *lines] or [nothing]
 
     def _heard(self, who: str, answer: Answer | ParamServerError) -> str:
         if isinstance(answer, ParamServerError):
@@ -373,6 +383,8 @@ def _describe(answer: Answer) -> str:
             return f"{outcome.value}{because}, staleness {staleness}, step {step}{fresh}{_frontier(frontier)}"
         case Assigned(outcome, versions, step, frontier):
             return f"{outcome.value}, versions {', '.join(map(str, versions))}, step {step}{_frontier(frontier)}"
+        case Tuned(outcome, step):
+            return f"{outcome.value}, step {step}"
         case Taken(block, done, waiting_for, reports):
             what = _block(block) if block else "all done" if done else f"waiting for {waiting_for}"
             return "; ".join([what, *map(_report, reports)])
@@ -427,4 +439,7 @@ def _status(report: StatusReport) -> str:
     ]
     lines += [f"  worker {one.number} {one.name}: {one.dropped} dropped" for one in report.workers if one.dropped]
     lines += [f"  worker {one.number} {one.name} waits: {one.waiting_for}" for one in report.workers if one.waiting_for]
+    lines += [
+        f"  step {one.global_step}: {one.worker} tuned {' '.join(one.names)}: {one.optimizer}" for one in report.changes
+    ]
     return "\n".join([*lines, *(f"  {_report(epoch)}" for epoch in report.epochs)])

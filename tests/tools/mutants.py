@@ -9,7 +9,7 @@ a mutant is a paragraph:
     file psserver/core/shard.py
     -[*self._changes, change][-MOST_LISTED:]
     +[*self._changes, change]
-    test tests/unit/psserver/core/test_shard_calls.py
+    test tests/unit/psserver/core/test_shard_status.py
 
 The text after `-` must be in the file exactly once; it is replaced by the text after `+`. Several such lines are
 several lines of text. `test none` marks a mutant that no test is named for yet. A mutant is killed when a named test

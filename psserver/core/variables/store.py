@@ -46,7 +46,7 @@ from pswire.messages import (
 from pswire.messages.sizes import Allocator, whole_bytes
 from pswire.optimizers import OptimizerSpec, Step, UpdateSpec
 from pswire.specs.encodings import ENCODINGS
-from pswire.specs.schedules import rate
+from pswire.specs.schedules import Schedule
 from pswire.tensors.values import DTYPES, magnitude
 
 #: Choices that a pull may have: each costs some microseconds, in which nothing else is served.
@@ -174,31 +174,24 @@ class Store:
             modified: every variable may have been modified by then; otherwise values at their known version are left
                 out, but for variables that the message itself changes.
         """
+        changed: Collection[str] = ()
+        choices: Sequence[Choice] = ()
         match message:
             case Push():
-                changed = {gradient.name for gradient in message.gradients}
-                return self._whole_bytes(message.pull, message.known_versions, changed, message.encoding, modified)
+                names, changed = message.pull, {gradient.name for gradient in message.gradients}
             case Pull():
-                whole = self._whole_bytes(message.names, message.known_versions, (), message.encoding, modified)
-                specs = [self[choice.name].chosen_spec(choice) for choice in message.choices]
-                return whole + sum([whole_bytes(spec, message.encoding) for spec in specs])
+                names, choices = message.names, message.choices
             case Register(dry_run=False):
                 return sum([one.spec.nbytes for one in message.declarations if not self.is_table(one)])
-        return 0
-
-    def _whole_bytes(
-        self,
-        names: Sequence[str],
-        known_versions: Sequence[int],
-        changed: Collection[str],
-        encoding: str,
-        modified: bool,
-    ) -> int:
+            case _:
+                return 0
         total = 0
-        for name, version in zip(names, known_versions or repeat(-1), strict=False):
+        for name, version in zip(names, message.known_versions or repeat(-1), strict=False):
             variable = self[name]
             if modified or variable.version != version or name in changed:
-                total += whole_bytes(variable.spec, encoding)
+                total += whole_bytes(variable.spec, message.encoding)
+        for choice in choices:
+            total += whole_bytes(self[choice.name].chosen_spec(choice), message.encoding)
         return total
 
     # --- registration ---------------------------------------------------------------------------------------------
@@ -358,7 +351,10 @@ class Store:
             assert rule is not None, "an optimizer comes with its rule"
             learning_rate = 1.0
             if isinstance(optimizer, OptimizerSpec):
-                learning_rate = scale * rate(optimizer.learning_rate, global_step)
+                declared = optimizer.learning_rate
+                learning_rate = scale * (
+                    declared.at(global_step) if isinstance(declared, Schedule) else float(declared)
+                )
             step = Step(variable.updates + 1, global_step, learning_rate)
             updates.append(Update(variable, rule, mine, self.strength, step))
         guarded = result.settled and self.guard.needed(magnitudes)

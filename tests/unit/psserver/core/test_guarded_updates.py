@@ -1,4 +1,4 @@
-"""An update whose result is not finite is refused whole and by name; what is finite by bounds is not looked at."""
+"""Guarded updates: refused whole and by name if not finite; ordinary ones are not checked."""
 
 import numpy as np
 import pytest
@@ -23,7 +23,7 @@ from pswire.messages import (
     Tune,
 )
 from pswire.optimizers import Adagrad, Adam, AdamW, Ftrl, GradientDescent, Lamb, Momentum, RMSProp, Step
-from pswire.specs.consistency import Bounded, Synchronous
+from pswire.specs.consistency import Synchronous
 from pswire.specs.initializers import RowConstant
 from pswire.specs.schedules import PiecewiseConstant
 from pswire.tensors.values import IndexedSlices, TensorSpec
@@ -79,7 +79,7 @@ def values(shard, name="W"):
     ],
     ids=str,
 )
-def test_a_finite_push_whose_update_would_not_be_is_refused_whole_and_by_name(optimizer, elements):
+def test_a_finite_push_whose_update_would_overflow_is_refused_whole_and_by_name(optimizer, elements):
     shard = shard_with(optimizer)
     refused = 0
     for sequence, element in enumerate(elements, 1):
@@ -95,14 +95,6 @@ def test_a_finite_push_whose_update_would_not_be_is_refused_whole_and_by_name(op
     assert refused
 
 
-def test_lamb_takes_its_step_where_the_ratio_of_the_norms_alone_would_overflow():
-    """|w| / |u| is 1e18 / 1e-21, which no float32 holds; the step is the rate times |w|."""
-    start = np.array([1e18, 0, 0], np.float32)
-    shard = shard_with(Lamb(0.5, epsilon=1e29, weight_decay=0.0), start)
-    assert isinstance(told(shard, pushed(1, 1e8, 0, 0))[1], Pushed)
-    np.testing.assert_allclose(values(shard), [0.5e18, 0, 0], rtol=1e-2)
-
-
 # --- what is ordinary -------------------------------------------------------------------------------------------------
 
 
@@ -112,19 +104,11 @@ def tasks_of(shard, message, **options):
     return [task.variable for task in work.tasks]
 
 
-def test_an_ordinary_push_is_left_to_tasks_and_a_guarded_one_is_done_in_its_step():
+def test_an_ordinary_push_makes_tasks_and_a_guarded_one_is_done_in_its_step():
     shard = shard_with(Adam())
     assert tasks_of(shard, pushed(1, 4e9, 0, 0), settled=False) == ["c", "W"]
     assert tasks_of(shard, pushed(2, 6e9, 0, 0), settled=True) == []
     assert tasks_of(shard, pushed(3, 1, 0, 0), settled=False) == ["c", "W"]
-
-
-@pytest.mark.parametrize(
-    "optimizer", [Adam(), RMSProp(), Adagrad(0.1), Momentum(0.1), Lamb(), Ftrl(0.1), AdamW()], ids=str
-)
-def test_usual_hyperparameters_are_ordinary_a_hundred_thousand_times(optimizer):
-    shard = shard_with(optimizer)
-    assert shard._store["W"].share < 1e-6
 
 
 @pytest.mark.parametrize(
@@ -136,7 +120,7 @@ def test_usual_hyperparameters_are_ordinary_a_hundred_thousand_times(optimizer):
     ],
     ids=["large", "rows that are large in sum", "added"],
 )
-def test_what_is_guarded_needs_the_arrays_as_they_are_and_changes_nothing_before(message):
+def test_a_guarded_change_waits_for_pending_tasks_and_changes_nothing_before(message):
     shard = shard_with(Adam())
     before = state_of(shard)
     with pytest.raises(TasksPending):
@@ -161,15 +145,6 @@ def test_float16_and_hyperparameters_without_a_limit_are_always_guarded():
             with pytest.raises(TasksPending):
                 shard.step(1, pushed(sequence, 1, 0, 0, dtype=value.dtype), 0.0, settled=False)
             assert isinstance(told(shard, pushed(sequence, 1, 0, 0, dtype=value.dtype))[1], Pushed)
-
-
-def test_a_float16_value_that_would_overflow_is_refused():
-    shard = shard_with(GradientDescent(1.0), np.array([6e4, 1], np.float16))
-    before = held(shard)
-    assert isinstance(told(shard, pushed(1, -6e4, 0, dtype="float16"))[1], NotFinite)
-    assert held(shard) == before
-    assert isinstance(told(shard, pushed(1, 6e4, 0, dtype="float16"))[1], Pushed)
-    assert values(shard).tolist() == [0, 1]
 
 
 def guarded(shard, sequence):
@@ -201,7 +176,7 @@ def test_a_variable_stays_guarded_while_its_elements_are_large():
 
 
 @pytest.mark.parametrize("how", ["register", "register a table", "assign", "add"])
-def test_a_value_that_is_large_from_without_is_guarded(how):
+def test_a_variable_that_is_set_to_a_large_value_is_guarded(how):
     large = np.float32([3e38, 0, 0])
     shard = shard_with(GradientDescent(1.0), large if how == "register" else ONES)
     name = "W"
@@ -217,7 +192,7 @@ def test_a_value_that_is_large_from_without_is_guarded(how):
     assert held(shard) == before
 
 
-def test_what_is_added_is_whole_or_not_at_all():
+def test_an_addition_to_several_variables_is_made_whole_or_not_at_all():
     shard = shard_with(GradientDescent(1.0), np.float32([3e38, 0, 0]))
     before = held(shard)
     both = (Assignment("c", ONES), Assignment("W", np.float32([1e38, 1, 1])))
@@ -238,7 +213,7 @@ def test_new_hyperparameters_are_guarded_once():
     assert not is_guarded(shard)
 
 
-def test_a_variable_is_looked_at_when_growths_add_up_to_half_of_the_way():
+def test_a_variable_is_checked_when_its_growths_add_up_to_half_of_the_limit():
     """With a rate of 9e23, an ordinary gradient of 1e10 may take 9e33 of the 1e37 that there are."""
     shard = shard_with(GradientDescent(9e23))
     looks = []
@@ -255,7 +230,7 @@ def test_a_variable_is_looked_at_when_growths_add_up_to_half_of_the_way():
 # --- rows -------------------------------------------------------------------------------------------------------------
 
 
-def test_guarded_rows_cost_copies_of_these_rows_and_others_are_not_touched():
+def test_a_guarded_update_of_rows_copies_these_rows_alone():
     shard = shard_with(Adam(), np.ones((1000, 2), np.float32))
     variable = shard._store["W"]
     contributions = [(Gradient("W", 0, rows([7, 3, 7], 1e9)), None)]
@@ -290,7 +265,7 @@ def test_a_table_with_a_large_row_is_guarded_until_all_of_it_is_small_again(monk
 # --- groups -----------------------------------------------------------------------------------------------------------
 
 
-def test_all_pushes_of_a_synchronous_update_that_is_not_finite_are_refused_and_the_next_one_is_made():
+def test_all_pushes_of_an_update_that_overflows_are_refused_and_the_next_one_is_made():
     shard = shard_with(GradientDescent(1.0), workers=2, consistency=Synchronous(2))
     before = held(shard)
     assert told(shard, pushed(1, -3e38, 0, 0), 1) == {}
@@ -313,16 +288,3 @@ def test_an_update_is_guarded_if_one_gradient_of_its_group_is_large(elements):
         told(shard, pushed(1, element, 0, 0, sender=sender), ticket)
     assert values(shard)[0] == np.float32(-0.5e20)
     assert is_guarded(shard), "or the next updates would not be looked at"
-
-
-def test_who_was_refused_in_a_round_is_waited_for_until_its_next_push_is_applied():
-    shard = shard_with(GradientDescent(1.0), np.float32([-3e38, 0, 0]), workers=2, consistency=Bounded(0))
-    assert told(shard, pushed(1, 0, 1, 0, sender=A), 1).keys() == {1}
-    assert told(shard, pushed(1, 0, 1, 0, sender=B), 2) == {}
-    answers = told(shard, pushed(2, 1e38, 0, 0, sender=A), 3)  # the round goes, but for this one
-    assert {ticket: type(answer) for ticket, answer in answers.items()} == {2: Pushed, 3: NotFinite}
-    assert told(shard, pushed(2, 0, 1, 0, sender=B), 4) == {}
-    assert told(shard, pushed(2, 0, 1, 0, sender=A), 5).keys() == {5}
-    answers = told(shard, pushed(3, 0, 1, 0, sender=A), 6)
-    assert {ticket: type(answer) for ticket, answer in answers.items()} == {4: Pushed, 6: Pushed}
-    assert values(shard)[1] == -5

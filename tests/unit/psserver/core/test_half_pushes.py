@@ -1,4 +1,4 @@
-"""Pushes that some shards have applied and others not: counted by their worker, or found out after its death."""
+"""Half pushes: reported by their worker, or found by comparing shards after its death."""
 
 from dataclasses import replace
 
@@ -48,7 +48,7 @@ def half_pushes(transport):
     ("consistency", "staleness"), [(Asynchronous(), IgnoreStaleness()), (Asynchronous(), DropStalePushes(9))]
 )
 @pytest.mark.parametrize("lives", range(1, 4))
-def test_a_push_that_its_worker_left_half_by_its_death_is_found_out(consistency, staleness, lives):
+def test_a_push_left_half_by_the_death_of_its_worker_is_counted(consistency, staleness, lives):
     transport = ShardsInProcess(2, consistency, staleness, lease=LEASE)
     for _ in range(lives):
         client, ones = joined(transport)
@@ -59,17 +59,8 @@ def test_a_push_that_its_worker_left_half_by_its_death_is_found_out(consistency,
     assert half_pushes(transport) == lives
 
 
-def test_a_push_of_which_shards_have_no_part_is_never_half():
-    transport = ShardsInProcess(2, lease=LEASE)
-    client, (large, small) = joined(transport)
-    for gradients in ([large, small], [large], [small], [large]):
-        client.push(gradients).result()
-    transport.sleep(LEASE + 1)
-    assert half_pushes(transport) == 0
-
-
 @pytest.mark.parametrize("staleness", [IgnoreStaleness(), DropStalePushes(9)])
-def test_a_worker_reports_a_push_that_one_shard_refused_once_with_its_next_heartbeat_or_idle(staleness):
+def test_a_worker_reports_a_push_that_one_shard_refused_and_it_counts_once(staleness):
     transport = ShardsInProcess(2, staleness=staleness, lease=LEASE)
     client, ones = joined(transport)
     transport.refuse = lambda shard, message: shard == 1 and isinstance(message, Push)
@@ -96,7 +87,7 @@ def test_a_push_that_every_shard_refused_is_not_half(staleness):
     assert half_pushes(transport) == 0
 
 
-def test_a_push_that_was_dropped_is_not_half_though_a_shard_did_not_bring_its_values():
+def test_a_dropped_push_is_not_half_even_if_a_shard_does_not_serve_its_values():
     transport = ShardsInProcess(2, staleness=DropStalePushes(0), lease=LEASE)
     (client, ones), (other, theirs) = joined(transport), joined(transport, "w1")
     other.push(theirs).result()
@@ -127,7 +118,7 @@ def test_a_part_that_comes_too_late_is_reported_and_the_worker_goes_on():
     assert half_pushes(transport) == 1
 
 
-def test_status_says_how_many_there_are_and_looks_only_at_shards_that_answer():
+def test_the_status_counts_half_pushes_of_the_shards_that_answer():
     gone = WorkerStatus("w0", 2, 0, "lost", 0, 0, 0, None, 0, 0.0)
     first = StatusReport(0, 3, 9, 0, workers=(gone,), half_pushes=2, last_pushes=(LastPush("w0", 1, 7, (1, 2)),))
     second = StatusReport(1, 3, 9, 0, last_pushes=(LastPush("w0", 1, 7, (1, 2)), LastPush("w0", 2, 3, (1,))))
@@ -136,7 +127,7 @@ def test_status_says_how_many_there_are_and_looks_only_at_shards_that_answer():
     assert "3 half-applied" in job_line(job)
 
 
-def test_a_heartbeat_brings_the_count_to_shard_0():
+def test_a_heartbeat_reports_the_count_and_an_old_one_does_not_lower_it():
     transport = ShardsInProcess(2, lease=LEASE)
     client, _ = joined(transport)
     transport.call(0, Renew(client._calls.sender, half_pushes=3), 1).result()
@@ -144,7 +135,7 @@ def test_a_heartbeat_brings_the_count_to_shard_0():
     assert half_pushes(transport) == 3
 
 
-def test_a_late_part_counts_even_if_its_worker_cannot_say_so_any_more():
+def test_a_late_part_counts_even_without_a_report_of_its_worker():
     transport = ShardsInProcess(2, staleness=DropStalePushes(9), lease=LEASE)
     (client, ones), (other, theirs) = joined(transport), joined(transport, "w1")
     sender = client._calls.sender

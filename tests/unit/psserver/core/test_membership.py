@@ -1,22 +1,15 @@
-"""Membership: names, incarnations, leases and the race, with the time as an argument."""
+"""Membership: incarnations and leases, chief election, training progress, the end of the job. Time is an argument."""
 
+import numpy as np
 import pytest
 
-from psserver.core.members.membership import MOST_INCARNATIONS, Membership
+from psserver.core.members.membership import MOST_INCARNATIONS, JobEnd, Membership
+from psserver.core.shard import Shard
 from pswire.errors import InvalidMessage, NotJoined, Zombie
-from pswire.messages import Join, Sender
-
-
-def test_numbers_go_by_first_joining_and_stay():
-    members = Membership(lease=10)
-    assert [members.join(Join(name), 0)[0].number for name in ("a", "b", "a", "c", "b")] == [0, 1, 0, 2, 1]
-    assert [member.name for member in members] == ["a", "b", "c"]
-
-
-def test_incarnations_count_up_unless_the_worker_names_one():
-    members = Membership(lease=10)
-    joins = [Join("a"), Join("a"), Join("a", 7), Join("a"), Join("b", 3), Join("b")]
-    assert [members.join(join, 0)[0].incarnation for join in joins] == [1, 2, 7, 8, 3, 4]
+from pswire.messages import Declaration, Gradient, Join, Leave, Push, Register, Sender, Tick
+from pswire.optimizers import GradientDescent
+from pswire.tensors.values import TensorSpec
+from tests.shard_state import run_step
 
 
 def test_a_new_life_begins_with_no_steps_and_the_same_life_goes_on():
@@ -43,24 +36,7 @@ def test_a_lease_ends_after_its_last_second_and_only_once():
     assert members.expire(209) == []
 
 
-def test_who_has_left_is_not_lost_as_well():
-    members = Membership(lease=10)
-    member, _ = members.join(Join("a"), 0)
-    members.leave(member, 1)
-    assert members.expire(100) == []
-    with pytest.raises(NotJoined, match="'a' has left"):
-        members.check(Sender("a", 1))
-
-
-def test_renewing_moves_the_end_of_the_lease():
-    members = Membership(lease=10)
-    member, _ = members.join(Join("a"), 0)
-    members.renew(member, 8)
-    assert members.expire(18) == []
-    assert members.expire(19) == [member]
-
-
-def test_strangers_and_zombies_are_told_apart():
+def test_unknown_workers_and_zombies_get_different_errors():
     members = Membership(lease=10)
     members.join(Join("a", 4), 0)
     with pytest.raises(NotJoined, match="'b' has not joined"):
@@ -77,21 +53,7 @@ def test_strangers_and_zombies_are_told_apart():
         members.check_join(join)
 
 
-def test_a_refusal_is_the_error_that_a_check_would_raise():
-    members = Membership(lease=10)
-    for name in "ab":
-        members.join(Join(name, 4), 0)
-    members.leave(members["b"], 1)
-    for sender in (Sender("c", 1), Sender("a", 3), Sender("a", 5), Sender("b", 4)):
-        with pytest.raises((NotJoined, Zombie)) as caught:
-            members.check(sender)
-        refusal = members.refusal(sender)
-        assert (type(refusal), str(refusal)) == (type(caught.value), str(caught.value))
-    with pytest.raises(AssertionError, match="is a live member"):
-        members.refusal(Sender("a", 4))
-
-
-def test_incarnations_end_before_the_protocol_cannot_carry_the_next_one():
+def test_incarnations_stay_within_the_protocol():
     members = Membership(lease=10)
     for incarnation in (MOST_INCARNATIONS, MOST_INCARNATIONS + 1):
         with pytest.raises(InvalidMessage, match=f"incarnation {incarnation} of worker 'a': no worker starts so often"):
@@ -118,7 +80,7 @@ def joined(members, *names):
     return [members.join(Join(name), 0)[0] for name in names]
 
 
-def test_the_first_is_the_chief_and_nobody_before_it():
+def test_the_first_worker_is_the_chief():
     members = Membership(lease=10)
     assert (chief(members), members.chief.is_chief("a")) == ("", False)
     joined(members, "a", "b")
@@ -126,7 +88,7 @@ def test_the_first_is_the_chief_and_nobody_before_it():
     assert (members.chief.is_chief("a"), members.chief.is_chief("b")) == (True, False)
 
 
-def test_a_chief_that_is_lost_hands_over_to_the_first_of_those_that_live_and_does_not_get_it_back():
+def test_a_lost_chief_is_replaced_by_the_first_live_worker_and_does_not_return_as_chief():
     members = Membership(lease=10)
     _, b, c, d = joined(members, "a", "b", "c", "d")
     members.leave(b, 5)
@@ -142,15 +104,7 @@ def test_a_chief_that_is_lost_hands_over_to_the_first_of_those_that_live_and_doe
     assert (d.state, chief(members)) == ("lost", "a"), "of those that live it was the first"
 
 
-def test_nobody_becomes_the_chief_who_is_lost_at_the_same_moment():
-    members = Membership(lease=10)
-    _, _, c = joined(members, "a", "b", "c")
-    members.renew(c, 5)
-    members.expire(11)
-    assert chief(members) == "c"
-
-
-def test_a_chief_that_has_failed_hands_over_and_one_that_has_come_to_its_end_does_not():
+def test_a_failed_chief_is_replaced_and_a_finished_one_is_not():
     members = Membership(lease=10)
     a, b, c = joined(members, "a", "b", "c")
     members.leave(a, 5, failed=True)
@@ -161,44 +115,7 @@ def test_a_chief_that_has_failed_hands_over_and_one_that_has_come_to_its_end_doe
     assert chief(members) == "b", "and nobody shall do it again"
 
 
-def test_a_chief_that_starts_again_before_its_lease_ends_stays_it():
-    members = Membership(lease=10)
-    joined(members, "a", "b")
-    members.join(Join("a"), 9)
-    assert chief(members) == "a"
-    members.expire(12)
-    assert (members["b"].state, chief(members)) == ("lost", "a")
-
-
-@pytest.mark.parametrize("how", ["is lost", "fails"])
-def test_where_the_last_one_did_not_come_to_its_end_whoever_joins_next_is_the_chief(how):
-    for join in (Join("b", 1), Join("b"), Join("c")):
-        members = Membership(lease=10)
-        a, b = joined(members, "a", "b")
-        members.leave(b, 5)
-        if how == "is lost":
-            members.expire(11)
-        else:
-            members.leave(a, 5, failed=True)
-        assert chief(members) == ""
-        members.join(join, 12)
-        assert chief(members) == join.worker
-
-
-def test_a_new_life_where_nobody_lives_begins_a_new_job_as_its_chief_and_an_old_one_does_not():
-    members = Membership(lease=10)
-    a, b = joined(members, "a", "b")
-    members.leave(a, 5)
-    members.expire(11)
-    members.join(Join("b", 1), 12)
-    assert chief(members) == "a", "b goes on with the job whose chief has done its work"
-    members.leave(b, 5)
-    members.join(Join("c"), 13)
-    members.join(Join("a"), 13)
-    assert chief(members) == "c"
-
-
-def test_a_chief_that_has_come_to_its_end_does_not_do_its_work_again_in_another_life():
+def test_a_finished_chief_is_not_elected_again_in_another_life():
     members = Membership(lease=10)
     a, b = joined(members, "a", "b")
     members.leave(a, 5)
@@ -212,7 +129,7 @@ def test_a_chief_that_has_come_to_its_end_does_not_do_its_work_again_in_another_
 
 
 @pytest.mark.parametrize("late", [Join("c"), Join("a"), Join("b", 1)])
-def test_where_there_is_one_job_nobody_who_comes_when_it_is_done_is_its_chief(late):
+def test_with_one_job_no_worker_that_joins_after_it_is_done_is_chief(late):
     members = Membership(lease=10, one_job=True)
     a, b = joined(members, "a", "b")
     for member in (a, b):
@@ -225,7 +142,7 @@ def test_where_there_is_one_job_nobody_who_comes_when_it_is_done_is_its_chief(la
 
 
 @pytest.mark.parametrize("how", ["fails", "is lost"])
-def test_where_there_is_one_job_whose_chief_did_not_come_to_its_end_who_comes_is_the_chief(how):
+def test_with_one_job_a_worker_that_joins_after_an_unfinished_chief_is_chief(how):
     for late in (Join("a"), Join("c")):
         members = Membership(lease=10, one_job=True)
         a, b = joined(members, "a", "b")
@@ -237,14 +154,6 @@ def test_where_there_is_one_job_whose_chief_did_not_come_to_its_end_who_comes_is
         assert chief(members) == ""
         members.join(late, 12)
         assert members.chief.is_chief(late.worker), "what is to be done once is not done yet"
-
-
-def test_a_visitor_before_the_training_does_not_take_the_chief_away_from_the_one_job():
-    members = Membership(lease=10, one_job=True)
-    (visitor,) = joined(members, "visitor")
-    members.leave(visitor, 1, trained=False)
-    joined(members, "a", "b")
-    assert chief(members) == "a"
 
 
 def test_only_the_first_of_several_shards_has_a_chief():
@@ -262,7 +171,7 @@ def race(members):
     return {name: member.clock for name, member in members.progress.training.items()}
 
 
-def test_a_member_is_in_the_race_from_its_first_push_until_it_is_idle_leaves_or_is_lost():
+def test_a_member_trains_from_its_first_push_until_it_is_idle_leaves_or_is_lost():
     members = Membership(lease=10)
     a, b, c, d = joined(members, "a", "b", "c", "d")
     assert race(members) == {}
@@ -282,7 +191,7 @@ def test_a_member_is_in_the_race_from_its_first_push_until_it_is_idle_leaves_or_
     assert [member.training for member in (a, b, c, d)] == [False] * 4
 
 
-def test_who_enters_starts_with_the_slowest_and_who_was_ahead_stays_ahead():
+def test_a_member_starts_at_the_least_clock_or_keeps_its_lead():
     members = Membership(lease=10)
     a, b, c = joined(members, "a", "b", "c")
     members.progress.start(a)
@@ -298,7 +207,7 @@ def test_who_enters_starts_with_the_slowest_and_who_was_ahead_stays_ahead():
     assert race(members) == {"b": 6, "c": 6, "a": 7}
 
 
-def test_an_empty_race_goes_on_from_where_the_last_one_left_it():
+def test_the_least_clock_stays_while_no_member_trains():
     members = Membership(lease=10)
     a, b = joined(members, "a", "b")
     members.progress.start(a)
@@ -309,31 +218,7 @@ def test_an_empty_race_goes_on_from_where_the_last_one_left_it():
     assert race(members) == {"b": 50}, "or a could not go on before b has made 50 steps"
 
 
-def test_the_same_life_keeps_its_clock_and_a_new_one_has_none():
-    members = Membership(lease=10)
-    a, b = joined(members, "a", "b")
-    members.progress.start(a)
-    members.progress.start(b)
-    a.clock, b.clock = 9, 8
-    members.expire(11)
-    again, _ = members.join(Join("a", 1), 12)
-    assert (again.clock, again.training) == (9, False)
-    anew, _ = members.join(Join("b"), 12)
-    assert (anew.clock, anew.training, anew.dropped) == (0, False, 0)
-
-
-def test_a_new_life_takes_the_old_one_out_of_the_race():
-    members = Membership(lease=10)
-    a, b = joined(members, "a", "b")
-    members.progress.start(a)
-    members.progress.start(b)
-    members.join(Join("a"), 1)
-    assert race(members) == {"b": 0}
-    assert members.get("a").incarnation == 2
-    assert members.get("nobody") is None
-
-
-def test_the_end_has_begun_when_one_that_was_in_the_race_went_in_good_order():
+def test_training_is_ending_when_a_member_that_trained_stops_in_good_order():
     members = Membership(lease=10)
     a, b, c = joined(members, "a", "b", "c")
     members.progress.finish(c)
@@ -356,16 +241,8 @@ def test_the_end_has_begun_when_one_that_was_in_the_race_went_in_good_order():
     assert not members.progress.ending, "a new life begins anew"
 
 
-def test_who_leaves_because_it_has_failed_is_not_through():
-    members = Membership(lease=10)
-    a, _ = joined(members, "a", "b")
-    members.progress.start(a)
-    members.leave(a, 1, failed=True)
-    assert (race(members), a.state, a.finished, members.progress.ending) == ({}, "left", False, False)
-
-
 @pytest.mark.parametrize("last", ["leaves", "fails", "is lost"])
-def test_when_nobody_lives_any_more_the_end_of_that_job_is_of_no_account_to_the_next(last):
+def test_the_end_of_a_job_does_not_count_for_the_next(last):
     members = Membership(lease=10)
     a, b = joined(members, "a", "b")
     members.progress.start(a)
@@ -383,7 +260,7 @@ def test_when_nobody_lives_any_more_the_end_of_that_job_is_of_no_account_to_the_
 
 
 @pytest.mark.parametrize("end", ["leaves", "is idle and lost"])
-def test_a_server_of_one_job_remembers_who_was_through_with_it(end):
+def test_with_one_job_finished_members_count_to_the_end(end):
     members = Membership(lease=10, one_job=True)
     (a,) = joined(members, "a")
     members.progress.start(a)
@@ -396,7 +273,7 @@ def test_a_server_of_one_job_remembers_who_was_through_with_it(end):
     assert members.progress.ending
 
 
-def test_who_fails_is_not_through_by_having_been_idle_but_by_having_had_no_examples_left():
+def test_a_failed_member_has_finished_only_if_there_was_no_data_for_it():
     members = Membership(lease=10)
     a, b, c = joined(members, "a", "b", "c")
     members.progress.start(a)
@@ -414,22 +291,82 @@ def test_who_fails_is_not_through_by_having_been_idle_but_by_having_had_no_examp
     assert not c.finished
 
 
-def test_one_without_work_is_through_even_if_it_never_raced_and_not_when_it_gets_some():
+# --- the end of the job -----------------------------------------------------------------------------------------------
+
+
+def test_the_job_is_done_when_the_last_one_has_left_in_good_order():
+    members = Membership(lease=10)
+    assert members.job_end is None, "it has not begun"
+    a, b = joined(members, "a", "b")
+    members.leave(a, 3)
+    assert members.job_end is None
+    members.leave(b, 5)
+    assert members.job_end == JobEnd(since=5, workers=2, done=True)
+
+
+@pytest.mark.parametrize("last", ["fails", "is lost"])
+def test_a_job_that_one_worker_finished_is_done_whatever_becomes_of_the_last(last):
     members = Membership(lease=10)
     a, b = joined(members, "a", "b")
-    members.progress.finish(b, out_of_data=True)
-    assert (members.progress.ending, b.finished, b.training) == (True, True, False)
-    members.progress.resume(["a", "nobody"])
-    assert members.progress.ending, "a was not through"
-    members.progress.resume(["b"])
-    assert (members.progress.ending, a.finished, b.finished) == (False, False, False)
+    members.leave(a, 3)
+    if last == "is lost":
+        assert members.expire(12) == [b]
+    else:
+        members.leave(b, 12, failed=True)
+    assert members.job_end == JobEnd(12, 2, done=True)
 
 
-def test_saying_idle_again_changes_nothing():
+@pytest.mark.parametrize("last", ["fails", "is lost"])
+def test_a_job_that_no_worker_finished_ends_but_is_not_done(last):
     members = Membership(lease=10)
-    (a,) = joined(members, "a")
-    members.progress.start(a)
-    a.clock = 3
-    for _ in range(2):
-        members.progress.finish(a)
-        assert (a.training, a.finished, a.clock, members.progress.least_clock) == (False, True, 3, 3)
+    a, _ = joined(members, "a", "b")
+    members.expire(11)
+    assert members.job_end == JobEnd(11, 2, done=False)
+    a, _ = members.join(Join("a"), 20)
+    assert members.job_end is None
+    if last == "is lost":
+        members.expire(31)
+    else:
+        members.leave(a, 31, failed=True)
+    assert members.job_end == JobEnd(31, 2, done=False)
+    a, _ = members.join(Join("a"), 40)
+    members.leave(a, 41)
+    assert members.job_end == JobEnd(41, 2, done=True)
+
+
+def test_a_worker_that_joins_a_done_job_leaves_it_done():
+    members = Membership(lease=10)
+    a, _ = joined(members, "a", "b")
+    members.leave(a, 3)
+    members.expire(11)
+    members.join(Join("b", 1), 12)
+    assert members.job_end is None, "b is back"
+    members.expire(30)
+    assert members.job_end == JobEnd(30, 2, done=True)
+    c, _ = members.join(Join("c"), 31)
+    members.leave(c, 32, failed=True)
+    assert members.job_end == JobEnd(32, 3, done=True)
+    members.join(Join("a", 1), 33)
+    assert members.job_end is None, "the network has kept back a's first Join until now"
+    members.expire(44)
+    assert members.job_end == JobEnd(44, 3, done=True)
+
+
+def test_a_worker_that_leaves_before_the_first_update_has_not_finished_the_job():
+    shard, name = Shard(lease=10, one_job=True), "W"
+    value = np.zeros(2, np.float32)
+    me = Sender("a", 1)
+    run_step(shard, 1, Join("visitor"), 0)
+    run_step(shard, 2, Leave(Sender("visitor", 1)), 1)
+    assert shard.job_end == JobEnd(1, 1, done=False)
+    run_step(shard, 3, Join("a"), 2)
+    run_step(shard, 4, Register(me, (Declaration(TensorSpec.of(name, value), value, GradientDescent(1.0)),)), 2)
+    run_step(shard, 5, Push(me, 1, (Gradient(name, 0, value),)), 2)
+    run_step(shard, 6, Tick(), 13)
+    assert shard.job_end == JobEnd(13, 2, done=False), "a was lost, and the visitor's end is not the job's"
+    answers = [reply.answer for reply in run_step(shard, 7, Join("a"), 14)]
+    assert [answer.chief for answer in answers] == [True]
+    run_step(shard, 8, Leave(Sender("a", 2)), 15)
+    assert shard.job_end == JobEnd(15, 2, done=True)
+    (late,) = run_step(shard, 9, Join("b"), 16)
+    assert not late.answer.chief

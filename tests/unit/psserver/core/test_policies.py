@@ -1,4 +1,4 @@
-"""Consistency policies, one decision at a time: who waits, where they are in the race, and what may happen."""
+"""Consistency policies, one decision at a time."""
 
 import pytest
 
@@ -12,7 +12,7 @@ from psserver.core.policies import (
     Synchronous,
     policy_for,
 )
-from psserver.core.policies.policy import Apply, CallView, Drop, Serve, ShardView, listed
+from psserver.core.policies.policy import Apply, CallView, Drop, ShardView, listed
 from pswire.messages import ChangeId, Join, Sender, UpdateGroup
 from pswire.specs import consistency
 
@@ -48,11 +48,6 @@ def applied(verdicts):
 # --- asynchronous -----------------------------------------------------------------------------------------------------
 
 
-def test_asynchronous_holds_nobody():
-    waiting = [CallView(3, "a", applied=False, staleness=99), CallView(1, "b", applied=True)]
-    assert Asynchronous().decide(waiting, view({"a": 100, "b": 0})) == [Apply((3,)), Serve(3), Serve(1)]
-
-
 # --- bounded staleness ------------------------------------------------------------------------------------------------
 
 
@@ -79,28 +74,6 @@ def test_bounded_applies_what_keeps_the_bound(steps, clocks, held, go):
     assert verdicts == [Apply((held.index(name) + 1,)) for name in go]
 
 
-def test_bounded_waits_neither_for_the_idle_nor_for_the_lost_nor_holds_a_pull():
-    waiting = [*pushes("a"), CallView(9, "b", applied=True)]
-    assert BoundedStaleness(0).decide(waiting, view({"a": 5, "b": 3})) == [Serve(9)]
-    assert BoundedStaleness(0).decide(waiting[:1], view({"a": 5}, through="b", gone="c")) == [Apply((1,))]
-
-
-@pytest.mark.parametrize(
-    ("steps", "clocks", "sentence"),
-    [
-        (2, {"a": 16, "b": 14}, "bounded:2: b is at step 14, 2 behind"),
-        (2, {"a": 16, "b": 14, "c": 14, "d": 15}, "bounded:2: b and c are at step 14, 2 behind"),
-        (0, {"a": 4, "b": 4}, "bounded:0: b is at step 4, which is not done"),
-    ],
-)
-def test_bounded_names_the_slowest(steps, clocks, sentence):
-    assert BoundedStaleness(steps).explain(*_one(pushes("a")), view(clocks)) == sentence
-
-
-def _one(waiting):
-    return waiting[0], waiting
-
-
 # --- synchronous ------------------------------------------------------------------------------------------------------
 
 
@@ -123,59 +96,10 @@ def _one(waiting):
         (2, "ab", "", "", "aab", [(1, 3)]),
     ],
 )
-def test_synchronous_makes_an_update_of_the_first_who_come(workers, racing, through, gone, held, update):
+def test_synchronous_makes_an_update_of_the_first_pushes(workers, racing, through, gone, held, update):
     verdicts = Synchronous(workers).decide(pushes(held), view(dict.fromkeys(racing, 0), 0, through, gone))
     assert applied(verdicts) == update
     assert len(verdicts) == len(update)
-
-
-def test_synchronous_drops_the_late_and_says_which_step_it_is():
-    waiting = [CallView(1, "a", False, 2), CallView(2, "b", False, 1), CallView(3, "c", False), CallView(4, "d", True)]
-    late_by_two, late_by_one, served = Synchronous(2, backup=1).decide(waiting, view(dict.fromkeys("abcd", 0), 17))
-    assert late_by_two == Drop(
-        1, "sync:2,backup=1: late by 2 changes of its weights; step 17 needs gradients of the new ones"
-    )
-    assert late_by_one == Drop(
-        2, "sync:2,backup=1: late by 1 change of its weights; step 17 needs gradients of the new ones"
-    )
-    assert served == Serve(4)
-
-
-def test_a_late_push_counts_for_no_update():
-    waiting = [CallView(1, "a", False, 1), CallView(2, "b", False)]
-    assert applied(Synchronous(2).decide(waiting, view({"a": 0, "b": 0}))) == []
-
-
-@pytest.mark.parametrize(
-    ("racing", "through", "held", "sentence"),
-    [
-        ("abcd", "", "ab", "2 of 3 gradients of step 17 have come; not here yet: c and d"),
-        (
-            "ab",
-            "",
-            "ab",
-            "2 of 3 gradients of step 17 have come; workers: a and b; start 1 more worker or lower N",
-        ),
-        (
-            "a",
-            "",
-            "a",
-            "1 of 3 gradients of step 17 have come; workers: a; start 2 more workers or lower N",
-        ),
-        ("ab", "c", "a", "1 of 2 gradients of step 17 have come; not here yet: b"),
-    ],
-)
-def test_synchronous_counts_who_has_come_and_names_who_has_not(racing, through, held, sentence):
-    seen = view(dict.fromkeys(racing, 5), 17, through)
-    assert Synchronous(3).explain(*_one(pushes(held)), seen) == f"sync:3: {sentence}"
-
-
-def test_synchronous_asks_for_no_more_workers_while_some_have_not_pushed_yet():
-    seen = view({"a": 0})
-    for name in "bc":
-        seen.members.join(Join(name), 0)
-    sentence = "sync:3: 1 of 3 gradients of step 0 have come; not here yet: b and c"
-    assert Synchronous(3).explain(*_one(pushes("a")), seen) == sentence
 
 
 # --- following --------------------------------------------------------------------------------------------------------
@@ -183,57 +107,16 @@ def test_synchronous_asks_for_no_more_workers_while_some_have_not_pushed_yet():
 TRIO = UpdateGroup(7, tuple(ChangeId(Sender(name, 1), 5) for name in "abc"))
 
 
-def test_following_applies_at_once_what_has_no_group_and_serves():
-    waiting = [*pushes("ab", staleness=50), CallView(9, "c", True)]
-    assert Follower().decide(waiting, view(dict.fromkeys("abc", 0))) == [Apply((1,)), Apply((2,)), Serve(9)]
-
-
 @pytest.mark.parametrize(
     ("settled", "held", "update"),
     [("", "ab", []), ("", "cab", [(1, 2, 3)]), ("c", "ab", [(1, 2)]), ("ac", "b", [(1,)]), ("a", "b", [])],
 )
-def test_following_makes_one_update_of_a_group_when_all_that_are_not_settled_have_come(settled, held, update):
+def test_a_follower_makes_one_update_of_a_group_when_all_unsettled_parts_are_there(settled, held, update):
     seen = view(dict.fromkeys("abcd", 0), settled=settled)
     assert applied(Follower().decide(pushes(held, group=TRIO), seen)) == update
 
 
-def test_following_keeps_groups_apart():
-    pair, other = (
-        UpdateGroup(number, tuple(ChangeId(Sender(name, 1), 5) for name in names))
-        for number, names in ((3, "ab"), (4, "cd"))
-    )
-    waiting = [CallView(1, "a", False, 0, pair), CallView(2, "c", False, 0, other), CallView(3, "d", False, 0, other)]
-    seen = view(dict.fromkeys("abcd", 0))
-    assert applied(Follower().decide(waiting, seen)) == [(2, 3)]
-    assert Follower().explain(*_one(waiting), seen) == "shard 0 made update 3 of a and b; not here yet: b"
-
-
 # --- staleness --------------------------------------------------------------------------------------------------------
-
-
-def test_drop_refuses_what_is_staler_than_it_says():
-    two = [CallView(1, "a", False, 4), CallView(2, "b", False, 5)]
-    seen = view({"a": 0, "b": 0})
-    assert DropStale(Asynchronous(), 4).decide(two, seen) == [Apply((1,))], "after it, b's staleness is another"
-    (dropped,) = DropStale(Asynchronous(), 4).decide(two[1:], seen)
-    assert dropped == Drop(2, "drop:4: staleness 5; compute the next with the fresh weights")
-
-
-def test_drop_refuses_nothing_that_is_held_or_its_worker_would_get_ahead_by_it():
-    policy, held = DropStale(BoundedStaleness(1), 0), pushes("a", staleness=9)
-    assert policy.decide(held, view({"a": 3, "b": 2})) == []
-    assert policy.explain(*_one(held), view({"a": 3, "b": 2})) == "bounded:1: b is at step 2, 1 behind"
-    assert [type(verdict) for verdict in policy.decide(held, view({"a": 3, "b": 3}))] == [Drop]
-
-
-def test_drop_takes_the_stale_out_of_a_group_and_leaves_the_rest_for_later():
-    class Both(Asynchronous):
-        def decide(self, waiting, view):
-            return [Apply((1, 2)), Serve(1)]
-
-    waiting = [CallView(1, "a", False, 0), CallView(2, "b", False, 3)]
-    (dropped,) = DropStale(Both(), 2).decide(waiting, view({"a": 0, "b": 0}))
-    assert dropped.ticket == 2
 
 
 class AllAsOne(Asynchronous):
@@ -254,13 +137,6 @@ def test_scale_takes_the_greatest_staleness_of_an_update():
     assert ScaleStale(AllAsOne()).decide(waiting, view(dict.fromkeys("abc", 0))) == [Apply((1, 2, 3), 1 / 8)]
 
 
-@pytest.mark.parametrize(("staleness", "scale"), [(0, 1.0), (1, 1.0), (2, 1 / 2), (8, 1 / 8)])
-def test_scale_divides_the_learning_rate_by_the_staleness(staleness, scale):
-    waiting = [CallView(5, "b", True), *pushes("a", staleness)]
-    assert ScaleStale(Asynchronous()).decide(waiting, view({"a": 0})) == [Serve(5), Apply((1,), scale)]
-    assert ScaleStale(Asynchronous()).decide(waiting[:1], view({"a": 0})) == [Serve(5)]
-
-
 # --- which policy -----------------------------------------------------------------------------------------------------
 
 
@@ -273,21 +149,6 @@ def test_shard_0_has_the_policy_of_its_spec_and_others_follow_where_one_decides(
         assert type(policy) is (Follower if shard and spec.decides else chosen)
 
 
-def test_the_numbers_of_a_spec_reach_its_policy():
-    bounded = policy_for(consistency.Bounded(4), consistency.DropStalePushes(2), 0, 2)
-    assert (type(bounded), bounded.above, bounded.inner.steps) == (DropStale, 2, 4)
-    synchronous = policy_for(consistency.Synchronous(3, 1), consistency.DelayCompensation(), 0, 1)
-    assert (synchronous.workers, synchronous.backup) == (3, 1)
-
-
-def test_dropping_is_for_shard_0_alone_and_scaling_for_each_shard():
-    asynchronous, bounded = consistency.Asynchronous(), consistency.Bounded(1)
-    assert type(policy_for(asynchronous, consistency.DropStalePushes(2), 1, 2)) is Follower
-    for one, inner in ((asynchronous, Asynchronous), (bounded, Follower)):
-        scaled = policy_for(one, consistency.ScaleByStaleness(), 1, 2)
-        assert (type(scaled), type(scaled.inner)) == (ScaleStale, inner)
-
-
 @pytest.mark.parametrize(
     ("names", "text"),
     [
@@ -298,5 +159,5 @@ def test_dropping_is_for_shard_0_alone_and_scaling_for_each_shard():
         ("abcdef", "a, b, c, d and 2 others"),
     ],
 )
-def test_names_are_listed_as_people_do(names, text):
+def test_names_are_listed_as_in_a_sentence(names, text):
     assert listed(names) == text

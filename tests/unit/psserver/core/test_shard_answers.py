@@ -1,4 +1,4 @@
-"""What a shard answers: only what is modified, in the form that was asked for, in the memory that the asker lends."""
+"""Values of answers: only modified ones, in the encoding asked for, in memory of the caller; packed gradients."""
 
 import numpy as np
 import pytest
@@ -21,7 +21,7 @@ from pswire.messages import (
 )
 from pswire.messages.sizes import tensor_bytes
 from pswire.optimizers import Adagrad, GradientDescent
-from pswire.specs.consistency import Bounded, DelayCompensation, Synchronous
+from pswire.specs.consistency import DelayCompensation, Synchronous
 from pswire.specs.encodings import ENCODINGS
 from pswire.tensors.compression import Packed, packed
 from pswire.tensors.values import IndexedSlices, TensorSpec
@@ -85,7 +85,7 @@ def refused(shard, message, error, match):
 # --- what the asker has -----------------------------------------------------------------------------------------------
 
 
-def test_what_the_asker_has_is_not_sent_again_and_costs_nothing():
+def test_a_value_at_its_known_version_is_not_copied():
     shard = shard_with()
     say(shard, push(A, 1))
     work = shard.step(1, Pull(B, ("d", "W", "s"), known_versions=(0, 0, -1)), 0.0)
@@ -99,45 +99,11 @@ def test_what_the_asker_has_is_not_sent_again_and_costs_nothing():
     assert tensor_bytes(work.replies[0].answer) == 16 + 4
 
 
-@pytest.mark.parametrize("version", [1, 2, 1000])
-def test_a_version_that_the_shard_never_had_is_answered_with_the_value(version):
-    (value,) = say(shard_with(), Pull(A, ("W",), known_versions=(version,))).values
-    assert value.version == 0
-    np.testing.assert_array_equal(value.array, STARTS["W"])
-
-
-def test_what_a_push_itself_changes_is_sent_and_what_else_is_pulled_only_if_it_was_modified():
+def test_a_push_serves_what_it_changes_and_other_values_only_if_modified():
     shard = shard_with()
     values = say(shard, push(A, 1, pull=("W", "d"), known_versions=(0, 0))).values
     assert [(one.version, one.array is None) for one in values] == [(1, False), (0, True)]
     np.testing.assert_array_equal(values[0].array, STARTS["W"] - 1)
-
-
-def test_a_push_that_comes_again_or_is_dropped_brings_only_what_has_been_modified():
-    shard = shard_with(consistency=Synchronous(1))
-    message = push(A, 1, pull=("W",), known_versions=(1,))
-    assert say(shard, message).values[0].array is None, "it has the version after its push, who knows from where"
-    again = say(shard, message)
-    assert (again.outcome, again.values[0].version, again.values[0].array) == (Outcome.REPEATED, 1, None)
-    late = say(shard, push(B, 1, pull=("W", "d"), known_versions=(0, 0)))
-    assert late.outcome is Outcome.DROPPED
-    assert [one.array is None for one in late.values] == [False, True]
-
-
-def test_what_is_modified_is_decided_when_the_answer_is_also_of_a_push_that_was_held():
-    shard = shard_with(consistency=Bounded(0))
-    say(shard, push(B, 1, "s"))
-    assert say(shard, push(A, 1, pull=("W", "d", "s"), known_versions=(0, 0, 0)), 7) is None
-    answers = freed(shard, push(B, 2, "d", version=0), 8)
-    assert [(one.version, one.array is None) for one in answers[7].values] == [(1, False), (1, False), (1, False)]
-
-
-def test_versions_must_be_as_many_as_names_and_the_wire_one_that_there_is():
-    shard = shard_with()
-    for message in (Pull(A, ("W", "d"), known_versions=(0,)), push(A, 1, pull=("W",), known_versions=(0, 0))):
-        refused(shard, message, InvalidMessage, "name one for each, -1 for none, or no version at all")
-    for message in (Pull(A, ("W",), encoding="int8"), push(A, 1, pull=("W",), encoding="int8")):
-        refused(shard, message, InvalidMessage, "bfloat16 or float16, or not at all, not as 'int8'")
 
 
 # --- the wire ---------------------------------------------------------------------------------------------------------
@@ -147,7 +113,7 @@ def test_versions_must_be_as_many_as_names_and_the_wire_one_that_there_is():
 @pytest.mark.parametrize(
     "allocator", [None, Lent(), Lent("W", "s")], ids=["no allocator", "allocator", "allocator for some"]
 )
-def test_values_of_float32_come_in_the_form_of_the_wire_and_others_as_they_are(encoding, allocator):
+def test_values_of_float32_are_encoded_and_others_are_not(encoding, allocator):
     shard = shard_with(Adagrad(0.5, initial_accumulator=0.1))
     choices = (Choice("W", np.array([1, 1, 0])), Choice("W", slot="accumulator"), Choice("d", np.array([1])))
     values = say(shard, Pull(A, ("d", "W", "s"), choices, encoding=encoding), allocator=allocator).values
@@ -163,15 +129,10 @@ def test_values_of_float32_come_in_the_form_of_the_wire_and_others_as_they_are(e
     assert isinstance(pushed.values[0].array, Packed)
 
 
-def test_registered_values_come_as_they_are():
-    (value,) = say(shard_with(), Register(B, (Declaration(TensorSpec.of("W", STARTS["W"]), STARTS["W"]),))).values
-    np.testing.assert_array_equal(value.array, STARTS["W"])
-
-
 # --- allocators -------------------------------------------------------------------------------------------------------
 
 
-def test_the_values_of_an_answer_are_in_the_room_in_their_order_and_cannot_be_written():
+def test_values_are_written_into_memory_of_the_allocator_in_order_and_are_read_only():
     shard, allocator = shard_with(), Lent("s")
     choices = (Choice("W", np.array([1])), Choice("d"))
     values = say(shard, Pull(A, ("d", "s", "W"), choices, known_versions=(-1, -1, -1)), allocator=allocator).values
@@ -185,13 +146,7 @@ def test_the_values_of_an_answer_are_in_the_room_in_their_order_and_cannot_be_wr
     np.testing.assert_array_equal(values[1].array, STARTS["s"])
 
 
-def test_a_room_is_not_asked_for_what_the_asker_has():
-    allocator = Lent()
-    say(shard_with(), Pull(A, ("d", "W"), known_versions=(0, -1)), allocator=allocator)
-    assert [spec.name for spec, _ in allocator.taken] == ["W"]
-
-
-def test_a_push_that_is_held_is_answered_in_its_own_room_and_its_retry_in_another():
+def test_a_held_push_is_answered_in_memory_of_its_own_allocator():
     shard, allocators = shard_with(consistency=Synchronous(2)), [Lent(), Lent(), Lent()]
     message = push(A, 1, pull=("W",))
     assert freed(shard, message, 5, allocator=allocators[0]) == {}
@@ -206,13 +161,7 @@ def test_a_push_that_is_held_is_answered_in_its_own_room_and_its_retry_in_anothe
     assert len(allocators[0].taken) == 1
 
 
-def test_registered_values_are_in_the_room():
-    shard, allocator = shard_with(), Lent()
-    say(shard, Register(B, (Declaration(TensorSpec.of("W", STARTS["W"]), STARTS["W"] + 1),)), allocator=allocator)
-    np.testing.assert_array_equal(allocator.taken[0][1], STARTS["W"])
-
-
-def test_where_delay_is_compensated_what_a_worker_was_served_is_kept_from_whoever_writes_into_rooms():
+def test_with_delay_compensation_no_value_lies_in_memory_of_an_allocator():
     shard, allocator = shard_with(staleness=DelayCompensation(0.5)), Lent()
     (value,) = say(shard, Pull(A, ("W",)), allocator=allocator).values
     assert not allocator.taken
@@ -223,7 +172,7 @@ def test_where_delay_is_compensated_what_a_worker_was_served_is_kept_from_whoeve
 
 
 @pytest.mark.parametrize("encoding", ["", "bfloat16"])
-def test_delay_is_compensated_from_what_the_worker_had_also_when_it_was_not_sent_again(encoding):
+def test_delay_is_compensated_by_weights_that_were_not_sent_again(encoding):
     shard = shard_with(staleness=DelayCompensation(0.5))
     served = say(shard, Pull(A, ("W",), encoding=encoding)).values[0].array
     assert say(shard, Pull(A, ("W",), known_versions=(0,), encoding=encoding)).values[0].array is None
@@ -250,11 +199,6 @@ def test_bytes_of_an_answer_are_counted_as_they_will_travel():
     assert shard.answer_bytes(pushed, at_once=True) == 16 == tensor_bytes(say(shard, pushed))
 
 
-def test_where_calls_may_be_held_what_the_asker_has_counts_in_full():
-    shard = shard_with(consistency=Bounded(0))
-    assert shard.answer_bytes(Pull(A, ("W", "d"), known_versions=(0, 0)), at_once=True) == 32
-
-
 # --- packed gradients -------------------------------------------------------------------------------------------------
 
 
@@ -264,7 +208,7 @@ def test_only_float32_of_the_right_shape_can_be_packed():
         refused(shard, push(A, 1, name, gradient), ShapeMismatch, "gradient for .* is float32")
 
 
-def test_what_is_wrong_with_a_packed_gradient_is_said_and_nothing_is_changed():
+def test_a_malformed_packed_gradient_is_refused_with_its_fault():
     shard = shard_with()
     infinite = Packed("bfloat16", (2, 2), (np.array([[1, 0x7F80], [0, 0]], np.int16),))
     refused(shard, push(A, 1, gradient=infinite), NotFinite, "gradient for 'W' has 1 of 4 elements.*; lower the lear")
@@ -277,7 +221,7 @@ def test_what_is_wrong_with_a_packed_gradient_is_said_and_nothing_is_changed():
 # --- lanes ------------------------------------------------------------------------------------------------------------
 
 
-def test_the_status_says_which_lane_a_worker_named_last():
+def test_the_status_has_the_tensor_transport_that_a_worker_named_last():
     shard = Shard()
     say(shard, Join("a", tensor_transport="shared memory", life=3))
     say(shard, Join("b"))

@@ -1,10 +1,9 @@
-"""Tables in a shard: made there from the numbers of their rows, read by rows and slots, and refused without a trace."""
+"""Tables in a shard: initialized from row numbers, read by rows and slots; refusals change nothing."""
 
 import numpy as np
 import pytest
 
 from psserver.core.shard import Shard
-from psserver.core.variables.store import MOST_CHOICES
 from pswire.errors import AlreadyRegistered, InvalidMessage, NoOptimizer, ParamServerError, TooLarge, UnknownVariable
 from pswire.messages import Choice, Declaration, Gradient, Join, Pull, Push, Register, Sender, Status
 from pswire.optimizers import Adagrad, Adam, GradientDescent
@@ -67,7 +66,7 @@ def test_a_part_of_a_table_has_the_rows_of_its_numbers_in_the_whole(first):
     assert say(shard, Status()).variables[0].part == Part(first, 100)
 
 
-def test_who_declares_the_table_later_must_mean_the_same_one():
+def test_later_declarations_of_a_table_must_agree_with_the_first():
     table = Declaration(SPEC, initial=UNIFORM, optimizer=Adagrad(0.5))
     shard = shard_with(table)
     assert say(shard, Register(ME, (table,))).values == ()
@@ -88,7 +87,7 @@ def test_who_declares_the_table_later_must_mean_the_same_one():
     refused(shard, Register(ME, (other,)), AlreadyRegistered, "with a value of its own, this worker declares RowUn")
 
 
-def test_a_table_that_cannot_be_is_refused():
+def test_an_invalid_table_is_refused():
     shard = shard_with()
     for declaration, match in (
         (Declaration(TensorSpec("E", ()), initial=NORMAL), "must have rows, of floating point"),
@@ -130,40 +129,8 @@ def test_rows_come_in_the_order_asked_for_with_their_repeats(dtype):
         np.testing.assert_array_equal(array, rows_of(NORMAL, np.array(numbers, np.int64), (2,)))
 
 
-def test_values_of_names_come_first_and_then_those_of_choices_in_their_order():
-    shard = shard_with(Declaration(SPEC, initial=NORMAL, optimizer=Adam(0.5)), declared_vector())
-    choices = (Choice("E", np.array([1])), Choice("v"), Choice("E", slot="m"), Choice("E", np.array([2, 2]), "v"))
-    values = say(shard, Pull(ME, ("v", "E"), choices)).values
-    assert [(value.name, value.array.shape) for value in values] == [
-        ("v", (3,)),
-        ("E", (5, 2)),
-        ("E", (1, 2)),
-        ("v", (3,)),
-        ("E", (5, 2)),
-        ("E", (2, 2)),
-    ]
-
-
 def declared_vector():
     return Declaration(TensorSpec("v", (3,)), np.arange(3, dtype=np.float32))
-
-
-def test_a_pull_has_a_thousand_choices_at_most():
-    shard = shard_with(declared_vector())
-    assert len(choose(shard, *[Choice("v")] * MOST_CHOICES)) == MOST_CHOICES
-    message = Pull(ME, (), (Choice("v"),) * (MOST_CHOICES + 1))
-    refused(shard, message, InvalidMessage, "1,001 choices in one pull: 1,000 at most")
-
-
-def test_a_table_that_cannot_be_takes_nothing_along_that_came_with_it():
-    """A good variable beside it is not half made: it can be registered, pulled and pushed to."""
-    shard = shard_with()
-    good = Declaration(TensorSpec("G", (4,)), np.full(4, 7, np.float32), Adam(0.5))
-    bad = Declaration(TensorSpec("H", (4, 4), "float16"), None, Adam(0.5), RowUniform(-1e30, 1e30))
-    refused(shard, Register(ME, (bad, good)), InvalidMessage, "which float16 cannot hold")
-    assert say(shard, Register(ME, (good,))).values[0].array.tolist() == [7] * 4
-    say(shard, Push(ME, 1, (Gradient("G", 0, np.ones(4, np.float32)),)))
-    assert say(shard, Status()).variables[0].updates == 1
 
 
 def test_a_slot_is_read_whole_and_by_rows_at_the_version_of_its_variable():
@@ -177,18 +144,6 @@ def test_a_slot_is_read_whole_and_by_rows_at_the_version_of_its_variable():
     squares[[4, 1]] += gradient.values**2
     np.testing.assert_array_equal(whole.array, squares)
     np.testing.assert_array_equal(rows.array, squares[[1, 0]])
-
-
-def test_chosen_rows_are_copies_that_stay_and_cannot_be_written_into():
-    shard = shard_with(Declaration(SPEC, initial=NORMAL, optimizer=GradientDescent(1.0)))
-    (before,) = choose(shard, Choice("E", np.array([1])))
-    kept = before.copy()
-    gradient = IndexedSlices(np.ones((1, 2), np.float32), np.array([1]), (5, 2))
-    say(shard, Push(ME, 1, (Gradient("E", 0, gradient),)))
-    np.testing.assert_array_equal(before, kept)
-    np.testing.assert_array_equal(choose(shard, Choice("E", np.array([1])))[0], kept - 1)
-    with pytest.raises(ValueError, match="read-only"):
-        before[0] = 1
 
 
 BAD_CHOICES = {
@@ -208,7 +163,7 @@ BAD_CHOICES = {
 
 
 @pytest.mark.parametrize("case", BAD_CHOICES.values(), ids=BAD_CHOICES)
-def test_a_choice_that_cannot_be_is_refused_and_changes_nothing(case):
+def test_an_invalid_choice_is_refused_and_changes_nothing(case):
     choice, error, match = case
     shard = shard_with(
         Declaration(SPEC, initial=NORMAL, optimizer=Adam(0.5)),
@@ -221,7 +176,7 @@ def test_a_choice_that_cannot_be_is_refused_and_changes_nothing(case):
         refused(shard, Pull(ME, ("v",), choices), error, match)
 
 
-def test_what_an_answer_brings_is_known_before_it_is_made():
+def test_the_bytes_of_an_answer_are_known_before_it_is_made():
     shard = shard_with(Declaration(SPEC, initial=NORMAL, optimizer=Adam(0.5)), declared_vector())
     chosen = (Choice("E", np.arange(3)), Choice("E", slot="m"), Choice("E", np.zeros(9, int), "v"))
     assert shard.answer_bytes(Pull(ME, ("v",), chosen)) == 4 * (3 + 3 * 2 + 5 * 2 + 9 * 2)

@@ -1,4 +1,4 @@
-"""Updates stretch by stretch: what they make of a variable is, bit for bit, what they make of it as a whole."""
+"""Updates in stretches make the same bits as updates of the whole variable."""
 
 import types
 
@@ -86,7 +86,7 @@ def test_an_update_in_stretches_is_the_update_unless_its_rule_looks_at_all_eleme
 
 @pytest.mark.parametrize("form", PACKED)
 @pytest.mark.parametrize("others", [0, 1])
-def test_a_packed_gradient_updates_as_the_array_that_it_stands_for(form, others, random):
+def test_a_packed_gradient_updates_as_its_unpacked_array(form, others, random):
     rule = rule_for(optimizers.Adam(0.5))
     one = variable(rule, random)
     arrays = [random.normal(size=SHAPE).astype(np.float32) for _ in range(1 + others)]
@@ -98,7 +98,7 @@ def test_a_packed_gradient_updates_as_the_array_that_it_stands_for(form, others,
 
 
 @pytest.mark.parametrize("form", ["bfloat16", "float16", "int8"])
-def test_rows_whose_values_are_packed_update_as_the_rows_that_they_stand_for(form, random):
+def test_rows_with_packed_values_update_as_unpacked_rows(form, random):
     rule = rule_for(optimizers.Adagrad(0.5))
     one = variable(rule, random)
     other = twin(one)
@@ -111,7 +111,7 @@ def test_rows_whose_values_are_packed_update_as_the_rows_that_they_stand_for(for
 
 @pytest.mark.parametrize("form", [None, *PACKED])
 @pytest.mark.parametrize("served", [None, "bfloat16"])
-def test_compensation_for_delay_is_the_same_in_stretches_whatever_was_packed(form, served, random):
+def test_delay_compensation_is_the_same_in_stretches_whatever_is_packed(form, served, random):
     rule = rule_for(optimizers.Momentum(0.5, 0.5))
     one = variable(rule, random)
     then = one.value - np.float32(0.5)

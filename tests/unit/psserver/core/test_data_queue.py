@@ -1,10 +1,10 @@
-"""The data queue: every position of every epoch in one block, each block with one worker at a time."""
+"""Data queues: every position of every epoch in one block, each block with one worker at a time."""
 
 import pytest
 
 from psserver.core.array_tasks import StepResult
 from psserver.core.data_queue import PATIENCE, DataQueue, DataQueues
-from pswire.errors import AlreadyRegistered, NotJoined, ParamServerError, Unavailable
+from pswire.errors import NotJoined, ParamServerError, Unavailable
 from pswire.messages import Block, Finished, QueueSpec, Sender, Take
 
 
@@ -37,37 +37,12 @@ def test_the_blocks_of_an_epoch_are_its_positions_in_order(size, block, epochs):
     assert [(report.epoch, report.examples) for report in queue.reports] == [(e + 1, size) for e in range(epochs)]
 
 
-def test_a_queue_of_any_size_takes_no_memory_for_it():
-    queue = DataQueue(QueueSpec("q", size=10**15, block=3, epochs=10**9))
-    assert queue.take("w", StepResult()) == Block(0, 1, 0, 3)
-    assert not queue.done
-
-
-def test_a_worker_holds_one_block_and_gets_it_again():
-    queue = DataQueue(QueueSpec("q", 10, 4, 1))
-    assert queue.take("a", StepResult()) == queue.take("a", StepResult()) == Block(0, 1, 0, 4)
-    assert queue.take("b", StepResult()) == Block(1, 1, 4, 8)
-    assert queue.holders() == [("a", Block(0, 1, 0, 4)), ("b", Block(1, 1, 4, 8))]
-
-
-def test_what_came_back_is_handed_out_first_the_lowest_before_the_others():
+def test_returned_blocks_are_handed_out_first_in_order():
     queue = DataQueue(QueueSpec("q", 10, 2, 1))
     for worker in "abc":
         queue.take(worker, StepResult())
     assert [queue.give_back(worker) for worker in "cbz"] == [Block(2, 1, 4, 6), Block(1, 1, 2, 4), None]
     assert [queue.take(worker, StepResult()).number for worker in "def"] == [1, 2, 3]
-
-
-def test_it_is_done_when_the_last_block_has_come_back_done():
-    queue = DataQueue(QueueSpec("q", 2, 1, 1))
-    queue.take("a", StepResult())
-    queue.take("b", StepResult())
-    assert queue.take("c", StepResult()) is None
-    queue.finish("a", Finished(0), StepResult())
-    queue.give_back("b")
-    assert not queue.done
-    assert drain(queue, "c") == [Block(1, 1, 1, 2)]
-    assert queue.done
 
 
 def test_the_cost_of_an_epoch_is_the_mean_over_the_examples_that_have_one():
@@ -116,23 +91,7 @@ def all_out(chiefs=()):
     return queues
 
 
-def test_those_who_wait_are_served_in_the_order_of_their_coming():
-    queues = all_out()
-    assert take(queues, 3, "c") == take(queues, 4, "d") == {}
-    freed = answers(replies(queues.forget, ["b"], lost))
-    assert {ticket: taken.block.number for ticket, taken in freed.items()} == {3: 1}
-
-
-def test_nothing_goes_to_one_who_is_forgotten_at_the_same_time():
-    queues = all_out()
-    take(queues, 3, "c")
-    take(queues, 4, "d")
-    freed = answers(replies(queues.forget, ["a", "c"], lost))
-    assert errors(freed) == {3: (NotJoined, "c is lost")}
-    assert {ticket: taken.block.number for ticket, taken in freed.items()} == {4: 0}
-
-
-def test_who_asks_again_while_it_waits_is_answered_once_under_its_new_ticket():
+def test_a_repeated_request_replaces_the_waiting_one_and_keeps_its_place():
     queues = all_out()
     take(queues, 3, "c", now=0.0)
     assert errors(take(queues, 4, "c", now=PATIENCE - 1)) == {3: GIVEN_UP}
@@ -142,7 +101,7 @@ def test_who_asks_again_while_it_waits_is_answered_once_under_its_new_ticket():
     assert set(answers(replies(queues.forget, ["a"], lost))) == {6}, "and it keeps its place"
 
 
-def test_who_gives_its_block_back_ends_a_call_of_its_own_that_still_waits_for_one():
+def test_returning_a_block_ends_a_waiting_request_of_the_same_worker():
     queues = all_out()
     take(queues, 3, "c")
     back = answers(replies(queues.take, 4, Take(Sender("c", 1), SPEC, None, 0, True), 0.0))
@@ -151,17 +110,7 @@ def test_who_gives_its_block_back_ends_a_call_of_its_own_that_still_waits_for_on
     assert replies(queues.forget, ["a"], lost) == [], "c waits no more"
 
 
-def test_holders_are_those_who_have_a_block_of_any_queue():
-    queues = all_out()
-    assert queues.holders() == {"a", "b"}
-    take(queues, 3, "c", spec=QueueSpec("other", 1, 1, 1))
-    take(queues, 4, "a", finished=0)
-    assert queues.holders() == {"b", "c"}
-    replies(queues.forget, ["b"], lost)
-    assert queues.holders() == {"a", "c"}, "a has waited for what b had"
-
-
-def test_who_has_waited_for_long_hears_for_whom_and_is_forgotten():
+def test_a_request_that_waits_for_long_is_answered_once_with_the_workers_it_waits_for():
     queues = all_out()
     take(queues, 3, "c", now=1.0)
     (told,) = answers(replies(queues.explain, 1.0 + PATIENCE)).values()
@@ -171,7 +120,7 @@ def test_who_has_waited_for_long_hears_for_whom_and_is_forgotten():
     assert replies(queues.forget, ["a"], lost) == [], "nobody waits any more"
 
 
-def test_who_has_waited_hears_whether_it_is_the_chief_when_it_is_answered_and_not_when_it_asked():
+def test_an_answer_tells_whether_its_worker_is_chief_by_then():
     chiefs = ["a"]
     queues = all_out(chiefs)
     for ticket, worker in ((3, "c"), (4, "d"), (5, "e")):
@@ -187,31 +136,3 @@ def test_who_has_waited_hears_whether_it_is_the_chief_when_it_is_answered_and_no
         6: (True, False),
         7: (True, True),
     }
-
-
-def test_everyone_hears_of_every_epoch_from_where_it_has_stopped_hearing():
-    queues = DataQueues({}.__contains__)
-    spec = QueueSpec("q", 1, 1, 4)
-    for number in range(3):
-        take(queues, number, "a", spec=spec, finished=number - 1, heard=100)
-    for heard, epochs in ((0, [1, 2]), (1, [2]), (2, []), (7, [])):
-        (taken,) = take(queues, 10, "a", spec=spec, heard=heard).values()
-        assert [report.epoch for report in taken.reports] == epochs
-
-
-def test_queues_with_different_names_know_nothing_of_each_other():
-    queues = all_out()
-    other = QueueSpec("other", 1, 1, 1)
-    assert take(queues, 3, "a", spec=other)[3].block == Block(0, 1, 0, 1)
-    assert take(queues, 4, "a", finished=0) == {}
-    (taken,) = take(queues, 5, "a", spec=other, finished=0).values()
-    assert taken.done
-    assert [report.queue for report in queues.reports()] == ["other"]
-
-
-def test_a_name_stands_for_one_queue():
-    queues = all_out()
-    queues.check(SPEC)
-    queues.check(QueueSpec("other", 3, 1, 1))
-    with pytest.raises(AlreadyRegistered, match=r"size=2.*this worker asks for .*size=3"):
-        queues.check(QueueSpec("q", 3, 1, 1))

@@ -1,4 +1,4 @@
-"""Tasks: what may be divided, in which order, and that one that fails, which none can, does not keep others from it."""
+"""Array tasks: order, division into stretches, and failures, which do not keep other tasks from running."""
 
 import itertools
 
@@ -17,7 +17,7 @@ def divisible(name, done, elements=10):
     return ArrayTask("W", 8, lambda: done.append(name), lambda start, stop: done.append((name, start, stop)), elements)
 
 
-def test_tasks_are_run_in_their_order_and_a_failure_is_told_when_the_others_are_done():
+def test_tasks_run_in_order_and_a_failure_is_raised_when_the_others_are_done():
     done = []
     runs = [lambda: done.append("a"), lambda: fails(done, "b"), lambda: done.append("c"), lambda: fails(done, "d")]
     with pytest.raises(ArithmeticError, match=r"^b$"):
@@ -37,7 +37,7 @@ def test_each_stretch_is_done_by_all_tasks_in_their_order_before_the_next():
     assert done == [("a", 0, 4), ("b", 0, 4), ("a", 4, 10), ("b", 4, 10)]
 
 
-def test_a_part_that_fails_is_told_when_all_stretches_are_done():
+def test_a_failure_of_a_part_is_raised_when_all_stretches_are_done():
     done = []
     broken = ArrayTask("W", 8, lambda: None, lambda start, stop: fails(done, f"from {start}"), 10)
     with pytest.raises(ArithmeticError, match=r"^from 0$"):
@@ -64,7 +64,7 @@ def test_a_large_variable_is_divided_into_rounds_between_which_others_have_their
     assert done == ["whole", *[("a", start, min(start + 2, elements)) for start in starts]]
 
 
-def test_what_is_one_stretch_is_done_as_a_whole(monkeypatch):
+def test_a_task_of_one_stretch_is_not_divided(monkeypatch):
     monkeypatch.setattr(task_order, "DIVIDED", 0)
     monkeypatch.setattr(task_order, "STRETCH", 10)
     done = []
