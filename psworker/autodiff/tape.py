@@ -67,8 +67,8 @@ def op(function: Callable[..., Result]) -> Callable[..., Tensor]:
         def scale(x: Array, factor: Array, /) -> Result:
             return x * factor, (lambda g: g * factor, lambda g: g * x)
 
-    Parameters before the `/`, or all of `*xs`, are tensors, the others constants. A tensor arrives as an array, a
-    Python or NumPy number as a Python number (which promotes no dtype), an omitted optional one as None. Beside a
+    Parameters before the `/`, or all of `*xs`, are tensors, the others constants. A tensor arrives as an array, an
+    np.float64 or NumPy integer as a Python number (which promotes no dtype), an omitted optional one as None. Beside a
     floating-point Tensor, integers, and arrays and lists that are no Tensors, arrive in its dtype.
 
     A vjp is called only if its tensor needs a gradient. It borrows `g`, of the value's shape and dtype: it does not
