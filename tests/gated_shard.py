@@ -114,6 +114,14 @@ async def begun(executor, message):
     return call
 
 
+async def at_gate(executor, gate, message):
+    """A call whose work in a thread stands at the gate."""
+    gate.shut()
+    call = asyncio.create_task(executor.step(message))
+    await until(gate.reached.is_set)
+    return call
+
+
 async def cancelled(call):
     """Returns when the caller has gone."""
     call.cancel()

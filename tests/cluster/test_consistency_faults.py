@@ -99,7 +99,7 @@ def test_when_one_of_three_fails_the_others_make_no_update_of_two_gradients_or_o
     job.end()
 
 
-# --- who has slept through the end ------------------------------------------------------------------------------------
+# --- a worker that sleeps through the end -----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("flags", [(), ("--linger", "60")], ids=["server that stays", "server of one job"])

@@ -1,6 +1,6 @@
 """Workers and servers that are killed (kill -9) amidst of something: nothing is half applied, and nothing is left.
 
-The processes have a folder of the test's own for shared memory, so that what is in it and who has it mapped is theirs.
+The processes have a folder of the test's own for shared memory, so its files and mappings are theirs.
 """
 
 import os
@@ -114,7 +114,7 @@ def folder(monkeypatch):
 
 
 class Server:
-    """`psserver serve` in a process of its own, and another worker who looks at it; the variables begin with zeros."""
+    """`psserver serve` in a process of its own, and another worker that reads it; the variables begin with zeros."""
 
     def __init__(self, command):
         command.wait_for("listening on")
@@ -132,7 +132,7 @@ class Server:
         self.ask(Register(self.sender, tuple(declared)))
 
     def push(self, number):
-        """The other's push of gradients that are all this number: a transfer that takes all the room there is."""
+        """The other's push of gradients that are all this number: a transfer as large as the traffic limit."""
         gradient = np.full(SHAPE, number, np.float32)
         return self.ask(Push(self.sender, 1, tuple(Gradient(name, 0, gradient) for name in NAMES), pull=NAMES))
 

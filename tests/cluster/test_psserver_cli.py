@@ -26,7 +26,7 @@ from pswire.tensors.stream import StreamSender
 from pswire.tensors.values import TensorSpec
 from pswire.v1.paramserver_pb2_grpc import ParameterServerStub
 from psworker.transport.grpc_transport import GrpcTransport
-from tests.told_to_end import TOLD_AT_THE_VERY_END, held_at_import
+from tests.early_and_late_signals import SIGTERM_AT_THE_VERY_END, held_at_import
 
 PSSERVER = [sys.executable, "-m", "psserver"]
 BOUND = 30  # seconds that any of these processes may take
@@ -114,13 +114,13 @@ def test_sigterm_before_it_serves_ends_it_at_once_and_in_good_order():
 
 @pytest.mark.parametrize(("bind", "code"), [("127.0.0.1:0", 0), ("192.0.2.1:1", 1)])
 def test_sigterm_while_python_ends_does_not_change_how_it_has_ended(bind, code):
-    command = [sys.executable, "-c", TOLD_AT_THE_VERY_END + SERVE, "--bind", bind]
-    with subprocess.Popen(command, env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as told:
+    command = [sys.executable, "-c", SIGTERM_AT_THE_VERY_END + SERVE, "--bind", bind]
+    with subprocess.Popen(command, env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as last:
         if not code:
-            assert READY.fullmatch(told.stdout.readline())
-            told.terminate()
-        output, errors = told.communicate(timeout=BOUND)
-    assert (told.returncode, output, len(errors.splitlines())) == (code, "told\n", 1), errors
+            assert READY.fullmatch(last.stdout.readline())
+            last.terminate()
+        output, errors = last.communicate(timeout=BOUND)
+    assert (last.returncode, output, len(errors.splitlines())) == (code, "sigterm\n", 1), errors
 
 
 def test_a_second_ctrl_c_ends_it_at_once(serve):

@@ -28,7 +28,7 @@ TRAIN = """
     print("value", W.value.tolist(), flush=True)
 """
 
-# Every worker has a child of its own, which ignores SIGTERM, and waits to be told to end.
+# Every worker has a child of its own, which ignores SIGTERM, and waits for a signal.
 WAIT = """
     import os, subprocess, sys, threading
     child = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('child'); time.sleep(600)"

@@ -13,7 +13,7 @@ from psserver.config import ServerConfig
 from psserver.rpc.server import ServerThread
 from pswire.specs.consistency import Synchronous
 from psworker.launch.cli import main
-from tests.told_to_end import TOLD_AT_THE_VERY_END, held_at_import
+from tests.early_and_late_signals import SIGTERM_AT_THE_VERY_END, held_at_import
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="looks for processes in /proc")
 
@@ -144,7 +144,7 @@ WAIT = """
         *slow((signal.SIGTERM, (), 143), (signal.SIGINT, ("--sigterm-code", "0"), 130)),
     ],
 )
-def test_a_script_leaves_its_with_blocks_when_it_is_told_to_end(commands, number, options, code):
+def test_a_script_leaves_its_with_blocks_at_a_signal(commands, number, options, code):
     command = commands.start(*RUN, *options, commands.script(WAIT))
     command.wait_for("in")
     command.signal(number)
@@ -162,7 +162,7 @@ IN_SESSION = """
 """
 
 
-def test_a_worker_that_is_told_to_end_leaves_its_job_and_ends_with_the_code_it_was_given(commands):
+def test_a_worker_leaves_its_job_at_sigterm_and_ends_with_the_code_it_was_given(commands):
     with ServerThread() as server:
         command = commands.start(
             *("psworker", "run", "--servers", server.address, "--name", "w0", commands.script(IN_SESSION)),
@@ -176,7 +176,7 @@ def test_a_worker_that_is_told_to_end_leaves_its_job_and_ends_with_the_code_it_w
 
 
 @pytest.mark.slow
-def test_a_worker_whose_push_is_held_leaves_its_job_when_it_is_told_to_end(commands):
+def test_a_worker_whose_push_is_held_leaves_its_job_at_sigterm(commands):
     script = commands.script(
         """
         import logging, sys
@@ -199,10 +199,10 @@ def test_a_script_that_handles_sigterm_itself_has_its_own_way(commands):
     script = commands.script(
         """
         import signal, threading
-        told = threading.Event()
-        signal.signal(signal.SIGTERM, lambda *_: told.set())
+        ended = threading.Event()
+        signal.signal(signal.SIGTERM, lambda *_: ended.set())
         print("in", flush=True)
-        told.wait(600)
+        ended.wait(600)
         raise SystemExit(7)
         """
     )
@@ -223,9 +223,9 @@ def test_sigterm_before_the_script_begins_ends_a_worker_at_once_with_that_code(c
 
 @pytest.mark.parametrize(("end", "code"), [("signal.raise_signal(signal.SIGTERM)", 3), *slow(("", 0), ("exit(7)", 7))])
 def test_sigterm_while_python_ends_does_not_change_how_the_script_has_ended(commands, end, code):
-    script = commands.script(TOLD_AT_THE_VERY_END + end)
+    script = commands.script(SIGTERM_AT_THE_VERY_END + end)
     command = commands.start(*RUN, "--sigterm-code", "3", script)
-    assert (command.wait(), command.out, command.err) == (code, ["told"], [])
+    assert (command.wait(), command.out, command.err) == (code, ["sigterm"], [])
 
 
 #: A script that has ended, but for a thread that never does. Its output is still in the stream's buffer.

@@ -210,7 +210,7 @@ def park(client, take, behind):
 
 
 def settle(client, call, take):
-    """The answer in the end: a Take that waits for some seconds is told for whom, and asks again."""
+    """The answer in the end: a Take that waits for some seconds gets the names of others, and asks again."""
     answer = decode(call.result(), InlineReceiver())
     while answer.waiting_for:
         answer = client.unary(take)
@@ -240,7 +240,7 @@ def run_in_threads(work, arguments):
         list(pool.map(work, arguments))
 
 
-def test_a_failure_of_the_server_itself_is_logged_and_told_by_a_reference(client, sender, monkeypatch, caplog):
+def test_a_failure_of_the_server_itself_is_logged_and_answered_with_a_reference(client, sender, monkeypatch, caplog):
     with monkeypatch.context() as patch:
         patch.setattr(Shard, "answer_bytes", lambda self, message, **_: 1 // 0)
         with pytest.raises(errors.InternalError, match="the server failed on this message") as caught:

@@ -37,7 +37,7 @@ from pswire.messages import (
 from pswire.optimizers import GradientDescent
 from pswire.specs.consistency import Synchronous
 from pswire.tensors.values import IndexedSlices, TensorSpec
-from tests.gated_shard import begun, cancelled, join, register, run, set_to, until, value
+from tests.gated_shard import at_gate, begun, cancelled, join, register, run, set_to, until, value
 from tests.shard_state import run_step
 
 LARGE = INSPECTED_IN_LOOP // 8 + 1  # float64 elements: too many for the event loop to inspect
@@ -49,14 +49,6 @@ async def registered(executor, size=LARGE):
     sender = await join(executor)
     await register(executor, sender, w=np.zeros(size))
     return sender
-
-
-async def at_gate(executor, gate, message):
-    """A call whose work in a thread stands at the gate."""
-    gate.shut()
-    call = asyncio.create_task(executor.step(message))
-    await until(gate.reached.is_set)
-    return call
 
 
 @pytest.mark.parametrize("size", [3, LARGE], ids=["small", "large"])

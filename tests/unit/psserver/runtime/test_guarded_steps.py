@@ -22,7 +22,7 @@ def guarded(sender, sequence, element):
 
 
 async def with_one_under_way(executor, shard):
-    """Two workers; an ordinary push of `a` has been decided on, and stands before its gate."""
+    """Two workers; an ordinary push of `a` has been decided, and its task stands at a gate."""
     a, b = await join(executor, "a"), await join(executor, "b")
     await register(executor, a, GradientDescent(1.0), W=np.zeros(LARGE, np.float32), c=np.zeros(3, np.float32))
     shard.gates["W"].shut()
@@ -69,7 +69,7 @@ def test_one_that_is_refused_changes_nothing_and_those_around_it_are_served():
     run(scenario)
 
 
-def test_a_caller_that_goes_while_its_guarded_push_waits_has_changed_nothing_and_holds_nobody_up():
+def test_a_caller_cancelled_while_its_guarded_push_waits_has_changed_nothing_and_delays_no_other():
     async def scenario(executor, shard):
         a, b, first = await with_one_under_way(executor, shard)
         second = await begun(executor, guarded(b, 1, 1e30))

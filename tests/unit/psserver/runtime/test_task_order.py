@@ -30,7 +30,7 @@ from pswire.specs.encodings import ENCODINGS
 from pswire.specs.initializers import RowNormal
 from pswire.tensors.compression import FORMS, largest, packed, quantized
 from pswire.tensors.values import IndexedSlices, TensorSpec
-from tests.gated_shard import begun, join, register, run, set_to, until, value
+from tests.gated_shard import at_gate, begun, join, register, run, set_to, until, value
 from tests.shard_state import run_step, state_of
 
 LARGE = SMALL // 8 + 1  # float64 elements: more than SMALL bytes
@@ -48,9 +48,7 @@ def test_while_a_large_variable_is_updated_another_is_served_and_it_itself_when_
     async def scenario(executor, shard):
         w0, w1 = await join(executor, "w0"), await join(executor, "w1")
         await register(executor, w0, GradientDescent(1.0), w=np.zeros(LARGE), v=np.zeros(LARGE), small=np.zeros(1))
-        shard.gates["w"].shut()
-        updating = asyncio.create_task(executor.step(push(w0, 1, w=np.ones(LARGE))))
-        await until(shard.gates["w"].reached.is_set)
+        updating = await at_gate(executor, shard.gates["w"], push(w0, 1, w=np.ones(LARGE)))
         same = await begun(executor, Pull(w1, ("w",)))
         assert not (await value(executor, w1, "v")).any()
         assert (await executor.step(push(w1, 1, ("small",), small=np.ones(1)))).values[0].array.tolist() == [-1]
@@ -90,9 +88,7 @@ def test_what_two_workers_do_to_one_variable_is_done_in_the_order_of_their_comin
     async def scenario(executor, shard):
         w0, w1 = await join(executor, "w0"), await join(executor, "w1")
         await register(executor, w0, Momentum(1.0, 0.5), w=np.zeros(LARGE))
-        shard.gates["w"].shut()
-        first = asyncio.create_task(executor.step(push(w0, 1, w=np.ones(LARGE))))
-        await until(shard.gates["w"].reached.is_set)
+        first = await at_gate(executor, shard.gates["w"], push(w0, 1, w=np.ones(LARGE)))
         later = []
         for message in (
             set_to(w1, 1, "w", np.full(LARGE, 100.0)),
@@ -117,9 +113,7 @@ def test_the_values_of_an_answer_are_of_one_moment_whatever_is_copied_when():
     async def scenario(executor, shard):
         w0, w1 = await join(executor, "w0"), await join(executor, "w1")
         await register(executor, w0, w=np.zeros(LARGE), v=np.zeros(LARGE), small=np.zeros(1))
-        shard.gates["w"].shut()
-        first = asyncio.create_task(executor.step(set_to(w0, 1, "w", np.ones(LARGE))))
-        await until(shard.gates["w"].reached.is_set)
+        first = await at_gate(executor, shard.gates["w"], set_to(w0, 1, "w", np.ones(LARGE)))
         pull = await begun(executor, Pull(w1, ("v", "w", "small"), (Choice("v", np.array([3])),)))
         for sequence, name in enumerate(("v", "small"), 2):
             await executor.step(set_to(w0, sequence, name, np.full(LARGE if name == "v" else 1, 7.0)))

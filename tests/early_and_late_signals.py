@@ -1,16 +1,16 @@
 """Programs that get a signal before they have begun, or when they have ended."""
 
 #: Sends SIGTERM to itself when Python has removed its handlers and clears its modules. The program's code follows.
-TOLD_AT_THE_VERY_END = """
+SIGTERM_AT_THE_VERY_END = """
 import functools, os, signal, sys
 
 class Kept:
     def __init__(self):
-        self.told = functools.partial(os.kill, os.getpid(), signal.SIGTERM)
-        self.say = functools.partial(os.write, 1)
+        self.end = functools.partial(os.kill, os.getpid(), signal.SIGTERM)
+        self.write = functools.partial(os.write, 1)
     def __del__(self):
-        self.say(b"told\\n")
-        self.told()
+        self.write(b"sigterm\\n")
+        self.end()
 
 sys.kept = Kept()
 """
