@@ -118,7 +118,8 @@ class RetryingCalls:
             for shard, message in enumerate(messages):
                 if message is not None:
                     began = time.monotonic()
-                    first = self._transport.call(shard, self._current(message, as_of), self._timeout)
+                    current = message if as_of == self.rejoins else self._current(message, as_of)
+                    first = self._transport.call(shard, current, self._timeout)
                     sent[shard] = Future(partial(self._answer, shard, message, as_of, began, first))
         return sent
 

@@ -28,8 +28,8 @@ from psworker.model.tables import Table, check_no_table
 from psworker.model.variables import BaseVariable, UpdateOp, check_variable
 from psworker.sessions.data_loop import DataLoop, batches_a_block, log_epoch
 from psworker.sessions.hyperparameters import Target
-from psworker.sessions.replica import Replica
-from psworker.sessions.strategies import OUTER, Step, new_strategy
+from psworker.sessions.replica import Step
+from psworker.sessions.strategies import OUTER, new_replica
 from psworker.transport import Transport, open_transport
 from psworker.versions import ReadVersion, VersionedArray
 
@@ -113,8 +113,7 @@ class Session:
         if transport is None:
             transport = open_transport(config.servers, shared_memory=transfer.shared_memory)
         self._client = Client(transport, config.name, config.timeout, encoder)
-        self._replica = Replica(self._client, self._known)
-        self._strategy = new_strategy(config.strategy, outer, self._replica, self._prepare)
+        self._replica = new_replica(config.strategy, outer, self._client, self._known, self._prepare)
         self._steps_a_push = config.strategy.steps
         self._collection: _variables.Collection | None = None
         #: By variable: the loss whose gradient it gets next, and the version of the weights.
@@ -159,7 +158,7 @@ class Session:
             raise ConfigurationError("a session is open already: close it first, one program has one session")
         try:
             joined = self._client.join()
-            self._strategy.check(self._client.consistency, self._client.staleness)
+            self._replica.check(self._client.consistency, self._client.staleness)
             self.number, self._replica.global_step = joined.number, joined.global_step
             self._collection = here
             self.register(list(here.variables.values()))
@@ -182,7 +181,7 @@ class Session:
         failed = True
         try:
             if kind is None:
-                self._strategy.finish()
+                self._replica.finish()
                 failed = False
         finally:
             if self._collection is not None:
@@ -203,13 +202,13 @@ class Session:
             ConfigurationError: a table cannot be trained by local steps.
         """
         if variables:
-            self._strategy.register(variables)
+            self._replica.register(variables)
 
     def pull(self, variables: Sequence[BaseVariable] | None = None) -> None:
         """Fetches fresh values, by default of all variables but tables."""
         check_no_table(variables or (), "pulled")
         names = self._replica.names if variables is None else [variable.name for variable in variables]
-        self._strategy.pull(names)
+        self._replica.pull(names)
 
     def rows(self, table: BaseVariable, ids: TensorLike) -> Array:
         """The rows table[ids] as the servers have them now, to look at; read-only. In a model, use `ops.embedding`.
@@ -247,7 +246,7 @@ class Session:
         """
         self._known()  # raises when the session is not open
         check_variable(variable, "session.slot")
-        return self._strategy.slot(variable, name)
+        return self._replica.slot(variable, name)
 
     def assign(self, variable: BaseVariable, value: Array | float) -> None:
         """Sets a variable, on the servers and here; a number is for a variable of shape ().
@@ -275,7 +274,7 @@ class Session:
             for v, value in values.items()
         ]
         if assignments:
-            self._strategy.flush()
+            self._replica.flush()
             self._client.assign(assignments, add=add)
             self.pull(list(values))
 
@@ -301,7 +300,7 @@ class Session:
             ValueError, TypeError: a value that the field cannot have, or a `target` of a wrong kind; then nothing was
                 changed.
         """
-        self._strategy.tune(target, changes)
+        self._replica.tune(target, changes)
 
     # --- training -------------------------------------------------------------------------------------------------
 
@@ -339,7 +338,7 @@ class Session:
         self._queues += 1
         block = batch_size * batches_a_block(self._steps_a_push)
         queue = QueueSpec(name or f"batches-{self._queues}", len(dataset), block, epochs, seed)
-        loop = DataLoop(self._client, queue, dataset, batch_size, on_epoch or log_epoch, self._strategy.flush)
+        loop = DataLoop(self._client, queue, dataset, batch_size, on_epoch or log_epoch, self._replica.flush)
         return self._run(loop)
 
     def _run(self, loop: DataLoop) -> Iterator[Batch]:
@@ -410,7 +409,7 @@ class Session:
                 variable.looked_up = False
         for op in observed:
             entries.append(VersionedArray(op.variable.name, op.variable.read, op.value))
-        self._strategy.step(Step(optimizer, names, entries, observed, loss, tuple(among)))
+        self._replica.step(Step(optimizer, names, entries, observed, loss, tuple(among)))
 
     def evaluate(self, function: Callable[[Batch], SupportsFloat], dataset: Dataset, batch_size: int = 1000) -> float:
         """The mean of `function` over a dataset, with fresh weights and without a tape.
@@ -435,7 +434,7 @@ class Session:
         it before a long task, such as an evaluation by one worker, and at its end. With the next push the worker takes
         part again. `batches` does this by itself when there are no examples.
         """
-        self._strategy.flush()
+        self._replica.flush()
         self._client.report_idle()
 
     # --- inside ---------------------------------------------------------------------------------------------------

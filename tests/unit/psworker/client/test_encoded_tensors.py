@@ -140,7 +140,7 @@ def test_a_gradient_that_is_not_finite_leaves_nothing_behind_of_what_is_pushed_w
     encoder = GradientEncoder(compression=TopK(0.01))
     client = Client(ShardsInProcess(shards), "w0", 60, encoder)
     client.join()
-    replica = Replica(client, lambda: weights)
+    replica = Replica(client, lambda: weights, lambda: None)
     replica.register(list(weights.values()))
     replica.declare(SGD, weights)
     arrays = {"good": some((40, 40)), "bad": np.full((40, 40), np.nan, np.float32)}
