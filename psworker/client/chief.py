@@ -1,6 +1,6 @@
 """Tracks whether this worker is chief, as last reported by shard 0. May import messages.
 
-The chief changes when it dies or fails (`psserver.core.members.membership`).
+The chief changes when it dies or fails (`psserver.core.members.chief`).
 """
 
 from __future__ import annotations

@@ -22,16 +22,8 @@ from psworker.model.variables import BaseVariable
 
 GradientAndVariable: TypeAlias = tuple[Gradient | None, BaseVariable]
 
-__all__ = [
-    "accumulate",
-    "add_decayed_weights",
-    "clip_by_global_norm",
-    "clip_by_norm",
-    "clip_by_value",
-    "global_norm",
-    "per_variable",
-    "scale",
-]
+__all__ = ["accumulate", "add_decayed_weights", "clip_by_global_norm", "clip_by_norm", "clip_by_value", "global_norm"]
+__all__ += ["per_variable", "scale"]
 
 
 def per_variable(

@@ -17,24 +17,8 @@ from psworker.autodiff.ops.indexing import getitem
 from psworker.autodiff.tape import Result, op
 from psworker.autodiff.tensor import Array, Axis, Index, Tensor, TensorLike, as_array
 
-__all__ = [
-    "argmax",
-    "argmin",
-    "broadcast_to",
-    "cast",
-    "concatenate",
-    "equal",
-    "expand_dims",
-    "one_hot",
-    "ones",
-    "pad",
-    "reshape",
-    "split",
-    "squeeze",
-    "stack",
-    "transpose",
-    "zeros",
-]
+__all__ = ["argmax", "argmin", "broadcast_to", "cast", "concatenate", "equal", "expand_dims", "one_hot", "ones", "pad"]
+__all__ += ["reshape", "split", "squeeze", "stack", "transpose", "zeros"]
 
 
 def zeros(shape: int | Sequence[int], dtype: DTypeLike = np.float32) -> Array:

@@ -11,14 +11,8 @@ from psworker.autodiff.ops.dtypes import float16_in_float32, floating
 from psworker.autodiff.tape import Result, op
 from psworker.autodiff.tensor import Array, TensorLike, as_array
 
-__all__ = [
-    "accuracy",
-    "hinge_loss",
-    "huber_loss",
-    "mean_squared_error",
-    "sigmoid_cross_entropy",
-    "softmax_cross_entropy",
-]
+__all__ = ["accuracy", "hinge_loss", "huber_loss", "mean_squared_error", "sigmoid_cross_entropy"]
+__all__ += ["softmax_cross_entropy"]
 
 
 @op

@@ -16,24 +16,8 @@ from psworker.autodiff.ops.dtypes import floating
 from psworker.autodiff.tape import Result, op
 from psworker.autodiff.tensor import Array
 
-__all__ = [
-    "abs",
-    "add",
-    "clip",
-    "divide",
-    "erf",
-    "exp",
-    "log",
-    "maximum",
-    "minimum",
-    "multiply",
-    "negative",
-    "power",
-    "sqrt",
-    "square",
-    "subtract",
-    "tanh",
-]
+__all__ = ["abs", "add", "clip", "divide", "erf", "exp", "log", "maximum", "minimum", "multiply", "negative", "power"]
+__all__ += ["sqrt", "square", "subtract", "tanh"]
 
 PRODUCT_EXPONENTS = frozenset((*range(-8, -1), *range(3, 9)))  # integer exponents for which numpy has no fast path
 
