@@ -146,7 +146,7 @@ def begin_a_transfer(stub, pieces):
     taken = threading.Event()
 
     def frames():
-        yield to_frame(message, StreamSender())
+        yield to_frame(message, StreamSender(few=0))  # its tensors would come in chunks
         taken.set()
         yield from iter(pieces.get, None)
 
