@@ -49,9 +49,8 @@ from psworker.client.chief import ChiefStatus
 from psworker.client.error_feedback import GradientEncoder
 from psworker.client.heartbeat import Heartbeat
 from psworker.client.placement import Placement
-from psworker.client.pull import ShardedPull, concatenated, unpacked
-from psworker.client.push import PushResult as PushResult
-from psworker.client.push import ShardedPush
+from psworker.client.push_pull import PushResult as PushResult
+from psworker.client.push_pull import ShardedPull, ShardedPush, concatenated, unpacked
 from psworker.client.retrying_calls import RetryingCalls
 from psworker.transport import Future, Transport
 from psworker.versions import ReadVersion, VersionedArray
@@ -179,7 +178,7 @@ class Client:
 
     def push(
         self,
-        gradients: Iterable[VersionedArray],
+        gradients: Sequence[VersionedArray],
         loss: float | None = None,
         pull: Sequence[str] = (),
         known_values: Iterable[VersionedArray] = (),
@@ -207,7 +206,8 @@ class Client:
             self._calls.report_abandoned()
         self._heartbeat.idle_since = 0
         self._sequence += 1
-        return self._pushing.start(messages, pulled)
+        sent = self._calls.send(messages[:1] if self._pushing.decides else messages, pulled.rejoins)
+        return Future(partial(self._pushing.result, sent, messages, pulled))
 
     def pull(self, names: Sequence[str], known_values: Iterable[VersionedArray] = ()) -> list[VersionedArray]:
         """The values of `names`, in their order; those of one shard are one cut."""
@@ -220,12 +220,7 @@ class Client:
         self.report_deferred_idle()
         sender, encoding = self._calls.sender, self.encoder.encoding
         pull = ShardedPull(self._placement, names, known_values, self._calls.rejoins)
-        messages = [
-            Pull(sender, tuple(part), known_versions=tuple(pull.known_versions.get(shard, ())), encoding=encoding)
-            if (part := pull.names.get(shard))
-            else None
-            for shard in range(self.shards)
-        ]
+        messages = [pull.message(shard, sender, encoding) for shard in range(self.shards)]
         if self._pushing.orders:
             sent = self._calls.send([messages[0] or Pull(sender, ())], pull.rejoins)
             return Future(partial(self._pulled_in_order, sent, messages, pull))

@@ -22,7 +22,6 @@ from pswire.tensors.values import Array, IndexedSlices
 from psworker.autodiff.ops.sparse import checked_ids
 from psworker.autodiff.tape import is_recording
 from psworker.autodiff.tensor import TensorLike
-from psworker.client import partitions
 from psworker.client.client import Client, PushResult
 from psworker.model.tables import Table
 from psworker.model.variables import BaseVariable, UpdateOp, check_variable
@@ -159,20 +158,13 @@ class Replica:
         if names:
             self._open = self.client.start_pull(names, self._known_values(names))
 
-    def start_push(self, entries: Iterable[VersionedArray], loss: float | None, pull: Sequence[str]) -> None:
-        """Sends one push, whose arrays are borrowed until `complete`, which takes the values of `pull`.
-
-        Raises:
-            NotFinite: checked here for several shards, where one would already have applied its part, and for
-                compression, whose residual would keep the element.
-        """
+    def start_push(self, entries: Sequence[VersionedArray], loss: float | None, pull: Sequence[str]) -> None:
+        """Sends one push, whose arrays are borrowed until `complete`, which takes the values of `pull`."""
         if self._open is not None:
             self.complete()
-        if self.client.shards > 1 or self.client.encoder.keeps_residual:
-            partitions.check_gradients_finite(entries)
         self._open = self.client.push(entries, loss, pull, self._known_values(pull))
 
-    def push(self, entries: Iterable[VersionedArray], loss: float | None, pull: Sequence[str]) -> None:
+    def push(self, entries: Sequence[VersionedArray], loss: float | None, pull: Sequence[str]) -> None:
         """Pushes, and waits for the result; calls `prepare` while the push is under way."""
         self.start_push(entries, loss, pull)
         try:
