@@ -29,8 +29,7 @@ class Checked:
     """A dataclass whose fields are checked when it is built, by their annotations (`Share`, `Count` and so on)."""
 
     def __post_init__(self) -> None:
-        kind: type[Any] = type(self)
-        for name, checks in _checks_of(kind).items():
+        for name, checks in _checks_of(type(self)).items():  # type: ignore[arg-type]  # a class is hashable
             for check in checks:
                 check(self, name)
 

@@ -4,7 +4,7 @@ import grpc
 import pytest
 
 from pswire.channel import error_from, status_of
-from pswire.errors import FAMILY, ParamServerError
+from pswire.errors import FAMILY
 
 STATUSES = {code.name for code in grpc.StatusCode}
 
