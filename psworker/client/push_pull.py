@@ -60,29 +60,18 @@ class PushResult:
 
 
 class ShardedPull:
-    """Variables whose values are pulled.
+    """Variables whose values are pulled, in the order of `names`; `UnknownVariable` if one is not placed.
 
-    Values that the worker got before it joined a shard again are not named: a server that was started anew may have
-    reached the same version by other updates.
-
-    Args:
-        placement: of the variables.
-        names: the variables, in the order of the results; `UnknownVariable` if one is not placed.
-        known_values: values that the worker has.
-        rejoins: how often the worker has joined a shard again until now.
+    Of `known_values`, those that the worker got before it last joined a shard again are not named: a server that was
+    started anew may have reached the same version by other updates. `rejoins` is the worker's present count.
 
     Attributes:
         names: by shard, the variables that it holds a partition of, each once, in their order.
         known_versions: by shard, the versions that the worker has of these, -1 for none; empty if it has none at all.
-        rejoins: as given.
     """
 
     def __init__(
-        self,
-        placement: Placement,
-        names: Iterable[str],
-        known_values: Iterable[VersionedArray] = (),
-        rejoins: int = 0,
+        self, placement: Placement, names: Iterable[str], known_values: Iterable[VersionedArray] = (), rejoins: int = 0
     ) -> None:
         self.rejoins = rejoins
         self._variables: dict[str, PlacedVariable] = {}
@@ -125,11 +114,7 @@ class ShardedPull:
 
 
 class ShardedPush:
-    """The pushes of one worker, one at a time.
-
-    Args:
-        calls: RPCs to the shards.
-        encoder: of gradients.
+    """The pushes of one worker, one at a time, whose gradients are encoded by `encoder`.
 
     Attributes:
         decides: whether shard 0 decides for the others whether a push is applied.
@@ -305,12 +290,9 @@ def check_encoded(gradients: Iterable[Gradient]) -> None:
 
 
 def join(variable: PlacedVariable, values: Sequence[Value], known: VersionedArray | None = None) -> Array:
-    """The values of all partitions, in their order, as one array; read-only.
+    """The values of all partitions, in their order, as one array; read-only. That of `known` if nothing has changed.
 
-    Args:
-        variable: the variable.
-        values: one for each partition; without an array, the partition is as in `known`.
-        known: the value whose versions the shards were given; never written. Its own array if nothing has changed.
+    A value without an array is as in `known`, whose versions the shards were given.
 
     Raises:
         Malformed: a value is not what its shard was asked for.

@@ -17,6 +17,8 @@ from pswire.messages import Assignment, EpochReport, QueueSpec
 from pswire.system.malloc import keep_memory
 from pswire.tensors.values import Array, IndexedSlices
 from psworker.autodiff import Tensor, no_grad
+from psworker.autodiff.ops.sparse import checked_ids
+from psworker.autodiff.tape import is_recording
 from psworker.autodiff.tensor import TensorLike
 from psworker.client.client import Client
 from psworker.client.error_feedback import GradientEncoder
@@ -50,25 +52,24 @@ def session(
 ) -> Session:
     """A session, to be used as `with psworker.session() as session:`.
 
-    Arguments default to the environment, which `psworker run` and `psworker local` set from their flags.
+    Arguments default to environment variables (`$PSWORKER_SERVERS`, `$PSWORKER_PUSH_EVERY`, ...), which `psworker run`
+    and `psworker local` set from their flags, and these to the values in brackets.
 
     Args:
-        servers: addresses in the order of their shards, `$PSWORKER_SERVERS`; without any, the shard is embedded in
-            this process.
-        name: the worker's name, `$PSWORKER_NAME`, or the host's name and process id.
-        timeout: seconds for which a call is tried while a server cannot be reached, `$PSWORKER_TIMEOUT`, or 60.
-        push_every: steps whose gradients are summed and pushed together (Downpour SGD), `$PSWORKER_PUSH_EVERY`, or 1.
-        pull_every: steps after which fresh weights are pulled, `$PSWORKER_PULL_EVERY`, or 1.
-        overlap: whether computing goes on while a push is under way, `$PSWORKER_OVERLAP`, or False.
-        local_steps: steps of the program's optimizer in this worker, whose sum is pushed as one gradient (DiLoCo),
-            `$PSWORKER_LOCAL_STEPS`; or 0, none. Not together with the three before it.
-        outer: the servers' optimizer for that gradient; without local steps it is not used.
-        encoding: of float32 gradients and weights, on their way in both directions: "float32", "bfloat16" or
-            "float16", `$PSWORKER_ENCODING`. Servers always store and sum float32.
-        compress: of gradients: "none", "int8", or "topk:0.01" for the largest hundredth, `$PSWORKER_COMPRESS`. The
-            rest is added to the next gradient (`psworker.client.error_feedback`).
-        shared_memory: whether tensors go through shared memory to servers on this host, `$PSWORKER_SHARED_MEMORY`, or
-            True.
+        servers: addresses in the order of their shards [none: the shard is embedded in this process].
+        name: the worker's name [the host's name and process id].
+        timeout: seconds for which a call is tried while a server cannot be reached [60].
+        push_every: steps whose gradients are summed and pushed together, as in Downpour SGD [1].
+        pull_every: steps after which fresh weights are pulled [1].
+        overlap: whether computing goes on while a push is under way [False].
+        local_steps: steps of the program's optimizer in this worker, whose sum is pushed as one gradient, as in DiLoCo
+            [0: none]. Not together with the three before it.
+        encoding: of float32 gradients and weights, on their way in both directions: "float32", "bfloat16" or "float16"
+            ["float32"]. Servers always store and sum float32.
+        compress: of gradients: "none", "int8", or "topk:0.01" for the largest hundredth ["none"]. The rest is added to
+            the next gradient (`psworker.client.error_feedback`).
+        shared_memory: whether tensors go through shared memory to servers on this host [True].
+        outer: the servers' optimizer for the gradient of local steps; without them it is not used.
 
     Raises:
         ConfigurationError: an invalid value.
@@ -93,8 +94,7 @@ def session(
 class Session:
     """The connection between a program's variables and their servers. Made by `psworker.session()`.
 
-    Strategies decide when steps are pushed (`psworker.sessions.strategies`). Every other call here, but for `rows`,
-    first pushes everything that steps have computed.
+    Every call but `push` and `rows` first pushes everything that steps have computed.
 
     Attributes:
         worker: this worker's name.
@@ -140,8 +140,7 @@ class Session:
     def is_chief(self) -> bool:
         """Whether this worker is chief, which does what is done once: the first of the job, or a later one if it died.
 
-        As last reported by shard 0, with each block of examples and each heartbeat: ask each time. A chief that the
-        network has cut off learns that it is none any more only when it is back.
+        As last reported by shard 0, with each block of examples and each heartbeat: ask each time.
         """
         return self._client.chief
 
@@ -174,9 +173,9 @@ class Session:
     ) -> None:
         """Leaves the job; the variables keep their last values.
 
-        Gradients that were not pushed yet are pushed first, and weights are pulled if they are behind, unless an
-        exception ends the session, Ctrl-C and `sys.exit` too: then the worker's examples go to others, and synchronous
-        updates wait for a worker in its place.
+        Gradients that were not pushed yet are pushed first, and weights are pulled if they are behind. After an
+        exception, Ctrl-C and `sys.exit` too, they are not: the worker's examples go to others, and synchronous updates
+        wait for a worker in its place.
         """
         failed = True
         try:
@@ -224,14 +223,27 @@ class Session:
         Raises:
             IndexError: there is no such row.
             TypeError: ids are not integers, or `table` is not a variable.
+            ValueError: the variable has no axis.
             ConfigurationError: the session is not open.
         """
-        return self._replica.rows(table, ids)
+        self._known()  # raises when the session is not open
+        check_variable(table, "session.rows")
+        if not table.shape:
+            raise ValueError(f"rows of {table.name!r}: it is a single number and has no rows")
+        numbers = checked_ids(f"session.rows: ids for {table.spec}", ids, table.shape[0])
+        array = self._client.choose(table.name, numbers.reshape(-1)).array
+        assert not isinstance(array, IndexedSlices)
+        return array.reshape(*numbers.shape, *table.shape[1:])
 
     def look_up(self, table: BaseVariable, indices: Array) -> Array:
-        """The rows with these numbers, for `ops.embedding`; their version is that of the gradient."""
+        """The rows with these numbers, (n,), checked, for `ops.embedding`; notes their version if ops are recorded."""
+        self._known()
+        rows = self._client.choose(table.name, indices)
         assert isinstance(table, Table)
-        return self._replica.look_up(table, indices)
+        assert not isinstance(rows.array, IndexedSlices)
+        if is_recording():
+            table.note_lookup(rows.read)
+        return rows.array
 
     def slot(self, variable: BaseVariable, name: str) -> Array:
         """A slot that the optimizer keeps beside a variable, such as `session.slot(W, "m")`; read-only.
@@ -316,8 +328,8 @@ class Session:
     ) -> Iterator[Batch]:
         """Batches of a dataset, distributed by shard 0: all workers together see each example once an epoch.
 
-        They come in blocks, each of which is done when all its gradients are at the servers. A block is a multiple of
-        `push_every` or `local_steps`, which therefore must be the same in all workers.
+        They come in blocks of a multiple of `push_every` or `local_steps`, which must be the same in all workers; a
+        block is done when all its gradients are at the servers.
 
         Args:
             dataset: the examples; the same in every worker.
@@ -351,8 +363,7 @@ class Session:
     def note_loss(self, loss: float, variables: Iterable[BaseVariable]) -> None:
         """Keeps the loss whose gradient these variables will get; `compute_gradients` does this for you.
 
-        It is pushed with the next gradient of one of them, whose version is the present one, and counts for the
-        current batch.
+        It is pushed with their next gradient, whose version is the present one, and counts for the current batch.
         """
         for variable in variables:
             self._computed[variable.name] = loss, variable.read
@@ -367,9 +378,7 @@ class Session:
         grads_and_vars: Iterable[GradientAndVariable],
         updates: Iterable[UpdateOp] = (),
     ) -> None:
-        """Pushes gradients for `optimizer` to apply on the servers, and takes fresh values of all variables.
-
-        At once, or by the strategy of the session.
+        """Pushes gradients for `optimizer` to apply on the servers, by the strategy of the session.
 
         Args:
             optimizer: for the variables of the pairs.
@@ -401,11 +410,9 @@ class Session:
             raise ValueError(
                 f"no gradients to push for {', '.join(among) or 'no variables'}: does the loss depend on them?"
             )
-        for name in among:
+        for name, variable in among.items():
             self._computed.pop(name, None)
-        for name in names:
-            variable = among[name]
-            if isinstance(variable, Table):
+            if isinstance(variable, Table) and name in names:
                 variable.looked_up = False
         for op in observed:
             entries.append(VersionedArray(op.variable.name, op.variable.read, op.value))
@@ -430,9 +437,8 @@ class Session:
     def idle(self) -> None:
         """Reports that this worker has nothing to push for a while, so that no other worker waits for it.
 
-        A program with its own loop, where workers wait for each other's pushes (`psserver serve --consistency`), calls
-        it before a long task, such as an evaluation by one worker, and at its end. With the next push the worker takes
-        part again. `batches` does this by itself when there are no examples.
+        For programs without `batches`, where workers wait for each other's pushes (`psserver serve --consistency`):
+        before a long task, such as an evaluation by one worker, and at the end. The next push ends it.
         """
         self._replica.flush()
         self._client.report_idle()
