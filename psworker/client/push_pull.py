@@ -60,29 +60,18 @@ class PushResult:
 
 
 class ShardedPull:
-    """Variables whose values are pulled.
+    """Variables whose values are pulled, in the order of `names`; `UnknownVariable` if one is not placed.
 
-    Values that the worker got before it joined a shard again are not named: a server that was started anew may have
-    reached the same version by other updates.
-
-    Args:
-        placement: of the variables.
-        names: the variables, in the order of the results; `UnknownVariable` if one is not placed.
-        known_values: values that the worker has.
-        rejoins: how often the worker has joined a shard again until now.
+    Of `known_values`, those that the worker got before it last joined a shard again are not named: a server that was
+    started anew may have reached the same version by other updates. `rejoins` is the worker's present count.
 
     Attributes:
         names: by shard, the variables that it holds a partition of, each once, in their order.
         known_versions: by shard, the versions that the worker has of these, -1 for none; empty if it has none at all.
-        rejoins: as given.
     """
 
     def __init__(
-        self,
-        placement: Placement,
-        names: Iterable[str],
-        known_values: Iterable[VersionedArray] = (),
-        rejoins: int = 0,
+        self, placement: Placement, names: Iterable[str], known_values: Iterable[VersionedArray] = (), rejoins: int = 0
     ) -> None:
         self.rejoins = rejoins
         self._variables: dict[str, PlacedVariable] = {}
@@ -110,7 +99,7 @@ class ShardedPull:
     def joined(
         self, answers: Iterable[Registered | Pulled | Pushed], served_at: int | None = None
     ) -> list[VersionedArray]:
-        """The values, joined; without the tables, which a `Registered` lacks. Unchanged values keep the known array."""
+        """The values, joined; without the tables, which a `Registered` lacks."""
         found: dict[str, list[Value]] = {}
         for answer in answers:
             for value in answer.values:
@@ -125,11 +114,7 @@ class ShardedPull:
 
 
 class ShardedPush:
-    """The pushes of one worker, one at a time.
-
-    Args:
-        calls: RPCs to the shards.
-        encoder: of gradients.
+    """The pushes of one worker, one at a time, whose gradients are encoded by `encoder`.
 
     Attributes:
         decides: whether shard 0 decides for the others whether a push is applied.
@@ -165,7 +150,8 @@ class ShardedPush:
         parts: dict[int, list[Gradient]] = {}
         remote: list[RemoteWeights] = []
         if placement.shards > 1 or self._encoder.keeps_residual:
-            partitions.check_gradients_finite(gradients)
+            for gradient in gradients:
+                partitions.check_finite(gradient.name, gradient.array)
         for gradient in gradients:
             name, read, array, variable = gradient.name, gradient.read, gradient.array, placement[gradient.name]
             if not variable.spec.matches(array):
@@ -225,10 +211,7 @@ class ShardedPush:
     def _decided(
         self, sent: Mapping[int, Future[Answer]], messages: Sequence[Push | Pull | None], pull: ShardedPull
     ) -> PushResult:
-        """The result of a push after shard 0's decision.
-
-        If that fails the push is abandoned, and so reported to the other shards, which may wait for it.
-        """
+        """The result of a push after shard 0's decision; if that fails, it is abandoned."""
         calls, push = self._calls, messages[0]
         assert isinstance(push, Push)
         try:
@@ -305,12 +288,9 @@ def check_encoded(gradients: Iterable[Gradient]) -> None:
 
 
 def join(variable: PlacedVariable, values: Sequence[Value], known: VersionedArray | None = None) -> Array:
-    """The values of all partitions, in their order, as one array; read-only.
+    """The values of all partitions, in their order, as one array; read-only. That of `known` if nothing has changed.
 
-    Args:
-        variable: the variable.
-        values: one for each partition; without an array, the partition is as in `known`.
-        known: the value whose versions the shards were given; never written. Its own array if nothing has changed.
+    A value without an array is as in `known`, whose versions the shards were given.
 
     Raises:
         Malformed: a value is not what its shard was asked for.

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -19,17 +19,17 @@ from pswire.errors import ConfigurationError, InvalidMessage
 from pswire.messages import Declaration, Outcome
 from pswire.specs.consistency import Consistency, StalenessSpec
 from pswire.tensors.values import Array, IndexedSlices
-from psworker.autodiff.ops.sparse import checked_ids
-from psworker.autodiff.tape import is_recording
-from psworker.autodiff.tensor import TensorLike
 from psworker.client.client import Client, PushResult
 from psworker.model.tables import Table
-from psworker.model.variables import BaseVariable, UpdateOp, check_variable
+from psworker.model.variables import BaseVariable, UpdateOp
 from psworker.sessions.hyperparameters import Target, VariableOptimizers
 from psworker.transport import Future
 from psworker.versions import VersionedArray
 
 logger = logging.getLogger(__name__)
+
+#: The program's variables by name, at every moment; raises if the session is not open.
+KnownVariables: TypeAlias = Callable[[], Mapping[str, BaseVariable]]
 
 
 @dataclass(slots=True)
@@ -59,13 +59,10 @@ class Replica:
 
     Subclasses are the other strategies: they override `step` and `flush`, and what must differ with them.
 
-    Args:
-        client: calls the servers.
-        known: the program's variables by name, at every moment; raises if the session is not open.
-        prepare: useful work for the time in which the servers apply a push; may raise.
-
     Attributes:
-        client, known, prepare: as given.
+        client: calls the servers.
+        known: the program's variables.
+        prepare: useful work for the time in which the servers apply a push; may raise.
         values: by variable, but for tables, the last value that the servers sent.
         optimizers: of the variables.
         global_step: of the servers, as of the last answer.
@@ -73,9 +70,7 @@ class Replica:
         dropped: number of pushes that the servers' policy has dropped.
     """
 
-    def __init__(
-        self, client: Client, known: Callable[[], Mapping[str, BaseVariable]], prepare: Callable[[], None]
-    ) -> None:
+    def __init__(self, client: Client, known: KnownVariables, prepare: Callable[[], None]) -> None:
         self.client, self.known, self.prepare = client, known, prepare
         self.values: dict[str, VersionedArray] = {}
         self.optimizers = VariableOptimizers()
@@ -191,8 +186,7 @@ class Replica:
     def tune(self, target: Target, changes: Mapping[str, Any]) -> None:
         """Flushes; changes hyperparameters on the servers; raises as `VariableOptimizers.changes`.
 
-        Only the changed fields are sent: another worker may have changed others, which is not known here. So what
-        depends on the others, slots above all, is checked here as far as it is known, and again by the servers.
+        Only the changed fields are sent: another worker may have changed others. So the servers check them again.
         """
         self.flush()
         self.known()  # raises when the session is over
@@ -218,32 +212,6 @@ class Replica:
             ) from None
         assert not isinstance(array, IndexedSlices)
         return array
-
-    def rows(self, variable: BaseVariable, ids: TensorLike) -> Array:
-        """The rows variable[ids], (*ids.shape, *variable.shape[1:]), as the servers have them now; read-only.
-
-        Raises:
-            TypeError: `variable` is no variable, or ids are not integers.
-            IndexError: there is no such row.
-            ValueError: the variable has no axis.
-        """
-        self.known()  # raises when the session is over
-        check_variable(variable, "session.rows")
-        if not variable.shape:
-            raise ValueError(f"rows of {variable.name!r}: it is a single number and has no rows")
-        numbers = checked_ids(f"session.rows: ids for {variable.spec}", ids, variable.shape[0])
-        array = self.client.choose(variable.name, numbers.reshape(-1)).array
-        assert not isinstance(array, IndexedSlices)
-        return array.reshape(*numbers.shape, *variable.shape[1:])
-
-    def look_up(self, table: Table, indices: Array) -> Array:
-        """The rows with these numbers, (n,), checked, for a model; notes their version if ops are recorded."""
-        self.known()
-        rows = self.client.choose(table.name, indices)
-        assert not isinstance(rows.array, IndexedSlices)
-        if is_recording():
-            table.note_lookup(rows.read)
-        return rows.array
 
     def _known_values(self, names: Sequence[str]) -> list[VersionedArray]:
         """The servers' values of these variables that are still in use: the program may have replaced others."""
