@@ -5,8 +5,7 @@ import pytest
 
 from psserver.core.policies import Asynchronous
 from psserver.core.policies.policy import Apply, CallView, Serve
-from psserver.core.shard import Shard
-from psserver.core.status import MOST_LISTED
+from psserver.core.shard import MOST_LISTED, Shard
 from pswire.messages import (
     Assign,
     Assignment,
