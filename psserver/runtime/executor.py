@@ -15,7 +15,6 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 
 from psserver.core.array_tasks import StepResult, TasksPending
-from psserver.core.members.membership import JobEnd
 from psserver.core.shard import Shard
 from psserver.core.variables.element_checks import Inspection
 from psserver.runtime.task_order import TaskOrder
@@ -126,11 +125,6 @@ class Executor:
             result = self._begin(0, Tick())
             if result is not None:
                 self._complete(result)
-
-    @property
-    def job_end(self) -> JobEnd | None:
-        """As `Shard.job_end`, by the clock."""
-        return self._shard.job_end
 
     def close(self) -> None:
         """Answer all waiting calls, and later ones that would have to wait, with `Unavailable`."""
