@@ -69,11 +69,11 @@ def test_rows_that_are_over_go_to_the_emptiest_shards():
         assert [(partition.shard, partition.spec.shape[0]) for partition in pieces] == [*enumerate(rows)]
 
 
-def test_a_variable_of_the_limit_itself_is_not_split():
-    at, above = TensorSpec("at", (2, MIB // 2)), TensorSpec("above", (2, MIB // 2 + 1))
-    assert at.nbytes == SPLIT_BYTES
-    placement = placed(2, at, above)
-    assert [len(placement[name].partitions) for name in ("at", "above")] == [1, 2]
+def test_a_variable_of_the_limit_itself_or_with_fewer_rows_than_shards_is_not_split():
+    specs = {"at": (2, MIB // 2), "above": (2, MIB // 2 + 1), "row": (1, 3 * MIB)}
+    placement = placed(2, *(TensorSpec(name, shape) for name, shape in specs.items()))
+    assert placement["at"].spec.nbytes == SPLIT_BYTES
+    assert [len(placement[name].partitions) for name in specs] == [1, 2, 1]
 
 
 def test_names_are_grouped_by_shard_once_and_in_their_order():
