@@ -118,7 +118,8 @@ class RetryingCalls:
             for shard, message in enumerate(messages):
                 if message is not None:
                     began = time.monotonic()
-                    first = self._transport.call(shard, self._current(message, as_of), self._timeout)
+                    current = message if as_of == self.rejoins else self._current(message, as_of)
+                    first = self._transport.call(shard, current, self._timeout)
                     sent[shard] = Future(partial(self._answer, shard, message, as_of, began, first))
         return sent
 
@@ -150,10 +151,10 @@ class RetryingCalls:
         return answers
 
     def call_briefly(self, shard: int, message: Request, failure: str) -> Answer | None:
-        """Sends a message that the worker does not depend on, for `BRIEF` seconds; errors are logged as `failure`.
+        """Sends a message that the worker does not depend on; errors are logged as `failure`.
 
-        Tried again meanwhile if the shard cannot be reached, so that a network that fails for a moment does not make
-        this worker a lost one. The chief status in the answer is ignored: such a worker is about to end.
+        Tried again for `BRIEF` seconds if the shard cannot be reached, so that a network that fails for a moment does
+        not make this worker a lost one.
         """
         left, pause = min(self._timeout, BRIEF), FIRST_PAUSE
         until = time.monotonic() + left
@@ -221,11 +222,8 @@ class RetryingCalls:
         return Renew(self.sender, idle, tensor_transport, sequence, half)
 
     def _join(self, shard: int) -> Join:
-        worker, incarnation = self.sender.worker, self.sender.incarnation
-        transport = self._transport
-        return Join(
-            worker, incarnation, shard, transport.shards, self._life, transport.tensor_transport(shard), self.states
-        )
+        sender, shards, tensor_transport = self.sender, self._transport.shards, self._transport.tensor_transport(shard)
+        return Join(sender.worker, sender.incarnation, shard, shards, self._life, tensor_transport, self.states)
 
     def _current(self, message: Request, rejoins: int) -> Request:
         """The message, without the versions that it names if the worker has joined a shard again since `rejoins`."""
@@ -271,8 +269,7 @@ class RetryingCalls:
     def _joined_again(self, shard: int, error: ParamServerError) -> bool:
         """Joins a shard again if the worker's lease there had ended; whether the message may be sent again.
 
-        A lease ends when this worker or the server sleeps for long. The block that the worker holds was handed out
-        again by then, and its result counts for nothing.
+        The block of examples that the worker holds was handed out again by then, and its result counts for nothing.
 
         Raises:
             WrongShard: a server has lost its state; this worker is no member there.

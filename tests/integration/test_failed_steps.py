@@ -86,7 +86,7 @@ def test_a_round_of_local_steps_whose_push_fails_is_never_sent_again(fault, monk
             optimizer.apply_gradients(gradients)
         faults = {"refused": (transport, "refuse", a_push), "answer lost": (transport, "lose", a_push)}
         with monkeypatch.context() as patch:
-            patch.setattr(*faults.get(fault, (session._strategy, "prepare", fail)))
+            patch.setattr(*faults.get(fault, (session._replica, "prepare", fail)))
             with pytest.raises(TimedOut if fault == "answer lost" else InvalidMessage):
                 optimizer.apply_gradients([(one, x)])
         assert (x.value, y.value) == ([-4 if known else -2], [-1 if known else 0])

@@ -1,30 +1,34 @@
-"""Strategies: when gradients go to the servers, and when fresh weights come back.
+"""Strategies: when gradients go to the servers, and when fresh weights come back. Each is a replica of the model.
 
-`strategy` has the contract. `every_step` pushes each step; `downpour` sums several steps, and can compute while a push
-is under way; `local_steps` runs the optimizer in the worker, and pushes the difference that a round of steps has made.
+The default, a push every step, is `Replica` itself; `downpour` sums several steps, and can compute while a push is
+under way; `local_steps` runs the optimizer in the worker, and pushes the difference that a round of steps has made.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from pswire import optimizers
+from psworker.client.client import Client
 from psworker.config import StrategyConfig
+from psworker.model.variables import BaseVariable
 from psworker.sessions.replica import Replica
 from psworker.sessions.strategies.downpour import Downpour
-from psworker.sessions.strategies.every_step import EveryStep
 from psworker.sessions.strategies.local_steps import OUTER, LocalSteps
-from psworker.sessions.strategies.strategy import Step, Strategy
 
-__all__ = ["OUTER", "Step", "Strategy", "new_strategy"]
+__all__ = ["OUTER", "new_replica"]
 
 
-def new_strategy(
-    config: StrategyConfig, outer: optimizers.OptimizerSpec, replica: Replica, prepare: Callable[[], None]
-) -> Strategy:
-    """The strategy that is configured; `outer` is for local steps."""
+def new_replica(
+    config: StrategyConfig,
+    outer: optimizers.OptimizerSpec,
+    client: Client,
+    known: Callable[[], Mapping[str, BaseVariable]],
+    prepare: Callable[[], None],
+) -> Replica:
+    """A replica with the strategy that is configured; `outer` is for local steps."""
     if config.local_steps:
-        return LocalSteps(replica, prepare, config.local_steps, outer)
+        return LocalSteps(client, known, prepare, config.local_steps, outer)
     if config == StrategyConfig():
-        return EveryStep(replica, prepare)
-    return Downpour(replica, prepare, config.push_every, config.pull_every, config.overlap)
+        return Replica(client, known, prepare)
+    return Downpour(client, known, prepare, config.push_every, config.pull_every, config.overlap)

@@ -11,7 +11,7 @@ from pswire.optimizers import GradientDescent, Momentum, MovingAverage
 from pswire.specs.encodings import TopK
 from pswire.tensors.compression import Packed, packed
 from pswire.tensors.values import IndexedSlices, TensorSpec
-from psworker.client import partitions, pull
+from psworker.client import partitions, push_pull
 from psworker.client.error_feedback import GradientEncoder
 from psworker.client.placement import Placement
 from psworker.model.variables import Variable, collection
@@ -43,7 +43,7 @@ def test_encoded_partitions_are_joined_with_unchanged_ones(shards, rows, form):
         Value("v", shard, None) if shard == 1 else Value("v", shard + 10, packed(part, form))
         for shard, part in enumerate(parts)
     ]
-    joined = pull.join(variable, values, old)
+    joined = push_pull.join(variable, values, old)
     expected = [mine if one.array is None else one.array.unpacked() for one, mine in zip(values, known, strict=True)]
     np.testing.assert_array_equal(joined, np.concatenate(expected), strict=True)
     assert not joined.flags.writeable
@@ -125,7 +125,7 @@ def test_a_gradient_that_is_not_finite_leaves_no_residual_of_those_pushed_with_i
     with collection():
         weights = {name: Variable(np.zeros((40, 40), np.float32), name) for name in ("good", "bad")}
     client, _ = ShardsInProcess(shards).client(encoder=GradientEncoder(compression=TopK(0.01)))
-    replica = Replica(client, lambda: weights)
+    replica = Replica(client, lambda: weights, lambda: None)
     replica.register(list(weights.values()))
     replica.declare(SGD, weights)
     good, bad = some((40, 40)), np.full((40, 40), np.nan, np.float32)

@@ -9,7 +9,7 @@ from pswire.errors import InvalidMessage, Malformed, ShapeMismatch
 from pswire.messages import Declaration, Value
 from pswire.specs.initializers import RowUniform
 from pswire.tensors.values import IndexedSlices, TensorSpec
-from psworker.client import partitions, placement, pull
+from psworker.client import partitions, placement, push_pull
 from psworker.client.placement import Placement
 from psworker.versions import ReadVersion, VersionedArray
 
@@ -47,7 +47,7 @@ def test_a_value_is_split_into_views_and_joined_read_only_or_as_it_is(shards, ro
     parts = partitions.split_array(variable, value)
     assert shapes(parts) == [partition.spec.shape for partition in variable.partitions]
     assert all(np.shares_memory(part, value) and part.flags.c_contiguous for part in parts)
-    joined = pull.join(variable, [Value("w", version, part) for version, part in enumerate(parts)])
+    joined = push_pull.join(variable, [Value("w", version, part) for version, part in enumerate(parts)])
     np.testing.assert_array_equal(joined, value, strict=True)
     if shards == 1:
         assert joined is value
@@ -124,7 +124,7 @@ def test_an_unchanged_value_must_have_the_version_that_the_worker_named(shards, 
     known = None if named is None else VersionedArray("w", ReadVersion((named,) * shards), value)
     still = [Value("w", 3, None)] * shards
     if named is not None:
-        assert pull.join(variable, still, known) is value
+        assert push_pull.join(variable, still, known) is value
     for wrong in ([Value("w", 4, None), *still[1:]], [*still[:-1], Value("w", 2, None)], still[: named is None]):
         with pytest.raises(Malformed, match=r"is still at version|values of 'w', which has"):
-            pull.join(variable, wrong, known)
+            push_pull.join(variable, wrong, known)
