@@ -160,7 +160,7 @@ TERABYTES = {
     "known variable": (W, [1 << 20, 1 << 20], errors.ShapeMismatch, r"float32\[1048576, 1048576\]"),
     "new variable": (None, [1 << 20, 1 << 20], errors.TooLarge, "use more shards, or raise --memory-limit"),
     "rows": (ONE_ROW, [1 << 34], errors.TooLarge, "room for"),
-    "more rows than there is memory": (ONE_ROW, [1 << 55], errors.Malformed, ""),
+    "more rows than there is memory": (ONE_ROW, [1 << 55], errors.Malformed, None),
 }
 
 

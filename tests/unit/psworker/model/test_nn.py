@@ -13,12 +13,6 @@ from psworker import nn, ops
 SEED = 20151208
 
 
-@pytest.fixture(autouse=True)
-def own_variables():
-    with ps.collection():
-        yield
-
-
 def normal(*shape, dtype=np.float32):
     return np.random.default_rng(SEED).standard_normal(shape).astype(dtype)
 

@@ -15,12 +15,6 @@ SEED = 20131016
 UNIFORM = ps.RowUniform(-1, 1, seed=SEED)
 
 
-@pytest.fixture(autouse=True)
-def own_variables():
-    with ps.collection():
-        yield
-
-
 def table_and_array(*shape, dtype="float32"):
     """A table, and a tensor that has all of its initial rows."""
     rows = np.empty(shape, dtype)

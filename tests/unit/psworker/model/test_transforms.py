@@ -9,12 +9,6 @@ from pswire.tensors.values import IndexedSlices
 from psworker.model.gradient_transforms import Total
 
 
-@pytest.fixture(autouse=True)
-def own_variables():
-    with ps.collection():
-        yield
-
-
 def variable(*values, name=None):
     return ps.Variable(np.array(values, np.float32), name=name)
 

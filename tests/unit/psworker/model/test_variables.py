@@ -11,12 +11,6 @@ from pswire.errors import ConfigurationError
 from psworker.model import variables
 
 
-@pytest.fixture(autouse=True)
-def own_variables():
-    with ps.collection():
-        yield
-
-
 def test_scopes_nest_before_the_name_and_decide_what_is_trainable_and_found():
     with ps.variable_scope("target", trainable=False):
         layer = ps.nn.Dense(2, 3, name="out")
