@@ -63,7 +63,7 @@ def bad_gradient(name, values, *indices, dtype="f8", version=0):
     return Gradient(name, version, array)
 
 
-#: Gradients that must be refused, by their fault, and the error. The last ones can be found by looking at elements only.
+#: Gradients that must be refused, by their fault, and the error. The last five are in the elements.
 BAD_PUSHES = {
     "unknown variable": ([bad_gradient("nothing", [0, 0])], errors.UnknownVariable),
     "wrong shape": ([bad_gradient("W", [0, 0, 0])], errors.ShapeMismatch),
