@@ -36,16 +36,12 @@ class GradientEncoder:
     rows (`IndexedSlices`), travel in `encoding`.
 
     A push counts as sent when it is encoded; a retry repeats the encoded message. The gradients of a push that failed
-    for good or was dropped are lost, as without compression; its residuals stay and go with the next push. The residual
-    at the end of a session is never sent.
-
-    Args:
-        encoding: of uncompressed float32, one of `pswire.specs.encodings.ENCODINGS`, rounded to nearest, without
-            feedback; "": unchanged.
-        compression: of gradients.
+    for good or was dropped are lost, as without compression; its residuals go with the next push. The residual at the
+    end of a session is never sent.
 
     Attributes:
-        encoding: as given.
+        encoding: of uncompressed float32, one of `pswire.specs.encodings.ENCODINGS`, rounded to nearest, without
+            feedback; "": unchanged.
         keeps_residual: whether there is a compression. Then the caller checks all gradients of a push for finiteness
             before the first is encoded.
     """

@@ -63,10 +63,9 @@ class RetryingCalls:
     Attributes:
         sender: the worker as a member; with incarnation 0 until it has joined.
         states: of the shards when the worker joined them (`Joined.state`); () until it has joined all.
-        rejoins: how often it has joined a shard again, whose lease had ended or which was started anew. Versions from
-            before may count other updates, so no message is sent that names them.
-        global_step: of shard 0, as of its last answer.
-        frontier: shard 0's decisions as of its last answer, where it orders changes (`pswire.messages.order`).
+        rejoins: how often it has joined a shard again. Versions from before may count other updates, so no message is
+            sent that names them.
+        global_step, frontier: of shard 0, as of its last answer.
         half_pushes: by shard, pushes that it has not applied and others have; counted for the first such shard.
         abandoned: by shard, the sequence number up to which messages are abandoned and which it does not know of yet.
     """
@@ -108,17 +107,15 @@ class RetryingCalls:
         return answer
 
     def send(self, messages: Iterable[Request | None], rejoins: int | None = None) -> dict[int, Future[Answer]]:
-        """Sends each shard its message, if it has one, from shard 0 on; by shard, the answers.
-
-        The versions that are named in the messages are as of `rejoins`; None: as of now.
-        """
+        """Sends each shard its message, if any; the answers by shard. `rejoins`: as of which versions are named."""
         as_of = self.rejoins if rejoins is None else rejoins
         sent: dict[int, Future[Answer]] = {}
         with deferred_to_next_block:
             for shard, message in enumerate(messages):
                 if message is not None:
                     began = time.monotonic()
-                    first = self._transport.call(shard, self._current(message, as_of), self._timeout)
+                    current = message if as_of == self.rejoins else self._current(message, as_of)
+                    first = self._transport.call(shard, current, self._timeout)
                     sent[shard] = Future(partial(self._answer, shard, message, as_of, began, first))
         return sent
 
@@ -128,10 +125,9 @@ class RetryingCalls:
         kind: type[A] | tuple[type[A], ...],
         failed: list[int] | None = None,
     ) -> list[A]:
-        """The answers, each of a `kind`.
+        """The answers, each of a `kind`, when no call is open any more: a shard has one push of a worker at a time.
 
-        Returns or raises when no call is open any more: a shard has one push of a worker at a time. The shards that
-        have not answered are added to `failed`.
+        The shards that have not answered are added to `failed`.
         """
         answers: list[A] = []
         errors: dict[int, ParamServerError] = {}
@@ -150,10 +146,10 @@ class RetryingCalls:
         return answers
 
     def call_briefly(self, shard: int, message: Request, failure: str) -> Answer | None:
-        """Sends a message that the worker does not depend on, for `BRIEF` seconds; errors are logged as `failure`.
+        """Sends a message that the worker does not depend on; errors are logged as `failure`.
 
-        Tried again meanwhile if the shard cannot be reached, so that a network that fails for a moment does not make
-        this worker a lost one. The chief status in the answer is ignored: such a worker is about to end.
+        Tried again for `BRIEF` seconds if the shard cannot be reached, so that a network that fails for a moment does
+        not make this worker a lost one.
         """
         left, pause = min(self._timeout, BRIEF), FIRST_PAUSE
         until = time.monotonic() + left
@@ -194,8 +190,7 @@ class RetryingCalls:
 
     def after(self) -> list[tuple[ChangeId, ...]]:
         """By shard, the changes of other workers that must be made there before those that shard 0 decided last."""
-        worker = self.sender.worker
-        others = [change for change in self.frontier.undelivered if change.sender.worker != worker]
+        others = [change for change in self.frontier.undelivered if change.sender.worker != self.sender.worker]
         return [
             tuple([ChangeId(one.sender, one.sequence) for one in others if shard in one.shards])
             for shard in range(self._transport.shards)
@@ -221,11 +216,8 @@ class RetryingCalls:
         return Renew(self.sender, idle, tensor_transport, sequence, half)
 
     def _join(self, shard: int) -> Join:
-        worker, incarnation = self.sender.worker, self.sender.incarnation
-        transport = self._transport
-        return Join(
-            worker, incarnation, shard, transport.shards, self._life, transport.tensor_transport(shard), self.states
-        )
+        sender, shards, tensor_transport = self.sender, self._transport.shards, self._transport.tensor_transport(shard)
+        return Join(sender.worker, sender.incarnation, shard, shards, self._life, tensor_transport, self.states)
 
     def _current(self, message: Request, rejoins: int) -> Request:
         """The message, without the versions that it names if the worker has joined a shard again since `rejoins`."""
@@ -271,8 +263,7 @@ class RetryingCalls:
     def _joined_again(self, shard: int, error: ParamServerError) -> bool:
         """Joins a shard again if the worker's lease there had ended; whether the message may be sent again.
 
-        A lease ends when this worker or the server sleeps for long. The block that the worker holds was handed out
-        again by then, and its result counts for nothing.
+        The block of examples that the worker holds was handed out again by then, and its result counts for nothing.
 
         Raises:
             WrongShard: a server has lost its state; this worker is no member there.

@@ -91,7 +91,8 @@ def test_a_sum_is_as_stale_as_the_first_of_its_gradients(open_session):
                 other = ps.Variable([0.0], name="x")
                 with open_session("w1"):
                     ps.GradientDescent(1.0).minimize(ops.sum(other))
-            session._replica.pull(["x"])  # fresh weights, and no flush
+            session._replica.start_pull(["x"])  # fresh weights, and no flush
+            session._replica.complete()
         assert session.staleness == 2, "the third of the other's pushes came later"
 
 

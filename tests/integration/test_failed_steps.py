@@ -104,14 +104,14 @@ def test_a_round_of_local_steps_whose_push_fails_is_never_sent_again(fault):
             optimizer.apply_gradients([(one, x)])
         optimizer.apply_gradients([(one, x), (one, y)])
         if fault == "error while it is under way":
-            session._strategy.prepare, prepare = fail, session._strategy.prepare
+            session._replica.prepare, prepare = fail, session._replica.prepare
         refuse = transport.refuse
         transport.refuse = a_push if fault == "refused" else refuse
         transport.lose = a_push if fault == "answer lost" else refuse
         with pytest.raises(InvalidMessage if fault != "answer lost" else TimedOut):
             optimizer.apply_gradients([(one, x)])
         if fault == "error while it is under way":
-            session._strategy.prepare = prepare
+            session._replica.prepare = prepare
         transport.refuse = transport.lose = refuse
         known = fault == "error while it is under way"
         assert (x.value, y.value) == ([-4 if known else -2], [-1 if known else 0])

@@ -11,7 +11,7 @@ from pswire.optimizers import GradientDescent, Momentum, MovingAverage
 from pswire.specs.encodings import TopK
 from pswire.tensors.compression import Packed, packed
 from pswire.tensors.values import IndexedSlices, TensorSpec
-from psworker.client import partitions, pull
+from psworker.client import partitions, push_pull
 from psworker.client.client import Client
 from psworker.client.error_feedback import GradientEncoder
 from psworker.client.placement import Placement
@@ -41,7 +41,7 @@ def test_encoded_partitions_are_joined_with_unchanged_ones(shards, rows, form):
         Value("v", shard, None) if shard == 1 else Value("v", shard + 10, packed(part, form))
         for shard, part in enumerate(parts)
     ]
-    joined = pull.join(variable, values, old)
+    joined = push_pull.join(variable, values, old)
     exact = [one.array.unpacked() if one.array is not None else None for one in values]
     known = partitions.split_array(variable, old.array)
     expected = [part if part is not None else mine for part, mine in zip(exact, known, strict=True)]
@@ -140,7 +140,7 @@ def test_a_gradient_that_is_not_finite_leaves_nothing_behind_of_what_is_pushed_w
     encoder = GradientEncoder(compression=TopK(0.01))
     client = Client(ShardsInProcess(shards), "w0", 60, encoder)
     client.join()
-    replica = Replica(client, lambda: weights)
+    replica = Replica(client, lambda: weights, lambda: None)
     replica.register(list(weights.values()))
     replica.declare(SGD, weights)
     arrays = {"good": some((40, 40)), "bad": np.full((40, 40), np.nan, np.float32)}

@@ -9,7 +9,7 @@ from pswire.errors import InvalidMessage, Malformed, ShapeMismatch
 from pswire.messages import Declaration, Value
 from pswire.specs.initializers import RowUniform
 from pswire.tensors.values import IndexedSlices, TensorSpec
-from psworker.client import partitions, placement, pull
+from psworker.client import partitions, placement, push_pull
 from psworker.client.placement import Placement
 from psworker.versions import ReadVersion, VersionedArray
 
@@ -47,14 +47,14 @@ def test_a_value_is_split_into_views_and_joined_again_bit_for_bit(shards, row_sh
     parts = partitions.split_array(variable, value)
     assert [part.shape for part in parts] == [partition.spec.shape for partition in variable.partitions]
     assert all(np.shares_memory(part, value) and part.flags.c_contiguous for part in parts)
-    np.testing.assert_array_equal(pull.join(variable, values_of(parts)), value, strict=True)
+    np.testing.assert_array_equal(push_pull.join(variable, values_of(parts)), value, strict=True)
 
 
 def test_one_partition_is_not_copied_and_several_are_joined_read_only():
     value = some((ROWS, 3))
-    assert pull.join(placed(1), values_of([value])) is value
+    assert push_pull.join(placed(1), values_of([value])) is value
     variable = placed(2)
-    joined = pull.join(variable, values_of(partitions.split_array(variable, value)))
+    joined = push_pull.join(variable, values_of(partitions.split_array(variable, value)))
     assert joined.flags.c_contiguous
     assert not joined.flags.writeable
     assert not np.shares_memory(joined, value)
@@ -131,10 +131,10 @@ def test_an_unchanged_value_must_have_the_version_that_the_worker_named(shards, 
     known_versions = None if named is None else VersionedArray("w", ReadVersion((named,) * shards), value)
     still = [Value("w", 3, None)] * shards
     if named is not None:
-        assert pull.join(variable, still, known_versions) is value
+        assert push_pull.join(variable, still, known_versions) is value
     for wrong in ([Value("w", 4, None), *still[1:]], [*still[:-1], Value("w", 2, None)], still[: named is None]):
         with pytest.raises(Malformed, match=r"is still at version|values of 'w', which has"):
-            pull.join(variable, wrong, known_versions)
+            push_pull.join(variable, wrong, known_versions)
 
 
 @pytest.mark.parametrize("index", [-1, ROWS])
