@@ -16,8 +16,7 @@ from rich.live import Live
 
 from psserver.cli.status_tables import tables
 from pswire.errors import Unavailable
-from pswire.job_status import JobStatus, JobVariable, ShardAnswer
-from pswire.messages import Change, VariableStatus
+from pswire.job_status import JobStatus
 from pswire.optimizers import UpdateSpec, to_plain
 from pswire.status_client import StatusClient
 
@@ -80,51 +79,29 @@ def to_json(job: JobStatus, at: float) -> dict[str, Any]:
     `at` is the time in seconds since 1970. A number that is NaN or infinite becomes None, since JSON has none.
     """
     fields = ("global_step", "repeated", "dropped", "half_pushes", "nbytes", "consistency", "handling", "problems")
-    variables = [_variable(variable) for variable in job.variables]
-    for variable in variables:
+    lists = ("variables", "workers", "epochs", "changes")
+    data: dict[str, Any] = {"time": at, **{name: _plain(getattr(job, name)) for name in fields + lists}}
+    for variable in data["variables"]:
         del variable["global_step"]
-    data = {
-        "time": at,
-        **{name: getattr(job, name) for name in fields},
-        "variables": variables,
-        "workers": [dataclasses.asdict(worker) for worker in job.workers],
-        "epochs": [dataclasses.asdict(epoch) for epoch in job.epochs],
-        "changes": [_change(change) for change in job.changes],
-        "shards": [_shard(answer) for answer in job.answers],
-    }
-    finite: dict[str, Any] = _finite(data)
-    return finite
-
-
-def _shard(answer: ShardAnswer) -> dict[str, Any]:
-    if answer.report is None:
-        return {"address": answer.address, "problem": answer.problem}
-    return {"address": answer.address, **dataclasses.asdict(answer.report)} | {
-        "variables": [_variable(variable) for variable in answer.report.variables],
-        "changes": [_change(change) for change in answer.report.changes],
-    }
-
-
-def _variable(variable: JobVariable | VariableStatus) -> dict[str, Any]:
-    data = dataclasses.asdict(variable)
-    del data["spec"]
-    return dataclasses.asdict(variable.spec) | data | {"optimizer": _optimizer(variable.optimizer)}
-
-
-def _change(change: Change) -> dict[str, Any]:
-    return dataclasses.asdict(change) | {"optimizer": _optimizer(change.optimizer)}
-
-
-def _optimizer(spec: UpdateSpec | None) -> dict[str, Any] | None:
-    return None if spec is None else to_plain(spec)
-
-
-def _finite(data: Any) -> Any:  # noqa: ANN401 - plain data of any kind
-    match data:
-        case dict():
-            return {key: _finite(value) for key, value in data.items()}
-        case list() | tuple():
-            return [_finite(value) for value in data]
-        case float() if not math.isfinite(data):
-            return None
+    data["shards"] = [
+        {"address": answer.address, **({"problem": answer.problem} if answer.report is None else _plain(answer.report))}
+        for answer in job.answers
+    ]
     return data
+
+
+def _plain(value: Any) -> Any:  # noqa: ANN401 - data of any kind
+    """JSON data; a variable has the fields of its spec among its own."""
+    match value:
+        case dict():
+            return {key: _plain(one) for key, one in value.items()}
+        case list() | tuple():
+            return [_plain(one) for one in value]
+        case float() if not math.isfinite(value):
+            return None
+        case UpdateSpec():
+            return _plain(to_plain(value))
+    if not dataclasses.is_dataclass(value):
+        return value
+    data = {field.name: _plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
+    return data.pop("spec", {}) | data

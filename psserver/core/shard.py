@@ -20,15 +20,15 @@ from psserver.core.members.deduplication import DeduplicationTable, Settled
 from psserver.core.members.job_invariants import JobInvariants
 from psserver.core.members.member import Member
 from psserver.core.members.membership import JobEnd, Membership
-from psserver.core.metrics import TrafficMeter
+from psserver.core.metrics import TrafficMeter, percentile
 from psserver.core.pending_calls import PendingCall, PendingCalls
 from psserver.core.policies import policy_for
 from psserver.core.policies.policy import Policy
 from psserver.core.policies.update_order import UpdateOrder
 from psserver.core.status import MOST_LISTED, variable_status, worker_status
-from psserver.core.variables.element_checks import Magnitudes, inspect
+from psserver.core.variables.element_checks import Inspection, Magnitudes, inspect
 from psserver.core.variables.store import Store
-from pswire.errors import InvalidMessage, OutOfOrder, ParamServerError, WrongShard
+from pswire.errors import InvalidMessage, OutOfOrder, WrongShard
 from pswire.messages import (
     ANSWERS,
     Assign,
@@ -48,6 +48,7 @@ from pswire.messages import (
     Renew,
     Renewed,
     Reply,
+    Staleness,
     Status,
     StatusReport,
     Take,
@@ -55,7 +56,7 @@ from pswire.messages import (
     Tune,
     Tuned,
 )
-from pswire.messages.sizes import Allocator, tensor_bytes
+from pswire.messages.sizes import Allocator
 from pswire.specs.consistency import (
     Asynchronous,
     Consistency,
@@ -137,8 +138,8 @@ class Shard:
         """
         self._check(message)
 
-    def inspect(self, message: Message) -> Magnitudes:
-        """The checks of elements that `check` leaves out; returns the magnitudes of the arrays in the message.
+    def inspect(self, message: Message) -> Inspection:
+        """The checks of elements that `check` leaves out.
 
         Call `check` first. May run beside steps, in another thread: of the shard it reads only what never changes.
         """
@@ -150,7 +151,7 @@ class Shard:
         message: Message,
         now: float,
         *,
-        magnitudes: Magnitudes | None = None,
+        inspection: Inspection | None = None,
         allocator: Allocator | None = None,
         settled: bool = True,
     ) -> StepResult:
@@ -164,7 +165,7 @@ class Shard:
             ticket: identifies this message among the open ones.
             message: a request, or a tick.
             now: seconds on a clock that never goes back.
-            magnitudes: the result of `inspect`, if it was called.
+            inspection: the result of `inspect`, if it was called.
             allocator: memory for the values of the answer, whenever it comes; borrowed as long as the arrays. Not used
                 with delay compensation, which keeps the values that were served.
             settled: all tasks of earlier steps have run. Then those of this step may be among them on return.
@@ -175,14 +176,13 @@ class Shard:
             ParamServerError: the message is refused.
         """
         member, before = self._check(message)
-        if magnitudes is None:
-            magnitudes = inspect(self._store.variables, message)
+        magnitudes, bytes_in = inspection or inspect(self._store.variables, message)
         if not settled and (
             self._pending.may_be_guarded
             or (isinstance(message, Push | Assign) and self._store.guard.needed(magnitudes))
         ):
             raise TasksPending
-        result, applied = StepResult(settled), self._pending.applied
+        result = StepResult(settled)
         if member is not None:
             member.expires = now + self._members.lease
         if now >= self._traffic.next_snapshot:
@@ -210,11 +210,9 @@ class Shard:
                 result.replies.append(Reply(ticket, self._status(now)))
             case Tick():
                 self._tick(now, result)
-        bytes_out = 0
-        for reply in result.replies:
-            if not isinstance(reply.answer, ParamServerError):
-                bytes_out += tensor_bytes(reply.answer)
-        self._traffic.count(self._pending.applied - applied, tensor_bytes(message), bytes_out)
+        traffic = self._traffic
+        traffic.pushes, traffic.bytes_in = self._pending.applied, traffic.bytes_in + bytes_in
+        traffic.bytes_out += result.bytes_out
         return result
 
     def _check(self, message: Message) -> tuple[Any, Settled | None]:
@@ -426,7 +424,7 @@ class Shard:
 
     def _status(self, now: float) -> StatusReport:
         members = sorted(self._members, key=lambda member: (member.state != "live", -member.number))[:MOST_LISTED]
-        workers = []
+        stalenesses, workers = self._pending.stalenesses, []
         for member in sorted(members, key=lambda member: member.number):
             waits_for, chief = self._pending.waits_for(member.name), self._members.chief.is_chief(member.name)
             workers.append(worker_status(member, self._queues.epoch_of(member.name), now, waits_for, chief))
@@ -443,7 +441,7 @@ class Shard:
             str(self._consistency),
             str(self._staleness),
             self._traffic.traffic(now),
-            self._pending.stalenesses.summary(),
+            Staleness(percentile(stalenesses, 50), percentile(stalenesses, 99)),
             tuple(self._changes),
             self._members.half_pushes.count,
             self._members.half_pushes.last_pushes(MOST_LISTED),

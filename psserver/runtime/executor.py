@@ -15,9 +15,8 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 
 from psserver.core.array_tasks import StepResult, TasksPending
-from psserver.core.members.membership import JobEnd
 from psserver.core.shard import Shard
-from psserver.core.variables.element_checks import Magnitudes
+from psserver.core.variables.element_checks import Inspection
 from psserver.runtime.task_order import TaskOrder
 from pswire.errors import InvalidMessage, ParamServerError, TooLarge, Unavailable, UnknownVariable
 from pswire.messages import Answer, Register, Reply, Request, Tick, Tune
@@ -90,21 +89,21 @@ class Executor:
         """
         if isinstance(message, Register | Tune):
             await self._compile(message)
-        magnitudes = None
+        inspection = None
         if tensor_bytes(message) > INSPECTED_IN_LOOP:
             if not admitted:
                 self._shard.check(message)
             loop = asyncio.get_running_loop()
-            magnitudes = await loop.run_in_executor(self._inspectors, self._shard.inspect, message)
+            inspection = await loop.run_in_executor(self._inspectors, self._shard.inspect, message)
         ticket = next(self._tickets)
         result = None
         if not self._guarded.locked():
-            result = self._begin(ticket, message, most, magnitudes, allocator)
+            result = self._begin(ticket, message, most, inspection, allocator)
         if result is None:
             # A guarded step (`psserver.core.variables.updates`) waits until all tasks have been run. Meanwhile
             # no other step is taken, so no tasks are added. It computes in the event loop.
             async with self._guarded:
-                while (result := self._begin(ticket, message, most, magnitudes, allocator)) is None:
+                while (result := self._begin(ticket, message, most, inspection, allocator)) is None:
                     await self._tasks.wait()
         if len(result.replies) == 1 and result.replies[0].ticket == ticket and self._tasks.run_at_once(result.tasks):
             self._log(result)
@@ -127,11 +126,6 @@ class Executor:
             if result is not None:
                 self._complete(result)
 
-    @property
-    def job_end(self) -> JobEnd | None:
-        """As `Shard.job_end`, by the clock."""
-        return self._shard.job_end
-
     def close(self) -> None:
         """Answer all waiting calls, and later ones that would have to wait, with `Unavailable`."""
         self._closing = True
@@ -150,7 +144,7 @@ class Executor:
         ticket: int,
         message: Request | Tick,
         most: int | None = None,
-        magnitudes: Magnitudes | None = None,
+        inspection: Inspection | None = None,
         allocator: Allocator | None = None,
     ) -> StepResult | None:
         """The result of a step; None if it is guarded and has to wait for tasks, and nothing was done."""
@@ -162,7 +156,7 @@ class Executor:
             )
         try:
             return self._shard.step(
-                ticket, message, self._clock(), magnitudes=magnitudes, allocator=allocator, settled=self._tasks.idle
+                ticket, message, self._clock(), inspection=inspection, allocator=allocator, settled=self._tasks.idle
             )
         except TasksPending:
             return None

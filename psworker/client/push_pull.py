@@ -99,7 +99,7 @@ class ShardedPull:
     def joined(
         self, answers: Iterable[Registered | Pulled | Pushed], served_at: int | None = None
     ) -> list[VersionedArray]:
-        """The values, joined; without the tables, which a `Registered` lacks. Unchanged values keep the known array."""
+        """The values, joined; without the tables, which a `Registered` lacks."""
         found: dict[str, list[Value]] = {}
         for answer in answers:
             for value in answer.values:
@@ -150,7 +150,8 @@ class ShardedPush:
         parts: dict[int, list[Gradient]] = {}
         remote: list[RemoteWeights] = []
         if placement.shards > 1 or self._encoder.keeps_residual:
-            partitions.check_gradients_finite(gradients)
+            for gradient in gradients:
+                partitions.check_finite(gradient.name, gradient.array)
         for gradient in gradients:
             name, read, array, variable = gradient.name, gradient.read, gradient.array, placement[gradient.name]
             if not variable.spec.matches(array):
@@ -210,10 +211,7 @@ class ShardedPush:
     def _decided(
         self, sent: Mapping[int, Future[Answer]], messages: Sequence[Push | Pull | None], pull: ShardedPull
     ) -> PushResult:
-        """The result of a push after shard 0's decision.
-
-        If that fails the push is abandoned, and so reported to the other shards, which may wait for it.
-        """
+        """The result of a push after shard 0's decision; if that fails, it is abandoned."""
         calls, push = self._calls, messages[0]
         assert isinstance(push, Push)
         try:

@@ -13,9 +13,8 @@ import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
-from types import TracebackType
 from typing import IO, Literal
 
 from psworker.launch import parent_watch
@@ -72,18 +71,14 @@ class Lines:
         return [line.rstrip("\r").rpartition("\r")[2] for line in lines]
 
 
-class ParentPipe:
+class ParentPipe(ExitStack):
     """The pipe whose writing end only this process has (`psworker.launch.parent_watch`). A context manager."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.reader, self._writer = os.pipe()
-
-    def __enter__(self) -> ParentPipe:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        os.close(self._writer)
-        os.close(self.reader)
+        self.callback(os.close, self.reader)
+        self.callback(os.close, self._writer)  # first
 
 
 class Process:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -27,6 +27,9 @@ from psworker.transport import Future
 from psworker.versions import VersionedArray
 
 logger = logging.getLogger(__name__)
+
+#: The program's variables by name, at every moment; raises if the session is not open.
+KnownVariables: TypeAlias = Callable[[], Mapping[str, BaseVariable]]
 
 
 @dataclass(slots=True)
@@ -56,13 +59,10 @@ class Replica:
 
     Subclasses are the other strategies: they override `step` and `flush`, and what must differ with them.
 
-    Args:
-        client: calls the servers.
-        known: the program's variables by name, at every moment; raises if the session is not open.
-        prepare: useful work for the time in which the servers apply a push; may raise.
-
     Attributes:
-        client, known, prepare: as given.
+        client: calls the servers.
+        known: the program's variables.
+        prepare: useful work for the time in which the servers apply a push; may raise.
         values: by variable, but for tables, the last value that the servers sent.
         optimizers: of the variables.
         global_step: of the servers, as of the last answer.
@@ -70,9 +70,7 @@ class Replica:
         dropped: number of pushes that the servers' policy has dropped.
     """
 
-    def __init__(
-        self, client: Client, known: Callable[[], Mapping[str, BaseVariable]], prepare: Callable[[], None]
-    ) -> None:
+    def __init__(self, client: Client, known: KnownVariables, prepare: Callable[[], None]) -> None:
         self.client, self.known, self.prepare = client, known, prepare
         self.values: dict[str, VersionedArray] = {}
         self.optimizers = VariableOptimizers()
