@@ -224,7 +224,7 @@ class Session:
             ids: integers of any shape, from 0 and below the number of rows, with repeats.
 
         Returns:
-            (*ids.shape, *table.shape[1:]), of the table's dtype; without gradients that the servers have not applied yet.
+            (*ids.shape, *table.shape[1:]), of the table's dtype; without gradients that servers have not applied yet.
 
         Raises:
             IndexError: there is no such row.
