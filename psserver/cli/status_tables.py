@@ -15,7 +15,6 @@ from pswire.optimizers import UpdateSpec
 from pswire.specs.schedules import Schedule
 
 _NONE = "–"
-_LEAST_WIDTH = {"address": 15}
 _MOST_WIDTH = {"variable": 14, "dtype and shape": 13, "slots": 10}  # where the whole table is too wide
 _ANY_WIDTH = 10_000
 _STYLES = {"live": "green", "left": "dim", "lost": "bold red", "silent": "bold red"}
@@ -71,7 +70,7 @@ def _table(title: str, left: Sequence[str], right: Sequence[str], last: Sequence
         title_style="bold",
     )
     for name in left:
-        table.add_column(name, overflow="fold", no_wrap=name == "shard", min_width=_LEAST_WIDTH.get(name))
+        table.add_column(name, overflow="fold", no_wrap=name == "shard", min_width=15 if name == "address" else None)
     for name in right:
         table.add_column(name, justify="right", no_wrap=True)
     for name in last:
