@@ -11,7 +11,7 @@ from pswire.optimizers.adam import MomentsSpec, direction, moments_growth, move_
 from pswire.optimizers.element_wise import TINY, blocks, row_blocks
 from pswire.optimizers.limits import Limits
 from pswire.optimizers.optimizer import COMPUTE_DTYPES, Rule, Step
-from pswire.specs.spec import check_number
+from pswire.specs.spec import NotNegative, Positive
 from pswire.tensors.values import Array, IndexedSlices
 
 #: (value, slots, gradient) of some rows, or of all.
@@ -33,12 +33,8 @@ class Lamb(MomentsSpec, kind="lamb"):
     algorithm 2, with the identity for its phi.
     """
 
-    epsilon: float = 1e-6
-    weight_decay: float = 0.01
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_number(self, "weight_decay", 0)
+    epsilon: Positive = 1e-6
+    weight_decay: NotNegative = 0.01
 
 
 class LambRule(Rule, of=[Lamb]):

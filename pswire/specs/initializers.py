@@ -19,7 +19,7 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from pswire.specs.spec import Spec, check_count, check_number
+from pswire.specs.spec import Checked, CountFromZero, NotNegative, Number, Spec
 from pswire.tensors.values import Array
 
 Shape: TypeAlias = tuple[int, ...]
@@ -75,13 +75,10 @@ class RowInitializer(Spec, family="row initializer"):
 
 
 @dataclass(frozen=True)
-class constant:  # noqa: N801 - called like a function
+class constant(Checked):  # noqa: N801 - called like a function
     """`value` everywhere."""
 
-    value: float
-
-    def __post_init__(self) -> None:
-        check_number(self, "value")
+    value: Number
 
     def __call__(self, shape: Shape, random: Generator) -> Array:
         """The array."""
@@ -95,7 +92,7 @@ zeros, ones = partial(constant, 0), partial(constant, 1)
 class RowConstant(constant, RowInitializer, kind="row_constant"):
     """`value` everywhere; of no seed."""
 
-    value: float = 0.0
+    value: Number = 0.0
 
     @property
     def largest(self) -> float:
@@ -111,15 +108,14 @@ class RowConstant(constant, RowInitializer, kind="row_constant"):
 
 
 @dataclass(frozen=True)
-class random_uniform:  # noqa: N801
+class random_uniform(Checked):  # noqa: N801
     """Uniform from `low` to `high`. `ValueError` or `TypeError` unless they are finite, and `low` not above `high`."""
 
-    low: float
-    high: float
+    low: Number
+    high: Number
 
     def __post_init__(self) -> None:
-        check_number(self, "low")
-        check_number(self, "high")
+        super().__post_init__()
         if not 0 <= float(self.high) - float(self.low) < math.inf:
             raise ValueError(
                 f"{type(self).__name__}: high must be at least low, and less than infinitely above it, "
@@ -135,11 +131,7 @@ class random_uniform:  # noqa: N801
 class RowUniform(random_uniform, RowInitializer, kind="row_uniform"):
     """Uniform from `low` to `high`: low + (high - low) * u, where u has 52 random bits, rounded to the dtype."""
 
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_count(self, "seed", 0)
+    seed: CountFromZero = 0
 
     @property
     def largest(self) -> float:
@@ -159,15 +151,11 @@ class RowUniform(random_uniform, RowInitializer, kind="row_uniform"):
 
 
 @dataclass(frozen=True)
-class random_normal:  # noqa: N801
+class random_normal(Checked):  # noqa: N801
     """Normal, with this standard deviation and mean. `ValueError` or `TypeError` for others than finite ones."""
 
-    stddev: float
-    mean: float = 0.0
-
-    def __post_init__(self) -> None:
-        check_number(self, "stddev", 0)
-        check_number(self, "mean")
+    stddev: NotNegative
+    mean: Number = 0.0
 
     def __call__(self, shape: Shape, random: Generator) -> Array:
         """Draws an array."""
@@ -201,11 +189,10 @@ class RowNormal(random_normal, RowInitializer, kind="row_normal"):
     Source: G. Box, M. Muller, "A Note on the Generation of Random Normal Deviates", 1958.
     """
 
-    seed: int = 0
+    seed: CountFromZero = 0
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_count(self, "seed", 0)
         if not math.isfinite(self.largest):
             raise ValueError(
                 f"RowNormal: stddev and mean must give finite values, got {self.stddev!r} and {self.mean!r}"

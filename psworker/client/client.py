@@ -100,7 +100,7 @@ class Client:
 
     @property
     def chief(self) -> bool:
-        """Whether this worker is chief, as last reported by shard 0; False before it has joined."""
+        """Whether this worker is chief, as last reported by shard 0."""
         return self._chief_status.chief
 
     def join(self) -> Joined:
@@ -128,13 +128,12 @@ class Client:
     def register(self, declarations: Sequence[Declaration]) -> list[VersionedArray]:
         """Declares variables; returns the servers' values of them, in their order, without the tables.
 
+        Of several shards, all first check their part, and none registers it if one refuses.
+
         Raises:
             AlreadyRegistered: a worker has registered one of this name that differs, or is placed elsewhere.
             ShapeMismatch: an initial value does not have its variable's shape and dtype; then nothing was sent.
             WrongShard: one of the shards was started anew, while others went on with the job.
-
-        Of several shards, all first check their part, also those without a partition, and none registers it if one
-        refuses.
         """
         calls, names = self._calls, [declaration.spec.name for declaration in declarations]
         placement = self._placement.extended([declaration.spec for declaration in declarations])
@@ -182,8 +181,7 @@ class Client:
             gradients: one a variable, with the version of the weights that it was computed with.
             loss: of the step, for the shards' metrics.
             pull: variables whose values the result is to bring.
-            known_values: values from this client that are still in use: those that have not changed do not travel
-                again, and the result has their arrays.
+            known_values: values from this client: those that have not changed do not travel again.
 
         Raises:
             ShapeMismatch: a gradient does not have its variable's shape and dtype; then nothing was sent.
@@ -225,20 +223,14 @@ class Client:
         return pull.joined(answers, served_at)
 
     def choose(self, name: str, rows: Array | None = None, slot: str = "") -> VersionedArray:
-        """Some rows of a variable, or of one of its slots.
+        """Some rows of a variable, or of one of its slots, and the versions of all partitions.
 
         Args:
             name: the variable's.
             rows: numbers of rows, (n,), integers in any order and with repeats; None: all.
             slot: a slot's name; "": the value.
 
-        Returns:
-            An array of shape (n, *shape[1:]), with the rows in the order asked for, and the versions of all partitions.
-            A value is encoded as all values, a slot is not.
-
-        Raises:
-            InvalidMessage: there is no such row, or no such slot.
-            TypeError: `rows` are not integers.
+        Raises `InvalidMessage` if there is no such slot, and as `partitions.split_rows`.
         """
         calls, variable, orders = self._calls, self._placement[name], self._pushing.orders
         split = None if rows is None else partitions.split_rows(variable, rows)
@@ -298,27 +290,18 @@ class Client:
         self._calls.results(self._calls.send(messages), Tuned)
 
     def take(self, queue: QueueSpec, finished: Finished | None, reports: int = 0) -> Taken:
-        """The next block of a data queue, or within seconds the reason why there is none yet.
-
-        `reports` is the number of epoch reports that this worker has got.
-        """
+        """The next block of a data queue, or within seconds why there is none yet; epoch reports from `reports` on."""
         self._heartbeat.idle_since = 0
         return self._calls.call(0, Take(self._calls.sender, queue, finished, reports), Taken)
 
     def give_back(self, queue: QueueSpec) -> None:
-        """Gives back the block of a data queue that this worker holds, if shard 0 can be reached at once.
-
-        If not, the block is handed out again when the worker leaves, or its lease ends; raises nothing.
-        """
+        """Gives back the block that this worker holds, so that it need not leave first; raises nothing."""
         if not self._closing.is_set():  # it has not left
             message = Take(self._calls.sender, queue, give_back=True)
             self._calls.call_briefly(0, message, f"could not give back the block of {queue.name}")
 
     def report_idle(self) -> None:
-        """Tells shard 0 not to wait for this worker's next push; raises nothing.
-
-        If shard 0 cannot be reached at once, it waits until the worker pushes again, leaves, or its lease ends.
-        """
+        """Tells shard 0, if it can be reached at once, not to wait for this worker's next push; raises nothing."""
         self._heartbeat.idle_since = 0
         self._sequence += 1
         self._calls.report_idle(self._sequence)

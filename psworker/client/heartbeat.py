@@ -24,11 +24,6 @@ class Heartbeat:
 
     `_lock` guards `_reasons`: heartbeat threads write it, the worker's thread reads it.
 
-    Args:
-        transport: reaches the shards.
-        closing: ends the heartbeat.
-        chief_status: updated by each answer.
-
     Attributes:
         idle_since: the sequence number as of which the worker is idle, so that shard 0 does not wait for it; 0 while
             it is working. Written by the worker's thread; shard 0 ignores an outdated one.
@@ -70,7 +65,7 @@ class Heartbeat:
     def _run(self, shard: int, sender: Sender, interval: float) -> None:
         """Renews a lease until the worker leaves or is no member any more.
 
-        Warns of a server that does not answer; one that cannot be reached is reported by the worker's own calls.
+        A server that cannot be reached is no warning: the worker's own calls report it.
         """
         while not self._closing.wait(interval):
             updates = self._chief_status.updates
@@ -89,11 +84,9 @@ class Heartbeat:
             else:
                 assert isinstance(answer, Renewed)
                 self._chief_status.update(shard, answer, updates)
-                self._keep_reason(sender.worker, shard, answer.waiting_for)
-
-    def _keep_reason(self, worker: str, shard: int, reason: str) -> None:
-        with self._lock:
-            _, before = self._reasons.get(shard, (0.0, ""))
-            self._reasons[shard] = time.monotonic(), reason
-        if reason and reason != before:
-            logger.warning("%s waits, shard %d: %s", worker, shard, reason)
+                reason = answer.waiting_for
+                with self._lock:
+                    _, before = self._reasons.get(shard, (0.0, ""))
+                    self._reasons[shard] = time.monotonic(), reason
+                if reason and reason != before:
+                    logger.warning("%s waits, shard %d: %s", sender.worker, shard, reason)

@@ -99,7 +99,7 @@ class ShardedPull:
     def joined(
         self, answers: Iterable[Registered | Pulled | Pushed], served_at: int | None = None
     ) -> list[VersionedArray]:
-        """The values, joined; without the tables, which a `Registered` lacks. Unchanged values keep the known array."""
+        """The values, joined; without the tables, which a `Registered` lacks."""
         found: dict[str, list[Value]] = {}
         for answer in answers:
             for value in answer.values:
@@ -142,15 +142,14 @@ class ShardedPush:
         Everything is checked before the first gradient is encoded: of several shards one would apply its part while
         another refuses, and a residual would keep what is not finite.
 
-        Raises:
-            ShapeMismatch: a gradient does not fit its variable.
-            InvalidMessage: a gradient's versions are not those of the variable's partitions.
-            NotFinite: for several shards or compression, an element is NaN or infinite, or too large for 16 bits.
+        Raises `ShapeMismatch`, `InvalidMessage` for versions that are not those of the partitions, and, for several
+        shards or compression, `NotFinite`.
         """
         parts: dict[int, list[Gradient]] = {}
         remote: list[RemoteWeights] = []
         if placement.shards > 1 or self._encoder.keeps_residual:
-            partitions.check_gradients_finite(gradients)
+            for gradient in gradients:
+                partitions.check_finite(gradient.name, gradient.array)
         for gradient in gradients:
             name, read, array, variable = gradient.name, gradient.read, gradient.array, placement[gradient.name]
             if not variable.spec.matches(array):
@@ -202,18 +201,14 @@ class ShardedPush:
             pushes = {shard: message for shard, message in enumerate(messages) if isinstance(message, Push)}
             missing = [shard for shard in pushes if shard in failed]
             if 0 < len(missing) < len(pushes):
-                self._calls.count_half_push(missing)
-                self._calls.abandon(missing, pushes[missing[0]].sequence)
+                self._calls.report_half_push(missing, pushes[missing[0]].sequence)
             raise
         return _result(answers, pull)
 
     def _decided(
         self, sent: Mapping[int, Future[Answer]], messages: Sequence[Push | Pull | None], pull: ShardedPull
     ) -> PushResult:
-        """The result of a push after shard 0's decision.
-
-        If that fails the push is abandoned, and so reported to the other shards, which may wait for it.
-        """
+        """The result of a push after shard 0's decision; if that fails, it is abandoned."""
         calls, push = self._calls, messages[0]
         assert isinstance(push, Push)
         try:
@@ -224,14 +219,12 @@ class ShardedPush:
             raise
         failed: list[int] = []
         try:
-            others = calls.results(
-                calls.send(self._following(messages, decision, pull), pull.rejoins), _ANSWERS, failed
-            )
+            following = self._following(messages, decision, pull)
+            others = calls.results(calls.send(following, pull.rejoins), _ANSWERS, failed)
         except ParamServerError:
             missing = [shard for shard in push.shards if shard in failed]
             if missing and decision.outcome is not Outcome.DROPPED:
-                calls.count_half_push(missing)
-                calls.abandon(missing, push.sequence)
+                calls.report_half_push(missing, push.sequence)
             raise
         parts = [answer for answer in others if isinstance(answer, Pushed)]
         late = [shard for shard, part in zip(push.shards, parts, strict=False) if part.outcome is Outcome.DROPPED]

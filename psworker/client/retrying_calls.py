@@ -63,10 +63,9 @@ class RetryingCalls:
     Attributes:
         sender: the worker as a member; with incarnation 0 until it has joined.
         states: of the shards when the worker joined them (`Joined.state`); () until it has joined all.
-        rejoins: how often it has joined a shard again, whose lease had ended or which was started anew. Versions from
-            before may count other updates, so no message is sent that names them.
-        global_step: of shard 0, as of its last answer.
-        frontier: shard 0's decisions as of its last answer, where it orders changes (`pswire.messages.order`).
+        rejoins: how often it has joined a shard again. Versions from before may count other updates, so no message is
+            sent that names them.
+        global_step, frontier: of shard 0, as of its last answer.
         half_pushes: by shard, pushes that it has not applied and others have; counted for the first such shard.
         abandoned: by shard, the sequence number up to which messages are abandoned and which it does not know of yet.
     """
@@ -108,10 +107,7 @@ class RetryingCalls:
         return answer
 
     def send(self, messages: Iterable[Request | None], rejoins: int | None = None) -> dict[int, Future[Answer]]:
-        """Sends each shard its message, if it has one, from shard 0 on; by shard, the answers.
-
-        The versions that are named in the messages are as of `rejoins`; None: as of now.
-        """
+        """Sends each shard its message, if any; the answers by shard. `rejoins`: as of which versions are named."""
         as_of = self.rejoins if rejoins is None else rejoins
         sent: dict[int, Future[Answer]] = {}
         with deferred_to_next_block:
@@ -129,10 +125,9 @@ class RetryingCalls:
         kind: type[A] | tuple[type[A], ...],
         failed: list[int] | None = None,
     ) -> list[A]:
-        """The answers, each of a `kind`.
+        """The answers, each of a `kind`, when no call is open any more: a shard has one push of a worker at a time.
 
-        Returns or raises when no call is open any more: a shard has one push of a worker at a time. The shards that
-        have not answered are added to `failed`.
+        The shards that have not answered are added to `failed`.
         """
         answers: list[A] = []
         errors: dict[int, ParamServerError] = {}
@@ -195,8 +190,7 @@ class RetryingCalls:
 
     def after(self) -> list[tuple[ChangeId, ...]]:
         """By shard, the changes of other workers that must be made there before those that shard 0 decided last."""
-        worker = self.sender.worker
-        others = [change for change in self.frontier.undelivered if change.sender.worker != worker]
+        others = [change for change in self.frontier.undelivered if change.sender.worker != self.sender.worker]
         return [
             tuple([ChangeId(one.sender, one.sequence) for one in others if shard in one.shards])
             for shard in range(self._transport.shards)
@@ -207,10 +201,11 @@ class RetryingCalls:
         _, *others = zip(messages, self.after(), strict=True)
         return [None, *[None if message is None else replace(message, after=after) for message, after in others]]
 
-    def count_half_push(self, shards: Sequence[int]) -> None:
-        """Counts a push that these shards have not applied, and others have; reported to the first of them."""
+    def report_half_push(self, shards: Sequence[int], sequence: int) -> None:
+        """Reports a push that these shards have not applied, and others have, to them; the first counts it."""
         self.half_pushes[shards[0]] += 1
         self.warn_of_half_push(shards)
+        self.abandon(shards, sequence)
 
     def warn_of_half_push(self, shards: Sequence[int]) -> None:
         """Logs that these shards have not applied a push, and others have."""

@@ -10,14 +10,13 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from pswire import optimizers
 from pswire.errors import ConfigurationError, InvalidMessage
 from pswire.messages import Declaration, Outcome
-from pswire.specs.consistency import Consistency, StalenessSpec
 from pswire.tensors.values import Array, IndexedSlices
 from psworker.client.client import Client, PushResult
 from psworker.model.tables import Table
@@ -27,6 +26,9 @@ from psworker.transport import Future
 from psworker.versions import VersionedArray
 
 logger = logging.getLogger(__name__)
+
+#: The program's variables by name, at every moment; raises if the session is not open.
+KnownVariables: TypeAlias = Callable[[], Mapping[str, BaseVariable]]
 
 
 @dataclass(slots=True)
@@ -56,13 +58,10 @@ class Replica:
 
     Subclasses are the other strategies: they override `step` and `flush`, and what must differ with them.
 
-    Args:
-        client: calls the servers.
-        known: the program's variables by name, at every moment; raises if the session is not open.
-        prepare: useful work for the time in which the servers apply a push; may raise.
-
     Attributes:
-        client, known, prepare: as given.
+        client: calls the servers.
+        known: the program's variables.
+        prepare: useful work for the time in which the servers apply a push; may raise.
         values: by variable, but for tables, the last value that the servers sent.
         optimizers: of the variables.
         global_step: of the servers, as of the last answer.
@@ -70,9 +69,7 @@ class Replica:
         dropped: number of pushes that the servers' policy has dropped.
     """
 
-    def __init__(
-        self, client: Client, known: Callable[[], Mapping[str, BaseVariable]], prepare: Callable[[], None]
-    ) -> None:
+    def __init__(self, client: Client, known: KnownVariables, prepare: Callable[[], None]) -> None:
         self.client, self.known, self.prepare = client, known, prepare
         self.values: dict[str, VersionedArray] = {}
         self.optimizers = VariableOptimizers()
@@ -81,8 +78,8 @@ class Replica:
 
     # --- the strategy ---------------------------------------------------------------------------------------------
 
-    def check(self, consistency: Consistency, staleness: StalenessSpec) -> None:
-        """Raises `ConfigurationError` if servers with these policies would drop most of the pushes."""
+    def check(self) -> None:
+        """Raises `ConfigurationError` if the servers' policies would drop most of the pushes."""
 
     def step(self, step: Step) -> None:
         """Takes a step, whose arrays are borrowed meanwhile; of a step that raises nothing is kept.

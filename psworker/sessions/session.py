@@ -22,7 +22,7 @@ from psworker.autodiff.tape import is_recording
 from psworker.autodiff.tensor import TensorLike
 from psworker.client.client import Client
 from psworker.client.error_feedback import GradientEncoder
-from psworker.config import WorkerConfig, worker_config
+from psworker.config import StrategyConfig, WorkerConfig, worker_config
 from psworker.data.dataset import Batch, Dataset
 from psworker.model import variables as _variables
 from psworker.model.gradient_transforms import GradientAndVariable
@@ -30,8 +30,9 @@ from psworker.model.tables import Table, check_no_table
 from psworker.model.variables import BaseVariable, UpdateOp, check_variable
 from psworker.sessions.data_loop import DataLoop, batches_a_block, log_epoch
 from psworker.sessions.hyperparameters import Target
-from psworker.sessions.replica import Step
-from psworker.sessions.strategies import OUTER, new_replica
+from psworker.sessions.replica import Replica, Step
+from psworker.sessions.strategies.downpour import Downpour
+from psworker.sessions.strategies.local_steps import OUTER, LocalSteps
 from psworker.transport import Transport, open_transport
 from psworker.versions import ReadVersion, VersionedArray
 
@@ -52,8 +53,8 @@ def session(
 ) -> Session:
     """A session, to be used as `with psworker.session() as session:`.
 
-    Arguments default to environment variables (`$PSWORKER_SERVERS`, `$PSWORKER_PUSH_EVERY`, ...), which `psworker run`
-    and `psworker local` set from their flags, and these to the values in brackets.
+    Each argument but `outer` defaults to the environment variable of its name, such as `$PSWORKER_PUSH_EVERY`, which
+    `psworker run` and `psworker local` set from their flags, and then to the value in brackets.
 
     Args:
         servers: addresses in the order of their shards [none: the shard is embedded in this process].
@@ -113,8 +114,14 @@ class Session:
         if transport is None:
             transport = open_transport(config.servers, shared_memory=transfer.shared_memory)
         self._client = Client(transport, config.name, config.timeout, encoder)
-        self._replica = new_replica(config.strategy, outer, self._client, self._known, self._prepare)
-        self._steps_a_push = config.strategy.steps
+        replica, strategy = (self._client, self._known, self._prepare), config.strategy
+        if strategy.local_steps:
+            self._replica: Replica = LocalSteps(*replica, strategy.local_steps, outer)
+        elif strategy == StrategyConfig():
+            self._replica = Replica(*replica)
+        else:
+            self._replica = Downpour(*replica, strategy)
+        self._steps_a_push = strategy.steps
         self._collection: _variables.Collection | None = None
         #: By variable: the loss whose gradient it gets next, and the version of the weights.
         self._computed: dict[str, tuple[float, ReadVersion]] = {}
@@ -140,7 +147,8 @@ class Session:
     def is_chief(self) -> bool:
         """Whether this worker is chief, which does what is done once: the first of the job, or a later one if it died.
 
-        As last reported by shard 0, with each block of examples and each heartbeat: ask each time.
+        As last reported by shard 0, with each block of examples and each heartbeat: ask each time. A chief that the
+        network has cut off learns that it is none any more only when it is back.
         """
         return self._client.chief
 
@@ -148,8 +156,7 @@ class Session:
         """Joins the servers and registers the variables made so far; they get the server's values.
 
         Raises:
-            ConfigurationError: a session is open already, or the servers' policy for stale pushes does not fit overlap,
-                or these numbers of steps between pushes and pulls.
+            ConfigurationError: a session is open already, or the servers' policies do not fit the strategy.
             Unavailable: a server could not be reached in time.
         """
         here = _variables._current()
@@ -157,7 +164,7 @@ class Session:
             raise ConfigurationError("a session is open already: close it first, one program has one session")
         try:
             joined = self._client.join()
-            self._replica.check(self._client.consistency, self._client.staleness)
+            self._replica.check()
             self.number, self._replica.global_step = joined.number, joined.global_step
             self._collection = here
             self.register(list(here.variables.values()))
@@ -217,8 +224,7 @@ class Session:
             ids: integers of any shape, from 0 and below the number of rows, with repeats.
 
         Returns:
-            (*ids.shape, *table.shape[1:]), of the table's dtype; without gradients that `push_every` has summed and
-            not pushed yet, or that are under way with `overlap`.
+            (*ids.shape, *table.shape[1:]), of the table's dtype; without gradients that servers have not applied yet.
 
         Raises:
             IndexError: there is no such row.
@@ -246,14 +252,12 @@ class Session:
         return rows.array
 
     def slot(self, variable: BaseVariable, name: str) -> Array:
-        """A slot that the optimizer keeps beside a variable, such as `session.slot(W, "m")`; read-only.
+        """A slot that the optimizer keeps beside a variable, of its shape, such as `session.slot(W, "m")`; read-only.
 
-        Returns:
-            An array of the variable's shape. With local steps it is that of the program's optimizer in this worker.
+        With local steps it is that of the program's optimizer in this worker.
 
         Raises:
-            ConfigurationError: the variable's optimizer has no such slot, or the variable was never trained: slots are
-                made by its first push.
+            ConfigurationError: the variable's optimizer has no such slot, or the variable was never trained.
             TypeError: `variable` is not a variable.
         """
         self._known()  # raises when the session is not open
@@ -261,16 +265,11 @@ class Session:
         return self._replica.slot(variable, name)
 
     def assign(self, variable: BaseVariable, value: Array | float) -> None:
-        """Sets a variable, on the servers and here; a number is for a variable of shape ().
-
-        Raises:
-            ShapeMismatch: the value does not have the variable's shape.
-            TypeError: it would lose its fraction, or its sign.
-        """
+        """Sets a variable, on the servers and here; a number is for a variable of shape (). See `assign_all`."""
         self.assign_all({variable: value})
 
     def assign_add(self, variable: BaseVariable, delta: Array | float) -> None:
-        """Adds `delta`, of its shape, to a variable's present value on the servers. See `assign`."""
+        """Adds `delta`, of its shape, to a variable's present value on the servers. See `assign_all`."""
         self.assign_all({variable: delta}, add=True)
 
     def assign_all(self, values: Mapping[BaseVariable, Array | float], *, add: bool = False) -> None:
@@ -290,11 +289,7 @@ class Session:
             self._client.assign(assignments, add=add)
             self.pull(list(values))
 
-    def set_hyperparameters(
-        self,
-        target: Target,
-        **changes: Any,  # noqa: ANN401 - of any field
-    ) -> None:
+    def set_hyperparameters(self, target: Target, **changes: Any) -> None:  # noqa: ANN401 - of any field
         """Changes hyperparameters in the running job, for all workers, from the next push on; slots stay.
 
             session.set_hyperparameters(optimizer, learning_rate=0.01)
@@ -421,10 +416,7 @@ class Session:
     def evaluate(self, function: Callable[[Batch], SupportsFloat], dataset: Dataset, batch_size: int = 1000) -> float:
         """The mean of `function` over a dataset, with fresh weights and without a tape.
 
-        Args:
-            function: the mean over a batch, such as an accuracy or a loss.
-            dataset: the examples, all read by this worker, in order.
-            batch_size: examples at a time.
+        `function` is the mean over a batch, such as an accuracy or a loss; this worker reads all examples, in order.
         """
         self.pull()
         total = 0.0
@@ -442,8 +434,6 @@ class Session:
         """
         self._replica.flush()
         self._client.report_idle()
-
-    # --- inside ---------------------------------------------------------------------------------------------------
 
     def _known(self) -> dict[str, BaseVariable]:
         if self._collection is None or self._collection.session not in (None, self):

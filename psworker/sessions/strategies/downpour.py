@@ -6,21 +6,21 @@ May import the replica, and the sums of the gradient transforms.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from pswire import optimizers
 from pswire.errors import ConfigurationError
-from pswire.specs.consistency import Consistency, DropStalePushes, StalenessSpec, Synchronous
+from pswire.specs.consistency import DropStalePushes, Synchronous
 from pswire.tensors.sums import widened
 from pswire.tensors.values import Array, IndexedSlices
 from psworker.client.client import Client
-from psworker.client.partitions import check_gradients_finite
+from psworker.client.partitions import check_finite
+from psworker.config import StrategyConfig
 from psworker.model.gradient_transforms import Total
-from psworker.model.variables import BaseVariable
-from psworker.sessions.replica import Replica, Step
+from psworker.sessions.replica import KnownVariables, Replica, Step
 from psworker.versions import ReadVersion, VersionedArray
 
 
@@ -39,8 +39,7 @@ class Downpour(Replica):
     push in turn as they would with `push_every` 1.
 
     With `overlap` computing goes on while a push or pull is under way: its answer is taken right before the next one is
-    sent, since a worker has one of them open at a time (rows are looked up meanwhile). So the weights of a step are
-    those of the push before the last.
+    sent. So the weights of a step are those of the push before the last.
 
     A worker's own pushes that its weights have not seen make its gradients stale, as those of others do: by
     `own_staleness` at most, for one optimizer.
@@ -50,16 +49,10 @@ class Downpour(Replica):
     """
 
     def __init__(
-        self,
-        client: Client,
-        known: Callable[[], Mapping[str, BaseVariable]],
-        prepare: Callable[[], None],
-        push_every: int,
-        pull_every: int,
-        overlap: bool,
+        self, client: Client, known: KnownVariables, prepare: Callable[[], None], config: StrategyConfig
     ) -> None:
         super().__init__(client, known, prepare)
-        self._push_every, self._pull_every, self._overlap = push_every, pull_every, overlap
+        self._push_every, self._pull_every, self._overlap = config.push_every, config.pull_every, config.overlap
         self._sums: dict[tuple[optimizers.UpdateSpec, tuple[str, ...]], StepSum] = {}
         self._behind = False  # whether something was pushed since the last pull
 
@@ -73,9 +66,9 @@ class Downpour(Replica):
         longest = self._pull_every if self._overlap else self._pull_every - math.gcd(self._push_every, self._pull_every)
         return -(-longest // self._push_every)
 
-    def check(self, consistency: Consistency, staleness: StalenessSpec) -> None:
+    def check(self) -> None:
         """Raises `ConfigurationError` if the worker's own pushes would make the servers drop later ones of its own."""
-        own = self.own_staleness
+        own, consistency, staleness = self.own_staleness, self.client.consistency, self.client.staleness
         options = f"with push_every={self._push_every}, pull_every={self._pull_every}, overlap={self._overlap}"
         if isinstance(consistency, Synchronous) and own:
             raise ConfigurationError(
@@ -91,7 +84,8 @@ class Downpour(Replica):
 
     def step(self, step: Step) -> None:
         """Adds the step to its sum; then pushes and pulls, whatever is due."""
-        check_gradients_finite(step.entries)  # here, since a sum with a NaN in it would be refused as a whole
+        for entry in step.entries:  # here, since a sum with a NaN in it would be refused as a whole
+            check_finite(entry.name, entry.array)
         self.declare(step.optimizer, step.names)
         for op in step.updates:
             self.declare(optimizers.MovingAverage(op.decay), [op.variable.name])

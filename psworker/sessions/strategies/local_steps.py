@@ -21,7 +21,7 @@ from psworker.client.partitions import check_finite
 from psworker.model.tables import Table
 from psworker.model.variables import BaseVariable
 from psworker.sessions.hyperparameters import Target, VariableOptimizers
-from psworker.sessions.replica import Replica, Step
+from psworker.sessions.replica import KnownVariables, Replica, Step
 from psworker.versions import VersionedArray
 
 #: The servers' optimizer by default: that of DiLoCo, section 3.1 and table 5.
@@ -35,9 +35,9 @@ class LocalSteps(Replica):
         w_i <- inner optimizer(w_(i-1), g_i)                 its steps, i = 1 ... H, in this process
         push w_0 - w_H                                       to which the servers apply the outer optimizer
 
-    The inner optimizers are the program's, each with slots that live on from round to round; their schedules go by the
-    worker's steps. The outer optimizer is the same for all variables. The servers count rounds as steps and as
-    staleness; the loss of a round is the mean of its steps'.
+    The inner optimizers are the program's; their slots live on from round to round, their schedules go by the worker's
+    steps. The outer optimizer is the same for all variables. The servers count rounds as steps and as staleness; the
+    loss of a round is the mean of its steps'.
 
     A variable that keeps a moving average with decay d does so in the worker, and is pushed with decay D = d^H, as
 
@@ -53,7 +53,7 @@ class LocalSteps(Replica):
     def __init__(
         self,
         client: Client,
-        known: Callable[[], Mapping[str, BaseVariable]],
+        known: KnownVariables,
         prepare: Callable[[], None],
         steps: int,
         outer: optimizers.OptimizerSpec,
@@ -115,11 +115,7 @@ class LocalSteps(Replica):
             self._restart(names)
 
     def register(self, variables: Sequence[BaseVariable]) -> None:
-        """Registers variables with the servers.
-
-        Raises:
-            ConfigurationError: one is a table, whose rows are updated on the servers.
-        """
+        """Registers variables; raises `ConfigurationError` for a table, whose rows are updated on the servers."""
         for variable in variables:
             if isinstance(variable, Table):
                 raise ConfigurationError(
@@ -130,12 +126,12 @@ class LocalSteps(Replica):
         self._restart([variable.name for variable in variables])
 
     def pull(self, names: Sequence[str]) -> None:
-        """Takes fresh values of variables, with which the next round begins."""
+        """Takes fresh values, with which the next round begins."""
         super().pull(names)
         self._restart(names)
 
     def tune(self, target: Target, changes: Mapping[str, Any]) -> None:
-        """Changes the hyperparameters of this worker's inner optimizer, or of the outer one if that is the target."""
+        """Changes the inner optimizer in this worker, or the outer one on the servers if that is the target."""
         self.flush()
         if isinstance(target, optimizers.UpdateSpec) and not self._inner.trained_with(target):
             super().tune(target, changes)
@@ -271,7 +267,7 @@ def _magnitude(entry: VersionedArray) -> float:
         array = array.values
     found = magnitude(array)
     if not math.isfinite(found):
-        check_finite(entry.name, array, "gradient")
+        check_finite(entry.name, array)
     return found
 
 
