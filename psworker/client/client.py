@@ -230,9 +230,7 @@ class Client:
             rows: numbers of rows, (n,), integers in any order and with repeats; None: all.
             slot: a slot's name; "": the value.
 
-        Raises:
-            InvalidMessage: there is no such row, or no such slot.
-            TypeError: `rows` are not integers.
+        Raises `InvalidMessage` if there is no such slot, and as `partitions.split_rows`.
         """
         calls, variable, orders = self._calls, self._placement[name], self._pushing.orders
         split = None if rows is None else partitions.split_rows(variable, rows)

@@ -201,10 +201,11 @@ class RetryingCalls:
         _, *others = zip(messages, self.after(), strict=True)
         return [None, *[None if message is None else replace(message, after=after) for message, after in others]]
 
-    def count_half_push(self, shards: Sequence[int]) -> None:
-        """Counts a push that these shards have not applied, and others have; reported to the first of them."""
+    def report_half_push(self, shards: Sequence[int], sequence: int) -> None:
+        """Reports a push that these shards have not applied, and others have, to them; the first counts it."""
         self.half_pushes[shards[0]] += 1
         self.warn_of_half_push(shards)
+        self.abandon(shards, sequence)
 
     def warn_of_half_push(self, shards: Sequence[int]) -> None:
         """Logs that these shards have not applied a push, and others have."""

@@ -33,10 +33,7 @@ class EmbeddedTransport:
         self._answers: dict[int, Answer | ParamServerError] = {}
 
     def call(self, shard: int, message: Request, timeout: float) -> Future[Answer]:
-        """Step the shard at once; the future has its answer, or raises its error.
-
-        It raises `TimedOut` if the shard has not answered within `timeout` seconds.
-        """
+        """Step the shard at once; the future raises `TimedOut` if there is no answer within `timeout` seconds."""
         deadline = time.monotonic() + timeout
         with self._changed:
             ticket = next(self._tickets)

@@ -115,11 +115,7 @@ class LocalSteps(Replica):
             self._restart(names)
 
     def register(self, variables: Sequence[BaseVariable]) -> None:
-        """Registers variables with the servers.
-
-        Raises:
-            ConfigurationError: one is a table, whose rows are updated on the servers.
-        """
+        """Registers variables; raises `ConfigurationError` for a table, whose rows are updated on the servers."""
         for variable in variables:
             if isinstance(variable, Table):
                 raise ConfigurationError(
@@ -130,12 +126,12 @@ class LocalSteps(Replica):
         self._restart([variable.name for variable in variables])
 
     def pull(self, names: Sequence[str]) -> None:
-        """Takes fresh values of variables, with which the next round begins."""
+        """Takes fresh values, with which the next round begins."""
         super().pull(names)
         self._restart(names)
 
     def tune(self, target: Target, changes: Mapping[str, Any]) -> None:
-        """Changes the hyperparameters of this worker's inner optimizer, or of the outer one if that is the target."""
+        """Changes the inner optimizer in this worker, or the outer one on the servers if that is the target."""
         self.flush()
         if isinstance(target, optimizers.UpdateSpec) and not self._inner.trained_with(target):
             super().tune(target, changes)

@@ -1,6 +1,6 @@
 """The op `conv2d`, its derivatives, and the choice of algorithm for each image.
 
-`winograd.py` is faster where it applies and `dynamic_range.py` finds an image narrow; `im2col.py` takes the others.
+`winograd.py` is faster where it applies and the dynamic range of an image is narrow; `im2col.py` takes the others.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ import numpy as np
 from pswire.tensors.sums import add_over
 from psworker.autodiff.ops.activations import relu_vjp
 from psworker.autodiff.ops.convolution import im2col, winograd
-from psworker.autodiff.ops.convolution.dynamic_range import narrow_filters, narrow_images
 from psworker.autodiff.ops.convolution.windows import Padding, Pair, axes
 from psworker.autodiff.ops.dtypes import float16_in_float32
 from psworker.autodiff.tape import Result, op
@@ -102,13 +101,13 @@ def _conv2d(
             np.clip(part, 0, np.inf, out=part)
 
     pays = winograd.pays(len(x), channels, out, rows, columns, dtype)
-    faster = pays and not _precise.on and narrow_filters(filters)
-    narrow_x = narrow_images(x, rows, columns) if faster else np.zeros(len(x), bool)
+    faster = pays and not _precise.on and winograd.narrow_filters(filters)
+    narrow_x = winograd.narrow_images(x, rows, columns) if faster else np.zeros(len(x), bool)
 
     checked: list[tuple[weakref.ref[Array], Array]] = []  # by the first vjp; the tape calls the second with the same g
 
     def narrow(g: Array) -> Array:
-        return narrow_images(g, *winograd.turned(rows, columns)) if faster else narrow_x
+        return winograd.narrow_images(g, *winograd.turned(rows, columns)) if faster else narrow_x
 
     def x_gradient(g: Array) -> Array:
         narrow_g = narrow(g)
