@@ -2,22 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Protocol
+from collections.abc import Callable
+from typing import Any, Protocol
 
-from pswire.messages import (
-    Answer,
-    Assign,
-    Choice,
-    Message,
-    Pull,
-    Pulled,
-    Push,
-    Pushed,
-    Register,
-    Registered,
-    Request,
-)
+from pswire import messages as ms
 from pswire.tensors.compression import Packed
 from pswire.tensors.values import DTYPES, Array, IndexedSlices, TensorSpec
 
@@ -32,63 +20,53 @@ class Allocator(Protocol):
         """
 
 
-def tensor_bytes(message: Message | Answer) -> int:
-    """Bytes of the elements of all arrays in a message."""
-    if type(message) not in _TENSORS:
-        return 0
-    entries, field = _TENSORS[type(message)]
-    total = 0
-    for entry in getattr(message, entries):
-        tensor = getattr(entry, field)
-        if tensor is not None:
-            total += tensor.nbytes
-    return total
-
-
 #: The fields of the entries of each class of messages that are arrays or None; other classes have none.
 _TENSORS: dict[type, tuple[str, str]] = {
-    Push: ("gradients", "array"),
-    Registered: ("values", "array"),
-    Pulled: ("values", "array"),
-    Pushed: ("values", "array"),
-    Pull: ("choices", "rows"),
-    Register: ("declarations", "value"),
-    Assign: ("assignments", "array"),
+    ms.Push: ("gradients", "array"),
+    ms.Registered: ("values", "array"),
+    ms.Pulled: ("values", "array"),
+    ms.Pushed: ("values", "array"),
+    ms.Pull: ("choices", "rows"),
+    ms.Register: ("declarations", "value"),
+    ms.Assign: ("assignments", "array"),
 }
 
 
-def arrays(message: Message | Answer) -> list[Array]:
+def _tensors(message: ms.Message | ms.Answer) -> list[Any]:
+    if type(message) not in _TENSORS:
+        return []
+    entries, field = _TENSORS[type(message)]
+    return [tensor for entry in getattr(message, entries) if (tensor := getattr(entry, field)) is not None]
+
+
+def tensor_bytes(message: ms.Message | ms.Answer) -> int:
+    """Bytes of the elements of all arrays in a message."""
+    return sum([tensor.nbytes for tensor in _tensors(message)])
+
+
+def arrays(message: ms.Message | ms.Answer) -> list[Array]:
     """The arrays of a message as they travel, in their order."""
     plain: list[Array] = []
-    if type(message) not in _TENSORS:
-        return plain
-    entries, field = _TENSORS[type(message)]
-    for entry in getattr(message, entries):
-        array = getattr(entry, field)
-        if isinstance(array, IndexedSlices):
-            plain += _parts(array.values)
-            plain.append(array.indices)
-        elif array is not None:
-            plain += _parts(array)
+    for tensor in _tensors(message):
+        values = tensor.values if isinstance(tensor, IndexedSlices) else tensor
+        plain += values.parts if isinstance(values, Packed) else [values]
+        if isinstance(tensor, IndexedSlices):
+            plain.append(tensor.indices)
     return plain
 
 
-def _parts(array: Array | Packed) -> Sequence[Array]:
-    return array.parts if isinstance(array, Packed) else [array]
-
-
-def most_answer_sizes(message: Request, spec_of: Callable[[str], TensorSpec]) -> list[int]:
+def most_answer_sizes(message: ms.Request, spec_of: Callable[[str], TensorSpec]) -> list[int]:
     """The largest size of each value in the answer to `message`, in bytes, as far as a worker can know.
 
     `spec_of` returns the spec of a variable on the shard.
     """
     match message:
-        case Push():
+        case ms.Push():
             return [whole_bytes(spec_of(name), message.encoding) for name in message.pull]
-        case Pull():
+        case ms.Pull():
             whole = [whole_bytes(spec_of(name), message.encoding) for name in message.names]
             return whole + [_most_chosen(choice, spec_of(choice.name)) for choice in message.choices]
-        case Register():
+        case ms.Register():
             return [one.spec.nbytes for one in message.declarations if one.initial is None]
         case _:
             return []
@@ -99,7 +77,7 @@ def whole_bytes(spec: TensorSpec, encoding: str) -> int:
     return spec.nbytes // 2 if encoding and spec.dtype == "float32" else spec.nbytes
 
 
-def _most_chosen(choice: Choice, spec: TensorSpec) -> int:
+def _most_chosen(choice: ms.Choice, spec: TensorSpec) -> int:
     itemsize = DTYPES[spec.dtype].itemsize
     if choice.slot:
         itemsize = max(itemsize, 8)  # the widest that a slot can be

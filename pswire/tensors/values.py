@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import InitVar, dataclass
 from numbers import Real
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -22,18 +22,6 @@ DTYPES: dict[str, np.dtype[Any]] = {
 
 MAX_DIMENSIONS = 16
 MAX_NAME_LENGTH = 256
-
-
-class Shaped(Protocol):
-    """An array, some rows of it, or a packed array."""
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """The sizes of the array."""
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        """The dtype of the array."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,11 +61,11 @@ class TensorSpec:
         """Number of bytes of the elements."""
         return self.size * DTYPES[self.dtype].itemsize
 
-    def matches(self, array: Shaped) -> bool:
+    def matches(self, array: Any) -> bool:  # noqa: ANN401 - an array, some rows of it, or a packed array
         """Whether `array` has this shape and dtype, in any byte order."""
         # The common case first: numpy builds a dtype's name anew each time.
         same_dtype = array.dtype == DTYPES[self.dtype] or array.dtype.name == self.dtype
-        return array.shape == self.shape and same_dtype
+        return bool(array.shape == self.shape and same_dtype)
 
     def __str__(self) -> str:
         return f"{self.name} {self.dtype}{list(self.shape)}"
