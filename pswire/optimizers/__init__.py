@@ -4,8 +4,7 @@
 they are, in the slots too, so that a moment or a weight decay is no different for a row that was not used.
 """
 
-from pswire.optimizers.adagrad import Adagrad
-from pswire.optimizers.adagrad_decay import AdagradDecay
+from pswire.optimizers.adagrad import Adagrad, AdagradDecay
 from pswire.optimizers.adam import Adam, AdamW
 from pswire.optimizers.ftrl import Ftrl
 from pswire.optimizers.gradient_descent import GradientDescent

@@ -1,4 +1,4 @@
-"""Adagrad: a learning rate for each element, by the squares of all its gradients."""
+"""Adagrad, plain and with an accumulator that decays."""
 
 import math
 from collections.abc import Sequence
@@ -11,7 +11,7 @@ from pswire.optimizers.compiled import Numbers, Slots, loop
 from pswire.optimizers.element_wise import ElementWise
 from pswire.optimizers.limits import Limits
 from pswire.optimizers.optimizer import OptimizerSpec, Step
-from pswire.specs.spec import NotNegative
+from pswire.specs.spec import Count, NotNegative, Positive, ShareOrOne
 from pswire.tensors.values import Array
 
 
@@ -50,23 +50,25 @@ class AdagradRule(ElementWise, of=[Adagrad]):
         return step.learning_rate, max(self._epsilon, tiny)
 
     def growth(self, rate: float, limits: Limits) -> float:
-        """See `accumulated_growth`."""
-        return accumulated_growth(rate, self._epsilon, self._first["accumulator"], limits)
+        """The accumulator grows by the gradient's square; its root is as large as the gradient, unless that is zero.
+
+        That is so where the gradient is below the root of `limits.tiny`; the divisor is `limits.tiny` at least.
+        """
+        if self._first["accumulator"] > limits.squares:
+            return math.inf
+        direction = min(limits.gradient / max(self._epsilon, limits.tiny), 2 / math.sqrt(limits.tiny))
+        return (limits.gradient**2 + rate * direction) / limits.most
 
     def _block(self, w: Array, g: Array, scratch: Array, slots: Sequence[Array], *numbers: float) -> None:
         (a,) = slots
-        accumulate(w, g, scratch, a, *numbers)
-
-
-def accumulate(w: Array, g: Array, scratch: Array, a: Array, rate: float, epsilon: float) -> None:
-    """Adds the gradient's squares to the accumulator, then moves by the gradient over its root."""
-    np.multiply(g, g, out=scratch)
-    a += scratch
-    np.sqrt(a, out=scratch)
-    scratch += epsilon
-    np.divide(g, scratch, out=scratch)
-    scratch *= rate
-    w -= scratch
+        rate, epsilon = numbers
+        np.multiply(g, g, out=scratch)
+        a += scratch
+        np.sqrt(a, out=scratch)
+        scratch += epsilon
+        np.divide(g, scratch, out=scratch)
+        scratch *= rate
+        w -= scratch
 
 
 @loop(slots=1, numbers=2)
@@ -80,12 +82,50 @@ def _adagrad(index: Array, w: Array, g: Array, slots: Slots, numbers: Numbers) -
             w[i, j] -= g[r, j] / (math.sqrt(a[i, j]) + epsilon) * rate
 
 
-def accumulated_growth(rate: float, epsilon: float, first: float, limits: Limits) -> float:
-    """The accumulator grows by the gradient's square, and its root is as large as the gradient, unless that is zero.
+@dataclass(frozen=True)
+class AdagradDecay(OptimizerSpec, kind="adagrad_decay"):
+    """Adagrad that forgets: old squares count less, so that the steps of a long job do not become ever shorter.
 
-    That is so where the gradient is below the root of `limits.tiny`; the divisor is `limits.tiny` at least.
+    Slots: `accumulator`, and `accumulator_decay_power`, the number of decays that it has had, zero at first. With
+    period = global_step // decay_steps, of the pushes that the shard had applied before this one:
+
+        a <- max(initial_accumulator, a * decay_rate^(period - power))
+        power <- period
+        a <- a + g^2                       (a starts at initial_accumulator)
+        w <- w - learning_rate * g / sqrt(a)
+
+    Lazy: a row that was not named for some periods catches up with all of them when it is. A variable that is made late
+    has a power of zero too; its accumulator cannot fall below where it starts, so what it catches up with is nothing.
+
+    Source: Adagrad as above; the decay, its floor and the slots as DeepRec's AdagradDecayOptimizer
+    (github.com/DeepRec-AI/DeepRec), which catches up with one period at a time, however many were missed.
     """
-    if first > limits.squares:
-        return math.inf
-    direction = min(limits.gradient / max(epsilon, limits.tiny), 2 / math.sqrt(limits.tiny))
-    return (limits.gradient**2 + rate * direction) / limits.most
+
+    _slots: ClassVar[tuple[str, ...]] = ("accumulator", "accumulator_decay_power")
+    initial_accumulator: Positive = 0.1
+    decay_steps: Count = 100_000
+    decay_rate: ShareOrOne = 0.9
+
+
+class AdagradDecayRule(AdagradRule, of=[AdagradDecay]):
+    """Update rule of `AdagradDecay`: a decay makes the accumulator no larger, so its growth is Adagrad's."""
+
+    def __init__(self, spec: AdagradDecay) -> None:
+        ElementWise.__init__(self, spec, first={"accumulator": spec.initial_accumulator})
+        self._epsilon, self._floor = 0.0, spec.initial_accumulator
+        self._decay_steps, self._decay_rate = spec.decay_steps, spec.decay_rate
+
+    def _numbers(self, step: Step, tiny: float) -> tuple[float, ...]:
+        """The period of this step, the learning rate, and what is added to a root that may be zero."""
+        return float(step.global_step // self._decay_steps), step.learning_rate, tiny
+
+    def _block(self, w: Array, g: Array, scratch: Array, slots: Sequence[Array], *numbers: float) -> None:
+        a, power = slots
+        period, rate, epsilon = numbers
+        np.subtract(period, power, out=scratch)
+        if scratch.any():  # seldom, and a power of each element is expensive
+            np.power(self._decay_rate, scratch, out=scratch)
+            a *= scratch
+            np.maximum(a, self._floor, out=a)
+            power[...] = period
+        super()._block(w, g, scratch, [a], rate, epsilon)
