@@ -43,9 +43,8 @@ def loop(slots: int, numbers: int) -> Callable[[LoopFunction], Loop]:
 def machine_code(loop: Loop) -> LoopFunction | None:
     """The loop for float32 and float64, compiled now, so that no push waits for it; None without numba.
 
-    The first call imports numba (seconds) and compiles (tenths of a second); the code is kept in a file beside the
-    loop's, or in the user's cache, or for this process only where neither can be written. Thread-safe. The code
-    releases the interpreter's lock.
+    The first call imports numba (seconds) and compiles (tenths of a second); the code is kept beside the loop's file,
+    in the user's cache, or for this process only. Thread-safe. The code releases the interpreter's lock.
     """
     try:
         import numba

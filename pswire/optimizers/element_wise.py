@@ -38,16 +38,11 @@ _FIRST_ROW = np.zeros(1, np.intp)
 
 
 def blocks(value: Array, gradient: Array, slots: Sequence[Array]) -> Iterator[tuple[Array, Array, Array, list[Array]]]:
-    """Iterates over flat blocks of (value, gradient, scratch, slots), all of one length.
+    """Iterates over flat blocks of (value, gradient, scratch, slots), all of one length; arguments as in `Rule.dense`.
 
-    What is written into the blocks of value and slots is in the arrays once the next block is asked for. The block of
-    the gradient is read-only; the scratch has arbitrary content. float16 comes as float32, and is rounded once a
-    block. No array is copied as a whole, whatever its strides.
-
-    Args:
-        value: of float16, float32 or float64, any shape.
-        gradient: of the same shape and dtype; may be read-only.
-        slots: of the shape of `value`, as `Rule.slots` made them.
+    Changes of the blocks of value and slots are in the arrays once the next block is asked for. The block of the
+    gradient is read-only; the scratch has arbitrary content. float16 comes as float32, and is rounded once a block. No
+    array is copied as a whole, whatever its strides.
     """
     compute = COMPUTE_DTYPES[value.dtype]
     scratch = np.empty(min(value.size, BLOCK), compute)
@@ -80,10 +75,10 @@ def check_bounds(value: Array, rows: IndexedSlices) -> None:
 def row_blocks(
     value: Array, slots: dict[str, Array], rows: IndexedSlices
 ) -> Iterator[tuple[Array, dict[str, Array], Array]]:
-    """Iterates over the rows of a gradient, about a block at a time: yields (value, slots, gradient) of some rows.
+    """Iterates over the rows of a gradient, about a block at a time: (value, slots, gradient) of some rows.
 
-    What is written into those of value and slots is in the arrays once the next ones are asked for: adjacent rows are
-    views, others a copy that stays in the cache.
+    Changes of value and slots are in the arrays once the next rows are asked for: adjacent rows are views, others a
+    copy that stays in the cache.
     """
     check_bounds(value, rows)
     at_once = max(1, min(len(rows.indices), ROWS_BLOCK // max(1, math.prod(value.shape[1:]))))

@@ -79,7 +79,7 @@ RULES: dict[str, Callable[[Any], Rule]] = {}
 
 
 class Rule(ABC):
-    """The arithmetic of an update for given hyperparameters. Stateless: its state is in the slots.
+    """The arithmetic of an update for given hyperparameters (`of`). Stateless: its state is in the slots.
 
     The same calls give bit-identical arrays. Numbers never raise: what overflows becomes infinite, silently;
     `growth` says when nothing can.
@@ -95,7 +95,6 @@ class Rule(ABC):
     squares: ClassVar[Collection[str]] = ()
 
     def __init_subclass__(cls, *, of: Sequence[type[UpdateSpec]] = ()) -> None:
-        """Registers the rule of these hyperparameters."""
         super().__init_subclass__()
         RULES.update({spec.kind: cls for spec in of})
 
@@ -144,16 +143,10 @@ class Rule(ABC):
 
     @abstractmethod
     def sparse(self, value: Array, slots: dict[str, Array], rows: IndexedSlices, step: Step) -> None:
-        """Applies the rows of a gradient to `value` and `slots`, in place, as `dense` would if there were no others.
+        """As `dense` for some rows of a gradient; lazy: other rows stay as they are, in the slots too.
 
-        Lazy: other rows stay as they are, in the slots too, so that a momentum or moment does not decay where there is
-        no gradient.
-
-        Args:
-            value: C-contiguous, of rank 1 at least.
-            slots: as in `dense`.
-            rows: indices of any integer dtype, each once, rising and within `value`; values of its dtype. Borrowed.
-            step: when this takes place.
+        `value` is of rank 1 at least; the indices of `rows` are of any integer dtype, each once, rising and within
+        `value`, its values of the dtype of `value`. Borrowed.
         """
 
     @abstractmethod
@@ -176,11 +169,7 @@ class Rule(ABC):
 
 
 def rule_for(spec: UpdateSpec) -> Rule:
-    """The update rule for these hyperparameters; a subclass has the rule of its kind.
-
-    Raises:
-        InvalidMessage: there is no rule for this kind.
-    """
+    """The update rule for these hyperparameters; a subclass has that of its kind. `InvalidMessage` if there is none."""
     if spec.kind not in RULES:
         raise InvalidMessage(f"no update rule for optimizer {spec.kind!r}; there are {', '.join(sorted(RULES))}")
     return RULES[spec.kind](spec)

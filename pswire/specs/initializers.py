@@ -265,11 +265,9 @@ _ONE = np.uint64(0x3FF0000000000000)  # 1.0 in binary; its lowest 52 bits are th
 
 
 def check_fits(initializer: RowInitializer, dtype: npt.DTypeLike) -> None:
-    """Refuses an initializer that servers do not know, a dtype that is not in `DTYPES`, and one too small for a value.
+    """Raises `TypeError` for an initializer unknown to servers or a dtype not in `DTYPES`.
 
-    Raises:
-        TypeError: the class or the dtype is another.
-        ValueError: a value could be beyond the dtype's largest number.
+    Raises `ValueError` if a value could be beyond the dtype's largest number.
     """
     if not initializer.is_known():
         known = ", ".join(cls.__name__ for cls in RowInitializer.kinds.values())
@@ -286,10 +284,8 @@ def fill(initializer: RowInitializer, out: Array, first: int = 0) -> None:
 
     `out` is (rows, ...) of a dtype of `DTYPES`, contiguous; some 1 MiB of memory is taken beyond it.
 
-    Raises:
-        TypeError: see `check_fits`.
-        ValueError: `out` has no axis or is not contiguous, or `first` is negative; or see `check_fits`. Nothing has
-            been changed.
+    Raises, without a change, as `check_fits`; or `ValueError`: `out` has no axis or is not contiguous, or `first` is
+    negative.
     """
     check_fits(initializer, out.dtype)
     if not out.ndim or not out.flags.c_contiguous:
@@ -314,11 +310,7 @@ def fill(initializer: RowInitializer, out: Array, first: int = 0) -> None:
 def rows_of(initializer: RowInitializer, indices: Array, row_shape: Shape, dtype: npt.DTypeLike = np.float32) -> Array:
     """The rows with these numbers, (n, *row_shape), as `fill` would make them.
 
-    `indices` are (n,), integers from 0 up, in any order, any of them more than once.
-
-    Raises:
-        TypeError: `indices` are no integers; or see `check_fits`.
-        ValueError: `indices` have another number of axes, or one is negative; or see `check_fits`.
+    `indices` are (n,), integers from 0 up, in any order, any of them more than once; else `TypeError` or `ValueError`.
     """
     if indices.dtype.kind not in "iu":
         raise TypeError(f"rows have whole numbers, but these are {indices.dtype}")
