@@ -37,14 +37,6 @@ class Admission:
                 f"a transfer of {nbytes:,} bytes (what it brings and takes away), but this server has room for "
                 f"{self._limit:,} at a time: use more shards, or raise --memory-limit"
             )
-        await self._wait_for(nbytes)
-        try:
-            yield
-        finally:
-            self._under_way -= nbytes
-            self._ended.set()
-
-    async def _wait_for(self, nbytes: int) -> None:
         try:
             async with asyncio.timeout(self._patience), self._turn:
                 while self._under_way + nbytes > self._limit:
@@ -56,3 +48,8 @@ class Admission:
                 f"no room for a transfer of {nbytes:,} bytes within {self._patience:g} s: {self._under_way:,} of "
                 f"{self._limit:,} are under way; try again, or raise --memory-limit"
             ) from None
+        try:
+            yield
+        finally:
+            self._under_way -= nbytes
+            self._ended.set()

@@ -40,13 +40,9 @@ log = logging.getLogger(__name__)
 async def serve(config: ServerConfig, on_ready: Callable[[str], None], stop: asyncio.Event) -> StatusReport:
     """Serve one shard until `stop` is set, then let the calls under way end; the shard's last report.
 
-    With `config.linger` it sets `stop` itself when the job is over (`Linger`). The event loop should have no other
-    tasks: at the end it waits, for a second at most, for all of them.
-
-    Args:
-        config: options of the server.
-        on_ready: called once with the address, port included, as soon as calls are answered.
-        stop: set it, in this loop, to end.
+    With `config.linger` it sets `stop` itself when the job is over (`Linger`). `on_ready` is called once with the
+    address, port included, as soon as calls are answered. The event loop should have no other tasks: at the end it
+    waits, for a second at most, for all of them.
 
     Raises:
         ConfigurationError: the address cannot be bound, or a package is missing.
@@ -124,11 +120,7 @@ def _add_reflection(server: grpc.aio.Server) -> None:
 
 
 def bind(server: grpc.aio.Server, address: str) -> str:
-    """Bind `server` to `address`; the address with its actual port.
-
-    Raises:
-        ConfigurationError: the address is taken, or not of this machine.
-    """
+    """Bind `server`; the address with its actual port. `ConfigurationError` if it is taken, or not of this machine."""
     address = check_address(address)
     try:
         _try(address)
@@ -169,7 +161,7 @@ def _try_path(path: str) -> None:
 
 
 class ServerThread:
-    """A server in a thread of this process, for tests and notebooks. A context manager.
+    """A server in a thread of this process. A context manager.
 
         with ServerThread(ServerConfig(lease=60.0)) as server:
             transport = GrpcTransport([server.address])

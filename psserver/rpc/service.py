@@ -159,11 +159,7 @@ class Service:
             data = await self._in_time(context.read())
             if data is grpc.aio.EOF:
                 raise Malformed("the stream ends before all that its last header announces: it is not applied")
-            frame = incoming(data)
-            if not frame.chunk:
-                got = frame.header.WhichOneof("piece") or ("nothing" if frame.chunk is None else "an empty one")
-                raise Malformed(f"a chunk of data must follow in a transfer, got {got}")
-            receiver.feed(frame.chunk)
+            receiver.feed_frame(data)
 
     async def _send(self, answer: Answer, sender: StreamSender, context: grpc.aio.ServicerContext) -> None:
         for frame in sender.frames(_encoded(lambda: to_frame(answer, sender), answer)):

@@ -36,28 +36,21 @@ class AttachedSegments:
         Takes 1 ms for about 10 MB; a thread would gain nothing, since mmap holds the GIL.
         """
         try:
-            self.memories[request.segment] = self._open(request)
+            if not self._allowed:
+                raise NotShared("the server was started with --no-shared-memory")
+            if not 0 <= request.segment < MOST:
+                raise NotShared(f"segments are numbered from 0 to {MOST - 1}, not {request.segment}")
+            self.memories[request.segment] = open_segment(request.name, request.nbytes, request.token)
         except NotShared as error:
             return pb.AttachReply(reason=str(error))
         return pb.AttachReply(attached=True)
-
-    def _open(self, request: pb.AttachRequest) -> mmap:
-        if not self._allowed:
-            raise NotShared("the server was started with --no-shared-memory")
-        if not 0 <= request.segment < MOST:
-            raise NotShared(f"segments are numbered from 0 to {MOST - 1}, not {request.segment}")
-        return open_segment(request.name, request.nbytes, request.token)
 
     def receiver(self) -> SharedReceiver:
         """A receiver for the tensors of one message."""
         return SharedReceiver(self.memories)
 
     def region(self, header: pb.Frame) -> Region | None:
-        """The memory that a call provides for the values of its answer; None if it provides none.
-
-        Raises:
-            Malformed: there is no such segment, or the region is not inside it.
-        """
+        """The memory that a call provides for the values of its answer, or None; `Malformed` if it is not attached."""
         if not header.HasField("answer_region"):
             return None
         region = header.answer_region

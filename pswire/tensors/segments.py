@@ -171,10 +171,9 @@ def _swept(name: str) -> bool:
             return False
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         os.unlink(_path(name))
-    except OSError:  # its owner lives, or somebody else was faster
-        return False
-    else:
         return True
+    except OSError:  # its owner lives, or another process was faster
+        return False
     finally:
         os.close(descriptor)
 

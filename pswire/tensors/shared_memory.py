@@ -90,22 +90,13 @@ class Region:
 
 
 class SharedSender:
-    """Copies the arrays of one message into a segment, one after the other.
-
-    Args:
-        memory: the segment.
-        segment: its number on the stream.
-    """
+    """Copies the arrays of one message into a segment, one after the other; `segment` is its number on the stream."""
 
     def __init__(self, memory: mmap, segment: int) -> None:
         self._region = Region(segment, memory)
 
     def put(self, array: Array, tensor: pb.Tensor) -> None:
-        """Copies the elements; `tensor.dtype` is already set. The array may be changed afterwards.
-
-        Raises:
-            TooLarge: too little is left of the segment; `needed` computes the size beforehand.
-        """
+        """As in `TensorSender`, but the array may be changed afterwards. `needed` computes the size beforehand."""
         offset = self._region.reserve(array.nbytes)
         if offset is None:
             raise TooLarge(f"no room for the {array.nbytes:,} bytes of {tensor.name!r} in a segment of shared memory")
@@ -114,13 +105,10 @@ class SharedSender:
 
 
 class SharedReceiver:
-    """Finds the tensors of one message in the segments of its stream.
+    """Finds the tensors of one message in the segments of its stream, which are given by their numbers.
 
     Copies no more bytes than the segments have, times the two decodings of `StreamReceiver`: otherwise a small message
     with overlapping tensors could take any amount of memory.
-
-    Args:
-        segments: the segments of the stream, by their numbers.
     """
 
     def __init__(self, segments: Mapping[int, mmap]) -> None:

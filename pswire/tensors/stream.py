@@ -141,8 +141,7 @@ class StreamReceiver:
     def allocate(self) -> None:
         """Allocates the arrays; call it once, after `nbytes` and the hollow message have been checked.
 
-        Raises:
-            TooLarge: there is no memory for them.
+        Raises `TooLarge` if there is no memory for them.
         """
         try:
             self._arrays = [np.empty(spec.shape, DTYPES[spec.dtype]) for spec in self._specs]
@@ -151,11 +150,7 @@ class StreamReceiver:
         self._gaps.extend((place, _bytes_of(array)) for place, array in enumerate(self._arrays) if array.nbytes)
 
     def feed(self, chunk: bytes | memoryview) -> None:
-        """Copies the next bytes into the allocated arrays.
-
-        Raises:
-            Malformed: there are more bytes than declared, or a bool is neither 0 nor 1.
-        """
+        """Copies the next bytes into the allocated arrays. `Malformed`: more than declared, or an invalid bool."""
         data = memoryview(chunk)
         while data:
             if not self._gaps:
@@ -167,6 +162,14 @@ class StreamReceiver:
             data = data[taken:]
             if taken < len(gap):
                 self._gaps.appendleft((place, gap[taken:]))
+
+    def feed_frame(self, frame: bytes) -> None:
+        """As `feed` for the chunk of a frame. `Malformed` if the frame has none."""
+        received = frames.incoming(frame)
+        if not received.chunk:
+            got = received.header.WhichOneof("piece") or ("nothing" if received.chunk is None else "an empty one")
+            raise Malformed(f"a chunk of data must follow in a transfer, got {got}")
+        self.feed(received.chunk)
 
     @property
     def complete(self) -> bool:

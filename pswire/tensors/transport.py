@@ -20,7 +20,6 @@ CHUNK = 1 << 20
 #: The most that the tensors of a message may have together to travel inside of it: the rows of a large batch fit.
 INLINE = 2 << 20
 
-
 #: A tensor of fewer bytes than this travels inside its message on a stream too: protobuf copies it in less time.
 FEW = 1 << 10
 

@@ -301,10 +301,7 @@ class TransferCall:
             data = next(self._stream.answers, None)
             if data is None:
                 raise Malformed(f"the answer of {address} ended before its {receiver.nbytes:,} bytes had come")
-            frame = incoming(data)
-            if not frame.chunk:
-                raise Malformed(f"chunks of data must follow in the answer of {address}, and there is another frame")
-            receiver.feed(frame.chunk)
+            receiver.feed_frame(data)
 
 
 def _copied(answer: Answer) -> Answer:
