@@ -222,7 +222,7 @@ class Shard:
         return result
 
     def _check(self, message: Message) -> tuple[Any, Settled | None]:
-        """As `check`; returns the member that sends, and the deduplication entry of a message that was settled."""
+        """As `check`; returns the member that sends, and the deduplication entry of a message settled before."""
         sender, member, before = getattr(message, "sender", None), None, None
         if sender is not None:
             member = self._members.check(sender)
@@ -236,8 +236,7 @@ class Shard:
                 self._store.check_gradients(message.gradients)
                 self._store.check_pull(message.pull, message.known_versions, message.encoding)
             case Pull():
-                self._store.check_pull(message.names, message.known_versions, message.encoding)
-                self._store.check_choices(message.choices)
+                self._store.check_pull(message.names, message.known_versions, message.encoding, message.choices)
             case Tune():
                 before = self._deduplication.find(message)
                 self._store.check_tune(message)

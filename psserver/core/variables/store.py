@@ -19,14 +19,7 @@ import numpy as np
 from psserver.core.array_tasks import ArrayTask, StepResult, run
 from psserver.core.variables.delay_compensation import ServedWeightsCache
 from psserver.core.variables.element_checks import Magnitudes, check_tensor
-from psserver.core.variables.registration import (
-    agreed_bytes,
-    declared_bytes,
-    initialize,
-    make_slots,
-    slot_specs,
-    tuned,
-)
+from psserver.core.variables.registration import agreed_bytes, declared_bytes, initialize, slot_specs, tuned
 from psserver.core.variables.updates import AN_ADDITION, Contribution, OverflowGuard, Update, add_to
 from psserver.core.variables.variable import Variable
 from pswire.errors import InvalidMessage, NoOptimizer, TooLarge, UnknownVariable
@@ -96,8 +89,10 @@ class Store:
 
     # --- reading --------------------------------------------------------------------------------------------------
 
-    def check_pull(self, names: Sequence[str], known_versions: Sequence[int], encoding: str) -> None:
-        """Raise `UnknownVariable` or `InvalidMessage` unless these values can be read."""
+    def check_pull(
+        self, names: Sequence[str], known_versions: Sequence[int], encoding: str, choices: Sequence[Choice] = ()
+    ) -> None:
+        """Raise `UnknownVariable` or `InvalidMessage` unless these values can be read, up to the row numbers."""
         for name in names:
             if name not in self.variables:
                 self[name]
@@ -108,9 +103,6 @@ class Store:
             )
         if encoding and encoding not in ENCODINGS:
             raise InvalidMessage(f"values are encoded as {' or '.join(ENCODINGS)}, or not at all, not as {encoding!r}")
-
-    def check_choices(self, choices: Sequence[Choice]) -> None:
-        """Check their number, names, slots, and the dtype and shape of row numbers."""
         if len(choices) > MOST_CHOICES:
             raise InvalidMessage(f"{len(choices):,} choices in one pull: {MOST_CHOICES:,} at most")
         for choice in choices:
@@ -283,7 +275,7 @@ class Store:
                 rule = variable.follow(optimizer)
                 self.guard.grown(variable, 0.0 if math.isfinite(variable.share) else math.inf)
                 variable.slot_specs = slot_specs(variable.spec, optimizer)
-                result.tasks.append(ArrayTask(spec.name, variable.nbytes, partial(make_slots, variable, rule)))
+                result.tasks.append(ArrayTask(spec.name, variable.nbytes, partial(variable.make_slots, rule)))
 
     def check_tune(self, message: Tune) -> None:
         """Raise if a variable has no optimizer of this kind, or would need other slots."""
