@@ -343,8 +343,7 @@ class Shard:
         self._invariants.keep(message)
         self._store.declare(message.declarations, magnitudes, result)
         names = [one.spec.name for one in message.declarations if not self._store.is_table(one)]
-        values = self._store.read(names, result, allocator=allocator)
-        self._store.keep_served(message.sender.worker, values)
+        values = self._store.read(message.sender.worker, names, result, allocator=allocator)
         result.replies.append(Reply(ticket, Registered(values, self.global_step, self._pending.frontier)))
 
     def _push(self, call: PendingCall, before: Settled | None, result: StepResult) -> None:

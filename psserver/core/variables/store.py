@@ -115,21 +115,27 @@ class Store:
 
     def read(
         self,
+        worker: str,
         names: Sequence[str],
         result: StepResult,
         known_versions: Sequence[int] = (),
         encoding: str = "",
         allocator: Allocator | None = None,
+        choices: Sequence[Choice] = (),
     ) -> tuple[Value, ...]:
-        """Values of variables, in the order of `names`: read-only copies, complete when the tasks have run.
+        """Values of variables, in the order of `names`, and choices: read-only copies, complete after the tasks.
 
         Args:
-            names: were checked.
+            worker: is served these values; kept if delay is compensated.
+            names: were checked, as the choices.
             result: gets the tasks, and the bytes of the copies.
             known_versions: a value that is still at its known version has no array.
             encoding: of `pswire.specs.encodings.ENCODINGS`, for what is float32; "": as it is.
-            allocator: memory for the copies, if it has any left.
+            allocator: memory for the copies, if it has any left. Not used where the copies are kept.
+            choices: rows and slots; their versions are those of the variables.
         """
+        if self.strength:
+            allocator = None
         values = []
         for name, version in zip(names, known_versions or repeat(-1), strict=False):
             variable = self.variables[name]
@@ -137,17 +143,17 @@ class Store:
                 values.append(Value(name, version, None))
             else:
                 values.append(self._copy(variable, variable.spec, result, encoding, allocator))
-        return tuple(values)
-
-    def choose(
-        self, choices: Iterable[Choice], result: StepResult, encoding: str = "", allocator: Allocator | None = None
-    ) -> tuple[Value, ...]:
-        """Rows and slots, in the order of `choices`, as `read` gives values; versions are those of the variables."""
-        values = []
         for choice in choices:
-            variable = self[choice.name]
+            variable = self.variables[choice.name]
             spec = variable.chosen_spec(choice)
             values.append(self._copy(variable, spec, result, encoding, allocator, choice.rows, choice.slot))
+        if self.strength:
+            free = self._free_bytes
+            for choice, value in zip(choices, values[len(names) :], strict=True):
+                if not choice.slot:
+                    self.served.keep(worker, value, free, choice.rows)
+            for value in values[: len(names)]:
+                self.served.keep(worker, value, free)
         return tuple(values)
 
     def _copy(
@@ -164,7 +170,7 @@ class Store:
         if spec.dtype != "float32":
             encoding = ""
         layout = TensorSpec(spec.name, spec.shape, BITS.name) if encoding else spec
-        out = None if allocator is None or self.strength else allocator.take(layout)  # `keep_served` keeps the arrays
+        out = None if allocator is None else allocator.take(layout)
         if out is None:
             out = np.empty(layout.shape, DTYPES[layout.dtype])
         copy = Copy(variable, slot, rows, encoding, out)
@@ -177,18 +183,6 @@ class Store:
         view = out.view()
         view.flags.writeable = False
         return Value(spec.name, variable.version, Packed(encoding, spec.shape, (view,)) if encoding else view)
-
-    def keep_served(
-        self, worker: str, values: Sequence[Value], choices: Sequence[Choice] = (), chosen: Sequence[Value] = ()
-    ) -> None:
-        """Keep the values of an answer to a worker, if delay is compensated."""
-        if self.strength:
-            free = self._free_bytes
-            for choice, value in zip(choices, chosen, strict=True):
-                if not choice.slot:
-                    self.served.keep(worker, value, free, choice.rows)
-            for value in values:
-                self.served.keep(worker, value, free)
 
     def answer_bytes(self, message: Message, *, modified: bool) -> int:
         """As `Shard.answer_bytes`; unless `modified`, only the message itself changes variables before its answer."""
