@@ -44,12 +44,10 @@ from pswire.specs.consistency import (
 )
 from pswire.tensors.values import Array
 from psworker.client import partitions
-from psworker.client.chief import ChiefStatus
 from psworker.client.error_feedback import GradientEncoder
 from psworker.client.heartbeat import Heartbeat
 from psworker.client.placement import Placement
-from psworker.client.push_pull import PushResult as PushResult
-from psworker.client.push_pull import ShardedPull, ShardedPush, concatenated, unpacked
+from psworker.client.push_pull import PushResult, ShardedPull, ShardedPush, concatenated, unpacked
 from psworker.client.retrying_calls import RetryingCalls
 from psworker.transport import Future, Transport
 from psworker.versions import ReadVersion, VersionedArray
@@ -83,12 +81,8 @@ class Client:
     ) -> None:
         self._transport = transport
         self._closing = threading.Event()
-        self._chief_status = ChiefStatus(worker)
-        self._heartbeat = Heartbeat(transport, self._closing, self._chief_status)
-        self._calls = RetryingCalls(
-            transport, worker, timeout, self._closing, self._heartbeat.hold_reason, self._chief_status
-        )
-        self._heartbeat.half_pushes = self._calls.half_pushes.__getitem__
+        self._calls = RetryingCalls(transport, worker, timeout, self._closing)
+        self._heartbeat = Heartbeat(self._calls)
         self.encoder = encoder or GradientEncoder()
         self.shards = transport.shards
         self.consistency: Consistency = Asynchronous()
@@ -101,7 +95,7 @@ class Client:
     @property
     def chief(self) -> bool:
         """Whether this worker is chief, as last reported by shard 0."""
-        return self._chief_status.chief
+        return self._calls.chief_status.chief
 
     def join(self) -> Joined:
         """Joins every shard and keeps the leases by a heartbeat in the background; shard 0's answer.
@@ -122,7 +116,7 @@ class Client:
         self.staleness = parse_staleness(joined.staleness)
         self._pushing.decides = (self.consistency.decides or self.staleness.decides) and self.shards > 1
         self._pushing.orders = (self.consistency.orders or self.staleness.orders) and self.shards > 1
-        self._heartbeat.start(self._calls.sender, joined.lease)
+        self._heartbeat.start(joined.lease)
         return joined
 
     def register(self, declarations: Sequence[Declaration]) -> list[VersionedArray]:
@@ -301,10 +295,14 @@ class Client:
             self._calls.call_briefly(0, message, f"could not give back the block of {queue.name}")
 
     def report_idle(self) -> None:
-        """Tells shard 0, if it can be reached at once, not to wait for this worker's next push; raises nothing."""
+        """Reports to shard 0 that it need not wait for this worker's next push; raises nothing."""
         self._heartbeat.idle_since = 0
         self._sequence += 1
-        self._calls.report_idle(self._sequence)
+        if not self._closing.is_set():
+            renewal = self._calls.renewal(0, self._sequence, idle=True)
+            answer = self._calls.call_briefly(0, renewal, "could not report that it is idle")
+            if answer is not None:
+                self._calls.chief_status.update(0, answer)
 
     def defer_idle(self) -> None:
         """Reports the worker as idle with its next heartbeat, or call that needs no work, unless it fails before.
