@@ -10,12 +10,7 @@ from pswire.errors import TooLarge, Unavailable
 
 
 class Admission:
-    """Bytes of the transfers under way; one that would exceed the limit waits, first come, first served.
-
-    Args:
-        limit: bytes.
-        patience: seconds that a transfer may wait for its turn.
-    """
+    """Bytes of the transfers under way, `limit` at most; others wait `patience` seconds, first come, first served."""
 
     def __init__(self, limit: int, patience: float) -> None:
         self._limit = limit

@@ -52,11 +52,8 @@ _Result = TypeVar("_Result")
 class Service:
     """Serves the methods of `paramserver.v1.ParameterServer`.
 
-    Args:
-        executor: of the shard.
-        traffic_limit: bytes that transfers may have under way.
-        patience: seconds that a transfer may stall before it is aborted.
-        shared_memory: whether workers of this host may attach shared memory.
+    Transfers may have `traffic_limit` bytes under way, and one may stall for `patience` seconds before it is aborted.
+    With `shared_memory`, workers of this host may attach shared memory.
     """
 
     def __init__(self, executor: Executor, traffic_limit: int, patience: float, *, shared_memory: bool = True) -> None:

@@ -11,10 +11,8 @@ from pswire.messages.membership import Sender
 class QueueSpec:
     """A data queue: positions 0 to `size` of each epoch's order, handed out in blocks of `block` positions.
 
-    The order itself (a permutation by seed and epoch) is computed by the workers.
-
-    Raises:
-        ValueError: no name, or a size that is not positive.
+    The order itself (a permutation by seed and epoch) is computed by the workers. `ValueError` without a name, or for a
+    number below 1.
     """
 
     name: str

@@ -65,10 +65,9 @@ class Spec(Checked):
 
 
 class TextSpec(Checked):
-    """A choice that is written as text, on the command line and in the status.
+    """A choice that is written as text, on the command line and in the status; `str` is the inverse of `parse`.
 
-    `form` shows people how, `pattern` has its fields as groups; without one the form is the text. `str` is the inverse
-    of `parse`.
+    `form` shows people how, `pattern` has its fields as groups; without one the form is the text.
     """
 
     form: ClassVar[str]

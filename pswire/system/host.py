@@ -23,12 +23,7 @@ def process_name() -> str:
 
 
 def process_number(process: int, namespace: int) -> str:
-    """The process id; in a namespace of its own, as in a container, with the number of the namespace.
-
-    Args:
-        process: its id.
-        namespace: the inode of the namespace that the id belongs to (pid_namespaces(7)).
-    """
+    """The process id; in a namespace of its own (by its inode), as in a container, with the namespace's number."""
     if namespace == _OUTERMOST:
         return str(process)
     return f"{namespace - _OTHERS if namespace >= _OTHERS else namespace}.{process}"  # not every kernel counts so
@@ -55,10 +50,8 @@ def memory_limits(root: Path) -> list[int]:
     A line of /proc/self/cgroup is `hierarchy:controllers:path` (cgroups(7)). In v1 memory may share its hierarchy with
     other controllers, separated by commas, and is then linked as `memory`. In a container the path may be that of the
     machine, but the group is mounted as the outermost: folders may be missing, and the outermost counts as well.
-    Without a limit v2 has "max", and v1 a number beyond any memory. Other lines, and a limit of 0, are ignored.
-
-    Args:
-        root: the folder with `proc` and `sys`; / but for tests.
+    Without a limit v2 has "max", and v1 a number beyond any memory. Other lines, and a limit of 0, are ignored. `root`
+    is the folder with `proc` and `sys`; / but for tests.
     """
     limits = []
     for line in _read(root / "proc/self/cgroup").splitlines():

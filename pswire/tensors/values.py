@@ -73,11 +73,7 @@ class TensorSpec:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """The rows of a variable on one shard: from row `first` on, of `of` rows in all.
-
-    Raises:
-        ValueError: there is no such row.
-    """
+    """The rows of a variable on one shard: from row `first` on, of `of` rows in all; `ValueError` if there is none."""
 
     first: int
     of: int

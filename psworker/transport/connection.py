@@ -21,7 +21,7 @@ from pswire.codec import decode, encode, from_frame, to_frame
 from pswire.errors import InternalError, Malformed, ParamServerError, TimedOut, TooLarge, Unavailable
 from pswire.messages import ANSWERS, Answer, Assign, Pull, Pulled, Push, Pushed, Register, Request, Take
 from pswire.messages.sizes import arrays, most_answer_sizes, tensor_bytes
-from pswire.tensors.frames import Incoming, incoming
+from pswire.tensors.frames import incoming
 from pswire.tensors.inline import InlineReceiver, InlineSender
 from pswire.tensors.segments import BEGIN, Segment
 from pswire.tensors.shared_memory import SharedSender, needed
@@ -54,12 +54,7 @@ class Connection:
     """The connection to one server, and the specs of the variables registered there. Thread-safe.
 
     There are as many streams as calls at a time; `_lock` guards the idle ones, and what is known of shared memory.
-
-    Args:
-        address: of the server.
-        max_bytes: the largest answer that is accepted when the size of a variable is not known.
-        deadlines: for calls on streams.
-        shared_memory: whether to use shared memory if the server is on this host.
+    Arguments are as of `GrpcTransport`; `deadlines` end its calls.
     """
 
     def __init__(self, address: str, max_bytes: int, deadlines: Deadlines, shared_memory: bool) -> None:
@@ -272,20 +267,17 @@ class TransferCall:
         shared = None if pool is None else AnswerReceiver(self._segments, pool)
         first = incoming(frame)
         receiver = StreamReceiver(first.data, shared)
-        answer = self._decoded(first, receiver)
+        answer = _checked(self._message, from_frame(first, receiver))
         if receiver.nbytes:
             self._check_size(receiver.nbytes)
             receiver.allocate()
-            answer = self._decoded(first, receiver)
+            answer = _checked(self._message, from_frame(first, receiver))
             self._fill(receiver)
         if shared is not None:
             if 2 * tensor_bytes(answer) < sum(self._sizes or ()):
                 answer = _copied(answer)
             shared.close()
         return answer
-
-    def _decoded(self, frame: Incoming, receiver: StreamReceiver) -> Answer:
-        return _checked(self._message, from_frame(frame, receiver))
 
     def _check_size(self, nbytes: int) -> None:
         limit = self._connection.max_bytes if self._sizes is None else sum(self._sizes)

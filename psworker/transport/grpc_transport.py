@@ -54,16 +54,11 @@ class GrpcTransport:
 
     @property
     def shards(self) -> int:
-        """Number of shards."""
+        """As `Transport.shards`."""
         return len(self._connections)
 
     def call(self, shard: int, message: Request, timeout: float) -> Future[Answer]:
-        """Sends `message` to a shard; the future has its answer within `timeout` seconds, or raises:
-
-        Unavailable, TimedOut: no server, or no answer in time; the message may have been carried out or not.
-        Malformed, TooLarge: the answer is none to this message.
-        ParamServerError: any other error of the shard.
-        """
+        """As `Transport.call`; also raises `Malformed` or `TooLarge` if the answer is none to this message."""
         return self._connections[shard].call(message, timeout)
 
     def tensor_transport(self, shard: int) -> str:

@@ -34,12 +34,8 @@ KEPT = 64 << 10
 class SegmentPool:
     """The segments of one stream. For one thread at a time, except `give_back`.
 
-    Args:
-        attach: offers a segment to the server.
-
-    Attributes:
-        count: the number of segments.
-        refused: why there can be no more segments; "" while there can.
+    `attach` offers a segment to the server, `count` is their number, and `refused` the reason why there can be no more,
+    or "".
     """
 
     def __init__(self, attach: Callable[[pb.AttachRequest], pb.AttachReply]) -> None:
@@ -135,6 +131,5 @@ class AnswerReceiver:
 
 
 def _give_back(pool: weakref.ref[SegmentPool], segment: Segment) -> None:
-    alive = pool()
-    if alive is not None:
+    if (alive := pool()) is not None:
         alive.give_back(segment)

@@ -145,8 +145,8 @@ BAD_ANSWERS = {
     "invalid": ([pb.Frame(pulled=pb.PullReply(global_step=-1))], Malformed, r"PullReply\.global_step"),
     "cut": ([HEADER, *CHUNKS[:-1]], Malformed, "ended before its 2,097,156 bytes"),
     "continued": ([HEADER, *CHUNKS[:-1], pb.Frame(chunk=CHUNKS[-1].chunk + b"1")], Malformed, "1 bytes more have come"),
-    "empty chunk": ([HEADER, *CHUNKS[:-1], pb.Frame()], Malformed, "there is another frame"),
-    "two headers": ([HEADER, HEADER, *CHUNKS], Malformed, "there is another frame"),
+    "empty chunk": ([HEADER, *CHUNKS[:-1], pb.Frame()], Malformed, "a chunk of data must follow"),
+    "two headers": ([HEADER, HEADER, *CHUNKS], Malformed, "a chunk of data must follow"),
     "huge": ([huge()], TooLarge, r"has 8,796,093,022,208 bytes of tensors, but 17,179,869,184 is what a Pull"),
 }
 
