@@ -123,9 +123,6 @@ def test_a_step_that_is_refused_leaves_the_sum_as_it_was(open_session):
         assert (x.value, y.value, session.global_step) == ([-3], [0], 1)
 
 
-# Nothing is lost.
-
-
 def at_the_server(open_session):
     """The value of x that a new worker gets."""
     with ps.collection(), open_session("looks on"):
@@ -231,9 +228,6 @@ def test_looking_up_rows_leaves_what_is_under_way_where_it_is(open_session):
         session.pull()
         assert session.rows(table, range(5)).tolist() == [[0], [0], [0], [0], [1]]
     assert used == [0, 0, -1, -2]
-
-
-# Several shards.
 
 
 @pytest.mark.parametrize(

@@ -69,9 +69,6 @@ def test_a_program_trains_the_same_bit_for_bit_on_one_shard_and_on_several(monke
             np.testing.assert_array_equal(array, expected, strict=True)
 
 
-# --- staleness, and idle workers --------------------------------------------------------------------------------------
-
-
 def two_variables():
     """One on shard 0 and one on shard 1, when there are two; their loss has the gradient 1 everywhere."""
     large, small = ps.Variable(np.zeros(100), name="large"), ps.Variable(np.zeros(2), name="small")

@@ -125,9 +125,6 @@ def offset_in(array, stream):
     return Region(0, stream.memories[0], len(stream.memories[0]), 0).offset_of(array)
 
 
-# --- valid calls ------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("value", [SMALL, LARGE], ids=["small", "large"])
 def test_values_are_written_into_the_region_and_the_rest_comes_in_frames(value, client, sender, stream, name):
     client.register(sender, **{f"{name}/x": value})
@@ -181,9 +178,6 @@ def test_a_segment_attached_during_a_held_push_replaces_its_segment_after_the_an
             assigned = held.call(Assign(senders[0], 2, (Assignment("w", SMALL),)))
             assert assigned.outcome is Outcome.APPLIED
             np.testing.assert_array_equal(client.value(senders[0], "w"), SMALL)
-
-
-# --- invalid segments and places --------------------------------------------------------------------------------------
 
 
 def test_an_invalid_segment_is_refused_with_a_reason_and_the_stream_goes_on(sender, stream, segment, frames_of, name):
@@ -258,9 +252,6 @@ def test_tensors_and_a_region_that_overlap_harm_only_their_own_worker(value, cli
     assert [one.version for one in pushed.values] == [1, 1, 0]
     np.testing.assert_array_equal(client.value(sender, names[2]), value)
     np.testing.assert_array_equal(client.value(sender, name), SMALL)
-
-
-# --- servers ----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("allowed", "expected"), [(True, "shared memory"), (False, "gRPC")])

@@ -32,9 +32,6 @@ def registered(transport, worker):
     return transport.client(worker, DECLARED)[0]
 
 
-# --- leases -----------------------------------------------------------------------------------------------------------
-
-
 @pytest.fixture
 def sleeping():
     """A transport, and a worker that has pushed once."""
@@ -74,9 +71,6 @@ def test_a_worker_that_joins_again_knows_whether_it_is_still_chief(sleeping):
     client.push([gradient(1)]).result()
     other.report_idle()
     assert (client.chief, other.chief) == (False, True)
-
-
-# --- a push that is held ----------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -154,9 +148,6 @@ def test_failed_reports_of_an_idle_or_leaving_worker_are_logged(caplog):
 
 def logged(caplog):
     return [(record.levelname, record.getMessage()) for record in caplog.records]
-
-
-# --- the heartbeat ----------------------------------------------------------------------------------------------------
 
 
 class Beats:

@@ -21,9 +21,6 @@ def names():
     return [variable.name for variable in ps.trainable_variables()]
 
 
-# Variables.
-
-
 def test_layers_name_their_variables_by_kind_and_count_in_the_current_scope():
     with ps.variable_scope("model"):
         layers = [nn.Dense(2, 3), nn.Dense(3, 4), nn.Conv2D(1, 2, (5, 3)), nn.Embedding(9, 2), nn.LayerNorm(2)]
@@ -70,9 +67,6 @@ def test_initial_values_are_float32_where_an_initializer_returns_float64(made, k
         assert nn.Conv2D(1, 2, size, strides=np.int64(2)).kernel.shape == (3, 3, 1, 2)
 
 
-# Values.
-
-
 @pytest.mark.parametrize("shape", [(3,), (2, 4, 3), (0, 3)])
 def test_dense_is_a_matrix_product_a_bias_and_an_activation(shape):
     x = normal(*shape)
@@ -114,9 +108,6 @@ def test_a_gradient_reaches_every_trainable_variable_of_a_model():
     assert len(variables) == 8
     for gradient, variable in zip(ps.gradients(ops.sum(ops.square(y) * y), variables), variables, strict=True):
         assert (gradient.shape, gradient.dtype) == (variable.shape, np.float32)
-
-
-# Batch normalisation.
 
 
 def test_batch_norm_normalises_a_batch_in_training_and_notes_the_mean_of_its_moments():
@@ -163,9 +154,6 @@ def test_batch_norm_without_center_or_scale_lacks_that_variable_alone(training):
     assert names() == ["batch_norm_1/gamma", "batch_norm_2/beta"]
     for other in (neither, scaled, centered):
         np.testing.assert_allclose(other(x, training).value, nn.BatchNorm(3)(x, training).value, rtol=1e-6)
-
-
-# Wrong calls.
 
 
 @pytest.mark.parametrize(
