@@ -44,16 +44,6 @@ def test_an_invalid_gradient_leaves_both_shards_as_they_were(two_shards, bad, er
     np.testing.assert_array_equal([*x.value, *y.value], [0.5] * 12)
 
 
-def test_a_value_is_assigned_without_losing_its_fraction(open_session):
-    count = ps.Variable(np.int64(3), name="count")
-    x = ps.Variable([0.5], name="x")
-    with open_session("w0") as session:
-        with pytest.raises(TypeError, match="Cannot cast"):
-            session.assign(count, 1.7)
-        session.assign(x, [2])
-        assert (int(count.value), float(x.value[0])) == (3, 2)
-
-
 def worker(transport, **strategy):
     """A session of local steps under an outer optimizer that takes differences as they are; it tries calls once."""
     config = WorkerConfig(name="w0", timeout=0.01, strategy=StrategyConfig(**strategy))

@@ -49,18 +49,18 @@ def test_ten_epochs_of_softmax_regression_follow_the_known_costs(mnist):
 
 @pytest.mark.parametrize("open_session", parameters(EMBEDDED, GRPC, SHARED_OF_TWO), indirect=True)
 def test_two_workers_share_variables_and_see_each_others_updates(open_session):
-    with ps.collection():
-        mine = ps.Variable(ops.zeros(3), name="x")
-        with open_session("w0"):
-            ps.GradientDescent(1.0).apply_gradients([(np.ones(3, np.float32), mine)])
-            with ps.collection():
-                other = ps.Variable(np.full(3, 9, np.float32), name="x")
-                with open_session("w1") as second:
-                    np.testing.assert_array_equal(other.value, [-1, -1, -1])  # the first registration has won
-                    ps.GradientDescent(1.0).apply_gradients([(np.ones(3, np.float32), other)])
-                    assert second.staleness == 0
-            ps.GradientDescent(1.0).apply_gradients([(np.ones(3, np.float32), mine)])
-            np.testing.assert_array_equal(mine.value, [-3, -3, -3])
+    one, mine = np.ones(3, np.float32), ps.Variable(ops.zeros(3), name="x")
+    with open_session("w0") as first:
+        SGD.apply_gradients([(one, mine)])
+        with ps.collection():
+            other = ps.Variable(np.full(3, 9, np.float32), name="x")
+            with open_session("w1") as second:
+                assert ((first.number, first.is_chief), (second.number, second.is_chief)) == ((0, True), (1, False))
+                np.testing.assert_array_equal(other.value, [-1, -1, -1])  # the first registration has won
+                SGD.apply_gradients([(one, other)])
+                assert second.staleness == 0
+        SGD.apply_gradients([(one, mine)])
+        np.testing.assert_array_equal(mine.value, [-3, -3, -3])
 
 
 def test_workers_in_threads_cover_each_epoch_exactly_once(open_session):
@@ -83,17 +83,18 @@ def test_workers_in_threads_cover_each_epoch_exactly_once(open_session):
 
 
 def test_several_variables_are_assigned_at_once_or_none(open_session):
-    x, y = ps.Variable([1.0, 2.0], name="x"), ps.Variable(3.0, name="y")
+    x, y = ps.Variable([1.0, 2.0], name="x"), ps.Variable(np.int64(3), name="y")
     with open_session("w0") as session:
         session.assign_all({x: [5, 6], y: 7})
-        assert (x.value.tolist(), float(y.value), x.version, y.version) == ([5, 6], 7, 1, 1)
+        assert (x.value.tolist(), int(y.value), x.version, y.version) == ([5, 6], 7, 1, 1)
         session.assign_all({x: [1, 1], y: 1}, add=True)
-        assert (x.value.tolist(), float(y.value)) == ([6, 7], 8)
         with pytest.raises(ShapeMismatch, match="'y'"):
             session.assign_all({x: [0, 0], y: [1, 2]})
+        with pytest.raises(TypeError, match="Cannot cast"):
+            session.assign(y, 1.7)
         session.assign_all({})
         session.pull()
-        assert (x.value.tolist(), float(y.value)) == ([6, 7], 8)
+        assert (x.value.tolist(), int(y.value)) == ([6, 7], 8)
 
 
 def test_a_variable_the_loss_does_not_reach_has_no_gradient_and_stays(open_session):

@@ -20,6 +20,7 @@ from pswire.codec import encode
 from pswire.messages import Gradient, Join, Leave, Pull, Push, QueueSpec, Take
 from pswire.tensors.inline import InlineSender
 from pswire.v1 import paramserver_pb2 as pb
+from tests.server_client import frames_of
 
 STATUS = health_pb2.HealthCheckResponse
 SERVING, NOT_SERVING, UNKNOWN = STATUS.SERVING, STATUS.NOT_SERVING, STATUS.SERVICE_UNKNOWN
@@ -141,7 +142,7 @@ def test_a_pending_call_gets_the_error_that_the_server_stops(connect):
     assert "the server is stopping" in str(error)
 
 
-def test_a_stream_between_two_calls_does_not_hold_up_the_stop(connect, frames_of):
+def test_a_stream_between_two_calls_does_not_hold_up_the_stop(connect):
     pieces = queue.Queue()
     with ServerThread(ServerConfig(grace=1000.0)) as server:
         client = connect(server)
@@ -155,7 +156,7 @@ def test_a_stream_between_two_calls_does_not_hold_up_the_stop(connect, frames_of
 
 
 @pytest.fixture
-def slow_transfer(connect, frames_of):
+def slow_transfer(connect):
     """A function that starts a push of 4 MiB whose last chunk is sent once `go` is set; its call."""
     array, sent = np.ones(1 << 19), threading.Event()
 

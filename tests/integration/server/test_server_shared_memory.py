@@ -23,6 +23,7 @@ from pswire.tensors.stream import StreamReceiver
 from pswire.tensors.values import IndexedSlices, TensorSpec
 from pswire.v1 import paramserver_pb2 as pb
 from psworker import ops
+from tests.server_client import frames_of
 from tests.shared_folder import mapped_segments, needs_shared_memory, shared_folder
 
 pytestmark = needs_shared_memory
@@ -180,7 +181,7 @@ def test_a_segment_attached_during_a_held_push_replaces_its_segment_after_the_an
             np.testing.assert_array_equal(client.value(senders[0], "w"), SMALL)
 
 
-def test_an_invalid_segment_is_refused_with_a_reason_and_the_stream_goes_on(sender, stream, segment, frames_of, name):
+def test_an_invalid_segment_is_refused_with_a_reason_and_the_stream_goes_on(sender, stream, segment, name):
     for number, other, reason in ((MOST, {}, "numbered from 0 to 63, not 64"), (0, {"token": b""}, "token")):
         reply = stream.attach(number, segment, **other)
         assert not reply.attached
