@@ -81,8 +81,6 @@ def to_json(job: JobStatus, at: float) -> dict[str, Any]:
     fields = ("global_step", "repeated", "dropped", "half_pushes", "nbytes", "consistency", "handling", "problems")
     lists = ("variables", "workers", "epochs", "changes")
     data: dict[str, Any] = {"time": at, **{name: _plain(getattr(job, name)) for name in fields + lists}}
-    for variable in data["variables"]:
-        del variable["global_step"]
     data["shards"] = [
         {"address": answer.address, **({"problem": answer.problem} if answer.report is None else _plain(answer.report))}
         for answer in job.answers

@@ -9,13 +9,12 @@ from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderR
 from rich.table import Table
 from rich.text import Text
 
-from pswire.job_status import JobStatus, JobVariable, JobWorker, ShardAnswer
+from pswire.job_status import JobStatus, JobWorker, ShardAnswer
 from pswire.messages import Change
 from pswire.optimizers import UpdateSpec
 from pswire.specs.schedules import Schedule
 
 _NONE = "–"
-_LEAST_WIDTH = {"address": 15}
 _MOST_WIDTH = {"variable": 14, "dtype and shape": 13, "slots": 10}  # where the whole table is too wide
 _ANY_WIDTH = 10_000
 _STYLES = {"live": "green", "left": "dim", "lost": "bold red", "silent": "bold red"}
@@ -26,7 +25,7 @@ def tables(job: JobStatus) -> RenderableType:
     parts: list[RenderableType] = [_text(job_line(job))]
     parts += [_text(f"warning: {problem}", "yellow") for problem in job.problems]
     shards = _Fitting(_shards(job.answers), _shards(job.answers, rates=False))
-    variables = _Fitting(_variables(job.variables), _variables(job.variables, more=False))
+    variables = _Fitting(_variables(job), _variables(job, more=False))
     for table in (shards, _workers(job.workers), variables, _changes(job.changes)):
         if table.row_count:
             parts += ["", table]
@@ -71,7 +70,7 @@ def _table(title: str, left: Sequence[str], right: Sequence[str], last: Sequence
         title_style="bold",
     )
     for name in left:
-        table.add_column(name, overflow="fold", no_wrap=name == "shard", min_width=_LEAST_WIDTH.get(name))
+        table.add_column(name, overflow="fold", no_wrap=name == "shard", min_width=15 if name == "address" else None)
     for name in right:
         table.add_column(name, justify="right", no_wrap=True)
     for name in last:
@@ -132,12 +131,12 @@ def _workers(workers: Sequence[JobWorker]) -> Table:
     return table
 
 
-def _variables(variables: Sequence[JobVariable], *, more: bool = True) -> Table:
+def _variables(job: JobStatus, *, more: bool = True) -> Table:
     numbers = ("version", *["updates", "memory"] * more)
     table = _table("Variables", ("variable", "dtype and shape", "shards"), numbers, ("slots", "optimizer"))
     for column in table.columns:  # the rest of the width is the optimizer's
         column.max_width = None if more else _MOST_WIDTH.get(str(column.header))
-    for variable in variables:
+    for variable in job.variables:
         _add(
             table,
             variable.spec.name,
@@ -146,7 +145,7 @@ def _variables(variables: Sequence[JobVariable], *, more: bool = True) -> Table:
             _span(variable.versions),
             *[_span(variable.updates), size(variable.nbytes)] * more,
             ", ".join(variable.slots) or _NONE,
-            _optimizer(variable.optimizer, variable.global_step),
+            _optimizer(variable.optimizer, job.global_step),
         )
     return table
 
@@ -180,7 +179,7 @@ def _optimizer(spec: UpdateSpec | None, global_step: int | None) -> str:
         return _NONE
     fields = {field.name: getattr(spec, field.name) for field in dataclasses.fields(spec)}
     words = [spec.kind, *(f"{name}={value}" for name, value in fields.items())]
-    if global_step is not None:
-        schedules = {name: value for name, value in fields.items() if isinstance(value, Schedule)}
-        words += [f"({name.replace('_', ' ')} now {one.at(global_step):.6g})" for name, one in schedules.items()]
+    for name, value in fields.items():
+        if global_step is not None and isinstance(value, Schedule):
+            words.append(f"({name.replace('_', ' ')} now {value.at(global_step):.6g})")
     return " ".join(words)

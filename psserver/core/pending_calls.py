@@ -44,11 +44,7 @@ class PendingCall:
     """A push, pull or assign without a reply.
 
     It is pending until the changes before it are settled (`after`), and then, unless it is an assign, for the policy.
-
-    Attributes:
-        allocator: memory for the values of its answer.
-        answer: without values, once a push was applied or dropped.
-        magnitudes: of the arrays that it brings.
+    `answer` is that of a push that was applied or dropped, without values; `allocator` makes memory for these.
     """
 
     ticket: int
@@ -65,12 +61,7 @@ class PendingCall:
 
 
 class PendingCalls:
-    """The pending calls of a shard, and the counts of what became of them.
-
-    Args:
-        policy: decides which calls go on.
-        store, deduplication, members: the shard's.
-        update_order: of shard 0 where it orders the changes of all shards.
+    """The pending calls of a shard, and counts of their outcomes.
 
     Attributes:
         global_step: updates made.
@@ -204,10 +195,10 @@ class PendingCalls:
 
     def _in_order(self, call: PendingCall) -> bool:
         """Whether every change before this call is settled here."""
-        if not all(self._settled(change) for change in call.message.after):
-            return False
-        self._pass_over(call.message.after)
-        return True
+        settled = all(self._settled(change) for change in call.message.after)
+        if settled:
+            self._pass_over(call.message.after)
+        return settled
 
     def _settled(self, change: ChangeId) -> bool:
         return self._deduplication.last(change.sender) >= change.sequence or not self._members.is_live(change.sender)

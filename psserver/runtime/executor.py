@@ -1,9 +1,7 @@
 """The executor of a shard: takes messages from many callers, steps the shard, and gives each caller its answer.
 
-Steps take microseconds and run in the event loop, which serializes them. The array tasks of a step run there too when
-they are small, and otherwise in threads (`psserver.runtime.task_order`), so that the loop goes on receiving. Large
-messages are inspected, and optimizers compiled, in threads before their step. All methods are called in the loop. The
-events of a step go to the log. Knows nothing of gRPC or bytes.
+Steps take microseconds and run in the event loop; what takes longer runs in threads, so that the loop goes on
+receiving. Knows nothing of gRPC or bytes.
 """
 
 from __future__ import annotations
@@ -40,7 +38,7 @@ class AnswerTooLarge(TooLarge):
 
 
 class Executor:
-    """Steps a shard, one message at a time, in the order of their arrival.
+    """Steps a shard, one message at a time, in the order of their arrival. All methods are called in the event loop.
 
     Args:
         shard: used by this executor alone.
@@ -107,7 +105,10 @@ class Executor:
                     await self._tasks.wait()
         if len(result.replies) == 1 and result.replies[0].ticket == ticket and self._tasks.run_at_once(result.tasks):
             self._log(result)
-            return _answer_of(result.replies[0])
+            outcome = result.replies[0].answer
+            if isinstance(outcome, ParamServerError):
+                raise outcome
+            return outcome
         answer: _Waiting = asyncio.get_running_loop().create_future()
         self._waiting[ticket] = answer
         try:
@@ -215,9 +216,3 @@ def _answer(replies: Iterable[tuple[_Waiting | None, Reply]], fault: BaseExcepti
             answer.set_exception(reply.answer)
         else:
             answer.set_result(reply.answer)
-
-
-def _answer_of(reply: Reply) -> Answer:
-    if isinstance(reply.answer, ParamServerError):
-        raise reply.answer
-    return reply.answer

@@ -43,7 +43,7 @@ class AdagradRule(ElementWise, of=[Adagrad]):
 
     def __init__(self, spec: Adagrad) -> None:
         super().__init__(spec, _adagrad, {"accumulator": spec.initial_accumulator})
-        self._epsilon = float(spec.epsilon)
+        self._epsilon = spec.epsilon
 
     def _numbers(self, step: Step, tiny: float) -> tuple[float, ...]:
         """The learning rate and epsilon."""

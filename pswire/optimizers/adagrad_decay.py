@@ -46,8 +46,8 @@ class AdagradDecayRule(ElementWise, of=[AdagradDecay]):
 
     def __init__(self, spec: AdagradDecay) -> None:
         super().__init__(spec, first={"accumulator": spec.initial_accumulator})
-        self._floor = float(spec.initial_accumulator)
-        self._decay_steps, self._decay_rate = spec.decay_steps, float(spec.decay_rate)
+        self._floor = spec.initial_accumulator
+        self._decay_steps, self._decay_rate = spec.decay_steps, spec.decay_rate
 
     def _numbers(self, step: Step, tiny: float) -> tuple[float, ...]:
         """The period of this step, the learning rate, and what is added to a root that may be zero."""

@@ -78,8 +78,8 @@ class AdamRule(ElementWise, of=[Adam, AdamW]):
 
     def __init__(self, spec: Adam) -> None:
         super().__init__(spec, _amsgrad if spec.amsgrad else _adam)
-        self._beta1, self._beta2, self._epsilon = float(spec.beta1), float(spec.beta2), float(spec.epsilon)
-        self._weight_decay = float(spec.weight_decay) if isinstance(spec, AdamW) else 0.0
+        self._beta1, self._beta2, self._epsilon = spec.beta1, spec.beta2, spec.epsilon
+        self._weight_decay = spec.weight_decay if isinstance(spec, AdamW) else 0.0
 
     def _numbers(self, step: Step, tiny: float) -> tuple[float, ...]:
         """The shares of old and new in both averages, the step's factor and epsilon, and what decay leaves of a weight.

@@ -46,9 +46,9 @@ class FtrlRule(ElementWise, of=[Ftrl]):
 
     def __init__(self, spec: Ftrl) -> None:
         super().__init__(spec, _ftrl if spec.learning_rate_power == 0.5 else None)
-        self._l1, self._l2 = float(spec.l1), float(spec.l2)
-        self._power = float(spec.learning_rate_power)
-        self._initial_accumulator = float(spec.initial_accumulator)
+        self._l1, self._l2 = spec.l1, spec.l2
+        self._power = spec.learning_rate_power
+        self._initial_accumulator = spec.initial_accumulator
 
     def slots(self, value: Array) -> dict[str, Array]:
         """As in `Rule`; the linear slot depends on the value, and no accumulator is zero, for it divides."""

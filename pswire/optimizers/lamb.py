@@ -44,8 +44,8 @@ class LambRule(Rule, of=[Lamb]):
 
     def __init__(self, spec: Lamb) -> None:
         super().__init__(spec)
-        self._beta1, self._beta2, self._epsilon = float(spec.beta1), float(spec.beta2), float(spec.epsilon)
-        self._weight_decay = float(spec.weight_decay)
+        self._beta1, self._beta2, self._epsilon = spec.beta1, spec.beta2, spec.epsilon
+        self._weight_decay = spec.weight_decay
 
     def dense(self, value: Array, slots: dict[str, Array], gradient: Array, step: Step) -> None:
         """As in `Rule`."""

@@ -38,7 +38,7 @@ class MomentumRule(ElementWise, of=[Momentum]):
 
     def __init__(self, spec: Momentum) -> None:
         super().__init__(spec, _nesterov if spec.nesterov else _momentum)
-        self._momentum, self._nesterov = float(spec.momentum), spec.nesterov
+        self._momentum, self._nesterov = spec.momentum, spec.nesterov
 
     def _numbers(self, step: Step, tiny: float) -> tuple[float, ...]:
         """The momentum and the learning rate."""

@@ -30,7 +30,7 @@ class MovingAverageRule(ElementWise, of=[MovingAverage]):
 
     def __init__(self, spec: MovingAverage) -> None:
         super().__init__(spec)
-        self._decay = float(spec.decay)
+        self._decay = spec.decay
 
     def _numbers(self, step: Step, tiny: float) -> tuple[float, ...]:
         """The shares of the old and of the new."""

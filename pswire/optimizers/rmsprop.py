@@ -52,8 +52,8 @@ class RMSPropRule(ElementWise, of=[RMSProp]):
 
     def __init__(self, spec: RMSProp) -> None:
         super().__init__(spec, None if spec.centered or spec.momentum > 0 else _rmsprop)
-        self._decay, self._momentum = float(spec.decay), float(spec.momentum)
-        self._epsilon, self._centered = float(spec.epsilon), spec.centered
+        self._decay, self._momentum = spec.decay, spec.momentum
+        self._epsilon, self._centered = spec.epsilon, spec.centered
 
     def _numbers(self, step: Step, tiny: float) -> tuple[float, ...]:
         """The shares of the old and of the new in an average, the learning rate, and epsilon."""

@@ -126,7 +126,7 @@ class DelayCompensation(StalenessSpec):
     strength: NotNegative = 0.04
 
     def __str__(self) -> str:
-        return f"delay-compensated:{float(self.strength)!r}"
+        return f"delay-compensated:{self.strength!r}"
 
 
 @dataclass(frozen=True)

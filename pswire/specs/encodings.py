@@ -45,10 +45,6 @@ class TopK(Compression):
     pattern: ClassVar[str] = f"topk:(?P<fraction>-?{DECIMAL})"
     fraction: PositiveShare
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        object.__setattr__(self, "fraction", float(self.fraction))  # numpy's numbers are written differently
-
     def __str__(self) -> str:
         return f"topk:{self.fraction!r}"
 

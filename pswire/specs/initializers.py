@@ -28,23 +28,9 @@ Initializer: TypeAlias = Callable[[Shape, Generator], Array]
 _Bits: TypeAlias = npt.NDArray[np.uint64]
 _Floats: TypeAlias = npt.NDArray[np.float64]
 
-__all__ = [
-    "Initializer",
-    "RowConstant",
-    "RowInitializer",
-    "RowNormal",
-    "RowUniform",
-    "constant",
-    "glorot_normal",
-    "glorot_uniform",
-    "he_normal",
-    "he_uniform",
-    "ones",
-    "random_normal",
-    "random_uniform",
-    "truncated_normal",
-    "zeros",
-]
+__all__ = ["Initializer", "RowConstant", "RowInitializer", "RowNormal", "RowUniform", "constant", "glorot_normal"]
+__all__ += ["glorot_uniform", "he_normal", "he_uniform", "ones", "random_normal", "random_uniform"]
+__all__ += ["truncated_normal", "zeros"]
 
 
 class RowInitializer(Spec, family="row initializer"):
@@ -97,7 +83,7 @@ class RowConstant(constant, RowInitializer, kind="row_constant"):
     @property
     def largest(self) -> float:
         """The value's magnitude."""
-        return abs(float(self.value))
+        return abs(self.value)
 
     def values(self, bits: _Bits, out: _Floats) -> None:
         """The value."""
@@ -116,10 +102,10 @@ class random_uniform(Checked):  # noqa: N801
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not 0 <= float(self.high) - float(self.low) < math.inf:
+        if not 0 <= self.high - self.low < math.inf:
             raise ValueError(
                 f"{type(self).__name__}: high must be at least low, and less than infinitely above it, "
-                f"got {self.low!r} and {self.high!r}"
+                f"got {self.low:g} and {self.high:g}"
             )
 
     def __call__(self, shape: Shape, random: Generator) -> Array:
@@ -136,15 +122,15 @@ class RowUniform(random_uniform, RowInitializer, kind="row_uniform"):
     @property
     def largest(self) -> float:
         """The magnitude of the bound that is further from 0."""
-        return max(abs(float(self.low)), abs(float(self.high)))
+        return max(abs(self.low), abs(self.high))
 
     def values(self, bits: _Bits, out: _Floats) -> None:
         """See the formula of the class."""
         np.right_shift(bits, 12, out=bits)
         np.bitwise_or(bits, _ONE, out=bits)  # the number 1 + u
         np.subtract(bits.view(np.float64), 1, out=out)
-        np.multiply(out, float(self.high) - float(self.low), out=out)
-        np.add(out, float(self.low), out=out)
+        np.multiply(out, self.high - self.low, out=out)
+        np.add(out, self.low, out=out)
 
 
 # --- normal -------------------------------------------------------------------------------------------------------
@@ -201,7 +187,7 @@ class RowNormal(random_normal, RowInitializer, kind="row_normal"):
     @property
     def largest(self) -> float:
         """The mean's magnitude and the furthest from it, at i = 0."""
-        return abs(float(self.mean)) + float(self.stddev) * math.sqrt(2 * 41 * math.log(2))
+        return abs(self.mean) + self.stddev * math.sqrt(2 * 41 * math.log(2))
 
     def values(self, bits: _Bits, out: _Floats) -> None:
         """See the formula of the class."""
@@ -215,8 +201,8 @@ class RowNormal(random_normal, RowInitializer, kind="row_normal"):
         np.multiply(out, -2, out=out)
         np.sqrt(out, out=out)
         np.multiply(out, angle, out=out)
-        np.multiply(out, float(self.stddev), out=out)
-        np.add(out, float(self.mean), out=out)
+        np.multiply(out, self.stddev, out=out)
+        np.add(out, self.mean, out=out)
 
 
 # --- by the size of a layer ---------------------------------------------------------------------------------------

@@ -69,7 +69,7 @@ class Decay(Schedule):
     @property
     def largest(self) -> float:
         """The first."""
-        return float(self.initial)
+        return self.initial
 
 
 @dataclass(frozen=True)
@@ -110,7 +110,7 @@ class PolynomialDecay(Decay, kind="polynomial_decay"):
     @property
     def largest(self) -> float:
         """The first or the last."""
-        return float(max(self.initial, self.end))
+        return max(self.initial, self.end)
 
 
 @dataclass(frozen=True)
@@ -128,7 +128,7 @@ class CosineDecay(Decay, kind="cosine_decay"):
     def at(self, step: int) -> float:
         """See the formula of the class."""
         wave = (1 + math.cos(math.pi * min(step / self.decay_steps, 1))) / 2
-        return float(self.initial * ((1 - self.alpha) * wave + self.alpha))
+        return self.initial * ((1 - self.alpha) * wave + self.alpha)
 
 
 @dataclass(frozen=True)
@@ -163,7 +163,7 @@ class PiecewiseConstant(Schedule, kind="piecewise_constant"):
 
     def at(self, step: int) -> float:
         """See the class."""
-        return float(self.values[bisect.bisect_left(self.boundaries, step)])
+        return self.values[bisect.bisect_left(self.boundaries, step)]
 
     @property
     def largest(self) -> float:

@@ -127,9 +127,8 @@ def parse(text: str, choices: Sequence[type[_TextSpec]], noun: str) -> _TextSpec
     for choice in choices:
         found = re.fullmatch(choice.pattern or re.escape(choice.form), text.strip())
         if found:
-            fields = {name: number for name, number in found.groupdict().items() if number is not None}
             try:
-                return choice(**{name: int(n) if n.isdigit() else float(n) for name, n in fields.items()})
+                return choice(**{name: float(number) for name, number in found.groupdict().items() if number})
             except ValueError as error:
                 raise ConfigurationError(f"{text!r}: {error}") from error
     *forms, last = (choice.form for choice in choices)
@@ -147,7 +146,7 @@ def check_number(
     expected: str = "an int or a float",
     entry: object = None,
 ) -> None:
-    """Refuses a field outside [low, high), with `open_low` and `closed_high` outside (low, high].
+    """Refuses a field outside [low, high), with `open_low` and `closed_high` outside (low, high]; makes it a float.
 
     NaN and infinity are always outside. `entry` is one number of a field that has several. Raises `TypeError` or
     `ValueError`, which name class and field.
@@ -165,6 +164,8 @@ def check_number(
         bounds = f"{'more than' if open_low else 'at least'} {low:g} and " if low > -math.inf else ""
         bounds += f"{'at most' if closed_high else 'below'} {high:g}" if high < math.inf else "finite"
         raise ValueError(f"{type(spec).__name__}: {name} must be {bounds}, got {value!r}")
+    if entry is None:
+        object.__setattr__(spec, name, number)  # specs are frozen
 
 
 def check_count(spec: object, name: str, low: int = 1) -> None:
@@ -173,10 +174,10 @@ def check_count(spec: object, name: str, low: int = 1) -> None:
     Raises `TypeError` or `ValueError`.
     """
     check_number(spec, name, low, MOST)
-    value = getattr(spec, name)
-    if value != int(value):
-        raise ValueError(f"{type(spec).__name__}: {name} must be a whole number, got {value!r}")
-    object.__setattr__(spec, name, int(value))  # specs are frozen
+    number = getattr(spec, name)
+    if not number.is_integer():
+        raise ValueError(f"{type(spec).__name__}: {name} must be a whole number, got {number!r}")
+    object.__setattr__(spec, name, int(number))
 
 
 def check_flag(spec: object, name: str) -> None:

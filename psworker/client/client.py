@@ -44,7 +44,6 @@ from pswire.specs.consistency import (
 )
 from pswire.tensors.values import Array
 from psworker.client import partitions
-from psworker.client.chief import ChiefStatus
 from psworker.client.error_feedback import GradientEncoder
 from psworker.client.heartbeat import Heartbeat
 from psworker.client.placement import Placement
@@ -83,12 +82,8 @@ class Client:
     ) -> None:
         self._transport = transport
         self._closing = threading.Event()
-        self._chief_status = ChiefStatus(worker)
-        self._heartbeat = Heartbeat(transport, self._closing, self._chief_status)
-        self._calls = RetryingCalls(
-            transport, worker, timeout, self._closing, self._heartbeat.hold_reason, self._chief_status
-        )
-        self._heartbeat.half_pushes = self._calls.half_pushes.__getitem__
+        self._calls = RetryingCalls(transport, worker, timeout, self._closing)
+        self._heartbeat = Heartbeat(self._calls)
         self.encoder = encoder or GradientEncoder()
         self.shards = transport.shards
         self.consistency: Consistency = Asynchronous()
@@ -101,7 +96,7 @@ class Client:
     @property
     def chief(self) -> bool:
         """Whether this worker is chief, as last reported by shard 0."""
-        return self._chief_status.chief
+        return self._calls.chief_status.chief
 
     def join(self) -> Joined:
         """Joins every shard and keeps the leases by a heartbeat in the background; shard 0's answer.
@@ -122,7 +117,7 @@ class Client:
         self.staleness = parse_staleness(joined.staleness)
         self._pushing.decides = (self.consistency.decides or self.staleness.decides) and self.shards > 1
         self._pushing.orders = (self.consistency.orders or self.staleness.orders) and self.shards > 1
-        self._heartbeat.start(self._calls.sender, joined.lease)
+        self._heartbeat.start(joined.lease)
         return joined
 
     def register(self, declarations: Sequence[Declaration]) -> list[VersionedArray]:
@@ -230,9 +225,7 @@ class Client:
             rows: numbers of rows, (n,), integers in any order and with repeats; None: all.
             slot: a slot's name; "": the value.
 
-        Raises:
-            InvalidMessage: there is no such row, or no such slot.
-            TypeError: `rows` are not integers.
+        Raises `InvalidMessage` if there is no such slot, and as `partitions.split_rows`.
         """
         calls, variable, orders = self._calls, self._placement[name], self._pushing.orders
         split = None if rows is None else partitions.split_rows(variable, rows)

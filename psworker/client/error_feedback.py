@@ -53,11 +53,7 @@ class GradientEncoder:
         self._residuals: dict[tuple[int, str], Array] = {}
 
     def encode(self, shard: int, gradient: Gradient) -> Gradient:
-        """The gradient as it is sent, once; arrays that are not packed are borrowed.
-
-        Args:
-            shard: the receiver; each partition of a variable has its own residual.
-            gradient: of a variable, not an observation for a moving average, where feedback makes no sense.
+        """The gradient as it is sent, once, to a shard; arrays that are not packed are borrowed.
 
         Raises:
             NotFinite: the gradient has NaN or infinity and would be compressed; then nothing has changed. Or its sum

@@ -37,8 +37,7 @@ def split_declaration(variable: PlacedVariable, declaration: Declaration) -> lis
 def split_gradient(variable: PlacedVariable, array: Array | IndexedSlices) -> list[Array | IndexedSlices]:
     """The gradient of each partition, also of those that have none of its rows: they count the update too.
 
-    Raises:
-        InvalidMessage: a row of `IndexedSlices` does not exist.
+    Raises `InvalidMessage` if a row of `IndexedSlices` does not exist.
     """
     if not isinstance(array, IndexedSlices):
         return [*split_array(variable, array)]

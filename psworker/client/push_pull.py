@@ -142,10 +142,8 @@ class ShardedPush:
         Everything is checked before the first gradient is encoded: of several shards one would apply its part while
         another refuses, and a residual would keep what is not finite.
 
-        Raises:
-            ShapeMismatch: a gradient does not fit its variable.
-            InvalidMessage: a gradient's versions are not those of the variable's partitions.
-            NotFinite: for several shards or compression, an element is NaN or infinite, or too large for 16 bits.
+        Raises `ShapeMismatch`, `InvalidMessage` for versions that are not those of the partitions, and, for several
+        shards or compression, `NotFinite`.
         """
         parts: dict[int, list[Gradient]] = {}
         remote: list[RemoteWeights] = []
@@ -203,8 +201,7 @@ class ShardedPush:
             pushes = {shard: message for shard, message in enumerate(messages) if isinstance(message, Push)}
             missing = [shard for shard in pushes if shard in failed]
             if 0 < len(missing) < len(pushes):
-                self._calls.count_half_push(missing)
-                self._calls.abandon(missing, pushes[missing[0]].sequence)
+                self._calls.report_half_push(missing, pushes[missing[0]].sequence)
             raise
         return _result(answers, pull)
 
@@ -222,14 +219,12 @@ class ShardedPush:
             raise
         failed: list[int] = []
         try:
-            others = calls.results(
-                calls.send(self._following(messages, decision, pull), pull.rejoins), _ANSWERS, failed
-            )
+            following = self._following(messages, decision, pull)
+            others = calls.results(calls.send(following, pull.rejoins), _ANSWERS, failed)
         except ParamServerError:
             missing = [shard for shard in push.shards if shard in failed]
             if missing and decision.outcome is not Outcome.DROPPED:
-                calls.count_half_push(missing)
-                calls.abandon(missing, push.sequence)
+                calls.report_half_push(missing, push.sequence)
             raise
         parts = [answer for answer in others if isinstance(answer, Pushed)]
         late = [shard for shard, part in zip(push.shards, parts, strict=False) if part.outcome is Outcome.DROPPED]

@@ -28,7 +28,7 @@ class _Table:
         """The names of the columns, in the order in which they were given."""
         return tuple(self._arrays)
 
-    def _column(self, column: str) -> Array:
+    def __getitem__(self, column: str) -> Array:
         try:
             return self._arrays[column]
         except KeyError:
@@ -43,12 +43,9 @@ class _Table:
     def __len__(self) -> int:
         return len(next(iter(self._arrays.values())))
 
-    def __repr__(self) -> str:
+    def _described(self, label: str) -> str:
         columns = ", ".join(f"{name} {array.dtype}{list(array.shape[1:])}" for name, array in self._arrays.items())
-        return f"{type(self).__name__}({self._label()}{len(self)} x {columns})"
-
-    def _label(self) -> str:
-        return ""
+        return f"{type(self).__name__}({label}{len(self)} x {columns})"
 
 
 class Batch(_Table):
@@ -63,11 +60,8 @@ class Batch(_Table):
         super().__init__(_checked("a batch", columns))
         self.epoch = epoch
 
-    def __getitem__(self, column: str) -> Array:
-        return self._column(column)
-
-    def _label(self) -> str:
-        return "" if self.epoch is None else f"epoch {self.epoch}, "
+    def __repr__(self) -> str:
+        return self._described("" if self.epoch is None else f"epoch {self.epoch}, ")
 
 
 class Dataset(_Table):
@@ -106,7 +100,7 @@ class Dataset(_Table):
     def __getitem__(self, key: slice) -> Dataset: ...
     def __getitem__(self, key: str | slice) -> Array | Dataset:
         if isinstance(key, str):
-            return self._column(key)
+            return super().__getitem__(key)
         if not isinstance(key, slice):
             raise TypeError(f"a dataset takes a column's name or a slice, not {key!r}; for rows use take([...])")
         start, stop, step = key.indices(len(self))
@@ -129,8 +123,8 @@ class Dataset(_Table):
             raise DatasetError(f"{self!r} has rows 0 to {len(self) - 1}, asked for {low} to {high}")
         return Batch({name: array.take(rows, axis=0) for name, array in self._arrays.items()}, epoch)
 
-    def _label(self) -> str:
-        return f"{self._name!r}, "
+    def __repr__(self) -> str:
+        return self._described(f"{self._name!r}, ")
 
 
 def _checked(owner: str, columns: Mapping[str, npt.ArrayLike]) -> dict[str, Array]:

@@ -232,8 +232,6 @@ class LocalCluster:
                 self._guarded(self._display.note, f"waiting for {' and '.join(names)} {reason}, since {waited:.0f} s")
         return True
 
-    # --- events ---------------------------------------------------------------------------------------------------
-
     def _on_end(self, process: Process) -> None:
         self._ended.add(process)
         if not self._stopping and (process.code or process in self._servers):

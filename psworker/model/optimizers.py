@@ -40,7 +40,7 @@ class Optimizer(optimizers.OptimizerSpec):
         Args:
             loss: a tensor with one element; its value travels with the next push of one of the variables.
             var_list: one or several; by default all trainable variables.
-            retain_graph: keeps the graph for another backward pass through it.
+            retain_graph: keeps the graph for another backward pass through it; otherwise it is freed on the way.
 
         Returns:
             Pairs (gradient, variable): an array of the variable's shape and dtype, `IndexedSlices` for the table of an

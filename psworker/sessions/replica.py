@@ -17,7 +17,6 @@ import numpy as np
 from pswire import optimizers
 from pswire.errors import ConfigurationError, InvalidMessage
 from pswire.messages import Declaration, Outcome
-from pswire.specs.consistency import Consistency, StalenessSpec
 from pswire.tensors.values import Array, IndexedSlices
 from psworker.client.client import Client, PushResult
 from psworker.model.tables import Table
@@ -79,8 +78,8 @@ class Replica:
 
     # --- the strategy ---------------------------------------------------------------------------------------------
 
-    def check(self, consistency: Consistency, staleness: StalenessSpec) -> None:
-        """Raises `ConfigurationError` if servers with these policies would drop most of the pushes."""
+    def check(self) -> None:
+        """Raises `ConfigurationError` if the servers' policies would drop most of the pushes."""
 
     def step(self, step: Step) -> None:
         """Takes a step, whose arrays are borrowed meanwhile; of a step that raises nothing is kept.

@@ -53,8 +53,8 @@ def session(
 ) -> Session:
     """A session, to be used as `with psworker.session() as session:`.
 
-    Arguments default to environment variables (`$PSWORKER_SERVERS`, `$PSWORKER_PUSH_EVERY`, ...), which `psworker run`
-    and `psworker local` set from their flags, and these to the values in brackets.
+    Each argument but `outer` defaults to the environment variable of its name, such as `$PSWORKER_PUSH_EVERY`, which
+    `psworker run` and `psworker local` set from their flags, and then to the value in brackets.
 
     Args:
         servers: addresses in the order of their shards [none: the shard is embedded in this process].
@@ -147,7 +147,8 @@ class Session:
     def is_chief(self) -> bool:
         """Whether this worker is chief, which does what is done once: the first of the job, or a later one if it died.
 
-        As last reported by shard 0, with each block of examples and each heartbeat: ask each time.
+        As last reported by shard 0, with each block of examples and each heartbeat: ask each time. A chief that the
+        network has cut off learns that it is none any more only when it is back.
         """
         return self._client.chief
 
@@ -163,7 +164,7 @@ class Session:
             raise ConfigurationError("a session is open already: close it first, one program has one session")
         try:
             joined = self._client.join()
-            self._replica.check(self._client.consistency, self._client.staleness)
+            self._replica.check()
             self.number, self._replica.global_step = joined.number, joined.global_step
             self._collection = here
             self.register(list(here.variables.values()))
@@ -223,7 +224,7 @@ class Session:
             ids: integers of any shape, from 0 and below the number of rows, with repeats.
 
         Returns:
-            (*ids.shape, *table.shape[1:]), of the table's dtype; without gradients that are not pushed yet.
+            (*ids.shape, *table.shape[1:]), of the table's dtype; without gradients that servers have not applied yet.
 
         Raises:
             IndexError: there is no such row.
@@ -303,7 +304,8 @@ class Session:
         Raises:
             ConfigurationError: no field is given, or an unknown one, a variable was not trained in this session, or
                 the change would need other slots.
-            ValueError, TypeError: a value that the field cannot have, or a `target` of a wrong kind.
+            ValueError, TypeError: a value that the field cannot have, or a `target` of a wrong kind; then nothing was
+                changed.
         """
         self._replica.tune(target, changes)
 

@@ -48,7 +48,7 @@ from pswire.optimizers import OptimizerSpec, Step, UpdateSpec
 from pswire.specs.encodings import ENCODINGS
 from pswire.specs.schedules import Schedule
 from pswire.tensors.compression import BITS, Packed, narrow
-from pswire.tensors.values import DTYPES, Array, TensorSpec, magnitude
+from pswire.tensors.values import DTYPES, Array, TensorSpec
 
 #: Choices that a pull may have: each costs some microseconds, in which nothing else is served.
 MOST_CHOICES = 1000
@@ -199,13 +199,7 @@ class Store:
                 self.served.keep(worker, value, free)
 
     def answer_bytes(self, message: Message, *, modified: bool) -> int:
-        """The most bytes of values in the answer to a message.
-
-        Args:
-            message: is not checked yet; raises `UnknownVariable`, or `InvalidMessage` for an impossible choice.
-            modified: every variable may have been modified by then; otherwise values at their known version are left
-                out, but for variables that the message itself changes.
-        """
+        """As `Shard.answer_bytes`; unless `modified`, only the message itself changes variables before its answer."""
         changed: Collection[str] = ()
         choices: Sequence[Choice] = ()
         match message:
@@ -242,13 +236,10 @@ class Store:
             if spec.name in names:
                 raise InvalidMessage(f"variable {spec.name!r} is declared twice in one message")
             names.add(spec.name)
-            known = self.variables.get(spec.name)
             if declaration.value is not None:
                 check_tensor(spec, declaration.value, "initial value")
-            if known is None:
-                needed += declared_bytes(declaration, dry_run=dry_run)
-            else:
-                needed += agreed_bytes(known, declaration)
+            known = self.variables.get(spec.name)
+            needed += declared_bytes(declaration, dry_run) if known is None else agreed_bytes(known, declaration)
         if needed and needed > self._free_bytes:
             raise TooLarge(
                 f"variables {', '.join(sorted(names))} with their slots need {needed:,} bytes more; this shard holds "
@@ -358,14 +349,12 @@ class Store:
     ) -> None:
         """Update each variable that has a gradient, by the mean of its gradients and its rule.
 
-        A guarded update is done when this returns, and so are all tasks of the step.
-
         Args:
-            pushes: checked, also for elements that are not finite.
+            pushes: checked and inspected.
             global_step: updates before this one, for learning rate schedules.
             scale: factor of the learning rates; 1 at most.
             magnitudes: the largest of each variable's gradients.
-            result: gets the tasks.
+            result: gets the tasks; a guarded update runs all of them, and is done when this returns.
 
         Raises:
             NotFinite: elements of a value or slot would not be finite after a guarded update; nothing has changed.
@@ -378,10 +367,8 @@ class Store:
         updates = []
         for name, mine in contributions.items():
             variable = self.variables[name]
-            optimizer, rule = variable.optimizer, variable.rule
-            assert optimizer is not None, "check_gradients was not called"
-            assert rule is not None, "an optimizer comes with its rule"
-            learning_rate = 1.0
+            optimizer, rule, learning_rate = variable.optimizer, variable.rule, 1.0
+            assert rule is not None, "check_gradients was not called"
             if isinstance(optimizer, OptimizerSpec):
                 declared = optimizer.learning_rate
                 learning_rate = scale * (
@@ -417,12 +404,13 @@ class Store:
         Raises:
             NotFinite: a sum would not be finite; nothing has changed.
         """
-        assignments, add = message.assignments, message.add
+        assignments: Sequence[Assignment] = message.assignments
+        add = message.add
         if add and result.settled and self.guard.needed(magnitudes):
             run(result.tasks)
             result.tasks.clear()
-            assignments, add = tuple(self.guard.sums(assignments)), False
-            magnitudes = {one.name: magnitude(one.array) for one in assignments}
+            assignments, magnitudes = self.guard.sums(assignments)
+            add = False
         versions = []
         for assignment in assignments:
             variable = self.variables[assignment.name]

@@ -13,7 +13,7 @@ import numpy as np
 
 from pswire import optimizers
 from pswire.errors import ConfigurationError
-from pswire.specs.consistency import Consistency, DropStalePushes, StalenessSpec, Synchronous
+from pswire.specs.consistency import DropStalePushes, Synchronous
 from pswire.tensors.sums import widened
 from pswire.tensors.values import Array, IndexedSlices
 from psworker.client.client import Client
@@ -66,9 +66,9 @@ class Downpour(Replica):
         longest = self._pull_every if self._overlap else self._pull_every - math.gcd(self._push_every, self._pull_every)
         return -(-longest // self._push_every)
 
-    def check(self, consistency: Consistency, staleness: StalenessSpec) -> None:
+    def check(self) -> None:
         """Raises `ConfigurationError` if the worker's own pushes would make the servers drop later ones of its own."""
-        own = self.own_staleness
+        own, consistency, staleness = self.own_staleness, self.client.consistency, self.client.staleness
         options = f"with push_every={self._push_every}, pull_every={self._pull_every}, overlap={self._overlap}"
         if isinstance(consistency, Synchronous) and own:
             raise ConfigurationError(

@@ -5,7 +5,7 @@ import pytest
 
 from psserver.core.policies import Asynchronous
 from psserver.core.policies.policy import Apply, CallView, Serve
-from psserver.core.status import MOST_LISTED
+from psserver.core.shard import MOST_LISTED
 from pswire.messages import Assign, Assignment, Join, Leave, Pull, Renew, Sender, Status, Tick, Tune
 from pswire.optimizers import GradientDescent
 from pswire.specs.consistency import parse_consistency, parse_staleness

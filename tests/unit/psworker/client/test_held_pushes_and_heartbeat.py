@@ -3,6 +3,7 @@
 import logging
 import queue
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -14,8 +15,8 @@ from pswire.optimizers import GradientDescent
 from pswire.specs.consistency import Bounded, Synchronous
 from pswire.tensors.values import TensorSpec
 from psworker.client import placement
-from psworker.client.chief import ChiefStatus
 from psworker.client.heartbeat import Heartbeat
+from psworker.client.retrying_calls import RetryingCalls
 from psworker.transport import Future
 from psworker.versions import ReadVersion, VersionedArray
 from tests.shards_in_process import PATIENCE, ShardsInProcess
@@ -157,7 +158,9 @@ class Beats:
 
     def __init__(self, *script):
         self.closing = threading.Event()
-        self.heartbeat = Heartbeat(self, self.closing, ChiefStatus("w0"))
+        self.calls = RetryingCalls(self, "w0", 60, self.closing)
+        self.calls.sender = Sender("w0", 1)
+        self.heartbeat = Heartbeat(self.calls)
         self._script = iter(script)
         self.sent = []
 
@@ -179,7 +182,7 @@ class Beats:
         return f"transport {len(self.sent)}"
 
     def run(self):
-        start_heartbeat(self.heartbeat, Sender("w0", 1), lease=0.003)
+        start_heartbeat(self.heartbeat, lease=0.003)
         self.heartbeat.join()
         return self
 
@@ -195,13 +198,14 @@ def test_the_reason_of_a_held_push_is_logged_when_it_appears_and_when_it_changes
 @pytest.mark.parametrize("error", [NotJoined("slept"), Unavailable("gone"), TimedOut("late"), Zombie("taken")])
 def test_a_reason_is_discarded_when_a_heartbeat_fails(error):
     beats = Beats(Renewed(1, "w1 is at step 3"), error, Zombie("so that it ends")).run()
-    assert beats.heartbeat.hold_reason(0, since=0.0) == ""
+    assert beats.calls.hold_reasons == {}
 
 
-def test_a_reason_from_before_a_push_does_not_count_for_it():
-    heartbeat = Beats().run().heartbeat
-    asked = [(0, 0.0), (0, float("inf")), (1, 0.0)]
-    assert [heartbeat.hold_reason(shard, since) for shard, since in asked] == ["the end", "", ""]
+def test_the_last_reason_is_kept_with_its_time():
+    began = time.monotonic()
+    (answered, reason) = Beats(Renewed(1, "w1 is at step 3")).run().calls.hold_reasons[0]
+    assert began < answered < time.monotonic()
+    assert reason == "the end"
 
 
 def test_the_heartbeat_goes_on_after_temporary_errors_and_ends_after_others(caplog):
@@ -221,6 +225,6 @@ def test_the_heartbeat_goes_on_after_temporary_errors_and_ends_after_others(capl
 
 def test_each_heartbeat_reports_the_tensor_transport_half_pushes_and_whether_the_worker_is_idle():
     beats = Beats(Renewed(0), Renewed(0))
-    beats.heartbeat.half_pushes = lambda shard: 3 * len(beats.sent)
+    beats.calls.half_pushes[0] = 3
     beats.heartbeat.idle_since = 7
-    assert beats.run().sent == [Renew(Sender("w0", 1), True, f"transport {n}", 7, 3 * n) for n in range(3)]
+    assert beats.run().sent == [Renew(Sender("w0", 1), True, f"transport {n}", 7, 3) for n in range(3)]

@@ -9,7 +9,6 @@ import pytest
 from pswire.errors import InvalidMessage, TimedOut, Unavailable
 from pswire.messages import Push, Sender
 from psworker.client import retrying_calls
-from psworker.client.chief import ChiefStatus
 from psworker.client.retrying_calls import RetryingCalls
 from psworker.transport import Future
 from tests.shards_in_process import ShardsInProcess
@@ -76,9 +75,10 @@ class Closing(threading.Event):
         return self.is_set()
 
 
-def error_of(transport, timeout, closing, hold_reason=lambda shard, since: ""):
-    """The text of the error of a push over these retrying calls."""
-    calls = RetryingCalls(transport, "w0", timeout, closing, hold_reason, ChiefStatus("w0"))
+def error_of(transport, timeout, closing, answered=0.0, reason=""):
+    """The text of the error of a push over these retrying calls, with the reason in the last answer to a heartbeat."""
+    calls = RetryingCalls(transport, "w0", timeout, closing)
+    calls.hold_reasons[0] = answered, reason
     with pytest.raises((Unavailable, TimedOut)) as caught:
         calls.results(calls.send([Push(Sender("w0", 1), 1, ())]), Push)
     return str(caught.value)
@@ -100,12 +100,13 @@ def test_pauses_double_up_to_two_seconds_each_try_has_the_time_left_and_leaving_
     assert transport.timeouts == tries
 
 
-def test_a_timeout_names_the_shard_that_held_the_push_and_the_reason():
+@pytest.mark.parametrize(("answered", "held"), [(math.inf, ": shard 0 held the push: w0 is slow"), (0.0, "")])
+def test_a_timeout_names_the_shard_that_held_the_push_and_the_reason_unless_it_is_from_before(answered, held):
     transport = ShardsInProcess(1)
     transport.lose = lambda shard, message: True
-    text = error_of(transport, 0.05, threading.Event(), lambda shard, since: f"w{shard} is slow" if since > 0 else "")
+    text = error_of(transport, 0.05, threading.Event(), answered, "w0 is slow")
     assert text.startswith("gave up after 0.")
-    assert text.endswith("s: no answer: shard 0 held the push: w0 is slow")
+    assert text.endswith(f"s: no answer{held}")
     assert len(transport.sent) > 1, "it has tried again"
 
 
