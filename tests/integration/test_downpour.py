@@ -192,8 +192,7 @@ def test_a_session_that_ends_pushes_what_is_left_unless_an_error_ends_it(open_se
 
 
 @pytest.mark.parametrize(
-    ("push_every", "pull_every", "overlap"),
-    [(1, 4, False), (2, 6, False), (1, 4, True), (1, 1, True), (2, 1, False)],
+    ("push_every", "pull_every", "overlap"), [(1, 4, False), (2, 6, False), (1, 4, True), (1, 1, True), (2, 1, False)]
 )
 def test_a_program_ends_with_weights_that_have_all_of_its_pushes(open_session, push_every, pull_every, overlap):
     x = ps.Variable([0.0], name="x")

@@ -166,19 +166,9 @@ def test_batch_norm_without_center_or_scale_lacks_that_variable_alone(training):
         (lambda: nn.LayerNorm(3), np.zeros((5, 2)), ValueError, r"LayerNorm\('net/layer_norm': 3\): .* \(\.\.\., 3\)"),
         (lambda: partial(nn.BatchNorm(3), training=False), np.zeros((5, 1)), ValueError, r"BatchNorm\('net/.*\., 3\)"),
         (lambda: partial(nn.BatchNorm(3), training=True), np.zeros((0, 3)), ValueError, "no elements"),
-        (
-            lambda: nn.Dense(3, 4),
-            np.ones((2, 3), complex),
-            TypeError,
-            r"Dense\(.*must be of real numbers, .*complex",
-        ),
+        (lambda: nn.Dense(3, 4), np.ones((2, 3), complex), TypeError, r"Dense\(.*must be of real numbers, .*complex"),
         (lambda: nn.Dense(3, 4), np.ones((2, 3)).astype("U1"), TypeError, "x must be of real numbers"),
-        (
-            lambda: nn.Embedding(5, 2),
-            [2, 5],
-            IndexError,
-            r"'net/embedding/table'.*ids must be in 0 \.\.\. 4",
-        ),
+        (lambda: nn.Embedding(5, 2), [2, 5], IndexError, r"'net/embedding/table'.*ids must be in 0 \.\.\. 4"),
     ],
 )
 def test_an_invalid_x_is_refused_in_the_name_of_the_layer(layer, x, error, message):
@@ -191,11 +181,7 @@ def test_an_invalid_x_is_refused_in_the_name_of_the_layer(layer, x, error, messa
 @pytest.mark.parametrize(
     ("make", "error", "message"),
     [
-        (
-            lambda: nn.Dense(3, 4, activation="relu"),
-            TypeError,
-            "^Dense: activation must be .*ops.relu, .*'relu'",
-        ),
+        (lambda: nn.Dense(3, 4, activation="relu"), TypeError, "^Dense: activation must be .*ops.relu, .*'relu'"),
         (lambda: nn.Conv2D(1, 2, 3, activation="relu"), TypeError, "^Conv2D: activation must be a function"),
         (lambda: nn.Conv2D(1, 2, 1.5), TypeError, "^Conv2D: kernel_size must be an integer or two"),
         (lambda: nn.Conv2D(1, 2, (3, 3, 3)), ValueError, "^Conv2D: kernel_size must be from 1 up, one number or two"),

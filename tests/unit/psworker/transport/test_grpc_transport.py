@@ -13,15 +13,7 @@ from psserver.rpc.server import ServerThread
 from pswire import messages as ms
 from pswire.channel import SERVER_OPTIONS
 from pswire.codec import decode, encode, from_frame, to_frame
-from pswire.errors import (
-    ConfigurationError,
-    InternalError,
-    Malformed,
-    TimedOut,
-    TooLarge,
-    Unavailable,
-    UnknownVariable,
-)
+from pswire.errors import ConfigurationError, InternalError, Malformed, TimedOut, TooLarge, Unavailable, UnknownVariable
 from pswire.tensors.frames import incoming
 from pswire.tensors.inline import InlineReceiver, InlineSender
 from pswire.tensors.stream import StreamReceiver, StreamSender
