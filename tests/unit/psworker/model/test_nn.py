@@ -101,15 +101,6 @@ def test_layer_norm_normalises_each_example_and_adds_its_epsilon_to_the_variance
     assert layer(np.zeros((0, 2), np.float32)).shape == (0, 2)
 
 
-def test_a_gradient_reaches_every_trainable_variable_of_a_model():
-    x = nn.BatchNorm(2)(nn.Conv2D(1, 2, 3, activation=ops.relu)(normal(3, 4, 4, 1)), training=True)
-    y = nn.LayerNorm(4)(nn.Dense(32, 4)(ops.reshape(x, (-1, 32))))
-    variables = ps.trainable_variables()
-    assert len(variables) == 8
-    for gradient, variable in zip(ps.gradients(ops.sum(ops.square(y) * y), variables), variables, strict=True):
-        assert (gradient.shape, gradient.dtype) == (variable.shape, np.float32)
-
-
 def test_batch_norm_normalises_a_batch_in_training_and_notes_the_mean_of_its_moments():
     layer = nn.BatchNorm(3, decay=0.9, epsilon=0)
     x = normal(6, 5, 3) * [1, 10, 100] + [0, -5, 50]
