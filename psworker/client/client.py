@@ -47,8 +47,7 @@ from psworker.client import partitions
 from psworker.client.error_feedback import GradientEncoder
 from psworker.client.heartbeat import Heartbeat
 from psworker.client.placement import Placement
-from psworker.client.push_pull import PushResult as PushResult
-from psworker.client.push_pull import ShardedPull, ShardedPush, concatenated, unpacked
+from psworker.client.push_pull import PushResult, ShardedPull, ShardedPush, concatenated, unpacked
 from psworker.client.retrying_calls import RetryingCalls
 from psworker.transport import Future, Transport
 from psworker.versions import ReadVersion, VersionedArray

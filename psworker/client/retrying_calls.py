@@ -151,7 +151,7 @@ class RetryingCalls:
             except ParamServerError as error:
                 left = until - time.monotonic() - pause
                 if isinstance(error, Unavailable) and left > 0:
-                    time.sleep(pause)  # not `_closing.wait`: it is set when the worker leaves
+                    time.sleep(pause)  # not `closing.wait`: it is set when the worker leaves
                     pause = min(2 * pause, LONGEST_PAUSE)
                     continue
                 expected = isinstance(error, NotJoined | Zombie | Unavailable | TimedOut)

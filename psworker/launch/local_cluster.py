@@ -22,9 +22,8 @@ from pswire.status_client import StatusClient
 from pswire.system.host import cores
 from psworker.config import StrategyConfig, TransferConfig
 from psworker.launch.display import Display
-from psworker.launch.processes import BLAS_VARIABLES, ParentPipe, Process, Stream, blas_threads
+from psworker.launch.processes import BLAS_VARIABLES, ParentPipe, Process, Stream, blas_threads, signals_in_thread
 from psworker.launch.progress import Watch
-from psworker.launch.signals import signals_in_thread
 
 #: Seconds for the servers to start; for a worker from SIGTERM to its end; the same for a server, which gives open calls
 #: 5 s; and for the kernel after SIGKILL.

@@ -14,8 +14,7 @@ from pswire.messages import EpochReport, Finished, QueueSpec
 from pswire.specs.consistency import Asynchronous
 from pswire.tensors.values import Array
 from psworker.client.client import Client
-from psworker.data.dataset import Batch, Dataset
-from psworker.data.shuffle import permutation
+from psworker.data.dataset import Batch, Dataset, permutation
 
 logger = logging.getLogger(__name__)
 

@@ -71,7 +71,7 @@ def conv2d(
     Raises ValueError when shapes do not fit or an option is unknown, TypeError for other than floating point.
     """
     y = _conv2d(x, filters, bias, strides, padding, dilations, activation)  # type: ignore[arg-type]
-    return y if activation is None else _relu_of_activated(y)
+    return y if activation is None else _activated(y)
 
 
 @op
@@ -156,12 +156,10 @@ def _joined(parts: list[tuple[Images, Array]]) -> Array:
     return joined
 
 
+@op
 def _activated(y: Array, /) -> Result:
     """`y`, on which relu was computed already, with the derivative of relu."""
     return y, (relu_vjp(y),)
-
-
-_relu_of_activated = op(_activated)
 
 
 def _check(x: Array, filters: Array, bias: Array | None, activation: str | None) -> None:

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from psserver.cli.status_tables import job_line
+from psserver.cli.status import job_line
 from pswire.errors import InvalidMessage
 from pswire.job_status import ShardAnswer, merged
 from pswire.messages import (
