@@ -115,7 +115,7 @@ def test_an_error_ends_the_stream_and_the_calls_before_it_stay(bad, error, clien
 
 def test_between_two_calls_a_stream_may_rest_for_longer_than_a_lease(connect, monkeypatch):
     monkeypatch.setattr(psserver.runtime.clock, "TICK", 0.01)
-    with ServerThread(ServerConfig(lease=0.1)) as server:
+    with ServerThread(ServerConfig(lease=0.3)) as server:
         client, pieces = connect(server), queue.Queue()
         pull = frames_of(Pull(client.join(), ()))
         answers = client.send_frames(iter(pieces.get, None))
