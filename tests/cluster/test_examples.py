@@ -84,12 +84,6 @@ def test_two_servers_and_two_workers_started_by_hand_share_the_job(commands):
         assert "global step 550" in server.err[-1]
 
 
-def test_the_same_script_runs_in_one_process(commands):
-    out = alone(commands, "softmax_mnist.py", "--epochs", "1")
-    assert abs(costs_of(out)[0] - KNOWN[0]) <= 0.004
-    assert accuracies_of(out)[1] > 0.8
-
-
 # --- GAN ---
 
 GAN_STEP = re.compile(r"^(worker-\d) +\| step +(\d+): loss of discriminator [\d.]+, generator [\d.]+, (.*\.png)$")
@@ -173,15 +167,6 @@ def test_the_convolutional_network_learns_digits_within_40_steps(commands):
     assert accuracy > 0.5  # 0.1 by chance
 
 
-def test_two_workers_train_the_convolutional_network_together(commands):
-    form = "--steps", "20", "--report", "20", "--test-images", "300"
-    out, err = local(commands, "deep_mnist.py", *form, flags=ONE_THREAD)
-    [(steps, accuracy)] = reports_of(out)
-    assert 20 <= steps <= 22  # the other worker's push may come in between
-    assert accuracy > 0.2  # 0.1 by chance
-    assert re.search(r"^2[0-2] steps in .* 2 workers$", err[-1])
-
-
 # The quadratic.
 
 
@@ -198,13 +183,6 @@ def test_each_step_of_the_quadratic_is_the_one_worked_out_by_hand(commands):
         assert abs(after - x) < 2e-6
 
 
-def test_two_workers_move_the_same_x(commands):
-    out, _ = local(commands, "quadratic.py", "--steps", "50")
-    rows = rows_of([line.partition(" | ")[2] for line in out])
-    assert len(rows) == 100
-    assert min(abs(after - 1) for (_, _, _, after), _ in rows) < 0.01  # 9 * 0.9^100 = 0.0002, and less when stale
-
-
 # By hand.
 
 
@@ -214,12 +192,6 @@ def test_descent_by_hand_is_that_of_the_optimizer_to_the_bit(commands):
     by_hand, by_optimizer = re.findall(r"0\.\d{4}", out[1])
     assert by_hand == by_optimizer
     assert float(by_hand) > 0.89
-
-
-def test_descent_by_hand_trains_with_two_workers_too(commands):
-    out, _ = local(commands, "manual_descent.py", "--batch-size", "200", "--learning-rate", "0.2")
-    [accuracies] = [re.findall(r"0\.\d{4}", line) for line in out if "test accuracy" in line]
-    assert all(float(accuracy) > 0.89 for accuracy in accuracies)
 
 
 # Word vectors.
@@ -255,15 +227,6 @@ def assert_sense(neighbours):
     for word, nearest in neighbours.items():
         assert len(nearest) == 7
         assert len(set(nearest) & set(KINDS[word].split())) >= 3, (word, nearest)  # 6 or 7 are usual, by chance 0
-
-
-def test_words_of_one_kind_get_vectors_that_are_near_each_other(commands):
-    out = alone(commands, "skipgram.py", *SHORT_FORM, OPENBLAS_NUM_THREADS="1")
-    losses = [float(loss) for loss in re.findall(r"^step +\d+: loss ([0-9.]+)$", "\n".join(out), re.MULTILINE)]
-    assert len(losses) == 3
-    assert losses == sorted(losses, reverse=True)
-    assert losses[-1] < 0.5  # 0.64 for who knows of the words no more than that one in three is near
-    assert_sense(neighbours_of(out))
 
 
 def test_two_workers_move_rows_of_tables_on_two_shards(commands):

@@ -1,6 +1,5 @@
 """The command `psserver` in processes of its own: what it prints, how it ends, and what its errors look like."""
 
-import json
 import os
 import queue
 import re
@@ -218,36 +217,6 @@ def test_health_is_an_exit_code(serve):
 )
 def test_a_server_that_listens_everywhere_is_asked_by_the_loopback(bind, asked):
     assert local_address(bind) == asked
-
-
-SENDS_AND_DIES = """
-import os, signal, sys
-from pswire.channel import open_channel
-from pswire.v1 import paramserver_pb2 as pb
-from pswire.v1.paramserver_pb2_grpc import ParameterServerStub
-
-stub = ParameterServerStub(open_channel(sys.argv[1]))
-sender = pb.Sender(worker="w0", incarnation=stub.Join(pb.JoinRequest(worker="w0", shards=1)).incarnation)
-tensor = pb.Tensor(name="W", dtype="float32", shape=[1 << 20], streamed=True)
-
-def frames():
-    yield pb.Frame(register=pb.RegisterRequest(sender=sender, declarations=[pb.Declaration(tensor=tensor)]))
-    yield pb.Frame(chunk=bytes(1 << 20))
-    yield pb.Frame(chunk=bytes(1 << 20))
-    os.kill(os.getpid(), signal.SIGKILL)
-
-list(stub.Transfer(frames()))
-"""
-
-
-@pytest.mark.slow
-def test_a_client_that_is_killed_midway_changes_nothing_and_makes_no_noise(serve):
-    server = serve()
-    dead = subprocess.run([sys.executable, "-c", SENDS_AND_DIES, server.address], timeout=BOUND, check=False)
-    assert dead.returncode == -signal.SIGKILL
-    assert json.loads(run("status", server.address, "--json")[1])["variables"] == []
-    code, _, errors = server.end(signal.SIGTERM)
-    assert (code, len(errors.splitlines())) == (0, 1), errors
 
 
 def test_help_shows_examples_and_every_option_with_its_default_and_its_variable():

@@ -100,32 +100,6 @@ def test_status_shows_the_shards_workers_and_variables_of_a_job(two, commands):
     assert row(output, "table")[1:] == ["float32[5, 4]", "0,1", "1", "1", "160 B", "momentum", optimizer]
 
 
-@pytest.mark.slow
-def test_status_is_plain_data_for_programs(trained, commands):
-    code, output, errors = commands.run("psserver", "status", trained.address, "--json")
-    assert (code, errors) == (0, [])
-    job = json.loads("\n".join(output), parse_constant=pytest.fail)
-    (shard,), (trainer, idler) = job.pop("shards"), job.pop("workers")
-    assert job.pop("time") > 0
-    assert 0 < trainer.pop("lease_left") <= 15
-    optimizer = {"kind": "momentum", "learning_rate": 0.5, "momentum": 0.9, "nesterov": False}
-    variable = {"name": "layer/W", "shape": [2, 3], "dtype": "float32", "optimizer": optimizer}
-    variable |= {"slots": ["momentum"], "nbytes": 48, "table": False}
-    counts = {"global_step": 2, "half_pushes": 0, "repeated": 0, "dropped": 0, "nbytes": 48}
-    lists = {"problems": [], "epochs": [], "changes": []}
-    whole = variable | {"shards": [0], "versions": [2], "updates": [2]}
-    assert job == counts | lists | {"consistency": "async", "handling": "none", "variables": [whole]}
-    known = {"name": "trainer", "number": 0, "incarnation": 1, "state": "live", "steps": 2, "dropped": 0, "chief": True}
-    known |= {"mean_staleness": 0.5, "loss": None, "epoch": 0, "waiting_for": "", "tensor_transport": "gRPC"}
-    assert trainer == known
-    assert (idler["name"], idler["number"], idler["steps"], idler["mean_staleness"]) == ("idler", 1, 0, None)
-    assert (shard["address"], shard["shard"], shard["shards"]) == (trained.address, 0, 1)
-    assert shard["variables"] == [variable | {"version": 2, "updates": 2, "part": None}]
-    assert shard["staleness"] == {"p50": 0, "p99": 1}
-    assert [worker["staleness_sum"] for worker in shard["workers"]] == [1, 0]
-    assert set(shard["traffic"]) == {"pushes", "bytes_in", "bytes_out"}
-
-
 # --- what is missing --------------------------------------------------------------------------------------------------
 
 

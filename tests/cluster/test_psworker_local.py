@@ -8,7 +8,6 @@ import sys
 
 import pytest
 
-from pswire.system.host import cores
 from psworker.launch import local_cluster
 from psworker.launch.display import Display
 
@@ -77,40 +76,6 @@ def test_servers_and_workers_get_what_their_flags_say(commands):
     assert "drop:T" in wrong.err[-1]
     assert "Invalid value for --workers" in too_few.err[-1]
     assert "each update waits for 3 workers, and there are 2" in too_few.err[-1]
-
-
-@pytest.mark.slow
-def test_lines_keep_their_stream_and_bad_bytes_do_no_harm(commands):
-    script = commands.script(
-        """
-        import os, sys
-        os.write(2, b"\\xff\\xfe error\\r\\n")
-        os.write(1, b"x" * 200_000 + b"\\n")
-        os.write(1, b"no end")
-        """
-    )
-    code, out, err = commands.run(*LOCAL, "--workers", "1", script)
-    assert code == 0
-    assert err == ["worker-0 | \ufffd\ufffd error"]
-    assert out[-1] == "worker-0 | no end"
-    assert "".join(line.removeprefix("worker-0 | ") for line in out[:-1]) == "x" * 200_000
-
-
-@pytest.mark.slow
-def test_each_worker_gets_its_share_of_the_cores(commands):
-    script = commands.script("import os; print(os.environ.get('OPENBLAS_NUM_THREADS'), os.environ['OMP_NUM_THREADS'])")
-    share = max(1, cores() // 2)
-    jobs = [
-        commands.start(*LOCAL, script),
-        commands.start(*LOCAL, "--workers", "1", "--threads", "5", script),
-        commands.start(*LOCAL, "--workers", "1", script, OMP_NUM_THREADS="3"),
-    ]
-    assert [job.wait() for job in jobs] == [0, 0, 0]
-    assert [sorted(job.out) for job in jobs] == [
-        [f"worker-{number} | {share} {share}" for number in (0, 1)],
-        ["worker-0 | 5 5"],
-        ["worker-0 | None 3"],
-    ]
 
 
 @pytest.mark.slow

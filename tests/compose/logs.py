@@ -87,10 +87,7 @@ _NOTES: list[tuple[re.Pattern[str], Callable[[Sequence[str]], Note]]] = [
         re.compile(rf"{_BLOCK} goes to worker {_WORKER} \({_WORKER} had it\)"),
         lambda found: HandedOut(_int(found[0]), found[1], found[2]),
     ),
-    (
-        re.compile(rf"worker {_WORKER} finished after {_NUMBER} steps?"),
-        lambda found: Ended(found[0], _int(found[1])),
-    ),
+    (re.compile(rf"worker {_WORKER} finished after {_NUMBER} steps?"), lambda found: Ended(found[0], _int(found[1]))),
 ]
 
 

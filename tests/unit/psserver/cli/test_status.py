@@ -8,7 +8,7 @@ import pytest
 from rich.console import Console
 
 from psserver.cli.status import to_json
-from psserver.cli.status_tables import size, tables
+from psserver.cli.status_tables import tables
 from psserver.config import parse_addresses
 from pswire.errors import ConfigurationError
 from pswire.job_status import ShardAnswer, merged
@@ -62,10 +62,6 @@ def test_the_tables_of_a_job():
     assert row(text, "2", "w1") == ["2", "w1", "W, b", "gradient_descent learning_rate=0.25"]
 
 
-def test_a_table_without_rows_is_left_out():
-    assert re.findall(r"^(\w+) *$", shown(ShardAnswer("a:1", StatusReport(0, 1, 0, 0))), re.MULTILINE) == ["Shards"]
-
-
 def test_names_are_shown_as_they_are():
     text = shown(ShardAnswer("a:1", StatusReport(0, 1, 0, 0, workers=(worker("[bold]\x1b[2Jw[/bold] :smile:"),))))
     assert "[bold]\N{REPLACEMENT CHARACTER}[2Jw[/bold] :smile: " in text
@@ -80,22 +76,6 @@ def test_a_schedule_is_shown_with_its_fields_and_the_learning_rate_of_the_next_p
     text = shown(report_with(Momentum(WarmUp(10, CosineDecay(0.1, 100))), global_step=35))
     assert "learning_rate=WarmUp(steps=10, then=CosineDecay(initial=0.1, decay_steps=100, alpha=0.0))" in text
     assert "(learning rate now 0.0853553)" in text  # (1 + cos(pi / 4)) / 20
-
-
-@pytest.mark.parametrize(
-    ("nbytes", "text"),
-    [
-        (0, "0 B"),
-        (1023, "1023 B"),
-        (1023.6, "1.0 KiB"),
-        (1024, "1.0 KiB"),
-        (1024**2 - 1, "1.0 MiB"),
-        (1.25 * 1024**3, "1.2 GiB"),
-        (5000 * 1024**4, "5,000.0 TiB"),
-    ],
-)
-def test_bytes_are_in_units_that_people_read(nbytes, text):
-    assert size(nbytes) == text
 
 
 # --- for programs -----------------------------------------------------------------------------------------------------
@@ -161,11 +141,6 @@ def test_a_loss_that_is_no_number_is_none_for_programs_and_said_to_people():
     assert data["workers"][0]["loss"] is None
     assert data["shards"][0]["workers"][0]["loss"] is None
     assert row(shown(answer), "w0")[5] == "inf"
-
-
-def test_programs_get_a_schedule_as_plain_data():
-    (variable,) = to_json(merged([report_with(Momentum(WarmUp(10, 0.5)))]), 0.0)["variables"]
-    assert variable["optimizer"]["learning_rate"] == {"kind": "warm_up", "steps": 10, "then": 0.5}
 
 
 # --- addresses --------------------------------------------------------------------------------------------------------

@@ -156,11 +156,6 @@ def test_a_long_list_of_names_is_searched_for_doubles_in_one_pass():
         decode(pb.PullRequest(sender=sender(), names=[*names, names[-1]]), InlineReceiver())
 
 
-def test_a_part_may_end_where_its_variable_does():
-    (one,) = decode(part(first=3, of=5), InlineReceiver()).declarations
-    assert (one.part.first, one.part.of, one.spec.shape) == (3, 5, (2,))
-
-
 @pytest.mark.parametrize("letter", ["w", "é", "名"])
 def test_a_name_may_have_256_letters_of_any_alphabet(letter):
     longest = 256 * letter
