@@ -1,7 +1,6 @@
 """Short forms of the examples as jobs of real processes, on real data, as a user runs them."""
 
 import re
-import signal
 from pathlib import Path
 
 import pytest
@@ -68,10 +67,8 @@ def test_a_hundredth_of_the_gradients_in_16_bits_is_late_by_an_epoch_and_then_re
 
 
 def test_two_servers_and_two_workers_started_by_hand_share_the_job(commands):
-    servers = [commands.start("psserver", "serve", "--shard", f"{shard}/2") for shard in (0, 1)]
-    for server in servers:
-        server.wait_for("listening on")
-    addresses = ",".join(server.out[0].rpartition(" ")[2] for server in servers)
+    servers = [commands.serve("--shard", f"{shard}/2") for shard in (0, 1)]
+    addresses = ",".join(server.address for server in servers)
     run = "psworker", "run", "--servers", addresses, "--threads", "1", SOFTMAX, "--epochs", "1"
     workers = [commands.start(*run) for _ in range(2)]
     assert [worker.wait() for worker in workers] == [0, 0]
@@ -79,9 +76,8 @@ def test_two_servers_and_two_workers_started_by_hand_share_the_job(commands):
     assert other in ([], chief), "a worker that joins after the end of the other is chief"
     assert abs(chief[0] - KNOWN[0]) <= 0.02
     for server in servers:
-        server.signal(signal.SIGTERM)
-        assert server.wait() == 0
-        assert "global step 550" in server.err[-1]
+        code, _, log = server.end()
+        assert (code, "global step 550" in log[-1]) == (0, True)
 
 
 # --- GAN ---

@@ -23,7 +23,6 @@ pytestmark = [needs_shared_memory, pytest.mark.slow]
 BOUND = 30.0  # seconds that no wait comes near to
 NAMES = ("v", "w")
 SHAPE = (1 << 10, 1 << 10)
-NBYTES = 4 << 20  # of each of the two variables
 MEMORY_LIMIT = 40 << 20  # half of it is for transfers: one push of both and their values, but not a second beside it
 
 SERVER = """
@@ -117,8 +116,7 @@ class Server:
 
     def __init__(self, command):
         command.wait_for("listening on")
-        self.command, self.pid = command, command.popen.pid
-        self.address = command.out[0].rpartition(" ")[2]
+        self.command, self.pid, self.address = command, command.popen.pid, command.address
         self.transport = GrpcTransport([self.address], shared_memory=False)
 
     def ask(self, message):

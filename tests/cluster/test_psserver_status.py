@@ -58,19 +58,11 @@ def train_two(*addresses):
 @pytest.fixture
 def processes(commands):
     """Two such servers as processes, and their addresses."""
-    servers = [commands.start("psserver", "serve", "--shard", f"{shard}/2") for shard in (0, 1)]
-    for server in servers:
-        server.wait_for(" listening on ")
-    addresses = [server.out[0].rpartition(" ")[2] for server in servers]
+    servers = [commands.serve("--shard", f"{shard}/2") for shard in (0, 1)]
+    addresses = [server.address for server in servers]
     train_two(*addresses)
     yield servers, addresses
-    for server in servers:
-        end(server)
-
-
-def end(server):
-    server.signal(signal.SIGTERM)
-    assert server.wait() == 0
+    assert [server.wait() if server.popen.poll() is not None else server.end()[0] for server in servers] == [0, 0]
 
 
 def join(transport, name, shard, shards):
@@ -117,7 +109,7 @@ def test_a_shard_that_hangs_or_is_gone_is_shown_as_such_and_the_others_are_shown
     assert row(output, "?")[1:3] == [addresses[1], "silent"]
     assert row(output, "w0 (chief)")[1] == "live"
 
-    end(second)
+    second.end()
     code, output, errors = commands.run("psserver", "status", ",".join(addresses), "--json")
     assert (code, errors) == (1, [])
     job = json.loads("\n".join(output))
@@ -126,7 +118,7 @@ def test_a_shard_that_hangs_or_is_gone_is_shown_as_such_and_the_others_are_shown
     assert job["shards"][1] == {"address": addresses[1], "problem": problem}
     assert [variable["name"] for variable in job["shards"][0]["variables"]] == ["table"]
 
-    end(first)
+    first.end()
     code, output, errors = commands.run("psserver", "status", ",".join(addresses), "--json")
     assert (code, output) == (1, [])
     assert errors[0].startswith(f"Error: no server answers at {addresses[0]}: Connection refused")
@@ -169,7 +161,7 @@ def test_watch_goes_on_without_a_server_that_is_gone(processes, commands):
     watching = commands.start("psserver", "status", ",".join(addresses), "--watch", "--every", "0.05")
     watching.wait_for("1/2")
     for server, address in zip(servers, addresses, strict=True):
-        end(server)
+        server.end()
         watching.wait_for(f"warning: no server answers at {address}")
     watching.signal(signal.SIGINT)
     assert (watching.wait(), watching.err) == (0, [])

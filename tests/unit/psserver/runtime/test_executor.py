@@ -106,6 +106,9 @@ def test_the_answer_to_a_cancelled_call_is_dropped():
         block = (await executor.step(Take(first, QUEUE))).block
         pending = await begun(executor, Take(second, QUEUE))
         await cancelled(pending)
+        with pytest.raises(UnknownVariable):
+            await executor.step(Pull(first, ("nowhere",)))
+        assert executor._waiting == {}, "nothing is kept of cancelled or refused calls"
         await executor.step(Leave(first))
         assert (await executor.step(Take(second, QUEUE))).block == block
 

@@ -26,10 +26,6 @@ def gradient(version=0, **fields):
     return pb.Gradient(tensor=tensor(**fields), version=version)
 
 
-def value(**fields):
-    return pb.Value(tensor=tensor(**fields))
-
-
 def rows(of=5, tensor_shape=(2,), **indices):
     """Two rows of a vector, and their numbers unless told otherwise."""
     fields = {"name": "", "dtype": "int32", **indices}
@@ -51,14 +47,6 @@ def part(first, of, **fields):
 
 def cosine(**fields):
     return {"kind": "cosine_decay", "initial": 1, "decay_steps": 10, "alpha": 0, **fields}
-
-
-def warm_up(then):
-    return {"kind": "warm_up", "steps": 10, "then": then}
-
-
-def pieces(boundaries, values):
-    return {"kind": "piecewise_constant", "boundaries": boundaries, "values": values}
 
 
 def joined(**fields):

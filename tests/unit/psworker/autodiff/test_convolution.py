@@ -92,8 +92,6 @@ def test_a_window_may_have_more_elements_than_a_byte_counts():
     np.testing.assert_array_equal(gradients(ops.max_pool2d(tensor, (1, 600)), tensor)[0], x)
 
 
-# A whole network: Deep MNIST, with everything smaller.
-
 # A wide dynamic range, where Winograd convolution would lose digits of small results.
 
 CHANNELS, OUT, SIZE = 16, 24, 12  # large enough for Winograd convolution
