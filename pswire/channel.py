@@ -115,24 +115,20 @@ _ERROR_KEY = "ps-error"
 _MAX_DETAILS = 2_000  # characters
 _MAX_ENCODED = 6_000  # bytes: gRPC begins to refuse metadata at 8 KiB
 
-#: Errors for statuses without the name of one of ours, most of them made by gRPC itself.
+#: Errors for statuses without the name of one of ours, most of them made by gRPC itself; others are an InternalError.
 _BY_STATUS: dict[grpc.StatusCode, type[ParamServerError]] = {
-    grpc.StatusCode.OK: InternalError,
     grpc.StatusCode.CANCELLED: Unavailable,
-    grpc.StatusCode.UNKNOWN: InternalError,
-    grpc.StatusCode.INVALID_ARGUMENT: InvalidMessage,
+    grpc.StatusCode.ABORTED: Unavailable,
+    grpc.StatusCode.UNAVAILABLE: Unavailable,
     grpc.StatusCode.DEADLINE_EXCEEDED: TimedOut,
+    grpc.StatusCode.INVALID_ARGUMENT: InvalidMessage,
+    grpc.StatusCode.FAILED_PRECONDITION: InvalidMessage,
+    grpc.StatusCode.OUT_OF_RANGE: InvalidMessage,
     grpc.StatusCode.NOT_FOUND: UnknownVariable,
     grpc.StatusCode.ALREADY_EXISTS: AlreadyRegistered,
-    grpc.StatusCode.PERMISSION_DENIED: ConfigurationError,
     grpc.StatusCode.RESOURCE_EXHAUSTED: TooLarge,
-    grpc.StatusCode.FAILED_PRECONDITION: InvalidMessage,
-    grpc.StatusCode.ABORTED: Unavailable,
-    grpc.StatusCode.OUT_OF_RANGE: InvalidMessage,
+    grpc.StatusCode.PERMISSION_DENIED: ConfigurationError,
     grpc.StatusCode.UNIMPLEMENTED: ConfigurationError,
-    grpc.StatusCode.INTERNAL: InternalError,
-    grpc.StatusCode.UNAVAILABLE: Unavailable,
-    grpc.StatusCode.DATA_LOSS: InternalError,
     grpc.StatusCode.UNAUTHENTICATED: ConfigurationError,
 }
 
@@ -159,14 +155,16 @@ def error_from(rpc_error: grpc.RpcError, address: str) -> ParamServerError:
 
     Of the class that the server names, if it exists and has this status; otherwise by the status.
     """
-    code = rpc_error.code() if hasattr(rpc_error, "code") else grpc.StatusCode.UNKNOWN
-    details = (rpc_error.details() if hasattr(rpc_error, "details") else None) or "no details"
-    for key, name in (rpc_error.trailing_metadata() if hasattr(rpc_error, "trailing_metadata") else None) or ():
+    code, details, metadata = (
+        getattr(rpc_error, name, lambda: None)() for name in ("code", "details", "trailing_metadata")
+    )
+    code, details = code or grpc.StatusCode.UNKNOWN, details or "no details"
+    for key, name in metadata or ():
         if key == _ERROR_KEY and name in FAMILY and FAMILY[name].status == code.name:
             return FAMILY[name](details)
     if "Concurrent RPC limit" in details:  # by gRPC: it accepts calls again when others have ended
         return Unavailable(f"the server at {address} has as many callers as it may (--max-calls): {details}")
-    return _BY_STATUS[code](_explain(code, details, address))
+    return _BY_STATUS.get(code, InternalError)(_explain(code, details, address))
 
 
 def late(address: str) -> str:

@@ -24,7 +24,6 @@ class JobVariable:
     """A variable, merged from its partitions; `spec` has the shape of the whole.
 
     `versions` and `updates` are those of the partitions, in the order of their `shards`; `nbytes` is the sum.
-    `global_step` is that of the job, by which a schedule gives the next learning rate.
     """
 
     spec: TensorSpec
@@ -35,7 +34,6 @@ class JobVariable:
     slots: tuple[str, ...]
     nbytes: int
     table: bool
-    global_step: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,18 +90,17 @@ def merged(answers: Sequence[ShardAnswer]) -> JobStatus:
     """The status of the job, whatever the order of the answers; of two reports of one shard the first counts."""
     by_shard = {answer.report.shard: answer.report for answer in reversed(answers) if answer.report is not None}
     reports = [by_shard[shard] for shard in sorted(by_shard)]
-    global_step = max((report.global_step for report in reports), default=0)
     return JobStatus(
         answers=tuple(answers),
         shards=max((report.shards for report in reports), default=len(answers)),
-        global_step=global_step,
+        global_step=max((report.global_step for report in reports), default=0),
         repeated=sum(report.repeated for report in reports),
         dropped=max((report.dropped for report in reports), default=0),
         half_pushes=sum(report.half_pushes for report in reports) + _interrupted_pushes(by_shard),
         nbytes=sum(report.nbytes for report in reports),
         consistency=" or ".join(_distinct(report.consistency for report in reports)),
         handling=" or ".join(_distinct(report.handling for report in reports)),
-        variables=_variables(reports, global_step),
+        variables=_variables(reports),
         workers=_workers(reports),
         epochs=tuple(epoch for report in reports for epoch in report.epochs),
         changes=_changes(reports),
@@ -115,15 +112,15 @@ def _distinct(words: Iterable[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(words))
 
 
-def _variables(reports: Sequence[StatusReport], global_step: int) -> tuple[JobVariable, ...]:
+def _variables(reports: Sequence[StatusReport]) -> tuple[JobVariable, ...]:
     partitions: dict[str, list[tuple[int, VariableStatus]]] = {}
     for report in reports:
         for variable in report.variables:
             partitions.setdefault(variable.spec.name, []).append((report.shard, variable))
-    return tuple(_variable(found, global_step) for found in partitions.values())
+    return tuple(map(_variable, partitions.values()))
 
 
-def _variable(partitions: list[tuple[int, VariableStatus]], global_step: int) -> JobVariable:
+def _variable(partitions: list[tuple[int, VariableStatus]]) -> JobVariable:
     variables = [variable for _, variable in partitions]
     first = variables[0]
     spec = first.spec if first.part is None else replace(first.spec, shape=(first.part.of, *first.spec.shape[1:]))
@@ -136,7 +133,6 @@ def _variable(partitions: list[tuple[int, VariableStatus]], global_step: int) ->
         slots=first.slots,
         nbytes=sum(variable.nbytes for variable in variables),
         table=first.table,
-        global_step=global_step,
     )
 
 

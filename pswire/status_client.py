@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import ExitStack
-from types import TracebackType
 from typing import Any
 
 import grpc
@@ -18,23 +17,14 @@ from pswire.tensors.inline import InlineReceiver, InlineSender
 from pswire.v1.paramserver_pb2_grpc import ParameterServerStub
 
 
-class StatusClient:
-    """Connections to the servers of a job. A context manager."""
+class StatusClient(ExitStack):
+    """Connections to the servers of a job. A context manager, whose end cancels calls under way."""
 
     def __init__(self, addresses: Sequence[str]) -> None:
+        super().__init__()
         self._addresses = addresses
-        self._channels = ExitStack()
-        self._stubs = [
-            ParameterServerStub(self._channels.enter_context(open_channel(address)))  # type: ignore[no-untyped-call]
-            for address in addresses
-        ]
-
-    def __enter__(self) -> StatusClient:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        """Close the connections; calls under way are cancelled."""
-        self._channels.close()
+        channels = [self.enter_context(open_channel(address)) for address in addresses]
+        self._stubs = [ParameterServerStub(channel) for channel in channels]  # type: ignore[no-untyped-call]
 
     def ask(self, timeout: float) -> JobStatus:
         """The status of the job, of all shards that answer within `timeout` seconds. Raises nothing of its own."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import astuple, dataclass
 from operator import index
 from pathlib import Path
 from typing import TypeVar
@@ -93,9 +93,8 @@ class StrategyConfig:
 
     def environment(self) -> dict[str, str]:
         """The environment variables of this configuration."""
-        variables = (PUSH_EVERY, PULL_EVERY, OVERLAP, LOCAL_STEPS)
-        values = [str(int(getattr(self, field.name))) for field in fields(self)]
-        return dict(zip(variables, values, strict=True))
+        values = [str(int(value)) for value in astuple(self)]
+        return dict(zip((PUSH_EVERY, PULL_EVERY, OVERLAP, LOCAL_STEPS), values, strict=True))
 
 
 @dataclass(frozen=True)
@@ -191,19 +190,9 @@ def worker_config(
 ) -> WorkerConfig:
     """The configuration: each argument, or else its environment variable `$PSWORKER_...`, or else the default.
 
-    Args:
-        servers: addresses, or a text of them with commas between.
-        name: by default the host's name and the process id (`pswire.system.host.process_name`).
-        timeout: seconds.
-        push_every: see `StrategyConfig`.
-        pull_every: see `StrategyConfig`.
-        overlap: see `StrategyConfig`; in the environment 1 or 0.
-        local_steps: see `StrategyConfig`.
-        encoding: see `TransferConfig`.
-        compress: as `parse_compression` takes it.
-        shared_memory: see `TransferConfig`; in the environment 1 or 0.
-
-    `$PSWORKER_KEEP_MEMORY`, 1 or 0, has no argument.
+    Arguments are the fields of `WorkerConfig`, `StrategyConfig` and `TransferConfig`. Servers may be a text with commas
+    between the addresses; `compress` is as `parse_compression` takes it; in the environment, booleans are 1 or 0.
+    `$PSWORKER_KEEP_MEMORY` has no argument.
 
     Raises:
         ConfigurationError: an invalid value.
@@ -224,8 +213,9 @@ def worker_config(
         _read(SHARED_MEMORY, _flag, True) if shared_memory is None else shared_memory,
     )
     timeout = _read(TIMEOUT, float, DEFAULT_TIMEOUT) if timeout is None else timeout
-    keep_memory = _read(KEEP_MEMORY, _flag, True)
-    return WorkerConfig(tuple(servers), name or worker_name(), timeout, keep_memory, strategy, transfer)
+    return WorkerConfig(
+        tuple(servers), name or worker_name(), timeout, _read(KEEP_MEMORY, _flag, True), strategy, transfer
+    )
 
 
 _T = TypeVar("_T")

@@ -15,7 +15,7 @@ from psserver.rpc.server import ServerThread
 from psworker.client import placement
 from psworker.config import StrategyConfig, TransferConfig, WorkerConfig
 from psworker.sessions.session import Session
-from psworker.sessions.strategies import OUTER
+from psworker.sessions.strategies.local_steps import OUTER
 from psworker.transport import connection, shared_memory
 from psworker.transport.embedded import EmbeddedTransport
 from tests.shared_folder import needs_shared_memory, shared_folder

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from psserver.core.array_tasks import run
+from psserver.core.members.progress import Progress
 from psserver.core.shard import Shard
 from pswire.messages import Message, Reply
 from pswire.tensors.values import Array
@@ -73,6 +74,11 @@ def _fields(kind: type) -> tuple[str, ...]:
 def slots_of(shard: Shard, name: str) -> dict[str, Array]:
     """What the optimizer keeps beside a variable; no message asks for it."""
     return shard._store[name].slots
+
+
+def progress_of(shard: Shard) -> Progress:
+    """The training progress of its workers."""
+    return shard._members.progress
 
 
 def run_step(shard: Shard, ticket: int, message: Message, now: float, **options: Any) -> list[Reply]:

@@ -12,6 +12,7 @@ from psserver.core.shard import Shard
 from pswire.errors import InvalidMessage, ParamServerError, TimedOut
 from pswire.messages import Status, Tick
 from pswire.specs.consistency import Asynchronous, IgnoreStaleness
+from psworker.client.client import Client
 from psworker.transport import Future
 from tests.shard_state import run_step
 
@@ -79,6 +80,12 @@ class ShardsInProcess:
 
     def tensor_transport(self, shard):
         return f"lane {shard}"
+
+    def client(self, worker="w0", *declarations, encoder=None):
+        """A client that has joined, and by name what it has registered."""
+        client = Client(self, worker, 60, encoder)
+        client.join()
+        return client, {whole.name: whole for whole in (client.register(declarations) if declarations else ())}
 
     def close(self):
         """The shards stay: other clients use them."""

@@ -127,13 +127,7 @@ def main(debug: bool) -> None:
     show_default="80 % of the memory of the machine or its container",
     help="Bytes for variables, slots and transfers under way, such as 8G.",
 )
-@_option(
-    "--grace",
-    type=float,
-    default=_DEFAULT.grace,
-    metavar="SECONDS",
-    help="Time for calls under way at a stop.",
-)
+@_option("--grace", type=float, default=_DEFAULT.grace, metavar="SECONDS", help="Time for calls under way at a stop.")
 @_option(
     "--linger",
     type=float,
@@ -141,12 +135,7 @@ def main(debug: bool) -> None:
     help="Serve one job: when it is done - a worker has finished, and none is left - wait so long for others, and end; "
     "if none has finished, at least four leases. By default the server stays until it is stopped.",
 )
-@_option(
-    "--max-calls",
-    type=int,
-    default=_DEFAULT.max_calls,
-    help="Callers at a time; those beyond it wait.",
-)
+@_option("--max-calls", type=int, default=_DEFAULT.max_calls, help="Callers at a time; those beyond it wait.")
 @_option(
     "--keep-memory/--no-keep-memory",
     default=_DEFAULT.keep_memory,

@@ -11,18 +11,25 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 import click
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.live import Live
+from rich.table import Table
+from rich.text import Text
 
-from psserver.cli.status_tables import tables
 from pswire.errors import Unavailable
-from pswire.job_status import JobStatus, JobVariable, ShardAnswer
-from pswire.messages import Change, VariableStatus
+from pswire.job_status import JobStatus, JobWorker, ShardAnswer
+from pswire.messages import Change
 from pswire.optimizers import UpdateSpec, to_plain
+from pswire.specs.schedules import Schedule
 from pswire.status_client import StatusClient
 
 #: Columns where there is no terminal, so that no line is wrapped for a program that reads them.
 _WIDE = 1000
+
+_NONE = "–"
+_MOST_WIDTH = {"variable": 14, "dtype and shape": 13, "slots": 10}  # where the whole table is too wide
+_ANY_WIDTH = 10_000
+_STYLES = {"live": "green", "left": "dim", "lost": "bold red", "silent": "bold red"}
 
 
 def show_once(addresses: Sequence[str], timeout: float, *, as_json: bool) -> bool:
@@ -80,51 +87,192 @@ def to_json(job: JobStatus, at: float) -> dict[str, Any]:
     `at` is the time in seconds since 1970. A number that is NaN or infinite becomes None, since JSON has none.
     """
     fields = ("global_step", "repeated", "dropped", "half_pushes", "nbytes", "consistency", "handling", "problems")
-    variables = [_variable(variable) for variable in job.variables]
-    for variable in variables:
-        del variable["global_step"]
-    data = {
-        "time": at,
-        **{name: getattr(job, name) for name in fields},
-        "variables": variables,
-        "workers": [dataclasses.asdict(worker) for worker in job.workers],
-        "epochs": [dataclasses.asdict(epoch) for epoch in job.epochs],
-        "changes": [_change(change) for change in job.changes],
-        "shards": [_shard(answer) for answer in job.answers],
-    }
-    finite: dict[str, Any] = _finite(data)
-    return finite
-
-
-def _shard(answer: ShardAnswer) -> dict[str, Any]:
-    if answer.report is None:
-        return {"address": answer.address, "problem": answer.problem}
-    return {"address": answer.address, **dataclasses.asdict(answer.report)} | {
-        "variables": [_variable(variable) for variable in answer.report.variables],
-        "changes": [_change(change) for change in answer.report.changes],
-    }
-
-
-def _variable(variable: JobVariable | VariableStatus) -> dict[str, Any]:
-    data = dataclasses.asdict(variable)
-    del data["spec"]
-    return dataclasses.asdict(variable.spec) | data | {"optimizer": _optimizer(variable.optimizer)}
-
-
-def _change(change: Change) -> dict[str, Any]:
-    return dataclasses.asdict(change) | {"optimizer": _optimizer(change.optimizer)}
-
-
-def _optimizer(spec: UpdateSpec | None) -> dict[str, Any] | None:
-    return None if spec is None else to_plain(spec)
-
-
-def _finite(data: Any) -> Any:  # noqa: ANN401 - plain data of any kind
-    match data:
-        case dict():
-            return {key: _finite(value) for key, value in data.items()}
-        case list() | tuple():
-            return [_finite(value) for value in data]
-        case float() if not math.isfinite(data):
-            return None
+    lists = ("variables", "workers", "epochs", "changes")
+    data: dict[str, Any] = {"time": at, **{name: _plain(getattr(job, name)) for name in fields + lists}}
+    data["shards"] = [
+        {"address": answer.address, **({"problem": answer.problem} if answer.report is None else _plain(answer.report))}
+        for answer in job.answers
+    ]
     return data
+
+
+def _plain(value: Any) -> Any:  # noqa: ANN401 - data of any kind
+    """JSON data; a variable has the fields of its spec among its own."""
+    match value:
+        case dict():
+            return {key: _plain(one) for key, one in value.items()}
+        case list() | tuple():
+            return [_plain(one) for one in value]
+        case float() if not math.isfinite(value):
+            return None
+        case UpdateSpec():
+            return _plain(to_plain(value))
+    if not dataclasses.is_dataclass(value):
+        return value
+    data = {field.name: _plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
+    return data.pop("spec", {}) | data
+
+
+def tables(job: JobStatus) -> RenderableType:
+    """The line and all tables that have rows."""
+    parts: list[RenderableType] = [_text(job_line(job))]
+    parts += [_text(f"warning: {problem}", "yellow") for problem in job.problems]
+    shards = _Fitting(_shards(job.answers), _shards(job.answers, rates=False))
+    variables = _Fitting(_variables(job), _variables(job, more=False))
+    for table in (shards, _workers(job.workers), variables, _changes(job.changes)):
+        if table.row_count:
+            parts += ["", table]
+    return Group(*parts)
+
+
+def job_line(job: JobStatus) -> str:
+    """The job in one line."""
+    parts = (
+        f"global step {job.global_step:,}",
+        f"{job.shards} shard{'s' * (job.shards != 1)}",
+        f"consistency {job.consistency or _NONE}",
+        f"staleness handling {job.handling or _NONE}",
+        f"{job.repeated:,} repeated",
+        f"{job.dropped:,} dropped",
+        *[f"{job.half_pushes:,} half-applied"] * (job.half_pushes > 0),
+    )
+    return " · ".join(parts)
+
+
+class _Fitting:
+    """A table, or a smaller one where it is too wide."""
+
+    def __init__(self, table: Table, smaller: Table) -> None:
+        self._table, self._smaller = table, smaller
+        self.row_count = table.row_count
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        width = console.measure(self._table, options=options.update(max_width=_ANY_WIDTH)).maximum
+        yield self._table if width <= options.max_width else self._smaller
+
+
+def _table(title: str, left: Sequence[str], right: Sequence[str], last: Sequence[str] = ()) -> Table:
+    """Columns of words, then of numbers, aligned right, then of words."""
+    table = Table(
+        box=None,
+        pad_edge=False,
+        padding=(0, 2, 0, 0),
+        header_style="dim",
+        title=title,
+        title_justify="left",
+        title_style="bold",
+    )
+    for name in left:
+        table.add_column(name, overflow="fold", no_wrap=name == "shard", min_width=15 if name == "address" else None)
+    for name in right:
+        table.add_column(name, justify="right", no_wrap=True)
+    for name in last:
+        table.add_column(name, overflow="fold")
+    return table
+
+
+def _add(table: Table, *cells: str) -> None:
+    table.add_row(*(_text(cell, _STYLES.get(cell, "")) for cell in cells))
+
+
+def _text(words: str, style: str = "") -> Text:
+    """Text without control characters: a worker's name must not move the cursor."""
+    return Text("".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in words), style)
+
+
+def _shards(answers: Sequence[ShardAnswer], *, rates: bool = True) -> Table:
+    numbers = ("step", "vars", "memory", *["pushes/s", "in/s", "out/s"] * rates, "stale\np50", "p99", "live")
+    table = _table("Shards", ("shard", "address"), numbers)
+    for answer in answers:
+        report = answer.report
+        if report is None:
+            _add(table, "?", answer.address, "silent", *[_NONE] * (len(numbers) - 1))
+            continue
+        traffic = report.traffic
+        _add(
+            table,
+            f"{report.shard}/{report.shards}",
+            answer.address,
+            f"{report.global_step:,}",
+            f"{len(report.variables):,}",
+            size(report.nbytes),
+            *[f"{traffic.pushes:,.1f}", size(traffic.bytes_in), size(traffic.bytes_out)] * rates,
+            f"{report.staleness.p50:,}",
+            f"{report.staleness.p99:,}",
+            f"{sum(worker.state == 'live' for worker in report.workers):,}",
+        )
+    return table
+
+
+def _workers(workers: Sequence[JobWorker]) -> Table:
+    numbers = ("steps", "dropped", "mean\nstaleness", "loss", "epoch", "lease\nleft")
+    table = _table("Workers", ("worker", "state"), numbers, ("transport", "waiting for"))
+    for worker in workers:
+        _add(
+            table,
+            f"{worker.name}{' (chief)' * worker.chief}",
+            worker.state,
+            f"{worker.steps:,}",
+            f"{worker.dropped:,}",
+            _NONE if worker.mean_staleness is None else f"{worker.mean_staleness:.2f}",
+            _NONE if worker.loss is None else f"{worker.loss:.4f}",
+            str(worker.epoch or _NONE),
+            _NONE if worker.lease_left is None else f"{worker.lease_left:.1f} s",
+            worker.tensor_transport or _NONE,
+            worker.waiting_for or _NONE,
+        )
+    return table
+
+
+def _variables(job: JobStatus, *, more: bool = True) -> Table:
+    numbers = ("version", *["updates", "memory"] * more)
+    table = _table("Variables", ("variable", "dtype and shape", "shards"), numbers, ("slots", "optimizer"))
+    for column in table.columns:  # the rest of the width is the optimizer's
+        column.max_width = None if more else _MOST_WIDTH.get(str(column.header))
+    for variable in job.variables:
+        _add(
+            table,
+            variable.spec.name,
+            f"{variable.spec.dtype}{list(variable.spec.shape)}{' table' * variable.table}",
+            ",".join(map(str, variable.shards)),
+            _span(variable.versions),
+            *[_span(variable.updates), size(variable.nbytes)] * more,
+            ", ".join(variable.slots) or _NONE,
+            _optimizer(variable.optimizer, job.global_step),
+        )
+    return table
+
+
+def _changes(changes: Sequence[Change]) -> Table:
+    table = _table("Changes of hyperparameters", (), ("after step",), ("worker", "variables", "optimizer"))
+    for change in changes:
+        text = _optimizer(change.optimizer, None)
+        _add(table, f"{change.global_step:,}", change.worker, ", ".join(change.names), text)
+    return table
+
+
+def size(nbytes: float) -> str:
+    """Bytes in the largest fitting unit of B, KiB, MiB, GiB, TiB."""
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if round(nbytes, 0 if unit == "B" else 1) < 1024:
+            return f"{nbytes:.{0 if unit == 'B' else 1}f} {unit}"
+        nbytes /= 1024
+    return f"{nbytes:,.1f} TiB"
+
+
+def _span(counts: Sequence[int]) -> str:
+    """One number, or the least and the greatest: partitions may be at different versions for a moment."""
+    least, most = min(counts), max(counts)
+    return f"{least:,}" if least == most else f"{least:,} to {most:,}"
+
+
+def _optimizer(spec: UpdateSpec | None, global_step: int | None) -> str:
+    """Kind and fields; of a schedule also its value at `global_step`, for the next push."""
+    if spec is None:
+        return _NONE
+    fields = {field.name: getattr(spec, field.name) for field in dataclasses.fields(spec)}
+    words = [spec.kind, *(f"{name}={value}" for name, value in fields.items())]
+    for name, value in fields.items():
+        if global_step is not None and isinstance(value, Schedule):
+            words.append(f"({name.replace('_', ' ')} now {value.at(global_step):.6g})")
+    return " ".join(words)

@@ -46,12 +46,14 @@ class StepResult:
     Attributes:
         settled: all tasks of earlier steps have run, so this step may compute guarded changes at once.
         replies: their arrays are complete when all tasks have run.
+        bytes_out: of the arrays in the replies.
     """
 
     settled: bool = True
     replies: list[Reply] = field(default_factory=list)
     tasks: list[ArrayTask] = field(default_factory=list)
     events: list[Event] = field(default_factory=list)
+    bytes_out: int = 0
 
 
 def run(tasks: Iterable[ArrayTask]) -> None:

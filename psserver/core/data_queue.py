@@ -1,8 +1,8 @@
 """Data queues: which blocks of examples are handed out, to which workers, and done. On shard 0; positions, no data.
 
-The positions 0 to size of every epoch are cut into blocks, numbered through the epochs, so a block is an integer and a
-`DataQueue` is a counter, the blocks that are out, and those that were returned. A worker holds one block at a time,
-which makes taking idempotent: a repeated request gets the same block. `DataQueues` keeps the requests that wait.
+The positions 0 to size of every epoch are cut into blocks, numbered through the epochs, so a `DataQueue` is a counter,
+the blocks that are out, and those that were returned. A worker holds one block at a time, which makes taking
+idempotent: a repeated request gets the same block. `DataQueues` keeps the requests that wait.
 """
 
 from __future__ import annotations
@@ -63,8 +63,7 @@ class DataQueue:
         if number is None:
             if self._returned:
                 number, before = heapq.heappop(self._returned)
-                event = events.handed_out_again(self.spec.name, self._block(number), worker, before)
-                result.events.append(event)
+                result.events.append(events.handed_out_again(self.spec.name, self._block(number), worker, before))
             elif self._handed_out < self._blocks_an_epoch * self.spec.epochs:
                 number = self._handed_out
                 self._handed_out += 1
@@ -86,9 +85,9 @@ class DataQueue:
         """Whether every block of every epoch is done."""
         return self._handed_out == self._blocks_an_epoch * self.spec.epochs and not self._returned and not self._out
 
-    def holders(self) -> list[tuple[str, Block]]:
-        """The workers that hold a block, with their blocks."""
-        return [(worker, self._block(number)) for worker, number in sorted(self._out.items())]
+    def holders(self) -> dict[str, Block]:
+        """The block that each worker holds, in the order of their names."""
+        return {worker: self._block(number) for worker, number in sorted(self._out.items())}
 
     def _block(self, number: int) -> Block:
         epoch, index = divmod(number, self._blocks_an_epoch)
@@ -146,12 +145,11 @@ class DataQueues:
         if replaced is not None:
             error = Unavailable("another call of this worker has replaced this one")
             result.replies.append(Reply(replaced.ticket, error))
+        self._waiting[key] = request
         if message.give_back:
-            self._waiting.pop(key, None)
+            del self._waiting[key]
             queue.give_back(worker)
             result.replies.append(self._answer(request, None, done=queue.done))
-        else:
-            self._waiting[key] = request
         self._hand_out(result)
         return self._waiting.get(key) is not request
 
@@ -173,14 +171,14 @@ class DataQueues:
 
     def holders(self) -> set[str]:
         """The workers that hold a block of any queue."""
-        return {worker for queue in self._queues.values() for worker, _ in queue.holders()}
+        return {worker for queue in self._queues.values() for worker in queue.holders()}
 
     def explain(self, now: float, result: StepResult) -> None:
         """Answer requests that have waited for `PATIENCE` with the workers they wait for; their workers ask again."""
         late = [(key, request) for key, request in self._waiting.items() if now - request.since >= PATIENCE]
         for key, request in late:
             del self._waiting[key]
-            holders = self._queues[key[1]].holders()
+            holders = self._queues[key[1]].holders().items()
             reason = ", ".join(f"{worker} (block {block.number} of epoch {block.epoch})" for worker, block in holders)
             result.replies.append(self._answer(request, None, waiting_for=reason))
 

@@ -20,14 +20,10 @@ class Event:
     warning: bool = False
 
 
-def joined(member: Member) -> Event:
-    """A new life of a worker begins."""
-    return Event(f"worker {member.name!r} joined (number {member.number}, incarnation {member.incarnation})")
-
-
-def rejoined(member: Member) -> Event:
-    """A worker that had left or was lost goes on with the life it had."""
-    return Event(f"worker {member.name!r} is back (number {member.number}, incarnation {member.incarnation})")
+def joined(member: Member, *, new_life: bool = True) -> Event:
+    """A new life of a worker begins; or one that had left or was lost goes on with the life it had."""
+    verb = "joined" if new_life else "is back"
+    return Event(f"worker {member.name!r} {verb} (number {member.number}, incarnation {member.incarnation})")
 
 
 def left(member: Member, *, failed: bool) -> Event:

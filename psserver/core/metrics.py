@@ -7,14 +7,17 @@ from __future__ import annotations
 
 import math
 from collections import deque
+from collections.abc import Mapping
 from typing import NamedTuple
 
-from pswire.messages import Staleness, Traffic
+from pswire.messages import Traffic
 
 #: Seconds over which rates are means, as long as ticks come, and the least between two snapshots.
 WINDOW, INTERVAL = 10.0, 0.5
 #: Fewer seconds than this count as this, so that a push just after the first tick makes no huge rate.
 SHORTEST = 1.0
+#: A staleness below this is counted as it is, others are `rounded`.
+EXACT = 1 << 10
 
 
 class _Snapshot(NamedTuple):
@@ -25,9 +28,9 @@ class _Snapshot(NamedTuple):
 
 
 class TrafficMeter:
-    """Counts pushes and bytes, and keeps a snapshot of the counts every `INTERVAL`.
+    """Applied pushes, and bytes of tensors received and sent, with a snapshot of these counts every `INTERVAL`.
 
-    `next_snapshot` is when a tick takes the next one.
+    The counts are added to by the shard; `next_snapshot` is when a tick takes the next snapshot.
     """
 
     __slots__ = ("_snapshots", "bytes_in", "bytes_out", "next_snapshot", "pushes")
@@ -36,12 +39,6 @@ class TrafficMeter:
         self.pushes = self.bytes_in = self.bytes_out = 0
         self._snapshots: deque[_Snapshot] = deque()
         self.next_snapshot = -math.inf
-
-    def count(self, pushes: int = 0, bytes_in: int = 0, bytes_out: int = 0) -> None:
-        """Add applied pushes, and bytes of tensors received and sent."""
-        self.pushes += pushes
-        self.bytes_in += bytes_in
-        self.bytes_out += bytes_out
 
     def tick(self, now: float) -> None:
         """Take a snapshot if one is due."""
@@ -65,45 +62,29 @@ class TrafficMeter:
         )
 
 
-class StalenessHistogram:
-    """Counts of pushes by staleness: exact below 1,024, above it rounded down to 10 binary digits.
+def rounded(staleness: int) -> int:
+    """The staleness under which one of `EXACT` or more is counted: at most 1 part in 512 lower.
 
-    So a percentile is exact, or too low by 1 part in 512 at most, and there are 512 counts at most for each doubling.
+    So there are 512 counts at most for each doubling.
     """
+    cut = staleness.bit_length() - EXACT.bit_length() + 1
+    return staleness >> cut << cut
 
-    __slots__ = ("_counts", "total")
 
-    _DIGITS = 10
+def percentile(counts: Mapping[int, int], percent: float) -> int:
+    """The nearest rank: the least staleness that `percent` % of the pushes do not exceed; 0 without pushes.
 
-    def __init__(self) -> None:
-        self.total = 0
-        self._counts: dict[int, int] = {}
+    The definition of numpy's `percentile(..., method="inverted_cdf")`.
 
-    def add(self, staleness: int) -> None:
-        """Count a push."""
-        if staleness >= 1 << self._DIGITS:
-            cut = staleness.bit_length() - self._DIGITS
-            staleness = staleness >> cut << cut
-        self._counts[staleness] = self._counts.get(staleness, 0) + 1
-        self.total += 1
-
-    def percentile(self, percent: float) -> int:
-        """The nearest rank: the least staleness that `percent` % of the pushes do not exceed; 0 without pushes.
-
-        The definition of numpy's `percentile(..., method="inverted_cdf")`.
-
-        Raises:
-            ValueError: `percent` is not from 0 to 100.
-        """
-        if not 0 <= percent <= 100:
-            raise ValueError(f"a percentile is from 0 to 100 percent, got {percent}")
-        rank, seen = max(1, math.ceil(percent * self.total / 100)), 0
-        for staleness in sorted(self._counts):
-            seen += self._counts[staleness]
-            if seen >= rank:
-                return staleness
-        return 0
-
-    def summary(self) -> Staleness:
-        """The median and the 99th percentile."""
-        return Staleness(self.percentile(50), self.percentile(99))
+    Args:
+        counts: number of pushes by staleness.
+        percent: from 0 to 100; another raises `ValueError`.
+    """
+    if not 0 <= percent <= 100:
+        raise ValueError(f"a percentile is from 0 to 100 percent, got {percent}")
+    rank, seen = max(1, math.ceil(percent * sum(counts.values()) / 100)), 0
+    for staleness in sorted(counts):
+        seen += counts[staleness]
+        if seen >= rank:
+            return staleness
+    return 0

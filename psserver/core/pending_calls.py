@@ -6,6 +6,7 @@ import the rest of the core but the shard.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 
@@ -13,7 +14,7 @@ from psserver.core.array_tasks import StepResult
 from psserver.core.members.deduplication import DeduplicationTable
 from psserver.core.members.member import Member
 from psserver.core.members.membership import Membership
-from psserver.core.metrics import StalenessHistogram
+from psserver.core.metrics import EXACT, rounded
 from psserver.core.policies.asynchronous import Asynchronous
 from psserver.core.policies.policy import Apply, CallView, Drop, Policy, Serve, ShardView, listed
 from psserver.core.policies.update_order import UpdateOrder
@@ -43,11 +44,7 @@ class PendingCall:
     """A push, pull or assign without a reply.
 
     It is pending until the changes before it are settled (`after`), and then, unless it is an assign, for the policy.
-
-    Attributes:
-        allocator: memory for the values of its answer.
-        answer: without values, once a push was applied or dropped.
-        magnitudes: of the arrays that it brings.
+    `answer` is that of a push that was applied or dropped, without values; `allocator` makes memory for these.
     """
 
     ticket: int
@@ -64,17 +61,12 @@ class PendingCall:
 
 
 class PendingCalls:
-    """The pending calls of a shard, and the counts of what became of them.
-
-    Args:
-        policy: decides which calls go on.
-        store, deduplication, members: the shard's.
-        update_order: of shard 0 where it orders the changes of all shards.
+    """The pending calls of a shard, and counts of their outcomes.
 
     Attributes:
         global_step: updates made.
         applied, dropped: pushes that were.
-        stalenesses: of the pushes that were applied.
+        stalenesses: number of applied pushes by staleness, large ones `rounded`.
     """
 
     def __init__(
@@ -89,11 +81,10 @@ class PendingCalls:
         self._update_order = update_order
         self._asynchronous = type(policy) is Asynchronous
         self._calls: dict[int, PendingCall] = {}
-        self._last_step = (
-            -1
-        )  # of the last update, as schedules count: pushes of the job before it, as far as known here
+        # of the last update, as schedules count: pushes of the job before it, as far as known here
+        self._last_step = -1
         self.global_step = self.applied = self.dropped = 0
-        self.stalenesses = StalenessHistogram()
+        self.stalenesses: defaultdict[int, int] = defaultdict(int)
 
     @property
     def frontier(self) -> Frontier | None:
@@ -204,10 +195,10 @@ class PendingCalls:
 
     def _in_order(self, call: PendingCall) -> bool:
         """Whether every change before this call is settled here."""
-        if not all(self._settled(change) for change in call.message.after):
-            return False
-        self._pass_over(call.message.after)
-        return True
+        settled = all(self._settled(change) for change in call.message.after)
+        if settled:
+            self._pass_over(call.message.after)
+        return settled
 
     def _settled(self, change: ChangeId) -> bool:
         return self._deduplication.last(change.sender) >= change.sequence or not self._members.is_live(change.sender)
@@ -272,7 +263,7 @@ class PendingCalls:
             member.loss = member.loss if push.loss is None else push.loss
             if push.shards:
                 member.last_push = LastPush(member.name, member.incarnation, push.sequence, push.shards)
-            self.stalenesses.add(staleness)
+            self.stalenesses[staleness if staleness < EXACT else rounded(staleness)] += 1
             answer = Pushed(Outcome.APPLIED, staleness, self.global_step, group=group, frontier=frontier)
             self._record(call, push, answer)
         self.applied += len(pushes)

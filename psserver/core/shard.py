@@ -20,17 +20,15 @@ from psserver.core.members.deduplication import DeduplicationTable, Settled
 from psserver.core.members.job_invariants import JobInvariants
 from psserver.core.members.member import Member
 from psserver.core.members.membership import JobEnd, Membership
-from psserver.core.metrics import TrafficMeter
+from psserver.core.metrics import TrafficMeter, percentile
 from psserver.core.pending_calls import PendingCall, PendingCalls
 from psserver.core.policies import policy_for
 from psserver.core.policies.policy import Policy
 from psserver.core.policies.update_order import UpdateOrder
-from psserver.core.status import MOST_LISTED, variable_status, worker_status
-from psserver.core.variables.element_checks import Magnitudes, inspect
+from psserver.core.variables.element_checks import Inspection, Magnitudes, inspect
 from psserver.core.variables.store import Store
-from pswire.errors import InvalidMessage, OutOfOrder, ParamServerError, WrongShard
+from pswire.errors import InvalidMessage, WrongShard
 from pswire.messages import (
-    ANSWERS,
     Assign,
     Change,
     Join,
@@ -48,14 +46,17 @@ from pswire.messages import (
     Renew,
     Renewed,
     Reply,
+    Staleness,
     Status,
     StatusReport,
     Take,
     Tick,
     Tune,
     Tuned,
+    UpdateGroup,
+    WorkerStatus,
 )
-from pswire.messages.sizes import Allocator, tensor_bytes
+from pswire.messages.sizes import Allocator
 from pswire.specs.consistency import (
     Asynchronous,
     Consistency,
@@ -65,13 +66,15 @@ from pswire.specs.consistency import (
     Synchronous,
 )
 
+#: Workers, epochs and changes that a status lists, live workers and the newest first, so that it fits into a message.
+MOST_LISTED = 1000
+
 
 class Shard:
     """A deterministic state machine, not thread-safe. Arrays in an answer are read-only copies.
 
     Args:
-        shard: index among the `shards` of the job, from 0.
-        shards: number of shards.
+        shard, shards: index among the shards of the job, from 0, and their number.
         lease: seconds of silence after which a worker is lost.
         memory_limit: bytes that values and slots may take; None: no limit.
         consistency: which workers may go on, and whose gradients count.
@@ -121,10 +124,10 @@ class Shard:
         return self._members.job_end
 
     def answer_bytes(self, message: Message, *, at_once: bool = False) -> int:
-        """The most bytes of values in the answer to `message`, if its step is taken later, or `at_once`.
+        """The most bytes of values in the answer to `message`, which need not be checked yet.
 
-        Values at their known version count unless the step is taken at once by a shard that never holds a call: they
-        may be modified by then. Raises `UnknownVariable` or `InvalidMessage`.
+        Values at their known version count, since they may be modified by then, unless the step is taken `at_once` by a
+        shard that never holds a call. Raises `UnknownVariable`, or `InvalidMessage` for an impossible choice.
         """
         return self._store.answer_bytes(message, modified=not at_once or self._holds_calls)
 
@@ -137,8 +140,8 @@ class Shard:
         """
         self._check(message)
 
-    def inspect(self, message: Message) -> Magnitudes:
-        """The checks of elements that `check` leaves out; returns the magnitudes of the arrays in the message.
+    def inspect(self, message: Message) -> Inspection:
+        """The checks of elements that `check` leaves out.
 
         Call `check` first. May run beside steps, in another thread: of the shard it reads only what never changes.
         """
@@ -150,21 +153,21 @@ class Shard:
         message: Message,
         now: float,
         *,
-        magnitudes: Magnitudes | None = None,
+        inspection: Inspection | None = None,
         allocator: Allocator | None = None,
         settled: bool = True,
     ) -> StepResult:
         """Take one message; returns the replies that it releases, also to earlier messages, array tasks and events.
 
-        Never waits: a call that remains pending gets its reply from a later step. Raises only errors of `pswire.errors`
-        (and `TasksPending`); then nothing has changed. The caller runs the tasks. The message's arrays are borrowed
-        until the tasks that use them have run: those of this step, or for a held push those of the step that answers.
+        Never waits: a call that remains pending gets its reply from a later step. If it raises, nothing has changed.
+        The caller runs the tasks. The message's arrays are borrowed until the tasks that use them have run: those of
+        this step, or for a held push those of the step that answers.
 
         Args:
             ticket: identifies this message among the open ones.
             message: a request, or a tick.
             now: seconds on a clock that never goes back.
-            magnitudes: the result of `inspect`, if it was called.
+            inspection: the result of `inspect`, if it was called.
             allocator: memory for the values of the answer, whenever it comes; borrowed as long as the arrays. Not used
                 with delay compensation, which keeps the values that were served.
             settled: all tasks of earlier steps have run. Then those of this step may be among them on return.
@@ -175,14 +178,13 @@ class Shard:
             ParamServerError: the message is refused.
         """
         member, before = self._check(message)
-        if magnitudes is None:
-            magnitudes = inspect(self._store.variables, message)
+        magnitudes, bytes_in = inspection or inspect(self._store.variables, message)
         if not settled and (
             self._pending.may_be_guarded
             or (isinstance(message, Push | Assign) and self._store.guard.needed(magnitudes))
         ):
             raise TasksPending
-        result, applied = StepResult(settled), self._pending.applied
+        result = StepResult(settled)
         if member is not None:
             member.expires = now + self._members.lease
         if now >= self._traffic.next_snapshot:
@@ -193,11 +195,15 @@ class Shard:
             case Pull():
                 self._pending.add(PendingCall(ticket, message, member, allocator), result)
             case Take():
-                self._take(ticket, message, now, result)
+                self._take(ticket, message, member, now, result)
+            case Assign() | Tune() if before is not None:
+                self._repeated += 1
+                assert before.answer is not None, "checked"
+                result.replies.append(Reply(ticket, dataclasses.replace(before.answer, outcome=Outcome.REPEATED)))
             case Assign():
-                self._assign(PendingCall(ticket, message, member, allocator, None, magnitudes), before, result)
+                self._assign(PendingCall(ticket, message, member, allocator, None, magnitudes), result)
             case Tune():
-                self._tune(ticket, message, before, result)
+                self._tune(ticket, message, member, result)
             case Register():
                 self._register(ticket, message, magnitudes, allocator, result)
             case Renew():
@@ -210,11 +216,9 @@ class Shard:
                 result.replies.append(Reply(ticket, self._status(now)))
             case Tick():
                 self._tick(now, result)
-        bytes_out = 0
-        for reply in result.replies:
-            if not isinstance(reply.answer, ParamServerError):
-                bytes_out += tensor_bytes(reply.answer)
-        self._traffic.count(self._pending.applied - applied, tensor_bytes(message), bytes_out)
+        traffic = self._traffic
+        traffic.pushes, traffic.bytes_in = self._pending.applied, traffic.bytes_in + bytes_in
+        traffic.bytes_out += result.bytes_out
         return result
 
     def _check(self, message: Message) -> tuple[Any, Settled | None]:
@@ -225,21 +229,17 @@ class Shard:
         match message:
             case Push():
                 if message.group is not None:
-                    self._check_group(message)
+                    self._check_group(message, message.group)
                 if message.remote:
                     self._check_remote(message.remote, [one.name for one in message.remote])
-                before = self._deduplication.find(message.sender, message.sequence)
-                if before is not None:
-                    self._check_repeated(message, before)
+                before = self._deduplication.find(message)
                 self._store.check_gradients(message.gradients)
                 self._store.check_pull(message.pull, message.known_versions, message.encoding)
             case Pull():
                 self._store.check_pull(message.names, message.known_versions, message.encoding)
                 self._store.check_choices(message.choices)
             case Tune():
-                before = self._deduplication.find(message.sender, message.sequence)
-                if before is not None:
-                    self._check_repeated(message, before)
+                before = self._deduplication.find(message)
                 self._store.check_tune(message)
             case Join():
                 self._invariants.check_join(message)
@@ -252,24 +252,13 @@ class Shard:
             case Assign():
                 if message.remote:
                     self._check_remote((), message.remote)
-                before = self._deduplication.find(message.sender, message.sequence)
-                if before is not None:
-                    self._check_repeated(message, before)
+                before = self._deduplication.find(message)
                 self._store.check_assignments(message.assignments)
             case Take():
                 if self.shard:
                     raise WrongShard(f"this is shard {self.shard}: data queues are kept on shard 0")
                 self._queues.check(message.queue)
         return member, before
-
-    def _check_repeated(self, message: Push | Assign | Tune, before: Settled) -> None:
-        """Check a message that was settled before. A push without an answer is dropped later: its part is too late."""
-        if before.answer is not None and not isinstance(before.answer, ANSWERS[type(message)]):
-            raise InvalidMessage(f"sequence number {message.sequence} was used for another kind of message before")
-        if before.answer is None and not isinstance(message, Push):
-            raise OutOfOrder(
-                f"message {message.sequence} of worker {message.sender.worker!r} was abandoned: it is too late"
-            )
 
     def _check_remote(self, weights: Iterable[RemoteWeights], names: Sequence[str]) -> None:
         """Only shard 0 of a job whose changes are ordered keeps books of variables on other shards."""
@@ -278,10 +267,8 @@ class Shard:
         self._invariants.check_placed(names)
         self._update_order.check(weights)
 
-    def _check_group(self, push: Push) -> None:
+    def _check_group(self, push: Push, group: UpdateGroup) -> None:
         """Only shard 0 makes groups, and a worker sends those that it is in."""
-        group = push.group
-        assert group is not None
         if not self.shard:
             raise InvalidMessage("shard 0 decides which pushes make an update: a push to it has no group")
         if not any((one.sender, one.sequence) == (push.sender, push.sequence) for one in group.members):
@@ -295,10 +282,8 @@ class Shard:
         known = self._members.get(message.worker)
         was_live = known is not None and known.state == "live"
         member, new_life = self._members.join(message, now)
-        if new_life:
-            result.events.append(events.joined(member))
-        elif not was_live:
-            result.events.append(events.rejoined(member))
+        if new_life or not was_live:
+            result.events.append(events.joined(member, new_life=new_life))
         joined = Joined(
             member.incarnation,
             member.number,
@@ -385,66 +370,68 @@ class Shard:
             call.answer, call.magnitudes = answer, {}
         self._pending.add(call, result)
 
-    def _assign(self, call: PendingCall, before: Settled | None, result: StepResult) -> None:
+    def _assign(self, call: PendingCall, result: StepResult) -> None:
         assert isinstance(call.message, Assign)
-        if before is not None:
-            self._repeat(call.ticket, before, result)
-            return
         if self._update_order is not None:
             self._update_order.settle(call.message.sender, call.message.sequence)
         self._pending.abandon(call.member, result)  # or the deduplication table would go back to it
         self._pending.add(call, result)
 
-    def _tune(self, ticket: int, message: Tune, before: Settled | None, result: StepResult) -> None:
-        if before is not None:
-            self._repeat(ticket, before, result)
-            return
+    def _tune(self, ticket: int, message: Tune, member: Member, result: StepResult) -> None:
         optimizer = self._store.tune(message)
-        change = Change(self.global_step, message.sender.worker, message.names, optimizer)
+        change = Change(self.global_step, member.name, message.names, optimizer)
         self._changes = [*self._changes, change][-MOST_LISTED:]
-        # or the deduplication table would go back to it
-        self._pending.abandon(self._members[message.sender.worker], result)
+        self._pending.abandon(member, result)  # or the deduplication table would go back to it
         tuned = Tuned(Outcome.APPLIED, self.global_step)
         self._deduplication.record(message.sender, message.sequence, tuned)
         result.replies.append(Reply(ticket, tuned))
 
-    def _repeat(self, ticket: int, before: Settled, result: StepResult) -> None:
-        self._repeated += 1
-        assert before.answer is not None, "checked"
-        result.replies.append(Reply(ticket, dataclasses.replace(before.answer, outcome=Outcome.REPEATED)))
-
     # --- data queues and status -----------------------------------------------------------------------------------
 
-    def _take(self, ticket: int, message: Take, now: float, result: StepResult) -> None:
+    def _take(self, ticket: int, message: Take, member: Member, now: float, result: StepResult) -> None:
         answered = self._queues.take(ticket, message, now, result)
         self._members.progress.resume(self._queues.holders())
         if not answered:  # it waits for examples: no worker should wait for it
-            member = self._members[message.sender.worker]
             self._members.progress.finish(member, out_of_data=True)
             self._pending.abandon(member, result)
             self._pending.decide(result)
 
     def _status(self, now: float) -> StatusReport:
+        pending, half_pushes = self._pending, self._members.half_pushes
         members = sorted(self._members, key=lambda member: (member.state != "live", -member.number))[:MOST_LISTED]
-        workers = []
-        for member in sorted(members, key=lambda member: member.number):
-            waits_for, chief = self._pending.waits_for(member.name), self._members.chief.is_chief(member.name)
-            workers.append(worker_status(member, self._queues.epoch_of(member.name), now, waits_for, chief))
         return StatusReport(
             self.shard,
             self.shards,
             self.global_step,
             self._repeated,
-            tuple(map(variable_status, self._store)),
-            tuple(workers),
+            tuple([variable.status() for variable in self._store]),
+            tuple([self._worker_status(one, now) for one in sorted(members, key=lambda member: member.number)]),
             tuple(self._queues.reports()[-MOST_LISTED:]),
-            self._pending.dropped,
+            pending.dropped,
             self._store.nbytes + self._store.served.nbytes,
             str(self._consistency),
             str(self._staleness),
             self._traffic.traffic(now),
-            self._pending.stalenesses.summary(),
+            Staleness(percentile(pending.stalenesses, 50), percentile(pending.stalenesses, 99)),
             tuple(self._changes),
-            self._members.half_pushes.count,
-            self._members.half_pushes.last_pushes(MOST_LISTED),
+            half_pushes.count,
+            half_pushes.last_pushes(MOST_LISTED),
+        )
+
+    def _worker_status(self, member: Member, now: float) -> WorkerStatus:
+        return WorkerStatus(
+            member.name,
+            member.incarnation,
+            member.number,
+            member.state,
+            member.steps,
+            member.staleness,
+            member.staleness_sum,
+            member.loss,
+            self._queues.epoch_of(member.name),
+            max(0.0, member.expires - now) if member.state == "live" else 0.0,
+            member.dropped,
+            self._pending.waits_for(member.name),
+            member.tensor_transport,
+            self._members.chief.is_chief(member.name),
         )

@@ -76,7 +76,7 @@ async def serve(config: ServerConfig, on_ready: Callable[[str], None], stop: asy
     address = bind(server, config.bind)
     await server.start()
     linger = None if config.linger is None else Linger(config.linger, config.lease)
-    ticking = asyncio.create_task(_tick(executor, clock, tick, linger, stop))
+    ticking = asyncio.create_task(_tick(shard, executor, clock, tick, linger, stop))
     try:
         on_ready(address)
         await stop.wait()
@@ -96,9 +96,11 @@ async def serve(config: ServerConfig, on_ready: Callable[[str], None], stop: asy
     return report
 
 
-async def _tick(executor: Executor, clock: Clock, tick: float, linger: Linger | None, stop: asyncio.Event) -> None:
+async def _tick(
+    shard: Shard, executor: Executor, clock: Clock, tick: float, linger: Linger | None, stop: asyncio.Event
+) -> None:
     """Tick the shard, until the job is over if the server ends then."""
-    while linger is None or not linger.ends(executor.job_end, clock()):
+    while linger is None or not linger.ends(shard.job_end, clock()):
         await asyncio.sleep(tick)
         try:
             executor.tick()

@@ -1,9 +1,7 @@
 """The executor of a shard: takes messages from many callers, steps the shard, and gives each caller its answer.
 
-Steps take microseconds and run in the event loop, which serializes them. The array tasks of a step run there too when
-they are small, and otherwise in threads (`psserver.runtime.task_order`), so that the loop goes on receiving. Large
-messages are inspected, and optimizers compiled, in threads before their step. All methods are called in the loop. The
-events of a step go to the log. Knows nothing of gRPC or bytes.
+Steps take microseconds and run in the event loop; what takes longer runs in threads, so that the loop goes on
+receiving. Knows nothing of gRPC or bytes.
 """
 
 from __future__ import annotations
@@ -15,9 +13,8 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 
 from psserver.core.array_tasks import StepResult, TasksPending
-from psserver.core.members.membership import JobEnd
 from psserver.core.shard import Shard
-from psserver.core.variables.element_checks import Magnitudes
+from psserver.core.variables.element_checks import Inspection
 from psserver.runtime.task_order import TaskOrder
 from pswire.errors import InvalidMessage, ParamServerError, TooLarge, Unavailable, UnknownVariable
 from pswire.messages import Answer, Register, Reply, Request, Tick, Tune
@@ -41,7 +38,7 @@ class AnswerTooLarge(TooLarge):
 
 
 class Executor:
-    """Steps a shard, one message at a time, in the order of their arrival.
+    """Steps a shard, one message at a time, in the order of their arrival. All methods are called in the event loop.
 
     Args:
         shard: used by this executor alone.
@@ -90,25 +87,28 @@ class Executor:
         """
         if isinstance(message, Register | Tune):
             await self._compile(message)
-        magnitudes = None
+        inspection = None
         if tensor_bytes(message) > INSPECTED_IN_LOOP:
             if not admitted:
                 self._shard.check(message)
             loop = asyncio.get_running_loop()
-            magnitudes = await loop.run_in_executor(self._inspectors, self._shard.inspect, message)
+            inspection = await loop.run_in_executor(self._inspectors, self._shard.inspect, message)
         ticket = next(self._tickets)
         result = None
         if not self._guarded.locked():
-            result = self._begin(ticket, message, most, magnitudes, allocator)
+            result = self._begin(ticket, message, most, inspection, allocator)
         if result is None:
             # A guarded step (`psserver.core.variables.updates`) waits until all tasks have been run. Meanwhile
             # no other step is taken, so no tasks are added. It computes in the event loop.
             async with self._guarded:
-                while (result := self._begin(ticket, message, most, magnitudes, allocator)) is None:
+                while (result := self._begin(ticket, message, most, inspection, allocator)) is None:
                     await self._tasks.wait()
         if len(result.replies) == 1 and result.replies[0].ticket == ticket and self._tasks.run_at_once(result.tasks):
             self._log(result)
-            return _answer_of(result.replies[0])
+            outcome = result.replies[0].answer
+            if isinstance(outcome, ParamServerError):
+                raise outcome
+            return outcome
         answer: _Waiting = asyncio.get_running_loop().create_future()
         self._waiting[ticket] = answer
         try:
@@ -126,11 +126,6 @@ class Executor:
             result = self._begin(0, Tick())
             if result is not None:
                 self._complete(result)
-
-    @property
-    def job_end(self) -> JobEnd | None:
-        """As `Shard.job_end`, by the clock."""
-        return self._shard.job_end
 
     def close(self) -> None:
         """Answer all waiting calls, and later ones that would have to wait, with `Unavailable`."""
@@ -150,7 +145,7 @@ class Executor:
         ticket: int,
         message: Request | Tick,
         most: int | None = None,
-        magnitudes: Magnitudes | None = None,
+        inspection: Inspection | None = None,
         allocator: Allocator | None = None,
     ) -> StepResult | None:
         """The result of a step; None if it is guarded and has to wait for tasks, and nothing was done."""
@@ -162,7 +157,7 @@ class Executor:
             )
         try:
             return self._shard.step(
-                ticket, message, self._clock(), magnitudes=magnitudes, allocator=allocator, settled=self._tasks.idle
+                ticket, message, self._clock(), inspection=inspection, allocator=allocator, settled=self._tasks.idle
             )
         except TasksPending:
             return None
@@ -221,9 +216,3 @@ def _answer(replies: Iterable[tuple[_Waiting | None, Reply]], fault: BaseExcepti
             answer.set_exception(reply.answer)
         else:
             answer.set_result(reply.answer)
-
-
-def _answer_of(reply: Reply) -> Answer:
-    if isinstance(reply.answer, ParamServerError):
-        raise reply.answer
-    return reply.answer

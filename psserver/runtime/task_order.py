@@ -70,9 +70,7 @@ class TaskOrder:
             else:
                 started.append(self._start(bundle))
         run(at_once)
-        if len(started) < 2:
-            return started[0] if started else None
-        return asyncio.gather(*started)
+        return asyncio.gather(*started) if started else None
 
     @property
     def idle(self) -> bool:

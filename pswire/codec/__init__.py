@@ -13,14 +13,10 @@ from google.protobuf.message import Message as Proto
 from pswire import messages as ms
 from pswire.codec.fields import (
     ANY,
-    COUNT,
+    KINDS,
     KNOWN_VERSIONS,
     NAME,
-    NAMES,
-    NUMBERS,
-    OPTIONAL,
     POSITIVE,
-    SENDER,
     Row,
     below,
     choice,
@@ -29,8 +25,7 @@ from pswire.codec.fields import (
     one,
     one_or_none,
 )
-from pswire.codec.structs import OPTIMIZER
-from pswire.codec.tensors import ASSIGNMENTS, CHOICES, DECLARATIONS, GRADIENTS, VALUES, VALUES_AND_CHOICES, VARIABLES
+from pswire.codec.tensors import VALUES_AND_CHOICES
 from pswire.errors import InvalidMessage, Malformed
 from pswire.specs.encodings import ENCODINGS
 from pswire.tensors.frames import Incoming
@@ -91,67 +86,50 @@ def from_frame(frame: Incoming, receiver: StreamReceiver) -> ms.Request | ms.Ans
 
 
 # --- the messages ---------------------------------------------------------------------------------------------------
+# A field is of the kind of its type in protobuf (`pswire.codec.fields`), unless its row says otherwise.
 
 _OUTCOME = choice({outcome: pb.Outcome.Value(f"OUTCOME_{outcome.name}") for outcome in ms.Outcome})
 _ENCODING = choice({form: form for form in ("", *ENCODINGS)})
 _STATE = choice({state: state for state in ("live", "left", "lost")})
-_QUEUE = one(Row(ms.QueueSpec, pb.Queue, name=NAME, size=POSITIVE, block=POSITIVE, epochs=POSITIVE, seed=ANY))
-_BLOCK = one_or_none(Row(ms.Block, pb.Block, number=COUNT, epoch=POSITIVE, start=below("stop"), stop=POSITIVE))
-_FINISHED = one_or_none(Row(ms.Finished, pb.Finished, number=COUNT, cost_sum=OPTIONAL))
-_CHANGE_IDS = many(
-    Row(ms.ChangeId, pb.ChangeId, sender=SENDER, sequence=POSITIVE, shards=NUMBERS), attrgetter("sender.worker")
-)
-_FRONTIER = one_or_none(Row(ms.Frontier, pb.Frontier, decided=COUNT, undelivered=_CHANGE_IDS))
-_REMOTE = many(Row(ms.RemoteWeights, pb.RemoteWeights, name=NAME, served_at=COUNT), attrgetter("name"))
-_GROUP = one_or_none(Row(ms.UpdateGroup, pb.UpdateGroup, number=COUNT, members=_CHANGE_IDS))
-_LAST_PUSHES = many(Row(ms.LastPush, pb.LastPush, worker=NAME, incarnation=COUNT, sequence=COUNT, shards=NUMBERS))
-_AGREED = {"places": many(Row(ms.Place, pb.Place, name=NAME, shard=COUNT)), "states": NUMBERS}
-_REPORTS = many(Row(ms.EpochReport, pb.EpochReport, queue=NAME, epoch=POSITIVE, cost=OPTIONAL, examples=COUNT))
-_STEPS = {"steps": COUNT, "staleness": COUNT, "staleness_sum": COUNT, "loss": OPTIONAL, "epoch": COUNT}
-_WORKER = {"name": NAME, "incarnation": COUNT, "number": COUNT, "state": _STATE, "lease_left": ANY}
-_WORKER |= {"dropped": COUNT, "waiting_for": ANY, "tensor_transport": ANY, "chief": ANY}
-_TRAFFIC = one(Row(ms.Traffic, pb.Traffic, pushes=number(0), bytes_in=number(0), bytes_out=number(0)))
-_STALENESS = one(Row(ms.Staleness, pb.Staleness, p50=COUNT, p99=COUNT))
-_CHANGES = many(Row(ms.Change, pb.Change, global_step=COUNT, worker=NAME, names=NAMES, optimizer=OPTIMIZER))
-_WORKERS = many(Row(ms.WorkerStatus, pb.WorkerStatus, **_WORKER, **_STEPS))
-_PLACE = {"shard": below("shards"), "shards": POSITIVE}
-_CHANGE = {"sender": SENDER, "sequence": POSITIVE}
-_SHARDS = {"shards": NUMBERS, "after": _CHANGE_IDS}
-_ORDER = {"group": _GROUP, "frontier": _FRONTIER}
-_RESULT = {"outcome": _OUTCOME, "global_step": COUNT}
 
-_PULL = {"known_versions": KNOWN_VERSIONS, "encoding": _ENCODING, "after": _CHANGE_IDS}
-_PUSH = {"loss": OPTIONAL, "pull": NAMES, "group": _GROUP, "remote": _REMOTE, "global_step": COUNT}
-_JOINED = {"consistency": ANY, "staleness": ANY, "chief": ANY, "state": COUNT}
-_COUNTS = {"global_step": COUNT, "repeated": COUNT, "dropped": COUNT, "nbytes": COUNT, "half_pushes": COUNT}
-_LISTS = {"variables": VARIABLES, "workers": _WORKERS, "epochs": _REPORTS, "changes": _CHANGES}
-_MORE = {"consistency": ANY, "handling": ANY, "traffic": _TRAFFIC, "staleness": _STALENESS}
-_MORE |= {"last_pushes": _LAST_PUSHES}
-_TRANSPORT = {"tensor_transport": ANY}
+KINDS[pb.ChangeId] = many(Row(ms.ChangeId, pb.ChangeId, sequence=POSITIVE), attrgetter("sender.worker"))
+KINDS |= {
+    pb.Frontier: one_or_none(Row(ms.Frontier, pb.Frontier)),
+    pb.UpdateGroup: one_or_none(Row(ms.UpdateGroup, pb.UpdateGroup)),
+    pb.RemoteWeights: many(Row(ms.RemoteWeights, pb.RemoteWeights, name=NAME), attrgetter("name")),
+    pb.Place: many(Row(ms.Place, pb.Place, name=NAME)),
+    pb.Queue: one(Row(ms.QueueSpec, pb.Queue, name=NAME, size=POSITIVE, block=POSITIVE, epochs=POSITIVE, seed=ANY)),
+    pb.Block: one_or_none(Row(ms.Block, pb.Block, epoch=POSITIVE, start=below("stop"), stop=POSITIVE)),
+    pb.Finished: one_or_none(Row(ms.Finished, pb.Finished)),
+    pb.EpochReport: many(Row(ms.EpochReport, pb.EpochReport, queue=NAME, epoch=POSITIVE)),
+    pb.WorkerStatus: many(Row(ms.WorkerStatus, pb.WorkerStatus, name=NAME, state=_STATE, lease_left=ANY)),
+    pb.Traffic: one(Row(ms.Traffic, pb.Traffic)),
+    pb.Staleness: one(Row(ms.Staleness, pb.Staleness)),
+    pb.Change: many(Row(ms.Change, pb.Change, worker=NAME)),
+    pb.LastPush: many(Row(ms.LastPush, pb.LastPush, worker=NAME)),
+}
 
 _MESSAGES = (
-    Row(ms.Join, pb.JoinRequest, worker=NAME, incarnation=COUNT, life=COUNT, states=NUMBERS, **_PLACE, **_TRANSPORT),
-    Row(ms.Joined, pb.JoinReply, incarnation=COUNT, number=COUNT, lease=number(1e-3), global_step=COUNT, **_JOINED),
-    Row(ms.Renew, pb.RenewRequest, sender=SENDER, idle=ANY, settled=COUNT, half_pushes=COUNT, **_TRANSPORT),
-    Row(ms.Renewed, pb.RenewReply, global_step=COUNT, waiting_for=ANY, chief=ANY),
-    Row(ms.Leave, pb.LeaveRequest, sender=SENDER, failed=ANY),
+    Row(ms.Join, pb.JoinRequest, worker=NAME, shard=below("shards"), shards=POSITIVE),
+    Row(ms.Joined, pb.JoinReply, lease=number(1e-3)),
+    Row(ms.Renew, pb.RenewRequest),
+    Row(ms.Renewed, pb.RenewReply),
+    Row(ms.Leave, pb.LeaveRequest),
     Row(ms.Left, pb.LeaveReply),
-    Row(ms.Register, pb.RegisterRequest, sender=SENDER, declarations=DECLARATIONS, **_AGREED, dry_run=ANY),
-    Row(ms.Registered, pb.RegisterReply, values=VALUES, global_step=COUNT, frontier=_FRONTIER),
-    Row(ms.Pull, pb.PullRequest, sender=SENDER, names=NAMES, choices=CHOICES, **_PULL),
-    Row(ms.Pulled, pb.PullReply, values=VALUES_AND_CHOICES, global_step=COUNT, frontier=_FRONTIER),
-    Row(ms.Push, pb.PushRequest, **_CHANGE, gradients=GRADIENTS, **_PUSH, **_PULL, shards=NUMBERS),
-    Row(
-        ms.Pushed, pb.PushReply, **_RESULT, staleness=COUNT, values=VALUES, reason=ANY, group=_GROUP, frontier=_FRONTIER
-    ),
-    Row(ms.Assign, pb.AssignRequest, **_CHANGE, assignments=ASSIGNMENTS, add=ANY, remote=NAMES, **_SHARDS),
-    Row(ms.Assigned, pb.AssignReply, **_RESULT, versions=NUMBERS, frontier=_FRONTIER),
-    Row(ms.Tune, pb.TuneRequest, **_CHANGE, names=NAMES, optimizer=OPTIMIZER, fields=NAMES),
-    Row(ms.Tuned, pb.TuneReply, **_RESULT),
-    Row(ms.Take, pb.TakeRequest, sender=SENDER, queue=_QUEUE, finished=_FINISHED, heard=COUNT, give_back=ANY),
-    Row(ms.Taken, pb.TakeReply, block=_BLOCK, done=ANY, waiting_for=ANY, reports=_REPORTS, chief=ANY),
+    Row(ms.Register, pb.RegisterRequest),
+    Row(ms.Registered, pb.RegisterReply),
+    Row(ms.Pull, pb.PullRequest, known_versions=KNOWN_VERSIONS, encoding=_ENCODING),
+    Row(ms.Pulled, pb.PullReply, values=VALUES_AND_CHOICES),
+    Row(ms.Push, pb.PushRequest, sequence=POSITIVE, known_versions=KNOWN_VERSIONS, encoding=_ENCODING),
+    Row(ms.Pushed, pb.PushReply, outcome=_OUTCOME),
+    Row(ms.Assign, pb.AssignRequest, sequence=POSITIVE),
+    Row(ms.Assigned, pb.AssignReply, outcome=_OUTCOME),
+    Row(ms.Tune, pb.TuneRequest, sequence=POSITIVE),
+    Row(ms.Tuned, pb.TuneReply, outcome=_OUTCOME),
+    Row(ms.Take, pb.TakeRequest),
+    Row(ms.Taken, pb.TakeReply),
     Row(ms.Status, pb.StatusRequest),
-    Row(ms.StatusReport, pb.StatusReply, **_PLACE, **_COUNTS, **_LISTS, **_MORE),
+    Row(ms.StatusReport, pb.StatusReply, shard=below("shards"), shards=POSITIVE),
 )
 
 _BY_MESSAGE = {row.message: row for row in _MESSAGES}

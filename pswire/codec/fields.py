@@ -12,12 +12,15 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from typing import Any, NamedTuple, Protocol, TypeVar
 
+from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message as Proto
+from google.protobuf.message_factory import GetMessageClass
 
 from pswire.errors import Malformed
 from pswire.messages.membership import Sender
 from pswire.tensors.transport import TensorReceiver, TensorSender
 from pswire.tensors.values import MAX_NAME_LENGTH, Array, TensorSpec
+from pswire.v1 import paramserver_pb2 as pb
 
 _M = TypeVar("_M")
 _P_contra = TypeVar("_P_contra", bound=Proto, contravariant=True)
@@ -49,10 +52,21 @@ class _Nothing:
 
 
 class Row:
-    """A message or part whose fields have the same names in the dataclass and in the protobuf."""
+    """A message or part whose fields have the same names in the dataclass and in the protobuf.
 
-    def __init__(self, message: type, proto: type[Proto], **fields: Field) -> None:
+    Args:
+        message, proto: its class here and in protobuf.
+        without: a field of the protobuf that the row leaves out.
+        kinds: kinds of fields that are not those of their type (`KINDS`).
+    """
+
+    def __init__(self, message: type, proto: type[Proto], *, without: str = "", **kinds: Field) -> None:
         self.message, self.proto = message, proto
+        fields = {
+            field.name: kinds.get(field.name) or _kind_of(field)
+            for field in proto.DESCRIPTOR.fields
+            if field.name != without
+        }
         self._puts = [(name, field.put) for name, field in fields.items()]
         self._gets = [(name, field.get) for name, field in fields.items()]
         self._absent = self._read_of_nothing()
@@ -273,5 +287,19 @@ def _check_sender(worker: str, incarnation: int) -> Sender:
     return Sender(check_name(worker), incarnation)
 
 
-#: The sender of a message.
-SENDER = one(_Sender())
+# --- kinds by types -------------------------------------------------------------------------------------------------
+
+#: The kind of fields that are messages, by their protobuf; one row for each, added where the part is defined.
+KINDS: dict[type[Proto], Field] = {pb.Sender: one(_Sender())}
+
+
+def _kind_of(field: Any) -> Field:  # noqa: ANN401 - a FieldDescriptor
+    """The kind of a field by its type: counts, distinct names, optional numbers, texts and flags; parts by `KINDS`."""
+    if field.message_type is not None:
+        return KINDS[GetMessageClass(field.message_type)]
+    is_text = field.type == FieldDescriptor.TYPE_STRING
+    if field.is_repeated:
+        return NAMES if is_text else NUMBERS
+    if field.has_presence:
+        return OPTIONAL
+    return ANY if is_text or field.type == FieldDescriptor.TYPE_BOOL else COUNT

@@ -13,11 +13,12 @@ from google.protobuf import struct_pb2
 from google.protobuf.message import Message as Proto
 
 from pswire import optimizers
-from pswire.codec.fields import Field
+from pswire.codec.fields import KINDS, Field
 from pswire.errors import Malformed
 from pswire.specs import spec as specs
 from pswire.specs.initializers import RowInitializer
 from pswire.tensors.transport import TensorReceiver, TensorSender
+from pswire.v1 import paramserver_pb2 as pb
 
 _Spec = TypeVar("_Spec")
 
@@ -71,5 +72,5 @@ def _required(field: Field, what: str) -> Field:
 
 
 OPTIMIZER_OR_NONE = _struct(optimizers.to_plain, optimizers.from_plain)
-OPTIMIZER = _required(OPTIMIZER_OR_NONE, "an optimizer")
+KINDS[pb.Optimizer] = _required(OPTIMIZER_OR_NONE, "an optimizer")
 INITIAL = _struct(specs.to_plain, partial(specs.from_plain, RowInitializer))

@@ -11,7 +11,7 @@ import sys
 from operator import attrgetter
 
 from pswire import messages as ms
-from pswire.codec.fields import ANY, COUNT, NAME, NAMES, Row, many, one_or_none
+from pswire.codec.fields import COUNT, KINDS, NAME, Row, many, one_or_none
 from pswire.codec.structs import INITIAL, OPTIMIZER_OR_NONE
 from pswire.errors import Malformed
 from pswire.tensors.compression import FORMS, PLACES, Packed
@@ -146,7 +146,7 @@ class _Declaration:
         return ms.Declaration(spec, value, optimizer, initial, part)
 
 
-_PART = one_or_none(Row(Part, pb.Part, first=COUNT, of=COUNT))
+_PART = KINDS[pb.Part] = one_or_none(Row(Part, pb.Part))
 
 
 class _Choice:
@@ -166,8 +166,7 @@ class _Choice:
         return ms.Choice(name, receiver.get(proto.rows, spec, own=True), slot)
 
 
-_STATUS = {"optimizer": OPTIMIZER_OR_NONE, "slots": NAMES, "nbytes": COUNT, "part": _PART, "table": ANY}
-_VARIABLE = Row(dict, pb.VariableStatus, version=COUNT, updates=COUNT, **_STATUS)
+_VARIABLE = Row(dict, pb.VariableStatus, without="tensor", optimizer=OPTIMIZER_OR_NONE)
 
 
 class _VariableStatus:
@@ -179,10 +178,12 @@ class _VariableStatus:
         return ms.VariableStatus(_get_spec(proto.tensor), **_VARIABLE.get(proto, receiver))
 
 
-DECLARATIONS = many(_Declaration(), attrgetter("spec.name"))
-VALUES = many(_Value(), attrgetter("name"))
 VALUES_AND_CHOICES = many(_Value())  # which may be several of one variable
-GRADIENTS = many(_Gradient(), attrgetter("name"))
-ASSIGNMENTS = many(_Assignment(), attrgetter("name"))
-CHOICES = many(_Choice())
-VARIABLES = many(_VariableStatus(), attrgetter("spec.name"))
+KINDS |= {
+    pb.Declaration: many(_Declaration(), attrgetter("spec.name")),
+    pb.Value: many(_Value(), attrgetter("name")),
+    pb.Gradient: many(_Gradient(), attrgetter("name")),
+    pb.Tensor: many(_Assignment(), attrgetter("name")),
+    pb.Choice: many(_Choice()),
+    pb.VariableStatus: many(_VariableStatus(), attrgetter("spec.name")),
+}

@@ -25,24 +25,6 @@ from pswire.optimizers.optimizer import (
 from pswire.optimizers.rmsprop import RMSProp
 from pswire.specs.spec import to_plain
 
-__all__ = [
-    "COMPUTE_DTYPES",
-    "RULES",
-    "Adagrad",
-    "AdagradDecay",
-    "Adam",
-    "AdamW",
-    "Ftrl",
-    "GradientDescent",
-    "Lamb",
-    "Momentum",
-    "MovingAverage",
-    "OptimizerSpec",
-    "RMSProp",
-    "Rule",
-    "Step",
-    "UpdateSpec",
-    "from_plain",
-    "rule_for",
-    "to_plain",
-]
+__all__ = ["COMPUTE_DTYPES", "RULES", "Adagrad", "AdagradDecay", "Adam", "AdamW", "Ftrl", "GradientDescent", "Lamb"]
+__all__ += ["Momentum", "MovingAverage", "OptimizerSpec", "RMSProp", "Rule", "Step", "UpdateSpec", "from_plain"]
+__all__ += ["rule_for", "to_plain"]

@@ -11,7 +11,7 @@ from pswire.optimizers.compiled import Numbers, Slots, loop
 from pswire.optimizers.element_wise import ElementWise
 from pswire.optimizers.limits import Limits
 from pswire.optimizers.optimizer import OptimizerSpec, Step
-from pswire.specs.spec import check_number
+from pswire.specs.spec import NotNegative
 from pswire.tensors.values import Array
 
 
@@ -27,13 +27,11 @@ class Adagrad(OptimizerSpec, kind="adagrad"):
     """
 
     _slots: ClassVar[tuple[str, ...]] = ("accumulator",)
-    initial_accumulator: float = 0.1
-    epsilon: float = 0.0
+    initial_accumulator: NotNegative = 0.1
+    epsilon: NotNegative = 0.0
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_number(self, "initial_accumulator", 0)
-        check_number(self, "epsilon", 0)
         if self.initial_accumulator == 0 and self.epsilon == 0:
             raise ValueError("Adagrad: initial_accumulator or epsilon must be more than 0, or 0 / 0 makes a NaN")
 
@@ -45,7 +43,7 @@ class AdagradRule(ElementWise, of=[Adagrad]):
 
     def __init__(self, spec: Adagrad) -> None:
         super().__init__(spec, _adagrad, {"accumulator": spec.initial_accumulator})
-        self._epsilon = float(spec.epsilon)
+        self._epsilon = spec.epsilon
 
     def _numbers(self, step: Step, tiny: float) -> tuple[float, ...]:
         """The learning rate and epsilon."""

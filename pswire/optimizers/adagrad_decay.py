@@ -10,7 +10,7 @@ from pswire.optimizers.adagrad import accumulate, accumulated_growth
 from pswire.optimizers.element_wise import ElementWise
 from pswire.optimizers.limits import Limits
 from pswire.optimizers.optimizer import OptimizerSpec, Step
-from pswire.specs.spec import check_count, check_number
+from pswire.specs.spec import Count, Positive, ShareOrOne
 from pswire.tensors.values import Array
 
 
@@ -34,15 +34,9 @@ class AdagradDecay(OptimizerSpec, kind="adagrad_decay"):
     """
 
     _slots: ClassVar[tuple[str, ...]] = ("accumulator", "accumulator_decay_power")
-    initial_accumulator: float = 0.1
-    decay_steps: int = 100_000
-    decay_rate: float = 0.9
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_number(self, "initial_accumulator", 0, open_low=True)
-        check_count(self, "decay_steps")
-        check_number(self, "decay_rate", 0, 1, closed_high=True)
+    initial_accumulator: Positive = 0.1
+    decay_steps: Count = 100_000
+    decay_rate: ShareOrOne = 0.9
 
 
 class AdagradDecayRule(ElementWise, of=[AdagradDecay]):
@@ -52,8 +46,8 @@ class AdagradDecayRule(ElementWise, of=[AdagradDecay]):
 
     def __init__(self, spec: AdagradDecay) -> None:
         super().__init__(spec, first={"accumulator": spec.initial_accumulator})
-        self._floor = float(spec.initial_accumulator)
-        self._decay_steps, self._decay_rate = spec.decay_steps, float(spec.decay_rate)
+        self._floor = spec.initial_accumulator
+        self._decay_steps, self._decay_rate = spec.decay_steps, spec.decay_rate
 
     def _numbers(self, step: Step, tiny: float) -> tuple[float, ...]:
         """The period of this step, the learning rate, and what is added to a root that may be zero."""

@@ -12,7 +12,7 @@ from pswire.optimizers.element_wise import ElementWise
 from pswire.optimizers.limits import Limits
 from pswire.optimizers.optimizer import OptimizerSpec, Step
 from pswire.specs.schedules import LearningRate
-from pswire.specs.spec import check_flag, check_number
+from pswire.specs.spec import Flag, NotNegative, Positive, Share
 from pswire.tensors.values import Array
 
 
@@ -22,15 +22,9 @@ class MomentsSpec(OptimizerSpec):
 
     _slots: ClassVar[tuple[str, ...]] = ("m", "v")
     learning_rate: LearningRate = 0.001
-    beta1: float = 0.9
-    beta2: float = 0.999
-    epsilon: float = 1e-8
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_number(self, "beta1", 0, 1)
-        check_number(self, "beta2", 0, 1)
-        check_number(self, "epsilon", 0, open_low=True)
+    beta1: Share = 0.9
+    beta2: Share = 0.999
+    epsilon: Positive = 1e-8
 
 
 @dataclass(frozen=True)
@@ -54,11 +48,7 @@ class Adam(MomentsSpec, kind="adam"):
     S. Kale, S. Kumar, "On the Convergence of Adam and Beyond", ICLR 2018, algorithm 2.
     """
 
-    amsgrad: bool = False
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_flag(self, "amsgrad")
+    amsgrad: Flag = False
 
     def slot_names(self) -> tuple[str, ...]:
         """`m` and `v`; `v_max` with AMSGrad."""
@@ -78,11 +68,7 @@ class AdamW(Adam, kind="adamw"):
     torch.optim.AdamW: the decay is times the learning rate, schedule and all.
     """
 
-    weight_decay: float = 0.01
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_number(self, "weight_decay", 0)
+    weight_decay: NotNegative = 0.01
 
 
 class AdamRule(ElementWise, of=[Adam, AdamW]):
@@ -92,8 +78,8 @@ class AdamRule(ElementWise, of=[Adam, AdamW]):
 
     def __init__(self, spec: Adam) -> None:
         super().__init__(spec, _amsgrad if spec.amsgrad else _adam)
-        self._beta1, self._beta2, self._epsilon = float(spec.beta1), float(spec.beta2), float(spec.epsilon)
-        self._weight_decay = float(spec.weight_decay) if isinstance(spec, AdamW) else 0.0
+        self._beta1, self._beta2, self._epsilon = spec.beta1, spec.beta2, spec.epsilon
+        self._weight_decay = spec.weight_decay if isinstance(spec, AdamW) else 0.0
 
     def _numbers(self, step: Step, tiny: float) -> tuple[float, ...]:
         """The shares of old and new in both averages, the step's factor and epsilon, and what decay leaves of a weight.

@@ -11,7 +11,7 @@ from pswire.optimizers.compiled import Numbers, Slots, loop
 from pswire.optimizers.element_wise import TINY, ElementWise
 from pswire.optimizers.limits import Limits, within
 from pswire.optimizers.optimizer import OptimizerSpec, Step
-from pswire.specs.spec import check_number
+from pswire.specs.spec import NotNegative, Positive, ShareOrOne
 from pswire.tensors.values import Array
 
 
@@ -35,17 +35,10 @@ class Ftrl(OptimizerSpec, kind="ftrl"):
     """
 
     _slots: ClassVar[tuple[str, ...]] = ("accumulator", "linear")
-    l1: float = 0.0
-    l2: float = 0.0
-    learning_rate_power: float = 0.5
-    initial_accumulator: float = 0.1
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_number(self, "l1", 0)
-        check_number(self, "l2", 0)
-        check_number(self, "learning_rate_power", 0, 1, closed_high=True)
-        check_number(self, "initial_accumulator", 0, open_low=True)
+    l1: NotNegative = 0.0
+    l2: NotNegative = 0.0
+    learning_rate_power: ShareOrOne = 0.5
+    initial_accumulator: Positive = 0.1
 
 
 class FtrlRule(ElementWise, of=[Ftrl]):
@@ -53,9 +46,9 @@ class FtrlRule(ElementWise, of=[Ftrl]):
 
     def __init__(self, spec: Ftrl) -> None:
         super().__init__(spec, _ftrl if spec.learning_rate_power == 0.5 else None)
-        self._l1, self._l2 = float(spec.l1), float(spec.l2)
-        self._power = float(spec.learning_rate_power)
-        self._initial_accumulator = float(spec.initial_accumulator)
+        self._l1, self._l2 = spec.l1, spec.l2
+        self._power = spec.learning_rate_power
+        self._initial_accumulator = spec.initial_accumulator
 
     def slots(self, value: Array) -> dict[str, Array]:
         """As in `Rule`; the linear slot depends on the value, and no accumulator is zero, for it divides."""

@@ -11,7 +11,7 @@ from pswire.optimizers.adam import MomentsSpec, direction, moments_growth, move_
 from pswire.optimizers.element_wise import TINY, blocks, row_blocks
 from pswire.optimizers.limits import Limits
 from pswire.optimizers.optimizer import COMPUTE_DTYPES, Rule, Step
-from pswire.specs.spec import check_number
+from pswire.specs.spec import NotNegative, Positive
 from pswire.tensors.values import Array, IndexedSlices
 
 #: (value, slots, gradient) of some rows, or of all.
@@ -33,12 +33,8 @@ class Lamb(MomentsSpec, kind="lamb"):
     algorithm 2, with the identity for its phi.
     """
 
-    epsilon: float = 1e-6
-    weight_decay: float = 0.01
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_number(self, "weight_decay", 0)
+    epsilon: Positive = 1e-6
+    weight_decay: NotNegative = 0.01
 
 
 class LambRule(Rule, of=[Lamb]):
@@ -48,8 +44,8 @@ class LambRule(Rule, of=[Lamb]):
 
     def __init__(self, spec: Lamb) -> None:
         super().__init__(spec)
-        self._beta1, self._beta2, self._epsilon = float(spec.beta1), float(spec.beta2), float(spec.epsilon)
-        self._weight_decay = float(spec.weight_decay)
+        self._beta1, self._beta2, self._epsilon = spec.beta1, spec.beta2, spec.epsilon
+        self._weight_decay = spec.weight_decay
 
     def dense(self, value: Array, slots: dict[str, Array], gradient: Array, step: Step) -> None:
         """As in `Rule`."""

@@ -10,7 +10,7 @@ from pswire.optimizers.compiled import Numbers, Slots, loop
 from pswire.optimizers.element_wise import ElementWise
 from pswire.optimizers.limits import Limits, decayed_sum
 from pswire.optimizers.optimizer import OptimizerSpec, Step
-from pswire.specs.spec import check_flag, check_number
+from pswire.specs.spec import Flag, Share
 from pswire.tensors.values import Array
 
 
@@ -29,13 +29,8 @@ class Momentum(OptimizerSpec, kind="momentum"):
     """
 
     _slots: ClassVar[tuple[str, ...]] = ("momentum",)
-    momentum: float = 0.9
-    nesterov: bool = False
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_number(self, "momentum", 0, 1)
-        check_flag(self, "nesterov")
+    momentum: Share = 0.9
+    nesterov: Flag = False
 
 
 class MomentumRule(ElementWise, of=[Momentum]):
@@ -43,7 +38,7 @@ class MomentumRule(ElementWise, of=[Momentum]):
 
     def __init__(self, spec: Momentum) -> None:
         super().__init__(spec, _nesterov if spec.nesterov else _momentum)
-        self._momentum, self._nesterov = float(spec.momentum), spec.nesterov
+        self._momentum, self._nesterov = spec.momentum, spec.nesterov
 
     def _numbers(self, step: Step, tiny: float) -> tuple[float, ...]:
         """The momentum and the learning rate."""

@@ -8,7 +8,7 @@ import numpy as np
 from pswire.optimizers.element_wise import ElementWise
 from pswire.optimizers.limits import Limits
 from pswire.optimizers.optimizer import Step, UpdateSpec
-from pswire.specs.spec import check_number
+from pswire.specs.spec import Share
 from pswire.tensors.values import Array
 
 
@@ -22,10 +22,7 @@ class MovingAverage(UpdateSpec, kind="moving_average"):
     Covariate Shift", ICML 2015, section 3.1 (the moving averages that inference takes in place of a batch's moments).
     """
 
-    decay: float
-
-    def __post_init__(self) -> None:
-        check_number(self, "decay", 0, 1)
+    decay: Share
 
 
 class MovingAverageRule(ElementWise, of=[MovingAverage]):
@@ -33,7 +30,7 @@ class MovingAverageRule(ElementWise, of=[MovingAverage]):
 
     def __init__(self, spec: MovingAverage) -> None:
         super().__init__(spec)
-        self._decay = float(spec.decay)
+        self._decay = spec.decay
 
     def _numbers(self, step: Step, tiny: float) -> tuple[float, ...]:
         """The shares of the old and of the new."""

@@ -18,7 +18,7 @@ from pswire.errors import InvalidMessage
 from pswire.optimizers.compiled import Loop
 from pswire.optimizers.limits import Limits, within
 from pswire.specs import spec as specs
-from pswire.specs.schedules import LearningRate, Schedule, check_learning_rate
+from pswire.specs.schedules import LearningRate, Schedule
 from pswire.specs.spec import Spec
 from pswire.tensors.values import Array, IndexedSlices
 
@@ -57,9 +57,6 @@ class OptimizerSpec(UpdateSpec):
 
     pushed: ClassVar[str] = "gradient"
     learning_rate: LearningRate
-
-    def __post_init__(self) -> None:
-        check_learning_rate(self, "learning_rate")
 
 
 @dataclass(frozen=True, slots=True)

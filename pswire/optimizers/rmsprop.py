@@ -11,7 +11,7 @@ from pswire.optimizers.element_wise import ElementWise
 from pswire.optimizers.limits import Limits, decayed_sum
 from pswire.optimizers.optimizer import OptimizerSpec, Step
 from pswire.specs.schedules import LearningRate
-from pswire.specs.spec import check_flag, check_number
+from pswire.specs.spec import Flag, Positive, Share
 from pswire.tensors.values import Array
 
 
@@ -35,17 +35,10 @@ class RMSProp(OptimizerSpec, kind="rmsprop"):
     """
 
     learning_rate: LearningRate = 0.001
-    decay: float = 0.9
-    momentum: float = 0.0
-    epsilon: float = 1e-8
-    centered: bool = False
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_number(self, "decay", 0, 1)
-        check_number(self, "momentum", 0, 1)
-        check_number(self, "epsilon", 0, open_low=True)
-        check_flag(self, "centered")
+    decay: Share = 0.9
+    momentum: Share = 0.0
+    epsilon: Positive = 1e-8
+    centered: Flag = False
 
     def slot_names(self) -> tuple[str, ...]:
         """`mean_square`; `mean_gradient` if centered; `momentum` if that is more than 0."""
@@ -59,8 +52,8 @@ class RMSPropRule(ElementWise, of=[RMSProp]):
 
     def __init__(self, spec: RMSProp) -> None:
         super().__init__(spec, None if spec.centered or spec.momentum > 0 else _rmsprop)
-        self._decay, self._momentum = float(spec.decay), float(spec.momentum)
-        self._epsilon, self._centered = float(spec.epsilon), spec.centered
+        self._decay, self._momentum = spec.decay, spec.momentum
+        self._epsilon, self._centered = spec.epsilon, spec.centered
 
     def _numbers(self, step: Step, tiny: float) -> tuple[float, ...]:
         """The shares of the old and of the new in an average, the learning rate, and epsilon."""

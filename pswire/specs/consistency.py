@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from pswire.specs.spec import COUNT, DECIMAL, TextSpec, check_count, check_number, parse
+from pswire.specs.spec import COUNT, DECIMAL, Count, CountFromZero, NotNegative, TextSpec, parse
 
 
 class PolicySpec(TextSpec):
@@ -58,10 +58,7 @@ class Bounded(Consistency):
     form: ClassVar[str] = "bounded:S (S steps, from 0)"
     pattern: ClassVar[str] = f"bounded:(?P<steps>{COUNT})"
     decides: ClassVar[bool] = True
-    steps: int
-
-    def __post_init__(self) -> None:
-        check_count(self, "steps", 0)
+    steps: CountFromZero
 
     def __str__(self) -> str:
         return f"bounded:{self.steps}"
@@ -82,12 +79,8 @@ class Synchronous(Consistency):
     pattern: ClassVar[str] = f"sync:(?P<workers>{COUNT})(?:,backup=(?P<backup>{COUNT}))?"
     decides: ClassVar[bool] = True
     orders: ClassVar[bool] = True
-    workers: int
-    backup: int = 0
-
-    def __post_init__(self) -> None:
-        check_count(self, "workers")
-        check_count(self, "backup", 0)
+    workers: Count
+    backup: CountFromZero = 0
 
     def __str__(self) -> str:
         return f"sync:{self.workers}" + (f",backup={self.backup}" if self.backup else "")
@@ -130,13 +123,10 @@ class DelayCompensation(StalenessSpec):
 
     form: ClassVar[str] = "delay-compensated or delay-compensated:L (L its strength, from 0)"
     pattern: ClassVar[str] = f"delay-compensated(?::(?P<strength>{DECIMAL}))?"
-    strength: float = 0.04
-
-    def __post_init__(self) -> None:
-        check_number(self, "strength", 0)
+    strength: NotNegative = 0.04
 
     def __str__(self) -> str:
-        return f"delay-compensated:{float(self.strength)!r}"
+        return f"delay-compensated:{self.strength!r}"
 
 
 @dataclass(frozen=True)
@@ -147,10 +137,7 @@ class DropStalePushes(StalenessSpec):
     pattern: ClassVar[str] = f"drop:(?P<above>{COUNT})"
     decides: ClassVar[bool] = True
     orders: ClassVar[bool] = True
-    above: int
-
-    def __post_init__(self) -> None:
-        check_count(self, "above", 0)
+    above: CountFromZero
 
     def __str__(self) -> str:
         return f"drop:{self.above}"

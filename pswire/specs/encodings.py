@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from pswire.errors import ConfigurationError
-from pswire.specs.spec import DECIMAL, TextSpec, check_number, parse
+from pswire.specs.spec import DECIMAL, PositiveShare, TextSpec, parse
 
 #: The encodings of float32 other than itself.
 ENCODINGS = ("bfloat16", "float16")
@@ -43,11 +43,7 @@ class TopK(Compression):
 
     form: ClassVar[str] = "topk:FRACTION, such as topk:0.01"
     pattern: ClassVar[str] = f"topk:(?P<fraction>-?{DECIMAL})"
-    fraction: float
-
-    def __post_init__(self) -> None:
-        check_number(self, "fraction", 0, 1, open_low=True, closed_high=True)
-        object.__setattr__(self, "fraction", float(self.fraction))  # numpy's numbers are written differently
+    fraction: PositiveShare
 
     def __str__(self) -> str:
         return f"topk:{self.fraction!r}"

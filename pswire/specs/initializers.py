@@ -19,7 +19,7 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from pswire.specs.spec import Spec, check_count, check_number
+from pswire.specs.spec import Checked, CountFromZero, NotNegative, Number, Spec
 from pswire.tensors.values import Array
 
 Shape: TypeAlias = tuple[int, ...]
@@ -28,23 +28,9 @@ Initializer: TypeAlias = Callable[[Shape, Generator], Array]
 _Bits: TypeAlias = npt.NDArray[np.uint64]
 _Floats: TypeAlias = npt.NDArray[np.float64]
 
-__all__ = [
-    "Initializer",
-    "RowConstant",
-    "RowInitializer",
-    "RowNormal",
-    "RowUniform",
-    "constant",
-    "glorot_normal",
-    "glorot_uniform",
-    "he_normal",
-    "he_uniform",
-    "ones",
-    "random_normal",
-    "random_uniform",
-    "truncated_normal",
-    "zeros",
-]
+__all__ = ["Initializer", "RowConstant", "RowInitializer", "RowNormal", "RowUniform", "constant", "glorot_normal"]
+__all__ += ["glorot_uniform", "he_normal", "he_uniform", "ones", "random_normal", "random_uniform"]
+__all__ += ["truncated_normal", "zeros"]
 
 
 class RowInitializer(Spec, family="row initializer"):
@@ -75,13 +61,10 @@ class RowInitializer(Spec, family="row initializer"):
 
 
 @dataclass(frozen=True)
-class constant:  # noqa: N801 - called like a function
+class constant(Checked):  # noqa: N801 - called like a function
     """`value` everywhere."""
 
-    value: float
-
-    def __post_init__(self) -> None:
-        check_number(self, "value")
+    value: Number
 
     def __call__(self, shape: Shape, random: Generator) -> Array:
         """The array."""
@@ -95,12 +78,12 @@ zeros, ones = partial(constant, 0), partial(constant, 1)
 class RowConstant(constant, RowInitializer, kind="row_constant"):
     """`value` everywhere; of no seed."""
 
-    value: float = 0.0
+    value: Number = 0.0
 
     @property
     def largest(self) -> float:
         """The value's magnitude."""
-        return abs(float(self.value))
+        return abs(self.value)
 
     def values(self, bits: _Bits, out: _Floats) -> None:
         """The value."""
@@ -111,19 +94,18 @@ class RowConstant(constant, RowInitializer, kind="row_constant"):
 
 
 @dataclass(frozen=True)
-class random_uniform:  # noqa: N801
+class random_uniform(Checked):  # noqa: N801
     """Uniform from `low` to `high`. `ValueError` or `TypeError` unless they are finite, and `low` not above `high`."""
 
-    low: float
-    high: float
+    low: Number
+    high: Number
 
     def __post_init__(self) -> None:
-        check_number(self, "low")
-        check_number(self, "high")
-        if not 0 <= float(self.high) - float(self.low) < math.inf:
+        super().__post_init__()
+        if not 0 <= self.high - self.low < math.inf:
             raise ValueError(
                 f"{type(self).__name__}: high must be at least low, and less than infinitely above it, "
-                f"got {self.low!r} and {self.high!r}"
+                f"got {self.low:g} and {self.high:g}"
             )
 
     def __call__(self, shape: Shape, random: Generator) -> Array:
@@ -135,39 +117,31 @@ class random_uniform:  # noqa: N801
 class RowUniform(random_uniform, RowInitializer, kind="row_uniform"):
     """Uniform from `low` to `high`: low + (high - low) * u, where u has 52 random bits, rounded to the dtype."""
 
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_count(self, "seed", 0)
+    seed: CountFromZero = 0
 
     @property
     def largest(self) -> float:
         """The magnitude of the bound that is further from 0."""
-        return max(abs(float(self.low)), abs(float(self.high)))
+        return max(abs(self.low), abs(self.high))
 
     def values(self, bits: _Bits, out: _Floats) -> None:
         """See the formula of the class."""
         np.right_shift(bits, 12, out=bits)
         np.bitwise_or(bits, _ONE, out=bits)  # the number 1 + u
         np.subtract(bits.view(np.float64), 1, out=out)
-        np.multiply(out, float(self.high) - float(self.low), out=out)
-        np.add(out, float(self.low), out=out)
+        np.multiply(out, self.high - self.low, out=out)
+        np.add(out, self.low, out=out)
 
 
 # --- normal -------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
-class random_normal:  # noqa: N801
+class random_normal(Checked):  # noqa: N801
     """Normal, with this standard deviation and mean. `ValueError` or `TypeError` for others than finite ones."""
 
-    stddev: float
-    mean: float = 0.0
-
-    def __post_init__(self) -> None:
-        check_number(self, "stddev", 0)
-        check_number(self, "mean")
+    stddev: NotNegative
+    mean: Number = 0.0
 
     def __call__(self, shape: Shape, random: Generator) -> Array:
         """Draws an array."""
@@ -201,11 +175,10 @@ class RowNormal(random_normal, RowInitializer, kind="row_normal"):
     Source: G. Box, M. Muller, "A Note on the Generation of Random Normal Deviates", 1958.
     """
 
-    seed: int = 0
+    seed: CountFromZero = 0
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_count(self, "seed", 0)
         if not math.isfinite(self.largest):
             raise ValueError(
                 f"RowNormal: stddev and mean must give finite values, got {self.stddev!r} and {self.mean!r}"
@@ -214,7 +187,7 @@ class RowNormal(random_normal, RowInitializer, kind="row_normal"):
     @property
     def largest(self) -> float:
         """The mean's magnitude and the furthest from it, at i = 0."""
-        return abs(float(self.mean)) + float(self.stddev) * math.sqrt(2 * 41 * math.log(2))
+        return abs(self.mean) + self.stddev * math.sqrt(2 * 41 * math.log(2))
 
     def values(self, bits: _Bits, out: _Floats) -> None:
         """See the formula of the class."""
@@ -228,8 +201,8 @@ class RowNormal(random_normal, RowInitializer, kind="row_normal"):
         np.multiply(out, -2, out=out)
         np.sqrt(out, out=out)
         np.multiply(out, angle, out=out)
-        np.multiply(out, float(self.stddev), out=out)
-        np.add(out, float(self.mean), out=out)
+        np.multiply(out, self.stddev, out=out)
+        np.add(out, self.mean, out=out)
 
 
 # --- by the size of a layer ---------------------------------------------------------------------------------------

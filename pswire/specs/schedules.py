@@ -13,9 +13,9 @@ import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Annotated, TypeAlias
 
-from pswire.specs.spec import Spec, check_count, check_flag, check_number
+from pswire.specs.spec import Count, Flag, NotNegative, Positive, PositiveShare, ShareOrOne, Spec, check_number
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,18 @@ class Schedule(Spec, family="schedule"):
         raise NotImplementedError
 
 
-LearningRate: TypeAlias = float | Schedule
+def check_learning_rate(spec: object, name: str) -> None:
+    """Refuses a field that is neither a schedule nor a finite number from 0 up. Raises `TypeError` or `ValueError`."""
+    value = getattr(spec, name)
+    if not isinstance(value, Schedule):
+        check_number(spec, name, 0, expected="an int, a float or a schedule")
+    elif not value.is_known():
+        known = ", ".join(schedule.__name__ for schedule in Schedule.kinds.values())
+        raise TypeError(f"{type(spec).__name__}: {name} must be a schedule that servers know, {known}; got {value!r}")
+
+
+#: A finite number from 0 up, or a schedule.
+LearningRate: TypeAlias = Annotated[float | Schedule, check_learning_rate]
 
 #: Each variable's schedule is part of every status, which must fit into a message.
 MOST_BOUNDARIES = 100
@@ -48,31 +59,17 @@ def largest_rate(learning_rate: LearningRate) -> float:
     return learning_rate.largest if isinstance(learning_rate, Schedule) else float(learning_rate)
 
 
-def check_learning_rate(spec: object, name: str) -> None:
-    """Refuses a field that is neither a schedule nor a finite number from 0 up. Raises `TypeError` or `ValueError`."""
-    value = getattr(spec, name)
-    if not isinstance(value, Schedule):
-        check_number(spec, name, 0, expected="an int, a float or a schedule")
-    elif not value.is_known():
-        known = ", ".join(schedule.__name__ for schedule in Schedule.kinds.values())
-        raise TypeError(f"{type(spec).__name__}: {name} must be a schedule that servers know, {known}; got {value!r}")
-
-
 @dataclass(frozen=True)
 class Decay(Schedule):
     """A schedule from `initial` on, in `decay_steps` steps."""
 
-    initial: float
-    decay_steps: int
-
-    def __post_init__(self) -> None:
-        check_number(self, "initial", 0)
-        check_count(self, "decay_steps")
+    initial: NotNegative
+    decay_steps: Count
 
     @property
     def largest(self) -> float:
         """The first."""
-        return float(self.initial)
+        return self.initial
 
 
 @dataclass(frozen=True)
@@ -84,13 +81,8 @@ class ExponentialDecay(Decay, kind="exponential_decay"):
     Source: TensorFlow 1's tf.train.exponential_decay.
     """
 
-    decay_rate: float
-    staircase: bool = False
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_number(self, "decay_rate", 0, 1, open_low=True, closed_high=True)
-        check_flag(self, "staircase")
+    decay_rate: PositiveShare
+    staircase: Flag = False
 
     def at(self, step: int) -> float:
         """See the formula of the class."""
@@ -107,13 +99,8 @@ class PolynomialDecay(Decay, kind="polynomial_decay"):
     With `end` above `initial` it grows. Source: TensorFlow 1's tf.train.polynomial_decay.
     """
 
-    end: float = 0.0001
-    power: float = 1.0
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_number(self, "end", 0)
-        check_number(self, "power", 0, open_low=True)
+    end: NotNegative = 0.0001
+    power: Positive = 1.0
 
     def at(self, step: int) -> float:
         """See the formula of the class."""
@@ -123,7 +110,7 @@ class PolynomialDecay(Decay, kind="polynomial_decay"):
     @property
     def largest(self) -> float:
         """The first or the last."""
-        return float(max(self.initial, self.end))
+        return max(self.initial, self.end)
 
 
 @dataclass(frozen=True)
@@ -136,16 +123,12 @@ class CosineDecay(Decay, kind="cosine_decay"):
     without restarts; in the form of TensorFlow 1's tf.train.cosine_decay.
     """
 
-    alpha: float = 0.0
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_number(self, "alpha", 0, 1, closed_high=True)
+    alpha: ShareOrOne = 0.0
 
     def at(self, step: int) -> float:
         """See the formula of the class."""
         wave = (1 + math.cos(math.pi * min(step / self.decay_steps, 1))) / 2
-        return float(self.initial * ((1 - self.alpha) * wave + self.alpha))
+        return self.initial * ((1 - self.alpha) * wave + self.alpha)
 
 
 @dataclass(frozen=True)
@@ -180,7 +163,7 @@ class PiecewiseConstant(Schedule, kind="piecewise_constant"):
 
     def at(self, step: int) -> float:
         """See the class."""
-        return float(self.values[bisect.bisect_left(self.boundaries, step)])
+        return self.values[bisect.bisect_left(self.boundaries, step)]
 
     @property
     def largest(self) -> float:
@@ -199,12 +182,8 @@ class WarmUp(Schedule, kind="warm_up"):
     warmup), from 0.
     """
 
-    steps: int
+    steps: Count
     then: LearningRate
-
-    def __post_init__(self) -> None:
-        check_count(self, "steps")
-        check_learning_rate(self, "then")
 
     def at(self, step: int) -> float:
         """See the formula of the class."""

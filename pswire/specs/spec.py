@@ -7,11 +7,13 @@ but the errors.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 import numbers
 import re
-from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, TypeVar
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Annotated, Any, ClassVar, TypeAlias, TypeVar, get_type_hints
 
 from pswire.errors import ConfigurationError
 
@@ -23,7 +25,22 @@ COUNT = "[0-9]{1,15}"
 DECIMAL = r"(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?"
 
 
-class Spec:
+class Checked:
+    """A dataclass whose fields are checked when it is built, by their annotations (`Share`, `Count` and so on)."""
+
+    def __post_init__(self) -> None:
+        for name, checks in _checks_of(type(self)).items():  # type: ignore[arg-type]  # a class is hashable
+            for check in checks:
+                check(self, name)
+
+
+@functools.cache
+def _checks_of(cls: type) -> dict[str, tuple[Callable[[object, str], None], ...]]:
+    hints = get_type_hints(cls, include_extras=True)
+    return {name: hint.__metadata__ for name, hint in hints.items() if hasattr(hint, "__metadata__")}
+
+
+class Spec(Checked):
     """A choice of a family that travels as plain data: the name of its kind, and its fields.
 
     A subclass with `family="..."` is a family, one with `kind="..."` a member of it. One with neither, such as a
@@ -47,7 +64,7 @@ class Spec:
         return type(self) is self.kinds.get(self.kind)
 
 
-class TextSpec:
+class TextSpec(Checked):
     """A choice that is written as text, on the command line and in the status.
 
     `form` shows people how, `pattern` has its fields as groups; without one the form is the text. `str` is the inverse
@@ -110,9 +127,8 @@ def parse(text: str, choices: Sequence[type[_TextSpec]], noun: str) -> _TextSpec
     for choice in choices:
         found = re.fullmatch(choice.pattern or re.escape(choice.form), text.strip())
         if found:
-            fields = {name: number for name, number in found.groupdict().items() if number is not None}
             try:
-                return choice(**{name: int(n) if n.isdigit() else float(n) for name, n in fields.items()})
+                return choice(**{name: float(number) for name, number in found.groupdict().items() if number})
             except ValueError as error:
                 raise ConfigurationError(f"{text!r}: {error}") from error
     *forms, last = (choice.form for choice in choices)
@@ -130,7 +146,7 @@ def check_number(
     expected: str = "an int or a float",
     entry: object = None,
 ) -> None:
-    """Refuses a field outside [low, high), with `open_low` and `closed_high` outside (low, high].
+    """Refuses a field outside [low, high), with `open_low` and `closed_high` outside (low, high]; makes it a float.
 
     NaN and infinity are always outside. `entry` is one number of a field that has several. Raises `TypeError` or
     `ValueError`, which name class and field.
@@ -148,6 +164,8 @@ def check_number(
         bounds = f"{'more than' if open_low else 'at least'} {low:g} and " if low > -math.inf else ""
         bounds += f"{'at most' if closed_high else 'below'} {high:g}" if high < math.inf else "finite"
         raise ValueError(f"{type(spec).__name__}: {name} must be {bounds}, got {value!r}")
+    if entry is None:
+        object.__setattr__(spec, name, number)  # specs are frozen
 
 
 def check_count(spec: object, name: str, low: int = 1) -> None:
@@ -156,13 +174,25 @@ def check_count(spec: object, name: str, low: int = 1) -> None:
     Raises `TypeError` or `ValueError`.
     """
     check_number(spec, name, low, MOST)
-    value = getattr(spec, name)
-    if value != int(value):
-        raise ValueError(f"{type(spec).__name__}: {name} must be a whole number, got {value!r}")
-    object.__setattr__(spec, name, int(value))  # specs are frozen
+    number = getattr(spec, name)
+    if not number.is_integer():
+        raise ValueError(f"{type(spec).__name__}: {name} must be a whole number, got {number!r}")
+    object.__setattr__(spec, name, int(number))
 
 
 def check_flag(spec: object, name: str) -> None:
     """Refuses a field that is not a boolean. Raises `TypeError`."""
     if not isinstance(getattr(spec, name), bool):
         raise TypeError(f"{type(spec).__name__}: {name} must be True or False, got {getattr(spec, name)!r}")
+
+
+#: Annotations of fields: a finite number, [0, inf), (0, inf), [0, 1), [0, 1], (0, 1], whole numbers from 1 and from 0.
+Number: TypeAlias = Annotated[float, check_number]
+NotNegative: TypeAlias = Annotated[float, partial(check_number, low=0)]
+Positive: TypeAlias = Annotated[float, partial(check_number, low=0, open_low=True)]
+Share: TypeAlias = Annotated[float, partial(check_number, low=0, high=1)]
+ShareOrOne: TypeAlias = Annotated[float, partial(check_number, low=0, high=1, closed_high=True)]
+PositiveShare: TypeAlias = Annotated[float, partial(check_number, low=0, high=1, open_low=True, closed_high=True)]
+Count: TypeAlias = Annotated[int, check_count]
+CountFromZero: TypeAlias = Annotated[int, partial(check_count, low=0)]
+Flag: TypeAlias = Annotated[bool, check_flag]

@@ -37,20 +37,18 @@ def check_gradients(f: Callable[..., Tensor], *args: ArrayLike, float32: bool = 
     weights = np.asarray(np.random.default_rng(seed).standard_normal(y.shape))
     weights.setflags(write=False)  # a vjp that writes into its borrowed g then fails
     exact = {number: gradient.copy() for number, gradient in _gradients(y, xs, weights).items()}
-    for number, gradient in exact.items():
-        _compare(number, gradient, _differences(f, xs, number, weights), "the finite difference is")
+    differences = {number: _differences(f, xs, number, weights) for number in exact}
+    _compare(exact, differences, "the finite difference is")
 
     for gradient in _gradients(y, xs, weights).values():
         gradient.fill(np.nan)
-    for number, again in _gradients(y, xs, weights).items():
-        _compare(number, again, exact[number], "an earlier backward pass gave")
+    _compare(_gradients(y, xs, weights), exact, "an earlier backward pass gave")
 
     if float32:
         y, xs = _evaluate(f, rounded, np.float32)
         if y.dtype != np.float32:
             raise AssertionError(f"float32 arguments gave a result of {y.dtype}")
-        for number, gradient in _gradients(y, xs, weights).items():
-            _compare(number, gradient, exact[number], "the one in float64 is")
+        _compare(_gradients(y, xs, weights), exact, "the one in float64 is")
 
 
 def _cast(x: ArrayLike, dtype: type[np.floating[Any]]) -> Array:
@@ -96,14 +94,16 @@ def _differences(f: Callable[..., Tensor], xs: list[Tensor], number: int, weight
     return derivative
 
 
-def _compare(number: int, got: Array, expected: Array, source: str) -> None:
-    relative, absolute = TOLERANCES[got.dtype]
-    excess = np.abs(got - expected) - (relative * np.abs(expected) + absolute)
-    if np.all(excess <= 0):  # false for NaN too
-        return
-    worst = np.unravel_index(np.argmax(np.where(np.isnan(excess), np.inf, excess)), excess.shape)
-    index = tuple(int(i) for i in worst)
-    raise AssertionError(
-        f"argument {number}, index {index}: the gradient is {got[index]:.9g}, but {source} {expected[index]:.9g} "
-        f"({got.dtype}, tolerance {relative:g} relative and {absolute:g} absolute)"
-    )
+def _compare(found: dict[int, Array], references: dict[int, Array], source: str) -> None:
+    for number, got in found.items():
+        expected = references[number]
+        relative, absolute = TOLERANCES[got.dtype]
+        excess = np.abs(got - expected) - (relative * np.abs(expected) + absolute)
+        if np.all(excess <= 0):  # false for NaN too
+            continue
+        worst = np.unravel_index(np.argmax(np.where(np.isnan(excess), np.inf, excess)), excess.shape)
+        index = tuple(int(i) for i in worst)
+        raise AssertionError(
+            f"argument {number}, index {index}: the gradient is {got[index]:.9g}, but {source} {expected[index]:.9g} "
+            f"({got.dtype}, tolerance {relative:g} relative and {absolute:g} absolute)"
+        )

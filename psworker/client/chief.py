@@ -14,15 +14,7 @@ logger = logging.getLogger(__name__)
 
 
 class ChiefStatus:
-    """Whether this worker is chief. Thread-safe: heartbeat threads and the worker's own thread update it.
-
-    Args:
-        worker: the worker's name, for the log.
-
-    Attributes:
-        chief: whether it is the chief.
-        updates: how often it was reported.
-    """
+    """Whether this worker is chief, reported `updates` times. Thread-safe: heartbeat threads update it too."""
 
     def __init__(self, worker: str) -> None:
         self.chief = False
@@ -33,8 +25,7 @@ class ChiefStatus:
     def update(self, shard: int, answer: Answer, updates_before: int | None = None) -> None:
         """Takes the status from an answer of shard 0, if it has one.
 
-        With `updates_before`, the number of `updates` when the request was sent, the answer counts only if there was no
-        update since, which may be newer: for requests made beside the worker's own.
+        Heartbeats give the number of `updates` from before their request: an update since may be newer, and counts.
         """
         if shard or not isinstance(answer, Joined | Renewed | Taken):
             return

@@ -1,7 +1,6 @@
 """The client: a worker's calls to all shards, with variables as a whole, whatever shards their partitions are on.
 
-Three verbs, push, pull and take, and what they need around them: sequence numbers, placement, membership. May import
-placement, partitions, push, pull, retrying_calls and messages; knows no tape.
+May import placement, partitions, push_pull, retrying_calls, heartbeat and messages; knows no tape.
 """
 
 from __future__ import annotations
@@ -45,13 +44,10 @@ from pswire.specs.consistency import (
 )
 from pswire.tensors.values import Array
 from psworker.client import partitions
-from psworker.client.chief import ChiefStatus
 from psworker.client.error_feedback import GradientEncoder
 from psworker.client.heartbeat import Heartbeat
 from psworker.client.placement import Placement
-from psworker.client.pull import ShardedPull, concatenated, unpacked
-from psworker.client.push import PushResult as PushResult
-from psworker.client.push import ShardedPush
+from psworker.client.push_pull import PushResult, ShardedPull, ShardedPush, concatenated, unpacked
 from psworker.client.retrying_calls import RetryingCalls
 from psworker.transport import Future, Transport
 from psworker.versions import ReadVersion, VersionedArray
@@ -64,9 +60,11 @@ class Client:
         client.join()
         [W] = client.register([Declaration(spec, value, optimizer)])
         push = client.push([VersionedArray("W", W.read, g)], loss=0.3, pull=["W"])
-        ...                                           # something useful; rows may be looked up
         pushed = push.result()
         client.leave()
+
+    Every method raises the server's error, or `Unavailable` or `TimedOut` after `timeout` seconds; and
+    `UnknownVariable` for a variable that was not registered, when nothing has been sent yet.
 
     Args:
         transport: reaches the shards.
@@ -75,12 +73,7 @@ class Client:
         encoder: of gradients; its encoding is also that of values. None: unchanged.
 
     Attributes:
-        encoder: as given.
-        shards: how many there are.
-        consistency, staleness: of the shards; known when the worker has joined.
-
-    Every method raises the server's error, or `Unavailable` or `TimedOut` after `timeout` seconds; and
-    `UnknownVariable` for a variable that was not registered, when nothing has been sent yet.
+        consistency, staleness: policies of the shards, once the worker has joined.
     """
 
     def __init__(
@@ -88,12 +81,8 @@ class Client:
     ) -> None:
         self._transport = transport
         self._closing = threading.Event()
-        self._chief_status = ChiefStatus(worker)
-        self._heartbeat = Heartbeat(transport, self._closing, self._chief_status)
-        self._calls = RetryingCalls(
-            transport, worker, timeout, self._closing, self._heartbeat.hold_reason, self._chief_status
-        )
-        self._heartbeat.half_pushes = self._calls.half_pushes.__getitem__
+        self._calls = RetryingCalls(transport, worker, timeout, self._closing)
+        self._heartbeat = Heartbeat(self._calls)
         self.encoder = encoder or GradientEncoder()
         self.shards = transport.shards
         self.consistency: Consistency = Asynchronous()
@@ -105,8 +94,8 @@ class Client:
 
     @property
     def chief(self) -> bool:
-        """Whether this worker is chief, as last reported by shard 0; False before it has joined."""
-        return self._chief_status.chief
+        """Whether this worker is chief, as last reported by shard 0."""
+        return self._calls.chief_status.chief
 
     def join(self) -> Joined:
         """Joins every shard and keeps the leases by a heartbeat in the background; shard 0's answer.
@@ -127,76 +116,66 @@ class Client:
         self.staleness = parse_staleness(joined.staleness)
         self._pushing.decides = (self.consistency.decides or self.staleness.decides) and self.shards > 1
         self._pushing.orders = (self.consistency.orders or self.staleness.orders) and self.shards > 1
-        self._heartbeat.start(self._calls.sender, joined.lease)
+        self._heartbeat.start(joined.lease)
         return joined
 
     def register(self, declarations: Sequence[Declaration]) -> list[VersionedArray]:
         """Declares variables; returns the servers' values of them, in their order, without the tables.
 
+        Of several shards, all first check their part, and none registers it if one refuses.
+
         Raises:
             AlreadyRegistered: a worker has registered one of this name that differs, or is placed elsewhere.
             ShapeMismatch: an initial value does not have its variable's shape and dtype; then nothing was sent.
             WrongShard: one of the shards was started anew, while others went on with the job.
-
-        Of several shards, all first check their part, also those without a partition, and none registers it if one
-        refuses.
         """
+        calls, names = self._calls, [declaration.spec.name for declaration in declarations]
         placement = self._placement.extended([declaration.spec for declaration in declarations])
         parts: list[list[Declaration]] = [[] for _ in range(self.shards)]
-        for declaration in declarations:
-            variable = placement[declaration.spec.name]
-            split = partitions.split_declaration(variable, declaration)
-            for partition, part in zip(variable.partitions, split, strict=True):
+        for name, declaration in zip(names, declarations, strict=True):
+            split = partitions.split_declaration(placement[name], declaration)
+            for partition, part in zip(placement[name].partitions, split, strict=True):
                 parts[partition.shard].append(part)
-        names = [declaration.spec.name for declaration in declarations]
-        pull = ShardedPull(placement, names, rejoins=self._calls.rejoins)
-        sender, states = self._calls.sender, self._calls.states
-        places: tuple[Place, ...] = ()
+        pull = ShardedPull(placement, names, rejoins=calls.rejoins)
+        messages = [Register(calls.sender, tuple(part), states=calls.states) for part in parts]
         if self.shards > 1:
             places = tuple([Place(name, placement[name].partitions[0].shard) for name in names])
-            for declaration in declarations:
+            messages[0] = replace(messages[0], places=places)
+            for name, declaration in zip(names, declarations, strict=True):
                 if declaration.value is not None:
-                    partitions.check_finite(declaration.spec.name, declaration.value, "initial value")
+                    partitions.check_finite(name, declaration.value, "initial value")
             checks = [
-                Register(
-                    sender,
-                    tuple([replace(declaration, value=None) for declaration in part]),
-                    () if shard else places,
-                    dry_run=True,
-                    states=states,
-                )
-                for shard, part in enumerate(parts)
+                replace(one, declarations=tuple([replace(part, value=None) for part in one.declarations]), dry_run=True)
+                for one in messages
             ]
-            self._calls.results(self._calls.send(checks), Registered)
-        answers = [self._calls.call(0, Register(sender, tuple(parts[0]), places, states=states), Registered)]
-        others = [Register(sender, tuple(part), states=states) if part else None for part in parts[1:]]
-        answers += self._calls.results(self._calls.send([None, *others]), Registered)
+            calls.results(calls.send(checks), Registered)
+        answers = [calls.call(0, messages[0], Registered)]
+        others = [message if message.declarations else None for message in messages[1:]]
+        answers += calls.results(calls.send([None, *others]), Registered)
         self._placement = placement
         self._pushing.observed |= {one.spec.name for one in declarations if isinstance(one.optimizer, MovingAverage)}
-        if self._pushing.orders and self._calls.frontier.decided:
+        if self._pushing.orders and calls.frontier.decided:
             return self.pull([value.name for answer in answers for value in answer.values])  # in shard 0's order
         return pull.joined(answers, 0 if self._pushing.orders else None)
 
     def push(
         self,
-        gradients: Iterable[VersionedArray],
+        gradients: Sequence[VersionedArray],
         loss: float | None = None,
         pull: Sequence[str] = (),
         known_values: Iterable[VersionedArray] = (),
     ) -> Future[PushResult]:
         """Pushes the gradients of one step; the result has the values of `pull`, in their order.
 
-        Shard 0 gets a push of each step, others if they hold a partition of a gradient or of `pull`. All are sent at
-        once; but where shard 0 decides for all (`pswire.specs.consistency`), the others are sent its decision by
-        `result`. The gradients' arrays are borrowed until the result is there; before that no other push, tune or
-        assign.
+        All shards' messages are sent at once; but where shard 0 decides for all (`pswire.specs.consistency`), the
+        others are sent its decision by `result`. Until the result is there, the gradients' arrays are borrowed, and
+        there is no other push, tune or assign.
 
         Args:
             gradients: one a variable, with the version of the weights that it was computed with.
             loss: of the step, for the shards' metrics.
             pull: variables whose values the result is to bring.
-            known_values: values from this client that are still in use: those that have not changed do not travel
-                again, and the result has their arrays.
+            known_values: values from this client: those that have not changed do not travel again.
 
         Raises:
             ShapeMismatch: a gradient does not have its variable's shape and dtype; then nothing was sent.
@@ -207,7 +186,8 @@ class Client:
             self._calls.report_abandoned()
         self._heartbeat.idle_since = 0
         self._sequence += 1
-        return self._pushing.start(messages, pulled)
+        sent = self._calls.send(messages[:1] if self._pushing.decides else messages, pulled.rejoins)
+        return Future(partial(self._pushing.result, sent, messages, pulled))
 
     def pull(self, names: Sequence[str], known_values: Iterable[VersionedArray] = ()) -> list[VersionedArray]:
         """The values of `names`, in their order; those of one shard are one cut."""
@@ -220,12 +200,7 @@ class Client:
         self.report_deferred_idle()
         sender, encoding = self._calls.sender, self.encoder.encoding
         pull = ShardedPull(self._placement, names, known_values, self._calls.rejoins)
-        messages = [
-            Pull(sender, tuple(part), known_versions=tuple(pull.known_versions.get(shard, ())), encoding=encoding)
-            if (part := pull.names.get(shard))
-            else None
-            for shard in range(self.shards)
-        ]
+        messages = [pull.message(shard, sender, encoding) for shard in range(self.shards)]
         if self._pushing.orders:
             sent = self._calls.send([messages[0] or Pull(sender, ())], pull.rejoins)
             return Future(partial(self._pulled_in_order, sent, messages, pull))
@@ -242,35 +217,26 @@ class Client:
         return pull.joined(answers, served_at)
 
     def choose(self, name: str, rows: Array | None = None, slot: str = "") -> VersionedArray:
-        """Some rows of a variable, or of one of its slots.
+        """Some rows of a variable, or of one of its slots, and the versions of all partitions.
 
         Args:
             name: the variable's.
             rows: numbers of rows, (n,), integers in any order and with repeats; None: all.
             slot: a slot's name; "": the value.
 
-        Returns:
-            An array of shape (n, *shape[1:]), with the rows in the order asked for, and the versions of all partitions.
-            A value is encoded as all values, a slot is not.
-
-        Raises:
-            InvalidMessage: there is no such row, or no such slot.
-            TypeError: `rows` are not integers.
+        Raises `InvalidMessage` if there is no such slot, and as `partitions.split_rows`.
         """
-        variable = self._placement[name]
+        calls, variable, orders = self._calls, self._placement[name], self._pushing.orders
         split = None if rows is None else partitions.split_rows(variable, rows)
         encoding = "" if slot else self.encoder.encoding
-        orders = self._pushing.orders
-        served_at = self._calls.frontier.decided if orders else None
-        after = self._calls.after() if orders else [()] * self.shards
+        served_at = calls.frontier.decided if orders else None
+        after = calls.after() if orders else [()] * self.shards
         messages: list[Pull | None] = [None] * self.shards
         for index, partition in enumerate(variable.partitions):
-            shard = partition.shard
-            choices = (Choice(name, None if split is None else split.rows[index], slot),)
-            messages[shard] = Pull(
-                self._calls.sender, (), choices, encoding=encoding, after=after[shard] if shard else ()
-            )
-        answers = self._calls.results(self._calls.send(messages), Pulled)
+            shard, numbers = partition.shard, None if split is None else split.rows[index]
+            before = after[shard] if shard else ()
+            messages[shard] = Pull(calls.sender, (), (Choice(name, numbers, slot),), encoding=encoding, after=before)
+        answers = calls.results(calls.send(messages), Pulled)
         values = [value for answer in answers for value in answer.values]
         array = concatenated(values) if split is None else split.join([unpacked(value) for value in values])
         return VersionedArray(name, ReadVersion(tuple([value.version for value in values]), served_at), array)
@@ -291,24 +257,21 @@ class Client:
         self.report_deferred_idle()
         self._calls.report_abandoned()
         self._sequence += 1
-        sender, sequence = self._calls.sender, self._sequence
+        calls, sequence = self._calls, self._sequence
         shards = tuple([shard for shard, part in enumerate(parts) if shard and part])
-        messages = [Assign(sender, sequence, tuple(part), add, shards) if part else None for part in parts]
+        messages = [Assign(calls.sender, sequence, tuple(part), add, shards) if part else None for part in parts]
         if not self._pushing.orders:
-            self._calls.results(self._calls.send(messages), Assigned)
+            calls.results(calls.send(messages), Assigned)
             return
         remote = tuple([one.name for one in assignments if self._placement[one.name].partitions[-1].shard])
-        first = messages[0] or Assign(sender, sequence, (), add, shards)
+        first = messages[0] or Assign(calls.sender, sequence, (), add, shards)
+        failed = list(shards)
         try:
-            self._calls.call(0, replace(first, remote=remote), Assigned)
+            calls.call(0, replace(first, remote=remote), Assigned)
+            failed = []
+            calls.results(calls.send(calls.in_order(messages)), Assigned, failed)
         except ParamServerError:
-            self._calls.abandon(shards, sequence)
-            raise
-        failed: list[int] = []
-        try:
-            self._calls.results(self._calls.send(self._calls.in_order(messages)), Assigned, failed)
-        except ParamServerError:
-            self._calls.abandon(failed, sequence)
+            calls.abandon(failed, sequence)
             raise
 
     def tune(self, names: Sequence[str], optimizer: UpdateSpec, fields: Sequence[str]) -> None:
@@ -321,27 +284,18 @@ class Client:
         self._calls.results(self._calls.send(messages), Tuned)
 
     def take(self, queue: QueueSpec, finished: Finished | None, reports: int = 0) -> Taken:
-        """The next block of a data queue, or within seconds the reason why there is none yet.
-
-        `reports` is the number of epoch reports that this worker has got.
-        """
+        """The next block of a data queue, or within seconds why there is none yet; epoch reports from `reports` on."""
         self._heartbeat.idle_since = 0
         return self._calls.call(0, Take(self._calls.sender, queue, finished, reports), Taken)
 
     def give_back(self, queue: QueueSpec) -> None:
-        """Gives back the block of a data queue that this worker holds, if shard 0 can be reached at once.
-
-        If not, the block is handed out again when the worker leaves, or its lease ends; raises nothing.
-        """
+        """Gives back the block that this worker holds, so that it need not leave first; raises nothing."""
         if not self._closing.is_set():  # it has not left
             message = Take(self._calls.sender, queue, give_back=True)
             self._calls.call_briefly(0, message, f"could not give back the block of {queue.name}")
 
     def report_idle(self) -> None:
-        """Tells shard 0 not to wait for this worker's next push; raises nothing.
-
-        If shard 0 cannot be reached at once, it waits until the worker pushes again, leaves, or its lease ends.
-        """
+        """Tells shard 0, if it can be reached at once, not to wait for this worker's next push; raises nothing."""
         self._heartbeat.idle_since = 0
         self._sequence += 1
         self._calls.report_idle(self._sequence)
@@ -362,7 +316,7 @@ class Client:
     def leave(self, *, failed: bool = False) -> None:
         """Leaves every shard that can be reached at once, and ends the heartbeat.
 
-        With `failed` the worker has not come to its end, and a synchronous update waits for another in its place.
+        With `failed` a synchronous update waits for another worker in its place.
         """
         self._closing.set()
         self._heartbeat.join()

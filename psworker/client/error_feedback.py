@@ -36,16 +36,12 @@ class GradientEncoder:
     rows (`IndexedSlices`), travel in `encoding`.
 
     A push counts as sent when it is encoded; a retry repeats the encoded message. The gradients of a push that failed
-    for good or was dropped are lost, as without compression; its residuals stay and go with the next push. The residual
-    at the end of a session is never sent.
-
-    Args:
-        encoding: of uncompressed float32, one of `pswire.specs.encodings.ENCODINGS`, rounded to nearest, without
-            feedback; "": unchanged.
-        compression: of gradients.
+    for good or was dropped are lost, as without compression; its residuals go with the next push. The residual at the
+    end of a session is never sent.
 
     Attributes:
-        encoding: as given.
+        encoding: of uncompressed float32, one of `pswire.specs.encodings.ENCODINGS`, rounded to nearest, without
+            feedback; "": unchanged.
         keeps_residual: whether there is a compression. Then the caller checks all gradients of a push for finiteness
             before the first is encoded.
     """
@@ -57,11 +53,7 @@ class GradientEncoder:
         self._residuals: dict[tuple[int, str], Array] = {}
 
     def encode(self, shard: int, gradient: Gradient) -> Gradient:
-        """The gradient as it is sent, once; arrays that are not packed are borrowed.
-
-        Args:
-            shard: the receiver; each partition of a variable has its own residual.
-            gradient: of a variable, not an observation for a moving average, where feedback makes no sense.
+        """The gradient as it is sent, once, to a shard; arrays that are not packed are borrowed.
 
         Raises:
             NotFinite: the gradient has NaN or infinity and would be compressed; then nothing has changed. Or its sum

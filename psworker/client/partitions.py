@@ -6,7 +6,6 @@ May import placement, messages, values and numpy.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -15,7 +14,6 @@ from pswire.errors import InvalidMessage, NotFinite, ShapeMismatch
 from pswire.messages import Declaration
 from pswire.tensors.values import Array, IndexedSlices, not_finite
 from psworker.client.placement import PlacedVariable
-from psworker.versions import VersionedArray
 
 
 def split_array(variable: PlacedVariable, array: Array) -> list[Array]:
@@ -39,8 +37,7 @@ def split_declaration(variable: PlacedVariable, declaration: Declaration) -> lis
 def split_gradient(variable: PlacedVariable, array: Array | IndexedSlices) -> list[Array | IndexedSlices]:
     """The gradient of each partition, also of those that have none of its rows: they count the update too.
 
-    Raises:
-        InvalidMessage: a row of `IndexedSlices` does not exist.
+    Raises `InvalidMessage` if a row of `IndexedSlices` does not exist.
     """
     if not isinstance(array, IndexedSlices):
         return [*split_array(variable, array)]
@@ -56,23 +53,14 @@ def split_gradient(variable: PlacedVariable, array: Array | IndexedSlices) -> li
     ]
 
 
-def check_finite(name: str, array: Array | IndexedSlices, kind: str) -> None:
-    """Raises `NotFinite`, naming the variable, if an element is NaN or infinite.
-
-    For several shards: each checks its own partition only, so one would apply its part while another refuses.
-    """
+def check_finite(name: str, array: Array | IndexedSlices, kind: str = "gradient") -> None:
+    """Raises `NotFinite`, naming the variable, if an element of this `kind` of array is NaN or infinite."""
     elements = array.values if isinstance(array, IndexedSlices) else array
     bad = not_finite(elements)
     if bad:
         raise NotFinite(
             f"{kind} for {name!r} has {bad:,} of {elements.size:,} elements that are NaN or infinite: nothing was sent"
         )
-
-
-def check_gradients_finite(gradients: Iterable[VersionedArray]) -> None:
-    """Raises `NotFinite`, naming the variable, if an element of a gradient is NaN or infinite."""
-    for gradient in gradients:
-        check_finite(gradient.name, gradient.array, "gradient")
 
 
 @dataclass(frozen=True, slots=True)

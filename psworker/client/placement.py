@@ -61,11 +61,7 @@ class Placement(dict[str, PlacedVariable]):
         raise UnknownVariable(f"variable {name!r} has not been registered by this worker: register it first")
 
     def extended(self, specs: Iterable[TensorSpec]) -> Placement:
-        """A copy that also places those variables that have no place yet.
-
-        Raises:
-            AlreadyRegistered: a variable is placed already, with another shape or dtype.
-        """
+        """A copy with new variables; `AlreadyRegistered` if one is placed already, with another shape or dtype."""
         new = {}
         for spec in specs:
             known = self.get(spec.name)

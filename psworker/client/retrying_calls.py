@@ -10,7 +10,7 @@ import secrets
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TypeVar
@@ -57,47 +57,37 @@ class RetryingCalls:
         worker: the worker's name.
         timeout: seconds for which a call is tried again while a server cannot be reached.
         closing: once set, no call is tried again.
-        hold_reason: why a shard holds a push, if known since a time (monotonic).
-        chief_status: updated by each answer.
 
     Attributes:
         sender: the worker as a member; with incarnation 0 until it has joined.
         states: of the shards when the worker joined them (`Joined.state`); () until it has joined all.
-        rejoins: how often it has joined a shard again, whose lease had ended or which was started anew. Versions from
-            before may count other updates, so no message is sent that names them.
-        global_step: of shard 0, as of its last answer.
-        frontier: shard 0's decisions as of its last answer, where it orders changes (`pswire.messages.order`).
+        rejoins: how often it has joined a shard again. Versions from before may count other updates, so no message is
+            sent that names them.
+        global_step, frontier: of shard 0, as of its last answer.
         half_pushes: by shard, pushes that it has not applied and others have; counted for the first such shard.
+        chief_status: updated by each answer, also to heartbeats.
+        hold_reasons: by shard, the time (monotonic) of its last answer to a heartbeat, and why it holds a push.
         abandoned: by shard, the sequence number up to which messages are abandoned and which it does not know of yet.
     """
 
-    def __init__(
-        self,
-        transport: Transport,
-        worker: str,
-        timeout: float,
-        closing: threading.Event,
-        hold_reason: Callable[[int, float], str],
-        chief_status: ChiefStatus,
-    ) -> None:
+    def __init__(self, transport: Transport, worker: str, timeout: float, closing: threading.Event) -> None:
         self.sender = Sender(worker, 0)
         self.states: tuple[int, ...] = ()
         self.rejoins = self.global_step = 0
         self.half_pushes: Counter[int] = Counter()
         self.frontier = Frontier(0)
         self.abandoned: dict[int, int] = {}
-        self._transport = transport
+        self.chief_status = ChiefStatus(worker)
+        self.hold_reasons: dict[int, tuple[float, str]] = {}
+        self.transport, self.closing = transport, closing
         self._timeout = timeout
-        self._closing = closing
-        self._hold_reason = hold_reason
-        self._chief_status = chief_status
         self._life = secrets.randbits(62) + 1
 
     def join(self) -> list[Joined]:
         """Joins every shard, shard 0 first; their answers."""
         first = self.call(0, self._join(0), Joined)
         self.sender = Sender(self.sender.worker, first.incarnation)
-        others = range(1, self._transport.shards)
+        others = range(1, self.transport.shards)
         answers = [first, *(self.call(shard, self._join(shard), Joined) for shard in others)]
         self.states = tuple([joined.state for joined in answers])
         return answers
@@ -108,17 +98,15 @@ class RetryingCalls:
         return answer
 
     def send(self, messages: Iterable[Request | None], rejoins: int | None = None) -> dict[int, Future[Answer]]:
-        """Sends each shard its message, if it has one, from shard 0 on; by shard, the answers.
-
-        The versions that are named in the messages are as of `rejoins`; None: as of now.
-        """
+        """Sends each shard its message, if any; the answers by shard. `rejoins`: as of which versions are named."""
         as_of = self.rejoins if rejoins is None else rejoins
         sent: dict[int, Future[Answer]] = {}
         with deferred_to_next_block:
             for shard, message in enumerate(messages):
                 if message is not None:
                     began = time.monotonic()
-                    first = self._transport.call(shard, self._current(message, as_of), self._timeout)
+                    current = message if as_of == self.rejoins else self._current(message, as_of)
+                    first = self.transport.call(shard, current, self._timeout)
                     sent[shard] = Future(partial(self._answer, shard, message, as_of, began, first))
         return sent
 
@@ -128,10 +116,9 @@ class RetryingCalls:
         kind: type[A] | tuple[type[A], ...],
         failed: list[int] | None = None,
     ) -> list[A]:
-        """The answers, each of a `kind`.
+        """The answers, each of a `kind`, when no call is open any more: a shard has one push of a worker at a time.
 
-        Returns or raises when no call is open any more: a shard has one push of a worker at a time. The shards that
-        have not answered are added to `failed`.
+        The shards that have not answered are added to `failed`.
         """
         answers: list[A] = []
         errors: dict[int, ParamServerError] = {}
@@ -150,21 +137,21 @@ class RetryingCalls:
         return answers
 
     def call_briefly(self, shard: int, message: Request, failure: str) -> Answer | None:
-        """Sends a message that the worker does not depend on, for `BRIEF` seconds; errors are logged as `failure`.
+        """Sends a message that the worker does not depend on; errors are logged as `failure`.
 
-        Tried again meanwhile if the shard cannot be reached, so that a network that fails for a moment does not make
-        this worker a lost one. The chief status in the answer is ignored: such a worker is about to end.
+        Tried again for `BRIEF` seconds if the shard cannot be reached, so that a network that fails for a moment does
+        not make this worker a lost one.
         """
         left, pause = min(self._timeout, BRIEF), FIRST_PAUSE
         until = time.monotonic() + left
         while True:
             try:
                 with deferred_to_next_block:
-                    return self._transport.call(shard, message, left).result()
+                    return self.transport.call(shard, message, left).result()
             except ParamServerError as error:
                 left = until - time.monotonic() - pause
                 if isinstance(error, Unavailable) and left > 0:
-                    time.sleep(pause)  # not `_closing.wait`: it is set when the worker leaves
+                    time.sleep(pause)  # not `closing.wait`: it is set when the worker leaves
                     pause = min(2 * pause, LONGEST_PAUSE)
                     continue
                 expected = isinstance(error, NotJoined | Zombie | Unavailable | TimedOut)
@@ -174,31 +161,30 @@ class RetryingCalls:
 
     def report_idle(self, sequence: int) -> None:
         """Tells shard 0 not to wait for this worker, whose messages up to `sequence` are over."""
-        if not self._closing.is_set():
-            answer = self.call_briefly(0, self._renewal(0, sequence, idle=True), "could not report that it is idle")
+        if not self.closing.is_set():
+            answer = self.call_briefly(0, self.renewal(0, sequence, idle=True), "could not report that it is idle")
             if answer is not None:
-                self._chief_status.update(0, answer)
+                self.chief_status.update(0, answer)
 
     def abandon(self, shards: Iterable[int], sequence: int) -> None:
         """Tells these shards that messages up to `sequence` are abandoned, so that no other worker waits for them."""
         for shard in shards:
             failure = "could not report that it abandoned a push"
-            if self._closing.is_set() or self.call_briefly(shard, self._renewal(shard, sequence), failure) is None:
+            if self.closing.is_set() or self.call_briefly(shard, self.renewal(shard, sequence), failure) is None:
                 self.abandoned[shard] = sequence
 
     def report_abandoned(self) -> None:
         """Makes up for what `abandon` could not report; call before the next change, which implies that it was."""
         for shard, sequence in list(self.abandoned.items()):
-            self.call(shard, self._renewal(shard, sequence), Renewed)
+            self.call(shard, self.renewal(shard, sequence), Renewed)
             del self.abandoned[shard]
 
     def after(self) -> list[tuple[ChangeId, ...]]:
         """By shard, the changes of other workers that must be made there before those that shard 0 decided last."""
-        worker = self.sender.worker
-        others = [change for change in self.frontier.undelivered if change.sender.worker != worker]
+        others = [change for change in self.frontier.undelivered if change.sender.worker != self.sender.worker]
         return [
             tuple([ChangeId(one.sender, one.sequence) for one in others if shard in one.shards])
-            for shard in range(self._transport.shards)
+            for shard in range(self.transport.shards)
         ]
 
     def in_order(self, messages: Sequence[M]) -> list[M | None]:
@@ -206,26 +192,25 @@ class RetryingCalls:
         _, *others = zip(messages, self.after(), strict=True)
         return [None, *[None if message is None else replace(message, after=after) for message, after in others]]
 
-    def count_half_push(self, shards: Sequence[int]) -> None:
-        """Counts a push that these shards have not applied, and others have; reported to the first of them."""
+    def report_half_push(self, shards: Sequence[int], sequence: int) -> None:
+        """Reports a push that these shards have not applied, and others have, to them; the first counts it."""
         self.half_pushes[shards[0]] += 1
         self.warn_of_half_push(shards)
+        self.abandon(shards, sequence)
 
     def warn_of_half_push(self, shards: Sequence[int]) -> None:
         """Logs that these shards have not applied a push, and others have."""
         listed = ", ".join(map(str, shards))
         logger.warning("%s: a push was applied on some shards and not on shard %s", self.sender.worker, listed)
 
-    def _renewal(self, shard: int, sequence: int, *, idle: bool = False) -> Renew:
-        tensor_transport, half = self._transport.tensor_transport(shard), self.half_pushes[shard]
+    def renewal(self, shard: int, sequence: int, *, idle: bool = False) -> Renew:
+        """The message that renews a lease; `sequence`: up to which the worker's messages are over."""
+        tensor_transport, half = self.transport.tensor_transport(shard), self.half_pushes[shard]
         return Renew(self.sender, idle, tensor_transport, sequence, half)
 
     def _join(self, shard: int) -> Join:
-        worker, incarnation = self.sender.worker, self.sender.incarnation
-        transport = self._transport
-        return Join(
-            worker, incarnation, shard, transport.shards, self._life, transport.tensor_transport(shard), self.states
-        )
+        sender, shards, tensor_transport = self.sender, self.transport.shards, self.transport.tensor_transport(shard)
+        return Join(sender.worker, sender.incarnation, shard, shards, self._life, tensor_transport, self.states)
 
     def _current(self, message: Request, rejoins: int) -> Request:
         """The message, without the versions that it names if the worker has joined a shard again since `rejoins`."""
@@ -246,45 +231,44 @@ class RetryingCalls:
                 waited = time.monotonic() - began
                 if not error.retry and not self._joined_again(shard, error):
                     raise
-                if waited >= self._timeout or self._closing.is_set():
-                    reason = self._hold_reason(shard, began)
-                    held = f": shard {shard} held the push: {reason}" if reason else ""
+                if waited >= self._timeout or self.closing.is_set():
+                    answered, reason = self.hold_reasons.get(shard, (began, ""))
+                    held = f": shard {shard} held the push: {reason}" if reason and answered >= began else ""
                     raise type(error)(f"gave up after {waited:.1f} s: {error}{held}") from None
                 if waited - logged >= LOG_EVERY:
                     worker = self.sender.worker
                     logger.warning("%s waits for shard %d, for %.0f s: %s", worker, shard, waited, error)
                     logged = waited
-                self._closing.wait(min(pause, self._timeout - waited))
+                self.closing.wait(min(pause, self._timeout - waited))
                 raise_deferred()
                 pause = min(2 * pause, LONGEST_PAUSE)
                 left = began + self._timeout - time.monotonic()
-                future = self._transport.call(shard, self._current(message, rejoins), max(left, LAST_TRY))
+                future = self.transport.call(shard, self._current(message, rejoins), max(left, LAST_TRY))
             else:
                 if shard == 0:
                     if isinstance(answer, Registered | Pulled | Pushed | Assigned):
                         self.global_step = max(self.global_step, answer.global_step)
                         self.frontier = answer.frontier or self.frontier
                     else:
-                        self._chief_status.update(shard, answer)
+                        self.chief_status.update(shard, answer)
                 return answer
 
     def _joined_again(self, shard: int, error: ParamServerError) -> bool:
         """Joins a shard again if the worker's lease there had ended; whether the message may be sent again.
 
-        A lease ends when this worker or the server sleeps for long. The block that the worker holds was handed out
-        again by then, and its result counts for nothing.
+        The block of examples that the worker holds was handed out again by then, and its result counts for nothing.
 
         Raises:
             WrongShard: a server has lost its state; this worker is no member there.
             Zombie: another worker has taken the name.
         """
-        if not isinstance(error, NotJoined) or not self.sender.incarnation or self._closing.is_set():
+        if not isinstance(error, NotJoined) or not self.sender.incarnation or self.closing.is_set():
             return False
         logger.warning("%s joins shard %d again: %s", self.sender.worker, shard, error)
         self.rejoins += 1  # counted before the answer, which may be lost
         try:
-            joined = self._transport.call(shard, self._join(shard), self._timeout).result()
+            joined = self.transport.call(shard, self._join(shard), self._timeout).result()
         except (Unavailable, TimedOut):
             return True  # as if the message itself had not got through
-        self._chief_status.update(shard, joined)
+        self.chief_status.update(shard, joined)
         return True

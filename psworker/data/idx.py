@@ -13,6 +13,7 @@ import os
 import struct
 import zlib
 from collections.abc import Collection
+from contextlib import nullcontext
 from io import BufferedReader
 from typing import Any
 
@@ -61,7 +62,13 @@ def read(
         with open(path, "rb") as file:
             if sha256 is not None:
                 _verify(file, name, sha256)
-            return _decode(file, name, max_bytes)
+                file.seek(0)
+            gzipped = file.read(2) == _GZIP_MAGIC
+            file.seek(0)
+            with gzip.GzipFile(fileobj=file) if gzipped else nullcontext(file) as stream:
+                return _parse(stream, name, max_bytes)
+    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+        raise DatasetError(f"{name}: its gzip data is truncated or corrupt ({error}); copy the file again") from error
     except OSError as error:
         raise DatasetError(
             f"{name} cannot be read ({error.strerror or error}); check that the file is there and readable"
@@ -76,19 +83,6 @@ def _verify(file: BufferedReader, name: str, sha256: Collection[str]) -> None:
             f"{name} was truncated or modified: its SHA-256 begins with {found[:12]}, expected {expected}; "
             "replace it with a fresh copy of the original"
         )
-
-
-def _decode(file: BufferedReader, name: str, max_bytes: int) -> Array:
-    file.seek(0)
-    gzipped = file.read(2) == _GZIP_MAGIC
-    file.seek(0)
-    if not gzipped:
-        return _parse(file, name, max_bytes)
-    try:
-        with gzip.GzipFile(fileobj=file) as unpacked:
-            return _parse(unpacked, name, max_bytes)
-    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-        raise DatasetError(f"{name}: its gzip data is truncated or corrupt ({error}); copy the file again") from error
 
 
 def _parse(stream: _Stream, name: str, max_bytes: int) -> Array:

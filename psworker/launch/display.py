@@ -10,7 +10,8 @@ import io
 import sys
 import threading
 from collections.abc import Sequence
-from types import TracebackType
+from contextlib import ExitStack
+from typing import Self
 
 from rich.console import Console, Group
 from rich.live import Live
@@ -88,7 +89,7 @@ def table(job: Progress) -> Table:
     return rows
 
 
-class Display:
+class Display(ExitStack):
     """Prints the workers' lines alone: `--progress off`. A context manager.
 
     Any thread may call. `OSError` from a stream whose reader has closed it is the caller's.
@@ -98,6 +99,7 @@ class Display:
     """
 
     def __init__(self, names: Sequence[str]) -> None:
+        super().__init__()
         self._width = max(map(len, names))
         self._styles = {name: _COLORS[number % len(_COLORS)] for number, name in enumerate(names)}
         self._lock = threading.RLock()
@@ -105,12 +107,6 @@ class Display:
         for stream in (sys.stdout, sys.stderr):
             if isinstance(stream, io.TextIOWrapper):  # the terminal's encoding may lack a worker's characters
                 stream.reconfigure(errors="replace")
-
-    def __enter__(self) -> Display:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        """Leave the terminal as it was."""
 
     def lines(self, name: str, stream: Stream, lines: Sequence[str]) -> None:
         """Print lines: as they are, or to a terminal with the name in color and without moves of the cursor."""
@@ -160,8 +156,11 @@ class PlainDisplay(Display):
         self._print(summary_line(job))
 
 
-class LiveDisplay(Display):
-    """A line for the job and a table of its workers at the lower end of the terminal; lines scroll above them."""
+class LiveDisplay(PlainDisplay):
+    """A line for the job and a table of its workers at the lower end of the terminal; lines scroll above them.
+
+    The line of the summary stays when the rest is gone.
+    """
 
     def __init__(self, names: Sequence[str]) -> None:
         super().__init__(names)
@@ -172,11 +171,12 @@ class LiveDisplay(Display):
             console=terminal, auto_refresh=False, transient=True, redirect_stdout=False, redirect_stderr=False
         )
 
-    def __enter__(self) -> Display:
+    def __enter__(self) -> Self:
         self._live.start()
-        return self
+        self.callback(self._stop)
+        return super().__enter__()
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def _stop(self) -> None:
         with self._lock:
             self._live.stop()
 
@@ -190,10 +190,6 @@ class LiveDisplay(Display):
         header = Text.assemble((f"{job.seconds:.1f} s", "bold"), " · ", step_line(job))
         with self._lock:
             self._live.update(Group(header, table(job)), refresh=True)
-
-    def summary(self, job: Progress) -> None:
-        """A line that stays when the rest is gone."""
-        self._print(summary_line(job))
 
 
 def make_display(mode: str, names: Sequence[str]) -> Display:

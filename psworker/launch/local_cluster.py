@@ -22,9 +22,8 @@ from pswire.status_client import StatusClient
 from pswire.system.host import cores
 from psworker.config import StrategyConfig, TransferConfig
 from psworker.launch.display import Display
-from psworker.launch.processes import BLAS_VARIABLES, ParentPipe, Process, Stream, blas_threads
+from psworker.launch.processes import BLAS_VARIABLES, ParentPipe, Process, Stream, blas_threads, signals_in_thread
 from psworker.launch.progress import Watch
-from psworker.launch.signals import signals_in_thread
 
 #: Seconds for the servers to start; for a worker from SIGTERM to its end; the same for a server, which gives open calls
 #: 5 s; and for the kernel after SIGKILL.
@@ -231,8 +230,6 @@ class LocalCluster:
                 waited = time.monotonic() - begin
                 self._guarded(self._display.note, f"waiting for {' and '.join(names)} {reason}, since {waited:.0f} s")
         return True
-
-    # --- events ---------------------------------------------------------------------------------------------------
 
     def _on_end(self, process: Process) -> None:
         self._ended.add(process)

@@ -1,6 +1,6 @@
 """Child processes: each in its own process group, its output as lines, one report of its end, none left behind.
 
-Threads block on pipes and on the child; there is no polling. Standard library only.
+Threads block on pipes, on the child and on this process's signals; there is no polling. Standard library only.
 """
 
 from __future__ import annotations
@@ -12,10 +12,9 @@ import subprocess
 import sys
 import threading
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from types import TracebackType
 from typing import IO, Literal
 
 from psworker.launch import parent_watch
@@ -72,18 +71,14 @@ class Lines:
         return [line.rstrip("\r").rpartition("\r")[2] for line in lines]
 
 
-class ParentPipe:
+class ParentPipe(ExitStack):
     """The pipe whose writing end only this process has (`psworker.launch.parent_watch`). A context manager."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.reader, self._writer = os.pipe()
-
-    def __enter__(self) -> ParentPipe:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        os.close(self._writer)
-        os.close(self.reader)
+        self.callback(os.close, self.reader)
+        self.callback(os.close, self._writer)  # first
 
 
 class Process:
@@ -187,3 +182,35 @@ class Process:
 def _kill_group(group: int, number: signal.Signals) -> None:
     with suppress(ProcessLookupError, PermissionError):  # macOS: EPERM when only zombies are left
         os.killpg(group, number)
+
+
+@contextmanager
+def signals_in_thread(numbers: Iterable[signal.Signals], arrived: Callable[[int], object]) -> Iterator[None]:
+    """Within it each of these signals calls `arrived(number)` in a thread, and does nothing else.
+
+    For the main thread only. An ignored SIGHUP stays ignored, for nohup. A Python handler would run too late for a
+    signal just before the main thread waits for a lock; the byte that C code writes to the wakeup pipe arrives at once.
+    """
+    handled = {n for n in numbers if n != signal.SIGHUP or signal.getsignal(n) is not signal.SIG_IGN}
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
+
+    def read() -> None:
+        while arrivals := os.read(reader, 64):
+            for number in arrivals:
+                if number in handled:
+                    arrived(number)
+
+    thread = threading.Thread(target=read, name="signals", daemon=True)
+    thread.start()
+    wakeup = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+    handlers = {number: signal.signal(number, lambda *_: None) for number in handled}
+    try:
+        yield
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+        signal.set_wakeup_fd(wakeup)
+        os.close(writer)
+        thread.join()
+        os.close(reader)

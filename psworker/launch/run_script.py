@@ -52,7 +52,8 @@ def run_script(
     if signal.getsignal(signal.SIGTERM) is leave:
         with suppress(AttributeError, OSError, ValueError):  # none, broken or closed: Python reports it at its end
             sys.stdout.flush()
-        end_at_once(signal.SIGTERM, _exit_code(outcome))
+        code = outcome & 0xFF if isinstance(outcome, int) else int(outcome is not None)  # as sys.exit makes of it
+        end_at_once(signal.SIGTERM, code)
     return outcome
 
 
@@ -74,13 +75,6 @@ def _run(script: str, debug: bool) -> int | str | None:
         _show(error)
         return 1
     return 0
-
-
-def _exit_code(outcome: object) -> int:
-    """The exit code that `sys.exit(outcome)` means."""
-    if outcome is None:
-        return 0
-    return outcome & 0xFF if isinstance(outcome, int) else 1
 
 
 def _show(error: Exception) -> None:

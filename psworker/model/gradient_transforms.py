@@ -50,8 +50,7 @@ def clip_by_value(grads_and_vars: Iterable[GradientAndVariable], low: float, hig
         if isinstance(gradient, IndexedSlices):
             gradient = gradient.summed()
             return gradient.with_values(np.clip(gradient.values, low, high))
-        whole: Array = np.clip(np.asarray(gradient), low, high)
-        return whole
+        return np.asarray(np.clip(gradient, low, high))
 
     return per_variable(grads_and_vars, clipped)
 
@@ -212,17 +211,13 @@ def _pairs(grads_and_vars: Iterable[GradientAndVariable]) -> list[GradientAndVar
     pairs = list(grads_and_vars)
     for pair in pairs:
         if not (isinstance(pair, tuple | list) and len(pair) == 2 and isinstance(pair[1], BaseVariable)):
+            several = isinstance(pair, tuple | list)
+            given = f"({', '.join(type(x).__name__ for x in pair)})" if several else f"of type {type(pair).__name__}"
             raise TypeError(
                 "grads_and_vars must be pairs (gradient, variable), as compute_gradients returns them, but one of them "
-                f"is {_described(pair)}"
+                f"is {given}"
             )
     return pairs
-
-
-def _described(given: object) -> str:
-    if isinstance(given, tuple | list):
-        return f"({', '.join(type(part).__name__ for part in given)})"
-    return f"of type {type(given).__name__}"
 
 
 def _check_norm(where: str, max_norm: float) -> None:
@@ -237,7 +232,7 @@ def _shrink(norm: float, max_norm: float) -> float:
 
 def _norm(gradient: Gradient) -> float:
     """The L2 norm; where squares overflow or underflow, computed relative to the largest element."""
-    values = _values(gradient)
+    values = gradient.summed().values if isinstance(gradient, IndexedSlices) else np.asarray(gradient)
     if values.dtype.kind != "f":
         values = values.astype(np.float64)
     square = dot(values, values)
@@ -261,8 +256,3 @@ def _times(gradient: Gradient, factor: float) -> Gradient:
     if dtype.kind == "f" and (dtype.itemsize == 2 or abs(factor) < np.finfo(dtype).tiny):  # would lose digits
         return np.multiply(gradient, factor, dtype=np.float64).astype(dtype)
     return gradient * float(factor)
-
-
-def _values(gradient: Gradient) -> Array:
-    """The values of a gradient, of rows their sums."""
-    return gradient.summed().values if isinstance(gradient, IndexedSlices) else np.asarray(gradient)

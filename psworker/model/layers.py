@@ -254,12 +254,7 @@ class Embedding:
     """
 
     def __init__(
-        self,
-        rows: int,
-        width: int,
-        *,
-        initializer: Initializer | RowInitializer = _UNIFORM,
-        name: str | None = None,
+        self, rows: int, width: int, *, initializer: Initializer | RowInitializer = _UNIFORM, name: str | None = None
     ) -> None:
         shape = rows, width
         self.table: Variable | Table

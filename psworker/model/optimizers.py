@@ -40,8 +40,7 @@ class Optimizer(optimizers.OptimizerSpec):
         Args:
             loss: a tensor with one element; its value travels with the next push of one of the variables.
             var_list: one or several; by default all trainable variables.
-            retain_graph: keeps what the ops between the variables and `loss` hold, for another backward pass
-                through them; otherwise it is freed on the way.
+            retain_graph: keeps the graph for another backward pass through it; otherwise it is freed on the way.
 
         Returns:
             Pairs (gradient, variable): an array of the variable's shape and dtype, `IndexedSlices` for the table of an
@@ -69,11 +68,10 @@ class Optimizer(optimizers.OptimizerSpec):
         """Pushes the gradients, and takes the fresh weights that come back. This is the network boundary.
 
         Args:
-            grads_and_vars: pairs as `compute_gradients` returns them; a pair whose gradient is None pushes nothing.
-                Of an empty list, as `accumulate` returns between its means, nothing is pushed at all.
+            grads_and_vars: pairs as `compute_gradients` returns them; a gradient may be None. Of an empty list, as
+                `accumulate` returns between its means, nothing is pushed at all.
             update_ops: observations for moving averages, in the same push; by default all that layers have noted since
-                the last one (`psworker.update_ops()`), () for nothing. Those of a push that is refused
-                are not sent again.
+                the last one (`psworker.update_ops()`). Those of a push that is refused are not sent again.
 
         Raises:
             ValueError: all gradients are None.

@@ -133,7 +133,7 @@ class Table(BaseVariable, RowSource):
 
 
 def _check_sizes(shape: tuple[int, ...], itemsize: int) -> None:
-    """Raises `ValueError` for what no server could make, in numpy's terms: an empty axis counts as one of one."""
+    """Raises `ValueError` for sizes that numpy refuses, where an empty axis counts as one of one."""
     nbytes = prod(max(size, 1) for size in shape) * itemsize
     if nbytes > _MOST_BYTES:
         raise ValueError(

@@ -7,7 +7,7 @@ threads do not see each other's variables. May import the engine; sends nothing 
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -52,10 +52,7 @@ class BaseVariable(Tensor):
 
     @property
     def versions(self) -> tuple[int, ...]:
-        """Updates of each partition when the value was sent; a variable that is not partitioned has one entry.
-
-        () until a server has sent a value.
-        """
+        """Updates of each partition when the value was sent; () until a server has sent one."""
         return self.read.versions
 
     @property
@@ -78,8 +75,8 @@ class Variable(BaseVariable):
         W = Variable(ops.zeros((784, 10)), name="W")
 
     Args:
-        value: the initial value, of any shape; copied. Python numbers, integers too, and lists of them become float32;
-            bools and arrays keep their dtype. A server that has the variable already replaces it by its own value.
+        value: the initial value, of any shape; copied. Python numbers and lists of them become float32; bools and
+            arrays keep their dtype. A server that has the variable already replaces it by its own value.
         name: unique in its collection, and the same in every worker; prefixed by the current scope. By default
             `variable`, `variable_1`, ...
         trainable: whether `compute_gradients` includes it by default; only floating point can be trainable, and
@@ -123,7 +120,7 @@ class UpdateOp:
     decay: float
 
     def __post_init__(self) -> None:
-        """Checks and casts every field: errors are raised here, and not by the push that would carry it."""
+        """Checks and casts every field here, and not in the push that would carry it."""
         variable = self.variable
         if variable.dtype.kind != "f":
             raise TypeError(f"UpdateOp: an average is of floating point, but {variable.name!r} is {variable.dtype}")
@@ -195,11 +192,7 @@ class Collection:
                     "(or `with psworker.collection():` to begin a new set of variables)"
                 )
             return full
-        full, count = f"{self.scope}variable", 0
-        while full in self.variables:
-            count += 1
-            full = f"{self.scope}variable_{count}"
-        return full
+        return _first_free(f"{self.scope}variable", self.variables.__contains__)
 
     def add(self, variable: BaseVariable) -> None:
         """Adds a variable, and registers it if a session is open."""
@@ -211,6 +204,15 @@ class Collection:
         except BaseException:
             del self.variables[variable.name]  # refused by the server
             raise
+
+
+def _first_free(name: str, taken: Callable[[str], bool]) -> str:
+    """The first of `name`, `name_1`, `name_2`, ... that is not taken."""
+    free, count = name, 0
+    while taken(free):
+        count += 1
+        free = f"{name}_{count}"
+    return free
 
 
 _collection: ContextVar[Collection] = ContextVar("psworker_collection")
@@ -232,11 +234,7 @@ def open_session() -> OpenSession | None:
 
 
 def current_session() -> OpenSession:
-    """The open session of this thread's collection.
-
-    Raises:
-        ConfigurationError: there is none.
-    """
+    """The open session of this thread's collection; `ConfigurationError` if there is none."""
     here = _collection.get(None)
     session = None if here is None else here.session
     if session is None:
@@ -281,13 +279,11 @@ def layer_scope(name: str | None, kind: str) -> Iterator[None]:
     If the block raises, the variables that it has made are removed.
     """
     here = _current()
-    count, free = 0, kind
-    while name is None and any(other.startswith(f"{here.scope}{free}/") for other in here.variables):
-        count += 1
-        free = f"{kind}_{count}"
+    if name is None:
+        name = _first_free(kind, lambda free: any(key.startswith(f"{here.scope}{free}/") for key in here.variables))
     before = set(here.variables)
     try:
-        with variable_scope(name or free):
+        with variable_scope(name):
             yield
     except BaseException:
         for made in here.variables.keys() - before:  # of an incomplete layer
@@ -313,11 +309,10 @@ def _in_scope(variable: BaseVariable, scope: str | None) -> bool:
 
 
 def set_random_seed(seed: int) -> None:
-    """Sets the seed, 0 or more, of all random numbers of this thread from now on.
+    """Sets the seed, 0 or more, of this thread's initial values (0 by default) and of the masks of `ops.dropout`.
 
-    These are the initial values of layers, whose seed is 0 by default, and the masks of `ops.dropout`, which otherwise
-    differ in each run. Workers draw the same initial values, and different masks if a launcher has given them names
-    (`$PSWORKER_NAME`, as `psworker local` does).
+    Workers draw the same initial values, and different masks if a launcher has given them names (`$PSWORKER_NAME`, as
+    `psworker local` does). Without a seed masks differ in each run.
 
     Raises:
         ConfigurationError: it is negative.
@@ -331,8 +326,7 @@ def set_random_seed(seed: int) -> None:
 def random_for(name: str) -> np.random.Generator:
     """The generator of a new variable's initial value, a function of the seed and the full name.
 
-    So all workers draw the same values, in whatever order they make their variables, and it does not matter which one
-    registers them first.
+    So all workers draw the same values, and it does not matter which one registers them first.
     """
     here = _current()
     return np.random.default_rng([here.seed, zlib.crc32((here.scope + name).encode())])

@@ -10,12 +10,11 @@ from collections.abc import Callable, Generator, Iterator
 
 import numpy as np
 
-from pswire.messages import Block, EpochReport, Finished, QueueSpec
+from pswire.messages import EpochReport, Finished, QueueSpec
 from pswire.specs.consistency import Asynchronous
 from pswire.tensors.values import Array
 from psworker.client.client import Client
-from psworker.data.dataset import Batch, Dataset
-from psworker.data.shuffle import permutation
+from psworker.data.dataset import Batch, Dataset, permutation
 
 logger = logging.getLogger(__name__)
 
@@ -56,7 +55,9 @@ class DataLoop:
     ) -> None:
         self._client, self._queue, self._dataset = client, queue, dataset
         self._batch_size, self._on_epoch, self._flush = batch_size, on_epoch, flush
-        self._block_batches: _BlockBatches | None = None
+        self._epoch = self._start = 0
+        self._rows: Array = np.empty(0, np.int64)  # of the block; those before `_start` are in batches
+        self._prepared: Batch | None = None
         self._losses: list[float] = []  # of the current batch
 
     def note_loss(self, loss: float) -> None:
@@ -64,9 +65,11 @@ class DataLoop:
         self._losses.append(loss)
 
     def prepare(self) -> None:
-        """Prepares the next batch, while a push is under way."""
-        if self._block_batches is not None:
-            self._block_batches.prepare()
+        """Prepares the next batch of the block, unless it is; while a push is under way."""
+        if self._prepared is None and self._start < len(self._rows):
+            rows = self._rows[self._start : self._start + self._batch_size]
+            self._prepared = self._dataset.take(rows, self._epoch)
+            self._start += self._batch_size
 
     def __iter__(self) -> Iterator[Batch]:
         """Yields the batches; when the loop is left early, or fails, its block is given back to the queue."""
@@ -80,7 +83,7 @@ class DataLoop:
 
     def _batches(self) -> Iterator[Batch]:
         order: Array = np.empty(0, np.int64)
-        epoch = reports = 0
+        reports = 0
         finished: Finished | None = None
         while True:
             self._flush()
@@ -91,7 +94,7 @@ class DataLoop:
             if taken.block is None and not isinstance(self._client.consistency, Asynchronous):
                 self._client.report_idle()  # no other worker waits for this one until it has examples again
             if taken.done:
-                if not epoch:
+                if not self._epoch:
                     logger.warning(
                         "there is nothing left in %s: all %d epochs are done", self._queue.name, self._queue.epochs
                     )
@@ -100,42 +103,22 @@ class DataLoop:
             if block is None:
                 logger.warning("no examples are left for now, waiting for %s", taken.waiting_for)
                 continue
-            if block.epoch != epoch:
-                epoch, order = block.epoch, permutation(self._queue.size, self._queue.seed, block.epoch)
-            finished = yield from self._block(block, order[block.start : block.stop])
+            if block.epoch != self._epoch:
+                self._epoch, order = block.epoch, permutation(self._queue.size, self._queue.seed, block.epoch)
+            self._rows, self._start = order[block.start : block.stop], 0
+            cost = yield from self._block()
+            finished = Finished(block.number, cost)
 
-    def _block(self, block: Block, rows: Array) -> Generator[Batch, None, Finished]:
+    def _block(self) -> Generator[Batch, None, float | None]:
+        """Yields the batches of the block; returns its cost, if losses are known."""
         cost, examples = 0.0, 0
-        self._block_batches = batches = _BlockBatches(self._dataset, rows, self._batch_size, block.epoch)
-        try:
-            while (batch := batches.take()) is not None:
-                self._losses = []
-                yield batch
-                if self._losses:
-                    cost += len(batch) * sum(self._losses) / len(self._losses)
-                    examples += len(batch)
-        finally:
-            self._block_batches = None
-        return Finished(block.number, cost / examples * len(rows) if examples else None)
-
-
-class _BlockBatches:
-    """The batches of a block, each of which may be prepared in advance."""
-
-    def __init__(self, dataset: Dataset, rows: Array, batch_size: int, epoch: int) -> None:
-        self._dataset, self._rows, self._batch_size, self._epoch = dataset, rows, batch_size, epoch
-        self._start = 0
-        self._next: Batch | None = None
-
-    def prepare(self) -> None:
-        """Prepares the next batch, unless it is."""
-        if self._next is None and self._start < len(self._rows):
-            rows = self._rows[self._start : self._start + self._batch_size]
-            self._next = self._dataset.take(rows, self._epoch)
-            self._start += self._batch_size
-
-    def take(self) -> Batch | None:
-        """The next batch; None after the last."""
-        self.prepare()
-        batch, self._next = self._next, None
-        return batch
+        while True:
+            self.prepare()
+            batch, self._prepared = self._prepared, None
+            if batch is None:
+                return cost / examples * len(self._rows) if examples else None
+            self._losses = []
+            yield batch
+            if self._losses:
+                cost += len(batch) * sum(self._losses) / len(self._losses)
+                examples += len(batch)

@@ -49,11 +49,7 @@ class VariableOptimizers:
         return [name for name in self.declared if spec in (self.declared[name], self.changed.get(name))]
 
     def changes(self, target: Target, fields: Mapping[str, Any]) -> list[tuple[list[str], UpdateSpec]]:
-        """Groups of variables, each with its optimizer after these changes, all checked.
-
-        Args:
-            target: variables, or the optimizer of the variables.
-            fields: new values of hyperparameters.
+        """Groups of variables, each with its optimizer after these changes of its fields, all checked.
 
         Raises:
             ConfigurationError: there is no such field or variable, or slots would have to change.

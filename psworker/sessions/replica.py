@@ -1,15 +1,16 @@
-"""The replica of the model: a worker's copies of the variables, registered, pushed for and updated here.
+"""The replica of the model: a worker's copies of the variables, and the default strategy, a push every step.
 
-A worker has one push or pull of values open at a time; it is kept here, and its answer is taken before the next, or
-before anything else that changes values. Rows may be looked up meanwhile. When to push and to pull is decided by
-`strategies`. May import the client, variables and the engine.
+The replicas in `strategies` push and pull at other times. A worker has one push or pull of values open at a time: its
+answer is taken before anything else that changes values; rows may be looked up meanwhile. May import the client,
+variables and the engine.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -17,30 +18,51 @@ from pswire import optimizers
 from pswire.errors import ConfigurationError, InvalidMessage
 from pswire.messages import Declaration, Outcome
 from pswire.tensors.values import Array, IndexedSlices
-from psworker.autodiff.ops.sparse import checked_ids
-from psworker.autodiff.tape import is_recording
-from psworker.autodiff.tensor import TensorLike
-from psworker.client import partitions
-from psworker.client.client import Client, PushResult
+from psworker.client.client import Client
+from psworker.client.push_pull import PushResult
 from psworker.model.tables import Table
-from psworker.model.variables import BaseVariable, check_variable
+from psworker.model.variables import BaseVariable, UpdateOp
 from psworker.sessions.hyperparameters import Target, VariableOptimizers
 from psworker.transport import Future
 from psworker.versions import VersionedArray
 
 logger = logging.getLogger(__name__)
 
+#: The program's variables by name, at every moment; raises if the session is not open.
+KnownVariables: TypeAlias = Callable[[], Mapping[str, BaseVariable]]
 
-class Replica:
-    """The variables of one program, and their values on the servers.
 
-    Args:
-        client: calls the servers.
-        known: the program's variables by name, at every moment; raises if the session is not open.
+@dataclass(slots=True)
+class Step:
+    """The results of one step of the program, checked; no server has them yet.
 
     Attributes:
-        client: as given; call `complete` before using it, except for rows.
-        known: as given.
+        optimizer: of the variables that get a gradient.
+        names: these variables.
+        entries: their gradients, of their shape and dtype, with the version of the weights that they were computed
+            with; then the observations of `updates`. One a variable.
+        updates: the update ops of variables that keep a moving average.
+        loss: None when it is not known.
+        among: the variables of all pairs, also of those without a gradient.
+    """
+
+    optimizer: optimizers.UpdateSpec
+    names: list[str]
+    entries: list[VersionedArray]
+    updates: Sequence[UpdateOp]
+    loss: float | None
+    among: tuple[str, ...]
+
+
+class Replica:
+    """The variables of one program and their values on the servers: each step is pushed, its answer brings weights.
+
+    Subclasses are the other strategies: they override `step` and `flush`, and what must differ with them.
+
+    Attributes:
+        client: calls the servers.
+        known: the program's variables.
+        prepare: useful work for the time in which the servers apply a push; may raise.
         values: by variable, but for tables, the last value that the servers sent.
         optimizers: of the variables.
         global_step: of the servers, as of the last answer.
@@ -48,12 +70,37 @@ class Replica:
         dropped: number of pushes that the servers' policy has dropped.
     """
 
-    def __init__(self, client: Client, known: Callable[[], Mapping[str, BaseVariable]]) -> None:
-        self.client, self.known = client, known
+    def __init__(self, client: Client, known: KnownVariables, prepare: Callable[[], None]) -> None:
+        self.client, self.known, self.prepare = client, known, prepare
         self.values: dict[str, VersionedArray] = {}
         self.optimizers = VariableOptimizers()
         self.global_step = self.staleness = self.dropped = 0
         self._open: Future[PushResult] | Future[list[VersionedArray]] | None = None
+
+    # --- the strategy ---------------------------------------------------------------------------------------------
+
+    def check(self) -> None:
+        """Raises `ConfigurationError` if the servers' policies would drop most of the pushes."""
+
+    def step(self, step: Step) -> None:
+        """Takes a step, whose arrays are borrowed meanwhile; of a step that raises nothing is kept.
+
+        The gradients of a push that fails are lost: it may not be known whether the servers have applied it, and
+        nothing is applied twice.
+        """
+        self.declare(step.optimizer, step.names)
+        for op in step.updates:
+            self.declare(optimizers.MovingAverage(op.decay), [op.variable.name])
+        self.push(step.entries, step.loss, self.names)
+
+    def flush(self) -> None:
+        """Pushes everything that steps have computed; returns when the servers have acknowledged it."""
+
+    def finish(self) -> None:
+        """Flushes, and takes weights that include all pushes of this worker."""
+        self.flush()
+
+    # --- calls ----------------------------------------------------------------------------------------------------
 
     @property
     def names(self) -> list[str]:
@@ -65,8 +112,8 @@ class Replica:
         return names
 
     def register(self, variables: Sequence[BaseVariable]) -> None:
-        """Registers variables with the servers, and takes the servers' values."""
-        self.complete()
+        """Flushes; registers variables with the servers, and takes the servers' values."""
+        self.flush()
         declarations = [
             Declaration(variable.spec, initial=variable.initializer)
             if isinstance(variable, Table)
@@ -95,7 +142,8 @@ class Replica:
         declared |= dict.fromkeys(names, spec)
 
     def pull(self, names: Sequence[str]) -> None:
-        """Takes fresh values of these variables."""
+        """Flushes; takes fresh values of these variables."""
+        self.flush()
         self.start_pull(names)
         self.complete()
 
@@ -105,26 +153,17 @@ class Replica:
         if names:
             self._open = self.client.start_pull(names, self._known_values(names))
 
-    def start_push(self, entries: Iterable[VersionedArray], loss: float | None, pull: Sequence[str]) -> None:
-        """Sends one push, whose arrays are borrowed until `complete`, which takes the values of `pull`.
-
-        Raises:
-            NotFinite: checked here for several shards, where one would already have applied its part, and for
-                compression, whose residual would keep the element.
-        """
+    def start_push(self, entries: Sequence[VersionedArray], loss: float | None, pull: Sequence[str]) -> None:
+        """Sends one push, whose arrays are borrowed until `complete`, which takes the values of `pull`."""
         if self._open is not None:
             self.complete()
-        if self.client.shards > 1 or self.client.encoder.keeps_residual:
-            partitions.check_gradients_finite(entries)
         self._open = self.client.push(entries, loss, pull, self._known_values(pull))
 
-    def push(
-        self, entries: Iterable[VersionedArray], loss: float | None, pull: Sequence[str], prepare: Callable[[], None]
-    ) -> None:
+    def push(self, entries: Sequence[VersionedArray], loss: float | None, pull: Sequence[str]) -> None:
         """Pushes, and waits for the result; calls `prepare` while the push is under way."""
         self.start_push(entries, loss, pull)
         try:
-            prepare()
+            self.prepare()
         finally:
             self.complete()
 
@@ -145,22 +184,25 @@ class Replica:
         self._take(result.values)
 
     def tune(self, target: Target, changes: Mapping[str, Any]) -> None:
-        """Changes hyperparameters on the servers; raises as `VariableOptimizers.changes`.
+        """Flushes; changes hyperparameters on the servers; raises as `VariableOptimizers.changes`.
 
-        Only the changed fields are sent: another worker may have changed others, which is not known here. So what
-        depends on the others, slots above all, is checked here as far as it is known, and again by the servers.
+        Only the changed fields are sent: another worker may have changed others. So the servers check them again.
         """
+        self.flush()
         self.known()  # raises when the session is over
         changed = self.optimizers.changes(target, changes)
-        self.complete()
         for names, spec in changed:
             self.client.tune(names, spec, tuple(changes))
             self.optimizers.changed |= dict.fromkeys(names, spec)
 
     def slot(self, variable: BaseVariable, name: str) -> Array:
-        """A slot of a variable, of its shape; `ConfigurationError` when it has none of this name, or none yet."""
+        """A slot of a variable, of its shape, after a `flush`.
+
+        Raises:
+            ConfigurationError: it has none of this name, or none yet.
+        """
+        self.flush()
         self.optimizers.check_slot(variable.name, name)
-        self.complete()
         try:
             array = self.client.choose(variable.name, slot=name).array
         except InvalidMessage as error:  # this worker has not trained it, but another may have
@@ -170,32 +212,6 @@ class Replica:
             ) from None
         assert not isinstance(array, IndexedSlices)
         return array
-
-    def rows(self, variable: BaseVariable, ids: TensorLike) -> Array:
-        """The rows variable[ids], (*ids.shape, *variable.shape[1:]), as the servers have them now; read-only.
-
-        Raises:
-            TypeError: `variable` is no variable, or ids are not integers.
-            IndexError: there is no such row.
-            ValueError: the variable has no axis.
-        """
-        self.known()  # raises when the session is over
-        check_variable(variable, "session.rows")
-        if not variable.shape:
-            raise ValueError(f"rows of {variable.name!r}: it is a single number and has no rows")
-        numbers = checked_ids(f"session.rows: ids for {variable.spec}", ids, variable.shape[0])
-        array = self.client.choose(variable.name, numbers.reshape(-1)).array
-        assert not isinstance(array, IndexedSlices)
-        return array.reshape(*numbers.shape, *variable.shape[1:])
-
-    def look_up(self, table: Table, indices: Array) -> Array:
-        """The rows with these numbers, (n,), checked, for a model; notes their version if ops are recorded."""
-        self.known()
-        rows = self.client.choose(table.name, indices)
-        assert not isinstance(rows.array, IndexedSlices)
-        if is_recording():
-            table.note_lookup(rows.read)
-        return rows.array
 
     def _known_values(self, names: Sequence[str]) -> list[VersionedArray]:
         """The servers' values of these variables that are still in use: the program may have replaced others."""

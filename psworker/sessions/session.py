@@ -17,10 +17,12 @@ from pswire.messages import Assignment, EpochReport, QueueSpec
 from pswire.system.malloc import keep_memory
 from pswire.tensors.values import Array, IndexedSlices
 from psworker.autodiff import Tensor, no_grad
+from psworker.autodiff.ops.sparse import checked_ids
+from psworker.autodiff.tape import is_recording
 from psworker.autodiff.tensor import TensorLike
 from psworker.client.client import Client
 from psworker.client.error_feedback import GradientEncoder
-from psworker.config import WorkerConfig, worker_config
+from psworker.config import StrategyConfig, WorkerConfig, worker_config
 from psworker.data.dataset import Batch, Dataset
 from psworker.model import variables as _variables
 from psworker.model.gradient_transforms import GradientAndVariable
@@ -28,8 +30,9 @@ from psworker.model.tables import Table, check_no_table
 from psworker.model.variables import BaseVariable, UpdateOp, check_variable
 from psworker.sessions.data_loop import DataLoop, batches_a_block, log_epoch
 from psworker.sessions.hyperparameters import Target
-from psworker.sessions.replica import Replica
-from psworker.sessions.strategies import OUTER, Step, new_strategy
+from psworker.sessions.replica import Replica, Step
+from psworker.sessions.strategies.downpour import Downpour
+from psworker.sessions.strategies.local_steps import OUTER, LocalSteps
 from psworker.transport import Transport, open_transport
 from psworker.versions import ReadVersion, VersionedArray
 
@@ -50,25 +53,24 @@ def session(
 ) -> Session:
     """A session, to be used as `with psworker.session() as session:`.
 
-    Arguments default to the environment, which `psworker run` and `psworker local` set from their flags.
+    Each argument but `outer` defaults to the environment variable of its name, such as `$PSWORKER_PUSH_EVERY`, which
+    `psworker run` and `psworker local` set from their flags, and then to the value in brackets.
 
     Args:
-        servers: addresses in the order of their shards, `$PSWORKER_SERVERS`; without any, the shard is embedded in
-            this process.
-        name: the worker's name, `$PSWORKER_NAME`, or the host's name and process id.
-        timeout: seconds for which a call is tried while a server cannot be reached, `$PSWORKER_TIMEOUT`, or 60.
-        push_every: steps whose gradients are summed and pushed together (Downpour SGD), `$PSWORKER_PUSH_EVERY`, or 1.
-        pull_every: steps after which fresh weights are pulled, `$PSWORKER_PULL_EVERY`, or 1.
-        overlap: whether computing goes on while a push is under way, `$PSWORKER_OVERLAP`, or False.
-        local_steps: steps of the program's optimizer in this worker, whose sum is pushed as one gradient (DiLoCo),
-            `$PSWORKER_LOCAL_STEPS`; or 0, none. Not together with the three before it.
-        outer: the servers' optimizer for that gradient; without local steps it is not used.
-        encoding: of float32 gradients and weights, on their way in both directions: "float32", "bfloat16" or
-            "float16", `$PSWORKER_ENCODING`. Servers always store and sum float32.
-        compress: of gradients: "none", "int8", or "topk:0.01" for the largest hundredth, `$PSWORKER_COMPRESS`. The
-            rest is added to the next gradient (`psworker.client.error_feedback`).
-        shared_memory: whether tensors go through shared memory to servers on this host, `$PSWORKER_SHARED_MEMORY`, or
-            True.
+        servers: addresses in the order of their shards [none: the shard is embedded in this process].
+        name: the worker's name [the host's name and process id].
+        timeout: seconds for which a call is tried while a server cannot be reached [60].
+        push_every: steps whose gradients are summed and pushed together, as in Downpour SGD [1].
+        pull_every: steps after which fresh weights are pulled [1].
+        overlap: whether computing goes on while a push is under way [False].
+        local_steps: steps of the program's optimizer in this worker, whose sum is pushed as one gradient, as in DiLoCo
+            [0: none]. Not together with the three before it.
+        encoding: of float32 gradients and weights, on their way in both directions: "float32", "bfloat16" or "float16"
+            ["float32"]. Servers always store and sum float32.
+        compress: of gradients: "none", "int8", or "topk:0.01" for the largest hundredth ["none"]. The rest is added to
+            the next gradient (`psworker.client.error_feedback`).
+        shared_memory: whether tensors go through shared memory to servers on this host [True].
+        outer: the servers' optimizer for the gradient of local steps; without them it is not used.
 
     Raises:
         ConfigurationError: an invalid value.
@@ -93,8 +95,7 @@ def session(
 class Session:
     """The connection between a program's variables and their servers. Made by `psworker.session()`.
 
-    Strategies decide when steps are pushed (`psworker.sessions.strategies`). Every other call here, but for `rows`,
-    first pushes everything that steps have computed.
+    Every call but `push` and `rows` first pushes everything that steps have computed.
 
     Attributes:
         worker: this worker's name.
@@ -113,9 +114,14 @@ class Session:
         if transport is None:
             transport = open_transport(config.servers, shared_memory=transfer.shared_memory)
         self._client = Client(transport, config.name, config.timeout, encoder)
-        self._replica = Replica(self._client, self._known)
-        self._strategy = new_strategy(config.strategy, outer, self._replica, self._prepare)
-        self._steps_a_push = config.strategy.steps
+        replica, strategy = (self._client, self._known, self._prepare), config.strategy
+        if strategy.local_steps:
+            self._replica: Replica = LocalSteps(*replica, strategy.local_steps, outer)
+        elif strategy == StrategyConfig():
+            self._replica = Replica(*replica)
+        else:
+            self._replica = Downpour(*replica, strategy)
+        self._steps_a_push = strategy.steps
         self._collection: _variables.Collection | None = None
         #: By variable: the loss whose gradient it gets next, and the version of the weights.
         self._computed: dict[str, tuple[float, ReadVersion]] = {}
@@ -150,8 +156,7 @@ class Session:
         """Joins the servers and registers the variables made so far; they get the server's values.
 
         Raises:
-            ConfigurationError: a session is open already, or the servers' policy for stale pushes does not fit overlap,
-                or these numbers of steps between pushes and pulls.
+            ConfigurationError: a session is open already, or the servers' policies do not fit the strategy.
             Unavailable: a server could not be reached in time.
         """
         here = _variables._current()
@@ -159,7 +164,7 @@ class Session:
             raise ConfigurationError("a session is open already: close it first, one program has one session")
         try:
             joined = self._client.join()
-            self._strategy.check(self._client.consistency, self._client.staleness)
+            self._replica.check()
             self.number, self._replica.global_step = joined.number, joined.global_step
             self._collection = here
             self.register(list(here.variables.values()))
@@ -175,14 +180,14 @@ class Session:
     ) -> None:
         """Leaves the job; the variables keep their last values.
 
-        Gradients that were not pushed yet are pushed first, and weights are pulled if they are behind, unless an
-        exception ends the session, Ctrl-C and `sys.exit` too: then the worker's examples go to others, and synchronous
-        updates wait for a worker in its place.
+        Gradients that were not pushed yet are pushed first, and weights are pulled if they are behind. After an
+        exception, Ctrl-C and `sys.exit` too, they are not: the worker's examples go to others, and synchronous updates
+        wait for a worker in its place.
         """
         failed = True
         try:
             if kind is None:
-                self._strategy.finish()
+                self._replica.finish()
                 failed = False
         finally:
             if self._collection is not None:
@@ -203,13 +208,13 @@ class Session:
             ConfigurationError: a table cannot be trained by local steps.
         """
         if variables:
-            self._strategy.register(variables)
+            self._replica.register(variables)
 
     def pull(self, variables: Sequence[BaseVariable] | None = None) -> None:
         """Fetches fresh values, by default of all variables but tables."""
         check_no_table(variables or (), "pulled")
         names = self._replica.names if variables is None else [variable.name for variable in variables]
-        self._strategy.pull(names)
+        self._replica.pull(names)
 
     def rows(self, table: BaseVariable, ids: TensorLike) -> Array:
         """The rows table[ids] as the servers have them now, to look at; read-only. In a model, use `ops.embedding`.
@@ -219,47 +224,52 @@ class Session:
             ids: integers of any shape, from 0 and below the number of rows, with repeats.
 
         Returns:
-            (*ids.shape, *table.shape[1:]), of the table's dtype; without gradients that `push_every` has summed and
-            not pushed yet, or that are under way with `overlap`.
+            (*ids.shape, *table.shape[1:]), of the table's dtype; without gradients that servers have not applied yet.
 
         Raises:
             IndexError: there is no such row.
             TypeError: ids are not integers, or `table` is not a variable.
+            ValueError: the variable has no axis.
             ConfigurationError: the session is not open.
         """
-        return self._replica.rows(table, ids)
+        self._known()  # raises when the session is not open
+        check_variable(table, "session.rows")
+        if not table.shape:
+            raise ValueError(f"rows of {table.name!r}: it is a single number and has no rows")
+        numbers = checked_ids(f"session.rows: ids for {table.spec}", ids, table.shape[0])
+        array = self._client.choose(table.name, numbers.reshape(-1)).array
+        assert not isinstance(array, IndexedSlices)
+        return array.reshape(*numbers.shape, *table.shape[1:])
 
     def look_up(self, table: BaseVariable, indices: Array) -> Array:
-        """The rows with these numbers, for `ops.embedding`; their version is that of the gradient."""
+        """The rows with these numbers, (n,), checked, for `ops.embedding`; notes their version if ops are recorded."""
+        self._known()
+        rows = self._client.choose(table.name, indices)
         assert isinstance(table, Table)
-        return self._replica.look_up(table, indices)
+        assert not isinstance(rows.array, IndexedSlices)
+        if is_recording():
+            table.note_lookup(rows.read)
+        return rows.array
 
     def slot(self, variable: BaseVariable, name: str) -> Array:
-        """A slot that the optimizer keeps beside a variable, such as `session.slot(W, "m")`; read-only.
+        """A slot that the optimizer keeps beside a variable, of its shape, such as `session.slot(W, "m")`; read-only.
 
-        Returns:
-            An array of the variable's shape. With local steps it is that of the program's optimizer in this worker.
+        With local steps it is that of the program's optimizer in this worker.
 
         Raises:
-            ConfigurationError: the variable's optimizer has no such slot, or the variable was never trained: slots are
-                made by its first push.
+            ConfigurationError: the variable's optimizer has no such slot, or the variable was never trained.
             TypeError: `variable` is not a variable.
         """
         self._known()  # raises when the session is not open
         check_variable(variable, "session.slot")
-        return self._strategy.slot(variable, name)
+        return self._replica.slot(variable, name)
 
     def assign(self, variable: BaseVariable, value: Array | float) -> None:
-        """Sets a variable, on the servers and here; a number is for a variable of shape ().
-
-        Raises:
-            ShapeMismatch: the value does not have the variable's shape.
-            TypeError: it would lose its fraction, or its sign.
-        """
+        """Sets a variable, on the servers and here; a number is for a variable of shape (). See `assign_all`."""
         self.assign_all({variable: value})
 
     def assign_add(self, variable: BaseVariable, delta: Array | float) -> None:
-        """Adds `delta`, of its shape, to a variable's present value on the servers. See `assign`."""
+        """Adds `delta`, of its shape, to a variable's present value on the servers. See `assign_all`."""
         self.assign_all({variable: delta}, add=True)
 
     def assign_all(self, values: Mapping[BaseVariable, Array | float], *, add: bool = False) -> None:
@@ -275,15 +285,11 @@ class Session:
             for v, value in values.items()
         ]
         if assignments:
-            self._strategy.flush()
+            self._replica.flush()
             self._client.assign(assignments, add=add)
             self.pull(list(values))
 
-    def set_hyperparameters(
-        self,
-        target: Target,
-        **changes: Any,  # noqa: ANN401 - of any field
-    ) -> None:
+    def set_hyperparameters(self, target: Target, **changes: Any) -> None:  # noqa: ANN401 - of any field
         """Changes hyperparameters in the running job, for all workers, from the next push on; slots stay.
 
             session.set_hyperparameters(optimizer, learning_rate=0.01)
@@ -301,7 +307,7 @@ class Session:
             ValueError, TypeError: a value that the field cannot have, or a `target` of a wrong kind; then nothing was
                 changed.
         """
-        self._strategy.tune(target, changes)
+        self._replica.tune(target, changes)
 
     # --- training -------------------------------------------------------------------------------------------------
 
@@ -317,8 +323,8 @@ class Session:
     ) -> Iterator[Batch]:
         """Batches of a dataset, distributed by shard 0: all workers together see each example once an epoch.
 
-        They come in blocks, each of which is done when all its gradients are at the servers. A block is a multiple of
-        `push_every` or `local_steps`, which therefore must be the same in all workers.
+        They come in blocks of a multiple of `push_every` or `local_steps`, which must be the same in all workers; a
+        block is done when all its gradients are at the servers.
 
         Args:
             dataset: the examples; the same in every worker.
@@ -339,7 +345,7 @@ class Session:
         self._queues += 1
         block = batch_size * batches_a_block(self._steps_a_push)
         queue = QueueSpec(name or f"batches-{self._queues}", len(dataset), block, epochs, seed)
-        loop = DataLoop(self._client, queue, dataset, batch_size, on_epoch or log_epoch, self._strategy.flush)
+        loop = DataLoop(self._client, queue, dataset, batch_size, on_epoch or log_epoch, self._replica.flush)
         return self._run(loop)
 
     def _run(self, loop: DataLoop) -> Iterator[Batch]:
@@ -352,8 +358,7 @@ class Session:
     def note_loss(self, loss: float, variables: Iterable[BaseVariable]) -> None:
         """Keeps the loss whose gradient these variables will get; `compute_gradients` does this for you.
 
-        It is pushed with the next gradient of one of them, whose version is the present one, and counts for the
-        current batch.
+        It is pushed with their next gradient, whose version is the present one, and counts for the current batch.
         """
         for variable in variables:
             self._computed[variable.name] = loss, variable.read
@@ -368,9 +373,7 @@ class Session:
         grads_and_vars: Iterable[GradientAndVariable],
         updates: Iterable[UpdateOp] = (),
     ) -> None:
-        """Pushes gradients for `optimizer` to apply on the servers, and takes fresh values of all variables.
-
-        At once, or by the strategy of the session.
+        """Pushes gradients for `optimizer` to apply on the servers, by the strategy of the session.
 
         Args:
             optimizer: for the variables of the pairs.
@@ -402,23 +405,18 @@ class Session:
             raise ValueError(
                 f"no gradients to push for {', '.join(among) or 'no variables'}: does the loss depend on them?"
             )
-        for name in among:
+        for name, variable in among.items():
             self._computed.pop(name, None)
-        for name in names:
-            variable = among[name]
-            if isinstance(variable, Table):
+            if isinstance(variable, Table) and name in names:
                 variable.looked_up = False
         for op in observed:
             entries.append(VersionedArray(op.variable.name, op.variable.read, op.value))
-        self._strategy.step(Step(optimizer, names, entries, observed, loss, tuple(among)))
+        self._replica.step(Step(optimizer, names, entries, observed, loss, tuple(among)))
 
     def evaluate(self, function: Callable[[Batch], SupportsFloat], dataset: Dataset, batch_size: int = 1000) -> float:
         """The mean of `function` over a dataset, with fresh weights and without a tape.
 
-        Args:
-            function: the mean over a batch, such as an accuracy or a loss.
-            dataset: the examples, all read by this worker, in order.
-            batch_size: examples at a time.
+        `function` is the mean over a batch, such as an accuracy or a loss; this worker reads all examples, in order.
         """
         self.pull()
         total = 0.0
@@ -431,14 +429,11 @@ class Session:
     def idle(self) -> None:
         """Reports that this worker has nothing to push for a while, so that no other worker waits for it.
 
-        A program with its own loop, where workers wait for each other's pushes (`psserver serve --consistency`), calls
-        it before a long task, such as an evaluation by one worker, and at its end. With the next push the worker takes
-        part again. `batches` does this by itself when there are no examples.
+        For programs without `batches`, where workers wait for each other's pushes (`psserver serve --consistency`):
+        before a long task, such as an evaluation by one worker, and at the end. The next push ends it.
         """
-        self._strategy.flush()
+        self._replica.flush()
         self._client.report_idle()
-
-    # --- inside ---------------------------------------------------------------------------------------------------
 
     def _known(self) -> dict[str, BaseVariable]:
         if self._collection is None or self._collection.session not in (None, self):

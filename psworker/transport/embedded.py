@@ -9,8 +9,8 @@ import itertools
 import math
 import threading
 import time
+from functools import partial
 
-from psserver.core.array_tasks import run
 from psserver.core.shard import Shard
 from pswire.errors import ParamServerError, TimedOut
 from pswire.messages import Answer, Request, Tick
@@ -33,10 +33,7 @@ class EmbeddedTransport:
         self._answers: dict[int, Answer | ParamServerError] = {}
 
     def call(self, shard: int, message: Request, timeout: float) -> Future[Answer]:
-        """Step the shard at once; the future has its answer, or raises its error.
-
-        It raises `TimedOut` if the shard has not answered within `timeout` seconds.
-        """
+        """Step the shard at once; the future raises `TimedOut` if there is no answer within `timeout` seconds."""
         deadline = time.monotonic() + timeout
         with self._changed:
             ticket = next(self._tickets)
@@ -44,7 +41,7 @@ class EmbeddedTransport:
                 self._step(ticket, message)
             except ParamServerError as error:
                 self._answers[ticket] = error
-        return Future(lambda: self._result(ticket, type(message).__name__, deadline))
+        return Future(partial(self._result, ticket, type(message).__name__, deadline))
 
     def tensor_transport(self, shard: int) -> str:
         """None: there is no network."""
@@ -69,7 +66,8 @@ class EmbeddedTransport:
 
     def _step(self, ticket: int, message: Request | Tick) -> None:
         result = self._shard.step(ticket, message, time.monotonic())
-        run(result.tasks)
+        for task in result.tasks:
+            task.run()
         for reply in result.replies:
             self._answers[reply.ticket] = reply.answer
         self._changed.notify_all()

@@ -1,4 +1,4 @@
-"""Commands, options, links and headings that the documentation names exist."""
+"""Commands, options, links, headings and paths that the documentation names exist."""
 
 import re
 import shlex
@@ -12,6 +12,7 @@ from psworker.launch.cli import main as psworker
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]
+PACKAGES = ("pswire", "psserver", "psworker")
 GROUPS = {"psserver": psserver, "psworker": psworker}
 
 
@@ -83,3 +84,17 @@ def test_every_link_on_a_page_leads_to_a_file_and_a_heading(page):
         if not link.startswith("https:") and not (target.exists() and (not anchor or anchor in anchors(target))):
             broken.append(link)
     assert not broken
+
+
+@pytest.mark.parametrize("page", ["CONTRIBUTING.md", "docs/architecture.md"])
+def test_every_path_on_the_architecture_pages_exists(page):
+    """Paths are relative to the repository; a file or folder without a path is somewhere in the packages."""
+    missing = set()
+    for span in re.findall(r"`([\w./<>*-]+)`", (ROOT / page).read_text()):
+        if "/" not in span and not span.endswith(".py"):
+            continue
+        pattern = re.sub(r"<\w+>", "*", span).rstrip("/")
+        packages = [] if "/" in pattern else [ROOT / name for name in PACKAGES]
+        if not any(ROOT.glob(pattern)) and not any(any(folder.rglob(pattern)) for folder in packages):
+            missing.add(span)
+    assert not missing

@@ -4,7 +4,7 @@ import grpc
 import pytest
 
 from pswire.channel import error_from, status_of
-from pswire.errors import FAMILY, ParamServerError
+from pswire.errors import FAMILY
 
 STATUSES = {code.name for code in grpc.StatusCode}
 
@@ -16,20 +16,11 @@ class Failed(grpc.RpcError):
 
 
 @pytest.mark.parametrize("kind", FAMILY.values(), ids=lambda kind: kind.__name__)
-def test_every_error_has_a_status_a_fault_and_a_row_in_the_table(kind):
-    import pswire.errors
-
+def test_every_error_has_a_status_a_fault_and_a_docstring(kind):
     assert kind.status in STATUSES - {"OK"}
     assert kind.fault in ("sender", "receiver", "network", "user")
-    assert isinstance(kind.retry, bool)
-    if kind is not ParamServerError:
-        (row,) = [line for line in pswire.errors.__doc__.splitlines() if f"── {kind.__name__} " in line]
-        assert row.split("── ")[1].split()[:4] == [
-            kind.__name__,
-            kind.status,
-            kind.fault,
-            "yes" if kind.retry else "no",
-        ]
+    assert kind.retry == (kind.fault == "network")
+    assert kind.__doc__
 
 
 @pytest.mark.parametrize("kind", FAMILY.values(), ids=lambda kind: kind.__name__)

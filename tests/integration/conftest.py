@@ -1,6 +1,9 @@
 """Sessions for integration tests: with an embedded shard, and in the slow tests over every other transport."""
 
+import importlib.util
+import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
@@ -25,3 +28,18 @@ def own_variables():
     """A collection of variables for each test."""
     with ps.collection():
         yield
+
+
+@pytest.fixture
+def run_example(monkeypatch):
+    """A function that runs an example in this process with these arguments and gives its module."""
+
+    def run(name: str, *arguments: str):
+        path = Path(__file__).resolve().parents[2] / "examples" / f"{name}.py"
+        monkeypatch.setattr(sys, "argv", [str(path), *arguments])
+        spec = importlib.util.spec_from_file_location(name, path)
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        return module
+
+    return run

@@ -31,12 +31,3 @@ def test_when_the_chief_is_lost_another_is_told_with_its_next_block_and_the_old_
         assert (first.is_chief, second.is_chief) == (False, True)
     logged = [record.getMessage() for record in caplog.records if record.name == "psworker.client.chief"]
     assert logged == ["w1 is now the chief: the previous one is gone"]
-
-
-def test_a_second_job_on_a_standing_server_has_a_chief_of_its_own():
-    transport = ShardsInProcess(1, lease=LEASE)
-    for job in range(2):
-        first, second = (Session(WorkerConfig(name=f"{job}{name}", timeout=30), transport) for name in "ab")
-        with ps.collection(), first, ps.collection(), second:
-            assert (first.number, second.number) == (2 * job, 2 * job + 1)
-            assert (first.is_chief, second.is_chief) == (True, False)

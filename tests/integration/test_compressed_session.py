@@ -15,19 +15,6 @@ def zeros(name):
     return ps.Variable(np.zeros(SIZE, np.float32), name=name)
 
 
-def test_only_the_largest_elements_move_and_the_others_follow_with_what_they_had_gathered(open_session):
-    W, optimizer = zeros("W"), ps.GradientDescent(1.0)
-    with open_session("w0", compression=TopK(0.01)) as session:
-        moved = []
-        for _ in range(2):
-            session.push(optimizer, [(-TARGET, W)])
-            moved.append(np.flatnonzero(W.value))
-        assert [len(places) for places in moved] == [40, 80]
-        later = np.setdiff1d(moved[1], moved[0])
-        np.testing.assert_array_equal(W.value[moved[0]], TARGET[moved[0]])
-        np.testing.assert_array_equal(W.value[later], 2 * TARGET[later])
-
-
 def test_weights_travel_in_the_encoding_and_servers_store_float32(open_session):
     W, little = zeros("W"), np.full(SIZE, 2.0**-12, np.float32)
     with open_session("w0", encoding="bfloat16") as session:

@@ -1,27 +1,19 @@
 """Deep Q-learning on CartPole, the example itself in the real environment: its update, target, memory and goal."""
 
-import importlib.util
 import re
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
 
 import psworker as ps
 
-EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "dqn_cartpole.py"
-
 
 @pytest.fixture
-def run(monkeypatch):
+def run(run_example):
     """A function that runs the example with these arguments and gives its module."""
 
     def run(*arguments: str):
-        monkeypatch.setattr(sys, "argv", [str(EXAMPLE), *arguments])
-        spec = importlib.util.spec_from_file_location("dqn_cartpole", EXAMPLE)
-        module = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
+        module = run_example("dqn_cartpole", *arguments)
         module.online_variables, module.target_variables = ps.global_variables("online"), ps.global_variables("target")
         return module
 
@@ -108,15 +100,6 @@ def test_the_update_of_a_batch_is_that_of_double_q_learning(run):
     for old, new, gradient in zip(before, values(dqn.online_variables), expected, strict=True):
         assert np.abs(gradient).max() > 0.01
         np.testing.assert_allclose((old - new) / rate, gradient, rtol=2e-4, atol=2e-4)
-
-
-def test_the_targets_have_no_gradient(run):
-    dqn = run("--max-steps", "100")
-    [batch] = batches(dqn, 1)
-    assert ps.trainable_variables() == dqn.online_variables
-    assert ps.gradients(dqn.td_targets(batch), [*dqn.online_variables, *dqn.target_variables]) == [None] * 12
-    dqn.target = dqn.online  # not even then
-    assert ps.gradients(dqn.td_targets(batch), dqn.online_variables) == [None] * 6
 
 
 def test_the_target_stays_bit_for_bit_until_it_becomes_the_online_network(run):

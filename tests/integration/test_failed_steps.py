@@ -50,20 +50,6 @@ def test_an_invalid_gradient_leaves_both_shards_as_they_were(two_shards, bad, er
     np.testing.assert_array_equal([*x.value, *y.value], [0.5] * 12)
 
 
-def test_a_worker_that_fails_in_on_epoch_gives_its_examples_back(open_session):
-    def boom(report):
-        raise RuntimeError("boom")
-
-    data = ps.Dataset({"x": np.arange(320)})
-    with open_session("w0") as first:
-        with pytest.raises(RuntimeError, match="boom"):
-            for _ in first.batches(data, 10, epochs=2, on_epoch=boom):
-                pass
-        with ps.collection(), open_session("w1") as second:
-            seen = [batch.x for batch in second.batches(data, 10, epochs=2)]
-    assert sorted(np.concatenate(seen)) == list(range(320))
-
-
 def test_a_value_is_assigned_without_losing_its_fraction(open_session):
     count = ps.Variable(np.int64(3), name="count")
     x = ps.Variable([0.5], name="x")
@@ -88,61 +74,49 @@ def a_push(shard, message):
     return isinstance(message, Push)
 
 
-def told_failed(transport):
-    """The `failed` field of each `Leave` of the worker."""
-    return [message.failed for _, message in transport.messages(Leave)]
-
-
 @pytest.mark.parametrize("fault", ["refused", "answer lost", "error while it is under way"])
-def test_a_round_of_local_steps_whose_push_fails_is_never_sent_again(fault):
+def test_a_round_of_local_steps_whose_push_fails_is_never_sent_again(fault, monkeypatch):
     """Rounds of two steps by 1 each; the second fails, in which y was trained too."""
     transport = ShardsInProcess(1)
     x, y = ps.Variable([0.0], name="x"), ps.Variable([0.0], name="y")
     optimizer, one = ps.GradientDescent(1.0), np.float32([1])
+    known, refused = fault == "error while it is under way", fault == "refused"
     with worker(transport, local_steps=2) as session:
-        for _ in range(2):
-            optimizer.apply_gradients([(one, x)])
-        optimizer.apply_gradients([(one, x), (one, y)])
-        if fault == "error while it is under way":
-            session._strategy.prepare, prepare = fail, session._strategy.prepare
-        refuse = transport.refuse
-        transport.refuse = a_push if fault == "refused" else refuse
-        transport.lose = a_push if fault == "answer lost" else refuse
-        with pytest.raises(InvalidMessage if fault != "answer lost" else TimedOut):
-            optimizer.apply_gradients([(one, x)])
-        if fault == "error while it is under way":
-            session._strategy.prepare = prepare
-        transport.refuse = transport.lose = refuse
-        known = fault == "error while it is under way"
+        for gradients in ([(one, x)], [(one, x)], [(one, x), (one, y)]):
+            optimizer.apply_gradients(gradients)
+        faults = {"refused": (transport, "refuse", a_push), "answer lost": (transport, "lose", a_push)}
+        with monkeypatch.context() as patch:
+            patch.setattr(*faults.get(fault, (session._replica, "prepare", fail)))
+            with pytest.raises(TimedOut if fault == "answer lost" else InvalidMessage):
+                optimizer.apply_gradients([(one, x)])
         assert (x.value, y.value) == ([-4 if known else -2], [-1 if known else 0])
         for _ in range(2):
             optimizer.apply_gradients([(one, x)])
-        refused = fault == "refused"
         assert (x.value, y.value) == ([-4 if refused else -6], [0 if refused else -1])
         assert (session.global_step, session.staleness) == (2 if refused else 3, int(fault == "answer lost"))
 
 
-@pytest.mark.parametrize(
-    ("error", "failed"), [(None, False), (KeyError(), True), (KeyboardInterrupt(), True), (SystemExit(), True)]
-)
-def test_a_worker_leaves_as_failed_when_an_exception_ends_its_session(error, failed):
+def failed(transport):
+    """The `failed` field of each `Leave` of the worker."""
+    return [message.failed for _, message in transport.messages(Leave)]
+
+
+@pytest.mark.parametrize("error", [None, KeyError, KeyboardInterrupt, SystemExit])
+def test_a_worker_leaves_as_failed_when_an_exception_ends_its_session(error):
     transport = ShardsInProcess(1)
-    with pytest.raises(type(error)) if error else nullcontext(), worker(transport):
+    with pytest.raises(error) if error else nullcontext(), worker(transport):
         if error:
             raise error
-    assert told_failed(transport) == [failed]
+    assert failed(transport) == [error is not None]
 
 
 def test_a_worker_whose_last_push_is_refused_has_failed():
     transport = ShardsInProcess(1)
     x = ps.Variable([0.0], name="x")
-    session = worker(transport, push_every=2)
-    session.__enter__()
-    ps.GradientDescent(1.0).minimize(ops.sum(x))
-    transport.refuse = a_push
-    with pytest.raises(InvalidMessage, match="not this one"):
-        session.__exit__(None, None, None)
-    assert told_failed(transport) == [True]
+    with pytest.raises(InvalidMessage, match="not this one"), worker(transport, push_every=2):  # noqa: PT012
+        ps.GradientDescent(1.0).minimize(ops.sum(x))
+        transport.refuse = a_push
+    assert failed(transport) == [True]
 
 
 def test_a_worker_that_cannot_begin_has_failed():
@@ -150,4 +124,4 @@ def test_a_worker_that_cannot_begin_has_failed():
     ps.Table((4, 2), ps.RowConstant(0.0), name="table")
     with pytest.raises(ps.errors.ConfigurationError, match="Table"), worker(transport, local_steps=2):
         pass
-    assert told_failed(transport) == [True]
+    assert failed(transport) == [True]

@@ -38,52 +38,32 @@ def idles(transport):
     return [message for _, message in transport.messages(Renew) if message.idle]
 
 
-def test_a_worker_that_an_error_throws_out_of_its_loop_is_not_idle_and_leaves_as_failed(transport):
-    with pytest.raises(RuntimeError):
-        train(transport, "fail")
-    assert idles(transport) == []
-    assert [message.failed for _, message in transport.messages(Leave)] == [True]
-
-
 @pytest.mark.parametrize("how", ["fail", "break"])
-def test_a_worker_that_leaves_its_loop_gives_back_what_it_holds(transport, how):
+def test_a_worker_that_leaves_its_loop_gives_back_what_it_holds_and_is_not_idle_after_an_error(transport, how):
     with pytest.raises(RuntimeError) if how == "fail" else nullcontext():
         train(transport, how)
     assert [message.give_back for _, message in transport.messages(Take)] == [False, True]
+    assert [message.failed for _, message in transport.messages(Leave)] == [how == "fail"]
+    assert idles(transport) == []
 
 
 def test_a_worker_that_breaks_out_of_its_loop_is_idle_with_its_next_call(transport):
-    seen = []
-
-    def after(session):
-        seen.append(idles(transport))
-        session.pull()
-        session.pull()
-        seen.append(idles(transport))
-
-    train(transport, "break", after)
-    before, (idle,) = seen
-    assert before == []
+    train(transport, "break", lambda session: [session.pull(), session.pull()])
+    (idle,) = idles(transport)
     assert idle.settled > max(push.sequence for _, push in transport.messages(Push))
-    assert [message.failed for _, message in transport.messages(Leave)] == [False]
 
 
 def test_a_worker_that_breaks_out_of_its_loop_is_idle_with_its_next_heartbeat():
-    transport = ShardsInProcess(1, Bounded(3), lease=0.03)
+    transport, idle = ShardsInProcess(1, Bounded(3), lease=0.03), threading.Event()
 
-    def after(session):
-        heard = threading.Event()
-        refuse, transport.refuse = transport.refuse, lambda shard, message: isinstance(message, Renew) and note(message)
+    def note(shard, message):
+        if isinstance(message, Renew) and message.idle:
+            idle.set()
+        return False
 
-        def note(message):
-            if message.idle:
-                heard.set()
-            return False
-
-        assert heard.wait(30)
-        transport.refuse = refuse
-
-    train(transport, "break", after)
+    transport.refuse = note
+    train(transport, "break", lambda session: idle.wait(30))
+    assert idle.is_set()
 
 
 def test_a_worker_that_pushes_again_after_its_loop_is_not_idle_any_more(transport):

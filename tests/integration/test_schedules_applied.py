@@ -8,10 +8,7 @@ from psworker import schedules
 
 SCHEDULES = [
     0.1,
-    schedules.ExponentialDecay(0.1, 3, 0.7),
     schedules.ExponentialDecay(0.1, 3, 0.7, staircase=True),
-    schedules.PolynomialDecay(0.1, 7, power=2),
-    schedules.CosineDecay(0.1, 7, alpha=0.01),
     schedules.PiecewiseConstant([2, 5], [0.3, 0.2, 0.1]),
     schedules.WarmUp(4, schedules.WarmUp(2, schedules.CosineDecay(0.1, 7))),
 ]

@@ -82,23 +82,6 @@ def session_over(transport, worker, **strategy):
     return Session(WorkerConfig(name=worker, timeout=30, strategy=StrategyConfig(**strategy)), transport)
 
 
-def test_gradients_are_as_late_as_the_weights_they_were_computed_with_on_whatever_shard():
-    optimizer = ps.GradientDescent(1.0)
-    with servers(2, staleness=DropStalePushes(0)) as addresses, ps.collection():
-        _, small, loss = two_variables()
-        with ps.session(servers=addresses, name="slow") as slow:
-            gradients = optimizer.compute_gradients(loss(), [small])
-            with ps.collection():
-                _, other, its_loss = two_variables()
-                with ps.session(servers=addresses, name="fast"):
-                    optimizer.minimize(its_loss(), [other])
-            slow.pull()
-            optimizer.apply_gradients(gradients)
-            assert slow.dropped == 1, "the weights are fresh by now, but they were not when the gradient was computed"
-            optimizer.minimize(loss(), [small])
-            assert (slow.dropped, small.value.tolist()) == (1, [-2, -2])
-
-
 @pytest.mark.parametrize("strategy", [{"push_every": 3}, {"local_steps": 3}], ids=str)
 def test_a_push_of_several_steps_is_as_stale_as_the_first_of_them(strategy):
     transport, optimizer = ShardsInProcess(2, staleness=DropStalePushes(9)), ps.GradientDescent(1.0)

@@ -8,7 +8,7 @@ import pytest
 import psworker as ps
 from psserver.config import ServerConfig
 from psserver.rpc.server import ServerThread
-from pswire.errors import ConfigurationError, ShapeMismatch, TooLarge
+from pswire.errors import ShapeMismatch, TooLarge
 from pswire.messages.sizes import tensor_bytes
 from pswire.specs.initializers import fill
 from psworker import ops
@@ -63,18 +63,6 @@ def test_weights_of_a_table_decay_by_the_rows_that_the_servers_have_and_are_no_l
             wanted[[2, 8]] -= np.array([[1], [2]]) + 0.5 * wanted[[2, 8]]
             np.testing.assert_allclose(session.rows(table, np.arange(9)), wanted, rtol=1e-5)
             assert (table.version, session.staleness) == (step, 0)
-
-
-def test_workers_share_a_table_and_see_each_others_rows(open_session):
-    tables = []
-    for worker in ("w0", "w1"):
-        with ps.collection(), open_session(worker) as session:
-            table = ps.Table((9, 2), UNIFORM, name="table")  # made while the session is open
-            tables.append(session.rows(table, [8, 0]))
-            ps.GradientDescent(1.0).minimize(ops.sum(ops.embedding(table, [8])))
-            assert table.version == len(tables) - 1
-    np.testing.assert_array_equal(tables[0], whole((9, 2))[[8, 0]])
-    np.testing.assert_array_equal(tables[1], whole((9, 2))[[8, 0]] - np.float32([[1], [0]]))
 
 
 @pytest.mark.parametrize("reads", ["rows", "no_grad", "lookups"])
@@ -153,17 +141,6 @@ def test_a_table_larger_than_the_servers_memory_is_refused_and_training_goes_on(
             ps.GradientDescent(1.0).minimize(ops.sum(ops.embedding(small, [3])))
             assert small.version == 0
             assert session.global_step == 1
-
-
-def test_after_the_session_there_is_nothing_to_look_up(open_session):
-    table = ps.Table((9, 2), UNIFORM, name="table")
-    assert ops.embedding(table, [1]).value.tolist() == whole((9, 2))[[1]].tolist()
-    with open_session("w0") as session:
-        pass
-    with pytest.raises(ConfigurationError, match="rows of 'table' are kept by the server, and no session is open here"):
-        ops.embedding(table, [1])
-    with pytest.raises(ConfigurationError, match="this session is not open"):
-        session.rows(table, [1])
 
 
 def test_of_a_large_table_only_rows_pass_the_transport():

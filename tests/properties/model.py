@@ -1,38 +1,54 @@
-"""What a shard with three variables and one data queue ought to do, said naively and without a look at its code.
+"""The expected behaviour of a shard with one data queue, computed naively and independently of its code.
 
-Every number is computed anew, in exact fractions, from the log of the changes that were acknowledged. The variables:
-`W` follows plain gradient descent, with a learning rate of 1 that halves every `HALVING` pushes to the shard. `M`
-follows momentum 1/2 with learning rate 1/2, and so does `E`, of which only rows are pushed: pairs of an index and its
-row of `ROW` numbers. `A` is a moving average, half old, half new, and `c` has no optimizer.
+Every value is computed anew, in exact fractions, from the log of the changes that were acknowledged. The variables: `W`
+follows plain gradient descent, whose learning rate of 1 halves every `HALVING` updates until it is tuned. `M` follows
+momentum 1/2 with learning rate 1/2, and so does the table `E`, of which only rows are pushed: pairs of an index and its
+row of `ROW` numbers. `A` is a moving average, half old, half new, and `c` has no optimizer. Knows
+`pswire.specs.consistency`, and nothing of the policies that carry it out.
 """
 
 from dataclasses import dataclass, field
 from fractions import Fraction
 
-LEASE = 3.0
-PATIENCE = 2.0
-SIZE, BLOCK, EPOCHS = 3, 2, 2
-HALVING = 4
-ROW = 2
+from pswire.specs.consistency import Bounded, Consistency, DropStalePushes, ScaleByStaleness, StalenessSpec, Synchronous
 
+LEASE, PATIENCE = 3.0, 2.0
+SIZE, BLOCK, EPOCHS = 3, 2, 2
+HALVING, ROW = 4, 2
 HALF = Fraction(1, 2)
 
 
 @dataclass
 class Life:
-    """A worker's latest life."""
+    """A worker's latest life. `finished`: it trained and stopped in good order, or was `out_of_data`."""
 
     incarnation: int
     number: int
     expires: float
     state: str = "live"
+    training: bool = False
+    finished: bool = False
+    out_of_data: bool = False
+    clock: int = 0
     steps: int = 0
+    dropped: int = 0
     staleness: int = 0
     staleness_sum: int = 0
 
 
 @dataclass
-class Parked:
+class Held:
+    """A push; once settled with its staleness and the workers whose pushes made the update (none if dropped)."""
+
+    worker: str
+    gradients: dict
+    at: dict[str, int]
+    staleness: int = 0
+    group: tuple[str, ...] | None = None
+
+
+@dataclass
+class Waiting:
     """A worker that waits for a block."""
 
     ticket: int
@@ -41,183 +57,318 @@ class Parked:
     heard: int
 
 
+@dataclass(frozen=True)
+class Taking:
+    """The answer to a Take: number of a block; or all is done; or neither, for one that waits."""
+
+    number: int | None
+    done: bool
+    reports: list[tuple[int, float | None, int]]
+    chief: bool
+
+
 @dataclass
 class Model:
-    """The shard as it ought to be."""
+    """The expected state. `due`: the answers that must have come, by ticket; for an error the name of its class."""
 
+    consistency: Consistency
+    staleness: StalenessSpec
     initial: dict[str, list[int]]
     now: float = 0.0
     lives: dict[str, Life] = field(default_factory=dict)
     chief: str = ""
     deaths: int = 0
-    log: list[tuple[str, dict[str, list[int]]]] = field(default_factory=list)
+    last_clock: int = 0
+    held: dict[int, Held] = field(default_factory=dict)
+    due: dict[int, str | Held | Taking] = field(default_factory=dict)
+    log: list[tuple] = field(default_factory=list)  # (push, gradients, scale), (assign or add, values), (tune, rate)
     repeated: int = 0
     blocks: list[tuple[int, int, int]] = field(default_factory=list)
     free: set[int] = field(default_factory=set)
-    held: dict[str, int] = field(default_factory=dict)
+    out: dict[str, int] = field(default_factory=dict)
     done: dict[int, int | None] = field(default_factory=dict)
-    parked: list[Parked] = field(default_factory=list)
-    ended: dict[int, str] = field(default_factory=dict)  # calls that must have ended with an error of this class
+    waiting: list[Waiting] = field(default_factory=list)
     reports: list[tuple[int, float | None, int]] = field(default_factory=list)
-    told: dict[str, int] = field(default_factory=dict)  # the block that each worker finished last
-    handed_out: dict[int, set[tuple[str, int]]] = field(default_factory=dict)  # to whom, and to which life
+    finished_last: dict[str, int] = field(default_factory=dict)
+    handed_out: dict[int, set[tuple[str, int]]] = field(default_factory=dict)  # the lives that each block went to
+    known: dict[tuple[str, int], tuple] = field(default_factory=dict)  # values, at a length of the log
 
     def __post_init__(self):
-        self.blocks = [
-            (epoch, start, min(start + BLOCK, SIZE))
-            for epoch in range(1, EPOCHS + 1)
-            for start in range(0, SIZE, BLOCK)
-        ]
+        starts = range(0, SIZE, BLOCK)
+        self.blocks = [(epoch, at, min(at + BLOCK, SIZE)) for epoch in range(1, EPOCHS + 1) for at in starts]
         self.free = set(range(len(self.blocks)))
 
     # --- members --------------------------------------------------------------------------------------------------
 
-    def live(self, worker: str) -> bool:
+    def live(self, worker):
         return worker in self.lives and self.lives[worker].state == "live"
 
-    def join(self, worker: str) -> dict:
+    def join(self, worker):
         before = self.lives.get(worker)
-        if not any(map(self.live, self.lives)):
+        if not any(map(self.live, self.lives)):  # a new job
             self.chief = worker
+            for life in self.lives.values():
+                life.finished = life.out_of_data = False
         elif worker == self.chief and before.state == "left":
-            self.chief = "the one that has done its work, and was this worker's life before"
-        self.deaths += before is not None
-        incarnation, number = (1, len(self.lives)) if before is None else (before.incarnation + 1, before.number)
+            self.chief = "an earlier life of this worker, which has finished its work"
+        incarnation, number = 1, len(self.lives)
+        if before is not None:
+            self.stop(before)
+            self.deaths += 1
+            incarnation, number = before.incarnation + 1, before.number
         self.lives[worker] = Life(incarnation, number, self.now + LEASE)
-        return self.gone([worker], "Zombie")
+        self.gone([worker], "Zombie")
 
-    def renew(self, worker: str) -> None:
-        self.lives[worker].expires = self.now + LEASE
-
-    def join_again(self, worker: str) -> None:
+    def join_again(self, worker):
         life = self.lives[worker]
         life.state, life.expires = "live", self.now + LEASE
-        self.appoint()
+        self.elect()
 
-    def appoint(self, gone: tuple[str, ...] = ()) -> None:
-        """In the place of a chief that is gone, or where there is none: the first of those that live."""
+    def elect(self, gone=()):
+        """In place of a chief that is gone, or where there is none: the first of those that live."""
         if self.chief in ("", *gone):
             numbers = {life.number: worker for worker, life in self.lives.items() if life.state == "live"}
             self.chief = numbers[min(numbers)] if numbers else ""
 
-    def leave(self, worker: str, failed: bool) -> dict:
-        self.lives[worker].state = "left"
+    def leave(self, worker, failed):
+        life = self.lives[worker]
         self.deaths += 1
         if failed:
-            self.appoint((worker,))
-        return self.gone([worker])
+            self.stop(life)
+            life.finished &= life.out_of_data
+        else:
+            self.rest(life)
+        life.state = "left"
+        if failed:
+            self.elect((worker,))
+        self.gone([worker], "NotJoined")
 
-    def lose(self) -> dict:
-        """Ends the leases that are over."""
+    def idle(self, worker):
+        self.rest(self.lives[worker])
+        self.abandon([worker])
+        self.go_on()
+
+    def tick(self):
+        """Ends the leases that are over, then answers those who have waited for long."""
         lost = [worker for worker, life in self.lives.items() if life.state == "live" and life.expires < self.now]
         for worker in lost:
             self.lives[worker].state = "lost"
+            self.stop(self.lives[worker])
         self.deaths += len(lost)
-        self.appoint(tuple(lost))
-        return self.gone(lost)
+        self.elect(tuple(lost))
+        self.gone(lost, "NotJoined")
+        for one in [one for one in self.waiting if self.now - one.since >= PATIENCE]:
+            self.waiting.remove(one)
+            self.answer(one, None, done=False)
 
-    def gone(self, workers: list[str], error: str = "NotJoined") -> dict:
-        self.ended.update({one.ticket: error for one in self.parked if one.worker in workers})
-        self.parked = [one for one in self.parked if one.worker not in workers]
-        for worker in workers:
-            if worker in self.held:
-                self.free.add(self.held.pop(worker))
-        return self.freed()
+    def gone(self, workers, error):
+        self.abandon(workers, error)
+        self.due.update({one.ticket: error for one in self.waiting if one.worker in workers})
+        self.waiting = [one for one in self.waiting if one.worker not in workers]
+        self.free.update([self.out.pop(worker) for worker in workers if worker in self.out])
+        self.hand_out()
+        self.go_on()
+
+    # --- progress -------------------------------------------------------------------------------------------------
+
+    @property
+    def training(self):
+        return [life for life in self.lives.values() if life.training]
+
+    @property
+    def least_clock(self):
+        return min([life.clock for life in self.training], default=self.last_clock)
+
+    @property
+    def ending(self):
+        return any(life.finished for life in self.lives.values())
+
+    def rest(self, life, out_of_data=False):
+        if life.training or life.clock or out_of_data:
+            life.finished, life.out_of_data = True, life.out_of_data or out_of_data
+        self.stop(life)
+
+    def stop(self, life):
+        self.last_clock = self.least_clock
+        life.training = False
+
+    # --- pushes ---------------------------------------------------------------------------------------------------
+
+    def push(self, ticket, worker, gradients, at):
+        life = self.lives[worker]
+        if not life.training:
+            life.clock = max(life.clock, self.least_clock)
+            life.training, life.finished, life.out_of_data = True, False, False
+        self.abandon([worker])
+        self.held[ticket] = Held(worker, gradients, at)
+        self.go_on()
+
+    def change(self, worker, *entry):
+        """An assign or a tune; one of its worker's held push is the last."""
+        self.abandon([worker])
+        self.log.append(entry)
+        if entry[0] != "tune":
+            self.go_on()  # pushes may be too late by it
+
+    def abandon(self, workers, error="Unavailable"):
+        for ticket in [ticket for ticket, one in self.held.items() if one.worker in workers]:
+            del self.held[ticket]
+            self.due[ticket] = error
+
+    def go_on(self):
+        """Settles what may go, one update after the other, until nothing may."""
+        while True:
+            late, going = self.next()
+            if not late and not going:
+                return
+            stalenesses = {ticket: self.late_by(self.held[ticket]) for ticket in (*late, *going)}
+            most = max([stalenesses[ticket] for ticket in going], default=0)
+            if isinstance(self.staleness, DropStalePushes) and most > self.staleness.above:
+                late, going = [*late, *going], []
+            for ticket in late:
+                self.settle(ticket, stalenesses[ticket], ())
+            if going:
+                scale = Fraction(1, max(1, most)) if isinstance(self.staleness, ScaleByStaleness) else Fraction(1)
+                pushes = [self.held[ticket] for ticket in going]
+                self.log.append(("push", [one.gradients for one in pushes], scale))
+                for ticket in going:
+                    self.settle(ticket, stalenesses[ticket], tuple(one.worker for one in pushes))
+
+    def settle(self, ticket, staleness, group):
+        one = self.due[ticket] = self.held.pop(ticket)
+        one.staleness, one.group = staleness, group
+        life = self.lives[one.worker]
+        life.clock += 1
+        if group:
+            life.steps, life.staleness = life.steps + 1, staleness
+            life.staleness_sum += staleness
+        else:
+            life.dropped += 1
+
+    def next(self):
+        """Tickets of those who are dropped for being late, and of those who make the next update together."""
+        if isinstance(self.consistency, Synchronous):
+            late = [ticket for ticket, one in self.held.items() if self.late_by(one)]
+            timely = [ticket for ticket in self.held if ticket not in late]
+            fewest = max(1, len(self.training)) if self.ending else self.consistency.workers
+            size = min(self.consistency.workers, fewest)
+            return late, timely[:size] if len(timely) >= size else []
+        going = list(self.held)
+        if isinstance(self.consistency, Bounded):
+            going = self.within_the_bound(going)
+        return [], going[:1]
+
+    def within_the_bound(self, going):
+        """All, but those who would then be too far ahead, and those who would be without these, and so on."""
+        while True:
+            after = {id(life): life.clock for life in self.training}
+            after |= {id(life): life.clock + 1 for life in (self.lives[self.held[ticket].worker] for ticket in going)}
+            floor = min([after[id(life)] for life in self.training], default=self.least_clock + 1)
+            most = floor + self.consistency.steps
+            kept = [ticket for ticket in going if self.lives[self.held[ticket].worker].clock < most]
+            if kept == going:
+                return going
+            going = kept
 
     # --- variables ------------------------------------------------------------------------------------------------
 
-    def version(self, name: str) -> int:
-        return sum(name in change for _, change in self.log)
-
     @property
-    def global_step(self) -> int:
-        return sum(kind == "push" for kind, _ in self.log)
+    def global_step(self):
+        return self.updates()
 
-    def value(self, name: str) -> list[Fraction]:
+    def updates(self, name=None):
+        pushes = [content for kind, content, *_ in self.log if kind == "push"]
+        return sum(name is None or any(name in given for given in gradients) for gradients in pushes)
+
+    def version(self, name):
+        return self.updates(name) + sum(kind.startswith("assign") and name in what for kind, what, *_ in self.log)
+
+    def late_by(self, one):
+        return max([self.version(name) - one.at[name] for name in one.gradients], default=0)
+
+    def value(self, name):
+        """The value, and its momentum."""
+        if (name, len(self.log)) not in self.known:
+            self.known[name, len(self.log)] = self.replayed(name)
+        return self.known[name, len(self.log)]
+
+    def replayed(self, name):
         """By going through the log from its beginning."""
         value = [Fraction(number) for number in self.initial[name]]
         momentum = [Fraction(0)] * len(value)
-        step = -1
-        for kind, change in self.log:
+        tuned, step = None, -1
+        for kind, content, *scale in self.log:
             step += kind == "push"
-            if name not in change:
-                continue
-            numbers = change[name]
-            if kind == "assign":
-                value = [Fraction(number) for number in numbers]
-            elif kind == "assign_add":
-                value = [v + number for v, number in zip(value, numbers, strict=True)]
-            elif name == "W":
-                rate = HALF ** (step // HALVING)
-                value = [v - rate * number for v, number in zip(value, numbers, strict=True)]
-            elif name == "A":
-                value = [HALF * v + HALF * number for v, number in zip(value, numbers, strict=True)]
-            elif name == "M":
-                momentum = [HALF * m + number for m, number in zip(momentum, numbers, strict=True)]
-                value = [v - HALF * m for v, m in zip(value, momentum, strict=True)]
-            else:
-                for row in {index for index, _ in numbers}:
-                    for column in range(ROW):
-                        place = row * ROW + column
-                        total = sum(given[column] for index, given in numbers if index == row)
-                        momentum[place] = HALF * momentum[place] + total
-                        value[place] -= HALF * momentum[place]
-        return value
-
-    def push(self, worker: str, gradients: dict[str, list[int]], at: dict[str, int]) -> int:
-        """Its staleness."""
-        staleness = max([self.version(name) - at[name] for name in gradients], default=0)
-        life = self.lives[worker]
-        life.steps += 1
-        life.staleness = staleness
-        life.staleness_sum += staleness
-        self.log.append(("push", gradients))
-        return staleness
+            if kind == "tune":
+                tuned = Fraction(content)
+            elif kind == "push":
+                rate = HALF ** (step // HALVING) if tuned is None else tuned
+                for place, number in mean(name, content).items():
+                    if name == "A":
+                        value[place] = HALF * value[place] + HALF * number
+                    elif name == "W":
+                        value[place] -= scale[0] * rate * number
+                    else:
+                        momentum[place] = HALF * momentum[place] + number
+                        value[place] -= scale[0] * HALF * momentum[place]
+            elif name in content:
+                old = value if kind == "assign_add" else [0] * len(value)
+                value = [Fraction(before + number) for before, number in zip(old, content[name], strict=True)]
+        return value, momentum
 
     # --- the data queue -------------------------------------------------------------------------------------------
 
-    def take(self, ticket: int, worker: str, finished: tuple[int, int | None] | None, heard: int) -> dict:
-        """Whom this sets free: ticket -> (number of the block or None, whether all is done, reports, is it chief)."""
-        if finished is not None and self.held.get(worker) == finished[0]:
+    def take(self, ticket, worker, finished, heard):
+        if finished is not None and self.out.get(worker) == finished[0]:
             self.finish(worker, finished[1])
-        new = Parked(ticket, worker, self.now, heard)
-        if worker in [one.worker for one in self.parked]:
-            self.ended.update({one.ticket: "Unavailable" for one in self.parked if one.worker == worker})
-            self.parked = [new if one.worker == worker else one for one in self.parked]
+        new = Waiting(ticket, worker, self.now, heard)
+        if worker in [one.worker for one in self.waiting]:
+            self.due.update({one.ticket: "Unavailable" for one in self.waiting if one.worker == worker})
+            self.waiting = [new if one.worker == worker else one for one in self.waiting]
         else:
-            self.parked.append(new)
-        return self.freed()
+            self.waiting.append(new)
+        self.hand_out()
+        if new in self.waiting:  # nobody should wait for its next push
+            self.rest(self.lives[worker], out_of_data=True)
+            self.abandon([worker])
+            self.go_on()
 
-    def finish(self, worker: str, cost: int | None) -> None:
-        self.told[worker] = self.held.pop(worker)
-        self.done[self.told[worker]] = cost
+    def finish(self, worker, cost):
+        self.finished_last[worker] = self.out.pop(worker)
+        self.done[self.finished_last[worker]] = cost
         for epoch in range(1, EPOCHS + 1):
             numbers = [n for n, block in enumerate(self.blocks) if block[0] == epoch]
             if not all(n in self.done for n in numbers):
                 break
             if epoch > len(self.reports):
-                self.reports.append((epoch, self.mean_cost(numbers), SIZE))
+                costs = {n: self.done[n] for n in numbers if self.done[n] is not None}
+                examples = sum(self.blocks[n][2] - self.blocks[n][1] for n in costs)
+                self.reports.append((epoch, sum(costs.values()) / examples if costs else None, SIZE))
 
-    def mean_cost(self, numbers: list[int]) -> float | None:
-        with_cost = [n for n in numbers if self.done[n] is not None]
-        examples = sum(self.blocks[n][2] - self.blocks[n][1] for n in with_cost)
-        return sum(self.done[n] for n in with_cost) / examples if examples else None
-
-    def freed(self) -> dict:
-        answers = {}
-        for one in list(self.parked):
-            if one.worker not in self.held and self.free:
-                number = self.held[one.worker] = min(self.free)
+    def hand_out(self):
+        for one in list(self.waiting):
+            if one.worker not in self.out and self.free:
+                number = self.out[one.worker] = min(self.free)
                 self.free.remove(number)
                 self.handed_out.setdefault(number, set()).add((one.worker, self.lives[one.worker].incarnation))
-            number = self.held.get(one.worker)
-            if number is not None or len(self.done) == len(self.blocks):
-                answers[one.ticket] = number, number is None, self.reports[one.heard :], one.worker == self.chief
-                self.parked.remove(one)
-        return answers
+            if one.worker in self.out or len(self.done) == len(self.blocks):
+                self.waiting.remove(one)
+                self.answer(one, self.out.get(one.worker), done=one.worker not in self.out)
+        for worker in self.out:
+            self.lives[worker].finished = self.lives[worker].out_of_data = False
 
-    def impatient(self) -> list[Parked]:
-        """Those who have waited for long, and are to be told for whom."""
-        told = [one for one in self.parked if self.now - one.since >= PATIENCE]
-        self.parked = [one for one in self.parked if one not in told]
-        return told
+    def answer(self, one, number, done):
+        self.due[one.ticket] = Taking(number, done, self.reports[one.heard :], one.worker == self.chief)
+
+
+def mean(name, pushes):
+    """The mean over the pushes that have a gradient for it, by place; rows that one has not are zero in it."""
+    pushes = [given[name] for given in pushes if name in given]
+    total = {}
+    for given in pushes:
+        numbers = enumerate(given)
+        if name == "E":
+            numbers = [(row * ROW + column, number) for row, both in given for column, number in enumerate(both)]
+        for place, number in numbers:
+            total[place] = total.get(place, 0) + Fraction(number, len(pushes))
+    return total

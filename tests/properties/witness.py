@@ -1,49 +1,46 @@
-"""Stands between a test and a shard: passes messages on, watches what must hold for each, can have them said again."""
+"""Passes messages to a shard, checks what must hold for each, and can replay them to another shard."""
 
 import itertools
 import re
-from typing import Any
 
 import pytest
 
 from psserver.core.shard import Shard
-from pswire.errors import ParamServerError
-from pswire.messages import Answer, Message, Status, StatusReport
+from pswire.messages import Status
 from tests.shard_state import run_step, state_of
 
 
 class Witness:
-    """A shard, and everything that was said to it."""
+    """A shard, and all messages it got."""
 
-    def __init__(self, lease: float, **options: Any) -> None:
+    def __init__(self, lease, **options):
         self._options = {"lease": lease, **options}
         self._tickets = itertools.count(1)
-        self._history: list[tuple[int, Message, float, object]] = []
+        self._history = []
         self.shard = Shard(**self._options)
 
-    def tell(self, message: Message, now: float) -> tuple[dict[int, Answer | ParamServerError], int]:
-        """The answers that the shard gives, by ticket, and this message's ticket; `check` must have no objection."""
+    def step(self, message, now):
+        """The answers by ticket, and this message's ticket; `check` must not refuse it."""
         before = state_of(self.shard)
         self.shard.check(message)
         assert state_of(self.shard) == before, "a check has changed something"
+        return self._step(message, now)
+
+    def _step(self, message, now):
         ticket = next(self._tickets)
         replies = run_step(self.shard, ticket, message, now)
         self._history.append((ticket, message, now, state_of(replies)))
         return {reply.ticket: reply.answer for reply in replies}, ticket
 
-    def status(self, now: float) -> StatusReport:
-        """What the shard says of itself; said again as well, since the meter looks at the clock by it."""
-        ticket = next(self._tickets)
-        replies = run_step(self.shard, ticket, Status(), now)
-        self._history.append((ticket, Status(), now, state_of(replies)))
-        (reply,) = replies
-        assert isinstance(reply.answer, StatusReport)
-        return reply.answer
+    def status(self, now):
+        """The shard's status; replayed as well, since the meter looks at the clock by it."""
+        (status,) = self._step(Status(), now)[0].values()
+        return status
 
-    def refused(self, message: Message, now: float, error: type[ParamServerError], *, by_check: bool = True) -> None:
-        """The shard must refuse the message with this error, as `check` does, and stay what it is in every bit.
+    def refused(self, message, now, error, *, by_check=True):
+        """The shard must refuse the message, as `check` does, and not change in any bit.
 
-        Without `by_check` the elements are wrong, and `check`, which looks at none, must have no objection.
+        Without `by_check` the elements are wrong: `check`, which looks at none, must not refuse it.
         """
         before = state_of(self.shard)
         with pytest.raises(error) as refusal:
@@ -55,9 +52,9 @@ class Witness:
                 self.shard.check(message)
         assert state_of(self.shard) == before, "refused, but something has changed"
 
-    def said_again(self) -> Shard:
-        """Another shard that was told the same, and must have answered the same in every bit."""
+    def check_replay(self):
+        """Another shard that gets the same messages must answer the same, and be the same, in every bit."""
         again = Shard(**self._options)
         for ticket, message, now, replies in self._history:
             assert state_of(run_step(again, ticket, message, now)) == replies
-        return again
+        assert state_of(again) == state_of(self.shard)

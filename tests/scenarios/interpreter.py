@@ -66,7 +66,7 @@ from pswire.specs import schedules
 from pswire.specs.consistency import parse_consistency, parse_staleness
 from pswire.tensors.compression import Packed
 from pswire.tensors.values import DTYPES, Array, IndexedSlices, TensorSpec
-from tests.shard_state import slots_of, state_of
+from tests.shard_state import progress_of, slots_of, state_of
 
 ANSWERS_BELOW = "----"
 
@@ -125,10 +125,12 @@ class Scenario:
         return []
 
     def do_join(self, who: str, *place: str, named) -> list[str]:
-        """`join w0 [0 of 2] [incarnation=3] [life=77]`."""
+        """`join w0 [0 of 2] [incarnation=3] [life=77] [states=11,12]`."""
         shard, shards = (int(place[0]), int(place[2])) if place else (0, 1)
         options = dict(named)
-        return self._say(who, Join(who, int(options.get("incarnation", 0)), shard, shards, int(options.get("life", 0))))
+        states = _numbers(options.pop("states", ""))
+        options = {name: int(number) for name, number in options.items()}
+        return self._say(who, Join(who.strip("'"), shard=shard, shards=shards, states=states, **options))
 
     def do_renew(self, who: str, *idle: str, named) -> list[str]:
         """`renew w0 [idle] [settled=3] [half_pushes=1]`."""
@@ -139,22 +141,28 @@ class Scenario:
         """`leave w0 [failed]`."""
         return self._say(who, Leave(self._sender(who), "failed" in failed))
 
-    def do_register(self, who: str, name: str, shape: str, *rest: str, named) -> list[str]:
-        """`register w0 W 3x2 [float64] [value=1,2,3] [places=W/0,V/1] [gradient_descent learning_rate=0.1]`.
+    def do_register(self, who: str, name: str = "", shape: str = "", *rest: str, named) -> list[str]:
+        """`register w0 [W 3x2 [float64] [value=1,2,3] [gradient_descent learning_rate=0.1]] [options]`.
 
         A learning rate may be a schedule, as it is written in a program, without spaces: `WarmUp(2,CosineDecay(1,4))`.
+        Options: `places=W/0,V/1`, `states=11,12`, `dry_run=1`.
         """
         options = dict(named)
+        states, dry_run = _numbers(options.pop("states", "")), "dry_run" in options
+        options.pop("dry_run", None)
         dtype = next((word for word in rest if word in DTYPES), "float32")
         kind = next((UpdateSpec.kinds[word] for word in rest if word in UpdateSpec.kinds), None)
-        spec = TensorSpec(name, _shape(shape), dtype)
         places = tuple(Place(placed, int(shard)) for placed, shard in _pairs(options.pop("places", None)))
+        if not name:
+            return self._say(who, Register(self._sender(who), (), places, dry_run=dry_run, states=states))
+        spec = TensorSpec(name, _shape(shape), dtype)
         value = _array(options.pop("value"), spec) if "value" in options else None
         optimizer = (
             kind(**{key: _field(ast.parse(text, mode="eval").body) for key, text in options.items()}) if kind else None
         )
         self._specs.setdefault(name, spec)
-        return self._say(who, Register(self._sender(who), (Declaration(spec, value, optimizer),), places))
+        declarations = (Declaration(spec, value, optimizer),)
+        return self._say(who, Register(self._sender(who), declarations, places, dry_run=dry_run, states=states))
 
     def do_pull(self, who: str, *names: str, named) -> list[str]:
         """`pull w0 W b [known_versions=3,-1] [encoding=bfloat16] [after=w1/3]`."""
@@ -194,7 +202,7 @@ class Scenario:
             pull,
             group,
             *_how(options),
-            tuple(map(int, filter(None, options.get("shards", "").split(",")))),
+            _numbers(options.get("shards", "")),
             remote,
             self._deliveries(options.get("after")),
         )
@@ -208,7 +216,7 @@ class Scenario:
         options, tensors = _split(named, "seq", *_ORDER)
         specs = [(self._spec(target), text) for target, text in tensors]
         assignments = tuple(Assignment(spec.name, _array(text, spec)) for spec, text in specs)
-        shards = tuple(map(int, filter(None, options.get("shards", "").split(","))))
+        shards = _numbers(options.get("shards", ""))
         remote = tuple(filter(None, options.get("remote", "").split(",")))
         order = shards, remote, self._deliveries(options.get("after"))
         return self._say(who, Assign(self._sender(who), int(options["seq"]), assignments, add, *order))
@@ -266,6 +274,20 @@ class Scenario:
 
     def do_status(self, *, named) -> list[str]:
         return self._say("status", Status())
+
+    def do_job(self, *, named) -> list[str]:
+        """`job`: whether it has ended."""
+        end = self.shard.job_end
+        if end is None:
+            return ["job: goes on"]
+        return [f"job: ended at {end.since:g} s, {'done' if end.done else 'not done'}, {end.workers} workers"]
+
+    def do_progress(self, *, named) -> list[str]:
+        """`progress`: who trains, with how many settled pushes, and whether the training is ending."""
+        progress = progress_of(self.shard)
+        clocks = ", ".join(f"{name} at {member.clock}" for name, member in progress.training.items())
+        ending = ", ending" if progress.ending else ""
+        return [f"training: {clocks or 'none'}; slowest at {progress.least_clock}{ending}"]
 
     def do_slots(self, *names: str, named) -> list[str]:
         """`slots W`."""
@@ -332,9 +354,11 @@ def _pairs(text: str | None) -> list[list[str]]:
 
 def _how(options: dict[str, str]) -> tuple[tuple[int, ...], str]:
     """`known_versions` and `encoding` of a push or a pull."""
-    return tuple(int(version) for version in options.get("known_versions", "").split(",") if version), options.get(
-        "encoding", ""
-    )
+    return _numbers(options.get("known_versions", "")), options.get("encoding", "")
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    return tuple(int(number) for number in text.split(",") if number)
 
 
 def _shape(text: str) -> tuple[int, ...]:
@@ -374,7 +398,7 @@ def _describe(answer: Answer) -> str:
         case Left():
             return "left"
         case Registered(values):
-            return f"registered {_values(values)}"
+            return f"registered {_values(values)}".rstrip()
         case Pulled(values, step, frontier):
             return f"pulled {_values(values)}, step {step}{_frontier(frontier)}"
         case Pushed(outcome, staleness, step, values, reason, group, frontier):

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pswire.errors import OutOfOrder
-from pswire.messages import Assigned, Pushed, Sender, Tuned
+from pswire.errors import InvalidMessage, OutOfOrder
+from pswire.messages import ANSWERS, Assign, Assigned, Push, Pushed, Sender, Tune, Tuned
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,12 +33,15 @@ class DeduplicationTable:
         last = self._last.get(sender.worker)
         return 0 if last is None or last.incarnation != sender.incarnation else last.sequence
 
-    def find(self, sender: Sender, sequence: int) -> Settled | None:
+    def find(self, message: Push | Assign | Tune) -> Settled | None:
         """The entry of this message if it was settled before; None if it is new.
 
         Raises:
-            OutOfOrder: a later message of the worker was settled since.
+            OutOfOrder: a later message of the worker was settled since, or this one was abandoned. A push that was
+                settled without an answer is returned: its part is dropped.
+            InvalidMessage: the sequence number was used for another kind of message.
         """
+        sender, sequence = message.sender, message.sequence
         last = self._last.get(sender.worker)
         if last is None or last.incarnation != sender.incarnation or sequence > last.sequence:
             return None
@@ -47,6 +50,10 @@ class DeduplicationTable:
                 f"message {sequence} of worker {sender.worker!r} came after its message {last.sequence} was settled: "
                 "it is too late, and changes nothing"
             )
+        if last.answer is None and not isinstance(message, Push):
+            raise OutOfOrder(f"message {sequence} of worker {sender.worker!r} was abandoned: it is too late")
+        if last.answer is not None and not isinstance(last.answer, ANSWERS[type(message)]):
+            raise InvalidMessage(f"sequence number {sequence} was used for another kind of message before")
         return last
 
     def record(self, sender: Sender, sequence: int, answer: Pushed | Assigned | Tuned) -> None:

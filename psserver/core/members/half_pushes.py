@@ -41,10 +41,10 @@ class HalfPushes:
 
     def settle(self, member: Member, sequence: int) -> bool:
         """Note that the worker knows the outcome of its messages up to this one; False if that was known."""
-        if sequence <= (member.last_push.sequence if member.last_push else 0):
-            return False
-        member.last_push = LastPush(member.name, member.incarnation, sequence, ())
-        return True
+        new = sequence > (member.last_push.sequence if member.last_push else 0)
+        if new:
+            member.last_push = LastPush(member.name, member.incarnation, sequence, ())
+        return new
 
     def late_part(self, member: Member, sequence: int) -> None:
         """Count the part of a push that arrived too late to be applied here."""

@@ -93,7 +93,7 @@ class Membership:
             self.renew(known, now, message.tensor_transport)
             self.chief.elect()
             return known, False
-        if not self._any_live() and not (self._one_job and self._done):
+        if all(member.state != "live" for member in self) and not (self._one_job and self._done):
             self.chief.reset()
             if not self._one_job:
                 self.progress.resume(list(self._members))
@@ -170,11 +170,8 @@ class Membership:
         return lost
 
     def _check_job_end(self, now: float) -> None:
-        if not self._any_live():
+        if not any(member.state == "live" for member in self):
             self.job_end = JobEnd(now, len(self._members), self._done)
-
-    def _any_live(self) -> bool:
-        return any(member.state == "live" for member in self)
 
 
 def _same_life(member: Member, message: Join) -> bool:

@@ -75,13 +75,9 @@ class ServedWeightsCache:
 def compensated(
     gradient: Array | IndexedSlices, now: Array, served: ServedWeights, strength: float
 ) -> Array | IndexedSlices:
-    """The gradient as it would be, to first order, with the present weights; unchanged for rows that were not served.
+    """The gradient, of the variable or of rows of it, as it would be, to first order, with its weights of `now`.
 
-    Args:
-        gradient: shape and dtype of the variable, or some of its rows.
-        now: the variable.
-        served: the weights that the gradient was computed with.
-        strength: 0 leaves the gradient as it is.
+    Unchanged for rows that were not among the weights `served`, with which it was computed.
     """
     with np.errstate(all="ignore"):
         if not isinstance(gradient, IndexedSlices):

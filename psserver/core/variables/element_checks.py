@@ -6,14 +6,14 @@ Changes nothing. May import `pswire`'s pure half.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
-from typing import TypeAlias
+from collections.abc import Mapping
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
 from psserver.core.variables.variable import Variable
 from pswire.errors import InvalidMessage, NotFinite, ShapeMismatch
-from pswire.messages import Assign, Choice, Message, Pull, Push, Register
+from pswire.messages import Assign, Message, Pull, Push, Register
 from pswire.tensors.compression import Packed
 from pswire.tensors.values import Array, IndexedSlices, TensorSpec, magnitude, not_finite
 
@@ -30,31 +30,46 @@ def check_tensor(spec: TensorSpec, array: Array | IndexedSlices | Packed, what: 
         )
 
 
-def inspect(variables: Mapping[str, Variable], message: Message) -> Magnitudes:
-    """Look at every element of a message that has been checked otherwise; returns the magnitudes.
+class Inspection(NamedTuple):
+    """Magnitudes and bytes of the arrays in a message that was inspected."""
+
+    magnitudes: Magnitudes
+    nbytes: int
+
+
+def inspect(variables: Mapping[str, Variable], message: Message) -> Inspection:
+    """Look at every element of a message that has been checked otherwise.
 
     Raises:
         NotFinite: an element is NaN or infinite.
         InvalidMessage: a row is not within its variable, or a packed array is malformed.
     """
+    magnitudes, nbytes = {}, 0
     match message:
         case Push():
-            magnitudes = {}
             for gradient in message.gradients:
                 name, array = gradient.name, gradient.array
                 found = magnitude(array) if isinstance(array, np.ndarray) else math.nan
                 if not math.isfinite(found):
                     found = _inspect_gradient(variables[name], array)
                 magnitudes[name] = found
-            return magnitudes
+                nbytes += array.nbytes
         case Pull():
-            _check_rows(variables, message.choices)
+            for choice in message.choices:
+                if choice.rows is not None:
+                    _check_rows(choice.name, choice.rows, variables[choice.name].spec.shape[0])
+                    nbytes += choice.rows.nbytes
         case Assign():
-            return {one.name: check_finite(one.name, one.array, "assigned value") for one in message.assignments}
+            for one in message.assignments:
+                magnitudes[one.name] = check_finite(one.name, one.array, "assigned value")
+                nbytes += one.array.nbytes
         case Register():
-            values = [(one.spec.name, one.value) for one in message.declarations]
-            return {name: check_finite(name, value, "initial value") for name, value in values if value is not None}
-    return {}
+            for declared in message.declarations:
+                if declared.value is not None:
+                    name = declared.spec.name
+                    magnitudes[name] = check_finite(name, declared.value, "initial value")
+                    nbytes += declared.value.nbytes
+    return Inspection(magnitudes, nbytes)
 
 
 def _inspect_gradient(variable: Variable, array: Array | IndexedSlices | Packed) -> float:
@@ -72,15 +87,11 @@ def _inspect_gradient(variable: Variable, array: Array | IndexedSlices | Packed)
     return factor * check_finite(name, array, what)
 
 
-def _check_rows(variables: Mapping[str, Variable], choices: Iterable[Choice]) -> None:
-    for choice in choices:
-        if choice.rows is not None and choice.rows.size:
-            rows = variables[choice.name].spec.shape[0]
-            low, high = choice.rows.min(), choice.rows.max()
-            if not 0 <= low <= high < rows:
-                raise InvalidMessage(
-                    f"rows of {choice.name!r} must be in 0 ... {rows - 1}, but they span {low} ... {high}"
-                )
+def _check_rows(name: str, rows: Array, most: int) -> None:
+    if rows.size:
+        low, high = rows.min(), rows.max()
+        if not 0 <= low <= high < most:
+            raise InvalidMessage(f"rows of {name!r} must be in 0 ... {most - 1}, but they span {low} ... {high}")
 
 
 def check_finite(name: str, array: Array | Packed, what: str) -> float:

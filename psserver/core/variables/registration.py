@@ -40,16 +40,16 @@ def agreed_bytes(known: Variable, declaration: Declaration) -> int:
         )
     if optimizer is None:
         return 0
-    if any(to_plain(optimizer) == to_plain(one) for one in (known.declared, known.optimizer) if one is not None):
-        return 0
-    if known.declared is not None:
+    if known.declared is None:
+        return _slot_bytes(spec, optimizer)
+    if to_plain(optimizer) not in [to_plain(one) for one in (known.declared, known.optimizer) if one is not None]:
         by_now = "" if known.optimizer == known.declared else f" (by now it is {known.optimizer})"
         raise AlreadyRegistered(
             f"variable {spec.name!r} is registered with {known.declared}{by_now}, this worker declares {optimizer}: "
             "a variable has one optimizer, the first that is declared; for another start the server anew, for other "
             "hyperparameters call session.set_hyperparameters, and for a learning rate that changes give a schedule"
         )
-    return _slot_bytes(spec, optimizer)
+    return 0
 
 
 def _whole_spec(spec: TensorSpec, part: Part | None) -> TensorSpec:
@@ -61,7 +61,7 @@ def _part_text(spec: TensorSpec, part: Part | None) -> str:
     return "as a whole" if part is None else f"as its {spec.shape[0]} rows from {part.first} on, of {part.of}"
 
 
-def declared_bytes(declaration: Declaration, *, dry_run: bool = False) -> int:
+def declared_bytes(declaration: Declaration, dry_run: bool) -> int:
     """Raise if a first declaration is invalid; returns the bytes of value and slots. A `dry_run` needs no value."""
     spec, optimizer, part = declaration.spec, declaration.optimizer, declaration.part
     if declaration.value is None and declaration.initial is None and not dry_run:

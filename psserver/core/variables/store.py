@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
 from itertools import repeat
 
@@ -18,7 +19,6 @@ import numpy as np
 from psserver.core.array_tasks import ArrayTask, StepResult, run
 from psserver.core.variables.delay_compensation import ServedWeightsCache
 from psserver.core.variables.element_checks import Magnitudes, check_tensor
-from psserver.core.variables.reads import copied
 from psserver.core.variables.registration import (
     agreed_bytes,
     declared_bytes,
@@ -47,7 +47,8 @@ from pswire.messages.sizes import Allocator, whole_bytes
 from pswire.optimizers import OptimizerSpec, Step, UpdateSpec
 from pswire.specs.encodings import ENCODINGS
 from pswire.specs.schedules import Schedule
-from pswire.tensors.values import DTYPES, magnitude
+from pswire.tensors.compression import BITS, Packed, narrow
+from pswire.tensors.values import DTYPES, Array, TensorSpec
 
 #: Choices that a pull may have: each costs some microseconds, in which nothing else is served.
 MOST_CHOICES = 1000
@@ -130,17 +131,20 @@ class Store:
     ) -> tuple[Value, ...]:
         """Values of variables, in the order of `names`: read-only copies, complete when the tasks have run.
 
-        A value that is still at its known version has no array. The rest is as in `reads.copied`.
+        Args:
+            names: were checked.
+            result: gets the tasks, and the bytes of the copies.
+            known_versions: a value that is still at its known version has no array.
+            encoding: of `pswire.specs.encodings.ENCODINGS`, for what is float32; "": as it is.
+            allocator: memory for the copies, if it has any left.
         """
-        if self.strength:
-            allocator = None  # the arrays are kept: see `keep_served`
         values = []
         for name, version in zip(names, known_versions or repeat(-1), strict=False):
             variable = self.variables[name]
             if variable.version == version:
                 values.append(Value(name, version, None))
             else:
-                values.append(copied(variable, variable.spec, result, encoding, allocator))
+                values.append(self._copy(variable, variable.spec, result, encoding, allocator))
         return tuple(values)
 
     def choose(
@@ -150,9 +154,37 @@ class Store:
         values = []
         for choice in choices:
             variable = self[choice.name]
-            spec, memory = variable.chosen_spec(choice), None if self.strength else allocator
-            values.append(copied(variable, spec, result, encoding, memory, choice.rows, choice.slot))
+            spec = variable.chosen_spec(choice)
+            values.append(self._copy(variable, spec, result, encoding, allocator, choice.rows, choice.slot))
         return tuple(values)
+
+    def _copy(
+        self,
+        variable: Variable,
+        spec: TensorSpec,
+        result: StepResult,
+        encoding: str,
+        allocator: Allocator | None,
+        rows: Array | None = None,
+        slot: str = "",
+    ) -> Value:
+        """A copy, of this spec, of the value or slot, or rows of it."""
+        if spec.dtype != "float32":
+            encoding = ""
+        layout = TensorSpec(spec.name, spec.shape, BITS.name) if encoding else spec
+        out = None if allocator is None or self.strength else allocator.take(layout)  # `keep_served` keeps the arrays
+        if out is None:
+            out = np.empty(layout.shape, DTYPES[layout.dtype])
+        copy = Copy(variable, slot, rows, encoding, out)
+        cost = out.nbytes // 4  # beside a rule that processes as many bytes
+        if rows is None:
+            result.tasks.append(ArrayTask(spec.name, cost, copy.run, copy.part, out.size))
+        else:
+            result.tasks.append(ArrayTask(spec.name, cost, copy.run))
+        result.bytes_out += out.nbytes
+        view = out.view()
+        view.flags.writeable = False
+        return Value(spec.name, variable.version, Packed(encoding, spec.shape, (view,)) if encoding else view)
 
     def keep_served(
         self, worker: str, values: Sequence[Value], choices: Sequence[Choice] = (), chosen: Sequence[Value] = ()
@@ -167,13 +199,7 @@ class Store:
                 self.served.keep(worker, value, free)
 
     def answer_bytes(self, message: Message, *, modified: bool) -> int:
-        """The most bytes of values in the answer to a message.
-
-        Args:
-            message: is not checked yet; raises `UnknownVariable`, or `InvalidMessage` for an impossible choice.
-            modified: every variable may have been modified by then; otherwise values at their known version are left
-                out, but for variables that the message itself changes.
-        """
+        """As `Shard.answer_bytes`; unless `modified`, only the message itself changes variables before its answer."""
         changed: Collection[str] = ()
         choices: Sequence[Choice] = ()
         match message:
@@ -210,13 +236,10 @@ class Store:
             if spec.name in names:
                 raise InvalidMessage(f"variable {spec.name!r} is declared twice in one message")
             names.add(spec.name)
-            known = self.variables.get(spec.name)
             if declaration.value is not None:
                 check_tensor(spec, declaration.value, "initial value")
-            if known is None:
-                needed += declared_bytes(declaration, dry_run=dry_run)
-            else:
-                needed += agreed_bytes(known, declaration)
+            known = self.variables.get(spec.name)
+            needed += declared_bytes(declaration, dry_run) if known is None else agreed_bytes(known, declaration)
         if needed and needed > self._free_bytes:
             raise TooLarge(
                 f"variables {', '.join(sorted(names))} with their slots need {needed:,} bytes more; this shard holds "
@@ -326,14 +349,12 @@ class Store:
     ) -> None:
         """Update each variable that has a gradient, by the mean of its gradients and its rule.
 
-        A guarded update is done when this returns, and so are all tasks of the step.
-
         Args:
-            pushes: checked, also for elements that are not finite.
+            pushes: checked and inspected.
             global_step: updates before this one, for learning rate schedules.
             scale: factor of the learning rates; 1 at most.
             magnitudes: the largest of each variable's gradients.
-            result: gets the tasks.
+            result: gets the tasks; a guarded update runs all of them, and is done when this returns.
 
         Raises:
             NotFinite: elements of a value or slot would not be finite after a guarded update; nothing has changed.
@@ -346,10 +367,8 @@ class Store:
         updates = []
         for name, mine in contributions.items():
             variable = self.variables[name]
-            optimizer, rule = variable.optimizer, variable.rule
-            assert optimizer is not None, "check_gradients was not called"
-            assert rule is not None, "an optimizer comes with its rule"
-            learning_rate = 1.0
+            optimizer, rule, learning_rate = variable.optimizer, variable.rule, 1.0
+            assert rule is not None, "check_gradients was not called"
             if isinstance(optimizer, OptimizerSpec):
                 declared = optimizer.learning_rate
                 learning_rate = scale * (
@@ -385,12 +404,13 @@ class Store:
         Raises:
             NotFinite: a sum would not be finite; nothing has changed.
         """
-        assignments, add = message.assignments, message.add
+        assignments: Sequence[Assignment] = message.assignments
+        add = message.add
         if add and result.settled and self.guard.needed(magnitudes):
             run(result.tasks)
             result.tasks.clear()
-            assignments, add = tuple(self.guard.sums(assignments)), False
-            magnitudes = {one.name: magnitude(one.array) for one in assignments}
+            assignments, magnitudes = self.guard.sums(assignments)
+            add = False
         versions = []
         for assignment in assignments:
             variable = self.variables[assignment.name]
@@ -403,3 +423,37 @@ class Store:
             variable.version += 1
             versions.append(variable.version)
         return tuple(versions)
+
+
+@dataclass(slots=True, eq=False)
+class Copy:
+    """A copy of a value, a slot or rows into `out`, whole with `run` or in stretches with `part`.
+
+    `encoding` is that of `out`; "": that of the variable.
+    """
+
+    variable: Variable
+    slot: str
+    rows: Array | None
+    encoding: str
+    out: Array
+
+    def run(self) -> None:
+        """Copy all elements."""
+        source = self.variable.slots[self.slot] if self.slot else self.variable.value
+        if self.encoding:
+            rows = source if self.rows is None else source.take(self.rows, axis=0, mode="clip")
+            narrow(rows.reshape(-1), self.out.reshape(-1), self.encoding)
+        elif self.rows is None:
+            np.copyto(self.out, source)
+        else:  # rows were checked before; "raise", the default mode, would make another copy
+            np.take(source, self.rows, axis=0, out=self.out, mode="clip")
+
+    def part(self, start: int, stop: int) -> None:
+        """Copy the elements from `start` to `stop`, of a copy without rows."""
+        source = self.variable.slots[self.slot] if self.slot else self.variable.value
+        source, out = source.reshape(-1)[start:stop], self.out.reshape(-1)[start:stop]
+        if self.encoding:
+            narrow(source, out, self.encoding)
+        else:
+            np.copyto(out, source)

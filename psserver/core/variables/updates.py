@@ -39,14 +39,9 @@ FULL_CHECK = 1000
 
 @dataclass(slots=True, eq=False)
 class Update:
-    """An update that was decided; `run` does it.
+    """An update of `variable`, in place, by the `rule` it had when this was decided, at `step`; `run` does it.
 
-    Attributes:
-        variable: is changed in place.
-        rule: that of the variable when this was decided.
-        contributions: one per push; the arrays are borrowed.
-        strength: of the delay compensation.
-        step: when this takes place.
+    `contributions`, one per push, borrow their arrays; `strength` is that of the delay compensation.
     """
 
     variable: Variable
@@ -57,7 +52,7 @@ class Update:
 
     def task(self) -> ArrayTask:
         """The array task of this update."""
-        cost, divisible = 0, self.rule.element_wise
+        cost, divisible, variable = 0, self.rule.element_wise, self.variable
         for gradient, _ in self.contributions:
             array = gradient.array
             if isinstance(array, Packed):
@@ -65,10 +60,8 @@ class Update:
             else:
                 cost += array.nbytes
                 divisible = divisible and isinstance(array, np.ndarray) and array.flags.c_contiguous
-        name = self.variable.spec.name
-        if divisible:
-            return ArrayTask(name, cost, self.run, self.part, self.variable.value.size)
-        return ArrayTask(name, cost, self.run)
+        parts = (self.part, variable.value.size) if divisible else ()
+        return ArrayTask(variable.spec.name, cost, self.run, *parts)
 
     def run(self) -> None:
         """Change the value and the slots."""
@@ -99,16 +92,15 @@ class Update:
 
     def candidate(self) -> CandidateUpdate:
         """The value and slots that `run` would make, in every bit: all elements, or the rows that change."""
-        value, slots, gradient = self.variable.value, self.variable.slots, self._gradient()
+        variable, gradient, rows = self.variable, self._gradient(), None
         if isinstance(gradient, IndexedSlices):
             rows = gradient.indices
-            value, slots = value[rows], {name: slot[rows] for name, slot in slots.items()}
-            gradient = IndexedSlices(gradient.values, np.arange(len(rows)), value.shape)
-            self.rule.sparse(value, slots, gradient, self.step)
-            return CandidateUpdate(self.variable, value, slots, rows)
-        value, slots = value.copy(), {name: slot.copy() for name, slot in slots.items()}
-        self.rule.dense(value, slots, gradient, self.step)
-        return CandidateUpdate(self.variable, value, slots)
+            value, slots = variable.value[rows], {name: slot[rows] for name, slot in variable.slots.items()}
+            self.rule.sparse(value, slots, IndexedSlices(gradient.values, np.arange(len(rows)), value.shape), self.step)
+        else:
+            value, slots = variable.value.copy(), {name: slot.copy() for name, slot in variable.slots.items()}
+            self.rule.dense(value, slots, gradient, self.step)
+        return CandidateUpdate(variable, value, slots, rows)
 
     def _gradient(self) -> Array | IndexedSlices:
         """The mean gradient; of rows, each once and in rising order."""
@@ -134,7 +126,7 @@ class CandidateUpdate:
     variable: Variable
     value: Array
     slots: dict[str, Array]
-    rows: Array | None = None
+    rows: Array | None
 
     @property
     def fault(self) -> str:
@@ -219,15 +211,15 @@ class OverflowGuard:
             candidate.commit()
             self._check_again(candidate)
 
-    def sums(self, assignments: Iterable[Assignment]) -> list[Assignment]:
-        """The values after adding these; raises `NotFinite` if one of them is not finite."""
-        sums = []
+    def sums(self, assignments: Iterable[Assignment]) -> tuple[list[Assignment], Magnitudes]:
+        """The values after adding these, and their magnitudes; raises `NotFinite` if one is not finite."""
+        sums, magnitudes = [], {}
         for one in assignments:
             total = self._variables[one.name].value.copy()
             add_to(total, one.array)
-            check_finite(one.name, total, "sum of the value and what is added")
+            magnitudes[one.name] = check_finite(one.name, total, "sum of the value and what is added")
             sums.append(Assignment(one.name, total))
-        return sums
+        return sums, magnitudes
 
     def _check_again(self, candidate: CandidateUpdate) -> None:
         """Find out whether the next updates of the variable are guarded as well."""
@@ -237,16 +229,13 @@ class OverflowGuard:
             return
         if not rule.settled(candidate.value, candidate.slots, limits):
             self.grown(variable, math.inf)
-        elif candidate.rows is None:
-            self._release(variable)
-        elif not variable.guarded:
+        elif candidate.rows is not None and variable.growth < GUARDED:
             self.grown(variable, variable.share)
-        elif variable.updates % FULL_CHECK == 0 and rule.settled(variable.value, variable.slots, limits):
-            self._release(variable)
-
-    def _release(self, variable: Variable) -> None:
-        variable.growth = 0.0
-        self._guarded.discard(variable.spec.name)
+        elif candidate.rows is None or (
+            variable.updates % FULL_CHECK == 0 and rule.settled(variable.value, variable.slots, limits)
+        ):
+            variable.growth = 0.0
+            self._guarded.discard(variable.spec.name)
 
 
 @np.errstate(all="ignore")

@@ -9,9 +9,9 @@ import math
 from dataclasses import dataclass, field
 
 from pswire.errors import InvalidMessage
-from pswire.messages import Choice
+from pswire.messages import Choice, VariableStatus
 from pswire.optimizers import OptimizerSpec, Rule, UpdateSpec, rule_for
-from pswire.optimizers.limits import GUARDED, LIMITS, MOST_GROWTH, Limits
+from pswire.optimizers.limits import LIMITS, MOST_GROWTH, Limits
 from pswire.specs.initializers import RowInitializer
 from pswire.specs.schedules import largest_rate
 from pswire.tensors.values import Array, Part, TensorSpec
@@ -49,11 +49,6 @@ class Variable:
         """Find the limits."""
         self.limits = LIMITS.get(self.spec.dtype)
 
-    @property
-    def guarded(self) -> bool:
-        """Whether its updates are computed on copies, and checked before they count."""
-        return self.growth >= GUARDED
-
     def follow(self, optimizer: UpdateSpec) -> Rule:
         """Update by this optimizer from now on; returns its rule."""
         self.optimizer, self.rule = optimizer, rule_for(optimizer)
@@ -66,6 +61,11 @@ class Variable:
     def nbytes(self) -> int:
         """Bytes of the value and its slots."""
         return self.spec.nbytes + sum([spec.nbytes for spec in self.slot_specs.values()])
+
+    def status(self) -> VariableStatus:
+        """Its row in a shard's status."""
+        counts, slots, is_table = (self.version, self.updates), tuple(self.slot_specs), self.initial is not None
+        return VariableStatus(self.spec, *counts, self.optimizer, slots, self.nbytes, self.part, is_table)
 
     def chosen_spec(self, choice: Choice) -> TensorSpec:
         """Shape and dtype of the answer to `choice`. Raises `InvalidMessage` for a slot or rows that do not exist."""

@@ -1,6 +1,6 @@
 """The strategy of Downpour SGD: pushes and pulls at separate intervals, and computing while they are under way.
 
-May import the contract, and the sums of the gradient transforms.
+May import the replica, and the sums of the gradient transforms.
 """
 
 from __future__ import annotations
@@ -13,17 +13,18 @@ import numpy as np
 
 from pswire import optimizers
 from pswire.errors import ConfigurationError
-from pswire.specs.consistency import Consistency, DropStalePushes, StalenessSpec, Synchronous
+from pswire.specs.consistency import DropStalePushes, Synchronous
 from pswire.tensors.sums import widened
 from pswire.tensors.values import Array, IndexedSlices
-from psworker.client.partitions import check_gradients_finite
+from psworker.client.client import Client
+from psworker.client.partitions import check_finite
+from psworker.config import StrategyConfig
 from psworker.model.gradient_transforms import Total
-from psworker.sessions.replica import Replica
-from psworker.sessions.strategies.strategy import Step, Strategy, mean_loss
+from psworker.sessions.replica import KnownVariables, Replica, Step
 from psworker.versions import ReadVersion, VersionedArray
 
 
-class Downpour(Strategy):
+class Downpour(Replica):
     """Gradients are summed and pushed every `push_every` steps, weights are pulled every `pull_every` steps.
 
         accrued <- accrued + g                          every step
@@ -38,8 +39,7 @@ class Downpour(Strategy):
     push in turn as they would with `push_every` 1.
 
     With `overlap` computing goes on while a push or pull is under way: its answer is taken right before the next one is
-    sent, since a worker has one of them open at a time (rows are looked up meanwhile). So the weights of a step are
-    those of the push before the last.
+    sent. So the weights of a step are those of the push before the last.
 
     A worker's own pushes that its weights have not seen make its gradients stale, as those of others do: by
     `own_staleness` at most, for one optimizer.
@@ -49,10 +49,10 @@ class Downpour(Strategy):
     """
 
     def __init__(
-        self, replica: Replica, prepare: Callable[[], None], push_every: int, pull_every: int, overlap: bool
+        self, client: Client, known: KnownVariables, prepare: Callable[[], None], config: StrategyConfig
     ) -> None:
-        super().__init__(replica, prepare)
-        self._push_every, self._pull_every, self._overlap = push_every, pull_every, overlap
+        super().__init__(client, known, prepare)
+        self._push_every, self._pull_every, self._overlap = config.push_every, config.pull_every, config.overlap
         self._sums: dict[tuple[optimizers.UpdateSpec, tuple[str, ...]], StepSum] = {}
         self._behind = False  # whether something was pushed since the last pull
 
@@ -66,9 +66,9 @@ class Downpour(Strategy):
         longest = self._pull_every if self._overlap else self._pull_every - math.gcd(self._push_every, self._pull_every)
         return -(-longest // self._push_every)
 
-    def check(self, consistency: Consistency, staleness: StalenessSpec) -> None:
+    def check(self) -> None:
         """Raises `ConfigurationError` if the worker's own pushes would make the servers drop later ones of its own."""
-        own = self.own_staleness
+        own, consistency, staleness = self.own_staleness, self.client.consistency, self.client.staleness
         options = f"with push_every={self._push_every}, pull_every={self._pull_every}, overlap={self._overlap}"
         if isinstance(consistency, Synchronous) and own:
             raise ConfigurationError(
@@ -84,31 +84,34 @@ class Downpour(Strategy):
 
     def step(self, step: Step) -> None:
         """Adds the step to its sum; then pushes and pulls, whatever is due."""
-        check_gradients_finite(step.entries)  # here, since a sum with a NaN in it would be refused as a whole
-        step.declare(self.replica)
+        for entry in step.entries:  # here, since a sum with a NaN in it would be refused as a whole
+            check_finite(entry.name, entry.array)
+        self.declare(step.optimizer, step.names)
+        for op in step.updates:
+            self.declare(optimizers.MovingAverage(op.decay), [op.variable.name])
         total = self._sums.setdefault((step.optimizer, step.among), StepSum())
         push, pull = ((total.steps + 1) % every == 0 for every in (self._push_every, self._pull_every))
         if push or pull:
-            self.replica.complete()
+            self.complete()
             self._behind = not pull
         total.add(step)
-        names = self.replica.names if pull else []
+        names = self.names if pull else []
         if push and self._overlap:
-            self.replica.start_push(*total.take(), names)
+            self.start_push(*total.take(), names)
         elif push:
-            self.replica.push(*total.take(), names, self.prepare)
-        elif pull and self._overlap:
-            self.replica.start_pull(names)
+            self.push(*total.take(), names)
         elif pull:
-            self.replica.pull(names)
+            self.start_pull(names)
+            if not self._overlap:
+                self.complete()
 
     def flush(self) -> None:
         """Pushes the rest of each sum, the last with fresh weights back; its steps are counted from 1 again."""
-        self.replica.complete()
+        self.complete()
         unfinished = [key for key, total in self._sums.items() if total]
         for key in unfinished:
-            names = self.replica.names if key == unfinished[-1] else []
-            self.replica.push(*self._sums.pop(key).take(), names, self.prepare)
+            names = self.names if key == unfinished[-1] else []
+            self.push(*self._sums.pop(key).take(), names)
             self._behind = False
 
     def finish(self) -> None:
@@ -118,7 +121,7 @@ class Downpour(Strategy):
         """
         self.flush()
         if self._behind:
-            self.replica.pull(self.replica.names)
+            self.pull(self.names)
 
 
 class StepSum:
@@ -130,8 +133,7 @@ class StepSum:
 
     def _clear(self) -> None:
         self._sums: dict[str, Total] = {}
-        self._means: dict[str, tuple[Array, int]] = {}  # of float16 in float32
-        self._dtypes: dict[str, np.dtype[Any]] = {}  # of the means in the end
+        self._means: dict[str, tuple[Array, int, np.dtype[Any]]] = {}  # of float16 in float32; count; dtype in the end
         self._reads: dict[str, ReadVersion] = {}
         self._losses: list[float] = []
 
@@ -145,10 +147,9 @@ class StepSum:
             self._sums.setdefault(entry.name, Total()).add(entry.array)
         for op in step.updates:
             value = widened(op.value)
-            mean, count = self._means.get(op.variable.name, (value, 0))
+            mean, count, _ = self._means.get(op.variable.name, (value, 0, None))
             mean = mean * (count / (count + 1)) + value / (count + 1)
-            self._means[op.variable.name] = np.asarray(mean, value.dtype), count + 1
-            self._dtypes[op.variable.name] = op.value.dtype
+            self._means[op.variable.name] = np.asarray(mean, value.dtype), count + 1, op.value.dtype
         for entry in step.entries:
             self._reads.setdefault(entry.name, entry.read)
         if step.loss is not None:
@@ -157,13 +158,13 @@ class StepSum:
     def take(self) -> tuple[list[VersionedArray], float | None]:
         """The sums and means, whose arrays are the caller's, and the mean loss; begins anew."""
         arrays: dict[str, Array | IndexedSlices] = {
-            name: mean.astype(self._dtypes[name], copy=False) for name, (mean, _) in self._means.items()
+            name: mean.astype(dtype, copy=False) for name, (mean, _, dtype) in self._means.items()
         }
         for name, total in self._sums.items():
             gradient = total.gradient()
             assert gradient is not None
             arrays[name] = gradient
         entries = [VersionedArray(name, read, arrays[name]) for name, read in self._reads.items()]
-        loss = mean_loss(self._losses)
+        loss = sum(self._losses) / len(self._losses) if self._losses else None
         self._clear()
         return entries, loss

@@ -1,6 +1,6 @@
 """The strategy of local SGD: the optimizer runs in the worker, and the difference that a round makes is pushed.
 
-May import the contract, and the update rules.
+May import the replica, and the update rules.
 """
 
 from __future__ import annotations
@@ -16,28 +16,28 @@ from pswire.errors import AlreadyRegistered, ConfigurationError, NotFinite
 from pswire.optimizers.limits import GUARDED, LIMITS, MOST_GROWTH, Limits
 from pswire.specs.schedules import largest_rate, rate
 from pswire.tensors.values import Array, IndexedSlices, magnitude, not_finite
+from psworker.client.client import Client
 from psworker.client.partitions import check_finite
 from psworker.model.tables import Table
 from psworker.model.variables import BaseVariable
 from psworker.sessions.hyperparameters import Target, VariableOptimizers
-from psworker.sessions.replica import Replica
-from psworker.sessions.strategies.strategy import Step, Strategy, mean_loss
+from psworker.sessions.replica import KnownVariables, Replica, Step
 from psworker.versions import VersionedArray
 
 #: The servers' optimizer by default: that of DiLoCo, section 3.1 and table 5.
 OUTER = optimizers.Momentum(0.7, 0.9, nesterov=True)
 
 
-class LocalSteps(Strategy):
+class LocalSteps(Replica):
     """Rounds of `steps` steps in the worker, each of which is one gradient for the servers.
 
         w_0 <- the servers' weights                          a round begins
         w_i <- inner optimizer(w_(i-1), g_i)                 its steps, i = 1 ... H, in this process
         push w_0 - w_H                                       to which the servers apply the outer optimizer
 
-    The inner optimizers are the program's, each with slots that live on from round to round; their schedules go by the
-    worker's steps. The outer optimizer is the same for all variables. The servers count rounds as steps and as
-    staleness; the loss of a round is the mean of its steps'.
+    The inner optimizers are the program's; their slots live on from round to round, their schedules go by the worker's
+    steps. The outer optimizer is the same for all variables. The servers count rounds as steps and as staleness; the
+    loss of a round is the mean of its steps'.
 
     A variable that keeps a moving average with decay d does so in the worker, and is pushed with decay D = d^H, as
 
@@ -51,13 +51,18 @@ class LocalSteps(Strategy):
     """
 
     def __init__(
-        self, replica: Replica, prepare: Callable[[], None], steps: int, outer: optimizers.OptimizerSpec
+        self,
+        client: Client,
+        known: KnownVariables,
+        prepare: Callable[[], None],
+        steps: int,
+        outer: optimizers.OptimizerSpec,
     ) -> None:
-        super().__init__(replica, prepare)
+        super().__init__(client, known, prepare)
         self._steps, self._outer = steps, outer
-        self._optimizers = VariableOptimizers()
+        self._inner = VariableOptimizers()
         self._local: dict[str, _LocalVariable] = {}
-        self._global_step = 0  # of the inner optimizers
+        self._local_step = 0  # of the inner optimizers
         self._begin_round()
 
     def _begin_round(self) -> None:
@@ -69,13 +74,13 @@ class LocalSteps(Strategy):
     def step(self, step: Step) -> None:
         """One step of the inner optimizer; the last of a round pushes."""
         averaged = {op.variable.name: op.decay**self._steps for op in step.updates}
-        self.replica.declare(self._outer, step.names)
+        self.declare(self._outer, step.names)
         for name, decay in averaged.items():
-            self.replica.declare(optimizers.MovingAverage(decay), [name])
+            self.declare(optimizers.MovingAverage(decay), [name])
         for name in step.names:
-            self._declare(name, step.optimizer)
+            self._declare_inner(name, step.optimizer)
         for op in step.updates:
-            self._declare(op.variable.name, optimizers.MovingAverage(op.decay))
+            self._declare_inner(op.variable.name, optimizers.MovingAverage(op.decay))
         self._apply(step.entries)
         self._trained |= dict.fromkeys(step.names)
         self._averaged |= averaged
@@ -95,26 +100,22 @@ class LocalSteps(Strategy):
             return
         entries = []
         for name in self._trained:
-            start = self.replica.values[name]
+            start = self.values[name]
             entries.append(VersionedArray(name, start.read, np.asarray(start.array - self._local[name].value)))
         for name, decay in self._averaged.items():
-            start = self.replica.values[name]
+            start = self.values[name]
             observation = np.asarray((self._local[name].value - decay * start.array) / (1 - decay))
             entries.append(VersionedArray(name, start.read, observation))
-        loss, names = mean_loss(self._losses), self.replica.names
+        loss, names = (sum(self._losses) / len(self._losses) if self._losses else None), self.names
         self._restart(names)
         self._begin_round()
         try:
-            self.replica.push(entries, loss, names, self.prepare)
+            self.push(entries, loss, names)
         finally:
             self._restart(names)
 
     def register(self, variables: Sequence[BaseVariable]) -> None:
-        """Registers variables with the servers.
-
-        Raises:
-            ConfigurationError: one is a table, whose rows are updated on the servers.
-        """
+        """Registers variables; raises `ConfigurationError` for a table, whose rows are updated on the servers."""
         for variable in variables:
             if isinstance(variable, Table):
                 raise ConfigurationError(
@@ -125,26 +126,26 @@ class LocalSteps(Strategy):
         self._restart([variable.name for variable in variables])
 
     def pull(self, names: Sequence[str]) -> None:
-        """Takes fresh values of variables, with which the next round begins."""
+        """Takes fresh values, with which the next round begins."""
         super().pull(names)
         self._restart(names)
 
     def tune(self, target: Target, changes: Mapping[str, Any]) -> None:
-        """Changes the hyperparameters of this worker's inner optimizer, or of the outer one if that is the target."""
+        """Changes the inner optimizer in this worker, or the outer one on the servers if that is the target."""
         self.flush()
-        if isinstance(target, optimizers.UpdateSpec) and not self._optimizers.trained_with(target):
-            self.replica.tune(target, changes)
+        if isinstance(target, optimizers.UpdateSpec) and not self._inner.trained_with(target):
+            super().tune(target, changes)
             return
-        for names, spec in self._optimizers.changes(target, changes):
-            self._optimizers.changed |= dict.fromkeys(names, spec)
+        for names, spec in self._inner.changes(target, changes):
+            self._inner.changed |= dict.fromkeys(names, spec)
             for name in names:
                 self._local[name].follow(spec)
 
     def slot(self, variable: BaseVariable, name: str) -> Array:
         """A slot of the inner optimizer, after a `flush`; a copy, read-only."""
         self.flush()
-        self._optimizers.check_slot(variable.name, name)
-        if variable.name not in self._optimizers.declared:
+        self._inner.check_slot(variable.name, name)
+        if variable.name not in self._inner.declared:
             raise ConfigurationError(
                 f"{variable.name!r} has no slot {name!r}: slots are made by the first push for a variable, as its "
                 "optimizer needs them"
@@ -153,12 +154,12 @@ class LocalSteps(Strategy):
         slot.flags.writeable = False
         return slot
 
-    def _declare(self, name: str, optimizer: optimizers.UpdateSpec) -> None:
-        declared, spec = self._optimizers.declared, self._optimizers.spec(optimizer)
+    def _declare_inner(self, name: str, optimizer: optimizers.UpdateSpec) -> None:
+        declared, spec = self._inner.declared, self._inner.spec(optimizer)
         if name not in declared:
             self._local[name].follow(spec)
             declared[name] = spec
-        elif spec not in (declared[name], self._optimizers.current(name)):
+        elif spec not in (declared[name], self._inner.current(name)):
             raise AlreadyRegistered(
                 f"variable {name!r} is registered with {declared[name]}, this step has {spec}: a variable has one "
                 "optimizer; for other hyperparameters call session.set_hyperparameters, and for a learning rate that "
@@ -173,21 +174,21 @@ class LocalSteps(Strategy):
             guarded |= not variable.ordinary(_magnitude(entry))
         results = []
         for entry, variable in zip(entries, variables, strict=True):
-            value, slots = variable.updated(entry.array, self._global_step, guarded)
+            value, slots = variable.updated(entry.array, self._local_step, guarded)
             if guarded:
                 _check_update(entry.name, value, slots)
             results.append((value, slots))
-        known = self.replica.known()
+        known = self.known()
         for entry, variable, (value, slots) in zip(entries, variables, results, strict=True):
             variable.keep(value, slots, guarded)
             known[entry.name].value = value
-        self._global_step += 1
+        self._local_step += 1
 
     def _restart(self, names: Sequence[str]) -> None:
         """Sets variables to the values that the servers have sent."""
-        known = self.replica.known()
+        known = self.known()
         for name in names:
-            array = self.replica.values[name].array
+            array = self.values[name].array
             assert not isinstance(array, IndexedSlices), "values have all rows"
             known[name].value = array
             self._local.setdefault(name, _LocalVariable()).restart(array)
@@ -196,8 +197,8 @@ class LocalSteps(Strategy):
 class _LocalVariable:
     """A variable in a round: its value, read-only, and its update rule with slots, which are changed in place.
 
-    `growth` is the sum of the growths of ordinary updates since all elements were within the limits, as in
-    `pswire.optimizers.limits`; from `GUARDED` on an update is computed on copies and checked.
+    `growth` is that of ordinary updates since all elements were within the limits (`pswire.optimizers.limits`); from
+    `GUARDED` on an update is computed on copies and checked.
     """
 
     def __init__(self) -> None:
@@ -266,7 +267,7 @@ def _magnitude(entry: VersionedArray) -> float:
         array = array.values
     found = magnitude(array)
     if not math.isfinite(found):
-        check_finite(entry.name, array, "gradient")
+        check_finite(entry.name, array)
     return found
 
 

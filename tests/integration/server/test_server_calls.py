@@ -8,7 +8,7 @@ import pytest
 from psserver.config import ServerConfig
 from psserver.core.shard import Shard
 from psserver.rpc.server import ServerThread
-from pswire import errors, optimizers
+from pswire import errors
 from pswire.codec import decode, encode
 from pswire.messages import (
     Assign,
@@ -62,59 +62,41 @@ def edited(message, edit):
     return proto
 
 
-def claim(text):
-    """Changes the gradient's tensor in a push's protobuf."""
-    edits = {
-        "3 bytes": lambda tensor: setattr(tensor, "inline", b"123"),
-        "terabytes": lambda tensor: tensor.shape.__setitem__(slice(None), [1 << 20, 1 << 20]),
-        "no bytes": lambda tensor: tensor.ClearField("place"),
-    }
-    return lambda sender: edited(push(sender), lambda proto: edits[text](proto.gradients[0].tensor))
-
-
-def with_element(value):
-    array = W.copy()
-    array[1, 2] = value
-    return array
+def with_tensor(sender, edit):
+    """A push whose gradient has an edited protobuf."""
+    return edited(push(sender), lambda proto: edit(proto.gradients[0].tensor))
 
 
 BAD = {
-    "unknown variable": (lambda s: push(s, name="v"), errors.UnknownVariable, "no variable 'v'"),
-    "unknown variable to pull": (lambda s: push(s, pull=("v",)), errors.UnknownVariable, "no variable 'v'"),
+    "unknown variable": (lambda s: push(s, pull=("v",)), errors.UnknownVariable, "no variable 'v'"),
     "wrong shape": (lambda s: push(s, array=W.T), errors.ShapeMismatch, r"'w' is float32\[3, 2\].* float32\[2, 3\]"),
-    "wrong dtype": (lambda s: push(s, array=W.astype("f8")), errors.ShapeMismatch, r"'w' is float64\[2, 3\]"),
-    "NaN": (lambda s: push(s, array=with_element(np.nan)), errors.NotFinite, "'w' has 1 of 6 elements"),
-    "infinity": (lambda s: push(s, array=with_element(-np.inf)), errors.NotFinite, "'w' has 1 of 6 elements"),
+    "NaN": (lambda s: push(s, array=W * np.nan), errors.NotFinite, "'w' has 6 of 6 elements"),
     "version of the future": (lambda s: push(s, version=1), errors.InvalidMessage, "'w' at version 1"),
     "the same gradient twice": (
         lambda s: edited(push(s), lambda proto: proto.gradients.append(proto.gradients[0])),
         errors.Malformed,
         "'w' is in the message more than once",
     ),
-    "too few bytes inline": (claim("3 bytes"), errors.Malformed, r"float32\[2, 3\].*24 bytes.* 3"),
-    "terabytes announced": (claim("terabytes"), errors.Malformed, "4398046511104 bytes.* 24"),
-    "no bytes at all": (claim("no bytes"), errors.Malformed, r"float32\[2, 3\].*not in the message"),
-    "no sequence number": (
-        lambda s: edited(push(s), lambda proto: proto.ClearField("sequence")),
+    "too few bytes inline": (
+        lambda s: with_tensor(s, lambda tensor: setattr(tensor, "inline", b"123")),
         errors.Malformed,
-        "sequence",
+        r"float32\[2, 3\].*24 bytes.* 3",
+    ),
+    "terabytes announced": (
+        lambda s: with_tensor(s, lambda tensor: tensor.shape.__setitem__(slice(None), [1 << 20, 1 << 20])),
+        errors.Malformed,
+        "4398046511104 bytes.* 24",
+    ),
+    "no bytes at all": (
+        lambda s: with_tensor(s, lambda tensor: tensor.ClearField("place")),
+        errors.Malformed,
+        r"float32\[2, 3\].*not in the message",
     ),
     "a worker that never joined": (lambda s: push(Sender("w9", 1)), errors.NotJoined, "'w9' has not joined"),
-    "an incarnation to come": (lambda s: push(Sender("w0", 2)), errors.NotJoined, "join again"),
     "another shape registered": (
         lambda s: Register(s, (Declaration(TensorSpec("w", (7,)), np.zeros(7, "f4")),)),
         errors.AlreadyRegistered,
         r"registered as float32\[2, 3\], this worker declares float32\[7\]",
-    ),
-    "another optimizer registered": (
-        lambda s: Register(s, (Declaration(TensorSpec.of("w", W), W, optimizers.Adam()),)),
-        errors.AlreadyRegistered,
-        "learning_rate=1.0.*this worker declares Adam",
-    ),
-    "a variable without a value": (
-        lambda s: Register(s, (Declaration(TensorSpec("v", (1,))),)),
-        errors.UnknownVariable,
-        "'v' is not registered yet",
     ),
     "a shard of another job": (lambda s: Join("w1", 0, 1, 2), errors.WrongShard, "shard"),
 }
@@ -132,26 +114,13 @@ def test_bad_input_is_refused_with_its_error_and_the_server_serves_on(case, clie
     assert client.unary(push(sender)).outcome is Outcome.APPLIED
 
 
-@pytest.mark.parametrize("method", ["Join", "Register", "Push", "Leave"])
+@pytest.mark.parametrize("method", ["Join", "Push"])
 def test_garbage_is_malformed_whatever_it_claims_to_be(method, client, sender):
     with pytest.raises(errors.Malformed, match=rf"4 bytes that are no paramserver.v1.{method}Request"):
         client.send_bytes(method, b"\xff\xfe\xfd\xfc")
-    assert client.unary(Renew(sender)).global_step == 0
-
-
-def test_an_unknown_method_is_said_to_be_one(client):
     with pytest.raises(errors.ConfigurationError, match="no parameter server, or one of another version"):
         client.send_bytes("Guess", b"")
-
-
-def test_a_zombie_is_refused_and_its_successor_served(client, sender):
-    successor = client.join(sender.worker)
-    with pytest.raises(errors.Zombie, match="incarnation 1, but incarnation 2 has joined since"):
-        client.unary(push(sender))
-    assert client.unary(push(successor)).outcome is Outcome.APPLIED
-    client.unary(Leave(successor))
-    with pytest.raises(errors.NotJoined, match="has left: join again"):
-        client.unary(push(successor))
+    assert client.unary(Renew(sender)).global_step == 0
 
 
 @pytest.mark.parametrize("tensor_transport", ["unary", "transfer"])
@@ -166,21 +135,16 @@ def test_a_push_that_is_retried_is_applied_once_and_answered_with_fresh_values(t
     assert client.status().global_step == 1
 
 
-def test_an_answer_too_large_for_one_call_is_refused_before_anything_is_done(client, sender):
+def test_messages_too_large_for_one_call_are_refused_before_anything_is_done(client, sender):
     client.register(sender, large=np.zeros((1 << 18) + 1, np.float64))
     with pytest.raises(errors.TooLarge, match=r"2,097,160 bytes of values.*use Transfer"):
         client.unary(push(sender, pull=("large",)))
+    beyond_grpc = with_tensor(sender, lambda tensor: setattr(tensor, "inline", bytes(5 << 20)))
+    with pytest.raises(errors.TooLarge):
+        client.send_bytes("Push", beyond_grpc.SerializeToString())
     np.testing.assert_array_equal(client.value(sender, "w"), W)
     assert client.transfer(push(sender, pull=("large",))).outcome is Outcome.APPLIED
     assert client.status().global_step == 1
-
-
-def test_a_message_beyond_grpcs_own_limit_is_refused(client, sender):
-    proto = edited(push(sender), lambda proto: setattr(proto.gradients[0].tensor, "inline", bytes(3 << 20)))
-    proto.gradients.append(proto.gradients[0])
-    with pytest.raises(errors.TooLarge):
-        client.send_bytes("Push", proto.SerializeToString())
-    assert client.unary(push(sender)).outcome is Outcome.APPLIED
 
 
 def test_a_pending_take_is_answered_when_the_other_worker_is_done(client, sender):
@@ -188,7 +152,10 @@ def test_a_pending_take_is_answered_when_the_other_worker_is_done(client, sender
     block = client.unary(Take(sender, QUEUE)).block
     pending = park(client, Take(other, QUEUE), behind=sender)
     assert client.unary(Take(sender, QUEUE, Finished(block.number))).done
-    assert settle(client, pending, Take(other, QUEUE)).done
+    answer = decode(pending.result(), InlineReceiver())
+    while answer.waiting_for:  # a Take that waits for some seconds gets the names of others, and is sent again
+        answer = client.unary(Take(other, QUEUE))
+    assert answer.done
 
 
 def test_a_pending_take_that_is_cancelled_leaves_the_block_to_the_next(client, sender):
@@ -209,35 +176,21 @@ def park(client, take, behind):
     return call
 
 
-def settle(client, call, take):
-    """The answer in the end: a Take that waits for some seconds gets the names of others, and asks again."""
-    answer = decode(call.result(), InlineReceiver())
-    while answer.waiting_for:
-        answer = client.unary(take)
-    return answer
-
-
-@pytest.mark.parametrize("tensor_transport", ["unary", "transfer"])
-def test_no_push_of_several_threads_is_lost_or_doubled(tensor_transport, server, connect, client):
-    pushes, shape = (25, (3,)) if tensor_transport == "unary" else (5, (1 << 18,))
+@pytest.mark.parametrize(("tensor_transport", "pushes", "shape"), [("unary", 25, (3,)), ("transfer", 5, (1 << 18,))])
+def test_no_push_of_several_threads_is_lost_or_doubled(tensor_transport, pushes, shape, server, connect, client):
     client.register(client.join(), w=np.zeros(shape))
 
     def work(number):
         own = connect(server)
         sender = own.join(f"pusher-{number}")
-        gradient = np.full(shape, -float(number))
         for sequence in range(1, pushes + 1):
-            getattr(own, tensor_transport)(push(sender, sequence, array=gradient))
+            getattr(own, tensor_transport)(push(sender, sequence, array=np.full(shape, -float(number))))
 
-    run_in_threads(work, range(1, 5))
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(work, range(1, 5)))
     status = client.status()
     assert status.global_step == status.variables[0].version == 4 * pushes
     np.testing.assert_array_equal(client.value(client.join(), "w"), np.full(shape, 10.0 * pushes))
-
-
-def run_in_threads(work, arguments):
-    with ThreadPoolExecutor(len(arguments)) as pool:
-        list(pool.map(work, arguments))
 
 
 def test_a_failure_of_the_server_itself_is_logged_and_answered_with_a_reference(client, sender, monkeypatch, caplog):

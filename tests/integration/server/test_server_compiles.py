@@ -74,12 +74,3 @@ def test_others_push_while_the_loop_of_other_hyperparameters_is_compiled(connect
         momentum = 0.5 * GRADIENT + GRADIENT
         np.testing.assert_array_equal(pushed.values[0].array, VALUE - GRADIENT - (0.5 * momentum + GRADIENT))
         assert compiling.names == ["momentum", "nesterov"]
-
-
-def test_a_registration_that_is_refused_has_nothing_compiled(connect, compiling):
-    with ServerThread(ServerConfig(lease=60.0)) as server:
-        client = connect(server)
-        sender = client.join("w0")
-        with pytest.raises(Exception, match="int32"):
-            client.register(sender, optimizers.Momentum(1.0), w=np.arange(3, dtype=np.int32))
-        assert compiling.names == []

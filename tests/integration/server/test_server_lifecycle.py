@@ -21,7 +21,8 @@ from pswire.messages import Gradient, Join, Leave, Pull, Push, QueueSpec, Take
 from pswire.tensors.inline import InlineSender
 from pswire.v1 import paramserver_pb2 as pb
 
-SERVING, NOT_SERVING = health_pb2.HealthCheckResponse.SERVING, health_pb2.HealthCheckResponse.NOT_SERVING
+STATUS = health_pb2.HealthCheckResponse
+SERVING, NOT_SERVING, UNKNOWN = STATUS.SERVING, STATUS.NOT_SERVING, STATUS.SERVICE_UNKNOWN
 QUEUE = QueueSpec("train", size=10, block=10, epochs=1)
 
 
@@ -39,14 +40,6 @@ def test_a_server_answers_at_a_free_port_and_at_a_socket_also_one_that_a_killed_
         assert server.address.rpartition(":")[0] == bind.rpartition(":")[0]
         assert not server.address.endswith(":0")
         assert connect(server).unary(Join("w0")).number == 0
-
-
-def test_a_shard_knows_its_place(connect):
-    with ServerThread(ServerConfig(shard=1, shards=3)) as server:
-        client = connect(server)
-        assert client.unary(Join("w0", 1, 1, 3)).incarnation == 1
-        with pytest.raises(errors.WrongShard):
-            client.unary(Join("w0", 1, 2, 3))
 
 
 def test_an_address_that_cannot_be_bound_is_refused_in_one_line_with_the_reason(tmp_path, capfd):
@@ -111,26 +104,18 @@ def test_after_the_end_of_a_job_there_is_a_chief_of_a_next_one_only_where_the_se
 
 
 @pytest.mark.parametrize("service", ["", "paramserver.v1.ParameterServer"])
-def test_health_is_serving_until_the_server_stops(service, connect):
+def test_health_is_serving_until_the_server_stops_and_that_of_other_services_unknown(service, connect):
     with ServerThread(ServerConfig(grace=60.0)) as server:
         assert check_health(server.address, timeout=30)
         stub = health_pb2_grpc.HealthStub(connect(server).channel)
-        request = health_pb2.HealthCheckRequest(service=service)
+        request, other = (health_pb2.HealthCheckRequest(service=name) for name in (service, "other"))
         assert stub.Check(request, timeout=30).status == SERVING
-        watched = stub.Watch(request, timeout=30)
-        assert next(watched).status == SERVING
-    assert [answer.status for answer in watched] == [NOT_SERVING]
-
-
-def test_the_health_of_an_unknown_service_is_unknown(connect):
-    with ServerThread() as server:
-        stub = health_pb2_grpc.HealthStub(connect(server).channel)
-        request = health_pb2.HealthCheckRequest(service="remote")
         with pytest.raises(grpc.RpcError) as caught:
-            stub.Check(request, timeout=30)
-        watched = stub.Watch(request, timeout=30)
-        assert next(watched).status == health_pb2.HealthCheckResponse.SERVICE_UNKNOWN
-    assert (caught.value.code(), list(watched)) == (grpc.StatusCode.NOT_FOUND, [])
+            stub.Check(other, timeout=30)
+        watched, unknown = stub.Watch(request, timeout=30), stub.Watch(other, timeout=30)
+        assert (next(watched).status, next(unknown).status) == (SERVING, UNKNOWN)
+    assert caught.value.code() == grpc.StatusCode.NOT_FOUND
+    assert [[answer.status for answer in watched], list(unknown)] == [[NOT_SERVING], []]
 
 
 def test_reflection_lists_the_services_if_it_is_on_and_needs_its_package(connect, monkeypatch):
@@ -234,18 +219,6 @@ def test_a_transfer_that_outlasts_the_grace_is_cut_off_and_nothing_of_it_applied
     assert server.report.global_step == 0
 
 
-def test_leases_end_without_calls(connect, monkeypatch):
-    monkeypatch.setattr(psserver.runtime.clock, "TICK", 0.01)
-    with ServerThread(ServerConfig(lease=0.02)) as server:
-        client = connect(server)
-        sender = client.join()
-        while (state := client.status().workers[0].state) == "live":
-            pass
-        assert state == "lost"
-        with pytest.raises(errors.NotJoined, match="silent for more than its lease"):
-            client.unary(Push(sender, 1, ()))
-
-
 def test_a_tick_that_fails_is_logged_and_the_next_one_works(connect, monkeypatch, caplog):
     failures = iter([ZeroDivisionError("once")])
     expire = psserver.core.members.membership.Membership.expire
@@ -265,16 +238,6 @@ def test_a_tick_that_fails_is_logged_and_the_next_one_works(connect, monkeypatch
     (record,) = [record for record in caplog.records if record.levelname == "ERROR"]
     assert record.exc_info[0] is ZeroDivisionError
     caplog.clear()
-
-
-def test_two_servers_in_one_process_do_not_disturb_each_other(connect, capfd):
-    with ServerThread() as one, ServerThread() as other:
-        clients = [connect(one), connect(other)]
-        for number in range(20):
-            for client in clients:
-                client.unary(Join(f"w{number}"))
-        assert [len(client.status().workers) for client in clients] == [20, 20]
-    assert capfd.readouterr().err == ""
 
 
 def test_an_error_in_the_block_is_raised():

@@ -3,7 +3,6 @@
 import gc
 import queue
 import tracemalloc
-from contextlib import contextmanager
 
 import grpc
 import numpy as np
@@ -52,15 +51,7 @@ def frames(frames_of, push):
 
 
 @pytest.mark.parametrize(
-    ("dtype", "nbytes"),
-    [
-        ("float16", 0),
-        ("float64", 8),
-        ("int8", INLINE - 8),
-        ("int64", INLINE),
-        ("bool", INLINE + 8),
-        ("float64", INLINE),
-    ],
+    ("dtype", "nbytes"), [("float16", 0), ("int8", INLINE - 8), ("int64", INLINE), ("bool", INLINE + 8)]
 )
 def test_values_of_any_size_come_back_as_they_went(dtype, nbytes, client, name):
     sender = client.join(name)
@@ -68,18 +59,12 @@ def test_values_of_any_size_come_back_as_they_went(dtype, nbytes, client, name):
     small = np.arange(3.0)
     client.transfer(Register(sender, (undeclared(f"{name}/a", array), undeclared(f"{name}/b", small))))
     pulled = client.transfer(Pull(sender, (f"{name}/b", f"{name}/a")))
-    np.testing.assert_array_equal(pulled.values[0].array, small, strict=True)
-    np.testing.assert_array_equal(pulled.values[1].array, array, strict=True)
+    for value, expected in zip(pulled.values, (small, array), strict=True):
+        np.testing.assert_array_equal(value.array, expected, strict=True)
 
 
 def undeclared(name, array):
     return Declaration(TensorSpec.of(name, array), array)
-
-
-def test_a_push_in_chunks_is_applied_and_brings_fresh_values(client, push, name):
-    pushed = client.transfer(push)
-    assert pushed.outcome is Outcome.APPLIED
-    np.testing.assert_array_equal(pushed.values[0].array, np.zeros(SHAPE, np.float32))
 
 
 def inline_in_part(frames):
@@ -111,7 +96,8 @@ def test_a_broken_transfer_is_malformed_and_nothing_of_it_applied(
     assert client.transfer(push).outcome is Outcome.APPLIED
 
 
-def test_a_stream_takes_one_call_after_another_large_or_small(client, sender, push, name, frames_of, frame_of):
+def test_a_stream_takes_any_number_of_calls_large_or_small(client, sender, push, name, frames_of, frame_of):
+    assert list(client.send_frames([])) == []
     zeros, two = np.zeros(SHAPE, np.float32), np.full(2, 2.0)
     calls = [
         [frame_of(Register(sender, (undeclared(f"{name}/small", two),)))],
@@ -120,27 +106,23 @@ def test_a_stream_takes_one_call_after_another_large_or_small(client, sender, pu
         frames_of(Assign(sender, 2, (Assignment(name, W),))),
         [frame_of(Pull(sender, (name, f"{name}/small")))],
     ]
-    registered, pushed, small, assigned, both = client.send_frames(frame for call in calls for frame in call)
-    np.testing.assert_array_equal(registered.values[0].array, two)
-    np.testing.assert_array_equal(pushed.values[0].array, zeros)
-    np.testing.assert_array_equal(small.values[0].array, two)
-    assert assigned.outcome is Outcome.APPLIED
-    np.testing.assert_array_equal(both.values[0].array, W)
-    np.testing.assert_array_equal(both.values[1].array, two)
+    answers = list(client.send_frames(frame for call in calls for frame in call))
+    found = [value.array for answer in answers for value in getattr(answer, "values", ())]
+    for array, expected in zip(found, (two, zeros, two, W, two), strict=True):
+        np.testing.assert_array_equal(array, expected)
+    assert (answers[1].outcome, answers[3].outcome) == (Outcome.APPLIED, Outcome.APPLIED)
 
 
-def test_a_stream_without_a_call_just_ends(client):
-    assert list(client.send_frames([])) == []
-
-
-@pytest.mark.parametrize("bad", ["a chunk too many", "a bad call"])
+@pytest.mark.parametrize(
+    ("bad", "error"), [(None, errors.Malformed), ("nowhere", errors.UnknownVariable)], ids=["chunk", "call"]
+)
 def test_an_error_ends_the_stream_and_the_calls_before_it_stay(
-    bad, client, sender, push, frames, name, frame_of, frames_of
+    bad, error, client, sender, push, frames, name, frame_of, frames_of
 ):
-    after = [pb.Frame(chunk=b"x")] if bad == "a chunk too many" else [frame_of(Pull(sender, ("nowhere",)))]
-    answers = client.send_frames([*frames, *after, *frames_of(Assign(sender, 2, (Assignment(name, W),)))])
+    after = frame_of(Pull(sender, (bad,))) if bad else pb.Frame(chunk=b"x")
+    answers = client.send_frames([*frames, after, *frames_of(Assign(sender, 2, (Assignment(name, W),)))])
     assert next(answers).outcome is Outcome.APPLIED
-    with pytest.raises(errors.Malformed if bad == "a chunk too many" else errors.UnknownVariable):
+    with pytest.raises(error):
         next(answers)
     np.testing.assert_array_equal(client.value(sender, name), np.zeros(SHAPE))
 
@@ -161,28 +143,38 @@ def test_between_two_calls_a_stream_may_rest_for_longer_than_a_lease(connect, fr
         pieces.put(None)
 
 
-def test_bytes_that_are_no_frame_are_malformed(client):
-    call = client.channel.stream_stream("/paramserver.v1.ParameterServer/Transfer")
-    with pytest.raises(grpc.RpcError) as caught:
-        list(call(iter([b"\xff\xfe\xfd"]), timeout=30))
-    error = error_from(caught.value, client.address)
-    assert (type(error), str(error)) == (errors.Malformed, "3 bytes that are no paramserver.v1.Frame")
+def announced(frames, *shape):
+    """Frames whose header announces another shape: of a declaration, or of the first axes of a gradient."""
+    if frames[0].HasField("register"):
+        frames[0].register.declarations[0].tensor.shape[:] = shape
+    else:
+        gradient = frames[0].push.gradients[0]
+        gradient.tensor.shape[: len(shape)] = shape
+        if gradient.HasField("indices"):
+            gradient.indices.shape[:] = shape
+    return frames
 
 
-def test_terabytes_for_a_known_variable_are_refused_at_once(client, sender, push, frames):
-    frames[0].push.gradients[0].tensor.shape[:] = [1 << 20, 1 << 20]
-    with pytest.raises(errors.ShapeMismatch, match=r"float32\[1048576, 1048576\]"), no_memory_for_it():
-        list(client.send_frames(frames))
+ONE_ROW = IndexedSlices(W, np.zeros(len(W), np.int64), W.shape)  # any number of such rows is right for the variable
+TERABYTES = {
+    "known variable": (W, [1 << 20, 1 << 20], errors.ShapeMismatch, r"float32\[1048576, 1048576\]"),
+    "new variable": (None, [1 << 20, 1 << 20], errors.TooLarge, "use more shards, or raise --memory-limit"),
+    "rows": (ONE_ROW, [1 << 34], errors.TooLarge, "room for"),
+    "more rows than there is memory": (ONE_ROW, [1 << 55], errors.Malformed, None),
+}
 
 
-@pytest.mark.parametrize("count", [1 << 34, 1 << 55], ids=["terabytes", "more than there is"])
-def test_terabytes_of_rows_that_all_have_one_number_are_refused_at_once(count, client, sender, name, frames_of):
-    """That many rows may be right, as far as the variable is concerned: what they exceed is the server's traffic."""
-    rows = IndexedSlices(W, np.zeros(len(W), np.int64), W.shape)
-    frames = frames_of(Push(sender, 1, (Gradient(name, 0, rows),)))
-    frames[0].push.gradients[0].tensor.shape[0] = frames[0].push.gradients[0].indices.shape[0] = count
-    with pytest.raises(errors.TooLarge if count < 1 << 40 else errors.Malformed), no_memory_for_it():
-        list(client.send_frames(frames))
+@pytest.mark.parametrize(("array", "shape", "error", "message"), TERABYTES.values(), ids=TERABYTES)
+def test_announced_terabytes_are_refused_at_once(array, shape, error, message, client, sender, name, frames_of):
+    push = array is not None and Push(sender, 1, (Gradient(name, 0, array),))
+    frames = announced(frames_of(push or Register(sender, (undeclared(f"{name}/huge", W),))), *shape)
+    tracemalloc.start()
+    try:
+        with pytest.raises(error, match=message):
+            list(client.send_frames(frames))
+        assert tracemalloc.get_traced_memory()[1] < 16 << 20
+    finally:
+        tracemalloc.stop()
 
 
 def test_rows_of_a_transfer_are_cut_between_values_and_numbers_wherever_a_chunk_ends(client, sender, name, frames_of):
@@ -195,42 +187,19 @@ def test_rows_of_a_transfer_are_cut_between_values_and_numbers_wherever_a_chunk_
     np.testing.assert_array_equal(pushed.values[0].array, [W[0] - 2 * W[2], W[1], W[2] - W[1]])
 
 
-def test_terabytes_for_a_new_variable_are_refused_at_once(client, sender, name, frames_of):
-    frames = frames_of(Register(sender, (undeclared(f"{name}/huge", W),)))
-    frames[0].register.declarations[0].tensor.shape[:] = [1 << 20, 1 << 20]
-    with pytest.raises(errors.TooLarge, match="use more shards, or raise --memory-limit"), no_memory_for_it():
-        list(client.send_frames(frames))
-
-
-@contextmanager
-def no_memory_for_it():
-    """Checks that what runs in the block never holds more than some megabytes; numpy tells tracemalloc of its own."""
-    tracemalloc.start()
-    try:
-        yield
-        assert tracemalloc.get_traced_memory()[1] < 16 << 20
-    finally:
-        tracemalloc.stop()
-
-
 def test_a_transfer_that_is_cancelled_midway_leaves_the_variable_as_it_was(client, sender, push, frames, name):
     pieces = queue.Queue()
     for frame in frames[:3]:
         pieces.put(frame)
     call = client.stub.Transfer(iter(pieces.get, None), timeout=30)
-    wait_until_received(pieces)
+    while not pieces.empty():  # gRPC takes the next frame when it has handed the last one to the connection
+        pass
     call.cancel()
     pieces.put(None)
     with pytest.raises(grpc.RpcError):
         list(call)
     assert client.value(sender, name).tobytes() == W.tobytes()
     assert client.transfer(push).outcome is Outcome.APPLIED
-
-
-def wait_until_received(pieces):
-    """gRPC takes the next frame only when it has handed the last one to the connection."""
-    while not pieces.empty():
-        pass
 
 
 def test_a_transfer_that_stalls_is_aborted_after_a_lease(connect, frames_of):
@@ -262,10 +231,11 @@ def test_a_transfer_above_the_traffic_limit_is_refused_with_the_figures(connect)
 
 
 def test_memory_of_a_held_push_whose_worker_leaves_is_free_without_a_garbage_collection(connect, frames_of):
-    with ServerThread(ServerConfig(consistency=Synchronous(2))) as server, no_garbage_collection():
+    with ServerThread(ServerConfig(consistency=Synchronous(2))) as server:
         client = connect(server)
         sender = client.join()
         client.register(sender, w=W)
+        gc.disable()
         tracemalloc.start()
         try:
             call = client.stub.Transfer(iter(frames_of(Push(sender, 1, (Gradient("w", 0, W),)))), timeout=30)
@@ -278,15 +248,7 @@ def test_memory_of_a_held_push_whose_worker_leaves_is_free_without_a_garbage_col
             assert memory_of(stream) < W.nbytes
         finally:
             tracemalloc.stop()
-
-
-@contextmanager
-def no_garbage_collection():
-    gc.disable()
-    try:
-        yield
-    finally:
-        gc.enable()
+            gc.enable()
 
 
 def memory_of(module):

@@ -1,6 +1,6 @@
 """The op `conv2d`, its derivatives, and the choice of algorithm for each image.
 
-`winograd.py` is faster where it applies and `dynamic_range.py` finds an image narrow; `im2col.py` takes the others.
+`winograd.py` is faster where it applies and the dynamic range of an image is narrow; `im2col.py` takes the others.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import threading
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from types import ModuleType
 from typing import Literal, TypeAlias
@@ -18,7 +18,6 @@ import numpy as np
 from pswire.tensors.sums import add_over
 from psworker.autodiff.ops.activations import relu_vjp
 from psworker.autodiff.ops.convolution import im2col, winograd
-from psworker.autodiff.ops.convolution.dynamic_range import narrow_filters, narrow_images
 from psworker.autodiff.ops.convolution.windows import Padding, Pair, axes
 from psworker.autodiff.ops.dtypes import float16_in_float32
 from psworker.autodiff.tape import Result, op
@@ -72,7 +71,7 @@ def conv2d(
     Raises ValueError when shapes do not fit or an option is unknown, TypeError for other than floating point.
     """
     y = _conv2d(x, filters, bias, strides, padding, dilations, activation)  # type: ignore[arg-type]
-    return y if activation is None else _relu_of_activated(y)
+    return y if activation is None else _activated(y)
 
 
 @op
@@ -102,20 +101,25 @@ def _conv2d(
             np.clip(part, 0, np.inf, out=part)
 
     pays = winograd.pays(len(x), channels, out, rows, columns, dtype)
-    faster = pays and not _precise.on and narrow_filters(filters)
-    narrow_x = narrow_images(x, rows, columns) if faster else np.zeros(len(x), bool)
+    faster = pays and not _precise.on and winograd.narrow_filters(filters)
+    narrow_x = winograd.narrow_images(x, rows, columns) if faster else np.zeros(len(x), bool)
 
-    def check_range(g: Array) -> Array:
-        return narrow_images(g, *winograd.turned(rows, columns)) if faster else narrow_x
+    checked: list[tuple[weakref.ref[Array], Array]] = []  # by the first vjp; the tape calls the second with the same g
 
-    narrow_g, narrow_same_g = _shared(check_range)
+    def narrow(g: Array) -> Array:
+        return winograd.narrow_images(g, *winograd.turned(rows, columns)) if faster else narrow_x
 
     def x_gradient(g: Array) -> Array:
-        split = _by_algorithm(narrow_g(g))
+        narrow_g = narrow(g)
+        checked[:] = [(weakref.ref(g), narrow_g)]
+        split = _by_algorithm(narrow_g)
         return _joined([(some, module.images_gradient(g[some], filters, rows, columns)) for module, some in split])
 
     def filters_gradient(g: Array) -> Array:
-        split = _by_algorithm(narrow_x & narrow_same_g(g))
+        of, narrow_g = checked.pop() if checked else (None, narrow_x)
+        if of is None or of() is not g:
+            narrow_g = narrow(g)
+        split = _by_algorithm(narrow_x & narrow_g)
         first, *others = (module.filters_gradient(x[some], g[some], rows, columns) for module, some in split)
         total: Array = sum(others, first)
         return total
@@ -130,26 +134,6 @@ def _conv2d(
 
 
 Images: TypeAlias = slice | Array  # of a batch: all, or those where an array of booleans is true
-Check: TypeAlias = Callable[[Array], Array]
-
-
-def _shared(check: Check) -> tuple[Check, Check]:
-    """One check of a convolution's g for both of its vjps, which the tape calls one after the other.
-
-    The first function keeps its result for the next call of the second, which uses it if that is for the same array.
-    """
-    last: list[tuple[weakref.ref[Array], Array]] = []
-
-    def first(g: Array) -> Array:
-        found = check(g)
-        last[:] = [(weakref.ref(g), found)]
-        return found
-
-    def second(g: Array) -> Array:
-        of, found = last.pop() if last else (None, g)
-        return found if of is not None and of() is g else check(g)
-
-    return first, second
 
 
 def _by_algorithm(narrow: Array) -> list[tuple[ModuleType, Images]]:
@@ -165,19 +149,17 @@ def _joined(parts: list[tuple[Images, Array]]) -> Array:
     """The results of parts of a batch, as one batch."""
     if len(parts) == 1:
         return parts[0][1]
-    images = sum(len(part) for _, part in parts)
-    joined = np.empty((images, *parts[0][1].shape[1:]), parts[0][1].dtype)
+    images, first = sum(len(part) for _, part in parts), parts[0][1]
+    joined = np.empty((images, *first.shape[1:]), first.dtype)
     for some, part in parts:
         joined[some] = part
     return joined
 
 
+@op
 def _activated(y: Array, /) -> Result:
     """`y`, on which relu was computed already, with the derivative of relu."""
     return y, (relu_vjp(y),)
-
-
-_relu_of_activated = op(_activated)
 
 
 def _check(x: Array, filters: Array, bias: Array | None, activation: str | None) -> None:

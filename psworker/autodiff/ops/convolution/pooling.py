@@ -30,8 +30,8 @@ def max_pool2d(x: Array, /, size: Pair = 2, strides: Pair | None = None, padding
     y, from_row = _largest(across, rows, 1)
 
     def gradient(g: Array) -> Array:
-        g = _largest_vjp(g, from_row, rows, 1)
-        return _largest_vjp(g, from_column, columns, 2)[:, rows.inside, columns.inside]
+        g = _scattered(g, rows, 1, from_row)
+        return _scattered(g, columns, 2, from_column)[:, rows.inside, columns.inside]
 
     return y, (gradient,)
 
@@ -47,17 +47,6 @@ def _largest(x: Array, windows: Axis, axis: int) -> tuple[Array, Array]:
     return y, which
 
 
-def _largest_vjp(g: Array, which: Array, windows: Axis, axis: int) -> Array:
-    x_gradient = _zeros(g, windows, axis)
-    for k in range(1, windows.kernel):
-        passed = (which == k).astype(g.dtype)
-        passed *= g
-        _accumulate(x_gradient, windows, axis, k, passed)
-        g = np.subtract(g, passed, out=passed)
-    _accumulate(x_gradient, windows, axis, 0, g)
-    return x_gradient
-
-
 @op
 @float16_in_float32
 def avg_pool2d(x: Array, /, size: Pair = 2, strides: Pair | None = None, padding: Padding = "VALID") -> Result:
@@ -68,8 +57,8 @@ def avg_pool2d(x: Array, /, size: Pair = 2, strides: Pair | None = None, padding
     y /= counts
 
     def gradient(g: Array) -> Array:
-        g = _sums_vjp(g / counts, rows, 1)
-        return _sums_vjp(g, columns, 2)[:, rows.inside, columns.inside]
+        g = _scattered(g / counts, rows, 1)
+        return _scattered(g, columns, 2)[:, rows.inside, columns.inside]
 
     return y, (gradient,)
 
@@ -89,32 +78,29 @@ def _window_sums(x: Array, windows: Axis, axis: int) -> Array:
     return total
 
 
-def _sums_vjp(g: Array, windows: Axis, axis: int) -> Array:
-    x_gradient = _zeros(g, windows, axis)
-    for k in range(windows.kernel):
-        _accumulate(x_gradient, windows, axis, k, g)
+def _scattered(g: Array, windows: Axis, axis: int, which: Array | None = None) -> Array:
+    """The g of each window added to its elements along an axis: to all of them, or to the one at index `which`."""
+    tiled = windows.kernel == windows.stride and windows.windows * windows.stride == windows.padded
+    make = np.empty if tiled else np.zeros  # tiles write each element once
+    x_gradient = make((*g.shape[:axis], windows.padded, *g.shape[axis + 1 :]), g.dtype)
+    for k in range(windows.kernel) if which is None else (*range(1, windows.kernel), 0):
+        passed = g
+        if which is not None and k > 0:  # the last, 0, gets what the others leave
+            passed = (which == k).astype(g.dtype)
+            passed *= g
+        target = x_gradient[_at(axis, windows.taps(k))]
+        if windows.kernel > windows.stride:
+            np.add(target, passed, out=target)
+        else:
+            np.copyto(target, passed)
+        if passed is not g:
+            g = np.subtract(g, passed, out=passed)
     return x_gradient
 
 
 def _at(axis: int, taps: slice) -> tuple[slice, ...]:
     """An index that slices one axis."""
     return (slice(None),) * axis + (taps,)
-
-
-def _accumulate(x_gradient: Array, windows: Axis, axis: int, k: int, g: Array) -> None:
-    """Add g to the k-th elements of all windows; copy it where windows do not overlap."""
-    target = x_gradient[_at(axis, windows.taps(k))]
-    if windows.kernel > windows.stride:
-        np.add(target, g, out=target)
-    else:
-        np.copyto(target, g)
-
-
-def _zeros(g: Array, windows: Axis, axis: int) -> Array:
-    """An array like g with the padded length along an axis; uninitialised if windows cover it exactly once."""
-    tiled = windows.kernel == windows.stride and windows.windows * windows.stride == windows.padded
-    make = np.empty if tiled else np.zeros
-    return make((*g.shape[:axis], windows.padded, *g.shape[axis + 1 :]), g.dtype)
 
 
 def _windows(x: Array, size: Pair, strides: Pair | None, padding: Padding) -> tuple[Axis, Axis]:

@@ -58,17 +58,13 @@ def axes(
     found = []
     for size, length, stride, dilation in zip(image, kernel, strides, dilations, strict=True):
         reach = (length - 1) * dilation + 1
-        if padding == "SAME":
-            windows = -(-size // stride)
-            missing = max((windows - 1) * stride + reach - size, 0)
-        else:
-            windows = (size - reach) // stride + 1
-            missing = 0
-            if reach > size:
-                raise ValueError(
-                    f"no window fits: x is {image[0]} x {image[1]}, and a window reaches over {reach} elements; pad "
-                    f'(padding="SAME") or take a smaller window'
-                )
+        if padding == "VALID" and reach > size:
+            raise ValueError(
+                f"no window fits: x is {image[0]} x {image[1]}, and a window reaches over {reach} elements; pad "
+                f'(padding="SAME") or take a smaller window'
+            )
+        windows = -(-size // stride) if padding == "SAME" else (size - reach) // stride + 1
+        missing = max((windows - 1) * stride + reach - size, 0)
         found.append(Axis(size, length, stride, dilation, windows, missing // 2, missing - missing // 2))
     return found[0], found[1]
 

@@ -3,6 +3,10 @@
 Tiles of images and filters are evaluated at points, as polynomials, and multiplied there. Speed and rounding errors are
 in docs/performance.md. Without biases, activations and the tape, which are `conv2d.py`'s.
 
+The error of a tile is proportional to the largest magnitude in its input: small results beside a large one lose
+digits, and a non-finite element spreads to all results of its tile. Images and filters whose dynamic range is not
+narrow are for `im2col.py`.
+
 Along one axis (A. Lavin, S. Gray, "Fast Algorithms for Convolutional Neural Networks", 2016, section 4, with their G,
 and their A and B transposed), m results y of a filter g of r elements over n = m + r - 1 image elements d take n
 products in place of m r:
@@ -36,6 +40,9 @@ TILES = 2  # per patch and axis, at most
 BLOCK_BYTES = 2 << 20  # of values at points
 LEAST_IMAGES = 8  # fewer make the products too small
 LARGEST_SHARE = 0.6  # of im2col's multiplications; above, copying costs more than is saved
+# Both limit sums of squares. A sum below float32's smallest number, of elements of 1e-23, counts as zero.
+WIDEST = 2.0**16  # pixel over window; 256 as a ratio of lengths, above those of training (docs/performance.md)
+LARGEST = 1e30  # below it, intermediate values do not overflow
 
 
 def pays(images: int, channels: int, out: int, rows: Axis, columns: Axis, dtype: np.dtype) -> bool:
@@ -62,6 +69,40 @@ def multiplications(images: int, channels: int, out: int, rows: Axis, columns: A
     height, width = len(_of_kernel(rows.kernel)), len(_of_kernel(columns.kernel))
     filters = height * columns.kernel * (rows.kernel + width) * channels * out
     return images * per_image + filters
+
+
+def narrow_images(x: Array, rows: Axis, columns: Axis) -> Array:
+    """Booleans (batch,): whether no pixel of an image exceeds WIDEST times any nonzero window."""
+    with np.errstate(invalid="ignore", over="ignore"):  # too large is inf in float32, and inf * 0 NaN
+        pixels = np.vecdot(x, x)
+        windows = _covered(rows) @ (pixels @ _covered(columns).T)
+        return _narrow(pixels, windows, (1, 2))
+
+
+def narrow_filters(filters: Array) -> bool:
+    """Whether filters (height, width, channels, out) are narrow, as an image whose pixels are its windows.
+
+    At the edges of an image a result may depend on a single filter position.
+    """
+    with np.errstate(invalid="ignore", over="ignore"):
+        flat = filters.reshape(math.prod(filters.shape[:2]), -1)
+        places = np.vecdot(flat, flat)
+        return bool(_narrow(places, places, None))
+
+
+def _narrow(pixels: Array, windows: Array, axis: tuple[int, int] | None) -> Array:
+    least = np.min(windows, axis, where=windows > 0, initial=np.inf)
+    narrow: Array = pixels.max(axis) <= np.minimum(WIDEST * least, LARGEST)  # false for NaN
+    return narrow
+
+
+@functools.lru_cache
+def _covered(axis: Axis) -> Array:
+    """The elements that each window covers, as zeros and ones: (windows, size)."""
+    covered = np.zeros((axis.windows, axis.padded), np.float32)
+    for k in range(axis.kernel):
+        np.fill_diagonal(covered[:, k:], 1)  # stride and dilation are 1
+    return covered[:, axis.inside].copy()
 
 
 def convolve(
@@ -96,12 +137,12 @@ def images_gradient(g: Array, filters: Array, rows: Axis, columns: Axis) -> Arra
 
 def turned(rows: Axis, columns: Axis) -> tuple[Axis, Axis]:
     """The axes of the transposed convolution: windows become the image, image elements the windows."""
-    return _turned(rows), _turned(columns)
 
+    def turn(axis: Axis) -> Axis:
+        reach = axis.kernel - 1
+        return axis._replace(size=axis.windows, windows=axis.size, before=reach - axis.before, after=reach - axis.after)
 
-def _turned(axis: Axis) -> Axis:
-    reach = axis.kernel - 1
-    return axis._replace(size=axis.windows, windows=axis.size, before=reach - axis.before, after=reach - axis.after)
+    return turn(rows), turn(columns)
 
 
 def filters_gradient(x: Array, g: Array, rows: Axis, columns: Axis) -> Array:

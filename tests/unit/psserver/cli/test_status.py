@@ -7,8 +7,7 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
-from psserver.cli.status import to_json
-from psserver.cli.status_tables import tables
+from psserver.cli.status import tables, to_json
 from psserver.config import parse_addresses
 from pswire.errors import ConfigurationError
 from pswire.job_status import ShardAnswer, merged

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from psserver.cli.status_tables import job_line
+from psserver.cli.status import job_line
 from pswire.errors import InvalidMessage
 from pswire.job_status import ShardAnswer, merged
 from pswire.messages import (
@@ -31,7 +31,7 @@ LEASE = 10.0
 def joined(transport, worker="w0"):
     """A client without a heartbeat of its own, and a gradient of ones for each of two variables on two shards."""
     client = Client(transport, worker, timeout=30)
-    client._heartbeat.start = lambda sender, lease: None
+    client._heartbeat.start = lambda lease: None
     client.join()
     declared = [
         Declaration(TensorSpec(name, (rows,)), np.zeros(rows, np.float32), GradientDescent(1.0))

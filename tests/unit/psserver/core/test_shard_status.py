@@ -5,53 +5,19 @@ import pytest
 
 from psserver.core.policies import Asynchronous
 from psserver.core.policies.policy import Apply, CallView, Serve
-from psserver.core.shard import Shard
-from psserver.core.status import MOST_LISTED
-from pswire.messages import (
-    Assign,
-    Assignment,
-    Declaration,
-    Gradient,
-    Join,
-    Leave,
-    Pull,
-    Push,
-    Register,
-    Renew,
-    Sender,
-    Status,
-    Tick,
-    Tune,
-)
+from psserver.core.shard import MOST_LISTED
+from pswire.messages import Assign, Assignment, Join, Leave, Pull, Renew, Sender, Status, Tick, Tune
 from pswire.optimizers import GradientDescent
 from pswire.specs.consistency import parse_consistency, parse_staleness
-from pswire.tensors.values import TensorSpec
-from tests.shard_state import run_step, state_of
+from tests.shard_driver import A, ShardDriver, declared
+from tests.shard_state import state_of
 
 LEASE = 10.0
 
 
-class Job:
+def job(workers="ab", **options):
     """A shard with a variable W of two zeros, from which each push subtracts its gradient."""
-
-    def __init__(self, workers="ab", **options):
-        self.now = 0.0
-        self.shard = Shard(lease=LEASE, **options)
-        for worker in workers:
-            self.tell(Join(worker))
-        declaration = Declaration(TensorSpec("W", (2,), "float64"), np.zeros(2), GradientDescent(1.0))
-        self.tell(Register(Sender("a", 1), (declaration,)))
-
-    def tell(self, message, ticket=0):
-        """The answers by ticket."""
-        return {reply.ticket: reply.answer for reply in run_step(self.shard, ticket, message, self.now)}
-
-    def push(self, ticket, worker, sequence=1, at=0, gradient=1.0, pull=("W",)):
-        gradients = (Gradient("W", at, np.full(2, float(gradient))),)
-        return self.tell(Push(Sender(worker, 1), sequence, gradients, None, pull), ticket)
-
-    def status(self):
-        return self.tell(Status())[0]
+    return ShardDriver(declared("W", np.zeros(2), GradientDescent(1.0)), workers=workers, lease=LEASE, **options)
 
 
 class InPairs:
@@ -65,46 +31,44 @@ class InPairs:
         return ""
 
 
-def test_of_an_update_of_several_pushes_each_counts_with_its_own_staleness():
-    job = Job(policy=InPairs())
+def test_each_push_of_an_update_counts_with_its_own_staleness():
+    shard = job(policy=InPairs())
     for sequence in (1, 2, 3):
-        job.tell(Assign(Sender("a", 1), sequence, (Assignment("W", np.zeros(2)),)))
-    job.push(1, "a", sequence=4, at=3)
-    assert set(job.push(2, "b", at=0)) == {1, 2}
-    status = job.status()
+        shard.answer(Assign(A, sequence, (Assignment("W", np.zeros(2)),)))
+    shard.push("a", 1, sequence=4, version=3, W=np.ones(2))
+    assert set(shard.push("b", 2, W=np.ones(2))) == {1, 2}
+    status = shard.answer(Status())
     assert [worker.staleness for worker in status.workers] == [0, 3]
     assert (status.staleness.p50, status.staleness.p99) == (0, 3)
 
 
 def test_traffic_counts_every_push_of_an_update_and_the_bytes_of_each_direction():
     """W has 16 bytes, sent and served at its registration; then two gradients arrive, and one value is served."""
-    job = Job(policy=InPairs())
-    job.push(1, "a")
-    job.push(2, "b", pull=())
-    job.now = 2.0
-    traffic = job.status().traffic
+    shard = job(policy=InPairs())
+    shard.push("a", 1, pull=("W",), W=np.ones(2))
+    shard.push("b", 2, W=np.ones(2))
+    shard.now = 2.0
+    traffic = shard.answer(Status()).traffic
     assert (traffic.pushes, traffic.bytes_in, traffic.bytes_out) == (2 / 2, 3 * 16 / 2, 2 * 16 / 2)
 
 
 def test_of_very_many_workers_and_changes_a_status_lists_the_live_and_the_newest():
-    job = Job("a")
+    shard = job("a")
     for number in range(1, 1500):
-        job.tell(Join(f"w{number}"))
-        job.tell(Leave(Sender(f"w{number}", 1)))
+        shard.answer(Join(f"w{number}"))
+        shard.answer(Leave(Sender(f"w{number}", 1)))
     for count in range(MOST_LISTED + 2):
-        job.tell(Tune(Sender("a", 1), 1 + count, ("W",), GradientDescent(float(count)), ("learning_rate",)))
-    status = job.status()
+        shard.answer(Tune(A, 1 + count, ("W",), GradientDescent(float(count)), ("learning_rate",)))
+    status = shard.answer(Status())
     assert [worker.number for worker in status.workers] == [0, *range(501, 1500)]
     assert [change.optimizer.learning_rate for change in status.changes] == list(range(2, MOST_LISTED + 2))
 
 
-@pytest.mark.parametrize(
-    "options", ["async none", "bounded:3 scale", "sync:2,backup=1 delay-compensated:0.5", "sync:2 drop:4"]
-)
+@pytest.mark.parametrize("options", ["async none", "bounded:3 scale", "sync:2,backup=1 delay-compensated:0.5"])
 def test_a_worker_that_joins_gets_the_consistency_of_the_shard(options):
     consistency, staleness = options.split()
-    job = Job(consistency=parse_consistency(consistency), staleness=parse_staleness(staleness))
-    joined, status = job.tell(Join("c"))[0], job.status()
+    shard = job(consistency=parse_consistency(consistency), staleness=parse_staleness(staleness))
+    joined, status = shard.answer(Join("c")), shard.answer(Status())
     assert (joined.consistency, joined.staleness) == (consistency, staleness)
     assert (status.consistency, status.handling) == (consistency, staleness)
 
@@ -122,9 +86,9 @@ def test_a_policy_sees_calls_in_order_of_arrival_and_values_agree_with_their_ver
             serve = [Serve(call.ticket) for call in calls if call.applied]
             return [*serve, *[Apply((call.ticket,)) for call in calls if not call.applied][:1]]
 
-    job = Job(policy=ServesFirst())
-    job.push(7, "a")
-    answers = job.push(8, "b", gradient=10)
+    shard = job(policy=ServesFirst())
+    shard.push("a", 7, pull=("W",), W=np.ones(2))
+    answers = shard.push("b", 8, pull=("W",), W=np.full(2, 10.0))
     assert [(answer.values[0].version, *answer.values[0].array) for answer in answers.values()] == [(2, -11, -11)] * 2
     assert seen[:3] == [
         ([CallView(7, "a", applied=False)], 0),
@@ -141,20 +105,21 @@ class AskedAsynchronous(Asynchronous):
 def test_a_shard_does_without_asking_what_the_asynchronous_policy_would_decide(seed):
     """Pushes, retries, pulls and lost leases in any order: the same answers, and the same state at the end."""
     random = np.random.default_rng(seed)
-    jobs = Job("abc", policy=Asynchronous()), Job("abc", policy=AskedAsynchronous())
+    shards = [job("abc", policy=policy) for policy in (Asynchronous(), AskedAsynchronous())]
     sequences = dict.fromkeys("abc", 1)
     for ticket in range(1, 60):
         worker, kind, gradient = "abc"[random.integers(3)], random.random(), random.integers(9)
         sequences[worker] += kind < 0.5  # or it is a retry
-        if kind < 0.7:
-            told = [job.push(ticket, worker, sequences[worker], gradient=gradient) for job in jobs]
-        elif kind < 0.9:
-            told = [job.tell(Pull(Sender(worker, 1), ("W",)), ticket) for job in jobs]
-        else:
-            told = []
-            for job in jobs:
-                job.now += LEASE / 4
-                told.append([job.tell(message) for message in (*(Renew(Sender(one, 1)) for one in "abc"), Tick())])
-        assert state_of(told[0]) == state_of(told[1])
-    assert state_of(jobs[0].status()) == state_of(jobs[1].status())
-    assert jobs[0].shard.global_step > 20
+        answers = []
+        for shard in shards:
+            if kind < 0.7:
+                push = {"sequence": sequences[worker], "pull": ("W",), "W": np.full(2, float(gradient))}
+                answers.append(shard.push(worker, ticket, **push))
+            elif kind < 0.9:
+                answers.append(shard.step(Pull(Sender(worker, 1), ("W",)), ticket))
+            else:
+                shard.now += LEASE / 4
+                answers.append([shard.step(message) for message in (*(Renew(Sender(one, 1)) for one in "abc"), Tick())])
+        assert state_of(answers[0]) == state_of(answers[1])
+    assert state_of(shards[0].answer(Status())) == state_of(shards[1].answer(Status()))
+    assert shards[0].shard.global_step > 20

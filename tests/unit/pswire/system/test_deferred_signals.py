@@ -16,7 +16,6 @@ from pswire.system.deferred_signals import (
     raise_or_defer,
     remove_cancel,
 )
-from psworker.client.chief import ChiefStatus
 from psworker.client.retrying_calls import RetryingCalls
 from psworker.transport import Future
 from psworker.transport.deadlines import Deadlines
@@ -138,7 +137,7 @@ class InterruptedTransport:
 )
 def test_a_client_gets_all_answers_before_it_is_raised(use, answered):
     transport = InterruptedTransport()
-    calls = RetryingCalls(transport, "w", 1.0, threading.Event(), lambda *_: "", ChiefStatus("w"))
+    calls = RetryingCalls(transport, "w", 1.0, threading.Event())
     with pytest.raises(Interrupted):
         use(calls, Renew(Sender("w", 1)))
     assert transport.answered == answered

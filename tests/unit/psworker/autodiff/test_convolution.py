@@ -11,8 +11,7 @@ import numpy as np
 import pytest
 
 from psworker.autodiff import Tensor, gradients, ops
-from psworker.autodiff.ops.convolution import conv2d as op_module
-from psworker.autodiff.ops.convolution import dynamic_range, im2col, windows, winograd
+from psworker.autodiff.ops.convolution import im2col, windows, winograd
 
 from .cases_convolution import numpy_conv2d
 
@@ -215,8 +214,8 @@ def test_the_range_is_checked_once_each_and_usual_operands_are_narrow(monkeypatc
             monkeypatch.setattr(im2col, name, lambda *args: pytest.fail("direct convolution was used"))
     checked = []
     for name in ("narrow_filters", "narrow_images"):
-        check = getattr(op_module, name)
-        monkeypatch.setattr(op_module, name, lambda a, *axes, check=check: (checked.append(a), check(a, *axes))[1])
+        check = getattr(winograd, name)
+        monkeypatch.setattr(winograd, name, lambda a, *axes, check=check: (checked.append(a), check(a, *axes))[1])
     convolved(x, filters, g)
     assert [array.shape for array in checked] == [filters.shape, x.shape, g.shape]
 
@@ -239,10 +238,10 @@ def test_an_image_is_narrow_if_no_pixel_is_more_than_256_times_a_window(bright, 
         for j in range(columns.windows)
     )
     x[0, rows.size // 2, columns.size // 2] = bright * 3 * np.sqrt(smallest) / 2  # in each of four channels
-    assert dynamic_range.narrow_images(x, rows, columns).tolist() == [narrow, True, True]
+    assert winograd.narrow_images(x, rows, columns).tolist() == [narrow, True, True]
     filters = np.ones((3, 5, 4, 2), np.float32)
     filters[1, 2], filters[0, 0] = bright, 0
-    assert dynamic_range.narrow_filters(filters) is narrow
+    assert winograd.narrow_filters(filters) is narrow
 
 
 def test_precise_convolutions_and_their_gradients_are_direct():

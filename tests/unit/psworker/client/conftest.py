@@ -1,14 +1,16 @@
-"""Fixtures of client tests: small partitioned variables, and retries without pauses."""
+"""Fixtures of client tests: small partitioned variables, retries without pauses, and no heartbeat in the background."""
 
 import pytest
 
 from psworker.client import placement, retrying_calls
+from psworker.client.heartbeat import Heartbeat
 
 
 @pytest.fixture(autouse=True)
 def no_pauses(monkeypatch):
-    """No pause between two tries."""
+    """No pause between two tries, and no heartbeat."""
     monkeypatch.setattr(retrying_calls, "FIRST_PAUSE", 0.0)
+    monkeypatch.setattr(Heartbeat, "start", lambda *arguments: None)
 
 
 @pytest.fixture

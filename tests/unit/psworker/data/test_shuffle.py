@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from pswire.errors import ConfigurationError
-from psworker.data.shuffle import permutation
+from psworker.data.dataset import permutation
 
 
 def test_the_order_is_frozen():

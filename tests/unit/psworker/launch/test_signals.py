@@ -4,7 +4,7 @@ import os
 import queue
 import signal
 
-from psworker.launch.signals import signals_in_thread
+from psworker.launch.processes import signals_in_thread
 
 
 def test_each_signal_arrives_while_the_main_thread_waits():

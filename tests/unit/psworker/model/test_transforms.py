@@ -9,12 +9,6 @@ from pswire.tensors.values import IndexedSlices
 from psworker.model.gradient_transforms import Total
 
 
-@pytest.fixture(autouse=True)
-def own_variables():
-    with ps.collection():
-        yield
-
-
 def variable(*values, name=None):
     return ps.Variable(np.array(values, np.float32), name=name)
 
@@ -164,12 +158,6 @@ def test_add_decayed_weights_adds_the_gradient_of_the_penalty_to_dense_gradients
     [(rows, _)] = ps.add_decayed_weights([(slices(TWICE, [1, 3, 1], rows=9), table)], 0.5)
     np.testing.assert_array_equal(rows.indices, [1, 3])
     np.testing.assert_allclose(rows.values, np.float32([[3, 4], [5, 5]]) + 0.5 * before[[1, 3]], rtol=1e-6)
-
-
-def test_any_function_of_gradient_and_variable_is_a_transform():
-    a, b = variable(1, name="a"), variable(2, name="b")
-    pairs = ps.per_variable([(np.float32([8]), a), (np.float32([8]), b)], lambda g, v: g / 2 if v.name == "b" else g)
-    assert [float(g[0]) for g, _ in pairs] == [8, 4]
 
 
 @pytest.mark.parametrize(

@@ -5,8 +5,8 @@ import numpy as np
 import psworker as ps
 from pswire import optimizers
 from pswire.tensors.values import IndexedSlices
+from psworker.sessions.replica import Step
 from psworker.sessions.strategies.downpour import StepSum
-from psworker.sessions.strategies.strategy import Step
 from psworker.versions import ReadVersion, VersionedArray
 
 

@@ -3,7 +3,7 @@
 import threading
 import time
 import weakref
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 
 import pytest
 
@@ -23,17 +23,21 @@ def waiting(deadlines, seconds, cancel):
 
 @pytest.fixture
 def deadlines():
-    deadlines = Deadlines()
-    yield deadlines
-    deadlines.close()
+    with closing(Deadlines()) as deadlines:
+        yield deadlines
+    assert "psworker-deadlines" not in {thread.name for thread in threading.enumerate()}
+
+
+def never():
+    pytest.fail("cancelled")
 
 
 def test_late_waits_are_cancelled_each_at_its_own_deadline_and_others_are_not(deadlines):
-    late = [threading.Event() for _ in range(5)]
-    with waiting(deadlines, BOUND * 100, lambda: pytest.fail("cancelled")) as early:
-        for number, event in enumerate(late):
-            with waiting(deadlines, 0.005 * number, event.set) as deadline:
-                assert event.wait(BOUND)
+    with waiting(deadlines, BOUND * 100, never) as early:
+        for number in range(5):
+            late = threading.Event()
+            with waiting(deadlines, 0.005 * number, late.set) as deadline:
+                assert late.wait(BOUND)
             assert deadline.passed
     assert not early.passed
 
@@ -46,36 +50,26 @@ def test_a_short_deadline_wakes_the_thread_that_sleeps_for_a_longer_one(monkeypa
             asleep.set()  # the lock is held until it sleeps
             return super().wait(timeout)
 
-    monkeypatch.setattr(threading, "Condition", Watched)
-    deadlines = Deadlines()
-    monkeypatch.undo()
-    with waiting(deadlines, BOUND * 100, lambda: pytest.fail("cancelled")):
+    with monkeypatch.context() as patch:
+        patch.setattr(threading, "Condition", Watched)
+        deadlines = Deadlines()
+    with closing(deadlines), waiting(deadlines, BOUND * 100, never):
         assert asleep.wait(BOUND)
         with waiting(deadlines, 0.0, cancelled.set):
             assert cancelled.wait(BOUND)
-    deadlines.close()
 
 
 def test_a_dropped_deadline_is_cancelled_neither_when_it_is_late_nor_when_all_are(deadlines):
-    over, cancelled = [], [threading.Event() for _ in range(3)]
-    with waiting(deadlines, BOUND, lambda: over.append("cancelled")) as deadline:
+    first, second, last = (threading.Event() for _ in range(3))
+    with waiting(deadlines, BOUND, never) as dropped:
         pass
-    with waiting(deadlines, BOUND, cancelled[0].set), waiting(deadlines, BOUND, cancelled[1].set):
+    with waiting(deadlines, BOUND, first.set), waiting(deadlines, BOUND, second.set):
         deadlines.pass_all()
-        assert cancelled[0].wait(BOUND)
-        assert cancelled[1].wait(BOUND)
-    with waiting(deadlines, 0.0, cancelled[2].set):
-        assert cancelled[2].wait(BOUND)  # and by then all that were late before have been cancelled
-    assert (over, deadline.passed) == ([], False)
-
-
-def test_closing_ends_the_thread():
-    deadlines = Deadlines()
-    with waiting(deadlines, BOUND, lambda: None):
-        pass
-    deadlines.close()
-    assert "psworker-deadlines" not in {thread.name for thread in threading.enumerate()}
-    Deadlines().close()
+        assert first.wait(BOUND)
+        assert second.wait(BOUND)
+    with waiting(deadlines, 0.0, last.set):
+        assert last.wait(BOUND)  # and by then all that were late before have been cancelled
+    assert not dropped.passed
 
 
 def test_cancelled_calls_are_not_kept(deadlines):

@@ -14,10 +14,10 @@ import pytest
 from psserver.config import ServerConfig
 from psserver.rpc.server import ServerThread
 from psserver.rpc.shared_memory import AttachedSegments
-from pswire.errors import ParamServerError, TimedOut, Unavailable, UnknownVariable
+from pswire.errors import InvalidMessage, NotFinite, TimedOut, Unavailable, UnknownVariable
 from pswire.messages import Declaration, Gradient, Join, Pull, Push, Register, Sender
 from pswire.optimizers import GradientDescent
-from pswire.specs.consistency import Synchronous
+from pswire.specs.consistency import Asynchronous, Synchronous
 from pswire.tensors.segments import Segment
 from pswire.tensors.transport import INLINE
 from pswire.tensors.values import TensorSpec
@@ -128,7 +128,7 @@ def test_values_that_find_no_room_in_shared_memory_are_read_while_the_worker_com
 
 @pytest.fixture
 def freed(monkeypatch):
-    """An event: all that a server had of the first stream is gone. Nobody looks for circles meanwhile."""
+    """An event: the server has freed all memory of the first stream. The garbage collector is off meanwhile."""
     gone, known, make = threading.Event(), [], AttachedSegments.__init__
 
     def noted(self, *args):
@@ -144,53 +144,28 @@ def freed(monkeypatch):
 
 
 VALUE = np.ones(2 * INLINE, np.float32)
-REFUSED = {
-    "by its header": Gradient("V", 0, VALUE),
-    "when it was looked at": Gradient("W", 0, VALUE * np.nan),
-    "by the shard": Gradient("W", 7, VALUE),
-}
-
-
-@pytest.mark.parametrize("shared", SHARED)
-@pytest.mark.parametrize("gradient", REFUSED.values(), ids=REFUSED)
-def test_a_push_that_is_refused_leaves_nothing_at_the_server(freed, shared, gradient):
-    with (
-        ServerThread() as server,
-        closing(GrpcTransport([server.address], shared_memory=shared)) as transport,
-    ):
-        sender = worker_of(transport, VALUE)
-        with pytest.raises(ParamServerError):
-            say(transport, Push(sender, 1, (gradient,)))
-        assert freed.wait(BOUND)
-
-
-@pytest.mark.parametrize("shared", SHARED)
-def test_a_held_push_whose_caller_has_gone_leaves_nothing_at_the_server_but_its_gradient(freed, shared):
-    config = ServerConfig(consistency=Synchronous(2), lease=BOUND)
-    with (
-        ServerThread(config) as server,
-        closing(GrpcTransport([server.address], shared_memory=shared)) as transport,
-    ):
-        sender = worker_of(transport, VALUE)
-        with pytest.raises(TimedOut):
-            say(transport, Push(sender, 1, (Gradient("W", 0, VALUE),)), timeout=0.5)
-        assert freed.wait(BOUND)
-
-
 FAILURES = {
-    "refused": (Gradient("V", 0, VALUE), BOUND, UnknownVariable),
-    "late": (Gradient("W", 0, VALUE), 0.0, TimedOut),
+    "refused by its header": (Gradient("V", 0, VALUE), Asynchronous(), BOUND, UnknownVariable),
+    "refused by its elements": (Gradient("W", 0, VALUE * np.nan), Asynchronous(), BOUND, NotFinite),
+    "refused by the shard": (Gradient("W", 7, VALUE), Asynchronous(), BOUND, InvalidMessage),
+    "late": (Gradient("W", 0, VALUE), Asynchronous(), 0.0, TimedOut),
+    "held": (Gradient("W", 0, VALUE), Synchronous(2), 0.3, TimedOut),
 }
 
 
-@needs_shared_memory
-@pytest.mark.parametrize(("gradient", "timeout", "error"), FAILURES.values(), ids=FAILURES)
-def test_a_call_that_fails_leaves_no_segment_at_the_worker(freed, segments, transport, gradient, timeout, error):
-    sender = worker_of(transport, VALUE)
-    for _ in range(3):
-        with pytest.raises(error):
-            say(transport, Push(sender, 1, (gradient,), pull=("W",)), timeout)
-    assert not segments
+@pytest.mark.parametrize("shared", SHARED)
+@pytest.mark.parametrize(("gradient", "consistency", "timeout", "error"), FAILURES.values(), ids=FAILURES)
+def test_a_push_that_fails_leaves_no_memory_at_the_server_and_no_segment_at_the_worker(
+    freed, segments, shared, gradient, consistency, timeout, error
+):
+    config = ServerConfig(consistency=consistency, lease=BOUND)
+    with ServerThread(config) as server, closing(GrpcTransport([server.address], shared_memory=shared)) as transport:
+        sender = worker_of(transport, VALUE)
+        for _ in range(3 if timeout != 0.3 else 1):
+            with pytest.raises(error):
+                say(transport, Push(sender, 1, (gradient,), pull=("W",)), timeout)
+        assert freed.wait(BOUND)
+        assert not segments or timeout == 0.3
 
 
 @needs_shared_memory

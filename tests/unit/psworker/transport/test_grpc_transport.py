@@ -40,9 +40,7 @@ FITS = LARGE[:-1]
 def frames_of(answer):
     """A message whose tensors all follow it, also small ones."""
     sender = StreamSender(few=0)
-    yield to_frame(answer, sender)
-    for pieces in sender.chunks():
-        yield pb.Frame(chunk=b"".join(pieces))
+    return [to_frame(answer, sender), *(pb.Frame(chunk=b"".join(pieces)) for pieces in sender.chunks())]
 
 
 def to_frames(answer):
@@ -53,6 +51,11 @@ def to_frames(answer):
 
 def pulled(*arrays):
     return ms.Pulled(tuple(ms.Value(f"v{number}", 0, array) for number, array in enumerate(arrays)), 5)
+
+
+def same(answer, expected):
+    pairs = zip(answer.values, expected.values, strict=True)
+    return all(np.array_equal(one.array, other.array) for one, other in pairs)
 
 
 class Scripted(ParameterServerServicer):
@@ -105,40 +108,23 @@ def ask(transport, message):
     return transport.call(0, message, timeout=30.0).result()
 
 
-def values_of(answer):
-    return [value.array.tolist() for value in answer.values]
-
-
 # --- the kind of call -----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("array", "kind"), [(SMALL, "inline"), (FITS, "inline"), (LARGE, "chunks")])
-def test_a_request_travels_inline_up_to_a_chunk_and_in_chunks_above(array, kind):
-    server = Scripted(ms.Assigned(ms.Outcome.APPLIED, (1,), 1))
-    with connected(server) as transport:
-        assert ask(transport, ms.Assign(ME, 1, (ms.Assignment("W", array),))) == server.answer
-    ((how, message),) = server.calls
-    assert how == kind
-    assert np.array_equal(message.assignments[0].array, array)
-
-
-def test_calls_one_after_another_share_a_stream_whatever_their_size():
-    server = Scripted()
-    with connected(server) as transport:
-        for step, arrays in enumerate([(SMALL, SMALL), (FITS,), (FITS, SMALL), (LARGE,), (SMALL,)]):
-            names = tuple(f"v{step}.{number}" for number, _ in enumerate(arrays))
-            server.answer = ms.Pulled(tuple(map(ms.Value, names, (0,) * len(arrays), arrays)), 5)
-            assert values_of(ask(transport, ms.Pull(ME, names))) == values_of(server.answer)
-            server.answer = ms.Pushed(ms.Outcome.APPLIED, 0, 1, server.answer.values)
-            assert values_of(ask(transport, ms.Push(ME, 1, (), pull=names))) == values_of(server.answer)
-    assert (len(server.calls), server.streams) == (10, 1)
-
-
-def test_a_message_without_tensors_is_a_unary_call():
+def test_calls_with_tensors_share_a_stream_inline_up_to_a_chunk_and_others_are_unary():
     server = Scripted(ms.Renewed(7))
     with connected(server) as transport:
         assert ask(transport, ms.Renew(ME)) == ms.Renewed(7)
-    assert server.calls == [("unary", ms.Renew(ME))]
+        for array in (SMALL, FITS, LARGE, SMALL):
+            server.answer = pulled(array, SMALL)
+            assert same(ask(transport, ms.Pull(ME, ("v0", "v1"))), server.answer)
+            server.answer = ms.Pushed(ms.Outcome.APPLIED, 0, 1, server.answer.values)
+            push = ms.Push(ME, 1, (ms.Gradient("W", 0, array),), pull=("v0", "v1"))
+            assert same(ask(transport, push), server.answer)
+            np.testing.assert_array_equal(server.calls[-1][1].gradients[0].array, array)
+    pushed = ["inline", "inline", "chunks", "inline"]
+    assert [how for how, _ in server.calls] == ["unary", *(how for kind in pushed for how in ("inline", kind))]
+    assert server.streams == 1
 
 
 # --- answers that cannot be -----------------------------------------------------------------------------------------
@@ -172,7 +158,7 @@ def test_an_invalid_answer_is_refused_and_its_stream_is_not_used_again(frames, e
         with pytest.raises(error, match=match):
             ask(transport, ms.Pull(ME, ("v0",)))
         server.answer, server.frames = pulled(SMALL), None
-        assert values_of(ask(transport, ms.Pull(ME, ("v0",)))) == [SMALL.tolist()]
+        assert same(ask(transport, ms.Pull(ME, ("v0",))), server.answer)
     assert server.streams == 2
 
 
@@ -211,30 +197,20 @@ def held():
 
 
 @pytest.mark.parametrize("message", [ms.Renew(ME), ms.Pull(ME, ("v0",))], ids=["unary", "stream"])
-def test_a_call_that_is_not_answered_in_time_has_timed_out(held, message):
-    with pytest.raises(TimedOut, match=r"the server at 127\.0\.0\.1:\d+ did not answer in time"):
-        held[0].call(0, message, timeout=0.05).result()
-
-
-@pytest.mark.parametrize("message", [ms.Renew(ME), ms.Pull(ME, ("v0",))], ids=["unary", "stream"])
-def test_closing_ends_calls_that_wait(held, message):
+def test_late_calls_time_out_and_closing_ends_those_that_wait_and_refuses_others(held, message):
     transport, came = held
+    with pytest.raises(TimedOut, match=r"the server at 127\.0\.0\.1:\d+ did not answer in time"):
+        transport.call(0, message, timeout=0.05).result()
+    came.clear()
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(ask, transport, message)
         assert came.wait(30)
         transport.close()
         with pytest.raises(Unavailable, match="was broken off"):
             waiting.result()
-
-
-def test_a_call_after_closing_is_refused_and_closing_twice_is_not():
-    transport = GrpcTransport(["127.0.0.1:1"])
     transport.close()
-    transport.close()
-    with pytest.raises(InternalError, match=r"no call to 127\.0\.0\.1:1 is possible after close\(\)"):
-        ask(transport, ms.Renew(ME))
-    with pytest.raises(InternalError, match=r"after close\(\)"):
-        ask(transport, ms.Pull(ME, ("v0",)))
+    with pytest.raises(InternalError, match=r"no call to 127\.0\.0\.1:\d+ is possible after close\(\)"):
+        ask(transport, message)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,353 @@
+"""Pushes and pulls over all shards: the message for each shard, and the answers joined into whole variables.
+
+Shard 0 gets every push, since it counts steps; another shard gets one if it holds a partition of a gradient, or a pull
+if only of the values asked for. Where a policy may hold or drop a push, shard 0 decides and the others follow. Joined
+arrays are new, each part copied or unpacked once; a variable with one partition is not copied. May import placement,
+partitions, retrying_calls, error_feedback and messages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from operator import attrgetter
+
+import numpy as np
+
+from pswire.errors import InvalidMessage, Malformed, NotFinite, ParamServerError
+from pswire.messages import (
+    Answer,
+    Gradient,
+    Outcome,
+    Pull,
+    Pulled,
+    Push,
+    Pushed,
+    Registered,
+    RemoteWeights,
+    Sender,
+    UpdateGroup,
+    Value,
+)
+from pswire.tensors.compression import BLOCK, Packed
+from pswire.tensors.values import DTYPES, Array, IndexedSlices
+from psworker.client import partitions
+from psworker.client.error_feedback import GradientEncoder
+from psworker.client.placement import PlacedVariable, Placement
+from psworker.client.retrying_calls import RetryingCalls
+from psworker.transport import Future
+from psworker.versions import ReadVersion, VersionedArray
+
+_ANSWERS: tuple[type[Pushed | Pulled], ...] = (Pushed, Pulled)
+_version = attrgetter("version")
+
+
+@dataclass(slots=True)
+class PushResult:
+    """The result of a push.
+
+    Attributes:
+        outcome, global_step, reason: those of shard 0's answer.
+        staleness: the largest of all shards.
+        values: of the variables that were pulled, in their order.
+    """
+
+    outcome: Outcome
+    staleness: int
+    global_step: int
+    values: list[VersionedArray]
+    reason: str
+
+
+class ShardedPull:
+    """Variables whose values are pulled, in the order of `names`; `UnknownVariable` if one is not placed.
+
+    Of `known_values`, those that the worker got before it last joined a shard again are not named: a server that was
+    started anew may have reached the same version by other updates. `rejoins` is the worker's present count.
+
+    Attributes:
+        names: by shard, the variables that it holds a partition of, each once, in their order.
+        known_versions: by shard, the versions that the worker has of these, -1 for none; empty if it has none at all.
+    """
+
+    def __init__(
+        self, placement: Placement, names: Iterable[str], known_values: Iterable[VersionedArray] = (), rejoins: int = 0
+    ) -> None:
+        self.rejoins = rejoins
+        self._variables: dict[str, PlacedVariable] = {}
+        self._known: dict[str, VersionedArray] = {}
+        for value in known_values:
+            if value.read.rejoins == rejoins:
+                self._known[value.name] = value
+        self.names: dict[int, list[str]] = {}
+        self.known_versions: dict[int, list[int]] = {}
+        for name in dict.fromkeys(names):
+            variable = self._variables[name] = placement[name]
+            known = self._known.get(name)
+            for index, partition in enumerate(variable.partitions):
+                self.names.setdefault(partition.shard, []).append(name)
+                if self._known:
+                    version = -1 if known is None else known.read.versions[index]
+                    self.known_versions.setdefault(partition.shard, []).append(version)
+
+    def message(self, shard: int, sender: Sender, encoding: str) -> Pull | None:
+        """The pull for a shard; None if it holds none of the variables."""
+        names = tuple(self.names.get(shard, ()))
+        known_versions = tuple(self.known_versions.get(shard, ()))
+        return Pull(sender, names, known_versions=known_versions, encoding=encoding) if names else None
+
+    def joined(
+        self, answers: Iterable[Registered | Pulled | Pushed], served_at: int | None = None
+    ) -> list[VersionedArray]:
+        """The values, joined; without the tables, which a `Registered` lacks."""
+        found: dict[str, list[Value]] = {}
+        for answer in answers:
+            for value in answer.values:
+                found.setdefault(value.name, []).append(value)
+        values = []
+        for name, variable in self._variables.items():
+            if name in found:
+                array = join(variable, found[name], self._known.get(name))
+                read = ReadVersion(tuple(map(_version, found[name])), served_at, self.rejoins)
+                values.append(VersionedArray(name, read, array))
+        return values
+
+
+class ShardedPush:
+    """The pushes of one worker, one at a time, whose gradients are encoded by `encoder`.
+
+    Attributes:
+        decides: whether shard 0 decides for the others whether a push is applied.
+        orders: whether the others make changes in the order of shard 0's decisions (`pswire.messages.order`).
+        observed: variables that keep a moving average. Observations for them are not gradients and are not encoded: a
+            residual of one observation is no part of the next.
+    """
+
+    def __init__(self, calls: RetryingCalls, encoder: GradientEncoder) -> None:
+        self.decides = self.orders = False
+        self.observed: set[str] = set()
+        self._calls = calls
+        self._encoder = encoder
+
+    def messages(
+        self,
+        placement: Placement,
+        sequence: int,
+        gradients: Sequence[VersionedArray],
+        loss: float | None,
+        pull: ShardedPull,
+    ) -> list[Push | Pull | None]:
+        """The message for each shard: a push, a pull if it gets no gradient, None if it takes no part.
+
+        Everything is checked before the first gradient is encoded: of several shards one would apply its part while
+        another refuses, and a residual would keep what is not finite.
+
+        Raises `ShapeMismatch`, `InvalidMessage` for versions that are not those of the partitions, and, for several
+        shards or compression, `NotFinite`.
+        """
+        parts: dict[int, list[Gradient]] = {}
+        remote: list[RemoteWeights] = []
+        if placement.shards > 1 or self._encoder.keeps_residual:
+            for gradient in gradients:
+                partitions.check_finite(gradient.name, gradient.array)
+        for gradient in gradients:
+            name, read, array, variable = gradient.name, gradient.read, gradient.array, placement[gradient.name]
+            if not variable.spec.matches(array):
+                variable.check(array, "gradient")  # raises
+            if len(read.versions) != len(variable.partitions):
+                raise InvalidMessage(
+                    f"gradient for {name!r} has {len(read.versions)} versions, but the variable has "
+                    f"{len(variable.partitions)} partitions: give the versions of the value it was computed with"
+                )
+            arrays = [array] if len(read.versions) == 1 else partitions.split_gradient(variable, array)
+            for partition, version, part in zip(variable.partitions, read.versions, arrays, strict=True):
+                parts.setdefault(partition.shard, []).append(Gradient(name, version, part))
+            if self.orders and variable.partitions[-1].shard:
+                remote.append(RemoteWeights(name, read.served_at or 0))
+        encoding = self._encoder.encoding
+        if encoding or self._encoder.keeps_residual:
+            for shard, part_of_shard in sorted(parts.items()):
+                for index, one in enumerate(part_of_shard):
+                    if one.name not in self.observed:
+                        part_of_shard[index] = self._encoder.encode(shard, one)
+                if encoding and placement.shards > 1:
+                    check_encoded(part_of_shard)
+        sender, step = self._calls.sender, self._calls.global_step
+        shards = tuple(sorted(parts.keys() - {0}))
+        messages: list[Push | Pull | None] = []
+        for shard in range(placement.shards):
+            names, known = tuple(pull.names.get(shard, ())), tuple(pull.known_versions.get(shard, ()))
+            mine = tuple(parts.get(shard, ()))
+            if not shard:
+                messages.append(Push(sender, sequence, mine, loss, names, None, known, encoding, shards, tuple(remote)))
+            elif mine:
+                messages.append(
+                    Push(sender, sequence, mine, loss, names, None, known, encoding, shards, global_step=step)
+                )
+            else:
+                messages.append(pull.message(shard, sender, encoding))
+        return messages
+
+    def result(
+        self, sent: Mapping[int, Future[Answer]], messages: Sequence[Push | Pull | None], pull: ShardedPull
+    ) -> PushResult:
+        """The result of a push that was sent; where shard 0 decides, only to it: the others are sent its decision."""
+        if self.decides:
+            return self._decided(sent, messages, pull)
+        failed: list[int] = []
+        try:
+            answers = self._calls.results(sent, _ANSWERS, failed)
+        except ParamServerError:
+            pushes = {shard: message for shard, message in enumerate(messages) if isinstance(message, Push)}
+            missing = [shard for shard in pushes if shard in failed]
+            if 0 < len(missing) < len(pushes):
+                self._calls.report_half_push(missing, pushes[missing[0]].sequence)
+            raise
+        return _result(answers, pull)
+
+    def _decided(
+        self, sent: Mapping[int, Future[Answer]], messages: Sequence[Push | Pull | None], pull: ShardedPull
+    ) -> PushResult:
+        """The result of a push after shard 0's decision; if that fails, it is abandoned."""
+        calls, push = self._calls, messages[0]
+        assert isinstance(push, Push)
+        try:
+            (decision,) = calls.results(sent, Pushed)
+        except ParamServerError:
+            if self.orders:
+                calls.abandon(push.shards, push.sequence)  # it may have been decided all the same
+            raise
+        failed: list[int] = []
+        try:
+            following = self._following(messages, decision, pull)
+            others = calls.results(calls.send(following, pull.rejoins), _ANSWERS, failed)
+        except ParamServerError:
+            missing = [shard for shard in push.shards if shard in failed]
+            if missing and decision.outcome is not Outcome.DROPPED:
+                calls.report_half_push(missing, push.sequence)
+            raise
+        parts = [answer for answer in others if isinstance(answer, Pushed)]
+        late = [shard for shard, part in zip(push.shards, parts, strict=False) if part.outcome is Outcome.DROPPED]
+        if late:
+            calls.warn_of_half_push(late)  # these shards count it
+        return _result([decision, *others], pull)
+
+    def _following(
+        self, messages: Sequence[Push | Pull | None], decision: Pushed, pull: ShardedPull
+    ) -> list[Push | Pull | None]:
+        """The messages to the other shards after shard 0's decision: of a push that it dropped only pulls."""
+        following: list[Push | Pull | None] = [None]
+        for shard, message in enumerate(messages[1:], 1):
+            if isinstance(message, Push) and decision.outcome is Outcome.DROPPED:
+                message = pull.message(shard, message.sender, message.encoding)
+            elif isinstance(message, Push):
+                group, step = _on_shard(decision.group, shard), max(0, decision.global_step - 1)
+                message = replace(message, group=group, global_step=step)
+            following.append(message)
+        return self._calls.in_order(following) if self.orders else following
+
+
+def _result(answers: Sequence[Pushed | Pulled], pull: ShardedPull) -> PushResult:
+    """The answers of all shards that took part, the first of them shard 0's, as one result."""
+    first = answers[0]
+    assert isinstance(first, Pushed)
+    staleness = first.staleness
+    for answer in answers:
+        if isinstance(answer, Pushed) and answer.staleness > staleness:
+            staleness = answer.staleness
+    served_at = first.frontier.decided if first.frontier else None
+    return PushResult(first.outcome, staleness, first.global_step, pull.joined(answers, served_at), first.reason)
+
+
+def _on_shard(group: UpdateGroup | None, shard: int) -> UpdateGroup | None:
+    """The group as another shard knows it: those of its members that have a partition there."""
+    if group is None:
+        return None
+    members = tuple([replace(member, shards=()) for member in group.members if shard in member.shards])
+    return UpdateGroup(group.number, members)
+
+
+def check_encoded(gradients: Iterable[Gradient]) -> None:
+    """Raises `NotFinite`, naming the variable, for elements that were finite until they were encoded."""
+    for gradient in gradients:
+        array = gradient.array
+        packed: object = array.values if isinstance(array, IndexedSlices) else array
+        if isinstance(packed, Packed):
+            try:
+                packed.check()
+            except FloatingPointError:
+                raise NotFinite(
+                    f"gradient for {gradient.name!r} has elements that are too large for {packed.form}: nothing was "
+                    "sent; clip gradients, or choose another encoding"
+                ) from None
+
+
+def join(variable: PlacedVariable, values: Sequence[Value], known: VersionedArray | None = None) -> Array:
+    """The values of all partitions, in their order, as one array; read-only. That of `known` if nothing has changed.
+
+    A value without an array is as in `known`, whose versions the shards were given.
+
+    Raises:
+        Malformed: a value is not what its shard was asked for.
+    """
+    spec, changed = variable.spec, False
+    if len(values) != len(variable.partitions):
+        raise Malformed(f"got {len(values)} values of {spec.name!r}, which has {len(variable.partitions)} partitions")
+    for index, value in enumerate(values):
+        partition, array = variable.partitions[index], value.array
+        if array is None:
+            named = -1 if known is None else known.read.versions[index]
+            if named < 0 or value.version != named:
+                raise Malformed(
+                    f"shard {partition.shard} answers that {value.name!r} is still at version {value.version}: this "
+                    f"worker named {'none' if named < 0 else f'version {named}'}"
+                )
+        else:
+            changed, expected = True, partition.spec
+            if not expected.matches(array):
+                got = f"{array.dtype.name}{list(array.shape)}"
+                raise Malformed(f"shard {partition.shard} has sent {got} for variable {expected}")
+    old = None if known is None else known.array
+    assert not isinstance(old, IndexedSlices), "a value has all rows"
+    if old is not None and not changed:
+        return old
+    if len(values) == 1:
+        return unpacked(values[0])
+    joined = np.empty(spec.shape, DTYPES[spec.dtype])
+    targets = partitions.split_array(variable, joined)
+    sources = targets if old is None else partitions.split_array(variable, old)
+    for value, target, source in zip(values, targets, sources, strict=True):
+        _copy_into(target, source if value.array is None else value.array)
+    joined.flags.writeable = False
+    return joined
+
+
+def concatenated(values: Sequence[Value]) -> Array:
+    """The arrays of all partitions one after the other, of a slot for instance, which may have a dtype of its own."""
+    arrays = [unpacked(value) for value in values]
+    if len(arrays) == 1:
+        return arrays[0]
+    array = np.concatenate(arrays)
+    array.flags.writeable = False
+    return array
+
+
+def unpacked(value: Value) -> Array:
+    """The array of a value that has one; read-only."""
+    array = value.array
+    assert array is not None, "it has changed, or was chosen"
+    if isinstance(array, Packed):
+        array = array.unpacked()
+        array.flags.writeable = False
+    return array
+
+
+def _copy_into(target: Array, part: Array | Packed) -> None:
+    """Writes a part into its C-contiguous rows; packed elements block by block, which stays in the cache."""
+    if not isinstance(part, Packed):
+        target[...] = part
+        return
+    flat = target.reshape(-1)
+    for start in range(0, part.size, BLOCK):
+        stop = min(start + BLOCK, part.size)
+        flat[start:stop] = part.elements(start, stop)
