@@ -73,18 +73,15 @@ class Faults:
         self._stopped: set[int] = set()  # servers
 
     async def start(self) -> None:
-        """Starts all workers."""
         for name in self._names:
             await self._start(name)
 
     @property
     def over(self) -> bool:
-        """Whether all workers have finished."""
         done = all(worker.code == 0 and not worker.ended_by for worker in self._current.values())
         return done and not self._cluster.running()
 
     async def inject(self, seconds: float) -> None:
-        """Injects faults for this time, or until the job is over."""
         loop = asyncio.get_running_loop()
         end = loop.time() + seconds
         while loop.time() < end and not self.over:
@@ -129,7 +126,7 @@ class Faults:
             worker.note(kind)
         if kind in ENDING_SIGNALS:
             worker.ended_by, number = ENDING_SIGNALS[kind]
-            worker.signal(number)
+            worker.popen.send_signal(number)
         else:
             await getattr(self, "_" + kind.replace(" ", "_"))(worker)
 
@@ -175,9 +172,9 @@ class Faults:
         await self._start(worker.name)
 
     async def _stop_worker(self, worker: WorkerProcess) -> None:
-        worker.signal(signal.SIGSTOP)
+        worker.popen.send_signal(signal.SIGSTOP)
         await asyncio.sleep(self._seconds(0.3))
-        worker.signal(signal.SIGCONT)
+        worker.popen.send_signal(signal.SIGCONT)
 
     async def _stop_server(self, worker: WorkerProcess) -> None:
         shard = self._draws.randrange(len(self._cluster.servers))
@@ -185,7 +182,7 @@ class Faults:
             self.count["stop server"] -= 1
             return
         self._stopped.add(shard)
-        self._cluster.servers[shard].signal(signal.SIGSTOP)
+        self._cluster.servers[shard].process.send_signal(signal.SIGSTOP)
         await asyncio.sleep(self._seconds(0.2))
-        self._cluster.servers[shard].signal(signal.SIGCONT)
+        self._cluster.servers[shard].process.send_signal(signal.SIGCONT)
         self._stopped.discard(shard)

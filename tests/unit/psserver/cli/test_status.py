@@ -41,18 +41,8 @@ def test_the_tables_of_a_job():
     assert text.splitlines()[0] == line
     assert row(text, "0/2") == ["0/2", "host:1", "12", "2", "1.1 KiB", "3.2", "2.0 KiB", "1.5 MiB", "1", "7", "2"]
     assert row(text, "1/2") == ["1/2", "host:2", "11", "2", "516 B", "0.0", "0 B", "0 B", "0", "0", "1"]
-    assert row(text, "w0 (chief)") == [
-        "w0 (chief)",
-        "live",
-        "8",
-        "1",
-        "0.25",
-        "0.2500",
-        "3",
-        "8.5 s",
-        "gRPC and shared memory",
-        "–",
-    ]
+    chief = "w0 (chief)|live|8|1|0.25|0.2500|3|8.5 s|gRPC and shared memory|–"
+    assert row(text, "w0 (chief)") == chief.split("|")
     assert row(text, "w1") == ["w1", "lost", "4", "0", "1.00", "1.5000", "–", "–", "gRPC", "w0, 2 steps behind"]
     optimizer = "momentum learning_rate=0.5 momentum=0.9 nesterov=False"
     assert row(text, "W") == ["W", "float32[2, 3]", "0", "12", "12", "48 B", "momentum", optimizer]
@@ -83,40 +73,31 @@ def test_a_schedule_is_shown_with_its_fields_and_the_learning_rate_of_the_next_p
 def test_programs_get_the_job_and_each_shard_as_json_without_nan():
     silent = ShardAnswer("host:3", problem="gone")
     data = json.loads(json.dumps(to_json(merged([*two_shards(), silent]), 1.5), allow_nan=False))
-    assert (data["time"], data["global_step"], data["consistency"], data["problems"]) == (
+    assert [data[name] for name in ("time", "global_step", "consistency", "problems")] == [
         1.5,
         12,
         "bounded:2",
         ["gone"],
-    )
+    ]
     assert data["epochs"] == [{"queue": "mnist", "epoch": 1, "cost": None, "examples": 60000}]
-    assert data["variables"][1] == {
+    table = {
         "name": "table",
         "shape": [100, 4],
         "dtype": "float32",
         "shards": [0, 1],
         "versions": [9, 7],
+        "table": True,
+    }
+    assert data["variables"][1] == table | {
+        "table": True,
         "updates": [8, 6],
         "optimizer": None,
         "slots": [],
         "nbytes": 1600,
-        "table": True,
     }
-    assert data["workers"][1] == {
-        "name": "w1",
-        "number": 1,
-        "incarnation": 1,
-        "state": "lost",
-        "steps": 4,
-        "dropped": 0,
-        "mean_staleness": 1.0,
-        "loss": 1.5,
-        "epoch": 0,
-        "lease_left": None,
-        "waiting_for": "w0, 2 steps behind",
-        "tensor_transport": "gRPC",
-        "chief": False,
-    }
+    lost = {"name": "w1", "number": 1, "incarnation": 1, "state": "lost", "steps": 4, "dropped": 0, "chief": False}
+    lost |= {"mean_staleness": 1.0, "loss": 1.5, "epoch": 0, "lease_left": None, "tensor_transport": "gRPC"}
+    assert data["workers"][1] == lost | {"waiting_for": "w0, 2 steps behind"}
     assert data["changes"][1] == {
         "global_step": 2,
         "worker": "w1",
