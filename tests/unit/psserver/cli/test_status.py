@@ -80,21 +80,9 @@ def test_programs_get_the_job_and_each_shard_as_json_without_nan():
         ["gone"],
     ]
     assert data["epochs"] == [{"queue": "mnist", "epoch": 1, "cost": None, "examples": 60000}]
-    table = {
-        "name": "table",
-        "shape": [100, 4],
-        "dtype": "float32",
-        "shards": [0, 1],
-        "versions": [9, 7],
-        "table": True,
-    }
-    assert data["variables"][1] == table | {
-        "table": True,
-        "updates": [8, 6],
-        "optimizer": None,
-        "slots": [],
-        "nbytes": 1600,
-    }
+    table = {"name": "table", "shape": [100, 4], "dtype": "float32", "shards": [0, 1], "versions": [9, 7]}
+    table |= {"table": True, "updates": [8, 6], "optimizer": None, "slots": [], "nbytes": 1600}
+    assert data["variables"][1] == table
     lost = {"name": "w1", "number": 1, "incarnation": 1, "state": "lost", "steps": 4, "dropped": 0, "chief": False}
     lost |= {"mean_staleness": 1.0, "loss": 1.5, "epoch": 0, "lease_left": None, "tensor_transport": "gRPC"}
     assert data["workers"][1] == lost | {"waiting_for": "w0, 2 steps behind"}
