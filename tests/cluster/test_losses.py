@@ -5,6 +5,8 @@ import signal
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 COUNT = """
     import argparse, json, threading
     import numpy as np
@@ -50,7 +52,6 @@ def test_the_examples_of_a_killed_worker_are_handed_out_again(commands):
     assert server.end()[0] == 0
 
 
-@pytest.mark.slow
 def test_a_worker_whose_server_is_killed_goes_on_trying_for_its_timeout_and_then_says_so(commands):
     server = commands.serve()
     worker = commands.start(

@@ -130,6 +130,7 @@ def test_each_signal_to_end_stops_everything_in_good_order(commands):
     assert not commands.alive()
 
 
+@pytest.mark.slow
 def test_nothing_is_left_when_the_launcher_is_killed(commands):
     command = commands.start(*LOCAL, commands.script(WAIT))
     command.wait_for(*BOTH_WAIT)
@@ -139,6 +140,7 @@ def test_nothing_is_left_when_the_launcher_is_killed(commands):
     assert commands.wait_for_none()
 
 
+@pytest.mark.slow
 def test_a_second_ctrl_c_does_not_wait_for_workers_that_do_not_leave(commands, monkeypatch):
     monkeypatch.setattr(local_cluster, "WORKER_GRACE", 600.0)
     for name, value in commands.environment().items():
