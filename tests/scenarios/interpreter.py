@@ -73,7 +73,7 @@ ANSWERS_BELOW = "----"
 
 def replay(text: str) -> str:
     """The scenario with the present answers of the shard."""
-    scenario, lines, said = Scenario(), [], []
+    scenario, lines, commands = Scenario(), [], []
     skipping = False
     for line in text.splitlines():
         if skipping and line:
@@ -81,11 +81,11 @@ def replay(text: str) -> str:
         skipping = line == ANSWERS_BELOW
         lines.append(line)
         if skipping:
-            lines += itertools.chain.from_iterable(map(scenario.run, said))
-            said = []
+            lines += itertools.chain.from_iterable(map(scenario.run, commands))
+            commands = []
         elif line and not line.startswith("#"):
-            said.append(line)
-    assert not said, f"no {ANSWERS_BELOW} below {said}"
+            commands.append(line)
+    assert not commands, f"no {ANSWERS_BELOW} below {commands}"
     return "\n".join(lines) + "\n"
 
 
@@ -102,7 +102,7 @@ class Scenario:
         self._versions: dict[tuple[str, str], int] = {}  # what each worker was served last
         self._specs: dict[str, TensorSpec] = {}
         self._queues: dict[str, QueueSpec] = {}
-        self._reports: dict[tuple[str, str], int] = {}  # how many of each queue each worker, in this life, has heard
+        self._reports: dict[tuple[str, str], int] = {}  # epochs of each queue reported to each worker in this life
 
     def run(self, line: str) -> list[str]:
         """The answers of the shard to one command."""
@@ -238,7 +238,7 @@ class Scenario:
 
         Later without the sizes.
 
-        Says that all reports that were given to the worker were heard, unless told otherwise.
+        All reports that the worker was given count as heard, unless `heard` is given.
         """
         options, sizes = _split(named, "finished", "cost", "heard", "give_back")
         if sizes:
@@ -414,7 +414,7 @@ def _describe(answer: Answer) -> str:
             return "; ".join([what, *map(_report, reports)])
         case StatusReport():
             return _status(answer)
-    raise AssertionError(f"no words for {answer}")
+    raise AssertionError(f"no text for {answer}")
 
 
 def _frontier(frontier: Frontier | None) -> str:
