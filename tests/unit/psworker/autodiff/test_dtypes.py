@@ -247,7 +247,7 @@ def test_values_and_gradients_of_float16_are_those_of_float64_rounded_once(f, sh
         np.testing.assert_allclose(found, expected, rtol=1.01 * ROUNDED)
 
 
-LONG, IMAGES = np.zeros((70_000, 2), HALF), np.ones((12, 50, 100, 1), HALF)
+LONG = np.zeros((70_000, 2), HALF)
 
 
 @pytest.mark.parametrize(
