@@ -1,10 +1,9 @@
 """Array tasks: deferred array work of one shard step, and the result of a step.
 
-A step itself takes microseconds and decides everything: versions, replies, order. The tasks of one variable must run
-one after the other, in the order in which they were made; those of different variables may run at the same time, in any
-threads. A divisible task may be run in stretches of the variable's elements, and several divisible tasks one stretch
-after the other, for no element depends on another. So every allowed order gives the same bits as running each at once.
-May import nothing of the shard but its events.
+The tasks of one variable must run one after the other, in the order in which they were made; those of different
+variables may run at the same time, in any threads. A divisible task may be run in stretches of the variable's elements,
+and several divisible tasks one stretch after the other, for no element depends on another. So every allowed order gives
+the same bits as running each at once. May import nothing of the shard but its events.
 """
 
 from __future__ import annotations
@@ -18,14 +17,12 @@ from pswire.messages import Reply
 
 @dataclass(slots=True, eq=False)
 class ArrayTask:
-    """Work on the arrays of one variable. Cannot fail.
+    """Work on the arrays of the variable of this name. Cannot fail.
 
     Attributes:
-        variable: its name.
         nbytes: the cost of `run`, as bytes of a gradient that an update rule would process in the same time.
         run: does the work.
-        part: does it for the flat elements from start to stop; None: the task is indivisible.
-        elements: number of elements of a divisible task; 0: indivisible.
+        part: does it for the flat elements from start to stop, of `elements`; None and 0: the task is indivisible.
     """
 
     variable: str

@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Mapping
-from typing import NamedTuple
 
 from pswire.messages import Traffic
 
@@ -18,13 +17,6 @@ WINDOW, INTERVAL = 10.0, 0.5
 SHORTEST = 1.0
 #: A staleness below this is counted as it is, others are `rounded`.
 EXACT = 1 << 10
-
-
-class _Snapshot(NamedTuple):
-    at: float
-    pushes: int
-    bytes_in: int
-    bytes_out: int
 
 
 class TrafficMeter:
@@ -37,7 +29,7 @@ class TrafficMeter:
 
     def __init__(self) -> None:
         self.pushes = self.bytes_in = self.bytes_out = 0
-        self._snapshots: deque[_Snapshot] = deque()
+        self._snapshots: deque[tuple[float, int, int, int]] = deque()  # (time, pushes, bytes_in, bytes_out)
         self.next_snapshot = -math.inf
 
     def tick(self, now: float) -> None:
@@ -45,21 +37,19 @@ class TrafficMeter:
         if now < self.next_snapshot:
             return
         self.next_snapshot = now + INTERVAL
-        self._snapshots.append(_Snapshot(now, self.pushes, self.bytes_in, self.bytes_out))
-        while self._snapshots[0].at < now - WINDOW:
+        self._snapshots.append((now, self.pushes, self.bytes_in, self.bytes_out))
+        while self._snapshots[0][0] < now - WINDOW:
             self._snapshots.popleft()
 
     def traffic(self, now: float) -> Traffic:
         """Rates since the oldest snapshot within the `WINDOW`, or else since the last one; 0 before the first."""
         if not self._snapshots:
             return Traffic()
-        since = next((one for one in self._snapshots if one.at >= now - WINDOW), self._snapshots[-1])
-        seconds = max(now - since.at, SHORTEST)
-        return Traffic(
-            (self.pushes - since.pushes) / seconds,
-            (self.bytes_in - since.bytes_in) / seconds,
-            (self.bytes_out - since.bytes_out) / seconds,
-        )
+        recent = (one for one in self._snapshots if one[0] >= now - WINDOW)
+        at, pushes, bytes_in, bytes_out = next(recent, self._snapshots[-1])
+        seconds = max(now - at, SHORTEST)
+        counts = self.pushes - pushes, self.bytes_in - bytes_in, self.bytes_out - bytes_out
+        return Traffic(*[count / seconds for count in counts])
 
 
 def rounded(staleness: int) -> int:

@@ -300,23 +300,19 @@ class PendingCalls:
         result.replies.append(Reply(call.ticket, answer))
 
     def _serve(self, call: PendingCall, result: StepResult) -> None:
-        message, store = call.message, self._store
+        message, settled = call.message, call.answer
+        assert not isinstance(message, Assign), "a policy does not see assigns"
+        names, choices = (message.names, message.choices) if isinstance(message, Pull) else (message.pull, ())
+        worker, known, encoding = message.sender.worker, message.known_versions, message.encoding
+        values = self._store.read(worker, names, result, known, encoding, call.allocator, choices)
         answer: Pulled | Pushed
-        if isinstance(message, Push):
-            settled = call.answer
-            assert settled is not None, "a policy serves settled pushes"
-            values = store.read(message.pull, result, message.known_versions, message.encoding, call.allocator)
+        if settled is None:
+            assert isinstance(message, Pull), "a policy serves settled pushes"
+            answer = Pulled(values, self.global_step, self.frontier)
+        else:
             outcome, staleness, reason = settled.outcome, settled.staleness, settled.reason
             group, frontier = settled.group, settled.frontier
             answer = Pushed(outcome, staleness, self.global_step, values, reason, group, frontier)
-            if store.strength:
-                store.keep_served(message.sender.worker, values)
-        else:
-            assert isinstance(message, Pull), "a policy does not see assigns"
-            values = store.read(message.names, result, message.known_versions, message.encoding, call.allocator)
-            chosen = store.choose(message.choices, result, message.encoding, call.allocator)
-            answer = Pulled(values + chosen, self.global_step, self.frontier)
-            store.keep_served(message.sender.worker, values, message.choices, chosen)
         result.replies.append(Reply(call.ticket, answer))
 
 

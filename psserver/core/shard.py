@@ -222,7 +222,7 @@ class Shard:
         return result
 
     def _check(self, message: Message) -> tuple[Any, Settled | None]:
-        """As `check`; returns the member that sends, and the deduplication entry of a message that was settled."""
+        """As `check`; returns the member that sends, and the deduplication entry of a message settled before."""
         sender, member, before = getattr(message, "sender", None), None, None
         if sender is not None:
             member = self._members.check(sender)
@@ -236,8 +236,7 @@ class Shard:
                 self._store.check_gradients(message.gradients)
                 self._store.check_pull(message.pull, message.known_versions, message.encoding)
             case Pull():
-                self._store.check_pull(message.names, message.known_versions, message.encoding)
-                self._store.check_choices(message.choices)
+                self._store.check_pull(message.names, message.known_versions, message.encoding, message.choices)
             case Tune():
                 before = self._deduplication.find(message)
                 self._store.check_tune(message)
@@ -344,8 +343,7 @@ class Shard:
         self._invariants.keep(message)
         self._store.declare(message.declarations, magnitudes, result)
         names = [one.spec.name for one in message.declarations if not self._store.is_table(one)]
-        values = self._store.read(names, result, allocator=allocator)
-        self._store.keep_served(message.sender.worker, values)
+        values = self._store.read(message.sender.worker, names, result, allocator=allocator)
         result.replies.append(Reply(ticket, Registered(values, self.global_step, self._pending.frontier)))
 
     def _push(self, call: PendingCall, before: Settled | None, result: StepResult) -> None:

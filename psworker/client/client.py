@@ -47,8 +47,7 @@ from psworker.client import partitions
 from psworker.client.error_feedback import GradientEncoder
 from psworker.client.heartbeat import Heartbeat
 from psworker.client.placement import Placement
-from psworker.client.push_pull import PushResult as PushResult
-from psworker.client.push_pull import ShardedPull, ShardedPush, concatenated, unpacked
+from psworker.client.push_pull import PushResult, ShardedPull, ShardedPush, concatenated, unpacked
 from psworker.client.retrying_calls import RetryingCalls
 from psworker.transport import Future, Transport
 from psworker.versions import ReadVersion, VersionedArray
@@ -296,10 +295,14 @@ class Client:
             self._calls.call_briefly(0, message, f"could not give back the block of {queue.name}")
 
     def report_idle(self) -> None:
-        """Tells shard 0, if it can be reached at once, not to wait for this worker's next push; raises nothing."""
+        """Reports to shard 0 that it need not wait for this worker's next push; raises nothing."""
         self._heartbeat.idle_since = 0
         self._sequence += 1
-        self._calls.report_idle(self._sequence)
+        if not self._closing.is_set():
+            renewal = self._calls.renewal(0, self._sequence, idle=True)
+            answer = self._calls.call_briefly(0, renewal, "could not report that it is idle")
+            if answer is not None:
+                self._calls.chief_status.update(0, answer)
 
     def defer_idle(self) -> None:
         """Reports the worker as idle with its next heartbeat, or call that needs no work, unless it fails before.

@@ -151,7 +151,7 @@ class RetryingCalls:
             except ParamServerError as error:
                 left = until - time.monotonic() - pause
                 if isinstance(error, Unavailable) and left > 0:
-                    time.sleep(pause)  # not `_closing.wait`: it is set when the worker leaves
+                    time.sleep(pause)  # not `closing.wait`: it is set when the worker leaves
                     pause = min(2 * pause, LONGEST_PAUSE)
                     continue
                 expected = isinstance(error, NotJoined | Zombie | Unavailable | TimedOut)
@@ -159,15 +159,8 @@ class RetryingCalls:
                 logger.log(level, "worker %s, shard %d: %s: %s", self.sender.worker, shard, failure, error)
                 return None
 
-    def report_idle(self, sequence: int) -> None:
-        """Tells shard 0 not to wait for this worker, whose messages up to `sequence` are over."""
-        if not self.closing.is_set():
-            answer = self.call_briefly(0, self.renewal(0, sequence, idle=True), "could not report that it is idle")
-            if answer is not None:
-                self.chief_status.update(0, answer)
-
     def abandon(self, shards: Iterable[int], sequence: int) -> None:
-        """Tells these shards that messages up to `sequence` are abandoned, so that no other worker waits for them."""
+        """Reports to these shards that messages up to `sequence` are abandoned: no other worker waits for them."""
         for shard in shards:
             failure = "could not report that it abandoned a push"
             if self.closing.is_set() or self.call_briefly(shard, self.renewal(shard, sequence), failure) is None:

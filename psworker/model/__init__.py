@@ -1,1 +1,1 @@
-"""What a model is made of: variables, tables, layers, initializers, optimizers, gradient transforms."""
+"""The parts of a model: variables, tables, layers, initializers, optimizers, gradient transforms."""

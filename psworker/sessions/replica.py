@@ -18,7 +18,8 @@ from pswire import optimizers
 from pswire.errors import ConfigurationError, InvalidMessage
 from pswire.messages import Declaration, Outcome
 from pswire.tensors.values import Array, IndexedSlices
-from psworker.client.client import Client, PushResult
+from psworker.client.client import Client
+from psworker.client.push_pull import PushResult
 from psworker.model.tables import Table
 from psworker.model.variables import BaseVariable, UpdateOp
 from psworker.sessions.hyperparameters import Target, VariableOptimizers

@@ -9,70 +9,51 @@ from psserver.core.policies.policy import Apply, Serve
 from psserver.core.variables.store import Store
 from tests.simulation.unreliable import check_exactly_once, run
 
-SYNCHRONOUS = {"shards": 2, "split": True, "consistency": "sync:3"}
+ASYNCHRONOUS, SYNCHRONOUS = {"shards": 1}, {"shards": 2, "split": True, "consistency": "sync:3"}
+take, update = DataQueue.take, Store.update
 
 
-@pytest.mark.parametrize("job", [{"shards": 1}, SYNCHRONOUS], ids=["async", "sync"])
+def forget_holders(queue, worker, result):
+    block = take(queue, worker, result)
+    queue._out.clear()
+    return block
+
+
+def lose_one_update(store, pushes, *when):
+    update(store, [] if store["W"].version == 5 else pushes, *when)
+
+
+def lose_one_of_a_group(store, pushes, *when):
+    update(store, pushes[:2], *when)
+
+
+def apply_each_by_itself(policy, calls, shard):
+    return [Serve(one.ticket) if one.applied else Apply((one.ticket,)) for one in calls]
+
+
+#: The job, and the broken methods.
+FAULTS = {
+    "answers are forgotten": (
+        ASYNCHRONOUS,
+        [(DeduplicationTable, "find", lambda *_: None), (DeduplicationTable, "last", lambda *_: 0)],
+    ),
+    "no answer is recorded": (ASYNCHRONOUS, [(DeduplicationTable, "record", lambda *_: None)]),
+    "holders of blocks are forgotten": (ASYNCHRONOUS, [(DataQueue, "take", forget_holders)]),
+    "one update is lost": (ASYNCHRONOUS, [(Store, "update", lose_one_update)]),
+    "one of a group is lost": (SYNCHRONOUS, [(Store, "update", lose_one_of_a_group)]),
+    "each of a group is applied by itself": (SYNCHRONOUS, [(Follower, "decide", apply_each_by_itself)]),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_the_check_fails_when_the_shard_would(fault, monkeypatch):
+    job, broken = FAULTS[fault]
+    for method in broken:
+        monkeypatch.setattr(*method)
+    with pytest.raises(AssertionError, match=r"never, or more|handed out|served|updates"):
+        check_exactly_once(run(seed=1, **job))
+
+
+@pytest.mark.parametrize("job", [ASYNCHRONOUS, SYNCHRONOUS], ids=["async", "sync"])
 def test_it_passes_when_nothing_is_broken(job):
     check_exactly_once(run(seed=1, **job))
-
-
-def forget_every_answer(monkeypatch):
-    monkeypatch.setattr(DeduplicationTable, "find", lambda *_: None)
-    monkeypatch.setattr(DeduplicationTable, "last", lambda *_: 0)
-
-
-def forget_to_write_answers_down(monkeypatch):
-    monkeypatch.setattr(DeduplicationTable, "record", lambda *_: None)
-
-
-def forget_who_holds_a_block(monkeypatch):
-    take = DataQueue.take
-
-    def forgetful(queue, worker, result):
-        block = take(queue, worker, result)
-        queue._out.clear()
-        return block
-
-    monkeypatch.setattr(DataQueue, "take", forgetful)
-
-
-def lose_one_update(monkeypatch):
-    update = Store.update
-
-    def lossy(store, pushes, *when):
-        update(store, [] if store["W"].version == 5 else pushes, *when)
-
-    monkeypatch.setattr(Store, "update", lossy)
-
-
-@pytest.mark.parametrize(
-    "broken", [forget_every_answer, forget_to_write_answers_down, forget_who_holds_a_block, lose_one_update]
-)
-def test_the_check_fails_when_the_shard_would(broken, monkeypatch):
-    broken(monkeypatch)
-    with pytest.raises(AssertionError, match=r"never, or more than once|handed out|is in what it is served"):
-        check_exactly_once(run(seed=1, shards=1))
-
-
-def lose_one_of_a_group(monkeypatch):
-    update = Store.update
-
-    def lossy(store, pushes, *when):
-        update(store, pushes[:2], *when)
-
-    monkeypatch.setattr(Store, "update", lossy)
-
-
-def apply_each_of_a_group_by_itself(monkeypatch):
-    def hasty(policy, waiting, view):
-        return [Serve(one.ticket) if one.applied else Apply((one.ticket,)) for one in waiting]
-
-    monkeypatch.setattr(Follower, "decide", hasty)
-
-
-@pytest.mark.parametrize("broken", [lose_one_of_a_group, apply_each_of_a_group_by_itself])
-def test_the_check_fails_when_pushes_that_are_applied_together_would(broken, monkeypatch):
-    broken(monkeypatch)
-    with pytest.raises(AssertionError):
-        check_exactly_once(run(seed=1, **SYNCHRONOUS))

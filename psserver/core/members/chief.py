@@ -22,14 +22,10 @@ class ChiefElection:
         """Whether the worker of this name is the chief, in its present life."""
         return self._chief is not None and self._chief is self._members.get(name)
 
-    def elect(self) -> None:
-        """Elect a chief if there is none."""
-        if self._enabled and self._chief is None:
+    def elect(self, *, new_job: bool = False) -> None:
+        """Elect a chief if there is none, or if a new job begins."""
+        if self._enabled and (new_job or self._chief is None):
             self._chief = next((member for member in self._members.values() if member.state == "live"), None)
-
-    def reset(self) -> None:
-        """Depose the chief: a new job begins."""
-        self._chief = None
 
     def dismiss(self, gone: Collection[Member]) -> None:
         """Elect another chief if it is among these, which were lost or have failed."""

@@ -38,7 +38,6 @@ class Membership:
         one_job: all who ever join belong to one job; otherwise one that joins where none is live begins another.
 
     Attributes:
-        chief, progress, half_pushes: of these workers.
         job_end: set while no worker is live; None before the first one has joined.
     """
 
@@ -93,10 +92,9 @@ class Membership:
             self.renew(known, now, message.tensor_transport)
             self.chief.elect()
             return known, False
-        if all(member.state != "live" for member in self) and not (self._one_job and self._done):
-            self.chief.reset()
-            if not self._one_job:
-                self.progress.resume(list(self._members))
+        new_job = all(member.state != "live" for member in self) and not (self._one_job and self._done)
+        if new_job and not self._one_job:
+            self.progress.resume(list(self._members))
         number, last = (len(self._members), 0) if known is None else (known.number, known.incarnation)
         member = Member(message.worker, number, message.incarnation or last + 1, message.life)
         self.renew(member, now, message.tensor_transport)
@@ -105,7 +103,7 @@ class Membership:
             self.half_pushes.end_life(known)
             self.chief.replace(known, member)
         self._members[message.worker] = member
-        self.chief.elect()
+        self.chief.elect(new_job=new_job)
         return member, True
 
     def check(self, sender: Sender) -> Member:

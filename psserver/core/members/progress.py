@@ -13,11 +13,7 @@ from psserver.core.members.member import Member
 
 
 class Progress:
-    """Members in training, and those that have finished.
-
-    Attributes:
-        training: the members in training, by name, in the order in which they began.
-    """
+    """Members in `training`, by name, in the order in which they began, and those that have finished."""
 
     def __init__(self) -> None:
         self.training: dict[str, Member] = {}

@@ -6,20 +6,35 @@ Delay compensation is not here, as it changes gradients and not decisions.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
 from psserver.core.policies.policy import Apply, CallView, Decision, Drop, Policy, ShardView
 
 
-class StalenessPolicy:
+class StalenessPolicy(ABC):
     """A policy around `inner`, which explains as that does."""
 
     def __init__(self, inner: Policy) -> None:
         self.inner = inner
 
+    def decide(self, calls: Sequence[CallView], shard: ShardView) -> list[Decision]:
+        """Decide as `inner` does up to its first update, and handle that."""
+        decisions: list[Decision] = []
+        for decision in self.inner.decide(calls, shard):
+            if isinstance(decision, Apply):
+                pushes = [call for call in calls if call.ticket in decision.tickets]
+                return decisions + self._handled(decision, pushes)
+            decisions.append(decision)
+        return decisions
+
     def explain(self, call: CallView, calls: Sequence[CallView], shard: ShardView) -> str:
         """Explain as `inner` does."""
         return self.inner.explain(call, calls, shard)
+
+    @abstractmethod
+    def _handled(self, update: Apply, pushes: Sequence[CallView]) -> list[Decision]:
+        """The decisions in place of an update of these pushes."""
 
 
 class DropStale(StalenessPolicy):
@@ -32,15 +47,13 @@ class DropStale(StalenessPolicy):
         super().__init__(inner)
         self.above = above
 
-    def decide(self, calls: Sequence[CallView], shard: ShardView) -> list[Decision]:
-        """Decide as `inner` does up to its first update, without that if some of its pushes are too stale."""
-        decisions, pushes = _up_to_first_update(self.inner.decide(calls, shard), calls)
-        drops = [
-            Drop(one.ticket, f"drop:{self.above}: staleness {one.staleness}; compute the next with the fresh weights")
-            for one in pushes
-            if one.staleness > self.above
-        ]
-        return [*decisions[:-1], *drops] if drops else decisions
+    def _handled(self, update: Apply, pushes: Sequence[CallView]) -> list[Decision]:
+        drops: list[Decision] = []
+        for one in pushes:
+            if one.staleness > self.above:
+                reason = f"drop:{self.above}: staleness {one.staleness}; compute the next with the fresh weights"
+                drops.append(Drop(one.ticket, reason))
+        return drops or [update]
 
 
 class ScaleStale(StalenessPolicy):
@@ -49,22 +62,6 @@ class ScaleStale(StalenessPolicy):
     Source: W. Zhang et al., "Staleness-aware Async-SGD for Distributed Deep Learning", IJCAI 2016.
     """
 
-    def decide(self, calls: Sequence[CallView], shard: ShardView) -> list[Decision]:
-        """Decide as `inner` does up to its first update, which is scaled."""
-        decisions, pushes = _up_to_first_update(self.inner.decide(calls, shard), calls)
+    def _handled(self, update: Apply, pushes: Sequence[CallView]) -> list[Decision]:
         staleness = max([one.staleness for one in pushes], default=0)
-        if staleness > 1:
-            update = decisions[-1]
-            assert isinstance(update, Apply)
-            decisions[-1] = Apply(update.tickets, update.scale / staleness)
-        return decisions
-
-
-def _up_to_first_update(
-    decisions: Sequence[Decision], calls: Sequence[CallView]
-) -> tuple[list[Decision], list[CallView]]:
-    """The decisions up to the first update, which comes last, and its pushes: none if there is no update."""
-    for count, decision in enumerate(decisions, 1):
-        if isinstance(decision, Apply):
-            return list(decisions[:count]), [call for call in calls if call.ticket in decision.tickets]
-    return list(decisions), []
+        return [Apply(update.tickets, update.scale / max(staleness, 1))]

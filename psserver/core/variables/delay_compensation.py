@@ -34,12 +34,6 @@ class ServedWeights:
         """All elements that were served."""
         return self.array.unpacked() if isinstance(self.array, Packed) else self.array
 
-    def elements(self, start: int, stop: int) -> Array:
-        """Those from `start` to `stop`, flat."""
-        if isinstance(self.array, Packed):
-            return self.array.elements(start, stop)
-        return self.array.reshape(-1)[start:stop]
-
 
 class ServedWeightsCache:
     """Served weights by worker and variable; of a table, the rows that were pulled last.

@@ -57,8 +57,11 @@ def inspect(variables: Mapping[str, Variable], message: Message) -> Inspection:
         case Pull():
             for choice in message.choices:
                 if choice.rows is not None:
-                    _check_rows(choice.name, choice.rows, variables[choice.name].spec.shape[0])
-                    nbytes += choice.rows.nbytes
+                    rows, most = choice.rows, variables[choice.name].spec.shape[0]
+                    if rows.size and not 0 <= rows.min() <= rows.max() < most:
+                        allowed, span = f"0 ... {most - 1}", f"{rows.min()} ... {rows.max()}"
+                        raise InvalidMessage(f"rows of {choice.name!r} must be in {allowed}, but they span {span}")
+                    nbytes += rows.nbytes
         case Assign():
             for one in message.assignments:
                 magnitudes[one.name] = check_finite(one.name, one.array, "assigned value")
@@ -87,20 +90,8 @@ def _inspect_gradient(variable: Variable, array: Array | IndexedSlices | Packed)
     return factor * check_finite(name, array, what)
 
 
-def _check_rows(name: str, rows: Array, most: int) -> None:
-    if rows.size:
-        low, high = rows.min(), rows.max()
-        if not 0 <= low <= high < most:
-            raise InvalidMessage(f"rows of {name!r} must be in 0 ... {most - 1}, but they span {low} ... {high}")
-
-
 def check_finite(name: str, array: Array | Packed, what: str) -> float:
-    """A bound of the elements' distances from 0.
-
-    Raises:
-        NotFinite: an element is NaN or infinite.
-        InvalidMessage: a packed array is malformed.
-    """
+    """The magnitude of an array. Raises `NotFinite`, or `InvalidMessage` if it is packed and malformed."""
     if isinstance(array, Packed):
         try:
             return array.check()

@@ -12,7 +12,7 @@ import numpy as np
 from psserver.core.variables.variable import Variable
 from pswire.errors import AlreadyRegistered, InvalidMessage, UnknownVariable
 from pswire.messages import Declaration, Tune
-from pswire.optimizers import Rule, UpdateSpec, rule_for, to_plain
+from pswire.optimizers import UpdateSpec, rule_for, to_plain
 from pswire.specs.initializers import check_fits, fill
 from pswire.tensors.values import DTYPES, Array, Part, TensorSpec
 
@@ -100,11 +100,6 @@ def initialize(value: Array, declaration: Declaration) -> None:
         np.copyto(value, declaration.value)
     else:
         fill(declaration.initial, value, 0 if declaration.part is None else declaration.part.first)
-
-
-def make_slots(variable: Variable, rule: Rule) -> None:
-    """Make the slots with their first values, by the rule that it was registered with, whatever it follows by now."""
-    variable.slots = rule.slots(variable.value)
 
 
 def tuned(variable: Variable, message: Tune) -> UpdateSpec:

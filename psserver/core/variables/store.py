@@ -19,14 +19,7 @@ import numpy as np
 from psserver.core.array_tasks import ArrayTask, StepResult, run
 from psserver.core.variables.delay_compensation import ServedWeightsCache
 from psserver.core.variables.element_checks import Magnitudes, check_tensor
-from psserver.core.variables.registration import (
-    agreed_bytes,
-    declared_bytes,
-    initialize,
-    make_slots,
-    slot_specs,
-    tuned,
-)
+from psserver.core.variables.registration import agreed_bytes, declared_bytes, initialize, slot_specs, tuned
 from psserver.core.variables.updates import AN_ADDITION, Contribution, OverflowGuard, Update, add_to
 from psserver.core.variables.variable import Variable
 from pswire.errors import InvalidMessage, NoOptimizer, TooLarge, UnknownVariable
@@ -55,16 +48,11 @@ MOST_CHOICES = 1000
 
 
 class Store:
-    """The variables by name.
+    """The `variables` by name, the `guard` of their changes, and the weights that were `served`.
 
     Args:
         memory_limit: bytes that values and slots may take; None: no limit.
-        strength: of the delay compensation; 0: none.
-
-    Attributes:
-        variables: by name.
-        guard: tells which changes are guarded.
-        served: the weights that each worker was served; stays empty without delay compensation.
+        strength: of the delay compensation; 0: none, and no served weights are kept.
     """
 
     def __init__(self, memory_limit: int | None = None, strength: float = 0.0) -> None:
@@ -96,8 +84,10 @@ class Store:
 
     # --- reading --------------------------------------------------------------------------------------------------
 
-    def check_pull(self, names: Sequence[str], known_versions: Sequence[int], encoding: str) -> None:
-        """Raise `UnknownVariable` or `InvalidMessage` unless these values can be read."""
+    def check_pull(
+        self, names: Sequence[str], known_versions: Sequence[int], encoding: str, choices: Sequence[Choice] = ()
+    ) -> None:
+        """Raise `UnknownVariable` or `InvalidMessage` unless these values can be read, up to the row numbers."""
         for name in names:
             if name not in self.variables:
                 self[name]
@@ -108,9 +98,6 @@ class Store:
             )
         if encoding and encoding not in ENCODINGS:
             raise InvalidMessage(f"values are encoded as {' or '.join(ENCODINGS)}, or not at all, not as {encoding!r}")
-
-    def check_choices(self, choices: Sequence[Choice]) -> None:
-        """Check their number, names, slots, and the dtype and shape of row numbers."""
         if len(choices) > MOST_CHOICES:
             raise InvalidMessage(f"{len(choices):,} choices in one pull: {MOST_CHOICES:,} at most")
         for choice in choices:
@@ -123,21 +110,27 @@ class Store:
 
     def read(
         self,
+        worker: str,
         names: Sequence[str],
         result: StepResult,
         known_versions: Sequence[int] = (),
         encoding: str = "",
         allocator: Allocator | None = None,
+        choices: Sequence[Choice] = (),
     ) -> tuple[Value, ...]:
-        """Values of variables, in the order of `names`: read-only copies, complete when the tasks have run.
+        """Read-only copies of variables, in the order of `names`, and of choices; complete when the tasks have run.
 
         Args:
-            names: were checked.
+            worker: is served these values; kept if delay is compensated.
+            names: were checked, as the choices.
             result: gets the tasks, and the bytes of the copies.
             known_versions: a value that is still at its known version has no array.
             encoding: of `pswire.specs.encodings.ENCODINGS`, for what is float32; "": as it is.
-            allocator: memory for the copies, if it has any left.
+            allocator: memory for the copies, if it has any left. Not used where the copies are kept.
+            choices: rows and slots; their versions are those of the variables.
         """
+        if self.strength:
+            allocator = None
         values = []
         for name, version in zip(names, known_versions or repeat(-1), strict=False):
             variable = self.variables[name]
@@ -145,17 +138,17 @@ class Store:
                 values.append(Value(name, version, None))
             else:
                 values.append(self._copy(variable, variable.spec, result, encoding, allocator))
-        return tuple(values)
-
-    def choose(
-        self, choices: Iterable[Choice], result: StepResult, encoding: str = "", allocator: Allocator | None = None
-    ) -> tuple[Value, ...]:
-        """Rows and slots, in the order of `choices`, as `read` gives values; versions are those of the variables."""
-        values = []
         for choice in choices:
-            variable = self[choice.name]
+            variable = self.variables[choice.name]
             spec = variable.chosen_spec(choice)
             values.append(self._copy(variable, spec, result, encoding, allocator, choice.rows, choice.slot))
+        if self.strength:
+            free = self._free_bytes
+            for choice, value in zip(choices, values[len(names) :], strict=True):
+                if not choice.slot:
+                    self.served.keep(worker, value, free, choice.rows)
+            for value in values[: len(names)]:
+                self.served.keep(worker, value, free)
         return tuple(values)
 
     def _copy(
@@ -172,7 +165,7 @@ class Store:
         if spec.dtype != "float32":
             encoding = ""
         layout = TensorSpec(spec.name, spec.shape, BITS.name) if encoding else spec
-        out = None if allocator is None or self.strength else allocator.take(layout)  # `keep_served` keeps the arrays
+        out = None if allocator is None else allocator.take(layout)
         if out is None:
             out = np.empty(layout.shape, DTYPES[layout.dtype])
         copy = Copy(variable, slot, rows, encoding, out)
@@ -185,18 +178,6 @@ class Store:
         view = out.view()
         view.flags.writeable = False
         return Value(spec.name, variable.version, Packed(encoding, spec.shape, (view,)) if encoding else view)
-
-    def keep_served(
-        self, worker: str, values: Sequence[Value], choices: Sequence[Choice] = (), chosen: Sequence[Value] = ()
-    ) -> None:
-        """Keep the values of an answer to a worker, if delay is compensated."""
-        if self.strength:
-            free = self._free_bytes
-            for choice, value in zip(choices, chosen, strict=True):
-                if not choice.slot:
-                    self.served.keep(worker, value, free, choice.rows)
-            for value in values:
-                self.served.keep(worker, value, free)
 
     def answer_bytes(self, message: Message, *, modified: bool) -> int:
         """As `Shard.answer_bytes`; unless `modified`, only the message itself changes variables before its answer."""
@@ -283,7 +264,7 @@ class Store:
                 rule = variable.follow(optimizer)
                 self.guard.grown(variable, 0.0 if math.isfinite(variable.share) else math.inf)
                 variable.slot_specs = slot_specs(variable.spec, optimizer)
-                result.tasks.append(ArrayTask(spec.name, variable.nbytes, partial(make_slots, variable, rule)))
+                result.tasks.append(ArrayTask(spec.name, variable.nbytes, partial(variable.make_slots, rule)))
 
     def check_tune(self, message: Tune) -> None:
         """Raise if a variable has no optimizer of this kind, or would need other slots."""

@@ -77,14 +77,9 @@ class Update:
         slots = {name: slot.reshape(-1)[start:stop] for name, slot in self.variable.slots.items()}
         gradients: list[Array | IndexedSlices] = []
         for gradient, served in self.contributions:
-            array = gradient.array
-            if isinstance(array, Packed):
-                stretch = array.elements(start, stop)
-            else:
-                assert isinstance(array, np.ndarray), "rows are not divisible"
-                stretch = array.reshape(-1)[start:stop]
+            stretch = _elements(gradient.array, start, stop)
             if served is not None and served.rows is None:
-                stretch = corrected(stretch, value, served.elements(start, stop), self.strength)
+                stretch = corrected(stretch, value, _elements(served.array, start, stop), self.strength)
             gradients.append(stretch)
         total = mean(gradients)
         assert not isinstance(total, IndexedSlices), "a mean of arrays"
@@ -130,7 +125,7 @@ class CandidateUpdate:
 
     @property
     def fault(self) -> str:
-        """Which array has elements that are not finite, and how many; empty if none has."""
+        """The number of elements that are not finite, and their array; empty if there are none."""
         for name, array in (("", self.value), *self.slots.items()):
             bad = not_finite(array)
             if bad:
@@ -236,6 +231,13 @@ class OverflowGuard:
         ):
             variable.growth = 0.0
             self._guarded.discard(variable.spec.name)
+
+
+def _elements(array: Array | IndexedSlices | Packed, start: int, stop: int) -> Array:
+    if isinstance(array, Packed):
+        return array.elements(start, stop)
+    assert isinstance(array, np.ndarray), "rows are not divisible"
+    return array.reshape(-1)[start:stop]
 
 
 @np.errstate(all="ignore")

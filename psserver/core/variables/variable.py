@@ -57,6 +57,10 @@ class Variable:
         self.share = share if share <= MOST_GROWTH else math.inf  # not if it is NaN
         return self.rule
 
+    def make_slots(self, rule: Rule) -> None:
+        """Make the slots with their first values, by the rule it was registered with, whatever it follows by now."""
+        self.slots = rule.slots(self.value)
+
     @property
     def nbytes(self) -> int:
         """Bytes of the value and its slots."""

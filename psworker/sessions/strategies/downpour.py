@@ -133,8 +133,7 @@ class StepSum:
 
     def _clear(self) -> None:
         self._sums: dict[str, Total] = {}
-        self._means: dict[str, tuple[Array, int]] = {}  # of float16 in float32
-        self._dtypes: dict[str, np.dtype[Any]] = {}  # of the means in the end
+        self._means: dict[str, tuple[Array, int, np.dtype[Any]]] = {}  # of float16 in float32; count; dtype in the end
         self._reads: dict[str, ReadVersion] = {}
         self._losses: list[float] = []
 
@@ -148,10 +147,9 @@ class StepSum:
             self._sums.setdefault(entry.name, Total()).add(entry.array)
         for op in step.updates:
             value = widened(op.value)
-            mean, count = self._means.get(op.variable.name, (value, 0))
+            mean, count, _ = self._means.get(op.variable.name, (value, 0, None))
             mean = mean * (count / (count + 1)) + value / (count + 1)
-            self._means[op.variable.name] = np.asarray(mean, value.dtype), count + 1
-            self._dtypes[op.variable.name] = op.value.dtype
+            self._means[op.variable.name] = np.asarray(mean, value.dtype), count + 1, op.value.dtype
         for entry in step.entries:
             self._reads.setdefault(entry.name, entry.read)
         if step.loss is not None:
@@ -160,7 +158,7 @@ class StepSum:
     def take(self) -> tuple[list[VersionedArray], float | None]:
         """The sums and means, whose arrays are the caller's, and the mean loss; begins anew."""
         arrays: dict[str, Array | IndexedSlices] = {
-            name: mean.astype(self._dtypes[name], copy=False) for name, (mean, _) in self._means.items()
+            name: mean.astype(dtype, copy=False) for name, (mean, _, dtype) in self._means.items()
         }
         for name, total in self._sums.items():
             gradient = total.gradient()

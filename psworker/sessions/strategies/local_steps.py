@@ -197,8 +197,8 @@ class LocalSteps(Replica):
 class _LocalVariable:
     """A variable in a round: its value, read-only, and its update rule with slots, which are changed in place.
 
-    `growth` is the sum of the growths of ordinary updates since all elements were within the limits, as in
-    `pswire.optimizers.limits`; from `GUARDED` on an update is computed on copies and checked.
+    `growth` is that of ordinary updates since all elements were within the limits (`pswire.optimizers.limits`); from
+    `GUARDED` on an update is computed on copies and checked.
     """
 
     def __init__(self) -> None:

@@ -77,23 +77,22 @@ def test_a_number_beyond_a_bound_of_its_own_is_refused(spec, name, bad, bounds):
 
 
 def test_the_ends_of_a_range_that_belong_to_it_are_taken():
-    below = math.nextafter(1, 0)
-    optimizers.GradientDescent(0)
-    optimizers.GradientDescent(1.7976931348623157e308)
-    optimizers.Momentum(1, momentum=0.0)
-    optimizers.Momentum(0.1, momentum=below)
-    optimizers.Adagrad(0.1, initial_accumulator=0, epsilon=1e-10)
-    optimizers.Adagrad(0.1, initial_accumulator=5e-324, epsilon=0)
-    optimizers.AdagradDecay(0.1, 5e-324, decay_steps=1, decay_rate=0)
-    optimizers.AdagradDecay(0.1, decay_steps=2**53 - 1, decay_rate=1)
-    optimizers.Ftrl(0, learning_rate_power=0)
-    optimizers.Ftrl(0, learning_rate_power=1)
-    optimizers.RMSProp(0, decay=0, momentum=0, epsilon=5e-324)
-    optimizers.AdamW(0, weight_decay=0)
-    optimizers.Lamb(0, weight_decay=1e300)
-    optimizers.MovingAverage(0)
-    optimizers.MovingAverage(below)
-    optimizers.Adam(0, beta1=0, beta2=0, epsilon=5e-324)
+    tiny, below, huge = 5e-324, math.nextafter(1, 0), 1.7976931348623157e308
+    for spec, ends in (
+        (optimizers.GradientDescent, [{"learning_rate": 0}, {"learning_rate": huge}]),
+        (optimizers.Momentum, [{"momentum": 0.0}, {"momentum": below}]),
+        (optimizers.Adagrad, [{"initial_accumulator": 0, "epsilon": tiny}, {"initial_accumulator": tiny}]),
+        (optimizers.AdagradDecay, [{"decay_steps": 1, "decay_rate": 0}, {"decay_steps": 2**53 - 1, "decay_rate": 1}]),
+        (optimizers.AdagradDecay, [{"initial_accumulator": tiny}]),
+        (optimizers.Ftrl, [{"learning_rate_power": 0}, {"learning_rate_power": 1}]),
+        (optimizers.RMSProp, [{"learning_rate": 0, "decay": 0, "momentum": 0, "epsilon": tiny}]),
+        (optimizers.AdamW, [{"weight_decay": 0}, {"weight_decay": 1e300}]),
+        (optimizers.MovingAverage, [{"decay": 0}, {"decay": below}]),
+        (optimizers.Adam, [{"beta1": 0, "beta2": 0, "epsilon": tiny}]),
+    ):
+        for fields in ends:
+            made = spec(**valid(spec) | fields)
+            assert {name: getattr(made, name) for name in fields} == fields
 
 
 @every_optimizer

@@ -8,7 +8,7 @@ import pytest
 
 from pswire import optimizers
 from pswire.errors import InvalidMessage
-from pswire.optimizers import COMPUTE_DTYPES, compiled, element_wise, rule_for
+from pswire.optimizers import compiled, element_wise, rule_for
 from pswire.tensors.values import DTYPES, IndexedSlices
 from tests.unit.pswire.optimizers.rules_under_test import (
     FLOATING,
@@ -48,27 +48,29 @@ def rows_of(gradient, indices, count):
 @every_rule
 @pytest.mark.parametrize(
     ("dtype", "shape"),
-    [("float16", (31, 7)), ("float32", (31, 7)), ("float64", (2, 3, 4)), ("float32", ()), ("float16", (0, 3))],
+    [("float16", (31, 7)), ("float32", (3, BLOCK // 2 + 1)), ("float32", (9,)), ("float64", ()), ("float16", (0, 3))],
     ids=str,
 )
 def test_a_rule_follows_its_formula_for_100_steps(case, dtype, shape, random):
-    check_against_formula(rule_for(case.spec), case, random, dtype, shape)
+    check_against_formula(rule_for(case.spec), case, random, dtype, shape, 100 if math.prod(shape) < BLOCK else 10)
 
 
 @every_rule
 @pytest.mark.parametrize(
     ("dtype", "shape"),
-    [("float16", (40, 5)), ("float32", (9,)), ("float64", (6, 2, 3)), ("float32", (0, 3)), ("float64", (5, 0))],
+    [
+        ("float16", (40, 5)),
+        ("float32", (3, 2 * BLOCK + 1)),
+        ("float32", (9,)),
+        ("float64", (5, 2, 3)),
+        ("float64", (5, 0)),
+    ],
     ids=str,
 )
 def test_rows_follow_the_formula_and_others_stay_as_they_are(case, dtype, shape, random):
-    check_against_formula(rule_for(case.spec), case, random, dtype, shape, 30, by_rows=True)
-
-
-@every_rule
-def test_a_rule_follows_its_formula_over_several_blocks(case, random):
-    check_against_formula(rule_for(case.spec), case, random, shape=(3, BLOCK // 2 + 1), steps=10)
-    check_against_formula(rule_for(case.spec), case, random, "float16", (3, 2 * BLOCK + 1), 3, by_rows=True)
+    check_against_formula(
+        rule_for(case.spec), case, random, dtype, shape, 30 if math.prod(shape) < BLOCK else 3, by_rows=True
+    )
 
 
 @every_rule
@@ -95,18 +97,14 @@ def test_all_rows_are_the_dense_update_bit_by_bit_wherever_they_lie(case, dtype,
 
 @every_rule
 def test_indices_may_be_of_any_integer_dtype_and_none(case, random):
-    rule, value = rule_for(case.spec), random.normal(size=(100, 3)).astype("float32")
-    results = []
+    rule, value, results = rule_for(case.spec), random.normal(size=(100, 3)).astype("float32"), set()
     for kind in ("int64", "int8", "int32", ">i4", "uint8", "uint64"):
-        own = value.copy()
-        indices = np.array([2, 3, 50, 99], kind)
-        rule.sparse(own, rule.slots(own), rows_of(np.ones((4, 3), "float32"), indices, 100), at(1, case.rate))
-        results.append(own)
-    assert len({own.tobytes() for own in results}) == 1
-    own, slots = value.copy(), rule.slots(value)
-    rule.sparse(own, slots, rows_of(np.zeros((0, 3), "float32"), np.zeros(0, int), 100), at(1, case.rate))
-    np.testing.assert_array_equal(own, value)
-    assert all(np.array_equal(slot, rule.slots(value)[name]) for name, slot in slots.items())
+        for indices in (np.array([2, 3, 50, 99], kind), np.array([], kind)):
+            own, slots = value.copy(), rule.slots(value)
+            rule.sparse(own, slots, rows_of(np.ones((len(indices), 3), "float32"), indices, 100), at(1, case.rate))
+            results.add((len(indices), own.tobytes(), *(slot.tobytes() for slot in slots.values())))
+    assert len(results) == 2
+    assert (0, value.tobytes(), *(slot.tobytes() for slot in rule.slots(value).values())) in results
 
 
 # --- slots ----------------------------------------------------------------------------------------------------------
@@ -187,18 +185,12 @@ def test_an_update_takes_a_few_blocks_of_memory_whatever_the_size_of_the_variabl
 
 
 EXTREME = [
-    optimizers.GradientDescent(1e308),
-    optimizers.Momentum(1e308, nesterov=True),
-    optimizers.Adagrad(1e308, 1e308, 1e308),
-    optimizers.AdagradDecay(1e308, 1e308, 1, 1e-308),
-    optimizers.RMSProp(1e308, 0, epsilon=1e-308),
-    optimizers.RMSProp(1e308, 0.5, 0.9, centered=True),
-    optimizers.Adam(1e308, epsilon=1e308),
-    optimizers.Adam(1e308, epsilon=1e-308, amsgrad=True),
-    optimizers.AdamW(1e308, weight_decay=1e308),
-    optimizers.Lamb(1e308, weight_decay=1e308),
-    optimizers.Ftrl(1e308, 1e308, 1e308, 1, 1e308),
-    optimizers.Ftrl(1e-308, 1e-308, 1e-308, 1, 1e-308),
+    *(optimizers.GradientDescent(1e308), optimizers.Momentum(1e308, nesterov=True)),
+    *(optimizers.Adagrad(1e308, 1e308, 1e308), optimizers.AdagradDecay(1e308, 1e308, 1, 1e-308)),
+    *(optimizers.RMSProp(1e308, 0, epsilon=1e-308), optimizers.RMSProp(1e308, 0.5, 0.9, centered=True)),
+    *(optimizers.Adam(1e308, epsilon=1e308), optimizers.Adam(1e308, epsilon=1e-308, amsgrad=True)),
+    *(optimizers.AdamW(1e308, weight_decay=1e308), optimizers.Lamb(1e308, weight_decay=1e308)),
+    *(optimizers.Ftrl(1e308, 1e308, 1e308, 1, 1e308), optimizers.Ftrl(1e-308, 1e-308, 1e-308, 1, 1e-308)),
 ]
 
 
@@ -217,21 +209,16 @@ def test_what_overflows_is_silent(spec):
     np.testing.assert_array_equal(value, np.array([-np.inf, 0.0], "float32"))
 
 
-@pytest.mark.parametrize(
-    "spec",
-    [
-        optimizers.Adagrad(0.1, 1e-320),
-        optimizers.AdagradDecay(0.1, 1e-320, 1, 0),
-        optimizers.RMSProp(epsilon=1e-320),
-        optimizers.RMSProp(epsilon=1e-320, centered=True, momentum=0.9),
-        optimizers.Adam(epsilon=1e-320),
-        optimizers.AdamW(epsilon=1e-320, weight_decay=0, amsgrad=True),
-        optimizers.Lamb(epsilon=1e-320, weight_decay=0),
-        optimizers.Ftrl(0.1, initial_accumulator=1e-320),
-        optimizers.Ftrl(0.1, initial_accumulator=1e-320, learning_rate_power=1),
-    ],
-    ids=str,
-)
+TINY = [
+    *(optimizers.Adagrad(0.1, 1e-320), optimizers.AdagradDecay(0.1, 1e-320, 1, 0), optimizers.RMSProp(epsilon=1e-320)),
+    *(optimizers.RMSProp(epsilon=1e-320, centered=True, momentum=0.9), optimizers.Adam(epsilon=1e-320)),
+    optimizers.AdamW(epsilon=1e-320, weight_decay=0, amsgrad=True),
+    optimizers.Lamb(epsilon=1e-320, weight_decay=0),
+    *(optimizers.Ftrl(0.1, initial_accumulator=1e-320, learning_rate_power=power) for power in (0.5, 1)),
+]
+
+
+@pytest.mark.parametrize("spec", TINY, ids=str)
 def test_an_epsilon_too_small_for_the_dtype_makes_no_nan(spec):
     for dtype in FLOATING:
         rule, value = rule_for(spec), np.ones(2, dtype)
@@ -248,23 +235,3 @@ def test_a_subclass_has_the_rule_of_its_kind_and_an_unknown_kind_is_refused_with
     own = type("Own", (optimizers.OptimizerSpec,), {"kind": "own"})
     with pytest.raises(InvalidMessage, match="'own'; there are adagrad, adagrad_decay, adam, adamw, ftrl, "):
         rule_for(own(0.1))
-
-
-@pytest.mark.parametrize(("dtype", "transposed"), [("float16", True), ("float32", False), ("float64", True)])
-@pytest.mark.parametrize("shape", [(), (0, 3), (3, BLOCK - 1), (301, 701)], ids=str)
-def test_the_blocks_pass_every_element_once_in_order_and_bring_back_what_is_written(shape, dtype, transposed):
-    value, slot = np.zeros(shape, dtype), np.zeros(shape, dtype)
-    gradient = (np.arange(math.prod(shape)) % 2048).astype(dtype).reshape(shape)
-    gradient = np.array(gradient, order="F" if transposed else "C")
-    seen = 0
-    for w, g, scratch, (s,) in element_wise.blocks(value, gradient, [slot]):
-        assert {block.shape for block in (w, g, scratch, s)} == {(g.size,)}
-        assert 0 < g.size <= BLOCK
-        assert {block.dtype for block in (w, g, scratch, s)} == {COMPUTE_DTYPES[value.dtype]}
-        np.copyto(scratch, g)
-        w += scratch
-        s -= scratch
-        seen += g.size
-    assert seen == math.prod(shape)
-    np.testing.assert_array_equal(value, gradient)
-    np.testing.assert_array_equal(slot, -gradient)

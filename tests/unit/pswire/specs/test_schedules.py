@@ -63,29 +63,19 @@ def test_a_schedule_has_the_rates_that_are_published(schedule, rates):
 # --- the formulas in another way ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("staircase", [False, True])
-def test_exponential_decay_is_multiplied_again_and_again(staircase):
-    schedule = ExponentialDecay(0.1, 4, 0.81, staircase)
+def test_decays_follow_their_formulas_computed_in_another_way():
     for step in range(40):
-        exact = 0.1 * 0.81 ** (step // 4) if staircase else 0.1 * math.sqrt(0.9) ** step
-        assert schedule.at(step) == pytest.approx(exact, rel=1e-13)
-
-
-@pytest.mark.parametrize(("initial", "end", "power"), [(0.5, 0.125, 1), (0.125, 0.5, 2), (1.0, 0.0, 3)])
-def test_polynomial_decay_is_its_polynomial_in_exact_fractions(initial, end, power):
-    schedule = PolynomialDecay(initial, 7, end, power)
-    for step in range(20):
-        left = Fraction(max(7 - step, 0), 7)
-        exact = (Fraction(initial) - Fraction(end)) * left**power + Fraction(end)
-        assert schedule.at(step) == pytest.approx(float(exact), rel=1e-14, abs=1e-16)
-
-
-@pytest.mark.parametrize("alpha", [0.0, 0.25, 1.0])
-def test_cosine_decay_is_the_square_of_the_cosine_of_half_the_angle(alpha):
-    steps = np.arange(31)
-    expected = 0.3 * (alpha + (1 - alpha) * np.cos(np.minimum(steps, 20) * np.pi / 40) ** 2)
-    rates = [CosineDecay(0.3, 20, alpha).at(int(step)) for step in steps]
-    np.testing.assert_allclose(rates, expected, rtol=0, atol=1e-16)
+        assert ExponentialDecay(0.1, 4, 0.81).at(step) == pytest.approx(0.1 * math.sqrt(0.9) ** step, rel=1e-13)
+        staircase = ExponentialDecay(0.1, 4, 0.81, staircase=True)
+        assert staircase.at(step) == pytest.approx(0.1 * 0.81 ** (step // 4), rel=1e-13)
+        for initial, end, power in ((0.5, 0.125, 1), (0.125, 0.5, 2), (1.0, 0.0, 3)):
+            left = Fraction(max(7 - step, 0), 7)
+            exact = (Fraction(initial) - Fraction(end)) * left**power + Fraction(end)
+            assert PolynomialDecay(initial, 7, end, power).at(step) == pytest.approx(float(exact), rel=1e-14, abs=1e-16)
+        for alpha in (0.0, 0.25, 1.0):
+            square = math.cos(min(step, 20) * math.pi / 40) ** 2
+            cosine = CosineDecay(0.3, 20, alpha).at(step)
+            assert cosine == pytest.approx(0.3 * (alpha + (1 - alpha) * square), rel=0, abs=1e-16)
 
 
 def test_a_warm_up_rises_evenly_and_its_schedule_begins_where_it_ends():
