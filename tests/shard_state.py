@@ -27,7 +27,7 @@ _PLAIN = frozenset({type(None), bool, int, str})  # most of all there is
 
 
 def _state(thing: Any, seen: dict[int, int]) -> Any:
-    """`seen` numbers the rooms and records that have been met: they know each other, and are told once."""
+    """`seen` numbers the mutable objects met so far: they refer to each other, and each is written once."""
     kind = type(thing)
     if kind in _PLAIN or isinstance(thing, Enum):
         return thing
@@ -52,8 +52,8 @@ def _state(thing: Any, seen: dict[int, int]) -> Any:
         cached = [name for name in vars(thing) if isinstance(getattr(kind, name, None), cached_property)]
         fields = tuple(name for name in dict.fromkeys([*fields, *vars(thing)]) if name not in cached)
     parts = [getattr(thing, name) for name in fields]
-    told = [one if type(one) in _PLAIN else _state(one, seen) for one in parts if not callable(one)]
-    return kind.__name__, fields, tuple(told)
+    values = [one if type(one) in _PLAIN else _state(one, seen) for one in parts if not callable(one)]
+    return kind.__name__, fields, tuple(values)
 
 
 @cache

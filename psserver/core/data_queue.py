@@ -115,8 +115,7 @@ class _Waiting:
 class DataQueues:
     """The queues by name, and the workers that wait for a block of one because others hold all that is left.
 
-    Args:
-        is_chief: whether the worker of this name is the chief; every answer tells its worker.
+    Every answer tells its worker whether it is the chief (`is_chief`).
     """
 
     def __init__(self, is_chief: Callable[[str], bool]) -> None:

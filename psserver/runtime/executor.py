@@ -41,7 +41,7 @@ class Executor:
     """Steps a shard, one message at a time, in the order of their arrival. All methods are called in the event loop.
 
     Args:
-        shard: used by this executor alone.
+        shard: stepped by this executor alone.
         clock: seconds, never going back.
     """
 

@@ -63,19 +63,16 @@ class Configuration:
 
     @property
     def gradients(self) -> int:
-        """The most gradients of an update."""
         spec = parse_consistency(self.consistency)
         return spec.workers if isinstance(spec, Synchronous) else 1
 
     @property
     def workers(self) -> int:
-        """The number of workers."""
         spec = parse_consistency(self.consistency)
         return spec.workers + spec.backup if isinstance(spec, Synchronous) else 3
 
     @property
     def arguments(self) -> list[str]:
-        """The command-line arguments of this configuration."""
         return ["--only", self.consistency, "--staleness", self.staleness, "--shards", str(self.shards)]
 
 
@@ -92,7 +89,6 @@ class Run:
 
 
 def main() -> int:
-    """Runs the selected configurations; returns the exit code."""
     arguments = _arguments()
     for shards in SHARDS:
         scheme.Layout(shards).check()
@@ -189,7 +185,6 @@ def report(run: Run, seed: int, arguments: argparse.Namespace) -> None:
 
 
 def results(runs: Sequence[Run]) -> list[list[str]]:
-    """The results, a row for each run."""
     head = ["", "pushes", "lost", "doubled", "half", "reads", "torn", "dropped", "worst staleness", "examples twice"]
     rows = [[*head, "violations"]]
     for run in runs:
@@ -201,7 +196,6 @@ def results(runs: Sequence[Run]) -> list[list[str]]:
 
 
 def faults_injected(runs: Sequence[Run]) -> list[list[str]]:
-    """The number of faults of each kind, a row for each run."""
     rows = [["faults injected", *WEIGHTS, "workers"]]
     for run in runs:
         rows.append([str(run.configuration), *(str(run.faults[kind]) for kind in WEIGHTS), str(run.workers)])
@@ -209,7 +203,6 @@ def faults_injected(runs: Sequence[Run]) -> list[list[str]]:
 
 
 def table(rows: Sequence[Sequence[str]]) -> list[str]:
-    """A Markdown table; the first row is its header."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     head, *others = rows
     lines = [head, ["-" * width for width in widths], *others]

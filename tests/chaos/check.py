@@ -67,11 +67,9 @@ class Verdict:
 
     @property
     def passed(self) -> bool:
-        """Whether there are no violations."""
         return not any(self.violations.values())
 
     def lines(self) -> list[str]:
-        """The violations, some of each kind."""
         lines = []
         for kind, every in self.violations.items():
             lines += [f"{kind}: {one}" for one in every[:MOST_SHOWN]]
@@ -118,7 +116,6 @@ class Check:
         self._applied: list[dict[int, list[tuple[History, PushRecord]]]] = [defaultdict(list) for _ in finals]
 
     def __call__(self) -> Verdict:
-        """All of it."""
         for history in self.histories:
             self._exactly_once(history)
         self._half_pushes()
@@ -215,7 +212,6 @@ class Check:
         return late and shard > 0 and ordered
 
     def _variables_agree(self, shard: int) -> None:
-        """All variables of a shard have the same pushes."""
         final = self.finals[shard]
         if final.first != final.second:
             self.verdict.torn += 1

@@ -12,7 +12,7 @@ import signal
 import subprocess
 import sys
 import time
-from contextlib import closing, suppress
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -64,36 +64,25 @@ class WorkerProcess:
 
     @property
     def code(self) -> int | None:
-        """Its exit code; None while it runs."""
         return self.popen.poll()
 
-    def signal(self, number: signal.Signals) -> None:
-        """Sends it a signal if it runs."""
-        with suppress(ProcessLookupError):
-            self.popen.send_signal(number)
-
     def note(self, fault: str) -> None:
-        """Records a fault now."""
         self.faults.append((time.monotonic(), fault))
 
     def facts(self) -> dict[str, Any]:
-        """A summary for people who read its records."""
         fields = ("column", "name", "ended_by", "code", "faults")
         return {name: getattr(self, name) for name in fields}
 
     @property
     def has_begun(self) -> bool:
-        """Whether its program has started."""
         return self.records.exists()
 
     @property
     def records(self) -> Path:
-        """The file of its records."""
         return self.folder / f"worker-{self.column:03}.jsonl"
 
     @property
     def log(self) -> Path:
-        """The file of its output."""
         return self.folder / f"worker-{self.column:03}.log"
 
 
@@ -115,7 +104,6 @@ class Server:
         self.address = ""
 
     async def listen(self) -> None:
-        """Waits until it listens."""
         end = time.monotonic() + BOUND
         while not (found := re.search(r"listening on (\S+)", self.log.read_text())):
             if self.process.poll() is not None or time.monotonic() > end:
@@ -124,7 +112,6 @@ class Server:
         self.address = found[1]
 
     def losses(self, shard: int) -> list[Loss]:
-        """The workers that it has declared lost, from its log."""
         losses = []
         since = time.time() - time.monotonic()
         for moment, fraction, name in re.findall(
@@ -133,11 +120,6 @@ class Server:
             at = time.mktime(time.strptime(moment, "%Y-%m-%d %H:%M:%S")) + int(fraction) / 1000
             losses.append(Loss(name, shard, at - since))
         return losses
-
-    def signal(self, number: signal.Signals) -> None:
-        """Sends it a signal if it runs."""
-        with suppress(ProcessLookupError):
-            self.process.send_signal(number)
 
 
 class Cluster:
@@ -151,14 +133,12 @@ class Cluster:
         self.servers: list[Server] = []
 
     async def open(self) -> None:
-        """Starts the servers."""
         shards = self.layout.shards
         self.servers = [Server(self.folder, shard, shards, self._flags) for shard in range(shards)]
         for server in self.servers:
             await server.listen()
 
     async def start(self, name: str, *, shared_memory: bool) -> WorkerProcess:
-        """Starts a worker."""
         proxies = [Proxy(server.address) for server in self.servers]
         for proxy in proxies:
             await proxy.open()
@@ -166,15 +146,8 @@ class Cluster:
         if column >= scheme.COLUMNS:
             raise RuntimeError(f"a run has at most {scheme.COLUMNS - 1} worker processes")
         tensor_transport = "--shared-memory" if shared_memory else "--no-shared-memory"
-        run = [
-            "--servers",
-            ",".join(proxy.address for proxy in proxies),
-            "--name",
-            name,
-            "--threads",
-            "1",
-            tensor_transport,
-        ]
+        addresses = ",".join(proxy.address for proxy in proxies)
+        run = ["--servers", addresses, "--name", name, "--threads", "1", tensor_transport]
         run += ["--timeout", str(self._timeout)]
         worker = WorkerProcess(column, name, self.folder, proxies, None)  # type: ignore[arg-type]
         mine = ["--records", str(worker.records), "--column", str(column)]
@@ -191,7 +164,6 @@ class Cluster:
         return worker
 
     def running(self) -> list[WorkerProcess]:
-        """The workers that have not ended."""
         return [worker for worker in self.workers if worker.code is None]
 
     async def kill_workers(self) -> None:
@@ -199,7 +171,7 @@ class Cluster:
         running = self.running()
         for worker in running:
             worker.ended_by = KILLED
-            worker.signal(signal.SIGKILL)
+            worker.popen.send_signal(signal.SIGKILL)
             worker.popen.wait()
         if running:
             await asyncio.sleep(1.0)
@@ -217,7 +189,6 @@ class Cluster:
         raise RuntimeError("a server still reports an ended worker as live")
 
     def read(self) -> list[Final]:
-        """The variables on the servers, read without a proxy."""
         with closing(GrpcTransport([server.address for server in self.servers], shared_memory=False)) as transport:
             return self._read(transport)
 
@@ -241,19 +212,18 @@ class Cluster:
         return finals
 
     async def close(self) -> None:
-        """Ends all processes and waits for them."""
         for worker in self.running():
-            worker.signal(signal.SIGKILL)
+            worker.popen.send_signal(signal.SIGKILL)
             worker.popen.wait()
         for worker in self.workers:
             for proxy in worker.proxies:
                 await proxy.close()
         for server in self.servers:
-            server.signal(signal.SIGCONT)
-            server.signal(signal.SIGTERM)
+            server.process.send_signal(signal.SIGCONT)
+            server.process.send_signal(signal.SIGTERM)
         for server in self.servers:
             try:
                 server.process.wait(BOUND)
             except subprocess.TimeoutExpired:
-                server.signal(signal.SIGKILL)
+                server.process.send_signal(signal.SIGKILL)
                 server.process.wait()

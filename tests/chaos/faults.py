@@ -9,7 +9,7 @@ import asyncio
 import random
 import signal
 from collections import Counter
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 
 from tests.chaos.cluster import FAILED, KILLED, SUPERSEDED, TERMINATED, Cluster, WorkerProcess
 from tests.chaos.proxy import Proxy
@@ -35,7 +35,12 @@ WEIGHTS = {
 }
 
 #: Faults after which a worker is restarted, and the least seconds between them, so that something is trained.
-ENDING = ("kill", "twin", "fail", "terminate")
+ENDING_SIGNALS = {
+    "kill": (KILLED, signal.SIGKILL),
+    "fail": (FAILED, signal.SIGUSR1),
+    "terminate": (TERMINATED, signal.SIGTERM),
+}
+ENDING = (*ENDING_SIGNALS, "twin")
 BETWEEN_ENDS = 2.5
 
 
@@ -66,32 +71,17 @@ class Faults:
         self._finishing = False
         self._last_end = 0.0
         self._stopped: set[int] = set()  # servers
-        self._do: dict[str, Callable[[WorkerProcess], Awaitable[None]]] = {
-            "cut": self._cut,
-            "reset": self._reset,
-            "stall": self._stall,
-            "refuse": self._refuse,
-            "stop worker": self._stop_worker,
-            "stop server": self._stop_server,
-            "kill": self._kill,
-            "twin": self._twin,
-            "fail": self._fail,
-            "terminate": self._terminate,
-        }
 
     async def start(self) -> None:
-        """Starts all workers."""
         for name in self._names:
             await self._start(name)
 
     @property
     def over(self) -> bool:
-        """Whether all workers have finished."""
         done = all(worker.code == 0 and not worker.ended_by for worker in self._current.values())
         return done and not self._cluster.running()
 
     async def inject(self, seconds: float) -> None:
-        """Injects faults for this time, or until the job is over."""
         loop = asyncio.get_running_loop()
         end = loop.time() + seconds
         while loop.time() < end and not self.over:
@@ -134,7 +124,11 @@ class Faults:
         self.count[kind] += 1
         if kind != "stop server":  # workers must not be affected
             worker.note(kind)
-        await self._do[kind](worker)
+        if kind in ENDING_SIGNALS:
+            worker.ended_by, number = ENDING_SIGNALS[kind]
+            worker.popen.send_signal(number)
+        else:
+            await getattr(self, "_" + kind.replace(" ", "_"))(worker)
 
     async def _start(self, name: str) -> None:
         self._current[name] = await self._cluster.start(name, shared_memory=self._restarts.random() < 0.5)
@@ -173,26 +167,14 @@ class Faults:
 
     # --- processes ----------------------------------------------------------------------------------------------------
 
-    async def _kill(self, worker: WorkerProcess) -> None:
-        worker.ended_by = KILLED
-        worker.signal(signal.SIGKILL)
-
-    async def _terminate(self, worker: WorkerProcess) -> None:
-        worker.ended_by = TERMINATED
-        worker.signal(signal.SIGTERM)
-
-    async def _fail(self, worker: WorkerProcess) -> None:
-        worker.ended_by = FAILED
-        worker.signal(signal.SIGUSR1)
-
     async def _twin(self, worker: WorkerProcess) -> None:
         worker.ended_by = SUPERSEDED
         await self._start(worker.name)
 
     async def _stop_worker(self, worker: WorkerProcess) -> None:
-        worker.signal(signal.SIGSTOP)
+        worker.popen.send_signal(signal.SIGSTOP)
         await asyncio.sleep(self._seconds(0.3))
-        worker.signal(signal.SIGCONT)
+        worker.popen.send_signal(signal.SIGCONT)
 
     async def _stop_server(self, worker: WorkerProcess) -> None:
         shard = self._draws.randrange(len(self._cluster.servers))
@@ -200,7 +182,7 @@ class Faults:
             self.count["stop server"] -= 1
             return
         self._stopped.add(shard)
-        self._cluster.servers[shard].signal(signal.SIGSTOP)
+        self._cluster.servers[shard].process.send_signal(signal.SIGSTOP)
         await asyncio.sleep(self._seconds(0.2))
-        self._cluster.servers[shard].signal(signal.SIGCONT)
+        self._cluster.servers[shard].process.send_signal(signal.SIGCONT)
         self._stopped.discard(shard)

@@ -28,13 +28,11 @@ class Proxy:
         self._cut_after = -1  # bytes to forward before all connections are cut; -1: unlimited
 
     async def open(self) -> None:
-        """Starts to listen."""
         self._server = await asyncio.start_server(self._connected, "127.0.0.1", 0)
         host, port = self._server.sockets[0].getsockname()
         self.address = f"{host}:{port}"
 
     async def close(self) -> None:
-        """Ends all connections."""
         self._server.close()
         self._refusing = True
         self._passing.set()
@@ -53,7 +51,6 @@ class Proxy:
             writer.close()
 
     def reset(self) -> None:
-        """Ends all connections with RST: data in transit is lost."""
         for writer in list(self._writers):
             raw = writer.get_extra_info("socket")
             with suppress(OSError):
@@ -61,7 +58,6 @@ class Proxy:
             writer.transport.abort()
 
     def stall(self) -> None:
-        """Forwards nothing until `resume`; connections stay open."""
         self._passing.clear()
 
     def refuse(self) -> None:
@@ -70,7 +66,6 @@ class Proxy:
         self.reset()
 
     def resume(self) -> None:
-        """Forwards again."""
         self._refusing = False
         self._passing.set()
 

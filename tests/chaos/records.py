@@ -101,11 +101,9 @@ class History:
 
     @property
     def open(self) -> PushRecord | None:
-        """The push without an answer, if there is one."""
         return self.pushes[-1] if self.pushes and self.pushes[-1].answered is None else None
 
     def overtakes(self, other: History) -> bool:
-        """Whether this is a newer incarnation of the same worker."""
         return self.name == other.name and self.incarnation > other.incarnation > 0
 
 
@@ -117,7 +115,6 @@ def read_events(path: Path) -> list[dict[str, Any]]:
 
 
 def add_events(history: History, events: Iterable[dict[str, Any]]) -> History:
-    """Adds records to a history."""
     for event in events:
         history.until = at = event["at"]
         match event["event"]:

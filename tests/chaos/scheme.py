@@ -57,7 +57,6 @@ def decode(increment: float, unit: int) -> Push | None:
 
 
 def increment_of(push: Push, unit: int) -> float:
-    """The inverse of `decode`."""
     return float((BASE - push.step) * unit // push.gradients)
 
 
@@ -80,17 +79,14 @@ class Layout:
 
     @property
     def first(self) -> list[str]:
-        """The name of a small variable on each shard."""
         return [f"first{shard}" for shard in range(self.shards)]
 
     @property
     def second(self) -> list[str]:
-        """The name of the second small variable on each shard."""
         return [f"second{shard}" for shard in range(self.shards)]
 
     @property
     def specs(self) -> list[TensorSpec]:
-        """All variables."""
         small = [TensorSpec(name, (COLUMNS,), "float64") for name in (*self.first, *self.second)]
         dense = TensorSpec("dense", (DENSE_ROWS, DENSE_WIDTH), "float64")
         return [*small, dense, TensorSpec("table", (TABLE_ROWS, WIDTH), "float64")]
@@ -105,7 +101,6 @@ class Layout:
         return begin, begin + column
 
     def check(self) -> None:
-        """Asserts that psworker places the variables like this."""
         placement = Placement(self.shards).extended(self.specs)
         for names in (self.first, self.second):
             for shard, name in enumerate(names):

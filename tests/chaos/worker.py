@@ -50,7 +50,6 @@ class Training:
         self.pushes = 0
 
     def step(self, session: ps.Session, batch: ps.Batch) -> None:
-        """One push."""
         self.pushes += 1
         shards = list(range(self.layout.shards))
         if self.partial and self.random.random() < 0.2:
@@ -104,7 +103,6 @@ class Training:
 
 
 def main() -> None:
-    """Trains to the end of the data."""
     parser = argparse.ArgumentParser()
     for name in ("records", "seed"):
         parser.add_argument(f"--{name}", required=True)
@@ -132,7 +130,6 @@ def main() -> None:
 
 
 def _record_takes(session: ps.Session, records: RecordFile) -> None:
-    """Records each request for a block and its answer."""
     client = session._client
     take = client.take
 

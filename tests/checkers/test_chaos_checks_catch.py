@@ -231,7 +231,7 @@ def test_a_push_that_is_too_stale_on_any_shard_is_found(seen, broken):
     assert job.verdict().worst == 4 - min(seen)
 
 
-@pytest.mark.parametrize(("seen", "staleness"), [([4, 1], 2), ([5, 4], 100)], ids=["said too little", "of its future"])
+@pytest.mark.parametrize(("seen", "staleness"), [([4, 1], 2), ([5, 4], 100)], ids=["too small", "of its future"])
 def test_a_wrong_staleness_is_found(job, seen, staleness):
     job.push(1, seen=seen)
     job.histories[0].pushes[-1].staleness = staleness

@@ -26,11 +26,11 @@ CODE = "def add(a, b):\n    total = a + b\n    return total\n"
 
 
 def test_a_list_says_what_is_replaced_by_what_and_which_tests_must_fail():
-    difference, nobody = parse(LIST)
+    difference, untested = parse(LIST)
     assert difference.title == "A sum is a difference, and says so"
     assert difference.applied_to(CODE) == "def add(a, b):\n    return a - b\n"
     assert difference.tests == ("test_sums.py::test_a", "test_sums.py::test_b")
-    assert (nobody.tests, nobody.applied_to(CODE)) == ((), CODE.replace("total\n", "0\n"))
+    assert (untested.tests, untested.applied_to(CODE)) == ((), CODE.replace("total\n", "0\n"))
 
 
 @pytest.mark.parametrize("missing", ["# Nobody looks", "file sums.py", "-return total", "test none"])
@@ -53,7 +53,7 @@ def test_a_mutant_is_killed_when_its_tests_fail_and_the_file_is_put_back(code, w
         assert not compiled.exists(), "Python would run what was compiled before, of the same size and second"
         return None if code is None else subprocess.CompletedProcess(tests, code)
 
-    difference, nobody = parse(LIST)
+    difference, untested = parse(LIST)
     compiled = tmp_path / "__pycache__" / "sums.cpython-311.pyc"
     compiled.parent.mkdir()
     compiled.touch()
@@ -61,7 +61,7 @@ def test_a_mutant_is_killed_when_its_tests_fail_and_the_file_is_put_back(code, w
     monkeypatch.setattr(mutants, "run_tests", run_tests)
     assert verdict(tmp_path, difference) == what
     assert (tmp_path / "sums.py").read_text() == CODE
-    assert verdict(tmp_path, nobody) == UNTESTED
+    assert verdict(tmp_path, untested) == UNTESTED
 
 
 def test_every_list_can_be_read_and_names_files_and_tests_that_there_are():

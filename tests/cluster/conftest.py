@@ -61,6 +61,16 @@ class Command:
             reader.join(BOUND)
         return self.popen.wait(BOUND)
 
+    @property
+    def address(self) -> str:
+        """Of a server that is ready."""
+        return self.out[0].rpartition(" ")[2]
+
+    def end(self, number: signal.Signals = signal.SIGTERM) -> tuple[int, list[str], list[str]]:
+        """Sends the signal; the exit code and the lines of stdout and stderr."""
+        self.signal(number)
+        return self.wait(), self.out, self.err
+
     def signal(self, number: signal.Signals) -> None:
         self.popen.send_signal(number)
 
@@ -88,6 +98,12 @@ class Commands:
     def python(self, *arguments: str, **environment: str) -> Command:
         """`python ARGUMENTS`."""
         return Command([sys.executable, *arguments], self.folder, self.environment(**environment))
+
+    def serve(self, *options: str, **environment: str) -> Command:
+        """A `psserver serve` that is ready."""
+        server = self.start("psserver", "serve", *options, **environment)
+        server.wait_for("listening on")
+        return server
 
     def run(self, *arguments: str, **environment: str) -> tuple[int, list[str], list[str]]:
         command = self.start(*arguments, **environment)

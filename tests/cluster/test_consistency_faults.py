@@ -49,12 +49,10 @@ class Job:
 
     def __init__(self, commands, *flags):
         self.commands, self.script = commands, commands.script(TRAINING)
-        self.server = commands.start("psserver", "serve", "--bind", "127.0.0.1:0", "--log-level", "info", *flags)
-        self.server.wait_for("listening on")
-        self.address = self.server.out[0].rpartition(" ")[2]
+        self.server = commands.serve("--log-level", "info", *flags)
 
     def worker(self, name, at_fifth="nothing", *, batches=48, timeout=20.0, pause=0.0):
-        run = "psworker", "run", "--servers", self.address, "--name", name, "--timeout", str(timeout)
+        run = "psworker", "run", "--servers", self.server.address, "--name", name, "--timeout", str(timeout)
         return self.commands.start(*run, self.script, at_fifth, str(batches), str(pause))
 
     def begin(self, **workers):
@@ -66,17 +64,17 @@ class Job:
 
     def seen(self):
         """The global step, and the weight."""
-        with closing(GrpcTransport([self.address], shared_memory=False)) as transport:
+        with closing(GrpcTransport([self.server.address], shared_memory=False)) as transport:
             step = transport.call(0, Status(), BOUND).result().global_step
             sender = Sender("reader", transport.call(0, Join("reader"), BOUND).result().incarnation)
             (weight,) = transport.call(0, Pull(sender, ("weight",)), BOUND).result().values
         return step, float(np.asarray(weight.array)[0])
 
     def end(self):
-        """Ends the server; what it has said."""
-        self.server.signal(signal.SIGTERM)
-        assert self.server.wait() == 0
-        return self.server.err
+        """Ends the server; its log."""
+        code, _, log = self.server.end()
+        assert code == 0
+        return log
 
 
 # --- a synchronous update has exactly N gradients ---------------------------------------------------------------------

@@ -1,7 +1,6 @@
 """Short forms of the examples as jobs of real processes, on real data, as a user runs them."""
 
 import re
-import signal
 from pathlib import Path
 
 import pytest
@@ -68,10 +67,8 @@ def test_a_hundredth_of_the_gradients_in_16_bits_is_late_by_an_epoch_and_then_re
 
 
 def test_two_servers_and_two_workers_started_by_hand_share_the_job(commands):
-    servers = [commands.start("psserver", "serve", "--shard", f"{shard}/2") for shard in (0, 1)]
-    for server in servers:
-        server.wait_for("listening on")
-    addresses = ",".join(server.out[0].rpartition(" ")[2] for server in servers)
+    servers = [commands.serve("--shard", f"{shard}/2") for shard in (0, 1)]
+    addresses = ",".join(server.address for server in servers)
     run = "psworker", "run", "--servers", addresses, "--threads", "1", SOFTMAX, "--epochs", "1"
     workers = [commands.start(*run) for _ in range(2)]
     assert [worker.wait() for worker in workers] == [0, 0]
@@ -79,15 +76,8 @@ def test_two_servers_and_two_workers_started_by_hand_share_the_job(commands):
     assert other in ([], chief), "a worker that joins after the end of the other is chief"
     assert abs(chief[0] - KNOWN[0]) <= 0.02
     for server in servers:
-        server.signal(signal.SIGTERM)
-        assert server.wait() == 0
-        assert "global step 550" in server.err[-1]
-
-
-def test_the_same_script_runs_in_one_process(commands):
-    out = alone(commands, "softmax_mnist.py", "--epochs", "1")
-    assert abs(costs_of(out)[0] - KNOWN[0]) <= 0.004
-    assert accuracies_of(out)[1] > 0.8
+        code, _, log = server.end()
+        assert (code, "global step 550" in log[-1]) == (0, True)
 
 
 # --- GAN ---
@@ -173,15 +163,6 @@ def test_the_convolutional_network_learns_digits_within_40_steps(commands):
     assert accuracy > 0.5  # 0.1 by chance
 
 
-def test_two_workers_train_the_convolutional_network_together(commands):
-    form = "--steps", "20", "--report", "20", "--test-images", "300"
-    out, err = local(commands, "deep_mnist.py", *form, flags=ONE_THREAD)
-    [(steps, accuracy)] = reports_of(out)
-    assert 20 <= steps <= 22  # the other worker's push may come in between
-    assert accuracy > 0.2  # 0.1 by chance
-    assert re.search(r"^2[0-2] steps in .* 2 workers$", err[-1])
-
-
 # The quadratic.
 
 
@@ -198,13 +179,6 @@ def test_each_step_of_the_quadratic_is_the_one_worked_out_by_hand(commands):
         assert abs(after - x) < 2e-6
 
 
-def test_two_workers_move_the_same_x(commands):
-    out, _ = local(commands, "quadratic.py", "--steps", "50")
-    rows = rows_of([line.partition(" | ")[2] for line in out])
-    assert len(rows) == 100
-    assert min(abs(after - 1) for (_, _, _, after), _ in rows) < 0.01  # 9 * 0.9^100 = 0.0002, and less when stale
-
-
 # By hand.
 
 
@@ -216,29 +190,17 @@ def test_descent_by_hand_is_that_of_the_optimizer_to_the_bit(commands):
     assert float(by_hand) > 0.89
 
 
-def test_descent_by_hand_trains_with_two_workers_too(commands):
-    out, _ = local(commands, "manual_descent.py", "--batch-size", "200", "--learning-rate", "0.2")
-    [accuracies] = [re.findall(r"0\.\d{4}", line) for line in out if "test accuracy" in line]
-    assert all(float(accuracy) > 0.89 for accuracy in accuracies)
-
-
 # Word vectors.
 
 SHORT_FORM = (
     *("--epochs", "1", "--batch-size", "2000", "--width", "32", "--window", "2", "--negatives", "2"),
-    *("--report", "100", "--words", "coffee", "copper", "hindu", "malaria"),
+    *("--report", "100", "--words", "coffee", "malaria"),
 )
 #: Words of one kind with the key, to a reader who knows the world; 50 at most of the 3,642 of the vocabulary.
 KINDS = {
     "coffee": "bananas barley beans beets cassava citrus cocoa coconuts corn cotton flowers fruit fruits grains grapes "
     "mangoes millet nuts oilseed olives onions palm peanuts pineapples potatoes pulses rice rubber sesame sorghum "
     "soybeans spices sugar sugarcane sunflower tea tobacco tomatoes vanilla vegetables wheat yams",
-    "copper": "aluminum antimony bauxite chromite chromium clay coal cobalt diamonds gold graphite gypsum iron "
-    "kaolin lead lignite limestone magnesium manganese marble mercury mica molybdenum nickel niobium ore phosphate "
-    "phosphates potash salt silver sulfur tantalum tin titanium tungsten uranium zinc",
-    "hindu": "adventist anglican animist apostolic atheist baha baptist believers beliefs buddhist catholic christian "
-    "christians church hinduism islam islamic jehovah jewish lutheran methodist mormon muslim muslims orthodox "
-    "pentecostal presbyterian protestant religion religions religious roman shia sikh sunni witness witnesses",
     "malaria": "bacterial dengue diarrhea disease diseases encephalitis fever hepatitis leptospirosis meningitis "
     "meningococcal protozoal rabies schistosomiasis typhoid yellow",
 }
@@ -255,15 +217,6 @@ def assert_sense(neighbours):
     for word, nearest in neighbours.items():
         assert len(nearest) == 7
         assert len(set(nearest) & set(KINDS[word].split())) >= 3, (word, nearest)  # 6 or 7 are usual, by chance 0
-
-
-def test_words_of_one_kind_get_vectors_that_are_near_each_other(commands):
-    out = alone(commands, "skipgram.py", *SHORT_FORM, OPENBLAS_NUM_THREADS="1")
-    losses = [float(loss) for loss in re.findall(r"^step +\d+: loss ([0-9.]+)$", "\n".join(out), re.MULTILINE)]
-    assert len(losses) == 3
-    assert losses == sorted(losses, reverse=True)
-    assert losses[-1] < 0.5  # 0.64 for who knows of the words no more than that one in three is near
-    assert_sense(neighbours_of(out))
 
 
 def test_two_workers_move_rows_of_tables_on_two_shards(commands):

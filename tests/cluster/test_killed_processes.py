@@ -7,7 +7,6 @@ import os
 import re
 import signal
 import time
-from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -24,7 +23,6 @@ pytestmark = [needs_shared_memory, pytest.mark.slow]
 BOUND = 30.0  # seconds that no wait comes near to
 NAMES = ("v", "w")
 SHAPE = (1 << 10, 1 << 10)
-NBYTES = 4 << 20  # of each of the two variables
 MEMORY_LIMIT = 40 << 20  # half of it is for transfers: one push of both and their values, but not a second beside it
 
 SERVER = """
@@ -118,8 +116,7 @@ class Server:
 
     def __init__(self, command):
         command.wait_for("listening on")
-        self.command, self.pid = command, command.popen.pid
-        self.address = command.out[0].rpartition(" ")[2]
+        self.command, self.pid, self.address = command, command.popen.pid, command.address
         self.transport = GrpcTransport([self.address], shared_memory=False)
 
     def ask(self, message):
@@ -250,64 +247,3 @@ def test_a_push_that_is_held_is_dropped_when_the_lease_of_its_killed_worker_ends
 
 
 # --- servers ----------------------------------------------------------------------------------------------------------
-
-TRAINING = """
-import signal, sys
-from pswire.tensors import segments
-segments.FOLDER, address = sys.argv[1:]
-import numpy as np
-import psworker as ps
-from pswire.errors import Unavailable
-from psworker import ops
-
-W = ps.Variable(np.zeros((1 << 10, 1 << 10), np.float32), name="W")
-try:
-    with ps.session(address, "w0", timeout=1.0) as session:
-        while True:
-            ps.GradientDescent(1.0).minimize(ops.sum(W))
-            if session.global_step == 3:
-                print(session._client._transport.tensor_transport(0), flush=True)
-except Unavailable as error:
-    assert W.value.min() == W.value.max() <= -3
-    print("Unavailable", flush=True)
-"""
-
-
-def test_a_worker_whose_server_is_killed_ends_with_an_error_and_leaves_nothing(serve, commands, folder):
-    server = serve()
-    worker = commands.python("-c", TRAINING, folder, server.address)
-    worker.wait_for("shared memory")
-    assert server.mapped()[0] > 0
-    server.command.signal(signal.SIGKILL)
-    server.command.wait()
-    assert worker.wait() == 0, worker.err
-    assert worker.out[-1] == "Unavailable"
-    assert os.listdir(folder) == []
-
-
-OWNER = """
-import signal, sys
-from pswire.tensors import segments
-segments.FOLDER = sys.argv[1]
-segment = segments.Segment.create(1000)
-print(segment.name, flush=True)
-signal.pause()
-"""
-
-
-def test_a_server_that_starts_sweeps_what_killed_workers_have_left_and_nothing_of_the_living(serve, commands, folder):
-    killed, alive = [commands.python("-c", OWNER, folder) for _ in range(2)]
-    for worker in (killed, alive):
-        worker.wait_for("paramserver-")
-    killed.signal(signal.SIGKILL)
-    killed.wait()
-    assert sorted(os.listdir(folder)) == sorted([killed.out[0], alive.out[0]])
-    server = serve()
-    assert os.listdir(folder) == alive.out
-    server.command.signal(signal.SIGTERM)
-    assert server.command.wait() == 0
-    assert any("removed 1 segment" in line for line in server.command.err)
-    alive.signal(signal.SIGKILL)
-    alive.wait()
-    with closing(serve().transport):
-        assert os.listdir(folder) == []

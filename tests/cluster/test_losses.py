@@ -5,6 +5,8 @@ import signal
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 COUNT = """
     import argparse, json, threading
     import numpy as np
@@ -34,34 +36,26 @@ COUNT = """
 """
 
 
-def serve(commands, *options):
-    server = commands.start("psserver", "serve", *options)
-    server.wait_for("listening on")
-    return server, server.out[0].rpartition(" ")[2]
-
-
 def test_the_examples_of_a_killed_worker_are_handed_out_again(commands):
-    server, address = serve(commands, "--lease", "1")
+    server = commands.serve("--lease", "1")
     script = commands.script(COUNT)
-    killed = commands.start("psworker", "run", "--servers", address, script, "--hang-after", "4")
+    killed = commands.start("psworker", "run", "--servers", server.address, script, "--hang-after", "4")
     killed.wait_for("hangs")
     killed.signal(signal.SIGKILL)
     killed.wait()
-    other = commands.start("psworker", "run", "--servers", address, script)
+    other = commands.start("psworker", "run", "--servers", server.address, script)
     assert other.wait() == 0, other.err
     *epochs, times = map(json.loads, other.out)
     assert epochs == [1000, 1000]
     # Twice each; three times what the killed worker had pushed of the block that it did not finish: 4 batches of 10.
     assert times == [0, 0, 960, 40]
-    server.signal(signal.SIGTERM)
-    assert server.wait() == 0
+    assert server.end()[0] == 0
 
 
-@pytest.mark.slow
 def test_a_worker_whose_server_is_killed_goes_on_trying_for_its_timeout_and_then_says_so(commands):
-    server, address = serve(commands)
+    server = commands.serve()
     worker = commands.start(
-        "psworker", "run", "--servers", address, "--timeout", "1", commands.script(COUNT), "--epochs", "1000000"
+        "psworker", "run", "--servers", server.address, "--timeout", "1", commands.script(COUNT), "--epochs", "1000000"
     )
     worker.wait_for("1000")  # an epoch is over
     server.signal(signal.SIGKILL)
@@ -70,4 +64,4 @@ def test_a_worker_whose_server_is_killed_goes_on_trying_for_its_timeout_and_then
     assert len(worker.err) == 1, worker.err
     [line] = worker.err
     assert line.startswith("Error: gave up after 1.")
-    assert f"no server answers at {address}" in line
+    assert f"no server answers at {server.address}" in line

@@ -1,12 +1,8 @@
 """The command `psserver` in processes of its own: what it prints, how it ends, and what its errors look like."""
 
-import json
-import os
 import queue
 import re
 import signal
-import subprocess
-import sys
 import threading
 from contextlib import closing
 from importlib import metadata
@@ -28,114 +24,53 @@ from pswire.v1.paramserver_pb2_grpc import ParameterServerStub
 from psworker.transport.grpc_transport import GrpcTransport
 from tests.early_and_late_signals import SIGTERM_AT_THE_VERY_END, held_at_import
 
-PSSERVER = [sys.executable, "-m", "psserver"]
 BOUND = 30  # seconds that any of these processes may take
-ENVIRONMENT = {name: value for name, value in os.environ.items() if not name.startswith("PSSERVER")}
-READY = re.compile(r"psserver: shard (\d+)/(\d+) listening on (127\.0\.0\.1:\d+)\n")
-
-
-class Server:
-    """A `psserver serve` that is ready."""
-
-    def __init__(self, process):
-        self.process = process
-        self.first_line = process.stdout.readline()
-        ready = READY.fullmatch(self.first_line)
-        assert ready, self.first_line + process.stderr.read()
-        self.address = ready[3]
-
-    def end(self, *signals):
-        """Sends the signals; returns exit code, the rest of standard output, and standard error."""
-        for number in signals:
-            self.process.send_signal(number)
-        rest, errors = self.process.communicate(timeout=BOUND)
-        return self.process.returncode, rest, errors
-
-
-@pytest.fixture
-def serve():
-    """A function that starts a server with arguments; whatever the test does, no child is left after it."""
-    processes = []
-
-    def start(*arguments, **environment):
-        process = subprocess.Popen(
-            [*PSSERVER, "serve", *arguments],
-            env=ENVIRONMENT | environment,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        processes.append(process)
-        return Server(process)
-
-    yield start
-    for process in processes:
-        process.kill()
-        process.communicate()
-
-
-def run(*arguments, **environment):
-    """Runs a command of psserver to its end; returns exit code, standard output and standard error."""
-    done = subprocess.run(
-        [*PSSERVER, *arguments],
-        env=ENVIRONMENT | {"COLUMNS": "200"} | environment,
-        capture_output=True,
-        text=True,
-        timeout=BOUND,
-        check=False,
-    )
-    return done.returncode, done.stdout, done.stderr
+READY = re.compile(r"psserver: shard 0/1 listening on 127\.0\.0\.1:\d+")
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=lambda number: number.name)
-def test_a_server_says_where_it_listens_and_ends_in_good_order(number, serve):
-    server = serve()
+def test_a_server_says_where_it_listens_and_ends_in_good_order(number, commands):
+    server = commands.serve()
     with closing(GrpcTransport([server.address])) as transport:
         incarnation = transport.call(0, Join("trainer"), BOUND).result().incarnation
         for sequence in (1, 2):
             transport.call(0, Push(Sender("trainer", incarnation), sequence, ()), BOUND).result()
-    code, rest, errors = server.end(number)
-    assert server.first_line.startswith("psserver: shard 0/1 listening on 127.0.0.1:")
-    assert (code, rest) == (0, "")
-    assert errors == "psserver: shard 0/1 stopped at global step 2: 1 worker, 0 pushes or assigns repeated\n"
+    code, (line,), errors = server.end(number)
+    assert (code, bool(READY.fullmatch(line))) == (0, True)
+    assert errors == ["psserver: shard 0/1 stopped at global step 2: 1 worker, 0 pushes or assigns repeated"]
 
 
 SERVE = "from psserver.cli.main import main; main(['serve', *sys.argv[1:]])"
 
 
-def test_sigterm_before_it_serves_ends_it_at_once_and_in_good_order():
-    command = [sys.executable, "-c", held_at_import("numpy") + SERVE]
-    with subprocess.Popen(command, env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as slow:
-        assert slow.stdout.readline() == "importing\n"
-        slow.terminate()
-        assert slow.communicate(timeout=BOUND) == ("", "")
-    assert slow.returncode == 0
+def test_sigterm_before_it_serves_ends_it_at_once_and_in_good_order(commands):
+    slow = commands.python("-c", held_at_import("numpy") + SERVE)
+    slow.wait_for("importing")
+    assert slow.end() == (0, ["importing"], [])
 
 
 @pytest.mark.parametrize(("bind", "code"), [("127.0.0.1:0", 0), ("192.0.2.1:1", 1)])
-def test_sigterm_while_python_ends_does_not_change_how_it_has_ended(bind, code):
-    command = [sys.executable, "-c", SIGTERM_AT_THE_VERY_END + SERVE, "--bind", bind]
-    with subprocess.Popen(command, env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as last:
-        if not code:
-            assert READY.fullmatch(last.stdout.readline())
-            last.terminate()
-        output, errors = last.communicate(timeout=BOUND)
-    assert (last.returncode, output, len(errors.splitlines())) == (code, "sigterm\n", 1), errors
+def test_sigterm_while_python_ends_does_not_change_how_it_has_ended(bind, code, commands):
+    last = commands.python("-c", SIGTERM_AT_THE_VERY_END + SERVE, "--bind", bind)
+    if not code:
+        last.wait_for("listening on")
+        last.signal(signal.SIGTERM)
+    assert (last.wait(), last.out[-1], len(last.err)) == (code, "sigterm", 1), last.err
 
 
-def test_a_second_ctrl_c_ends_it_at_once(serve):
-    server = serve("--grace", "1000")
+def test_a_second_ctrl_c_ends_it_at_once(commands):
+    server = commands.serve("--grace", "1000")
     pieces = queue.Queue()
     with open_channel(server.address) as channel:
         call = begin_a_transfer(ParameterServerStub(channel), pieces)
         health = health_pb2_grpc.HealthStub(channel).Watch(health_pb2.HealthCheckRequest(), timeout=BOUND)
         assert next(health).status == health_pb2.HealthCheckResponse.SERVING
-        server.process.send_signal(signal.SIGINT)
+        server.signal(signal.SIGINT)
         assert next(health).status == health_pb2.HealthCheckResponse.NOT_SERVING
-        code, rest, errors = server.end(signal.SIGINT)
+        code, out, errors = server.end(signal.SIGINT)
         pieces.put(None)
         call.cancel()
-    assert (code, rest, errors) == (-signal.SIGINT, "", "")
+    assert (code, len(out), errors) == (-signal.SIGINT, 1, [])
 
 
 def begin_a_transfer(stub, pieces):
@@ -156,15 +91,17 @@ def begin_a_transfer(stub, pieces):
     return call
 
 
-def test_an_error_is_one_line_and_exit_code_1_and_debug_shows_its_traceback(serve):
-    address = serve().address
+def test_an_error_is_one_line_and_exit_code_1_and_debug_shows_its_traceback(commands):
+    server = commands.serve()
+    bind = "serve", "--bind", server.address
     advice = "Address already in use; choose another address, or port 0 for a free port"
-    assert run("serve", "--bind", address) == (1, "", f"Error: cannot listen on {address}: {advice}\n")
-    code, _, errors = run("--debug", "serve", "--bind", address)
-    assert code == 1
-    assert errors.startswith("Traceback (most recent call last):")
-    assert "ConfigurationError: cannot listen on" in errors.splitlines()[-1]
-    assert run("serve", "--lease", "0") == (1, "", "Error: a lease lasts more than 0 seconds, got 0\n")
+    assert commands.run("psserver", *bind) == (1, [], [f"Error: cannot listen on {server.address}: {advice}"])
+    code, _, errors = commands.run("psserver", "--debug", *bind)
+    assert (code, errors[0]) == (1, "Traceback (most recent call last):")
+    assert "ConfigurationError: cannot listen on" in errors[-1]
+    expected = 1, [], ["Error: a lease lasts more than 0 seconds, got 0"]
+    assert commands.run("psserver", "serve", "--lease", "0") == expected
+    server.end()
 
 
 @pytest.mark.parametrize(
@@ -191,17 +128,19 @@ def test_wrong_usage_is_exit_code_2_and_names_the_option(arguments, complaint):
 
 
 @pytest.mark.slow
-def test_health_is_an_exit_code(serve):
-    server = serve()
-    assert run("health", server.address) == (0, "SERVING\n", "")
-    assert run("health", PSSERVER_SERVE_BIND=server.address.replace("127.0.0.1", "0.0.0.0")) == (0, "SERVING\n", "")
-    assert run("health", server.address, PSSERVER_SERVE_BIND="127.0.0.1:1") == (0, "SERVING\n", "")
-    assert server.end(signal.SIGTERM)[0] == 0
+def test_health_is_an_exit_code(commands):
+    server = commands.serve()
+    for arguments, bind in (
+        ((server.address,), ""),
+        ((), server.address.replace("127.0.0.1", "0.0.0.0")),
+        ((server.address,), "127.0.0.1:1"),
+    ):
+        assert commands.run("psserver", "health", *arguments, PSSERVER_SERVE_BIND=bind) == (0, ["SERVING"], [])
+    assert server.end()[0] == 0
     for command in "health", "status":
-        code, output, errors = run(command, server.address)
-        assert (code, output) == (1, "")
-        assert errors.startswith(f"Error: no server answers at {server.address}: Connection refused")
-        assert len(errors.splitlines()) == 1
+        code, output, errors = commands.run("psserver", command, server.address)
+        assert (code, output, len(errors)) == (1, [], 1)
+        assert errors[0].startswith(f"Error: no server answers at {server.address}: Connection refused")
 
 
 @pytest.mark.parametrize(
@@ -220,37 +159,7 @@ def test_a_server_that_listens_everywhere_is_asked_by_the_loopback(bind, asked):
     assert local_address(bind) == asked
 
 
-SENDS_AND_DIES = """
-import os, signal, sys
-from pswire.channel import open_channel
-from pswire.v1 import paramserver_pb2 as pb
-from pswire.v1.paramserver_pb2_grpc import ParameterServerStub
-
-stub = ParameterServerStub(open_channel(sys.argv[1]))
-sender = pb.Sender(worker="w0", incarnation=stub.Join(pb.JoinRequest(worker="w0", shards=1)).incarnation)
-tensor = pb.Tensor(name="W", dtype="float32", shape=[1 << 20], streamed=True)
-
-def frames():
-    yield pb.Frame(register=pb.RegisterRequest(sender=sender, declarations=[pb.Declaration(tensor=tensor)]))
-    yield pb.Frame(chunk=bytes(1 << 20))
-    yield pb.Frame(chunk=bytes(1 << 20))
-    os.kill(os.getpid(), signal.SIGKILL)
-
-list(stub.Transfer(frames()))
-"""
-
-
-@pytest.mark.slow
-def test_a_client_that_is_killed_midway_changes_nothing_and_makes_no_noise(serve):
-    server = serve()
-    dead = subprocess.run([sys.executable, "-c", SENDS_AND_DIES, server.address], timeout=BOUND, check=False)
-    assert dead.returncode == -signal.SIGKILL
-    assert json.loads(run("status", server.address, "--json")[1])["variables"] == []
-    code, _, errors = server.end(signal.SIGTERM)
-    assert (code, len(errors.splitlines())) == (0, 1), errors
-
-
-def test_help_shows_examples_and_every_option_with_its_default_and_its_variable():
+def test_help_shows_examples_and_every_option_with_its_default_and_its_variable(commands):
     output = CliRunner().invoke(main, ["--help"]).output
     for words in ("psserver serve --bind 127.0.0.1:5000", "psworker run --servers 127.0.0.1:5000", *main.commands):
         assert words in output
@@ -259,4 +168,5 @@ def test_help_shows_examples_and_every_option_with_its_default_and_its_variable(
         for option in command.params:
             if isinstance(option, click.Option):
                 assert all((option.help, option.show_default, option.show_envvar)), (name, option.name)
-    assert run("--version") == (0, f"psserver, version {metadata.version('paramserver')}\n", "")
+    version = f"psserver, version {metadata.version('paramserver')}"
+    assert commands.run("psserver", "--version") == (0, [version], [])

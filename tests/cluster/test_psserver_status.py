@@ -58,19 +58,11 @@ def train_two(*addresses):
 @pytest.fixture
 def processes(commands):
     """Two such servers as processes, and their addresses."""
-    servers = [commands.start("psserver", "serve", "--shard", f"{shard}/2") for shard in (0, 1)]
-    for server in servers:
-        server.wait_for(" listening on ")
-    addresses = [server.out[0].rpartition(" ")[2] for server in servers]
+    servers = [commands.serve("--shard", f"{shard}/2") for shard in (0, 1)]
+    addresses = [server.address for server in servers]
     train_two(*addresses)
     yield servers, addresses
-    for server in servers:
-        end(server)
-
-
-def end(server):
-    server.signal(signal.SIGTERM)
-    assert server.wait() == 0
+    assert [server.wait() if server.popen.poll() is not None else server.end()[0] for server in servers] == [0, 0]
 
 
 def join(transport, name, shard, shards):
@@ -100,32 +92,6 @@ def test_status_shows_the_shards_workers_and_variables_of_a_job(two, commands):
     assert row(output, "table")[1:] == ["float32[5, 4]", "0,1", "1", "1", "160 B", "momentum", optimizer]
 
 
-@pytest.mark.slow
-def test_status_is_plain_data_for_programs(trained, commands):
-    code, output, errors = commands.run("psserver", "status", trained.address, "--json")
-    assert (code, errors) == (0, [])
-    job = json.loads("\n".join(output), parse_constant=pytest.fail)
-    (shard,), (trainer, idler) = job.pop("shards"), job.pop("workers")
-    assert job.pop("time") > 0
-    assert 0 < trainer.pop("lease_left") <= 15
-    optimizer = {"kind": "momentum", "learning_rate": 0.5, "momentum": 0.9, "nesterov": False}
-    variable = {"name": "layer/W", "shape": [2, 3], "dtype": "float32", "optimizer": optimizer}
-    variable |= {"slots": ["momentum"], "nbytes": 48, "table": False}
-    counts = {"global_step": 2, "half_pushes": 0, "repeated": 0, "dropped": 0, "nbytes": 48}
-    lists = {"problems": [], "epochs": [], "changes": []}
-    whole = variable | {"shards": [0], "versions": [2], "updates": [2]}
-    assert job == counts | lists | {"consistency": "async", "handling": "none", "variables": [whole]}
-    known = {"name": "trainer", "number": 0, "incarnation": 1, "state": "live", "steps": 2, "dropped": 0, "chief": True}
-    known |= {"mean_staleness": 0.5, "loss": None, "epoch": 0, "waiting_for": "", "tensor_transport": "gRPC"}
-    assert trainer == known
-    assert (idler["name"], idler["number"], idler["steps"], idler["mean_staleness"]) == ("idler", 1, 0, None)
-    assert (shard["address"], shard["shard"], shard["shards"]) == (trained.address, 0, 1)
-    assert shard["variables"] == [variable | {"version": 2, "updates": 2, "part": None}]
-    assert shard["staleness"] == {"p50": 0, "p99": 1}
-    assert [worker["staleness_sum"] for worker in shard["workers"]] == [1, 0]
-    assert set(shard["traffic"]) == {"pushes", "bytes_in", "bytes_out"}
-
-
 # --- what is missing --------------------------------------------------------------------------------------------------
 
 
@@ -143,7 +109,7 @@ def test_a_shard_that_hangs_or_is_gone_is_shown_as_such_and_the_others_are_shown
     assert row(output, "?")[1:3] == [addresses[1], "silent"]
     assert row(output, "w0 (chief)")[1] == "live"
 
-    end(second)
+    second.end()
     code, output, errors = commands.run("psserver", "status", ",".join(addresses), "--json")
     assert (code, errors) == (1, [])
     job = json.loads("\n".join(output))
@@ -152,7 +118,7 @@ def test_a_shard_that_hangs_or_is_gone_is_shown_as_such_and_the_others_are_shown
     assert job["shards"][1] == {"address": addresses[1], "problem": problem}
     assert [variable["name"] for variable in job["shards"][0]["variables"]] == ["table"]
 
-    end(first)
+    first.end()
     code, output, errors = commands.run("psserver", "status", ",".join(addresses), "--json")
     assert (code, output) == (1, [])
     assert errors[0].startswith(f"Error: no server answers at {addresses[0]}: Connection refused")
@@ -195,7 +161,7 @@ def test_watch_goes_on_without_a_server_that_is_gone(processes, commands):
     watching = commands.start("psserver", "status", ",".join(addresses), "--watch", "--every", "0.05")
     watching.wait_for("1/2")
     for server, address in zip(servers, addresses, strict=True):
-        end(server)
+        server.end()
         watching.wait_for(f"warning: no server answers at {address}")
     watching.signal(signal.SIGINT)
     assert (watching.wait(), watching.err) == (0, [])

@@ -8,7 +8,6 @@ import sys
 
 import pytest
 
-from pswire.system.host import cores
 from psworker.launch import local_cluster
 from psworker.launch.display import Display
 
@@ -80,40 +79,6 @@ def test_servers_and_workers_get_what_their_flags_say(commands):
 
 
 @pytest.mark.slow
-def test_lines_keep_their_stream_and_bad_bytes_do_no_harm(commands):
-    script = commands.script(
-        """
-        import os, sys
-        os.write(2, b"\\xff\\xfe error\\r\\n")
-        os.write(1, b"x" * 200_000 + b"\\n")
-        os.write(1, b"no end")
-        """
-    )
-    code, out, err = commands.run(*LOCAL, "--workers", "1", script)
-    assert code == 0
-    assert err == ["worker-0 | \ufffd\ufffd error"]
-    assert out[-1] == "worker-0 | no end"
-    assert "".join(line.removeprefix("worker-0 | ") for line in out[:-1]) == "x" * 200_000
-
-
-@pytest.mark.slow
-def test_each_worker_gets_its_share_of_the_cores(commands):
-    script = commands.script("import os; print(os.environ.get('OPENBLAS_NUM_THREADS'), os.environ['OMP_NUM_THREADS'])")
-    share = max(1, cores() // 2)
-    jobs = [
-        commands.start(*LOCAL, script),
-        commands.start(*LOCAL, "--workers", "1", "--threads", "5", script),
-        commands.start(*LOCAL, "--workers", "1", script, OMP_NUM_THREADS="3"),
-    ]
-    assert [job.wait() for job in jobs] == [0, 0, 0]
-    assert [sorted(job.out) for job in jobs] == [
-        [f"worker-{number} | {share} {share}" for number in (0, 1)],
-        ["worker-0 | 5 5"],
-        ["worker-0 | None 3"],
-    ]
-
-
-@pytest.mark.slow
 def test_a_worker_that_fails_stops_the_others_and_its_last_lines_are_shown(commands):
     script = commands.script(
         """
@@ -165,6 +130,7 @@ def test_each_signal_to_end_stops_everything_in_good_order(commands):
     assert not commands.alive()
 
 
+@pytest.mark.slow
 def test_nothing_is_left_when_the_launcher_is_killed(commands):
     command = commands.start(*LOCAL, commands.script(WAIT))
     command.wait_for(*BOTH_WAIT)
@@ -174,6 +140,7 @@ def test_nothing_is_left_when_the_launcher_is_killed(commands):
     assert commands.wait_for_none()
 
 
+@pytest.mark.slow
 def test_a_second_ctrl_c_does_not_wait_for_workers_that_do_not_leave(commands, monkeypatch):
     monkeypatch.setattr(local_cluster, "WORKER_GRACE", 600.0)
     for name, value in commands.environment().items():

@@ -85,21 +85,6 @@ def test_the_end_of_a_script_becomes_an_exit_code(commands, source, code, err):
 
 
 @pytest.mark.slow
-def test_an_error_of_the_script_has_its_ordinary_traceback(commands):
-    script = commands.script("def f():\n    raise ValueError('bad')\n\nf()\n")
-    code, _, err = commands.run(*RUN, script)
-    assert code == 1
-    assert [line for line in err if not set(line) <= set(" ^~")] == [
-        "Traceback (most recent call last):",
-        '  File "train.py", line 4, in <module>',
-        "    f()",
-        '  File "train.py", line 2, in f',
-        "    raise ValueError('bad')",
-        "ValueError: bad",
-    ]
-
-
-@pytest.mark.slow
 def test_debug_shows_the_traceback_of_our_errors(commands):
     script = commands.script("from pswire.errors import DatasetError; raise DatasetError('no x')")
     code, _, err = commands.run("psworker", "--debug", *RUN[1:], script)

@@ -25,8 +25,7 @@ from typing import Any
 from tests.compose.checks import Facts, Verdict, check, exit_codes, exit_codes_at_once
 from tests.compose.docker import TAIL, Clock, Cluster, Container, Failed, accept, compose_programs, docker, wait_for
 from tests.compose.images import Images
-from tests.compose.logs import Event, accuracies, lines, notes, rename
-from tests.compose.table import table, worth_telling
+from tests.compose.logs import Event, accuracies, lines, notes, rename, table, worth_telling
 
 #: Cores of each worker: few, so that the job lasts long enough on a fast machine too.
 WORKER_CPUS = "0.1"
@@ -38,7 +37,6 @@ say = partial(print, flush=True)
 
 
 def main() -> int:
-    """Runs all parts; returns the exit code."""
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, _stopped)
     began = time.monotonic()
@@ -164,7 +162,6 @@ def stop_at_once(cluster: Cluster) -> list[Verdict]:
 
 
 def train_and_stop(cluster: Cluster) -> list[Verdict]:
-    """Third part: it is stopped while it trains."""
     cluster.up()
     wait_for("the first step", partial(_first_step, cluster), TO_TRAIN)
     seconds = _stop(cluster)
@@ -173,14 +170,12 @@ def train_and_stop(cluster: Cluster) -> list[Verdict]:
 
 
 def _stop(cluster: Cluster) -> float:
-    """Stops the cluster; returns the seconds that it took."""
     since = time.monotonic()
     cluster.stop()
     return time.monotonic() - since
 
 
 def clean_up(cluster: Cluster, images: Images) -> Verdict:
-    """Removes all that was created; the verdict lists remains."""
     problems: list[str] = []
 
     def attempt(step: Callable[[], object]) -> None:
@@ -199,7 +194,6 @@ def clean_up(cluster: Cluster, images: Images) -> Verdict:
 
 
 def show_logs(cluster: Cluster) -> None:
-    """Shows the last lines of each container."""
     for container in cluster.containers().values():
         say(f"\n--- {container.name}: the last {TAIL} lines", *cluster.log(container).splitlines()[-TAIL:], sep="\n")
 

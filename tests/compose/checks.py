@@ -53,7 +53,6 @@ class Facts:
 
 
 def check(facts: Facts) -> list[Verdict]:
-    """All checks of the first part."""
     return [look(facts) for look in _CHECKS]
 
 

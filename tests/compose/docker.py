@@ -103,7 +103,6 @@ def wait_for(what: str, ask: Callable[[], _Answer | None], timeout: float) -> _A
 
 
 def moment(text: str) -> float:
-    """Seconds since 1970 of a timestamp of Docker."""
     return datetime.fromisoformat(text).timestamp()
 
 
@@ -114,7 +113,6 @@ class Clock:
         self._ahead = moment(docker("info", "--format", "{{.SystemTime}}").strip()) - time.time()
 
     def now(self) -> float:
-        """The current time."""
         return time.time() + self._ahead
 
 
@@ -159,11 +157,9 @@ class Cluster:
         self._compose("up", "--detach", "--no-build", "--scale", f"worker={WORKERS}", timeout=180)
 
     def stop(self) -> None:
-        """Stops all containers as `down` does, but keeps them."""
         self._compose("stop", timeout=120)
 
     def down(self) -> None:
-        """Removes containers, networks and volumes."""
         self._compose("down", "--volumes", "--remove-orphans", timeout=120)
 
     def _compose(self, *arguments: str, timeout: float, log: IO[str] | None = None, **settings: str) -> None:
@@ -171,13 +167,11 @@ class Cluster:
         run(*self._command, *arguments, timeout=timeout, env=env, log=log)
 
     def containers(self) -> dict[str, Container]:
-        """All containers by name, including ended ones."""
         ids = docker("ps", "--all", "--quiet", "--no-trunc", "--filter", self._ours).split()
         found = [_container(data) for data in json.loads(docker("inspect", *ids))] if ids else []
         return {container.name: container for container in sorted(found, key=lambda container: container.name)}
 
     def network(self) -> str:
-        """The network of the project."""
         return docker("network", "ls", "--quiet", "--filter", self._ours).strip()
 
     def status(self) -> dict[str, Any]:
@@ -187,13 +181,11 @@ class Cluster:
         return answer
 
     def log(self, container: Container) -> str:
-        """The log of a container, each line with its time."""
         with tempfile.TemporaryFile("a+", errors="replace") as log:
             run("docker", "logs", "--timestamps", container.id, timeout=60, log=log)
             return text_of(log)
 
     def left(self) -> list[str]:
-        """The remains of the project."""
         kinds = {"container": ("ps", "--all"), "network": ("network", "ls"), "volume": ("volume", "ls")}
         return [
             f"{kind} {name}"

@@ -59,7 +59,6 @@ class Images:
         cluster.build(self.base, self.network, self._log)
 
     def sizes(self) -> str:
-        """The sizes of the image and of its base, as text."""
         whole, base = image_size(self.name) / 1e6, image_size(self.base) / 1e6
         return f"{whole:.0f} MB: {base:.0f} MB base image, {whole - base:.0f} MB paramserver"
 

@@ -1,4 +1,4 @@
-"""Parses the logs of containers: lines, events of shard 0 (`psserver.core.events`), and the accuracy of the program.
+"""Parses the logs of containers: lines, events of shard 0 (`psserver.core.events`), accuracies; a table of events.
 
 Pure; standard library only.
 """
@@ -87,10 +87,7 @@ _NOTES: list[tuple[re.Pattern[str], Callable[[Sequence[str]], Note]]] = [
         re.compile(rf"{_BLOCK} goes to worker {_WORKER} \({_WORKER} had it\)"),
         lambda found: HandedOut(_int(found[0]), found[1], found[2]),
     ),
-    (
-        re.compile(rf"worker {_WORKER} finished after {_NUMBER} steps?"),
-        lambda found: Ended(found[0], _int(found[1])),
-    ),
+    (re.compile(rf"worker {_WORKER} finished after {_NUMBER} steps?"), lambda found: Ended(found[0], _int(found[1]))),
 ]
 
 
@@ -99,7 +96,6 @@ def _int(text: str) -> int:
 
 
 def notes(events: Iterable[Event]) -> list[Note]:
-    """The events in the log of a server that the checks need."""
     return [
         make(found.groups())
         for event in events
@@ -116,3 +112,39 @@ _ACCURACY = re.compile(r"^test accuracy: ([\d.]+) on the first 3,000")
 def accuracies(events: Iterable[Event]) -> list[float]:
     """The accuracies on the first 3,000 test images that examples/softmax_mnist.py has printed."""
     return [float(found[1]) for event in events if (found := _ACCURACY.search(event.what)) is not None]
+
+
+# --- the table -------------------------------------------------------------------------------------------------------
+
+#: Log lines of a server for people: events, and the reason why it ends by itself.
+_NOTE = re.compile(r" psserver\.runtime\.(?:executor|clock): (.*)")
+#: Lines of the training program that repeat events, and the advice in messages of workers.
+_REPEATED, _ADVICE = re.compile(r"^epoch +\d+: "), re.compile(r"; is it running\?.*")
+
+
+def worth_telling(events: Iterable[Event]) -> list[Event]:
+    """The lines for the table: events of shard 0, and other lines of workers."""
+    chosen = []
+    for event in events:
+        note = _NOTE.search(event.what)
+        if event.who == "server-0" and note is not None:
+            chosen.append(Event(event.at, event.who, _short(note[1])))
+        elif event.who.startswith("worker") and not _REPEATED.search(event.what):
+            chosen.append(Event(event.at, event.who, _short(event.what).removeprefix(event.who).lstrip(": ")))
+    return chosen
+
+
+def _short(text: str) -> str:
+    """Without the name of the only queue, and without repetition."""
+    text = re.sub(r" of queue '[^']*'", "", text)
+    text = re.sub(r"(?:worker )?'(worker-\d+)'", r"\1", text)
+    return _ADVICE.sub("", text)
+
+
+def table(events: Iterable[Event], start: float) -> str:
+    """The table in the order of time, in seconds since `start`."""
+    rows = [
+        f"| {event.at - start:.1f} | {event.who} | {event.what} |"
+        for event in sorted(events, key=lambda event: event.at)
+    ]
+    return "\n".join(["| seconds | process | event |", "| ---: | --- | --- |", *rows])

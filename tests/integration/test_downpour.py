@@ -123,9 +123,6 @@ def test_a_step_that_is_refused_leaves_the_sum_as_it_was(open_session):
         assert (x.value, y.value, session.global_step) == ([-3], [0], 1)
 
 
-# Nothing is lost.
-
-
 def at_the_server(open_session):
     """The value of x that a new worker gets."""
     with ps.collection(), open_session("looks on"):
@@ -195,8 +192,7 @@ def test_a_session_that_ends_pushes_what_is_left_unless_an_error_ends_it(open_se
 
 
 @pytest.mark.parametrize(
-    ("push_every", "pull_every", "overlap"),
-    [(1, 4, False), (2, 6, False), (1, 4, True), (1, 1, True), (2, 1, False)],
+    ("push_every", "pull_every", "overlap"), [(1, 4, False), (2, 6, False), (1, 4, True), (1, 1, True), (2, 1, False)]
 )
 def test_a_program_ends_with_weights_that_have_all_of_its_pushes(open_session, push_every, pull_every, overlap):
     x = ps.Variable([0.0], name="x")
@@ -231,9 +227,6 @@ def test_looking_up_rows_leaves_what_is_under_way_where_it_is(open_session):
         session.pull()
         assert session.rows(table, range(5)).tolist() == [[0], [0], [0], [0], [1]]
     assert used == [0, 0, -1, -2]
-
-
-# Several shards.
 
 
 @pytest.mark.parametrize(

@@ -22,17 +22,15 @@ def gradient_of_the_quadratic(w):
     return CURVATURE.astype(np.float64) * w - 1
 
 
-class Inner:
+class Adam:
     """A worker's optimizer by hand, whose state lives on over rounds."""
 
-    def __init__(self, kind):
-        self.kind, self.m, self.v, self.t = kind, 0.0, 0.0, 0
+    def __init__(self):
+        self.m, self.v, self.t = 0.0, 0.0, 0
 
     def step(self, w):
         g = gradient_of_the_quadratic(w)
         self.t += 1
-        if self.kind == "sgd":
-            return w - 0.1 * g
         self.m, self.v = 0.9 * self.m + 0.1 * g, 0.999 * self.v + 0.001 * g**2
         return w - 0.1 * (self.m / (1 - 0.9**self.t)) / (np.sqrt(self.v / (1 - 0.999**self.t)) + 1e-8)
 
@@ -48,17 +46,16 @@ class Outer:
         self.w = self.w - 0.7 * (difference + 0.9 * self.m)
 
 
-@pytest.mark.parametrize("optimizer", [ps.GradientDescent(0.1), ps.Adam(0.1)], ids=["sgd", "adam"])
 @pytest.mark.parametrize("steps", [1, 4])
-def test_rounds_are_those_of_diloco(open_session, optimizer, steps):
+def test_rounds_are_those_of_diloco(open_session, steps):
     """Three rounds and one step; the weights that every step uses."""
     x = ps.Variable(START, name="x")
-    inner, outer = Inner("sgd" if isinstance(optimizer, ps.GradientDescent) else "adam"), Outer()
+    inner, outer = Adam(), Outer()
     with open_session("w0", local_steps=steps) as session:
         w = outer.w
         for step in range(1, 3 * steps + 2):
             np.testing.assert_allclose(x.value, w, rtol=2e-6, atol=2e-6)
-            optimizer.minimize(quadratic(x))
+            ps.Adam(0.1).minimize(quadratic(x))
             w = inner.step(w)
             if step % steps == 0:
                 outer.step(outer.w - w)
@@ -164,12 +161,14 @@ def test_a_step_whose_update_would_overflow_changes_neither_values_nor_slots(ope
     x, y = ps.Variable([1.0], name="x"), ps.Variable([1.0, 1.0], name="y")
     optimizer = ps.Adam(0.5, beta2=0.0)
     with open_session("w0", local_steps=5) as session:
+
+        def state():
+            return [array.tolist() for one in (x, y) for array in (session.slot(one, "m"), one.value)]
+
         optimizer.apply_gradients([(np.float32([1]), x), (np.float32([1, 1]), y)])
-        before = [*(session.slot(variable, "m") for variable in (x, y)), x.value, y.value]
+        before = state()
         with pytest.raises(NotFinite, match=r"update of 'y' would make NaN or infinity of 1 of 2 elements of its slot"):
             optimizer.apply_gradients([(np.float32([1]), x), (np.float32([1e20, 0]), y)])
-        after = [*(session.slot(variable, "m") for variable in (x, y)), x.value, y.value]
-        for one, other in zip(before, after, strict=True):
-            np.testing.assert_array_equal(one, other, strict=True)
+        assert state() == before
         optimizer.apply_gradients([(np.float32([1]), x), (np.float32([1, 0]), y)])
-        assert x.value < before[2]
+        assert state() != before

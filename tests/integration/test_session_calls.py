@@ -103,24 +103,6 @@ def test_a_second_change_goes_on_from_the_first(open_session):
         assert x.value == [0]
 
 
-def test_only_the_hyperparameters_that_are_named_change_whoever_has_set_the_others(open_session):
-    """One worker sets the rate, another one that does not know of it the momentum."""
-    x, optimizer = ps.Variable([0.0], name="x"), ps.Momentum(1.0, momentum=0.5)
-    with open_session("w0") as session:
-        optimizer.apply_gradients([(np.float32([0]), x)])
-        with ps.collection(), open_session("w1") as other:
-            y = ps.Variable([0.0], name="x")
-            optimizer.apply_gradients([(np.float32([0]), y)])
-            session.set_hyperparameters(optimizer, learning_rate=0.0)
-            other.set_hyperparameters(y, nesterov=True)
-            optimizer.apply_gradients([(np.float32([1]), y)])
-            assert y.value == [0]
-            session.set_hyperparameters(x, learning_rate=1.0)
-            session.push(optimizer, [(np.float32([1]), x)])
-            momentum = 0.5 * 1 + 1
-            assert x.value == [-(1 + 0.5 * momentum)], "it is nesterov"
-
-
 def test_hyperparameters_may_be_changed_for_some_variables_only(open_session):
     x, y = ps.Variable([0.0], name="x"), ps.Variable([0.0], name="y")
     optimizer = ps.GradientDescent(1.0)

@@ -2,6 +2,7 @@
 
 import logging
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -46,33 +47,30 @@ def test_a_push_that_is_dropped_is_counted_and_brings_fresh_weights(caplog):
 
 def test_a_worker_without_examples_is_not_waited_for():
     """With bounded:0 each waits for the other, but for one whose loop has ended or was left."""
-    open_session = server_with("bounded:0")
+    open_session, data, optimizer = server_with("bounded:0"), ps.Dataset({"x": np.arange(32)}), ps.GradientDescent(1.0)
     idle, done = threading.Event(), threading.Event()
 
     def work():
         y = ps.Variable([0.0], name="x")
         with open_session("w1") as session:
-            for _ in session.batches(data, 32):
-                optimizer.apply_gradients([(np.float32([1]), y)])
-            for _ in session.batches(data, 8):
-                optimizer.apply_gradients([(np.float32([1]), y)])
-                break
+            for size in (32, 8):
+                for _ in session.batches(data, size):
+                    optimizer.apply_gradients([(np.float32([1]), y)])
+                    if size == 8:
+                        break
             idle.set()
             assert done.wait(BOUND)
 
-    data, optimizer = ps.Dataset({"x": np.arange(32)}), ps.GradientDescent(1.0)
-    worker = threading.Thread(target=work)
-    worker.start()
-    try:
+    with ThreadPoolExecutor(1) as thread:
+        worker = thread.submit(work)
         assert idle.wait(BOUND)
         x = ps.Variable([0.0], name="x")
         with open_session("w0"):
             for _ in range(3):
                 optimizer.apply_gradients([(np.float32([1]), x)])
-        assert x.value == [-5]
-    finally:
         done.set()
-        worker.join(BOUND)
+        worker.result()
+    assert x.value == [-5]
 
 
 @pytest.mark.parametrize(
@@ -90,11 +88,10 @@ def test_a_strategy_whose_pushes_would_be_dropped_is_refused_at_once(strategy):
 
 
 #: push_every, pull_every, overlap, and how many of its own pushes a worker's gradients have missed, counted by hand.
+#: push_every, pull_every, overlap, and how many of its own pushes a worker's gradients have missed, counted by hand.
 OWN_STALENESS = [
-    *[(1, 1, False, 0), (1, 4, False, 3), (4, 1, False, 0), (4, 2, False, 0), (3, 3, False, 0)],
-    *[(2, 4, False, 1), (2, 3, False, 1), (3, 2, False, 1), (4, 6, False, 1), (2, 5, False, 2)],
-    *[(1, 1, True, 1), (1, 4, True, 4), (4, 1, True, 1), (3, 3, True, 1), (2, 4, True, 2)],
-    *[(2, 3, True, 2), (3, 2, True, 1), (4, 6, True, 2), (2, 5, True, 3)],
+    *[(1, 1, False, 0), (1, 4, False, 3), (4, 2, False, 0), (3, 3, False, 0), (2, 3, False, 1), (4, 6, False, 1)],
+    *[(2, 5, False, 2), (1, 4, True, 4), (4, 1, True, 1), (3, 3, True, 1), (2, 4, True, 2), (2, 5, True, 3)],
 ]
 
 

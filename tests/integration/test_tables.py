@@ -20,11 +20,7 @@ from tests.shards_in_process import ShardsInProcess
 
 SEED = 19480701
 UNIFORM = ps.RowUniform(-1, 1, seed=SEED)
-OPTIMIZERS = [
-    ps.GradientDescent(0.1),
-    ps.Adagrad(0.1),
-    ps.Adam(0.01),
-]
+OPTIMIZERS = [ps.GradientDescent(0.1), ps.Adagrad(0.1), ps.Adam(0.01)]
 
 
 def whole(shape, dtype="float32"):

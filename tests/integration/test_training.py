@@ -1,12 +1,13 @@
 """Training through a session, checked against plain numpy."""
 
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
 
 import psworker as ps
-from pswire.errors import AlreadyRegistered, ConfigurationError, NotFinite, ShapeMismatch
+from pswire.errors import AlreadyRegistered, ConfigurationError, ShapeMismatch
 from psworker import datasets, ops
 from tests.lanes import EMBEDDED, GRPC, SHARED_OF_TWO, parameters
 
@@ -46,72 +47,54 @@ def test_ten_epochs_of_softmax_regression_follow_the_known_costs(mnist):
     assert abs(every - 0.904) <= 0.003
 
 
-def test_a_large_variable_trains_as_a_small_one_does(open_session):
-    """8 MB go in chunks; the update is exact because every number is a small power of two."""
-    x = ps.Variable(np.full((2, 1024, 1024), 4, np.float32), name="x")
-    gradient = np.arange(2 * 1024 * 1024, dtype=np.float32).reshape(x.shape) % 64
-    with open_session("w0"):
-        ps.GradientDescent(0.5).apply_gradients([(gradient, x)])
-        np.testing.assert_array_equal(x.value, 4 - gradient / 2)
-
-
 @pytest.mark.parametrize("open_session", parameters(EMBEDDED, GRPC, SHARED_OF_TWO), indirect=True)
 def test_two_workers_share_variables_and_see_each_others_updates(open_session):
-    with ps.collection():
-        mine = ps.Variable(ops.zeros(3), name="x")
-        with open_session("w0"):
-            ps.GradientDescent(1.0).apply_gradients([(np.ones(3, np.float32), mine)])
-            with ps.collection():
-                other = ps.Variable(np.full(3, 9, np.float32), name="x")
-                with open_session("w1") as second:
-                    np.testing.assert_array_equal(other.value, [-1, -1, -1])  # the first registration has won
-                    ps.GradientDescent(1.0).apply_gradients([(np.ones(3, np.float32), other)])
-                    assert second.staleness == 0
-            ps.GradientDescent(1.0).apply_gradients([(np.ones(3, np.float32), mine)])
-            np.testing.assert_array_equal(mine.value, [-3, -3, -3])
+    one, mine = np.ones(3, np.float32), ps.Variable(ops.zeros(3), name="x")
+    with open_session("w0") as first:
+        SGD.apply_gradients([(one, mine)])
+        with ps.collection():
+            other = ps.Variable(np.full(3, 9, np.float32), name="x")
+            with open_session("w1") as second:
+                assert ((first.number, first.is_chief), (second.number, second.is_chief)) == ((0, True), (1, False))
+                np.testing.assert_array_equal(other.value, [-1, -1, -1])  # the first registration has won
+                SGD.apply_gradients([(one, other)])
+                assert second.staleness == 0
+        SGD.apply_gradients([(one, mine)])
+        np.testing.assert_array_equal(mine.value, [-3, -3, -3])
 
 
 def test_workers_in_threads_cover_each_epoch_exactly_once(open_session):
-    data = ps.Dataset({"x": np.arange(1003)})
-    seen: dict[int, list[int]] = {1: [], 2: [], 3: []}
-    heard = {}
-    lock = threading.Lock()
+    data, seen, lock = ps.Dataset({"x": np.arange(1003)}), {1: [], 2: [], 3: []}, threading.Lock()
 
-    def work(name: str) -> None:
-        count = ps.Variable(np.float32(0), name="count")
-        reports = heard[name] = []
+    def work(name):
+        count, reports = ps.Variable(np.float32(0), name="count"), []
         with open_session(name) as session:
             for batch in session.batches(data, 10, epochs=3, seed=5, on_epoch=reports.append):
                 with lock:
                     seen[batch.epoch] += batch.x.tolist()
                 ps.GradientDescent(1.0).apply_gradients([(np.float32(-len(batch)), count)])
-            totals.append(float(count.value))
+            assert [(report.epoch, report.examples) for report in reports] == [(1, 1003), (2, 1003), (3, 1003)]
+            return float(count.value)
 
-    totals: list[float] = []
-    threads = [threading.Thread(target=work, args=(f"w{i}",)) for i in range(3)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(3) as threads:
+        assert max(threads.map(work, ("w0", "w1", "w2"))) == 3 * 1003
     assert all(sorted(examples) == list(range(1003)) for examples in seen.values())
     assert seen[1] != seen[2]
-    for reports in heard.values():
-        assert [(report.epoch, report.examples) for report in reports] == [(1, 1003), (2, 1003), (3, 1003)]
-    assert max(totals) == 3 * 1003
 
 
 def test_several_variables_are_assigned_at_once_or_none(open_session):
-    x, y = ps.Variable([1.0, 2.0], name="x"), ps.Variable(3.0, name="y")
+    x, y = ps.Variable([1.0, 2.0], name="x"), ps.Variable(np.int64(3), name="y")
     with open_session("w0") as session:
         session.assign_all({x: [5, 6], y: 7})
-        assert (x.value.tolist(), float(y.value), x.version, y.version) == ([5, 6], 7, 1, 1)
+        assert (x.value.tolist(), int(y.value), x.version, y.version) == ([5, 6], 7, 1, 1)
         session.assign_all({x: [1, 1], y: 1}, add=True)
-        assert (x.value.tolist(), float(y.value)) == ([6, 7], 8)
         with pytest.raises(ShapeMismatch, match="'y'"):
             session.assign_all({x: [0, 0], y: [1, 2]})
+        with pytest.raises(TypeError, match="Cannot cast"):
+            session.assign(y, 1.7)
         session.assign_all({})
         session.pull()
-        assert (x.value.tolist(), float(y.value)) == ([6, 7], 8)
+        assert (x.value.tolist(), int(y.value)) == ([6, 7], 8)
 
 
 def test_a_variable_the_loss_does_not_reach_has_no_gradient_and_stays(open_session):
@@ -167,31 +150,12 @@ def test_an_invalid_step_is_refused_and_training_goes_on(open_session, call, err
         assert (x.value, session.global_step) == ([2], 2)
 
 
-def test_a_push_whose_update_would_overflow_is_refused_and_training_goes_on(open_session):
-    y = ps.Variable([1.0, 1.0], name="y")
-    optimizer = ps.Adam(1.0, beta2=0.0)
-    with open_session("w0"):
-        with pytest.raises(
-            NotFinite, match=r"update of 'y' would make NaN or infinity of 1 of [12] elements of its slot"
-        ):
-            optimizer.apply_gradients([(np.float32([1e20, 0]), y)])
-        np.testing.assert_array_equal(y.value, [1, 1])
-        optimizer.apply_gradients([(np.float32([1e10, 0]), y)])
-        np.testing.assert_allclose(y.value, [0, 1], atol=1e-6)
-
-
 def test_an_epochs_cost_is_the_mean_over_the_examples_that_had_a_loss(open_session):
     """Losses 0, 1, 2, ... of batches of 10, each second one pushed: the mean of 1, 3, 5, ..., the last a half batch."""
-    x = ps.Variable([0.0], name="x")
-    optimizer = ps.GradientDescent(0.0)
-    costs = []
+    x, costs, data = ps.Variable([0.0], name="x"), [], ps.Dataset({"x": np.arange(195)})
     with open_session("w0") as session:
-        batches = session.batches(
-            ps.Dataset({"x": np.arange(195)}), 10, on_epoch=lambda epoch: costs.append(epoch.cost)
-        )
-        for number, _ in enumerate(batches):
+        for number, _ in enumerate(session.batches(data, 10, on_epoch=lambda epoch: costs.append(epoch.cost))):
             if number % 2:
-                optimizer.minimize(ops.sum(x) + float(number))
-    odd = [1, 3, 5, 7, 9, 11, 13, 15]
-    first_block, second_block = np.mean(odd) * 160, np.average([17, 19], weights=[10, 5]) * 35
+                ps.GradientDescent(0.0).minimize(ops.sum(x) + float(number))
+    first_block, second_block = np.mean(range(1, 16, 2)) * 160, np.average([17, 19], weights=[10, 5]) * 35
     assert costs == [pytest.approx((first_block + second_block) / 195)]

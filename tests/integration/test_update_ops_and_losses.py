@@ -40,34 +40,29 @@ def test_staleness_counts_from_the_weights_that_a_gradient_was_computed_with(ope
     x, y = ps.Variable([3.0], name="x"), ps.Variable([5.0], name="y")
     optimizer = ps.GradientDescent(0.5)
     with open_session("w0") as first:
-        of_x, of_y = optimizer.compute_gradients(ops.sum(x), [x]), optimizer.compute_gradients(ops.sum(y), [y])
+        of_x, of_y = (optimizer.compute_gradients(ops.sum(one), [one]) for one in (x, y))
         with ps.collection():
             other = ps.Variable([0.0], name="x")
             with open_session("w1"):
                 optimizer.minimize(ops.sum(other))
-        optimizer.apply_gradients(of_y)
-        assert (first.staleness, x.version) == (0, 1)
-        optimizer.apply_gradients(of_x)
-        assert first.staleness == 1
+        for pairs, staleness in ((of_y, 0), (of_x, 1)):
+            optimizer.apply_gradients(pairs)
+            assert first.staleness == staleness
         optimizer.minimize(ops.sum(x))
         assert first.staleness == 0
 
 
 def test_loops_that_take_turns_have_each_their_own_costs(open_session):
-    x = ps.Variable([0.0], name="x")
-    optimizer = ps.GradientDescent(0.0)
-    costs = {"a": [], "b": []}
-    data = ps.Dataset({"x": np.arange(40)})
+    x, optimizer = ps.Variable([0.0], name="x"), ps.GradientDescent(0.0)
+    costs, data = {}, ps.Dataset({"x": np.arange(40)})
     with open_session("w0") as session:
-        loops = [
-            session.batches(data, 10, name=name, on_epoch=lambda e: costs[e.queue].append(e.cost)) for name in costs
-        ]
-        for number, _ in enumerate(loops[0]):
+        a, b = (session.batches(data, 10, name=n, on_epoch=lambda e: costs.update({e.queue: e.cost})) for n in "ab")
+        for number, _ in enumerate(a):
             optimizer.minimize(ops.sum(x) + float(number))
             if number == 1:
-                for _ in loops[1]:
+                for _ in b:
                     optimizer.minimize(ops.sum(x) + 10.0)
-    assert costs == {"a": [pytest.approx((0 + (1 + 4 * 10) / 5 + 2 + 3) / 4)], "b": [10]}
+    assert costs == {"a": pytest.approx((0 + (1 + 4 * 10) / 5 + 2 + 3) / 4), "b": 10}
 
 
 def test_update_ops_travel_with_the_next_push_and_become_moving_averages_over_all_workers(open_session):

@@ -328,7 +328,7 @@ class Model:
         else:
             self.waiting.append(new)
         self.hand_out()
-        if new in self.waiting:  # nobody should wait for its next push
+        if new in self.waiting:  # its next push is not waited for
             self.rest(self.lives[worker], out_of_data=True)
             self.abandon([worker])
             self.go_on()

@@ -21,46 +21,8 @@ import numpy as np
 
 from psserver.core.array_tasks import run
 from psserver.core.shard import Shard
+from pswire import messages
 from pswire.errors import ParamServerError
-from pswire.messages import (
-    Answer,
-    Assign,
-    Assigned,
-    Assignment,
-    Block,
-    ChangeId,
-    Declaration,
-    EpochReport,
-    Finished,
-    Frontier,
-    Gradient,
-    Join,
-    Joined,
-    Leave,
-    Left,
-    Message,
-    Place,
-    Pull,
-    Pulled,
-    Push,
-    Pushed,
-    QueueSpec,
-    Register,
-    Registered,
-    RemoteWeights,
-    Renew,
-    Renewed,
-    Sender,
-    Status,
-    StatusReport,
-    Take,
-    Taken,
-    Tick,
-    Tune,
-    Tuned,
-    UpdateGroup,
-    Value,
-)
 from pswire.optimizers import UpdateSpec
 from pswire.specs import schedules
 from pswire.specs.consistency import parse_consistency, parse_staleness
@@ -73,7 +35,7 @@ ANSWERS_BELOW = "----"
 
 def replay(text: str) -> str:
     """The scenario with the present answers of the shard."""
-    scenario, lines, said = Scenario(), [], []
+    scenario, lines, commands = Scenario(), [], []
     skipping = False
     for line in text.splitlines():
         if skipping and line:
@@ -81,11 +43,11 @@ def replay(text: str) -> str:
         skipping = line == ANSWERS_BELOW
         lines.append(line)
         if skipping:
-            lines += itertools.chain.from_iterable(map(scenario.run, said))
-            said = []
+            lines += itertools.chain.from_iterable(map(scenario.run, commands))
+            commands = []
         elif line and not line.startswith("#"):
-            said.append(line)
-    assert not said, f"no {ANSWERS_BELOW} below {said}"
+            commands.append(line)
+    assert not commands, f"no {ANSWERS_BELOW} below {commands}"
     return "\n".join(lines) + "\n"
 
 
@@ -101,8 +63,8 @@ class Scenario:
         self._incarnations: dict[str, int] = {}
         self._versions: dict[tuple[str, str], int] = {}  # what each worker was served last
         self._specs: dict[str, TensorSpec] = {}
-        self._queues: dict[str, QueueSpec] = {}
-        self._reports: dict[tuple[str, str], int] = {}  # how many of each queue each worker, in this life, has heard
+        self._queues: dict[str, messages.QueueSpec] = {}
+        self._reports: dict[tuple[str, str], int] = {}  # epochs of each queue reported to each worker in this life
 
     def run(self, line: str) -> list[str]:
         """The answers of the shard to one command."""
@@ -130,16 +92,16 @@ class Scenario:
         options = dict(named)
         states = _numbers(options.pop("states", ""))
         options = {name: int(number) for name, number in options.items()}
-        return self._say(who, Join(who.strip("'"), shard=shard, shards=shards, states=states, **options))
+        return self._send(who, messages.Join(who.strip("'"), shard=shard, shards=shards, states=states, **options))
 
     def do_renew(self, who: str, *idle: str, named) -> list[str]:
         """`renew w0 [idle] [settled=3] [half_pushes=1]`."""
         numbers = {name: int(number) for name, number in named}
-        return self._say(who, Renew(self._sender(who), "idle" in idle, **numbers))
+        return self._send(who, messages.Renew(self._sender(who), "idle" in idle, **numbers))
 
     def do_leave(self, who: str, *failed: str, named) -> list[str]:
         """`leave w0 [failed]`."""
-        return self._say(who, Leave(self._sender(who), "failed" in failed))
+        return self._send(who, messages.Leave(self._sender(who), "failed" in failed))
 
     def do_register(self, who: str, name: str = "", shape: str = "", *rest: str, named) -> list[str]:
         """`register w0 [W 3x2 [float64] [value=1,2,3] [gradient_descent learning_rate=0.1]] [options]`.
@@ -152,29 +114,29 @@ class Scenario:
         options.pop("dry_run", None)
         dtype = next((word for word in rest if word in DTYPES), "float32")
         kind = next((UpdateSpec.kinds[word] for word in rest if word in UpdateSpec.kinds), None)
-        places = tuple(Place(placed, int(shard)) for placed, shard in _pairs(options.pop("places", None)))
+        places = tuple(messages.Place(placed, int(shard)) for placed, shard in _pairs(options.pop("places", None)))
         if not name:
-            return self._say(who, Register(self._sender(who), (), places, dry_run=dry_run, states=states))
+            return self._send(who, messages.Register(self._sender(who), (), places, dry_run=dry_run, states=states))
         spec = TensorSpec(name, _shape(shape), dtype)
         value = _array(options.pop("value"), spec) if "value" in options else None
         optimizer = (
             kind(**{key: _field(ast.parse(text, mode="eval").body) for key, text in options.items()}) if kind else None
         )
         self._specs.setdefault(name, spec)
-        declarations = (Declaration(spec, value, optimizer),)
-        return self._say(who, Register(self._sender(who), declarations, places, dry_run=dry_run, states=states))
+        declared, options = (messages.Declaration(spec, value, optimizer),), {"dry_run": dry_run, "states": states}
+        return self._send(who, messages.Register(self._sender(who), declared, places, **options))
 
     def do_pull(self, who: str, *names: str, named) -> list[str]:
         """`pull w0 W b [known_versions=3,-1] [encoding=bfloat16] [after=w1/3]`."""
         options = dict(named)
-        return self._say(
-            who, Pull(self._sender(who), names, (), *_how(options), self._deliveries(options.get("after")))
+        return self._send(
+            who, messages.Pull(self._sender(who), names, (), *_how(options), self._changes(options.get("after")))
         )
 
     def do_push(self, who: str, *, named) -> list[str]:
         """`push w0 seq=1 W=1 b=1,2,3 [at=4] [loss=0.5] [pull=W,b] [known_versions=3,-1] [encoding=bfloat16]`.
 
-        By default at the version that w0 was served. Of several shards also `[shards=1,2] [elsewhere=V/4] [after=w1/3]
+        By default at the version that w0 was served. Of several shards also `[shards=1,2] [remote=V/4] [after=w1/3]
         [group=3:w0/1,w1/2]`: other shards with a part, variables there with what had been decided when their weights
         were served, and messages by worker and sequence number.
         `W:2x2=1` and `W:float64=1` are a gradient of another shape or dtype, `W[2,0]=1,1,5,5` two rows of one.
@@ -188,13 +150,13 @@ class Scenario:
             spec = self._spec(name)
             version = int(options.get("at", self._versions.get((who, spec.name), 0)))
             array = _rows(text, indices, spec) if target.endswith("]") else _array(text, spec)
-            gradients.append(Gradient(spec.name, version, array))
+            gradients.append(messages.Gradient(spec.name, version, array))
         loss = float(options["loss"]) if "loss" in options else None
         pull = tuple(options["pull"].split(",")) if "pull" in options else ()
         number, _, members = options.get("group", "").partition(":")
-        group = UpdateGroup(int(number), self._deliveries(members)) if number else None
-        remote = tuple(RemoteWeights(name, int(at)) for name, at in _pairs(options.get("remote")))
-        push = Push(
+        group = messages.UpdateGroup(int(number), self._changes(members)) if number else None
+        remote = tuple(messages.RemoteWeights(name, int(at)) for name, at in _pairs(options.get("remote")))
+        push = messages.Push(
             self._sender(who),
             int(options["seq"]),
             tuple(gradients),
@@ -204,22 +166,22 @@ class Scenario:
             *_how(options),
             _numbers(options.get("shards", "")),
             remote,
-            self._deliveries(options.get("after")),
+            self._changes(options.get("after")),
         )
-        return self._say(who, push)
+        return self._send(who, push)
 
-    def _deliveries(self, text: str | None) -> tuple[ChangeId, ...]:
-        return tuple(ChangeId(self._sender(who), int(sequence)) for who, sequence in _pairs(text))
+    def _changes(self, text: str | None) -> tuple[messages.ChangeId, ...]:
+        return tuple(messages.ChangeId(self._sender(who), int(sequence)) for who, sequence in _pairs(text))
 
     def do_assign(self, who: str, *, named, add: bool = False) -> list[str]:
         """`assign w0 seq=1 W=5 [shards=1] [remote=V] [after=w1/3]`."""
         options, tensors = _split(named, "seq", *_ORDER)
         specs = [(self._spec(target), text) for target, text in tensors]
-        assignments = tuple(Assignment(spec.name, _array(text, spec)) for spec, text in specs)
+        assignments = tuple(messages.Assignment(spec.name, _array(text, spec)) for spec, text in specs)
         shards = _numbers(options.get("shards", ""))
         remote = tuple(filter(None, options.get("remote", "").split(",")))
-        order = shards, remote, self._deliveries(options.get("after"))
-        return self._say(who, Assign(self._sender(who), int(options["seq"]), assignments, add, *order))
+        order = shards, remote, self._changes(options.get("after"))
+        return self._send(who, messages.Assign(self._sender(who), int(options["seq"]), assignments, add, *order))
 
     def do_assign_add(self, who: str, *, named) -> list[str]:
         """`assign_add w0 seq=1 W=5`."""
@@ -231,31 +193,31 @@ class Scenario:
         values = {key: _field(ast.parse(text, mode="eval").body) for key, text in given}
         optimizer = UpdateSpec.kinds[kind](**values)
         fields = tuple(options["fields"].split(",")) if "fields" in options else tuple(values)
-        return self._say(who, Tune(self._sender(who), int(options["seq"]), names, optimizer, fields))
+        return self._send(who, messages.Tune(self._sender(who), int(options["seq"]), names, optimizer, fields))
 
     def do_take(self, who: str, name: str, *, named) -> list[str]:
         """`take w0 mnist [size=10 block=4 epochs=2 seed=0] [finished=0] [cost=1.5] [heard=0] [give_back=1]`.
 
         Later without the sizes.
 
-        Says that all reports that were given to the worker were heard, unless told otherwise.
+        All reports that the worker was given count as heard, unless `heard` is given.
         """
         options, sizes = _split(named, "finished", "cost", "heard", "give_back")
         if sizes:
-            queue = QueueSpec(name, **{key: int(text) for key, text in sizes})
+            queue = messages.QueueSpec(name, **{key: int(text) for key, text in sizes})
             self._queues.setdefault(name, queue)
         else:
             queue = self._queues[name]
         cost = float(options["cost"]) if "cost" in options else None
-        finished = Finished(int(options["finished"]), cost) if "finished" in options else None
+        finished = messages.Finished(int(options["finished"]), cost) if "finished" in options else None
         heard = int(options.get("heard", self._reports.get((who, name), 0)))
         self._reports[who, name] = heard
-        return self._say(who, Take(self._sender(who), queue, finished, heard, "give_back" in options))
+        return self._send(who, messages.Take(self._sender(who), queue, finished, heard, "give_back" in options))
 
     def do_tick(self, seconds: str, *, named) -> list[str]:
         """`tick 2`: two seconds pass, and the shard gets a tick."""
         self.now += float(seconds)
-        return self._say("tick", Tick(), nothing="nothing happens")
+        return self._send("tick", messages.Tick(), nothing="nothing happens")
 
     def do_wait(self, seconds: str, *, named) -> list[str]:
         """`wait 2`: two seconds pass, without a tick."""
@@ -273,7 +235,7 @@ class Scenario:
         return []
 
     def do_status(self, *, named) -> list[str]:
-        return self._say("status", Status())
+        return self._send("status", messages.Status())
 
     def do_job(self, *, named) -> list[str]:
         """`job`: whether it has ended."""
@@ -297,7 +259,7 @@ class Scenario:
 
     # --- inside ---------------------------------------------------------------------------------------------------
 
-    def _say(self, who: str, message: Message, nothing: str = "no answer yet") -> list[str]:
+    def _send(self, who: str, message: messages.Message, nothing: str = "no answer yet") -> list[str]:
         ticket = next(self._tickets)
         self._asked[ticket] = who
         before = state_of(self.shard)
@@ -308,13 +270,13 @@ class Scenario:
             return [f"{type(error).__name__}: {error}"]
         run(result.tasks)
         events = [f"{'warning' if event.warning else 'event'}: {event.text}" for event in result.events]
-        lines = [self._heard(self._asked.pop(reply.ticket), reply.answer) for reply in result.replies]
+        lines = [self._shown(self._asked.pop(reply.ticket), reply.answer) for reply in result.replies]
         return [*(events if self._shows_events else []), *lines] or [nothing]
 
-    def _heard(self, who: str, answer: Answer | ParamServerError) -> str:
+    def _shown(self, who: str, answer: messages.Answer | ParamServerError) -> str:
         if isinstance(answer, ParamServerError):
             return f"{who}: {type(answer).__name__}: {answer}"
-        if isinstance(answer, Joined):
+        if isinstance(answer, messages.Joined):
             self._incarnations[who] = answer.incarnation
             self._reports = {key: count for key, count in self._reports.items() if key[0] != who}
         for report in getattr(answer, "reports", ()):
@@ -324,9 +286,9 @@ class Scenario:
         chief = self._shows_chief and getattr(answer, "chief", False)
         return f"{who}{' (chief)' * chief}: {_describe(answer)}"
 
-    def _sender(self, who: str) -> Sender:
+    def _sender(self, who: str) -> messages.Sender:
         name, _, incarnation = who.partition("#")
-        return Sender(name, int(incarnation or self._incarnations.get(name, 1)))
+        return messages.Sender(name, int(incarnation or self._incarnations.get(name, 1)))
 
     def _spec(self, target: str) -> TensorSpec:
         """The variable's spec, or what `W:2x2:float64` makes of it."""
@@ -389,35 +351,35 @@ def _rows(text: str, indices: str, spec: TensorSpec) -> IndexedSlices:
 # --- writing ------------------------------------------------------------------------------------------------------
 
 
-def _describe(answer: Answer) -> str:
+def _describe(answer: messages.Answer) -> str:
     match answer:
-        case Joined(incarnation, number, _, step):
+        case messages.Joined(incarnation, number, _, step):
             return f"joined as worker {number}, incarnation {incarnation}, step {step}"
-        case Renewed(step, waiting_for):
+        case messages.Renewed(step, waiting_for):
             return f"renewed, step {step}" + (f"; held: {waiting_for}" if waiting_for else "")
-        case Left():
+        case messages.Left():
             return "left"
-        case Registered(values):
+        case messages.Registered(values):
             return f"registered {_values(values)}".rstrip()
-        case Pulled(values, step, frontier):
+        case messages.Pulled(values, step, frontier):
             return f"pulled {_values(values)}, step {step}{_frontier(frontier)}"
-        case Pushed(outcome, staleness, step, values, reason, group, frontier):
+        case messages.Pushed(outcome, staleness, step, values, reason, group, frontier):
             because = f" ({reason})" if reason else f" in group {group.number}" if group else ""
             fresh = f", {_values(values)}" if values else ""
             return f"{outcome.value}{because}, staleness {staleness}, step {step}{fresh}{_frontier(frontier)}"
-        case Assigned(outcome, versions, step, frontier):
+        case messages.Assigned(outcome, versions, step, frontier):
             return f"{outcome.value}, versions {', '.join(map(str, versions))}, step {step}{_frontier(frontier)}"
-        case Tuned(outcome, step):
+        case messages.Tuned(outcome, step):
             return f"{outcome.value}, step {step}"
-        case Taken(block, done, waiting_for, reports):
+        case messages.Taken(block, done, waiting_for, reports):
             what = _block(block) if block else "all done" if done else f"waiting for {waiting_for}"
             return "; ".join([what, *map(_report, reports)])
-        case StatusReport():
+        case messages.StatusReport():
             return _status(answer)
-    raise AssertionError(f"no words for {answer}")
+    raise AssertionError(f"no text for {answer}")
 
 
-def _frontier(frontier: Frontier | None) -> str:
+def _frontier(frontier: messages.Frontier | None) -> str:
     if frontier is None:
         return ""
     undelivered = [
@@ -426,7 +388,7 @@ def _frontier(frontier: Frontier | None) -> str:
     return f", decided {frontier.decided}" + (f" after {' and '.join(undelivered)}" if undelivered else "")
 
 
-def _values(values: Iterable[Value]) -> str:
+def _values(values: Iterable[messages.Value]) -> str:
     return ", ".join(f"{value.name} version {value.version} = {_text(value.array)}" for value in values)
 
 
@@ -442,15 +404,15 @@ def _text(array: Array | Packed | None) -> str:
     return " ".join(numbers) if numbers else "nothing"
 
 
-def _block(block: Block) -> str:
+def _block(block: messages.Block) -> str:
     return f"block {block.number}: {block.start} to {block.stop} of epoch {block.epoch}"
 
 
-def _report(report: EpochReport) -> str:
+def _report(report: messages.EpochReport) -> str:
     return f"epoch {report.epoch} of {report.queue} is complete: {report.examples} examples, cost {report.cost}"
 
 
-def _status(report: StatusReport) -> str:
+def _status(report: messages.StatusReport) -> str:
     lines = [f"shard {report.shard} of {report.shards}, step {report.global_step}, {report.repeated} repeated"]
     lines += [
         f"  variable {one.spec}: version {one.version}, updates {one.updates}, {one.optimizer}"

@@ -29,7 +29,7 @@ class Turns:
             raise self._failure
 
     def pass_on(self) -> None:
-        """The turn goes to somebody, and comes back some time. Does nothing for who takes no turns."""
+        """Hand the turn on and wait for it to come back. Does nothing in a thread that takes no turns."""
         mine = self._gates.get(threading.current_thread().name)
         if mine is not None:
             self._give()

@@ -49,7 +49,7 @@ WORKERS = ("w0", "w1", "w2")
 TRAINED = ("V", "W")  # of one size: with two shards each has one
 COUNTED = "examples"
 
-#: Seconds on the shards' clocks, which go on while somebody waits: whose good-bye was lost is lost itself at last.
+#: Seconds on the shards' clocks, which go on while a call waits: a worker whose Leave was lost is lost at last.
 LEASE = 1000.0
 
 #: What may happen to a message, and how often.
@@ -120,7 +120,7 @@ class Link:
         return answer
 
     def _deliver_late(self) -> None:
-        """Some of what was delayed comes now, in any order. Nobody hears the answer, or the refusal."""
+        """Some of what was delayed comes now, in any order. Its answer or refusal is lost."""
         for message in self._random.sample(self._late, self._random.randint(0, len(self._late))):
             self._late.remove(message)
             self._step(message)
@@ -160,7 +160,7 @@ class Run:
 
     handed_out: Counter[tuple[int, int]] = field(default_factory=Counter)
     pushes: Counter[Outcome] = field(default_factory=Counter)
-    heard: dict[str, list[int]] = field(default_factory=dict)
+    reports: dict[str, list[int]] = field(default_factory=dict)
     values: dict[str, Array] = field(default_factory=dict)
     status: list[StatusReport] = field(default_factory=list)
     fates: Counter[str] = field(default_factory=Counter)
@@ -201,10 +201,10 @@ def _work(client: Client, name: str, result: Run) -> None:
     """One worker's life."""
     client.join()
     weights = {whole.name: whole for whole in _register(client)}
-    heard = result.heard.setdefault(name, [])
+    reports = result.reports.setdefault(name, [])
     finished = None
-    while not (taken := client.take(QUEUE, finished, len(heard))).done:
-        heard += [report.epoch for report in taken.reports]
+    while not (taken := client.take(QUEUE, finished, len(reports))).done:
+        reports += [report.epoch for report in taken.reports]
         if taken.block is None:
             client.report_idle()
             continue
@@ -216,7 +216,7 @@ def _work(client: Client, name: str, result: Run) -> None:
             _train(client, mark, block.epoch - 1, weights, result, named=name != WORKERS[-1])
             client.assign([Assignment(COUNTED, mark.astype(np.int64))], add=True)
         finished = Finished(block.number, float(block.stop - block.start))
-    heard += [report.epoch for report in taken.reports]
+    reports += [report.epoch for report in taken.reports]
     client.report_idle()
     result.values = {whole.name: whole.array for whole in client.pull([*TRAINED, COUNTED])}
     client.leave()
@@ -279,4 +279,4 @@ def check_exactly_once(run: Run) -> None:
     assert [(report.epoch, report.examples, report.cost) for report in run.status[0].epochs] == [
         (epoch, QUEUE.size, 1.0) for epoch in epochs
     ]
-    assert run.heard == dict.fromkeys(WORKERS, epochs), "a worker hears of each epoch once, in order"
+    assert run.reports == dict.fromkeys(WORKERS, epochs), "each epoch is reported to each worker once, in order"

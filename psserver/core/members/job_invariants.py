@@ -16,8 +16,7 @@ class JobInvariants:
     """The invariants as first registered; later workers must agree with them.
 
     Args:
-        shard: index of this shard among the `shards` of the job.
-        shards: number of shards.
+        shard, shards: index of this shard, and the number of shards.
         identity: identity of this shard's state (`Joined.state`); 0: none, never compared.
     """
 
@@ -38,12 +37,7 @@ class JobInvariants:
         self._check_states(message.states)
 
     def check_register(self, message: Register) -> None:
-        """Check the places and states that a registration names.
-
-        Raises:
-            WrongShard: the worker has met another state of a shard than the one registered here first.
-            AlreadyRegistered: it places a variable on another shard than the workers before it.
-        """
+        """Raise `WrongShard` for another state of a shard, `AlreadyRegistered` for another place of a variable."""
         self._check_states(message.states)
         for place in message.places:
             known = self._places.get(place.name, place.shard)
@@ -67,11 +61,9 @@ class JobInvariants:
 
     def _check_states(self, states: tuple[int, ...]) -> None:
         """A shard known by two states was restarted; it may be this one."""
-        if not states:
-            return
-        if len(states) != self._shards:
+        if states and len(states) != self._shards:
             raise InvalidMessage(f"the states of {len(states)} shards, but the job has {self._shards}: name each once")
-        for shard, (met, known) in enumerate(zip(states, self._states, strict=True)):
+        for shard, (met, known) in enumerate(zip(states, self._states, strict=False)):
             if met and known and met != known:
                 raise WrongShard(
                     f"shard {shard} was started anew and has lost its state; start the whole job again, all servers too"

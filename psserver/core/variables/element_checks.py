@@ -59,10 +59,8 @@ def inspect(variables: Mapping[str, Variable], message: Message) -> Inspection:
                 if choice.rows is not None:
                     rows, most = choice.rows, variables[choice.name].spec.shape[0]
                     if rows.size and not 0 <= rows.min() <= rows.max() < most:
-                        span = f"{rows.min()} ... {rows.max()}"
-                        raise InvalidMessage(
-                            f"rows of {choice.name!r} must be in 0 ... {most - 1}, but they span {span}"
-                        )
+                        allowed, span = f"0 ... {most - 1}", f"{rows.min()} ... {rows.max()}"
+                        raise InvalidMessage(f"rows of {choice.name!r} must be in {allowed}, but they span {span}")
                     nbytes += rows.nbytes
         case Assign():
             for one in message.assignments:

@@ -48,16 +48,11 @@ MOST_CHOICES = 1000
 
 
 class Store:
-    """The variables by name.
+    """The `variables` by name, the `guard` of their changes, and the weights that were `served`.
 
     Args:
         memory_limit: bytes that values and slots may take; None: no limit.
-        strength: of the delay compensation; 0: none.
-
-    Attributes:
-        variables: by name.
-        guard: tells which changes are guarded.
-        served: the weights that each worker was served; stays empty without delay compensation.
+        strength: of the delay compensation; 0: none, and no served weights are kept.
     """
 
     def __init__(self, memory_limit: int | None = None, strength: float = 0.0) -> None:
@@ -123,7 +118,7 @@ class Store:
         allocator: Allocator | None = None,
         choices: Sequence[Choice] = (),
     ) -> tuple[Value, ...]:
-        """Values of variables, in the order of `names`, and choices: read-only copies, complete after the tasks.
+        """Read-only copies of variables, in the order of `names`, and of choices; complete when the tasks have run.
 
         Args:
             worker: is served these values; kept if delay is compensated.

@@ -125,7 +125,7 @@ class CandidateUpdate:
 
     @property
     def fault(self) -> str:
-        """Which array has elements that are not finite, and how many; empty if none has."""
+        """The number of elements that are not finite, and their array; empty if there are none."""
         for name, array in (("", self.value), *self.slots.items()):
             bad = not_finite(array)
             if bad:

@@ -20,6 +20,7 @@ from pswire.codec import encode
 from pswire.messages import Gradient, Join, Leave, Pull, Push, QueueSpec, Take
 from pswire.tensors.inline import InlineSender
 from pswire.v1 import paramserver_pb2 as pb
+from tests.server_client import frames_of
 
 STATUS = health_pb2.HealthCheckResponse
 SERVING, NOT_SERVING, UNKNOWN = STATUS.SERVING, STATUS.NOT_SERVING, STATUS.SERVICE_UNKNOWN
@@ -93,16 +94,6 @@ def test_a_server_that_does_not_linger_ends_by_itself_when_all_have_failed(conne
     caplog.clear()
 
 
-@pytest.mark.parametrize(("linger", "chief"), [(60.0, False), (None, True)])
-def test_after_the_end_of_a_job_there_is_a_chief_of_a_next_one_only_where_the_server_stays(linger, chief, connect):
-    with ServerThread(ServerConfig(linger=linger)) as server:
-        client = connect(server)
-        sender = client.join("w0")
-        client.unary(Push(sender, 1, ()))
-        client.unary(Leave(sender))
-        assert client.unary(Join("w1")).chief is chief
-
-
 @pytest.mark.parametrize("service", ["", "paramserver.v1.ParameterServer"])
 def test_health_is_serving_until_the_server_stops_and_that_of_other_services_unknown(service, connect):
     with ServerThread(ServerConfig(grace=60.0)) as server:
@@ -151,7 +142,7 @@ def test_a_pending_call_gets_the_error_that_the_server_stops(connect):
     assert "the server is stopping" in str(error)
 
 
-def test_a_stream_between_two_calls_does_not_hold_up_the_stop(connect, frames_of):
+def test_a_stream_between_two_calls_does_not_hold_up_the_stop(connect):
     pieces = queue.Queue()
     with ServerThread(ServerConfig(grace=1000.0)) as server:
         client = connect(server)
@@ -164,10 +155,12 @@ def test_a_stream_between_two_calls_does_not_hold_up_the_stop(connect, frames_of
     pieces.put(None)
 
 
-def test_a_transfer_under_way_is_finished_within_the_grace(connect, frames_of):
-    array = np.ones(1 << 19)
-    sent, stopping = threading.Event(), threading.Event()
-    with ServerThread(ServerConfig(grace=30.0)) as server:
+@pytest.fixture
+def slow_transfer(connect):
+    """A function that starts a push of 4 MiB whose last chunk is sent once `go` is set; its call."""
+    array, sent = np.ones(1 << 19), threading.Event()
+
+    def start(server, go):
         client = connect(server)
         sender = client.join()
         client.register(sender, w=np.zeros_like(array))
@@ -176,11 +169,21 @@ def test_a_transfer_under_way_is_finished_within_the_grace(connect, frames_of):
         def slowly():
             yield from frames[:-1]
             sent.set()
-            assert stopping.wait(30)
+            assert go.wait(30)
             yield frames[-1]
 
         call = client.stub.Transfer(slowly(), timeout=30)
         assert sent.wait(30)
+        client.status()
+        return client, call
+
+    return start
+
+
+def test_a_transfer_under_way_is_finished_within_the_grace(slow_transfer):
+    stopping = threading.Event()
+    with ServerThread(ServerConfig(grace=30.0)) as server:
+        client, call = slow_transfer(server, stopping)
         watched = health_pb2_grpc.HealthStub(client.channel).Watch(health_pb2.HealthCheckRequest(), timeout=30)
         assert next(watched).status == SERVING
         stopper = threading.Thread(target=server.__exit__, args=(None, None, None))
@@ -195,23 +198,10 @@ def test_a_transfer_under_way_is_finished_within_the_grace(connect, frames_of):
     assert server.report.global_step == 1
 
 
-def test_a_transfer_that_outlasts_the_grace_is_cut_off_and_nothing_of_it_applied(connect, frames_of):
-    array, stopped = np.ones(1 << 19), threading.Event()
+def test_a_transfer_that_outlasts_the_grace_is_cut_off_and_nothing_of_it_applied(slow_transfer):
+    stopped = threading.Event()
     with ServerThread(ServerConfig(grace=0.0)) as server:
-        client = connect(server)
-        sender = client.join()
-        client.register(sender, w=np.zeros_like(array))
-        frames = frames_of(Push(sender, 1, (Gradient("w", 0, array),)))
-        sent = threading.Event()
-
-        def stuck():
-            yield frames[0]
-            sent.set()
-            assert stopped.wait(30)
-
-        call = client.stub.Transfer(stuck(), timeout=30)
-        assert sent.wait(30)
-        client.status()
+        _, call = slow_transfer(server, stopped)
     stopped.set()
     with pytest.raises(grpc.RpcError) as caught:
         next(call)

@@ -23,6 +23,7 @@ from pswire.tensors.stream import StreamReceiver
 from pswire.tensors.values import IndexedSlices, TensorSpec
 from pswire.v1 import paramserver_pb2 as pb
 from psworker import ops
+from tests.server_client import frames_of
 from tests.shared_folder import mapped_segments, needs_shared_memory, shared_folder
 
 pytestmark = needs_shared_memory
@@ -125,9 +126,6 @@ def offset_in(array, stream):
     return Region(0, stream.memories[0], len(stream.memories[0]), 0).offset_of(array)
 
 
-# --- valid calls ------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("value", [SMALL, LARGE], ids=["small", "large"])
 def test_values_are_written_into_the_region_and_the_rest_comes_in_frames(value, client, sender, stream, name):
     client.register(sender, **{f"{name}/x": value})
@@ -183,10 +181,7 @@ def test_a_segment_attached_during_a_held_push_replaces_its_segment_after_the_an
             np.testing.assert_array_equal(client.value(senders[0], "w"), SMALL)
 
 
-# --- invalid segments and places --------------------------------------------------------------------------------------
-
-
-def test_an_invalid_segment_is_refused_with_a_reason_and_the_stream_goes_on(sender, stream, segment, frames_of, name):
+def test_an_invalid_segment_is_refused_with_a_reason_and_the_stream_goes_on(sender, stream, segment, name):
     for number, other, reason in ((MOST, {}, "numbered from 0 to 63, not 64"), (0, {"token": b""}, "token")):
         reply = stream.attach(number, segment, **other)
         assert not reply.attached
@@ -258,9 +253,6 @@ def test_tensors_and_a_region_that_overlap_harm_only_their_own_worker(value, cli
     assert [one.version for one in pushed.values] == [1, 1, 0]
     np.testing.assert_array_equal(client.value(sender, names[2]), value)
     np.testing.assert_array_equal(client.value(sender, name), SMALL)
-
-
-# --- servers ----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("allowed", "expected"), [(True, "shared memory"), (False, "gRPC")])

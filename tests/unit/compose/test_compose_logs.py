@@ -11,8 +11,19 @@ from psserver.runtime import clock, executor
 from pswire.messages import Block, EpochReport
 from pswire.system.host import process_number
 from tests.compose.images import made
-from tests.compose.logs import Ended, EpochDone, Event, GivenBack, HandedOut, accuracies, lines, notes, rename
-from tests.compose.table import table, worth_telling
+from tests.compose.logs import (
+    Ended,
+    EpochDone,
+    Event,
+    GivenBack,
+    HandedOut,
+    accuracies,
+    lines,
+    notes,
+    rename,
+    table,
+    worth_telling,
+)
 
 HOSTS = {"0123456789ab": "worker-1", "ba9876543210": "worker-2"}
 PROCESS = process_number(7, 0xF0000123)  # in a container

@@ -155,17 +155,17 @@ def outcomes(spec, start, gradients, dtype):
     most = np.finfo(dtype).max
     given = [start, *(numbers for numbers, _ in gradients)]
     first, *arrays = [np.clip(numbers, -most, most).astype(dtype).reshape(2, 2) for numbers in given]
-    shard, said = ShardDriver(declared("W", first, spec)), []
+    shard, answers = ShardDriver(declared("W", first, spec)), []
     variable = shard.shard._store["W"]
     for array, (_, by_rows) in zip(arrays, gradients, strict=True):
         gradient = IndexedSlices(array[:1], np.array([1]), (2, 2)) if by_rows else array
         before, fine = contents(variable), all_finite(variable)
-        said.append(type(shard.push(W=gradient)[0]))
-        if said[-1] is NotFinite:
+        answers.append(type(shard.push(W=gradient)[0]))
+        if answers[-1] is NotFinite:
             assert contents(variable) == before
         else:
             assert all_finite(variable) or (by_rows and not fine)
-    return said, contents(variable)
+    return answers, contents(variable)
 
 
 def contents(variable):

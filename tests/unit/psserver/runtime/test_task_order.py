@@ -82,33 +82,6 @@ def test_one_push_updates_its_large_variables_side_by_side():
     run(scenario)
 
 
-def test_what_two_workers_do_to_one_variable_is_done_in_the_order_of_their_coming():
-    """With momentum, and a value that is set in between, another order would give other numbers."""
-
-    async def scenario(executor, shard):
-        w0, w1 = await join(executor, "w0"), await join(executor, "w1")
-        await register(executor, w0, Momentum(1.0, 0.5), w=np.zeros(LARGE))
-        first = await at_gate(executor, shard.gates["w"], push(w0, 1, w=np.ones(LARGE)))
-        later = []
-        for message in (
-            set_to(w1, 1, "w", np.full(LARGE, 100.0)),
-            push(w0, 2, ("w",), w=np.full(LARGE, 4.0)),
-            push(w1, 2, ("w",), w=np.full(LARGE, 8.0)),
-        ):
-            later.append(asyncio.create_task(executor.step(message)))
-            await until(lambda: len(shard.said) == 4 + len(later))
-        small = await begun(executor, Pull(w0, (), (Choice("w", np.array([0])),)))
-        shard.gates["w"].open()
-        await first
-        answers = await asyncio.gather(*later)
-        assert [answer.values[0].array[-1] for answer in answers[1:]] == [100 - 4.5, 100 - 4.5 - 10.25]
-        assert (await small).values[0].array.tolist() == [100 - 4.5 - 10.25], (
-            "what is little waits for its turn as well"
-        )
-
-    run(scenario)
-
-
 def test_the_values_of_an_answer_are_of_one_moment_whatever_is_copied_when():
     async def scenario(executor, shard):
         w0, w1 = await join(executor, "w0"), await join(executor, "w1")
@@ -128,24 +101,6 @@ def test_the_values_of_an_answer_are_of_one_moment_whatever_is_copied_when():
             (0, 0, 0),
         ]
         await asyncio.gather(first, later)
-
-    run(scenario)
-
-
-def test_slots_begin_as_they_were_declared_also_when_they_are_tuned_before_they_are_made():
-    async def scenario(executor, shard):
-        sender = await join(executor)
-        await register(executor, sender, w=np.zeros(LARGE))
-        shard.gates["w"].shut()
-        spec = TensorSpec("w", (LARGE,), "float64")
-        declared = Register(sender, (Declaration(spec, None, Adagrad(1.0, initial_accumulator=0.25)),))
-        registering = asyncio.create_task(executor.step(declared))
-        await until(shard.gates["w"].reached.is_set)
-        await executor.step(Tune(sender, 1, ("w",), Adagrad(1.0, initial_accumulator=0.75), ("initial_accumulator",)))
-        shard.gates["w"].open()
-        await registering
-        (accumulator,) = (await executor.step(Pull(sender, (), (Choice("w", slot="accumulator"),)))).values
-        np.testing.assert_array_equal(accumulator.array, 0.25)
 
     run(scenario)
 

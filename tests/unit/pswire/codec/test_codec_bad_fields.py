@@ -26,10 +26,6 @@ def gradient(version=0, **fields):
     return pb.Gradient(tensor=tensor(**fields), version=version)
 
 
-def value(**fields):
-    return pb.Value(tensor=tensor(**fields))
-
-
 def rows(of=5, tensor_shape=(2,), **indices):
     """Two rows of a vector, and their numbers unless told otherwise."""
     fields = {"name": "", "dtype": "int32", **indices}
@@ -51,14 +47,6 @@ def part(first, of, **fields):
 
 def cosine(**fields):
     return {"kind": "cosine_decay", "initial": 1, "decay_steps": 10, "alpha": 0, **fields}
-
-
-def warm_up(then):
-    return {"kind": "warm_up", "steps": 10, "then": then}
-
-
-def pieces(boundaries, values):
-    return {"kind": "piecewise_constant", "boundaries": boundaries, "values": values}
 
 
 def joined(**fields):
@@ -154,11 +142,6 @@ def test_a_long_list_of_names_is_searched_for_doubles_in_one_pass():
     names = [f"v{number}" for number in range(30_000)]
     with pytest.raises(Malformed, match="'v29999' is in the message more than once"):
         decode(pb.PullRequest(sender=sender(), names=[*names, names[-1]]), InlineReceiver())
-
-
-def test_a_part_may_end_where_its_variable_does():
-    (one,) = decode(part(first=3, of=5), InlineReceiver()).declarations
-    assert (one.part.first, one.part.of, one.spec.shape) == (3, 5, (2,))
 
 
 @pytest.mark.parametrize("letter", ["w", "é", "名"])

@@ -81,9 +81,7 @@ def test_arrays_depend_on_the_generator_alone_and_may_have_any_size(name):
 
 def test_constants_are_the_same_everywhere():
     for initializer, value in [(initializers.zeros(), 0), (initializers.ones(), 1), (initializers.constant(0.1), 0.1)]:
-        values = draw(initializer, (2, 3))
-        assert values.dtype == np.float32
-        np.testing.assert_array_equal(values, np.full((2, 3), np.float32(value)))
+        np.testing.assert_array_equal(draw(initializer, (2, 3)), np.full((2, 3), value, np.float32), strict=True)
 
 
 # --- rows: the same for all -----------------------------------------------------------------------------------------
@@ -130,7 +128,7 @@ def test_elements_follow_the_stream_of_their_seed(seed):
 
 @every_example
 @pytest.mark.parametrize(
-    ("dtype", "row_shape"), [("float16", ()), ("float32", (5,)), ("float64", (3, 7)), ("float32", (40_000,))], ids=str
+    ("dtype", "row_shape"), [("float16", ()), ("float64", (3, 7)), ("float32", (40_000,))], ids=str
 )
 def test_a_row_is_the_same_however_the_table_is_divided(initializer, dtype, row_shape, monkeypatch):
     count = 4 if row_shape == (40_000,) else 50
@@ -140,11 +138,8 @@ def test_a_row_is_the_same_however_the_table_is_divided(initializer, dtype, row_
     some = np.random.default_rng(0).integers(0, count, 30)
     for block in (initializers.BLOCK, 5_000, *([1, 64] if count == 50 else [])):
         monkeypatch.setattr(initializers, "BLOCK", block)
-        for cut in (0, 1, count // 2, count - 1):
-            parts = (
-                made(initializer, (cut, *row_shape), dtype),
-                made(initializer, (count - cut, *row_shape), dtype, cut),
-            )
+        for cut in (0, 1, count - 1):
+            parts = [made(initializer, (size, *row_shape), dtype, at) for size, at in ((cut, 0), (count - cut, cut))]
             np.testing.assert_array_equal(np.concatenate(parts), whole)
         np.testing.assert_array_equal(rows_of(initializer, some, row_shape, dtype), whole[some])
 
@@ -158,8 +153,7 @@ def test_a_row_with_a_large_number_is_the_same_alone_and_among_others(initialize
         np.testing.assert_array_equal(alone, together)
     for shape in [(0, 3), (3, 0)]:
         assert made(initializer, shape).shape == shape
-    assert rows_of(initializer, np.empty(0, int), (3,)).shape == (0, 3)
-    assert rows_of(initializer, np.arange(2), (0, 3)).shape == (2, 0, 3)
+        assert rows_of(initializer, np.arange(shape[0]), shape[1:]).shape == shape
 
 
 def test_filling_takes_little_memory_beyond_the_array():

@@ -67,10 +67,7 @@ def windows(name):
         (windows, False),
         (lambda name: SimpleNamespace(), False),  # macOS: no mallopt
         (lambda name: SimpleNamespace(mallopt=lambda option, value: 0), False),  # musl: does nothing
-        (
-            lambda name: SimpleNamespace(mallopt=lambda option, value: value <= 32 << 20 or option == -1),
-            True,
-        ),
+        (lambda name: SimpleNamespace(mallopt=lambda option, value: value <= 32 << 20 or option == -1), True),
     ],
 )
 def test_another_c_library_is_left_alone(monkeypatch, library, agreed):

@@ -160,21 +160,6 @@ def deceiving(size):
     return array
 
 
-@pytest.mark.parametrize(("part", "count"), [("array", 100), ("rest", 2000), ("both", 50_000), ("array", 50_000)])
-def test_a_sample_of_array_and_rest_leaves_few_elements_to_choose_from_and_hardly_ever_too_few(part, count):
-    """The choice is right without it, but slow: of a million elements those above the sampled magnitude are sorted."""
-    size, missed = 1_000_000, 0
-    for seed in range(5):
-        large, small = np.random.default_rng(seed).standard_normal((2, size), dtype=np.float32)
-        small *= np.float32(1e-3)
-        array, rest = {"array": (large, small), "rest": (small, large), "both": (large, -large / 2)}[part]
-        found = np.count_nonzero(np.abs(array + rest) >= compression._enough(array, rest, count))
-        deviation = (count * size / (size // compression._distance(size))) ** 0.5
-        assert found < count + 9 * deviation + 200
-        missed += found < count
-    assert missed == 0
-
-
 def test_the_sample_meets_all_columns_of_a_matrix_whose_width_is_a_power_of_two():
     """All that is large is in one column."""
     array = np.random.default_rng(1).standard_normal((1024, 1024), dtype=np.float32) * np.float32(1e-3)

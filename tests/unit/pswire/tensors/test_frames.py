@@ -78,16 +78,6 @@ def test_a_frame_of_very_many_fields_is_malformed_since_each_costs_far_more_here
         frames.incoming(field * 65)
 
 
-def test_a_frame_cut_at_any_byte_is_a_shorter_frame_or_malformed():
-    frame = frames.with_data(REGION, bytes_of(300))
-    for length in range(len(frame)):
-        try:
-            apart = frames.incoming(frame[:length])
-        except Malformed:
-            continue
-        assert apart.data is None
-
-
 @given(data=st.binary(max_size=100))
 @settings(derandomize=True, deadline=None)
 def test_what_protobuf_refuses_is_refused_and_what_both_take_is_read_alike(data):

@@ -10,7 +10,6 @@ import pytest
 from pswire.codec import from_frame, to_frame
 from pswire.errors import Malformed, TooLarge
 from pswire.messages import Choice, Gradient, Pull, Push, Sender
-from pswire.tensors import stream
 from pswire.tensors.compression import Packed
 from pswire.tensors.frames import incoming
 from pswire.tensors.inline import InlineReceiver, InlineSender
@@ -175,31 +174,12 @@ def test_small_tensors_travel_inside_their_message_as_long_as_they_are_few():
     assert StreamReceiver().get(inside[1], TensorSpec("W", (FEW - 1,), "uint8")).tobytes() == inside[1].inline
 
 
-def test_hollow_arrays_have_shape_and_dtype_but_no_memory_and_count_as_announced():
-    receiver, spec = StreamReceiver(), TensorSpec("huge", (1 << 20, 1 << 22), "float64")
-    hollow = receiver.get(STREAMED, spec)
-    assert spec.matches(hollow)
-    assert (hollow.strides, hollow.flags.writeable, receiver.complete) == ((0, 0), False, False)
-    receiver.get(STREAMED, TensorSpec("b", (3,), "int16"))
-    assert receiver.nbytes == (1 << 45) + 6
-
-
 def receiver_of(*specs):
     receiver = StreamReceiver()
     for spec in specs:
         receiver.get(STREAMED, spec)
     receiver.allocate()
     return receiver, [receiver.get(STREAMED, spec) for spec in specs]
-
-
-def test_tensors_are_known_by_their_order_and_are_writable():
-    receiver, arrays = receiver_of(TensorSpec("W", (2,)), TensorSpec("W", (1,), "int64"), TensorSpec("W", (0, 5)))
-    for byte in np.float32([1, 2]).tobytes() + np.int64(7).tobytes():
-        assert not receiver.complete
-        receiver.feed(bytes([byte]))
-    assert receiver.complete
-    assert [array.tolist() for array in arrays] == [[1, 2], [7], []]
-    assert all(array.flags.writeable for array in arrays)
 
 
 @pytest.mark.parametrize(("shape", "first", "second"), [((2,), 8, 3), ((2,), 5, 6), ((0, 5), 0, 3)])
@@ -217,18 +197,6 @@ def test_bytes_before_memory_is_allocated_and_memory_the_machine_does_not_have_a
         receiver.feed(bytes(8))
     with pytest.raises(TooLarge, match=f"no memory for tensors of {1 << 60} bytes"):
         receiver.allocate()
-
-
-def test_bools_are_checked_chunk_by_chunk(monkeypatch):
-    checked, check = [], stream.check_elements
-    monkeypatch.setattr(
-        stream, "check_elements", lambda array, spec: (checked.append(array.nbytes), check(array, spec))
-    )
-    receiver, _ = receiver_of(TensorSpec("W", (3 * CHUNK,), "bool"))
-    receiver.feed(bytes(CHUNK))
-    with pytest.raises(Malformed, match="byte 0 or 1"):
-        receiver.feed(bytes(CHUNK - 1) + b"\x02")
-    assert checked == [CHUNK, CHUNK]
 
 
 # --- shared memory ----------------------------------------------------------------------------------------------------

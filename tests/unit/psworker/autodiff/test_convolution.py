@@ -13,8 +13,7 @@ import pytest
 from psworker.autodiff import Tensor, gradients, ops
 from psworker.autodiff.ops.convolution import im2col, windows, winograd
 
-from .cases_convolution import numpy_conv2d, pooled
-from .cases_nn import numpy_cross_entropy
+from .cases_convolution import numpy_conv2d
 
 SEED = 19890101
 
@@ -32,16 +31,6 @@ def image(rows, dtype=np.float64):
     return np.array(rows, dtype)[np.newaxis, :, :, np.newaxis]
 
 
-@pytest.mark.parametrize("block_bytes", [1, 30, 120, 1000])
-def test_blocks_cover_every_row_once_and_are_no_larger_than_allowed(block_bytes):
-    for images, rows in ((0, 1), (1, 0), (1, 5), (2, 1), (7, 5)):
-        covered = np.zeros((images, rows), int)
-        for block in windows.blocks(images, rows, 10, block_bytes):
-            covered[block] += 1
-            assert 10 * covered[block].size <= max(block_bytes, 10)
-        assert np.all(covered == 1)
-
-
 @pytest.mark.parametrize(("block_bytes", "channels"), [(1, 1), (700, 3), (2500, 1), (1 << 30, 3)])
 @pytest.mark.parametrize("options", [{"strides": 2, "activation": "relu"}, {"dilations": 2, "padding": "VALID"}])
 def test_the_size_of_a_block_changes_nothing(monkeypatch, block_bytes, channels, options):
@@ -54,20 +43,6 @@ def test_the_size_of_a_block_changes_nothing(monkeypatch, block_bytes, channels,
     np.testing.assert_allclose(y.value, numpy_conv2d(x.value, filters.value, bias.value, **options), atol=1e-13)
     for got, wanted in zip(gradients(y, [x, filters, bias], normal(*y.shape)), expected, strict=True):
         np.testing.assert_allclose(got, wanted, rtol=1e-12, atol=1e-13)
-
-
-@pytest.mark.parametrize(("images", "channels"), [(3, 2), (8, 32)], ids=["direct", "winograd"])
-def test_fused_bias_and_relu_give_the_same_numbers_as_separate_ops(images, channels):
-    tensors = [leaf(normal(*shape)) for shape in ((images, 10, 10, channels), (3, 3, channels, 32), (32,))]
-    x, filters, bias = tensors
-    fused = ops.conv2d(x, filters, bias, activation="relu")
-    separate = ops.relu(ops.conv2d(x, filters) + bias)
-    np.testing.assert_array_equal(fused.value, separate.value)
-    assert 0.2 < np.mean(fused.value > 0) < 0.8
-    one, other = (gradients(y, tensors, normal(*y.shape)) for y in (fused, separate))
-    np.testing.assert_array_equal(one[0], other[0])
-    np.testing.assert_array_equal(one[1], other[1])
-    np.testing.assert_allclose(one[2], other[2], rtol=1e-5, atol=1e-5)
 
 
 def test_an_image_without_gradient_costs_none_and_operands_promote_as_in_numpy(monkeypatch):
@@ -114,49 +89,6 @@ def test_a_window_may_have_more_elements_than_a_byte_counts():
     x[0, 0, 299] = 1
     tensor = leaf(x)
     np.testing.assert_array_equal(gradients(ops.max_pool2d(tensor, (1, 600)), tensor)[0], x)
-
-
-# A whole network: Deep MNIST, with everything smaller.
-
-PARAMETERS = {
-    name: normal(*shape, dtype=np.float64) / 2
-    for name, shape in {
-        **{"W_conv1": (5, 5, 1, 3), "b_conv1": (3,), "W_conv2": (5, 5, 3, 2), "b_conv2": (2,)},
-        **{"W_fc1": (8, 5), "b_fc1": (5,), "W_fc2": (5, 4), "b_fc2": (4,)},
-    }.items()
-}
-IMAGES, LABELS = normal(3, 8, 8, 1, dtype=np.float64), np.array([3, 0, 1])
-
-
-def network(p, conv2d, pool, relu, cross_entropy):
-    h = pool(conv2d(IMAGES.astype(p["b_fc1"].dtype), p["W_conv1"], p["b_conv1"], activation="relu"))
-    h = pool(conv2d(h, p["W_conv2"], p["b_conv2"], activation="relu"))
-    h = relu(h.reshape(3, 8) @ p["W_fc1"] + p["b_fc1"])
-    return cross_entropy(h @ p["W_fc2"] + p["b_fc2"], LABELS)
-
-
-def numpy_loss(parameters):
-    return network(parameters, numpy_conv2d, pooled(np.max), lambda x: np.maximum(x, 0), numpy_cross_entropy)
-
-
-def test_the_gradient_of_a_whole_network_equals_differences_of_plain_numpy():
-    found = {}
-    for dtype in (np.float64, np.float32):
-        leaves = {name: leaf(value.astype(dtype)) for name, value in PARAMETERS.items()}
-        loss = network(leaves, ops.conv2d, ops.max_pool2d, ops.relu, ops.softmax_cross_entropy)
-        assert loss.dtype == dtype
-        np.testing.assert_allclose(loss.value, numpy_loss(PARAMETERS), rtol=1e-6 if dtype == np.float32 else 1e-13)
-        found[dtype] = dict(zip(leaves, gradients(loss, leaves.values()), strict=True))
-    step = 1e-5
-    for name, value in PARAMETERS.items():
-        np.testing.assert_allclose(found[np.float32][name], found[np.float64][name], rtol=1e-4, atol=1e-6, err_msg=name)
-        for index in list(np.ndindex(value.shape))[::17]:
-            moved = [value.copy(), value.copy()]
-            moved[0][index] -= step
-            moved[1][index] += step
-            low, high = (numpy_loss({**PARAMETERS, name: values}) for values in moved)
-            difference = (high - low) / (2 * step)
-            np.testing.assert_allclose(found[np.float64][name][index], difference, rtol=1e-6, atol=1e-9, err_msg=name)
 
 
 # A wide dynamic range, where Winograd convolution would lose digits of small results.
@@ -244,16 +176,6 @@ def test_a_filter_that_is_not_finite_reaches_its_own_results_only():
     np.testing.assert_allclose(y[:, 2:-2, 2:-2], 25 * CHANNELS * 5e35, rtol=1e-5)
 
 
-def test_the_algorithm_of_an_image_does_not_depend_on_the_others(monkeypatch):
-    x, filters = noise_with_a_bright_pixel(12, CHANNELS, 1e4, 1e-3), normal(5, 5, CHANNELS, OUT)
-    direct, found = im2col.convolve, []
-    monkeypatch.setattr(im2col, "convolve", lambda images, *args: (found.append(images), direct(images, *args))[1])
-    ops.conv2d(x, filters)
-    ops.conv2d(np.roll(x, 1, axis=0), filters)
-    np.testing.assert_array_equal(found[0], x[::3])
-    np.testing.assert_array_equal(found[1], x[::3])
-
-
 def test_each_backward_pass_checks_its_own_gradient():
     x, filters = map(leaf, positive_operands())
     y, g = ops.conv2d(x, filters), np.ones((8, SIZE, SIZE, OUT), np.float32)
@@ -296,16 +218,6 @@ def test_the_range_is_checked_once_each_and_usual_operands_are_narrow(monkeypatc
         monkeypatch.setattr(winograd, name, lambda a, *axes, check=check: (checked.append(a), check(a, *axes))[1])
     convolved(x, filters, g)
     assert [array.shape for array in checked] == [filters.shape, x.shape, g.shape]
-
-
-def test_without_padding_bright_pixels_of_the_smaller_gradient_count_too():
-    x, filters = normal(8, SIZE, SIZE, CHANNELS), normal(5, 5, CHANNELS, OUT)
-    g = normal(8, SIZE - 4, SIZE - 4, OUT)
-    g[2, 3, 3] = 1e8
-    _, x_gradient, filters_gradient = convolved(x, filters, g, padding="VALID")
-    exact = convolved(x, filters, g, np.float64, padding="VALID")
-    np.testing.assert_allclose(x_gradient[2, :3], exact[1][2, :3], atol=1e-3)
-    np.testing.assert_allclose(filters_gradient, exact[2], rtol=1e-4, atol=1e3)
 
 
 @pytest.mark.parametrize(("bright", "narrow"), [(250, True), (262, False), (np.inf, False), (np.nan, False)])

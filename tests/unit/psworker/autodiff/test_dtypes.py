@@ -2,7 +2,6 @@
 
 import math
 import warnings
-from itertools import combinations
 
 import numpy as np
 import pytest
@@ -113,17 +112,6 @@ def test_without_a_tensor_numpy_decides_and_functions_of_real_numbers_take_integ
             y = loss(np.uint8([0, 3]), np.uint8([200, 1]))
             assert y.dtype == np.float32
             np.testing.assert_allclose(y.value, loss([0.0, 3], [200.0, 1]).value, rtol=1e-6)
-
-
-def test_nothing_is_computed_in_float64_beside_a_float32_tensor(monkeypatch):
-    given = []
-    monkeypatch.setattr(np, "multiply", lambda a, b, real=np.multiply: given.extend((a.dtype, b.dtype)) or real(a, b))
-    x = Tensor(np.float32([1, 2]), requires_grad=True)
-    for array in (np.array([0.1, 0.2]), np.array([1, 2]), np.array(0.5)):
-        y = x * array
-        assert {*given, y.dtype, gradients(y, x)[0].dtype} == {np.dtype(np.float32)}
-    with pytest.warns(RuntimeWarning, match="overflow encountered in cast"):
-        assert (x * np.array([1e300])).value[0] == np.inf
 
 
 @pytest.mark.parametrize("dtype", FLOATS)
@@ -259,7 +247,7 @@ def test_values_and_gradients_of_float16_are_those_of_float64_rounded_once(f, sh
         np.testing.assert_allclose(found, expected, rtol=1.01 * ROUNDED)
 
 
-LONG, IMAGES = np.zeros((70_000, 2), HALF), np.ones((12, 50, 100, 1), HALF)
+LONG = np.zeros((70_000, 2), HALF)
 
 
 @pytest.mark.parametrize(
@@ -305,22 +293,6 @@ def test_float16_sums_in_values_and_gradients_count_beyond_2048_and_do_not_overf
     np.testing.assert_allclose(gradient, gradients(f(wide), wide)[0], rtol=2e-3, atol=1e-7)
 
 
-@pytest.mark.parametrize("extreme", [ops.max, ops.min])
-def test_70000_equal_extremes_share_the_gradient_without_loss(extreme):
-    x = half(3, 70000, 2)
-    [gradient] = gradients(extreme(x, axis=0), x)
-    assert gradient.dtype == HALF
-    # Each share is 1 / 70,000, of which float16 has steps of 2^-24.
-    np.testing.assert_allclose(gradient.astype(np.float64).sum(axis=0), 1, rtol=70000 * 2.0**-25)
-
-
-def test_float16_beside_float32_gives_float32_in_products():
-    a, b = half(1, 2, 3), Tensor(np.ones((3, 2), np.float32))
-    image, filters = half(1, 1, 4, 4, 1), Tensor(np.ones((3, 3, 1, 1), np.float32))
-    for y in (ops.matmul(a, b), ops.matmul(b, a), ops.einsum("ij,jk->ik", a, b), ops.conv2d(image, filters)):
-        assert y.dtype == np.float32
-
-
 # Long float32 sums.
 
 NEAR = 2e-6  # relative; pairwise addition in float32 errs by some 24 roundings of 6e-8 at most for a million
@@ -347,17 +319,6 @@ def test_a_float32_sum_along_any_axis_is_that_of_float64_to_some_roundings(shape
             np.testing.assert_allclose(ops.sum(x, axis=axis).value, expected, rtol=NEAR)
             np.testing.assert_allclose(ops.mean(x, axis=axis).value, expected / shape[axis], rtol=NEAR)
         np.testing.assert_allclose(ops.sum(x).value, math.fsum(numbers.reshape(-1)), rtol=NEAR)
-
-
-def test_sums_of_integers_are_exact_over_all_axes_in_all_layouts():
-    x = np.random.default_rng(SEED).integers(-9, 10, (3, 260, 5, 2)).astype(np.float32)
-    for axes in [None, *(axes for n in range(5) for axes in combinations(range(4), n)), 1, -3, (-1, 0)]:
-        expected = np.sum(x.astype(np.float64), axis=axes)
-        for layout in layouts(x).values():
-            for dtype in FLOATS:
-                y = ops.sum(layout.astype(dtype, order="K"), axis=axes)
-                assert (y.dtype, y.shape) == (dtype, expected.shape)
-                np.testing.assert_array_equal(y.value, expected.astype(dtype))
 
 
 def gradient_sum(f, *shape):
@@ -394,18 +355,3 @@ def test_100_000_tenths_are_10_000_wherever_they_are_added(sums):
     assert sums() == pytest.approx(
         ROWS * float(np.float32(0.1)), rel=1.5e-5 if "log" in sums.__code__.co_names else 5e-6
     )
-
-
-def test_the_variance_of_numbers_with_a_mean_is_that_of_float64():
-    x = np.random.default_rng(SEED).normal(10, 0.1, (ROWS, 2)).astype(np.float32)
-    np.testing.assert_allclose(ops.moments(x)[1], x.astype(np.float64).var(axis=0), rtol=1e-5)
-    normal = ops.batch_norm(x, epsilon=0.0).value.astype(np.float64)
-    np.testing.assert_allclose(normal.mean(axis=0), 0, atol=3e-5)  # a rounding of the mean, over the deviation
-    np.testing.assert_allclose(normal.var(axis=0), 1, rtol=1e-5)
-
-
-def test_infinite_and_nan_elements_stay_in_their_own_sums():
-    x = tall(1000, 4)
-    x[3, 1], x[400, 2] = np.inf, np.nan
-    for layout, same in layouts(x).items():
-        np.testing.assert_allclose(ops.sum(same, axis=0).value, [100, np.inf, np.nan, 100], rtol=NEAR, err_msg=layout)

@@ -319,20 +319,6 @@ def test_no_grad_in_one_thread_does_not_stop_another_from_recording():
     assert recorded
 
 
-def test_threads_that_share_a_leaf_do_not_disturb_each_other():
-    x = leaf(*range(50))
-
-    def work(factor):
-        for _ in range(30):
-            y = x
-            for _ in range(20):
-                y = y + x * factor
-            assert np.all(gradients(y, x)[0] == 1 + 20 * factor)
-
-    with ThreadPoolExecutor(4) as pool:
-        list(pool.map(work, range(4)))
-
-
 # Calls of ops.
 
 
@@ -378,13 +364,6 @@ def test_a_numpy_number_promotes_as_little_as_a_python_number(number):
     for y in (power(x, number), power(number, x), power(x, 3.0, exponent=number / number)):
         assert (y.dtype, y.item()) == (np.float32, 6)
         assert gradients(y, x)[0].dtype == np.float32
-
-
-def test_a_numpy_matrix_is_an_array_like_any_other():
-    x = leaf([1.0, 2.0], [3.0, 4.0])
-    with pytest.warns(PendingDeprecationWarning):
-        matrix = np.matrix([[1.0, 2], [3, 4]])
-    np.testing.assert_array_equal(gradients(x * matrix, x)[0], [[1, 2], [3, 4]])
 
 
 def test_wrong_calls_of_gradients_and_ops_are_errors():

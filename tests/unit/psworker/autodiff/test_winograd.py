@@ -65,32 +65,6 @@ def assert_right(images, filters, padding):
         assert_near(got, wanted, ROUNDING * np.sqrt(square.max()))
 
 
-@pytest.mark.parametrize("kernel", [1, 3, 4, 5, 6])
-@pytest.mark.parametrize("results", [1, 3, 4])
-def test_one_tile_of_one_axis_is_a_correlation(results, kernel):
-    a, g, b = winograd.matrices(results, kernel)
-    elements, filters = normal(results + kernel - 1, dtype=np.float64), normal(kernel, dtype=np.float64)
-    np.testing.assert_allclose(a.T @ ((g @ filters) * (b @ elements)), np.correlate(elements, filters), atol=1e-13)
-    if winograd.RESULTS.get(kernel) == results:
-        for matrix, low, high in ((a, 0.7, 1.42), (g, 0.7, 1.42), (b, 1.5, 10)):
-            lengths = np.linalg.norm(matrix, axis=1)
-            assert low < lengths.min() <= lengths.max() < high
-
-
-@pytest.mark.parametrize("kernel", LENGTHS)
-@pytest.mark.parametrize("padding", ["SAME", "VALID"])
-def test_patches_cover_each_window_once_and_read_the_elements_of_these(kernel, padding):
-    for size in (1, 3, 4, 7, 14, 23):
-        size += kernel - 1 if padding == "VALID" else 0  # as many windows
-        axis = axes((size, size), (kernel, kernel), 1, padding)[0]
-        covered = []
-        for patch in winograd.patches(axis):
-            reached = range(patch.results.start - axis.before, patch.results.stop - 1 - axis.before + kernel)
-            assert {i for i in reached if 0 <= i < size} <= set(range(size)[patch.image])
-            covered += range(axis.windows)[patch.results]
-        assert covered == list(range(axis.windows))
-
-
 @pytest.mark.parametrize(
     ("images", "filters", "padding"),
     [
@@ -109,15 +83,6 @@ def test_patches_cover_each_window_once_and_read_the_elements_of_these(kernel, p
 )
 def test_values_and_gradients_of_any_shape_are_those_of_direct_convolution(images, filters, padding):
     assert_right(images, filters, padding)
-
-
-def test_at_the_size_of_deep_mnist_the_error_stays_within_its_bound():
-    for kernel in LENGTHS:
-        x, filters, g = np.maximum(normal(16, 14, 14, 32), 0), normal(kernel, kernel, 32, 64), normal(16, 14, 14, 64)
-        rows, columns = axes(x.shape[1:3], filters.shape[:2], 1, "SAME")
-        assert winograd.pays(16, 32, 64, rows, columns, x.dtype)
-        for got, exact in zip(by_winograd(x, filters, g, "SAME"), directly(x, filters, g, "SAME"), strict=True):
-            assert_near(got, exact, BOUND * largest(exact))
 
 
 def amplified(kernel):
@@ -220,12 +185,3 @@ def test_direct_convolution_is_used_for(images, filters, options, why):
     rows, columns = axes(images[1:3], filters[:2], options.get("strides", 1), "SAME", options.get("dilations", 1))
     dtype = np.dtype(options.get("dtype", np.float32))
     assert not winograd.pays(images[0], images[3], filters[3], rows, columns, dtype), why
-
-
-def test_multiplications_are_counted_with_those_of_the_transforms():
-    rows, columns = axes((8, 8), (5, 5), 1, "VALID")  # four results an axis: a tile of three, and another
-    [patch] = winograd.patches(rows)
-    assert (patch.of_image.shape, patch.of_results.shape) == ((7, 2, 8), (7, 2, 4))
-    per_image = 3 * (14 * 8 * 8 + 14 * 14 * 8) + 2 * (14 * 4 * 4 + 14 * 14 * 4) + 14 * 14 * 3 * 2
-    filters = (7 * 5 * 5 + 7 * 7 * 5) * 3 * 2
-    assert winograd.multiplications(10, 3, 2, rows, columns) == 10 * per_image + filters

@@ -59,11 +59,7 @@ WRONG = [
     *((lambda r=r: ops.dropout(Z2, r), ValueError, r"dropout\(.*at least 0 and below 1") for r in (-0.1, 1, np.nan)),
     # Losses.
     *(
-        (
-            lambda labels=labels: ops.softmax_cross_entropy(N, labels),
-            kind,
-            rf"softmax_cross_entropy\(.*{message}",
-        )
+        (lambda labels=labels: ops.softmax_cross_entropy(N, labels), kind, rf"softmax_cross_entropy\(.*{message}")
         for labels, kind, message in [
             (np.array([0, 1, 2, 3, 10]), ValueError, r"labels must be in 0 \.\.\. 9, but they span 0 \.\.\. 10"),
             (np.array([0, -1, 2, 3, 9]), ValueError, r"labels must be in 0 \.\.\. 9, but they span -1 \.\.\. 9"),
@@ -98,11 +94,7 @@ WRONG = [
         ]
     ),
     (lambda: ops.moments(np.zeros((0, 3))), ValueError, "moments: there are no elements"),
-    (
-        lambda: ops.batch_norm_inference(Z23, Z2, ONES3),
-        ValueError,
-        INFERENCE + r"mean must have shape \(3,\)",
-    ),
+    (lambda: ops.batch_norm_inference(Z23, Z2, ONES3), ValueError, INFERENCE + r"mean must have shape \(3,\)"),
     (lambda: ops.batch_norm_inference(Z23, Z3, 1.0), ValueError, INFERENCE + r"variance must have .* shape is \(\)"),
     (lambda: ops.batch_norm_inference(Z23, Z3, ONES3, None, 0.0), ValueError, INFERENCE + "beta must have shape"),
     (lambda: ops.batch_norm_inference(Z3, X[0], ONES3), TypeError, INFERENCE + "requires a gradient"),

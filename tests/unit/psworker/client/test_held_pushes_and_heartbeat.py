@@ -33,9 +33,6 @@ def registered(transport, worker):
     return transport.client(worker, DECLARED)[0]
 
 
-# --- leases -----------------------------------------------------------------------------------------------------------
-
-
 @pytest.fixture
 def sleeping():
     """A transport, and a worker that has pushed once."""
@@ -75,9 +72,6 @@ def test_a_worker_that_joins_again_knows_whether_it_is_still_chief(sleeping):
     client.push([gradient(1)]).result()
     other.report_idle()
     assert (client.chief, other.chief) == (False, True)
-
-
-# --- a push that is held ----------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -139,25 +133,24 @@ def test_failed_reports_of_an_idle_or_leaving_worker_are_logged(caplog):
     client = registered(transport, "w0")
     transport.refuse = lambda shard, message: shard == 0
     transport.lose = lambda shard, message: shard == 1
+    transport.sent.clear()
     with caplog.at_level(logging.INFO, "psworker.client.retrying_calls"):
         client.report_idle()
         client.leave()
-        client.report_idle()
-    assert [shard for shard, _ in transport.messages(Renew)] == [0], "after it has left it reports nothing more"
-    assert [shard for shard, _ in transport.messages(Leave)] == [0, 1, 2]
-    idle, left = "could not report that it is idle", "left without an answer"
+        client.report_idle()  # after it has left it reports nothing more
+    assert [(shard, type(message)) for shard, message in transport.sent] == [
+        (0, Renew),
+        *((n, Leave) for n in range(3)),
+    ]
     assert logged(caplog) == [
-        ("WARNING", f"worker w0, shard 0: {idle}: not this one"),
-        ("WARNING", f"worker w0, shard 0: {left}: not this one"),
-        ("INFO", f"worker w0, shard 1: {left}: no answer"),
+        ("WARNING", "worker w0, shard 0: could not report that it is idle: not this one"),
+        ("WARNING", "worker w0, shard 0: left without an answer: not this one"),
+        ("INFO", "worker w0, shard 1: left without an answer: no answer"),
     ]
 
 
 def logged(caplog):
     return [(record.levelname, record.getMessage()) for record in caplog.records]
-
-
-# --- the heartbeat ----------------------------------------------------------------------------------------------------
 
 
 class Beats:

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from psserver.core.shard import Shard
-from pswire.messages import Assignment, Declaration, Gradient, Join, Outcome, Pull, Push, Register, Sender
+from pswire.messages import Declaration, Gradient, Join, Pull, Push, Register, Sender
 from pswire.messages.sizes import tensor_bytes
 from pswire.optimizers import GradientDescent
-from pswire.specs.consistency import Asynchronous, DropStalePushes, Synchronous
+from pswire.specs.consistency import Asynchronous, Synchronous
 from pswire.tensors.values import TensorSpec
 from psworker.client.placement import Placement
 from tests.shard_state import run_step
@@ -60,34 +60,6 @@ def test_unchanged_values_are_not_sent_again_and_keep_their_arrays(shards):
     assert [one.versions for one in again] == [one.versions for one in pushed.values]
 
 
-@pytest.mark.parametrize("shards", [1, 3])
-@pytest.mark.parametrize(
-    ("consistency", "staleness"),
-    [(Asynchronous(), DropStalePushes(0)), (Synchronous(1), DropStalePushes(0)), (Asynchronous(), DropStalePushes(9))],
-    ids=str,
-)
-def test_values_are_bit_for_bit_those_of_workers_that_name_nothing(shards, consistency, staleness):
-    runs = []
-    for named in (True, False):
-        transport = ShardsInProcess(shards, consistency, staleness)
-        workers, seen = [registered(transport, name) for name in ("w0", "w1")], []
-        for step in range(12):
-            client, known = workers[step % 5 % 2]  # so that some pushes are stale
-            names = ["trained", "bias"] if step % 3 else ["bias"]
-            known_values = known.values() if named else ()
-            pushed = client.push(gradients(known, *names, seed=step), 0.5, list(SPECS), known_values).result()
-            known.update({one.name: one for one in pushed.values})
-            if step == 7:
-                client.assign([Assignment("frozen", some((ROWS, 2), 99))])
-            values = [(one.versions, one.read.served_at, one.array.tobytes()) for one in pushed.values]
-            seen.append((pushed.outcome, pushed.staleness, pushed.global_step, values))
-        runs.append((seen, received(transport)))
-    (seen, fewest), (unnamed, most) = runs
-    assert seen == unnamed
-    assert fewest < most
-    assert ({Outcome.APPLIED, Outcome.DROPPED} == {one[0] for one in seen}) == (staleness.above == 0)
-
-
 @pytest.mark.parametrize("shards", [2, 3])
 def test_of_a_variable_in_several_parts_those_come_that_have_changed_and_the_old_array_is_not_written(shards):
     transport = ShardsInProcess(shards)
@@ -102,9 +74,6 @@ def test_of_a_variable_in_several_parts_those_come_that_have_changed_and_the_old
     np.testing.assert_array_equal(old.array, before, strict=True)
     before[count : 2 * count] -= part.array
     np.testing.assert_array_equal(now.array, before, strict=True)
-
-
-# --- another life -----------------------------------------------------------------------------------------------------
 
 
 def start_anew(transport, shard):

@@ -54,9 +54,6 @@ def results_of(handles):
         return list(threads.map(lambda handle: handle.result(), handles))
 
 
-# --- registration -----------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.usefixtures("split_small")
 def test_no_shard_registers_anything_when_one_objects():
     transport = ShardsInProcess(3)
@@ -89,9 +86,6 @@ def test_several_shards_are_first_asked_without_values_and_one_is_not():
     with pytest.raises(NotFinite, match=r"initial value for 'new' has 1 of 2 elements .* nothing was sent"):
         client.register([LARGE, bad])
     assert transport.messages(Register) == sent
-
-
-# --- late pushes ------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", ["large", "small"])
@@ -186,9 +180,6 @@ def test_a_schedule_counts_pushes_of_which_its_shard_has_no_part(staleness):
     names = ("large", "large", "small", "large", "small")
     found = [client.push([gradient(weights[name])], pull=["small"]).result().values[0].array[0] for name in names]
     assert found == [0, 0, 10, 10, 1010], "rates of the steps 2 and 4"
-
-
-# --- abandoned parts --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("how", ["refuse", "lose"])

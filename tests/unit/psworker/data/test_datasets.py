@@ -54,16 +54,6 @@ def test_a_pixel_is_its_byte_over_255_correctly_rounded(mnist):
     np.testing.assert_array_equal(mnist.test.image, exact[raw])
 
 
-@pytest.mark.slow
-def test_training_images_are_in_their_order_and_have_the_published_mean_and_deviation(mnist):
-    images = idx.read(MNIST / "train-images-idx3-ubyte.gz").reshape(60_000, 784)
-    np.testing.assert_array_equal(np.rint(mnist.validation.image * 255), images[:5000])
-    np.testing.assert_array_equal(np.rint(mnist.train.image * 255), images[5000:])
-    pixels = np.concatenate([mnist.train.image, mnist.validation.image])
-    assert pixels.mean(dtype=np.float64) == pytest.approx(0.1307, abs=5e-5)
-    assert pixels.std(dtype=np.float64) == pytest.approx(0.3081, abs=5e-5)
-
-
 def test_each_file_in_the_repository_has_the_digest_that_its_readme_and_the_loader_name():
     readme = (MNIST / "README.md").read_text(encoding="utf-8")
     assert "CC BY-SA 3.0" in readme

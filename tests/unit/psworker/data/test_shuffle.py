@@ -28,17 +28,6 @@ def test_epochs_and_seeds_differ_and_an_epoch_of_one_seed_is_no_epoch_of_the_nex
     assert not np.array_equal(permutation(100, 2**32 + 5, 0), permutation(100, 5, 1))
 
 
-def test_every_order_of_four_rows_is_equally_likely():
-    counts: dict[tuple[int, ...], int] = {}
-    for epoch in range(2400):
-        order = tuple(permutation(4, seed=0, epoch=epoch).tolist())
-        counts[order] = counts.get(order, 0) + 1
-    expected = 2400 / 24
-    chi_squared = sum((count - expected) ** 2 / expected for count in counts.values())
-    assert len(counts) == 24
-    assert chi_squared < 49.73  # the 99.9 % point of chi-squared with 23 degrees of freedom
-
-
 @pytest.mark.parametrize("name", ["size", "seed", "epoch"])
 def test_a_negative_argument_is_refused_by_name(name):
     with pytest.raises(ConfigurationError, match=f"{name} is -1"):

@@ -233,9 +233,7 @@ class Client:
         self.closed = True
 
 
-def test_a_watch_shows_each_status_keeps_the_last_one_while_a_shard_is_silent_and_asks_again_at_the_end(
-    monkeypatch,
-):
+def test_a_watch_shows_each_status_keeps_the_last_one_while_a_shard_is_silent_and_asks_again_at_the_end(monkeypatch):
     monkeypatch.setattr(progress, "INTERVAL", 0.0)
     silent = merged([ShardAnswer("h:1", problem="no server at h:1")])
     client = Client(job(7, status(steps=7)), silent, job(8, status(steps=8)), job(9, status(steps=9)))

@@ -21,9 +21,6 @@ def names():
     return [variable.name for variable in ps.trainable_variables()]
 
 
-# Variables.
-
-
 def test_layers_name_their_variables_by_kind_and_count_in_the_current_scope():
     with ps.variable_scope("model"):
         layers = [nn.Dense(2, 3), nn.Dense(3, 4), nn.Conv2D(1, 2, (5, 3)), nn.Embedding(9, 2), nn.LayerNorm(2)]
@@ -70,9 +67,6 @@ def test_initial_values_are_float32_where_an_initializer_returns_float64(made, k
         assert nn.Conv2D(1, 2, size, strides=np.int64(2)).kernel.shape == (3, 3, 1, 2)
 
 
-# Values.
-
-
 @pytest.mark.parametrize("shape", [(3,), (2, 4, 3), (0, 3)])
 def test_dense_is_a_matrix_product_a_bias_and_an_activation(shape):
     x = normal(*shape)
@@ -105,18 +99,6 @@ def test_layer_norm_normalises_each_example_and_adds_its_epsilon_to_the_variance
     layer = nn.LayerNorm(2, epsilon=3.0)
     np.testing.assert_allclose(layer(np.float32([[1, 3], [0, 0]])).value, [[-0.5, 0.5], [0, 0]], rtol=1e-6)
     assert layer(np.zeros((0, 2), np.float32)).shape == (0, 2)
-
-
-def test_a_gradient_reaches_every_trainable_variable_of_a_model():
-    x = nn.BatchNorm(2)(nn.Conv2D(1, 2, 3, activation=ops.relu)(normal(3, 4, 4, 1)), training=True)
-    y = nn.LayerNorm(4)(nn.Dense(32, 4)(ops.reshape(x, (-1, 32))))
-    variables = ps.trainable_variables()
-    assert len(variables) == 8
-    for gradient, variable in zip(ps.gradients(ops.sum(ops.square(y) * y), variables), variables, strict=True):
-        assert (gradient.shape, gradient.dtype) == (variable.shape, np.float32)
-
-
-# Batch normalisation.
 
 
 def test_batch_norm_normalises_a_batch_in_training_and_notes_the_mean_of_its_moments():
@@ -165,9 +147,6 @@ def test_batch_norm_without_center_or_scale_lacks_that_variable_alone(training):
         np.testing.assert_allclose(other(x, training).value, nn.BatchNorm(3)(x, training).value, rtol=1e-6)
 
 
-# Wrong calls.
-
-
 @pytest.mark.parametrize(
     ("layer", "x", "error", "message"),
     [
@@ -178,19 +157,9 @@ def test_batch_norm_without_center_or_scale_lacks_that_variable_alone(training):
         (lambda: nn.LayerNorm(3), np.zeros((5, 2)), ValueError, r"LayerNorm\('net/layer_norm': 3\): .* \(\.\.\., 3\)"),
         (lambda: partial(nn.BatchNorm(3), training=False), np.zeros((5, 1)), ValueError, r"BatchNorm\('net/.*\., 3\)"),
         (lambda: partial(nn.BatchNorm(3), training=True), np.zeros((0, 3)), ValueError, "no elements"),
-        (
-            lambda: nn.Dense(3, 4),
-            np.ones((2, 3), complex),
-            TypeError,
-            r"Dense\(.*must be of real numbers, .*complex",
-        ),
+        (lambda: nn.Dense(3, 4), np.ones((2, 3), complex), TypeError, r"Dense\(.*must be of real numbers, .*complex"),
         (lambda: nn.Dense(3, 4), np.ones((2, 3)).astype("U1"), TypeError, "x must be of real numbers"),
-        (
-            lambda: nn.Embedding(5, 2),
-            [2, 5],
-            IndexError,
-            r"'net/embedding/table'.*ids must be in 0 \.\.\. 4",
-        ),
+        (lambda: nn.Embedding(5, 2), [2, 5], IndexError, r"'net/embedding/table'.*ids must be in 0 \.\.\. 4"),
     ],
 )
 def test_an_invalid_x_is_refused_in_the_name_of_the_layer(layer, x, error, message):
@@ -203,11 +172,7 @@ def test_an_invalid_x_is_refused_in_the_name_of_the_layer(layer, x, error, messa
 @pytest.mark.parametrize(
     ("make", "error", "message"),
     [
-        (
-            lambda: nn.Dense(3, 4, activation="relu"),
-            TypeError,
-            "^Dense: activation must be .*ops.relu, .*'relu'",
-        ),
+        (lambda: nn.Dense(3, 4, activation="relu"), TypeError, "^Dense: activation must be .*ops.relu, .*'relu'"),
         (lambda: nn.Conv2D(1, 2, 3, activation="relu"), TypeError, "^Conv2D: activation must be a function"),
         (lambda: nn.Conv2D(1, 2, 1.5), TypeError, "^Conv2D: kernel_size must be an integer or two"),
         (lambda: nn.Conv2D(1, 2, (3, 3, 3)), ValueError, "^Conv2D: kernel_size must be from 1 up, one number or two"),

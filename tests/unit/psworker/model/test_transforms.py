@@ -56,12 +56,7 @@ def test_none_stays_none_numpy_numbers_keep_dtypes_and_nothing_is_written_into(t
 
 @pytest.mark.parametrize(
     ("given", "described"),
-    [
-        ([V], "of type ndarray"),
-        ([(V, V)], r"\(ndarray, ndarray\)"),
-        ([(V, "W")], r"\(ndarray, str\)"),
-        ([(V,)], ".*"),
-    ],
+    [([V], "of type ndarray"), ([(V, V)], r"\(ndarray, ndarray\)"), ([(V, "W")], r"\(ndarray, str\)"), ([(V,)], ".*")],
 )
 def test_anything_but_pairs_of_gradient_and_variable_is_refused(given, described):
     for transform in (*TRANSFORMS.values(), ps.global_norm):

@@ -97,9 +97,6 @@ def test_an_incomplete_layer_leaves_no_variable_behind():
     assert ps.global_variables() == [kept]
 
 
-# Moving averages.
-
-
 def average(*values, dtype=np.float32, trainable=False):
     return ps.Variable(np.array(values, dtype), name="mean", trainable=trainable)
 

@@ -123,9 +123,6 @@ def test_values_that_find_no_room_in_shared_memory_are_read_while_the_worker_com
     assert call.result() is answer.result()
 
 
-# --- what a call had is freed when it ends, and not when Python happens to look for circles ---------------------------
-
-
 @pytest.fixture
 def freed(monkeypatch):
     """An event: the server has freed all memory of the first stream. The garbage collector is off meanwhile."""

@@ -13,15 +13,7 @@ from psserver.rpc.server import ServerThread
 from pswire import messages as ms
 from pswire.channel import SERVER_OPTIONS
 from pswire.codec import decode, encode, from_frame, to_frame
-from pswire.errors import (
-    ConfigurationError,
-    InternalError,
-    Malformed,
-    TimedOut,
-    TooLarge,
-    Unavailable,
-    UnknownVariable,
-)
+from pswire.errors import ConfigurationError, InternalError, Malformed, TimedOut, TooLarge, Unavailable, UnknownVariable
 from pswire.tensors.frames import incoming
 from pswire.tensors.inline import InlineReceiver, InlineSender
 from pswire.tensors.stream import StreamReceiver, StreamSender
@@ -108,9 +100,6 @@ def ask(transport, message):
     return transport.call(0, message, timeout=30.0).result()
 
 
-# --- the kind of call -----------------------------------------------------------------------------------------------
-
-
 def test_calls_with_tensors_share_a_stream_inline_up_to_a_chunk_and_others_are_unary():
     server = Scripted(ms.Renewed(7))
     with connected(server) as transport:
@@ -125,9 +114,6 @@ def test_calls_with_tensors_share_a_stream_inline_up_to_a_chunk_and_others_are_u
     pushed = ["inline", "inline", "chunks", "inline"]
     assert [how for how, _ in server.calls] == ["unary", *(how for kind in pushed for how in ("inline", kind))]
     assert server.streams == 1
-
-
-# --- answers that cannot be -----------------------------------------------------------------------------------------
 
 
 def huge():
@@ -169,9 +155,6 @@ def test_an_answer_that_is_larger_than_what_was_asked_for_is_refused():
         server.answer = pulled(np.append(LARGE, LARGE))
         with pytest.raises(TooLarge, match=r"has 4,194,312 bytes of tensors, but 2,097,156 is what a Pull"):
             ask(transport, ms.Pull(ME, ("v0",)))
-
-
-# --- what goes wrong on the way -------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -219,9 +202,6 @@ def test_late_calls_time_out_and_closing_ends_those_that_wait_and_refuses_others
 def test_addresses_that_cannot_be_the_shards_are_refused(addresses):
     with pytest.raises(ConfigurationError):
         GrpcTransport(addresses)
-
-
-# --- a server of ours -----------------------------------------------------------------------------------------------
 
 
 def test_threads_share_a_transport_and_an_error_of_the_server_ends_one_call():

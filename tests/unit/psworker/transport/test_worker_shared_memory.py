@@ -42,9 +42,6 @@ def folder(monkeypatch):
         yield path
 
 
-# --- the pool ---------------------------------------------------------------------------------------------------------
-
-
 @pytest.fixture
 def offers():
     """The requests to attach that servers have got, in order."""
@@ -131,9 +128,6 @@ def test_a_segment_returns_to_its_pool_with_the_last_of_its_values_and_not_befor
     assert list(returned) == segments[1:]
     del view
     assert list(returned) == segments[::-1]
-
-
-# --- with a server ----------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -243,17 +237,6 @@ def test_a_transport_that_is_closed_frees_all_memory_but_that_of_values_at_once(
         gc.enable()
 
 
-def test_a_worker_that_starts_sweeps_segments_of_killed_processes_only(folder):
-    alive = Segment.create(1)
-    left = os.path.join(folder, "paramserver-" + 32 * "0")
-    open(left, "x").close()
-    GrpcTransport(["127.0.0.1:1"], shared_memory=False).close()
-    assert os.path.exists(left)
-    GrpcTransport(["127.0.0.1:1"]).close()
-    assert os.listdir(folder) == [alive.name]
-    alive.unlink()
-
-
 def test_a_full_folder_is_logged_once_and_segments_there_are_stay_in_use(monkeypatch, transport, attaches, caplog):
     def full(*arguments):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -298,3 +281,12 @@ def test_a_call_that_times_out_abandons_its_segments_into_which_a_late_answer_ma
         for value in (before, *after):
             assert in_shared_memory(value)
             assert value.tolist() == [0] * LARGE
+
+
+def test_a_worker_that_starts_sweeps_segments_of_killed_processes_only_where_it_uses_shared_memory(folder):
+    left = os.path.join(folder, "paramserver-" + 32 * "0")
+    open(left, "x").close()
+    for used in (False, True):
+        assert os.path.exists(left)
+        GrpcTransport(["127.0.0.1:1"], shared_memory=used).close()
+    assert os.listdir(folder) == []

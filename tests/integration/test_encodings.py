@@ -1,10 +1,12 @@
-"""Encodings and compressions train to the cost of float32: the softmax job on a tenth of MNIST, ten times the rate."""
+"""Encodings and compressions: servers keep float32, and training reaches its cost."""
 
 import functools
 
+import numpy as np
 import pytest
 
 import psworker as ps
+from pswire.errors import ConfigurationError
 from pswire.specs.encodings import Int8, TopK
 from psworker import datasets, ops
 from tests.lanes import EMBEDDED, GRPC
@@ -16,7 +18,7 @@ def examples():
 
 
 def costs(tensor_transport, epochs, **travel):
-    """The mean costs of the epochs."""
+    """The mean costs of the epochs of softmax regression on a tenth of MNIST, with ten times the usual rate."""
     found = []
     with tensor_transport.sessions() as open_session, ps.collection():
         W, b = ps.Variable(ops.zeros((784, 10)), name="W"), ps.Variable(ops.zeros((10,)), name="b")
@@ -49,3 +51,22 @@ def test_softmax_regression_reaches_the_cost_of_float32(travel, epochs, toleranc
     assert len(found) == epochs
     assert abs(found[-1] - costs_of_float32(epochs)[-1]) <= tolerance
     assert found != costs_of_float32(epochs)
+
+
+def test_weights_travel_in_the_encoding_and_servers_store_float32(open_session):
+    target, little = np.linspace(0.5, 1.5, 4000, dtype=np.float32), np.full(4000, 2.0**-12, np.float32)
+    W = ps.Variable(0 * target, name="W")
+    with open_session("w0", encoding="bfloat16") as session:
+        session.assign(W, target)
+        assert not np.any(W.value.view(np.uint32) & 0xFFFF)
+        np.testing.assert_allclose(W.value, target, rtol=2.0**-8)
+        for _ in range(16):  # each is less than 16 bits can show
+            session.assign_add(W, little)
+        np.testing.assert_allclose(W.value, target + 16 * little, rtol=2.0**-8)
+        assert abs(np.mean(W.value - (target + 16 * little))) < 2.0**-12
+
+
+@pytest.mark.parametrize("option", [{"encoding": "float8"}, {"compress": "topk"}, {"shared_memory": "yes"}])
+def test_invalid_options_are_refused_before_a_server_is_called(option):
+    with pytest.raises(ConfigurationError):
+        ps.session("127.0.0.1:1", **option)
