@@ -53,13 +53,14 @@ class ServerConfig:
         consistency: the consistency policy; the same on all shards of a job.
         staleness: the handling of stale pushes; the same on all shards of a job.
         memory_limit: bytes for the variables, their slots, and transfers under way, together.
-        grace: seconds for calls under way when the server stops.
+        grace: seconds for calls in progress when the server stops.
         linger: seconds for which it waits for other workers when the job is done (a worker has finished and none is
             left) before it ends; at least four leases when none has finished. All workers are of one job. None: it
             stays until it is stopped, and when no worker is live the next job begins.
-        max_calls: calls at a time, of which a worker has one or two; further ones are refused, and retried.
+        max_calls: largest number of concurrent calls; a worker has one or two. Further calls are refused and retried.
         keep_memory: whether the process keeps the memory of freed arrays for the next ones: faster, but it does not
-            shrink (`pswire.system.malloc.keep_memory`). For the command `psserver serve`, whose process it is.
+            shrink (`pswire.system.malloc.keep_memory`). Used by the command `psserver serve` only, because it affects
+            the whole process.
         shared_memory: whether workers of this host and user may share memory with it.
         reflection: whether tools such as grpcurl can list the methods (extra `reflection`).
 
@@ -101,10 +102,10 @@ class ServerConfig:
 
     @property
     def variables_limit(self) -> int:
-        """Bytes for variables and slots: half. A push and the pull after it need about what the variables do."""
+        """Bytes for variables and slots: half. A push and its answer need about as much as the variables."""
         return self.memory_limit - self.traffic_limit
 
     @property
     def traffic_limit(self) -> int:
-        """Bytes for what transfers bring and take away: the other half."""
+        """Bytes for the data of requests and answers in progress: the other half."""
         return self.memory_limit // 2

@@ -1,6 +1,7 @@
 """Connections: addresses, gRPC's options, a health check, and conversion of gRPC's errors to ours and back.
 
-The only place with the meaning of gRPC's status codes. No call of the protocol, no retries. May import errors, grpc.
+The only module that interprets gRPC status codes. It makes no protocol calls and does not retry. May import errors,
+grpc.
 """
 
 from __future__ import annotations
@@ -57,11 +58,11 @@ SERVER_OPTIONS: tuple[tuple[str, int], ...] = (
 
 _HOST = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,252}")
 _PORT = re.compile(r"[0-9]{1,5}")
-_MAX_SOCKET_PATH = 107  # bytes: sockaddr_un of Linux, without its closing zero
+_MAX_SOCKET_PATH = 107  # bytes: sockaddr_un on Linux, without the terminating zero
 
 
 def check_address(text: str) -> str:
-    """The address without surrounding blanks: `host:port`, `[v6]:port` or `unix:/path`.
+    """The address without surrounding whitespace: `host:port`, `[v6]:port` or `unix:/path`.
 
     Port 0 is allowed: a server may listen on a port that the system chooses. Raises `ConfigurationError`.
     """
@@ -151,9 +152,10 @@ def _shorten(text: str) -> str:
 
 
 def error_from(rpc_error: grpc.RpcError, address: str) -> ParamServerError:
-    """A failed call to `address` as an error of ours.
+    """The `ParamServerError` for a failed call to `address`.
 
-    Of the class that the server names, if it exists and has this status; otherwise by the status.
+    Its class is the one that the server names, if it exists and has this status code; otherwise the default for the
+    code.
     """
     code, details, metadata = (
         getattr(rpc_error, name, lambda: None)() for name in ("code", "details", "trailing_metadata")

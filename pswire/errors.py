@@ -1,7 +1,7 @@
 """The errors of worker and server, as one tree.
 
 A message states what happened, to which variable or address, and what to do. `FAMILY` has each class by its name, which
-travels beside its status. Pure: `pswire.channel` converts gRPC's errors.
+travels beside its status. `pswire.channel` converts gRPC errors.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import ClassVar
 
 
 class ParamServerError(Exception):
-    """The root of the family.
+    """The base class of all errors.
 
     Attributes:
         status: the name of the gRPC status code.
@@ -74,7 +74,7 @@ class WrongShard(ParamServerError, status="FAILED_PRECONDITION", fault="sender")
 
 
 class TooLarge(ParamServerError, status="RESOURCE_EXHAUSTED", fault="sender"):
-    """Something over a limit of the receiver."""
+    """A message or value that exceeds a limit of the receiver."""
 
 
 class InternalError(ParamServerError, status="INTERNAL", fault="receiver"):
@@ -97,7 +97,7 @@ class DatasetError(ParamServerError, status="NOT_FOUND", fault="user"):
     """A data file that is missing, cut or altered; or invalid columns or rows of a dataset."""
 
 
-#: Every class of the family by its name.
+#: All error classes by name.
 FAMILY: dict[str, type[ParamServerError]] = {
     name: kind
     for name, kind in list(globals().items())

@@ -12,7 +12,7 @@ from pswire.tensors.values import TensorSpec
 
 @dataclass(frozen=True, slots=True)
 class ShardAnswer:
-    """The report of the shard at `address`, or the problem why there is none."""
+    """The report of the shard at `address`, or the problem that explains why there is none."""
 
     address: str
     report: StatusReport | None = None
@@ -42,7 +42,7 @@ class JobWorker:
 
     `state` is "starting" before it joins, then the worst of all shards: "lost" before "left" before "live".
     `lease_left` is the least, in seconds, None unless it is live. `mean_staleness` is over its pushes to all shards,
-    None before the first. `tensor_transport` is how its tensors travel, to different shards perhaps differently. Shard
+    None before the first. `tensor_transport` says how its tensors travel, which may differ between shards. Shard
     0 reports whether it is `chief`.
     """
 

@@ -27,7 +27,7 @@ class StatusClient(ExitStack):
         self._stubs = [ParameterServerStub(channel) for channel in channels]  # type: ignore[no-untyped-call]
 
     def ask(self, timeout: float) -> JobStatus:
-        """The status of the job, of all shards that answer within `timeout` seconds. Raises nothing of its own."""
+        """The status of the job, from all shards that answer within `timeout` seconds. Does not raise."""
         calls = [stub.Status.future(encode(Status(), InlineSender()), timeout=timeout) for stub in self._stubs]
         return merged([_answer(address, call) for address, call in zip(self._addresses, calls, strict=True)])
 

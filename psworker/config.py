@@ -24,7 +24,7 @@ PUSH_EVERY, PULL_EVERY = "PSWORKER_PUSH_EVERY", "PSWORKER_PULL_EVERY"
 OVERLAP, LOCAL_STEPS = "PSWORKER_OVERLAP", "PSWORKER_LOCAL_STEPS"
 ENCODING, COMPRESS, SHARED_MEMORY = "PSWORKER_ENCODING", "PSWORKER_COMPRESS", "PSWORKER_SHARED_MEMORY"
 
-#: Seconds that a worker goes on trying to reach a server.
+#: Seconds for which a worker keeps trying to reach a server.
 DEFAULT_TIMEOUT = 60.0
 
 _FLAGS = dict.fromkeys(("1", "true", "t", "yes", "y", "on"), True)  # as click accepts them
@@ -167,7 +167,7 @@ def parse_servers(text: str) -> tuple[str, ...]:
     """The addresses in a text, separated by commas, at least one.
 
     Raises:
-        ConfigurationError: there is none; a worker that was given servers must not train alone.
+        ConfigurationError: there is none; a worker with configured servers must not train alone.
     """
     servers = tuple(part.strip() for part in text.split(",") if part.strip())
     if not servers:

@@ -1,4 +1,4 @@
-"""Versions of weights: which updates a value has, from the pull that brought it to the push of its gradient. Pure."""
+"""Versions of weights: which updates a value includes, from its pull to the push of its gradient. Pure."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ class ReadVersion(NamedTuple):
         versions: updates of each partition, in the order of shards; () until a server has sent a value.
         served_at: changes that shard 0 had decided when it served the value (`Frontier.decided`); None where shard 0
             does not order the changes of all shards.
-        rejoins: how often the worker had joined a shard again when it asked for the value. Versions count the updates
-            of one life of a server, so only values of the present count are named in a pull.
+        rejoins: how often the worker had joined a shard again when it asked for the value. Versions count updates since
+            the start of a server, so a pull names only values read since the last rejoin.
     """
 
     versions: tuple[int, ...] = ()

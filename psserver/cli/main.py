@@ -1,7 +1,7 @@
 """The command `psserver`: serve a shard, show the status of a job, check health.
 
-Options become a `ServerConfig`, errors become one line. Commands import what only they need, since an orchestrator runs
-`health` every few seconds: this module must not import numpy or rich.
+Options become a `ServerConfig`, errors become one line. Each command imports its own dependencies, since an
+orchestrator runs `health` every few seconds: this module must not import numpy or rich.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _option = partial(click.option, show_default=True, show_envvar=True)
 
 
 class _Group(click.Group):
-    """Turns paramserver errors into click's one line and exit code 1, unless --debug was given."""
+    """Shows paramserver errors as one line with exit code 1, unless --debug was given."""
 
     def invoke(self, ctx: click.Context) -> object:
         """Run the command."""
@@ -158,8 +158,8 @@ def main(debug: bool) -> None:
 def serve_command(shard: tuple[int, int], log_level: str, **fields: Any) -> None:  # noqa: ANN401 - of ServerConfig
     """Serve one shard until SIGTERM or Ctrl-C, or with --linger until its job is over.
 
-    A server that is ready prints one line with its address. The first Ctrl-C lets the calls under way end, a second
-    one ends at once.
+    A server that is ready prints one line with its address. The first Ctrl-C lets calls in progress finish, a second
+    one exits at once.
 
     \b
     psserver serve                                   a free port of this machine
@@ -199,11 +199,11 @@ _timeout = _option("--timeout", type=_SECONDS, default=5.0, help="Timeout of the
 def status_command(addresses: tuple[str, ...], as_json: bool, watch: bool, every: float, timeout: float) -> None:
     """Show the job whose shards are at ADDRESSES, separated by commas.
 
-    A shard that does not answer is shown as silent, and the exit code is 1; --watch goes on without it, and its exit
+    A shard that does not answer is shown as silent, and the exit code is 1; --watch continues without it, and its exit
     code is 0. When none answers it is an error.
 
     --json prints an object of the whole job, with its variables, its workers, and in "shards" the report of each shard;
-    with --watch one such object a line.
+    with --watch it prints one such object per line.
 
     \b
     psserver status 127.0.0.1:5000                    one shard
@@ -225,7 +225,7 @@ _LOOPBACK = {"0.0.0.0": "127.0.0.1", "[::]": "[::1]"}
 
 
 def local_address(bind: str) -> str:
-    """The address of a server that listens on `bind`, from its own machine: the loopback for any address."""
+    """The address by which this machine reaches a server that listens on `bind`: loopback for a wildcard address."""
     host, colon, port = bind.rpartition(":")
     return _LOOPBACK.get(host, host) + colon + port
 
@@ -234,9 +234,9 @@ def local_address(bind: str) -> str:
 @click.argument("address", type=_ADDRESS, required=False, envvar="PSSERVER_SERVE_BIND")
 @_timeout
 def health_command(address: str | None, timeout: float) -> None:
-    """Ask the server at ADDRESS whether it serves; the exit code is 0 if so, else 1.
+    """Ask the server at ADDRESS whether it is serving; the exit code is 0 if it is, otherwise 1.
 
-    Without ADDRESS it asks the server of this machine whose address PSSERVER_SERVE_BIND is, as in a container.
+    Without ADDRESS it asks the server on this machine whose address is PSSERVER_SERVE_BIND, as in a container.
 
     \b
     psserver health 127.0.0.1:5000 && echo ready

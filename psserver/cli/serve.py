@@ -53,7 +53,8 @@ async def _serve(config: ServerConfig) -> StatusReport:
         click.echo(f"psserver: shard {config.shard}/{config.shards} listening on {address}")
 
     loop.add_signal_handler(signal.SIGINT, end)  # and any signal wakes up the loop
-    # Not by the loop, which would restore the default at its end, when the outcome is settled.
+    # Not with the loop's own handler: the loop would restore the default when it ends, before the exit code is
+    # returned.
     signal.signal(signal.SIGTERM, lambda *_: loop.call_soon_threadsafe(end))
     try:
         return await serve(config, on_ready, stop)

@@ -23,17 +23,17 @@ from pswire.optimizers import UpdateSpec, to_plain
 from pswire.specs.schedules import Schedule
 from pswire.status_client import StatusClient
 
-#: Columns where there is no terminal, so that no line is wrapped for a program that reads them.
+#: Width without a terminal, so that lines are not wrapped for programs that read them.
 _WIDE = 1000
 
 _NONE = "–"
-_MOST_WIDTH = {"variable": 14, "dtype and shape": 13, "slots": 10}  # where the whole table is too wide
+_MOST_WIDTH = {"variable": 14, "dtype and shape": 13, "slots": 10}  # if the whole table is too wide
 _ANY_WIDTH = 10_000
 _STYLES = {"live": "green", "left": "dim", "lost": "bold red", "silent": "bold red"}
 
 
 def show_once(addresses: Sequence[str], timeout: float, *, as_json: bool) -> bool:
-    """Print the status of a job as tables or indented JSON; whether all its shards answered.
+    """Print the status of a job as tables or indented JSON; returns whether all its shards answered.
 
     Raises:
         Unavailable: no shard answered.
@@ -61,7 +61,7 @@ def show_repeatedly(addresses: Sequence[str], timeout: float, every: float, *, a
 
 @contextmanager
 def _display(as_json: bool) -> Iterator[Callable[[JobStatus], object]]:
-    """A function that shows one status after another: in place on a terminal, one below the other elsewhere."""
+    """A function that shows each status: in place on a terminal, otherwise one below the other."""
     console = _console()
     if as_json:
         yield _print_json
@@ -140,7 +140,7 @@ def job_line(job: JobStatus) -> str:
 
 
 class _Fitting:
-    """A table, or a smaller one where it is too wide."""
+    """A table that is replaced by a narrower one if it is too wide."""
 
     def __init__(self, table: Table, smaller: Table) -> None:
         self._table, self._smaller = table, smaller
@@ -227,7 +227,7 @@ def _workers(workers: Sequence[JobWorker]) -> Table:
 def _variables(job: JobStatus, *, more: bool = True) -> Table:
     numbers = ("version", *["updates", "memory"] * more)
     table = _table("Variables", ("variable", "dtype and shape", "shards"), numbers, ("slots", "optimizer"))
-    for column in table.columns:  # the rest of the width is the optimizer's
+    for column in table.columns:  # the optimizer gets the remaining width
         column.max_width = None if more else _MOST_WIDTH.get(str(column.header))
     for variable in job.variables:
         _add(
@@ -261,7 +261,7 @@ def size(nbytes: float) -> str:
 
 
 def _span(counts: Sequence[int]) -> str:
-    """One number, or the least and the greatest: partitions may be at different versions for a moment."""
+    """One number, or a range: partitions may briefly be at different versions."""
     least, most = min(counts), max(counts)
     return f"{least:,}" if least == most else f"{least:,} to {most:,}"
 

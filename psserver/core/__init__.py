@@ -1,5 +1,5 @@
-"""The shard: a deterministic machine that takes a message and returns replies.
+"""The shard: a deterministic state machine that takes messages and returns replies.
 
-No input or output, clock, thread, randomness or log in this package; it needs numpy and pswire's pure half.
-Begin reading at `shard`.
+This package has no I/O, clock, threads, randomness or logging; it needs numpy and the pure modules of pswire. Start
+reading at `shard.py`.
 """

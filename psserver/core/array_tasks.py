@@ -3,7 +3,7 @@
 The tasks of one variable must run one after the other, in the order in which they were made; those of different
 variables may run at the same time, in any threads. A divisible task may be run in stretches of the variable's elements,
 and several divisible tasks one stretch after the other, for no element depends on another. So every allowed order gives
-the same bits as running each at once. May import nothing of the shard but its events.
+the same bits as running each at once. Of the shard it may import only events.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class StepResult:
     """Replies, array tasks and events of one step, each in order. Mutable while the step is under way.
 
     Attributes:
-        settled: all tasks of earlier steps have run, so this step may compute guarded changes at once.
+        settled: all tasks of earlier steps have run, so this step may compute guarded changes immediately.
         replies: their arrays are complete when all tasks have run.
         bytes_out: of the arrays in the replies.
     """
@@ -54,7 +54,7 @@ class StepResult:
 
 
 def run(tasks: Iterable[ArrayTask]) -> None:
-    """Run tasks one after the other. If one fails, which none should, the others run before its error is raised."""
+    """Run tasks one after the other. If one fails, which is a bug, the others run before its error is raised."""
     faults: list[Exception] = []
     for task in tasks:
         try:

@@ -1,4 +1,4 @@
-"""Data queues: which blocks of examples are handed out, to which workers, and done. On shard 0; positions, no data.
+"""Data queues: which blocks of examples are handed out, to which workers, and done. On shard 0; without the data.
 
 The positions 0 to size of every epoch are cut into blocks, numbered through the epochs, so a `DataQueue` is a counter,
 the blocks that are out, and those that were returned. A worker holds one block at a time, which makes taking
@@ -29,7 +29,7 @@ class _Epoch:
 
 
 class DataQueue:
-    """Hands out the blocks of all epochs, lowest number first; those of a worker that is gone again.
+    """Hands out the blocks of all epochs, lowest number first; those of lost workers are handed out again.
 
     Results of a step get an event for each epoch that is done, and each block that is handed out again.
     """
@@ -38,7 +38,7 @@ class DataQueue:
         self.spec = spec
         self._blocks_an_epoch = math.ceil(spec.size / spec.block)
         self._handed_out = 0
-        self._returned: list[tuple[int, str]] = []  # a heap; with the worker that had it
+        self._returned: list[tuple[int, str]] = []  # a heap of (number, worker that held it)
         self._out: dict[str, int] = {}
         self._open: dict[int, _Epoch] = {}
         self.reports: list[EpochReport] = []
@@ -113,7 +113,7 @@ class _Waiting:
 
 
 class DataQueues:
-    """The queues by name, and the workers that wait for a block of one because others hold all that is left.
+    """The queues by name, and the workers that wait for a block because other workers hold all remaining ones.
 
     Every answer tells its worker whether it is the chief (`is_chief`).
     """
@@ -125,7 +125,7 @@ class DataQueues:
         self._epochs: dict[str, int] = {}
 
     def check(self, spec: QueueSpec) -> None:
-        """Raise `AlreadyRegistered` if another worker reads the queue of this name otherwise."""
+        """Raise `AlreadyRegistered` if a queue of this name has different parameters."""
         known = self._queues.get(spec.name)
         if known is not None and known.spec != spec:
             raise AlreadyRegistered(

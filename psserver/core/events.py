@@ -1,7 +1,7 @@
-"""Events of a step, for people: who came and went, and what became of their examples.
+"""Events of a step, as log lines for people: workers that joined or left, blocks and epochs.
 
-The shard keeps no log; `psserver.core.array_tasks.StepResult` carries its events to the caller. A job of hours has a
-few hundred: never one per push or block. May import the member and messages.
+The shard does not log; `psserver.core.array_tasks.StepResult` returns its events to the caller. A job of several hours
+has a few hundred events: none for single pushes or blocks. May import the member and messages.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def lost(member: Member, lease: float) -> Event:
 
 
 def block_returned(queue: str, block: Block, worker: str) -> Event:
-    """A worker is gone that had not finished its block."""
+    """A worker is gone before it finished its block."""
     examples = counted(block.stop - block.start, "example")
     text = f"{_block(queue, block)} ({examples}) will be handed out again: worker {worker!r} had it"
     return Event(text, warning=True)

@@ -13,7 +13,7 @@ from pswire.messages import Traffic
 
 #: Seconds over which rates are means, as long as ticks come, and the least between two snapshots.
 WINDOW, INTERVAL = 10.0, 0.5
-#: Fewer seconds than this count as this, so that a push just after the first tick makes no huge rate.
+#: A shorter period counts as this long, so that a push right after the first tick does not give a huge rate.
 SHORTEST = 1.0
 #: A staleness below this is counted as it is, others are `rounded`.
 EXACT = 1 << 10

@@ -1,6 +1,6 @@
 """Pending calls: pushes and pulls the consistency policy has not released, and assigns before their turn.
 
-Here a push becomes an update and an answer: when is decided by the policy, how by the store and the update rules. May
+A push becomes an update and an answer here. The policy decides when; the store and the update rules do the work. May
 import the rest of the core but the shard.
 """
 
@@ -43,8 +43,9 @@ from pswire.messages.sizes import Allocator
 class PendingCall:
     """A push, pull or assign without a reply.
 
-    It is pending until the changes before it are settled (`after`), and then, unless it is an assign, for the policy.
-    `answer` is that of a push that was applied or dropped, without values; `allocator` makes memory for these.
+    It is pending until the changes before it are settled (`after`), and then, unless it is an assign, until the policy
+    releases it. `answer` is that of a push that was applied or dropped, without values; `allocator` makes memory for
+    these.
     """
 
     ticket: int
@@ -104,7 +105,7 @@ class PendingCalls:
         retry. A request for values is replaced by any newer call, and never replaces a held push: it may be late.
         """
         if self._asynchronous and not self._calls and not isinstance(call.message, Assign):
-            try:  # as the policy would decide about a single call
+            try:  # the decision of the policy for a single call
                 if call.answer is None and isinstance(call.message, Push):
                     self._apply([call], 1.0, result)
             except NotFinite as error:
@@ -118,12 +119,12 @@ class PendingCalls:
         self.decide(result)
 
     def abandon(self, member: Member, result: StepResult) -> None:
-        """End the calls of a worker that has gone on to something else."""
+        """End the calls of a worker that has sent a newer message."""
         mine = [call for call in self._calls.values() if call.member is member]
         self._end(mine, Unavailable("this worker has gone on to something else meanwhile"), result)
 
     def forget(self, workers: Collection[str], result: StepResult) -> None:
-        """End the calls of workers that are gone. Others may be able to go on: call `decide`."""
+        """End the calls of workers that are gone. Other calls may become ready: call `decide`."""
         self._store.served.forget(workers)
         for call in [call for call in self._calls.values() if call.member.name in workers]:
             self._end([call], self._members.refusal(call.message.sender), result)
@@ -166,7 +167,7 @@ class PendingCalls:
             for call in assigns:
                 self._assign(call, result)
             if assigns:
-                continue  # pushes may be too late by it
+                continue  # this may make pushes too late
             decisions = self._policy.decide(self._views(ready), self._shard_view())
             if not decisions:
                 break
@@ -204,7 +205,7 @@ class PendingCalls:
         return self._deduplication.last(change.sender) >= change.sequence or not self._members.is_live(change.sender)
 
     def _pass_over(self, changes: Iterable[ChangeId]) -> None:
-        """Go on without changes that have not arrived: if they arrive after all, they are too late."""
+        """Skip changes that have not arrived; if they arrive later, they are refused."""
         for change in changes:
             member = self._members.get(change.sender.worker)
             if member is not None and member.incarnation == change.sender.incarnation:

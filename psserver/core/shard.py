@@ -1,10 +1,10 @@
-"""The shard: a deterministic state machine that takes one message at a time, and does no arithmetic itself.
+"""The shard: a deterministic state machine that processes one message at a time and does no arithmetic itself.
 
     message -> membership (who sends it?) -> store (is it valid?) -> deduplication (is it new?)
             -> policy (now, later, never?) -> store and update rules (the change) -> reply
 
-The same messages in the same order give bit-identical variables, slots and replies. Whatever waits, sends, writes or
-tells the time lives around it, in `psserver.runtime.executor` and `psserver.rpc.server`.
+The same messages in the same order give bit-identical variables, slots and replies. Waiting, I/O and the clock are
+outside, in `psserver.runtime.executor` and `psserver.rpc.server`.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class Shard:
         shard, shards: index among the shards of the job, from 0, and their number.
         lease: seconds of silence after which a worker is lost.
         memory_limit: bytes that values and slots may take; None: no limit.
-        consistency: which workers may go on, and whose gradients count.
+        consistency: which workers may continue, and whose gradients count.
         staleness: handling of stale pushes.
         policy: in place of the one that these two specify.
         identity: of the state, drawn at random when it begins; a shard that restores a state has the identity of that.
@@ -120,7 +120,7 @@ class Shard:
 
     @property
     def job_end(self) -> JobEnd | None:
-        """When the last worker went, and how the job ended; None while any is live (`Membership.job_end`)."""
+        """When the last worker left, and how the job ended; None while a worker is live (`Membership.job_end`)."""
         return self._members.job_end
 
     def answer_bytes(self, message: Message, *, at_once: bool = False) -> int:
@@ -136,7 +136,7 @@ class Shard:
     def check(self, message: Message) -> None:
         """Raise what `step` would raise, except for NaN, infinity and row numbers: looks at no element.
 
-        A server can so refuse a large message when it has seen no more than its header.
+        So a server can refuse a large message after reading only its header.
         """
         self._check(message)
 
@@ -260,14 +260,14 @@ class Shard:
         return member, before
 
     def _check_remote(self, weights: Iterable[RemoteWeights], names: Sequence[str]) -> None:
-        """Only shard 0 of a job whose changes are ordered keeps books of variables on other shards."""
+        """Refuse remote variables unless this is shard 0 of a job whose changes are ordered."""
         if self._update_order is None:
             raise InvalidMessage(f"{names[0]!r}: this shard does not order changes on other shards")
         self._invariants.check_placed(names)
         self._update_order.check(weights)
 
     def _check_group(self, push: Push, group: UpdateGroup) -> None:
-        """Only shard 0 makes groups, and a worker sends those that it is in."""
+        """Check that the group comes from shard 0 and contains the sender."""
         if not self.shard:
             raise InvalidMessage("shard 0 decides which pushes make an update: a push to it has no group")
         if not any((one.sender, one.sequence) == (push.sender, push.sequence) for one in group.members):
@@ -325,7 +325,7 @@ class Shard:
         self._queues.explain(now, result)
 
     def _forget(self, gone: Collection[Member], result: StepResult) -> None:
-        """End the calls of these workers, and return their blocks to the data queues; others may go on by that."""
+        """End the calls of these workers, and return their blocks to the data queues; this may release other calls."""
         names = [member.name for member in gone]
         self._pending.forget(names, result)
         self._queues.forget(names, self._members.refusal, result)

@@ -1,4 +1,4 @@
-"""Admission control: bounds the bytes of all transfers under way, and so the memory of the server."""
+"""Admission control: bounds the bytes of all transfers in progress, and thus the memory of the server."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """The standard gRPC health service (grpc.health.v1) of a server that serves until it stops.
 
-gRPC's own servicer would delay every stop: it never ends `Watch` calls.
+gRPC's own servicer would delay the stop of a server, because it never ends `Watch` calls.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Health(health_pb2_grpc.HealthServicer):  # type: ignore[misc]  # the packa
     async def Watch(  # noqa: N802  (the protocol's name)
         self, request: HealthCheckRequest, context: grpc.aio.ServicerContext
     ) -> None:
-        """The status of a service, and again when it changes, which is the end."""
+        """The status of a service, and again when it changes, which ends the stream."""
         first = self._status(request)
         await context.write(first)
         await self._draining.wait()

@@ -21,9 +21,9 @@ class ReusedArrays:
 
     - A gradient is read by the update of its variable, also when that is the mean of several held pushes. A copy of the
       variable for any of their answers has the version after it and comes later: array tasks of one variable run in
-      order. Tasks of other variables may run at the same time, so they never get it.
+      order. Tasks of other variables may run at the same time, so they never get this memory.
     - Tasks run in stretches. One that has read a stretch of a gradient may find the other stretches overwritten, which
-      is right for whole arrays and 16-bit encodings, but not for compressions that contain places of elements.
+      is right for whole arrays and 16-bit encodings, but not for compressions that contain indices of elements.
     - An initial value is read when its variable is made, before it is copied.
 
     Args:
@@ -43,7 +43,7 @@ class ReusedArrays:
             self._arrays = {one.spec.name: one.value for one in message.declarations if one.value is not None}
 
     def take(self, spec: TensorSpec) -> Array | None:
-        """The array that came for the variable of this name, if it has this shape and dtype and can be written."""
+        """The array that was received for this variable, if it has this shape and dtype and is writable."""
         array = self._arrays.get(spec.name)
         if array is None or array.shape != spec.shape or array.dtype != DTYPES[spec.dtype]:
             return None

@@ -1,4 +1,4 @@
-"""One server: a shard behind gRPC, its clock, and its stop. `serve` runs in the caller's event loop.
+"""One server: a shard behind gRPC, with its clock and shutdown. `serve` runs in the caller's event loop.
 
 `ServerThread` is a server in a thread of the process, for tests and notebooks.
 """
@@ -38,7 +38,7 @@ log = logging.getLogger(__name__)
 
 
 async def serve(config: ServerConfig, on_ready: Callable[[str], None], stop: asyncio.Event) -> StatusReport:
-    """Serve one shard until `stop` is set, then let the calls under way end; the shard's last report.
+    """Serve one shard until `stop` is set, then let calls in progress finish; returns the shard's last report.
 
     With `config.linger` it sets `stop` itself when the job is over (`Linger`). `on_ready` is called once with the
     address, port included, as soon as calls are answered. The event loop should have no other tasks: at the end it
@@ -85,7 +85,7 @@ async def serve(config: ServerConfig, on_ready: Callable[[str], None], stop: asy
         ticking.cancel()
         report = await executor.step(Status())
         await executor.shutdown()
-        # gRPC still has tasks for calls that were cancelled, and complains when the loop ends before them
+        # gRPC still has tasks for cancelled calls, and logs errors if the loop ends before them
         if others := asyncio.all_tasks() - {asyncio.current_task()}:
             await asyncio.wait(others, timeout=1.0)
     assert isinstance(report, StatusReport)

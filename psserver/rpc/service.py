@@ -73,7 +73,7 @@ class Service:
     def handlers(self) -> grpc.GenericRpcHandler:
         """The handlers of all methods, for `grpc.aio.Server.add_generic_rpc_handlers`.
 
-        They take and return bytes: gRPC's own parsing would answer garbage with "unknown error".
+        They take and return bytes: gRPC's own parsing would answer invalid bytes with "unknown error".
         """
         methods = {}
         for method in _SERVICE.methods:
@@ -174,7 +174,7 @@ class Service:
 
 
 def _encoded(encode_answer: Callable[[], _Result], answer: Answer) -> _Result:
-    """The encoded answer; that it cannot be encoded is no fault of the request."""
+    """The encoded answer; failure to encode it is not an error of the request."""
     try:
         return encode_answer()
     except InvalidMessage as error:

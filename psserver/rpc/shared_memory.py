@@ -20,7 +20,7 @@ class AttachedSegments:
     """Segments of one stream by their numbers.
 
     Args:
-        allowed: whether this server shares memory at all.
+        allowed: whether this server may share memory.
 
     Attributes:
         memories: the mapped segments.

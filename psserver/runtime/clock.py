@@ -1,4 +1,4 @@
-"""The time of a server: the seconds it was awake, and when it ends by itself. Nothing here waits."""
+"""The clock of a server: the seconds it was awake, and the time to exit after its job. Nothing here waits."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ TICK = 1.0
 #: Ticks in the time of one lease, at least.
 TICKS_A_LEASE = 12
 
-#: Leases that a server which ends by itself waits at least when its workers have failed or were lost: a worker that was
-#: cut off, or is started again, is back by then.
+#: The least number of leases that a server with `linger` waits when its workers have failed or were lost: a worker that
+#: was disconnected or is restarted is back by then.
 PATIENCE = 4
 
 log = logging.getLogger(__name__)
@@ -50,7 +50,7 @@ class Clock:
 
 
 class Linger:
-    """When a server of one job ends by itself: no worker is left, and for some time none has joined.
+    """Decides when a server of one job exits: no worker is left, and for some time none has joined.
 
     That time is `linger` seconds after a worker has finished the job; otherwise at least `PATIENCE` leases.
 

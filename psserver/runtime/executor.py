@@ -1,7 +1,7 @@
 """The executor of a shard: takes messages from many callers, steps the shard, and gives each caller its answer.
 
 Steps take microseconds and run in the event loop; what takes longer runs in threads, so that the loop goes on
-receiving. Knows nothing of gRPC or bytes.
+receiving. Independent of gRPC and of encoding.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ STOPPING = "the server is stopping: try again when a server is back at this addr
 
 
 class AnswerTooLarge(TooLarge):
-    """The answer may have more values than its caller can take at once; nothing was done."""
+    """The answer may have more values than its caller can accept; nothing was done."""
 
 
 class Executor:
@@ -58,7 +58,7 @@ class Executor:
         self._compiled: set[Loop] = set()
 
     def admit(self, message: Request) -> int:
-        """Bytes that `message`, whose arrays may have no memory yet, brings and takes away.
+        """The bytes of `message`, whose arrays may have no memory yet, and of its answer.
 
         Raises:
             ParamServerError: the shard refuses it.
@@ -69,10 +69,10 @@ class Executor:
     async def step(
         self, message: Request, most: int | None = None, allocator: Allocator | None = None, *, admitted: bool = False
     ) -> Answer:
-        """The shard's answer, when it gives one.
+        """The shard's answer, once there is one.
 
-        A caller that is cancelled while its message is inspected has changed nothing. Later the step is done all the
-        same, and its answer is dropped.
+        A caller that is cancelled while its message is inspected has changed nothing. If it is cancelled later, the
+        step is still done, and its answer is discarded.
 
         Args:
             message: its arrays are borrowed until the answer, or for good if the caller is cancelled.
@@ -121,7 +121,7 @@ class Executor:
             self._waiting.pop(ticket, None)
 
     def tick(self) -> None:
-        """Let the shard see that time passes; skipped while a guarded step waits for tasks."""
+        """Send the shard a tick; skipped while a guarded step waits for tasks."""
         if not self._guarded.locked():
             result = self._begin(0, Tick())
             if result is not None:
@@ -210,7 +210,7 @@ def _answer(replies: Iterable[tuple[_Waiting | None, Reply]], fault: BaseExcepti
     for answer, reply in replies:
         if answer is None or answer.done():
             continue
-        if fault is not None:  # tasks cannot fail; if one does, it must not look as if it were done
+        if fault is not None:  # tasks cannot fail; if one does, it must not appear to have succeeded
             answer.set_exception(fault)
         elif isinstance(reply.answer, ParamServerError):
             answer.set_exception(reply.answer)

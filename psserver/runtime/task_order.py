@@ -1,7 +1,7 @@
-"""The order of array tasks: those of one variable one after the other, those of several side by side.
+"""The order of array tasks: those of one variable run in sequence, those of different variables in parallel.
 
-A little work is done at once in the event loop; more is done in threads, and a very large variable is divided among
-them. No lock is held over the variables: nothing but the tasks touches their arrays.
+Small tasks run immediately in the event loop, larger ones in threads; a very large variable is divided among threads.
+No lock is held over the variables: nothing but the tasks touches their arrays.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _Jobs = list[asyncio.Future[None]]
 
 
 class TaskOrder:
-    """The tasks under way. Its methods are called in the event loop.
+    """The tasks in progress. Its methods are called in the event loop.
 
     `_last` maps a variable to the end of its chain. A bundle of tasks waits for the ends of its variables' chains when
     it is added, and becomes their new end: so it waits for earlier bundles only, and there is no deadlock.
@@ -56,7 +56,7 @@ class TaskOrder:
         return True
 
     def add(self, tasks: Sequence[ArrayTask]) -> asyncio.Future[Any] | None:
-        """Run small tasks that need not wait, and start the others; the end of those, None if there are none."""
+        """Run small tasks that need not wait, and start the others; their future; None if there are none."""
         if self.run_at_once(tasks):
             return None
         started: list[asyncio.Task[None]] = []
@@ -74,11 +74,11 @@ class TaskOrder:
 
     @property
     def idle(self) -> bool:
-        """Whether nothing is under way."""
+        """Whether no task is in progress."""
         return not self._last
 
     async def wait(self) -> None:
-        """Return when nothing is under way."""
+        """Return when no task is in progress."""
         await _all_ended(self._last.values())
 
     async def shutdown(self) -> None:

@@ -72,7 +72,7 @@ def to_frame(message: ms.Request | ms.Answer, sender: TensorSender) -> pb.Frame:
 
 
 def from_frame(frame: Incoming, receiver: StreamReceiver) -> ms.Request | ms.Answer:
-    """The message in the first frame of a call or of its answer; arrays that follow in chunks are hollow at first.
+    """The message in the first frame of a call or of its answer; arrays that follow in chunks have no memory yet.
 
     Raises `Malformed` and nothing else.
     """

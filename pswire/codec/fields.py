@@ -27,7 +27,7 @@ _P_contra = TypeVar("_P_contra", bound=Proto, contravariant=True)
 
 
 class Field(NamedTuple):
-    """`put(value, proto, name, receiver)` writes the field `name` of `proto`; `get` reads it."""
+    """`put(value, proto, name, sender)` writes the field `name` of `proto`; `get` reads it."""
 
     put: Callable[[Any, Proto, str, TensorSender], None]
     get: Callable[[Proto, str, TensorReceiver], Any]
@@ -72,7 +72,7 @@ class Row:
         self._absent = self._read_of_nothing()
 
     def _read_of_nothing(self) -> dict[str, Any]:
-        """The values of absent fields, but for those that may not be absent; all immutable."""
+        """The default values of absent optional fields; all immutable."""
         read = {}
         for name, get in self._gets:
             with suppress(Malformed):
@@ -113,7 +113,7 @@ def _extend(value: Iterable[object], proto: Proto, name: str, sender: TensorSend
 
 
 def number(low: float) -> Field:
-    """A finite number that is `low` at least."""
+    """A finite number of at least `low`."""
 
     def get(proto: Proto, name: str, receiver: TensorReceiver) -> float:
         value: float = getattr(proto, name)
@@ -125,7 +125,7 @@ def number(low: float) -> Field:
 
 
 def below(other: str) -> Field:
-    """An integer from 0 up and below the field `other` of the same protobuf."""
+    """An integer of at least 0 that is less than the field `other` of the same protobuf."""
 
     def get(proto: Proto, name: str, receiver: TensorReceiver) -> int:
         value: int = getattr(proto, name)
@@ -138,7 +138,7 @@ def below(other: str) -> Field:
 
 
 def choice(choices: Mapping[Any, Any]) -> Field:
-    """One of few values, each with its counterpart in protobuf."""
+    """One of a fixed set of values, each with its protobuf counterpart."""
     back = {there: here for here, there in choices.items()}
 
     def put(value: object, proto: Proto, name: str, sender: TensorSender) -> None:
@@ -180,7 +180,7 @@ _check_few = functools.lru_cache(1024)(_check_names)
 
 
 def _numbers(low: int) -> Callable[[Proto, str, TensorReceiver], tuple[int, ...]]:
-    """Reads integers that are `low` at least."""
+    """Reads integers of at least `low`."""
 
     def get(proto: Proto, name: str, receiver: TensorReceiver) -> tuple[int, ...]:
         numbers: tuple[int, ...] = tuple(getattr(proto, name))
@@ -191,15 +191,15 @@ def _numbers(low: int) -> Callable[[Proto, str, TensorReceiver], tuple[int, ...]
     return get
 
 
-#: Anything: a flag, a text, a seed.
+#: Any value: a flag, a string, a seed.
 ANY = Field(_set, lambda proto, name, receiver: getattr(proto, name))
-#: A number that may be missing, None; any number, since a loss may well be NaN.
+#: An optional number (None if missing); NaN is allowed, since a loss can be NaN.
 OPTIONAL = Field(_set_if_any, _get_optional)
 #: The name of a worker, a variable or a data queue.
 NAME = Field(_set, _get_name)
 #: Names of variables, each once.
 NAMES = Field(_extend, _get_names)
-#: Integers from 0 up.
+#: Non-negative integers.
 NUMBERS = Field(_extend, _numbers(0))
 #: Versions of variables, -1 for none.
 KNOWN_VERSIONS = Field(_extend, _numbers(-1))
@@ -222,7 +222,7 @@ def one(part: Part[Any, Any]) -> Field:
 
 
 def one_or_none(part: Part[Any, Any]) -> Field:
-    """A part that may be absent: None."""
+    """A part that may be absent (None)."""
 
     def put(value: object, proto: Proto, name: str, sender: TensorSender) -> None:
         if value is not None:
@@ -261,7 +261,7 @@ def check_name(text: str) -> str:
 
 
 def check_distinct(names: Iterable[str]) -> None:
-    """Raises `Malformed` if a name comes twice."""
+    """Raises `Malformed` if a name occurs twice."""
     seen: set[str] = set()
     for name in names:
         if name in seen:

@@ -54,7 +54,7 @@ def _plain(value: struct_pb2.Value, key: str) -> object:
         case "string_value":
             return value.string_value
         case "struct_value":
-            return _plain_fields(value.struct_value)  # as deep as protobuf lets a message be, some 30 levels
+            return _plain_fields(value.struct_value)  # protobuf limits the nesting depth to about 30 levels
         case "list_value":
             return [_plain(entry, key) for entry in value.list_value.values]
         case other:

@@ -66,7 +66,7 @@ def _check_spec(name: str, dtype: str, shape: tuple[int, ...]) -> TensorSpec:
         spec = TensorSpec(name, shape, dtype)
     except ValueError as error:
         raise Malformed(str(error)) from error
-    # Sizes that are 0 do not count: numpy refuses the others even if there is no element at all.
+    # Sizes of 0 are left out: numpy refuses a shape whose other sizes are too large, even if it has no elements.
     if math.prod(size or 1 for size in shape) * DTYPES[dtype].itemsize > sys.maxsize:
         raise Malformed(f"variable {spec}: this shape is larger than any memory")
     return spec
@@ -108,7 +108,7 @@ class _Gradient:
         indices_spec = _check_spec(spec.name, proto.indices.dtype, tuple(proto.indices.shape))
         indices = receiver.get(proto.indices, indices_spec, own=True)
         shape = (COUNT.get(proto, "rows", receiver), *spec.shape[1:])
-        try:  # the indices may still have to come: they are checked when they are used
+        try:  # the indices may not have arrived yet; they are checked when they are used
             rows = IndexedSlices(array, indices, shape, check_range=False)  # type: ignore[arg-type]
             return ms.Gradient(spec.name, version, rows)
         except (ValueError, TypeError) as error:

@@ -1,4 +1,4 @@
-"""Messages between workers and shards: frozen dataclasses. Read this file first, then the theme you need.
+"""Messages between workers and shards: frozen dataclasses. Read this file first, then the module you need.
 
     membership    Join gives a worker its incarnation; Renew is its heartbeat; Leave ends it
     variables     Register declares variables and returns their values; Push, Pull, Assign, Tune
@@ -62,7 +62,7 @@ from pswire.messages.variables import Value as Value
 
 @dataclass(frozen=True, slots=True)
 class Tick:
-    """Time has passed; sent by the server to its own shard, never over the network."""
+    """A clock tick that the server sends to its own shard; never sent over the network."""
 
 
 Request: TypeAlias = Join | Renew | Leave | Register | Pull | Push | Assign | Tune | Take | Status

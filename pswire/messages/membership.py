@@ -15,14 +15,14 @@ class Sender:
 
 @dataclass(frozen=True, slots=True)
 class Join:
-    """A worker starts, or starts again; all its older incarnations are refused from now on.
+    """A worker starts or restarts; all its older incarnations are refused from now on.
 
     Attributes:
         incarnation: 0 asks shard 0 for the next one, with which the worker then joins the other shards.
         shard, shards: the place of this shard in the worker's list of servers, and the length of the list.
-        life: a number drawn at random for this life, so that a Join that arrives twice counts once; 0: none.
+        life: a random number of this process, so that a Join that arrives twice counts once; 0: none.
         tensor_transport: how tensors travel to this shard, for status displays.
-        states: when joining again: `Joined.state` of all shards, in order; a shard whose state is another refuses.
+        states: when joining again: `Joined.state` of all shards, in order; a shard with a different state refuses.
     """
 
     worker: str
@@ -43,7 +43,7 @@ class Joined:
         lease: seconds of silence after which the worker counts as lost.
         consistency, staleness: the shard's options, as `pswire.specs.consistency` writes them; equal on all shards.
         chief: whether this worker is the chief; may change later. Only shard 0 knows.
-        state: the identity of the shard's state; a server restarted without its state has another. 0: none.
+        state: the identity of the shard's state; a server restarted without its state has a different one. 0: none.
     """
 
     incarnation: int
@@ -61,12 +61,14 @@ class Renew:
     """A heartbeat. Every other message of a worker renews its lease too.
 
     Attributes:
-        idle: the worker has nothing to do for now, such as no examples: no other worker waits for its next push.
+        idle: the worker has nothing to do for now, for example no examples: other workers do not wait for its next
+            push.
         tensor_transport: as in `Join`.
         settled: messages up to this sequence number have been answered or abandoned, and none is carried out any more.
-            An `idle` whose `settled` is below what the shard has had from the worker is out of date and ignored.
+            An `idle` whose `settled` is below the last message that the shard has received from the worker is outdated
+            and ignored.
         half_pushes: pushes of this incarnation that this shard has not applied and others have, as far as the worker
-            knows; of several such shards the first gets the number.
+            knows; if there are several such shards, the first one gets the count.
     """
 
     sender: Sender
@@ -78,7 +80,7 @@ class Renew:
 
 @dataclass(frozen=True, slots=True)
 class Renewed:
-    """The lease runs from now.
+    """The lease has been renewed.
 
     Attributes:
         waiting_for: while a push of the worker is held: which workers it waits for, and why.

@@ -14,13 +14,13 @@ class Allocator(Protocol):
     """Memory that belongs to one call, for the values of its answer."""
 
     def take(self, spec: TensorSpec) -> Array | None:
-        """An array of this shape and dtype, writable, C-contiguous, uninitialized; None: none is left, make one.
+        """An array of this shape and dtype, writable, C-contiguous, uninitialized; None: none is left, allocate one.
 
         Called once for each value of the answer, in order. The array is written before the answer is returned.
         """
 
 
-#: The fields of the entries of each class of messages that are arrays or None; other classes have none.
+#: The fields of each message class whose entries hold arrays or None; other classes have no arrays.
 _TENSORS: dict[type, tuple[str, str]] = {
     ms.Push: ("gradients", "array"),
     ms.Registered: ("values", "array"),
@@ -56,7 +56,7 @@ def arrays(message: ms.Message | ms.Answer) -> list[Array]:
 
 
 def most_answer_sizes(message: ms.Request, spec_of: Callable[[str], TensorSpec]) -> list[int]:
-    """The largest size of each value in the answer to `message`, in bytes, as far as a worker can know.
+    """The upper bound of the size of each value in the answer to `message`, in bytes, as far as the worker can know it.
 
     `spec_of` returns the spec of a variable on the shard.
     """

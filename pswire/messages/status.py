@@ -20,7 +20,7 @@ class VariableStatus:
 
     Attributes:
         version: the number of all changes.
-        updates: those by its optimizer.
+        updates: the number of changes by its optimizer.
         nbytes: bytes of the value and the slots.
         table: whether only rows of it travel.
     """
@@ -94,7 +94,7 @@ class Staleness:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """New hyperparameters that a worker gave some variables in the running job, after `global_step` updates."""
+    """New hyperparameters that a worker set for some variables in the running job, after `global_step` updates."""
 
     global_step: int
     worker: str
@@ -104,7 +104,7 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class StatusReport:
-    """A shard at one moment. Of very many workers, epochs and changes it lists the live and the newest.
+    """A snapshot of a shard. Lists of workers, epochs and changes are cut to live workers and the newest.
 
     Attributes:
         repeated: retries that were answered and not applied again.

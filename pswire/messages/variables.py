@@ -23,7 +23,8 @@ class Declaration:
     Attributes:
         spec: name, shape and dtype; with `part`, those of the rows on this shard.
         value: the initial value; None: the variable exists, and only its optimizer is declared.
-        optimizer: what is done with pushes, `MovingAverage` included; None makes no claim. The first one declared wins.
+        optimizer: the optimizer that handles pushes, or `MovingAverage`; None leaves it open. The first one declared
+            wins.
         initial: makes the variable a table, whose first values the shard computes from row numbers.
         part: the rows of the variable that are on this shard; None: all.
     """
@@ -50,8 +51,8 @@ class Register:
     Attributes:
         places: to shard 0 of several, which is asked first: the worker's placement, equal for all workers.
         dry_run: only check; the answer has no values, and values of new variables may be left out.
-        states: `Joined.state` of all shards, in order. A shard keeps the first list it gets and refuses workers with
-            another one, so that no worker trains a model of which a part was lost.
+        states: `Joined.state` of all shards, in order. A shard keeps the first list it gets and refuses workers with a
+            different one, so that no worker trains a model that has lost a part.
     """
 
     sender: Sender
@@ -174,11 +175,11 @@ class Outcome(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Pushed:
-    """The result of a push, and the values it asked for.
+    """The result of a push, and the values it requested.
 
     Attributes:
-        staleness: changes of the weights between their serving and this push.
-        global_step: that of the values; updates after this one may be included.
+        staleness: the number of changes of the weights between the moment they were served and this push.
+        global_step: the step of the values; they may already include later updates.
         group: the group of pushes that it was applied with, if any.
         frontier: where shard 0 decides for all by staleness: its frontier at the decision, before this push.
     """
@@ -232,8 +233,8 @@ class Assigned:
 class Tune:
     """Gives variables with an optimizer of this kind new hyperparameters, all or none, once.
 
-    Only `fields` of `optimizer` change; other fields and the slots stay. Workers may go on declaring the optimizer as
-    it was at first.
+    Only `fields` of `optimizer` change; other fields and the slots stay. Workers may continue to declare the optimizer
+    with its original hyperparameters.
     """
 
     sender: Sender

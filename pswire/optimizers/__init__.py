@@ -1,7 +1,7 @@
-"""Optimizers: an optimizer a file, with its hyperparameters, formula, source and update rule.
+"""Optimizers, one per file: hyperparameters, formula, source and update rule.
 
-`optimizer` has the contract, and how to add one. "Lazy" is said of a gradient by rows: rows that are not named stay as
-they are, in the slots too, so that a moment or a weight decay is no different for a row that was not used.
+`optimizer.py` defines the interface. "Lazy" means that a gradient by rows changes no other rows, also not
+in the slots: momentum and weight decay do not affect unused rows.
 """
 
 from pswire.optimizers.adagrad import Adagrad, AdagradDecay

@@ -84,7 +84,7 @@ def _adagrad(index: Array, w: Array, g: Array, slots: Slots, numbers: Numbers) -
 
 @dataclass(frozen=True)
 class AdagradDecay(OptimizerSpec, kind="adagrad_decay"):
-    """Adagrad that forgets: old squares count less, so that the steps of a long job do not become ever shorter.
+    """Adagrad with a decaying accumulator, so that the steps of a long job do not shrink towards zero.
 
     Slots: `accumulator`, and `accumulator_decay_power`, the number of decays that it has had, zero at first. With
     period = global_step // decay_steps, of the pushes that the shard had applied before this one:
@@ -94,8 +94,9 @@ class AdagradDecay(OptimizerSpec, kind="adagrad_decay"):
         a <- a + g^2                       (a starts at initial_accumulator)
         w <- w - learning_rate * g / sqrt(a)
 
-    Lazy: a row that was not named for some periods catches up with all of them when it is. A variable that is made late
-    has a power of zero too; its accumulator cannot fall below where it starts, so what it catches up with is nothing.
+    Lazy: a row that was not named for some periods catches up with all of them when it is. A variable that is created
+    late also starts with a power of zero; since its accumulator cannot fall below its initial value, catching up has no
+    effect.
 
     Source: Adagrad as above; the decay, its floor and the slots as DeepRec's AdagradDecayOptimizer
     (github.com/DeepRec-AI/DeepRec), which catches up with one period at a time, however many were missed.
@@ -116,7 +117,7 @@ class AdagradDecayRule(AdagradRule, of=[AdagradDecay]):
         self._decay_steps, self._decay_rate = spec.decay_steps, spec.decay_rate
 
     def _numbers(self, step: Step, tiny: float) -> tuple[float, ...]:
-        """The period of this step, the learning rate, and what is added to a root that may be zero."""
+        """The period of this step, the learning rate, and the constant that avoids division by zero."""
         return float(step.global_step // self._decay_steps), step.learning_rate, tiny
 
     def _block(self, w: Array, g: Array, scratch: Array, slots: Sequence[Array], *numbers: float) -> None:

@@ -37,9 +37,9 @@ class Adam(MomentsSpec, kind="adam"):
         v_hat = v / (1 - beta2^t)
         w <- w - learning_rate * m_hat / (sqrt(v_hat) + epsilon)
 
-    With `amsgrad=True` the root is of v_max <- max(v_max, v) in place of v, so that no element's step grows again when
-    its gradients become smaller; another slot, `v_max`, zero at first. The largest is taken of v as it is, and
-    corrected with today's t, as torch.optim.Adam does; the paper has no correction.
+    With `amsgrad=True`, v_max <- max(v_max, v) replaces v under the root, so that the step of an element does not grow
+    again when its gradients become smaller; `v_max` is another slot, initially zero. The maximum is taken over the
+    uncorrected v and then corrected with the current t, as in torch.optim.Adam; the paper has no correction.
 
     Lazy: rows that are not named keep their slots as they are, and t counts for all rows alike, as in TensorFlow 1's
     LazyAdamOptimizer.
@@ -57,7 +57,7 @@ class Adam(MomentsSpec, kind="adam"):
 
 @dataclass(frozen=True)
 class AdamW(Adam, kind="adamw"):
-    """Adam with decoupled weight decay: weights shrink by a share of themselves, whatever the gradient's size.
+    """Adam with decoupled weight decay: weights shrink by a fraction of themselves, independently of the gradient.
 
         w <- w - learning_rate * (m_hat / (sqrt(v_hat) + epsilon) + weight_decay * w)
 
@@ -65,7 +65,7 @@ class AdamW(Adam, kind="adamw"):
     rows that are named shrink.
 
     Source: I. Loshchilov, F. Hutter, "Decoupled Weight Decay Regularization", ICLR 2019, algorithm 2, in the form of
-    torch.optim.AdamW: the decay is times the learning rate, schedule and all.
+    torch.optim.AdamW: the decay is multiplied by the learning rate, including its schedule.
     """
 
     weight_decay: NotNegative = 0.01
@@ -82,7 +82,7 @@ class AdamRule(ElementWise, of=[Adam, AdamW]):
         self._weight_decay = spec.weight_decay if isinstance(spec, AdamW) else 0.0
 
     def _numbers(self, step: Step, tiny: float) -> tuple[float, ...]:
-        """The shares of old and new in both averages, the step's factor and epsilon, and what decay leaves of a weight.
+        """The coefficients of both averages, the factor and epsilon of the step, and the factor of the weight decay.
 
         factor * m / (sqrt(v) + epsilon) is learning_rate * m_hat / (sqrt(v_hat) + the spec's epsilon): numerator and
         denominator are both multiplied by sqrt(1 - beta2^t), as at the end of section 2 of the paper.
@@ -94,7 +94,7 @@ class AdamRule(ElementWise, of=[Adam, AdamW]):
         return beta1, 1 - beta1, beta2, 1 - beta2, factor, max(self._epsilon * root, tiny), kept
 
     def growth(self, rate: float, limits: Limits) -> float:
-        """That of the moments; a decay of more than twice a weight would let it grow without a limit."""
+        """As `moments_growth`; a weight decay factor above 2 would make weights grow without limit."""
         if rate * self._weight_decay > 2:
             return math.inf
         return moments_growth(self._beta1, self._beta2, self._epsilon, rate, limits)
@@ -160,7 +160,7 @@ def _amsgrad(index: Array, w: Array, g: Array, slots: Slots, numbers: Numbers) -
 
 
 def moments_growth(beta1: float, beta2: float, epsilon: float, rate: float, limits: Limits) -> float:
-    """Of v by the gradient's square, and of the value by what an epsilon alone, at t = 1, would make of m.
+    """Growth bound of Adam's moments: v grows by the squared gradient, the value by at most m / epsilon at t = 1.
 
     m, an average, stays below `limits.state`. With beta1^2 <= beta2 a step is hardly longer than the rate; with
     others, a beta2 of 0 for one, v may be zero where m is not.

@@ -1,7 +1,8 @@
-"""Loops of update rules as machine code: one pass over each array, compiled by numba. The only file that imports it.
+"""Compiles the loops of update rules with numba: one pass over each array. The only module that imports numba.
 
-A loop stands beside the numpy code of its rule and does the same operations in the same order and precision, without
-whatever changes a bit of the result (no `fastmath`): a cluster may have machines with numba and machines without.
+The loop of a rule is in the file of its optimizer (`_adam` in `adam.py`). It performs the same operations as the rule's
+numpy code in the same order and precision, so the results are bit-identical (no `fastmath`): a cluster may mix machines
+with and without numba.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ Slots: TypeAlias = tuple[Array, ...]
 Numbers: TypeAlias = tuple[float, ...]
 LoopFunction: TypeAlias = Callable[[Array, Array, Array, Slots, Numbers], None]
 
-#: Whether rules made from now on use their loop. Changes no bit of a result, only speed.
+#: Whether rules made from now on use their loop. It affects speed only; results are bit-identical.
 USE_NUMBA = True
 
 
@@ -54,7 +55,7 @@ def machine_code(loop: Loop) -> LoopFunction | None:
     options: dict[str, Any] = {"nogil": True, "error_model": "numpy"}
     try:
         code: LoopFunction = numba.njit(signatures, cache=True, **options)(loop.function)
-    except (RuntimeError, OSError):  # numba has no place for the file
+    except (RuntimeError, OSError):  # numba cannot write its cache file
         code = numba.njit(signatures, cache=False, **options)(loop.function)
     return code
 

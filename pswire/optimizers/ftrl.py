@@ -25,10 +25,10 @@ class Ftrl(OptimizerSpec, kind="ftrl"):
         n <- n_new
 
     Slots: `accumulator` n, which starts at initial_accumulator, and `linear` z, which starts at -n^p * w, so that the
-    first weights are where the regularization is centered. z is the paper's times the learning rate: for a constant one
-    that is the same, and one that a schedule changes does not rescale what was learned before. Without l1 and l2, and
-    with p of 0.5, this is Adagrad. The value follows from the slots: what is assigned to it is undone by the next
-    update. Lazy: rows that are not named keep everything as it is.
+    first weights are where the regularization is centered. z is the paper's z times the learning rate: with a constant
+    rate the results are the same, and a rate that changes by a schedule does not rescale what was learned before.
+    Without l1 and l2, and with p of 0.5, this is Adagrad. The value is computed from the slots: the next update
+    overwrites an assigned value. Lazy: rows that are not named keep everything as it is.
 
     Source: H. B. McMahan et al., "Ad Click Prediction: a View from the Trenches", KDD 2013, algorithm 1, with beta of
     0. TensorFlow's FtrlOptimizer writes the power with a minus, has twice l2 in the denominator, and starts z at zero.
@@ -51,7 +51,7 @@ class FtrlRule(ElementWise, of=[Ftrl]):
         self._initial_accumulator = spec.initial_accumulator
 
     def slots(self, value: Array) -> dict[str, Array]:
-        """As in `Rule`; the linear slot depends on the value, and no accumulator is zero, for it divides."""
+        """As in `Rule`; the linear slot depends on the value, and no accumulator is zero, because it is a divisor."""
         slots = super().slots(value)
         n, z = slots["accumulator"], slots["linear"]
         with np.errstate(all="ignore"):
@@ -71,7 +71,7 @@ class FtrlRule(ElementWise, of=[Ftrl]):
 
         That is at most rate * |g|, for n_new is at least g^2, and where g is below 1, |g| / n_new^p is too. While n
         does not get beyond twice `limits.squares`, and y not beyond twice `limits.state`, z is finite. Larger powers
-        have no limit: n^p times y would be beyond every number.
+        have no bound, because n^p times y overflows.
         """
         if self._power > 0.5 or self._initial_accumulator > limits.squares:
             return math.inf

@@ -56,7 +56,7 @@ class LambRule(Rule, of=[Lamb]):
         self._update(lambda: row_blocks(value, slots, rows), value, step)
 
     def growth(self, rate: float, limits: Limits) -> float:
-        """That of the moments where the norms cannot be used, else the rate times the norm of the weights.
+        """As `moments_growth` if the norms cannot be used, otherwise the rate times the norm of the weights.
 
         That norm can be used while the square of no weight overflows: for up to 2^34 weights it is at most
         1e6 * sqrt(most).
@@ -76,7 +76,7 @@ class LambRule(Rule, of=[Lamb]):
         lengths: tuple[float, ...] = (step.learning_rate * (weights / update if usable else 1.0),)
         if usable and lengths[0] > np.finfo(COMPUTE_DTYPES[value.dtype]).max:  # though the step itself may be finite
             lengths = (1 / update, step.learning_rate * weights)
-        for part, slots, gradient in parts():  # u is computed again: there is no memory to keep it
+        for part, slots, gradient in parts():  # u is recomputed, because storing it would need another array
             for w, _, u, (m, v) in blocks(part, gradient, (slots["m"], slots["v"])):
                 self._direct(w, m, v, u, factor, epsilon)
                 for length in lengths:

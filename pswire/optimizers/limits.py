@@ -1,4 +1,4 @@
-"""Magnitudes within which updates stay finite without a look at their results.
+"""Bounds on magnitudes within which updates are known to be finite without checking their results.
 
 An update runs after its step has decided on it, so a result that is not finite would be found too late to refuse the
 push. Therefore every rule bounds how far an ordinary update can bring a variable (`Rule.growth`); any other update is
@@ -35,7 +35,7 @@ class Limits:
     tiny: float
 
 
-#: By dtype. float16 has none: its range is too small for any, so all its updates are guarded.
+#: By dtype. float16 has none: its range is too small, so all its updates are guarded.
 LIMITS = {
     "float32": Limits(1e10, 1e16, 1e30, 1e37, float(np.finfo(np.float32).tiny)),
     "float64": Limits(1e80, 1e120, 1e240, 1e306, float(np.finfo(np.float64).tiny)),
@@ -45,15 +45,15 @@ LIMITS = {
 #: of it before that is seen as there are workers with a push that is held.
 MOST_GROWTH = 1e-3
 
-#: From this sum of growths on a variable is guarded.
+#: A variable is guarded when its growth reaches this value.
 GUARDED = 0.5
 
 
 def decayed_sum(decay: float) -> float:
-    """The sum of all powers of `decay`; infinite where rounding could make a 1 of it in float32."""
+    """The sum of all powers of `decay`; infinite if `decay` could round to 1 in float32."""
     return 1 / (1 - decay) if decay < 1 - 1e-6 else math.inf
 
 
 def within(array: Array, most: float) -> bool:
-    """Whether no element is further from 0; False with a NaN."""
+    """Whether no element has a larger magnitude; False if one is NaN."""
     return magnitude(array) <= most or bool(array.max() <= most and array.min() >= -most)

@@ -1,4 +1,4 @@
-"""Gradient descent with momentum, plain and Nesterov's."""
+"""Gradient descent with plain or Nesterov momentum."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -45,7 +45,7 @@ class MomentumRule(ElementWise, of=[Momentum]):
         return self._momentum, step.learning_rate
 
     def growth(self, rate: float, limits: Limits) -> float:
-        """The momentum is `limits.state`, or what gradients of one sign make of it; Nesterov's adds one more."""
+        """The momentum is at most `limits.state`, or a sum of gradients of one sign; Nesterov adds one more."""
         momentum = limits.state + limits.gradient * (1 + decayed_sum(self._momentum))
         return rate * momentum / limits.most
 

@@ -1,4 +1,4 @@
-"""The moving average of observations. No optimizer: no slots and no learning rate."""
+"""The moving average of observations. Not an optimizer: it has no slots and no learning rate."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ class MovingAverage(UpdateSpec, kind="moving_average"):
         w <- decay * w + (1 - decay) * x
 
     Source: S. Ioffe, C. Szegedy, "Batch Normalization: Accelerating Deep Network Training by Reducing Internal
-    Covariate Shift", ICML 2015, section 3.1 (the moving averages that inference takes in place of a batch's moments).
+    Covariate Shift", ICML 2015, section 3.1 (the moving averages that replace the moments of a batch in inference).
     """
 
     decay: Share

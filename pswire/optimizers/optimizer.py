@@ -1,8 +1,7 @@
-"""The contract of optimizers: hyperparameters, which a program names and which travel, and the update rules for them.
+"""The interface of optimizers: hyperparameters, which programs choose and send, and their update rules.
 
-To add an optimizer: one file in this folder with a frozen dataclass of hyperparameters (fields, checks, formula and
-source) and its rule; its name in `__init__`; one row in `tests/unit/pswire/optimizers/rules_under_test.py`; one
-line in `psworker/model/optimizers.py`. Rules are used by the server, in embedded mode, and by a worker's local steps.
+To add an optimizer, follow the table in CONTRIBUTING.md. Rules are used by the server, in embedded mode, and by a
+worker's local steps.
 """
 
 from __future__ import annotations
@@ -36,8 +35,8 @@ _PAGE = 4096
 class UpdateSpec(Spec, family="optimizer"):
     """Hyperparameters of an update rule.
 
-    `pushed` is the word for what is pushed. A slot is an array of the variable's shape beside it, of the variable's
-    dtype, or float32 for float16.
+    `pushed` is what workers push, as a word for messages. A slot is an array of the variable's shape beside it, of the
+    variable's dtype, or float32 for float16.
     """
 
     pushed: ClassVar[str] = "observation"
@@ -50,7 +49,7 @@ class UpdateSpec(Spec, family="optimizer"):
 
 @dataclass(frozen=True)
 class OptimizerSpec(UpdateSpec):
-    """Hyperparameters of an optimizer: a gradient g is pushed, and the variable w goes down along it.
+    """Hyperparameters of an optimizer: a worker pushes a gradient g, and the variable w moves against it.
 
     `learning_rate` is a number, or a schedule (`pswire.specs.schedules`) of the server's global step.
     """
@@ -81,8 +80,8 @@ RULES: dict[str, Callable[[Any], Rule]] = {}
 class Rule(ABC):
     """The arithmetic of an update for given hyperparameters (`of`). Stateless: its state is in the slots.
 
-    The same calls give bit-identical arrays. Numbers never raise: what overflows becomes infinite, silently;
-    `growth` says when nothing can.
+    The same calls give bit-identical arrays. Arithmetic never raises: overflow silently becomes infinity; `growth`
+    tells when overflow is impossible.
 
     Attributes:
         loop: the compiled loop that it uses where numba is installed; None: none.
@@ -107,9 +106,9 @@ class Rule(ABC):
     def slots(self, value: Array) -> dict[str, Array]:
         """New slots for a variable, by name, with their first values.
 
-        Each begins at a cache line, and a quarter of a page further into a page than the one before it. Where they lie
-        by chance, half of the vectors cross a line: Adam in a compiled loop takes 2.6 in place of 1.4 ms for 3.27 M
-        float32; and 1.7 where all lie alike in their pages, for then they share sets of the cache.
+        Each begins at a cache line, and a quarter of a page further into a page than the one before it. Without
+        alignment, half of the vectors cross a cache line: compiled Adam takes 2.6 ms instead of 1.4 for 3.27 M float32.
+        With the same offset within a page it takes 1.7 ms, because the arrays share cache sets.
 
         Raises:
             InvalidMessage: the variable's dtype is none of float16, float32 and float64.
@@ -151,10 +150,10 @@ class Rule(ABC):
 
     @abstractmethod
     def growth(self, rate: float, limits: Limits) -> float:
-        """The share of the way from `limits.state` to `limits.most` that an update can go at most; over 1: no limit.
+        """The largest share of the way from `limits.state` to `limits.most` that an update covers; over 1: no bound.
 
-        Of a variable that was settled and has had ordinary updates only since, with growths of less than 1 in sum: then
-        no element of value and slots, and no intermediate result, becomes infinite or NaN.
+        If a settled variable has had only ordinary updates since, and their growths add up to less than 1, no element
+        of value and slots and no intermediate result becomes infinite or NaN.
 
         Args:
             rate: the largest learning rate.
@@ -176,5 +175,5 @@ def rule_for(spec: UpdateSpec) -> Rule:
 
 
 def from_plain(plain: Mapping[str, Any]) -> UpdateSpec:
-    """The inverse of `pswire.specs.spec.to_plain` for hyperparameters; raises what `from_plain` there raises."""
+    """The inverse of `pswire.specs.spec.to_plain` for hyperparameters; raises as `specs.from_plain` does."""
     return specs.from_plain(UpdateSpec, plain, Schedule)

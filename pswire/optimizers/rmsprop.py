@@ -60,7 +60,7 @@ class RMSPropRule(ElementWise, of=[RMSProp]):
         return self._decay, 1 - self._decay, step.learning_rate, max(self._epsilon, tiny)
 
     def growth(self, rate: float, limits: Limits) -> float:
-        """The divisor may be no more than epsilon, with a decay of 0, or centered."""
+        """With a decay of 0, or if centered, the divisor may be as small as epsilon."""
         epsilon = max(self._epsilon, limits.tiny)
         direction = limits.state + limits.gradient / epsilon * decayed_sum(self._momentum)
         if direction > limits.most:
@@ -81,7 +81,7 @@ class RMSPropRule(ElementWise, of=[RMSProp]):
             c += scratch
             np.multiply(c, c, out=scratch)
             np.subtract(s, scratch, out=scratch)
-            np.maximum(scratch, 0, out=scratch)  # a variance of zero may come out a little below
+            np.maximum(scratch, 0, out=scratch)  # rounding can make a variance of zero slightly negative
             np.sqrt(scratch, out=scratch)
         else:
             np.sqrt(s, out=scratch)

@@ -1,6 +1,6 @@
 """Consistency policies as specs: which pushes a server holds, and how it handles stale ones.
 
-`psserver.core.policies` carries them out. To add one: a frozen dataclass here, in its tuple at the end, and its policy.
+`psserver.core.policies` implements them. To add one, follow the table in CONTRIBUTING.md.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from pswire.specs.spec import COUNT, DECIMAL, Count, CountFromZero, NotNegative,
 
 
 class PolicySpec(TextSpec):
-    """A policy's choice.
+    """Base class of both kinds of specs.
 
     `decides`: whether it may hold or refuse a push, so that shard 0 must be asked before the others; where none of a
     job's choices does, a push goes to all shards at once. `orders`: whether it refuses pushes for their staleness; then
@@ -46,11 +46,11 @@ class Asynchronous(Consistency):
 
 @dataclass(frozen=True)
 class Bounded(Consistency):
-    """Stale synchronous parallel: a worker more than `steps` steps ahead of the slowest is held until that moves on.
+    """Stale synchronous parallel: a worker more than `steps` steps ahead of the slowest is held until it advances.
 
         clock of any worker <= steps + clock of the slowest            (clock: its steps that have been pushed)
 
-    With 0 steps all workers make each step together, one update each.
+    With 0 steps all workers take each step together, one update each.
 
     Source: Q. Ho et al., "More Effective Distributed ML via a Stale Synchronous Parallel Parameter Server", NIPS 2013.
     """
@@ -114,7 +114,7 @@ class DelayCompensation(StalenessSpec):
 
         g <- g + strength * g * g * (w_now - w_then)            (elementwise; g * g approximates the Hessian)
 
-    The server keeps w_then, the weights that it served to each worker. What is added to an element is 5e9 at most in
+    The server keeps w_then, the weights that it served to each worker. The correction of an element is at most 5e9 in
     float32, and 5e79 in float64.
 
     Source: S. Zheng et al., "Asynchronous Stochastic Gradient Descent with Delay Compensation", ICML 2017, DC-ASGD-c
@@ -131,7 +131,7 @@ class DelayCompensation(StalenessSpec):
 
 @dataclass(frozen=True)
 class DropStalePushes(StalenessSpec):
-    """A push with a staleness above `above` is not applied; its worker learns so, and goes on with fresh weights."""
+    """A push with a staleness above `above` is not applied; its worker is told, and continues with fresh weights."""
 
     form: ClassVar[str] = "drop:T (T the most staleness that is applied, from 0)"
     pattern: ClassVar[str] = f"drop:(?P<above>{COUNT})"

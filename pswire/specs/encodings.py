@@ -1,7 +1,7 @@
 """How gradients and weights are encoded: 32 or 16 bits for each value both ways, and the compression of gradients.
 
-Specs alone, without numpy. `pswire.tensors.compression` has the arithmetic; what compression leaves out of a push goes
-into the next one (`psworker.client.error_feedback`).
+Specs alone, without numpy. `pswire.tensors.compression` has the arithmetic; the part of a gradient that compression
+leaves out is added to the next push (`psworker.client.error_feedback`).
 """
 
 from __future__ import annotations
@@ -38,7 +38,8 @@ class Int8(Compression):
 class TopK(Compression):
     """The elements that are largest in magnitude, and their indices.
 
-    `fraction` is their share of all elements of a variable: over 0, and 1 at most; else `ValueError` or `TypeError`.
+    `fraction` is their share of all elements of a variable, above 0 and at most 1; otherwise `ValueError` or
+    `TypeError`.
     """
 
     form: ClassVar[str] = "topk:FRACTION, such as topk:0.01"

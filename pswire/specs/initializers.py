@@ -4,8 +4,8 @@
     words = Table((1_000_000, 64), RowUniform(-0.05, 0.05), name="words")
 
 An initializer is called with a shape and a generator, and returns float32; a program may pass any such function of its
-own. `RowConstant`, `RowUniform` and `RowNormal` also make single rows, in any order and on any machine, so a table need
-not be sent: the servers make it.
+own. `RowConstant`, `RowUniform` and `RowNormal` also make single rows, in any order and on any machine, so a table is
+not sent: the servers compute it.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ __all__ += ["truncated_normal", "zeros"]
 
 
 class RowInitializer(Spec, family="row initializer"):
-    """An initializer by which servers make the rows of a table.
+    """An initializer that servers use to compute the rows of a table.
 
     Element c of row r of a table whose rows have n elements gets output number r * n + c, from 0, of SplitMix64, whose
-    state starts at the seed's first output: 64 bits that no other element of the table has. Two tables of one seed are
-    alike. Where a table's values must be the same on machines of different kinds, to the last bit, take no normal:
-    logarithms and cosines of different processors differ in it.
+    state starts at the seed's first output: 64 bits that no other element of the table has. Two tables with the same
+    seed are equal. If the values must be bit-identical on different kinds of machines, do not use `RowNormal`:
+    logarithms and cosines may differ in the last bit.
 
     Source: G. Steele, D. Lea, C. Flood, "Fast Splittable Pseudorandom Number Generators", OOPSLA 2014, figure 17 with
     the constants of its variant 13, as in S. Vigna's splitmix64.c.
@@ -49,7 +49,7 @@ class RowInitializer(Spec, family="row initializer"):
 
     @property
     def largest(self) -> float:
-        """No value is further from 0 than this."""
+        """An upper bound of the magnitudes of all values."""
         raise NotImplementedError
 
     def values(self, bits: _Bits, out: _Floats) -> None:
@@ -76,7 +76,7 @@ zeros, ones = partial(constant, 0), partial(constant, 1)
 
 @dataclass(frozen=True)
 class RowConstant(constant, RowInitializer, kind="row_constant"):
-    """`value` everywhere; of no seed."""
+    """`value` everywhere; needs no seed."""
 
     value: Number = 0.0
 
@@ -138,7 +138,7 @@ class RowUniform(random_uniform, RowInitializer, kind="row_uniform"):
 
 @dataclass(frozen=True)
 class random_normal(Checked):  # noqa: N801
-    """Normal, with this standard deviation and mean. `ValueError` or `TypeError` for others than finite ones."""
+    """Normal, with this standard deviation and mean. Raises `ValueError` or `TypeError` unless both are finite."""
 
     stddev: NotNegative
     mean: Number = 0.0
@@ -152,7 +152,8 @@ class random_normal(Checked):  # noqa: N801
 class truncated_normal(random_normal):  # noqa: N801
     """Normal, but values further than two standard deviations from the mean are drawn again.
 
-    `stddev` is that of the normal before the cut, as in TensorFlow 1; that of the values is 0.8796 of it.
+    `stddev` is the standard deviation before truncation, as in TensorFlow 1; that of the values is 0.8796 times as
+    large.
     """
 
     def __call__(self, shape: Shape, random: Generator) -> Array:
@@ -186,7 +187,7 @@ class RowNormal(random_normal, RowInitializer, kind="row_normal"):
 
     @property
     def largest(self) -> float:
-        """The mean's magnitude and the furthest from it, at i = 0."""
+        """The magnitude of the mean plus the largest deviation, at i = 0."""
         return abs(self.mean) + self.stddev * math.sqrt(2 * 41 * math.log(2))
 
     def values(self, bits: _Bits, out: _Floats) -> None:
@@ -329,7 +330,7 @@ def rows_of(initializer: RowInitializer, indices: Array, row_shape: Shape, dtype
 
 
 def _start(seed: int) -> int:
-    """The state of element 0. SplitMix64 adds before it mixes: the seed, and the state that becomes of it."""
+    """The state of element 0, derived from the seed. SplitMix64 adds before it mixes."""
     state = np.array([seed], np.uint64) + np.uint64(_GOLDEN)
     _mix(state, np.empty_like(state))
     return int(state[0]) + _GOLDEN & _MASK

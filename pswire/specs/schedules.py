@@ -2,8 +2,8 @@
 
 A schedule takes the place of a number in an optimizer: `GradientDescent(learning_rate=CosineDecay(0.1, 10_000))`. The
 server evaluates it at its global step, the number of pushes that it had applied before the one at hand, from 0, so that
-all workers agree. (Several shards count each for itself; every push goes to all of them, so they differ by those under
-way at most.) A schedule is a pure function of the step, and gives a finite rate from 0 up at every step.
+all workers agree. (Shards that do not receive every push use shard 0's count, which the worker passes on.) A schedule
+is a pure function of the step, and gives a finite rate from 0 up at every step.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ class Schedule(Spec, family="schedule"):
     """A learning rate that changes with the global step."""
 
     def at(self, step: int) -> float:
-        """The learning rate of a push before which the server had applied `step` others."""
+        """The learning rate after `step` pushes have been applied."""
         raise NotImplementedError
 
     @property
     def largest(self) -> float:
-        """No rate is larger."""
+        """The upper bound of all rates."""
         raise NotImplementedError
 
 
@@ -61,7 +61,7 @@ def largest_rate(learning_rate: LearningRate) -> float:
 
 @dataclass(frozen=True)
 class Decay(Schedule):
-    """A schedule from `initial` on, in `decay_steps` steps."""
+    """A schedule that starts at `initial` and decays over `decay_steps` steps."""
 
     initial: NotNegative
     decay_steps: Count
@@ -92,7 +92,7 @@ class ExponentialDecay(Decay, kind="exponential_decay"):
 
 @dataclass(frozen=True)
 class PolynomialDecay(Decay, kind="polynomial_decay"):
-    """From `initial` to `end` in `decay_steps` steps, along a line or another power; then `end`.
+    """From `initial` to `end` in `decay_steps` steps, linearly or by another power; then `end`.
 
         rate = (initial - end) * (1 - min(step / decay_steps, 1))^power + end
 
@@ -115,7 +115,7 @@ class PolynomialDecay(Decay, kind="polynomial_decay"):
 
 @dataclass(frozen=True)
 class CosineDecay(Decay, kind="cosine_decay"):
-    """Half a period of a cosine from `initial` down to `alpha * initial` in `decay_steps` steps; then that.
+    """Half a cosine period from `initial` down to `alpha * initial` in `decay_steps` steps; constant afterwards.
 
         rate = initial * ((1 - alpha) * (1 + cos(pi * min(step / decay_steps, 1))) / 2 + alpha)
 
@@ -133,7 +133,7 @@ class CosineDecay(Decay, kind="cosine_decay"):
 
 @dataclass(frozen=True)
 class PiecewiseConstant(Schedule, kind="piecewise_constant"):
-    """One number after the other: `values[i]` up to and with step `boundaries[i]`, the last one after them all.
+    """Piecewise constant: `values[i]` up to and including step `boundaries[i]`, the last value afterwards.
 
     Source: TensorFlow 1's tf.train.piecewise_constant.
     """
@@ -173,7 +173,7 @@ class PiecewiseConstant(Schedule, kind="piecewise_constant"):
 
 @dataclass(frozen=True)
 class WarmUp(Schedule, kind="warm_up"):
-    """Along a line from 0 to the first rate of `then` in `steps` steps; then `then`, from its own step 0.
+    """Linear warm-up from 0 to the first rate of `then` in `steps` steps; afterwards `then`, starting at its step 0.
 
         rate = then(0) * step / steps           for step < steps
         rate = then(step - steps)               afterwards

@@ -1,7 +1,7 @@
 """Specs: frozen dataclasses that configure a job, checked when built; as plain data and as text, and back.
 
-The families are optimizers, schedules, row initializers, consistency policies and compressions. Imports nothing of ours
-but the errors.
+The families are optimizers, schedules, row initializers, consistency policies and compressions. Imports only the
+errors.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def _checks_of(cls: type) -> dict[str, tuple[Callable[[object, str], None], ...]
 
 
 class Spec(Checked):
-    """A choice of a family that travels as plain data: the name of its kind, and its fields.
+    """A configuration object that travels as plain data: the name of its kind, and its fields.
 
     A subclass with `family="..."` is a family, one with `kind="..."` a member of it. One with neither, such as a
     worker's optimizer, has the kind of its base.
@@ -67,7 +67,8 @@ class Spec(Checked):
 class TextSpec(Checked):
     """A choice that is written as text, on the command line and in the status; `str` is the inverse of `parse`.
 
-    `form` shows people how, `pattern` has its fields as groups; without one the form is the text.
+    `form` describes the syntax for people, `pattern` has the fields as groups; without a pattern the text is `form`
+    itself.
     """
 
     form: ClassVar[str]
@@ -82,7 +83,7 @@ _TextSpec = TypeVar("_TextSpec", bound=TextSpec)
 
 
 def to_plain(spec: Spec) -> dict[str, Any]:
-    """Kind and fields as plain data, numbers as floats, a spec within as such data again."""
+    """Kind and fields as plain data: numbers as floats, nested specs converted likewise."""
     fields = dataclasses.fields(spec.kinds[spec.kind])
     return {"kind": spec.kind} | {field.name: _plain(getattr(spec, field.name)) for field in fields}
 
@@ -151,11 +152,11 @@ def check_number(
     `ValueError`, which name class and field.
     """
     value = getattr(spec, name) if entry is None else entry
-    if isinstance(value, bool) or not isinstance(value, numbers.Real):  # numpy's numbers are welcome
+    if isinstance(value, bool) or not isinstance(value, numbers.Real):  # numpy numbers are accepted
         raise TypeError(f"{type(spec).__name__}: {name} must be {expected}, got {value!r}")
     try:
         number = float(value)
-    except OverflowError:  # an int beyond every float
+    except OverflowError:  # an int too large for a float
         number = math.inf
     above = low < number if open_low else low <= number
     below = number <= high if closed_high else number < high
@@ -168,7 +169,7 @@ def check_number(
 
 
 def check_count(spec: object, name: str, low: int = 1) -> None:
-    """Refuses a field that is no whole number from `low` up; 1000.0, as it comes from the wire, becomes 1000.
+    """Refuses a field that is not an integer of at least `low`; 1000.0, as received from the network, becomes 1000.
 
     Raises `TypeError` or `ValueError`.
     """

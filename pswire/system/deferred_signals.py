@@ -1,9 +1,9 @@
 """Signals that end a program, deferred while the main thread is inside a call to a server.
 
 A signal handler runs between any two instructions. An exception that it raises inside gRPC may leave one of gRPC's
-locks held for ever, and the good-bye to the servers would then wait for that lock. So code that calls a server is a
-block `with deferred_signals:`; within it the exception is kept, and the end of the outermost block raises it. A call
-that takes long is cut short. Standard library only.
+locks held for ever, and leaving the job would then wait for that lock. So code that calls a server is a
+block `with deferred_signals:`; within it the exception is stored, and raised at the end of the outermost block. A long
+call is cut short. Standard library only.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from collections.abc import Callable
 __all__ = ["add_cancel", "deferred_signals", "deferred_to_next_block", "raise_deferred", "raise_or_defer"]
 __all__ += ["remove_cancel"]
 
-#: Seconds a call may go on after a signal. Most calls take milliseconds, and their push is then whole.
+#: Seconds a call may go on after a signal. Most calls take milliseconds, so their push completes.
 GRACE = 0.5
 
 
@@ -57,7 +57,7 @@ deferred_to_next_block = _Block(raises=False)
 
 
 def raise_or_defer(error: BaseException) -> None:
-    """Raise `error` outside of blocks, else keep it; for signal handlers. The first that is kept counts."""
+    """Raise `error` outside of blocks, else keep it; for signal handlers. Only the first one is stored."""
     global _deferred
     if not _depth.blocks:
         raise error

@@ -1,4 +1,4 @@
-"""Signals that end a process, in a container too. Standard library only."""
+"""Exit on signals, also as process 1 of a container. Standard library only."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def _restore_defaults() -> None:
 def end_at_once(number: signal.Signals, code: int) -> None:
     """End the process at once with `code` at a signal of this number. For the main thread only.
 
-    For times when nothing needs cleaning up. Without a handler the kernel does not deliver the signal to process 1,
+    Use it while there is nothing to clean up. Without a handler the kernel does not deliver the signal to process 1,
     such as the command of a container (pid_namespaces(7)).
     """
     handle(number, lambda *_: os._exit(code))

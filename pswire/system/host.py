@@ -26,7 +26,7 @@ def process_number(process: int, namespace: int) -> str:
     """The process id; in a namespace of its own (by its inode), as in a container, with the namespace's number."""
     if namespace == _OUTERMOST:
         return str(process)
-    return f"{namespace - _OTHERS if namespace >= _OTHERS else namespace}.{process}"  # not every kernel counts so
+    return f"{namespace - _OTHERS if namespace >= _OTHERS else namespace}.{process}"  # not true of every kernel
 
 
 def cores() -> int:
@@ -68,5 +68,5 @@ def memory_limits(root: Path) -> list[int]:
 def _read(path: Path) -> str:
     try:
         return path.read_text(errors="replace")
-    except OSError:  # no Linux, no such controller, or not readable
+    except OSError:  # not Linux, no such controller, or not readable
         return ""

@@ -17,14 +17,14 @@ _LARGEST_OF_OLD = 32 << 20  # the limit of older versions of glibc
 
 
 def keep_memory() -> bool:
-    """Keeps the memory of freed arrays in this process, for the next ones; returns whether the C library supports it.
+    """Keeps the memory of freed arrays in this process, for the next ones; returns whether that is supported.
 
     By default an array of some megabytes is mapped and unmapped each time, and each of its pages costs a page fault: a
     fifth of a training step of Deep MNIST (docs/performance.md). In exchange, the process keeps its peak memory.
 
-    Three settings of glibc (mallopt(3)), which only work together: blocks below 1 GiB are not mapped one by one, the
-    end of the heap is not returned, and all threads share one heap: with heaps of their own a server took 15 MB more
-    for each worker that sends 13 MB. Other C libraries have no such function or ignore it. May be called again, at any
+    Three settings of glibc (mallopt(3)), which only work together: blocks below 1 GiB are not mapped individually, the
+    end of the heap is not trimmed, and all threads share one heap: with heaps of their own a server took 15 MB more for
+    each worker that sends 13 MB. Other C libraries have no such function or ignore it. May be called again, at any
     time; a thread that has a heap already keeps it.
     """
     try:

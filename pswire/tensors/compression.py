@@ -1,10 +1,10 @@
-"""Packed arrays: float32 in fewer bytes, for travel, by an encoding or a compression.
+"""Packed arrays: float32 arrays in fewer bytes for transfer, by an encoding or a compression.
 
     bfloat16, float16   encodings (`--encoding`), for gradients and weights: every element in 16 bits
     int8                compression (`--compress`), for gradients: every element in 8 bits, as a multiple of a step
-    topk                compression, for gradients: the elements largest in magnitude, with their places
+    topk                compression, for gradients: the elements largest in magnitude, with their indices
 
-Each form is a row of `FORMS`. A compression leaves what it loses in `residual`; the worker adds it to the next gradient
+Each form is a row of `FORMS`. A compression stores its error in `residual`; the worker adds it to the next gradient
 (error feedback). May import values.
 """
 
@@ -29,7 +29,7 @@ SCALED = 1 << 16
 #: A step of int8 that is smaller has no finite inverse.
 _SMALLEST = np.finfo(np.float32).tiny
 
-#: Dtypes of parts with places of elements.
+#: Dtypes of parts with indices of elements.
 PLACES = ("int32", "int64")
 
 #: Dtypes of parts with 16 and 8 bits of each element.
@@ -66,7 +66,7 @@ class Packed:
 
         Raises:
             FloatingPointError: NaN or infinite elements; the message continues "gradient for 'W' has".
-            ValueError: places outside of the array, or not rising; the message continues as above.
+            ValueError: indices out of range or not ascending; the message continues as above.
         """
         return FORMS[self.form].check(self.parts, self.size)
 
@@ -75,7 +75,7 @@ class Packed:
         return FORMS[self.form].elements(self.parts, start, stop)
 
     def unpacked(self) -> Array:
-        """The array, new."""
+        """A new array with all elements."""
         return self.elements(0, self.size).reshape(self.shape)
 
 
@@ -122,8 +122,8 @@ def narrow(source: Array, out: Array, form: str) -> None:
 
 
 def _to_bfloat16(block: Array, out: Array) -> None:
-    """bfloat16 is the upper half of a float32: adds half of its last bit, for ties to even a little less, and cuts."""
-    if not math.isfinite(np.vdot(block, block)):  # a NaN of all ones would overflow to 0
+    """Keeps the upper half of a float32 after adding half of its last bit (a little less, for ties to even)."""
+    if not math.isfinite(np.vdot(block, block)):  # a NaN with all bits set would overflow to 0
         block = np.where(np.isnan(block), np.float32(np.nan), block)
     bits = block.view(np.uint32)
     rounded = bits >> 16
@@ -135,7 +135,7 @@ def _to_bfloat16(block: Array, out: Array) -> None:
 
 
 def _to_float16(block: Array, out: Array) -> None:
-    """As numpy converts, in less than half the time.
+    """The same conversion as numpy's, in less than half the time.
 
     With p the power of two in |x|, but at least 2^-14, below which float16 has no finer steps, the processor rounds
     |x| + 2^13 p to the precision of the result: the low bits of the sum are |x| in units of 2^-10 p. The exponent of p
@@ -196,7 +196,7 @@ def _check_16(bits: Array, exponent: int, what: str) -> int:
 
 def _check_bfloat16(parts: tuple[Array, ...], size: int) -> float:
     highest = _check_16(parts[0], 0x7F80, "NaN or infinite")
-    return math.ldexp(1.0, (highest >> 7) - 126)  # the power of two beyond all numbers with this exponent
+    return math.ldexp(1.0, (highest >> 7) - 126)  # the power of two above all numbers with this exponent
 
 
 def _check_float16(parts: tuple[Array, ...], size: int) -> float:
@@ -266,8 +266,9 @@ def _int8(parts: tuple[Array, ...], start: int, stop: int) -> Array:
 def largest(array: Array, residual: Array, count: int) -> Packed:
     """The `count` elements of `array` + `residual` largest in magnitude; `residual` becomes the others.
 
-    Of equal elements, the first. Zeros are not sent. To save time, only elements above a magnitude estimated from a
-    sample are sorted (Lin et al. 2018, "Deep Gradient Compression", section 3.1, where the sample decides).
+    Among equal elements the first are chosen. Zeros are not sent. To save time, only elements above a magnitude
+    estimated from a sample are sorted (Lin et al. 2018, "Deep Gradient Compression", section 3.1, where the sample
+    decides).
 
     Args:
         array: float32, finite.
@@ -299,7 +300,7 @@ _SMALLEST_OF_ALL = np.finfo(np.float32).smallest_subnormal
 
 
 def _enough(flat: Array, residual: Array, count: int) -> np.float32:
-    """A magnitude above 0 that, most likely, a little more than `count` elements of the sum reach."""
+    """A positive magnitude that slightly more than `count` elements of the sum are likely to reach."""
     distance = _distance(len(flat))
     sample = np.abs(flat[::distance] + residual[::distance])
     expected = len(sample) * count / max(1, len(flat))
@@ -315,7 +316,7 @@ def _distance(size: int) -> int:
 
 
 def _largest(magnitudes: Array, count: int) -> Array:
-    """Indices of the `count` largest, rising."""
+    """Indices of the `count` largest, ascending."""
     if len(magnitudes) <= count:
         return np.arange(len(magnitudes))
     least = np.partition(magnitudes, len(magnitudes) - count)[len(magnitudes) - count]
@@ -325,7 +326,7 @@ def _largest(magnitudes: Array, count: int) -> Array:
 
 
 def _place(size: int) -> np.dtype[Any]:
-    """The dtype of places in an array of `size` elements."""
+    """The dtype of indices into an array of `size` elements."""
     return DTYPES["int32" if size < 1 << 31 else "int64"]
 
 

@@ -1,6 +1,6 @@
 """Frames of a Transfer as bytes: a header that protobuf writes and reads, and elements that it never copies.
 
-A frame is valid protobuf, but its elements, in `data` or `chunk`, are written behind the header and read by hand: they
+A frame is valid protobuf, but its elements, in `data` or `chunk`, are written after the header and parsed by hand: they
 are copied once when sent and not at all when received; protobuf copies them twice each. May import errors and v1.
 """
 
@@ -17,10 +17,10 @@ from pswire.v1 import paramserver_pb2 as pb
 #: Elements begin at a multiple of this in a frame with `data`, as Python's bytes objects do: arrays are aligned.
 ALIGNMENT = 16
 
-# Many times the number of valid frames: each field costs far more time and memory here than its two bytes.
+# Far more than valid frames have: each field costs much more time and memory here than its two bytes.
 _MOST_FIELDS = 64
 
-_LENGTH_DELIMITED = 2  # the wire type of bytes, texts and messages
+_LENGTH_DELIMITED = 2  # the wire type of bytes, strings and messages
 
 
 def _tag(name: str) -> bytes:
@@ -96,7 +96,7 @@ _LONGEST_VARINT = 10
 
 
 def _read_varint(frame: bytes, place: int) -> tuple[int, int]:
-    """The number at `place`, and the place behind it."""
+    """The number at `place`, and the position after it."""
     number = 0
     for index, byte in enumerate(frame[place : place + _LONGEST_VARINT]):
         if byte < 0x80:

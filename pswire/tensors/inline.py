@@ -28,7 +28,7 @@ class InlineSender:
 
 
 class InlineReceiver:
-    """Reads elements from their message, without copying. Has no state: one serves for all messages."""
+    """Reads elements from their message, without copying. Stateless: one instance serves all messages."""
 
     def get(self, tensor: pb.Tensor, spec: TensorSpec, *, own: bool = False) -> Array:
         """A read-only view of `tensor.inline`, which has exactly `spec.nbytes` bytes."""

@@ -1,4 +1,4 @@
-"""Segments: memory that two processes of one host and one user share, as files in /dev/shm that both have mapped.
+"""Segments: memory shared by two processes of the same user on one host, as files in /dev/shm that both have mapped.
 
 Creates them, opens those of other processes, and removes those of dead processes. Not multiprocessing.shared_memory,
 whose tracker removes segments that other processes still use. Standard library only.
@@ -16,10 +16,10 @@ import weakref
 from contextlib import suppress
 from mmap import MAP_SHARED, PAGESIZE, mmap
 
-#: Where the files are: memory and not a disk, seen by all processes of a host, or of a container.
+#: The folder of the files: in memory, and visible to all processes of a host or container.
 FOLDER = "/dev/shm"
 
-#: The first byte of a segment that is for arrays; the token is before it.
+#: The offset of the first array in a segment; the token precedes it.
 BEGIN = 64
 
 _NAME = re.compile(r"paramserver-[0-9a-f]{32}")
@@ -41,7 +41,7 @@ class Segment:
     """Memory of this process that others of the same user can map by its name. Made by `create`.
 
     The memory lives as long as it is mapped. Call `unlink` when the other side has opened the segment; otherwise the
-    name is removed with this object or at the end of the process, and after a kill -9 by the next `sweep`.
+    name is removed when this object is deleted or the process ends, and after a kill -9 by the next `sweep`.
 
     Attributes:
         name: of the file in `FOLDER`.
@@ -59,9 +59,9 @@ class Segment:
 
     @classmethod
     def create(cls, nbytes: int, number: int = 0) -> Segment:
-        """A new segment with at least `nbytes` from `BEGIN` on. Takes 1 ms for about 2 MB, which the system clears.
+        """A new segment with at least `nbytes` from `BEGIN` on. Takes 1 ms for about 2 MB (cleared by the kernel).
 
-        Memory is reserved here: writing where a full /dev/shm has none would end the process (SIGBUS).
+        Memory is reserved here: writing to unreserved memory in a full /dev/shm would end the process (SIGBUS).
 
         Raises:
             NotShared: there is no such folder, or too little memory in it.
@@ -98,7 +98,7 @@ def _new_file() -> tuple[str, int]:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             if os.path.samestat(os.fstat(descriptor), os.lstat(_path(name))):
                 return name, descriptor
-        _forget(_path(name), descriptor, os.getpid())  # a sweeper came before the lock
+        _forget(_path(name), descriptor, os.getpid())  # a concurrent `sweep` removed it before it was locked
     raise NotShared(f"files in {FOLDER} cannot be locked")
 
 

@@ -1,8 +1,8 @@
 """Tensors in shared memory: a message names the segment of its stream, and the offset, where the elements are.
 
 Who owns the memory: a segment belongs to one call at a time. Until the answer the server reads the tensors of the call
-there and writes values into the call's answer region; then everything is the worker's again, which reuses a segment
-when no array lies in it any more. May import values, errors and v1.
+there and writes values into the call's answer region; then the worker owns all of it again, and reuses a segment when
+no array refers to it any more. May import values, errors and v1.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def needed(sizes: Iterable[int]) -> int:
 
 
 def array_at(memory: mmap | Array, offset: int, spec: TensorSpec) -> Array:
-    """The array that `spec` describes, `offset` bytes from the begin: a view.
+    """A view of the array that `spec` describes, `offset` bytes from the beginning.
 
     Raises:
         Malformed: it is not inside the memory, or `offset` is no multiple of `ALIGNMENT`.
@@ -51,7 +51,7 @@ def _check_place(name: str, memory: mmap | Array, offset: int, nbytes: int) -> N
 
 
 class Region:
-    """Part of a segment, allocated from its begin to its end; a `pswire.messages.sizes.Allocator`.
+    """Part of a segment, allocated sequentially; a `pswire.messages.sizes.Allocator`.
 
     Args:
         segment: the segment's number on its stream.

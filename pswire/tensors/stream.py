@@ -1,8 +1,8 @@
-"""The stream tensor transport: elements behind their message, in its frame or in chunks that follow; small ones inside.
+"""The stream tensor transport: elements follow their message, in its frame or in chunks; small ones are inside it.
 
 The bytes of all tensors of a message run end to end, in its order, and are cut every `CHUNK` bytes. A receiver
-allocates nothing until `allocate`: before, its arrays are hollow, of the right shape and dtype but without memory, so
-that all that a message declares can be checked first. May import values, errors, frames and the generated code.
+allocates nothing until `allocate`: until then its arrays are placeholders with the right shape and dtype but no memory,
+so that everything a message declares can be checked first. May import values, errors, frames and the generated code.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class StreamSender:
 
 
 class StreamReceiver:
-    """Receives the tensors of one message: decode it, check the hollow arrays, `allocate`, decode again, `feed`.
+    """Receives the tensors of one message: decode it, check the placeholders, `allocate`, decode again, `feed`.
 
     If all elements are there already, inside the message, in the data of its frame or in shared memory, one decoding
     is enough. Streamed tensors are identified by their order, so both decodings must be of the same message.
@@ -100,7 +100,7 @@ class StreamReceiver:
         self._gaps: deque[tuple[int, memoryview]] = deque()  # what is not filled yet, in order
 
     def get(self, tensor: pb.Tensor, spec: TensorSpec, *, own: bool = False) -> Array:
-        """The array; for a streamed tensor a hollow read-only one, and after `allocate` the one to `feed`."""
+        """The array; for a streamed tensor a read-only placeholder, and after `allocate` the array to `feed`."""
         place = tensor.WhichOneof("place")
         if place == "shared":
             if self._segments is None:
@@ -123,7 +123,7 @@ class StreamReceiver:
             raise Malformed(f"variable {spec}: the data of its frame, {len(data)} bytes, ends before its elements")
         array = np.frombuffer(data[begin : self._used], DTYPES[spec.dtype]).reshape(spec.shape)
         if not array.flags.aligned:
-            array = array.copy()  # behind a tensor of odd size
+            array = array.copy()  # after a tensor of odd size
             array.flags.writeable = False
         check_elements(array, spec)
         return array
@@ -139,7 +139,7 @@ class StreamReceiver:
         return sum(spec.nbytes for spec in self._specs)
 
     def allocate(self) -> None:
-        """Allocates the arrays; call it once, after `nbytes` and the hollow message have been checked.
+        """Allocates the arrays; call it once, after `nbytes` and the message with its placeholders have been checked.
 
         Raises `TooLarge` if there is no memory for them.
         """

@@ -20,7 +20,7 @@ Axis: TypeAlias = int | tuple[int, ...] | None
 
 BLOCK = 256  # numbers that are added sequentially
 DOT_BLOCK = 8192  # products in one BLAS call, which accumulates many sums in parallel
-SMALL = 1024  # elements below which blocks do not pay
+SMALL = 1024  # below this size, blocks are not worthwhile
 HALF = np.dtype(np.float16)
 
 _ONES = {np.dtype(kind): np.ones(BLOCK, kind) for kind in (np.float32, np.float64)}
@@ -58,7 +58,7 @@ def add_over(x: Array, axis: Axis = None, keepdims: bool = False) -> Any:  # noq
     else:
         kept = tuple(place for place in range(ndim) if place not in axes)
         matrix = x.transpose(axes + kept).reshape(math.prod([shape[place] for place in axes]), -1)
-        for_blas = x.itemsize in matrix.strides and min(matrix.strides) > 0  # other layouts use a slow loop of numpy
+        for_blas = x.itemsize in matrix.strides and min(matrix.strides) > 0  # numpy is slow with other layouts
         total = _down(matrix if for_blas else np.ascontiguousarray(matrix))
     return total.reshape(
         [1 if place in axes else size for place, size in enumerate(shape) if keepdims or place not in axes]

@@ -1,4 +1,4 @@
-"""The contract of the tensor transports: how elements travel, inside their message, behind it, or in shared memory.
+"""The interface of the tensor transports: elements travel inside their message, after it, or in shared memory.
 
 The codec gives every array of a message to a `TensorSender`, and asks a `TensorReceiver` for every array that a message
 describes. The codec checks names, shapes and dtypes; a tensor transport only moves bytes.
@@ -17,7 +17,7 @@ from pswire.v1 import paramserver_pb2 as pb
 #: Bytes in a chunk.
 CHUNK = 1 << 20
 
-#: The most that the tensors of a message may have together to travel inside of it: the rows of a large batch fit.
+#: The largest total size of the tensors that travel inside one message: the rows of a large batch fit.
 INLINE = 2 << 20
 
 #: A tensor of fewer bytes than this travels inside its message on a stream too: protobuf copies it in less time.

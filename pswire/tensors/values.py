@@ -94,7 +94,7 @@ class IndexedSlices:
         indices: (n,), integers from 0 to dense_shape[0] - 1, in any order.
         dense_shape: the shape of the array that these are rows of.
 
-    With `check_range=False` the indices are not checked, because they are still to come or were checked before;
+    With `check_range=False` the indices are not checked, because they have not arrived yet or were checked before;
     `check_indices` checks them later.
 
     Raises:
@@ -206,7 +206,7 @@ class IndexedSlices:
 def magnitude(array: Array) -> float:
     """An upper bound of all magnitudes: the root of the sum of squares; 0 for integers and bools.
 
-    Infinite or NaN if an element is, or when the sum overflows. The cheapest single pass that numpy has; never warns.
+    Infinite or NaN if an element is, or when the sum overflows. The cheapest single pass in numpy; never warns.
     """
     return math.sqrt(np.vdot(array, array)) if array.dtype.kind == "f" else 0.0
 

@@ -68,7 +68,7 @@ def _evaluate(
 
 
 def _gradients(y: Tensor, xs: list[Tensor], weights: Array) -> dict[int, Array]:
-    """The gradient of each floating-point argument, by its number; zeros where the result does not depend on it."""
+    """The gradient of each floating-point argument, by position; zeros where the result does not depend on it."""
     arguments = {number: x for number, x in enumerate(xs) if x.requires_grad}
     found = zip(arguments.items(), gradients(y, arguments.values(), weights, retain_graph=True), strict=True)
     return {number: np.zeros_like(x.value) if gradient is None else dense(gradient) for (number, x), gradient in found}

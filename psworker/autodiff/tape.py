@@ -68,8 +68,8 @@ def op(function: Callable[..., Result]) -> Callable[..., Tensor]:
             return x * factor, (lambda g: g * factor, lambda g: g * x)
 
     Parameters before the `/`, or all of `*xs`, are tensors, the others constants. A tensor arrives as an array, an
-    np.float64 or NumPy integer as a Python number (which promotes no dtype), an omitted optional one as None. Beside a
-    floating-point Tensor, integers, and arrays and lists that are no Tensors, arrive in its dtype.
+    np.float64 or NumPy integer as a Python number (which promotes no dtype), an omitted optional one as None. Next to a
+    floating-point Tensor, integers, and arrays and lists that are not Tensors, arrive in its dtype.
 
     A vjp is called only if its tensor needs a gradient. It borrows `g`, of the value's shape and dtype: it does not
     write into it, and returns a new array, `g` or a view of it, or `IndexedSlices` if most rows are zero. The tape sums

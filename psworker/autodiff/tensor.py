@@ -40,7 +40,7 @@ class Tensor:
     array that a recorded op has used makes its gradients wrong. Operators are ops, with numpy arrays and numbers on
     either side, but for comparisons: compare `.value`.
 
-    Raises TypeError when a gradient is required of other than floating point.
+    Raises TypeError when a gradient is required and the dtype is not floating point.
     """
 
     __slots__ = ("_node", "value")

@@ -23,7 +23,7 @@ class ChiefStatus:
         self._lock = threading.Lock()
 
     def update(self, shard: int, answer: Answer, updates_before: int | None = None) -> None:
-        """Takes the status from an answer of shard 0, if it has one.
+        """Updates the status from an answer of shard 0, if the answer has one.
 
         Heartbeats give the number of `updates` from before their request: an update since may be newer, and counts.
         """

@@ -1,4 +1,4 @@
-"""The client: a worker's calls to all shards, with variables as a whole, whatever shards their partitions are on.
+"""The client: a worker's calls to all shards, with whole variables, independent of the shards of their partitions.
 
 May import placement, partitions, push_pull, retrying_calls, heartbeat and messages; knows no tape.
 """
@@ -69,7 +69,7 @@ class Client:
     Args:
         transport: reaches the shards.
         worker: the worker's name.
-        timeout: seconds for which each call is tried while a server cannot be reached, or holds a push.
+        timeout: seconds for which each call is retried while a server cannot be reached or holds a push.
         encoder: of gradients; its encoding is also that of values. None: unchanged.
 
     Attributes:
@@ -127,7 +127,7 @@ class Client:
         Raises:
             AlreadyRegistered: a worker has registered one of this name that differs, or is placed elsewhere.
             ShapeMismatch: an initial value does not have its variable's shape and dtype; then nothing was sent.
-            WrongShard: one of the shards was started anew, while others went on with the job.
+            WrongShard: one of the shards was restarted while others continued the job.
         """
         calls, names = self._calls, [declaration.spec.name for declaration in declarations]
         placement = self._placement.extended([declaration.spec for declaration in declarations])
@@ -275,7 +275,7 @@ class Client:
             raise
 
     def tune(self, names: Sequence[str], optimizer: UpdateSpec, fields: Sequence[str]) -> None:
-        """Gives variables these fields of `optimizer`, which is of their kind, on every shard with a partition."""
+        """Sets these hyperparameters of the variables, of the kind of `optimizer`, on all their shards."""
         self.report_deferred_idle()
         parts = self._placement.by_shard(names)
         self._sequence += 1
@@ -305,9 +305,9 @@ class Client:
                 self._calls.chief_status.update(0, answer)
 
     def defer_idle(self) -> None:
-        """Reports the worker as idle with its next heartbeat, or call that needs no work, unless it fails before.
+        """Reports the worker as idle with its next heartbeat, or next call without a push, unless it fails first.
 
-        For a worker that has left its loop: if by an error it is not idle, but about to leave.
+        For a worker that has left its loop: if an error ended the loop, the worker is not idle but about to leave.
         """
         self._sequence += 1
         self._heartbeat.idle_since = self._sequence
@@ -320,7 +320,7 @@ class Client:
     def leave(self, *, failed: bool = False) -> None:
         """Leaves every shard that can be reached at once, and ends the heartbeat.
 
-        With `failed` a synchronous update waits for another worker in its place.
+        With `failed`, synchronous updates wait for a replacement.
         """
         self._closing.set()
         self._heartbeat.join()

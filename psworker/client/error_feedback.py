@@ -16,7 +16,8 @@ from pswire.specs.encodings import NONE, Compression, TopK
 from pswire.tensors.compression import Packed, largest, packed, quantized
 from pswire.tensors.values import DTYPES, Array, IndexedSlices, not_finite
 
-#: Elements from which on a gradient is compressed: smaller ones gain little, and biases learn faster uncompressed.
+#: Elements from which on a gradient is compressed: smaller ones gain little, and biases learn faster without
+#: compression.
 LEAST = 1024
 
 
@@ -36,8 +37,8 @@ class GradientEncoder:
     rows (`IndexedSlices`), travel in `encoding`.
 
     A push counts as sent when it is encoded; a retry repeats the encoded message. The gradients of a push that failed
-    for good or was dropped are lost, as without compression; its residuals go with the next push. The residual at the
-    end of a session is never sent.
+    for good or was dropped are lost, as without compression; their residuals are added to the next push. The residual
+    at the end of a session is never sent.
 
     Attributes:
         encoding: of uncompressed float32, one of `pswire.specs.encodings.ENCODINGS`, rounded to nearest, without

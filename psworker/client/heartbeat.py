@@ -1,7 +1,7 @@
-"""The heartbeat of a worker: renews its leases in the background and keeps the reasons why shards hold its pushes.
+"""The heartbeat of a worker: renews its leases in the background and records why shards hold its pushes.
 
-One thread a shard, so that a shard that does not answer costs no lease on another. No retries: the next beat comes
-soon. May import messages and the worker's calls.
+One thread per shard, so that a shard that does not answer does not endanger the leases on others. No retries: the next
+heartbeat follows soon. May import messages and the worker's calls.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Heartbeat:
         self._threads: list[threading.Thread] = []
 
     def start(self, lease: float) -> None:
-        """Starts the threads, for leases of `lease` seconds; none where leases never end."""
+        """Starts the threads, for leases of `lease` seconds; no threads if leases never end."""
         if lease >= threading.TIMEOUT_MAX:
             return
         for shard in range(self._calls.transport.shards):
@@ -45,7 +45,7 @@ class Heartbeat:
             thread.join()
 
     def _run(self, shard: int, interval: float) -> None:
-        """Renews a lease until the worker leaves or is no member any more.
+        """Renews a lease until the worker leaves or is no longer a member.
 
         A server that cannot be reached is no warning: the worker's own calls report it.
         """

@@ -1,4 +1,4 @@
-"""Arrays split along the partitions of a variable. Pure: the parts are views. Joining them again is in `pull`.
+"""Splits arrays along the partitions of a variable; the parts are views. `push_pull.py` joins them.
 
 May import placement, messages, values and numpy.
 """
@@ -35,14 +35,14 @@ def split_declaration(variable: PlacedVariable, declaration: Declaration) -> lis
 
 
 def split_gradient(variable: PlacedVariable, array: Array | IndexedSlices) -> list[Array | IndexedSlices]:
-    """The gradient of each partition, also of those that have none of its rows: they count the update too.
+    """The gradient of each partition, also for partitions without any of its rows, because they count the update too.
 
     Raises `InvalidMessage` if a row of `IndexedSlices` does not exist.
     """
     if not isinstance(array, IndexedSlices):
         return [*split_array(variable, array)]
     try:
-        array.check_indices()  # or one shard would apply its part while another refuses
+        array.check_indices()  # otherwise one shard would apply its part while another refuses
     except ValueError as error:
         raise InvalidMessage(f"gradient for {variable.spec.name!r}: {error}") from None
     rows = array.summed()

@@ -1,8 +1,9 @@
 """Placement: which shard holds which rows of a variable. Pure: a function of the variables and the number of shards.
 
-The largest variable is placed first, on the shard with the fewest bytes; ties go by name and to the lowest shard. A
-variable of more than `SPLIT_BYTES` is partitioned by rows over all shards. Variables that come later are placed beside
-the others, which never move. How arrays are split is in `partitions`. May import values and errors.
+The largest variable is placed first, on the shard with the fewest bytes; ties are resolved by name and by the lowest
+shard. A variable of more than `SPLIT_BYTES` is partitioned by rows over all shards. Variables registered later are
+placed around the existing ones, which never move. How arrays are split is in `partitions`. May import values and
+errors.
 """
 
 from __future__ import annotations
@@ -96,7 +97,7 @@ class Placement(dict[str, PlacedVariable]):
 
 
 def _split(spec: TensorSpec, emptiest: Sequence[int]) -> tuple[Partition, ...]:
-    """Nearly equal partitions, one a shard; the emptiest shards get the rows that remain, one each."""
+    """Nearly equal partitions, one per shard; the shards with the fewest bytes get one of the remaining rows each."""
     rows, shards = spec.shape[0], len(emptiest)
     fewest, remaining = divmod(rows, shards)
     counts = [fewest] * shards

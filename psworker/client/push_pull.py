@@ -1,9 +1,9 @@
 """Pushes and pulls over all shards: the message for each shard, and the answers joined into whole variables.
 
-Shard 0 gets every push, since it counts steps; another shard gets one if it holds a partition of a gradient, or a pull
-if only of the values asked for. Where a policy may hold or drop a push, shard 0 decides and the others follow. Joined
-arrays are new, each part copied or unpacked once; a variable with one partition is not copied. May import placement,
-partitions, retrying_calls, error_feedback and messages.
+Shard 0 gets every push, since it counts steps; another shard gets a push if it holds a partition of a gradient, or a
+pull if it holds only requested values. Where a policy may hold or drop a push, shard 0 decides and the others follow.
+Joined arrays are new, each part copied or unpacked once; a variable with one partition is not copied. May import
+placement, partitions, retrying_calls, error_feedback and messages.
 """
 
 from __future__ import annotations
@@ -119,8 +119,8 @@ class ShardedPush:
     Attributes:
         decides: whether shard 0 decides for the others whether a push is applied.
         orders: whether the others make changes in the order of shard 0's decisions (`pswire.messages.order`).
-        observed: variables that keep a moving average. Observations for them are not gradients and are not encoded: a
-            residual of one observation is no part of the next.
+        observed: variables that keep a moving average. Observations for them are not gradients and are not encoded: the
+            residual of one observation does not belong to the next.
     """
 
     def __init__(self, calls: RetryingCalls, encoder: GradientEncoder) -> None:
@@ -139,8 +139,8 @@ class ShardedPush:
     ) -> list[Push | Pull | None]:
         """The message for each shard: a push, a pull if it gets no gradient, None if it takes no part.
 
-        Everything is checked before the first gradient is encoded: of several shards one would apply its part while
-        another refuses, and a residual would keep what is not finite.
+        Everything is checked before the first gradient is encoded: otherwise one shard could apply its part while
+        another refuses, and a residual could become NaN.
 
         Raises `ShapeMismatch`, `InvalidMessage` for versions that are not those of the partitions, and, for several
         shards or compression, `NotFinite`.
@@ -260,7 +260,7 @@ def _result(answers: Sequence[Pushed | Pulled], pull: ShardedPull) -> PushResult
 
 
 def _on_shard(group: UpdateGroup | None, shard: int) -> UpdateGroup | None:
-    """The group as another shard knows it: those of its members that have a partition there."""
+    """The group as sent to another shard: the members that have a part there."""
     if group is None:
         return None
     members = tuple([replace(member, shards=()) for member in group.members if shard in member.shards])
@@ -333,7 +333,7 @@ def concatenated(values: Sequence[Value]) -> Array:
 
 
 def unpacked(value: Value) -> Array:
-    """The array of a value that has one; read-only."""
+    """The array of a value; read-only."""
     array = value.array
     assert array is not None, "it has changed, or was chosen"
     if isinstance(array, Packed):

@@ -1,6 +1,6 @@
-"""RPCs with retry, rejoin and progress logging: each message is sent to its shard until it is answered or time is up.
+"""RPCs with retry, rejoin and progress logging: each message is sent until it is answered or times out.
 
-Knows shards and messages, but not variables. May import messages, the chief status, deferred signals and a transport.
+Independent of variables. May import messages, the chief status, deferred signals and a transport.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from psworker.transport import Future, Transport
 logger = logging.getLogger(__name__)
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.05, 2.0  # seconds between two tries; doubled each time
-LAST_TRY = 0.5  # seconds that each try has at least: enough for the reason why there is no connection
+LAST_TRY = 0.5  # seconds that each try has at least: enough to learn why there is no connection
 LOG_EVERY = 5.0  # seconds between two log lines of a call that waits
 BRIEF = 2.0  # seconds for messages that the worker does not depend on: that it leaves, is idle, abandons a push
 
@@ -55,8 +55,8 @@ class RetryingCalls:
     Args:
         transport: reaches the shards.
         worker: the worker's name.
-        timeout: seconds for which a call is tried again while a server cannot be reached.
-        closing: once set, no call is tried again.
+        timeout: seconds for which a call is retried while a server cannot be reached.
+        closing: once set, no call is retried.
 
     Attributes:
         sender: the worker as a member; with incarnation 0 until it has joined.
@@ -139,8 +139,8 @@ class RetryingCalls:
     def call_briefly(self, shard: int, message: Request, failure: str) -> Answer | None:
         """Sends a message that the worker does not depend on; errors are logged as `failure`.
 
-        Tried again for `BRIEF` seconds if the shard cannot be reached, so that a network that fails for a moment does
-        not make this worker a lost one.
+        Tried again for `BRIEF` seconds if the shard cannot be reached, so that this worker is not lost because of a
+        brief network failure.
         """
         left, pause = min(self._timeout, BRIEF), FIRST_PAUSE
         until = time.monotonic() + left
@@ -167,7 +167,7 @@ class RetryingCalls:
                 self.abandoned[shard] = sequence
 
     def report_abandoned(self) -> None:
-        """Makes up for what `abandon` could not report; call before the next change, which implies that it was."""
+        """Repeats failed reports of `abandon`; call before the next change, which implies them."""
         for shard, sequence in list(self.abandoned.items()):
             self.call(shard, self.renewal(shard, sequence), Renewed)
             del self.abandoned[shard]
@@ -181,7 +181,7 @@ class RetryingCalls:
         ]
 
     def in_order(self, messages: Sequence[M]) -> list[M | None]:
-        """Of a message for each shard those for shards other than 0, to be made after shard 0's last decision."""
+        """The messages for shards other than 0, to be processed after shard 0's last decision."""
         _, *others = zip(messages, self.after(), strict=True)
         return [None, *[None if message is None else replace(message, after=after) for message, after in others]]
 
@@ -247,13 +247,13 @@ class RetryingCalls:
                 return answer
 
     def _joined_again(self, shard: int, error: ParamServerError) -> bool:
-        """Joins a shard again if the worker's lease there had ended; whether the message may be sent again.
+        """Rejoins a shard if the worker's lease there had ended; returns whether the message may be sent again.
 
-        The block of examples that the worker holds was handed out again by then, and its result counts for nothing.
+        By then the worker's block of examples has been handed out again, and its result is discarded.
 
         Raises:
-            WrongShard: a server has lost its state; this worker is no member there.
-            Zombie: another worker has taken the name.
+            WrongShard: a server has lost its state, and this worker is not a member there.
+            Zombie: another worker has joined with this name.
         """
         if not isinstance(error, NotJoined) or not self.sender.incarnation or self.closing.is_set():
             return False
@@ -262,6 +262,6 @@ class RetryingCalls:
         try:
             joined = self.transport.call(shard, self._join(shard), self._timeout).result()
         except (Unavailable, TimedOut):
-            return True  # as if the message itself had not got through
+            return True  # as if the message itself had been lost
         self.chief_status.update(shard, joined)
         return True

@@ -160,8 +160,8 @@ def permutation(size: int, seed: int, epoch: int) -> npt.NDArray[np.int64]:
 
     Row i gets the i-th raw 64-bit output of PCG64 (M. O'Neill, "PCG: A Family of Simple Fast Space-Efficient
     Statistically Good Algorithms for Random Number Generation", 2014), seeded by
-    `SeedSequence(seed, spawn_key=(epoch,))`; rows are sorted by it, ties (some 2^-33 likely at 60,000 rows) by i.
-    numpy guarantees PCG64's raw stream of a seed in every version, but not `Generator.permutation`.
+    `SeedSequence(seed, spawn_key=(epoch,))`; rows are sorted by it, ties (with probability about 2^-33 at 60,000 rows)
+    by i. numpy guarantees PCG64's raw stream of a seed in every version, but not `Generator.permutation`.
 
     Raises:
         ConfigurationError: one of the three arguments is negative.

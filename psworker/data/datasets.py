@@ -79,7 +79,7 @@ def mnist(data_dir: str | os.PathLike[str] | None = None) -> Mnist:
 def data_directories(
     data_dir: str | os.PathLike[str] | None, environ_dir: str | None, cache_dir: str | os.PathLike[str]
 ) -> list[Path]:
-    """Folders that may contain MNIST, in search order; only those of `data_dir` when it is given."""
+    """Folders that may contain MNIST, in search order; if `data_dir` is given, only folders of it."""
     if data_dir is not None:
         return [Path(data_dir), Path(data_dir, "mnist")]
     folders = [Path(environ_dir), Path(environ_dir, "mnist")] if environ_dir else []

@@ -1,6 +1,6 @@
 """Reader of IDX files, the format of MNIST, gzipped or plain, into numpy arrays.
 
-Headers are not trusted: memory grows with the actual bytes of the file, up to a bound, and every fault is one
+Headers are not trusted: memory grows with the actual bytes of the file, up to a bound, and every error is a
 `DatasetError`.
 """
 
@@ -55,7 +55,7 @@ def read(
         A new array in native byte order, owned by the caller.
 
     Raises:
-        DatasetError: the file is missing, unreadable, truncated, modified, too large or no IDX file.
+        DatasetError: the file is missing, unreadable, truncated, modified, too large or not an IDX file.
     """
     name = os.fspath(path)
     try:

@@ -1,8 +1,8 @@
 """The command `psworker`: one worker of a cluster (`run`), or a whole cluster on this machine (`local`).
 
-Flags and exit codes only: `psworker.launch.run_script` runs a program, `psworker.launch.local_cluster` a job. Errors
-are one line on stderr; `--debug` shows their traceback. Must not import numpy: until `run` begins a worker cannot
-handle SIGTERM, and `--threads` must be known before numpy is loaded.
+Defines options and exit codes only: `psworker.launch.run_script` runs a program, `psworker.launch.local_cluster` a job.
+Errors are one line on stderr; `--debug` shows their traceback. Must not import numpy: until `run` begins a worker
+cannot handle SIGTERM, and `--threads` must be known before numpy is loaded.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def _option(name: str, **settings: Any) -> Callable[[Any], Any]:  # noqa: ANN401
 
 
 def _checked_by(parse: Callable[[str], object]) -> Callable[[click.Context, click.Parameter, str], str]:
-    """A callback that refuses the values `parse` refuses, and gives the canonical text of others."""
+    """A callback that refuses values that `parse` refuses, and returns the canonical text of others."""
 
     def check(context: click.Context, option: click.Parameter, text: str) -> str:
         try:
@@ -96,7 +96,7 @@ def _strategy_and_transfer(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def _configs(options: dict[str, Any]) -> tuple[config.StrategyConfig, config.TransferConfig]:
-    """The configurations of the options of `_strategy_and_transfer`, which are taken out of `options`."""
+    """The configurations from the options of `_strategy_and_transfer`, which are removed from `options`."""
     try:
         strategy = config.StrategyConfig(
             *[options.pop(name) for name in ("push_every", "pull_every", "overlap", "local_steps")]
@@ -114,7 +114,7 @@ def _configs(options: dict[str, Any]) -> tuple[config.StrategyConfig, config.Tra
 def main(context: click.Context, debug: bool) -> None:
     """Train with workers that share their variables through a parameter server.
 
-    A training program is an ordinary Python script; `psworker.session()` in it finds out how it was started:
+    A training program is an ordinary Python script; `psworker.session()` in it detects how it was started:
 
     \b
       python train.py                                  one process, no network
@@ -124,7 +124,7 @@ def main(context: click.Context, debug: bool) -> None:
     The servers of a cluster are started with `psserver serve`.
     """  # noqa: D301
     context.obj = debug
-    os.environ.setdefault("GRPC_VERBOSITY", "ERROR")  # its log does not help users; read when grpc is loaded
+    os.environ.setdefault("GRPC_VERBOSITY", "ERROR")  # its log does not help users; grpc reads it when loaded
 
 
 @main.command(context_settings=_PASS_ON)
@@ -187,7 +187,7 @@ def run(
     """Run SCRIPT as one worker that joins the servers.
 
     Arguments after SCRIPT are passed to it. The exit code is the script's; 1 after an error, 130 after Ctrl-C and
-    --sigterm-code after SIGTERM, which both let the script leave its session.
+    --sigterm-code after SIGTERM; the script leaves its session in both cases.
 
     \b
       psserver serve --bind 127.0.0.1:5000 &
@@ -259,7 +259,7 @@ def local(debug: bool, /, progress: str, script: str, arguments: tuple[str, ...]
     """Run SCRIPT on a cluster of processes on this machine, and stop all of them at the end.
 
     Lines that the workers print are shown after the worker's name. When a worker fails, the others are stopped, and
-    its exit code is this command's. Ctrl-C stops all, a second Ctrl-C at once.
+    its exit code is this command's. Ctrl-C stops all of them; a second Ctrl-C kills them.
 
     \b
       psworker local train.py

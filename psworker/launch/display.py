@@ -60,7 +60,7 @@ def _rate(rate: float) -> str:
 
 
 def table(job: Progress) -> Table:
-    """One row a worker. Drops, tensor transports and waits are columns where there are any."""
+    """One row per worker. Drops, tensor transports and waits have columns only if there are any."""
     statuses = [worker.status for worker in job.workers]
     rows = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
     rows.add_column("worker")
@@ -92,7 +92,7 @@ def table(job: Progress) -> Table:
 class Display(ExitStack):
     """Prints the workers' lines alone: `--progress off`. A context manager.
 
-    Any thread may call. `OSError` from a stream whose reader has closed it is the caller's.
+    Any thread may call. The caller handles `OSError` from a stream whose reader has closed it.
 
     Args:
         names: of workers and servers; the position of a name decides its color.
@@ -109,7 +109,7 @@ class Display(ExitStack):
                 stream.reconfigure(errors="replace")
 
     def lines(self, name: str, stream: Stream, lines: Sequence[str]) -> None:
-        """Print lines: as they are, or to a terminal with the name in color and without moves of the cursor."""
+        """Print lines: unchanged, or on a terminal with the name in color and without cursor movements."""
         console, label = self._consoles[stream], f"{name:<{self._width}} | "
         with self._lock:
             if console.is_terminal:
@@ -121,7 +121,7 @@ class Display(ExitStack):
                 console.file.flush()
 
     def note(self, text: str) -> None:
-        """Show what the launcher waits for."""
+        """Show a note about what the launcher is waiting for."""
 
     def show(self, job: Progress) -> None:
         """Show the progress now."""

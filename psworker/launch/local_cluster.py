@@ -1,7 +1,7 @@
-"""A job on this machine: shards and workers as processes, from one command, with one exit code and no process left.
+"""A job on this machine: one command runs shards and workers as processes and leaves none behind.
 
-The main thread decides. Threads that read pipes, wait for processes and receive signals put events into its queue. A
-shard is the command `psserver serve`, a worker is `psworker run`; no module of psserver is imported here.
+The main thread makes all decisions. Threads that read pipes, wait for processes and receive signals put events into its
+queue. A shard is the command `psserver serve`, a worker is `psworker run`; no module of psserver is imported here.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Job:
     transfer: TransferConfig = field(default_factory=TransferConfig)
 
     def __post_init__(self) -> None:
-        """Refuse a job that would wait for a worker that never comes."""
+        """Refuse a job that would wait for more workers than it has."""
         consistency = parse_consistency(self.consistency)
         if isinstance(consistency, Synchronous) and self.workers < consistency.workers:
             raise ConfigurationError(
@@ -99,7 +99,7 @@ class Outcome:
 
 
 class _Abort(Exception):
-    """The job cannot go on."""
+    """The job cannot continue."""
 
     def __init__(self, outcome: Outcome) -> None:
         super().__init__(outcome.error)
@@ -107,7 +107,7 @@ class _Abort(Exception):
 
 
 def child_environment(base: Mapping[str, str], threads: int | None, share: int) -> dict[str, str]:
-    """The environment of a child; its BLAS threads are `threads`, or as the user has set any of them, or `share`."""
+    """The environment of a child; its BLAS threads are `threads`, or as set by the user, or `share`."""
     environment = {**base, "PYTHONUNBUFFERED": "1"}
     if threads is not None or not any(base.get(variable) for variable in BLAS_VARIABLES):
         environment |= blas_threads(threads or share)
@@ -215,7 +215,7 @@ class LocalCluster:
         return [process.name for process in processes if process not in self._ended]
 
     def _wait(self, missing: Callable[[], list[str]], seconds: float | None = None, reason: str = "") -> bool:
-        """Handle events until `missing` names nothing; False after `seconds`. Notes tell what is missing."""
+        """Handle events until `missing` names nothing; False after `seconds`. Shows notes about what is missing."""
         begin = time.monotonic()
         while names := missing():
             if seconds is None:

@@ -1,8 +1,8 @@
 """Runs a module as a child that ends with its parent, however the parent ends, `kill -9` included.
 
 The parent holds the writing end of a pipe and never writes. When that end closes, because the parent closed it or is
-dead, the child stops its whole process group. This needs no signal, file or polling, and has no race: a pipe that
-closed before the child reads is still closed. The child must lead a process group of its own.
+dead, the child stops its whole process group. This needs no signal, file or polling, and has no race: a pipe that was
+closed before the child reads it is still closed. The child must lead a process group of its own.
 
 Started by its path, as `python -P parent_watch.py FD MODULE [ARGS...]`, so that a server's process loads nothing of
 psworker. Standard library only.
@@ -47,7 +47,7 @@ def main() -> None:
     """Take the pipe from the command line, then run as `python -m MODULE ARGS`."""
     fd, module = int(sys.argv[1]), sys.argv[2]
     del sys.argv[1:3]
-    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # until the module has its own
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # until the module sets its own
     end_with_parent(fd)
     runpy.run_module(module, run_name="__main__", alter_sys=True)
 

@@ -1,4 +1,4 @@
-"""Child processes: each in its own process group, its output as lines, one report of its end, none left behind.
+"""Child processes: each in its own process group, with output by lines and one report of its end; none left behind.
 
 Threads block on pipes, on the child and on this process's signals; there is no polling. Standard library only.
 """
@@ -139,7 +139,7 @@ class Process:
 
     @property
     def ending(self) -> str:
-        """How it ended, for a sentence that begins with its name."""
+        """How it ended, as the end of a sentence that begins with its name."""
         if self.code is not None and self.code < 0:
             return f"was killed by {_SIGNAL_NAMES.get(-self.code, f'signal {-self.code}')}"
         return f"ended with exit code {self.code}"
@@ -186,7 +186,7 @@ def _kill_group(group: int, number: signal.Signals) -> None:
 
 @contextmanager
 def signals_in_thread(numbers: Iterable[signal.Signals], arrived: Callable[[int], object]) -> Iterator[None]:
-    """Within it each of these signals calls `arrived(number)` in a thread, and does nothing else.
+    """Within the block each of these signals calls `arrived(number)` in a thread and has no other effect.
 
     For the main thread only. An ignored SIGHUP stays ignored, for nohup. A Python handler would run too late for a
     signal just before the main thread waits for a lock; the byte that C code writes to the wakeup pipe arrives at once.

@@ -1,6 +1,7 @@
-"""The progress of a running job: its status, asked for a few times a second, and rates over time.
+"""The progress of a running job: its status, requested a few times a second, and rates over time.
 
-`follow` is pure and does the arithmetic; `Watch` is the thread that asks. `psworker.launch.display` shows the result.
+`follow` is pure and does the arithmetic; `Watch` is the thread that requests the status. `psworker.launch.display`
+shows the result.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ class Progress:
         seconds: since the workers were started.
         step: the global step.
         began: when the step was last seen at 0, in seconds as above.
-        advanced: when the step was last seen to rise.
+        advanced: when the step was last seen to increase.
         problem: why there is no newer status; empty when there is.
     """
 

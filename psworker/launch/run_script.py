@@ -1,6 +1,6 @@
-"""Runs a training program in this process as `python SCRIPT ARGS` would, and turns its end into an exit code.
+"""Runs a training program in this process as `python SCRIPT ARGS` would, and converts its outcome into an exit code.
 
-Paramserver errors become one line, SIGTERM a `SystemExit` in the program.
+Shows paramserver errors as one line. SIGTERM and Ctrl-C raise `SystemExit` and `KeyboardInterrupt` in the program.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from pswire.errors import ParamServerError
 from pswire.system.deferred_signals import raise_deferred, raise_or_defer
 from pswire.system.exit_signals import end_at_next, end_at_once, handle
 
-#: The exit code after SIGTERM, as shells have it.
+#: The exit code after SIGTERM, as in shells.
 SIGTERM_CODE = 128 + signal.SIGTERM
 
 
 def run_script(
     script: str, arguments: Sequence[str], *, debug: bool = False, sigterm_code: int = SIGTERM_CODE
 ) -> int | str | None:
-    """Run it as `__main__`; the argument for `sys.exit`.
+    """Run it as `__main__`; returns the argument for `sys.exit`.
 
     SIGTERM raises a `SystemExit` in it, with `sigterm_code`, so that `with` blocks are left; a second SIGTERM ends the
     process at once. After the script's end SIGTERM ends the process, which may wait for the script's threads, with the

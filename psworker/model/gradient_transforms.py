@@ -152,8 +152,8 @@ class accumulate:  # noqa: N801 - called like the functions beside it
 class Total:
     """The sum of gradients of one variable, in memory of its own.
 
-    float16 is added in float32 and rounded once. Rows are copied, and added up in the end or when there are twice as
-    many as the variable has.
+    float16 is added in float32 and rounded once. Rows are copied, and summed at the end or when there are twice as many
+    as the variable has.
 
     Attributes:
         array: the sum, once an array was among the gradients; otherwise None.
@@ -247,7 +247,7 @@ def _norm(gradient: Gradient) -> float:
 
 
 def _times(gradient: Gradient, factor: float) -> Gradient:
-    """The gradient times a number, which may be too precise or too small for its dtype."""
+    """The gradient times a number that its dtype may not be able to represent exactly."""
     if factor == 1:
         return gradient
     if isinstance(gradient, IndexedSlices):

@@ -9,8 +9,8 @@
         def __call__(self, image):
             return self.logits(self.hidden(image))
 
-A layer computes in the dtype of its variables; x of another dtype is cast first, without scaling (bytes stay
-0 ... 255). Common to all layers:
+A layer computes in the dtype of its variables; x of another dtype is cast first, without scaling (bytes remain 0 ...
+255). Common to all layers:
 
 - `name`: scope of the variables, by default the kind and a count (`dense`, `dense_1`, ...); as an attribute, the full
   scope. Variables are attributes, or None where the arguments leave them out.

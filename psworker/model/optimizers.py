@@ -1,7 +1,8 @@
-"""Optimizers as a program sees them: gradients here, updates on the server.
+"""The optimizer classes of training programs: they compute gradients here; the update runs on the server.
 
-An optimizer has no state: its hyperparameters, formula and source are those of `pswire.optimizers`, its slots lie
-beside the variables. Between `compute_gradients` and `apply_gradients` a program may transform the pairs.
+An optimizer has no state: its hyperparameters, formula and source are those of `pswire.optimizers`, its slots are
+stored with the variables on the servers. Between `compute_gradients` and `apply_gradients` a program may transform the
+pairs.
 """
 
 from __future__ import annotations
@@ -65,13 +66,13 @@ class Optimizer(optimizers.OptimizerSpec):
     def apply_gradients(
         self, grads_and_vars: Iterable[GradientAndVariable], update_ops: Iterable[UpdateOp] | None = None
     ) -> None:
-        """Pushes the gradients, and takes the fresh weights that come back. This is the network boundary.
+        """Pushes the gradients and takes the fresh weights from the answer. This is the network boundary.
 
         Args:
             grads_and_vars: pairs as `compute_gradients` returns them; a gradient may be None. Of an empty list, as
                 `accumulate` returns between its means, nothing is pushed at all.
-            update_ops: observations for moving averages, in the same push; by default all that layers have noted since
-                the last one (`psworker.update_ops()`). Those of a push that is refused are not sent again.
+            update_ops: observations for moving averages, in the same push; by default all that layers have recorded
+                since the last one (`psworker.update_ops()`). Those of a push that is refused are not sent again.
 
         Raises:
             ValueError: all gradients are None.
@@ -135,7 +136,7 @@ def optimize_loss(
     update_ops: Iterable[UpdateOp] | None = None,
     variables: BaseVariable | Sequence[BaseVariable] | None = None,
 ) -> float:
-    """One whole step of training: gradients, what is done to them, the push with the update ops.
+    """One complete training step: gradients, their transforms, and the push with the update ops.
 
         for batch in session.batches(dataset, batch_size=50, epochs=10):
             ps.optimize_loss(
@@ -146,7 +147,7 @@ def optimize_loss(
     Args:
         loss: a tensor with one element.
         learning_rate: a number, or a schedule that the server evaluates by its global step.
-        optimizer: a class such as `Adam`, or any function that makes one: called with `learning_rate=...`.
+        optimizer: a class such as `Adam`, or any function that returns one: called with `learning_rate=...`.
         clip_gradients: a number for `clip_by_global_norm`, or a function of the list of (gradient, variable).
         learning_rate_decay_fn: makes a schedule of `learning_rate`.
         update_ops: as in `Optimizer.apply_gradients`.
@@ -156,7 +157,7 @@ def optimize_loss(
         The loss.
 
     Raises:
-        ValueError, TypeError: an argument that cannot be; see `Optimizer.compute_gradients` and the optimizer.
+        ValueError, TypeError: an invalid argument; see `Optimizer.compute_gradients` and the optimizer.
         ParamServerError: a server's refusal.
     """
     if not callable(optimizer):

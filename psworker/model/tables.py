@@ -1,7 +1,7 @@
-"""Tables: variables of which only rows travel, for embeddings with more rows than a worker has memory for.
+"""Tables: variables of which only rows are transferred, for embeddings that do not fit into a worker's memory.
 
-The servers make a table and hold it. A worker has its shape, the rows of its batch, and their gradient; nothing here
-is ever as large as the table. May import the variables and the engine; rows come from the open session.
+The servers create and hold a table. A worker has its shape, the rows of its batch and their gradient, never the whole
+table. May import the variables and the engine; rows come from the open session.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ _MOST_BYTES = np.iinfo(np.intp).max  # of one array
 
 
 class Table(BaseVariable, RowSource):
-    """A variable that only the servers have as a whole, and of which only rows travel.
+    """A variable that only the servers hold as a whole; only rows of it are transferred.
 
         words = Table((1_000_000, 64), RowUniform(-0.05, 0.05), name="words")
         with session():
             vectors = ops.embedding(words, ids)        # pulls the distinct rows of the batch, as they are now
 
-    A row's initial value is a function of the initializer's seed and the row's number: the servers make it, and nothing
-    is sent at registration. The gradient is `IndexedSlices`; a push carries only these rows, and brings none back.
-    Before a session, lookups give the initial rows; after it they raise.
+    A row's initial value is a function of the initializer's seed and the row's number: the servers compute it, and
+    nothing is sent at registration. The gradient is `IndexedSlices`; a push sends only these rows, and its answer
+    returns none. Before a session, lookups give the initial rows; after it they raise.
 
     Args:
         shape: (rows, ...): at least one axis.
@@ -48,8 +48,8 @@ class Table(BaseVariable, RowSource):
 
     Raises:
         ConfigurationError: the name is taken, or a size is negative.
-        TypeError: the shape, the initializer or the dtype is of a wrong kind.
-        ValueError: the shape has no axis, the table would be larger than any memory, or the dtype cannot hold the
+        TypeError: the shape, the initializer or the dtype has the wrong type.
+        ValueError: the shape has no axis, the table would exceed the address space, or the dtype cannot hold the
             initializer's values.
     """
 

@@ -76,7 +76,7 @@ class Variable(BaseVariable):
 
     Args:
         value: the initial value, of any shape; copied. Python numbers and lists of them become float32; bools and
-            arrays keep their dtype. A server that has the variable already replaces it by its own value.
+            arrays keep their dtype. A server that already has the variable replaces this by its own value.
         name: unique in its collection, and the same in every worker; prefixed by the current scope. By default
             `variable`, `variable_1`, ...
         trainable: whether `compute_gradients` includes it by default; only floating point can be trainable, and
@@ -254,9 +254,9 @@ def collection() -> Iterator[Collection]:
 
 @contextmanager
 def variable_scope(name: str, trainable: bool = True) -> Iterator[None]:
-    """Variables made in the block are named `name/...`; scopes nest.
+    """Variables created in the block are named `name/...`; scopes nest.
 
-    With `trainable=False` none of them is trained, those of layers included, as in a target network.
+    With `trainable=False` none of them is trained, including those of layers, as for a target network.
 
     Raises:
         ConfigurationError: the name is empty, or begins or ends with a slash.
@@ -276,7 +276,7 @@ def variable_scope(name: str, trainable: bool = True) -> Iterator[None]:
 def layer_scope(name: str | None, kind: str) -> Iterator[None]:
     """The scope of a layer's variables: `name`, or a free one of `kind`, `kind_1`, ...
 
-    If the block raises, the variables that it has made are removed.
+    If the block raises, the variables that it has created are removed.
     """
     here = _current()
     if name is None:
@@ -338,7 +338,7 @@ def random_for(name: str) -> np.random.Generator:
 def note_update(update: UpdateOp) -> None:
     """Keeps an update op for the next push; layers do this in training.
 
-    Several observations of one variable before the push count once, with their mean.
+    Several observations of one variable before a push are replaced by their mean.
     """
     noted = _current().noted
     mean, count = widened(update.value), 1

@@ -1,6 +1,6 @@
 """A worker's loop over a dataset that all workers share: blocks from shard 0's data queue, and batches of them.
 
-Knows no optimizer and no session; losses are passed in. May import the client and the data.
+Independent of optimizers and sessions; losses are passed in. May import the client and the data.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def log_epoch(report: EpochReport) -> None:
 
 
 class DataLoop:
-    """The batches that this worker gets of a data queue; iterated over once.
+    """The batches that this worker gets from a data queue; can be iterated once.
 
     Args:
         client: takes blocks.
@@ -61,11 +61,11 @@ class DataLoop:
         self._losses: list[float] = []  # of the current batch
 
     def note_loss(self, loss: float) -> None:
-        """Adds a loss of the current batch, which counts with their mean."""
+        """Adds a loss of the current batch; the cost of a batch is the mean of its losses."""
         self._losses.append(loss)
 
     def prepare(self) -> None:
-        """Prepares the next batch of the block, unless it is; while a push is under way."""
+        """Prepares the next batch of the block unless it is ready; called while a push is in progress."""
         if self._prepared is None and self._start < len(self._rows):
             rows = self._rows[self._start : self._start + self._batch_size]
             self._prepared = self._dataset.take(rows, self._epoch)
@@ -110,7 +110,7 @@ class DataLoop:
             finished = Finished(block.number, cost)
 
     def _block(self) -> Generator[Batch, None, float | None]:
-        """Yields the batches of the block; returns its cost, if losses are known."""
+        """Yields the batches of the block; returns its mean cost, if losses are known."""
         cost, examples = 0.0, 0
         while True:
             self.prepare()

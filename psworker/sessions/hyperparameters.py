@@ -53,7 +53,7 @@ class VariableOptimizers:
 
         Raises:
             ConfigurationError: there is no such field or variable, or slots would have to change.
-            ValueError, TypeError: a value that the field cannot have, or a target of a wrong kind.
+            ValueError, TypeError: an invalid value of a field, or a target of the wrong type.
         """
         groups: dict[UpdateSpec, list[str]] = {}
         for name in self._targets(target):

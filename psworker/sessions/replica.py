@@ -55,15 +55,15 @@ class Step:
 
 
 class Replica:
-    """The variables of one program and their values on the servers: each step is pushed, its answer brings weights.
+    """The variables of one program and their values on the servers: each step is pushed, its answer has weights.
 
-    Subclasses are the other strategies: they override `step` and `flush`, and what must differ with them.
+    Subclasses are the other strategies: they override `step`, `flush` and other methods as needed.
 
     Attributes:
         client: calls the servers.
         known: the program's variables.
-        prepare: useful work for the time in which the servers apply a push; may raise.
-        values: by variable, but for tables, the last value that the servers sent.
+        prepare: called to do useful work while the servers apply a push; may raise.
+        values: by variable, except tables, the last value that the servers sent.
         optimizers: of the variables.
         global_step: of the servers, as of the last answer.
         staleness: of the last push that was answered: the updates that its weights had missed.
@@ -83,7 +83,7 @@ class Replica:
         """Raises `ConfigurationError` if the servers' policies would drop most of the pushes."""
 
     def step(self, step: Step) -> None:
-        """Takes a step, whose arrays are borrowed meanwhile; of a step that raises nothing is kept.
+        """Processes a step, whose arrays are borrowed meanwhile; a step that raises leaves no trace.
 
         The gradients of a push that fails are lost: it may not be known whether the servers have applied it, and
         nothing is applied twice.
@@ -97,7 +97,7 @@ class Replica:
         """Pushes everything that steps have computed; returns when the servers have acknowledged it."""
 
     def finish(self) -> None:
-        """Flushes, and takes weights that include all pushes of this worker."""
+        """Flushes, and pulls weights that include all pushes of this worker."""
         self.flush()
 
     # --- calls ----------------------------------------------------------------------------------------------------
@@ -199,7 +199,7 @@ class Replica:
         """A slot of a variable, of its shape, after a `flush`.
 
         Raises:
-            ConfigurationError: it has none of this name, or none yet.
+            ConfigurationError: it has no slot of this name, or no slots yet.
         """
         self.flush()
         self.optimizers.check_slot(variable.name, name)

@@ -95,7 +95,7 @@ def session(
 class Session:
     """The connection between a program's variables and their servers. Made by `psworker.session()`.
 
-    Every call but `push` and `rows` first pushes everything that steps have computed.
+    Every method except `push` and `rows` first pushes all gradients that have not been pushed.
 
     Attributes:
         worker: this worker's name.
@@ -145,10 +145,10 @@ class Session:
 
     @property
     def is_chief(self) -> bool:
-        """Whether this worker is chief, which does what is done once: the first of the job, or a later one if it died.
+        """Whether this worker is the chief, which does what must be done once: the first of the job, or its successor.
 
-        As last reported by shard 0, with each block of examples and each heartbeat: ask each time. A chief that the
-        network has cut off learns that it is none any more only when it is back.
+        As last reported by shard 0, with each block of examples and each heartbeat: check it each time. A chief that
+        the network has cut off learns that it is none any more only when it is back.
         """
         return self._client.chief
 
@@ -180,9 +180,9 @@ class Session:
     ) -> None:
         """Leaves the job; the variables keep their last values.
 
-        Gradients that were not pushed yet are pushed first, and weights are pulled if they are behind. After an
-        exception, Ctrl-C and `sys.exit` too, they are not: the worker's examples go to others, and synchronous updates
-        wait for a worker in its place.
+        Gradients that were not pushed yet are pushed first, and weights are pulled if they are outdated. After an
+        exception, including Ctrl-C and `sys.exit`, neither happens: the worker's examples go to others, and synchronous
+        updates wait for a replacement.
         """
         failed = True
         try:
@@ -201,7 +201,7 @@ class Session:
     # --- variables ------------------------------------------------------------------------------------------------
 
     def register(self, variables: Sequence[BaseVariable]) -> None:
-        """Registers variables with the servers and takes their values; a new variable does this by itself.
+        """Registers variables with the servers and takes their values; a new variable is registered automatically.
 
         Raises:
             AlreadyRegistered: another worker has registered a variable of this name that differs.
@@ -217,7 +217,7 @@ class Session:
         self._replica.pull(names)
 
     def rows(self, table: BaseVariable, ids: TensorLike) -> Array:
-        """The rows table[ids] as the servers have them now, to look at; read-only. In a model, use `ops.embedding`.
+        """The current rows table[ids] of the servers, read-only, for inspection. In a model, use `ops.embedding`.
 
         Args:
             table: a table, or any other variable with rows.
@@ -294,8 +294,8 @@ class Session:
 
             session.set_hyperparameters(optimizer, learning_rate=0.01)
 
-        The program goes on with its optimizer object; the servers' hyperparameters count. With local steps the
-        program's optimizer is changed in this worker only, and `outer` on the servers.
+        The program continues to use its optimizer object; the hyperparameters of the servers take precedence. With
+        local steps the program's optimizer is changed in this worker only, and `outer` on the servers.
 
         Args:
             target: the optimizer, for all variables that this worker has trained with it, or such variables.
@@ -304,7 +304,7 @@ class Session:
         Raises:
             ConfigurationError: no field is given, or an unknown one, a variable was not trained in this session, or
                 the change would need other slots.
-            ValueError, TypeError: a value that the field cannot have, or a `target` of a wrong kind; then nothing was
+            ValueError, TypeError: an invalid value of a field, or a `target` of the wrong type; then nothing was
                 changed.
         """
         self._replica.tune(target, changes)
@@ -356,7 +356,7 @@ class Session:
             self._loops.remove(loop)
 
     def note_loss(self, loss: float, variables: Iterable[BaseVariable]) -> None:
-        """Keeps the loss whose gradient these variables will get; `compute_gradients` does this for you.
+        """Keeps the loss whose gradient these variables will get; `compute_gradients` calls it automatically.
 
         It is pushed with their next gradient, whose version is the present one, and counts for the current batch.
         """

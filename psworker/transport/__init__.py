@@ -1,6 +1,6 @@
 """The transport contract: how a worker's messages reach the shards, over gRPC or embedded (a shard in this process).
 
-A transport delivers one message; retries, sequence numbers and splitting are the client's. May import messages.
+A transport delivers one message; the client handles retries, sequence numbers and splitting. May import messages.
 """
 
 from __future__ import annotations

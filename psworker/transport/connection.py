@@ -1,6 +1,6 @@
 """The connection to one server: unary calls, and calls with tensors on streams that stay open.
 
-What arrives is checked before memory is allocated for it. No retries: those are the client's. May import pswire, the
+What arrives is checked before memory is allocated for it. No retries: the client handles them. May import pswire, the
 other modules of this folder and grpc.
 """
 
@@ -53,7 +53,7 @@ SHARED_MEMORY, GRPC = "shared memory", "gRPC"
 class Connection:
     """The connection to one server, and the specs of the variables registered there. Thread-safe.
 
-    There are as many streams as calls at a time; `_lock` guards the idle ones, and what is known of shared memory.
+    There is one stream per concurrent call; `_lock` guards the idle streams and the status of shared memory.
     Arguments are as of `GrpcTransport`; `deadlines` end its calls.
     """
 
@@ -179,8 +179,8 @@ class Connection:
 class TransferCall:
     """One call on a stream: sent when it is made, answered by `result`.
 
-    An answer in chunks is received in another thread, or the server would have to wait with it; an answer in a single
-    frame or in shared memory has nothing to wait for.
+    An answer in chunks is received in another thread, because the server would otherwise have to wait; an answer in a
+    single frame or in shared memory has nothing to wait for.
     """
 
     def __init__(self, connection: Connection, message: Request, timeout: float) -> None:
@@ -300,7 +300,8 @@ def _copied(answer: Answer) -> Answer:
     """The answer with arrays of its own.
 
     In an answer with few of the requested values, since the others have not changed, each value would occupy the
-    segment of all until it changes again, and soon there would be none left. Encoded values are not kept anyway.
+    segment of all until it changes again, and soon there would be none left. Encoded values are decoded into new arrays
+    anyway.
     """
     if not isinstance(answer, Pulled | Pushed):
         return answer
@@ -315,7 +316,7 @@ def _copied(answer: Answer) -> Answer:
 
 
 def _checked(message: Request, answer: Request | Answer) -> Answer:
-    """The answer. Raises `Malformed` if it is not of the class that the message gets."""
+    """The answer. Raises `Malformed` if its class does not match the message."""
     if not isinstance(answer, ANSWERS[type(message)]):
         raise Malformed(f"a {type(message).__name__} was answered with a {type(answer).__name__}")
     return answer

@@ -1,4 +1,4 @@
-"""Deadlines for waits without a timeout of their own: a call on a long stream ends in time, or is cancelled.
+"""Deadlines for waits without a timeout of their own: a call on a long-lived stream ends in time or is cancelled.
 
 One thread, which sleeps until the earliest deadline. Standard library only.
 """

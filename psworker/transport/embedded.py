@@ -20,8 +20,8 @@ from psworker.transport import Future
 class EmbeddedTransport:
     """One shard, stepped by the calling thread.
 
-    `_changed` guards the shard and the answers, and is notified after each step. Leases do not expire: threads of one
-    process die together.
+    `_changed` guards the shard and the answers, and is notified after each step. Leases do not expire, because all
+    threads end with the process.
     """
 
     shards = 1

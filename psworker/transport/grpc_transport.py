@@ -1,6 +1,6 @@
-"""The shards behind gRPC, a connection each.
+"""The gRPC transport, with one connection per shard.
 
-Delivers a message once; retries are the client's. Imported only where a network is needed. May import pswire,
+Delivers a message once; the client retries. Imported only where a network is needed. May import pswire,
 connections and deadlines.
 """
 

@@ -1,9 +1,9 @@
-"""A worker's shared memory: a pool of segments for each stream, and arrays that lie in them.
+"""A worker's shared memory: a pool of segments for each stream, and arrays in them.
 
 A segment belongs to one call at a time: the worker writes gradients into one, and the server writes values into
-another. Values are used in place; the segment returns to the pool when no array lies in it any more, so nothing that
-is still in use is ever overwritten. A call that fails ends its stream together with the pool, because a late server
-may still write into the segments. May import pswire and numpy.
+another. Values are used in place; a segment returns to the pool when no array refers to it any more, so memory in use
+is never overwritten. A call that fails ends its stream together with the pool, because the server may still write into
+the segments. May import pswire and numpy.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ SMALLEST = 64 << 10
 #: a program keeps. When all are in use, tensors travel on the stream.
 MOST = 16
 
-#: A value of fewer bytes is copied, or an array that the program keeps would occupy a whole segment.
+#: Smaller values are copied, because an array that the program keeps occupies a whole segment.
 KEPT = 64 << 10
 
 
@@ -40,7 +40,7 @@ class SegmentPool:
 
     def __init__(self, attach: Callable[[pb.AttachRequest], pb.AttachReply]) -> None:
         self._attach = attach
-        self._returned: deque[Segment] = deque()  # by any thread, also in the midst of `take`
+        self._returned: deque[Segment] = deque()  # by any thread, also during `take`
         self._free: list[Segment] = []
         self.count = 0
         self.refused = ""
@@ -83,7 +83,7 @@ class SegmentPool:
 
 
 def _rounded(nbytes: int) -> int:
-    """A little more, so that calls of similar size can use the same segments: an eighth, 16 MB at most."""
+    """Rounded up by at most an eighth or 16 MB, so that calls of similar size can use the same segments."""
     nbytes = max(SMALLEST, aligned(nbytes) + BEGIN)
     step = 1 << min(nbytes.bit_length() - 4, 24)
     return -(-nbytes // step) * step

@@ -1,6 +1,6 @@
-"""A Transfer that stays open for one call after another: a call on it costs half of one on a stream of its own.
+"""A Transfer stream that stays open for consecutive calls, which halves the cost of a call.
 
-Knows bytes and segments, but no messages. May import pswire and grpc.
+Handles bytes and segments, not messages. May import pswire and grpc.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class TransferStream:
 
     @property
     def alive(self) -> bool:
-        """Whether the next call may use it, as far as is known: its server may have gone since the last one."""
+        """Whether the next call may use it, as far as known: the server may have ended since the last call."""
         return bool(self.answers.is_active())
 
     def cancel(self) -> None:
@@ -63,7 +63,7 @@ class TransferStream:
         self.answers.cancel()
 
     def end(self) -> None:
-        """Frees the threads, the server, and segments in which no value lies."""
+        """Frees the threads, the server, and segments without values."""
         self.cancel()
         # Breaks reference cycles: the pool knows this stream, and gRPC's error is `answers` itself, whose traceback has
         # this stream and the call.

@@ -1,7 +1,7 @@
-"""Chief election: which worker does what is done once for a job.
+"""Chief election: the choice of the worker that does what must be done once per job.
 
-The chief is the first joined of the live workers when there is none. When it is lost or has failed, another is elected;
-one that has left in good order has done that work, and stays chief until a new job begins. May import the member.
+If there is no chief, the live worker that joined first becomes chief. If the chief is lost or fails, another one is
+elected; one that finished has done its work and stays chief until a new job begins. May import the member.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from psserver.core.members.member import Member
 
 
 class ChiefElection:
-    """The chief of `members`, which are in the order of their joining; never one unless `enabled`."""
+    """Elects the chief of `members`, which are in order of joining; there is no chief unless `enabled`."""
 
     def __init__(self, members: Mapping[str, Member], *, enabled: bool) -> None:
         self._members, self._enabled = members, enabled
         self._chief: Member | None = None
 
     def is_chief(self, name: str) -> bool:
-        """Whether the worker of this name is the chief, in its present life."""
+        """Whether the worker of this name is the chief, in its current incarnation."""
         return self._chief is not None and self._chief is self._members.get(name)
 
     def elect(self, *, new_job: bool = False) -> None:
@@ -34,6 +34,6 @@ class ChiefElection:
             self.elect()
 
     def replace(self, old: Member, new: Member) -> None:
-        """Keep the office over the lives of a worker that was live when it joined again."""
+        """Keep a chief that joins again with a new incarnation while it is live."""
         if self._chief is old and old.state == "live":
             self._chief = new

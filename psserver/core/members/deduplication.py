@@ -15,7 +15,7 @@ from pswire.messages import ANSWERS, Assign, Assigned, Push, Pushed, Sender, Tun
 
 @dataclass(frozen=True, slots=True)
 class Settled:
-    """A message that was settled; `answer` None: without having been applied."""
+    """A settled message; `answer` is None if it was not applied."""
 
     incarnation: int
     sequence: int
@@ -57,10 +57,10 @@ class DeduplicationTable:
         return last
 
     def record(self, sender: Sender, sequence: int, answer: Pushed | Assigned | Tuned) -> None:
-        """Keep an answer, which has no values, in place of the worker's last one."""
+        """Keep an answer, without values, and replace the worker's last one."""
         self._last[sender.worker] = Settled(sender.incarnation, sequence, answer)
 
     def settle(self, sender: Sender, sequence: int) -> None:
-        """Refuse from now on what has not arrived of this sender's messages up to `sequence`."""
+        """From now on refuse messages of this sender up to `sequence` that have not arrived."""
         if sequence > self.last(sender):
             self._last[sender.worker] = Settled(sender.incarnation, sequence, None)

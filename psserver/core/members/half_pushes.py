@@ -1,7 +1,7 @@
-"""Half pushes: pushes that some shards have applied and others have not.
+"""Half-applied pushes: pushes that some shards have applied and others have not.
 
-Workers report those that they abandoned half-way, and a shard counts parts that arrived too late for it. What the death
-of a worker leaves half is found by comparing the last pushes of all shards (`psserver status`). May import the member.
+Workers report those that they abandoned, and a shard counts parts that arrived too late. Those left by the death of a
+worker are found by comparing the last pushes of all shards (`psserver status`). May import the member.
 """
 
 from __future__ import annotations
@@ -13,30 +13,30 @@ from itertools import islice
 from psserver.core.members.member import Member
 from pswire.messages import LastPush
 
-#: Earlier lives of workers whose last push is remembered.
+#: Earlier incarnations whose last push is remembered.
 MOST_LIVES = 1000
 
 
 class HalfPushes:
-    """Counts and last pushes, of the lives of `members` and of earlier ones."""
+    """Counts and last pushes of current and earlier incarnations of `members`."""
 
     def __init__(self, members: Mapping[str, Member]) -> None:
         self._members = members
-        self._counted = 0  # reports of earlier lives, and late parts
+        self._counted = 0  # reports of earlier incarnations, and late parts
         self._last_pushes: deque[LastPush] = deque(maxlen=MOST_LIVES)  # of earlier lives
 
     @property
     def count(self) -> int:
-        """Half pushes that are known here."""
+        """The number of half-applied pushes known to this shard."""
         return self._counted + sum(member.half_pushes for member in self._members.values())
 
     def last_pushes(self, most: int) -> tuple[LastPush, ...]:
-        """The last push of each life of which other shards have a part; of very many the newest lives."""
+        """The last push of each incarnation that other shards have a part of; at most the newest 1,000."""
         now = [member.last_push for member in self._members.values() if member.last_push is not None]
         return (*islice(self._last_pushes, max(0, len(self._last_pushes) + len(now) - most), None), *now[-most:])
 
     def report(self, member: Member, count: int) -> None:
-        """Note what a worker reports of its present life; reports may arrive out of order."""
+        """Record the report of a worker's current incarnation; reports may arrive out of order."""
         member.half_pushes = max(member.half_pushes, count)
 
     def settle(self, member: Member, sequence: int) -> bool:
@@ -51,7 +51,7 @@ class HalfPushes:
         self._counted += self.settle(member, sequence)
 
     def end_life(self, member: Member) -> None:
-        """Keep what is known of a member whose next life begins."""
+        """Keep the counts of a member whose next incarnation begins."""
         self._counted += member.half_pushes
         if member.last_push is not None:
             self._last_pushes.append(member.last_push)

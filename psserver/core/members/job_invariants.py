@@ -1,7 +1,7 @@
 """Job-wide invariants: server order, placement of variables, identity of each shard's state.
 
-A shard that was restarted while another went on has lost its part of the model; what the two hold no longer belongs
-together. Knows neither members nor values. May import messages and errors.
+A shard that was restarted while another went on has lost its part of the model; the states of the two are no longer
+consistent. Does not depend on members or values. May import messages and errors.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class JobInvariants:
             self._states[shard] = self._states[shard] or state
 
     def _check_states(self, states: tuple[int, ...]) -> None:
-        """A shard known by two states was restarted; it may be this one."""
+        """Raise `WrongShard` if a shard is known with two states: it was restarted; it may be this one."""
         if states and len(states) != self._shards:
             raise InvalidMessage(f"the states of {len(states)} shards, but the job has {self._shards}: name each once")
         for shard, (met, known) in enumerate(zip(states, self._states, strict=False)):

@@ -1,4 +1,4 @@
-"""One worker as its shard knows it. May import messages."""
+"""The state of one worker on a shard. May import messages."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from pswire.messages import LastPush
 
 @dataclass(slots=True)
 class Member:
-    """A worker that is `live`, has `left` or was `lost`, in its latest life.
+    """A worker that is `live`, has `left` or was `lost`, in its latest incarnation.
 
     Attributes:
-        number: 0 for the first worker that ever joined; kept over all lives.
-        life: the number that the worker drew for this life; 0: none.
+        number: 0 for the first worker that ever joined; kept over all incarnations.
+        life: the random number of the worker's process; 0: none.
         expires: when the lease ends.
-        steps, dropped: its pushes of this life that were applied, and that the policy refused.
+        steps, dropped: its pushes in this incarnation that were applied, and that the policy dropped.
         staleness, staleness_sum, loss: of its last applied push; of all of them; the last one that it sent.
         training, finished, out_of_data, clock: see `psserver.core.members.progress`; `clock` counts steps and dropped.
         tensor_transport: how its tensors travel, as it describes it.

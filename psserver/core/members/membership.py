@@ -1,7 +1,8 @@
 """Membership: names, incarnations and leases of the workers of a job. Time is an argument.
 
 A worker that joins again gets a higher incarnation; messages of an older one are refused. A lease that expires makes a
-worker lost; it may join again. Chief election, training progress and half pushes are in the files beside this one.
+worker lost; it may join again. Chief election, training progress and half-applied pushes are in separate modules of
+this folder.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ MOST_INCARNATIONS = 1 << 48
 
 @dataclass(frozen=True, slots=True)
 class JobEnd:
-    """No worker is live `since` then, of `workers` that ever joined; `done`: one of them has finished the job."""
+    """No worker has been live `since` this time; `workers` have joined; `done`: one has finished the job."""
 
     since: float
     workers: int
@@ -34,8 +35,8 @@ class Membership:
 
     Args:
         lease: seconds of silence after which a worker is lost.
-        has_chief: whether one of them is the chief; of several shards only the first has one.
-        one_job: all who ever join belong to one job; otherwise one that joins where none is live begins another.
+        has_chief: whether to elect a chief; only the first of several shards does.
+        one_job: all workers belong to one job; otherwise a worker that joins while none is live begins another job.
 
     Attributes:
         job_end: set while no worker is live; None before the first one has joined.
@@ -79,11 +80,12 @@ class Membership:
             raise InvalidMessage("a worker needs a name to join")
 
     def join(self, message: Join, now: float) -> tuple[Member, bool]:
-        """Make a worker live; returns it, and whether this is a new life.
+        """Make a worker live; returns it, and whether this is a new incarnation.
 
-        It gets the incarnation that it names, or the next one for 0. A life that joins again (a retry, or after its
-        lease expired) goes on as it was. A new life where none is live begins a new job, and is its chief, and who
-        finished the last job no longer counts; but if all are of one job, not when that is done.
+        It gets the incarnation that it names, or the next one for 0. An incarnation that joins again (a retry, or after
+        its lease expired) continues unchanged. A new incarnation that joins while no worker is live begins a new job
+        and becomes its chief, and workers that finished the previous job no longer count; with `one_job` that does not
+        happen once the job is done.
         """
         self.job_end = None
         known = self._members.get(message.worker)
@@ -135,15 +137,15 @@ class Membership:
         return NotJoined(f"worker {name!r} {why}: join again")
 
     def renew(self, member: Member, now: float, tensor_transport: str = "") -> None:
-        """Begin the lease anew, and note the tensor transport if one is named."""
+        """Restart the lease, and record the tensor transport if given."""
         member.expires = now + self.lease
         member.tensor_transport = tensor_transport or member.tensor_transport
 
     def leave(self, member: Member, now: float, *, failed: bool = False, trained: bool = True) -> None:
-        """End a membership, in good order unless it `failed`.
+        """End a membership; with `failed` the worker has not completed its work.
 
-        In good order, and if the job has `trained` before, that finishes the job: a worker that comes and goes before
-        the first update is a visitor.
+        If it did not fail, and the job has `trained` before, that finishes the job: a worker that joins and leaves
+        before the first update does not count.
         """
         self._done |= trained and not failed
         member.state = "left"

@@ -1,8 +1,8 @@
 """Training progress: the clocks of the workers for whose next push others may wait.
 
-A member trains from its first push of a life until it is idle, leaves or is lost; its clock counts its settled pushes.
-It has finished when it was training and stopped in good order, and has not pushed since, or when the data queue had
-nothing for it. Who waits for whom is decided by the policies. May import the member.
+A member is in training from the first push of an incarnation until it is idle, leaves or is lost; its clock counts its
+settled pushes. It has finished if it was training, stopped without failing and has not pushed since, or if the data
+queue had no examples for it. Policies decide which workers wait. May import the member.
 """
 
 from __future__ import annotations
@@ -22,30 +22,30 @@ class Progress:
 
     @property
     def least_clock(self) -> int:
-        """The clock of the slowest in training, or where the last one left it; never goes back."""
+        """The clock of the slowest member in training, or its last value if there is none; never decreases."""
         return min([member.clock for member in self.training.values()], default=self._last_clock)
 
     @property
     def ending(self) -> bool:
-        """Whether some member has finished: there may never be as many pushes at a time again."""
+        """Whether some member has finished: then fewer workers may push from now on."""
         return bool(self._finished)
 
     def start(self, member: Member) -> None:
-        """Begin with a push, not behind the slowest; a member that trained before in this life keeps its lead."""
+        """Begin with a push, not behind the slowest; if it trained before in this incarnation, it keeps its lead."""
         member.clock = max(member.clock, self.least_clock)
         member.training, member.finished, member.out_of_data = True, False, False
         self.training[member.name] = member
         self._finished.pop(member.name, None)
 
     def stop(self, member: Member) -> None:
-        """Wait for no more pushes of a member."""
+        """Stop waiting for pushes of a member."""
         if member.training:
             self._last_clock = self.least_clock
             member.training = False
             del self.training[member.name]
 
     def finish(self, member: Member, *, out_of_data: bool = False) -> None:
-        """Stop in good order. A member that never trained has not finished, unless there was no data for it."""
+        """Stop without failing. A member that never trained has not finished, unless there was no data for it."""
         if member.training or member.clock or out_of_data:
             member.finished = True
             member.out_of_data |= out_of_data
@@ -60,6 +60,6 @@ class Progress:
                 member.finished = member.out_of_data = False
 
     def end_life(self, member: Member) -> None:
-        """Forget a member whose next life begins."""
+        """Forget a member whose next incarnation begins."""
         self.stop(member)
         self._finished.pop(member.name, None)

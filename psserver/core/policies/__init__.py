@@ -1,4 +1,4 @@
-"""Consistency policies: which workers may go on, and whose gradient counts. One policy per file, found by its spec.
+"""Consistency policies: which workers may continue, and whose gradients count. One policy per file, found by its spec.
 
 To add one: its spec, with meaning and source, in `pswire/specs/consistency.py`; `policies/<name>.py` with a pure class
 that is a `Policy`; a row in `POLICIES` here, or in `STALENESS_POLICIES` if it handles staleness; rows in
@@ -44,7 +44,7 @@ if _unmatched:
 
 
 def policy_for(consistency: Consistency, staleness: StalenessSpec, shard: int, shards: int) -> Policy:
-    """The policy of shard `shard` of `shards`: where one must decide for all, shard 0 does, and the others follow."""
+    """The policy of one of `shards` shards: if one must decide for all, shard 0 does, and the others follow."""
     if shard == 0 or not (consistency.decides or staleness.decides):
         return STALENESS_POLICIES[type(staleness)](staleness, POLICIES[type(consistency)](consistency))
     return Follower() if staleness.decides else STALENESS_POLICIES[type(staleness)](staleness, Follower())

@@ -11,7 +11,7 @@ from psserver.core.policies.policy import Apply, CallView, Decision, Serve, Shar
 
 
 class BoundedStaleness:
-    """No push takes its worker's clock more than `steps` beyond the least clock in training; pulls do not wait."""
+    """No push advances its worker's clock more than `steps` beyond the lowest clock in training; pulls do not wait."""
 
     def __init__(self, steps: int) -> None:
         self.steps = steps

@@ -1,8 +1,8 @@
 """Follower: the policy of the other shards, which apply what shard 0 has decided for all, and nothing else.
 
 A worker asks shard 0 first, and sends the decision along with the other parts of its push; a push that shard 0 drops is
-not sent to them. The order of updates is not decided here: a call is pending for the policy only when all changes
-before it are settled (`pswire.messages.order`).
+not sent to the other shards. The order of updates is not decided here: a call is pending for the policy only when all
+changes before it are settled (`pswire.messages.order`).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ class Follower:
     """Pushes of one group make one update when all of them have arrived; others are applied at once.
 
     The group goes on without a member whose part is settled (`ShardView.settled`): its lease has expired here, or it
-    has abandoned the part, which is refused if it arrives after all.
+    has abandoned the part, which is refused if it arrives later.
     """
 
     def decide(self, calls: Sequence[CallView], shard: ShardView) -> list[Decision]:
@@ -48,7 +48,7 @@ class Follower:
 
 
 def _missing(group: UpdateGroup, held: Sequence[CallView], shard: ShardView) -> list[str]:
-    """The workers of the group whose part is still to arrive."""
+    """The workers of the group whose part has not arrived."""
     arrived = {call.worker for call in held}
     members = [one for one in group.members if one.sender.worker not in arrived]
     return [one.sender.worker for one in members if not shard.settled(one)]

@@ -1,4 +1,4 @@
-"""The contract of consistency policies: what they see, and the decisions they make. Decides nothing itself."""
+"""The interface of consistency policies: their view of the shard, and their decisions. Makes no decisions itself."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from pswire.messages import ChangeId, UpdateGroup
 class CallView:
     """A pending call: a push to be settled (`applied` False), or a request for values (a pull, or a settled push).
 
-    `staleness` is that of now: the changes that the weights of the push have missed. `group` is shard 0's decision
-    about it, on the other shards.
+    `staleness` is the current one: the number of changes that the weights of the push have missed. `group` is shard 0's
+    decision about it, on the other shards.
     """
 
     ticket: int
@@ -27,7 +27,7 @@ class CallView:
 
 @dataclass(frozen=True, slots=True)
 class ShardView:
-    """The shard as policies see it, and do not change it. Every worker with a pending push is in training.
+    """The read-only view that policies have of the shard. Every worker with a pending push is in training.
 
     `settled` tells whether a message will not be applied here any more: it was, its worker has abandoned it, or the
     worker's lease has expired.
@@ -68,12 +68,12 @@ Decision: TypeAlias = Apply | Serve | Drop
 
 
 class Policy(Protocol):
-    """A consistency policy. Pure: it keeps nothing between calls and does not know the time."""
+    """A consistency policy. Pure: it keeps no state between calls and has no clock."""
 
     def decide(self, calls: Sequence[CallView], shard: ShardView) -> list[Decision]:
         """Decide about pending calls, which are in order of arrival; none: all of them remain pending.
 
-        It is asked again after its decisions have been carried out, until there are none: it may leave some for then.
+        It is asked again after its decisions have been carried out, until it makes none, so it may postpone some.
         """
         ...
 
@@ -83,7 +83,7 @@ class Policy(Protocol):
 
 
 def listed(names: Iterable[str], most: int = 4) -> str:
-    """Names as a sentence lists them, and how many there are beyond `most`."""
+    """Joins names for a sentence: at most `most`, and the number of the others."""
     every = list(names)
     shown = every[:most] if len(every) > most + 1 else every
     if len(shown) < len(every):

@@ -1,7 +1,7 @@
-"""Handling of stale pushes, whichever policy releases them: a policy around another.
+"""Handling of stale pushes under any policy, as a wrapper around a policy.
 
-It changes the decisions up to the first update of the inner policy: after that, the staleness of the others is another.
-Delay compensation is not here, as it changes gradients and not decisions.
+It changes the decisions up to the first update of the inner policy: after that, the staleness of the other pushes has
+changed. Delay compensation is elsewhere, because it changes gradients, not decisions.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from psserver.core.policies.policy import Apply, CallView, Decision, Drop, Polic
 
 
 class StalenessPolicy(ABC):
-    """A policy around `inner`, which explains as that does."""
+    """A policy that wraps `inner`."""
 
     def __init__(self, inner: Policy) -> None:
         self.inner = inner
@@ -40,7 +40,7 @@ class StalenessPolicy(ABC):
 class DropStale(StalenessPolicy):
     """A push with more staleness than `above` is dropped when `inner` would apply it.
 
-    Not before: a worker that is held because it is ahead would get further ahead by it.
+    Not earlier, because a worker that is held for being ahead would get further ahead.
     """
 
     def __init__(self, inner: Policy, above: int) -> None:

@@ -1,4 +1,4 @@
-"""Synchronous: an update is the mean of the first N gradients that were computed with the present weights.
+"""Synchronous: an update is the mean of the first N gradients that were computed with the current weights.
 
 Source: J. Chen et al., "Revisiting Distributed Synchronous SGD", 2016 (arXiv:1604.00981), section 3.
 """
@@ -13,9 +13,9 @@ from psserver.core.policies.policy import Apply, CallView, Decision, Drop, Serve
 class Synchronous:
     """Pushes are held until those of `workers` workers have arrived; a push after them is late, and dropped.
 
-    The number is exact, but at the end of the data: once a member has finished, as many are enough as are still in
-    training. A lost member changes nothing, as it may come back. `backup` is how many more workers the job is meant to
-    have; no decision depends on it, since the first pushes count.
+    The number is exact except at the end of the data: once a member has finished, as many are enough as are still in
+    training. A lost member does not lower the number, because it may return. `backup` is how many more workers the job
+    is meant to have; no decision depends on it, since the first pushes count.
     """
 
     def __init__(self, workers: int, backup: int = 0) -> None:
@@ -35,7 +35,7 @@ class Synchronous:
         return decisions
 
     def explain(self, call: CallView, calls: Sequence[CallView], shard: ShardView) -> str:
-        """Count the pushes, and name the workers that may still push; or tell that these are too few."""
+        """Count the pushes, and name the workers that may still push, or state that there are too few."""
         timely, needed = _timely(calls), self._needed(shard)
         come = f"{self}: {len(timely)} of {needed} gradients of step {shard.global_step} have come"
         working = [member.name for member in shard.members if member.state == "live" and not member.finished]

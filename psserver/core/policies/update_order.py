@@ -1,4 +1,4 @@
-"""The order of changes over all shards of a job, as shard 0 decides it where a policy looks at staleness.
+"""The order of changes over all shards of a job, decided by shard 0 if a policy limits staleness.
 
 Shard 0 numbers each change (an update or an assign, on whichever shards), and remembers which variables with a part on
 another shard it changed, and which changes may not have reached the other shards. So it knows the staleness that a
@@ -14,7 +14,7 @@ from itertools import takewhile
 from pswire.errors import InvalidMessage
 from pswire.messages import ChangeId, Frontier, RemoteWeights, Sender
 
-#: Changes of a variable whose numbers are remembered: far more than a useful gradient has missed.
+#: Number of changes remembered for each variable: far more than a useful gradient has missed.
 REMEMBERED = 10_000
 
 

@@ -1,1 +1,1 @@
-"""Variables of a shard: registration, updates, reads, and the checks of what is sent for them."""
+"""Variables of a shard: registration, updates, reads, and checks of arrays in messages."""

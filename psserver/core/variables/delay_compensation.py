@@ -1,4 +1,4 @@
-"""Delay compensation: the weights that each worker was served last, and the correction of a late gradient by them.
+"""Delay compensation: the weights last served to each worker, and the correction of late gradients with them.
 
     g + strength * g * g * (w_now - w_served)
 
@@ -24,7 +24,7 @@ from pswire.tensors.values import Array, IndexedSlices
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ServedWeights:
-    """A variable as a worker was served it: at a version, some rows or (None) all."""
+    """The version and rows of a variable that were served to a worker; None: all rows."""
 
     version: int
     array: Array | Packed
@@ -56,7 +56,7 @@ class ServedWeightsCache:
                 self.nbytes += nbytes
 
     def find(self, worker: str, gradient: Gradient) -> ServedWeights | None:
-        """The weights that a gradient was computed with; None if the worker has been served others since."""
+        """The weights that a gradient was computed with; None if the worker has received newer weights since."""
         weights = self._served.get(worker, {}).get(gradient.name)
         return weights if weights is not None and weights.version == gradient.version else None
 
@@ -87,7 +87,7 @@ def compensated(
 
 @np.errstate(all="ignore")
 def corrected(gradient: Array, now: Array, served: Array, strength: float) -> Array:
-    """The formula above, element by element."""
+    """The formula of the module, elementwise."""
     return _corrected(gradient, np.asarray(now - served), strength)
 
 
@@ -97,7 +97,7 @@ def _corrected(gradient: Array, moved: Array, strength: float) -> Array:
     moved *= gradient
     if limits is None:
         moved *= strength
-    else:  # in bounds within which infinity stays infinity and zero zero
+    else:  # within bounds that keep infinity infinite and zero zero
         moved *= min(max(strength, limits.tiny), limits.most)
         np.clip(moved, -limits.gradient / 2, limits.gradient / 2, out=moved)
     moved += gradient
@@ -105,7 +105,7 @@ def _corrected(gradient: Array, moved: Array, strength: float) -> Array:
 
 
 def _served_rows(served: ServedWeights, indices: Array, now: Array) -> Array:
-    """Rows as they were served; those that were not, as they are now."""
+    """The served value of each row; the current value of rows that were not served."""
     assert served.rows is not None
     if not len(served.rows):
         return now

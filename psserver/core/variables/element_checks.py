@@ -17,7 +17,7 @@ from pswire.messages import Assign, Message, Pull, Push, Register
 from pswire.tensors.compression import Packed
 from pswire.tensors.values import Array, IndexedSlices, TensorSpec, magnitude, not_finite
 
-#: Bounds of the elements' distances from 0, of the arrays in a message that was inspected, by variable name.
+#: Upper bounds of the magnitudes of the elements in an inspected message, by variable name.
 Magnitudes: TypeAlias = Mapping[str, float]
 
 
@@ -76,7 +76,7 @@ def inspect(variables: Mapping[str, Variable], message: Message) -> Inspection:
 
 
 def _inspect_gradient(variable: Variable, array: Array | IndexedSlices | Packed) -> float:
-    """The magnitude of a gradient; of rows, that of the sum of any of them."""
+    """The magnitude of a gradient; for rows, a bound for the sum of any of them."""
     name, factor = variable.spec.name, 1.0
     assert variable.optimizer is not None, "the message was not checked"
     what = variable.optimizer.pushed

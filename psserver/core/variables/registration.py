@@ -1,4 +1,4 @@
-"""Registration: checks of a declaration, by itself and against the first of its name, and initial values and slots.
+"""Registration: checks of a declaration, alone and against the first one of its name; initial values and slots.
 
 Changes nothing but the arrays of new variables. May import the rules, `pswire`'s pure half and numpy.
 """
@@ -94,7 +94,7 @@ def slot_specs(spec: TensorSpec, optimizer: UpdateSpec) -> dict[str, TensorSpec]
 
 
 def initialize(value: Array, declaration: Declaration) -> None:
-    """Write the initial value, which was sent, or is made here."""
+    """Write the initial value, which was sent or is computed here."""
     if declaration.initial is None:
         assert declaration.value is not None, "check_declarations was not called"
         np.copyto(value, declaration.value)

@@ -3,7 +3,7 @@
 Checks are apart from changes, so that a message over several variables is applied whole or not at all: first every
 `check_...`, which raises and changes nothing, then the change, which cannot fail. A change counts at once; its array
 work becomes tasks of the step's result. A guarded change (`psserver.core.variables.updates`) is the exception:
-it is computed at once. Of workers it knows the weights that they were served, if delay is compensated.
+it is computed at once. The only state it has about workers is the weights served to them, for delay compensation.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from pswire.specs.schedules import Schedule
 from pswire.tensors.compression import BITS, Packed, narrow
 from pswire.tensors.values import DTYPES, Array, TensorSpec
 
-#: Choices that a pull may have: each costs some microseconds, in which nothing else is served.
+#: The largest number of choices in a pull: each costs a few microseconds, during which the shard serves nothing else.
 MOST_CHOICES = 1000
 
 
@@ -169,7 +169,7 @@ class Store:
         if out is None:
             out = np.empty(layout.shape, DTYPES[layout.dtype])
         copy = Copy(variable, slot, rows, encoding, out)
-        cost = out.nbytes // 4  # beside a rule that processes as many bytes
+        cost = out.nbytes // 4  # relative to a rule that processes as many bytes
         if rows is None:
             result.tasks.append(ArrayTask(spec.name, cost, copy.run, copy.part, out.size))
         else:
@@ -294,7 +294,7 @@ class Store:
             variable = self.variables[name]
             optimizer = tuned(variable, message)
             variable.follow(optimizer)
-            self.guard.grown(variable, math.inf)  # slots may be far from what the new hyperparameters make
+            self.guard.grown(variable, math.inf)  # slots may be far from values under the new hyperparameters
         return optimizer
 
     # --- changes --------------------------------------------------------------------------------------------------

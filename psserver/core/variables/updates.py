@@ -1,4 +1,4 @@
-"""Updates of variables: the mean of the gradients of one or several pushes, through the variable's rule; and the guard.
+"""Updates of variables: the variable's rule applied to the mean gradient of one or more pushes; guarded updates.
 
 Array tasks cannot fail and run after their step (`psserver.core.array_tasks`), so a change whose result may be NaN or
 infinite must be computed before it becomes a task. A change is ordinary when the magnitudes of the gradients and the
@@ -30,10 +30,10 @@ from pswire.tensors.values import Array, IndexedSlices, not_finite
 #: A gradient of a push, and the weights that it was computed with if it is to be compensated for its delay.
 Contribution: TypeAlias = tuple[Gradient, ServedWeights | None]
 
-#: More than the growth of a variable to which an ordinary array is added.
+#: An upper bound of the growth of a variable to which an ordinary array is added.
 AN_ADDITION = 1e-20
 
-#: Updates of a guarded table between two checks of all of it, and not only of the rows that have changed.
+#: The number of updates of a guarded table between two checks of the whole table instead of the changed rows only.
 FULL_CHECK = 1000
 
 
@@ -86,7 +86,7 @@ class Update:
         self.rule.dense(value, slots, total, self.step)
 
     def candidate(self) -> CandidateUpdate:
-        """The value and slots that `run` would make, in every bit: all elements, or the rows that change."""
+        """The value and slots that `run` would produce, bit-identical: all elements, or the rows that change."""
         variable, gradient, rows = self.variable, self._gradient(), None
         if isinstance(gradient, IndexedSlices):
             rows = gradient.indices
@@ -141,7 +141,7 @@ class CandidateUpdate:
 
 
 def mean(gradients: Sequence[Array | IndexedSlices]) -> Array | IndexedSlices:
-    """Their sum over their number, in the order given; rows stay rows if all of them are. A single one is not copied.
+    """The mean, summed in the given order; rows if all of them are rows. A single one is not copied.
 
     Sums of float16 arrays are float32, as rules compute.
     """
@@ -217,7 +217,7 @@ class OverflowGuard:
         return sums, magnitudes
 
     def _check_again(self, candidate: CandidateUpdate) -> None:
-        """Find out whether the next updates of the variable are guarded as well."""
+        """Check whether the next updates of the variable must be guarded as well."""
         variable = candidate.variable
         rule, limits = variable.rule, variable.limits
         if rule is None or limits is None or not math.isfinite(variable.share):
@@ -242,5 +242,5 @@ def _elements(array: Array | IndexedSlices | Packed, start: int, stop: int) -> A
 
 @np.errstate(all="ignore")
 def add_to(value: Array, delta: Array) -> None:
-    """Value += delta, silently."""
+    """Value += delta, without overflow warnings."""
     value += delta

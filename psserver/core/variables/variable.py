@@ -1,4 +1,4 @@
-"""A variable as a shard holds it: value, slots and counts. Changed by the store alone.
+"""A variable on a shard: value, slots and counts. Changed only by the store.
 
 May import the rules and `pswire`'s pure half.
 """
@@ -24,7 +24,7 @@ class Variable:
     Attributes:
         initial: the initializer of the rows of a table; None: a plain variable.
         version, updates: counts of all changes, and of those by its optimizer.
-        declared, optimizer, rule: the optimizer it was registered with, the present one, and its update rule.
+        declared, optimizer, rule: the optimizer it was registered with, the current one, and its update rule.
         limits: magnitudes of an ordinary update (`pswire.optimizers.limits`); None: no update is ordinary.
         share: the growth of one ordinary update.
         growth: their sum since all elements were last known to be within the limits; infinite while they are not.

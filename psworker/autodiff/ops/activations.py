@@ -111,7 +111,7 @@ def log_softmax(x: Array, /, axis: int = -1) -> Result:
 
 
 class _Random(threading.local):
-    """A generator per thread, and a new one after a fork, so that none repeats another's numbers."""
+    """One generator per thread, replaced after a fork, so that no two draw the same numbers."""
 
     def __init__(self) -> None:
         self.seed()

@@ -1,4 +1,4 @@
-"""Creation, shape, order, dtype, joining and cutting of arrays. Selection of elements is in `indexing.py`.
+"""Creation, shape, order, dtype, joining and splitting of arrays. Selection of elements is in `indexing.py`.
 
 `zeros`, `ones`, `one_hot`, `equal`, `argmax` and `argmin` return numpy arrays and have no derivative.
 """
@@ -61,7 +61,7 @@ def argmin(x: TensorLike, axis: int | None = None) -> Array:
 
 
 def equal(a: TensorLike, b: TensorLike) -> Array:
-    """Booleans, true where two broadcast arrays are equal; their mean is an accuracy."""
+    """Elementwise equality of two broadcast arrays, as booleans; the mean is an accuracy."""
     return np.asarray(np.equal(as_array(a), as_array(b)))
 
 

@@ -147,7 +147,7 @@ def huber_loss(predictions: Array, targets: Array, /, delta: float = 1.0) -> Res
 
 
 def _weighted_sum(weights: Array, x: Array) -> Array:
-    """sum(weights * x), where a weight of 0 excludes its x, even -inf (a masked class)."""
+    """sum(weights * x), where a weight of 0 excludes its x, even if that is -inf (a masked class)."""
     total = np.asarray(dot(weights, x))
     if np.isnan(total):  # rare, and the sum below is several times slower
         total = np.asarray(add_over(_weighted(weights, x)))

@@ -35,17 +35,17 @@ class Downpour(Replica):
     Observations for moving averages, and losses, are pushed as their means over the steps. The version of a sum is that
     of the first of its gradients, the stalest.
 
-    The steps of each optimizer are counted separately, by the variables that they are about, so that the two of a GAN
-    push in turn as they would with `push_every` 1.
+    Steps are counted separately for each optimizer and its set of variables, so that the two optimizers of a GAN push
+    in turn, as with `push_every` 1.
 
     With `overlap` computing goes on while a push or pull is under way: its answer is taken right before the next one is
-    sent. So the weights of a step are those of the push before the last.
+    sent. So a step uses the weights from the answer to the push before the last.
 
     A worker's own pushes that its weights have not seen make its gradients stale, as those of others do: by
     `own_staleness` at most, for one optimizer.
 
     Source: J. Dean et al., "Large Scale Distributed Deep Networks", NIPS 2012, section 4.1 and the appendix's algorithm
-    1, with n_push and n_fetch; its client also descends by itself, with a fixed learning rate.
+    1, with n_push and n_fetch; its client also updates its own weights, with a fixed learning rate.
     """
 
     def __init__(
@@ -83,8 +83,8 @@ class Downpour(Replica):
             )
 
     def step(self, step: Step) -> None:
-        """Adds the step to its sum; then pushes and pulls, whatever is due."""
-        for entry in step.entries:  # here, since a sum with a NaN in it would be refused as a whole
+        """Adds the step to its sum; then pushes and pulls if they are due."""
+        for entry in step.entries:  # checked here, since the whole sum would be refused because of one NaN
             check_finite(entry.name, entry.array)
         self.declare(step.optimizer, step.names)
         for op in step.updates:
@@ -156,7 +156,7 @@ class StepSum:
             self._losses.append(step.loss)
 
     def take(self) -> tuple[list[VersionedArray], float | None]:
-        """The sums and means, whose arrays are the caller's, and the mean loss; begins anew."""
+        """The sums and means, whose arrays belong to the caller, and the mean loss; resets the sums."""
         arrays: dict[str, Array | IndexedSlices] = {
             name: mean.astype(dtype, copy=False) for name, (mean, _, dtype) in self._means.items()
         }

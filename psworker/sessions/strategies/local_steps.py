@@ -1,4 +1,4 @@
-"""The strategy of local SGD: the optimizer runs in the worker, and the difference that a round makes is pushed.
+"""The strategy of local SGD: the optimizer runs in the worker, and the difference made by a round of steps is pushed.
 
 May import the replica, and the update rules.
 """
@@ -46,8 +46,8 @@ class LocalSteps(Replica):
     so that one worker's round moves the servers' average from w_0 to w_H; with H observations x is a mean of them.
 
     Source: A. Douillard et al., "DiLoCo: Distributed Low-Communication Training of Language Models", 2023
-    (arXiv:2311.08105), algorithm 1; here each of several workers pushes its difference separately, and their mean is
-    made by `psserver serve --consistency sync:N`.
+    (arXiv:2311.08105), algorithm 1; here each of several workers pushes its difference separately, and `psserver serve
+    --consistency sync:N` averages them.
     """
 
     def __init__(
@@ -93,8 +93,8 @@ class LocalSteps(Replica):
     def flush(self) -> None:
         """Pushes the round so far, and begins the next one with the servers' weights.
 
-        If the push fails the round is lost, since the servers may have applied it: a next round that went on from here
-        would include its difference again. So the next round begins where this one began.
+        If the push fails the round is lost, since the servers may have applied it: a next round that continued from
+        here would include its difference again. So the next round begins where this one began.
         """
         if not self._count:
             return
@@ -260,7 +260,7 @@ class _LocalVariable:
 
 
 def _magnitude(entry: VersionedArray) -> float:
-    """A magnitude that no element is beyond; raises `NotFinite`, naming the variable, for NaN or infinity."""
+    """An upper bound of the magnitudes; raises `NotFinite`, naming the variable, for NaN or infinity."""
     array = entry.array
     if isinstance(array, IndexedSlices):
         array.check_indices()

@@ -63,7 +63,7 @@ def conv2d(
     for ceil((size - (kernel - 1) * dilation) / stride). Cross-correlation, as usual (Goodfellow, Bengio and Courville,
     Deep Learning, 2016, equation 9.6). `activation="relu"` is faster and smaller than a relu after it.
 
-    In float32, batches of eight images and more use Winograd convolution where it is faster, with some ten times the
+    In float32, batches of eight images and more use Winograd convolution where it is faster, with about ten times the
     rounding error of direct convolution, about 1e-5 of the largest element of a result or gradient unless terms cancel
     (bound: docs/performance.md). Images with a wide dynamic range or non-finite elements, float64, and all images
     within `precise()` are convolved directly.

@@ -1,6 +1,6 @@
 """Direct convolution by im2col: windows gathered into a matrix, block by block, for any strides and dilations.
 
-Without biases, activations and the tape, which are `conv2d.py`'s. Measurements are in docs/performance.md.
+Biases, activations and the tape are in `conv2d.py`. Measurements are in docs/performance.md.
 """
 
 from __future__ import annotations

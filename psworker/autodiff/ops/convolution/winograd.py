@@ -1,7 +1,7 @@
 """Winograd convolution (minimal filtering), which needs fewer multiplications than direct convolution.
 
 Tiles of images and filters are evaluated at points, as polynomials, and multiplied there. Speed and rounding errors are
-in docs/performance.md. Without biases, activations and the tape, which are `conv2d.py`'s.
+in docs/performance.md. Biases, activations and the tape are in `conv2d.py`.
 
 The error of a tile is proportional to the largest magnitude in its input: small results beside a large one lose
 digits, and a non-finite element spreads to all results of its tile. Images and filters whose dynamic range is not
@@ -35,7 +35,7 @@ from psworker.autodiff.ops.convolution.windows import Axis
 from psworker.autodiff.tensor import Array
 
 # All measured, see docs/performance.md.
-RESULTS = {3: 4, 4: 3, 5: 3}  # per tile and axis, by filter length; larger tiles have too large rounding errors
+RESULTS = {3: 4, 4: 3, 5: 3}  # per tile and axis, by filter length; larger tiles have excessive rounding errors
 TILES = 2  # per patch and axis, at most
 BLOCK_BYTES = 2 << 20  # of values at points
 LEAST_IMAGES = 8  # fewer make the products too small
@@ -169,7 +169,7 @@ def _filters_at_points(filters: Array) -> Array:
 
 
 def _at_points(images: Array, down: Array, along: Array) -> Iterator[Array]:
-    """Values of a patch (batch, height, width, channels), for one point of the vertical axis after the other.
+    """Values of a patch (batch, height, width, channels), one point of the vertical axis at a time.
 
     `down` and `along` are matrices of a `Patch`. Yields (points of the horizontal axis, tiles * batch, channels), in a
     buffer that the next value reuses. With the batch beside the channels, both transforms are matrix products without
@@ -201,7 +201,7 @@ def _blocks(images: int, depth: int, rows: Axis, columns: Axis) -> Iterator[tupl
 
 
 class Patch(NamedTuple):
-    """A few adjacent tiles along an axis: `results`, their windows, and `image`, the elements that these read.
+    """A few adjacent tiles along an axis: `results` are their windows, `image` the elements that the windows read.
 
     B and A of all its tiles: `of_image`, (points, tiles, elements), and `of_results`, (points, tiles, results), without
     columns for elements outside the image and results beyond the last window.
