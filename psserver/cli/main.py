@@ -135,7 +135,9 @@ def main(debug: bool) -> None:
     help="Serve one job: when it is done - a worker has finished, and none is left - wait so long for others, and end; "
     "if none has finished, at least four leases. By default the server stays until it is stopped.",
 )
-@_option("--max-calls", type=int, default=_DEFAULT.max_calls, help="Callers at a time; those beyond it wait.")
+@_option(
+    "--max-calls", type=int, default=_DEFAULT.max_calls, help="Concurrent calls; further ones are refused and retried."
+)
 @_option(
     "--keep-memory/--no-keep-memory",
     default=_DEFAULT.keep_memory,

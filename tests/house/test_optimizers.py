@@ -2,9 +2,11 @@
 
 import importlib
 import pkgutil
+from pathlib import Path
 
 import pytest
 
+import psworker as ps
 from pswire import optimizers
 from pswire.optimizers.adam import MomentsSpec
 from tests.unit.pswire.optimizers.rules_under_test import RULES_UNDER_TEST
@@ -27,3 +29,12 @@ def test_the_docstring_of_an_optimizer_has_its_formula_and_source(kind):
     assert SPECS[kind].kind == kind
     assert "w <- " in SPECS[kind].__doc__
     assert "Source: " in SPECS[kind].__doc__
+
+
+def test_every_optimizer_has_a_class_for_programs_and_is_in_the_guide():
+    guide = (Path(__file__).resolve().parents[2] / "docs" / "models.md").read_text()
+    names = [spec.__name__ for spec in SPECS.values() if issubclass(spec, optimizers.OptimizerSpec)]
+    assert len(names) > 8
+    for name in names:
+        assert issubclass(getattr(ps, name), ps.Optimizer)
+        assert f"`ps.{name}" in guide or f"`{name}" in guide, f"docs/models.md does not describe {name}"
