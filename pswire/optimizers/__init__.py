@@ -19,6 +19,7 @@ from pswire.optimizers.optimizer import (
     Step,
     UpdateSpec,
     from_plain,
+    ordinary_growth,
     rule_for,
 )
 from pswire.optimizers.rmsprop import RMSProp
@@ -26,4 +27,4 @@ from pswire.specs.spec import to_plain
 
 __all__ = ["COMPUTE_DTYPES", "RULES", "Adagrad", "AdagradDecay", "Adam", "AdamW", "Ftrl", "GradientDescent", "Lamb"]
 __all__ += ["Momentum", "MovingAverage", "OptimizerSpec", "RMSProp", "Rule", "Step", "UpdateSpec", "from_plain"]
-__all__ += ["rule_for", "to_plain"]
+__all__ += ["ordinary_growth", "rule_for", "to_plain"]

@@ -8,11 +8,13 @@ computed in the step, on copies (`psserver.core.variables.updates`).
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
-from pswire.tensors.values import Array, magnitude
+from pswire.errors import NotFinite
+from pswire.tensors.values import Array, magnitude, not_finite
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,3 +59,20 @@ def decayed_sum(decay: float) -> float:
 def within(array: Array, most: float) -> bool:
     """Whether no element has a larger magnitude; False if one is NaN."""
     return magnitude(array) <= most or bool(array.max() <= most and array.min() >= -most)
+
+
+def fault_of(value: Array, slots: Mapping[str, Array]) -> str:
+    """The number of elements that are not finite in the first array that has any, and its slot; empty if none has."""
+    for name, array in (("", value), *slots.items()):
+        bad = not_finite(array)
+        if bad:
+            return f"{bad:,} of {array.size:,} elements" + (f" of its slot {name!r}" if name else "")
+    return ""
+
+
+def refused(name: str, fault: str) -> NotFinite:
+    """The error for an update of the variable `name` whose result has this fault (`fault_of`)."""
+    return NotFinite(
+        f"the update of {name!r} would make NaN or infinity of {fault}: nothing was changed; lower the learning rate, "
+        "or clip gradients"
+    )

@@ -6,6 +6,7 @@ worker's local steps.
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,9 +16,9 @@ import numpy as np
 
 from pswire.errors import InvalidMessage
 from pswire.optimizers.compiled import Loop
-from pswire.optimizers.limits import Limits, within
+from pswire.optimizers.limits import MOST_GROWTH, Limits, within
 from pswire.specs import spec as specs
-from pswire.specs.schedules import LearningRate, Schedule
+from pswire.specs.schedules import LearningRate, Schedule, largest_rate
 from pswire.specs.spec import Spec
 from pswire.tensors.values import Array, IndexedSlices
 
@@ -172,6 +173,13 @@ def rule_for(spec: UpdateSpec) -> Rule:
     if spec.kind not in RULES:
         raise InvalidMessage(f"no update rule for optimizer {spec.kind!r}; there are {', '.join(sorted(RULES))}")
     return RULES[spec.kind](spec)
+
+
+def ordinary_growth(spec: UpdateSpec, rule: Rule, limits: Limits | None) -> float:
+    """The growth of one ordinary update by the rule of `spec`, at any step; infinite if no update is ordinary."""
+    rate = largest_rate(spec.learning_rate) if isinstance(spec, OptimizerSpec) else 1.0
+    growth = math.inf if limits is None else rule.growth(rate, limits)
+    return growth if growth <= MOST_GROWTH else math.inf  # not if it is NaN
 
 
 def from_plain(plain: Mapping[str, Any]) -> UpdateSpec:

@@ -39,7 +39,7 @@ from pswire.messages import (
 from pswire.messages.sizes import Allocator, whole_bytes
 from pswire.optimizers import OptimizerSpec, Step, UpdateSpec
 from pswire.specs.encodings import ENCODINGS
-from pswire.specs.schedules import Schedule
+from pswire.specs.schedules import rate
 from pswire.tensors.compression import BITS, Packed, narrow
 from pswire.tensors.values import DTYPES, Array, TensorSpec
 
@@ -351,10 +351,7 @@ class Store:
             optimizer, rule, learning_rate = variable.optimizer, variable.rule, 1.0
             assert rule is not None, "check_gradients was not called"
             if isinstance(optimizer, OptimizerSpec):
-                declared = optimizer.learning_rate
-                learning_rate = scale * (
-                    declared.at(global_step) if isinstance(declared, Schedule) else float(declared)
-                )
+                learning_rate = scale * rate(optimizer.learning_rate, global_step)
             step = Step(variable.updates + 1, global_step, learning_rate)
             updates.append(Update(variable, rule, mine, self.strength, step))
         guarded = result.settled and self.guard.needed(magnitudes)

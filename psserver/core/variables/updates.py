@@ -20,12 +20,11 @@ from psserver.core.array_tasks import ArrayTask
 from psserver.core.variables.delay_compensation import ServedWeights, compensated, corrected
 from psserver.core.variables.element_checks import Magnitudes, check_finite
 from psserver.core.variables.variable import Variable
-from pswire.errors import NotFinite
 from pswire.messages import Assignment, Gradient
 from pswire.optimizers import COMPUTE_DTYPES, Rule, Step
-from pswire.optimizers.limits import GUARDED
+from pswire.optimizers.limits import GUARDED, fault_of, refused
 from pswire.tensors.compression import Packed, unpacked
-from pswire.tensors.values import Array, IndexedSlices, not_finite
+from pswire.tensors.values import Array, IndexedSlices
 
 #: A gradient of a push, and the weights that it was computed with if it is to be compensated for its delay.
 Contribution: TypeAlias = tuple[Gradient, ServedWeights | None]
@@ -126,11 +125,7 @@ class CandidateUpdate:
     @property
     def fault(self) -> str:
         """The number of elements that are not finite, and their array; empty if there are none."""
-        for name, array in (("", self.value), *self.slots.items()):
-            bad = not_finite(array)
-            if bad:
-                return f"{bad:,} of {array.size:,} elements" + (f" of its slot {name!r}" if name else "")
-        return ""
+        return fault_of(self.value, self.slots)
 
     def commit(self) -> None:
         """Write it into the variable."""
@@ -196,12 +191,8 @@ class OverflowGuard:
         """Do updates of different variables, all or, raising `NotFinite`, none."""
         candidates = [update.candidate() for update in updates]
         for candidate in candidates:
-            fault, name = candidate.fault, candidate.variable.spec.name
-            if fault:
-                raise NotFinite(
-                    f"the update of {name!r} would make NaN or infinity of {fault}: nothing was changed; lower the "
-                    "learning rate, or clip gradients"
-                )
+            if fault := candidate.fault:
+                raise refused(candidate.variable.spec.name, fault)
         for candidate in candidates:
             candidate.commit()
             self._check_again(candidate)

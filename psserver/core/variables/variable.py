@@ -5,15 +5,13 @@ May import the rules and `pswire`'s pure half.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, field
 
 from pswire.errors import InvalidMessage
 from pswire.messages import Choice, VariableStatus
-from pswire.optimizers import OptimizerSpec, Rule, UpdateSpec, rule_for
-from pswire.optimizers.limits import LIMITS, MOST_GROWTH, Limits
+from pswire.optimizers import Rule, UpdateSpec, ordinary_growth, rule_for
+from pswire.optimizers.limits import LIMITS, Limits
 from pswire.specs.initializers import RowInitializer
-from pswire.specs.schedules import largest_rate
 from pswire.tensors.values import Array, Part, TensorSpec
 
 
@@ -52,9 +50,7 @@ class Variable:
     def follow(self, optimizer: UpdateSpec) -> Rule:
         """Update by this optimizer from now on; returns its rule."""
         self.optimizer, self.rule = optimizer, rule_for(optimizer)
-        rate = largest_rate(optimizer.learning_rate) if isinstance(optimizer, OptimizerSpec) else 1.0
-        share = math.inf if self.limits is None else self.rule.growth(rate, self.limits)
-        self.share = share if share <= MOST_GROWTH else math.inf  # not if it is NaN
+        self.share = ordinary_growth(optimizer, self.rule, self.limits)
         return self.rule
 
     def make_slots(self, rule: Rule) -> None:

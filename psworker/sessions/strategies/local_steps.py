@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 
 from pswire import optimizers
-from pswire.errors import AlreadyRegistered, ConfigurationError, NotFinite
-from pswire.optimizers.limits import GUARDED, LIMITS, MOST_GROWTH, Limits
-from pswire.specs.schedules import largest_rate, rate
-from pswire.tensors.values import Array, IndexedSlices, magnitude, not_finite
+from pswire.errors import AlreadyRegistered, ConfigurationError
+from pswire.optimizers.limits import GUARDED, LIMITS, Limits, fault_of, refused
+from pswire.specs.schedules import rate
+from pswire.tensors.values import Array, IndexedSlices, magnitude
 from psworker.client.client import Client
 from psworker.client.partitions import check_finite
 from psworker.model.tables import Table
@@ -175,8 +175,8 @@ class LocalSteps(Replica):
         results = []
         for entry, variable in zip(entries, variables, strict=True):
             value, slots = variable.updated(entry.array, self._local_step, guarded)
-            if guarded:
-                _check_update(entry.name, value, slots)
+            if guarded and (fault := fault_of(value, slots)):
+                raise refused(entry.name, fault)
             results.append((value, slots))
         known = self.known()
         for entry, variable, (value, slots) in zip(entries, variables, results, strict=True):
@@ -220,9 +220,7 @@ class _LocalVariable:
     def follow(self, spec: optimizers.UpdateSpec) -> None:
         """Sets the update rule, or changes its hyperparameters."""
         tuned, self._spec, self._rule = self._rule is not None, spec, optimizers.rule_for(spec)
-        largest = largest_rate(spec.learning_rate) if isinstance(spec, optimizers.OptimizerSpec) else 1.0
-        share = math.inf if self._limits is None else self._rule.growth(largest, self._limits)
-        self._share = share if share <= MOST_GROWTH else math.inf  # not if it is NaN
+        self._share = optimizers.ordinary_growth(spec, self._rule, self._limits)
         if tuned:
             self.growth = math.inf  # slots may be far from those that the new hyperparameters make
         else:
@@ -269,14 +267,3 @@ def _magnitude(entry: VersionedArray) -> float:
     if not math.isfinite(found):
         check_finite(entry.name, array)
     return found
-
-
-def _check_update(name: str, value: Array, slots: Mapping[str, Array]) -> None:
-    for slot, array in (("", value), *slots.items()):
-        bad = not_finite(array)
-        if bad:
-            fault = f"{bad:,} of {array.size:,} elements" + (f" of its slot {slot!r}" if slot else "")
-            raise NotFinite(
-                f"the update of {name!r} would make NaN or infinity of {fault}: nothing was changed; lower the "
-                "learning rate, or clip gradients"
-            )
