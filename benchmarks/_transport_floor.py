@@ -17,7 +17,7 @@ from _push_pull import ELEMENTS, RATE, arrays
 
 from pswire import optimizers
 from pswire.channel import SERVER_OPTIONS, open_channel
-from pswire.optimizers import Step, compiled, rule_for
+from pswire.optimizers import Step, numba_compiler, rule_for
 from pswire.system.malloc import keep_memory
 from pswire.tensors.transport import CHUNK
 
@@ -44,7 +44,7 @@ def copy() -> float:
 
 def adam(*, numba: bool) -> float:
     """The update alone, on one thread."""
-    compiled.USE_NUMBA = numba
+    numba_compiler.USE_NUMBA = numba
     rule = rule_for(optimizers.Adam(RATE))
     values, gradients = arrays(0.1, 0), arrays(1.0, 1)
     slots = {name: rule.slots(value) for name, value in values.items()}

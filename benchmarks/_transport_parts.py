@@ -1,4 +1,4 @@
-"""The parts of one step in each lane, one after the other in one process, without gRPC.
+"""The parts of one step with each tensor transport, one after the other in one process, without gRPC.
 
 The functions and arrays are those of a real step; shared memory is mapped twice. A real step additionally has gRPC and
 handovers between threads, and overlaps some of the parts.
@@ -21,9 +21,9 @@ from psserver.rpc.shared_memory import AttachedSegments
 from psserver.runtime.executor import Executor
 from pswire.codec import from_frame, to_frame
 from pswire.messages import Gradient, Join, Push, Register, Sender
-from pswire.optimizers import compiled
+from pswire.optimizers import numba_compiler
 from pswire.tensors.frames import incoming
-from pswire.tensors.segments import BEGIN, Segment
+from pswire.tensors.segments import DATA_OFFSET, Segment
 from pswire.tensors.shared_memory import SharedSender, needed
 from pswire.tensors.stream import StreamReceiver, StreamSender
 from pswire.v1 import paramserver_pb2 as pb
@@ -43,7 +43,7 @@ PARTS = (SEND, TAKE, LOOK, STEP, ANSWER, USE)
 
 def parts(tensor_transport: str, *, numba: bool) -> dict[str, float]:
     """Milliseconds of each of `PARTS`, medians."""
-    compiled.USE_NUMBA = numba
+    numba_compiler.USE_NUMBA = numba
     seen = asyncio.run(_Walk(tensor_transport).run())
     return {part: statistics.median(seen[part][WARM_UP:]) for part in PARTS}
 
@@ -84,7 +84,7 @@ class _Walk:
             header = to_frame(push, out)
             if self._shared:
                 region = header.answer_region
-                region.segment, region.offset, region.nbytes = 1, BEGIN, self._answers.nbytes - BEGIN
+                region.segment, region.offset, region.nbytes = 1, DATA_OFFSET, self._answers.nbytes - DATA_OFFSET
             sent = [header.SerializeToString()] if self._shared else list(out.frames(header))
         with self._clock(TAKE):
             message = self._taken(sent, StreamReceiver(None, self._attached.receiver()))

@@ -32,7 +32,7 @@ PATIENCE = 60.0  # seconds until the first steps are done
 
 
 def ours(workers: int, *, numba: bool, options: Sequence[str] = ()) -> tuple[float, str]:
-    """The median of steps per second over the windows of one run, and the lane of its workers."""
+    """The median of steps per second over the windows of one run, and the tensor transport of its workers."""
     with (
         _report.kernels(numba=numba) as environment,
         _report.server_process(environment=environment) as server,
@@ -98,7 +98,7 @@ def main() -> None:
     options = parser.parse_args()
     _report.describe_machine()
     kinds = {"paramserver": False} | ({"paramserver-fast": True} if importlib.util.find_spec("numba") else {})
-    figures, lanes = _report.Figures("cluster", "steps/s"), set()
+    figures, transports = _report.Figures("cluster", "steps/s"), set()
     began = time.monotonic()
     for _ in range(options.rounds):
         for workers in (1, 2):
@@ -107,12 +107,12 @@ def main() -> None:
             for kind, numba in kinds.items():
                 rate, tensor_transport = ours(workers, numba=numba, options=options.options.split())
                 figures.add(f"{kind}-{workers}w", rate)
-                lanes.add(tensor_transport)
+                transports.add(tensor_transport)
             if options.peers:
                 script = options.peer_scripts / "cluster_tf.py"
                 for _, system, rate, _ in _report.run_peer(options.peers, "tf", script, str(workers)):
                     figures.add(system, rate)
-    print(f"the workers' tensors went over {', '.join(sorted(lanes))}")
+    print(f"the workers' tensors went over {', '.join(sorted(transports))}")
     pairs = [(f"{kind}-{workers}w", f"tensorflow-ps-{workers}w") for workers in (1, 2) for kind in kinds]
     figures.report(pairs, more_is_better=True)
     print(f"took {time.monotonic() - began:.0f} s")

@@ -22,7 +22,7 @@ import _report
 import numpy as np
 
 from pswire import optimizers
-from pswire.optimizers import Rule, Step, adam, compiled, rule_for
+from pswire.optimizers import Rule, Step, adam, numba_compiler, rule_for
 from pswire.tensors.values import IndexedSlices
 
 PARAMETERS = 3_274_634
@@ -70,7 +70,7 @@ def time_rows(rule: Rule, table: np.ndarray, updates: list[IndexedSlices]) -> fl
 
 def kinds() -> list[bool]:
     """Without and, if numba is installed, with compiled loops."""
-    fused = compiled.machine_code(adam._adam) is not None
+    fused = numba_compiler.machine_code(adam._adam) is not None
     if not fused:
         print("numba is not installed: numpy alone")
     return [False, True] if fused else [False]
@@ -91,7 +91,7 @@ def main() -> None:
         )
         for _ in range(8)
     ]
-    numba = [False, True] if compiled.machine_code(adam._adam) is not None else [False]
+    numba = [False, True] if numba_compiler.machine_code(adam._adam) is not None else [False]
     for name, spec in OPTIMIZERS.items():
         for work, run in (
             (f"{name}-dense", lambda rule: time_dense(rule, value.copy(), gradient)),
@@ -100,7 +100,7 @@ def main() -> None:
             figures = _report.Figures(work, "us")
             for _ in range(3 if work == "adam-dense" else 1):
                 for use_numba in numba:
-                    compiled.USE_NUMBA = use_numba
+                    numba_compiler.USE_NUMBA = use_numba
                     rule = rule_for(spec)
                     if not use_numba or rule.loop is not None:
                         figures.add("paramserver-numba" if use_numba else "paramserver-numpy", run(rule))

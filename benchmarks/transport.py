@@ -186,10 +186,10 @@ def table(figures: _report.Figures, empties: _report.Figures, memory: dict[str, 
 
 def profile(*, numba: bool) -> None:
     """Prints the parts of a step for each tensor transport, a measured step, and lower bounds, as Markdown."""
-    lanes = ("shared memory", "gRPC")
-    columns = [_transport_parts.parts(tensor_transport, numba=numba) for tensor_transport in lanes]
-    whole = [measure(Way(tensor_transport), numba=numba).step for tensor_transport in lanes]
-    print(f"\n| part, ms ({'numba' if numba else 'numpy'}) | {' | '.join(lanes)} |\n| --- | --- | --- |")
+    transports = ("shared memory", "gRPC")
+    columns = [_transport_parts.parts(tensor_transport, numba=numba) for tensor_transport in transports]
+    whole = [measure(Way(tensor_transport), numba=numba).step for tensor_transport in transports]
+    print(f"\n| part, ms ({'numba' if numba else 'numpy'}) | {' | '.join(transports)} |\n| --- | --- | --- |")
     for part in _transport_parts.PARTS:
         print(f"| {part} | {' | '.join(f'{column[part]:.2f}' for column in columns)} |")
     rest = [step - sum(column.values()) for step, column in zip(whole, columns, strict=True)]

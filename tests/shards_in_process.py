@@ -79,7 +79,7 @@ class ShardsInProcess:
         self._changed.notify_all()
 
     def tensor_transport(self, shard):
-        return f"lane {shard}"
+        return f"transport {shard}"
 
     def client(self, worker="w0", *declarations, encoder=None):
         """A client that has joined, and by name what it has registered."""

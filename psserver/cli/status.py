@@ -24,10 +24,10 @@ from pswire.specs.schedules import Schedule
 from pswire.status_client import StatusClient
 
 #: Width without a terminal, so that lines are not wrapped for programs that read them.
-_WIDE = 1000
+_NON_TERMINAL_WIDTH = 1000
 
 _NONE = "–"
-_MOST_WIDTH = {"variable": 14, "dtype and shape": 13, "slots": 10}  # if the whole table is too wide
+_MAX_WIDTH = {"variable": 14, "dtype and shape": 13, "slots": 10}  # if the whole table is too wide
 _ANY_WIDTH = 10_000
 _STYLES = {"live": "green", "left": "dim", "lost": "bold red", "silent": "bold red"}
 
@@ -74,7 +74,7 @@ def _display(as_json: bool) -> Iterator[Callable[[JobStatus], object]]:
 
 def _console() -> Console:
     console = Console()
-    return console if console.is_terminal else Console(width=_WIDE)
+    return console if console.is_terminal else Console(width=_NON_TERMINAL_WIDTH)
 
 
 def _print_json(job: JobStatus, indent: int | None = None) -> None:
@@ -228,7 +228,7 @@ def _variables(job: JobStatus, *, more: bool = True) -> Table:
     numbers = ("version", *["updates", "memory"] * more)
     table = _table("Variables", ("variable", "dtype and shape", "shards"), numbers, ("slots", "optimizer"))
     for column in table.columns:  # the optimizer gets the remaining width
-        column.max_width = None if more else _MOST_WIDTH.get(str(column.header))
+        column.max_width = None if more else _MAX_WIDTH.get(str(column.header))
     for variable in job.variables:
         _add(
             table,

@@ -203,6 +203,6 @@ class DataQueues:
 
     def _answer(self, request: _Waiting, block: Block | None, done: bool = False, waiting_for: str = "") -> Reply:
         message = request.message
-        unheard = self._queues[message.queue.name].reports[message.heard :]
+        unreported = self._queues[message.queue.name].reports[message.reports_received :]
         chief = self._is_chief(message.sender.worker)
-        return Reply(request.ticket, Taken(block, done, waiting_for, tuple(unheard), chief))
+        return Reply(request.ticket, Taken(block, done, waiting_for, tuple(unreported), chief))

@@ -20,9 +20,9 @@ class Event:
     warning: bool = False
 
 
-def joined(member: Member, *, new_life: bool = True) -> Event:
+def joined(member: Member, *, new_incarnation: bool = True) -> Event:
     """A new life of a worker begins; or one that had left or was lost goes on with the life it had."""
-    verb = "joined" if new_life else "is back"
+    verb = "joined" if new_incarnation else "is back"
     return Event(f"worker {member.name!r} {verb} (number {member.number}, incarnation {member.incarnation})")
 
 

@@ -67,7 +67,7 @@ from pswire.specs.consistency import (
 )
 
 #: Workers, epochs and changes that a status lists, live workers and the newest first, so that it fits into a message.
-MOST_LISTED = 1000
+MAX_LISTED = 1000
 
 
 class Shard:
@@ -280,9 +280,9 @@ class Shard:
     def _join(self, ticket: int, message: Join, now: float, result: StepResult) -> None:
         known = self._members.get(message.worker)
         was_live = known is not None and known.state == "live"
-        member, new_life = self._members.join(message, now)
-        if new_life or not was_live:
-            result.events.append(events.joined(member, new_life=new_life))
+        member, new_incarnation = self._members.join(message, now)
+        if new_incarnation or not was_live:
+            result.events.append(events.joined(member, new_incarnation=new_incarnation))
         joined = Joined(
             member.incarnation,
             member.number,
@@ -294,7 +294,7 @@ class Shard:
             self._invariants.identity,
         )
         result.replies.append(Reply(ticket, joined))
-        if new_life:
+        if new_incarnation:
             self._forget([member], result)
 
     def _renew(self, ticket: int, message: Renew, member: Member, now: float, result: StepResult) -> None:
@@ -378,7 +378,7 @@ class Shard:
     def _tune(self, ticket: int, message: Tune, member: Member, result: StepResult) -> None:
         optimizer = self._store.tune(message)
         change = Change(self.global_step, member.name, message.names, optimizer)
-        self._changes = [*self._changes, change][-MOST_LISTED:]
+        self._changes = [*self._changes, change][-MAX_LISTED:]
         self._pending.abandon(member, result)  # or the deduplication table would go back to it
         tuned = Tuned(Outcome.APPLIED, self.global_step)
         self._deduplication.record(message.sender, message.sequence, tuned)
@@ -396,7 +396,7 @@ class Shard:
 
     def _status(self, now: float) -> StatusReport:
         pending, half_pushes = self._pending, self._members.half_pushes
-        members = sorted(self._members, key=lambda member: (member.state != "live", -member.number))[:MOST_LISTED]
+        members = sorted(self._members, key=lambda member: (member.state != "live", -member.number))[:MAX_LISTED]
         return StatusReport(
             self.shard,
             self.shards,
@@ -404,7 +404,7 @@ class Shard:
             self._repeated,
             tuple([variable.status() for variable in self._store]),
             tuple([self._worker_status(one, now) for one in sorted(members, key=lambda member: member.number)]),
-            tuple(self._queues.reports()[-MOST_LISTED:]),
+            tuple(self._queues.reports()[-MAX_LISTED:]),
             pending.dropped,
             self._store.nbytes + self._store.served.nbytes,
             str(self._consistency),
@@ -413,7 +413,7 @@ class Shard:
             Staleness(percentile(pending.stalenesses, 50), percentile(pending.stalenesses, 99)),
             tuple(self._changes),
             half_pushes.count,
-            half_pushes.last_pushes(MOST_LISTED),
+            half_pushes.last_pushes(MAX_LISTED),
         )
 
     def _worker_status(self, member: Member, now: float) -> WorkerStatus:

@@ -10,11 +10,11 @@ from pswire.errors import TooLarge, Unavailable
 
 
 class Admission:
-    """Bytes of the transfers under way, `limit` at most; others wait `patience` seconds, first come, first served."""
+    """Bytes of the transfers under way, `limit` at most; others wait `timeout` seconds, first come, first served."""
 
-    def __init__(self, limit: int, patience: float) -> None:
+    def __init__(self, limit: int, timeout: float) -> None:
         self._limit = limit
-        self._patience = patience
+        self._patience = timeout
         self._under_way = 0
         self._turn = asyncio.Lock()
         self._ended = asyncio.Event()

@@ -22,7 +22,7 @@ from google.protobuf.message import Message as Proto
 from psserver.rpc.admission import Admission
 from psserver.rpc.reused_buffers import ReusedArrays
 from psserver.rpc.shared_memory import AttachedSegments
-from psserver.runtime.executor import STOPPING, AnswerTooLarge, Executor
+from psserver.runtime.executor import STOPPING_ERROR, AnswerTooLarge, Executor
 from pswire.channel import status_of
 from pswire.codec import decode, encode, from_frame, to_frame
 from pswire.errors import InternalError, InvalidMessage, Malformed, ParamServerError, TimedOut, Unavailable
@@ -31,7 +31,7 @@ from pswire.messages.sizes import Allocator, tensor_bytes
 from pswire.tensors.frames import Incoming, incoming
 from pswire.tensors.inline import InlineReceiver, InlineSender
 from pswire.tensors.stream import StreamReceiver, StreamSender
-from pswire.tensors.transport import INLINE
+from pswire.tensors.transport import MAX_INLINE_MESSAGE
 from pswire.v1 import paramserver_pb2 as pb
 
 _SERVICE = pb.DESCRIPTOR.services_by_name["ParameterServer"]
@@ -52,15 +52,15 @@ _Result = TypeVar("_Result")
 class Service:
     """Serves the methods of `paramserver.v1.ParameterServer`.
 
-    Transfers may have `traffic_limit` bytes under way, and one may stall for `patience` seconds before it is aborted.
+    Transfers may have `traffic_limit` bytes under way, and one may stall for `timeout` seconds before it is aborted.
     With `shared_memory`, workers of this host may attach shared memory.
     """
 
-    def __init__(self, executor: Executor, traffic_limit: int, patience: float, *, shared_memory: bool = True) -> None:
+    def __init__(self, executor: Executor, traffic_limit: int, timeout: float, *, shared_memory: bool = True) -> None:
         self._executor = executor
         self._shared_memory = shared_memory
-        self._admission = Admission(traffic_limit, patience)
-        self._patience = patience
+        self._admission = Admission(traffic_limit, timeout)
+        self._patience = timeout
         self._idle: set[asyncio.Task[None]] = set()
         self._closing = False
 
@@ -92,7 +92,7 @@ class Service:
 
     async def _unary(self, kind: type[Proto], request: bytes) -> bytes:
         message = _request(decode(_parse(kind, request), InlineReceiver()))
-        answer = await self._executor.step(message, most=INLINE)
+        answer = await self._executor.step(message, most=MAX_INLINE_MESSAGE)
         return _encoded(lambda: encode(answer, InlineSender()).SerializeToString(), answer)
 
     # --- transfers ------------------------------------------------------------------------------------------------
@@ -114,13 +114,13 @@ class Service:
     async def _next_call(self, context: grpc.aio.ServicerContext, task: asyncio.Task[None]) -> bytes:
         """The first frame of the next call, without a timeout: between its calls a worker computes."""
         if self._closing:
-            raise Unavailable(STOPPING)
+            raise Unavailable(STOPPING_ERROR)
         self._idle.add(task)
         try:
             data: bytes = await context.read()
         except asyncio.CancelledError:
             if self._closing:
-                raise Unavailable(STOPPING) from None
+                raise Unavailable(STOPPING_ERROR) from None
             raise
         finally:
             self._idle.discard(task)
@@ -131,9 +131,9 @@ class Service:
         receiver = StreamReceiver(frame.data, attached.receiver())
         message = _request(from_frame(frame, receiver))
         region = attached.region(frame.header)
-        if not receiver.nbytes and tensor_bytes(message) <= INLINE:
+        if not receiver.nbytes and tensor_bytes(message) <= MAX_INLINE_MESSAGE:
             try:
-                answer = await self._executor.step(message, INLINE, region)
+                answer = await self._executor.step(message, MAX_INLINE_MESSAGE, region)
             except AnswerTooLarge:
                 pass
             else:

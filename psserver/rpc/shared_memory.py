@@ -13,7 +13,7 @@ from pswire.tensors.shared_memory import Region, SharedReceiver
 from pswire.v1 import paramserver_pb2 as pb
 
 #: Segments of a stream are numbered from 0, below this.
-MOST = 64
+MAX_SEGMENTS = 64
 
 
 class AttachedSegments:
@@ -38,8 +38,8 @@ class AttachedSegments:
         try:
             if not self._allowed:
                 raise NotShared("the server was started with --no-shared-memory")
-            if not 0 <= request.segment < MOST:
-                raise NotShared(f"segments are numbered from 0 to {MOST - 1}, not {request.segment}")
+            if not 0 <= request.segment < MAX_SEGMENTS:
+                raise NotShared(f"segments are numbered from 0 to {MAX_SEGMENTS - 1}, not {request.segment}")
             self.memories[request.segment] = open_segment(request.name, request.nbytes, request.token)
         except NotShared as error:
             return pb.AttachReply(reason=str(error))

@@ -12,7 +12,7 @@ from psserver.core.members.membership import JobEnd
 TICK = 1.0
 
 #: Ticks in the time of one lease, at least.
-TICKS_A_LEASE = 12
+TICKS_PER_LEASE = 12
 
 #: The least number of leases that a server with `linger` waits when its workers have failed or were lost: a worker that
 #: was disconnected or is restarted is back by then.
@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 
 def tick_seconds(lease: float) -> float:
     """Seconds between two ticks of a server with this lease."""
-    return min(TICK, lease / TICKS_A_LEASE)
+    return min(TICK, lease / TICKS_PER_LEASE)
 
 
 class Clock:

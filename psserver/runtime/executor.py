@@ -19,18 +19,18 @@ from psserver.runtime.task_order import TaskOrder
 from pswire.errors import InvalidMessage, ParamServerError, TooLarge, Unavailable, UnknownVariable
 from pswire.messages import Answer, Register, Reply, Request, Tick, Tune
 from pswire.messages.sizes import Allocator, tensor_bytes
-from pswire.optimizers import compiled, rule_for
-from pswire.optimizers.compiled import Loop
+from pswire.optimizers import numba_compiler, rule_for
+from pswire.optimizers.numba_compiler import Loop
 
 #: Bytes of arrays that a step may inspect in the event loop: one pass that only reads, some 50 us a MiB.
-INSPECTED_IN_LOOP = 2 << 20
+MAX_BYTES_INSPECTED_IN_LOOP = 2 << 20
 
 log = logging.getLogger(__name__)
 
 _Waiting = asyncio.Future[Answer]
 
 #: The error of calls that a stopping server cannot answer.
-STOPPING = "the server is stopping: try again when a server is back at this address"
+STOPPING_ERROR = "the server is stopping: try again when a server is back at this address"
 
 
 class AnswerTooLarge(TooLarge):
@@ -88,7 +88,7 @@ class Executor:
         if isinstance(message, Register | Tune):
             await self._compile(message)
         inspection = None
-        if tensor_bytes(message) > INSPECTED_IN_LOOP:
+        if tensor_bytes(message) > MAX_BYTES_INSPECTED_IN_LOOP:
             if not admitted:
                 self._shard.check(message)
             loop = asyncio.get_running_loop()
@@ -132,7 +132,7 @@ class Executor:
         self._closing = True
         for answer in self._waiting.values():
             if not answer.done():
-                answer.set_exception(Unavailable(STOPPING))
+                answer.set_exception(Unavailable(STOPPING_ERROR))
         self._waiting.clear()
 
     async def shutdown(self) -> None:
@@ -182,7 +182,7 @@ class Executor:
             return
         async with self._compiling:
             for loop in loops - self._compiled:
-                await asyncio.get_running_loop().run_in_executor(self._inspectors, compiled.machine_code, loop)
+                await asyncio.get_running_loop().run_in_executor(self._inspectors, numba_compiler.machine_code, loop)
                 self._compiled.add(loop)
 
     def _complete(self, result: StepResult) -> None:

@@ -16,7 +16,7 @@ from psserver.core.array_tasks import ArrayTask, run, run_parts, stages
 from pswire.system.host import cores
 
 #: Bytes that tasks in the event loop may go through: some 100 us with the costliest update rule.
-SMALL = 256 << 10
+MAX_INLINE_BYTES = 256 << 10
 
 #: The cost of a task besides its bytes, in bytes: the calls of an update rule on a few elements.
 TASK_OVERHEAD = 4 << 10
@@ -26,13 +26,13 @@ TASK_OVERHEAD = 4 << 10
 THREADS = min(max(2, cores()), 4)
 
 #: Bytes of one variable's tasks from which all threads divide them: some 2 ms of an update rule.
-DIVIDED = 4 << 20
+MIN_DIVIDED_BYTES = 4 << 20
 
 #: Elements a thread takes at a time, for all tasks in turn, so that they stay in the cache.
-STRETCH = 1 << 18
+ELEMENTS_PER_STRETCH = 1 << 18
 
 #: Stretches of one variable before other variables have their turn: some milliseconds.
-ROUND = 16
+STRETCHES_PER_ROUND = 16
 
 _Jobs = list[asyncio.Future[None]]
 
@@ -50,7 +50,7 @@ class TaskOrder:
 
     def run_at_once(self, tasks: Sequence[ArrayTask]) -> bool:
         """Run the tasks if they are small and need not wait for others; whether it did."""
-        if self._busy(tasks) or _effort(tasks) > SMALL:
+        if self._busy(tasks) or _effort(tasks) > MAX_INLINE_BYTES:
             return False
         run(tasks)
         return True
@@ -61,7 +61,7 @@ class TaskOrder:
             return None
         started: list[asyncio.Task[None]] = []
         at_once: list[ArrayTask] = []
-        left = SMALL
+        left = MAX_INLINE_BYTES
         for bundle in sorted(self._bundles(tasks), key=_effort):
             effort = _effort(bundle)
             if effort <= left and not self._busy(bundle):
@@ -130,30 +130,32 @@ class TaskOrder:
         left = 0
         for name, mine in by_variable.items():
             effort = _effort(mine)
-            if effort > SMALL or name in self._last:
+            if effort > MAX_INLINE_BYTES or name in self._last:
                 bundles.append(mine)
             elif together and effort <= left:
                 together += mine
                 left -= effort
             else:
-                together, left = list(mine), SMALL - effort
+                together, left = list(mine), MAX_INLINE_BYTES - effort
                 bundles.append(together)
         return bundles
 
 
 def _rounds(bundle: Sequence[ArrayTask]) -> Iterator[list[Callable[[], None]]]:
     """Rounds of jobs, one round after the other; the jobs of a round run at the same time."""
-    if _effort(bundle) < DIVIDED:
+    if _effort(bundle) < MIN_DIVIDED_BYTES:
         yield [partial(run, bundle)]
         return
     for stage in stages(bundle):
         elements = stage[0].elements
-        if elements <= STRETCH:
+        if elements <= ELEMENTS_PER_STRETCH:
             yield [partial(run, stage)]
             continue
-        stretches = [(start, min(start + STRETCH, elements)) for start in range(0, elements, STRETCH)]
-        for first in range(0, len(stretches), ROUND):
-            shared = iter(stretches[first : first + ROUND])
+        stretches = [
+            (start, min(start + ELEMENTS_PER_STRETCH, elements)) for start in range(0, elements, ELEMENTS_PER_STRETCH)
+        ]
+        for first in range(0, len(stretches), STRETCHES_PER_ROUND):
+            shared = iter(stretches[first : first + STRETCHES_PER_ROUND])
             yield [partial(run_parts, stage, shared) for _ in range(THREADS)]
 
 

@@ -163,7 +163,7 @@ def _get_name(proto: Proto, name: str, receiver: TensorReceiver) -> str:
 
 def _get_names(proto: Proto, name: str, receiver: TensorReceiver) -> tuple[str, ...]:
     names = tuple(getattr(proto, name))
-    return _check_few(names) if len(names) <= _FEW else _check_names(names)
+    return _check_few(names) if len(names) <= _MAX_CACHED_NAMES else _check_names(names)
 
 
 def _check_names(names: tuple[str, ...]) -> tuple[str, ...]:
@@ -175,7 +175,7 @@ def _check_names(names: tuple[str, ...]) -> tuple[str, ...]:
 
 
 #: Lists up to this length are cached, since a worker sends the same names at every step.
-_FEW = 64
+_MAX_CACHED_NAMES = 64
 _check_few = functools.lru_cache(1024)(_check_names)
 
 

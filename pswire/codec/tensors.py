@@ -1,6 +1,6 @@
 """Tensors in messages, and the parts of messages that have them: checked descriptions, elements by a tensor transport.
 
-May import messages, fields, structs, tensors and the generated code.
+May import messages, fields, specs, tensors and the generated code.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from operator import attrgetter
 
 from pswire import messages as ms
 from pswire.codec.fields import COUNT, KINDS, NAME, Row, many, one_or_none
-from pswire.codec.structs import INITIAL, OPTIMIZER_OR_NONE
+from pswire.codec.specs import INITIAL, OPTIMIZER_OR_NONE
 from pswire.errors import Malformed
-from pswire.tensors.compression import FORMS, PLACES, Packed
+from pswire.tensors.compression import FORMS, INDEX_DTYPES, Packed
 from pswire.tensors.transport import TensorReceiver, TensorSender
 from pswire.tensors.values import DTYPES, Array, IndexedSlices, Part, TensorSpec
 from pswire.v1 import paramserver_pb2 as pb
@@ -46,7 +46,7 @@ def _get_array(tensor: pb.Tensor, spec: TensorSpec, receiver: TensorReceiver) ->
     if form is None or spec.dtype != "float32" or not form.fits(spec.shape, specs):
         found = ", ".join(f"{part.dtype}{list(part.shape)}" for part in specs) or "none"
         raise Malformed(f"variable {spec} cannot be in the form {tensor.packing.form!r} with the parts {found}")
-    arrays = [receiver.get(part, of, own=of.dtype in PLACES) for part, of in zip(parts, specs, strict=True)]
+    arrays = [receiver.get(part, of, own=of.dtype in INDEX_DTYPES) for part, of in zip(parts, specs, strict=True)]
     return Packed(tensor.packing.form, spec.shape, tuple(arrays))
 
 

@@ -60,14 +60,14 @@ class Take:
 
     Attributes:
         finished: the block to return as done.
-        heard: the number of reports received so far.
+        reports_received: the number of reports received so far.
         give_back: request no block; the one held goes to other workers.
     """
 
     sender: Sender
     queue: QueueSpec
     finished: Finished | None = None
-    heard: int = 0
+    reports_received: int = 0
     give_back: bool = False
 
 

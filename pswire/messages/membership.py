@@ -20,7 +20,7 @@ class Join:
     Attributes:
         incarnation: 0 asks shard 0 for the next one, with which the worker then joins the other shards.
         shard, shards: the place of this shard in the worker's list of servers, and the length of the list.
-        life: a random number of this process, so that a Join that arrives twice counts once; 0: none.
+        process_nonce: a random number of this process, so that a Join that arrives twice counts once; 0: none.
         tensor_transport: how tensors travel to this shard, for status displays.
         states: when joining again: `Joined.state` of all shards, in order; a shard with a different state refuses.
     """
@@ -29,7 +29,7 @@ class Join:
     incarnation: int = 0
     shard: int = 0
     shards: int = 1
-    life: int = 0
+    process_nonce: int = 0
     tensor_transport: str = ""
     states: tuple[int, ...] = ()
 

@@ -13,8 +13,8 @@ from typing import ClassVar, Literal, TypeAlias
 
 import numpy as np
 
-from pswire.optimizers import compiled
-from pswire.optimizers.compiled import Loop, LoopFunction
+from pswire.optimizers import numba_compiler
+from pswire.optimizers.numba_compiler import Loop, LoopFunction
 from pswire.optimizers.optimizer import COMPUTE_DTYPES, Rule, Step, UpdateSpec
 from pswire.tensors.values import Array, IndexedSlices
 
@@ -105,7 +105,7 @@ class ElementWise(Rule):
     """A rule in which each element of value and slots is updated independently of the others.
 
     Such a rule implements its update in numpy, for a block of elements (`_block`), and, if it is performance-critical,
-    also as a loop to be compiled (`pswire.optimizers.compiled`), with the same operations in the same order and
+    also as a loop to be compiled (`pswire.optimizers.numba_compiler`), with the same operations in the same order and
     bit-identical results.
     """
 
@@ -113,12 +113,12 @@ class ElementWise(Rule):
 
     def __init__(self, spec: UpdateSpec, loop: Loop | None = None, first: Mapping[str, float] | None = None) -> None:
         super().__init__(spec, first)
-        self.loop = loop if compiled.USE_NUMBA else None
+        self.loop = loop if numba_compiler.USE_NUMBA else None
 
     @functools.cached_property
     def _code(self) -> LoopFunction | None:
         """The loop's machine code, compiled at first use; None if there is none."""
-        return None if self.loop is None else compiled.machine_code(self.loop)
+        return None if self.loop is None else numba_compiler.machine_code(self.loop)
 
     @abstractmethod
     def _numbers(self, step: Step, tiny: float) -> tuple[float, ...]:

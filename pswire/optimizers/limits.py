@@ -45,7 +45,7 @@ LIMITS = {
 
 #: The largest growth of an ordinary update. A variable is guarded from a sum of 1/2 on; a step may make as many updates
 #: of it before that is seen as there are workers with a push that is held.
-MOST_GROWTH = 1e-3
+MAX_ORDINARY_GROWTH = 1e-3
 
 #: A variable is guarded when its growth reaches this value.
 GUARDED = 0.5

@@ -15,8 +15,8 @@ from typing import Any, ClassVar
 import numpy as np
 
 from pswire.errors import InvalidMessage
-from pswire.optimizers.compiled import Loop
-from pswire.optimizers.limits import MOST_GROWTH, Limits, within
+from pswire.optimizers.limits import MAX_ORDINARY_GROWTH, Limits, within
+from pswire.optimizers.numba_compiler import Loop
 from pswire.specs import spec as specs
 from pswire.specs.schedules import LearningRate, Schedule, largest_rate
 from pswire.specs.spec import Spec
@@ -179,7 +179,7 @@ def ordinary_growth(spec: UpdateSpec, rule: Rule, limits: Limits | None) -> floa
     """The growth of one ordinary update by the rule of `spec`, at any step; infinite if no update is ordinary."""
     rate = largest_rate(spec.learning_rate) if isinstance(spec, OptimizerSpec) else 1.0
     growth = math.inf if limits is None else rule.growth(rate, limits)
-    return growth if growth <= MOST_GROWTH else math.inf  # not if it is NaN
+    return growth if growth <= MAX_ORDINARY_GROWTH else math.inf  # not if it is NaN
 
 
 def from_plain(plain: Mapping[str, Any]) -> UpdateSpec:

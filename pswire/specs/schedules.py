@@ -46,7 +46,7 @@ def check_learning_rate(spec: object, name: str) -> None:
 LearningRate: TypeAlias = Annotated[float | Schedule, check_learning_rate]
 
 #: Each variable's schedule is part of every status, which must fit into a message.
-MOST_BOUNDARIES = 100
+MAX_BOUNDARIES = 100
 
 
 def rate(learning_rate: LearningRate, step: int) -> float:
@@ -153,8 +153,8 @@ class PiecewiseConstant(Schedule, kind="piecewise_constant"):
             if later <= earlier:
                 raise ValueError(f"PiecewiseConstant: boundaries must rise, but {later} follows {earlier}")
         values, boundaries = len(self.values), len(self.boundaries)
-        if boundaries > MOST_BOUNDARIES:
-            raise ValueError(f"PiecewiseConstant: boundaries must be {MOST_BOUNDARIES} at most, got {boundaries}")
+        if boundaries > MAX_BOUNDARIES:
+            raise ValueError(f"PiecewiseConstant: boundaries must be {MAX_BOUNDARIES} at most, got {boundaries}")
         if values != boundaries + 1:
             raise ValueError(
                 "PiecewiseConstant: values must be one more than boundaries, "

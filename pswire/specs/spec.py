@@ -18,7 +18,7 @@ from typing import Annotated, Any, ClassVar, TypeAlias, TypeVar, get_type_hints
 from pswire.errors import ConfigurationError
 
 #: Counts travel as floats, which represent every whole number below this one.
-MOST = 1 << 53
+MAX_COUNT = 1 << 53
 
 #: Patterns of a count and of a decimal number in the text of a spec.
 COUNT = "[0-9]{1,15}"
@@ -173,7 +173,7 @@ def check_count(spec: object, name: str, low: int = 1) -> None:
 
     Raises `TypeError` or `ValueError`.
     """
-    check_number(spec, name, low, MOST)
+    check_number(spec, name, low, MAX_COUNT)
     number = getattr(spec, name)
     if not number.is_integer():
         raise ValueError(f"{type(spec).__name__}: {name} must be a whole number, got {number!r}")

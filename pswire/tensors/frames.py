@@ -18,7 +18,7 @@ from pswire.v1 import paramserver_pb2 as pb
 ALIGNMENT = 16
 
 # Far more than valid frames have: each field costs much more time and memory here than its two bytes.
-_MOST_FIELDS = 64
+_MAX_FIELDS = 64
 
 _LENGTH_DELIMITED = 2  # the wire type of bytes, strings and messages
 
@@ -72,12 +72,12 @@ def incoming(frame: bytes) -> Incoming:
         begin = place
         tag, place = _read_varint(frame, place)
         fields += 1
-        if tag & 7 != _LENGTH_DELIMITED or fields > _MOST_FIELDS:
-            raise Malformed(_NO_FRAME.format(end))  # a Frame has no fields of another kind, and not so many
+        if tag & 7 != _LENGTH_DELIMITED or fields > _MAX_FIELDS:
+            raise Malformed(_NOT_A_FRAME.format(end))  # a Frame has no fields of another kind, and not so many
         length, place = _read_varint(frame, place)
         place += length
         if place > end:
-            raise Malformed(_NO_FRAME.format(end))
+            raise Malformed(_NOT_A_FRAME.format(end))
         if tag in (_DATA_NUMBER, _CHUNK_NUMBER):
             elements[tag] = memoryview(frame)[place - length : place]
         elif tag != _PADDING_NUMBER:
@@ -85,24 +85,24 @@ def incoming(frame: bytes) -> Incoming:
     try:
         header = pb.Frame.FromString(rest[0] if len(rest) == 1 else b"".join(rest))
     except DecodeError:
-        raise Malformed(_NO_FRAME.format(end)) from None
+        raise Malformed(_NOT_A_FRAME.format(end)) from None
     if not elements:
         return Incoming(header)
     return Incoming(header, elements.get(_DATA_NUMBER), elements.get(_CHUNK_NUMBER))
 
 
-_NO_FRAME = "{:,} bytes that are no paramserver.v1.Frame"
-_LONGEST_VARINT = 10
+_NOT_A_FRAME = "{:,} bytes that are no paramserver.v1.Frame"
+_MAX_VARINT_BYTES = 10
 
 
 def _read_varint(frame: bytes, place: int) -> tuple[int, int]:
     """The number at `place`, and the position after it."""
     number = 0
-    for index, byte in enumerate(frame[place : place + _LONGEST_VARINT]):
+    for index, byte in enumerate(frame[place : place + _MAX_VARINT_BYTES]):
         if byte < 0x80:
             return number | byte << 7 * index, place + index + 1
         number |= (byte & 0x7F) << 7 * index
-    raise Malformed(_NO_FRAME.format(len(frame)))
+    raise Malformed(_NOT_A_FRAME.format(len(frame)))
 
 
 _DATA_NUMBER, _CHUNK_NUMBER, _PADDING_NUMBER = (_read_varint(tag, 0)[0] for tag in (_DATA, _CHUNK, _PADDING))

@@ -1,17 +1,17 @@
-"""The inline tensor transport: elements inside their message, up to `INLINE` bytes. May import values, errors, v1."""
+"""The inline tensor transport: elements inside their message. May import transport, values, errors, v1."""
 
 from __future__ import annotations
 
 import numpy as np
 
 from pswire.errors import Malformed, TooLarge
-from pswire.tensors.transport import INLINE, check_elements
+from pswire.tensors.transport import MAX_INLINE_MESSAGE, check_elements
 from pswire.tensors.values import DTYPES, Array, TensorSpec
 from pswire.v1 import paramserver_pb2 as pb
 
 
 class InlineSender:
-    """Copies the elements of one message's tensors into it, `INLINE` bytes at most."""
+    """Copies the elements of one message's tensors into it, `MAX_INLINE_MESSAGE` bytes at most."""
 
     def __init__(self) -> None:
         self._used = 0
@@ -19,10 +19,10 @@ class InlineSender:
     def put(self, array: Array, tensor: pb.Tensor) -> None:
         """Copies the elements into `tensor.inline`; `tensor.dtype` is already set."""
         self._used += array.nbytes
-        if self._used > INLINE:
+        if self._used > MAX_INLINE_MESSAGE:
             raise TooLarge(
-                f"a single message carries {INLINE} bytes of tensors, and with {tensor.name!r} there are {self._used}: "
-                "send it by Transfer"
+                f"a single message carries {MAX_INLINE_MESSAGE} bytes of tensors, and with {tensor.name!r} there are "
+                f"{self._used}: send it by Transfer"
             )
         tensor.inline = array.astype(DTYPES[tensor.dtype], copy=False).tobytes()
 

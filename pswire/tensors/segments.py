@@ -20,17 +20,17 @@ from mmap import MAP_SHARED, PAGESIZE, mmap
 FOLDER = "/dev/shm"
 
 #: The offset of the first array in a segment; the token precedes it.
-BEGIN = 64
+DATA_OFFSET = 64
 
 _NAME = re.compile(r"paramserver-[0-9a-f]{32}")
 _MODE = 0o600
 _TOKEN = 16  # bytes
 _TRIES = 8
-_MAPPED = MAP_SHARED
+_MAP_FLAGS = MAP_SHARED
 with suppress(ImportError):  # Linux alone has it: all pages are mapped at once, and not each when it is first touched
     from mmap import MAP_POPULATE
 
-    _MAPPED |= MAP_POPULATE
+    _MAP_FLAGS |= MAP_POPULATE
 
 
 class NotShared(Exception):
@@ -45,7 +45,7 @@ class Segment:
 
     Attributes:
         name: of the file in `FOLDER`.
-        memory: the file, mapped, zero from `BEGIN` on. Never close it: arrays are views of it, and keep it alive.
+        memory: the file, mapped, zero from `DATA_OFFSET` on. Never close it: arrays are views of it, and keep it alive.
         nbytes: of the file, in whole pages.
         number: on the stream that it is attached to.
         token: the first bytes of the file, by which the other side recognizes it.
@@ -59,14 +59,14 @@ class Segment:
 
     @classmethod
     def create(cls, nbytes: int, number: int = 0) -> Segment:
-        """A new segment with at least `nbytes` from `BEGIN` on. Takes 1 ms for about 2 MB (cleared by the kernel).
+        """A new segment with at least `nbytes` from `DATA_OFFSET` on. Takes 1 ms for about 2 MB: the kernel clears it.
 
         Memory is reserved here: writing to unreserved memory in a full /dev/shm would end the process (SIGBUS).
 
         Raises:
             NotShared: there is no such folder, or too little memory in it.
         """
-        whole = -(-(BEGIN + nbytes) // PAGESIZE) * PAGESIZE
+        whole = -(-(DATA_OFFSET + nbytes) // PAGESIZE) * PAGESIZE
         name, descriptor = _new_file()
         try:
             os.posix_fallocate(descriptor, 0, whole)
@@ -145,7 +145,7 @@ def _check(found: os.stat_result, nbytes: int) -> None:
         raise NotShared(f"the file belongs to user {found.st_uid}, and this process to user {os.geteuid()}")
     if stat.S_IMODE(found.st_mode) != _MODE:
         raise NotShared(f"the file has mode {stat.S_IMODE(found.st_mode):04o}, not {_MODE:04o}")
-    if found.st_size != nbytes or nbytes < BEGIN:
+    if found.st_size != nbytes or nbytes < DATA_OFFSET:
         raise NotShared(f"the file has {found.st_size:,} bytes, and {nbytes:,} were announced")
     if found.st_blocks * 512 < nbytes:
         raise NotShared(f"only {found.st_blocks * 512:,} of the file's {nbytes:,} bytes have memory")
@@ -183,4 +183,4 @@ def _path(name: str) -> str:
 
 
 def _map(descriptor: int, nbytes: int) -> mmap:
-    return mmap(descriptor, nbytes, _MAPPED)
+    return mmap(descriptor, nbytes, _MAP_FLAGS)

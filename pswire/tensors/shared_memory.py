@@ -13,7 +13,7 @@ from mmap import mmap
 import numpy as np
 
 from pswire.errors import Malformed, TooLarge
-from pswire.tensors.segments import BEGIN
+from pswire.tensors.segments import DATA_OFFSET
 from pswire.tensors.transport import check_elements
 from pswire.tensors.values import DTYPES, Array, TensorSpec
 from pswire.v1 import paramserver_pb2 as pb
@@ -62,7 +62,7 @@ class Region:
         Malformed: the part is not inside the segment, or `offset` is no multiple of `ALIGNMENT`.
     """
 
-    def __init__(self, segment: int, memory: mmap, offset: int = BEGIN, nbytes: int | None = None) -> None:
+    def __init__(self, segment: int, memory: mmap, offset: int = DATA_OFFSET, nbytes: int | None = None) -> None:
         nbytes = len(memory) - offset if nbytes is None else nbytes
         _check_place("answer region", memory, offset, nbytes)
         self.segment, self.memory = segment, memory

@@ -16,7 +16,14 @@ from pswire.errors import Malformed, TooLarge
 from pswire.tensors import frames
 from pswire.tensors.inline import InlineReceiver
 from pswire.tensors.shared_memory import Region
-from pswire.tensors.transport import CHUNK, FEW, INLINE, MOST_OF_FEW, TensorReceiver, check_elements
+from pswire.tensors.transport import (
+    CHUNK,
+    INLINE_BELOW,
+    MAX_INLINE_MESSAGE,
+    MAX_INLINED,
+    TensorReceiver,
+    check_elements,
+)
 from pswire.tensors.values import DTYPES, Array, TensorSpec
 from pswire.v1 import paramserver_pb2 as pb
 
@@ -26,10 +33,10 @@ class StreamSender:
 
     Args:
         region: shared memory; arrays that lie there stay there.
-        few: arrays of fewer bytes travel inside the message, up to `MOST_OF_FEW` in all.
+        few: arrays of fewer bytes travel inside the message, up to `MAX_INLINED` in all.
     """
 
-    def __init__(self, region: Region | None = None, *, few: int = FEW) -> None:
+    def __init__(self, region: Region | None = None, *, few: int = INLINE_BELOW) -> None:
         self._region, self._few = region, few
         self._data: list[memoryview] = []
         self._inline = 0
@@ -40,7 +47,7 @@ class StreamSender:
         if self._region is not None and offset is not None:
             tensor.shared.segment, tensor.shared.offset = self._region.segment, offset
             return
-        if array.nbytes < self._few and self._inline + array.nbytes <= MOST_OF_FEW:
+        if array.nbytes < self._few and self._inline + array.nbytes <= MAX_INLINED:
             self._inline += array.nbytes
             tensor.inline = array.astype(DTYPES[tensor.dtype], copy=False).tobytes()
             return
@@ -55,8 +62,8 @@ class StreamSender:
         return sum(map(len, self._data))
 
     def frames(self, header: pb.Frame) -> Iterator[bytes]:
-        """The header with all elements; if they are more than `INLINE` bytes, the header and then frames of chunks."""
-        if self.nbytes <= INLINE:
+        """The header with all elements; above `MAX_INLINE_MESSAGE` bytes, the header and then frames of chunks."""
+        if self.nbytes <= MAX_INLINE_MESSAGE:
             yield frames.with_data(header, self._data)
         else:
             yield frames.with_data(header, ())

@@ -18,13 +18,13 @@ from pswire.v1 import paramserver_pb2 as pb
 CHUNK = 1 << 20
 
 #: The largest total size of the tensors that travel inside one message: the rows of a large batch fit.
-INLINE = 2 << 20
+MAX_INLINE_MESSAGE = 2 << 20
 
 #: A tensor of fewer bytes than this travels inside its message on a stream too: protobuf copies it in less time.
-FEW = 1 << 10
+INLINE_BELOW = 1 << 10
 
 #: Bytes that these tensors may have together in one message.
-MOST_OF_FEW = 64 << 10
+MAX_INLINED = 64 << 10
 
 
 class TensorSender(Protocol):

@@ -128,22 +128,22 @@ class Sender(_message.Message):
     def __init__(self, worker: _Optional[str] = ..., incarnation: _Optional[int] = ...) -> None: ...
 
 class JoinRequest(_message.Message):
-    __slots__ = ("worker", "incarnation", "shard", "shards", "life", "tensor_transport", "states")
+    __slots__ = ("worker", "incarnation", "shard", "shards", "process_nonce", "tensor_transport", "states")
     WORKER_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     SHARD_FIELD_NUMBER: _ClassVar[int]
     SHARDS_FIELD_NUMBER: _ClassVar[int]
-    LIFE_FIELD_NUMBER: _ClassVar[int]
+    PROCESS_NONCE_FIELD_NUMBER: _ClassVar[int]
     TENSOR_TRANSPORT_FIELD_NUMBER: _ClassVar[int]
     STATES_FIELD_NUMBER: _ClassVar[int]
     worker: str
     incarnation: int
     shard: int
     shards: int
-    life: int
+    process_nonce: int
     tensor_transport: str
     states: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, worker: _Optional[str] = ..., incarnation: _Optional[int] = ..., shard: _Optional[int] = ..., shards: _Optional[int] = ..., life: _Optional[int] = ..., tensor_transport: _Optional[str] = ..., states: _Optional[_Iterable[int]] = ...) -> None: ...
+    def __init__(self, worker: _Optional[str] = ..., incarnation: _Optional[int] = ..., shard: _Optional[int] = ..., shards: _Optional[int] = ..., process_nonce: _Optional[int] = ..., tensor_transport: _Optional[str] = ..., states: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class JoinReply(_message.Message):
     __slots__ = ("incarnation", "number", "lease", "global_step", "consistency", "staleness", "chief", "state")
@@ -488,18 +488,18 @@ class Finished(_message.Message):
     def __init__(self, number: _Optional[int] = ..., cost_sum: _Optional[float] = ...) -> None: ...
 
 class TakeRequest(_message.Message):
-    __slots__ = ("sender", "queue", "finished", "heard", "give_back")
+    __slots__ = ("sender", "queue", "finished", "reports_received", "give_back")
     SENDER_FIELD_NUMBER: _ClassVar[int]
     QUEUE_FIELD_NUMBER: _ClassVar[int]
     FINISHED_FIELD_NUMBER: _ClassVar[int]
-    HEARD_FIELD_NUMBER: _ClassVar[int]
+    REPORTS_RECEIVED_FIELD_NUMBER: _ClassVar[int]
     GIVE_BACK_FIELD_NUMBER: _ClassVar[int]
     sender: Sender
     queue: Queue
     finished: Finished
-    heard: int
+    reports_received: int
     give_back: bool
-    def __init__(self, sender: _Optional[_Union[Sender, _Mapping]] = ..., queue: _Optional[_Union[Queue, _Mapping]] = ..., finished: _Optional[_Union[Finished, _Mapping]] = ..., heard: _Optional[int] = ..., give_back: _Optional[bool] = ...) -> None: ...
+    def __init__(self, sender: _Optional[_Union[Sender, _Mapping]] = ..., queue: _Optional[_Union[Queue, _Mapping]] = ..., finished: _Optional[_Union[Finished, _Mapping]] = ..., reports_received: _Optional[int] = ..., give_back: _Optional[bool] = ...) -> None: ...
 
 class EpochReport(_message.Message):
     __slots__ = ("queue", "epoch", "cost", "examples")

@@ -43,7 +43,7 @@ from pswire.specs.consistency import (
     parse_staleness,
 )
 from pswire.tensors.values import Array
-from psworker.client import partitions
+from psworker.client import splitting
 from psworker.client.error_feedback import GradientEncoder
 from psworker.client.heartbeat import Heartbeat
 from psworker.client.placement import Placement
@@ -133,7 +133,7 @@ class Client:
         placement = self._placement.extended([declaration.spec for declaration in declarations])
         parts: list[list[Declaration]] = [[] for _ in range(self.shards)]
         for name, declaration in zip(names, declarations, strict=True):
-            split = partitions.split_declaration(placement[name], declaration)
+            split = splitting.split_declaration(placement[name], declaration)
             for partition, part in zip(placement[name].partitions, split, strict=True):
                 parts[partition.shard].append(part)
         pull = ShardedPull(placement, names, rejoins=calls.rejoins)
@@ -143,7 +143,7 @@ class Client:
             messages[0] = replace(messages[0], places=places)
             for name, declaration in zip(names, declarations, strict=True):
                 if declaration.value is not None:
-                    partitions.check_finite(name, declaration.value, "initial value")
+                    splitting.check_finite(name, declaration.value, "initial value")
             checks = [
                 replace(one, declarations=tuple([replace(part, value=None) for part in one.declarations]), dry_run=True)
                 for one in messages
@@ -224,10 +224,10 @@ class Client:
             rows: numbers of rows, (n,), integers in any order and with repeats; None: all.
             slot: a slot's name; "": the value.
 
-        Raises `InvalidMessage` if there is no such slot, and as `partitions.split_rows`.
+        Raises `InvalidMessage` if there is no such slot, and as `splitting.split_rows`.
         """
         calls, variable, orders = self._calls, self._placement[name], self._pushing.orders
-        split = None if rows is None else partitions.split_rows(variable, rows)
+        split = None if rows is None else splitting.split_rows(variable, rows)
         encoding = "" if slot else self.encoder.encoding
         served_at = calls.frontier.decided if orders else None
         after = calls.after() if orders else [()] * self.shards
@@ -251,7 +251,7 @@ class Client:
         for assignment in assignments:
             variable = self._placement[assignment.name]
             variable.check(assignment.array, "assigned value")
-            arrays = partitions.split_array(variable, assignment.array)
+            arrays = splitting.split_array(variable, assignment.array)
             for partition, array in zip(variable.partitions, arrays, strict=True):
                 parts[partition.shard].append(Assignment(assignment.name, array))
         self.report_deferred_idle()
@@ -292,7 +292,7 @@ class Client:
         """Gives back the block that this worker holds, so that it need not leave first; raises nothing."""
         if not self._closing.is_set():  # it has not left
             message = Take(self._calls.sender, queue, give_back=True)
-            self._calls.call_briefly(0, message, f"could not give back the block of {queue.name}")
+            self._calls.call_best_effort(0, message, f"could not give back the block of {queue.name}")
 
     def report_idle(self) -> None:
         """Reports to shard 0 that it need not wait for this worker's next push; raises nothing."""
@@ -300,7 +300,7 @@ class Client:
         self._sequence += 1
         if not self._closing.is_set():
             renewal = self._calls.renewal(0, self._sequence, idle=True)
-            answer = self._calls.call_briefly(0, renewal, "could not report that it is idle")
+            answer = self._calls.call_best_effort(0, renewal, "could not report that it is idle")
             if answer is not None:
                 self._calls.chief_status.update(0, answer)
 
@@ -328,7 +328,7 @@ class Client:
         if not sender.incarnation or os.getpid() != self._process:
             return  # it never joined, or is a fork of the worker that did
         for shard in range(self.shards):
-            self._calls.call_briefly(shard, Leave(sender, failed), "left without an answer")
+            self._calls.call_best_effort(shard, Leave(sender, failed), "left without an answer")
 
     def close(self) -> None:
         """Closes the connections; no call is possible afterwards."""

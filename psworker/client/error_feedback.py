@@ -18,7 +18,7 @@ from pswire.tensors.values import DTYPES, Array, IndexedSlices, not_finite
 
 #: Elements from which on a gradient is compressed: smaller ones gain little, and biases learn faster without
 #: compression.
-LEAST = 1024
+MIN_COMPRESSED_ELEMENTS = 1024
 
 
 class GradientEncoder:
@@ -27,8 +27,9 @@ class GradientEncoder:
         encoder = GradientEncoder(compression=TopK(0.01))
         sent = encoder.encode(shard, Gradient("W", version, array))
 
-    A dense float32 gradient g of `LEAST` elements or more is compressed, with error feedback (Seide et al. 2014, "1-Bit
-    Stochastic Gradient Descent", section 3; Karimireddy et al. 2019, "Error Feedback Fixes SignSGD", algorithm 2):
+    A dense float32 gradient g of `MIN_COMPRESSED_ELEMENTS` elements or more is compressed, with error feedback
+    (Seide et al. 2014, "1-Bit Stochastic Gradient Descent", section 3; Karimireddy et al. 2019, "Error Feedback Fixes
+    SignSGD", algorithm 2):
 
         c = g + residual;  sent = compress(c);  residual = c - sent
 
@@ -68,7 +69,7 @@ class GradientEncoder:
                 return gradient
             values: Array = packed(array.values, self.encoding)  # type: ignore[assignment]
             return replace(gradient, array=array.with_values(values))
-        if self.keeps_residual and array.size >= LEAST:
+        if self.keeps_residual and array.size >= MIN_COMPRESSED_ELEMENTS:
             return replace(gradient, array=self._compressed((shard, gradient.name), array))
         return replace(gradient, array=packed(array, self.encoding)) if self.encoding else gradient
 

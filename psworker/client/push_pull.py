@@ -31,7 +31,7 @@ from pswire.messages import (
 )
 from pswire.tensors.compression import BLOCK, Packed
 from pswire.tensors.values import DTYPES, Array, IndexedSlices
-from psworker.client import partitions
+from psworker.client import splitting
 from psworker.client.error_feedback import GradientEncoder
 from psworker.client.placement import PlacedVariable, Placement
 from psworker.client.retrying_calls import RetryingCalls
@@ -149,7 +149,7 @@ class ShardedPush:
         remote: list[RemoteWeights] = []
         if placement.shards > 1 or self._encoder.keeps_residual:
             for gradient in gradients:
-                partitions.check_finite(gradient.name, gradient.array)
+                splitting.check_finite(gradient.name, gradient.array)
         for gradient in gradients:
             name, read, array, variable = gradient.name, gradient.read, gradient.array, placement[gradient.name]
             if not variable.spec.matches(array):
@@ -159,7 +159,7 @@ class ShardedPush:
                     f"gradient for {name!r} has {len(read.versions)} versions, but the variable has "
                     f"{len(variable.partitions)} partitions: give the versions of the value it was computed with"
                 )
-            arrays = [array] if len(read.versions) == 1 else partitions.split_gradient(variable, array)
+            arrays = [array] if len(read.versions) == 1 else splitting.split_gradient(variable, array)
             for partition, version, part in zip(variable.partitions, read.versions, arrays, strict=True):
                 parts.setdefault(partition.shard, []).append(Gradient(name, version, part))
             if self.orders and variable.partitions[-1].shard:
@@ -314,8 +314,8 @@ def join(variable: PlacedVariable, values: Sequence[Value], known: VersionedArra
     if len(values) == 1:
         return unpacked(values[0])
     joined = np.empty(spec.shape, DTYPES[spec.dtype])
-    targets = partitions.split_array(variable, joined)
-    sources = targets if old is None else partitions.split_array(variable, old)
+    targets = splitting.split_array(variable, joined)
+    sources = targets if old is None else splitting.split_array(variable, old)
     for value, target, source in zip(values, targets, sources, strict=True):
         _copy_into(target, source if value.array is None else value.array)
     joined.flags.writeable = False

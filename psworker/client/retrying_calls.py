@@ -40,10 +40,10 @@ from psworker.transport import Future, Transport
 
 logger = logging.getLogger(__name__)
 
-FIRST_PAUSE, LONGEST_PAUSE = 0.05, 2.0  # seconds between two tries; doubled each time
-LAST_TRY = 0.5  # seconds that each try has at least: enough to learn why there is no connection
+INITIAL_BACKOFF, MAX_BACKOFF = 0.05, 2.0  # seconds between two tries; doubled each time
+MIN_TRY_SECONDS = 0.5  # seconds that each try has at least: enough to learn why there is no connection
 LOG_EVERY = 5.0  # seconds between two log lines of a call that waits
-BRIEF = 2.0  # seconds for messages that the worker does not depend on: that it leaves, is idle, abandons a push
+BEST_EFFORT_SECONDS = 2.0  # for messages the worker does not depend on: that it leaves, is idle, abandons a push
 
 A = TypeVar("A", bound=Answer)
 M = TypeVar("M", Assign | None, Pull | None, Push | Pull | None)  # ordered over shards
@@ -81,7 +81,7 @@ class RetryingCalls:
         self.hold_reasons: dict[int, tuple[float, str]] = {}
         self.transport, self.closing = transport, closing
         self._timeout = timeout
-        self._life = secrets.randbits(62) + 1
+        self._process_nonce = secrets.randbits(62) + 1
 
     def join(self) -> list[Joined]:
         """Joins every shard, shard 0 first; their answers."""
@@ -136,13 +136,13 @@ class RetryingCalls:
             raise next(iter(errors.values()))
         return answers
 
-    def call_briefly(self, shard: int, message: Request, failure: str) -> Answer | None:
+    def call_best_effort(self, shard: int, message: Request, failure: str) -> Answer | None:
         """Sends a message that the worker does not depend on; errors are logged as `failure`.
 
-        Tried again for `BRIEF` seconds if the shard cannot be reached, so that this worker is not lost because of a
-        brief network failure.
+        Tried again for `BEST_EFFORT_SECONDS` if the shard cannot be reached, so that this worker is not lost because
+        of a brief network failure.
         """
-        left, pause = min(self._timeout, BRIEF), FIRST_PAUSE
+        left, pause = min(self._timeout, BEST_EFFORT_SECONDS), INITIAL_BACKOFF
         until = time.monotonic() + left
         while True:
             try:
@@ -152,7 +152,7 @@ class RetryingCalls:
                 left = until - time.monotonic() - pause
                 if isinstance(error, Unavailable) and left > 0:
                     time.sleep(pause)  # not `closing.wait`: it is set when the worker leaves
-                    pause = min(2 * pause, LONGEST_PAUSE)
+                    pause = min(2 * pause, MAX_BACKOFF)
                     continue
                 expected = isinstance(error, NotJoined | Zombie | Unavailable | TimedOut)
                 level = logging.INFO if expected else logging.WARNING
@@ -163,7 +163,7 @@ class RetryingCalls:
         """Reports to these shards that messages up to `sequence` are abandoned: no other worker waits for them."""
         for shard in shards:
             failure = "could not report that it abandoned a push"
-            if self.closing.is_set() or self.call_briefly(shard, self.renewal(shard, sequence), failure) is None:
+            if self.closing.is_set() or self.call_best_effort(shard, self.renewal(shard, sequence), failure) is None:
                 self.abandoned[shard] = sequence
 
     def report_abandoned(self) -> None:
@@ -203,7 +203,9 @@ class RetryingCalls:
 
     def _join(self, shard: int) -> Join:
         sender, shards, tensor_transport = self.sender, self.transport.shards, self.transport.tensor_transport(shard)
-        return Join(sender.worker, sender.incarnation, shard, shards, self._life, tensor_transport, self.states)
+        return Join(
+            sender.worker, sender.incarnation, shard, shards, self._process_nonce, tensor_transport, self.states
+        )
 
     def _current(self, message: Request, rejoins: int) -> Request:
         """The message, without the versions that it names if the worker has joined a shard again since `rejoins`."""
@@ -216,7 +218,7 @@ class RetryingCalls:
 
         Every request may be repeated: those that must not be applied twice carry a sequence number.
         """
-        pause, logged = FIRST_PAUSE, 0.0
+        pause, logged = INITIAL_BACKOFF, 0.0
         while True:
             try:
                 answer = future.result()
@@ -234,9 +236,9 @@ class RetryingCalls:
                     logged = waited
                 self.closing.wait(min(pause, self._timeout - waited))
                 raise_deferred()
-                pause = min(2 * pause, LONGEST_PAUSE)
+                pause = min(2 * pause, MAX_BACKOFF)
                 left = began + self._timeout - time.monotonic()
-                future = self.transport.call(shard, self._current(message, rejoins), max(left, LAST_TRY))
+                future = self.transport.call(shard, self._current(message, rejoins), max(left, MIN_TRY_SECONDS))
             else:
                 if shard == 0:
                     if isinstance(answer, Registered | Pulled | Pushed | Assigned):

@@ -27,7 +27,7 @@ from psworker.launch.progress import Watch
 
 #: Seconds for the servers to start; for a worker from SIGTERM to its end; the same for a server, which gives open calls
 #: 5 s; and for the kernel after SIGKILL.
-START, WORKER_GRACE, SERVER_GRACE, KILL = 30.0, 5.0, 10.0, 5.0
+START_TIMEOUT, WORKER_GRACE, SERVER_GRACE, KILL_TIMEOUT = 30.0, 5.0, 10.0, 5.0
 #: Seconds between two notes about a wait.
 NOTE_INTERVAL = 2.0
 
@@ -164,10 +164,10 @@ class LocalCluster:
         for shard, name in enumerate(self._job.server_names):
             command = self._job.server_command(shard)
             self._servers.append(self._start(name, command, environment, parent, self._server_lines))
-        if not self._wait(self._silent, START, "to answer"):
+        if not self._wait(self._silent, START_TIMEOUT, "to answer"):
             silent = self._silent()
             last_lines = next(server.last_lines for server in self._servers if server.name == silent[0])
-            raise _Abort(Outcome(1, f"no answer from {' and '.join(silent)} within {START:g} s", last_lines))
+            raise _Abort(Outcome(1, f"no answer from {' and '.join(silent)} within {START_TIMEOUT:g} s", last_lines))
 
     def _train(self, parent: ParentPipe) -> None:
         job = self._job
@@ -202,7 +202,7 @@ class LocalCluster:
             self._kill(processes, signal.SIGTERM)
             if not self._wait(running, grace, "to stop"):
                 self._kill(processes, signal.SIGKILL)
-                self._wait(running, KILL, "to be killed")
+                self._wait(running, KILL_TIMEOUT, "to be killed")
 
     def _kill(self, processes: Sequence[Process], number: signal.Signals) -> None:
         for process in processes:
@@ -236,7 +236,7 @@ class LocalCluster:
         if not self._stopping and (process.code or process in self._servers):
             then = "; the others were stopped" if self._workers else " before the workers were started"
             error = f"{process.name} {process.ending}{then}"
-            raise _Abort(Outcome(process.shell_code or 1, error, process.last_lines))
+            raise _Abort(Outcome(process.shell_exit_code or 1, error, process.last_lines))
 
     def _on_signal(self, number: int) -> None:
         if not self._stopping:
@@ -259,7 +259,7 @@ class LocalCluster:
             self._pass_on(server, stream, others)
         for address in filter(None, map(listening_address, lines)):
             try:
-                serves = check_health(address, START)
+                serves = check_health(address, START_TIMEOUT)
             except ParamServerError as error:
                 self._post(self._on_error, error)
             else:  # a server that does not serve stays silent

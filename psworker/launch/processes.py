@@ -40,7 +40,7 @@ LAST_LINES = 20
 LONGEST_LINE = 1 << 16
 #: Seconds that the output of an ended child may take to arrive. Only a process that left the child's group and holds
 #: its pipe can take that long.
-DRAIN = 2.0
+DRAIN_TIMEOUT = 2.0
 
 
 def blas_threads(threads: int) -> dict[str, str]:
@@ -145,7 +145,7 @@ class Process:
         return f"ended with exit code {self.code}"
 
     @property
-    def shell_code(self) -> int:
+    def shell_exit_code(self) -> int:
         """Its exit code as a shell gives it: 128 + the number of the signal that killed it."""
         assert self.code is not None, f"{self.name} still runs"
         return 128 - self.code if self.code < 0 else self.code
@@ -175,7 +175,7 @@ class Process:
             _kill_group(self.pid, signal.SIGKILL)
             self.code = self._popen.wait()
         for reader in self._readers:
-            reader.join(DRAIN)
+            reader.join(DRAIN_TIMEOUT)
         self._on_end(self)
 
 

@@ -20,7 +20,7 @@ from psworker.autodiff.ops.sparse import RowSource
 from psworker.model.variables import BaseVariable, open_session
 from psworker.versions import ReadVersion
 
-_MOST_BYTES = np.iinfo(np.intp).max  # of one array
+_MAX_BYTES = np.iinfo(np.intp).max  # of one array
 
 
 class Table(BaseVariable, RowSource):
@@ -135,9 +135,9 @@ class Table(BaseVariable, RowSource):
 def _check_sizes(shape: tuple[int, ...], itemsize: int) -> None:
     """Raises `ValueError` for sizes that numpy refuses, where an empty axis counts as one of one."""
     nbytes = prod(max(size, 1) for size in shape) * itemsize
-    if nbytes > _MOST_BYTES:
+    if nbytes > _MAX_BYTES:
         raise ValueError(
-            f"a Table of shape {shape} has {nbytes:,} bytes, and no memory has more than {_MOST_BYTES:,}: give it "
+            f"a Table of shape {shape} has {nbytes:,} bytes, and no memory has more than {_MAX_BYTES:,}: give it "
             "fewer rows, such as the remainders of its ids"
         )
 

@@ -19,12 +19,12 @@ from psworker.data.dataset import Batch, Dataset, permutation
 logger = logging.getLogger(__name__)
 
 #: Batches of a block: a take costs a round trip, and a block that one worker holds is not available to others.
-BATCHES_A_BLOCK = 16
+BATCHES_PER_BLOCK = 16
 
 
-def batches_a_block(steps: int) -> int:
-    """`BATCHES_A_BLOCK`, rounded up to a multiple of the `steps` that are pushed together."""
-    return steps * -(-BATCHES_A_BLOCK // steps)
+def batches_per_block(steps: int) -> int:
+    """`BATCHES_PER_BLOCK`, rounded up to a multiple of the `steps` that are pushed together."""
+    return steps * -(-BATCHES_PER_BLOCK // steps)
 
 
 def log_epoch(report: EpochReport) -> None:

@@ -28,7 +28,7 @@ from psworker.model import variables as _variables
 from psworker.model.gradient_transforms import GradientAndVariable
 from psworker.model.tables import Table, check_no_table
 from psworker.model.variables import BaseVariable, UpdateOp, check_variable
-from psworker.sessions.data_loop import DataLoop, batches_a_block, log_epoch
+from psworker.sessions.data_loop import DataLoop, batches_per_block, log_epoch
 from psworker.sessions.hyperparameters import Target
 from psworker.sessions.replica import Replica, Step
 from psworker.sessions.strategies.downpour import Downpour
@@ -343,7 +343,7 @@ class Session:
         if batch_size < 1 or epochs < 1 or seed < 0:
             raise ValueError(f"batch_size and epochs are 1 or more, seed 0 or more: got {batch_size}, {epochs}, {seed}")
         self._queues += 1
-        block = batch_size * batches_a_block(self._steps_a_push)
+        block = batch_size * batches_per_block(self._steps_a_push)
         queue = QueueSpec(name or f"batches-{self._queues}", len(dataset), block, epochs, seed)
         loop = DataLoop(self._client, queue, dataset, batch_size, on_epoch or log_epoch, self._replica.flush)
         return self._run(loop)

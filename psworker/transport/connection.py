@@ -23,10 +23,10 @@ from pswire.messages import ANSWERS, Answer, Assign, Pull, Pulled, Push, Pushed,
 from pswire.messages.sizes import arrays, most_answer_sizes, tensor_bytes
 from pswire.tensors.frames import incoming
 from pswire.tensors.inline import InlineReceiver, InlineSender
-from pswire.tensors.segments import BEGIN, Segment
+from pswire.tensors.segments import DATA_OFFSET, Segment
 from pswire.tensors.shared_memory import SharedSender, needed
 from pswire.tensors.stream import StreamReceiver, StreamSender
-from pswire.tensors.transport import INLINE
+from pswire.tensors.transport import MAX_INLINE_MESSAGE
 from pswire.tensors.values import TensorSpec
 from pswire.v1 import paramserver_pb2 as pb
 from pswire.v1.paramserver_pb2_grpc import ParameterServerStub
@@ -44,7 +44,7 @@ _ON_STREAMS = (Register, Pull, Push, Assign, Take)
 PROBE_TIMEOUT = 2.0
 
 #: Bytes of tensors from which shared memory is faster than the frame that describes them.
-SHARED_FROM = 16 << 10
+MIN_SHARED_BYTES = 16 << 10
 
 #: The tensor transports, as `Transport.tensor_transport` names them.
 SHARED_MEMORY, GRPC = "shared memory", "gRPC"
@@ -193,7 +193,7 @@ class TransferCall:
         self._deadline = connection.deadlines.set(timeout, self._stream.cancel)
         try:
             self._stream.send(self._frames())
-            if self._streamed > INLINE:
+            if self._streamed > MAX_INLINE_MESSAGE:
                 self._ahead = self._stream.helper.submit(self._receive)
         except BaseException as error:
             self._failed(error)
@@ -235,7 +235,7 @@ class TransferCall:
     def _in_shared_memory(self) -> pb.Frame | None:
         """The frame of a message whose tensors are in shared memory; None if they are too small or too large for it."""
         sizes = [array.nbytes for array in arrays(self._message)] if self._stream.pool is not None else []
-        segment = self._segment(needed(sizes)) if sum(sizes) >= SHARED_FROM else None
+        segment = self._segment(needed(sizes)) if sum(sizes) >= MIN_SHARED_BYTES else None
         if segment is None:
             return None
         return to_frame(self._message, SharedSender(segment.memory, segment.number))
@@ -243,12 +243,12 @@ class TransferCall:
     def _provide_region(self, header: pb.Frame) -> None:
         """Provides shared memory for the values of the answer, if they are large enough."""
         nbytes = needed(self._sizes or ())
-        segment = self._segment(nbytes) if nbytes >= SHARED_FROM else None
+        segment = self._segment(nbytes) if nbytes >= MIN_SHARED_BYTES else None
         if segment is None:
             self._streamed = nbytes
         else:
             region = header.answer_region
-            region.segment, region.offset, region.nbytes = segment.number, BEGIN, segment.nbytes - BEGIN
+            region.segment, region.offset, region.nbytes = segment.number, DATA_OFFSET, segment.nbytes - DATA_OFFSET
 
     def _segment(self, nbytes: int) -> Segment | None:
         segment = None if self._stream.pool is None else self._stream.pool.take(nbytes)

@@ -15,20 +15,20 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from pswire.errors import Malformed
-from pswire.tensors.segments import BEGIN, NotShared, Segment
+from pswire.tensors.segments import DATA_OFFSET, NotShared, Segment
 from pswire.tensors.shared_memory import aligned, array_at
 from pswire.tensors.values import Array, TensorSpec
 from pswire.v1 import paramserver_pb2 as pb
 
 #: Bytes of the smallest segment.
-SMALLEST = 64 << 10
+MIN_SEGMENT_BYTES = 64 << 10
 
 #: Segments of a stream at most: gradients, current and next weights, rows that are looked up, and some old weights that
 #: a program keeps. When all are in use, tensors travel on the stream.
-MOST = 16
+MAX_SEGMENTS = 16
 
 #: Smaller values are copied, because an array that the program keeps occupies a whole segment.
-KEPT = 64 << 10
+MIN_BORROWED_BYTES = 64 << 10
 
 
 class SegmentPool:
@@ -55,7 +55,7 @@ class SegmentPool:
                 return self._free.pop(index)
         if self.refused:
             return None
-        if self.count < MOST:
+        if self.count < MAX_SEGMENTS:
             return self._new(self.count, size)
         return self._new(self._free.pop(0).number, size) if self._free else None  # replaces one of another size
 
@@ -65,7 +65,7 @@ class SegmentPool:
 
     def _new(self, number: int, nbytes: int) -> Segment | None:
         try:
-            segment = Segment.create(nbytes - BEGIN, number)
+            segment = Segment.create(nbytes - DATA_OFFSET, number)
         except NotShared as error:
             self.refused = str(error)
             return None
@@ -84,7 +84,7 @@ class SegmentPool:
 
 def _rounded(nbytes: int) -> int:
     """Rounded up by at most an eighth or 16 MB, so that calls of similar size can use the same segments."""
-    nbytes = max(SMALLEST, aligned(nbytes) + BEGIN)
+    nbytes = max(MIN_SEGMENT_BYTES, aligned(nbytes) + DATA_OFFSET)
     step = 1 << min(nbytes.bit_length() - 4, 24)
     return -(-nbytes // step) * step
 
@@ -107,7 +107,7 @@ class AnswerReceiver:
         segment = self._segments.get(tensor.shared.segment)
         if segment is None:
             raise Malformed(f"variable {spec}: segment {tensor.shared.segment} is none of this call's")
-        if own or spec.nbytes < KEPT:
+        if own or spec.nbytes < MIN_BORROWED_BYTES:
             array = array_at(segment.memory, tensor.shared.offset, spec).copy()
         else:
             array = array_at(self._root(segment), tensor.shared.offset, spec)

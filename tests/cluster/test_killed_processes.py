@@ -84,17 +84,17 @@ def wait_to_be_killed():
 """
 
 IN_FRAMES = """
-lane = StreamSender()
-header = to_frame(push, lane)
-first, *chunks = lane.frames(header)
+sender = StreamSender()
+header = to_frame(push, sender)
+first, *chunks = sender.frames(header)
 send(first, *chunks[: len(chunks) // 2])
 wait_to_be_killed()
 """
 
 BEFORE_THE_FRAME = """
 segment = attach()
-lane = SharedSender(segment.memory, 0)
-lane.put(ones, pb.Tensor(name="v", dtype="float32"))
+sender = SharedSender(segment.memory, 0)
+sender.put(ones, pb.Tensor(name="v", dtype="float32"))
 wait_to_be_killed()
 """
 

@@ -9,15 +9,15 @@ import pytest
 
 import psworker as ps
 from psworker.sessions.session import Session
-from tests.lanes import EMBEDDED, GRPC, SHARED, SHARED_OF_TWO, parameters
+from tests.transports import EMBEDDED, GRPC, SHARED, SHARED_OF_TWO, parameters
 
 
 @pytest.fixture(params=parameters(EMBEDDED, slow=(GRPC, SHARED, SHARED_OF_TWO)))
 def open_session(request) -> Iterator[Callable[..., Session]]:
     """A function that makes the session of a worker; all of one test's sessions share the same new shards.
 
-    See `Lane.sessions` for its arguments. A test that is to run over other transports in the fast suite too names them
-    with `pytest.mark.parametrize("open_session", parameters(...), indirect=True)`.
+    See `TransportCase.sessions` for its arguments. A test that is to run over other transports in the fast suite too
+    names them with `pytest.mark.parametrize("open_session", parameters(...), indirect=True)`.
     """
     with request.param.sessions() as session:
         yield session

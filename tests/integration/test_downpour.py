@@ -14,7 +14,7 @@ from pswire.messages import Status
 from psworker import ops
 from psworker.client import placement
 from psworker.config import StrategyConfig, WorkerConfig
-from psworker.sessions.data_loop import batches_a_block
+from psworker.sessions.data_loop import batches_per_block
 from psworker.sessions.session import Session
 from tests.shards_in_process import ShardsInProcess
 
@@ -152,7 +152,7 @@ def test_an_epoch_is_complete_when_all_of_its_gradients_are_at_the_server(open_s
 
 @pytest.mark.parametrize(("steps", "batches"), [(1, 16), (3, 18), (16, 16), (17, 17), (500, 500)])
 def test_a_block_is_a_whole_number_of_pushes(steps, batches):
-    assert batches_a_block(steps) == batches
+    assert batches_per_block(steps) == batches
 
 
 CALLS = {

@@ -9,7 +9,7 @@ import psworker as ps
 from pswire.errors import ConfigurationError
 from pswire.specs.encodings import Int8, TopK
 from psworker import datasets, ops
-from tests.lanes import EMBEDDED, GRPC
+from tests.transports import EMBEDDED, GRPC
 
 
 @functools.cache

@@ -9,8 +9,8 @@ import pytest
 import psworker as ps
 from pswire.specs.encodings import Int8, TopK
 from psworker import nn, ops
-from tests.lanes import EMBEDDED, GRPC, GRPC_OF_TWO, SHARED, SHARED_OF_TWO
 from tests.shared_folder import in_shared_memory, needs_shared_memory
+from tests.transports import EMBEDDED, GRPC, GRPC_OF_TWO, SHARED, SHARED_OF_TWO
 
 STEPS = 5
 EACH_STEP, DOWNPOUR = (), (("push_every", 2), ("pull_every", 2))

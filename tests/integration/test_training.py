@@ -9,7 +9,7 @@ import pytest
 import psworker as ps
 from pswire.errors import AlreadyRegistered, ConfigurationError, ShapeMismatch
 from psworker import datasets, ops
-from tests.lanes import EMBEDDED, GRPC, SHARED_OF_TWO, parameters
+from tests.transports import EMBEDDED, GRPC, SHARED_OF_TWO, parameters
 
 RNG = np.random.default_rng(7)
 

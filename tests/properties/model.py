@@ -54,7 +54,7 @@ class Waiting:
     ticket: int
     worker: str
     since: float
-    heard: int
+    reports_received: int
 
 
 @dataclass(frozen=True)
@@ -318,10 +318,10 @@ class Model:
 
     # --- the data queue -------------------------------------------------------------------------------------------
 
-    def take(self, ticket, worker, finished, heard):
+    def take(self, ticket, worker, finished, reports_received):
         if finished is not None and self.out.get(worker) == finished[0]:
             self.finish(worker, finished[1])
-        new = Waiting(ticket, worker, self.now, heard)
+        new = Waiting(ticket, worker, self.now, reports_received)
         if worker in [one.worker for one in self.waiting]:
             self.due.update({one.ticket: "Unavailable" for one in self.waiting if one.worker == worker})
             self.waiting = [new if one.worker == worker else one for one in self.waiting]
@@ -358,7 +358,7 @@ class Model:
             self.lives[worker].finished = self.lives[worker].out_of_data = False
 
     def answer(self, one, number, done):
-        self.due[one.ticket] = Taking(number, done, self.reports[one.heard :], one.worker == self.chief)
+        self.due[one.ticket] = Taking(number, done, self.reports[one.reports_received :], one.worker == self.chief)
 
 
 def mean(name, pushes):

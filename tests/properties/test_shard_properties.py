@@ -337,13 +337,13 @@ class AnyInterleaving(RuleBasedStateMachine):
     @rule(
         takers=st.lists(workers, min_size=1, max_size=6),
         cost=st.one_of(st.none(), st.integers(0, 9)),
-        heard=st.integers(0, EPOCHS),
+        reports_received=st.integers(0, EPOCHS),
     )
-    def read(self, takers, cost, heard):
+    def read(self, takers, cost, reports_received):
         """The next block, with the one that each holds given back as done."""
         for worker in takers:
             held = self.model.out.get(worker)
-            self.take(worker, None if held is None else (held, cost), heard)
+            self.take(worker, None if held is None else (held, cost), reports_received)
 
     @rule(worker=workers, number=st.one_of(st.none(), st.integers(0, 12)))
     def take_with_a_block_that_is_not_its_own(self, worker, number):
@@ -352,9 +352,9 @@ class AnyInterleaving(RuleBasedStateMachine):
         if number is None or number != self.model.out.get(worker):
             self.take(worker, None if number is None else (number, 99))
 
-    def take(self, worker, finished, heard=0):
-        message = Take(self.me(worker), QUEUE, None if finished is None else Finished(*finished), heard)
-        assert self.send(message, lambda ticket: self.model.take(ticket, worker, finished, heard)) is None
+    def take(self, worker, finished, reports_received=0):
+        message = Take(self.me(worker), QUEUE, None if finished is None else Finished(*finished), reports_received)
+        assert self.send(message, lambda ticket: self.model.take(ticket, worker, finished, reports_received)) is None
 
     # --- always ---------------------------------------------------------------------------------------------------
 

@@ -87,7 +87,7 @@ class Scenario:
         return []
 
     def do_join(self, who: str, *place: str, named) -> list[str]:
-        """`join w0 [0 of 2] [incarnation=3] [life=77] [states=11,12]`."""
+        """`join w0 [0 of 2] [incarnation=3] [process_nonce=77] [states=11,12]`."""
         shard, shards = (int(place[0]), int(place[2])) if place else (0, 1)
         options = dict(named)
         states = _numbers(options.pop("states", ""))
@@ -196,13 +196,13 @@ class Scenario:
         return self._send(who, messages.Tune(self._sender(who), int(options["seq"]), names, optimizer, fields))
 
     def do_take(self, who: str, name: str, *, named) -> list[str]:
-        """`take w0 mnist [size=10 block=4 epochs=2 seed=0] [finished=0] [cost=1.5] [heard=0] [give_back=1]`.
+        """`take w0 mnist [size=10 block=4 epochs=2 seed=0] [finished=0] [cost=1.5] [reports_received=0] [give_back=1]`.
 
         Later without the sizes.
 
-        All reports that the worker was given count as heard, unless `heard` is given.
+        All reports that the worker was given count as received, unless `reports_received` is given.
         """
-        options, sizes = _split(named, "finished", "cost", "heard", "give_back")
+        options, sizes = _split(named, "finished", "cost", "reports_received", "give_back")
         if sizes:
             queue = messages.QueueSpec(name, **{key: int(text) for key, text in sizes})
             self._queues.setdefault(name, queue)
@@ -210,9 +210,11 @@ class Scenario:
             queue = self._queues[name]
         cost = float(options["cost"]) if "cost" in options else None
         finished = messages.Finished(int(options["finished"]), cost) if "finished" in options else None
-        heard = int(options.get("heard", self._reports.get((who, name), 0)))
-        self._reports[who, name] = heard
-        return self._send(who, messages.Take(self._sender(who), queue, finished, heard, "give_back" in options))
+        reports_received = int(options.get("reports_received", self._reports.get((who, name), 0)))
+        self._reports[who, name] = reports_received
+        return self._send(
+            who, messages.Take(self._sender(who), queue, finished, reports_received, "give_back" in options)
+        )
 
     def do_tick(self, seconds: str, *, named) -> list[str]:
         """`tick 2`: two seconds pass, and the shard gets a tick."""

@@ -184,7 +184,7 @@ def run(
     transport = UnreliableTransport(shards, seed, consistency, staleness, lease)
     result = Run(leases_end=lease < LEASE)
     with (
-        mock.patch.multiple("psworker.client.retrying_calls", FIRST_PAUSE=0.0, LONGEST_PAUSE=0.0),
+        mock.patch.multiple("psworker.client.retrying_calls", INITIAL_BACKOFF=0.0, MAX_BACKOFF=0.0),
         mock.patch("psworker.client.heartbeat.Heartbeat.start"),
         mock.patch.object(placement, "SPLIT_BYTES", 0 if split else placement.SPLIT_BYTES),
     ):

@@ -7,7 +7,7 @@ a mutant is a paragraph:
 
     # The hyperparameter changes that a shard lists grow for ever
     file psserver/core/shard.py
-    -[*self._changes, change][-MOST_LISTED:]
+    -[*self._changes, change][-MAX_LISTED:]
     +[*self._changes, change]
     test tests/unit/psserver/core/test_shard_status.py
 

@@ -14,7 +14,7 @@ from psserver.core.members.member import Member
 from pswire.messages import LastPush
 
 #: Earlier incarnations whose last push is remembered.
-MOST_LIVES = 1000
+MAX_EARLIER_INCARNATIONS = 1000
 
 
 class HalfPushes:
@@ -23,7 +23,7 @@ class HalfPushes:
     def __init__(self, members: Mapping[str, Member]) -> None:
         self._members = members
         self._counted = 0  # reports of earlier incarnations, and late parts
-        self._last_pushes: deque[LastPush] = deque(maxlen=MOST_LIVES)  # of earlier lives
+        self._last_pushes: deque[LastPush] = deque(maxlen=MAX_EARLIER_INCARNATIONS)  # of earlier lives
 
     @property
     def count(self) -> int:
@@ -50,7 +50,7 @@ class HalfPushes:
         """Count the part of a push that arrived too late to be applied here."""
         self._counted += self.settle(member, sequence)
 
-    def end_life(self, member: Member) -> None:
+    def end_incarnation(self, member: Member) -> None:
         """Keep the counts of a member whose next incarnation begins."""
         self._counted += member.half_pushes
         if member.last_push is not None:

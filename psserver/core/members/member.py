@@ -13,7 +13,7 @@ class Member:
 
     Attributes:
         number: 0 for the first worker that ever joined; kept over all incarnations.
-        life: the random number of the worker's process; 0: none.
+        process_nonce: the random number of the worker's process; 0: none.
         expires: when the lease ends.
         steps, dropped: its pushes in this incarnation that were applied, and that the policy dropped.
         staleness, staleness_sum, loss: of its last applied push; of all of them; the last one that it sent.
@@ -25,7 +25,7 @@ class Member:
     name: str
     number: int
     incarnation: int = 0
-    life: int = 0
+    process_nonce: int = 0
     state: str = "live"
     expires: float = 0.0
     steps: int = 0

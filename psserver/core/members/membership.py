@@ -18,7 +18,7 @@ from pswire.errors import InvalidMessage, NotJoined, ParamServerError, Zombie
 from pswire.messages import Join, Sender
 
 #: Far above the incarnations that a worker can reach, and far below the largest that the protocol can carry.
-MOST_INCARNATIONS = 1 << 48
+MAX_INCARNATION = 1 << 48
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +70,7 @@ class Membership:
     def check_join(self, message: Join) -> None:
         """Raise `Zombie` for an incarnation that a newer one has replaced, `InvalidMessage` for an impossible one."""
         known = self._members.get(message.worker)
-        if max(message.incarnation, known.incarnation if known else 0) >= MOST_INCARNATIONS:
+        if max(message.incarnation, known.incarnation if known else 0) >= MAX_INCARNATION:
             raise InvalidMessage(
                 f"incarnation {message.incarnation} of worker {message.worker!r}: no worker starts so often"
             )
@@ -89,7 +89,7 @@ class Membership:
         """
         self.job_end = None
         known = self._members.get(message.worker)
-        if known is not None and _same_life(known, message):
+        if known is not None and _same_incarnation(known, message):
             known.state = "live"
             self.renew(known, now, message.tensor_transport)
             self.chief.elect()
@@ -98,11 +98,11 @@ class Membership:
         if new_job and not self._one_job:
             self.progress.resume(list(self._members))
         number, last = (len(self._members), 0) if known is None else (known.number, known.incarnation)
-        member = Member(message.worker, number, message.incarnation or last + 1, message.life)
+        member = Member(message.worker, number, message.incarnation or last + 1, message.process_nonce)
         self.renew(member, now, message.tensor_transport)
         if known is not None:
-            self.progress.end_life(known)
-            self.half_pushes.end_life(known)
+            self.progress.end_incarnation(known)
+            self.half_pushes.end_incarnation(known)
             self.chief.replace(known, member)
         self._members[message.worker] = member
         self.chief.elect(new_job=new_job)
@@ -174,10 +174,10 @@ class Membership:
             self.job_end = JobEnd(now, len(self._members), self._done)
 
 
-def _same_life(member: Member, message: Join) -> bool:
+def _same_incarnation(member: Member, message: Join) -> bool:
     if message.incarnation:
         return message.incarnation == member.incarnation
-    return message.life != 0 and message.life == member.life
+    return message.process_nonce != 0 and message.process_nonce == member.process_nonce
 
 
 def _replaced(worker: str, incarnation: int, current: int) -> str:

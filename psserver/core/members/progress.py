@@ -59,7 +59,7 @@ class Progress:
             if member is not None:
                 member.finished = member.out_of_data = False
 
-    def end_life(self, member: Member) -> None:
+    def end_incarnation(self, member: Member) -> None:
         """Forget a member whose next incarnation begins."""
         self.stop(member)
         self._finished.pop(member.name, None)

@@ -15,7 +15,7 @@ from pswire.errors import InvalidMessage
 from pswire.messages import ChangeId, Frontier, RemoteWeights, Sender
 
 #: Number of changes remembered for each variable: far more than a useful gradient has missed.
-REMEMBERED = 10_000
+MAX_REMEMBERED_CHANGES = 10_000
 
 
 class UpdateOrder:
@@ -42,7 +42,7 @@ class UpdateOrder:
     def _missed(self, one: RemoteWeights) -> int:
         changes = self._changes.get(one.name, ())
         missed = sum(1 for _ in takewhile(lambda number: number > one.served_at, reversed(changes)))
-        return missed if missed < REMEMBERED else self.count - one.served_at
+        return missed if missed < MAX_REMEMBERED_CHANGES else self.count - one.served_at
 
     def frontier(self) -> Frontier:
         """The present frontier."""
@@ -56,7 +56,7 @@ class UpdateOrder:
         before = tuple(self._undelivered.values())
         self.count += 1
         for name in names:
-            changes = self._changes.setdefault(name, deque(maxlen=REMEMBERED))
+            changes = self._changes.setdefault(name, deque(maxlen=MAX_REMEMBERED_CHANGES))
             if not changes or changes[-1] != self.count:
                 changes.append(self.count)
         for message in messages:

@@ -20,7 +20,7 @@ from psserver.core.array_tasks import ArrayTask, StepResult, run
 from psserver.core.variables.delay_compensation import ServedWeightsCache
 from psserver.core.variables.element_checks import Magnitudes, check_tensor
 from psserver.core.variables.registration import agreed_bytes, declared_bytes, initialize, slot_specs, tuned
-from psserver.core.variables.updates import AN_ADDITION, Contribution, OverflowGuard, Update, add_to
+from psserver.core.variables.updates import ADDITION_GROWTH, Contribution, OverflowGuard, Update, add_to
 from psserver.core.variables.variable import Variable
 from pswire.errors import InvalidMessage, NoOptimizer, TooLarge, UnknownVariable
 from pswire.messages import (
@@ -44,7 +44,7 @@ from pswire.tensors.compression import BITS, Packed, narrow
 from pswire.tensors.values import DTYPES, Array, TensorSpec
 
 #: The largest number of choices in a pull: each costs a few microseconds, during which the shard serves nothing else.
-MOST_CHOICES = 1000
+MAX_CHOICES = 1000
 
 
 class Store:
@@ -98,8 +98,8 @@ class Store:
             )
         if encoding and encoding not in ENCODINGS:
             raise InvalidMessage(f"values are encoded as {' or '.join(ENCODINGS)}, or not at all, not as {encoding!r}")
-        if len(choices) > MOST_CHOICES:
-            raise InvalidMessage(f"{len(choices):,} choices in one pull: {MOST_CHOICES:,} at most")
+        if len(choices) > MAX_CHOICES:
+            raise InvalidMessage(f"{len(choices):,} choices in one pull: {MAX_CHOICES:,} at most")
         for choice in choices:
             variable, rows = self[choice.name], choice.rows
             if rows is not None and (rows.ndim != 1 or rows.dtype.kind not in "iu"):
@@ -395,7 +395,7 @@ class Store:
             change = partial(add_to if add else np.copyto, variable.value, assignment.array)
             result.tasks.append(ArrayTask(assignment.name, assignment.array.nbytes, change))
             if add:
-                self.guard.grown(variable, AN_ADDITION)
+                self.guard.grown(variable, ADDITION_GROWTH)
             else:
                 self.guard.replaced(variable, magnitudes[assignment.name])
             variable.version += 1

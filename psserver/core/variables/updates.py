@@ -30,10 +30,10 @@ from pswire.tensors.values import Array, IndexedSlices
 Contribution: TypeAlias = tuple[Gradient, ServedWeights | None]
 
 #: An upper bound of the growth of a variable to which an ordinary array is added.
-AN_ADDITION = 1e-20
+ADDITION_GROWTH = 1e-20
 
 #: The number of updates of a guarded table between two checks of the whole table instead of the changed rows only.
-FULL_CHECK = 1000
+UPDATES_BETWEEN_FULL_CHECKS = 1000
 
 
 @dataclass(slots=True, eq=False)
@@ -218,7 +218,7 @@ class OverflowGuard:
         elif candidate.rows is not None and variable.growth < GUARDED:
             self.grown(variable, variable.share)
         elif candidate.rows is None or (
-            variable.updates % FULL_CHECK == 0 and rule.settled(variable.value, variable.slots, limits)
+            variable.updates % UPDATES_BETWEEN_FULL_CHECKS == 0 and rule.settled(variable.value, variable.slots, limits)
         ):
             variable.growth = 0.0
             self._guarded.discard(variable.spec.name)

@@ -167,11 +167,11 @@ def clip(x: Array, /, low: float, high: float) -> Result:
 # W. J. Cody, Rational Chebyshev Approximations for the Error Function, Mathematics of Computation 23 (1969), 631-637:
 # erf(x) = x P(x^2) / Q(x^2) for |x| < 0.46875, and 1 - exp(-x^2) P(|x|) / Q(|x|) above. The second is derived for
 # |x| < 4; beyond, its error is lost in the 1.
-NEAR = (
+ERF_SMALL_X = (
     (1.85777706184603153e-1, 3.16112374387056560, 1.13864154151050156e2, 3.77485237685302021e2, 3.20937758913846947e3),
     (1.0, 2.36012909523441209e1, 2.44024637934444173e2, 1.28261652607737228e3, 2.84423683343917062e3),
 )
-FAR = (
+ERF_LARGE_X = (
     (2.15311535474403846e-8, 5.64188496988670089e-1, 8.88314979438837594, 6.61191906371416295e1, 2.98635138197400131e2,
      8.81952221241769090e2, 1.71204761263407058e3, 2.05107837782607147e3, 1.23033935479799725e3),
     (1.0, 1.57449261107098347e1, 1.17693950891312499e2, 5.37181101862009858e2, 1.62138957456669019e3,
@@ -179,7 +179,7 @@ FAR = (
 )
 # For float32 the first form alone suffices, in a fifth of the time. Fitted to erf on |x| < 3.92, where float32 reaches
 # 1, by least squares, reweighted until the relative error is at most 2e-8. Beyond, it exceeds 1 and is clipped.
-SINGLE = (
+ERF_FLOAT32 = (
     (2.0500928e-6, 2.8487949e-4, 3.7655120e-3, 5.2748391e-2, 1.9040415e-1, 1.12837915),
     (3.8091605e-5, 1.1625085e-3, 1.4969005e-2, 1.1410813e-1, 5.0207402e-1, 1.0),
 )
@@ -190,12 +190,12 @@ def error_function(x: Array) -> Array:
     """`erf` of a floating-point array."""
     if x.dtype in (np.float16, np.float32):
         single: Array = np.clip(x, -4.1, 4.1, dtype=np.float32)
-        single *= _ratio(SINGLE, np.square(single))
+        single *= _ratio(ERF_FLOAT32, np.square(single))
         return np.clip(single, -1, 1).astype(x.dtype, copy=False)
     size = np.minimum(np.abs(x), 6)  # erf(6) is 1 in float64
     square = np.square(size)
-    far = 1 - np.exp(-square) * _ratio(FAR, size)
-    return np.where(size < 0.46875, x * _ratio(NEAR, square), np.copysign(far, x))
+    far = 1 - np.exp(-square) * _ratio(ERF_LARGE_X, size)
+    return np.where(size < 0.46875, x * _ratio(ERF_SMALL_X, square), np.copysign(far, x))
 
 
 def _ratio(polynomials: tuple[Sequence[float], Sequence[float]], x: Array) -> Array:

@@ -10,7 +10,7 @@ from psserver.rpc.server import ServerThread
 from pswire import optimizers
 from pswire.channel import check_health
 from pswire.messages import Gradient, Outcome, Push, Tune
-from pswire.optimizers import compiled
+from pswire.optimizers import numba_compiler
 from tests.gated_shard import PATIENCE, Gate
 
 VALUE, GRADIENT = np.float32([1, 2, 3]), np.float32([0.5, -1, 2])
@@ -28,7 +28,7 @@ def compiling(monkeypatch):
             gate.names.append(name)
             gate.go_through()
 
-    monkeypatch.setattr(compiled, "machine_code", machine_code)
+    monkeypatch.setattr(numba_compiler, "machine_code", machine_code)
     yield gate
     gate.open()
 

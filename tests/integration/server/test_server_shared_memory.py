@@ -10,14 +10,14 @@ import pytest
 import psworker as ps
 from psserver.config import ServerConfig
 from psserver.rpc.server import ServerThread
-from psserver.rpc.shared_memory import MOST
+from psserver.rpc.shared_memory import MAX_SEGMENTS
 from pswire import errors
 from pswire.channel import error_from
 from pswire.codec import from_frame, to_frame
 from pswire.messages import Assign, Assignment, Declaration, Gradient, Outcome, Pull, Push, Register
 from pswire.specs.consistency import Synchronous
 from pswire.tensors.frames import incoming
-from pswire.tensors.segments import BEGIN, Segment
+from pswire.tensors.segments import DATA_OFFSET, Segment
 from pswire.tensors.shared_memory import Region, SharedReceiver, SharedSender, aligned
 from pswire.tensors.stream import StreamReceiver
 from pswire.tensors.values import IndexedSlices, TensorSpec
@@ -153,14 +153,14 @@ def test_what_is_in_shared_memory_may_change_when_the_call_was_answered(value, c
     for call in calls:
         stream.call(call, (0, 8 << 20, 5 << 20))
         before = client.value(sender, f"{name}/x")
-        np.frombuffer(segment.memory, np.uint8)[BEGIN:] = 0xFF
+        np.frombuffer(segment.memory, np.uint8)[DATA_OFFSET:] = 0xFF
         assert client.value(sender, f"{name}/x").tobytes() == before.tobytes()
     np.testing.assert_array_equal(before, value)
 
 
 def test_a_segment_attached_during_a_held_push_replaces_its_segment_after_the_answer(connect, segment):
     other = Segment.create(1 << 20)
-    np.frombuffer(other.memory, np.uint8)[BEGIN:] = 0xFF
+    np.frombuffer(other.memory, np.uint8)[DATA_OFFSET:] = 0xFF
     with ServerThread(ServerConfig(consistency=Synchronous(2))) as server:
         client = connect(server)
         senders = [client.join(worker) for worker in ("w0", "w1")]
@@ -182,28 +182,28 @@ def test_a_segment_attached_during_a_held_push_replaces_its_segment_after_the_an
 
 
 def test_an_invalid_segment_is_refused_with_a_reason_and_the_stream_goes_on(sender, stream, segment, name):
-    for number, other, reason in ((MOST, {}, "numbered from 0 to 63, not 64"), (0, {"token": b""}, "token")):
+    for number, other, reason in ((MAX_SEGMENTS, {}, "numbered from 0 to 63, not 64"), (0, {"token": b""}, "token")):
         reply = stream.attach(number, segment, **other)
         assert not reply.attached
         assert reason in reply.reason
-    pulled = stream.call(Pull(sender, (name,)), (0, BEGIN, 4096))
+    pulled = stream.call(Pull(sender, (name,)), (0, DATA_OFFSET, 4096))
     np.testing.assert_array_equal(pulled.values[0].array, SMALL)
-    assert offset_in(pulled.values[0].array, stream) == BEGIN, "the segment attached before still is"
+    assert offset_in(pulled.values[0].array, stream) == DATA_OFFSET, "the segment attached before still is"
     header, *_ = frames_of(Push(sender, 1, (Gradient(name, 0, SMALL),)))
     stream.send(header, stream.offer(1, segment))
     with pytest.raises(errors.Malformed, match="a chunk of data must follow in a transfer, got attach"):
         stream.next()
 
 
-PLACES = {
-    "segment that was not attached": (7, BEGIN, "segment 7.* was not attached on this stream"),
-    "misaligned": (0, BEGIN + 4, "begin at a multiple of 64"),
+INDEX_DTYPES = {
+    "segment that was not attached": (7, DATA_OFFSET, "segment 7.* was not attached on this stream"),
+    "misaligned": (0, DATA_OFFSET + 4, "begin at a multiple of 64"),
     "far away": (0, 1 << 62, "must be inside of"),
 }
 
 
 @pytest.mark.parametrize("kind", ["gradient", "region"])
-@pytest.mark.parametrize(("number", "offset", "reason"), PLACES.values(), ids=list(PLACES))
+@pytest.mark.parametrize(("number", "offset", "reason"), INDEX_DTYPES.values(), ids=list(INDEX_DTYPES))
 def test_an_invalid_place_is_malformed_and_nothing_of_its_push_is_applied(
     kind, number, offset, reason, client, sender, stream, name
 ):
@@ -244,9 +244,9 @@ def test_tensors_and_a_region_that_overlap_harm_only_their_own_worker(value, cli
     names = tuple(f"{name}/{letter}" for letter in "abc")
     client.register(sender, **dict.fromkeys(names, value))
     push = Push(sender, 1, tuple(Gradient(one, 0, value / 2) for one in names[:2]), pull=names)
-    frame = stream.header(push, (0, BEGIN + 64, 2 * aligned(value.nbytes)))
+    frame = stream.header(push, (0, DATA_OFFSET + 64, 2 * aligned(value.nbytes)))
     for gradient in frame.push.gradients:
-        gradient.tensor.shared.offset = BEGIN
+        gradient.tensor.shared.offset = DATA_OFFSET
     stream.send(frame)
     pushed = stream.answer()
     assert pushed.outcome is Outcome.APPLIED

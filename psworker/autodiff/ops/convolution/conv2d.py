@@ -100,14 +100,14 @@ def _conv2d(
         if activation is not None:
             np.clip(part, 0, np.inf, out=part)
 
-    pays = winograd.pays(len(x), channels, out, rows, columns, dtype)
-    faster = pays and not _precise.on and winograd.narrow_filters(filters)
-    narrow_x = winograd.narrow_images(x, rows, columns) if faster else np.zeros(len(x), bool)
+    is_faster = winograd.is_faster(len(x), channels, out, rows, columns, dtype)
+    faster = is_faster and not _precise.on and winograd.filters_have_narrow_range(filters)
+    narrow_x = winograd.has_narrow_range(x, rows, columns) if faster else np.zeros(len(x), bool)
 
     checked: list[tuple[weakref.ref[Array], Array]] = []  # by the first vjp; the tape calls the second with the same g
 
     def narrow(g: Array) -> Array:
-        return winograd.narrow_images(g, *winograd.turned(rows, columns)) if faster else narrow_x
+        return winograd.has_narrow_range(g, *winograd.transposed_axes(rows, columns)) if faster else narrow_x
 
     def x_gradient(g: Array) -> Array:
         narrow_g = narrow(g)

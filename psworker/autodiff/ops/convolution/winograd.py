@@ -38,21 +38,21 @@ from psworker.autodiff.tensor import Array
 RESULTS = {3: 4, 4: 3, 5: 3}  # per tile and axis, by filter length; larger tiles have excessive rounding errors
 TILES = 2  # per patch and axis, at most
 BLOCK_BYTES = 2 << 20  # of values at points
-LEAST_IMAGES = 8  # fewer make the products too small
-LARGEST_SHARE = 0.6  # of im2col's multiplications; above, copying costs more than is saved
+MIN_IMAGES = 8  # fewer make the products too small
+MAX_MULTIPLICATION_RATIO = 0.6  # of im2col's multiplications; above, copying costs more than is saved
 # Both limit sums of squares. A sum below float32's smallest number, of elements of 1e-23, counts as zero.
-WIDEST = 2.0**16  # pixel over window; 256 as a ratio of lengths, above those of training (docs/performance.md)
+MAX_RATIO = 2.0**16  # pixel over window; 256 as a ratio of lengths, above those of training (docs/performance.md)
 LARGEST = 1e30  # below it, intermediate values do not overflow
 
 
-def pays(images: int, channels: int, out: int, rows: Axis, columns: Axis, dtype: np.dtype) -> bool:
+def is_faster(images: int, channels: int, out: int, rows: Axis, columns: Axis, dtype: np.dtype) -> bool:
     """Whether this algorithm applies and is faster. Never in float64, which is chosen for its precision."""
-    if dtype != np.float32 or images < LEAST_IMAGES or 0 in (rows.windows, columns.windows, channels, out):
+    if dtype != np.float32 or images < MIN_IMAGES or 0 in (rows.windows, columns.windows, channels, out):
         return False
     if any(axis.kernel not in RESULTS or axis.stride != 1 or axis.dilation != 1 for axis in (rows, columns)):
         return False
     plain = images * rows.windows * columns.windows * rows.kernel * columns.kernel * channels * out
-    return multiplications(images, channels, out, rows, columns) <= LARGEST_SHARE * plain
+    return multiplications(images, channels, out, rows, columns) <= MAX_MULTIPLICATION_RATIO * plain
 
 
 def multiplications(images: int, channels: int, out: int, rows: Axis, columns: Axis) -> int:
@@ -66,20 +66,20 @@ def multiplications(images: int, channels: int, out: int, rows: Axis, columns: A
             ):
                 per_image += depth * (one.size * other.shape[2] + math.prod(one.shape[:2]) * other.size)
             per_image += down.values * along.values * channels * out
-    height, width = len(_of_kernel(rows.kernel)), len(_of_kernel(columns.kernel))
+    height, width = len(_filter_transform(rows.kernel)), len(_filter_transform(columns.kernel))
     filters = height * columns.kernel * (rows.kernel + width) * channels * out
     return images * per_image + filters
 
 
-def narrow_images(x: Array, rows: Axis, columns: Axis) -> Array:
-    """Booleans (batch,): whether no pixel of an image exceeds WIDEST times any nonzero window."""
+def has_narrow_range(x: Array, rows: Axis, columns: Axis) -> Array:
+    """Booleans (batch,): whether no pixel of an image exceeds MAX_RATIO times any nonzero window."""
     with np.errstate(invalid="ignore", over="ignore"):  # too large is inf in float32, and inf * 0 NaN
         pixels = np.vecdot(x, x)
         windows = _covered(rows) @ (pixels @ _covered(columns).T)
         return _narrow(pixels, windows, (1, 2))
 
 
-def narrow_filters(filters: Array) -> bool:
+def filters_have_narrow_range(filters: Array) -> bool:
     """Whether filters (height, width, channels, out) are narrow, as an image whose pixels are its windows.
 
     At the edges of an image a result may depend on a single filter position.
@@ -92,7 +92,7 @@ def narrow_filters(filters: Array) -> bool:
 
 def _narrow(pixels: Array, windows: Array, axis: tuple[int, int] | None) -> Array:
     least = np.min(windows, axis, where=windows > 0, initial=np.inf)
-    narrow: Array = pixels.max(axis) <= np.minimum(WIDEST * least, LARGEST)  # false for NaN
+    narrow: Array = pixels.max(axis) <= np.minimum(MAX_RATIO * least, LARGEST)  # false for NaN
     return narrow
 
 
@@ -132,10 +132,10 @@ def convolve(
 
 def images_gradient(g: Array, filters: Array, rows: Axis, columns: Axis) -> Array:
     """The gradient of the images: g convolved with the rotated filters, with input and output channels swapped."""
-    return convolve(g, filters[::-1, ::-1].transpose(0, 1, 3, 2), *turned(rows, columns))
+    return convolve(g, filters[::-1, ::-1].transpose(0, 1, 3, 2), *transposed_axes(rows, columns))
 
 
-def turned(rows: Axis, columns: Axis) -> tuple[Axis, Axis]:
+def transposed_axes(rows: Axis, columns: Axis) -> tuple[Axis, Axis]:
     """The axes of the transposed convolution: windows become the image, image elements the windows."""
 
     def turn(axis: Axis) -> Axis:
@@ -148,7 +148,7 @@ def turned(rows: Axis, columns: Axis) -> tuple[Axis, Axis]:
 def filters_gradient(x: Array, g: Array, rows: Axis, columns: Axis) -> Array:
     """The gradient of the filters: (height, width, channels, out)."""
     channels, out = x.shape[3], g.shape[3]
-    height, width = _of_kernel(rows.kernel), _of_kernel(columns.kernel)
+    height, width = _filter_transform(rows.kernel), _filter_transform(columns.kernel)
     total = np.zeros((len(height), len(width), channels, out), x.dtype)
     for block, down, along in _blocks(len(x), channels + out, rows, columns):
         of_images = _at_points(x[block, down.image, along.image], down.of_image, along.of_image)
@@ -163,8 +163,8 @@ def filters_gradient(x: Array, g: Array, rows: Axis, columns: Axis) -> Array:
 def _filters_at_points(filters: Array) -> Array:
     """G filters G': (points, points, channels, out)."""
     height, width, channels, out = filters.shape
-    lines = _of_kernel(height) @ filters.reshape(height, -1)
-    values: Array = _of_kernel(width) @ lines.reshape(len(lines), width, -1)
+    lines = _filter_transform(height) @ filters.reshape(height, -1)
+    values: Array = _filter_transform(width) @ lines.reshape(len(lines), width, -1)
     return values.reshape(*values.shape[:2], channels, out)
 
 
@@ -195,7 +195,7 @@ def _blocks(images: int, depth: int, rows: Axis, columns: Axis) -> Iterator[tupl
     for down in patches(rows):
         for along in patches(columns):
             image_bytes = down.values * along.values * depth * np.dtype(np.float32).itemsize
-            step = max(BLOCK_BYTES // image_bytes, LEAST_IMAGES)
+            step = max(BLOCK_BYTES // image_bytes, MIN_IMAGES)
             for image in range(0, images, step):
                 yield slice(image, min(image + step, images)), down, along
 
@@ -245,7 +245,7 @@ def _of_tiles(matrix: Array, tiles: int, step: int) -> Array:
 
 
 @functools.lru_cache
-def _of_kernel(kernel: int) -> Array:
+def _filter_transform(kernel: int) -> Array:
     """G in float32: (points, kernel)."""
     return matrices(RESULTS[kernel], kernel)[1].astype(np.float32)
 

@@ -48,9 +48,9 @@ def test_a_failure_of_a_part_is_raised_when_all_stretches_are_done():
 @pytest.mark.parametrize("elements", [9, 10, 11, 16, 17])
 def test_a_large_variable_is_divided_into_rounds_between_which_others_have_their_turn(elements, monkeypatch):
     """And each round is shared by all threads: here the last one does it all."""
-    monkeypatch.setattr(task_order, "DIVIDED", 0)
-    monkeypatch.setattr(task_order, "STRETCH", 2)
-    monkeypatch.setattr(task_order, "ROUND", 4)
+    monkeypatch.setattr(task_order, "MIN_DIVIDED_BYTES", 0)
+    monkeypatch.setattr(task_order, "ELEMENTS_PER_STRETCH", 2)
+    monkeypatch.setattr(task_order, "STRETCHES_PER_ROUND", 4)
     done = []
     whole = ArrayTask("W", 8, lambda: done.append("whole"))
     rounds = list(task_order._rounds([whole, divisible("a", done, elements)]))
@@ -65,8 +65,8 @@ def test_a_large_variable_is_divided_into_rounds_between_which_others_have_their
 
 
 def test_a_task_of_one_stretch_is_not_divided(monkeypatch):
-    monkeypatch.setattr(task_order, "DIVIDED", 0)
-    monkeypatch.setattr(task_order, "STRETCH", 10)
+    monkeypatch.setattr(task_order, "MIN_DIVIDED_BYTES", 0)
+    monkeypatch.setattr(task_order, "ELEMENTS_PER_STRETCH", 10)
     done = []
     for job in itertools.chain(*task_order._rounds([divisible("a", done), divisible("b", done)])):
         job()

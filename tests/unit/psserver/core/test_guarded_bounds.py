@@ -22,10 +22,10 @@ from pswire.optimizers import (
     Momentum,
     MovingAverage,
     RMSProp,
-    compiled,
+    numba_compiler,
     rule_for,
 )
-from pswire.optimizers.limits import LIMITS, MOST_GROWTH
+from pswire.optimizers.limits import LIMITS, MAX_ORDINARY_GROWTH
 from pswire.specs.schedules import largest_rate
 from pswire.tensors.values import IndexedSlices
 from tests.shard_driver import ShardDriver, declared
@@ -66,10 +66,10 @@ WILD = [
 def test_ordinary_updates_of_a_settled_variable_are_finite_until_their_growths_add_up(
     spec, dtype, use_numba, monkeypatch
 ):
-    monkeypatch.setattr(compiled, "USE_NUMBA", use_numba)
+    monkeypatch.setattr(numba_compiler, "USE_NUMBA", use_numba)
     limits, rule, rate = LIMITS[dtype], rule_for(spec), largest_rate(getattr(spec, "learning_rate", 1.0))
     growth = rule.growth(rate, limits)
-    assert growth <= MOST_GROWTH, "it would be guarded"
+    assert growth <= MAX_ORDINARY_GROWTH, "it would be guarded"
     largest = limits.gradient
     value = np.tile(np.array([limits.state, -limits.state, 0], dtype), 81)
     slots = settled_slots(rule, value, limits)
@@ -93,7 +93,7 @@ def test_ordinary_updates_of_a_settled_variable_are_finite_until_their_growths_a
     ids=str,
 )
 def test_updates_of_a_rule_that_may_overflow_are_guarded(spec):
-    assert not rule_for(spec).growth(spec.learning_rate, LIMITS["float32"]) <= MOST_GROWTH
+    assert not rule_for(spec).growth(spec.learning_rate, LIMITS["float32"]) <= MAX_ORDINARY_GROWTH
 
 
 @pytest.mark.parametrize("case", RULES_UNDER_TEST, ids=lambda case: case.name)
@@ -145,7 +145,7 @@ def test_after_any_push_all_is_finite_or_it_was_refused_and_nothing_has_changed_
     ends = []
     for use_numba in (False, True):
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(compiled, "USE_NUMBA", use_numba)
+            patch.setattr(numba_compiler, "USE_NUMBA", use_numba)
             ends.append(outcomes(spec, start, gradients, dtype))
     assert ends[0] == ends[1]
 

@@ -220,7 +220,7 @@ def test_a_guarded_update_of_rows_copies_these_rows_alone():
 
 
 def test_a_table_with_a_large_row_is_guarded_until_all_of_it_is_small_again(monkeypatch):
-    monkeypatch.setattr(updates, "FULL_CHECK", 4)
+    monkeypatch.setattr(updates, "UPDATES_BETWEEN_FULL_CHECKS", 4)
     shard = Guarded(GradientDescent(1.0), np.ones((1000, 2), np.float32))
     for sequence in range(1, 10):
         large = {1: 1e20, 7: -1e20}.get(sequence)

@@ -118,7 +118,7 @@ def test_shard_0_has_the_policy_of_its_spec_and_others_follow_where_one_decides(
 
 
 def test_staleness_is_exact_among_the_changes_that_are_remembered_and_never_too_small(monkeypatch):
-    monkeypatch.setattr(update_order, "REMEMBERED", 3)
+    monkeypatch.setattr(update_order, "MAX_REMEMBERED_CHANGES", 3)
     order = update_order.UpdateOrder()
     for name in ("V", "V", "U", "V", "U", "V"):
         order.add((), [name])

@@ -159,10 +159,10 @@ def test_a_malformed_packed_gradient_is_refused_with_its_fault():
 def test_the_status_has_the_tensor_transport_that_a_worker_named_last():
     shard = ShardDriver(workers="")
     for message, transports in (
-        (Join("a", tensor_transport="shared memory", life=3), ["shared memory"]),
+        (Join("a", tensor_transport="shared memory", process_nonce=3), ["shared memory"]),
         (Join("b"), ["shared memory", ""]),
         (Renew(A), ["shared memory", ""]),
-        (Join("a", life=3), ["shared memory", ""]),
+        (Join("a", process_nonce=3), ["shared memory", ""]),
         (Tick(), ["shared memory", ""]),
         (Renew(B, tensor_transport="shared memory"), ["shared memory", "shared memory"]),
         (Renew(A, tensor_transport="gRPC"), ["gRPC", "shared memory"]),

@@ -5,7 +5,7 @@ import pytest
 
 from psserver.core.policies import Asynchronous
 from psserver.core.policies.policy import Apply, CallView, Serve
-from psserver.core.shard import MOST_LISTED
+from psserver.core.shard import MAX_LISTED
 from pswire.messages import Assign, Assignment, Join, Leave, Pull, Renew, Sender, Status, Tick, Tune
 from pswire.optimizers import GradientDescent
 from pswire.specs.consistency import parse_consistency, parse_staleness
@@ -57,11 +57,11 @@ def test_of_very_many_workers_and_changes_a_status_lists_the_live_and_the_newest
     for number in range(1, 1500):
         shard.answer(Join(f"w{number}"))
         shard.answer(Leave(Sender(f"w{number}", 1)))
-    for count in range(MOST_LISTED + 2):
+    for count in range(MAX_LISTED + 2):
         shard.answer(Tune(A, 1 + count, ("W",), GradientDescent(float(count)), ("learning_rate",)))
     status = shard.answer(Status())
     assert [worker.number for worker in status.workers] == [0, *range(501, 1500)]
-    assert [change.optimizer.learning_rate for change in status.changes] == list(range(2, MOST_LISTED + 2))
+    assert [change.optimizer.learning_rate for change in status.changes] == list(range(2, MAX_LISTED + 2))
 
 
 @pytest.mark.parametrize("options", ["async none", "bounded:3 scale", "sync:2,backup=1 delay-compensated:0.5"])

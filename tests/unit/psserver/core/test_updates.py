@@ -11,7 +11,7 @@ from psserver.core.variables.delay_compensation import ServedWeights
 from psserver.core.variables.updates import Update
 from pswire import optimizers
 from pswire.messages import Gradient
-from pswire.optimizers import Step, compiled, rule_for
+from pswire.optimizers import Step, numba_compiler, rule_for
 from pswire.tensors.compression import Packed, largest, packed, quantized
 from pswire.tensors.values import IndexedSlices, TensorSpec
 from tests.shard_state import state_of
@@ -71,7 +71,7 @@ def check_same(rule, one, arrays, backups=None, step=None):
 def test_an_update_in_stretches_is_the_update_unless_its_rule_looks_at_all_elements(
     case, dtype, fused, pushes, random, monkeypatch
 ):
-    monkeypatch.setattr(compiled, "USE_NUMBA", fused)
+    monkeypatch.setattr(numba_compiler, "USE_NUMBA", fused)
     rule = rule_for(case.spec)
     one = variable(rule, random, dtype)
     gradients = [random.normal(size=SHAPE).astype(dtype) for _ in range(pushes)]

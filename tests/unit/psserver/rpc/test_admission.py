@@ -8,9 +8,9 @@ from psserver.rpc.admission import Admission
 from pswire.errors import TooLarge, Unavailable
 
 
-def run(scenario, limit=10, patience=30.0):
+def run(scenario, limit=10, timeout=30.0):
     async def main():
-        await asyncio.wait_for(scenario(Admission(limit, patience)), 30)
+        await asyncio.wait_for(scenario(Admission(limit, timeout)), 30)
 
     asyncio.run(main())
 
@@ -96,4 +96,4 @@ def test_who_waits_too_long_is_told_what_it_waits_for():
                 async with admission.reserve(5):
                     pass
 
-    run(scenario, patience=0.01)
+    run(scenario, timeout=0.01)

@@ -7,7 +7,7 @@ import pytest
 
 from psserver.rpc.shared_memory import AttachedSegments
 from pswire.errors import Malformed
-from pswire.tensors.segments import BEGIN, Segment
+from pswire.tensors.segments import DATA_OFFSET, Segment
 from pswire.tensors.shared_memory import SharedSender
 from pswire.tensors.values import TensorSpec
 from pswire.v1 import paramserver_pb2 as pb
@@ -92,7 +92,7 @@ def test_a_server_that_shares_no_memory_says_so_and_maps_nothing(segment):
     ],
 )
 def test_a_region_that_is_not_there_is_malformed(attached, region, complaint):
-    known = {"segment": 0, "offset": BEGIN, "nbytes": 1024}
+    known = {"segment": 0, "offset": DATA_OFFSET, "nbytes": 1024}
     assert attached.region(pb.Frame(answer_region=pb.Region(**known))).take(SPEC) is not None
     assert attached.region(pb.Frame()) is None
     with pytest.raises(Malformed, match=complaint):

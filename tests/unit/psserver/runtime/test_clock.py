@@ -6,7 +6,7 @@ import logging
 import pytest
 
 from psserver.core.members.membership import JobEnd, Membership
-from psserver.runtime.clock import TICKS_A_LEASE, Clock, Linger
+from psserver.runtime.clock import TICKS_PER_LEASE, Clock, Linger
 from pswire.messages import Join
 
 TICK = 0.25
@@ -37,10 +37,10 @@ def test_a_longer_gap_counts_as_two_ticks_however_often_it_comes():
 @pytest.mark.parametrize(("lease", "stop"), [(0.3, 5.0), (3.0, 0.9), (15.0, 1.14)])
 def test_no_lease_ends_by_a_stop_of_the_server_before_the_next_heartbeat_is_due(lease, stop):
     """Heartbeats come each third of a lease, and a third later again if a stopped server did not answer."""
-    members, tick = Membership(lease), lease / TICKS_A_LEASE
+    members, tick = Membership(lease), lease / TICKS_PER_LEASE
     after = clock_with(0.0, tick)
     (member, _) = members.join(Join("w0"), after(0.0))
-    third = [tick] * (TICKS_A_LEASE // 3)
+    third = [tick] * (TICKS_PER_LEASE // 3)
     for seconds in (*third, stop * lease, *third):  # the server stops right before the next heartbeat
         assert not members.expire(after(seconds))
     members.renew(member, after(0.0))

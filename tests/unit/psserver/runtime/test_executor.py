@@ -5,7 +5,7 @@ import asyncio
 import numpy as np
 import pytest
 
-from psserver.runtime.executor import INSPECTED_IN_LOOP
+from psserver.runtime.executor import MAX_BYTES_INSPECTED_IN_LOOP
 from psserver.runtime.task_order import THREADS
 from pswire.errors import (
     NotFinite,
@@ -39,7 +39,7 @@ from pswire.tensors.values import IndexedSlices, TensorSpec
 from tests.gated_shard import at_gate, begun, cancelled, join, register, run, set_to, until, value
 from tests.shard_state import run_step
 
-LARGE = INSPECTED_IN_LOOP // 8 + 1  # float64 elements: too many for the event loop to inspect
+LARGE = MAX_BYTES_INSPECTED_IN_LOOP // 8 + 1  # float64 elements: too many for the event loop to inspect
 QUEUE = QueueSpec("train", size=10, block=10, epochs=1)
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from psserver.core.shard import Shard
 from psserver.rpc.reused_buffers import ReusedArrays
-from psserver.runtime.task_order import SMALL, TASK_OVERHEAD
+from psserver.runtime.task_order import MAX_INLINE_BYTES, TASK_OVERHEAD
 from pswire.messages import (
     Assign,
     Assignment,
@@ -33,7 +33,7 @@ from pswire.tensors.values import IndexedSlices, TensorSpec
 from tests.gated_shard import at_gate, begun, join, register, run, set_to, until, value
 from tests.shard_state import run_step, state_of
 
-LARGE = SMALL // 8 + 1  # float64 elements: more than SMALL bytes
+LARGE = MAX_INLINE_BYTES // 8 + 1  # float64 elements: more than MAX_INLINE_BYTES bytes
 
 
 def push(sender, sequence, pull=(), version=0, **arrays):
@@ -107,7 +107,7 @@ def test_the_values_of_an_answer_are_of_one_moment_whatever_is_copied_when():
 
 def test_very_many_little_tasks_are_not_done_in_the_event_loop_although_their_bytes_are_few():
     """Each costs the calls of a rule, whatever its bytes."""
-    few, many = SMALL // TASK_OVERHEAD - 1, SMALL // TASK_OVERHEAD + 1
+    few, many = MAX_INLINE_BYTES // TASK_OVERHEAD - 1, MAX_INLINE_BYTES // TASK_OVERHEAD + 1
 
     async def scenario(executor, shard):
         sender = await join(executor)
@@ -238,9 +238,14 @@ def restless():
 
 POLICIES = ["async none", "async delay-compensated:0.5", "bounded:1 scale", "sync:2 none", "sync:3,backup=1 drop:2"]
 SIZES = {
-    "all in threads": {"SMALL": -1},
-    "some in threads": {"SMALL": 40},
-    "all divided": {"SMALL": -1, "DIVIDED": 0, "STRETCH": 2, "ROUND": 3},
+    "all in threads": {"MAX_INLINE_BYTES": -1},
+    "some in threads": {"MAX_INLINE_BYTES": 40},
+    "all divided": {
+        "MAX_INLINE_BYTES": -1,
+        "MIN_DIVIDED_BYTES": 0,
+        "ELEMENTS_PER_STRETCH": 2,
+        "STRETCHES_PER_ROUND": 3,
+    },
 }
 ALLOCATORS = (no_allocator, OwnMemory, ReusedArrays)
 #: Every pair of two of the three.

@@ -20,10 +20,10 @@ from pswire.tensors.compression import FORMS, largest, packed, quantized
 from pswire.tensors.frames import Incoming, incoming, with_data
 from pswire.tensors.inline import InlineReceiver, InlineSender
 from pswire.tensors.stream import StreamReceiver, StreamSender
-from pswire.tensors.transport import FEW
+from pswire.tensors.transport import INLINE_BELOW
 from pswire.tensors.values import DTYPES, IndexedSlices, Part, TensorSpec
 from pswire.v1 import paramserver_pb2 as pb
-from tests.wire import inline, read, same
+from tests.encoded_messages import inline, read, same
 
 SEED = 20250607
 ME = ms.Sender("worker-0", 3)
@@ -112,7 +112,7 @@ CASES = [
     ms.Assigned(ms.Outcome.APPLIED, (8, 0), 12, ms.Frontier(0)),
     ms.Tune(ME, 4, ("W", "b"), OPTIMIZERS[3], ("learning_rate", "decay")),
     ms.Tuned(ms.Outcome.APPLIED, 12),
-    ms.Take(ME, ms.QueueSpec("train", 55_000, 800, 10, seed=-1), heard=3, give_back=True),
+    ms.Take(ME, ms.QueueSpec("train", 55_000, 800, 10, seed=-1), reports_received=3, give_back=True),
     ms.Take(ME, ms.QueueSpec("train", 1, 1, 1), ms.Finished(0)),
     ms.Take(ME, ms.QueueSpec("train", 1, 1, 1), ms.Finished(5, math.inf)),
     ms.Taken(ms.Block(0, 1, 0, 800), reports=REPORTS),
@@ -146,7 +146,7 @@ def test_a_message_comes_back_as_it_was(message):
     assert same(read(kind, data), message)
 
 
-@pytest.mark.parametrize("few", [0, FEW], ids=["all streamed", "few inside"])
+@pytest.mark.parametrize("few", [0, INLINE_BELOW], ids=["all streamed", "few inside"])
 @pytest.mark.parametrize("message", STREAMED_CASES, ids=named)
 def test_a_message_comes_back_as_it_was_in_chunks_or_in_one_frame_and_no_data_may_be_left(message, few):
     sender, receiver = StreamSender(few=few), StreamReceiver()

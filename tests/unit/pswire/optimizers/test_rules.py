@@ -8,7 +8,7 @@ import pytest
 
 from pswire import optimizers
 from pswire.errors import InvalidMessage
-from pswire.optimizers import compiled, element_wise, rule_for
+from pswire.optimizers import element_wise, numba_compiler, rule_for
 from pswire.tensors.values import DTYPES, IndexedSlices
 from tests.unit.pswire.optimizers.rules_under_test import (
     FLOATING,
@@ -28,8 +28,8 @@ every_rule = pytest.mark.parametrize("case", RULES_UNDER_TEST, ids=lambda case: 
 
 @pytest.fixture(autouse=True)
 def numpy_and_small_blocks(monkeypatch):
-    """Compiled loops have the same bits: `test_compiled.py`."""
-    monkeypatch.setattr(compiled, "USE_NUMBA", False)
+    """Compiled loops have the same bits: `test_numba_compiler.py`."""
+    monkeypatch.setattr(numba_compiler, "USE_NUMBA", False)
     monkeypatch.setattr(element_wise, "BLOCK", BLOCK)
 
 

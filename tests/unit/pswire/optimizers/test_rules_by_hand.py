@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 
 from pswire import optimizers
-from pswire.optimizers import Step, compiled, rule_for
+from pswire.optimizers import Step, numba_compiler, rule_for
 from tests.unit.pswire.optimizers.rules_under_test import at
 
 
 @pytest.fixture(autouse=True)
 def numpy(monkeypatch):
-    """Compiled loops have the same bits: `test_compiled.py`."""
-    monkeypatch.setattr(compiled, "USE_NUMBA", False)
+    """Compiled loops have the same bits: `test_numba_compiler.py`."""
+    monkeypatch.setattr(numba_compiler, "USE_NUMBA", False)
 
 
 def run(spec, value, *gradients, rate=0.1, global_steps=None):

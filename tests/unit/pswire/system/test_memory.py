@@ -10,7 +10,7 @@ import pytest
 
 from pswire.system.malloc import keep_memory
 
-BEGIN = """
+DATA_OFFSET = """
 import resource, sys
 from concurrent.futures import ThreadPoolExecutor
 import numpy as np
@@ -24,7 +24,7 @@ def step():
     return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
 """
 ONE_THREAD = (
-    BEGIN
+    DATA_OFFSET
     + """
 before = step()
 for _ in range(10):
@@ -33,7 +33,7 @@ print(after - before)
 """
 )
 SEVERAL_THREADS = (
-    BEGIN
+    DATA_OFFSET
     + """
 threads = [ThreadPoolExecutor(1) for _ in range(4)]
 for thread in threads:

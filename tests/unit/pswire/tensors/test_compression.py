@@ -8,7 +8,7 @@ import pytest
 
 from pswire.specs.encodings import ENCODINGS
 from pswire.tensors import compression
-from pswire.tensors.compression import FORMS, SCALED, Packed, largest, narrow, packed, quantized, unpacked
+from pswire.tensors.compression import ELEMENTS_PER_SCALE, FORMS, Packed, largest, narrow, packed, quantized, unpacked
 from pswire.tensors.values import IndexedSlices, TensorSpec
 
 LARGEST = np.finfo(np.float32).max
@@ -72,7 +72,7 @@ def test_float16_is_the_nearest_number_among_small_ones_too():
 
 @pytest.mark.parametrize("form", ENCODINGS)
 def test_a_nan_never_becomes_a_number(form):
-    numbers = np.ones(SCALED + 100, np.float32)
+    numbers = np.ones(ELEMENTS_PER_SCALE + 100, np.float32)
     numbers[-len(NAN) :] = NAN
     assert np.isnan(NAN).all()
     with pytest.raises(FloatingPointError, match=f"^{len(NAN)} of {len(numbers):,} elements that are NaN"):
@@ -98,7 +98,7 @@ def test_an_array_that_is_not_contiguous_or_has_no_element_is_packed_as_well():
         np.testing.assert_array_equal(packed(table[0], form).parts[0], out[::2])
 
 
-def example(form, size=2 * SCALED + 321, seed=0):
+def example(form, size=2 * ELEMENTS_PER_SCALE + 321, seed=0):
     array = np.random.default_rng(seed).standard_normal(size).astype(np.float32)
     if form in ENCODINGS:
         return packed(array, form)
@@ -111,7 +111,18 @@ def test_any_stretch_of_the_elements_is_that_of_the_whole(form):
     one = example(form)
     one.check()
     whole = one.unpacked()
-    cuts = [0, 0, 1, 1000, SCALED - 1, SCALED, SCALED + 1, 2 * SCALED, one.size - 1, one.size]
+    cuts = [
+        0,
+        0,
+        1,
+        1000,
+        ELEMENTS_PER_SCALE - 1,
+        ELEMENTS_PER_SCALE,
+        ELEMENTS_PER_SCALE + 1,
+        2 * ELEMENTS_PER_SCALE,
+        one.size - 1,
+        one.size,
+    ]
     for start, stop in itertools.combinations(cuts, 2):
         np.testing.assert_array_equal(one.elements(start, stop), whole[start:stop], strict=True)
 
@@ -130,7 +141,7 @@ def test_the_parts_of_a_form_fit_its_shape_and_no_other(form):
 
 def test_int8_is_within_half_a_step_and_what_it_lacks_is_the_rest():
     rng = np.random.default_rng(2)
-    array = (rng.standard_normal((3, SCALED)) * [[1e-6], [1], [1e6]]).astype(np.float32)
+    array = (rng.standard_normal((3, ELEMENTS_PER_SCALE)) * [[1e-6], [1], [1e6]]).astype(np.float32)
     before = (rng.standard_normal(array.size) * 1e-7).astype(np.float32)
     rest = before.copy()
     one = quantized(array, rest)
@@ -156,7 +167,7 @@ def test_elements_too_small_for_a_step_of_int8_are_all_residual(scale):
 def deceiving(size):
     """Large where the sample is taken, so that it promises far more large elements than there are."""
     array = np.linspace(1e-3, 2e-3, size, dtype=np.float32)
-    array[:: compression._distance(size)] += 1
+    array[:: compression._sample_stride(size)] += 1
     return array
 
 
@@ -164,7 +175,7 @@ def test_the_sample_meets_all_columns_of_a_matrix_whose_width_is_a_power_of_two(
     """All that is large is in one column."""
     array = np.random.default_rng(1).standard_normal((1024, 1024), dtype=np.float32) * np.float32(1e-3)
     array[:, 0] *= 1000
-    low = compression._enough(array.reshape(-1), np.zeros(array.size, np.float32), 1000)
+    low = compression._threshold(array.reshape(-1), np.zeros(array.size, np.float32), 1000)
     assert 1000 <= np.count_nonzero(np.abs(array) >= low) < 10_000
 
 

@@ -12,7 +12,9 @@ from pswire.v1 import paramserver_pb2 as pb
 
 SEED = 20261121
 HEADER = pb.Frame(pull=pb.PullRequest(sender=pb.Sender(worker="w", incarnation=3), names=["W", "b"]))
-REGION = pb.Frame(take=pb.TakeRequest(heard=5), answer_region=pb.Region(segment=1, offset=64, nbytes=1 << 40))
+REGION = pb.Frame(
+    take=pb.TakeRequest(reports_received=5), answer_region=pb.Region(segment=1, offset=64, nbytes=1 << 40)
+)
 HEADERS = [pb.Frame(), HEADER, REGION, pb.Frame(attach=pb.AttachRequest(name="x" * 300, token=bytes(16)))]
 
 

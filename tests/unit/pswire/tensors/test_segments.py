@@ -11,7 +11,7 @@ from mmap import PAGESIZE
 import pytest
 
 from pswire.tensors import segments
-from pswire.tensors.segments import BEGIN, NotShared, Segment, open_segment, sweep
+from pswire.tensors.segments import DATA_OFFSET, NotShared, Segment, open_segment, sweep
 from tests.shared_folder import needs_shared_memory, shared_folder
 
 pytestmark = needs_shared_memory
@@ -46,10 +46,10 @@ def process(program, *arguments):
 
 def test_two_processes_write_and_read_the_same_memory():
     segment = Segment.create(1000)
-    segment.memory[BEGIN : BEGIN + 5] = b"hello"
+    segment.memory[DATA_OFFSET : DATA_OFFSET + 5] = b"hello"
     other = """
 memory = segments.open_segment(sys.argv[2], int(sys.argv[3]), bytes.fromhex(sys.argv[4]))
-print(memory[segments.BEGIN : segments.BEGIN + 5].decode())
+print(memory[segments.DATA_OFFSET : segments.DATA_OFFSET + 5].decode())
 memory[-5:] = b"there"
 """
     with process(other, segment.name, str(segment.nbytes), segment.token.hex()) as child:
@@ -86,15 +86,15 @@ print(os.listdir(sys.argv[1]) == [segment.name], segments.sweep())
 # --- creation ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("nbytes", [0, PAGESIZE - BEGIN, PAGESIZE - BEGIN + 1, 1_000_000])
+@pytest.mark.parametrize("nbytes", [0, PAGESIZE - DATA_OFFSET, PAGESIZE - DATA_OFFSET + 1, 1_000_000])
 def test_a_segment_has_whole_pages_of_memory_for_its_user_only_and_a_random_name_and_token(folder, nbytes):
     segment, other = Segment.create(nbytes), Segment.create(nbytes)
     found = os.stat(os.path.join(folder, segment.name))
-    assert BEGIN + nbytes <= segment.nbytes < BEGIN + nbytes + PAGESIZE
+    assert DATA_OFFSET + nbytes <= segment.nbytes < DATA_OFFSET + nbytes + PAGESIZE
     assert segment.nbytes == len(segment.memory) == found.st_size <= found.st_blocks * 512
     assert (found.st_mode & 0o777, found.st_uid) == (0o600, os.geteuid())
     assert segment.memory[:16] == segment.token != other.token
-    assert not any(segment.memory[BEGIN:])
+    assert not any(segment.memory[DATA_OFFSET:])
     assert sorted([segment.name, other.name]) == sorted(os.listdir(folder))
     assert re.fullmatch("paramserver-[0-9a-f]{32}", segment.name)
 
@@ -106,8 +106,8 @@ def test_the_name_goes_with_the_object_and_mapped_memory_stays(folder, segment):
     second = Segment.create(1)
     del second
     assert os.listdir(folder) == []
-    mine[BEGIN] = 7
-    assert other[BEGIN] == 7
+    mine[DATA_OFFSET] = 7
+    assert other[DATA_OFFSET] == 7
 
 
 @pytest.mark.parametrize(

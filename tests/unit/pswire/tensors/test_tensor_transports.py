@@ -13,10 +13,10 @@ from pswire.messages import Choice, Gradient, Pull, Push, Sender
 from pswire.tensors.compression import Packed
 from pswire.tensors.frames import incoming
 from pswire.tensors.inline import InlineReceiver, InlineSender
-from pswire.tensors.segments import BEGIN
+from pswire.tensors.segments import DATA_OFFSET
 from pswire.tensors.shared_memory import Region, SharedReceiver, SharedSender, aligned, array_at, needed
 from pswire.tensors.stream import StreamReceiver, StreamSender
-from pswire.tensors.transport import CHUNK, FEW, INLINE, MOST_OF_FEW
+from pswire.tensors.transport import CHUNK, INLINE_BELOW, MAX_INLINE_MESSAGE, MAX_INLINED
 from pswire.tensors.values import IndexedSlices, TensorSpec
 from pswire.v1 import paramserver_pb2 as pb
 
@@ -66,7 +66,7 @@ def chunks(arrays, specs):
 
 
 def shared_memory(arrays, specs):
-    memory = mmap.mmap(-1, BEGIN + needed([array.nbytes for array in arrays]))
+    memory = mmap.mmap(-1, DATA_OFFSET + needed([array.nbytes for array in arrays]))
     tensors, receiver = put(SharedSender(memory, 3), *arrays), SharedReceiver({3: memory})
     return [receiver.get(*pair) for pair in zip(tensors, specs, strict=True)]
 
@@ -138,7 +138,7 @@ def test_a_tensor_that_is_nowhere_is_malformed_even_without_elements(receiver, t
 
 def test_tensors_of_two_mebibytes_travel_inside_their_message_and_not_a_byte_more():
     sender = InlineSender()
-    put(sender, np.zeros(INLINE - 1, np.uint8), np.zeros(1, np.uint8))
+    put(sender, np.zeros(MAX_INLINE_MESSAGE - 1, np.uint8), np.zeros(1, np.uint8))
     with pytest.raises(TooLarge, match="'W' there are 2097153: send it by Transfer"):
         put(sender, np.zeros(1, np.uint8))
 
@@ -166,12 +166,12 @@ def test_chunks_are_full_and_run_across_tensors(sizes, expected):
 
 def test_small_tensors_travel_inside_their_message_as_long_as_they_are_few():
     sender = StreamSender()
-    tensors = put(sender, *[np.full(FEW - 1, n, np.uint8) for n in range(MOST_OF_FEW // FEW + 10)])
+    tensors = put(sender, *[np.full(INLINE_BELOW - 1, n, np.uint8) for n in range(MAX_INLINED // INLINE_BELOW + 10)])
     inside = [tensor for tensor in tensors if tensor.WhichOneof("place") == "inline"]
-    assert [tensor.inline for tensor in inside] == [bytes([n]) * (FEW - 1) for n in range(len(inside))]
-    assert MOST_OF_FEW - FEW < sum(len(tensor.inline) for tensor in inside) <= MOST_OF_FEW
-    assert sender.nbytes == (FEW - 1) * (len(tensors) - len(inside)) > 0
-    assert StreamReceiver().get(inside[1], TensorSpec("W", (FEW - 1,), "uint8")).tobytes() == inside[1].inline
+    assert [tensor.inline for tensor in inside] == [bytes([n]) * (INLINE_BELOW - 1) for n in range(len(inside))]
+    assert MAX_INLINED - INLINE_BELOW < sum(len(tensor.inline) for tensor in inside) <= MAX_INLINED
+    assert sender.nbytes == (INLINE_BELOW - 1) * (len(tensors) - len(inside)) > 0
+    assert StreamReceiver().get(inside[1], TensorSpec("W", (INLINE_BELOW - 1,), "uint8")).tobytes() == inside[1].inline
 
 
 def receiver_of(*specs):
@@ -213,7 +213,7 @@ def test_arrays_begin_at_cache_lines_and_segment_0_at_offset_0_is_a_place_too(me
     tensors = put(SharedSender(memory, 3), np.zeros(35, np.float32), np.zeros(0), np.zeros(1))
     assert [(one.shared.segment, one.shared.offset) for one in tensors] == [(3, 64), (3, 256), (3, 256)]
     sender = SharedSender(memory, 3)
-    put(sender, np.zeros(4096 - BEGIN - 64, np.uint8), np.zeros(8))
+    put(sender, np.zeros(4096 - DATA_OFFSET - 64, np.uint8), np.zeros(8))
     with pytest.raises(TooLarge, match="no room for the 4 bytes of 'W'"):
         put(sender, np.zeros(1, np.float32))
     array_at(memory, 0, TensorSpec("W", (2,)))[:] = [1, 2]

@@ -213,7 +213,7 @@ def test_the_range_is_checked_once_each_and_usual_operands_are_narrow(monkeypatc
         for name in ("convolve", "images_gradient", "filters_gradient"):
             monkeypatch.setattr(im2col, name, lambda *args: pytest.fail("direct convolution was used"))
     checked = []
-    for name in ("narrow_filters", "narrow_images"):
+    for name in ("filters_have_narrow_range", "has_narrow_range"):
         check = getattr(winograd, name)
         monkeypatch.setattr(winograd, name, lambda a, *axes, check=check: (checked.append(a), check(a, *axes))[1])
     convolved(x, filters, g)
@@ -228,7 +228,7 @@ def test_the_range_is_checked_once_each_and_usual_operands_are_narrow(monkeypatc
 def test_an_image_is_narrow_if_no_pixel_is_more_than_256_times_a_window(bright, narrow, size, kernel, padding, turned):
     rows, columns = windows.axes(size, kernel, 1, padding)
     if turned:
-        rows, columns = winograd.turned(rows, columns)
+        rows, columns = winograd.transposed_axes(rows, columns)
     x = np.zeros((3, rows.size, columns.size, 4), np.float32)
     x[:2, :, :, 0] = 3  # the second image is of one magnitude, the third is zero
     inside = np.pad(np.ones((rows.size, columns.size)), ((rows.before, rows.after), (columns.before, columns.after)))
@@ -238,10 +238,10 @@ def test_an_image_is_narrow_if_no_pixel_is_more_than_256_times_a_window(bright, 
         for j in range(columns.windows)
     )
     x[0, rows.size // 2, columns.size // 2] = bright * 3 * np.sqrt(smallest) / 2  # in each of four channels
-    assert winograd.narrow_images(x, rows, columns).tolist() == [narrow, True, True]
+    assert winograd.has_narrow_range(x, rows, columns).tolist() == [narrow, True, True]
     filters = np.ones((3, 5, 4, 2), np.float32)
     filters[1, 2], filters[0, 0] = bright, 0
-    assert winograd.narrow_filters(filters) is narrow
+    assert winograd.filters_have_narrow_range(filters) is narrow
 
 
 def test_precise_convolutions_and_their_gradients_are_direct():

@@ -184,4 +184,4 @@ def test_conv2d_uses_it_with_bias_and_relu_and_the_gradients_of_direct_convoluti
 def test_direct_convolution_is_used_for(images, filters, options, why):
     rows, columns = axes(images[1:3], filters[:2], options.get("strides", 1), "SAME", options.get("dilations", 1))
     dtype = np.dtype(options.get("dtype", np.float32))
-    assert not winograd.pays(images[0], images[3], filters[3], rows, columns, dtype), why
+    assert not winograd.is_faster(images[0], images[3], filters[3], rows, columns, dtype), why

@@ -9,7 +9,7 @@ from psworker.client.heartbeat import Heartbeat
 @pytest.fixture(autouse=True)
 def no_pauses(monkeypatch):
     """No pause between two tries, and no heartbeat."""
-    monkeypatch.setattr(retrying_calls, "FIRST_PAUSE", 0.0)
+    monkeypatch.setattr(retrying_calls, "INITIAL_BACKOFF", 0.0)
     monkeypatch.setattr(Heartbeat, "start", lambda *arguments: None)
 
 

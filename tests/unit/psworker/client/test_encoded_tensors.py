@@ -11,7 +11,7 @@ from pswire.optimizers import GradientDescent, Momentum, MovingAverage
 from pswire.specs.encodings import TopK
 from pswire.tensors.compression import Packed, packed
 from pswire.tensors.values import IndexedSlices, TensorSpec
-from psworker.client import partitions, push_pull
+from psworker.client import push_pull, splitting
 from psworker.client.error_feedback import GradientEncoder
 from psworker.client.placement import Placement
 from psworker.model.variables import Variable, collection
@@ -38,7 +38,7 @@ def declared(name, shape, optimizer=SGD):
 def test_encoded_partitions_are_joined_with_unchanged_ones(shards, rows, form):
     variable = Placement(shards).extended([TensorSpec("v", (rows, 3))])["v"]
     value, old = some((rows, 3)), VersionedArray("v", ReadVersion(tuple(range(shards))), some((rows, 3), 2))
-    parts, known = (partitions.split_array(variable, array) for array in (value, old.array))
+    parts, known = (splitting.split_array(variable, array) for array in (value, old.array))
     values = [
         Value("v", shard, None) if shard == 1 else Value("v", shard + 10, packed(part, form))
         for shard, part in enumerate(parts)

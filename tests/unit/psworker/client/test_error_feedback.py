@@ -8,10 +8,14 @@ from pswire.messages import Gradient
 from pswire.specs.encodings import NONE, Int8, TopK
 from pswire.tensors.compression import unpacked
 from pswire.tensors.values import IndexedSlices
-from psworker.client.error_feedback import LEAST, GradientEncoder
+from psworker.client.error_feedback import MIN_COMPRESSED_ELEMENTS, GradientEncoder
 
 COMPRESSIONS = pytest.mark.parametrize("compression", [Int8(), TopK(0.01), TopK(1.0)], ids=str)
-ROWS = IndexedSlices(np.ones((LEAST, 3), np.float32), np.arange(LEAST), (10 * LEAST, 3))
+ROWS = IndexedSlices(
+    np.ones((MIN_COMPRESSED_ELEMENTS, 3), np.float32),
+    np.arange(MIN_COMPRESSED_ELEMENTS),
+    (10 * MIN_COMPRESSED_ELEMENTS, 3),
+)
 
 
 def noise(seed, *shape):
@@ -71,10 +75,10 @@ def test_top_k_sends_the_nearest_number_of_largest_elements_of_gradient_and_resi
     ("encoding", "compression", "array", "form"),
     [
         ("", NONE, noise(0, 5000), None),
-        ("", TopK(0.01), noise(0, LEAST - 1), None),
-        ("", TopK(0.01), np.zeros(2 * LEAST), None),
+        ("", TopK(0.01), noise(0, MIN_COMPRESSED_ELEMENTS - 1), None),
+        ("", TopK(0.01), np.zeros(2 * MIN_COMPRESSED_ELEMENTS), None),
         ("", TopK(0.01), ROWS, None),
-        ("", TopK(0.01), noise(0, LEAST), "topk"),
+        ("", TopK(0.01), noise(0, MIN_COMPRESSED_ELEMENTS), "topk"),
         ("float16", NONE, np.zeros(3), None),
         ("float16", NONE, noise(0, 5000), "float16"),
         ("float16", Int8(), noise(0, 5000), "int8"),

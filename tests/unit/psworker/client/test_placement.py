@@ -34,7 +34,7 @@ def places(placement, specs):
 
 @DETERMINISTIC
 @given(variables, shard_counts, st.randoms(use_true_random=False), st.integers(0, 25))
-def test_partitions_are_all_rows_in_order_and_neither_order_nor_later_variables_move_them(specs, shards, order, count):
+def test_splitting_are_all_rows_in_order_and_neither_order_nor_later_variables_move_them(specs, shards, order, count):
     placement = placed(shards, *specs)
     for spec in specs:
         pieces = placement[spec.name].partitions

@@ -41,7 +41,7 @@ def unreachable(monkeypatch):
     """The transport, and a worker whose first pause is 0.5 s."""
     transport = Unreachable()
     client, _ = transport.client()
-    monkeypatch.setattr(retrying_calls, "FIRST_PAUSE", 0.5)
+    monkeypatch.setattr(retrying_calls, "INITIAL_BACKOFF", 0.5)
     monkeypatch.setattr(retrying_calls.time, "monotonic", lambda: transport.now)
     monkeypatch.setattr(retrying_calls.time, "sleep", transport.pause)
     transport.timeouts.clear()

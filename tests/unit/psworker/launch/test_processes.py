@@ -138,7 +138,7 @@ def test_it_gets_arguments_and_an_empty_stdin_and_its_lines_come_with_their_stre
     assert child.wait_end() == 7
     assert sorted(child.lines) == [("stderr", "err"), ("stdout", "__main__ ['a b', '--c'] ''"), ("stdout", "cut")]
     assert child.nothing_more()
-    assert (child.process.ending, child.process.shell_code) == ("ended with exit code 7", 7)
+    assert (child.process.ending, child.process.shell_exit_code) == ("ended with exit code 7", 7)
 
 
 def test_the_last_lines_are_kept_and_binary_garbage_passes(start):
@@ -151,7 +151,7 @@ def test_the_last_lines_are_kept_and_binary_garbage_passes(start):
 def test_a_signal_is_named(start):
     child = start("import os, signal; os.kill(os.getpid(), signal.SIGSEGV)")
     assert child.wait_end() == -signal.SIGSEGV
-    assert (child.process.ending, child.process.shell_code) == ("was killed by SIGSEGV", 128 + signal.SIGSEGV)
+    assert (child.process.ending, child.process.shell_exit_code) == ("was killed by SIGSEGV", 128 + signal.SIGSEGV)
 
 
 def test_a_signal_reaches_the_whole_group_and_none_after_the_end(start, tmp_path, fifo):
@@ -170,7 +170,7 @@ def test_no_process_of_the_group_is_left_when_its_end_is_reported(start, tmp_pat
 
 
 def test_a_process_that_left_the_group_with_the_output_does_not_delay_the_end(start, monkeypatch):
-    monkeypatch.setattr(processes, "DRAIN", 0.1)
+    monkeypatch.setattr(processes, "DRAIN_TIMEOUT", 0.1)
     child = start(
         """
         import subprocess, sys

@@ -19,7 +19,7 @@ from pswire.messages import Declaration, Gradient, Join, Pull, Push, Register, S
 from pswire.optimizers import GradientDescent
 from pswire.specs.consistency import Asynchronous, Synchronous
 from pswire.tensors.segments import Segment
-from pswire.tensors.transport import INLINE
+from pswire.tensors.transport import MAX_INLINE_MESSAGE
 from pswire.tensors.values import TensorSpec
 from psworker.transport.connection import TransferCall
 from psworker.transport.grpc_transport import GrpcTransport
@@ -103,7 +103,7 @@ def test_a_stream_that_is_cancelled_frees_the_thread_that_sends_its_requests():
 @needs_shared_memory
 def test_values_that_find_no_room_in_shared_memory_are_read_while_the_worker_computes(monkeypatch, transport):
     """Or a server would have to wait with a large answer for as long as the worker computes, and give it up."""
-    value = np.ones(2 * INLINE, np.float32)
+    value = np.ones(2 * MAX_INLINE_MESSAGE, np.float32)
     sender = worker_of(transport, value)
     push = Push(sender, 1, (Gradient("W", 0, value),), pull=("W",))
     answers, taken, take, submit = [], [], SegmentPool.take, ThreadPoolExecutor.submit
@@ -140,7 +140,7 @@ def freed(monkeypatch):
     gc.enable()
 
 
-VALUE = np.ones(2 * INLINE, np.float32)
+VALUE = np.ones(2 * MAX_INLINE_MESSAGE, np.float32)
 FAILURES = {
     "refused by its header": (Gradient("V", 0, VALUE), Asynchronous(), BOUND, UnknownVariable),
     "refused by its elements": (Gradient("W", 0, VALUE * np.nan), Asynchronous(), BOUND, NotFinite),

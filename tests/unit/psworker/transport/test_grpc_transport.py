@@ -17,7 +17,7 @@ from pswire.errors import ConfigurationError, InternalError, Malformed, TimedOut
 from pswire.tensors.frames import incoming
 from pswire.tensors.inline import InlineReceiver, InlineSender
 from pswire.tensors.stream import StreamReceiver, StreamSender
-from pswire.tensors.transport import CHUNK, INLINE
+from pswire.tensors.transport import CHUNK, MAX_INLINE_MESSAGE
 from pswire.tensors.values import TensorSpec
 from pswire.v1 import paramserver_pb2 as pb
 from pswire.v1.paramserver_pb2_grpc import ParameterServerServicer, add_ParameterServerServicer_to_server
@@ -25,7 +25,7 @@ from psworker.transport.grpc_transport import GrpcTransport
 
 ME = ms.Sender("w", 1)
 SMALL = np.arange(6, dtype=np.float32).reshape(2, 3)
-LARGE = np.arange(INLINE // 4 + 1, dtype=np.float32)  # one element more than fits inline
+LARGE = np.arange(MAX_INLINE_MESSAGE // 4 + 1, dtype=np.float32)  # one element more than fits inline
 FITS = LARGE[:-1]
 
 

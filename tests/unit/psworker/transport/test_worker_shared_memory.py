@@ -20,19 +20,25 @@ from pswire.errors import Malformed, TimedOut
 from pswire.messages import Declaration, Gradient, Join, Pull, Push, Register, Sender
 from pswire.optimizers import GradientDescent
 from pswire.specs.consistency import Synchronous
-from pswire.tensors.segments import BEGIN, Segment
+from pswire.tensors.segments import DATA_OFFSET, Segment
 from pswire.tensors.values import TensorSpec
 from pswire.v1 import paramserver_pb2 as pb
 from psworker.transport import shared_memory
 from psworker.transport.grpc_transport import GrpcTransport
-from psworker.transport.shared_memory import KEPT, MOST, SMALLEST, AnswerReceiver, SegmentPool
+from psworker.transport.shared_memory import (
+    MAX_SEGMENTS,
+    MIN_BORROWED_BYTES,
+    MIN_SEGMENT_BYTES,
+    AnswerReceiver,
+    SegmentPool,
+)
 from tests.shared_folder import in_shared_memory, mapped_segments, needs_shared_memory, shared_folder
 
 pytestmark = needs_shared_memory
 
 BOUND = 30.0  # seconds that no call comes near to
-LARGE = KEPT // 4 * 3  # elements of float32: three times what is copied
-SMALL = KEPT // 4 - 1
+LARGE = MIN_BORROWED_BYTES // 4 * 3  # elements of float32: three times what is copied
+SMALL = MIN_BORROWED_BYTES // 4 - 1
 SPEC = TensorSpec("w", (LARGE,))
 
 
@@ -54,28 +60,36 @@ def pool(offers):
     return SegmentPool(lambda request: offers.append(request) or pb.AttachReply(attached=True))
 
 
-@pytest.mark.parametrize("nbytes", [0, 1, SMALLEST - BEGIN, SMALLEST, 13_098_536, (1 << 30) - 1])
+@pytest.mark.parametrize(
+    "nbytes", [0, 1, MIN_SEGMENT_BYTES - DATA_OFFSET, MIN_SEGMENT_BYTES, 13_098_536, (1 << 30) - 1]
+)
 def test_a_segment_is_at_most_an_eighth_larger_than_what_was_asked_for(nbytes):
     rounded = shared_memory._rounded(nbytes)
-    assert max(SMALLEST, nbytes + BEGIN) <= rounded <= max(SMALLEST, (nbytes + BEGIN + 63) * 9 // 8)
+    assert (
+        max(MIN_SEGMENT_BYTES, nbytes + DATA_OFFSET)
+        <= rounded
+        <= max(MIN_SEGMENT_BYTES, (nbytes + DATA_OFFSET + 63) * 9 // 8)
+    )
 
 
 def test_a_segment_belongs_to_one_call_until_it_is_given_back_and_a_small_message_occupies_no_large_one(pool, offers):
-    taken = [pool.take(1000) for _ in range(MOST)]
-    assert [segment.number for segment in taken] == [request.segment for request in offers] == [*range(MOST)]
+    taken = [pool.take(1000) for _ in range(MAX_SEGMENTS)]
+    assert [segment.number for segment in taken] == [request.segment for request in offers] == [*range(MAX_SEGMENTS)]
     assert pool.take(1000) is None
     pool.give_back(taken[3])
     assert pool.take(1000) is taken[3]
-    assert (pool.count, pool.refused) == (MOST, "")
+    assert (pool.count, pool.refused) == (MAX_SEGMENTS, "")
     for segment in taken[:2]:
         pool.give_back(segment)
-    large = pool.take(100 * SMALLEST)
-    assert (large.number, large.nbytes >= 100 * SMALLEST) == (0, True), "it replaces a free one of another size"
+    large = pool.take(100 * MIN_SEGMENT_BYTES)
+    assert (large.number, large.nbytes >= 100 * MIN_SEGMENT_BYTES) == (0, True), (
+        "it replaces a free one of another size"
+    )
     assert pool.take(1000) is taken[1]
     pool.give_back(large)
-    assert pool.take(50 * SMALLEST) is large
+    assert pool.take(50 * MIN_SEGMENT_BYTES) is large
     pool.give_back(large)
-    assert pool.take(10 * SMALLEST) is not large
+    assert pool.take(10 * MIN_SEGMENT_BYTES) is not large
 
 
 @pytest.mark.parametrize(("reason", "refused"), [("another host", "another host"), ("", "the server gives no reason")])
@@ -98,9 +112,9 @@ def test_a_segment_has_no_name_any_more_when_the_server_has_answered_or_failed(f
 @pytest.mark.parametrize(
     ("number", "offset", "reason"),
     [
-        (1, BEGIN, "segment 1 is none of this call's"),
-        (-1, BEGIN, "segment -1 is none of this call's"),
-        (0, BEGIN + 4, "begin at a multiple of 64, but they begin at 68"),
+        (1, DATA_OFFSET, "segment 1 is none of this call's"),
+        (-1, DATA_OFFSET, "segment -1 is none of this call's"),
+        (0, DATA_OFFSET + 4, "begin at a multiple of 64, but they begin at 68"),
         (0, -64, "begin at -64"),
         (0, 1 << 40, "must be inside of"),
         (0, 1 << 62, "must be inside of"),
@@ -118,9 +132,9 @@ def tensor(number, offset):
 def test_a_segment_returns_to_its_pool_with_the_last_of_its_values_and_not_before_the_answer_is_complete(pool):
     segments, returned = [pool.take(4 * SPEC.nbytes), pool.take(1)], pool._returned
     answer = AnswerReceiver(segments, pool)
-    answer.get(tensor(0, BEGIN), SPEC)
+    answer.get(tensor(0, DATA_OFFSET), SPEC)
     assert not returned, "a value may be dropped while those behind it are still read"
-    value = answer.get(tensor(0, BEGIN + SPEC.nbytes), SPEC)
+    value = answer.get(tensor(0, DATA_OFFSET + SPEC.nbytes), SPEC)
     answer.close()
     assert list(returned) == segments[1:]
     view = value.reshape(-1, 2)[3:]
@@ -186,10 +200,10 @@ def transport():
 def test_values_stay_as_they_are_for_as_long_as_they_are_used(transport, attaches):
     """When there are no more segments than these, further values come by frames, and are as right."""
     worker = Worker(transport, w=LARGE)
-    held = [worker.push()[0] if step % 2 else worker.push()[0][-9:] for step in range(1, 2 * MOST + 1)]
+    held = [worker.push()[0] if step % 2 else worker.push()[0][-9:] for step in range(1, 2 * MAX_SEGMENTS + 1)]
     found = [in_shared_memory(value) for value in held]
     assert found == sorted(found, reverse=True), "first in shared memory, then not any more"
-    assert MOST - 2 <= sum(found) <= MOST == len(attaches)
+    assert MAX_SEGMENTS - 2 <= sum(found) <= MAX_SEGMENTS == len(attaches)
     assert all((value == step).all() for step, value in enumerate(held, start=1))
     assert not any(value.flags.writeable for value in held)
 
@@ -197,17 +211,17 @@ def test_values_stay_as_they_are_for_as_long_as_they_are_used(transport, attache
 def test_segments_are_reused_when_their_values_are_dropped_or_do_not_change_again(transport, attaches):
     """A program has its present weights while the next ones come. A small value is copied and keeps no segment."""
     worker, held = Worker(transport, w=LARGE, v=2 * LARGE, small=SMALL), []
-    for step in range(1, 2 * MOST):
+    for step in range(1, 2 * MAX_SEGMENTS):
         *large, small = worker.push()
         held.append(small)
         assert [in_shared_memory(value) for value in (*large, small)] == [True, True, False]
         assert [(value.min(), value.max()) for value in large] == [(step, step)] * 2
-    assert [small.tolist() for small in held] == [[step] * SMALL for step in range(1, 2 * MOST)]
+    assert [small.tolist() for small in held] == [[step] * SMALL for step in range(1, 2 * MAX_SEGMENTS)]
     assert len(attaches) <= 4
 
 
 def test_more_values_than_segments_that_are_trained_one_after_the_other_keep_no_segments(transport, attaches):
-    names = [f"w{index}" for index in range(2 * MOST)]
+    names = [f"w{index}" for index in range(2 * MAX_SEGMENTS)]
     worker = Worker(transport, **dict.fromkeys(names, LARGE))
     known_versions, held = [0] * len(names), []
     for index, name in enumerate(names):

@@ -9,7 +9,7 @@ from pswire.errors import InvalidMessage, Malformed, ShapeMismatch
 from pswire.messages import Declaration, Value
 from pswire.specs.initializers import RowUniform
 from pswire.tensors.values import IndexedSlices, TensorSpec
-from psworker.client import partitions, placement, push_pull
+from psworker.client import placement, push_pull, splitting
 from psworker.client.placement import Placement
 from psworker.versions import ReadVersion, VersionedArray
 
@@ -44,7 +44,7 @@ def shapes(arrays):
 @given(shard_counts, row_shapes)
 def test_a_value_is_split_into_views_and_joined_read_only_or_as_it_is(shards, row_shape):
     variable, value = placed(shards, row_shape), some((ROWS, *row_shape))
-    parts = partitions.split_array(variable, value)
+    parts = splitting.split_array(variable, value)
     assert shapes(parts) == [partition.spec.shape for partition in variable.partitions]
     assert all(np.shares_memory(part, value) and part.flags.c_contiguous for part in parts)
     joined = push_pull.join(variable, [Value("w", version, part) for version, part in enumerate(parts)])
@@ -63,18 +63,18 @@ def test_rows_are_split_by_shard_and_joined_in_the_order_asked_for_with_their_re
     variable, value = placed(shards, row_shape), some((ROWS, *row_shape))
     indices = np.array(numbers, dtype)
     rows = IndexedSlices(some((len(numbers), *row_shape)), indices, value.shape)
-    parts = partitions.split_gradient(variable, rows)
+    parts = splitting.split_gradient(variable, rows)
     assert shapes(parts) == [partition.spec.shape for partition in variable.partitions]
     whole = np.concatenate([part.summed().to_dense() for part in parts])  # as the server adds them up
     np.testing.assert_array_equal(whole, rows.summed().to_dense(), strict=True)
-    chosen = partitions.split_rows(variable, indices)
-    answers = [part[rows] for part, rows in zip(partitions.split_array(variable, value), chosen.rows, strict=True)]
+    chosen = splitting.split_rows(variable, indices)
+    answers = [part[rows] for part, rows in zip(splitting.split_array(variable, value), chosen.rows, strict=True)]
     np.testing.assert_array_equal(chosen.join(answers), value[np.array(numbers, np.int64)], strict=True)
 
 
 def test_rows_that_come_sorted_are_not_copied_and_a_part_without_rows_still_counts_the_update():
     rows = IndexedSlices(some((3, 3)), np.array([0, 2, 10]), (ROWS, 3))
-    parts = partitions.split_gradient(placed(3), rows)
+    parts = splitting.split_gradient(placed(3), rows)
     assert [list(part.indices) for part in parts] == [[0, 2], [], [2]]
     assert [np.shares_memory(part.values, rows.values) for part in parts] == [True, False, True]
     assert parts[1].values.shape == (0, 3)
@@ -94,27 +94,27 @@ def test_rows_that_come_sorted_are_not_copied_and_a_part_without_rows_still_coun
 )
 def test_invalid_rows_are_refused_by_number_and_name(shards, rows, error, message):
     with pytest.raises(error, match=message):
-        partitions.split_rows(placed(shards), rows)
+        splitting.split_rows(placed(shards), rows)
 
 
 @pytest.mark.parametrize("index", [-1, ROWS])
 def test_rows_of_a_gradient_that_are_not_there_are_refused_before_it_is_split(index):
     array = IndexedSlices(some((2, 3)), np.array([0, index]), (ROWS, 3), check_range=False)
     with pytest.raises(InvalidMessage, match=r"gradient for 'w': .*0 \.\.\. 10"):
-        partitions.split_gradient(placed(2), array)
+        splitting.split_gradient(placed(2), array)
 
 
 def test_a_declaration_is_split_with_its_value_or_its_initializer_and_a_value_must_fit():
     variable, value = placed(3), some((ROWS, 3))
-    plain = partitions.split_declaration(variable, Declaration(variable.spec, value))
+    plain = splitting.split_declaration(variable, Declaration(variable.spec, value))
     assert [(one.spec, one.part.first) for one in plain] == [
         (partition.spec, first) for partition, first in zip(variable.partitions, (0, 4, 8), strict=True)
     ]
     np.testing.assert_array_equal(np.concatenate([one.value for one in plain]), value)
-    table = partitions.split_declaration(variable, Declaration(variable.spec, initial=RowUniform(-1, 1)))
+    table = splitting.split_declaration(variable, Declaration(variable.spec, initial=RowUniform(-1, 1)))
     assert [(one.value, one.initial, one.part.of) for one in table] == [(None, RowUniform(-1, 1), ROWS)] * 3
     with pytest.raises(ShapeMismatch, match=r"initial value for 'w' is float32\[10, 3\]"):
-        partitions.split_declaration(variable, Declaration(variable.spec, some((10, 3))))
+        splitting.split_declaration(variable, Declaration(variable.spec, some((10, 3))))
 
 
 @pytest.mark.parametrize("shards", [1, 2])

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from pswire import optimizers
-from pswire.optimizers import adam, compiled, element_wise, rule_for
+from pswire.optimizers import adam, element_wise, numba_compiler, rule_for
 from pswire.tensors.values import IndexedSlices
 from tests.unit.pswire.optimizers.rules_under_test import LAYOUTS, RULES_UNDER_TEST, at
 
@@ -26,9 +26,9 @@ def random(request):
 def both(spec, monkeypatch):
     """The rule in numpy, in small blocks, and with numba."""
     monkeypatch.setattr(element_wise, "BLOCK", BLOCK)
-    monkeypatch.setattr(compiled, "USE_NUMBA", False)
+    monkeypatch.setattr(numba_compiler, "USE_NUMBA", False)
     plain = rule_for(spec)
-    monkeypatch.setattr(compiled, "USE_NUMBA", True)
+    monkeypatch.setattr(numba_compiler, "USE_NUMBA", True)
     return plain, rule_for(spec)
 
 
@@ -51,7 +51,7 @@ def test_the_hot_rules_have_loops_that_release_the_interpreters_lock_and_round_a
     kinds = {case.spec.kind for case in WITH_LOOP}
     assert kinds >= {"gradient_descent", "momentum", "adagrad", "rmsprop", "adam", "adamw", "ftrl"}
     for loop in LOOPS:
-        code = compiled.machine_code(loop)
+        code = numba_compiler.machine_code(loop)
         assert code.targetoptions["nogil"] is True
         assert not code.targetoptions.get("fastmath")
         assert len(code.signatures) == 2, "no push may wait for another one"
@@ -122,7 +122,7 @@ def test_after_a_silent_overflow_every_element_is_what_numpy_makes_of_it(spec, r
 @pytest.mark.parametrize("indices", [[-1, 2], [2, 4]])
 def test_a_row_outside_of_the_variable_is_never_written(indices, use_numba, monkeypatch):
     """Machine code does not look at indices: what a caller has not checked must not become a write anywhere."""
-    monkeypatch.setattr(compiled, "USE_NUMBA", use_numba)
+    monkeypatch.setattr(numba_compiler, "USE_NUMBA", use_numba)
     rule, value = rule_for(optimizers.GradientDescent(0.1)), np.zeros((4, 3), "float32")
     rows = IndexedSlices(np.ones((2, 3), "float32"), np.array(indices), (4, 3), check_range=False)
     with pytest.raises(IndexError, match=r"rows -?[0-9]+ to [0-9]+ of 4"):
@@ -134,12 +134,12 @@ def test_a_row_outside_of_the_variable_is_never_written(indices, use_numba, monk
 
 def test_without_numba_rules_are_made_and_work_in_numpy(monkeypatch):
     monkeypatch.setitem(sys.modules, "numba", None)
-    compiled.machine_code.cache_clear()
-    assert compiled.machine_code(adam._adam) is None
+    numba_compiler.machine_code.cache_clear()
+    assert numba_compiler.machine_code(adam._adam) is None
     rule, value = rule_for(optimizers.Adam(0.1)), np.full(3, 10.0, "float32")
     rule.dense(value, rule.slots(value), value.copy(), at(1, 0.1))
     np.testing.assert_allclose(value, 9.9, rtol=1e-6)
-    compiled.machine_code.cache_clear()
+    numba_compiler.machine_code.cache_clear()
 
 
 def test_where_nothing_can_be_kept_loops_are_compiled_for_this_process(monkeypatch):
@@ -152,5 +152,5 @@ def test_where_nothing_can_be_kept_loops_are_compiled_for_this_process(monkeypat
         return lambda function: function
 
     monkeypatch.setattr(numba, "njit", njit)
-    assert compiled.machine_code.__wrapped__(adam._adam) is adam._adam.function
+    assert numba_compiler.machine_code.__wrapped__(adam._adam) is adam._adam.function
     assert kept == [True, False]

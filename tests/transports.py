@@ -1,4 +1,4 @@
-"""The ways on which a worker's tensors reach its shards, so that the same tests run over all of them."""
+"""Tensor transports between a worker and its shards, as parameters: the same tests run over all of them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.shared_folder import needs_shared_memory, shared_folder
 
 
 @dataclass(frozen=True)
-class Lane:
+class TransportCase:
     """One way.
 
     Attributes:
@@ -47,9 +47,9 @@ class Lane:
             patch = stack.enter_context(pytest.MonkeyPatch.context())
             if self.shared_memory:
                 stack.enter_context(shared_folder(patch))
-                patch.setattr(connection, "SHARED_FROM", 1)
-                patch.setattr(shared_memory, "KEPT", 1)
-                patch.setattr(shared_memory, "SMALLEST", 4096)
+                patch.setattr(connection, "MIN_SHARED_BYTES", 1)
+                patch.setattr(shared_memory, "MIN_BORROWED_BYTES", 1)
+                patch.setattr(shared_memory, "MIN_SEGMENT_BYTES", 4096)
             if self.shards > 1:
                 patch.setattr(placement, "SPLIT_BYTES", 64)
             transport = None if self.shards else EmbeddedTransport()
@@ -74,18 +74,18 @@ class Lane:
             yield session
 
 
-EMBEDDED = Lane("embedded", shards=0)
-GRPC = Lane("grpc")
-GRPC_OF_TWO = Lane("grpc over unix sockets, 2 shards", shards=2, unix=True)
-SHARED = Lane("shared memory", shared_memory=True)
-SHARED_OF_TWO = Lane("shared memory, 2 shards", shards=2, shared_memory=True)
+EMBEDDED = TransportCase("embedded", shards=0)
+GRPC = TransportCase("grpc")
+GRPC_OF_TWO = TransportCase("grpc over unix sockets, 2 shards", shards=2, unix=True)
+SHARED = TransportCase("shared memory", shared_memory=True)
+SHARED_OF_TWO = TransportCase("shared memory, 2 shards", shards=2, shared_memory=True)
 
 
-def parameters(*lanes: Lane, slow: Sequence[Lane] = ()) -> list[Any]:
-    """The lanes as parameters of a test or a fixture; those of `slow` are marked so."""
+def parameters(*cases: TransportCase, slow: Sequence[TransportCase] = ()) -> list[Any]:
+    """The cases as parameters of a test or a fixture; those of `slow` are marked so."""
     return [
         pytest.param(
-            lane, id=lane.name, marks=[needs_shared_memory] * lane.shared_memory + [pytest.mark.slow] * (lane in slow)
+            case, id=case.name, marks=[needs_shared_memory] * case.shared_memory + [pytest.mark.slow] * (case in slow)
         )
-        for lane in (*lanes, *slow)
+        for case in (*cases, *slow)
     ]

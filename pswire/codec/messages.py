@@ -1,0 +1,142 @@
+"""Messages as protobuf and back: `encode` and `decode`, and at the end a table with one row for each message.
+
+Everything from the network that can be checked without the shard is checked here: fields by their kind
+(`pswire.codec.fields`), tensors by their description (`pswire.codec.tensors`); a tensor transport moves the elements.
+"""
+
+from __future__ import annotations
+
+from operator import attrgetter
+
+from google.protobuf.message import Message as Proto
+
+from pswire import messages as ms
+from pswire.codec.fields import (
+    ANY,
+    KINDS,
+    KNOWN_VERSIONS,
+    NAME,
+    POSITIVE,
+    Row,
+    below,
+    choice,
+    many,
+    number,
+    one,
+    one_or_none,
+)
+from pswire.codec.tensors import VALUES_AND_CHOICES
+from pswire.errors import InvalidMessage, Malformed
+from pswire.specs.encodings import ENCODINGS
+from pswire.tensors.frames import Incoming
+from pswire.tensors.stream import StreamReceiver
+from pswire.tensors.transport import TensorReceiver, TensorSender
+from pswire.v1 import paramserver_pb2 as pb
+
+
+def encode(message: ms.Request | ms.Answer, sender: TensorSender) -> Proto:
+    """The protobuf of `message`, whose arrays go to `sender`.
+
+    Raises:
+        InvalidMessage: a field has a value, or an array a dtype, that the protocol does not have.
+        TooLarge: more than the sender's tensor transport carries.
+    """
+    proto = _BY_MESSAGE[type(message)].proto()
+    _fill(proto, message, sender)
+    return proto
+
+
+def _fill(proto: Proto, message: ms.Request | ms.Answer, sender: TensorSender) -> None:
+    try:
+        _BY_MESSAGE[type(message)].put(message, proto, sender)
+    except (ValueError, TypeError) as error:
+        raise InvalidMessage(f"this {type(message).__name__} cannot be sent: {error}") from error
+
+
+def decode(proto: Proto, receiver: TensorReceiver) -> ms.Request | ms.Answer:
+    """The message of `proto`, with arrays from `receiver`. Raises `Malformed` and nothing else."""
+    row = _BY_PROTO.get(type(proto))
+    if row is None:
+        raise Malformed(f"{type(proto).__name__} is neither a request nor an answer")
+    message: ms.Request | ms.Answer = row.get(proto, receiver)
+    return message
+
+
+def to_frame(message: ms.Request | ms.Answer, sender: TensorSender) -> pb.Frame:
+    """The first frame of a call, or of its answer, on a Transfer; raises as `encode` does."""
+    frame = pb.Frame()
+    proto: Proto = getattr(frame, _PIECES[_BY_MESSAGE[type(message)].proto])
+    proto.SetInParent()
+    _fill(proto, message, sender)
+    return frame
+
+
+def from_frame(frame: Incoming, receiver: StreamReceiver) -> ms.Request | ms.Answer:
+    """The message in the first frame of a call or of its answer; arrays that follow in chunks have no memory yet.
+
+    Raises `Malformed` and nothing else.
+    """
+    piece = frame.header.WhichOneof("piece")
+    if piece is None:
+        what = "nothing" if frame.chunk is None else "a chunk"
+        raise Malformed(f"a call on a Transfer begins with a message, this one with {what}")
+    message = decode(getattr(frame.header, piece), receiver)
+    receiver.check_data()
+    return message
+
+
+# --- the messages ---------------------------------------------------------------------------------------------------
+# A field is of the kind of its type in protobuf (`pswire.codec.fields`), unless its row says otherwise.
+
+_OUTCOME = choice({outcome: pb.Outcome.Value(f"OUTCOME_{outcome.name}") for outcome in ms.Outcome})
+_ENCODING = choice({form: form for form in ("", *ENCODINGS)})
+_STATE = choice({state: state for state in ("live", "left", "lost")})
+
+KINDS[pb.ChangeId] = many(Row(ms.ChangeId, pb.ChangeId, sequence=POSITIVE), attrgetter("sender.worker"))
+KINDS |= {
+    pb.Frontier: one_or_none(Row(ms.Frontier, pb.Frontier)),
+    pb.UpdateGroup: one_or_none(Row(ms.UpdateGroup, pb.UpdateGroup)),
+    pb.RemoteWeights: many(Row(ms.RemoteWeights, pb.RemoteWeights, name=NAME), attrgetter("name")),
+    pb.Place: many(Row(ms.Place, pb.Place, name=NAME)),
+    pb.Queue: one(Row(ms.QueueSpec, pb.Queue, name=NAME, size=POSITIVE, block=POSITIVE, epochs=POSITIVE, seed=ANY)),
+    pb.Block: one_or_none(Row(ms.Block, pb.Block, epoch=POSITIVE, start=below("stop"), stop=POSITIVE)),
+    pb.Finished: one_or_none(Row(ms.Finished, pb.Finished)),
+    pb.EpochReport: many(Row(ms.EpochReport, pb.EpochReport, queue=NAME, epoch=POSITIVE)),
+    pb.WorkerStatus: many(Row(ms.WorkerStatus, pb.WorkerStatus, name=NAME, state=_STATE, lease_left=ANY)),
+    pb.Traffic: one(Row(ms.Traffic, pb.Traffic)),
+    pb.Staleness: one(Row(ms.Staleness, pb.Staleness)),
+    pb.Change: many(Row(ms.Change, pb.Change, worker=NAME)),
+    pb.LastPush: many(Row(ms.LastPush, pb.LastPush, worker=NAME)),
+}
+
+_MESSAGES = (
+    Row(ms.Join, pb.JoinRequest, worker=NAME, shard=below("shards"), shards=POSITIVE),
+    Row(ms.Joined, pb.JoinReply, lease=number(1e-3)),
+    Row(ms.Renew, pb.RenewRequest),
+    Row(ms.Renewed, pb.RenewReply),
+    Row(ms.Leave, pb.LeaveRequest),
+    Row(ms.Left, pb.LeaveReply),
+    Row(ms.Register, pb.RegisterRequest),
+    Row(ms.Registered, pb.RegisterReply),
+    Row(ms.Pull, pb.PullRequest, known_versions=KNOWN_VERSIONS, encoding=_ENCODING),
+    Row(ms.Pulled, pb.PullReply, values=VALUES_AND_CHOICES),
+    Row(ms.Push, pb.PushRequest, sequence=POSITIVE, known_versions=KNOWN_VERSIONS, encoding=_ENCODING),
+    Row(ms.Pushed, pb.PushReply, outcome=_OUTCOME),
+    Row(ms.Assign, pb.AssignRequest, sequence=POSITIVE),
+    Row(ms.Assigned, pb.AssignReply, outcome=_OUTCOME),
+    Row(ms.Tune, pb.TuneRequest, sequence=POSITIVE),
+    Row(ms.Tuned, pb.TuneReply, outcome=_OUTCOME),
+    Row(ms.Take, pb.TakeRequest),
+    Row(ms.Taken, pb.TakeReply),
+    Row(ms.Status, pb.StatusRequest),
+    Row(ms.StatusReport, pb.StatusReply, shard=below("shards"), shards=POSITIVE),
+)
+
+_BY_MESSAGE = {row.message: row for row in _MESSAGES}
+_BY_PROTO = {row.proto: row for row in _MESSAGES}
+_PIECES = {
+    row.proto: piece.name
+    for row in _MESSAGES
+    for piece in pb.Frame.DESCRIPTOR.fields
+    if piece.message_type is row.proto.DESCRIPTOR
+}
