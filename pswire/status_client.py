@@ -38,6 +38,6 @@ def _answer(address: str, call: Any) -> ShardAnswer:  # noqa: ANN401 - grpc has 
     except grpc.RpcError as error:
         return ShardAnswer(address, problem=str(error_from(error, address)))
     except Malformed as error:
-        return ShardAnswer(address, problem=f"the answer of {address} is no status; is it of another version? {error}")
+        return ShardAnswer(address, problem=f"the answer of {address} is not a status; is it another version? {error}")
     assert isinstance(report, StatusReport)
     return ShardAnswer(address, report)

@@ -171,7 +171,7 @@ class Rule(ABC):
 def rule_for(spec: UpdateSpec) -> Rule:
     """The update rule for these hyperparameters; a subclass has that of its kind. `InvalidMessage` if there is none."""
     if spec.kind not in RULES:
-        raise InvalidMessage(f"no update rule for optimizer {spec.kind!r}; there are {', '.join(sorted(RULES))}")
+        raise InvalidMessage(f"no update rule for optimizer {spec.kind!r}; known kinds: {', '.join(sorted(RULES))}")
     return RULES[spec.kind](spec)
 
 

@@ -284,7 +284,7 @@ class Store:
             if slot_specs(variable.spec, optimizer) != variable.slot_specs:
                 raise InvalidMessage(
                     f"variable {name!r} has the slots {', '.join(variable.slot_specs) or 'none'}, and {optimizer} "
-                    "would need others: this can be chosen at the start only"
+                    "would need others: this can be chosen only when the variable is registered"
                 )
 
     def tune(self, message: Tune) -> UpdateSpec:

@@ -51,20 +51,20 @@ ALONE, SCALE = (ShardAnswer("a:1", StatusReport(0, n, 0, 0, handling=how)) for n
         ([FIRST, SILENT], ("gone",)),
         ([SILENT, SILENT], ("gone", "gone")),
         ([SECOND], ("this is not the whole job: it has 2 shards, and 1 of their addresses are given",)),
-        ([FIRST, FIRST], ("a shard is named twice: host:1 is shard 0 of 2, host:1 is shard 0 of 2",)),
+        ([FIRST, FIRST], ("a shard is listed twice: host:1 is shard 0 of 2, host:1 is shard 0 of 2",)),
         (
             [SECOND, FIRST],
             (
-                "workers must name the servers in the order of their shards, and this is another: "
+                "workers must name the servers in the order of their shards, but the order is different: "
                 "host:2 is shard 1 of 2, host:1 is shard 0 of 2",
             ),
         ),
-        ([ALONE, SECOND], ("these servers are not of one job: a:1 is shard 0 of 1, host:2 is shard 1 of 2",)),
+        ([ALONE, SECOND], ("these servers belong to different jobs: a:1 is shard 0 of 1, host:2 is shard 1 of 2",)),
         (
             [SCALE, SECOND],
             (
-                "all servers of a job need the same --consistency, these have async and bounded:2",
-                "all servers of a job need the same --staleness, these have none and scale",
+                "all servers of a job need the same --consistency; these have async and bounded:2",
+                "all servers of a job need the same --staleness; these have none and scale",
             ),
         ),
     ],

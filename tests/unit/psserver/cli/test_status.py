@@ -117,7 +117,7 @@ def test_a_loss_that_is_no_number_is_none_for_programs_and_said_to_people():
 def test_addresses_are_separated_by_commas():
     assert parse_addresses("a:1, [::1]:2,unix:/run/ps") == ("a:1", "[::1]:2", "unix:/run/ps")
     for text in "", "a:1,", "a:1 b:2":
-        with pytest.raises(ConfigurationError, match="is no address"):
+        with pytest.raises(ConfigurationError, match="is not an address"):
             parse_addresses(text)
 
 
