@@ -16,7 +16,7 @@ TICKS_PER_LEASE = 12
 
 #: The least number of leases that a server with `linger` waits when its workers have failed or were lost: a worker that
 #: was disconnected or is restarted is back by then.
-PATIENCE = 4
+MIN_LEASES_BEFORE_EXIT = 4
 
 log = logging.getLogger(__name__)
 
@@ -52,7 +52,7 @@ class Clock:
 class Linger:
     """Decides when a server of one job exits: no worker is left, and for some time none has joined.
 
-    That time is `linger` seconds after a worker has finished the job; otherwise at least `PATIENCE` leases.
+    That time is `linger` seconds after a worker has finished the job; otherwise at least `MIN_LEASES_BEFORE_EXIT` leases.
 
     Args:
         linger: seconds.
@@ -60,7 +60,7 @@ class Linger:
     """
 
     def __init__(self, linger: float, lease: float) -> None:
-        self._linger, self._patience = linger, max(linger, PATIENCE * lease)
+        self._linger, self._patience = linger, max(linger, MIN_LEASES_BEFORE_EXIT * lease)
         self._warned: JobEnd | None = None
 
     def ends(self, over: JobEnd | None, now: float) -> bool:
