@@ -344,9 +344,9 @@ def _check_places(parts: tuple[Array, ...], size: int) -> float:
     if not len(places):
         return 0.0
     if not (places[1:] > places[:-1]).all():
-        raise ValueError("places that do not rise")
+        raise ValueError("indices that are not ascending")
     if places[0] < 0 or places[-1] >= size:
-        raise ValueError(f"places from {places[0]:,} to {places[-1]:,}, of {size:,} elements")
+        raise ValueError(f"indices from {places[0]:,} to {places[-1]:,}, of {size:,} elements")
     return magnitude(values)
 
 
