@@ -86,7 +86,7 @@ class JobStatus:
     problems: tuple[str, ...]
 
 
-def merged(answers: Sequence[ShardAnswer]) -> JobStatus:
+def merge_reports(answers: Sequence[ShardAnswer]) -> JobStatus:
     """The status of the job, whatever the order of the answers; of two reports of one shard the first counts."""
     by_shard = {answer.report.shard: answer.report for answer in reversed(answers) if answer.report is not None}
     reports = [by_shard[shard] for shard in sorted(by_shard)]

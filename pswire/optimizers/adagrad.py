@@ -57,7 +57,7 @@ class AdagradRule(ElementWise, of=[Adagrad]):
         if self._first["accumulator"] > limits.squares:
             return math.inf
         direction = min(limits.gradient / max(self._epsilon, limits.tiny), 2 / math.sqrt(limits.tiny))
-        return (limits.gradient**2 + rate * direction) / limits.most
+        return (limits.gradient**2 + rate * direction) / limits.maximum
 
     def _block(self, w: Array, g: Array, scratch: Array, slots: Sequence[Array], *numbers: float) -> None:
         (a,) = slots

@@ -48,7 +48,7 @@ class RowInitializer(Spec, family="row initializer"):
     seed: int = 0
 
     @property
-    def largest(self) -> float:
+    def max_magnitude(self) -> float:
         """An upper bound of the magnitudes of all values."""
         raise NotImplementedError
 
@@ -81,7 +81,7 @@ class RowConstant(constant, RowInitializer, kind="row_constant"):
     value: Number = 0.0
 
     @property
-    def largest(self) -> float:
+    def max_magnitude(self) -> float:
         """The value's magnitude."""
         return abs(self.value)
 
@@ -120,7 +120,7 @@ class RowUniform(random_uniform, RowInitializer, kind="row_uniform"):
     seed: CountFromZero = 0
 
     @property
-    def largest(self) -> float:
+    def max_magnitude(self) -> float:
         """The magnitude of the bound that is further from 0."""
         return max(abs(self.low), abs(self.high))
 
@@ -180,13 +180,13 @@ class RowNormal(random_normal, RowInitializer, kind="row_normal"):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not math.isfinite(self.largest):
+        if not math.isfinite(self.max_magnitude):
             raise ValueError(
                 f"RowNormal: stddev and mean must give finite values, got {self.stddev!r} and {self.mean!r}"
             )
 
     @property
-    def largest(self) -> float:
+    def max_magnitude(self) -> float:
         """The magnitude of the mean plus the largest deviation, at i = 0."""
         return abs(self.mean) + self.stddev * math.sqrt(2 * 41 * math.log(2))
 
@@ -276,8 +276,8 @@ def check_fits(initializer: RowInitializer, dtype: npt.DTypeLike) -> None:
     dtype = np.dtype(dtype)
     if dtype not in DTYPES:
         raise TypeError(f"rows have the dtypes {', '.join(map(str, DTYPES))}, not {dtype}")
-    if initializer.largest > float(np.finfo(dtype).max):
-        raise ValueError(f"{initializer!r} gives values up to {initializer.largest:g}, which {dtype} cannot hold")
+    if initializer.max_magnitude > float(np.finfo(dtype).max):
+        raise ValueError(f"{initializer!r} gives values up to {initializer.max_magnitude:g}, which {dtype} cannot hold")
 
 
 def fill(initializer: RowInitializer, out: Array, first: int = 0) -> None:

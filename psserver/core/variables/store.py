@@ -256,7 +256,7 @@ class Store:
                 value = np.empty(spec.shape, DTYPES[spec.dtype])
                 variable = Variable(spec, value, declaration.initial, declaration.part)
                 self.variables[spec.name] = variable
-                first = magnitudes[spec.name] if variable.initial is None else variable.initial.largest
+                first = magnitudes[spec.name] if variable.initial is None else variable.initial.max_magnitude
                 self.guard.replaced(variable, first)
                 result.tasks.append(ArrayTask(spec.name, spec.nbytes, partial(initialize, value, declaration)))
             if optimizer is not None and variable.optimizer is None:
@@ -311,7 +311,7 @@ class Store:
             if variable.optimizer is None:
                 raise NoOptimizer(f"variable {name!r} has no optimizer: register it with one before a push")
             if array.shape != variable.spec.shape or array.dtype != variable.value.dtype:
-                check_tensor(variable.spec, array, variable.optimizer.pushed)
+                check_tensor(variable.spec, array, variable.optimizer.pushed_noun)
             if gradient.version > variable.version:
                 raise InvalidMessage(
                     f"gradient for {name!r} at version {gradient.version}, but the variable is at "

@@ -217,8 +217,8 @@ def test_values_lie_within_the_bounds_and_come_close_to_them():
     for initializer, *_ in ROWS:  # the extremes of the bits
         bits, values = np.array([0, 2**64 - 1, 2**24 - 1, 2**64 - 2**24, 2**23], np.uint64), np.empty(5)
         initializer.values(bits, values)
-        assert np.abs(values).max() <= initializer.largest * (1 + 1e-15)
-    assert RowNormal(1).largest == pytest.approx(7.54, abs=0.005)
+        assert np.abs(values).max() <= initializer.max_magnitude * (1 + 1e-15)
+    assert RowNormal(1).max_magnitude == pytest.approx(7.54, abs=0.005)
 
 
 # --- what is refused ------------------------------------------------------------------------------------------------
