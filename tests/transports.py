@@ -16,7 +16,7 @@ from psworker.client import placement
 from psworker.config import StrategyConfig, TransferConfig, WorkerConfig
 from psworker.sessions.session import Session
 from psworker.sessions.strategies.local_steps import OUTER
-from psworker.transport import connection, shared_memory
+from psworker.transport import grpc_transport, shared_memory
 from psworker.transport.embedded import EmbeddedTransport
 from tests.shared_folder import needs_shared_memory, shared_folder
 
@@ -47,7 +47,7 @@ class TransportCase:
             patch = stack.enter_context(pytest.MonkeyPatch.context())
             if self.shared_memory:
                 stack.enter_context(shared_folder(patch))
-                patch.setattr(connection, "MIN_SHARED_BYTES", 1)
+                patch.setattr(grpc_transport, "MIN_SHARED_BYTES", 1)
                 patch.setattr(shared_memory, "MIN_BORROWED_BYTES", 1)
                 patch.setattr(shared_memory, "MIN_SEGMENT_BYTES", 4096)
             if self.shards > 1:
