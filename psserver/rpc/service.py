@@ -155,7 +155,7 @@ class Service:
         while not receiver.complete:
             data = await self._in_time(context.read())
             if data is grpc.aio.EOF:
-                raise Malformed("the stream ends before all that its last header announces: it is not applied")
+                raise Malformed("the stream ended before the data that its header announced: not applied")
             receiver.feed_frame(data)
 
     async def _send(self, answer: Answer, sender: StreamSender, context: grpc.aio.ServicerContext) -> None:
@@ -185,7 +185,7 @@ def _parse(kind: type[_Proto], data: bytes) -> _Proto:
     try:
         return kind.FromString(data)
     except DecodeError:
-        raise Malformed(f"{len(data):,} bytes that are no {kind.DESCRIPTOR.full_name}") from None
+        raise Malformed(f"{len(data):,} bytes that are not a {kind.DESCRIPTOR.full_name}") from None
 
 
 def _request(message: Request | Answer) -> Request:
@@ -212,7 +212,7 @@ async def _guarded(call: Awaitable[_Result], context: grpc.aio.ServicerContext) 
     except Exception as fault:
         reference = secrets.token_hex(4)
         log.exception("internal error %s, on a call of %s", reference, context.peer())
-        text = f"the server failed on this message: please report it, with the entry {reference} of its log"
+        text = f"the server failed on this message: please report it, with entry {reference} of its log"
         refusal = status_of(InternalError(text))
         fault.__traceback__ = None
     await context.abort(*refusal)

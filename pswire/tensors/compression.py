@@ -344,9 +344,9 @@ def _check_topk(parts: tuple[Array, ...], size: int) -> float:
     if not len(indices):
         return 0.0
     if not (indices[1:] > indices[:-1]).all():
-        raise ValueError("places that do not rise")
+        raise ValueError("indices that are not ascending")
     if indices[0] < 0 or indices[-1] >= size:
-        raise ValueError(f"places from {indices[0]:,} to {indices[-1]:,}, of {size:,} elements")
+        raise ValueError(f"indices from {indices[0]:,} to {indices[-1]:,}, of {size:,} elements")
     return magnitude(values)
 
 

@@ -45,7 +45,7 @@ def array_at(memory: mmap | Array, offset: int, spec: TensorSpec) -> Array:
 def _check_place(name: str, memory: mmap | Array, offset: int, nbytes: int) -> None:
     if offset % ALIGNMENT or not 0 <= offset <= offset + nbytes <= len(memory):
         raise Malformed(
-            f"{name}: its {nbytes:,} bytes must be inside of the {len(memory):,} bytes of their segment and begin at a "
+            f"{name}: its {nbytes:,} bytes must be inside the {len(memory):,} bytes of their segment and begin at a "
             f"multiple of {ALIGNMENT}, but they begin at {offset:,}"
         )
 

@@ -89,7 +89,7 @@ class GradientEncoder:
             result.check()
         except FloatingPointError as error:
             raise NotFinite(
-                f"gradient for {key[1]!r}, with the residual of earlier ones, has {error}: lower the learning rate, "
+                f"gradient for {key[1]!r}, plus the residual of earlier ones, has {error}: lower the learning rate, "
                 "or clip gradients"
             ) from None
         self._residuals[key] = residual

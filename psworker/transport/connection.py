@@ -119,7 +119,7 @@ class Connection:
         except grpc.FutureCancelledError:
             if deadline is not None and deadline.passed:
                 raise TimedOut(timeout_message(self.address)) from None
-            raise Unavailable(f"the call to {self.address} was broken off: its connection was closed") from None
+            raise Unavailable(f"the call to {self.address} was interrupted: its connection was closed") from None
         except (grpc.RpcError, ValueError) as error:
             self._fail(error)
         finally:
@@ -283,7 +283,7 @@ class TransferCall:
         limit = self._connection.max_bytes if self._sizes is None else sum(self._sizes)
         if nbytes > limit:
             raise TooLarge(
-                f"the answer of {self._connection.address} has {nbytes:,} bytes of tensors, but {limit:,} is what a "
+                f"the answer of {self._connection.address} has {nbytes:,} bytes of tensors, but {limit:,} is all a "
                 f"{type(self._message).__name__} of these variables can bring"
             )
 
@@ -292,7 +292,7 @@ class TransferCall:
         while not receiver.complete:
             data = next(self._stream.answers, None)
             if data is None:
-                raise Malformed(f"the answer of {address} ended before its {receiver.nbytes:,} bytes had come")
+                raise Malformed(f"the answer of {address} ended before its {receiver.nbytes:,} bytes had arrived")
             receiver.feed_frame(data)
 
 

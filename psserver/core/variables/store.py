@@ -256,7 +256,7 @@ class Store:
                 value = np.empty(spec.shape, DTYPES[spec.dtype])
                 variable = Variable(spec, value, declaration.initial, declaration.part)
                 self.variables[spec.name] = variable
-                first = magnitudes[spec.name] if variable.initial is None else variable.initial.largest
+                first = magnitudes[spec.name] if variable.initial is None else variable.initial.max_magnitude
                 self.guard.replaced(variable, first)
                 result.tasks.append(ArrayTask(spec.name, spec.nbytes, partial(initialize, value, declaration)))
             if optimizer is not None and variable.optimizer is None:
@@ -284,7 +284,7 @@ class Store:
             if slot_specs(variable.spec, optimizer) != variable.slot_specs:
                 raise InvalidMessage(
                     f"variable {name!r} has the slots {', '.join(variable.slot_specs) or 'none'}, and {optimizer} "
-                    "would need others: this can be chosen at the start only"
+                    "would need others: this can be chosen only when the variable is registered"
                 )
 
     def tune(self, message: Tune) -> UpdateSpec:
@@ -311,7 +311,7 @@ class Store:
             if variable.optimizer is None:
                 raise NoOptimizer(f"variable {name!r} has no optimizer: register it with one before a push")
             if array.shape != variable.spec.shape or array.dtype != variable.value.dtype:
-                check_tensor(variable.spec, array, variable.optimizer.pushed)
+                check_tensor(variable.spec, array, variable.optimizer.pushed_noun)
             if gradient.version > variable.version:
                 raise InvalidMessage(
                     f"gradient for {name!r} at version {gradient.version}, but the variable is at "

@@ -225,9 +225,9 @@ def test_topk_is_the_largest_of_all_and_the_others_are_the_rest(array, count):
         ("int8", ([-128, 0, 0], [LARGEST / 127]), FloatingPointError, "^3 of 3"),
         ("int8", ([1, 2, 3], [-1.0]), ValueError, "^a step below 0"),
         ("topk", ([0, 2], [1.0, math.nan]), FloatingPointError, "^1 of 2"),
-        ("topk", ([0, 3], [1.0, 1.0]), ValueError, "^places from 0 to 3, of 3 elements"),
-        ("topk", ([-1, 2], [1.0, 1.0]), ValueError, "^places from -1 to 2, of 3 elements"),
-        ("topk", ([1, 1], [1.0, 1.0]), ValueError, "^places that do not rise"),
+        ("topk", ([0, 3], [1.0, 1.0]), ValueError, "^indices from 0 to 3, of 3 elements"),
+        ("topk", ([-1, 2], [1.0, 1.0]), ValueError, "^indices from -1 to 2, of 3 elements"),
+        ("topk", ([1, 1], [1.0, 1.0]), ValueError, "^indices that are not ascending"),
     ],
 )
 def test_invalid_parts_are_refused(form, parts, error, text):
