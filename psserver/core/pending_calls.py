@@ -121,7 +121,7 @@ class PendingCalls:
     def abandon(self, member: Member, result: StepResult) -> None:
         """End the calls of a worker that has sent a newer message."""
         mine = [call for call in self._calls.values() if call.member is member]
-        self._end(mine, Unavailable("this worker has gone on to something else meanwhile"), result)
+        self._end(mine, Unavailable("this worker has sent a newer message in the meantime"), result)
 
     def forget(self, workers: Collection[str], result: StepResult) -> None:
         """End the calls of workers that are gone. Other calls may become ready: call `decide`."""
@@ -150,7 +150,7 @@ class PendingCalls:
             return ""
         before = [change.sender.worker for change in held.message.after if not self._settled(change)]
         if before:
-            return f"shard 0 decided changes of {listed(before)} before this one, and they are not here yet"
+            return f"shard 0 decided changes of {listed(before)} before this one, and they have not arrived here yet"
         views = self._views(self._calls.values())
         mine = next(view for view in views if view.ticket == held.ticket)
         return self._policy.explain(mine, views, self._shard_view())

@@ -16,7 +16,7 @@ from typing import Any, NoReturn
 import grpc
 import numpy as np
 
-from pswire.channel import error_from, late, open_channel
+from pswire.channel import error_from, open_channel, timeout_message
 from pswire.codec import decode, encode, from_frame, to_frame
 from pswire.errors import InternalError, Malformed, ParamServerError, TimedOut, TooLarge, Unavailable
 from pswire.messages import ANSWERS, Answer, Assign, Pull, Pulled, Push, Pushed, Register, Request, Take
@@ -24,7 +24,7 @@ from pswire.messages.sizes import arrays, most_answer_sizes, tensor_bytes
 from pswire.tensors.frames import incoming
 from pswire.tensors.inline import InlineReceiver, InlineSender
 from pswire.tensors.segments import DATA_OFFSET, Segment
-from pswire.tensors.shared_memory import SharedSender, needed
+from pswire.tensors.shared_memory import SharedSender, bytes_needed
 from pswire.tensors.stream import StreamReceiver, StreamSender
 from pswire.tensors.transport import MAX_INLINE_MESSAGE
 from pswire.tensors.values import TensorSpec
@@ -118,8 +118,8 @@ class Connection:
             return _checked(message, decode(call.result(), InlineReceiver()))
         except grpc.FutureCancelledError:
             if deadline is not None and deadline.passed:
-                raise TimedOut(late(self.address)) from None
-            raise Unavailable(f"the call to {self.address} was broken off: its connection was closed") from None
+                raise TimedOut(timeout_message(self.address)) from None
+            raise Unavailable(f"the call to {self.address} was interrupted: its connection was closed") from None
         except (grpc.RpcError, ValueError) as error:
             self._fail(error)
         finally:
@@ -217,7 +217,7 @@ class TransferCall:
         self._connection.deadlines.drop(self._deadline)
         if isinstance(error, grpc.RpcError):
             if self._deadline.passed:
-                raise TimedOut(late(self._connection.address)) from error
+                raise TimedOut(timeout_message(self._connection.address)) from error
             raise error_from(error, self._connection.address) from error
 
     # --- the request ----------------------------------------------------------------------------------------------
@@ -235,14 +235,14 @@ class TransferCall:
     def _in_shared_memory(self) -> pb.Frame | None:
         """The frame of a message whose tensors are in shared memory; None if they are too small or too large for it."""
         sizes = [array.nbytes for array in arrays(self._message)] if self._stream.pool is not None else []
-        segment = self._segment(needed(sizes)) if sum(sizes) >= MIN_SHARED_BYTES else None
+        segment = self._segment(bytes_needed(sizes)) if sum(sizes) >= MIN_SHARED_BYTES else None
         if segment is None:
             return None
         return to_frame(self._message, SharedSender(segment.memory, segment.number))
 
     def _provide_region(self, header: pb.Frame) -> None:
         """Provides shared memory for the values of the answer, if they are large enough."""
-        nbytes = needed(self._sizes or ())
+        nbytes = bytes_needed(self._sizes or ())
         segment = self._segment(nbytes) if nbytes >= MIN_SHARED_BYTES else None
         if segment is None:
             self._streamed = nbytes
@@ -283,7 +283,7 @@ class TransferCall:
         limit = self._connection.max_bytes if self._sizes is None else sum(self._sizes)
         if nbytes > limit:
             raise TooLarge(
-                f"the answer of {self._connection.address} has {nbytes:,} bytes of tensors, but {limit:,} is what a "
+                f"the answer of {self._connection.address} has {nbytes:,} bytes of tensors, but {limit:,} is all a "
                 f"{type(self._message).__name__} of these variables can bring"
             )
 
@@ -292,7 +292,7 @@ class TransferCall:
         while not receiver.complete:
             data = next(self._stream.answers, None)
             if data is None:
-                raise Malformed(f"the answer of {address} ended before its {receiver.nbytes:,} bytes had come")
+                raise Malformed(f"the answer of {address} ended before its {receiver.nbytes:,} bytes had arrived")
             receiver.feed_frame(data)
 
 

@@ -55,9 +55,7 @@ class EmbeddedTransport:
         with self._changed:
             while ticket not in self._answers:
                 if time.monotonic() > deadline:
-                    raise TimedOut(
-                        f"the embedded shard did not answer {what} in time: other threads hold what it needs"
-                    )
+                    raise TimedOut(f"the embedded shard did not answer {what} in time: it waits for other threads")
                 self._changed.wait(0.5)
                 self._step(0, Tick())
             answer = self._answers.pop(ticket)

@@ -46,7 +46,7 @@ class GrpcTransport:
                 f"a worker needs the address of each shard once, got {', '.join(checked) or 'none'}"
             )
         if shared_memory and (swept := sweep()):
-            logger.info("removed %d segments of shared memory, whose processes were killed", swept)
+            logger.info("removed %d shared memory segments of killed processes", swept)
         self._deadlines = Deadlines()
         add_cancel(self._deadlines.pass_all)
         with deferred_to_next_block:

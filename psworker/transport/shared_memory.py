@@ -106,7 +106,7 @@ class AnswerReceiver:
         """A read-only view of a segment; a copy of a small value."""
         segment = self._segments.get(tensor.shared.segment)
         if segment is None:
-            raise Malformed(f"variable {spec}: segment {tensor.shared.segment} is none of this call's")
+            raise Malformed(f"variable {spec}: segment {tensor.shared.segment} does not belong to this call")
         if own or spec.nbytes < MIN_BORROWED_BYTES:
             array = array_at(segment.memory, tensor.shared.offset, spec).copy()
         else:

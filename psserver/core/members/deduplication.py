@@ -48,7 +48,7 @@ class DeduplicationTable:
         if sequence < last.sequence:
             raise OutOfOrder(
                 f"message {sequence} of worker {sender.worker!r} came after its message {last.sequence} was settled: "
-                "it is too late, and changes nothing"
+                "it arrived too late and changes nothing"
             )
         if last.answer is None and not isinstance(message, Push):
             raise OutOfOrder(f"message {sequence} of worker {sender.worker!r} was abandoned: it is too late")

@@ -72,7 +72,7 @@ class Membership:
         known = self._members.get(message.worker)
         if max(message.incarnation, known.incarnation if known else 0) >= MAX_INCARNATION:
             raise InvalidMessage(
-                f"incarnation {message.incarnation} of worker {message.worker!r}: no worker starts so often"
+                f"incarnation {message.incarnation} of worker {message.worker!r}: this number is implausibly large"
             )
         if known is not None and message.incarnation and message.incarnation < known.incarnation:
             raise Zombie(_replaced(message.worker, message.incarnation, known.incarnation))
@@ -129,7 +129,7 @@ class Membership:
             return Zombie(_replaced(name, sender.incarnation, member.incarnation))
         if sender.incarnation > member.incarnation:
             return NotJoined(
-                f"worker {name!r} sends as incarnation {sender.incarnation}, this shard knows it as "
+                f"worker {name!r} sends as incarnation {sender.incarnation}, but this shard knows it as "
                 f"{member.incarnation}: join again"
             )
         assert member.state != "live", f"{sender} is a live member"
@@ -183,5 +183,5 @@ def _same_incarnation(member: Member, message: Join) -> bool:
 def _replaced(worker: str, incarnation: int, current: int) -> str:
     return (
         f"worker {worker!r} sends as incarnation {incarnation}, but incarnation {current} has joined since: "
-        "this one must end (do two workers have the same name?)"
+        "this process must end (do two workers have the same name?)"
     )

@@ -78,5 +78,5 @@ class Variable:
         if choice.rows is None:
             return spec
         if not spec.shape:
-            raise InvalidMessage(f"variable {spec.name!r} is a number: it has no rows to choose from")
+            raise InvalidMessage(f"variable {spec.name!r} is a scalar: it has no rows")
         return TensorSpec(spec.name, (len(choice.rows), *spec.shape[1:]), spec.dtype)

@@ -233,5 +233,5 @@ def test_a_subclass_has_the_rule_of_its_kind_and_an_unknown_kind_is_refused_with
         subclass = type("Optimizer", (type(case.spec),), {})
         assert type(rule_for(subclass(**vars(case.spec)))) is type(rule_for(case.spec))
     own = type("Own", (optimizers.OptimizerSpec,), {"kind": "own"})
-    with pytest.raises(InvalidMessage, match="'own'; there are adagrad, adagrad_decay, adam, adamw, ftrl, "):
+    with pytest.raises(InvalidMessage, match="'own'; known kinds: adagrad, adagrad_decay, adam, adamw, ftrl, "):
         rule_for(own(0.1))

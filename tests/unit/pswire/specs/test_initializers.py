@@ -217,8 +217,8 @@ def test_values_lie_within_the_bounds_and_come_close_to_them():
     for initializer, *_ in ROWS:  # the extremes of the bits
         bits, values = np.array([0, 2**64 - 1, 2**24 - 1, 2**64 - 2**24, 2**23], np.uint64), np.empty(5)
         initializer.values(bits, values)
-        assert np.abs(values).max() <= initializer.largest * (1 + 1e-15)
-    assert RowNormal(1).largest == pytest.approx(7.54, abs=0.005)
+        assert np.abs(values).max() <= initializer.max_magnitude * (1 + 1e-15)
+    assert RowNormal(1).max_magnitude == pytest.approx(7.54, abs=0.005)
 
 
 # --- what is refused ------------------------------------------------------------------------------------------------
@@ -243,15 +243,27 @@ def test_values_lie_within_the_bounds_and_come_close_to_them():
         (lambda: RowConstant(10**400), "RowConstant: value must be "),
         (lambda: RowConstant("1"), "RowConstant: value must be an int or a float, got '1'"),
         (lambda: RowNormal(1, seed=True), "RowNormal: seed must be an int or a float, got True"),
-        (lambda: fill(RowUniform(0, 1), np.zeros((2, 2), np.int32)), "rows are made in float16, float32, float64, not"),
-        (lambda: fill(RowUniform(0, 1), np.zeros(())), r"rows .* contiguous array .* at least one axis, .* shape \(\)"),
-        (lambda: fill(RowUniform(0, 1), np.zeros((2, 2)).T[::2]), "rows are made in a contiguous array"),
-        (lambda: fill(RowUniform(0, 1), np.zeros((2, 2)), -1), "rows have numbers from 0 up, got first -1"),
-        (lambda: rows_of(RowUniform(0, 1), np.array([0, -1]), (2,)), "rows have numbers from 0 up"),
-        (lambda: rows_of(RowUniform(0, 1), np.array([[0]]), (2,)), "rows .* one axis"),
-        (lambda: rows_of(RowUniform(0, 1), np.array([0.0]), (2,)), "rows have whole numbers, but these are float64"),
-        (lambda: fill(type("RowOnes", (RowConstant,), {})(1), np.zeros(2)), "servers make rows by RowConstant, RowUni"),
-        (lambda: fill(RowInitializer(), np.zeros(2)), "servers make rows by .* not by .*Row"),
+        (
+            lambda: fill(RowUniform(0, 1), np.zeros((2, 2), np.int32)),
+            "rows have the dtypes float16, float32, float64, not",
+        ),
+        (
+            lambda: fill(RowUniform(0, 1), np.zeros(())),
+            r"out must be a contiguous array with at least one axis, got shape \(\)",
+        ),
+        (lambda: fill(RowUniform(0, 1), np.zeros((2, 2)).T[::2]), "out must be a contiguous array"),
+        (lambda: fill(RowUniform(0, 1), np.zeros((2, 2)), -1), "first must not be negative, got -1"),
+        (lambda: rows_of(RowUniform(0, 1), np.array([0, -1]), (2,)), "row numbers must be non-negative"),
+        (lambda: rows_of(RowUniform(0, 1), np.array([[0]]), (2,)), "row numbers .* one-dimensional"),
+        (
+            lambda: rows_of(RowUniform(0, 1), np.array([0.0]), (2,)),
+            "row numbers must be integers, but they are float64",
+        ),
+        (
+            lambda: fill(type("RowOnes", (RowConstant,), {})(1), np.zeros(2)),
+            "servers compute rows with RowConstant, RowUni",
+        ),
+        (lambda: fill(RowInitializer(), np.zeros(2)), "servers compute rows with .* not with .*Row"),
     ],
 )
 def test_what_gives_no_values_is_refused(make, message):
@@ -306,7 +318,7 @@ def test_an_initializer_comes_back_from_plain_data_as_it_was(initializer):
 
 @pytest.mark.parametrize("kind", ["uniform", "adam", "", None, 3.0, ["row_uniform"]], ids=repr)
 def test_an_unknown_kind_is_refused_and_the_known_ones_are_named(kind):
-    known = "^unknown row initializer .*; there are row_constant, row_normal, row_uniform"
+    known = "^unknown row initializer .*; known kinds: row_constant, row_normal, row_uniform"
     with pytest.raises(ValueError, match=known):
         from_plain(RowInitializer, {"kind": kind})
     for bad in ("0", None, True, [0.0], {"kind": "cosine_decay"}, {}):

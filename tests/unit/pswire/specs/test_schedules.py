@@ -155,11 +155,11 @@ def test_a_count_is_a_whole_number_from_1_up_and_a_flag_is_a_flag(schedule, name
 @pytest.mark.parametrize(
     ("boundaries", "values", "error", "message"),
     [
-        ([2, 1], [1, 2, 3], ValueError, "boundaries must rise, but 1.0 follows 2.0"),
-        ([1, 1], [1, 2, 3], ValueError, "boundaries must rise, but 1.0 follows 1.0"),
+        ([2, 1], [1, 2, 3], ValueError, "boundaries must increase, but 1.0 follows 2.0"),
+        ([1, 1], [1, 2, 3], ValueError, "boundaries must increase, but 1.0 follows 1.0"),
         (range(101), range(102), ValueError, "boundaries must be 100 at most, got 101"),
-        ([1], [1], ValueError, "values must be one more than boundaries, got 1 values for 1 boundaries"),
-        ([], [], ValueError, "values must be one more than boundaries, got 0 values for 0 boundaries"),
+        ([1], [1], ValueError, "there must be one more value than boundaries, got 1 values for 1 boundaries"),
+        ([], [], ValueError, "there must be one more value than boundaries, got 0 values for 0 boundaries"),
         ([1], [1, -1], ValueError, "values must be at least 0 and finite, got -1"),
         ([math.inf], [1, 2], ValueError, "boundaries must be at least 0 and finite, got inf"),
         ([1], [1, None], TypeError, "values must be an int or a float, got"),
@@ -190,5 +190,7 @@ def test_a_schedule_is_frozen_and_comes_back_from_plain_data_as_it_was(schedule)
 
 @pytest.mark.parametrize("kind", ["cosine", "adam", None, ["cosine_decay"]], ids=repr)
 def test_an_unknown_schedule_is_refused_and_the_known_ones_are_named(kind):
-    with pytest.raises(ValueError, match=r"^unknown schedule .*; there are cosine_decay, exponential_decay, piecewise"):
+    with pytest.raises(
+        ValueError, match=r"^unknown schedule .*; known kinds: cosine_decay, exponential_decay, piecewise"
+    ):
         optimizers.from_plain({"kind": "gradient_descent", "learning_rate": {"kind": kind}})

@@ -112,12 +112,12 @@ def test_a_segment_has_no_name_any_more_when_the_server_has_answered_or_failed(f
 @pytest.mark.parametrize(
     ("number", "offset", "reason"),
     [
-        (1, DATA_OFFSET, "segment 1 is none of this call's"),
-        (-1, DATA_OFFSET, "segment -1 is none of this call's"),
+        (1, DATA_OFFSET, "segment 1 does not belong to this call"),
+        (-1, DATA_OFFSET, "segment -1 does not belong to this call"),
         (0, DATA_OFFSET + 4, "begin at a multiple of 64, but they begin at 68"),
         (0, -64, "begin at -64"),
-        (0, 1 << 40, "must be inside of"),
-        (0, 1 << 62, "must be inside of"),
+        (0, 1 << 40, "must be inside"),
+        (0, 1 << 62, "must be inside"),
     ],
 )
 def test_a_value_that_is_not_where_the_answer_has_it_is_malformed(pool, number, offset, reason):
