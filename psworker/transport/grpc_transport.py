@@ -19,7 +19,7 @@ from typing import Any
 import grpc
 import numpy as np
 
-from pswire.channel import check_address, error_from, late, open_channel
+from pswire.channel import check_address, error_from, open_channel, timeout_message
 from pswire.codec import decode, encode, from_frame, to_frame
 from pswire.errors import ConfigurationError, InternalError, Malformed, TimedOut, TooLarge, Unavailable
 from pswire.messages import ANSWERS, Answer, Assign, Pull, Pulled, Push, Pushed, Register, Request, Take
@@ -28,7 +28,7 @@ from pswire.system.deferred_signals import add_cancel, deferred_signals, deferre
 from pswire.tensors.frames import incoming
 from pswire.tensors.inline import InlineReceiver, InlineSender
 from pswire.tensors.segments import DATA_OFFSET, Segment, sweep
-from pswire.tensors.shared_memory import SharedSender, needed
+from pswire.tensors.shared_memory import SharedSender, bytes_needed
 from pswire.tensors.stream import StreamReceiver, StreamSender
 from pswire.tensors.transport import MAX_INLINE_MESSAGE
 from pswire.tensors.values import TensorSpec
@@ -225,7 +225,7 @@ class Connection:
     def error_of(self, error: BaseException, deadline: Deadline | None = None) -> BaseException:
         """An error of a call, as one of ours where it is gRPC's."""
         if isinstance(error, grpc.RpcError | grpc.FutureCancelledError) and deadline is not None and deadline.passed:
-            return TimedOut(late(self.address))
+            return TimedOut(timeout_message(self.address))
         if isinstance(error, grpc.FutureCancelledError):
             return Unavailable(f"the call to {self.address} was interrupted: its connection was closed")
         if isinstance(error, grpc.RpcError):
@@ -330,7 +330,7 @@ class TransferCall:
 
     def _segment(self, sizes: Sequence[int]) -> Segment | None:
         """Shared memory for arrays of these sizes; None: there is none, or they are too small or too large for it."""
-        pool, nbytes = self._stream.pool, needed(sizes)
+        pool, nbytes = self._stream.pool, bytes_needed(sizes)
         segment = None if pool is None or nbytes < MIN_SHARED_BYTES else pool.take(nbytes)
         if segment is not None:
             self._segments.append(segment)
