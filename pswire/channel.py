@@ -169,7 +169,7 @@ def error_from(rpc_error: grpc.RpcError, address: str) -> ParamServerError:
     return _BY_STATUS.get(code, InternalError)(_explain(code, details, address))
 
 
-def late(address: str) -> str:
+def timeout_message(address: str) -> str:
     """The message for a server that has not answered within a call's deadline."""
     return f"the server at {address} did not answer in time; is it overloaded, or is the timeout too short?"
 
@@ -183,7 +183,7 @@ def _explain(code: grpc.StatusCode, details: str, address: str) -> str:
                 f"start one with psserver serve --bind {address}"
             )
         case grpc.StatusCode.DEADLINE_EXCEEDED:
-            return late(address)
+            return timeout_message(address)
         case grpc.StatusCode.CANCELLED:
             return f"the call to {address} was interrupted: {details}"
         case grpc.StatusCode.UNIMPLEMENTED:

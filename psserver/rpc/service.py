@@ -41,7 +41,7 @@ SERVICE_NAME: str = _SERVICE.full_name
 
 #: Bytes of a frame that gRPC accepts without a wait (HTTP/2 streams begin with a window of 64 KiB), so it needs no
 #: timeout: a worker that does not read it costs the server one such frame, like an idle one.
-AT_ONCE = 16 << 10
+MAX_BYTES_WITHOUT_TIMEOUT = 16 << 10
 
 log = logging.getLogger(__name__)
 
@@ -160,7 +160,7 @@ class Service:
 
     async def _send(self, answer: Answer, sender: StreamSender, context: grpc.aio.ServicerContext) -> None:
         for frame in sender.frames(_encoded(lambda: to_frame(answer, sender), answer)):
-            if len(frame) <= AT_ONCE:
+            if len(frame) <= MAX_BYTES_WITHOUT_TIMEOUT:
                 await context.write(frame)
             else:
                 await self._in_time(context.write(frame))

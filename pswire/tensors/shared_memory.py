@@ -27,7 +27,7 @@ def aligned(nbytes: int) -> int:
     return -(-nbytes // ALIGNMENT) * ALIGNMENT
 
 
-def needed(sizes: Iterable[int]) -> int:
+def bytes_needed(sizes: Iterable[int]) -> int:
     """The bytes that arrays of these sizes, in bytes, need one after the other."""
     return sum([aligned(nbytes) for nbytes in sizes])
 
@@ -96,7 +96,7 @@ class SharedSender:
         self._region = Region(segment, memory)
 
     def put(self, array: Array, tensor: pb.Tensor) -> None:
-        """As in `TensorSender`, but the array may be changed afterwards. `needed` computes the size beforehand."""
+        """As in `TensorSender`, but the array may be changed afterwards. For its size see `bytes_needed`."""
         offset = self._region.reserve(array.nbytes)
         if offset is None:
             raise TooLarge(f"no room for the {array.nbytes:,} bytes of {tensor.name!r} in a segment of shared memory")

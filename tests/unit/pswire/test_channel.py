@@ -15,9 +15,9 @@ from pswire.channel import (
     check_address,
     check_health,
     error_from,
-    late,
     open_channel,
     status_of,
+    timeout_message,
 )
 from pswire.errors import (
     ConfigurationError,
@@ -92,7 +92,7 @@ TO_DO = "; is it running? start one with psserver serve --bind host:9"
     [
         ("UNAVAILABLE", REFUSED, "", Unavailable, f"no server answers at host:9: Connection refused (111){TO_DO}"),
         ("UNAVAILABLE", UNKNOWN_HOST, "", Unavailable, f"no server answers at host:9: Domain name not found{TO_DO}"),
-        ("DEADLINE_EXCEEDED", "late", "", TimedOut, f"{late('host:9')}"),
+        ("DEADLINE_EXCEEDED", "late", "", TimedOut, f"{timeout_message('host:9')}"),
         ("FAILED_PRECONDITION", "too old", "Zombie", Zombie, "too old"),
         ("RESOURCE_EXHAUSTED", "Concurrent RPC limit exceeded!", "", Unavailable, "at its limit of concurrent calls"),
     ],

@@ -14,7 +14,7 @@ from pswire.tensors.compression import Packed
 from pswire.tensors.frames import incoming
 from pswire.tensors.inline import InlineReceiver, InlineSender
 from pswire.tensors.segments import DATA_OFFSET
-from pswire.tensors.shared_memory import Region, SharedReceiver, SharedSender, aligned, array_at, needed
+from pswire.tensors.shared_memory import Region, SharedReceiver, SharedSender, aligned, array_at, bytes_needed
 from pswire.tensors.stream import StreamReceiver, StreamSender
 from pswire.tensors.transport import CHUNK, INLINE_BELOW, MAX_INLINE_MESSAGE, MAX_INLINED
 from pswire.tensors.values import IndexedSlices, TensorSpec
@@ -66,7 +66,7 @@ def chunks(arrays, specs):
 
 
 def shared_memory(arrays, specs):
-    memory = mmap.mmap(-1, DATA_OFFSET + needed([array.nbytes for array in arrays]))
+    memory = mmap.mmap(-1, DATA_OFFSET + bytes_needed([array.nbytes for array in arrays]))
     tensors, receiver = put(SharedSender(memory, 3), *arrays), SharedReceiver({3: memory})
     return [receiver.get(*pair) for pair in zip(tensors, specs, strict=True)]
 
@@ -209,7 +209,7 @@ def memory():
 
 def test_arrays_begin_at_cache_lines_and_segment_0_at_offset_0_is_a_place_too(memory):
     assert [aligned(nbytes) for nbytes in (0, 1, 64, 65)] == [0, 64, 64, 128]
-    assert needed([1, 65, 64]) == 256
+    assert bytes_needed([1, 65, 64]) == 256
     tensors = put(SharedSender(memory, 3), np.zeros(35, np.float32), np.zeros(0), np.zeros(1))
     assert [(one.shared.segment, one.shared.offset) for one in tensors] == [(3, 64), (3, 256), (3, 256)]
     sender = SharedSender(memory, 3)
