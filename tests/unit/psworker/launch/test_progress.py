@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
-from pswire.job_status import JobWorker, ShardAnswer, merged
+from pswire.job_status import JobWorker, ShardAnswer, merge_reports
 from pswire.messages import StatusReport, WorkerStatus
 from psworker.launch import progress
 from psworker.launch.display import Display, LiveDisplay, PlainDisplay, make_display, step_line, summary_line, table
@@ -23,7 +23,7 @@ def status(name="worker-0", state="live", steps=0, staleness_sum=0, loss=None, e
 
 
 def job(global_step, *workers):
-    return merged([ShardAnswer("h:1", StatusReport(0, 1, global_step, 0, workers=workers))])
+    return merge_reports([ShardAnswer("h:1", StatusReport(0, 1, global_step, 0, workers=workers))])
 
 
 # --- follow -----------------------------------------------------------------------------------------------------------
@@ -235,7 +235,7 @@ class Client:
 
 def test_a_watch_shows_each_status_keeps_the_last_one_while_a_shard_is_silent_and_asks_again_at_the_end(monkeypatch):
     monkeypatch.setattr(progress, "INTERVAL", 0.0)
-    silent = merged([ShardAnswer("h:1", problem="no server at h:1")])
+    silent = merge_reports([ShardAnswer("h:1", problem="no server at h:1")])
     client = Client(job(7, status(steps=7)), silent, job(8, status(steps=8)), job(9, status(steps=9)))
     views = queue.SimpleQueue()
     with Watch(client, NAMES, views.put) as watch:
