@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from psworker.autodiff import Tensor, ops
+from pswire.tensors.values import IndexedSlices
+from psworker.autodiff import Tensor, gradients, op, ops
 
 X = Tensor(np.zeros((2, 3), np.float32), requires_grad=True)
 N = np.zeros((5, 10))
@@ -11,7 +12,22 @@ IMAGES, FILTERS = np.zeros((2, 4, 5, 3), np.float32), np.zeros((3, 3, 3, 6), np.
 Z2, Z3, Z23, ONES3 = np.zeros(2), np.zeros(3), np.zeros((2, 3)), np.ones(3)
 INFERENCE = r"(?s)batch_norm_inference\(x: .*"
 
+ROWS = IndexedSlices(np.ones((1, 2)), np.array([0]), (4, 2))
+
+
+@op
+def broken(x, /):
+    return x.sum(), (lambda g: g,)
+
+
 WRONG = [
+    (lambda: gradients(X, [ONES3]), TypeError, "gradients: xs must be Tensors, but one of them is ndarray"),
+    (lambda: gradients([1.0], X), TypeError, "gradients: ys must be Tensors, but one of them is float"),
+    (lambda: gradients(X, X, ONES3), ValueError, r"grad_ys has shape \(3,\), and its y has shape \(2, 3\)"),
+    (lambda: gradients([X], X, [None, None]), ValueError, "2 grad_ys for 1 ys"),
+    (lambda: gradients(broken(X), X), ValueError, r"broken.* of shape \(\) for an input of shape \(2, 3\)"),
+    (lambda: ops.clip(ROWS, -1, 1), TypeError, r"clip\(x=IndexedSlices.* use psworker.clip_by_value"),
+    (lambda: Tensor([1, 2], requires_grad=True), TypeError, "Tensor: only floating point .* is int64"),
     (lambda: X @ np.zeros((2, 4)), ValueError, r"matmul\(a: float32 \(2, 3\), b: float64 \(2, 4\)\): the last axis"),
     (lambda: ops.matmul(X, 2.0), ValueError, r"matmul\(a: float32 \(2, 3\), b=2.0\): both operands"),
     (lambda: X + Z2, ValueError, r"add\(a: float32 \(2, 3\), b: float64 \(2,\)\): .*broadcast"),
