@@ -6,29 +6,22 @@ Python numbers and keyword arguments are passed on.
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 _random = np.random.default_rng(20120812)
 
 
-@dataclass(frozen=True)
-class Case:
+class Case(NamedTuple):
     op: str
     reference: Callable[..., Any]
     args: tuple[Any, ...]
     constants: dict[str, Any]
 
     def __str__(self) -> str:
-        def text(x: Any) -> str:
-            if isinstance(x, list):
-                return f"[{', '.join(map(text, x))}]"
-            return f"{x.dtype}{x.shape}" if isinstance(x, np.ndarray) else str(x)
-
-        constants = [f"{name}={text(value)}" for name, value in self.constants.items()]
-        return f"{self.op}({', '.join([text(a) for a in self.args] + constants)})"
+        with np.printoptions(threshold=0, edgeitems=1):
+            return f"{self.op}({self.args}, {self.constants})"
 
 
 def call(*args: Any, **constants: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
