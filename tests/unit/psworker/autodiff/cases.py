@@ -20,8 +20,13 @@ class Case(NamedTuple):
     constants: dict[str, Any]
 
     def __str__(self) -> str:
-        with np.printoptions(threshold=0, edgeitems=1):
-            return f"{self.op}({self.args}, {self.constants})"
+        return f"{self.op}({', '.join(map(described, [*self.args, *self.constants.items()]))})"
+
+
+def described(x: Any) -> str:
+    if isinstance(x, (list, tuple)):
+        return f"[{', '.join(map(described, x))}]"
+    return f"{x.dtype}{x.shape}" if isinstance(x, np.ndarray) else str(x)
 
 
 def call(*args: Any, **constants: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
