@@ -152,7 +152,7 @@ def test_accumulate_gives_the_mean_of_n_steps_whatever_their_kind_and_keeps_no_a
         totals = np.zeros((7, 4, 2))
         for step in range(3):
             array, rows = random.normal(size=(4, 2)), slices(random.normal(size=(3, 2)), [1, 3, 1])
-            of_kind = {"a": np.asfortranarray(array, np.float32), "r": rows, "-": None}
+            of_kind = {"a": np.array(array, np.float32, order="CFC"[step]), "r": rows, "-": None}
             gradients = [of_kind[kind[step]] for kind in kinds]
             for total, gradient in zip(totals, gradients, strict=True):
                 total += 0 if gradient is None else dense(gradient)
