@@ -60,7 +60,7 @@ class AttachedSegments:
 
 
 class ReusedArrays:
-    """A `pswire.messages.sizes.Allocator` of the arrays of a message, each for the value of its variable.
+    """A `pswire.messages.Allocator` of the arrays of a message, each for the value of its variable.
 
     So a push of large gradients over gRPC and its answer take one buffer on the server instead of two. The message's
     arrays belong to the server. Those that are read before the answer is written, element by element, are reused:
