@@ -13,7 +13,7 @@ import pytest
 from psserver.config import ServerConfig
 from psserver.rpc.server import ServerThread
 from psworker.client import placement
-from psworker.config import StrategyConfig, TransferConfig, WorkerConfig
+from psworker.config import StrategyConfig, WorkerConfig
 from psworker.sessions.session import Session
 from psworker.sessions.strategies.local_steps import OUTER
 from psworker.transport import connection, shared_memory
@@ -67,7 +67,8 @@ class TransportCase:
                     worker,
                     timeout=30,
                     strategy=StrategyConfig(**options),
-                    transfer=TransferConfig(shared_memory=self.shared_memory, **travel),
+                    shared_memory=self.shared_memory,
+                    **travel,
                 )
                 return Session(config, transport, outer)
 
