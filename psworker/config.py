@@ -76,7 +76,7 @@ class StrategyConfig:
         for name, low in (("push_every", 1), ("pull_every", 1), ("local_steps", 0)):
             value = getattr(self, name)
             if not hasattr(value, "__index__") or isinstance(value, bool) or value < low:
-                raise ConfigurationError(f"{name} must be a whole number of steps from {low} up, got {value!r}")
+                raise ConfigurationError(f"{name} must be an integer of at least {low}, got {value!r}")
             object.__setattr__(self, name, index(value))  # numpy integers become int
         if not isinstance(self.overlap, bool):
             raise ConfigurationError(f"overlap must be True or False, got {self.overlap!r}")
@@ -126,7 +126,7 @@ class WorkerConfig:
         if not self.name:
             object.__setattr__(self, "name", process_name())
         if len(set(self.servers)) != len(self.servers):
-            raise ConfigurationError(f"a server is named twice in {','.join(self.servers)}: name each shard once")
+            raise ConfigurationError(f"a server is listed twice in {','.join(self.servers)}: name each shard once")
         if not 0 < self.timeout < math.inf:
             raise ConfigurationError(f"the timeout must be a positive number of seconds, got {self.timeout}")
         parse_encoding(self.encoding)
@@ -146,7 +146,7 @@ def parse_servers(text: str) -> tuple[str, ...]:
     """
     servers = tuple(part.strip() for part in text.split(",") if part.strip())
     if not servers:
-        raise ConfigurationError(f"no server is named in {text!r}: write host:port, one for each shard, commas between")
+        raise ConfigurationError(f"no server in {text!r}: use host:port for each shard, separated by commas")
     return servers
 
 

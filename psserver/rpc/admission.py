@@ -29,7 +29,7 @@ class Admission:
         """
         if nbytes > self._limit:
             raise TooLarge(
-                f"a transfer of {nbytes:,} bytes (what it brings and takes away), but this server has room for "
+                f"a transfer of {nbytes:,} bytes (request and answer), but this server has room for "
                 f"{self._limit:,} at a time: use more shards, or raise --memory-limit"
             )
         try:
@@ -41,7 +41,7 @@ class Admission:
         except TimeoutError:
             raise Unavailable(
                 f"no room for a transfer of {nbytes:,} bytes within {self._patience:g} s: {self._under_way:,} of "
-                f"{self._limit:,} are under way; try again, or raise --memory-limit"
+                f"{self._limit:,} are in use; try again, or raise --memory-limit"
             ) from None
         try:
             yield

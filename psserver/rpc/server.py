@@ -48,7 +48,7 @@ async def serve(config: ServerConfig, on_ready: Callable[[str], None], stop: asy
         ConfigurationError: the address cannot be bound, or a package is missing.
     """
     if config.shared_memory and (swept := sweep()):
-        log.warning("removed %d segments of shared memory of killed processes", swept)
+        log.warning("removed %d shared memory segments of killed processes", swept)
     shard = Shard(
         config.shard,
         config.shards,
@@ -77,7 +77,7 @@ async def serve(config: ServerConfig, on_ready: Callable[[str], None], stop: asy
         on_ready(address)
         await stop.wait()
     finally:
-        log.info("stopping: calls under way get %g s", config.grace)
+        log.info("stopping: calls in progress get %g s", config.grace)
         health.drain()
         service.close()
         executor.close()
@@ -101,7 +101,7 @@ async def _tick(
         try:
             executor.tick()
         except Exception:
-            log.exception("the shard failed on a tick; it goes on")
+            log.exception("the shard failed on a tick; it continues")
     stop.set()
 
 

@@ -41,7 +41,7 @@ SERVICE_NAME: str = _SERVICE.full_name
 
 #: Bytes of a frame that gRPC accepts without a wait (HTTP/2 streams begin with a window of 64 KiB), so it needs no
 #: timeout: a worker that does not read it costs the server one such frame, like an idle one.
-AT_ONCE = 16 << 10
+MAX_BYTES_WITHOUT_TIMEOUT = 16 << 10
 
 log = logging.getLogger(__name__)
 
@@ -155,12 +155,12 @@ class Service:
         while not receiver.complete:
             data = await self._in_time(context.read())
             if data is grpc.aio.EOF:
-                raise Malformed("the stream ends before all that its last header announces: it is not applied")
+                raise Malformed("the stream ended before the data that its header announced: not applied")
             receiver.feed_frame(data)
 
     async def _send(self, answer: Answer, sender: StreamSender, context: grpc.aio.ServicerContext) -> None:
         for frame in sender.frames(_encoded(lambda: to_frame(answer, sender), answer)):
-            if len(frame) <= AT_ONCE:
+            if len(frame) <= MAX_BYTES_WITHOUT_TIMEOUT:
                 await context.write(frame)
             else:
                 await self._in_time(context.write(frame))
@@ -185,7 +185,7 @@ def _parse(kind: type[_Proto], data: bytes) -> _Proto:
     try:
         return kind.FromString(data)
     except DecodeError:
-        raise Malformed(f"{len(data):,} bytes that are no {kind.DESCRIPTOR.full_name}") from None
+        raise Malformed(f"{len(data):,} bytes that are not a {kind.DESCRIPTOR.full_name}") from None
 
 
 def _request(message: Request | Answer) -> Request:
@@ -212,7 +212,7 @@ async def _guarded(call: Awaitable[_Result], context: grpc.aio.ServicerContext) 
     except Exception as fault:
         reference = secrets.token_hex(4)
         log.exception("internal error %s, on a call of %s", reference, context.peer())
-        text = f"the server failed on this message: please report it, with the entry {reference} of its log"
+        text = f"the server failed on this message: please report it, with entry {reference} of its log"
         refusal = status_of(InternalError(text))
         fault.__traceback__ = None
     await context.abort(*refusal)

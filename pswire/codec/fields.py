@@ -48,7 +48,7 @@ class _Nothing:
 
     def get(self, tensor: Proto, spec: TensorSpec, *, own: bool = False) -> Array:
         """Raises `Malformed`."""
-        raise Malformed(f"{spec} is nowhere")
+        raise Malformed(f"{spec} has no elements: this message carries no tensors")
 
 
 class Row:

@@ -133,7 +133,7 @@ class DelayCompensation(StalenessSpec):
 class DropStalePushes(StalenessSpec):
     """A push with a staleness above `above` is not applied; its worker is told, and continues with fresh weights."""
 
-    form: ClassVar[str] = "drop:T (T the most staleness that is applied, from 0)"
+    form: ClassVar[str] = "drop:T (T: the largest staleness that is applied, from 0)"
     pattern: ClassVar[str] = f"drop:(?P<above>{COUNT})"
     decides: ClassVar[bool] = True
     orders: ClassVar[bool] = True

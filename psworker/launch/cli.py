@@ -55,7 +55,7 @@ _WORKER_OPTIONS = (
     _option(
         "--overlap/--no-overlap",
         default=False,
-        help="Go on computing while a push or pull is under way, with the weights before it.",
+        help="Continue computing with the previous weights while a push or pull is in progress.",
     ),
     _option(
         "--local-steps",
@@ -68,7 +68,7 @@ _WORKER_OPTIONS = (
         "--encoding",
         type=click.Choice(["float32", *ENCODINGS]),
         default="float32",
-        help="The encoding of gradients and weights in transfer; servers keep float32.",
+        help="The encoding of gradients and weights for transfer; servers keep float32.",
     ),
     _option(
         "--compress",
@@ -80,7 +80,7 @@ _WORKER_OPTIONS = (
     _option(
         "--shared-memory/--no-shared-memory",
         default=True,
-        help="Share memory with servers on this host, so that tensors need not be sent.",
+        help="Share memory with servers on this host, so that tensors are not sent over the network.",
     ),
 )
 
@@ -136,26 +136,26 @@ def main(context: click.Context, debug: bool) -> None:
     "--name",
     metavar="NAME",
     show_default="host name and process id",
-    help="This worker's name, unique in the job; a worker that starts again under its name takes its place.",
+    help="This worker's name, unique in the job; a restarted worker with the same name replaces the old one.",
 )
 @_option(
     "--timeout",
     type=click.FloatRange(min=0, min_open=True),
     default=config.DEFAULT_TIMEOUT,
     metavar="SECONDS",
-    help="How long to go on trying to reach a server before giving up.",
+    help="How long to keep trying to reach a server before giving up.",
 )
 @_option(
     "--threads",
     type=_POSITIVE,
     metavar="N",
-    show_default="as many as cores",
+    show_default="the number of cores",
     help="Threads of numpy's BLAS; workers on one machine should share its cores.",
 )
 @_option(
     "--keep-memory/--no-keep-memory",
     default=True,
-    help="Keep the memory of arrays that are freed, for the next ones: faster, but the process never shrinks.",
+    help="Keep the memory of freed arrays for reuse: faster, but the process never shrinks.",
 )
 @_option(
     "--sigterm-code",
@@ -201,26 +201,26 @@ def run(
 
 
 @main.command(context_settings=_COMMAND)
-@_option("--workers", type=_POSITIVE, metavar="N", default=2, help="How many workers.")
+@_option("--workers", type=_POSITIVE, metavar="N", default=2, help="Number of workers.")
 @_option(
     "--shards",
     type=_POSITIVE,
     metavar="N",
     default=1,
-    help="How many server processes; the variables are divided among them.",
+    help="Number of server processes; the variables are divided among them.",
 )
 @_option(
     "--threads",
     type=_POSITIVE,
     metavar="N",
-    show_default="OMP_NUM_THREADS and its like, or else cores / workers",
-    help="Threads of each worker's BLAS.",
+    show_default="OMP_NUM_THREADS or similar if set, otherwise cores / workers",
+    help="BLAS threads of each worker.",
 )
 @_option(
     "--progress",
     type=click.Choice(["auto", "live", "plain", "off"]),
     default="auto",
-    help="How to show progress on stderr: a live table, plain lines, nothing; auto: live on a terminal, else plain.",
+    help="How to show progress on stderr: live table, plain lines or off; auto: live on a terminal, otherwise plain.",
 )
 @_option(
     "--consistency",

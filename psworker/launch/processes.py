@@ -130,7 +130,7 @@ class Process:
     @property
     def shell_exit_code(self) -> int:
         """Its exit code as a shell gives it: 128 + the number of the signal that killed it."""
-        assert self.code is not None, f"{self.name} still runs"
+        assert self.code is not None, f"{self.name} is still running"
         return 128 - self.code if self.code < 0 else self.code
 
     def _thread(self, target: Callable[..., None], *arguments: object) -> threading.Thread:

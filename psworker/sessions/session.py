@@ -160,7 +160,7 @@ class Session:
         """
         here = _variables._current()
         if here.session is not None:
-            raise ConfigurationError("a session is open already: close it first, one program has one session")
+            raise ConfigurationError("a session is already open: close it first; a program has one session at a time")
         try:
             joined = self._client.join()
             self._replica.check()
@@ -234,7 +234,7 @@ class Session:
         self._known()  # raises when the session is not open
         check_variable(table, "session.rows")
         if not table.shape:
-            raise ValueError(f"rows of {table.name!r}: it is a single number and has no rows")
+            raise ValueError(f"rows of {table.name!r}: it is a scalar and has no rows")
         numbers = checked_ids(f"session.rows: ids for {table.spec}", ids, table.shape[0])
         array = self._client.choose(table.name, numbers.reshape(-1)).array
         assert not isinstance(array, IndexedSlices)

@@ -99,7 +99,7 @@ def test_an_error_is_one_line_and_exit_code_1_and_debug_shows_its_traceback(comm
     code, _, errors = commands.run("psserver", "--debug", *bind)
     assert (code, errors[0]) == (1, "Traceback (most recent call last):")
     assert "ConfigurationError: cannot listen on" in errors[-1]
-    expected = 1, [], ["Error: a lease lasts more than 0 seconds, got 0"]
+    expected = 1, [], ["Error: the lease must be more than 0 seconds, got 0"]
     assert commands.run("psserver", "serve", "--lease", "0") == expected
     server.end()
 
@@ -107,16 +107,16 @@ def test_an_error_is_one_line_and_exit_code_1_and_debug_shows_its_traceback(comm
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
-        (["serve", "--shard", "2/2"], "'--shard': '2/2': write the shard, from 0, and how many there are"),
-        (["serve", "--bind", "here"], "'--bind': 'here' is no address"),
+        (["serve", "--shard", "2/2"], "'--shard': '2/2': write INDEX/COUNT, with the index counted from 0"),
+        (["serve", "--bind", "here"], "'--bind': 'here' is not an address"),
         (["serve", "--memory-limit", "lots"], "'--memory-limit': 'lots': write a number of bytes"),
         (["serve", "--lease", "soon"], "'--lease': 'soon' is not a valid float"),
         (["status"], "Missing argument 'ADDRESSES'"),
-        (["status", "127.0.0.1:5000,here"], "'here' is no address"),
-        (["status", "127.0.0.1:5000", "--watch", "--every", "0"], "'--every': '0': write a number of seconds"),
-        (["status", "127.0.0.1:5000", "--timeout", "nan"], "'--timeout': 'nan': write a number of seconds"),
-        (["health", "here"], "'here' is no address"),
-        (["health"], "Missing argument 'ADDRESS': write the server's, or set PSSERVER_SERVE_BIND"),
+        (["status", "127.0.0.1:5000,here"], "'here' is not an address"),
+        (["status", "127.0.0.1:5000", "--watch", "--every", "0"], "'--every': '0': must be a number of seconds"),
+        (["status", "127.0.0.1:5000", "--timeout", "nan"], "'--timeout': 'nan': must be a number of seconds"),
+        (["health", "here"], "'here' is not an address"),
+        (["health"], "Missing argument 'ADDRESS': give the server's address or set PSSERVER_SERVE_BIND"),
         (["sing"], "No such command 'sing'"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",

@@ -40,7 +40,7 @@ def test_rows_come_in_the_shape_and_order_of_their_numbers(open_session):
             (x, [1, 4], IndexError, r"x float32\[4, 3\] must be in 0 \.\.\. 3, but they span 1 \.\.\. 4"),
             (x, [-1], IndexError, r"span -1 \.\.\. -1"),
             (x, [0.5], TypeError, "integers"),
-            (number, [0], ValueError, "'number': it is a single number"),
+            (number, [0], ValueError, "'number': it is a scalar"),
         ]:
             with pytest.raises(error, match=message):
                 session.rows(variable, rows)
@@ -120,7 +120,7 @@ def test_hyperparameters_may_be_changed_for_some_variables_only(open_session):
     ("target", "changes", "error", "message"),
     [
         ("adam", {"rate": 1.0}, ConfigurationError, r"Adam, the optimizer of x, has no hyperparameter rate.*beta1"),
-        ("adam", {}, ConfigurationError, "Adam, the optimizer of x, was given nothing to change: give one"),
+        ("adam", {}, ConfigurationError, "Adam, the optimizer of x, was given nothing to change: choose from"),
         ("adam", {"beta1": 2.0}, ValueError, "beta1"),
         ("adam", {"amsgrad": True}, ConfigurationError, "keeps the slots m, v and with amsgrad=True would keep m, v, "),
         ("sgd", {"learning_rate": 1.0}, ConfigurationError, "no variable was trained with GradientDescent"),

@@ -116,14 +116,17 @@ SGD = ps.GradientDescent(1.0)
 INVALID = {
     "misspelt": (
         lambda x, _: SGD.minimize(ops.sum(x), ps.trainable_variables("generater")),
-        (ValueError, r"no variable to train.*misspelt\? Trainable are: generator/x, x"),
+        (ValueError, r"no variable to train.*misspelt\? Trainable: generator/x, x"),
     ),
     "no variable": (
         lambda x, _: ps.optimize_loss(ops.sum(x), 1.0, ps.Adam, variables=[]),
         (ValueError, "no variable to train"),
     ),
     "no gradient": (lambda x, _: SGD.apply_gradients([(None, x)]), (ValueError, "no gradients to push for x")),
-    "a number": (lambda x, _: SGD.minimize(0.5), (TypeError, "a loss is a Tensor made by ops, this one is float")),
+    "a number": (
+        lambda x, _: SGD.minimize(0.5),
+        (TypeError, "a loss must be a Tensor made by ops, but this one is float"),
+    ),
     "an instance": (
         lambda x, _: ps.optimize_loss(ops.sum(x), 1.0, ps.Adam()),
         (TypeError, "optimizer must be a class such as psworker"),
@@ -132,7 +135,10 @@ INVALID = {
         lambda x, _: ps.Adam().apply_gradients([(np.float32([1]), x)]),
         (AlreadyRegistered, r"'x' is registered with GradientDescent.*declares Adam"),
     ),
-    "a second session": (lambda x, session: open_twice(session), (ConfigurationError, "one program has one session")),
+    "a second session": (
+        lambda x, session: open_twice(session),
+        (ConfigurationError, "a program has one session at a time"),
+    ),
 }
 
 

@@ -198,7 +198,7 @@ def test_an_invalid_segment_is_refused_with_a_reason_and_the_stream_goes_on(send
 INDEX_DTYPES = {
     "segment that was not attached": (7, DATA_OFFSET, "segment 7.* was not attached on this stream"),
     "misaligned": (0, DATA_OFFSET + 4, "begin at a multiple of 64"),
-    "far away": (0, 1 << 62, "must be inside of"),
+    "far away": (0, 1 << 62, "must be inside"),
 }
 
 

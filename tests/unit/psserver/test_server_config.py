@@ -19,7 +19,7 @@ SHARDS = {"0/1": (0, 1), "1/2": (1, 2), " 09/10 ": (9, 10)}
 NEITHER = ("", "G", "-1G", "8 GB", "1e9", "lots", "0x10", "٣", "1/1", "2/1", "-1/2", "0/0", "a/b", "0/1/2", "٠/١")
 
 
-@pytest.mark.parametrize(("parse", "texts", "advice"), [(parse_size, SIZES, "8G"), (parse_shard, SHARDS, "and 1/2")])
+@pytest.mark.parametrize(("parse", "texts", "advice"), [(parse_size, SIZES, "8G"), (parse_shard, SHARDS, "or 1/2")])
 def test_a_size_is_bytes_or_powers_of_1024_and_a_shard_is_its_number_and_the_count(parse, texts, advice):
     assert {text: parse(text) for text in texts} == texts
     for text in NEITHER:
@@ -36,7 +36,7 @@ def test_a_size_is_bytes_or_powers_of_1024_and_a_shard_is_its_number_and_the_cou
         ({"shard": -1}, "shard -1 of 1"),
         *[({"lease": seconds}, "lease") for seconds in (0.0, float("inf"), float("nan"))],
         *[({"grace": seconds}, "grace") for seconds in (-1.0, float("nan"))],
-        *[({"linger": seconds}, "lingers for 0 seconds or more") for seconds in (-1.0, float("inf"), float("nan"))],
+        *[({"linger": seconds}, "linger must be 0 seconds or more") for seconds in (-1.0, float("inf"), float("nan"))],
         ({"memory_limit": 0}, "memory limit"),
         ({"max_calls": 0}, "max_calls"),
     ],
@@ -96,15 +96,15 @@ def test_a_server_that_shares_memory_first_removes_the_segments_of_killed_proces
     with ServerThread(ServerConfig(shared_memory=False)):
         assert not caplog.messages
     with ServerThread(ServerConfig()):
-        assert caplog.messages == ["removed 2 segments of shared memory of killed processes"]
+        assert caplog.messages == ["removed 2 shared memory segments of killed processes"]
 
 
 @pytest.mark.parametrize(
     ("option", "text", "complaint"),
     [
-        ("--consistency", "sometimes", "'sometimes' is no consistency: write async"),
+        ("--consistency", "sometimes", "'sometimes' is not a valid consistency: use async"),
         ("--consistency", "sync:0", "workers must be at least 1"),
-        ("--staleness", "drop", "'drop' is no way to handle staleness: write none"),
+        ("--staleness", "drop", "'drop' is not a valid way to handle staleness: use none"),
     ],
 )
 def test_an_unknown_policy_is_a_usage_error_that_lists_the_known_ones(served, option, text, complaint):

@@ -10,7 +10,7 @@ from rich.console import Console
 from psserver.cli.status import tables, to_json
 from psserver.config import parse_addresses
 from pswire.errors import ConfigurationError
-from pswire.job_status import ShardAnswer, merged
+from pswire.job_status import ShardAnswer, merge_reports
 from pswire.messages import StatusReport, VariableStatus
 from pswire.optimizers import Adam, Momentum
 from pswire.specs.schedules import CosineDecay, WarmUp
@@ -21,7 +21,7 @@ from tests.job_reports import two_shards, worker
 def shown(*answers, width=400) -> str:
     console = Console(width=width, color_system=None)
     with console.capture() as capture:
-        console.print(tables(merged(answers)))
+        console.print(tables(merge_reports(answers)))
     return capture.get()
 
 
@@ -72,7 +72,7 @@ def test_a_schedule_is_shown_with_its_fields_and_the_learning_rate_of_the_next_p
 
 def test_programs_get_the_job_and_each_shard_as_json_without_nan():
     silent = ShardAnswer("host:3", problem="gone")
-    data = json.loads(json.dumps(to_json(merged([*two_shards(), silent]), 1.5), allow_nan=False))
+    data = json.loads(json.dumps(to_json(merge_reports([*two_shards(), silent]), 1.5), allow_nan=False))
     assert [data[name] for name in ("time", "global_step", "consistency", "problems")] == [
         1.5,
         12,
@@ -105,7 +105,7 @@ def test_programs_get_the_job_and_each_shard_as_json_without_nan():
 
 def test_a_loss_that_is_no_number_is_none_for_programs_and_said_to_people():
     answer = ShardAnswer("a:1", StatusReport(0, 1, 1, 0, workers=(worker(steps=1, loss=float("inf")),)))
-    data = to_json(merged([answer]), 0.0)
+    data = to_json(merge_reports([answer]), 0.0)
     assert data["workers"][0]["loss"] is None
     assert data["shards"][0]["workers"][0]["loss"] is None
     assert row(shown(answer), "w0")[5] == "inf"
@@ -117,7 +117,7 @@ def test_a_loss_that_is_no_number_is_none_for_programs_and_said_to_people():
 def test_addresses_are_separated_by_commas():
     assert parse_addresses("a:1, [::1]:2,unix:/run/ps") == ("a:1", "[::1]:2", "unix:/run/ps")
     for text in "", "a:1,", "a:1 b:2":
-        with pytest.raises(ConfigurationError, match="is no address"):
+        with pytest.raises(ConfigurationError, match="is not an address"):
             parse_addresses(text)
 
 

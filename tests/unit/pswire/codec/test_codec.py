@@ -16,7 +16,7 @@ from pswire.errors import InvalidMessage, Malformed
 from pswire.specs import schedules
 from pswire.specs.encodings import ENCODINGS
 from pswire.specs.initializers import RowConstant, RowNormal, RowUniform
-from pswire.tensors.compression import FORMS, largest, packed, quantized
+from pswire.tensors.compression import FORMS, quantize_int8, to_16_bits, top_k
 from pswire.tensors.frames import Incoming, incoming, with_data
 from pswire.tensors.inline import InlineReceiver, InlineSender
 from pswire.tensors.stream import StreamReceiver, StreamSender
@@ -59,8 +59,8 @@ CHANGES = ms.ChangeId(ms.Sender("worker-0", 3), 7), ms.ChangeId(ms.Sender("worke
 FRONTIER = ms.Frontier(2**40, CHANGES)
 GROUP = ms.UpdateGroup(12, CHANGES)
 NOTHING = np.zeros(W.size, np.float32)
-PACKED = (*(packed(W, form) for form in ENCODINGS), quantized(W, NOTHING.copy()), largest(W, NOTHING.copy(), 2))
-PACKED_ROWS = IndexedSlices(packed(W, "bfloat16"), ROWS.indices, (5, 2))
+PACKED = (*(to_16_bits(W, form) for form in ENCODINGS), quantize_int8(W, NOTHING.copy()), top_k(W, NOTHING.copy(), 2))
+PACKED_ROWS = IndexedSlices(to_16_bits(W, "bfloat16"), ROWS.indices, (5, 2))
 PACKED_GRADIENTS = (*(ms.Gradient(one.form, 7, one) for one in PACKED), ms.Gradient("E", 7, PACKED_ROWS))
 VALUES = (ms.Value("scope/W", 7, W), ms.Value("b", 0, b), ms.Value("none", 2**62, np.zeros((0, 4), np.int16)))
 REPORTS = (ms.EpochReport("train", 1, 0.25, 100), ms.EpochReport("test", 2, None, 0))
@@ -165,7 +165,9 @@ def test_a_message_comes_back_as_it_was_in_chunks_or_in_one_frame_and_no_data_ma
     assert receiver.nbytes == 0
     for nbytes in {max(0, sender.nbytes - 1), sender.nbytes + 1} - {sender.nbytes}:
         frame = incoming(with_data(header, [memoryview(bytes(nbytes))]))
-        with pytest.raises(Malformed, match=f"were declared, and {nbytes} came|its frame, {nbytes} bytes, ends before"):
+        with pytest.raises(
+            Malformed, match=f"were declared, but {nbytes} bytes were received|its frame, {nbytes} bytes, ends before"
+        ):
             from_frame(frame, StreamReceiver(frame.data))
 
 

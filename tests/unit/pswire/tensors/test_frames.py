@@ -69,14 +69,14 @@ def test_fields_may_come_in_any_order_and_the_last_of_two_counts_as_protobuf_has
     ids=["a number", "cut data", "no length", "no end of a tag", "exabytes", "no message inside"],
 )
 def test_what_is_no_frame_is_malformed(frame):
-    with pytest.raises(Malformed, match=f"^{len(frame)} bytes that are no paramserver.v1.Frame$"):
+    with pytest.raises(Malformed, match=f"^{len(frame)} bytes that are not a paramserver.v1.Frame$"):
         frames.incoming(frame)
 
 
 @pytest.mark.parametrize("field", [b"\x0a\x00", b"\x92\x01\x00", b"\x7a\x00"])
 def test_a_frame_of_very_many_fields_is_malformed_since_each_costs_far_more_here_than_on_its_way(field):
     frames.incoming(field * 64)
-    with pytest.raises(Malformed, match=r"^[0-9]+ bytes that are no paramserver\.v1\.Frame$"):
+    with pytest.raises(Malformed, match=r"^[0-9]+ bytes that are not a paramserver\.v1\.Frame$"):
         frames.incoming(field * 65)
 
 

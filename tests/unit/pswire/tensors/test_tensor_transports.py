@@ -14,7 +14,7 @@ from pswire.tensors.compression import Packed
 from pswire.tensors.frames import incoming
 from pswire.tensors.inline import InlineReceiver, InlineSender
 from pswire.tensors.segments import DATA_OFFSET
-from pswire.tensors.shared_memory import Region, SharedReceiver, SharedSender, aligned, array_at, needed
+from pswire.tensors.shared_memory import Region, SharedReceiver, SharedSender, aligned, array_at, bytes_needed
 from pswire.tensors.stream import StreamReceiver, StreamSender
 from pswire.tensors.transport import CHUNK, INLINE_BELOW, MAX_INLINE_MESSAGE, MAX_INLINED
 from pswire.tensors.values import IndexedSlices, TensorSpec
@@ -66,7 +66,7 @@ def chunks(arrays, specs):
 
 
 def shared_memory(arrays, specs):
-    memory = mmap.mmap(-1, DATA_OFFSET + needed([array.nbytes for array in arrays]))
+    memory = mmap.mmap(-1, DATA_OFFSET + bytes_needed([array.nbytes for array in arrays]))
     tensors, receiver = put(SharedSender(memory, 3), *arrays), SharedReceiver({3: memory})
     return [receiver.get(*pair) for pair in zip(tensors, specs, strict=True)]
 
@@ -103,7 +103,7 @@ def test_arrays_arrive_as_they_were_sent_little_endian_aligned_and_in_order(tran
 @all_transports
 @pytest.mark.parametrize("flags", [[0, 2], [1, 255]])
 def test_a_bool_that_is_neither_0_nor_1_is_malformed(transport, flags):
-    with pytest.raises(Malformed, match=r"variable W bool\[2\]: a bool travels as the byte 0 or 1"):
+    with pytest.raises(Malformed, match=r"variable W bool\[2\]: a bool is sent as the byte 0 or 1"):
         transport([np.uint8(flags)], [TensorSpec("W", (2,), "bool")])
 
 
@@ -186,7 +186,7 @@ def receiver_of(*specs):
 def test_more_bytes_than_declared_are_malformed(shape, first, second):
     receiver, _ = receiver_of(TensorSpec("a", shape))
     receiver.feed(bytes(first))
-    with pytest.raises(Malformed, match="were declared, and 3 bytes more have come"):
+    with pytest.raises(Malformed, match="were declared, but 3 more bytes arrived"):
         receiver.feed(bytes(second))
 
 
@@ -209,7 +209,7 @@ def memory():
 
 def test_arrays_begin_at_cache_lines_and_segment_0_at_offset_0_is_a_place_too(memory):
     assert [aligned(nbytes) for nbytes in (0, 1, 64, 65)] == [0, 64, 64, 128]
-    assert needed([1, 65, 64]) == 256
+    assert bytes_needed([1, 65, 64]) == 256
     tensors = put(SharedSender(memory, 3), np.zeros(35, np.float32), np.zeros(0), np.zeros(1))
     assert [(one.shared.segment, one.shared.offset) for one in tensors] == [(3, 64), (3, 256), (3, 256)]
     sender = SharedSender(memory, 3)
@@ -227,7 +227,7 @@ OUTSIDE = [(32, 1), (-64, 1), (4096, 1), (4032, 17), (0, 1025), (4160, 0), (1 <<
 @pytest.mark.parametrize(("offset", "size"), OUTSIDE)
 def test_a_place_that_is_outside_or_odd_is_malformed(memory, offset, size):
     tensor = pb.Tensor(shared=pb.Shared(segment=1, offset=offset))
-    with pytest.raises(Malformed, match=r"variable W float32.* must be inside of the 4,096 bytes .* multiple of 64"):
+    with pytest.raises(Malformed, match=r"variable W float32.* must be inside the 4,096 bytes .* multiple of 64"):
         SharedReceiver({1: memory}).get(tensor, TensorSpec("W", (size,)))
     with pytest.raises(Malformed, match=r"answer region: its .* bytes must be inside"):
         Region(1, memory, offset, 4 * size)

@@ -12,7 +12,7 @@ from unittest import mock
 import pytest
 from rich.console import Console
 
-from pswire.job_status import JobWorker, ShardAnswer, merged
+from pswire.job_status import JobWorker, ShardAnswer, merge_reports
 from pswire.messages import StatusReport, WorkerStatus
 from psworker.launch import progress
 from psworker.launch.display import Display, LiveDisplay, PlainDisplay, make_display, step_line, summary_line, table
@@ -26,7 +26,7 @@ def status(name="worker-0", state="live", steps=0, staleness_sum=0, loss=None, e
 
 
 def job(global_step, *workers):
-    return merged([ShardAnswer("h:1", StatusReport(0, 1, global_step, 0, workers=workers))])
+    return merge_reports([ShardAnswer("h:1", StatusReport(0, 1, global_step, 0, workers=workers))])
 
 
 def test_workers_are_in_the_order_of_their_numbers_and_starting_until_a_shard_knows_them():
@@ -196,7 +196,7 @@ def test_the_live_display_prints_lines_above_itself_and_leaves_only_the_summary(
 
 def test_a_watch_shows_each_status_keeps_the_last_one_while_a_shard_is_silent_and_asks_again_at_the_end(monkeypatch):
     monkeypatch.setattr(progress, "INTERVAL", 0.0)
-    silent, last = merged([ShardAnswer("h:1", problem="no server at h:1")]), job(9, status(steps=9))
+    silent, last = merge_reports([ShardAnswer("h:1", problem="no server at h:1")]), job(9, status(steps=9))
     answers = [job(7, status(steps=7)), silent, job(8, status(steps=8))]
     client = mock.MagicMock(ask=mock.Mock(side_effect=itertools.chain(answers, itertools.repeat(last))))
     views = queue.SimpleQueue()

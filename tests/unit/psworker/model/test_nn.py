@@ -175,8 +175,12 @@ def test_an_invalid_x_is_refused_in_the_name_of_the_layer(layer, x, error, messa
         (lambda: nn.Dense(3, 4, activation="relu"), TypeError, "^Dense: activation must be .*ops.relu, .*'relu'"),
         (lambda: nn.Conv2D(1, 2, 3, activation="relu"), TypeError, "^Conv2D: activation must be a function"),
         (lambda: nn.Conv2D(1, 2, 1.5), TypeError, "^Conv2D: kernel_size must be an integer or two"),
-        (lambda: nn.Conv2D(1, 2, (3, 3, 3)), ValueError, "^Conv2D: kernel_size must be from 1 up, one number or two"),
-        (lambda: nn.Conv2D(1, 2, 3, strides=0), ValueError, "^Conv2D: strides must be from 1 up"),
+        (
+            lambda: nn.Conv2D(1, 2, (3, 3, 3)),
+            ValueError,
+            "^Conv2D: kernel_size must be at least 1, as one number or a pair",
+        ),
+        (lambda: nn.Conv2D(1, 2, 3, strides=0), ValueError, "^Conv2D: strides must be at least 1"),
         (lambda: nn.Conv2D(1, 2, 3, dilations="2"), TypeError, "^Conv2D: dilations must be an integer"),
         (lambda: nn.Dense(3.0, 4), TypeError, r"^kernel: the sizes .* must be integers, but they are \(3.0, 4\)"),
         (lambda: nn.BatchNorm(3, decay=1), ValueError, "BatchNorm: decay must be at least 0 and below 1"),
@@ -193,9 +197,9 @@ def test_an_invalid_argument_is_refused_when_the_layer_is_created(make, error, m
 @pytest.mark.parametrize(
     ("initializer", "error", "message"),
     [
-        *((getattr(initializers, name), TypeError, "with brackets") for name in ("he_normal", "zeros", "constant")),
-        (initializers.random_normal, TypeError, "with brackets"),
-        ("zeros", TypeError, "with brackets"),
+        *((getattr(initializers, name), TypeError, "with parentheses") for name in ("he_normal", "zeros", "constant")),
+        (initializers.random_normal, TypeError, "with parentheses"),
+        ("zeros", TypeError, "with parentheses"),
         (lambda shape, random: np.zeros((2, 2)), ValueError, r"returned an array of shape \(2, 2\) instead of \("),
         (lambda shape, random: 0.5, ValueError, r"returned an array of shape \(\) instead of"),
         (lambda shape, random: np.zeros(shape, np.int64), TypeError, "returned an array of int64 instead of float32"),
