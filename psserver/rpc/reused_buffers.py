@@ -15,7 +15,7 @@ from pswire.tensors.values import DTYPES, Array, TensorSpec
 
 
 class ReusedArrays:
-    """A `pswire.messages.sizes.Allocator` of a message's own arrays, each for a value of its variable.
+    """A `pswire.messages.Allocator` of a message's own arrays, each for a value of its variable.
 
     Only arrays that are read before the answer is written, element by element at the same places, are reused:
 

@@ -26,8 +26,7 @@ from psserver.runtime.executor import STOPPING_ERROR, AnswerTooLarge, Executor
 from pswire.channel import status_of
 from pswire.codec import decode, encode, from_frame, to_frame
 from pswire.errors import InternalError, InvalidMessage, Malformed, ParamServerError, TimedOut, Unavailable
-from pswire.messages import ANSWERS, Answer, Request
-from pswire.messages.sizes import Allocator, tensor_bytes
+from pswire.messages import ANSWERS, Allocator, Answer, Request, tensor_bytes
 from pswire.tensors.frames import Incoming, incoming
 from pswire.tensors.inline import InlineReceiver, InlineSender
 from pswire.tensors.stream import StreamReceiver, StreamSender

@@ -17,8 +17,7 @@ from psserver.core.shard import Shard
 from psserver.core.variables.element_checks import Inspection
 from psserver.runtime.task_order import TaskOrder
 from pswire.errors import InvalidMessage, ParamServerError, TooLarge, Unavailable, UnknownVariable
-from pswire.messages import Answer, Register, Reply, Request, Tick, Tune
-from pswire.messages.sizes import Allocator, tensor_bytes
+from pswire.messages import Allocator, Answer, Register, Reply, Request, Tick, Tune, tensor_bytes
 from pswire.optimizers import numba_compiler, rule_for
 from pswire.optimizers.numba_compiler import Loop
 

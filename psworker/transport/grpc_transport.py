@@ -22,8 +22,21 @@ import numpy as np
 from pswire.channel import check_address, error_from, open_channel, timeout_message
 from pswire.codec import decode, encode, from_frame, to_frame
 from pswire.errors import ConfigurationError, InternalError, Malformed, TimedOut, TooLarge, Unavailable
-from pswire.messages import ANSWERS, Answer, Assign, Pull, Pulled, Push, Pushed, Register, Request, Take
-from pswire.messages.sizes import arrays, most_answer_sizes, tensor_bytes
+from pswire.messages import (
+    ANSWERS,
+    Answer,
+    Assign,
+    Pull,
+    Pulled,
+    Push,
+    Pushed,
+    Register,
+    Request,
+    Take,
+    array_sizes,
+    most_answer_sizes,
+    tensor_bytes,
+)
 from pswire.system.deferred_signals import add_cancel, deferred_signals, deferred_to_next_block, remove_cancel
 from pswire.tensors.frames import incoming
 from pswire.tensors.inline import InlineReceiver, InlineSender
@@ -316,7 +329,7 @@ class TransferCall:
 
     def _frames(self) -> Iterator[bytes]:
         """The frames of the request, with its tensors in shared memory if they are large enough for it."""
-        segment = self._segment([array.nbytes for array in arrays(self._message)])
+        segment = self._segment(array_sizes(self._message))
         streamed = StreamSender()
         sender = streamed if segment is None else SharedSender(segment.memory, segment.number)
         header = to_frame(self._message, sender)
