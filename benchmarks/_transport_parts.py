@@ -16,15 +16,14 @@ from contextlib import contextmanager
 from _push_pull import arrays, declaration
 
 from psserver.core.shard import Shard
-from psserver.rpc.reused_buffers import ReusedArrays
-from psserver.rpc.shared_memory import AttachedSegments
+from psserver.rpc.transfer_memory import AttachedSegments, ReusedArrays
 from psserver.runtime.executor import Executor
 from pswire.codec import from_frame, to_frame
 from pswire.messages import Gradient, Join, Push, Register, Sender
 from pswire.optimizers import numba_compiler
 from pswire.tensors.frames import incoming
 from pswire.tensors.segments import DATA_OFFSET, Segment
-from pswire.tensors.shared_memory import SharedSender, needed
+from pswire.tensors.shared_memory import SharedSender, bytes_needed
 from pswire.tensors.stream import StreamReceiver, StreamSender
 from pswire.v1 import paramserver_pb2 as pb
 from psworker.transport.shared_memory import AnswerReceiver, SegmentPool
@@ -62,7 +61,7 @@ class _Walk:
 
     async def run(self) -> dict[str, list[float]]:
         if self._shared:
-            nbytes = needed([one.nbytes for one in self._gradients.values()])
+            nbytes = bytes_needed([one.nbytes for one in self._gradients.values()])
             self._segment, self._answers = Segment.create(nbytes, 0), Segment.create(nbytes, 1)
             for one in (self._segment, self._answers):
                 request = pb.AttachRequest(segment=one.number, name=one.name, nbytes=one.nbytes, token=one.token)

@@ -21,7 +21,7 @@ def parse_shard(text: str) -> tuple[int, int]:
     """Number of a shard and count of shards: "0/2" is (0, 2). Raises `ConfigurationError`."""
     found = re.fullmatch(r"([0-9]{1,6})/([0-9]{1,6})", text.strip())
     if not found or not int(found[1]) < int(found[2]):
-        raise ConfigurationError(f"{text!r}: write the shard, from 0, and how many there are: of two 0/2 and 1/2")
+        raise ConfigurationError(f"{text!r}: write INDEX/COUNT, with the index counted from 0: 0/2 or 1/2")
     return int(found[1]), int(found[2])
 
 
@@ -87,18 +87,18 @@ class ServerConfig:
         check_address(self.bind)
         if not 0 <= self.shard < self.shards:
             raise ConfigurationError(
-                f"shard {self.shard} of {self.shards}: shards are numbered from 0, below their count"
+                f"shard {self.shard} of {self.shards}: the index must be from 0 to the number of shards less 1"
             )
         if not 0 < self.lease < math.inf:
-            raise ConfigurationError(f"a lease lasts more than 0 seconds, got {self.lease:g}")
+            raise ConfigurationError(f"the lease must be more than 0 seconds, got {self.lease:g}")
         if not 0 <= self.grace < math.inf:
-            raise ConfigurationError(f"a grace lasts 0 seconds or more, got {self.grace:g}")
+            raise ConfigurationError(f"the grace period must be 0 seconds or more, got {self.grace:g}")
         if self.linger is not None and not 0 <= self.linger < math.inf:
-            raise ConfigurationError(f"a server lingers for 0 seconds or more, got {self.linger:g}")
+            raise ConfigurationError(f"linger must be 0 seconds or more, got {self.linger:g}")
         if self.memory_limit < 1:
-            raise ConfigurationError(f"a memory limit is a positive number of bytes, got {self.memory_limit}")
+            raise ConfigurationError(f"the memory limit must be a positive number of bytes, got {self.memory_limit}")
         if self.max_calls < 1:
-            raise ConfigurationError(f"a server takes at least one call at a time, got max_calls {self.max_calls}")
+            raise ConfigurationError(f"max_calls must be at least 1, got {self.max_calls}")
 
     @property
     def variables_limit(self) -> int:

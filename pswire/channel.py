@@ -79,7 +79,7 @@ def check_address(text: str) -> str:
     host, _, port = address.rpartition(":")
     if _is_host(host) and _PORT.fullmatch(port) and int(port) <= 65535:
         return address
-    raise ConfigurationError(f"{text!r} is no address: write host:port, [IPv6 address]:port or unix:/path")
+    raise ConfigurationError(f"{text!r} is not an address: use host:port, [IPv6 address]:port or unix:/path")
 
 
 def _is_host(host: str) -> bool:
@@ -165,13 +165,13 @@ def error_from(rpc_error: grpc.RpcError, address: str) -> ParamServerError:
         if key == _ERROR_KEY and name in FAMILY and FAMILY[name].status == code.name:
             return FAMILY[name](details)
     if "Concurrent RPC limit" in details:  # by gRPC: it accepts calls again when others have ended
-        return Unavailable(f"the server at {address} has as many callers as it may (--max-calls): {details}")
+        return Unavailable(f"the server at {address} is at its limit of concurrent calls (--max-calls): {details}")
     return _BY_STATUS.get(code, InternalError)(_explain(code, details, address))
 
 
-def late(address: str) -> str:
+def timeout_message(address: str) -> str:
     """The message for a server that has not answered within a call's deadline."""
-    return f"the server at {address} did not answer in time; is it overloaded, or the timeout too short?"
+    return f"the server at {address} did not answer in time; is it overloaded, or is the timeout too short?"
 
 
 def _explain(code: grpc.StatusCode, details: str, address: str) -> str:
@@ -183,10 +183,10 @@ def _explain(code: grpc.StatusCode, details: str, address: str) -> str:
                 f"start one with psserver serve --bind {address}"
             )
         case grpc.StatusCode.DEADLINE_EXCEEDED:
-            return late(address)
+            return timeout_message(address)
         case grpc.StatusCode.CANCELLED:
-            return f"the call to {address} was broken off: {details}"
+            return f"the call to {address} was interrupted: {details}"
         case grpc.StatusCode.UNIMPLEMENTED:
-            return f"the server at {address} is no parameter server, or one of another version: {details}"
+            return f"the server at {address} is not a parameter server, or runs a different version: {details}"
         case _:
             return f"the server at {address} failed with {code.name}: {details}"

@@ -86,7 +86,7 @@ class JobStatus:
     problems: tuple[str, ...]
 
 
-def merged(answers: Sequence[ShardAnswer]) -> JobStatus:
+def merge_reports(answers: Sequence[ShardAnswer]) -> JobStatus:
     """The status of the job, whatever the order of the answers; of two reports of one shard the first counts."""
     by_shard = {answer.report.shard: answer.report for answer in reversed(answers) if answer.report is not None}
     reports = [by_shard[shard] for shard in sorted(by_shard)]
@@ -213,17 +213,17 @@ def _problems(answers: Sequence[ShardAnswer]) -> Iterable[str]:
     listed = ", ".join(f"{address} is shard {report.shard} of {report.shards}" for address, report in known)
     sizes, shards = {report.shards for _, report in known}, [report.shard for _, report in known]
     if len(sizes) > 1:
-        yield f"these servers are not of one job: {listed}"
+        yield f"these servers belong to different jobs: {listed}"
         return
     if len(set(shards)) < len(shards):
-        yield f"a shard is named twice: {listed}"
+        yield f"a shard is listed twice: {listed}"
     elif sizes and len(answers) < max(sizes):
         yield f"this is not the whole job: it has {max(sizes)} shards, and {len(answers)} of their addresses are given"
     elif any(answer.report is not None and answer.report.shard != place for place, answer in enumerate(answers)):
-        yield f"workers must name the servers in the order of their shards, and this is another: {listed}"
+        yield f"workers must name the servers in the order of their shards, but the order is different: {listed}"
     for option, values in (
         ("--consistency", {report.consistency for _, report in known}),
         ("--staleness", {report.handling for _, report in known}),
     ):
         if len(values) > 1:
-            yield f"all servers of a job need the same {option}, these have {' and '.join(sorted(values))}"
+            yield f"all servers of a job need the same {option}; these have {' and '.join(sorted(values))}"

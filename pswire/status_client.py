@@ -11,7 +11,7 @@ import grpc
 from pswire.channel import error_from, open_channel
 from pswire.codec import decode, encode
 from pswire.errors import Malformed
-from pswire.job_status import JobStatus, ShardAnswer, merged
+from pswire.job_status import JobStatus, ShardAnswer, merge_reports
 from pswire.messages import Status, StatusReport
 from pswire.tensors.inline import InlineReceiver, InlineSender
 from pswire.v1.paramserver_pb2_grpc import ParameterServerStub
@@ -29,7 +29,7 @@ class StatusClient(ExitStack):
     def ask(self, timeout: float) -> JobStatus:
         """The status of the job, from all shards that answer within `timeout` seconds. Does not raise."""
         calls = [stub.Status.future(encode(Status(), InlineSender()), timeout=timeout) for stub in self._stubs]
-        return merged([_answer(address, call) for address, call in zip(self._addresses, calls, strict=True)])
+        return merge_reports([_answer(address, call) for address, call in zip(self._addresses, calls, strict=True)])
 
 
 def _answer(address: str, call: Any) -> ShardAnswer:  # noqa: ANN401 - grpc has no types
@@ -38,6 +38,6 @@ def _answer(address: str, call: Any) -> ShardAnswer:  # noqa: ANN401 - grpc has 
     except grpc.RpcError as error:
         return ShardAnswer(address, problem=str(error_from(error, address)))
     except Malformed as error:
-        return ShardAnswer(address, problem=f"the answer of {address} is no status; is it of another version? {error}")
+        return ShardAnswer(address, problem=f"the answer of {address} is not a status; is it another version? {error}")
     assert isinstance(report, StatusReport)
     return ShardAnswer(address, report)

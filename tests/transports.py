@@ -13,23 +13,19 @@ import pytest
 from psserver.config import ServerConfig
 from psserver.rpc.server import ServerThread
 from psworker.client import placement
-from psworker.config import StrategyConfig, TransferConfig, WorkerConfig
+from psworker.config import StrategyConfig, WorkerConfig
 from psworker.sessions.session import Session
 from psworker.sessions.strategies.local_steps import OUTER
-from psworker.transport import connection, shared_memory
+from psworker.transport import grpc_transport, shared_memory
 from psworker.transport.embedded import EmbeddedTransport
 from tests.shared_folder import needs_shared_memory, shared_folder
 
 
 @dataclass(frozen=True)
 class TransportCase:
-    """One way.
+    """A tensor transport and a number of servers; 0: a shard in the worker.
 
-    Attributes:
-        name: what tests over it are called.
-        shards: how many servers there are, among which all that has 64 bytes is split; 0: a shard in the worker.
-        shared_memory: whether tensors go through shared memory, however small they are; otherwise none does.
-        unix: whether the servers' addresses are in the file system.
+    Two servers split each variable of 64 bytes; shared memory is used for all tensors, however small, or for none.
     """
 
     name: str
@@ -39,36 +35,30 @@ class TransportCase:
 
     @contextmanager
     def sessions(self) -> Iterator[Callable[..., Session]]:
-        """A function that makes the session of a worker; all of them share the same new shards.
+        """A function that makes the session of a worker; all sessions share the same new shards.
 
-        Behind the worker's name it takes what an `StrategyConfig` does, and `outer`, `encoding` and `compression`.
+        Options after the worker's name: fields of `StrategyConfig`, `outer`, `encoding` and `compression`.
         """
         with ExitStack() as stack:
             patch = stack.enter_context(pytest.MonkeyPatch.context())
             if self.shared_memory:
                 stack.enter_context(shared_folder(patch))
-                patch.setattr(connection, "MIN_SHARED_BYTES", 1)
+                patch.setattr(grpc_transport, "MIN_SHARED_BYTES", 1)
                 patch.setattr(shared_memory, "MIN_BORROWED_BYTES", 1)
                 patch.setattr(shared_memory, "MIN_SEGMENT_BYTES", 4096)
             if self.shards > 1:
                 patch.setattr(placement, "SPLIT_BYTES", 64)
             transport = None if self.shards else EmbeddedTransport()
-            folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="ps-")) if self.unix else ""
-            addresses = []
-            for shard in range(self.shards):
-                bind = f"unix:{folder}/{shard}" if self.unix else "127.0.0.1:0"
-                server = ServerThread(ServerConfig(bind, shard=shard, shards=self.shards))
-                addresses.append(stack.enter_context(server).address)
+            folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="ps-"))
+            binds = [f"unix:{folder}/{shard}" if self.unix else "127.0.0.1:0" for shard in range(self.shards)]
+            configs = [ServerConfig(bind, shard=shard, shards=self.shards) for shard, bind in enumerate(binds)]
+            addresses = tuple([stack.enter_context(ServerThread(config)).address for config in configs])
 
             def session(worker: str, *, outer: Any = OUTER, **options: Any) -> Session:
                 travel = {name: options.pop(name) for name in ("encoding", "compression") if name in options}
-                config = WorkerConfig(
-                    tuple(addresses),
-                    worker,
-                    timeout=30,
-                    strategy=StrategyConfig(**options),
-                    transfer=TransferConfig(shared_memory=self.shared_memory, **travel),
-                )
+                strategy = StrategyConfig(**options)
+                memory = self.shared_memory
+                config = WorkerConfig(addresses, worker, 30, shared_memory=memory, strategy=strategy, **travel)
                 return Session(config, transport, outer)
 
             yield session
@@ -82,7 +72,7 @@ SHARED_OF_TWO = TransportCase("shared memory, 2 shards", shards=2, shared_memory
 
 
 def parameters(*cases: TransportCase, slow: Sequence[TransportCase] = ()) -> list[Any]:
-    """The cases as parameters of a test or a fixture; those of `slow` are marked so."""
+    """The cases as parameters of a test or a fixture, those of `slow` marked as slow."""
     return [
         pytest.param(
             case, id=case.name, marks=[needs_shared_memory] * case.shared_memory + [pytest.mark.slow] * (case in slow)

@@ -61,7 +61,7 @@ def _parse_seconds(text: str) -> float:
     except ValueError:
         seconds = math.nan
     if not 0 < seconds <= 86_400:
-        raise ConfigurationError(f"{text!r}: write a number of seconds above 0, a day (86400) at most")
+        raise ConfigurationError(f"{text!r}: must be a number of seconds above 0 and at most 86400 (a day)")
     return seconds
 
 
@@ -93,7 +93,7 @@ def main(debug: bool) -> None:
 
 @main.command("serve")
 @_option(
-    "--bind", type=_ADDRESS, default=_DEFAULT.bind, help="Address to listen on; port 0 is a free one. Or unix:/path."
+    "--bind", type=_ADDRESS, default=_DEFAULT.bind, help="Address to listen on (port 0: a free port), or unix:/path."
 )
 @_option(
     "--shard",
@@ -106,7 +106,7 @@ def main(debug: bool) -> None:
     type=float,
     default=_DEFAULT.lease,
     metavar="SECONDS",
-    help="Silence after which a worker is lost and its examples go to others.",
+    help="Time without messages after which a worker is lost and its examples go to others.",
 )
 @_option(
     "--consistency",
@@ -125,9 +125,9 @@ def main(debug: bool) -> None:
     type=_Parsed("SIZE", parse_size),
     default=_DEFAULT.memory_limit,
     show_default="80 % of the memory of the machine or its container",
-    help="Bytes for variables, slots and transfers under way, such as 8G.",
+    help="Bytes for variables, slots and transfers in progress, such as 8G.",
 )
-@_option("--grace", type=float, default=_DEFAULT.grace, metavar="SECONDS", help="Time for calls under way at a stop.")
+@_option("--grace", type=float, default=_DEFAULT.grace, metavar="SECONDS", help="Time for calls in progress at a stop.")
 @_option(
     "--linger",
     type=float,
@@ -146,7 +146,7 @@ def main(debug: bool) -> None:
 @_option(
     "--shared-memory/--no-shared-memory",
     default=_DEFAULT.shared_memory,
-    help="Share memory with workers of this host and user, so that tensors need not be sent.",
+    help="Share memory with workers of this host and user, so that tensors are not sent over the network.",
 )
 @_option(
     "--reflection/--no-reflection", default=_DEFAULT.reflection, help="Let tools such as grpcurl list the methods."
@@ -155,7 +155,7 @@ def main(debug: bool) -> None:
     "--log-level",
     type=click.Choice(["debug", "info", "warning", "error"], case_sensitive=False),
     default="warning",
-    help="The least level that is logged to standard error.",
+    help="The lowest level that is logged to standard error.",
 )
 def serve_command(shard: tuple[int, int], log_level: str, **fields: Any) -> None:  # noqa: ANN401 - of ServerConfig
     """Serve one shard until SIGTERM or Ctrl-C, or with --linger until its job is over.
@@ -189,7 +189,7 @@ def serve_command(shard: tuple[int, int], log_level: str, **fields: Any) -> None
     serve_until_signal(ServerConfig(shard=shard[0], shards=shard[1], **fields))
 
 
-_timeout = _option("--timeout", type=_SECONDS, default=5.0, help="Timeout of the answer.")
+_timeout = _option("--timeout", type=_SECONDS, default=5.0, help="Time to wait for an answer.")
 
 
 @main.command("status")
@@ -245,7 +245,7 @@ def health_command(address: str | None, timeout: float) -> None:
     PSSERVER_SERVE_BIND=0.0.0.0:5000 psserver health
     """  # noqa: D301
     if address is None:
-        raise click.UsageError("Missing argument 'ADDRESS': write the server's, or set PSSERVER_SERVE_BIND to it.")
+        raise click.UsageError("Missing argument 'ADDRESS': give the server's address or set PSSERVER_SERVE_BIND.")
     serving = check_health(local_address(address), timeout)
     click.echo("SERVING" if serving else "NOT_SERVING")
     if not serving:

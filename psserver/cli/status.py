@@ -235,8 +235,8 @@ def _variables(job: JobStatus, *, more: bool = True) -> Table:
             variable.spec.name,
             f"{variable.spec.dtype}{list(variable.spec.shape)}{' table' * variable.table}",
             ",".join(map(str, variable.shards)),
-            _span(variable.versions),
-            *[_span(variable.updates), size(variable.nbytes)] * more,
+            _range(variable.versions),
+            *[_range(variable.updates), size(variable.nbytes)] * more,
             ", ".join(variable.slots) or _NONE,
             _optimizer(variable.optimizer, job.global_step),
         )
@@ -260,7 +260,7 @@ def size(nbytes: float) -> str:
     return f"{nbytes:,.1f} TiB"
 
 
-def _span(counts: Sequence[int]) -> str:
+def _range(counts: Sequence[int]) -> str:
     """One number, or a range: partitions may briefly be at different versions."""
     least, most = min(counts), max(counts)
     return f"{least:,}" if least == most else f"{least:,} to {most:,}"

@@ -129,7 +129,7 @@ class DataQueues:
         known = self._queues.get(spec.name)
         if known is not None and known.spec != spec:
             raise AlreadyRegistered(
-                f"data queue {spec.name!r} is {known.spec}, this worker asks for {spec}: "
+                f"data queue {spec.name!r} is {known.spec}, but this worker requests {spec}: "
                 "do all workers run the same script with the same arguments?"
             )
 

@@ -16,7 +16,7 @@ TICKS_PER_LEASE = 12
 
 #: The least number of leases that a server with `linger` waits when its workers have failed or were lost: a worker that
 #: was disconnected or is restarted is back by then.
-PATIENCE = 4
+MIN_LEASES_BEFORE_EXIT = 4
 
 log = logging.getLogger(__name__)
 
@@ -27,14 +27,10 @@ def tick_seconds(lease: float) -> float:
 
 
 class Clock:
-    """Seconds in which this process was awake.
+    """Seconds in which this process was awake, by a clock `now` that is read every `tick` seconds.
 
-    Leases must not end because the machine slept or the process was stopped. The clock is read at each tick, so a
-    longer gap between two readings counts as two ticks: heartbeats that have arrived are read in less time.
-
-    Args:
-        now: seconds, never going back.
-        tick: seconds between two readings, at most, while the process is awake.
+    Leases must not end because the machine slept or the process was stopped, so a longer gap between two readings
+    counts as two ticks: heartbeats that have arrived are read in less time.
     """
 
     def __init__(self, now: Callable[[], float], tick: float) -> None:
@@ -52,15 +48,11 @@ class Clock:
 class Linger:
     """Decides when a server of one job exits: no worker is left, and for some time none has joined.
 
-    That time is `linger` seconds after a worker has finished the job; otherwise at least `PATIENCE` leases.
-
-    Args:
-        linger: seconds.
-        lease: seconds.
+    That time is `linger` seconds if a worker has finished the job, otherwise at least `MIN_LEASES_BEFORE_EXIT` leases.
     """
 
     def __init__(self, linger: float, lease: float) -> None:
-        self._linger, self._patience = linger, max(linger, PATIENCE * lease)
+        self._linger, self._after_failure = linger, max(linger, MIN_LEASES_BEFORE_EXIT * lease)
         self._warned: JobEnd | None = None
 
     def ends(self, over: JobEnd | None, now: float) -> bool:
@@ -72,9 +64,9 @@ class Linger:
             log.warning(
                 "no worker is left of %s, and none has finished the job: the server ends in %g s unless one joins",
                 counted(over.workers, "worker"),
-                self._patience,
+                self._after_failure,
             )
-        bound = self._linger if over.done else self._patience
+        bound = self._linger if over.done else self._after_failure
         if now - over.since < bound:
             return False
         if over.done:

@@ -68,7 +68,7 @@ def _check_spec(name: str, dtype: str, shape: tuple[int, ...]) -> TensorSpec:
         raise Malformed(str(error)) from error
     # Sizes of 0 are left out: numpy refuses a shape whose other sizes are too large, even if it has no elements.
     if math.prod(size or 1 for size in shape) * DTYPES[dtype].itemsize > sys.maxsize:
-        raise Malformed(f"variable {spec}: this shape is larger than any memory")
+        raise Malformed(f"variable {spec}: this shape exceeds the address space")
     return spec
 
 
@@ -162,7 +162,7 @@ class _Choice:
             return ms.Choice(name, None, slot)
         spec = _check_spec(name, proto.rows.dtype, tuple(proto.rows.shape))
         if len(spec.shape) != 1 or DTYPES[spec.dtype].kind not in "iu":
-            raise Malformed(f"numbers of rows of {name!r} must be integers of shape (n,), got {spec}")
+            raise Malformed(f"row numbers of {name!r} must be integers of shape (n,), got {spec}")
         return ms.Choice(name, receiver.get(proto.rows, spec, own=True), slot)
 
 

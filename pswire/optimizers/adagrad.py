@@ -33,7 +33,7 @@ class Adagrad(OptimizerSpec, kind="adagrad"):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.initial_accumulator == 0 and self.epsilon == 0:
-            raise ValueError("Adagrad: initial_accumulator or epsilon must be more than 0, or 0 / 0 makes a NaN")
+            raise ValueError("Adagrad: initial_accumulator or epsilon must be more than 0 (0 / 0 is NaN)")
 
 
 class AdagradRule(ElementWise, of=[Adagrad]):
@@ -57,7 +57,7 @@ class AdagradRule(ElementWise, of=[Adagrad]):
         if self._first["accumulator"] > limits.squares:
             return math.inf
         direction = min(limits.gradient / max(self._epsilon, limits.tiny), 2 / math.sqrt(limits.tiny))
-        return (limits.gradient**2 + rate * direction) / limits.most
+        return (limits.gradient**2 + rate * direction) / limits.maximum
 
     def _block(self, w: Array, g: Array, scratch: Array, slots: Sequence[Array], *numbers: float) -> None:
         (a,) = slots

@@ -90,8 +90,8 @@ class AdamRule(ElementWise, of=[Adam, AdamW]):
         beta1, beta2, rate = self._beta1, self._beta2, step.learning_rate
         root = math.sqrt(1 - beta2**step.number)
         factor = rate * (root / (1 - beta1**step.number))
-        kept = 1 - rate * self._weight_decay
-        return beta1, 1 - beta1, beta2, 1 - beta2, factor, max(self._epsilon * root, tiny), kept
+        decay_factor = 1 - rate * self._weight_decay
+        return beta1, 1 - beta1, beta2, 1 - beta2, factor, max(self._epsilon * root, tiny), decay_factor
 
     def growth(self, rate: float, limits: Limits) -> float:
         """As `moments_growth`; a weight decay factor above 2 would make weights grow without limit."""
@@ -101,25 +101,32 @@ class AdamRule(ElementWise, of=[Adam, AdamW]):
 
     def _block(self, w: Array, g: Array, scratch: Array, slots: Sequence[Array], *numbers: float) -> None:
         m, v, *largest = slots
-        beta1, rest1, beta2, rest2, factor, epsilon, kept = numbers
-        move_averages(g, m, v, scratch, beta1, rest1, beta2, rest2)
+        beta1, one_minus_beta1, beta2, one_minus_beta2, factor, epsilon, decay_factor = numbers
+        move_averages(g, m, v, scratch, beta1, one_minus_beta1, beta2, one_minus_beta2)
         for v_max in largest:
             np.maximum(v_max, v, out=v_max)
         direction(m, largest[0] if largest else v, scratch, factor, epsilon)
-        if kept != 1:
-            w *= kept
+        if decay_factor != 1:
+            w *= decay_factor
         w -= scratch
 
 
 def move_averages(
-    g: Array, m: Array, v: Array, scratch: Array, beta1: float, rest1: float, beta2: float, rest2: float
+    g: Array,
+    m: Array,
+    v: Array,
+    scratch: Array,
+    beta1: float,
+    one_minus_beta1: float,
+    beta2: float,
+    one_minus_beta2: float,
 ) -> None:
     """Moves both averages towards the gradient and its square."""
-    np.multiply(g, rest1, out=scratch)
+    np.multiply(g, one_minus_beta1, out=scratch)
     m *= beta1
     m += scratch
     np.multiply(g, g, out=scratch)
-    scratch *= rest2
+    scratch *= one_minus_beta2
     v *= beta2
     v += scratch
 
@@ -135,28 +142,28 @@ def direction(m: Array, v: Array, out: Array, factor: float, epsilon: float) -> 
 @loop(slots=2, numbers=7)
 def _adam(index: Array, w: Array, g: Array, slots: Slots, numbers: Numbers) -> None:
     m, v = slots
-    beta1, rest1, beta2, rest2, factor, epsilon, kept = numbers
+    beta1, one_minus_beta1, beta2, one_minus_beta2, factor, epsilon, decay_factor = numbers
     for r in range(len(index)):
         i = index[r]
         for j in range(w.shape[1]):
-            m[i, j] = m[i, j] * beta1 + g[r, j] * rest1
-            v[i, j] = v[i, j] * beta2 + g[r, j] * g[r, j] * rest2
-            w[i, j] = w[i, j] * kept - m[i, j] / (math.sqrt(v[i, j]) + epsilon) * factor
+            m[i, j] = m[i, j] * beta1 + g[r, j] * one_minus_beta1
+            v[i, j] = v[i, j] * beta2 + g[r, j] * g[r, j] * one_minus_beta2
+            w[i, j] = w[i, j] * decay_factor - m[i, j] / (math.sqrt(v[i, j]) + epsilon) * factor
 
 
 @loop(slots=3, numbers=7)
 def _amsgrad(index: Array, w: Array, g: Array, slots: Slots, numbers: Numbers) -> None:
     m, v, v_max = slots
-    beta1, rest1, beta2, rest2, factor, epsilon, kept = numbers
+    beta1, one_minus_beta1, beta2, one_minus_beta2, factor, epsilon, decay_factor = numbers
     for r in range(len(index)):
         i = index[r]
         for j in range(w.shape[1]):
-            m[i, j] = m[i, j] * beta1 + g[r, j] * rest1
-            now, before = v[i, j] * beta2 + g[r, j] * g[r, j] * rest2, v_max[i, j]
+            m[i, j] = m[i, j] * beta1 + g[r, j] * one_minus_beta1
+            now, before = v[i, j] * beta2 + g[r, j] * g[r, j] * one_minus_beta2, v_max[i, j]
             largest = before if before >= now or before != before else now  # NaN, if one is: np.maximum
             v[i, j] = now
             v_max[i, j] = largest
-            w[i, j] = w[i, j] * kept - m[i, j] / (math.sqrt(largest) + epsilon) * factor
+            w[i, j] = w[i, j] * decay_factor - m[i, j] / (math.sqrt(largest) + epsilon) * factor
 
 
 def moments_growth(beta1: float, beta2: float, epsilon: float, rate: float, limits: Limits) -> float:
@@ -166,6 +173,6 @@ def moments_growth(beta1: float, beta2: float, epsilon: float, rate: float, limi
     others, a beta2 of 0 for one, v may be zero where m is not.
     """
     longest = limits.state / (max(epsilon, limits.tiny) * (1 - beta1) * math.sqrt(1 - beta2))
-    if longest > limits.most:
+    if longest > limits.maximum:
         return math.inf
-    return (limits.gradient**2 + rate * longest) / limits.most
+    return (limits.gradient**2 + rate * longest) / limits.maximum

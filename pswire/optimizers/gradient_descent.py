@@ -34,7 +34,7 @@ class GradientDescentRule(ElementWise, of=[GradientDescent]):
 
     def growth(self, rate: float, limits: Limits) -> float:
         """A step is the rate times the gradient."""
-        return rate * limits.gradient / limits.most
+        return rate * limits.gradient / limits.maximum
 
     def _block(self, w: Array, g: Array, scratch: Array, slots: Sequence[Array], *numbers: float) -> None:
         (rate,) = numbers

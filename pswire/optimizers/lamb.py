@@ -64,7 +64,7 @@ class LambRule(Rule, of=[Lamb]):
         if self._weight_decay > 10 or rate * self._weight_decay > 2:
             return math.inf
         growth = moments_growth(self._beta1, self._beta2, self._epsilon, rate, limits)
-        return growth + rate * 1e6 * (math.sqrt(limits.most) / limits.most)
+        return growth + rate * 1e6 * (math.sqrt(limits.maximum) / limits.maximum)
 
     @np.errstate(all="ignore")
     def _update(self, parts: Callable[[], Iterable[_Part]], value: Array, step: Step) -> None:

@@ -25,7 +25,7 @@ class Limits:
         gradient: of an ordinary update, after compensation for delay, which may add half of it.
         state: of the elements of a settled variable and its slots; not below `gradient`.
         squares: of the elements of a slot that sums squares; not below the square of `gradient`.
-        most: no element of a settled variable gets beyond it by ordinary updates whose growths add up to less than 1.
+        maximum: no element of a settled variable exceeds it by ordinary updates whose growths add up to less than 1.
             Far enough below the dtype's largest number for what rounding adds, and for sums of a few such elements.
         tiny: the least normal number.
     """
@@ -33,7 +33,7 @@ class Limits:
     gradient: float
     state: float
     squares: float
-    most: float
+    maximum: float
     tiny: float
 
 

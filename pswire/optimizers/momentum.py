@@ -47,7 +47,7 @@ class MomentumRule(ElementWise, of=[Momentum]):
     def growth(self, rate: float, limits: Limits) -> float:
         """The momentum is at most `limits.state`, or a sum of gradients of one sign; Nesterov adds one more."""
         momentum = limits.state + limits.gradient * (1 + decayed_sum(self._momentum))
-        return rate * momentum / limits.most
+        return rate * momentum / limits.maximum
 
     def _block(self, w: Array, g: Array, scratch: Array, slots: Sequence[Array], *numbers: float) -> None:
         (m,) = slots

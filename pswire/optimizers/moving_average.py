@@ -38,7 +38,7 @@ class MovingAverageRule(ElementWise, of=[MovingAverage]):
 
     def growth(self, rate: float, limits: Limits) -> float:
         """An average is between its old value and the observation."""
-        return limits.gradient / limits.most
+        return limits.gradient / limits.maximum
 
     def _block(self, w: Array, g: Array, scratch: Array, slots: Sequence[Array], *numbers: float) -> None:
         decay, rest = numbers

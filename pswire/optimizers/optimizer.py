@@ -36,11 +36,11 @@ _PAGE = 4096
 class UpdateSpec(Spec, family="optimizer"):
     """Hyperparameters of an update rule.
 
-    `pushed` is what workers push, as a word for messages. A slot is an array of the variable's shape beside it, of the
+    `pushed_noun` names what workers push, in messages. A slot is an array of the variable's shape beside it, of the
     variable's dtype, or float32 for float16.
     """
 
-    pushed: ClassVar[str] = "observation"
+    pushed_noun: ClassVar[str] = "observation"
     _slots: ClassVar[tuple[str, ...]] = ()
 
     def slot_names(self) -> tuple[str, ...]:
@@ -55,7 +55,7 @@ class OptimizerSpec(UpdateSpec):
     `learning_rate` is a number, or a schedule (`pswire.specs.schedules`) of the server's global step.
     """
 
-    pushed: ClassVar[str] = "gradient"
+    pushed_noun: ClassVar[str] = "gradient"
     learning_rate: LearningRate
 
 
@@ -151,7 +151,7 @@ class Rule(ABC):
 
     @abstractmethod
     def growth(self, rate: float, limits: Limits) -> float:
-        """The largest share of the way from `limits.state` to `limits.most` that an update covers; over 1: no bound.
+        """The largest share of the way from `limits.state` to `limits.maximum` that an update covers; over 1: no bound.
 
         If a settled variable has had only ordinary updates since, and their growths add up to less than 1, no element
         of value and slots and no intermediate result becomes infinite or NaN.
@@ -171,7 +171,7 @@ class Rule(ABC):
 def rule_for(spec: UpdateSpec) -> Rule:
     """The update rule for these hyperparameters; a subclass has that of its kind. `InvalidMessage` if there is none."""
     if spec.kind not in RULES:
-        raise InvalidMessage(f"no update rule for optimizer {spec.kind!r}; there are {', '.join(sorted(RULES))}")
+        raise InvalidMessage(f"no update rule for optimizer {spec.kind!r}; known kinds: {', '.join(sorted(RULES))}")
     return RULES[spec.kind](spec)
 
 

@@ -63,9 +63,9 @@ class RMSPropRule(ElementWise, of=[RMSProp]):
         """With a decay of 0, or if centered, the divisor may be as small as epsilon."""
         epsilon = max(self._epsilon, limits.tiny)
         direction = limits.state + limits.gradient / epsilon * decayed_sum(self._momentum)
-        if direction > limits.most:
+        if direction > limits.maximum:
             return math.inf
-        return (limits.gradient**2 + rate * direction) / limits.most
+        return (limits.gradient**2 + rate * direction) / limits.maximum
 
     def _block(self, w: Array, g: Array, scratch: Array, slots: Sequence[Array], *numbers: float) -> None:
         s, *more = slots

@@ -16,7 +16,7 @@ class PolicySpec(TextSpec):
 
     `decides`: whether it may hold or refuse a push, so that shard 0 must be asked before the others; where none of a
     job's choices does, a push goes to all shards at once. `orders`: whether it refuses pushes for their staleness; then
-    the other shards make all changes in the order of shard 0's decisions (`pswire.messages.order`).
+    the other shards make all changes in the order of shard 0's decisions (`pswire.messages.ChangeId`).
     """
 
     decides: ClassVar[bool] = False
@@ -133,7 +133,7 @@ class DelayCompensation(StalenessSpec):
 class DropStalePushes(StalenessSpec):
     """A push with a staleness above `above` is not applied; its worker is told, and continues with fresh weights."""
 
-    form: ClassVar[str] = "drop:T (T the most staleness that is applied, from 0)"
+    form: ClassVar[str] = "drop:T (T: the largest staleness that is applied, from 0)"
     pattern: ClassVar[str] = f"drop:(?P<above>{COUNT})"
     decides: ClassVar[bool] = True
     orders: ClassVar[bool] = True

@@ -56,7 +56,7 @@ NONE = NoCompression()
 def parse_encoding(text: str) -> str:
     """The value of `--encoding`: one of `ENCODINGS`, or "float32" for none. Raises `ConfigurationError`."""
     if text not in ("float32", *ENCODINGS):
-        raise ConfigurationError(f"{text!r} is no encoding: write float32, {' or '.join(ENCODINGS)}")
+        raise ConfigurationError(f"{text!r} is not an encoding: use float32, {' or '.join(ENCODINGS)}")
     return text
 
 

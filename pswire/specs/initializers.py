@@ -48,7 +48,7 @@ class RowInitializer(Spec, family="row initializer"):
     seed: int = 0
 
     @property
-    def largest(self) -> float:
+    def max_magnitude(self) -> float:
         """An upper bound of the magnitudes of all values."""
         raise NotImplementedError
 
@@ -81,7 +81,7 @@ class RowConstant(constant, RowInitializer, kind="row_constant"):
     value: Number = 0.0
 
     @property
-    def largest(self) -> float:
+    def max_magnitude(self) -> float:
         """The value's magnitude."""
         return abs(self.value)
 
@@ -120,7 +120,7 @@ class RowUniform(random_uniform, RowInitializer, kind="row_uniform"):
     seed: CountFromZero = 0
 
     @property
-    def largest(self) -> float:
+    def max_magnitude(self) -> float:
         """The magnitude of the bound that is further from 0."""
         return max(abs(self.low), abs(self.high))
 
@@ -180,13 +180,13 @@ class RowNormal(random_normal, RowInitializer, kind="row_normal"):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not math.isfinite(self.largest):
+        if not math.isfinite(self.max_magnitude):
             raise ValueError(
                 f"RowNormal: stddev and mean must give finite values, got {self.stddev!r} and {self.mean!r}"
             )
 
     @property
-    def largest(self) -> float:
+    def max_magnitude(self) -> float:
         """The magnitude of the mean plus the largest deviation, at i = 0."""
         return abs(self.mean) + self.stddev * math.sqrt(2 * 41 * math.log(2))
 
@@ -243,7 +243,7 @@ def _scaled(name: str, shape: Shape, random: Generator) -> Array:
     """Values of a variance that follows from the shape."""
     if len(shape) < 2:
         raise ValueError(
-            f"{name}: needs a shape (..., inputs, outputs), got {shape}: give this one another initializer"
+            f"{name}: needs a shape (..., inputs, outputs), got {shape}: choose another initializer for it"
         )
     area = math.prod(shape[:-2])
     fan_in, fan_out = max(area * shape[-2], 1), max(area * shape[-1], 1)
@@ -272,12 +272,12 @@ def check_fits(initializer: RowInitializer, dtype: npt.DTypeLike) -> None:
     """
     if not initializer.is_known():
         known = ", ".join(cls.__name__ for cls in RowInitializer.kinds.values())
-        raise TypeError(f"servers make rows by {known}, not by {initializer!r}")
+        raise TypeError(f"servers compute rows with {known}, not with {initializer!r}")
     dtype = np.dtype(dtype)
     if dtype not in DTYPES:
-        raise TypeError(f"rows are made in {', '.join(map(str, DTYPES))}, not in {dtype}")
-    if initializer.largest > float(np.finfo(dtype).max):
-        raise ValueError(f"{initializer!r} gives values up to {initializer.largest:g}, which {dtype} cannot hold")
+        raise TypeError(f"rows have the dtypes {', '.join(map(str, DTYPES))}, not {dtype}")
+    if initializer.max_magnitude > float(np.finfo(dtype).max):
+        raise ValueError(f"{initializer!r} gives values up to {initializer.max_magnitude:g}, which {dtype} cannot hold")
 
 
 def fill(initializer: RowInitializer, out: Array, first: int = 0) -> None:
@@ -290,9 +290,9 @@ def fill(initializer: RowInitializer, out: Array, first: int = 0) -> None:
     """
     check_fits(initializer, out.dtype)
     if not out.ndim or not out.flags.c_contiguous:
-        raise ValueError(f"rows are made in a contiguous array with at least one axis, got one of shape {out.shape}")
+        raise ValueError(f"out must be a contiguous array with at least one axis, got shape {out.shape}")
     if first < 0:
-        raise ValueError(f"rows have numbers from 0 up, got first {first}")
+        raise ValueError(f"first must not be negative, got {first}")
     if isinstance(initializer, RowConstant):  # needs no bits
         out.fill(initializer.value)
         return
@@ -314,9 +314,9 @@ def rows_of(initializer: RowInitializer, indices: Array, row_shape: Shape, dtype
     `indices` are (n,), integers from 0 up, in any order, any of them more than once; else `TypeError` or `ValueError`.
     """
     if indices.dtype.kind not in "iu":
-        raise TypeError(f"rows have whole numbers, but these are {indices.dtype}")
+        raise TypeError(f"row numbers must be integers, but they are {indices.dtype}")
     if indices.ndim != 1 or (indices.size and indices.min() < 0):
-        raise ValueError(f"rows have numbers from 0 up, in an array with one axis, got {indices!r}")
+        raise ValueError(f"row numbers must be non-negative and in a one-dimensional array, got {indices!r}")
     check_fits(initializer, dtype)
     out = np.empty((len(indices), *row_shape), dtype)
     width = math.prod(row_shape)

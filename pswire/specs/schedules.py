@@ -151,13 +151,13 @@ class PiecewiseConstant(Schedule, kind="piecewise_constant"):
             object.__setattr__(self, name, tuple(map(float, given)))
         for earlier, later in itertools.pairwise(self.boundaries):
             if later <= earlier:
-                raise ValueError(f"PiecewiseConstant: boundaries must rise, but {later} follows {earlier}")
+                raise ValueError(f"PiecewiseConstant: boundaries must increase, but {later} follows {earlier}")
         values, boundaries = len(self.values), len(self.boundaries)
         if boundaries > MAX_BOUNDARIES:
             raise ValueError(f"PiecewiseConstant: boundaries must be {MAX_BOUNDARIES} at most, got {boundaries}")
         if values != boundaries + 1:
             raise ValueError(
-                "PiecewiseConstant: values must be one more than boundaries, "
+                "PiecewiseConstant: there must be one more value than boundaries, "
                 f"got {values} values for {boundaries} boundaries"
             )
 

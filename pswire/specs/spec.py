@@ -109,7 +109,7 @@ def from_plain(family: type[_Spec], plain: Mapping[str, Any], within: type[Spec]
     kind = plain.get("kind")
     base: Any = family.kinds.get(kind) if isinstance(kind, str) else None
     if base is None:
-        raise ValueError(f"unknown {family.family} {kind!r}; there are {', '.join(sorted(family.kinds))}")
+        raise ValueError(f"unknown {family.family} {kind!r}; known kinds: {', '.join(sorted(family.kinds))}")
     expected, given = {field.name for field in dataclasses.fields(base)}, set(plain) - {"kind"}
     if expected != given:
         missing, unknown = sorted(expected - given), sorted(given - expected)
@@ -132,7 +132,7 @@ def parse(text: str, choices: Sequence[type[_TextSpec]], noun: str) -> _TextSpec
             except ValueError as error:
                 raise ConfigurationError(f"{text!r}: {error}") from error
     *forms, last = (choice.form for choice in choices)
-    raise ConfigurationError(f"{text!r} is no {noun}: write {'; '.join(forms)}; or {last}")
+    raise ConfigurationError(f"{text!r} is not a valid {noun}: use {'; '.join(forms)}; or {last}")
 
 
 def check_number(

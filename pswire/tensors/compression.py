@@ -33,7 +33,7 @@ _SMALLEST = np.finfo(np.float32).tiny
 INDEX_DTYPES = ("int32", "int64")
 
 #: Dtypes of parts with 16 and 8 bits of each element.
-BITS, BYTES = DTYPES["int16"], DTYPES["int8"]
+INT16, INT8 = DTYPES["int16"], DTYPES["int8"]
 
 _FLOAT32 = DTYPES["float32"]
 
@@ -104,14 +104,14 @@ def _refuse(bad: int, of: int, what: str = "NaN or infinite") -> None:
 # --- 16 bits --------------------------------------------------------------------------------------------------------
 
 
-def packed(array: Array, form: str) -> Packed:
+def to_16_bits(array: Array, form: str) -> Packed:
     """A float32 array in a form of `ENCODINGS`."""
-    bits = np.empty(array.shape, BITS)
-    narrow(np.ascontiguousarray(array).reshape(-1), bits.reshape(-1), form)
+    bits = np.empty(array.shape, INT16)
+    narrow_to_16_bits(np.ascontiguousarray(array).reshape(-1), bits.reshape(-1), form)
     return Packed(form, array.shape, (bits,))
 
 
-def narrow(source: Array, out: Array, form: str) -> None:
+def narrow_to_16_bits(source: Array, out: Array, form: str) -> None:
     """Converts float32, (n,), to the bits of 16-bit numbers, (n,) int16, rounding to nearest, ties to even.
 
     Beyond the largest number of the form (65,504 for float16, 3.39e38 for bfloat16) it is infinite; NaN stays NaN.
@@ -162,7 +162,7 @@ def _to_float16(block: Array, out: Array) -> None:
 
 
 def _16_bits_fit(shape: tuple[int, ...], parts: tuple[TensorSpec, ...]) -> bool:
-    return [(part.shape, part.dtype) for part in parts] == [(shape, BITS.name)]
+    return [(part.shape, part.dtype) for part in parts] == [(shape, INT16.name)]
 
 
 def _bfloat16(parts: tuple[Array, ...], start: int, stop: int) -> Array:
@@ -207,7 +207,7 @@ def _check_float16(parts: tuple[Array, ...], size: int) -> float:
 # --- 8 bits ---------------------------------------------------------------------------------------------------------
 
 
-def quantized(array: Array, residual: Array) -> Packed:
+def quantize_int8(array: Array, residual: Array) -> Packed:
     """`array` + `residual` in 8 bits; `residual` becomes the error, half a step at most.
 
     For each block of `ELEMENTS_PER_SCALE` elements c the step is s = max|c| / 127, and q = round(c / s) is sent:
@@ -218,7 +218,7 @@ def quantized(array: Array, residual: Array) -> Packed:
         residual: float32, (array.size,); written into.
     """
     flat = np.ascontiguousarray(array).reshape(-1)
-    numbers, steps = np.empty(array.shape, BYTES), np.empty(-(-len(flat) // ELEMENTS_PER_SCALE), _FLOAT32)
+    numbers, steps = np.empty(array.shape, INT8), np.empty(-(-len(flat) // ELEMENTS_PER_SCALE), _FLOAT32)
     out, buffer = numbers.reshape(-1), np.empty(min(len(flat), ELEMENTS_PER_SCALE), np.float32)
     for index, start in enumerate(range(0, len(flat), ELEMENTS_PER_SCALE)):
         part = slice(start, start + ELEMENTS_PER_SCALE)
@@ -239,7 +239,7 @@ def quantized(array: Array, residual: Array) -> Packed:
 def _8_bits_fit(shape: tuple[int, ...], parts: tuple[TensorSpec, ...]) -> bool:
     steps = -(-math.prod(shape) // ELEMENTS_PER_SCALE)
     found = [(part.shape, part.dtype) for part in parts]
-    return found == [(shape, BYTES.name), ((steps,), _FLOAT32.name)]
+    return found == [(shape, INT8.name), ((steps,), _FLOAT32.name)]
 
 
 def _check_8(parts: tuple[Array, ...], size: int) -> float:
@@ -263,7 +263,7 @@ def _int8(parts: tuple[Array, ...], start: int, stop: int) -> Array:
 # --- the largest ----------------------------------------------------------------------------------------------------
 
 
-def largest(array: Array, residual: Array, count: int) -> Packed:
+def top_k(array: Array, residual: Array, count: int) -> Packed:
     """The `count` elements of `array` + `residual` largest in magnitude; `residual` becomes the others.
 
     Among equal elements the first are chosen. Zeros are not sent. To save time, only elements above a magnitude
@@ -284,13 +284,13 @@ def largest(array: Array, residual: Array, count: int) -> Packed:
         c = np.add(residual[part], flat[part], out=residual[part])
         magnitudes = np.abs(c, out=buffer[: len(c)])
         found.append(np.flatnonzero(np.greater_equal(magnitudes, low, out=large[: len(c)])) + start)
-    places = np.concatenate(found)
-    if len(places) < count:  # the estimate was wrong, or nearly all are zero
-        places = np.flatnonzero(residual)
-    places = places[_largest(np.abs(residual[places]), count)]
-    values = residual[places]
-    residual[places] = 0
-    return Packed("topk", array.shape, (places.astype(_place(len(flat))), values))
+    indices = np.concatenate(found)
+    if len(indices) < count:  # the estimate was wrong, or nearly all are zero
+        indices = np.flatnonzero(residual)
+    indices = indices[_largest(np.abs(residual[indices]), count)]
+    values = residual[indices]
+    residual[indices] = 0
+    return Packed("topk", array.shape, (indices.astype(_index_dtype(len(flat))), values))
 
 
 #: Elements of the sample.
@@ -325,7 +325,7 @@ def _largest(magnitudes: Array, count: int) -> Array:
     return np.flatnonzero(chosen)
 
 
-def _place(size: int) -> np.dtype[Any]:
+def _index_dtype(size: int) -> np.dtype[Any]:
     """The dtype of indices into an array of `size` elements."""
     return DTYPES["int32" if size < 1 << 31 else "int64"]
 
@@ -333,28 +333,28 @@ def _place(size: int) -> np.dtype[Any]:
 def _topk_fits(shape: tuple[int, ...], parts: tuple[TensorSpec, ...]) -> bool:
     if len(parts) != 2 or len(parts[0].shape) != 1:
         return False
-    places, values, size = *parts, math.prod(shape)
-    fit = places.shape == values.shape and places.shape[0] <= size
-    return fit and (places.dtype, values.dtype) == (_place(size).name, _FLOAT32.name)
+    indices, values, size = *parts, math.prod(shape)
+    fit = indices.shape == values.shape and indices.shape[0] <= size
+    return fit and (indices.dtype, values.dtype) == (_index_dtype(size).name, _FLOAT32.name)
 
 
-def _check_places(parts: tuple[Array, ...], size: int) -> float:
-    places, values = parts
+def _check_topk(parts: tuple[Array, ...], size: int) -> float:
+    indices, values = parts
     _refuse(not_finite(values), len(values))
-    if not len(places):
+    if not len(indices):
         return 0.0
-    if not (places[1:] > places[:-1]).all():
-        raise ValueError("places that do not rise")
-    if places[0] < 0 or places[-1] >= size:
-        raise ValueError(f"places from {places[0]:,} to {places[-1]:,}, of {size:,} elements")
+    if not (indices[1:] > indices[:-1]).all():
+        raise ValueError("indices that are not ascending")
+    if indices[0] < 0 or indices[-1] >= size:
+        raise ValueError(f"indices from {indices[0]:,} to {indices[-1]:,}, of {size:,} elements")
     return magnitude(values)
 
 
 def _topk(parts: tuple[Array, ...], start: int, stop: int) -> Array:
-    places, values = parts
+    indices, values = parts
     out = np.zeros(stop - start, np.float32)
-    first, last = np.searchsorted(places, np.array([start, stop], places.dtype))
-    out[places[first:last] - start] = values[first:last]
+    first, last = np.searchsorted(indices, np.array([start, stop], indices.dtype))
+    out[indices[first:last] - start] = values[first:last]
     return out
 
 
@@ -362,5 +362,5 @@ FORMS: dict[str, Form] = {
     "bfloat16": Form(_16_bits_fit, _check_bfloat16, _bfloat16),
     "float16": Form(_16_bits_fit, _check_float16, _float16),
     "int8": Form(_8_bits_fit, _check_8, _int8),
-    "topk": Form(_topk_fits, _check_places, _topk),
+    "topk": Form(_topk_fits, _check_topk, _topk),
 }

@@ -91,7 +91,7 @@ def incoming(frame: bytes) -> Incoming:
     return Incoming(header, elements.get(_DATA_NUMBER), elements.get(_CHUNK_NUMBER))
 
 
-_NOT_A_FRAME = "{:,} bytes that are no paramserver.v1.Frame"
+_NOT_A_FRAME = "{:,} bytes that are not a paramserver.v1.Frame"
 _MAX_VARINT_BYTES = 10
 
 

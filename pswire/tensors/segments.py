@@ -119,11 +119,11 @@ def open_segment(name: str, nbytes: int, token: bytes) -> mmap:
         NotShared: no such file, or it is not as described, or not as `Segment` makes them.
     """
     if not _NAME.fullmatch(name):
-        raise NotShared(f"{name!r} is no name of a segment")
+        raise NotShared(f"{name!r} is not the name of a segment")
     try:
         descriptor = os.open(_path(name), os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except FileNotFoundError:
-        raise NotShared("this process cannot see the file: it is of another host or container") from None
+        raise NotShared("this process cannot see the file: it is on another host or in another container") from None
     except OSError as error:
         raise NotShared(f"cannot open the file: {error.strerror}") from error
     try:
@@ -134,13 +134,13 @@ def open_segment(name: str, nbytes: int, token: bytes) -> mmap:
     finally:
         os.close(descriptor)
     if len(token) < _TOKEN or not hmac.compare_digest(memory[: len(token)], token):
-        raise NotShared("the file does not begin with the token: it is another one")
+        raise NotShared("the file does not begin with the token: it is a different file")
     return memory
 
 
 def _check(found: os.stat_result, nbytes: int) -> None:
     if not stat.S_ISREG(found.st_mode) or found.st_dev != os.stat(FOLDER).st_dev:
-        raise NotShared(f"it is no file of {FOLDER}")
+        raise NotShared(f"it is not a regular file in {FOLDER}")
     if found.st_uid != os.geteuid():
         raise NotShared(f"the file belongs to user {found.st_uid}, and this process to user {os.geteuid()}")
     if stat.S_IMODE(found.st_mode) != _MODE:

@@ -27,7 +27,7 @@ def aligned(nbytes: int) -> int:
     return -(-nbytes // ALIGNMENT) * ALIGNMENT
 
 
-def needed(sizes: Iterable[int]) -> int:
+def bytes_needed(sizes: Iterable[int]) -> int:
     """The bytes that arrays of these sizes, in bytes, need one after the other."""
     return sum([aligned(nbytes) for nbytes in sizes])
 
@@ -45,13 +45,13 @@ def array_at(memory: mmap | Array, offset: int, spec: TensorSpec) -> Array:
 def _check_place(name: str, memory: mmap | Array, offset: int, nbytes: int) -> None:
     if offset % ALIGNMENT or not 0 <= offset <= offset + nbytes <= len(memory):
         raise Malformed(
-            f"{name}: its {nbytes:,} bytes must be inside of the {len(memory):,} bytes of their segment and begin at a "
+            f"{name}: its {nbytes:,} bytes must be inside the {len(memory):,} bytes of their segment and begin at a "
             f"multiple of {ALIGNMENT}, but they begin at {offset:,}"
         )
 
 
 class Region:
-    """Part of a segment, allocated sequentially; a `pswire.messages.sizes.Allocator`.
+    """Part of a segment, allocated sequentially; a `pswire.messages.Allocator`.
 
     Args:
         segment: the segment's number on its stream.
@@ -96,7 +96,7 @@ class SharedSender:
         self._region = Region(segment, memory)
 
     def put(self, array: Array, tensor: pb.Tensor) -> None:
-        """As in `TensorSender`, but the array may be changed afterwards. `needed` computes the size beforehand."""
+        """As in `TensorSender`, but the array may be changed afterwards. For its size see `bytes_needed`."""
         offset = self._region.reserve(array.nbytes)
         if offset is None:
             raise TooLarge(f"no room for the {array.nbytes:,} bytes of {tensor.name!r} in a segment of shared memory")

@@ -111,7 +111,7 @@ class StreamReceiver:
         place = tensor.WhichOneof("place")
         if place == "shared":
             if self._segments is None:
-                raise Malformed(f"variable {spec}: its elements are in shared memory, and none is attached here")
+                raise Malformed(f"variable {spec}: its elements are in shared memory, but none is attached here")
             return self._segments.get(tensor, spec, own=own)
         if not tensor.streamed:
             return self._inline.get(tensor, spec)
@@ -138,7 +138,7 @@ class StreamReceiver:
     def check_data(self) -> None:
         """Raises `Malformed` if the frame has more data than its tensors; call it after decoding."""
         if self._data is not None and self._used != len(self._data):
-            raise Malformed(f"tensors of {self._used} bytes were declared, and {len(self._data)} came with them")
+            raise Malformed(f"tensors of {self._used} bytes were declared, but {len(self._data)} bytes were received")
 
     @property
     def nbytes(self) -> int:
@@ -161,7 +161,7 @@ class StreamReceiver:
         data = memoryview(chunk)
         while data:
             if not self._gaps:
-                raise Malformed(f"tensors of {self.nbytes} bytes were declared, and {len(data)} bytes more have come")
+                raise Malformed(f"tensors of {self.nbytes} bytes were declared, but {len(data)} more bytes arrived")
             place, gap = self._gaps.popleft()
             taken = min(len(gap), len(data))
             gap[:taken] = data[:taken]

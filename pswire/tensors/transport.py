@@ -58,4 +58,4 @@ def check_elements(array: Array, spec: TensorSpec) -> None:
         Malformed: a bool is neither 0 nor 1.
     """
     if spec.dtype == "bool" and array.size and array.view(np.uint8).max() > 1:
-        raise Malformed(f"variable {spec}: a bool travels as the byte 0 or 1, and there are others")
+        raise Malformed(f"variable {spec}: a bool is sent as the byte 0 or 1, but other bytes were received")

@@ -40,7 +40,7 @@ class TensorSpec:
         if not self.name or len(self.name) > MAX_NAME_LENGTH or not self.name.isprintable():
             raise ValueError(f"a variable's name has 1 to {MAX_NAME_LENGTH} printable characters, got {self.name!r}")
         if self.dtype not in DTYPES:
-            raise ValueError(f"variable {self.name!r}: dtype {self.dtype!r} is none of {', '.join(DTYPES)}")
+            raise ValueError(f"variable {self.name!r}: dtype {self.dtype!r} is not one of {', '.join(DTYPES)}")
         if len(self.shape) > MAX_DIMENSIONS or any(size < 0 for size in self.shape):
             raise ValueError(
                 f"variable {self.name!r}: shape {self.shape} needs sizes from 0 up, {MAX_DIMENSIONS} of them at most"
@@ -80,7 +80,7 @@ class Part:
 
     def __post_init__(self) -> None:
         if not 0 <= self.first <= self.of:
-            raise ValueError(f"a part begins at a row from 0 to the {self.of} of the whole, not at {self.first}")
+            raise ValueError(f"a part must begin at a row from 0 to {self.of}, not at {self.first}")
 
 
 @dataclass(frozen=True, slots=True, eq=False)

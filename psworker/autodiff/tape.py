@@ -159,7 +159,7 @@ def _constant(x: object) -> object:
         number = isinstance(x, np.generic) or (type(x) is np.ndarray and x.ndim == 0 and x.dtype.kind == "f")
         return x.item() if number else x  # type: ignore[attr-defined]
     if x.requires_grad:
-        raise TypeError("a constant of this op is a Tensor that requires a gradient; pass stop_gradient(...) of it")
+        raise TypeError("a constant of this op is a Tensor that requires a gradient; use stop_gradient(...)")
     return x.value
 
 
@@ -245,8 +245,8 @@ def gradients(
 def _freed(g: Array) -> Gradient:
     """The vjp of an op whose backward has run."""
     raise RuntimeError(
-        "gradients: this graph was walked before and has been freed: pass retain_graph=True to the first call, "
-        "or request all gradients in one"
+        "gradients: an earlier backward pass has freed this graph: pass retain_graph=True to the first call, "
+        "or request all gradients in one call"
     )
 
 

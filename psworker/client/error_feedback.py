@@ -13,7 +13,7 @@ import numpy as np
 from pswire.errors import NotFinite
 from pswire.messages import Gradient
 from pswire.specs.encodings import NONE, Compression, TopK
-from pswire.tensors.compression import Packed, largest, packed, quantized
+from pswire.tensors.compression import Packed, quantize_int8, to_16_bits, top_k
 from pswire.tensors.values import DTYPES, Array, IndexedSlices, not_finite
 
 #: Elements from which on a gradient is compressed: smaller ones gain little, and biases learn faster without
@@ -67,11 +67,11 @@ class GradientEncoder:
         if isinstance(array, IndexedSlices):
             if not self.encoding:
                 return gradient
-            values: Array = packed(array.values, self.encoding)  # type: ignore[assignment]
+            values: Array = to_16_bits(array.values, self.encoding)  # type: ignore[assignment]
             return replace(gradient, array=array.with_values(values))
         if self.keeps_residual and array.size >= MIN_COMPRESSED_ELEMENTS:
             return replace(gradient, array=self._compressed((shard, gradient.name), array))
-        return replace(gradient, array=packed(array, self.encoding)) if self.encoding else gradient
+        return replace(gradient, array=to_16_bits(array, self.encoding)) if self.encoding else gradient
 
     def _compressed(self, key: tuple[int, str], array: Array) -> Packed:
         bad = not_finite(array)
@@ -82,14 +82,14 @@ class GradientEncoder:
             residual = np.zeros(array.size, np.float32)
         with np.errstate(over="ignore", invalid="ignore"):
             if isinstance(self._compression, TopK):
-                result = largest(array, residual, max(1, round(self._compression.fraction * array.size)))
+                result = top_k(array, residual, max(1, round(self._compression.fraction * array.size)))
             else:
-                result = quantized(array, residual)
+                result = quantize_int8(array, residual)
         try:
             result.check()
         except FloatingPointError as error:
             raise NotFinite(
-                f"gradient for {key[1]!r}, with the residual of earlier ones, has {error}: lower the learning rate, "
+                f"gradient for {key[1]!r}, plus the residual of earlier ones, has {error}: lower the learning rate, "
                 "or clip gradients"
             ) from None
         self._residuals[key] = residual

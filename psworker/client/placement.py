@@ -70,7 +70,7 @@ class Placement(dict[str, PlacedVariable]):
                 new[spec.name] = spec
             elif known.spec != spec:
                 raise AlreadyRegistered(
-                    f"variable {known.spec} is registered by this worker, and now declared as {spec}"
+                    f"variable {known.spec} is already registered by this worker, but is now declared as {spec}"
                 )
         placement = Placement(self.shards)
         placement.update(self)

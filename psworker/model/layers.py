@@ -289,7 +289,7 @@ def _initial_value(name: str, shape: tuple[int, ...], initializer: Initializer) 
     except TypeError as error:
         raise TypeError(
             f"{name}: an initializer is called as initializer(shape, generator), such as the result of he_normal() "
-            f"(with brackets), but {initializer!r} fails: {error}"
+            f"(with parentheses), but {initializer!r} fails: {error}"
         ) from error
     if value.shape != shape:
         raise ValueError(f"{name}: its initializer returned an array of shape {value.shape} instead of {shape}")

@@ -53,9 +53,9 @@ class Optimizer(optimizers.OptimizerSpec):
             RuntimeError: an earlier backward pass has freed the graph.
         """
         if not isinstance(loss, Tensor):
-            raise TypeError(f"a loss is a Tensor made by ops, this one is {type(loss).__name__}")
+            raise TypeError(f"a loss must be a Tensor made by ops, but this one is {type(loss).__name__}")
         if loss.value.size != 1:
-            raise ValueError(f"a loss has one element, this one has shape {loss.shape}: take its mean or its sum")
+            raise ValueError(f"a loss has one element, but this has shape {loss.shape}: take its mean or its sum")
         chosen = _chosen(var_list)
         found = gradients(loss, chosen, retain_graph=retain_graph)
         session = variables.open_session()
@@ -95,7 +95,7 @@ def _chosen(var_list: BaseVariable | Sequence[BaseVariable] | None) -> list[Base
     if not chosen:
         names = ", ".join(variable.name for variable in variables.trainable_variables()) or "none"
         raise ValueError(
-            f"there is no variable to train: is the scope of trainable_variables(...) misspelt? Trainable are: {names}"
+            f"there is no variable to train: is the scope of trainable_variables(...) misspelt? Trainable: {names}"
         )
     return chosen
 

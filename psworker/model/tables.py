@@ -65,8 +65,8 @@ class Table(BaseVariable, RowSource):
     ) -> None:
         if not isinstance(initializer, RowInitializer):
             raise TypeError(
-                "a Table's initializer makes rows by their numbers, such as psworker.RowUniform(-0.05, 0.05), not "
-                f"{initializer!r}: for a first value of your own make a psworker.Variable"
+                "a Table's initializer computes rows from their numbers, such as psworker.RowUniform(-0.05, 0.05), not "
+                f"{initializer!r}: for an arbitrary initial value use a psworker.Variable"
             )
         check_fits(initializer, dtype)
         try:
@@ -105,7 +105,7 @@ class Table(BaseVariable, RowSource):
     def value(self) -> NoReturn:  # type: ignore[override]
         """Raises TypeError: no worker has a table as a whole."""
         raise TypeError(
-            f"{self.name!r} is a Table, of which only rows are here: use ops.embedding(table, ids) in a model and "
+            f"{self.name!r} is a Table, of which a worker has only rows: use ops.embedding(table, ids) in a model and "
             "session.rows(table, ids) to look at it"
         )
 

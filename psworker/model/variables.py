@@ -188,7 +188,7 @@ class Collection:
             full = self.scope + name
             if full in self.variables:
                 raise ConfigurationError(
-                    f"there is a variable {full!r} already: give another name, or use a variable_scope "
+                    f"there is already a variable {full!r}: choose another name, or use a variable_scope "
                     "(or `with psworker.collection():` to begin a new set of variables)"
                 )
             return full
@@ -318,7 +318,7 @@ def set_random_seed(seed: int) -> None:
         ConfigurationError: it is negative.
     """
     if seed < 0:
-        raise ConfigurationError(f"a random seed is 0 or more, got {seed}")
+        raise ConfigurationError(f"the seed must not be negative, got {seed}")
     _current().seed = seed
     seed_dropout(seed, zlib.crc32(worker_name().encode()))
 

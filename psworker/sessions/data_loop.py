@@ -96,7 +96,7 @@ class DataLoop:
             if taken.done:
                 if not self._epoch:
                     logger.warning(
-                        "there is nothing left in %s: all %d epochs are done", self._queue.name, self._queue.epochs
+                        "no examples are left in %s: all %d epochs are done", self._queue.name, self._queue.epochs
                     )
                 return
             block = taken.block

@@ -95,12 +95,12 @@ def _changed(spec: UpdateSpec, changes: Mapping[str, Any], names: Sequence[str])
     unknown = [name for name in changes if name not in fields]
     if unknown or not changes:
         problem = f"has no hyperparameter {', '.join(unknown)}" if unknown else "was given nothing to change"
-        raise ConfigurationError(f"{kind}, the optimizer of {of}, {problem}: give one or more of {', '.join(fields)}")
+        raise ConfigurationError(f"{kind}, the optimizer of {of}, {problem}: choose from {', '.join(fields)}")
     changed = dataclasses.replace(spec, **changes)
     if changed.slot_names() != spec.slot_names():
         raise ConfigurationError(
             f"{kind}, the optimizer of {of}, keeps the slots {', '.join(spec.slot_names()) or 'none'} and with "
             f"{', '.join(f'{name}={value!r}' for name, value in changes.items())} would keep "
-            f"{', '.join(changed.slot_names()) or 'none'}: slots are made once, so start a new job for that"
+            f"{', '.join(changed.slot_names()) or 'none'}: slots are created once; start a new job for this change"
         )
     return changed

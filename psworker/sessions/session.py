@@ -78,7 +78,7 @@ def session(
     config = worker_config(
         servers,
         name,
-        timeout,
+        timeout=timeout,
         push_every=push_every,
         pull_every=pull_every,
         overlap=overlap,
@@ -109,10 +109,9 @@ class Session:
             raise ConfigurationError(f"outer must be an optimizer, such as psworker.Momentum(0.7, 0.9), got {outer!r}")
         self.worker = config.name
         self.number = 0
-        transfer = config.transfer
-        encoder = GradientEncoder("" if transfer.encoding == "float32" else transfer.encoding, transfer.compression)
+        encoder = GradientEncoder("" if config.encoding == "float32" else config.encoding, config.compression)
         if transport is None:
-            transport = open_transport(config.servers, shared_memory=transfer.shared_memory)
+            transport = open_transport(config.servers, shared_memory=config.shared_memory)
         self._client = Client(transport, config.name, config.timeout, encoder)
         replica, strategy = (self._client, self._known, self._prepare), config.strategy
         if strategy.local_steps:
@@ -161,7 +160,7 @@ class Session:
         """
         here = _variables._current()
         if here.session is not None:
-            raise ConfigurationError("a session is open already: close it first, one program has one session")
+            raise ConfigurationError("a session is already open: close it first; a program has one session at a time")
         try:
             joined = self._client.join()
             self._replica.check()
@@ -235,7 +234,7 @@ class Session:
         self._known()  # raises when the session is not open
         check_variable(table, "session.rows")
         if not table.shape:
-            raise ValueError(f"rows of {table.name!r}: it is a single number and has no rows")
+            raise ValueError(f"rows of {table.name!r}: it is a scalar and has no rows")
         numbers = checked_ids(f"session.rows: ids for {table.spec}", ids, table.shape[0])
         array = self._client.choose(table.name, numbers.reshape(-1)).array
         assert not isinstance(array, IndexedSlices)

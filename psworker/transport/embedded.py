@@ -11,7 +11,6 @@ import threading
 import time
 from functools import partial
 
-from psserver.core.array_tasks import run
 from psserver.core.shard import Shard
 from pswire.errors import ParamServerError, TimedOut
 from pswire.messages import Answer, Request, Tick
@@ -55,9 +54,7 @@ class EmbeddedTransport:
         with self._changed:
             while ticket not in self._answers:
                 if time.monotonic() > deadline:
-                    raise TimedOut(
-                        f"the embedded shard did not answer {what} in time: other threads hold what it needs"
-                    )
+                    raise TimedOut(f"the embedded shard did not answer {what} in time: it waits for other threads")
                 self._changed.wait(0.5)
                 self._step(0, Tick())
             answer = self._answers.pop(ticket)
@@ -67,7 +64,8 @@ class EmbeddedTransport:
 
     def _step(self, ticket: int, message: Request | Tick) -> None:
         result = self._shard.step(ticket, message, time.monotonic())
-        run(result.tasks)
+        for task in result.tasks:
+            task.run()
         for reply in result.replies:
             self._answers[reply.ticket] = reply.answer
         self._changed.notify_all()

@@ -8,8 +8,7 @@ import pytest
 
 import psworker as ps
 from pswire.errors import AlreadyRegistered, ConfigurationError, InvalidMessage, NotFinite, ShapeMismatch, TimedOut
-from pswire.messages import Leave, Pulled, Push, Pushed, RemoteWeights, Renew
-from pswire.messages.sizes import tensor_bytes
+from pswire.messages import Leave, Pulled, Push, Pushed, RemoteWeights, Renew, tensor_bytes
 from pswire.specs.consistency import Bounded, DropStalePushes, Synchronous
 from psworker import ops, schedules
 from psworker.config import StrategyConfig, WorkerConfig

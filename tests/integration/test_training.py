@@ -69,10 +69,13 @@ def open_twice(open_session):
 INVALID = {
     "misspelt": (
         lambda x, _: SGD.minimize(ops.sum(x), ps.trainable_variables("generater")),
-        (ValueError, r"no variable to train.*misspelt\? Trainable are: generator/x, x"),
+        (ValueError, r"no variable to train.*misspelt\? Trainable: generator/x, x"),
     ),
     "no gradient": (lambda x, _: SGD.apply_gradients([(None, x)]), (ValueError, "no gradients to push for x")),
-    "a number": (lambda x, _: SGD.minimize(0.5), (TypeError, "a loss is a Tensor made by ops, this one is float")),
+    "a number": (
+        lambda x, _: SGD.minimize(0.5),
+        (TypeError, "a loss must be a Tensor made by ops, but this one is float"),
+    ),
     "an instance": (
         lambda x, _: ps.optimize_loss(ops.sum(x), 1.0, ps.Adam()),
         (TypeError, "optimizer must be a class such as psworker"),
@@ -81,7 +84,10 @@ INVALID = {
         lambda x, _: ps.Adam().apply_gradients([(ONE, x)]),
         (AlreadyRegistered, r"'x' is registered with GradientDescent.*declares Adam"),
     ),
-    "a second session": (lambda x, session: open_twice(session), (ConfigurationError, "one program has one session")),
+    "a second session": (
+        lambda x, session: open_twice(session),
+        (ConfigurationError, "a program has one session at a time"),
+    ),
 }
 
 
@@ -293,7 +299,7 @@ def test_rows_come_in_the_shape_and_order_of_their_numbers(open_session):
             (x, [1, 4], IndexError, r"x float32\[4, 3\] must be in 0 \.\.\. 3, but they span 1 \.\.\. 4"),
             (x, [-1], IndexError, r"span -1 \.\.\. -1"),
             (x, [0.5], TypeError, "integers"),
-            (ps.Variable(1.0, name="number"), [0], ValueError, "'number': it is a single number"),
+            (ps.Variable(1.0, name="number"), [0], ValueError, "'number': it is a scalar"),
         ]:
             with pytest.raises(error, match=message):
                 session.rows(variable, rows)
@@ -375,7 +381,7 @@ def test_hyperparameters_may_be_changed_for_some_variables_only(open_session):
     ("target", "changes", "error", "message"),
     [
         ("adam", {"rate": 1.0}, ConfigurationError, r"Adam, the optimizer of x, has no hyperparameter rate.*beta1"),
-        ("adam", {}, ConfigurationError, "Adam, the optimizer of x, was given nothing to change: give one"),
+        ("adam", {}, ConfigurationError, "Adam, the optimizer of x, was given nothing to change: choose"),
         ("adam", {"beta1": 2.0}, ValueError, "beta1"),
         ("adam", {"amsgrad": True}, ConfigurationError, "keeps the slots m, v and with amsgrad=True would keep m, v, "),
         ("sgd", {"learning_rate": 1.0}, ConfigurationError, "no variable was trained with GradientDescent"),

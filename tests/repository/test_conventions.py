@@ -1,52 +1,56 @@
 """Conventions of the repository that import contracts cannot express."""
 
 import ast
+import importlib
+import pkgutil
 import re
 import subprocess
 import sys
+from importlib.metadata import version
 from pathlib import Path
+from types import SimpleNamespace
 
+import grpc
 import pytest
 
 import psworker
+from pswire import optimizers
+from pswire.channel import error_from, status_of
+from pswire.errors import FAMILY
+from pswire.optimizers.adam import MomentsSpec
 from psworker.autodiff import ops
+from tests.unit.pswire.optimizers.rules_under_test import RULES_UNDER_TEST
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ("pswire", "psserver", "psworker")
 SOURCES = [path for package in PACKAGES for path in sorted((ROOT / package).rglob("*.py")) if "v1" not in path.parts]
+MODELS_PAGE = (ROOT / "docs" / "models.md").read_text()
 
-
-def test_importing_psworker_loads_neither_grpc_nor_a_server():
-    program = """if True:
-        import sys
-        from psworker import *
-        print([m for m in ("grpc", "google.protobuf", "psserver") if m in sys.modules], callable(session))
-    """
-    loaded = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
-    assert loaded.stdout.strip() == "[] True"
-
+# --- imports ----------------------------------------------------------------------------------------------------------
 
 HEALTH = """
-import sys
 from psserver.cli.main import main
 from pswire.errors import Unavailable
-
 try:
     main(["--debug", "health", "unix:/nowhere"], standalone_mode=False)
 except Unavailable:
-    print([module for module in ("numpy", "psserver.core", "psserver.rpc.server", "rich") if module in sys.modules])
+    done = True
 """
 
 
-def test_the_health_check_loads_neither_numpy_nor_a_server():
-    checked = subprocess.run([sys.executable, "-c", HEALTH], capture_output=True, text=True, timeout=60, check=True)
-    assert checked.stdout.strip() == "[]"
-
-
-def test_the_command_psworker_handles_sigterm_before_numpy_is_loaded():
-    program = "import sys, psworker.launch.cli; print([m for m in ('numpy', 'grpc', 'rich') if m in sys.modules])"
-    loaded = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
-    assert loaded.stdout.strip() == "[]"
+@pytest.mark.parametrize(
+    ("program", "absent"),
+    [
+        ("from psworker import *\ndone = callable(session)", ("grpc", "google.protobuf", "psserver")),
+        (HEALTH, ("numpy", "psserver.core", "psserver.rpc.server", "rich")),
+        ("import psworker.launch.cli\ndone = True", ("numpy", "grpc", "rich")),
+    ],
+    ids=["import psworker", "psserver health", "psworker before SIGTERM is handled"],
+)
+def test_what_starts_fast_does_not_load(program, absent):
+    program += f"\nimport sys\nprint(done, [module for module in {absent} if module in sys.modules])"
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
+    assert ended.stdout.strip() == "True []"
 
 
 def test_lazily_imported_names_of_psworker_are_those_that_type_checkers_see():
@@ -62,31 +66,89 @@ def test_lazily_imported_names_of_psworker_are_those_that_type_checkers_see():
         psworker.nowhere  # noqa: B018
 
 
-@pytest.mark.parametrize("module", [psworker, ops], ids=lambda module: module.__name__)
-def test_every_name_in_all_exists_once(module):
-    assert sorted(set(module.__all__)) == sorted(module.__all__)
-    assert all(hasattr(module, name) for name in module.__all__)
+# --- sources ----------------------------------------------------------------------------------------------------------
+
+
+def test_every_name_in_all_exists_once():
+    for module in (psworker, ops):
+        assert sorted(set(module.__all__)) == sorted(module.__all__)
+        assert all(hasattr(module, name) for name in module.__all__)
 
 
 def test_an_example_has_150_lines_at_most():
-    too_long = [path.name for path in (ROOT / "examples").glob("*.py") if path.read_text().count("\n") > 150]
-    assert too_long == []
+    assert [path for path in (ROOT / "examples").glob("*.py") if path.read_text().count("\n") > 150] == []
 
 
-def test_every_module_has_a_docstring():
-    without = [str(path.relative_to(ROOT)) for path in SOURCES if not ast.get_docstring(ast.parse(path.read_text()))]
-    assert without == []
+def test_every_module_has_a_docstring_and_only_config_reads_environment_variables():
+    texts = {path: path.read_text() for path in SOURCES}
+    assert [path for path, text in texts.items() if not ast.get_docstring(ast.parse(text))] == []
+    readers = [path for path, text in texts.items() if "os.environ.get" in text or "os.getenv" in text]
+    assert [path for path in readers if path.name != "config.py"] == []
+
+
+def test_the_generated_code_is_up_to_date_and_alone_in_its_folder(tmp_path):
+    protoc = pytest.importorskip("grpc_tools.protoc", reason="pip install -e '.[dev]'")
+    pinned, *_ = re.findall(r'"grpcio-tools==([^"]+)"', (ROOT / "pyproject.toml").read_text())
+    if version("grpcio-tools") != pinned:
+        pytest.skip(f"the code is generated by grpcio-tools {pinned}: pip install -e '.[dev]'")
+    includes = (f"-I{ROOT / 'protos'}", f"-I{Path(protoc.__file__).parent / '_proto'}")
+    outputs = [f"--{kind}_out={tmp_path}" for kind in ("python", "pyi", "grpc_python")]
+    assert protoc.main(["protoc", *includes, *outputs, "pswire/v1/paramserver.proto"]) == 0
+    fresh = {path.name: path.read_text() for path in (tmp_path / "pswire/v1").iterdir()}
+    ours = {path.name: path.read_text() for path in (ROOT / "pswire/v1").iterdir() if path.is_file()}
+    assert ours == fresh | {"__init__.py": ""}, "make protos"
+
+
+# --- errors -----------------------------------------------------------------------------------------------------------
+
+
+def failed(code, details, metadata=()):
+    return SimpleNamespace(code=lambda: code, details=lambda: details, trailing_metadata=lambda: metadata)
+
+
+@pytest.mark.parametrize("kind", FAMILY.values(), ids=lambda kind: kind.__name__)
+def test_an_error_has_a_status_a_fault_and_a_docstring_and_survives_the_round_trip(kind):
+    assert kind.status in {code.name for code in grpc.StatusCode} - {"OK"}
+    assert kind.fault in ("sender", "receiver", "network", "user")
+    assert kind.retry == (kind.fault == "network")
+    assert kind.__doc__
+    error = error_from(failed(*status_of(kind("variable 'W': what happened, and what to do"))), "host:9")
+    assert type(error) is kind
+    assert str(error) == "variable 'W': what happened, and what to do"
+
+
+def test_every_other_status_is_an_error_that_names_the_address_and_only_broken_connections_and_deadlines_are_retried():
+    errors = {code.name: error_from(failed(code, "details"), "host:9") for code in grpc.StatusCode}
+    assert {type(error) for error in errors.values()} <= set(FAMILY.values())
+    assert [name for name, error in errors.items() if "host:9" not in str(error)] == []
+    retried = {name for name, error in errors.items() if error.retry}
+    assert retried == {"UNAVAILABLE", "DEADLINE_EXCEEDED", "CANCELLED", "ABORTED"}
+
+
+# --- ops and optimizers -----------------------------------------------------------------------------------------------
 
 
 def test_docs_models_lists_every_op_once():
-    table = (ROOT / "docs" / "models.md").read_text().split("## All ops")[1].split("Layers:")[0]
+    table = MODELS_PAGE.split("## All ops")[1].split("Layers:")[0]
     assert sorted(re.findall(r"`(\w+)`", table)) == sorted(ops.__all__)
 
 
-def test_environment_variables_are_read_in_config_only():
-    readers = [
-        path.relative_to(ROOT).as_posix()
-        for path in SOURCES
-        if path.name != "config.py" and any(word in path.read_text() for word in ("os.environ.get", "os.getenv"))
-    ]
-    assert readers == []
+def test_every_optimizer_in_the_folder_is_registered_exported_and_tested():
+    names = [module.name for module in pkgutil.iter_modules(optimizers.__path__, "pswire.optimizers.")]
+    values = [value for name in names for value in vars(importlib.import_module(name)).values()]
+    specs = {one for one in values if isinstance(one, type) and issubclass(one, optimizers.UpdateSpec)}
+    specs -= {optimizers.UpdateSpec, optimizers.OptimizerSpec, MomentsSpec}
+    kinds = optimizers.UpdateSpec.kinds
+    assert specs == set(kinds.values())
+    assert {spec.__name__ for spec in specs} <= set(optimizers.__all__)
+    assert kinds.keys() == optimizers.RULES.keys() == {case.spec.kind for case in RULES_UNDER_TEST}
+
+
+@pytest.mark.parametrize(("kind", "spec"), sorted(optimizers.UpdateSpec.kinds.items()))
+def test_an_optimizer_has_a_formula_a_source_a_class_for_programs_and_is_in_the_guide(kind, spec):
+    assert spec.kind == kind
+    assert "w <- " in spec.__doc__
+    assert "Source: " in spec.__doc__
+    if issubclass(spec, optimizers.OptimizerSpec):
+        assert issubclass(getattr(psworker, spec.__name__), psworker.Optimizer)
+        assert re.search(rf"`(ps\.)?{spec.__name__}", MODELS_PAGE), "docs/models.md does not describe it"

@@ -1,7 +1,8 @@
-"""Commands, options, links, headings and paths that the documentation names exist."""
+"""Commands, options, links, headings and paths of the documentation exist; deploy/ agrees with docs/deploy.md."""
 
 import re
 import shlex
+from contextlib import suppress
 from pathlib import Path
 
 import click
@@ -14,18 +15,17 @@ ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]
 PACKAGES = ("pswire", "psserver", "psworker")
 GROUPS = {"psserver": psserver, "psworker": psworker}
+TARGETS = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
 
 
 def commands(text):
     """Lines of code blocks and code spans that begin with one of our commands, up to a pipe or redirection."""
-    blocks = re.findall(r"^```(?:sh)?\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
-    lines = "\n".join(blocks).replace("\\\n", " ").splitlines() + re.findall(
-        r"`([^`\n]+)`", re.sub("```.*?```", "", text, flags=re.DOTALL)
-    )
-    for line in lines:
+    blocks = "\n".join(re.findall(r"^```(?:sh)?\n(.*?)^```", text, re.DOTALL | re.MULTILINE)).replace("\\\n", " ")
+    spans = re.findall(r"`([^`\n]+)`", re.sub("```.*?```", "", text, flags=re.DOTALL))
+    for line in blocks.splitlines() + spans:
         found = re.match(r"(?:\$ )?(?:\.venv/bin/)?((?:psserver|psworker|python|make)\b (?!-> |-m pip)[^|>&#]+)", line)
         if found:
-            yield found[1]
+            yield shlex.split(found[1])
 
 
 def check_click(words, script):
@@ -33,39 +33,34 @@ def check_click(words, script):
     if words[1].startswith("-"):
         assert words[1] in {option for parameter in group.params for option in parameter.opts} | {"--help", "-h"}
         return
-    command = group.commands[words[1]]
-    try:
-        command.make_context(words[1], [script if word.endswith(".py") else word for word in words[2:]])
-    except click.exceptions.Exit:
-        pass  # --help
-    except (click.MissingParameter, click.BadOptionUsage):
-        pass  # a sentence names a command or an option without its value
+    # A page may name a command without its arguments, or an option without its value; --help exits.
+    with suppress(click.exceptions.Exit, click.MissingParameter, click.BadOptionUsage):
+        arguments = [script if word.endswith(".py") else word for word in words[2:]]
+        group.commands[words[1]].make_context(words[1], arguments)
 
 
 def check_python(words):
     """The script or module exists, and its text has the options."""
     if words[1] == "-m":
-        paths = [ROOT / f"{words[2].replace('.', '/')}.py", *(ROOT / words[2].replace(".", "/")).glob("*.py")]
+        module = ROOT / words[2].replace(".", "/")
+        paths = [path for path in (module.with_suffix(".py"), *module.glob("*.py")) if path.exists()]
+        assert paths
     else:
         paths = [ROOT / words[1], *(ROOT / "benchmarks").glob("_report.py")]
-    text = "".join([path.read_text() for path in paths if path.exists()])
-    assert paths[0].exists() or len(paths) > 1
-    for option in words[2:]:
-        assert not option.startswith("--") or f'"{option}"' in text
+    text = "".join([path.read_text() for path in paths])
+    assert [word for word in words[2:] if word.startswith("--") and f'"{word}"' not in text] == []
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_every_command_on_a_page_exists_with_its_options(page, tmp_path):
     script = tmp_path / "train.py"
     script.touch()
-    targets = re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
-    for command in commands(page.read_text()):
-        words = shlex.split(command)
+    for words in commands(page.read_text()):
         if words[0] in GROUPS:
             check_click(words, str(script))
         elif words[0] == "make":
-            assert {word for word in words[1:] if "=" not in word} <= set(targets), command
-        elif words[0] == "python" and words[1] not in ("train.py", "benchmarks/NAME.py"):
+            assert {word for word in words[1:] if "=" not in word} <= TARGETS, words
+        elif words[1] not in ("train.py", "benchmarks/NAME.py"):
             check_python(words)
 
 
@@ -77,24 +72,55 @@ def anchors(path):
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_every_link_on_a_page_leads_to_a_file_and_a_heading(page):
-    broken = []
-    for link in re.findall(r"\]\(([^)\s]+)\)", page.read_text()):
+    for link in re.findall(r"\]\((?!https:)([^)\s]+)\)", page.read_text()):
         name, _, anchor = link.partition("#")
         target = page.parent / name if name else page
-        if not link.startswith("https:") and not (target.exists() and (not anchor or anchor in anchors(target))):
-            broken.append(link)
-    assert not broken
+        assert target.exists(), link
+        assert not anchor or anchor in anchors(target), link
 
 
 @pytest.mark.parametrize("page", ["CONTRIBUTING.md", "docs/architecture.md"])
 def test_every_path_on_the_architecture_pages_exists(page):
     """Paths are relative to the repository; a file or folder without a path is somewhere in the packages."""
-    missing = set()
     for span in re.findall(r"`([\w./<>*-]+)`", (ROOT / page).read_text()):
-        if "/" not in span and not span.endswith(".py"):
-            continue
         pattern = re.sub(r"<\w+>", "*", span).rstrip("/")
-        packages = [] if "/" in pattern else [ROOT / name for name in PACKAGES]
-        if not any(ROOT.glob(pattern)) and not any(any(folder.rglob(pattern)) for folder in packages):
-            missing.add(span)
-    assert not missing
+        if "/" in span or span.endswith(".py"):
+            inside = [] if "/" in pattern else [path for name in PACKAGES for path in (ROOT / name).rglob(pattern)]
+            assert inside or any(ROOT.glob(pattern)), span
+
+
+# --- deploy/ ----------------------------------------------------------------------------------------------------------
+
+COMPOSE, DOCKERFILE = [(ROOT / "deploy" / name).read_text() for name in ("compose.yaml", "Dockerfile")]
+
+
+def test_the_page_lists_every_variable_of_the_compose_file_with_its_default():
+    """A row of the table may list several variables."""
+    table = (ROOT / "docs/deploy.md").read_text().partition("| variable | default |")[2].partition("\n\n")[0]
+    documented = {}
+    for row in table.splitlines()[2:]:
+        names, values = row.split("|")[1:3]
+        documented |= zip(re.findall(r"`([A-Z_]+)`", names), [v.strip(" `") for v in values.split(",")], strict=True)
+    words = {"": "none", "0": "all"}
+    used = {name: words.get(default, default) for name, default in re.findall(r"\$\{(\w+):-([^}]*)\}", COMPOSE)}
+    assert documented == used
+
+
+def test_environment_variables_of_the_commands_are_those_of_existing_options():
+    known = {
+        f"{command.context_settings.get('auto_envvar_prefix', f'PSSERVER_{name}')}_{option.name}".upper().replace(
+            "-", "_"
+        )
+        for group in GROUPS.values()
+        for name, command in group.commands.items()
+        for option in command.params
+    }
+    used = set(re.findall(r"\b((?:PSSERVER|PSWORKER)_[A-Z_]+)\b", COMPOSE + DOCKERFILE))
+    assert used
+    assert used <= known
+
+
+def test_the_image_contains_all_packages_and_runs_as_its_own_user():
+    assert set(PACKAGES) <= set(re.findall(r"^!(\w+)$", (ROOT / ".dockerignore").read_text(), re.MULTILINE))
+    last_stage = DOCKERFILE.rpartition("\nFROM ")[2]
+    assert re.findall(r"^USER (\w+)$", last_stage, re.MULTILINE) == ["paramserver"]

@@ -18,29 +18,27 @@ fails, and survives when all pass. Works in a temporary copy of the tree: this o
 
 from __future__ import annotations
 
-import itertools
 import os
+import re
 import shutil
 import subprocess
 import sys
 import tempfile
-from collections import Counter
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections import Counter, defaultdict
+from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parents[2]
 LISTS = ROOT / "tests" / "mutants"
 
-#: Seconds after which a test has failed: some mutants make one wait for ever. And those that the tests of a mutant may
-#: take together, and all tests without one: more of them should not be named.
+#: Seconds after which a test has failed (some mutants make one wait for ever), the tests of a mutant, and all together.
 PATIENCE, LIMIT, ALL = 60, 300.0, 1200.0
 
 KILLED, SURVIVED, SLOW, UNTESTED, STALE = "killed", "SURVIVED", "TOO SLOW", "no test", "STALE"
 
 
-@dataclass(frozen=True)
-class Mutant:
+class Mutant(NamedTuple):
     """One change of one file, and the tests that must fail with it."""
 
     title: str
@@ -49,51 +47,33 @@ class Mutant:
     new: str
     tests: tuple[str, ...]
 
-    @property
-    def about(self) -> str:
-        """The title, the file and the tests, to be searched."""
-        return "\n".join((self.title, self.file, *self.tests))
-
-    def applied_to(self, text: str) -> str:
-        """The file's text with the change. Raises `ValueError` unless the old text is there exactly once."""
-        count = text.count(self.old)
-        if count != 1:
-            raise ValueError(f"{self.title!r}: its text is in {self.file} {count} times, not once: mend its list")
-        return text.replace(self.old, self.new)
-
 
 def parse(text: str) -> list[Mutant]:
     """The mutants of one list. Raises `ValueError` for a paragraph that is none."""
-    return [_mutant(paragraph.splitlines()) for paragraph in text.strip().split("\n\n")]
-
-
-def _mutant(lines: Sequence[str]) -> Mutant:
-    title = " ".join(line.removeprefix("#").strip() for line in lines if line.startswith("#"))
-    files = [line.removeprefix("file ") for line in lines if line.startswith("file ")]
-    tests = tuple(line.removeprefix("test ") for line in lines if line.startswith("test "))
-    old, new = ("\n".join(line[1:] for line in lines if line.startswith(sign)) for sign in "-+")
-    known = all(line.startswith(("#", "file ", "test ", "-", "+")) for line in lines)
-    if not (title and len(files) == 1 and old and tests and known) or old == new:
-        raise ValueError(f"a mutant has a title, one file, an old text, another new text and its tests, not: {lines}")
-    return Mutant(title, files[0], old, new, tuple(test for test in tests if test != "none"))
+    mutants = []
+    for paragraph in text.strip().split("\n\n"):
+        fields = defaultdict(list)
+        for line in paragraph.splitlines():
+            _, kind, rest = re.split("^(#|file |test |[-+]|)", line, maxsplit=1)
+            fields[kind].append(rest)
+        title, old, new = " ".join(map(str.strip, fields["#"])), "\n".join(fields["-"]), "\n".join(fields["+"])
+        if not (title and len(fields["file "]) == 1 and old and fields["test "]) or "" in fields or old == new:
+            raise ValueError(
+                f"a mutant has a title, one file, an old text, another new text and its tests, not: {paragraph}"
+            )
+        tests = tuple(test for test in fields["test "] if test != "none")
+        mutants.append(Mutant(title, fields["file "][0], old, new, tests))
+    return mutants
 
 
 def listed() -> list[Mutant]:
     """All mutants, in the order of the lists."""
-    return list(itertools.chain.from_iterable(parse(path.read_text()) for path in sorted(LISTS.glob("*.txt"))))
-
-
-# --- running ----------------------------------------------------------------------------------------------------------
+    return [mutant for path in sorted(LISTS.glob("*.txt")) for mutant in parse(path.read_text())]
 
 
 def copy_tree(to: Path) -> None:
-    """Copies what git knows, and what is new and not ignored."""
-    command = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"]
-    names = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
-    for name in filter(None, names.split("\0")):
-        if (ROOT / name).is_file():
-            (to / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy2(ROOT / name, to / name)
+    ignored = shutil.ignore_patterns(".git", ".venv", ".*_cache", "__pycache__", "*.egg-info")
+    shutil.copytree(ROOT, to, ignore=ignored, dirs_exist_ok=True)
 
 
 def run_tests(tree: Path, tests: Sequence[str], limit: float = LIMIT) -> subprocess.CompletedProcess[str] | None:
@@ -110,14 +90,12 @@ def verdict(tree: Path, mutant: Mutant) -> str:
     """What becomes of one mutant; afterwards `tree` is as it was."""
     path = tree / mutant.file
     text = path.read_text()
-    try:
-        changed = mutant.applied_to(text)
-    except ValueError:
+    if text.count(mutant.old) != 1:
         return STALE
     if not mutant.tests:
         return UNTESTED
-    _write(path, changed)
     try:
+        _write(path, text.replace(mutant.old, mutant.new))
         ended = run_tests(tree, mutant.tests)
     finally:
         _write(path, text)
@@ -127,14 +105,20 @@ def verdict(tree: Path, mutant: Mutant) -> str:
 
 
 def _write(path: Path, text: str) -> None:
-    """Also forgets what Python has compiled: it tells sources apart by size and second, which may be the same."""
+    """Also deletes compiled code: Python compares sources by size and second, which may be the same."""
     path.write_text(text)
     for compiled in (path.parent / "__pycache__").glob(f"{path.stem}.*.pyc"):
         compiled.unlink()
 
 
-def verdicts(mutants: Sequence[Mutant]) -> Iterator[tuple[str, Mutant]]:
-    """Each mutant with what became of it. Raises `RuntimeError` if the named tests fail without any mutant."""
+def main(words: Sequence[str]) -> int:
+    """Prints a line for each mutant; 0 if none has survived, no tests were too slow, and every list is up to date."""
+    mutants = [
+        mutant
+        for mutant in listed()
+        if not words or any(word in text for word in words for text in (mutant.title, mutant.file, *mutant.tests))
+    ]
+    counts: Counter[str] = Counter()
     with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
         tree = Path(folder)
         copy_tree(tree)
@@ -143,16 +127,9 @@ def verdicts(mutants: Sequence[Mutant]) -> Iterator[tuple[str, Mutant]]:
         if tests and (ended is None or ended.returncode):
             raise RuntimeError("the tests fail without a mutant:\n" + (ended.stdout + ended.stderr if ended else ""))
         for mutant in mutants:
-            yield verdict(tree, mutant), mutant
-
-
-def main(words: Sequence[str]) -> int:
-    """Prints a line for each mutant; 0 if none has survived, no tests were too slow, and every list is up to date."""
-    mutants = [one for one in listed() if not words or any(word in one.about for word in words)]
-    counts: Counter[str] = Counter()
-    for result, mutant in verdicts(mutants):
-        counts[result] += 1
-        print(f"{result:8}  {mutant.file}: {mutant.title}", flush=True)  # noqa: T201
+            result = verdict(tree, mutant)
+            counts[result] += 1
+            print(f"{result:8}  {mutant.file}: {mutant.title}", flush=True)  # noqa: T201
     print(", ".join(f"{count} {result}" for result, count in counts.items()) or "no such mutant")  # noqa: T201
     return 1 if counts[SURVIVED] or counts[SLOW] or counts[STALE] else 0
 

@@ -44,7 +44,7 @@ class JobInvariants:
             if known != place.shard:
                 raise AlreadyRegistered(
                     f"variable {place.name!r} is on shard {known}, worker {message.sender.worker!r} places it on shard "
-                    f"{place.shard}: all workers must make the same variables, in the same order"
+                    f"{place.shard}: all workers must create the same variables, in the same order"
                 )
 
     def check_placed(self, names: Iterable[str]) -> None:
@@ -66,5 +66,5 @@ class JobInvariants:
         for shard, (met, known) in enumerate(zip(states, self._states, strict=False)):
             if met and known and met != known:
                 raise WrongShard(
-                    f"shard {shard} was started anew and has lost its state; start the whole job again, all servers too"
+                    f"shard {shard} was restarted and has lost its state; restart the whole job, including all servers"
                 )

@@ -1,8 +1,9 @@
-"""Membership: names, incarnations and leases of the workers of a job. Time is an argument.
+"""Membership: names, incarnations and leases of the workers of a job, and deduplication. Time is an argument.
 
 A worker that joins again gets a higher incarnation; messages of an older one are refused. A lease that expires makes a
-worker lost; it may join again. Chief election, training progress and half-applied pushes are in separate modules of
-this folder.
+worker lost; it may join again. A worker has one push, assign or tune open at a time, so the deduplication table is one
+entry per member: its last settled message. Chief election, training progress and half-applied pushes are in separate
+modules of this folder.
 """
 
 from __future__ import annotations
@@ -14,8 +15,8 @@ from psserver.core.members.chief import ChiefElection
 from psserver.core.members.half_pushes import HalfPushes
 from psserver.core.members.member import Member
 from psserver.core.members.progress import Progress
-from pswire.errors import InvalidMessage, NotJoined, ParamServerError, Zombie
-from pswire.messages import Join, Sender
+from pswire.errors import InvalidMessage, NotJoined, OutOfOrder, ParamServerError, Zombie
+from pswire.messages import ANSWERS, Assign, Assigned, Join, Push, Pushed, Sender, Tune, Tuned
 
 #: Far above the incarnations that a worker can reach, and far below the largest that the protocol can carry.
 MAX_INCARNATION = 1 << 48
@@ -72,7 +73,7 @@ class Membership:
         known = self._members.get(message.worker)
         if max(message.incarnation, known.incarnation if known else 0) >= MAX_INCARNATION:
             raise InvalidMessage(
-                f"incarnation {message.incarnation} of worker {message.worker!r}: no worker starts so often"
+                f"incarnation {message.incarnation} of worker {message.worker!r}: this number is implausibly large"
             )
         if known is not None and message.incarnation and message.incarnation < known.incarnation:
             raise Zombie(_replaced(message.worker, message.incarnation, known.incarnation))
@@ -120,6 +121,38 @@ class Membership:
             return member
         raise self.refusal(sender)
 
+    def settled_before(self, message: Push | Assign | Tune) -> bool:
+        """Whether this message of a live member is its last settled one; False if it is new.
+
+        Raises:
+            OutOfOrder: a later message of the worker was settled since, or this one was abandoned. A push that was
+                settled without an answer is not refused: its part is dropped.
+            InvalidMessage: the sequence number was used for another kind of message.
+        """
+        sequence, member = message.sequence, self._members[message.sender.worker]
+        if sequence > member.settled:
+            return False
+        if sequence < member.settled:
+            raise OutOfOrder(
+                f"message {sequence} of worker {member.name!r} came after its message {member.settled} was settled: "
+                "it arrived too late and changes nothing"
+            )
+        if member.answer is None and not isinstance(message, Push):
+            raise OutOfOrder(f"message {sequence} of worker {member.name!r} was abandoned: it is too late")
+        if member.answer is not None and not isinstance(member.answer, ANSWERS[type(message)]):
+            raise InvalidMessage(f"sequence number {sequence} was used for another kind of message before")
+        return True
+
+    def record(self, member: Member, sequence: int, answer: Pushed | Assigned | Tuned) -> None:
+        """Settle a message with an answer, which has no values: a retry gets fresh ones."""
+        member.settled, member.answer = sequence, answer
+
+    def settle(self, sender: Sender, sequence: int) -> None:
+        """From now on refuse messages of this incarnation up to `sequence` that have not arrived."""
+        member = self._members.get(sender.worker)
+        if member is not None and member.incarnation == sender.incarnation and sequence > member.settled:
+            member.settled, member.answer = sequence, None
+
     def refusal(self, sender: Sender) -> ParamServerError:
         """The error of `check` for a sender that is no live member."""
         name, member = sender.worker, self._members.get(sender.worker)
@@ -129,7 +162,7 @@ class Membership:
             return Zombie(_replaced(name, sender.incarnation, member.incarnation))
         if sender.incarnation > member.incarnation:
             return NotJoined(
-                f"worker {name!r} sends as incarnation {sender.incarnation}, this shard knows it as "
+                f"worker {name!r} sends as incarnation {sender.incarnation}, but this shard knows it as "
                 f"{member.incarnation}: join again"
             )
         assert member.state != "live", f"{sender} is a live member"
@@ -183,5 +216,5 @@ def _same_incarnation(member: Member, message: Join) -> bool:
 def _replaced(worker: str, incarnation: int, current: int) -> str:
     return (
         f"worker {worker!r} sends as incarnation {incarnation}, but incarnation {current} has joined since: "
-        "this one must end (do two workers have the same name?)"
+        "this process must end (do two workers have the same name?)"
     )

@@ -24,4 +24,4 @@ class Asynchronous:
 
     def explain(self, call: CallView, calls: Sequence[CallView], shard: ShardView) -> str:
         """No push is held."""
-        return "async: its turn comes at once"
+        return "async: it is not held"

@@ -2,7 +2,7 @@
 
 A worker asks shard 0 first, and sends the decision along with the other parts of its push; a push that shard 0 drops is
 not sent to the other shards. The order of updates is not decided here: a call is pending for the policy only when all
-changes before it are settled (`pswire.messages.order`).
+changes before it are settled (`pswire.messages.ChangeId`).
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ class Follower:
     def explain(self, call: CallView, calls: Sequence[CallView], shard: ShardView) -> str:
         """Name the workers of its group whose push has not arrived."""
         if call.group is None:
-            return "its turn comes at once"
+            return "it is not held"
         here = [other for other in calls if other.group is not None and other.group.number == call.group.number]
         missing = listed(_missing(call.group, here, shard))
         everybody = listed(member.sender.worker for member in call.group.members)
-        return f"shard 0 made update {call.group.number} of {everybody}; not here yet: {missing}"
+        return f"shard 0 made update {call.group.number} of {everybody}; not arrived yet: {missing}"
 
 
 def _missing(group: UpdateGroup, held: Sequence[CallView], shard: ShardView) -> list[str]:

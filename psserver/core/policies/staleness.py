@@ -51,7 +51,7 @@ class DropStale(StalenessPolicy):
         drops: list[Decision] = []
         for one in pushes:
             if one.staleness > self.above:
-                reason = f"drop:{self.above}: staleness {one.staleness}; compute the next with the fresh weights"
+                reason = f"drop:{self.above}: staleness {one.staleness}; continue with the fresh weights"
                 drops.append(Drop(one.ticket, reason))
         return drops or [update]
 

@@ -37,14 +37,14 @@ class Synchronous:
     def explain(self, call: CallView, calls: Sequence[CallView], shard: ShardView) -> str:
         """Count the pushes, and name the workers that may still push, or state that there are too few."""
         timely, needed = _timely(calls), self._needed(shard)
-        come = f"{self}: {len(timely)} of {needed} gradients of step {shard.global_step} have come"
+        come = f"{self}: {len(timely)} of {needed} gradients of step {shard.global_step} have arrived"
         working = [member.name for member in shard.members if member.state == "live" and not member.finished]
         awaited = [name for name in working if name not in timely]
         missing = needed - len(timely) - len(awaited)
         if missing > 0:
             more = f"{missing} more worker" + ("s" if missing > 1 else "")
             return f"{come}; workers: {listed(working)}; start {more} or lower N"
-        return f"{come}; not here yet: {listed(awaited)}"
+        return f"{come}; not arrived yet: {listed(awaited)}"
 
     def __str__(self) -> str:
         return f"sync:{self.workers}" + (f",backup={self.backup}" if self.backup else "")

@@ -32,7 +32,7 @@ class UpdateOrder:
             if one.served_at > self.count:
                 raise InvalidMessage(
                     f"gradient for {one.name!r} of weights served after {one.served_at} changes, but shard 0 has "
-                    f"decided {self.count}: the server has lost state since; register again"
+                    f"decided {self.count}: the server has lost state since then; register again"
                 )
 
     def staleness(self, remote: Iterable[RemoteWeights]) -> int:

@@ -98,7 +98,7 @@ def _corrected(gradient: Array, moved: Array, strength: float) -> Array:
     if limits is None:
         moved *= strength
     else:  # within bounds that keep infinity infinite and zero zero
-        moved *= min(max(strength, limits.tiny), limits.most)
+        moved *= min(max(strength, limits.tiny), limits.maximum)
         np.clip(moved, -limits.gradient / 2, limits.gradient / 2, out=moved)
     moved += gradient
     return moved

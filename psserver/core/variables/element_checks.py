@@ -79,7 +79,7 @@ def _inspect_gradient(variable: Variable, array: Array | IndexedSlices | Packed)
     """The magnitude of a gradient; for rows, a bound for the sum of any of them."""
     name, factor = variable.spec.name, 1.0
     assert variable.optimizer is not None, "the message was not checked"
-    what = variable.optimizer.pushed
+    what = variable.optimizer.pushed_noun
     if isinstance(array, IndexedSlices):
         try:
             array.check_indices()

@@ -67,7 +67,7 @@ def declared_bytes(declaration: Declaration, dry_run: bool) -> int:
     if declaration.value is None and declaration.initial is None and not dry_run:
         raise UnknownVariable(f"variable {spec.name!r} is not registered yet: send its initial value")
     if declaration.value is not None and declaration.initial is not None:
-        raise InvalidMessage(f"variable {spec.name!r} is declared with a value and as a table: it can be one of them")
+        raise InvalidMessage(f"variable {spec.name!r} is declared both with a value and as a table: choose one")
     if declaration.initial is not None:
         if not spec.shape or DTYPES[spec.dtype].kind != "f":
             raise InvalidMessage(f"table {spec} must have rows, of floating point")

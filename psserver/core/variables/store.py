@@ -24,6 +24,7 @@ from psserver.core.variables.updates import ADDITION_GROWTH, Contribution, Overf
 from psserver.core.variables.variable import Variable
 from pswire.errors import InvalidMessage, NoOptimizer, TooLarge, UnknownVariable
 from pswire.messages import (
+    Allocator,
     Assign,
     Assignment,
     Choice,
@@ -35,12 +36,11 @@ from pswire.messages import (
     Register,
     Tune,
     Value,
+    whole_bytes,
 )
-from pswire.messages.sizes import Allocator, whole_bytes
-from pswire.optimizers import OptimizerSpec, Step, UpdateSpec
+from pswire.optimizers import Step, UpdateSpec
 from pswire.specs.encodings import ENCODINGS
-from pswire.specs.schedules import rate
-from pswire.tensors.compression import BITS, Packed, narrow
+from pswire.tensors.compression import INT16, Packed, narrow_to_16_bits
 from pswire.tensors.values import DTYPES, Array, TensorSpec
 
 #: The largest number of choices in a pull: each costs a few microseconds, during which the shard serves nothing else.
@@ -164,7 +164,7 @@ class Store:
         """A copy, of this spec, of the value or slot, or rows of it."""
         if spec.dtype != "float32":
             encoding = ""
-        layout = TensorSpec(spec.name, spec.shape, BITS.name) if encoding else spec
+        layout = TensorSpec(spec.name, spec.shape, INT16.name) if encoding else spec
         out = None if allocator is None else allocator.take(layout)
         if out is None:
             out = np.empty(layout.shape, DTYPES[layout.dtype])
@@ -256,7 +256,7 @@ class Store:
                 value = np.empty(spec.shape, DTYPES[spec.dtype])
                 variable = Variable(spec, value, declaration.initial, declaration.part)
                 self.variables[spec.name] = variable
-                first = magnitudes[spec.name] if variable.initial is None else variable.initial.largest
+                first = magnitudes[spec.name] if variable.initial is None else variable.initial.max_magnitude
                 self.guard.replaced(variable, first)
                 result.tasks.append(ArrayTask(spec.name, spec.nbytes, partial(initialize, value, declaration)))
             if optimizer is not None and variable.optimizer is None:
@@ -284,7 +284,7 @@ class Store:
             if slot_specs(variable.spec, optimizer) != variable.slot_specs:
                 raise InvalidMessage(
                     f"variable {name!r} has the slots {', '.join(variable.slot_specs) or 'none'}, and {optimizer} "
-                    "would need others: this can be chosen at the start only"
+                    "would need others: this can be chosen only when the variable is registered"
                 )
 
     def tune(self, message: Tune) -> UpdateSpec:
@@ -311,7 +311,7 @@ class Store:
             if variable.optimizer is None:
                 raise NoOptimizer(f"variable {name!r} has no optimizer: register it with one before a push")
             if array.shape != variable.spec.shape or array.dtype != variable.value.dtype:
-                check_tensor(variable.spec, array, variable.optimizer.pushed)
+                check_tensor(variable.spec, array, variable.optimizer.pushed_noun)
             if gradient.version > variable.version:
                 raise InvalidMessage(
                     f"gradient for {name!r} at version {gradient.version}, but the variable is at "
@@ -348,11 +348,10 @@ class Store:
         updates = []
         for name, mine in contributions.items():
             variable = self.variables[name]
-            optimizer, rule, learning_rate = variable.optimizer, variable.rule, 1.0
+            rule, schedule = variable.rule, variable.schedule
             assert rule is not None, "check_gradients was not called"
-            if isinstance(optimizer, OptimizerSpec):
-                learning_rate = scale * rate(optimizer.learning_rate, global_step)
-            step = Step(variable.updates + 1, global_step, learning_rate)
+            rate = variable.learning_rate if schedule is None else schedule.at(global_step)
+            step = Step(variable.updates + 1, global_step, scale * rate)
             updates.append(Update(variable, rule, mine, self.strength, step))
         guarded = result.settled and self.guard.needed(magnitudes)
         if guarded:
@@ -421,7 +420,7 @@ class Copy:
         source = self.variable.slots[self.slot] if self.slot else self.variable.value
         if self.encoding:
             rows = source if self.rows is None else source.take(self.rows, axis=0, mode="clip")
-            narrow(rows.reshape(-1), self.out.reshape(-1), self.encoding)
+            narrow_to_16_bits(rows.reshape(-1), self.out.reshape(-1), self.encoding)
         elif self.rows is None:
             np.copyto(self.out, source)
         else:  # rows were checked before; "raise", the default mode, would make another copy
@@ -432,6 +431,6 @@ class Copy:
         source = self.variable.slots[self.slot] if self.slot else self.variable.value
         source, out = source.reshape(-1)[start:stop], self.out.reshape(-1)[start:stop]
         if self.encoding:
-            narrow(source, out, self.encoding)
+            narrow_to_16_bits(source, out, self.encoding)
         else:
             np.copyto(out, source)

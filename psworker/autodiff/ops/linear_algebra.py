@@ -131,7 +131,7 @@ def _labels_of(operand: str, term: str, ndim: int) -> list[str]:
     if letters and not letters.isalpha():
         raise ValueError(f"{term!r} must consist of letters, and '...' at most once")
     if len(set(letters)) < len(letters):
-        raise ValueError(f"{term!r} has a letter twice: take the diagonal of {operand} by an index before")
+        raise ValueError(f"{term!r} has a letter twice: take the diagonal of {operand} by indexing first")
     if ndim < len(letters) or (ndim > len(letters) and not found):
         raise ValueError(f"{term!r} names {len(letters)} axes, but {operand} has {ndim}")
     return [*head, *(f"...{place}" for place in range(ndim - len(letters), 0, -1)), *tail]

@@ -73,7 +73,7 @@ class Downpour(Replica):
         if isinstance(consistency, Synchronous) and own:
             raise ConfigurationError(
                 f"the servers were started with --consistency {consistency}, and drop what is computed with weights "
-                f"before the last update, as it is {options}: leave out overlap, and let pull_every divide push_every"
+                f"before the last update, as it is {options}: drop overlap, and let pull_every divide push_every"
             )
         if isinstance(staleness, DropStalePushes) and staleness.above < own:
             raise ConfigurationError(

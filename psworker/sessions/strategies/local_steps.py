@@ -119,7 +119,7 @@ class LocalSteps(Replica):
         for variable in variables:
             if isinstance(variable, Table):
                 raise ConfigurationError(
-                    f"{variable.name!r} is a Table, which only the servers have and update: leave out local_steps, or "
+                    f"{variable.name!r} is a Table, which only the servers hold and update: leave out local_steps, or "
                     "make it a psworker.Variable"
                 )
         super().register(variables)

@@ -116,9 +116,9 @@ def test_bad_input_is_refused_with_its_error_and_the_server_serves_on(case, clie
 
 @pytest.mark.parametrize("method", ["Join", "Push"])
 def test_garbage_is_malformed_whatever_it_claims_to_be(method, client, sender):
-    with pytest.raises(errors.Malformed, match=rf"4 bytes that are no paramserver.v1.{method}Request"):
+    with pytest.raises(errors.Malformed, match=rf"4 bytes that are not a paramserver.v1.{method}Request"):
         client.send_bytes(method, b"\xff\xfe\xfd\xfc")
-    with pytest.raises(errors.ConfigurationError, match="no parameter server, or one of another version"):
+    with pytest.raises(errors.ConfigurationError, match="not a parameter server, or runs a different version"):
         client.send_bytes("Guess", b"")
     assert client.unary(Renew(sender)).global_step == 0
 

@@ -75,7 +75,7 @@ def test_a_server_that_does_not_linger_ends_by_itself_when_the_job_is_done(conne
         "worker 'w0' joined (number 0, incarnation 1)",
         "worker 'w0' finished after 1 step",
         "the job is done, and no worker has joined for 0 s",
-        "stopping: calls under way get 5 s",
+        "stopping: calls in progress get 5 s",
     ]
 
 
@@ -89,7 +89,7 @@ def test_a_server_that_does_not_linger_ends_by_itself_when_all_have_failed(conne
         "worker 'w0' was silent for 0.03 s: its lease has expired",
         "no worker is left of 1 worker, and none has finished the job: the server ends in 0.12 s unless one joins",
         "no worker has finished the job, and none has joined for 0.12 s",
-        "stopping: calls under way get 5 s",
+        "stopping: calls in progress get 5 s",
     ]
     caplog.clear()
 

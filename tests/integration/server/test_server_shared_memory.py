@@ -10,7 +10,7 @@ import pytest
 import psworker as ps
 from psserver.config import ServerConfig
 from psserver.rpc.server import ServerThread
-from psserver.rpc.shared_memory import MAX_SEGMENTS
+from psserver.rpc.transfer_memory import MAX_SEGMENTS
 from pswire import errors
 from pswire.channel import error_from
 from pswire.codec import from_frame, to_frame
@@ -198,7 +198,7 @@ def test_an_invalid_segment_is_refused_with_a_reason_and_the_stream_goes_on(send
 INDEX_DTYPES = {
     "segment that was not attached": (7, DATA_OFFSET, "segment 7.* was not attached on this stream"),
     "misaligned": (0, DATA_OFFSET + 4, "begin at a multiple of 64"),
-    "far away": (0, 1 << 62, "must be inside of"),
+    "far away": (0, 1 << 62, "must be inside"),
 }
 
 

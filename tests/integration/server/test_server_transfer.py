@@ -62,13 +62,13 @@ def inline_in_part(frames):
 
 ANSWER = pb.Frame(pushed=pb.PushReply(outcome=pb.OUTCOME_APPLIED))
 BROKEN = {
-    "without the last chunk": (lambda f: f[:-1], "ends before all that its last header announces: it is not applied"),
-    "a longer chunk": (lambda f: [*f[:-1], pb.Frame(chunk=f[-1].chunk + b"x")], "1 bytes more"),
+    "without the last chunk": (lambda f: f[:-1], "ended before the data that its header announced: not applied"),
+    "a longer chunk": (lambda f: [*f[:-1], pb.Frame(chunk=f[-1].chunk + b"x")], "1 more bytes"),
     "two headers": (lambda f: [f[0], *f], "a chunk of data must follow in a transfer, got push"),
     "an empty chunk": (lambda f: [*f[:2], pb.Frame(chunk=b""), *f[2:]], "a chunk of data must follow in a transfer"),
     "chunks first": (lambda f: f[1:], "begins with"),
     "an answer first": (lambda f: [ANSWER, *f[1:]], "Pushed is an answer"),
-    "the header alone": (lambda f: f[:1], "ends before all"),
+    "the header alone": (lambda f: f[:1], "ended before the data"),
     "inline in part": (inline_in_part, "3145728 bytes.* 1048576"),
 }
 
@@ -167,7 +167,7 @@ def test_rows_of_a_transfer_are_cut_between_values_and_numbers_wherever_a_chunk_
     rows = IndexedSlices(W[[2, 2, 1]], np.array([0, 0, 2]), W.shape)
     frames = frames_of(Push(sender, 1, (Gradient(name, 0, rows),), pull=(name,)))
     assert [len(frame.chunk) for frame in frames] == [0, CHUNK, CHUNK, CHUNK, 24]
-    with pytest.raises(errors.Malformed, match="ends before all"):
+    with pytest.raises(errors.Malformed, match="ended before the data"):
         list(client.send_frames(frames[:-1]))
     (pushed,) = client.send_frames(frames)
     np.testing.assert_array_equal(pushed.values[0].array, [W[0] - 2 * W[2], W[1], W[2] - W[1]])

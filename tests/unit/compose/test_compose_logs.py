@@ -93,7 +93,7 @@ def test_a_table_tells_in_the_order_of_time_what_people_want_to_know():
     said = [
         (41.04, "server-0", logged(told.Event("the job is done, and no worker has joined for 10 s"), clock.log)),
         (41.04, "server-0", logged(told.Event(FAILED), clock.log)),
-        (41.05, "server-0", logged(told.Event("stopping: calls under way get 5 s"), server.log)),
+        (41.05, "server-0", logged(told.Event("stopping: calls in progress get 5 s"), server.log)),
         (30.0, "worker-2", "test accuracy: 0.8737 on the first 3,000, 0.9038 on all"),
         (16.0, "server-0", logged(LOST)),
         (16.0, "server-0", logged(GIVEN_BACK)),

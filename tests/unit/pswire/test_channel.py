@@ -15,9 +15,9 @@ from pswire.channel import (
     check_address,
     check_health,
     error_from,
-    late,
     open_channel,
     status_of,
+    timeout_message,
 )
 from pswire.errors import (
     ConfigurationError,
@@ -92,9 +92,9 @@ TO_DO = "; is it running? start one with psserver serve --bind host:9"
     [
         ("UNAVAILABLE", REFUSED, "", Unavailable, f"no server answers at host:9: Connection refused (111){TO_DO}"),
         ("UNAVAILABLE", UNKNOWN_HOST, "", Unavailable, f"no server answers at host:9: Domain name not found{TO_DO}"),
-        ("DEADLINE_EXCEEDED", "late", "", TimedOut, f"{late('host:9')}"),
+        ("DEADLINE_EXCEEDED", "late", "", TimedOut, f"{timeout_message('host:9')}"),
         ("FAILED_PRECONDITION", "too old", "Zombie", Zombie, "too old"),
-        ("RESOURCE_EXHAUSTED", "Concurrent RPC limit exceeded!", "", Unavailable, "as many callers as it may"),
+        ("RESOURCE_EXHAUSTED", "Concurrent RPC limit exceeded!", "", Unavailable, "at its limit of concurrent calls"),
     ],
 )
 def test_a_failed_call_is_an_error_with_what_to_do(code, details, metadata, kind, text):
@@ -174,7 +174,7 @@ def aborted(request, context):
     ("handle", "kind", "text"),
     [
         (aborted, InternalError, "the server at {} failed with UNKNOWN: something"),
-        (None, ConfigurationError, "the server at {} is no parameter server, or one of another version"),
+        (None, ConfigurationError, "the server at {} is not a parameter server, or runs a different version"),
         (lambda request, context: bytes(5 << 20), TooLarge, ""),
     ],
     ids=["without a name", "another kind of server", "over gRPC's limit"],
@@ -204,5 +204,5 @@ def test_health_of_a_server_that_is_not_there_or_silent_or_has_no_health_service
         taken.listen()
         with pytest.raises(TimedOut):
             check_health(address, 0.2)
-    with serving() as address, pytest.raises(ConfigurationError, match="is no parameter server"):
+    with serving() as address, pytest.raises(ConfigurationError, match="is not a parameter server"):
         check_health(address, 10.0)

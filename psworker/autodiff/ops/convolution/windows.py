@@ -60,7 +60,7 @@ def axes(
         reach = (length - 1) * dilation + 1
         if padding == "VALID" and reach > size:
             raise ValueError(
-                f"no window fits: x is {image[0]} x {image[1]}, and a window reaches over {reach} elements; pad "
+                f"no window fits: x is {image[0]} x {image[1]}, and a window spans {reach} elements; pad "
                 f'(padding="SAME") or take a smaller window'
             )
         windows = -(-size // stride) if padding == "SAME" else (size - reach) // stride + 1
@@ -75,7 +75,7 @@ def pair(name: str, given: Pair) -> tuple[int, int]:
     if not all(isinstance(number, (int, np.integer)) for number in numbers):
         raise TypeError(f"{name} must be an integer or two (height, width), but it is {given!r}")
     if len(numbers) != 2 or min(numbers) < 1:
-        raise ValueError(f"{name} must be from 1 up, one number or two (height, width), but it is {given!r}")
+        raise ValueError(f"{name} must be at least 1, as one number or a pair (height, width), but it is {given!r}")
     return int(numbers[0]), int(numbers[1])
 
 

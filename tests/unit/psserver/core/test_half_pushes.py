@@ -7,7 +7,7 @@ import pytest
 
 from psserver.cli.status import job_line
 from pswire.errors import InvalidMessage
-from pswire.job_status import ShardAnswer, merged
+from pswire.job_status import ShardAnswer, merge_reports
 from pswire.messages import (
     Declaration,
     Gradient,
@@ -41,7 +41,7 @@ def joined(transport, worker="w0"):
 
 
 def half_pushes(transport):
-    return merged([ShardAnswer(f"h:{shard}", transport.status(shard)) for shard in (0, 1)]).half_pushes
+    return merge_reports([ShardAnswer(f"h:{shard}", transport.status(shard)) for shard in (0, 1)]).half_pushes
 
 
 @pytest.mark.parametrize(("staleness", "lives"), [(IgnoreStaleness(), 3), (DropStalePushes(9), 1)])
@@ -119,7 +119,7 @@ def test_the_status_counts_half_pushes_of_the_shards_that_answer():
     gone = WorkerStatus("w0", 2, 0, "lost", 0, 0, 0, None, 0, 0.0)
     first = StatusReport(0, 3, 9, 0, workers=(gone,), half_pushes=2, last_pushes=(LastPush("w0", 1, 7, (1, 2)),))
     second = StatusReport(1, 3, 9, 0, last_pushes=(LastPush("w0", 1, 7, (1, 2)), LastPush("w0", 2, 3, (1,))))
-    job = merged([ShardAnswer("a:1", first), ShardAnswer("b:1", second), ShardAnswer("c:1", problem="silent")])
+    job = merge_reports([ShardAnswer("a:1", first), ShardAnswer("b:1", second), ShardAnswer("c:1", problem="silent")])
     assert job.half_pushes == 3, "two reported, and one of the second life that shard 0 never had"
     assert "3 half-applied" in job_line(job)
 

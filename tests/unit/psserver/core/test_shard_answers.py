@@ -4,12 +4,11 @@ import numpy as np
 import pytest
 
 from pswire.errors import InvalidMessage, NotFinite, ShapeMismatch
-from pswire.messages import Choice, Gradient, Join, Outcome, Pull, Push, Renew, Status, Tick
-from pswire.messages.sizes import tensor_bytes
+from pswire.messages import Choice, Gradient, Join, Outcome, Pull, Push, Renew, Status, Tick, tensor_bytes
 from pswire.optimizers import Adagrad, GradientDescent
 from pswire.specs.consistency import DelayCompensation, Synchronous
 from pswire.specs.encodings import ENCODINGS
-from pswire.tensors.compression import Packed, packed
+from pswire.tensors.compression import Packed, to_16_bits
 from pswire.tensors.values import IndexedSlices
 from tests.shard_driver import A, B, ShardDriver, declared
 from tests.shard_state import state_of
@@ -75,7 +74,7 @@ def test_values_of_float32_are_encoded_and_others_are_not(encoding, memory):
             np.testing.assert_array_equal(value.array, array)
         else:
             assert isinstance(value.array, Packed)
-            assert state_of(value.array) == state_of(packed(array, encoding))
+            assert state_of(value.array) == state_of(to_16_bits(array, encoding))
             assert not value.array.parts[0].flags.writeable
     assert isinstance(shard.answer(push(A, 1, pull=("W",), encoding=encoding)).values[0].array, Packed)
 
@@ -147,10 +146,10 @@ def test_a_malformed_packed_gradient_is_refused_with_its_fault():
     infinite = Packed("bfloat16", (2, 2), (np.array([[1, 0x7F80], [0, 0]], np.int16),))
     outside = Packed("topk", (2, 2), (np.array([1, 4], np.int32), np.ones(2, np.float32)))
     for gradient, name, error, match in (
-        (packed(STARTS["W"], "float16"), "d", ShapeMismatch, "gradient for 'd' is float32"),
-        (packed(STARTS["W"][:1], "float16"), "W", ShapeMismatch, "gradient for 'W' is float32"),
+        (to_16_bits(STARTS["W"], "float16"), "d", ShapeMismatch, "gradient for 'd' is float32"),
+        (to_16_bits(STARTS["W"][:1], "float16"), "W", ShapeMismatch, "gradient for 'W' is float32"),
         (infinite, "W", NotFinite, "gradient for 'W' has 1 of 4 elements.*; lower the lear"),
-        (outside, "W", InvalidMessage, "gradient for 'W' has places"),
+        (outside, "W", InvalidMessage, "gradient for 'W' has indices"),
         (rows, "W", NotFinite, "gradient for 'W' has 1 of 2 elements"),
     ):
         shard_with().refuse(push(A, 1, gradient, name), error, match)

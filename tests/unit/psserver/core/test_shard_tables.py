@@ -123,7 +123,7 @@ BAD_CHOICES = {
     "an unknown slot": (Choice("E", slot="momentum"), "no slot 'momentum'; there are: m, v"),
     "a slot of none": (Choice("v", slot="m"), "'v' has no slot 'm'; there are: none"),
     "an unknown variable": (Choice("F"), "no variable 'F'"),
-    "rows of a number": (Choice("s", np.array([0])), "'s' is a number: it has no rows"),
+    "rows of a number": (Choice("s", np.array([0])), "'s' is a scalar: it has no rows"),
     "a row of an empty table": (Choice("empty", np.array([0])), r"must be in 0 \.\.\. -1"),
 }
 

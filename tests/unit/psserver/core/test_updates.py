@@ -12,7 +12,7 @@ from psserver.core.variables.updates import Update
 from pswire import optimizers
 from pswire.messages import Gradient
 from pswire.optimizers import Step, numba_compiler, rule_for
-from pswire.tensors.compression import Packed, largest, packed, quantized
+from pswire.tensors.compression import Packed, quantize_int8, to_16_bits, top_k
 from pswire.tensors.values import IndexedSlices, TensorSpec
 from tests.shard_state import state_of
 from tests.unit.pswire.optimizers.rules_under_test import LAYOUTS, RULES_UNDER_TEST, at
@@ -23,10 +23,10 @@ STRETCHES = [(0, 8), (24, 35), (8, 9), (9, 24)]
 
 #: A float32 gradient in each of the forms.
 PACKED = {
-    "bfloat16": lambda array: packed(array, "bfloat16"),
-    "float16": lambda array: packed(array, "float16"),
-    "int8": lambda array: quantized(array, np.zeros(array.size, np.float32)),
-    "topk": lambda array: largest(array, np.zeros(array.size, np.float32), 6),
+    "bfloat16": lambda array: to_16_bits(array, "bfloat16"),
+    "float16": lambda array: to_16_bits(array, "float16"),
+    "int8": lambda array: quantize_int8(array, np.zeros(array.size, np.float32)),
+    "topk": lambda array: top_k(array, np.zeros(array.size, np.float32), 6),
 }
 
 
@@ -106,7 +106,7 @@ def test_delay_compensation_is_the_same_in_stretches_whatever_is_packed(form, se
     then = one.value - np.float32(0.5)
     array = random.normal(size=SHAPE).astype(np.float32)
     gradient = array if form is None else PACKED[form](array)
-    backup = ServedWeights(0, then if served is None else packed(then, served))
+    backup = ServedWeights(0, then if served is None else to_16_bits(then, served))
     plain = gradient.unpacked() if isinstance(gradient, Packed) else gradient
     rest = plain.astype(float) ** 2 * (one.value.astype(float) - backup.whole())
     by_hand = updated(one, rule, [(plain + 0.75 * rest).astype(np.float32)])

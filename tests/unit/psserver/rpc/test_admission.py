@@ -92,7 +92,7 @@ def test_what_can_never_fit_is_refused_at_once():
 def test_who_waits_too_long_is_told_what_it_waits_for():
     async def scenario(admission):
         async with admission.reserve(6):
-            with pytest.raises(Unavailable, match=r"5 bytes within 0.01 s: 6 of 10 are under way"):
+            with pytest.raises(Unavailable, match=r"5 bytes within 0.01 s: 6 of 10 are in use"):
                 async with admission.reserve(5):
                     pass
 

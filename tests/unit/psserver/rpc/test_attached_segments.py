@@ -5,7 +5,7 @@ from mmap import PAGESIZE
 import numpy as np
 import pytest
 
-from psserver.rpc.shared_memory import AttachedSegments
+from psserver.rpc.transfer_memory import AttachedSegments
 from pswire.errors import Malformed
 from pswire.tensors.segments import DATA_OFFSET, Segment
 from pswire.tensors.shared_memory import SharedSender
@@ -62,7 +62,7 @@ def test_a_later_segment_of_the_same_number_replaces_the_earlier_whose_arrays_st
 @pytest.mark.parametrize(
     ("number", "other", "reason"),
     [
-        (0, {"token": bytes(16)}, "the file does not begin with the token: it is another one"),
+        (0, {"token": bytes(16)}, "the file does not begin with the token: it is a different file"),
         (0, {"nbytes": 1}, f"the file has {2 * PAGESIZE:,} bytes, and 1 were announced"),
         (64, {}, "segments are numbered from 0 to 63, not 64"),
         (-1, {}, "segments are numbered from 0 to 63, not -1"),
@@ -87,7 +87,7 @@ def test_a_server_that_shares_no_memory_says_so_and_maps_nothing(segment):
         ({"segment": 1}, "answer region in segment 1, which was not attached on this stream"),
         ({"segment": -1}, "which was not attached"),
         ({"offset": 1}, "multiple of 64"),
-        ({"nbytes": 2 * PAGESIZE}, f"must be inside of the {2 * PAGESIZE:,} bytes"),
+        ({"nbytes": 2 * PAGESIZE}, f"must be inside the {2 * PAGESIZE:,} bytes"),
         ({"nbytes": -1}, "must be inside"),
     ],
 )

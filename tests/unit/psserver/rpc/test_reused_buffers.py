@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from psserver.rpc.reused_buffers import ReusedArrays
+from psserver.rpc.transfer_memory import ReusedArrays
 from pswire.messages import Assign, Assignment, Choice, Declaration, Gradient, Pull, Push, Register, Sender
-from pswire.tensors.compression import largest, packed, quantized
+from pswire.tensors.compression import quantize_int8, to_16_bits, top_k
 from pswire.tensors.values import IndexedSlices, TensorSpec
 
 ME = Sender("w0", 1)
@@ -34,7 +34,7 @@ def test_an_array_is_given_out_once_and_only_for_its_own_variable():
 
 @pytest.mark.parametrize("form", ["bfloat16", "float16"])
 def test_encoded_values_replace_encoded_gradients_only(form):
-    gradient = packed(zeros(), form)
+    gradient = to_16_bits(zeros(), form)
     allocator = pushed(gradient)
     assert allocator.take(SPEC) is None
     assert allocator.take(TensorSpec("W", (2, 3), "int16")) is gradient.parts[0]
@@ -57,7 +57,7 @@ def test_an_array_that_cannot_hold_the_value_is_not_given_out(array):
     assert pushed(array).take(SPEC) is None
 
 
-@pytest.mark.parametrize("pack", [lambda a, r: largest(a, r, 6), quantized], ids=["topk", "int8"])
+@pytest.mark.parametrize("pack", [lambda a, r: top_k(a, r, 6), quantize_int8], ids=["topk", "int8"])
 def test_compressed_gradients_are_never_written_over(pack):
     """A stretch of the answer may be written while others of the gradient are still to be read."""
     gradient = pack(np.ones(6, "f4"), np.zeros(6, "f4"))

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from psserver.core.shard import Shard
-from psserver.rpc.reused_buffers import ReusedArrays
+from psserver.rpc.transfer_memory import ReusedArrays
 from psserver.runtime.task_order import MAX_INLINE_BYTES, TASK_OVERHEAD
 from pswire.messages import (
     Assign,
@@ -28,7 +28,7 @@ from pswire.optimizers import Adagrad, Adam, GradientDescent, Momentum
 from pswire.specs.consistency import parse_consistency, parse_staleness
 from pswire.specs.encodings import ENCODINGS
 from pswire.specs.initializers import RowNormal
-from pswire.tensors.compression import FORMS, largest, packed, quantized
+from pswire.tensors.compression import FORMS, quantize_int8, to_16_bits, top_k
 from pswire.tensors.values import IndexedSlices, TensorSpec
 from tests.gated_shard import at_gate, begun, join, register, run, set_to, until, value
 from tests.shard_state import run_step, state_of
@@ -153,10 +153,10 @@ def random_gradient(name, version, dice):
 def maybe_packed(array, dice):
     form = dice.choice(["", "", *FORMS])
     if form == "int8":
-        return quantized(array, np.zeros(array.size, "f4"))
+        return quantize_int8(array, np.zeros(array.size, "f4"))
     if form == "topk":
-        return largest(array, np.zeros(array.size, "f4"), max(1, array.size))
-    return packed(array, form) if form else array
+        return top_k(array, np.zeros(array.size, "f4"), max(1, array.size))
+    return to_16_bits(array, form) if form else array
 
 
 def random_message(sender, sequence, seen, dice):

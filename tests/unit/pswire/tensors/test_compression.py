@@ -8,7 +8,16 @@ import pytest
 
 from pswire.specs.encodings import ENCODINGS
 from pswire.tensors import compression
-from pswire.tensors.compression import ELEMENTS_PER_SCALE, FORMS, Packed, largest, narrow, packed, quantized, unpacked
+from pswire.tensors.compression import (
+    ELEMENTS_PER_SCALE,
+    FORMS,
+    Packed,
+    narrow_to_16_bits,
+    quantize_int8,
+    to_16_bits,
+    top_k,
+    unpacked,
+)
 from pswire.tensors.values import IndexedSlices, TensorSpec
 
 LARGEST = np.finfo(np.float32).max
@@ -52,7 +61,7 @@ def hard_numbers(form):
 @pytest.mark.parametrize("form", ENCODINGS)
 def test_sixteen_bits_are_the_nearest_number_of_the_form(form):
     numbers = hard_numbers(form)
-    found = packed(numbers, form).unpacked()
+    found = to_16_bits(numbers, form).unpacked()
     assert found.dtype == np.float32
     np.testing.assert_array_equal(found, nearest(numbers, form))
     np.testing.assert_array_equal(np.signbit(found), np.signbit(numbers))
@@ -65,7 +74,7 @@ def test_float16_is_the_nearest_number_among_small_ones_too():
     numbers = numbers[np.argsort(np.abs(numbers), kind="stable")]
     group = np.cumsum(numbers.astype(np.float64) ** 2) // 65000.0**2
     groups = np.split(numbers, np.flatnonzero(np.diff(group)) + 1)
-    found = np.concatenate([packed(one, "float16").unpacked() for one in groups])
+    found = np.concatenate([to_16_bits(one, "float16").unpacked() for one in groups])
     np.testing.assert_array_equal(found, nearest(numbers, "float16"))
     np.testing.assert_array_equal(np.signbit(found), np.signbit(numbers))
 
@@ -76,34 +85,34 @@ def test_a_nan_never_becomes_a_number(form):
     numbers[-len(NAN) :] = NAN
     assert np.isnan(NAN).all()
     with pytest.raises(FloatingPointError, match=f"^{len(NAN)} of {len(numbers):,} elements that are NaN"):
-        packed(numbers, form).check()
-    np.testing.assert_array_equal(np.isnan(packed(numbers, form).unpacked()), np.isnan(numbers))
+        to_16_bits(numbers, form).check()
+    np.testing.assert_array_equal(np.isnan(to_16_bits(numbers, form).unpacked()), np.isnan(numbers))
 
 
 @pytest.mark.parametrize(("form", "beyond"), [("bfloat16", (2 - 2.0**-8) * 2.0**127), ("float16", 65520.0)])
 def test_a_number_beyond_the_largest_of_the_form_is_refused(form, beyond):
-    packed(np.nextafter(np.float32([beyond]), np.float32(0)), form).check()
+    to_16_bits(np.nextafter(np.float32([beyond]), np.float32(0)), form).check()
     with pytest.raises(FloatingPointError, match=r"^1 of 3 elements that are"):
-        packed(np.float32([1, beyond, -1]), form).check()
+        to_16_bits(np.float32([1, beyond, -1]), form).check()
 
 
 def test_an_array_that_is_not_contiguous_or_has_no_element_is_packed_as_well():
     table = np.arange(12, dtype=np.float32).reshape(3, 4)
     for form in ENCODINGS:
-        np.testing.assert_array_equal(packed(table.T, form).unpacked(), table.T)
-        assert packed(np.zeros((0, 3), np.float32), form).unpacked().shape == (0, 3)
-        assert packed(np.float32(2.5).reshape(()), form).unpacked() == 2.5
+        np.testing.assert_array_equal(to_16_bits(table.T, form).unpacked(), table.T)
+        assert to_16_bits(np.zeros((0, 3), np.float32), form).unpacked().shape == (0, 3)
+        assert to_16_bits(np.float32(2.5).reshape(()), form).unpacked() == 2.5
         out = np.zeros(8, np.int16)
-        narrow(table[0], out[::2], form)  # into what is not contiguous either
-        np.testing.assert_array_equal(packed(table[0], form).parts[0], out[::2])
+        narrow_to_16_bits(table[0], out[::2], form)  # into what is not contiguous either
+        np.testing.assert_array_equal(to_16_bits(table[0], form).parts[0], out[::2])
 
 
 def example(form, size=2 * ELEMENTS_PER_SCALE + 321, seed=0):
     array = np.random.default_rng(seed).standard_normal(size).astype(np.float32)
     if form in ENCODINGS:
-        return packed(array, form)
+        return to_16_bits(array, form)
     rest = np.zeros(size, np.float32)
-    return quantized(array, rest) if form == "int8" else largest(array, rest, max(1, size // 100))
+    return quantize_int8(array, rest) if form == "int8" else top_k(array, rest, max(1, size // 100))
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -144,7 +153,7 @@ def test_int8_is_within_half_a_step_and_what_it_lacks_is_the_rest():
     array = (rng.standard_normal((3, ELEMENTS_PER_SCALE)) * [[1e-6], [1], [1e6]]).astype(np.float32)
     before = (rng.standard_normal(array.size) * 1e-7).astype(np.float32)
     rest = before.copy()
-    one = quantized(array, rest)
+    one = quantize_int8(array, rest)
     one.check()
     c = before + array.reshape(-1)
     steps = np.abs(c.reshape(3, -1)).max(axis=1, keepdims=True) / 127
@@ -158,7 +167,7 @@ def test_int8_is_within_half_a_step_and_what_it_lacks_is_the_rest():
 def test_elements_too_small_for_a_step_of_int8_are_all_residual(scale):
     array = np.float32([1, -1, 0.5]) * np.float32(scale)
     rest = np.zeros(3, np.float32)
-    one = quantized(array, rest)
+    one = quantize_int8(array, rest)
     one.check()
     np.testing.assert_array_equal(one.unpacked(), np.zeros(3))
     np.testing.assert_array_equal(rest, array)
@@ -198,15 +207,15 @@ ARRAYS = {
 def test_topk_is_the_largest_of_all_and_the_others_are_the_rest(array, count):
     flat = array.reshape(-1)
     rest = np.zeros(flat.size, np.float32)
-    one = largest(array, rest, count)
+    one = top_k(array, rest, count)
     one.check()
-    places, values = one.parts
+    indices, values = one.parts
     order = sorted(np.flatnonzero(flat), key=lambda place: (-abs(flat[place]), place))[:count]
-    np.testing.assert_array_equal(places, sorted(order))
-    np.testing.assert_array_equal(values, flat[places])
-    assert (one.shape, places.dtype) == (array.shape, np.int32)
+    np.testing.assert_array_equal(indices, sorted(order))
+    np.testing.assert_array_equal(values, flat[indices])
+    assert (one.shape, indices.dtype) == (array.shape, np.int32)
     np.testing.assert_array_equal(one.unpacked().reshape(-1) + rest, flat)
-    assert not np.any(rest[places])
+    assert not np.any(rest[indices])
 
 
 @pytest.mark.parametrize(
@@ -216,9 +225,9 @@ def test_topk_is_the_largest_of_all_and_the_others_are_the_rest(array, count):
         ("int8", ([-128, 0, 0], [LARGEST / 127]), FloatingPointError, "^3 of 3"),
         ("int8", ([1, 2, 3], [-1.0]), ValueError, "^a step below 0"),
         ("topk", ([0, 2], [1.0, math.nan]), FloatingPointError, "^1 of 2"),
-        ("topk", ([0, 3], [1.0, 1.0]), ValueError, "^places from 0 to 3, of 3 elements"),
-        ("topk", ([-1, 2], [1.0, 1.0]), ValueError, "^places from -1 to 2, of 3 elements"),
-        ("topk", ([1, 1], [1.0, 1.0]), ValueError, "^places that do not rise"),
+        ("topk", ([0, 3], [1.0, 1.0]), ValueError, "^indices from 0 to 3, of 3 elements"),
+        ("topk", ([-1, 2], [1.0, 1.0]), ValueError, "^indices from -1 to 2, of 3 elements"),
+        ("topk", ([1, 1], [1.0, 1.0]), ValueError, "^indices that are not ascending"),
     ],
 )
 def test_invalid_parts_are_refused(form, parts, error, text):
@@ -242,7 +251,7 @@ def test_places_have_room_for_the_size_of_the_array():
 
 def test_plain_arrays_are_returned_as_they_are_and_rows_keep_their_indices():
     array = np.arange(4, dtype=np.float32).reshape(2, 2)
-    rows = IndexedSlices(packed(array, "bfloat16"), np.array([3, 1]), (5, 2))
+    rows = IndexedSlices(to_16_bits(array, "bfloat16"), np.array([3, 1]), (5, 2))
     assert unpacked(array) is array
     assert unpacked(IndexedSlices(array, rows.indices, (5, 2))).values is array
     np.testing.assert_array_equal(unpacked(rows).values, array)

@@ -164,10 +164,10 @@ def test_a_sweep_between_a_file_and_its_lock_does_no_harm(monkeypatch, folder):
         ({"token": b""}, "does not begin with the token"),
         ({"nbytes": 2 * PAGESIZE}, f"{PAGESIZE:,} bytes, and {2 * PAGESIZE:,} were announced"),
         ({"nbytes": -1}, "-1 were announced"),
-        ({"name": NAME}, "another host or container"),
-        ({"name": "../../etc/passwd"}, "'../../etc/passwd' is no name of a segment"),
-        ({"name": f"{NAME}/../{NAME}"}, "no name of a segment"),
-        ({"name": f"{NAME}\n"}, "no name of a segment"),
+        ({"name": NAME}, "another host or in another container"),
+        ({"name": "../../etc/passwd"}, "'../../etc/passwd' is not the name of a segment"),
+        ({"name": f"{NAME}/../{NAME}"}, "not the name of a segment"),
+        ({"name": f"{NAME}\n"}, "not the name of a segment"),
     ],
 )
 def test_a_file_that_is_not_as_announced_is_not_mapped(segment, other, reason):
@@ -188,8 +188,8 @@ def sparse(path):
 @pytest.mark.parametrize(
     ("make", "mode", "remove", "reason"),
     [
-        (os.mkdir, 0o600, os.rmdir, r"is no file of|Is a directory"),
-        (os.mkfifo, 0o600, os.unlink, "is no file of"),
+        (os.mkdir, 0o600, os.rmdir, r"is not a regular file in|Is a directory"),
+        (os.mkfifo, 0o600, os.unlink, "is not a regular file in"),
         (lambda path: os.symlink("/etc/passwd", path), None, os.unlink, "Too many levels of symbolic links"),
         (sparse, 0o640, os.unlink, "mode 0640, not 0600"),
         (sparse, 0o600, os.unlink, f"only {PAGESIZE:,} of the file's {2 * PAGESIZE:,} bytes have memory"),

@@ -141,7 +141,7 @@ def test_a_retained_graph_can_be_walked_again_and_a_freed_one_raises():
     left, right = shared * 2, shared * other
     assert gradients(left, x) == [8]
     for walked in (right, left):
-        with pytest.raises(RuntimeError, match=r"walked before.*retain_graph=True"):
+        with pytest.raises(RuntimeError, match=r"freed this graph.*retain_graph=True"):
             gradients(walked, x)
 
 

@@ -115,7 +115,7 @@ WRONG = [
             ((IMAGES, FILTERS, IMAGES[0, 0, 0]), {}, ValueError, r"bias must have the shape \(6,\), but it is \(3,\)"),
             ((IMAGES.astype(int), FILTERS), {}, TypeError, "x must be floating point, but its dtype is int64"),
             ((IMAGES, FILTERS), {"padding": "same"}, ValueError, "padding must be \"SAME\" or .* it is 'same'"),
-            ((IMAGES, FILTERS), {"strides": 0}, ValueError, "strides must be from 1 up, .* but it is 0"),
+            ((IMAGES, FILTERS), {"strides": 0}, ValueError, "strides must be at least 1, .* but it is 0"),
             ((IMAGES, FILTERS), {"strides": 1.5}, TypeError, "strides must be an integer .* but it is 1.5"),
             ((IMAGES, FILTERS), {"dilations": (1, 2, 1)}, ValueError, r"dilations must be .* is \(1, 2, 1\)"),
             ((IMAGES, FILTERS), {"activation": "tanh"}, ValueError, 'activation must be None or "relu", but .*tanh'),
@@ -123,13 +123,17 @@ WRONG = [
                 (IMAGES, FILTERS),
                 {"padding": "VALID", "dilations": 2},
                 ValueError,
-                r"no window fits: x is 4 x 5, and a window reaches over 5 elements; pad \(padding=\"SAME\"\)",
+                r"no window fits: x is 4 x 5, and a window spans 5 elements; pad \(padding=\"SAME\"\)",
             ),
         ]
     ),
     (lambda: ops.max_pool2d(IMAGES[0]), ValueError, r"max_pool2d\(x: .*x must have the axes .* is \(4, 5, 3\)"),
-    (lambda: ops.max_pool2d(IMAGES, 5), ValueError, "no window fits: x is 4 x 5, .* over 5 elements"),
-    (lambda: ops.avg_pool2d(IMAGES, (2, 0)), ValueError, r"avg_pool2d\(x: .*size must be from 1 up, .* it is \(2, 0\)"),
+    (lambda: ops.max_pool2d(IMAGES, 5), ValueError, "no window fits: x is 4 x 5, .* spans 5 elements"),
+    (
+        lambda: ops.avg_pool2d(IMAGES, (2, 0)),
+        ValueError,
+        r"avg_pool2d\(x: .*size must be at least 1, .* it is \(2, 0\)",
+    ),
     (lambda: ops.avg_pool2d(IMAGES.astype(int)), TypeError, "x must be floating point, but its dtype is int64"),
 ]
 

@@ -9,7 +9,7 @@ from pswire.errors import NotFinite, ShapeMismatch, UnknownVariable
 from pswire.messages import Declaration, Push, Value
 from pswire.optimizers import GradientDescent, Momentum, MovingAverage
 from pswire.specs.encodings import TopK
-from pswire.tensors.compression import Packed, packed
+from pswire.tensors.compression import Packed, to_16_bits
 from pswire.tensors.values import IndexedSlices, TensorSpec
 from psworker.client import push_pull, splitting
 from psworker.client.error_feedback import GradientEncoder
@@ -40,7 +40,7 @@ def test_encoded_partitions_are_joined_with_unchanged_ones(shards, rows, form):
     value, old = some((rows, 3)), VersionedArray("v", ReadVersion(tuple(range(shards))), some((rows, 3), 2))
     parts, known = (splitting.split_array(variable, array) for array in (value, old.array))
     values = [
-        Value("v", shard, None) if shard == 1 else Value("v", shard + 10, packed(part, form))
+        Value("v", shard, None) if shard == 1 else Value("v", shard + 10, to_16_bits(part, form))
         for shard, part in enumerate(parts)
     ]
     joined = push_pull.join(variable, values, old)
@@ -60,7 +60,9 @@ class Sixteen:
     def encode(self, shard, gradient):
         self.given.append((shard, gradient.name))
         array = gradient.array
-        return gradient if isinstance(array, IndexedSlices) else replace(gradient, array=packed(array, self.encoding))
+        return (
+            gradient if isinstance(array, IndexedSlices) else replace(gradient, array=to_16_bits(array, self.encoding))
+        )
 
 
 @pytest.mark.parametrize("shards", [1, 2, 3])

@@ -16,7 +16,7 @@ from tests.shards_in_process import ShardsInProcess
 SGD = GradientDescent(1.0)
 NAMES = ("a", "b")  # one a shard
 DECLARED = [Declaration(TensorSpec(name, (2,), "float64"), np.zeros(2), SGD) for name in NAMES]
-LOST = "shard {} was started anew and has lost its state; start the whole job again"
+LOST = "shard {} was restarted and has lost its state; restart the whole job"
 
 
 class Job(ShardsInProcess):
@@ -99,7 +99,7 @@ def test_where_all_servers_were_started_anew_a_new_job_begins_and_workers_of_the
     new = job.register("w1")
     pushed = push(new)
     assert (pushed.outcome, pushed.global_step) == (Outcome.APPLIED, 1)
-    with pytest.raises(WrongShard, match="shard 0 was started anew"):
+    with pytest.raises(WrongShard, match="shard 0 was restarted"):
         push(old, 1)
     np.testing.assert_array_equal([one.array for one in new.pull(NAMES)], np.ones((2, 2)))
 

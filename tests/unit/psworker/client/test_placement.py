@@ -86,5 +86,7 @@ def test_names_are_grouped_by_shard_once_and_in_their_order():
 def test_a_variable_cannot_have_another_shape_later():
     placement = placed(2, TensorSpec("a", (3,)))
     assert placement.extended([TensorSpec("a", (3,))]) == placement
-    with pytest.raises(AlreadyRegistered, match=r"a float32\[3\] is registered .* now declared as a float32\[4\]"):
+    with pytest.raises(
+        AlreadyRegistered, match=r"a float32\[3\] is already registered .* now declared as a float32\[4\]"
+    ):
         placement.extended([TensorSpec("b", (1,)), TensorSpec("a", (4,))])

@@ -115,7 +115,7 @@ def test_invalid_ids_are_refused(ids, error, message):
         (((1 << 62, 0), UNIFORM), ValueError, "no memory has more"),
         (((2, 3), initializers.zeros()), TypeError, r"such as psworker\.RowUniform"),
         (((2, 3), ps.RowConstant(1e6), None, "float16"), ValueError, "float16 cannot hold"),
-        (((2, 3), UNIFORM, None, "int32"), TypeError, "not in int32"),
+        (((2, 3), UNIFORM, None, "int32"), TypeError, "not int32"),
     ],
 )
 def test_an_invalid_table_is_refused_and_leaves_nothing_behind(arguments, error, message):

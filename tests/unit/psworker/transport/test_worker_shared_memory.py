@@ -15,7 +15,7 @@ import pytest
 
 from psserver.config import ServerConfig
 from psserver.rpc.server import ServerThread
-from psserver.rpc.shared_memory import AttachedSegments
+from psserver.rpc.transfer_memory import AttachedSegments
 from pswire.errors import Malformed, TimedOut
 from pswire.messages import Declaration, Gradient, Join, Pull, Push, Register, Sender
 from pswire.optimizers import GradientDescent
@@ -112,12 +112,12 @@ def test_a_segment_has_no_name_any_more_when_the_server_has_answered_or_failed(f
 @pytest.mark.parametrize(
     ("number", "offset", "reason"),
     [
-        (1, DATA_OFFSET, "segment 1 is none of this call's"),
-        (-1, DATA_OFFSET, "segment -1 is none of this call's"),
+        (1, DATA_OFFSET, "segment 1 does not belong to this call"),
+        (-1, DATA_OFFSET, "segment -1 does not belong to this call"),
         (0, DATA_OFFSET + 4, "begin at a multiple of 64, but they begin at 68"),
         (0, -64, "begin at -64"),
-        (0, 1 << 40, "must be inside of"),
-        (0, 1 << 62, "must be inside of"),
+        (0, 1 << 40, "must be inside"),
+        (0, 1 << 62, "must be inside"),
     ],
 )
 def test_a_value_that_is_not_where_the_answer_has_it_is_malformed(pool, number, offset, reason):
@@ -130,7 +130,7 @@ def tensor(number, offset):
 
 
 def test_a_segment_returns_to_its_pool_with_the_last_of_its_values_and_not_before_the_answer_is_complete(pool):
-    segments, returned = [pool.take(4 * SPEC.nbytes), pool.take(1)], pool._returned
+    segments, returned = [pool.take(4 * SPEC.nbytes), pool.take(1)], pool._free
     answer = AnswerReceiver(segments, pool)
     answer.get(tensor(0, DATA_OFFSET), SPEC)
     assert not returned, "a value may be dropped while those behind it are still read"
