@@ -13,7 +13,7 @@ import pytest
 from psserver.config import ServerConfig
 from psserver.rpc.server import ServerThread
 from psworker.client import placement
-from psworker.config import StrategyConfig, TransferConfig, WorkerConfig
+from psworker.config import StrategyConfig, WorkerConfig
 from psworker.sessions.session import Session
 from psworker.sessions.strategies.local_steps import OUTER
 from psworker.transport import grpc_transport, shared_memory
@@ -56,11 +56,10 @@ class TransportCase:
 
             def session(worker: str, *, outer: Any = OUTER, **options: Any) -> Session:
                 travel = {name: options.pop(name) for name in ("encoding", "compression") if name in options}
-                transfer = TransferConfig(shared_memory=self.shared_memory, **travel)
                 strategy = StrategyConfig(**options)
-                return Session(
-                    WorkerConfig(addresses, worker, timeout=30, strategy=strategy, transfer=transfer), transport, outer
-                )
+                memory = self.shared_memory
+                config = WorkerConfig(addresses, worker, 30, shared_memory=memory, strategy=strategy, **travel)
+                return Session(config, transport, outer)
 
             yield session
 
