@@ -37,7 +37,8 @@ class UpdateSpec(Spec, family="optimizer"):
     """Hyperparameters of an update rule.
 
     `pushed_noun` names what workers push, in messages. A slot is an array of the variable's shape beside it, of the
-    variable's dtype, or float32 for float16.
+    variable's dtype, or float32 for float16. A field `initial_NAME` is the first value of the slot NAME; others start
+    at zero.
     """
 
     pushed_noun: ClassVar[str] = "observation"
@@ -90,6 +91,7 @@ class Rule(ABC):
         squares: names of slots that sum squares.
     """
 
+    spec: UpdateSpec
     loop: Loop | None = None
     element_wise: ClassVar[bool] = False
     squares: ClassVar[Collection[str]] = ()
@@ -98,10 +100,9 @@ class Rule(ABC):
         super().__init_subclass__()
         RULES.update({spec.kind: cls for spec in of})
 
-    def __init__(self, spec: UpdateSpec, first: Mapping[str, float] | None = None) -> None:
-        """Takes the slots' names from the hyperparameters; `first` has the first values that are not zero."""
+    def __init__(self, spec: UpdateSpec) -> None:
+        self.spec = spec
         self._names = spec.slot_names()
-        self._first = dict.fromkeys(self._names, 0.0) | dict(first or {})
 
     @np.errstate(all="ignore")
     def slots(self, value: Array) -> dict[str, Array]:
@@ -122,12 +123,13 @@ class Rule(ABC):
         dtype = COMPUTE_DTYPES[value.dtype]
         nbytes = value.size * dtype.itemsize
         slots = {}
-        for place, (name, fill) in enumerate(self._first.items(), 1):
+        for place, name in enumerate(self._names, 1):
             memory = np.zeros(nbytes + _PAGE, np.uint8)  # zeros: rows that are never touched take no memory
             start = (place * _PAGE // 4 - memory.ctypes.data) % _PAGE
             slots[name] = memory[start : start + nbytes].view(dtype).reshape(value.shape)
-            if fill:
-                slots[name].fill(fill)
+            first = getattr(self.spec, f"initial_{name}", 0.0)
+            if first:
+                slots[name].fill(first)
         return slots
 
     @abstractmethod
