@@ -71,6 +71,6 @@ def _required(field: Field, what: str) -> Field:
     return Field(field.put, get)
 
 
-OPTIMIZER_OR_NONE = _struct(optimizers.to_plain, optimizers.from_plain)
+OPTIMIZER_OR_NONE = _struct(specs.to_plain, partial(specs.from_plain, optimizers.UpdateSpec))
 KINDS[pb.Optimizer] = _required(OPTIMIZER_OR_NONE, "an optimizer")
 INITIAL = _struct(specs.to_plain, partial(specs.from_plain, RowInitializer))

@@ -8,9 +8,8 @@ from typing import ClassVar
 import numpy as np
 
 from pswire.optimizers.element_wise import TINY, ElementWise
-from pswire.optimizers.limits import Limits, within
 from pswire.optimizers.numba_compiler import Numbers, Slots, loop
-from pswire.optimizers.optimizer import OptimizerSpec, Step
+from pswire.optimizers.optimizer import Limits, OptimizerSpec, Step, within
 from pswire.specs.spec import NotNegative, Positive, ShareOrOne
 from pswire.tensors.values import Array
 

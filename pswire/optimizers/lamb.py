@@ -9,8 +9,7 @@ import numpy as np
 
 from pswire.optimizers.adam import MomentsSpec, corrected, direction, moments_growth, move_averages
 from pswire.optimizers.element_wise import TINY, blocks, check_bounds, row_blocks
-from pswire.optimizers.limits import Limits
-from pswire.optimizers.optimizer import COMPUTE_DTYPES, Rule, Step
+from pswire.optimizers.optimizer import COMPUTE_DTYPES, Limits, Rule, Step
 from pswire.specs.spec import NotNegative, Positive
 from pswire.tensors.values import Array, IndexedSlices
 

@@ -6,8 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from pswire.optimizers.element_wise import ElementWise
-from pswire.optimizers.limits import Limits
-from pswire.optimizers.optimizer import Step, UpdateSpec
+from pswire.optimizers.optimizer import Limits, Step, UpdateSpec
 from pswire.specs.spec import Share
 from pswire.tensors.values import Array
 

@@ -7,9 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from pswire.optimizers.element_wise import ElementWise
-from pswire.optimizers.limits import Limits, decayed_sum
 from pswire.optimizers.numba_compiler import Numbers, Slots, loop
-from pswire.optimizers.optimizer import OptimizerSpec, Step
+from pswire.optimizers.optimizer import Limits, OptimizerSpec, Step, decayed_sum
 from pswire.specs.schedules import LearningRate
 from pswire.specs.spec import Flag, Positive, Share
 from pswire.tensors.values import Array
