@@ -11,7 +11,6 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from psserver.core.array_tasks import StepResult
-from psserver.core.members.deduplication import DeduplicationTable
 from psserver.core.members.member import Member
 from psserver.core.members.membership import Membership
 from psserver.core.metrics import EXACT, rounded
@@ -22,6 +21,7 @@ from psserver.core.variables.element_checks import Magnitudes
 from psserver.core.variables.store import Store
 from pswire.errors import NotFinite, ParamServerError, Unavailable
 from pswire.messages import (
+    Allocator,
     Assign,
     Assigned,
     ChangeId,
@@ -36,7 +36,6 @@ from pswire.messages import (
     Sender,
     UpdateGroup,
 )
-from pswire.messages.sizes import Allocator
 
 
 @dataclass(slots=True, eq=False)
@@ -74,12 +73,10 @@ class PendingCalls:
         self,
         policy: Policy,
         store: Store,
-        deduplication: DeduplicationTable,
         members: Membership,
         update_order: UpdateOrder | None = None,
     ) -> None:
-        self._policy, self._store, self._deduplication, self._members = policy, store, deduplication, members
-        self._update_order = update_order
+        self._policy, self._store, self._members, self._update_order = policy, store, members, update_order
         self._asynchronous = type(policy) is Asynchronous
         self._calls: dict[int, PendingCall] = {}
         # of the last update, as schedules count: pushes of the job before it, as far as known here
@@ -131,7 +128,7 @@ class PendingCalls:
 
     def newest(self, sender: Sender) -> int:
         """The greatest sequence number that has arrived of this sender."""
-        newest = self._deduplication.last(sender)
+        newest = self._members[sender.worker].settled
         for call in self._calls.values():
             if not isinstance(call.message, Pull) and call.message.sender == sender:
                 newest = max(newest, call.message.sequence)
@@ -139,7 +136,7 @@ class PendingCalls:
 
     def settle(self, sender: Sender, sequence: int) -> None:
         """Note that the worker knows the outcome of its messages up to `sequence`, or has abandoned them."""
-        self._deduplication.settle(sender, sequence)
+        self._members.settle(sender, sequence)
         if self._update_order is not None:
             self._update_order.settle(sender, sequence + 1)
 
@@ -202,14 +199,13 @@ class PendingCalls:
         return settled
 
     def _settled(self, change: ChangeId) -> bool:
-        return self._deduplication.last(change.sender) >= change.sequence or not self._members.is_live(change.sender)
+        sender = change.sender
+        return not self._members.is_live(sender) or self._members[sender.worker].settled >= change.sequence
 
     def _pass_over(self, changes: Iterable[ChangeId]) -> None:
         """Skip changes that have not arrived; if they arrive later, they are refused."""
         for change in changes:
-            member = self._members.get(change.sender.worker)
-            if member is not None and member.incarnation == change.sender.incarnation:
-                self._deduplication.settle(change.sender, change.sequence)
+            self._members.settle(change.sender, change.sequence)
 
     # --- decisions ------------------------------------------------------------------------------------------------
 
@@ -281,7 +277,7 @@ class PendingCalls:
         """Settle a push; from now on it is pending for its values only."""
         call.answer = answer
         call.member.clock += 1
-        self._deduplication.record(push.sender, push.sequence, answer)
+        self._members.record(call.member, push.sequence, answer)
 
     def _assign(self, call: PendingCall, result: StepResult) -> None:
         message = call.message
@@ -297,7 +293,7 @@ class PendingCalls:
             change = ChangeId(message.sender, message.sequence, message.shards)
             frontier = self._update_order.add([change], message.remote)
         answer = Assigned(Outcome.APPLIED, versions, self.global_step, frontier)
-        self._deduplication.record(message.sender, message.sequence, answer)
+        self._members.record(call.member, message.sequence, answer)
         result.replies.append(Reply(call.ticket, answer))
 
     def _serve(self, call: PendingCall, result: StepResult) -> None:

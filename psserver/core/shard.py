@@ -1,6 +1,6 @@
 """The shard: a deterministic state machine that processes one message at a time and does no arithmetic itself.
 
-    message -> membership (who sends it?) -> store (is it valid?) -> deduplication (is it new?)
+    message -> membership (who sends it? is it new?) -> store (is it valid?)
             -> policy (now, later, never?) -> store and update rules (the change) -> reply
 
 The same messages in the same order give bit-identical variables, slots and replies. Waiting, I/O and the clock are
@@ -16,7 +16,6 @@ from typing import Any
 from psserver.core import events
 from psserver.core.array_tasks import StepResult, TasksPending
 from psserver.core.data_queue import DataQueues
-from psserver.core.members.deduplication import DeduplicationTable, Settled
 from psserver.core.members.job_invariants import JobInvariants
 from psserver.core.members.member import Member
 from psserver.core.members.membership import JobEnd, Membership
@@ -29,6 +28,7 @@ from psserver.core.variables.element_checks import Inspection, Magnitudes, inspe
 from psserver.core.variables.store import Store
 from pswire.errors import InvalidMessage, WrongShard
 from pswire.messages import (
+    Allocator,
     Assign,
     Change,
     Join,
@@ -56,7 +56,6 @@ from pswire.messages import (
     UpdateGroup,
     WorkerStatus,
 )
-from pswire.messages.sizes import Allocator
 from pswire.specs.consistency import (
     Asynchronous,
     Consistency,
@@ -104,12 +103,11 @@ class Shard:
         self._changes: list[Change] = []
         self._invariants = JobInvariants(shard, shards, identity)
         self._members = Membership(lease, has_chief=not shard, one_job=one_job)
-        self._deduplication = DeduplicationTable()
         self._store = Store(memory_limit, staleness.strength if isinstance(staleness, DelayCompensation) else 0.0)
         ordered = not shard and shards > 1 and (consistency.orders or staleness.orders)
         self._update_order = UpdateOrder() if ordered else None
         policy = policy or policy_for(consistency, staleness, shard, shards)
-        self._pending = PendingCalls(policy, self._store, self._deduplication, self._members, self._update_order)
+        self._pending = PendingCalls(policy, self._store, self._members, self._update_order)
         self._queues = DataQueues(self._members.chief.is_chief)
         self._traffic = TrafficMeter()
 
@@ -177,7 +175,7 @@ class Shard:
                 when all tasks have run.
             ParamServerError: the message is refused.
         """
-        member, before = self._check(message)
+        member, repeated = self._check(message)
         magnitudes, bytes_in = inspection or inspect(self._store.variables, message)
         if not settled and (
             self._pending.may_be_guarded
@@ -191,15 +189,14 @@ class Shard:
             self._traffic.tick(now)
         match message:
             case Push():
-                self._push(PendingCall(ticket, message, member, allocator, None, magnitudes), before, result)
+                self._push(PendingCall(ticket, message, member, allocator, None, magnitudes), repeated, result)
             case Pull():
                 self._pending.add(PendingCall(ticket, message, member, allocator), result)
             case Take():
                 self._take(ticket, message, member, now, result)
-            case Assign() | Tune() if before is not None:
+            case Assign() | Tune() if repeated:
                 self._repeated += 1
-                assert before.answer is not None, "checked"
-                result.replies.append(Reply(ticket, dataclasses.replace(before.answer, outcome=Outcome.REPEATED)))
+                result.replies.append(Reply(ticket, dataclasses.replace(member.answer, outcome=Outcome.REPEATED)))
             case Assign():
                 self._assign(PendingCall(ticket, message, member, allocator, None, magnitudes), result)
             case Tune():
@@ -221,9 +218,9 @@ class Shard:
         traffic.bytes_out += result.bytes_out
         return result
 
-    def _check(self, message: Message) -> tuple[Any, Settled | None]:
-        """As `check`; returns the member that sends, and the deduplication entry of a message settled before."""
-        sender, member, before = getattr(message, "sender", None), None, None
+    def _check(self, message: Message) -> tuple[Any, bool]:
+        """As `check`; returns the member that sends, and whether the message was settled before."""
+        sender, member, repeated = getattr(message, "sender", None), None, False
         if sender is not None:
             member = self._members.check(sender)
         match message:
@@ -232,13 +229,13 @@ class Shard:
                     self._check_group(message, message.group)
                 if message.remote:
                     self._check_remote(message.remote, [one.name for one in message.remote])
-                before = self._deduplication.find(message)
+                repeated = self._members.settled_before(message)
                 self._store.check_gradients(message.gradients)
                 self._store.check_pull(message.pull, message.known_versions, message.encoding)
             case Pull():
                 self._store.check_pull(message.names, message.known_versions, message.encoding, message.choices)
             case Tune():
-                before = self._deduplication.find(message)
+                repeated = self._members.settled_before(message)
                 self._store.check_tune(message)
             case Join():
                 self._invariants.check_join(message)
@@ -251,13 +248,13 @@ class Shard:
             case Assign():
                 if message.remote:
                     self._check_remote((), message.remote)
-                before = self._deduplication.find(message)
+                repeated = self._members.settled_before(message)
                 self._store.check_assignments(message.assignments)
             case Take():
                 if self.shard:
                     raise WrongShard(f"this is shard {self.shard}: data queues are kept on shard 0")
                 self._queues.check(message.queue)
-        return member, before
+        return member, repeated
 
     def _check_remote(self, weights: Iterable[RemoteWeights], names: Sequence[str]) -> None:
         """Refuse remote variables unless this is shard 0 of a job whose changes are ordered."""
@@ -346,20 +343,20 @@ class Shard:
         values = self._store.read(message.sender.worker, names, result, allocator=allocator)
         result.replies.append(Reply(ticket, Registered(values, self.global_step, self._pending.frontier)))
 
-    def _push(self, call: PendingCall, before: Settled | None, result: StepResult) -> None:
+    def _push(self, call: PendingCall, repeated: bool, result: StepResult) -> None:
         message, member = call.message, call.member
         assert isinstance(message, Push)
-        if before is None:
+        if not repeated:
             if not member.training:
                 self._members.progress.start(member)
             if self._update_order is not None:  # all shards have settled the worker's earlier messages
                 self._update_order.settle(message.sender, message.sequence)
         else:
-            answer = before.answer
+            answer = member.answer
             if answer is None:
                 reason = "its part came too late: the worker's lease had expired here, or it had abandoned the part"
                 answer = Pushed(Outcome.DROPPED, 0, self.global_step, reason=reason)
-                self._deduplication.record(message.sender, message.sequence, answer)
+                self._members.record(member, message.sequence, answer)
                 self._members.half_pushes.late_part(member, message.sequence)
             assert isinstance(answer, Pushed), "checked"
             self._repeated += 1
@@ -372,16 +369,16 @@ class Shard:
         assert isinstance(call.message, Assign)
         if self._update_order is not None:
             self._update_order.settle(call.message.sender, call.message.sequence)
-        self._pending.abandon(call.member, result)  # or the deduplication table would go back to it
+        self._pending.abandon(call.member, result)  # a held push would settle an older number later
         self._pending.add(call, result)
 
     def _tune(self, ticket: int, message: Tune, member: Member, result: StepResult) -> None:
         optimizer = self._store.tune(message)
         change = Change(self.global_step, member.name, message.names, optimizer)
         self._changes = [*self._changes, change][-MAX_LISTED:]
-        self._pending.abandon(member, result)  # or the deduplication table would go back to it
+        self._pending.abandon(member, result)  # a held push would settle an older number later
         tuned = Tuned(Outcome.APPLIED, self.global_step)
-        self._deduplication.record(message.sender, message.sequence, tuned)
+        self._members.record(member, message.sequence, tuned)
         result.replies.append(Reply(ticket, tuned))
 
     # --- data queues and status -----------------------------------------------------------------------------------

@@ -17,8 +17,7 @@ from psserver.core.shard import Shard
 from psserver.core.variables.element_checks import Inspection
 from psserver.runtime.task_order import TaskOrder
 from pswire.errors import InvalidMessage, ParamServerError, TooLarge, Unavailable, UnknownVariable
-from pswire.messages import Answer, Register, Reply, Request, Tick, Tune
-from pswire.messages.sizes import Allocator, tensor_bytes
+from pswire.messages import Allocator, Answer, Register, Reply, Request, Tick, Tune, tensor_bytes
 from pswire.optimizers import numba_compiler, rule_for
 from pswire.optimizers.numba_compiler import Loop
 
@@ -66,9 +65,7 @@ class Executor:
         self._shard.check(message)
         return tensor_bytes(message) + self._answer_bytes(message)
 
-    async def step(
-        self, message: Request, most: int | None = None, allocator: Allocator | None = None, *, admitted: bool = False
-    ) -> Answer:
+    async def step(self, message: Request, most: int | None = None, allocator: Allocator | None = None) -> Answer:
         """The shard's answer, once there is one.
 
         A caller that is cancelled while its message is inspected has changed nothing. If it is cancelled later, the
@@ -78,7 +75,6 @@ class Executor:
             message: its arrays are borrowed until the answer, or for good if the caller is cancelled.
             most: bytes of values that the answer may have.
             allocator: memory for its values; borrowed as long as the message's arrays.
-            admitted: `admit` has accepted it.
 
         Raises:
             AnswerTooLarge: the answer could have more than `most`; the step was not done.
@@ -89,8 +85,7 @@ class Executor:
             await self._compile(message)
         inspection = None
         if tensor_bytes(message) > MAX_BYTES_INSPECTED_IN_LOOP:
-            if not admitted:
-                self._shard.check(message)
+            self._shard.check(message)
             loop = asyncio.get_running_loop()
             inspection = await loop.run_in_executor(self._inspectors, self._shard.inspect, message)
         ticket = next(self._tickets)

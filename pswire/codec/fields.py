@@ -17,7 +17,7 @@ from google.protobuf.message import Message as Proto
 from google.protobuf.message_factory import GetMessageClass
 
 from pswire.errors import Malformed
-from pswire.messages.membership import Sender
+from pswire.messages import Sender
 from pswire.tensors.transport import TensorReceiver, TensorSender
 from pswire.tensors.values import MAX_NAME_LENGTH, Array, TensorSpec
 from pswire.v1 import paramserver_pb2 as pb

@@ -3,7 +3,7 @@
 import pytest
 
 from psserver.core.data_queue import DataQueue
-from psserver.core.members.deduplication import DeduplicationTable
+from psserver.core.members.membership import Membership
 from psserver.core.policies import Follower
 from psserver.core.policies.policy import Apply, Serve
 from psserver.core.variables.store import Store
@@ -33,11 +33,8 @@ def apply_each_by_itself(policy, calls, shard):
 
 #: The job, and the broken methods.
 FAULTS = {
-    "answers are forgotten": (
-        ASYNCHRONOUS,
-        [(DeduplicationTable, "find", lambda *_: None), (DeduplicationTable, "last", lambda *_: 0)],
-    ),
-    "no answer is recorded": (ASYNCHRONOUS, [(DeduplicationTable, "record", lambda *_: None)]),
+    "answers are forgotten": (ASYNCHRONOUS, [(Membership, "settled_before", lambda *_: False)]),
+    "no answer is recorded": (ASYNCHRONOUS, [(Membership, "record", lambda *_: None)]),
     "holders of blocks are forgotten": (ASYNCHRONOUS, [(DataQueue, "take", forget_holders)]),
     "one update is lost": (ASYNCHRONOUS, [(Store, "update", lose_one_update)]),
     "one of a group is lost": (SYNCHRONOUS, [(Store, "update", lose_one_of_a_group)]),

@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 
 import psworker as ps
-from pswire.messages import Assignment, Pulled, Pushed
-from pswire.messages.sizes import tensor_bytes
+from pswire.messages import Assignment, Pulled, Pushed, tensor_bytes
 from psworker import ops
 from psworker.client import placement
 from psworker.config import StrategyConfig, WorkerConfig

@@ -9,7 +9,7 @@ import psworker as ps
 from psserver.config import ServerConfig
 from psserver.rpc.server import ServerThread
 from pswire.errors import ShapeMismatch, TooLarge
-from pswire.messages.sizes import tensor_bytes
+from pswire.messages import tensor_bytes
 from pswire.specs.initializers import fill
 from psworker import ops
 from psworker.config import WorkerConfig

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pswire.messages import LastPush
+from pswire.messages import Assigned, LastPush, Pushed, Tuned
 
 
 @dataclass(slots=True)
@@ -19,6 +19,8 @@ class Member:
         staleness, staleness_sum, loss: of its last applied push; of all of them; the last one that it sent.
         training, finished, out_of_data, clock: see `psserver.core.members.progress`; `clock` counts steps and dropped.
         tensor_transport: how its tensors travel, as it describes it.
+        settled, answer: sequence number of its last settled push, assign or tune, 0 before the first, and the answer,
+            without values; None: it was abandoned, or others went on without it.
         half_pushes, last_push: see `psserver.core.members.half_pushes`.
     """
 
@@ -38,5 +40,7 @@ class Member:
     clock: int = 0
     dropped: int = 0
     tensor_transport: str = ""
+    settled: int = 0
+    answer: Pushed | Assigned | Tuned | None = None
     half_pushes: int = 0
     last_push: LastPush | None = None

@@ -1,8 +1,9 @@
-"""Membership: names, incarnations and leases of the workers of a job. Time is an argument.
+"""Membership: names, incarnations and leases of the workers of a job, and deduplication. Time is an argument.
 
 A worker that joins again gets a higher incarnation; messages of an older one are refused. A lease that expires makes a
-worker lost; it may join again. Chief election, training progress and half-applied pushes are in separate modules of
-this folder.
+worker lost; it may join again. A worker has one push, assign or tune open at a time, so the deduplication table is one
+entry per member: its last settled message. Chief election, training progress and half-applied pushes are in separate
+modules of this folder.
 """
 
 from __future__ import annotations
@@ -14,8 +15,8 @@ from psserver.core.members.chief import ChiefElection
 from psserver.core.members.half_pushes import HalfPushes
 from psserver.core.members.member import Member
 from psserver.core.members.progress import Progress
-from pswire.errors import InvalidMessage, NotJoined, ParamServerError, Zombie
-from pswire.messages import Join, Sender
+from pswire.errors import InvalidMessage, NotJoined, OutOfOrder, ParamServerError, Zombie
+from pswire.messages import ANSWERS, Assign, Assigned, Join, Push, Pushed, Sender, Tune, Tuned
 
 #: Far above the incarnations that a worker can reach, and far below the largest that the protocol can carry.
 MAX_INCARNATION = 1 << 48
@@ -119,6 +120,38 @@ class Membership:
         if member is not None and member.state == "live" and member.incarnation == sender.incarnation:
             return member
         raise self.refusal(sender)
+
+    def settled_before(self, message: Push | Assign | Tune) -> bool:
+        """Whether this message of a live member is its last settled one; False if it is new.
+
+        Raises:
+            OutOfOrder: a later message of the worker was settled since, or this one was abandoned. A push that was
+                settled without an answer is not refused: its part is dropped.
+            InvalidMessage: the sequence number was used for another kind of message.
+        """
+        sequence, member = message.sequence, self._members[message.sender.worker]
+        if sequence > member.settled:
+            return False
+        if sequence < member.settled:
+            raise OutOfOrder(
+                f"message {sequence} of worker {member.name!r} came after its message {member.settled} was settled: "
+                "it arrived too late and changes nothing"
+            )
+        if member.answer is None and not isinstance(message, Push):
+            raise OutOfOrder(f"message {sequence} of worker {member.name!r} was abandoned: it is too late")
+        if member.answer is not None and not isinstance(member.answer, ANSWERS[type(message)]):
+            raise InvalidMessage(f"sequence number {sequence} was used for another kind of message before")
+        return True
+
+    def record(self, member: Member, sequence: int, answer: Pushed | Assigned | Tuned) -> None:
+        """Settle a message with an answer, which has no values: a retry gets fresh ones."""
+        member.settled, member.answer = sequence, answer
+
+    def settle(self, sender: Sender, sequence: int) -> None:
+        """From now on refuse messages of this incarnation up to `sequence` that have not arrived."""
+        member = self._members.get(sender.worker)
+        if member is not None and member.incarnation == sender.incarnation and sequence > member.settled:
+            member.settled, member.answer = sequence, None
 
     def refusal(self, sender: Sender) -> ParamServerError:
         """The error of `check` for a sender that is no live member."""

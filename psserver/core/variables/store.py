@@ -24,6 +24,7 @@ from psserver.core.variables.updates import ADDITION_GROWTH, Contribution, Overf
 from psserver.core.variables.variable import Variable
 from pswire.errors import InvalidMessage, NoOptimizer, TooLarge, UnknownVariable
 from pswire.messages import (
+    Allocator,
     Assign,
     Assignment,
     Choice,
@@ -35,11 +36,10 @@ from pswire.messages import (
     Register,
     Tune,
     Value,
+    whole_bytes,
 )
-from pswire.messages.sizes import Allocator, whole_bytes
-from pswire.optimizers import OptimizerSpec, Step, UpdateSpec
+from pswire.optimizers import Step, UpdateSpec
 from pswire.specs.encodings import ENCODINGS
-from pswire.specs.schedules import rate
 from pswire.tensors.compression import INT16, Packed, narrow_to_16_bits
 from pswire.tensors.values import DTYPES, Array, TensorSpec
 
@@ -348,11 +348,10 @@ class Store:
         updates = []
         for name, mine in contributions.items():
             variable = self.variables[name]
-            optimizer, rule, learning_rate = variable.optimizer, variable.rule, 1.0
+            rule, schedule = variable.rule, variable.schedule
             assert rule is not None, "check_gradients was not called"
-            if isinstance(optimizer, OptimizerSpec):
-                learning_rate = scale * rate(optimizer.learning_rate, global_step)
-            step = Step(variable.updates + 1, global_step, learning_rate)
+            rate = variable.learning_rate if schedule is None else schedule.at(global_step)
+            step = Step(variable.updates + 1, global_step, scale * rate)
             updates.append(Update(variable, rule, mine, self.strength, step))
         guarded = result.settled and self.guard.needed(magnitudes)
         if guarded:

@@ -9,9 +9,10 @@ from dataclasses import dataclass, field
 
 from pswire.errors import InvalidMessage
 from pswire.messages import Choice, VariableStatus
-from pswire.optimizers import Rule, UpdateSpec, ordinary_growth, rule_for
+from pswire.optimizers import OptimizerSpec, Rule, UpdateSpec, ordinary_growth, rule_for
 from pswire.optimizers.limits import LIMITS, Limits
 from pswire.specs.initializers import RowInitializer
+from pswire.specs.schedules import Schedule
 from pswire.tensors.values import Array, Part, TensorSpec
 
 
@@ -23,6 +24,7 @@ class Variable:
         initial: the initializer of the rows of a table; None: a plain variable.
         version, updates: counts of all changes, and of those by its optimizer.
         declared, optimizer, rule: the optimizer it was registered with, the current one, and its update rule.
+        schedule, learning_rate: a schedule of the learning rate, or else its constant; 1 for a rule without one.
         limits: magnitudes of an ordinary update (`pswire.optimizers.limits`); None: no update is ordinary.
         share: the growth of one ordinary update.
         growth: their sum since all elements were last known to be within the limits; infinite while they are not.
@@ -39,6 +41,8 @@ class Variable:
     rule: Rule | None = None
     slot_specs: dict[str, TensorSpec] = field(default_factory=dict)
     slots: dict[str, Array] = field(default_factory=dict)
+    schedule: Schedule | None = None
+    learning_rate: float = 1.0
     limits: Limits | None = None
     share: float = 0.0
     growth: float = 0.0
@@ -49,7 +53,12 @@ class Variable:
 
     def follow(self, optimizer: UpdateSpec) -> Rule:
         """Update by this optimizer from now on; returns its rule."""
-        self.optimizer, self.rule = optimizer, rule_for(optimizer)
+        self.optimizer, self.rule, self.schedule = optimizer, rule_for(optimizer), None
+        if isinstance(optimizer, OptimizerSpec):
+            if isinstance(optimizer.learning_rate, Schedule):
+                self.schedule = optimizer.learning_rate
+            else:
+                self.learning_rate = float(optimizer.learning_rate)
         self.share = ordinary_growth(optimizer, self.rule, self.limits)
         return self.rule
 

@@ -50,7 +50,7 @@ class Guarded(ShardDriver):
         """All that a push may change of variables, and of the deduplication table; apart from who waits, and when."""
         shard = self.shard
         counts = shard.global_step, shard._pending.applied, shard._pending.dropped
-        return state_of([list(shard._store), shard._deduplication, *counts])
+        return state_of([list(shard._store), [(one.settled, one.answer) for one in shard._members], *counts])
 
     def value(self, name="W"):
         return self.shard._store[name].value

@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 
 from pswire.errors import InvalidMessage, NotFinite, ShapeMismatch
-from pswire.messages import Choice, Gradient, Join, Outcome, Pull, Push, Renew, Status, Tick
-from pswire.messages.sizes import tensor_bytes
+from pswire.messages import Choice, Gradient, Join, Outcome, Pull, Push, Renew, Status, Tick, tensor_bytes
 from pswire.optimizers import Adagrad, GradientDescent
 from pswire.specs.consistency import DelayCompensation, Synchronous
 from pswire.specs.encodings import ENCODINGS
