@@ -128,9 +128,9 @@ def test_when_one_of_three_fails_the_others_make_no_update_of_two_gradients_or_o
     assert third.wait() == code
     for waiting in (first, second):
         assert waiting.wait() == 1, waiting.err
-        assert re.search("gave up after .* of 3 gradients of step 4 have come", waiting.err[-1])
-        assert re.search("not here yet: .*w2|start [12] more worker", waiting.err[-1])
-    assert job.seen()[:2] == (4, pytest.approx(4 * 6.0))
+        assert re.search("gave up after .* of 3 gradients of step 4 have arrived", waiting.err[-1])
+        assert re.search("not arrived yet: .*w2|start [12] more worker", waiting.err[-1])
+    assert job.seen()[:2] == (4, 4 * 6.0)
     job.end()
 
 
