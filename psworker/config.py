@@ -7,28 +7,29 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Sequence
-from dataclasses import astuple, dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields
 from operator import index
 from pathlib import Path
-from typing import TypeVar
+from typing import Any
 
 from pswire.errors import ConfigurationError
 from pswire.specs.encodings import NONE, Compression, parse_compression, parse_encoding
 from pswire.system.host import process_name
 
-#: The environment that `psworker run` and `psworker local` give to a training script.
-SERVERS, NAME, TIMEOUT = "PSWORKER_SERVERS", "PSWORKER_NAME", "PSWORKER_TIMEOUT"
-KEEP_MEMORY = "PSWORKER_KEEP_MEMORY"
-PUSH_EVERY, PULL_EVERY = "PSWORKER_PUSH_EVERY", "PSWORKER_PULL_EVERY"
-OVERLAP, LOCAL_STEPS = "PSWORKER_OVERLAP", "PSWORKER_LOCAL_STEPS"
-ENCODING, COMPRESS, SHARED_MEMORY = "PSWORKER_ENCODING", "PSWORKER_COMPRESS", "PSWORKER_SHARED_MEMORY"
-
 #: Seconds for which a worker keeps trying to reach a server.
 DEFAULT_TIMEOUT = 60.0
 
-_FLAGS = dict.fromkeys(("1", "true", "t", "yes", "y", "on"), True)  # as click accepts them
-_FLAGS |= dict.fromkeys(("0", "false", "f", "no", "n", "off"), False)
+
+def variable(option: str) -> str:
+    """The environment variable of an option: `PSWORKER_PUSH_EVERY` of `push_every`."""
+    return f"PSWORKER_{option.upper()}"
+
+
+def environment(options: Mapping[str, object]) -> dict[str, str]:
+    """The environment variables of these options, which `worker_config` reads; of those that are not None."""
+    given = {name: value for name, value in options.items() if value is not None}
+    return {variable(name): str(int(value) if isinstance(value, bool) else value) for name, value in given.items()}
 
 
 def data_dir() -> str | None:
@@ -38,7 +39,7 @@ def data_dir() -> str | None:
 
 def worker_name() -> str:
     """The name that a launcher has given to this worker, `$PSWORKER_NAME`; "" without one."""
-    return os.environ.get(NAME, "")
+    return os.environ.get(variable("name"), "")
 
 
 def cache_dir() -> Path:
@@ -91,43 +92,6 @@ class StrategyConfig:
         """Steps between two pushes."""
         return self.local_steps or self.push_every
 
-    def environment(self) -> dict[str, str]:
-        """The environment variables of this configuration."""
-        values = [str(int(value)) for value in astuple(self)]
-        return dict(zip((PUSH_EVERY, PULL_EVERY, OVERLAP, LOCAL_STEPS), values, strict=True))
-
-
-@dataclass(frozen=True)
-class TransferConfig:
-    """How gradients and weights are transferred between a worker and its servers.
-
-    Attributes:
-        encoding: of float32 tensors, both ways: "float32", or one of `pswire.specs.encodings.ENCODINGS`.
-        compression: of gradients, with error feedback (`psworker.client.error_feedback`).
-        shared_memory: whether tensors go through shared memory where a server is on this host.
-
-    Raises:
-        ConfigurationError: an invalid field.
-    """
-
-    encoding: str = "float32"
-    compression: Compression = NONE
-    shared_memory: bool = True
-
-    def __post_init__(self) -> None:
-        """Check every field."""
-        parse_encoding(self.encoding)
-        if not isinstance(self.compression, Compression):
-            raise ConfigurationError(
-                f"compression must be one of NoCompression(), Int8(), TopK(FRACTION), got {self.compression!r}"
-            )
-        if not isinstance(self.shared_memory, bool):
-            raise ConfigurationError(f"shared_memory must be True or False, got {self.shared_memory!r}")
-
-    def environment(self) -> dict[str, str]:
-        """The environment variables of this configuration."""
-        return {ENCODING: self.encoding, COMPRESS: str(self.compression), SHARED_MEMORY: str(int(self.shared_memory))}
-
 
 @dataclass(frozen=True)
 class WorkerConfig:
@@ -139,8 +103,10 @@ class WorkerConfig:
         timeout: seconds that a call is retried.
         keep_memory: whether the process keeps the memory of freed arrays for the next ones
             (`pswire.system.malloc.keep_memory`).
+        encoding: of float32 tensors, both ways: "float32", or one of `pswire.specs.encodings.ENCODINGS`.
+        compression: of gradients, with error feedback (`psworker.client.error_feedback`).
+        shared_memory: whether tensors go through shared memory where a server is on this host.
         strategy: when it pushes and pulls.
-        transfer: how gradients and weights are transferred.
 
     Raises:
         ConfigurationError: an invalid field.
@@ -150,8 +116,10 @@ class WorkerConfig:
     name: str = ""
     timeout: float = DEFAULT_TIMEOUT
     keep_memory: bool = True
+    encoding: str = "float32"
+    compression: Compression = NONE
+    shared_memory: bool = True
     strategy: StrategyConfig = StrategyConfig()
-    transfer: TransferConfig = TransferConfig()
 
     def __post_init__(self) -> None:
         """Check every field."""
@@ -161,6 +129,13 @@ class WorkerConfig:
             raise ConfigurationError(f"a server is listed twice in {','.join(self.servers)}: name each shard once")
         if not 0 < self.timeout < math.inf:
             raise ConfigurationError(f"the timeout must be a positive number of seconds, got {self.timeout}")
+        parse_encoding(self.encoding)
+        if not isinstance(self.compression, Compression):
+            raise ConfigurationError(
+                f"compression must be one of NoCompression(), Int8(), TopK(FRACTION), got {self.compression!r}"
+            )
+        if not isinstance(self.shared_memory, bool):
+            raise ConfigurationError(f"shared_memory must be True or False, got {self.shared_memory!r}")
 
 
 def parse_servers(text: str) -> tuple[str, ...]:
@@ -178,61 +153,56 @@ def parse_servers(text: str) -> tuple[str, ...]:
 def worker_config(
     servers: str | Sequence[str] | None = None,
     name: str | None = None,
-    timeout: float | None = None,
     *,
-    push_every: int | None = None,
-    pull_every: int | None = None,
-    overlap: bool | None = None,
-    local_steps: int | None = None,
-    encoding: str | None = None,
     compress: str | None = None,
-    shared_memory: bool | None = None,
+    **options: Any,  # noqa: ANN401 - of several types
 ) -> WorkerConfig:
     """The configuration: each argument, or else its environment variable `$PSWORKER_...`, or else the default.
 
-    Arguments are the fields of `WorkerConfig`, `StrategyConfig` and `TransferConfig`. Servers may be a text with commas
-    between the addresses; `compress` is as `parse_compression` takes it; in the environment, booleans are 1 or 0.
-    `$PSWORKER_KEEP_MEMORY` has no argument.
+    Arguments are those of `psworker.session`, and `keep_memory`: fields of `WorkerConfig` and `StrategyConfig`, where
+    servers may be a text with commas between the addresses, and `compress` is as `parse_compression` takes it. In the
+    environment, booleans are 1 or 0.
 
     Raises:
         ConfigurationError: an invalid value.
     """
     if servers is None:
-        servers = os.environ.get(SERVERS) or ()
+        servers = os.environ.get(variable("servers")) or ()
     if isinstance(servers, str):
         servers = parse_servers(servers)
-    strategy = StrategyConfig(
-        _read(PUSH_EVERY, int, 1) if push_every is None else push_every,
-        _read(PULL_EVERY, int, 1) if pull_every is None else pull_every,
-        _read(OVERLAP, _flag, False) if overlap is None else overlap,
-        _read(LOCAL_STEPS, int, 0) if local_steps is None else local_steps,
+    compression = parse_compression(
+        os.environ.get(variable("compress")) or "none" if compress is None else str(compress)
     )
-    transfer = TransferConfig(
-        os.environ.get(ENCODING) or "float32" if encoding is None else encoding,
-        parse_compression(os.environ.get(COMPRESS) or "none" if compress is None else str(compress)),
-        _read(SHARED_MEMORY, _flag, True) if shared_memory is None else shared_memory,
-    )
-    timeout = _read(TIMEOUT, float, DEFAULT_TIMEOUT) if timeout is None else timeout
-    return WorkerConfig(
-        tuple(servers), name or worker_name(), timeout, _read(KEEP_MEMORY, _flag, True), strategy, transfer
-    )
+    options["name"] = name or None
+    strategy = StrategyConfig(**_given(StrategyConfig, options))
+    values = _given(WorkerConfig, options) | options  # an option that is no field is refused
+    return WorkerConfig(tuple(servers), compression=compression, strategy=strategy, **values)
 
 
-_T = TypeVar("_T")
+_FLAGS = dict.fromkeys(("1", "true", "t", "yes", "y", "on"), True)  # as click accepts them
+_FLAGS |= dict.fromkeys(("0", "false", "f", "no", "n", "off"), False)
+
+#: By type of a field: how the text of its environment variable is read, and its description.
+_PARSERS: dict[str, tuple[Callable[[str], object], str]] = {
+    "int": (int, "a whole number"),
+    "float": (float, "a number of seconds"),
+    "bool": (lambda text: _FLAGS[text.lower()], "1 or 0"),
+    "str": (str, "text"),
+}
 
 
-def _flag(text: str) -> bool:
-    return _FLAGS[text.lower()]
-
-
-_EXPECTED = {int: "a whole number", float: "a number of seconds", _flag: "1 or 0"}
-
-
-def _read(variable: str, parse: Callable[[str], _T], default: _T) -> _T:
-    text = os.environ.get(variable)
-    if not text:
-        return default
-    try:
-        return parse(text)
-    except (ValueError, KeyError):
-        raise ConfigurationError(f"{variable} must be {_EXPECTED[parse]}, got {text!r}") from None
+def _given(config: type, options: dict[str, Any]) -> dict[str, Any]:
+    """The fields of `config` that an option gives, which is removed from `options`, or else the environment."""
+    found = {}
+    for field in fields(config):
+        value = options.pop(field.name, None)
+        text = os.environ.get(variable(field.name))
+        if value is not None:
+            found[field.name] = value
+        elif text and field.type in _PARSERS:
+            parse, expected = _PARSERS[field.type]
+            try:
+                found[field.name] = parse(text)
+            except (ValueError, KeyError):
+                raise ConfigurationError(f"{variable(field.name)} must be {expected}, got {text!r}") from None
+    return found

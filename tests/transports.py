@@ -13,10 +13,10 @@ import pytest
 from psserver.config import ServerConfig
 from psserver.rpc.server import ServerThread
 from psworker.client import placement
-from psworker.config import StrategyConfig, TransferConfig, WorkerConfig
+from psworker.config import StrategyConfig, WorkerConfig
 from psworker.sessions.session import Session
 from psworker.sessions.strategies.local_steps import OUTER
-from psworker.transport import connection, shared_memory
+from psworker.transport import grpc_transport, shared_memory
 from psworker.transport.embedded import EmbeddedTransport
 from tests.shared_folder import needs_shared_memory, shared_folder
 
@@ -43,7 +43,7 @@ class TransportCase:
             patch = stack.enter_context(pytest.MonkeyPatch.context())
             if self.shared_memory:
                 stack.enter_context(shared_folder(patch))
-                patch.setattr(connection, "MIN_SHARED_BYTES", 1)
+                patch.setattr(grpc_transport, "MIN_SHARED_BYTES", 1)
                 patch.setattr(shared_memory, "MIN_BORROWED_BYTES", 1)
                 patch.setattr(shared_memory, "MIN_SEGMENT_BYTES", 4096)
             if self.shards > 1:
@@ -56,11 +56,10 @@ class TransportCase:
 
             def session(worker: str, *, outer: Any = OUTER, **options: Any) -> Session:
                 travel = {name: options.pop(name) for name in ("encoding", "compression") if name in options}
-                transfer = TransferConfig(shared_memory=self.shared_memory, **travel)
                 strategy = StrategyConfig(**options)
-                return Session(
-                    WorkerConfig(addresses, worker, timeout=30, strategy=strategy, transfer=transfer), transport, outer
-                )
+                memory = self.shared_memory
+                config = WorkerConfig(addresses, worker, 30, shared_memory=memory, strategy=strategy, **travel)
+                return Session(config, transport, outer)
 
             yield session
 

@@ -21,6 +21,7 @@ from psserver.core.variables.element_checks import Magnitudes
 from psserver.core.variables.store import Store
 from pswire.errors import NotFinite, ParamServerError, Unavailable
 from pswire.messages import (
+    Allocator,
     Assign,
     Assigned,
     ChangeId,
@@ -35,7 +36,6 @@ from pswire.messages import (
     Sender,
     UpdateGroup,
 )
-from pswire.messages.sizes import Allocator
 
 
 @dataclass(slots=True, eq=False)

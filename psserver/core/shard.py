@@ -28,6 +28,7 @@ from psserver.core.variables.element_checks import Inspection, Magnitudes, inspe
 from psserver.core.variables.store import Store
 from pswire.errors import InvalidMessage, WrongShard
 from pswire.messages import (
+    Allocator,
     Assign,
     Change,
     Join,
@@ -55,7 +56,6 @@ from pswire.messages import (
     UpdateGroup,
     WorkerStatus,
 )
-from pswire.messages.sizes import Allocator
 from pswire.specs.consistency import (
     Asynchronous,
     Consistency,

@@ -16,7 +16,7 @@ class PolicySpec(TextSpec):
 
     `decides`: whether it may hold or refuse a push, so that shard 0 must be asked before the others; where none of a
     job's choices does, a push goes to all shards at once. `orders`: whether it refuses pushes for their staleness; then
-    the other shards make all changes in the order of shard 0's decisions (`pswire.messages.order`).
+    the other shards make all changes in the order of shard 0's decisions (`pswire.messages.ChangeId`).
     """
 
     decides: ClassVar[bool] = False

@@ -51,7 +51,7 @@ def _check_place(name: str, memory: mmap | Array, offset: int, nbytes: int) -> N
 
 
 class Region:
-    """Part of a segment, allocated sequentially; a `pswire.messages.sizes.Allocator`.
+    """Part of a segment, allocated sequentially; a `pswire.messages.Allocator`.
 
     Args:
         segment: the segment's number on its stream.

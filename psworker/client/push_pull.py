@@ -118,7 +118,7 @@ class ShardedPush:
 
     Attributes:
         decides: whether shard 0 decides for the others whether a push is applied.
-        orders: whether the others make changes in the order of shard 0's decisions (`pswire.messages.order`).
+        orders: whether the others make changes in the order of shard 0's decisions (`pswire.messages.ChangeId`).
         observed: variables that keep a moving average. Observations for them are not gradients and are not encoded: the
             residual of one observation does not belong to the next.
     """

@@ -11,6 +11,8 @@ import os
 import signal
 import sys
 from collections.abc import Callable
+from dataclasses import fields
+from functools import partial
 from typing import Any
 
 import click
@@ -23,15 +25,10 @@ from psworker import config
 from psworker.launch.processes import blas_threads
 from psworker.launch.run_script import SIGTERM_CODE, run_script
 
-_SCRIPT = click.Path(exists=True, dir_okay=False)
 _POSITIVE = click.IntRange(min=1)
-_PASS_ON = {"allow_interspersed_args": False}  # arguments after the script are the script's
-
-
-def _option(name: str, **settings: Any) -> Callable[[Any], Any]:  # noqa: ANN401 - those of click.option
-    """An option whose help shows its default and its environment variable, `PSWORKER_` and its name."""
-    variable = "PSWORKER_" + name.partition("/")[0].removeprefix("--").replace("-", "_").upper()
-    return click.option(name, **{"envvar": variable, "show_default": True, "show_envvar": True, **settings})
+#: Arguments after the script are the script's; the environment variable of an option is `PSWORKER_` and its name.
+_COMMAND = {"allow_interspersed_args": False, "auto_envvar_prefix": "PSWORKER"}
+_option = partial(click.option, show_default=True, show_envvar=True)
 
 
 def _checked_by(parse: Callable[[str], object]) -> Callable[[click.Context, click.Parameter, str], str]:
@@ -46,7 +43,7 @@ def _checked_by(parse: Callable[[str], object]) -> Callable[[click.Context, clic
     return check
 
 
-_STRATEGY_AND_TRANSFER = (
+_WORKER_OPTIONS = (
     _option(
         "--push-every",
         type=_POSITIVE,
@@ -88,27 +85,28 @@ _STRATEGY_AND_TRANSFER = (
 )
 
 
-def _strategy_and_transfer(command: Callable[..., None]) -> Callable[..., None]:
-    """Adds the options that `_configs` takes."""
-    for option in reversed(_STRATEGY_AND_TRANSFER):
-        command = option(command)
-    return command
+def _script_command(function: Callable[..., None]) -> Callable[..., None]:
+    """Adds the options of strategy and transfer, a script and its arguments; the value of --debug comes first."""
+    function = click.pass_obj(function)
+    arguments = click.argument("arguments", nargs=-1, type=click.UNPROCESSED, metavar="[ARGS]...")
+    script = click.argument("script", type=click.Path(exists=True, dir_okay=False))
+    for add in (arguments, script, *reversed(_WORKER_OPTIONS)):
+        function = add(function)
+    return function
 
 
-def _configs(options: dict[str, Any]) -> tuple[config.StrategyConfig, config.TransferConfig]:
-    """The configurations from the options of `_strategy_and_transfer`, which are removed from `options`."""
+def _worker_options(options: dict[str, Any]) -> dict[str, Any]:
+    """Removes and returns the options of strategy and transfer; refuses strategies that cannot be combined."""
+    strategy = {field.name: options.pop(field.name) for field in fields(config.StrategyConfig)}
     try:
-        strategy = config.StrategyConfig(
-            *[options.pop(name) for name in ("push_every", "pull_every", "overlap", "local_steps")]
-        )
+        config.StrategyConfig(**strategy)
     except ConfigurationError as error:
         raise click.BadParameter(str(error), param_hint="--local-steps") from None
-    encoding, compress = options.pop("encoding"), parse_compression(options.pop("compress"))
-    return strategy, config.TransferConfig(encoding, compress, options.pop("shared_memory"))
+    return strategy | {name: options.pop(name) for name in ("encoding", "compress", "shared_memory")}
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
-@_option("--debug", is_flag=True, help="Show tracebacks of errors.")
+@_option("--debug", is_flag=True, envvar="PSWORKER_DEBUG", help="Show tracebacks of errors.")
 @click.version_option(package_name="paramserver", prog_name="psworker")
 @click.pass_context
 def main(context: click.Context, debug: bool) -> None:
@@ -127,7 +125,7 @@ def main(context: click.Context, debug: bool) -> None:
     os.environ.setdefault("GRPC_VERBOSITY", "ERROR")  # its log does not help users; grpc reads it when loaded
 
 
-@main.command(context_settings=_PASS_ON)
+@main.command(context_settings=_COMMAND)
 @_option(
     "--servers",
     required=True,
@@ -167,22 +165,15 @@ def main(context: click.Context, debug: bool) -> None:
     help="The exit code after SIGTERM: 0 where a stop is no failure, as with docker compose down. Before a worker has "
     "read this option it ends as any process does.",
 )
-@_strategy_and_transfer
-@click.argument("script", type=_SCRIPT)
-@click.argument("arguments", nargs=-1, type=click.UNPROCESSED, metavar="[ARGS]...")
-@click.pass_obj
+@_script_command
 def run(
     debug: bool,
     /,
-    servers: str,
-    name: str | None,
-    timeout: float,
     threads: int | None,
-    keep_memory: bool,
     sigterm_code: int,
     script: str,
     arguments: tuple[str, ...],
-    **options: Any,  # noqa: ANN401
+    **options: Any,  # noqa: ANN401 - of all types
 ) -> None:
     """Run SCRIPT as one worker that joins the servers.
 
@@ -195,25 +186,21 @@ def run(
       psworker run --servers ps-0:5000,ps-1:5000 --name worker-7 train.py
     """  # noqa: D301
     end_at_once(signal.SIGTERM, sigterm_code)  # until the script begins
-    strategy, transfer = _configs(options)
+    options |= _worker_options(options)
     if threads is not None:
         os.environ.update(blas_threads(threads))  # read when the script loads numpy
     from pswire.channel import check_address  # imports grpc, which `psworker --help` does not need
 
     try:
-        addresses = tuple(map(check_address, config.parse_servers(servers)))
+        addresses = tuple(map(check_address, config.parse_servers(options["servers"])))
         config.WorkerConfig(addresses)  # refuses duplicates
-        os.environ[config.SERVERS] = ",".join(addresses)
     except ParamServerError as error:
         raise click.BadParameter(str(error), param_hint="--servers") from None
-    os.environ |= strategy.environment() | transfer.environment()
-    os.environ |= {config.TIMEOUT: str(timeout), config.KEEP_MEMORY: str(int(keep_memory))}
-    if name:
-        os.environ[config.NAME] = name
+    os.environ |= config.environment(options | {"servers": ",".join(addresses)})
     sys.exit(run_script(script, arguments, debug=debug, sigterm_code=sigterm_code))
 
 
-@main.command(context_settings=_PASS_ON)
+@main.command(context_settings=_COMMAND)
 @_option("--workers", type=_POSITIVE, metavar="N", default=2, help="Number of workers.")
 @_option(
     "--shards",
@@ -251,10 +238,7 @@ def run(
     callback=_checked_by(parse_staleness),
     help="The handling of stale pushes: none, scale, delay-compensated[:L] or drop:T.",
 )
-@_strategy_and_transfer
-@click.argument("script", type=_SCRIPT)
-@click.argument("arguments", nargs=-1, type=click.UNPROCESSED, metavar="[ARGS]...")
-@click.pass_obj
+@_script_command
 def local(debug: bool, /, progress: str, script: str, arguments: tuple[str, ...], **options: Any) -> None:  # noqa: ANN401
     """Run SCRIPT on a cluster of processes on this machine, and stop all of them at the end.
 
@@ -274,9 +258,9 @@ def local(debug: bool, /, progress: str, script: str, arguments: tuple[str, ...]
     from psworker.launch.display import make_display
     from psworker.launch.local_cluster import Job, LocalCluster
 
-    strategy, transfer = _configs(options)
+    worker_options = _worker_options(options)
     try:
-        job = Job(script, arguments, debug=debug, strategy=strategy, transfer=transfer, **options)
+        job = Job(script, arguments, debug=debug, worker_options=worker_options, **options)
     except ConfigurationError as error:
         raise click.BadParameter(str(error), param_hint="--workers") from None
     cluster = LocalCluster(job, make_display(progress, job.worker_names + job.server_names))

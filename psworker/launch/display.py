@@ -129,10 +129,6 @@ class Display(ExitStack):
     def summary(self, job: Progress) -> None:
         """Show the final progress."""
 
-    def _print(self, text: str) -> None:
-        with self._lock:
-            self._consoles["stderr"].print(Text(text), highlight=False, soft_wrap=True)
-
 
 class PlainDisplay(Display):
     """A line of progress every `PLAIN_INTERVAL` seconds."""
@@ -154,6 +150,10 @@ class PlainDisplay(Display):
     def summary(self, job: Progress) -> None:
         """A line of its own."""
         self._print(summary_line(job))
+
+    def _print(self, text: str) -> None:
+        with self._lock:
+            self._consoles["stderr"].print(Text(text), highlight=False, soft_wrap=True)
 
 
 class LiveDisplay(PlainDisplay):

@@ -1,11 +1,12 @@
 """A job on this machine: one command runs shards and workers as processes and leaves none behind.
 
-The main thread makes all decisions. Threads that read pipes, wait for processes and receive signals put events into its
-queue. A shard is the command `psserver serve`, a worker is `psworker run`; no module of psserver is imported here.
+The main thread makes all decisions; other threads and signal handlers put events into its queue. A shard is the command
+`psserver serve`, a worker is `psworker run`; no module of psserver is imported here.
 """
 
 from __future__ import annotations
 
+import math
 import os
 import queue
 import re
@@ -20,19 +21,19 @@ from pswire.errors import ConfigurationError, ParamServerError
 from pswire.specs.consistency import Synchronous, parse_consistency
 from pswire.status_client import StatusClient
 from pswire.system.host import cores
-from psworker.config import StrategyConfig, TransferConfig
+from psworker import config
 from psworker.launch.display import Display
-from psworker.launch.processes import BLAS_VARIABLES, ParentPipe, Process, Stream, blas_threads, signals_in_thread
+from psworker.launch.processes import BLAS_VARIABLES, ParentPipe, Process, Stream, blas_threads, signals_handled
 from psworker.launch.progress import Watch
 
 #: Seconds for the servers to start; for a worker from SIGTERM to its end; the same for a server, which gives open calls
 #: 5 s; and for the kernel after SIGKILL.
 START_TIMEOUT, WORKER_GRACE, SERVER_GRACE, KILL_TIMEOUT = 30.0, 5.0, 10.0, 5.0
-#: Seconds between two notes about a wait.
+#: Seconds between two notes about a wait, and the longest that a signal may have to wait for the main thread.
 NOTE_INTERVAL = 2.0
 
 _STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-_LISTENING = re.compile(r"^psserver: .*\blistening on (\S+)$")
+_LISTENING = re.compile(r"^psserver: .*\blistening on (\S+)$", re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -41,6 +42,7 @@ class Job:
 
     `threads` is the number of BLAS threads of each worker; None: its share of the cores. `debug` makes the workers show
     tracebacks of errors of the paramserver family. `consistency` and `staleness` are the servers', as text.
+    `worker_options` are options of `psworker run`, by name, which workers get in their environment.
 
     Raises:
         ConfigurationError: fewer workers than a synchronous update waits for.
@@ -54,8 +56,7 @@ class Job:
     debug: bool = False
     consistency: str = "async"
     staleness: str = "none"
-    strategy: StrategyConfig = field(default_factory=StrategyConfig)
-    transfer: TransferConfig = field(default_factory=TransferConfig)
+    worker_options: Mapping[str, object] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         """Refuse a job that would wait for more workers than it has."""
@@ -80,7 +81,7 @@ class Job:
     def server_command(self, shard: int) -> list[str]:
         """Module and arguments of a shard on a free port."""
         options = ["--consistency", self.consistency, "--staleness", self.staleness]
-        options += ["--no-shared-memory"] * (not self.transfer.shared_memory)
+        options += ["--no-shared-memory"] * (not self.worker_options.get("shared_memory", True))
         return ["psserver", "serve", "--bind", "127.0.0.1:0", "--shard", f"{shard}/{self.shards}", *options]
 
     def worker_command(self, name: str, servers: Sequence[str]) -> list[str]:
@@ -99,11 +100,7 @@ class Outcome:
 
 
 class _Abort(Exception):
-    """The job cannot continue."""
-
-    def __init__(self, outcome: Outcome) -> None:
-        super().__init__(outcome.error)
-        self.outcome = outcome
+    """The job cannot continue; its argument is the `Outcome`."""
 
 
 def child_environment(base: Mapping[str, str], threads: int | None, share: int) -> dict[str, str]:
@@ -112,12 +109,6 @@ def child_environment(base: Mapping[str, str], threads: int | None, share: int) 
     if threads is not None or not any(base.get(variable) for variable in BLAS_VARIABLES):
         environment |= blas_threads(threads or share)
     return environment
-
-
-def listening_address(line: str) -> str | None:
-    """The address in the line that a server prints when it is ready."""
-    match = _LISTENING.match(line)
-    return match and match[1]
 
 
 class LocalCluster:
@@ -145,14 +136,17 @@ class LocalCluster:
         Raises:
             OSError: the reader of the output has closed it; all processes are stopped by then.
         """
-        on_signal = partial(self._post, self._on_signal)
-        with signals_in_thread(_STOP_SIGNALS, on_signal), ParentPipe() as parent, self._display:
+        with (
+            ParentPipe() as parent,
+            signals_handled(_STOP_SIGNALS, partial(self._post, self._on_signal)),
+            self._display,
+        ):
             try:
                 self._start_servers(parent)
                 self._train(parent)
                 outcome = Outcome(0)
             except _Abort as abort:
-                outcome = abort.outcome
+                (outcome,) = abort.args
             finally:
                 self._stop()
         if self._watch is not None:
@@ -160,37 +154,30 @@ class LocalCluster:
         return outcome
 
     def _start_servers(self, parent: ParentPipe) -> None:
-        environment = child_environment(os.environ, None, 1)
-        for shard, name in enumerate(self._job.server_names):
-            command = self._job.server_command(shard)
-            self._servers.append(self._start(name, command, environment, parent, self._server_lines))
+        environment, job = child_environment(os.environ, None, 1), self._job
+        start = partial(Process, environment=environment, parent=parent, on_lines=self._server_lines)
+        for shard, name in enumerate(job.server_names):
+            self._servers.append(self._started(start, name, job.server_command(shard)))
         if not self._wait(self._silent, START_TIMEOUT, "to answer"):
             silent = self._silent()
-            last_lines = next(server.last_lines for server in self._servers if server.name == silent[0])
+            last_lines = next(tuple(server.last_lines) for server in self._servers if server.name == silent[0])
             raise _Abort(Outcome(1, f"no answer from {' and '.join(silent)} within {START_TIMEOUT:g} s", last_lines))
 
     def _train(self, parent: ParentPipe) -> None:
         job = self._job
         environment = child_environment(os.environ, job.threads, max(1, cores() // job.workers))
-        environment |= job.strategy.environment() | job.transfer.environment()
+        environment |= config.environment(job.worker_options)
         servers = [self._addresses[name] for name in job.server_names]
+        start = partial(Process, environment=environment, parent=parent, on_lines=self._pass_on)
         for name in job.worker_names:
-            command = job.worker_command(name, servers)
-            self._workers.append(self._start(name, command, environment, parent, self._pass_on))
+            self._workers.append(self._started(start, name, job.worker_command(name, servers)))
         show = partial(self._guarded, self._display.show)
         with Watch(StatusClient(servers), job.worker_names, show) as self._watch:
             self._wait(partial(self._running, self._workers))
 
-    def _start(
-        self,
-        name: str,
-        command: Sequence[str],
-        environment: Mapping[str, str],
-        parent: ParentPipe,
-        on_lines: Callable[[Process, Stream, list[str]], None],
-    ) -> Process:
+    def _started(self, start: partial[Process], name: str, command: Sequence[str]) -> Process:
         try:
-            return Process(name, command, environment, parent, on_lines, partial(self._post, self._on_end))
+            return start(name, command, on_end=partial(self._post, self._on_end))
         except OSError as error:
             raise _Abort(Outcome(1, f"cannot start {name}: {error}")) from error
 
@@ -214,29 +201,27 @@ class LocalCluster:
     def _running(self, processes: Sequence[Process]) -> list[str]:
         return [process.name for process in processes if process not in self._ended]
 
-    def _wait(self, missing: Callable[[], list[str]], seconds: float | None = None, reason: str = "") -> bool:
-        """Handle events until `missing` names nothing; False after `seconds`. Shows notes about what is missing."""
+    def _wait(self, missing: Callable[[], list[str]], seconds: float = math.inf, reason: str = "") -> bool:
+        """Handle events until `missing` names nothing; False after `seconds`. With a `reason`, notes show it."""
         begin = time.monotonic()
         while names := missing():
-            if seconds is None:
-                self._events.get()()
-                continue
             waited = time.monotonic() - begin
             if waited >= seconds:
                 return False
             try:
                 self._events.get(timeout=min(NOTE_INTERVAL, seconds - waited))()
             except queue.Empty:
-                waited = time.monotonic() - begin
-                self._guarded(self._display.note, f"waiting for {' and '.join(names)} {reason}, since {waited:.0f} s")
+                if reason:
+                    since = f"{time.monotonic() - begin:.0f} s"
+                    self._guarded(self._display.note, f"waiting for {' and '.join(names)} {reason}, since {since}")
         return True
 
     def _on_end(self, process: Process) -> None:
         self._ended.add(process)
         if not self._stopping and (process.code or process in self._servers):
             then = "; the others were stopped" if self._workers else " before the workers were started"
-            error = f"{process.name} {process.ending}{then}"
-            raise _Abort(Outcome(process.shell_exit_code or 1, error, process.last_lines))
+            error = f"{process.name} {process.describe_exit()}{then}"
+            raise _Abort(Outcome(process.shell_exit_code or 1, error, tuple(process.last_lines)))
 
     def _on_signal(self, number: int) -> None:
         if not self._stopping:
@@ -257,14 +242,12 @@ class LocalCluster:
         """Read where a server listens, and check that it serves; pass on the lines that are not its own."""
         if others := [line for line in lines if not line.startswith("psserver: ")]:
             self._pass_on(server, stream, others)
-        for address in filter(None, map(listening_address, lines)):
+        for address in _LISTENING.findall("\n".join(lines)):
             try:
-                serves = check_health(address, START_TIMEOUT)
+                if check_health(address, START_TIMEOUT):  # a server that does not serve stays silent
+                    self._post(self._addresses.__setitem__, server.name, address)
             except ParamServerError as error:
                 self._post(self._on_error, error)
-            else:  # a server that does not serve stays silent
-                if serves:
-                    self._post(self._addresses.__setitem__, server.name, address)
 
     def _pass_on(self, process: Process, stream: Stream, lines: list[str]) -> None:
         self._guarded(self._display.lines, process.name, stream, lines)

@@ -43,14 +43,9 @@ def end_with_parent(fd: int) -> None:
     threading.Thread(target=watch, name="parent-watch", daemon=True).start()
 
 
-def main() -> None:
-    """Take the pipe from the command line, then run as `python -m MODULE ARGS`."""
+if __name__ == "__main__":
     fd, module = int(sys.argv[1]), sys.argv[2]
     del sys.argv[1:3]
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # until the module sets its own
     end_with_parent(fd)
     runpy.run_module(module, run_name="__main__", alter_sys=True)
-
-
-if __name__ == "__main__":
-    main()

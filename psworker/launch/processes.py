@@ -1,6 +1,6 @@
 """Child processes: each in its own process group, with output by lines and one report of its end; none left behind.
 
-Threads block on pipes, on the child and on this process's signals; there is no polling. Standard library only.
+Threads block on pipes and on the child; there is no polling. Standard library only.
 """
 
 from __future__ import annotations
@@ -22,17 +22,12 @@ from psworker.launch import parent_watch
 Stream = Literal["stdout", "stderr"]
 
 #: The environment variables from which numpy's BLAS libraries take their number of threads when they are loaded.
-BLAS_VARIABLES = (
-    "OPENBLAS_NUM_THREADS",
-    "OMP_NUM_THREADS",
-    "MKL_NUM_THREADS",
-    "BLIS_NUM_THREADS",
-    "VECLIB_MAXIMUM_THREADS",
-    "NUMEXPR_NUM_THREADS",
+BLAS_VARIABLES = tuple(
+    f"{library}_THREADS"
+    for library in ("OPENBLAS_NUM", "OMP_NUM", "MKL_NUM", "BLIS_NUM", "VECLIB_MAXIMUM", "NUMEXPR_NUM")
 )
 
 _SIGNAL_NAMES = {number.value: number.name for number in signal.Signals}
-_PARENT_WATCH = str(Path(parent_watch.__file__).resolve())
 
 #: Lines of a child's output that are kept to explain its end.
 LAST_LINES = 20
@@ -48,27 +43,21 @@ def blas_threads(threads: int) -> dict[str, str]:
     return dict.fromkeys(BLAS_VARIABLES, str(threads))
 
 
-class Lines:
-    """Splits the bytes of a pipe into lines of text. Invalid UTF-8 becomes U+FFFD."""
+def read_lines(pipe: IO[bytes]) -> Iterator[list[str]]:
+    """The lines of a pipe until its end, in batches as they arrive; invalid UTF-8 becomes U+FFFD.
 
-    def __init__(self, longest: int = LONGEST_LINE) -> None:
-        self._decode = codecs.getincrementaldecoder("utf-8")("replace").decode
-        self._longest = longest
-        self._rest = ""
-
-    def feed(self, chunk: bytes) -> list[str]:
-        """The lines that `chunk` completes, without their ends. An empty chunk is the end: the rest is a line.
-
-        Of a line only the text after its last carriage return is kept, as a terminal shows progress bars.
-        """
-        *lines, self._rest = (self._rest + self._decode(chunk, final=not chunk)).split("\n")
-        while len(self._rest) > self._longest:
-            lines.append(self._rest[: self._longest])
-            self._rest = self._rest[self._longest :]
-        if not chunk and self._rest:
-            lines.append(self._rest)
-            self._rest = ""
-        return [line.rstrip("\r").rpartition("\r")[2] for line in lines]
+    Of a line only the text after its last carriage return is kept, as a terminal shows progress bars.
+    """
+    decode = codecs.getincrementaldecoder("utf-8")("replace").decode
+    rest, chunk = "", b"?"
+    while chunk:
+        chunk = pipe.read(1 << 16)
+        *lines, rest = (rest + decode(chunk, final=not chunk)).split("\n")
+        if len(rest) > LONGEST_LINE or (rest and not chunk):
+            lines.append(rest)
+            rest = ""
+        if lines:
+            yield [line.rstrip("\r").rpartition("\r")[2] for line in lines]
 
 
 class ParentPipe(ExitStack):
@@ -85,7 +74,6 @@ class Process:
     """A Python module in a child, `python -m MODULE ARGS`, in a session and process group of its own.
 
     Args:
-        name: for messages.
         command: the module and its arguments.
         environment: all of the child's environment.
         parent: the child ends when this pipe closes.
@@ -96,6 +84,7 @@ class Process:
     Attributes:
         pid: its process id, also that of its group.
         code: None while it runs; then its exit code, or minus the number of the signal that killed it.
+        last_lines: the end of its output, of both streams.
     """
 
     def __init__(
@@ -110,10 +99,10 @@ class Process:
         self.name = name
         self.code: int | None = None
         self._on_lines, self._on_end = on_lines, on_end
-        self._last: deque[str] = deque(maxlen=LAST_LINES)
+        self.last_lines: deque[str] = deque(maxlen=LAST_LINES)
         self._reaping = threading.Lock()
         self._popen = subprocess.Popen(
-            [sys.executable, "-P", _PARENT_WATCH, str(parent.reader), *command],
+            [sys.executable, "-P", str(Path(parent_watch.__file__).resolve()), str(parent.reader), *command],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -132,13 +121,7 @@ class Process:
             if self.code is None:
                 _kill_group(self.pid, number)
 
-    @property
-    def last_lines(self) -> tuple[str, ...]:
-        """The end of its output, of both streams."""
-        return tuple(self._last)
-
-    @property
-    def ending(self) -> str:
+    def describe_exit(self) -> str:
         """How it ended, as the end of a sentence that begins with its name."""
         if self.code is not None and self.code < 0:
             return f"was killed by {_SIGNAL_NAMES.get(-self.code, f'signal {-self.code}')}"
@@ -156,15 +139,10 @@ class Process:
         return thread
 
     def _read(self, stream: Stream) -> None:
-        pipe: IO[bytes] = getattr(self._popen, stream)
-        lines = Lines()
-        with pipe:
-            chunk = b"?"
-            while chunk:
-                chunk = pipe.read(1 << 16)
-                if complete := lines.feed(chunk):
-                    self._last.extend(complete)
-                    self._on_lines(self, stream, complete)
+        with getattr(self._popen, stream) as pipe:
+            for lines in read_lines(pipe):
+                self.last_lines.extend(lines)
+                self._on_lines(self, stream, lines)
 
     def _wait(self) -> None:
         if hasattr(os, "waitid"):
@@ -185,32 +163,16 @@ def _kill_group(group: int, number: signal.Signals) -> None:
 
 
 @contextmanager
-def signals_in_thread(numbers: Iterable[signal.Signals], arrived: Callable[[int], object]) -> Iterator[None]:
-    """Within the block each of these signals calls `arrived(number)` in a thread and has no other effect.
+def signals_handled(numbers: Iterable[signal.Signals], handle: Callable[[int], object]) -> Iterator[None]:
+    """Within the block each of these signals calls `handle(number)` in the main thread and has no other effect.
 
-    For the main thread only. An ignored SIGHUP stays ignored, for nohup. A Python handler would run too late for a
-    signal just before the main thread waits for a lock; the byte that C code writes to the wakeup pipe arrives at once.
+    For the main thread only. An ignored SIGHUP stays ignored, for nohup. A signal just before the main thread waits for
+    a lock is handled after the wait, which therefore needs a bound.
     """
     handled = {n for n in numbers if n != signal.SIGHUP or signal.getsignal(n) is not signal.SIG_IGN}
-    reader, writer = os.pipe()
-    os.set_blocking(writer, False)
-
-    def read() -> None:
-        while arrivals := os.read(reader, 64):
-            for number in arrivals:
-                if number in handled:
-                    arrived(number)
-
-    thread = threading.Thread(target=read, name="signals", daemon=True)
-    thread.start()
-    wakeup = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
-    handlers = {number: signal.signal(number, lambda *_: None) for number in handled}
+    handlers = {number: signal.signal(number, lambda number, _: handle(number)) for number in handled}
     try:
         yield
     finally:
         for number, handler in handlers.items():
             signal.signal(number, handler)
-        signal.set_wakeup_fd(wakeup)
-        os.close(writer)
-        thread.join()
-        os.close(reader)

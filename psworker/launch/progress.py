@@ -1,7 +1,6 @@
 """The progress of a running job: its status, requested a few times a second, and rates over time.
 
-`follow` is pure and does the arithmetic; `Watch` is the thread that requests the status. `psworker.launch.display`
-shows the result.
+`follow` is pure and does the arithmetic; `Watch` is the thread that requests the status.
 """
 
 from __future__ import annotations
@@ -38,9 +37,7 @@ class Progress:
     Attributes:
         workers: in the order of their names.
         seconds: since the workers were started.
-        step: the global step.
-        began: when the step was last seen at 0, in seconds as above.
-        advanced: when the step was last seen to increase.
+        began, advanced: when the global step was last seen at 0, and to increase, in seconds as above.
         problem: why there is no newer status; empty when there is.
     """
 

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from types import FrameType, TracebackType
+from types import FrameType
 
 from pswire.errors import ParamServerError
 from pswire.system.deferred_signals import raise_deferred, raise_or_defer
@@ -65,21 +65,13 @@ def _run(script: str, debug: bool) -> int | str | None:
         return end.code
     except KeyboardInterrupt:
         return 128 + signal.SIGINT
-    except ParamServerError as error:
-        if debug:
-            _show(error)
-        else:
-            sys.stderr.write(f"Error: {error}\n")
-        return 1
     except Exception as error:  # noqa: BLE001 - whatever the script did not catch
-        _show(error)
+        if isinstance(error, ParamServerError) and not debug:
+            sys.stderr.write(f"Error: {error}\n")
+            return 1
+        at = error.__traceback__
+        while at is not None and at.tb_frame.f_globals.get("__name__") in (__name__, "runpy"):
+            at = at.tb_next  # as Python would show it, from the script's first frame on
+        sys.excepthook(type(error), error.with_traceback(at), at)
         return 1
     return 0
-
-
-def _show(error: Exception) -> None:
-    """Show the traceback as Python would, from the script's first frame on."""
-    at: TracebackType | None = error.__traceback__
-    while at is not None and at.tb_frame.f_globals.get("__name__") in (__name__, "runpy"):
-        at = at.tb_next
-    sys.excepthook(type(error), error.with_traceback(at), at)

@@ -78,7 +78,7 @@ def session(
     config = worker_config(
         servers,
         name,
-        timeout,
+        timeout=timeout,
         push_every=push_every,
         pull_every=pull_every,
         overlap=overlap,
@@ -109,10 +109,9 @@ class Session:
             raise ConfigurationError(f"outer must be an optimizer, such as psworker.Momentum(0.7, 0.9), got {outer!r}")
         self.worker = config.name
         self.number = 0
-        transfer = config.transfer
-        encoder = GradientEncoder("" if transfer.encoding == "float32" else transfer.encoding, transfer.compression)
+        encoder = GradientEncoder("" if config.encoding == "float32" else config.encoding, config.compression)
         if transport is None:
-            transport = open_transport(config.servers, shared_memory=transfer.shared_memory)
+            transport = open_transport(config.servers, shared_memory=config.shared_memory)
         self._client = Client(transport, config.name, config.timeout, encoder)
         replica, strategy = (self._client, self._known, self._prepare), config.strategy
         if strategy.local_steps:

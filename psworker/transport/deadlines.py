@@ -1,7 +1,4 @@
-"""Deadlines for waits without a timeout of their own: a call on a long-lived stream ends in time or is cancelled.
-
-One thread, which sleeps until the earliest deadline. Standard library only.
-"""
+"""Deadlines for waits without a timeout of their own: a call on a long-lived stream ends in time or is cancelled."""
 
 from __future__ import annotations
 
@@ -22,7 +19,7 @@ class Deadline:
 
 
 class Deadlines:
-    """The deadlines of the present waits. Thread-safe.
+    """The deadlines of the present waits, and a thread that sleeps until the earliest. Thread-safe.
 
         deadline = deadlines.set(5.0, call.cancel)
         try:
@@ -30,7 +27,7 @@ class Deadlines:
         finally:
             deadlines.drop(deadline)
 
-    `_changed` guards the set, and wakes the thread for a deadline that is earlier than the one it sleeps for.
+    `_changed` guards the set, and wakes the thread for a deadline that is earlier than `_wakes`.
     """
 
     def __init__(self) -> None:
@@ -38,17 +35,15 @@ class Deadlines:
         self._waits: set[Deadline] = set()
         self._wakes = math.inf
         self._closed = False
-        self._thread: threading.Thread | None = None
+        self._thread = threading.Thread(target=self._watch, name="psworker-deadlines", daemon=True)
+        self._thread.start()
 
     def set(self, seconds: float, cancel: Callable[[], object]) -> Deadline:
         """Calls `cancel`, in another thread, unless the deadline is dropped within `seconds`."""
         deadline = Deadline(time.monotonic() + seconds, cancel)
         with self._changed:
             self._waits.add(deadline)
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._watch, name="psworker-deadlines", daemon=True)
-                self._thread.start()
-            elif deadline.at < self._wakes:
+            if deadline.at < self._wakes:
                 self._changed.notify()
         return deadline
 
@@ -69,8 +64,7 @@ class Deadlines:
         with self._changed:
             self._closed = True
             self._changed.notify()
-        if self._thread is not None:
-            self._thread.join()
+        self._thread.join()
 
     def _watch(self) -> None:
         while True:
@@ -84,9 +78,5 @@ class Deadlines:
                     self._wakes = min((deadline.at for deadline in self._waits), default=math.inf)
                     self._changed.wait(None if self._wakes == math.inf else self._wakes - now)
             while late:  # no name here keeps a deadline while the thread sleeps
-                _cancel(late.pop())
-
-
-def _cancel(deadline: Deadline) -> None:
-    deadline.passed = True
-    deadline.cancel()
+                late[-1].passed = True
+                late.pop().cancel()

@@ -1,27 +1,62 @@
-"""The gRPC transport, with one connection per shard.
+"""The gRPC transport: a connection to each server, for unary calls, and calls with tensors on streams that stay open.
 
-Delivers a message once; the client retries. Imported only where a network is needed. May import pswire,
-connections and deadlines.
+What arrives is checked before memory is allocated for it. No retries: the client handles them. Imported only where a
+network is needed. May import pswire, the other modules of this folder and grpc.
 """
 
 from __future__ import annotations
 
+import itertools
 import logging
-from collections.abc import Sequence
+import queue
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future as ThreadFuture
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from typing import Any
 
-from pswire.channel import check_address
-from pswire.errors import ConfigurationError
+import grpc
+import numpy as np
+
+from pswire import messages as ms
+from pswire.channel import check_address, error_from, open_channel, timeout_message
+from pswire.codec import decode, encode, from_frame, to_frame
+from pswire.errors import ConfigurationError, InternalError, Malformed, TimedOut, TooLarge, Unavailable
 from pswire.messages import Answer, Request
 from pswire.system.deferred_signals import add_cancel, deferred_signals, deferred_to_next_block, remove_cancel
-from pswire.tensors.segments import sweep
+from pswire.tensors.frames import incoming
+from pswire.tensors.inline import InlineReceiver, InlineSender
+from pswire.tensors.segments import DATA_OFFSET, Segment, sweep
+from pswire.tensors.shared_memory import SharedSender, bytes_needed
+from pswire.tensors.stream import StreamReceiver, StreamSender
+from pswire.tensors.transport import MAX_INLINE_MESSAGE
+from pswire.tensors.values import TensorSpec
+from pswire.v1 import paramserver_pb2 as pb
+from pswire.v1.paramserver_pb2_grpc import ParameterServerStub
 from psworker.transport import Future
-from psworker.transport.connection import Connection
-from psworker.transport.deadlines import Deadlines
+from psworker.transport.deadlines import Deadline, Deadlines
+from psworker.transport.shared_memory import AnswerReceiver, SegmentPool
 
 logger = logging.getLogger(__name__)
 
 #: Bytes of the largest answer that is accepted when the size of a variable is not known.
 MAX_BYTES = 16 << 30
+
+#: Messages of every training step, which go on streams.
+_ON_STREAMS = (ms.Register, ms.Pull, ms.Push, ms.Assign, ms.Take)
+
+#: Seconds that a server has to answer the first offer of shared memory.
+PROBE_TIMEOUT = 2.0
+
+#: Bytes of tensors from which shared memory is faster than the frame that describes them.
+MIN_SHARED_BYTES = 16 << 10
+
+#: Threads that receive large answers of one server, at most.
+_RECEIVING_THREADS = 32
+
+#: The tensor transports, as `Transport.tensor_transport` names them.
+SHARED_MEMORY, GRPC = "shared memory", "gRPC"
 
 
 class GrpcTransport:
@@ -73,3 +108,286 @@ class GrpcTransport:
             for connection in self._connections:
                 connection.close()
             self._deadlines.close()
+
+
+class Connection:
+    """The connection to one server, and the specs of the variables registered there. Thread-safe.
+
+    There is one stream per concurrent call; `_lock` guards the idle streams and the status of shared memory.
+    """
+
+    def __init__(self, address: str, max_bytes: int, deadlines: Deadlines, shared_memory: bool) -> None:
+        self.address = address
+        self.max_bytes = max_bytes
+        self.deadlines = deadlines
+        self.receivers = ThreadPoolExecutor(_RECEIVING_THREADS, thread_name_prefix="psworker-stream")
+        self._channel = open_channel(address)
+        stub = ParameterServerStub(self._channel)  # type: ignore[no-untyped-call]
+        self._unary: dict[type[Request], Any] = {kind: getattr(stub, kind.__name__) for kind in ms.ANSWERS}
+        self._transfer = self._channel.stream_stream("/paramserver.v1.ParameterServer/Transfer")  # of bytes
+        self._specs: dict[str, TensorSpec] = {}
+        self._lock = threading.Lock()
+        self._idle: list[TransferStream] = []
+        self._closed = False
+        self._tensor_transport = "" if shared_memory else GRPC
+        self._probed = False
+
+    def call(self, message: Request, timeout: float) -> Future[Answer]:
+        """As `Transport.call`."""
+        if not isinstance(message, _ON_STREAMS):
+            return Future(lambda: self._unary_call(message, timeout))
+        try:
+            return Future(TransferCall(self, message, timeout).result)
+        except Exception as error:  # noqa: BLE001 - raised by the future
+            failed: ThreadFuture[Answer] = ThreadFuture()
+            failed.set_exception(self.error_of(error).with_traceback(None))  # which has this frame, and so itself
+            return Future(failed.result)
+
+    def close(self) -> None:
+        """Ends all calls."""
+        with self._lock:
+            self._closed = True
+            idle, self._idle = self._idle, []
+        for stream in idle:
+            stream.end()
+        self._channel.close()
+        self.receivers.shutdown(wait=False)
+
+    def tensor_transport(self) -> str:
+        """As `Transport.tensor_transport`; the first call asks the server, later ones know it from calls."""
+        with self._lock:
+            probed, self._probed = self._probed, True
+            if self._tensor_transport or self._closed or probed:
+                return self._tensor_transport
+        stream = self.stream()
+        deadline = self.deadlines.set(PROBE_TIMEOUT, stream.cancel)
+        try:
+            if stream.pool is not None and (segment := stream.pool.take(1)) is not None:
+                stream.pool.give_back(segment)
+        except (grpc.RpcError, Malformed, ValueError):
+            stream.end()
+            return ""
+        finally:
+            self.deadlines.drop(deadline)
+        self.keep(stream)
+        return self._tensor_transport
+
+    def _unary_call(self, message: Request, timeout: float) -> Answer:
+        deadline = None
+        try:
+            call = self._unary[type(message)].future(encode(message, InlineSender()))
+            deadline = self.deadlines.set(timeout, call.cancel)
+            return _checked(message, decode(call.result(), InlineReceiver()))
+        except (grpc.RpcError, grpc.FutureCancelledError, ValueError) as error:
+            raise self.error_of(error, deadline) from error
+        finally:
+            if deadline is not None:
+                self.deadlines.drop(deadline)
+
+    # --- for its calls --------------------------------------------------------------------------------------------
+
+    def stream(self) -> TransferStream:
+        """An idle stream, or a new one; a server may have ended an idle one."""
+        with self._lock:
+            while self._idle:
+                stream = self._idle.pop()
+                if stream.answers.is_active():
+                    return stream
+                stream.end()
+            share = self._tensor_transport != GRPC
+        return TransferStream(self._transfer, share=share)
+
+    def keep(self, stream: TransferStream) -> None:
+        """Takes back a stream whose call has succeeded."""
+        with self._lock:
+            pool = stream.pool
+            if self._tensor_transport != GRPC and pool is not None:
+                if pool.refused:
+                    self._tensor_transport = GRPC
+                    text = "no shared memory with the server at %s, so tensors go by gRPC: %s"
+                    logger.info(text, self.address, pool.refused)
+                elif pool.count:
+                    self._tensor_transport = SHARED_MEMORY
+            if not self._closed:
+                self._idle.append(stream)
+                return
+        stream.end()
+
+    def answer_sizes(self, message: Request) -> list[int] | None:
+        """The largest size of each value of the answer, in bytes; None if a variable was not registered here."""
+        if isinstance(message, ms.Register):
+            self._specs.update({one.spec.name: one.spec for one in message.declarations})
+        try:
+            return ms.most_answer_sizes(message, self._specs.__getitem__)
+        except KeyError:
+            return None
+
+    def error_of(self, error: BaseException, deadline: Deadline | None = None) -> BaseException:
+        """An error of a call, as one of ours where it is gRPC's."""
+        if isinstance(error, grpc.RpcError | grpc.FutureCancelledError) and deadline is not None and deadline.passed:
+            return TimedOut(timeout_message(self.address))
+        if isinstance(error, grpc.FutureCancelledError):
+            return Unavailable(f"the call to {self.address} was interrupted: its connection was closed")
+        if isinstance(error, grpc.RpcError):
+            return error_from(error, self.address)
+        if isinstance(error, ValueError | RuntimeError):  # of a channel, or an executor, that is closed
+            return InternalError(f"no call to {self.address} is possible after close(): {error}")
+        return error
+
+
+class TransferStream:
+    """A Transfer that stays open for consecutive calls, which halves the cost of a call. One call at a time.
+
+    `open_stream` opens it for an iterator of request frames; `answers` has the frames of all answers. `pool` has its
+    segments; None without shared memory (not `share`).
+    """
+
+    def __init__(self, open_stream: Callable[[Iterator[bytes]], Any], *, share: bool) -> None:
+        self._requests: queue.SimpleQueue[Iterable[bytes] | None] = queue.SimpleQueue()
+        self.answers = open_stream(itertools.chain.from_iterable(iter(self._requests.get, None)))
+        self.pool = SegmentPool(self._attach) if share else None
+
+    def send(self, frames: Iterable[bytes]) -> None:
+        """Passes a request to gRPC's thread."""
+        self._requests.put(frames)
+
+    def cancel(self) -> None:
+        """Ends waits for an answer with an error; frees the server, and gRPC's thread."""
+        self._requests.put(None)
+        self.answers.cancel()
+
+    def end(self) -> None:
+        """Frees the thread, the server, and segments without values."""
+        self.cancel()
+        # Breaks reference cycles: the pool knows this stream, and gRPC's error is `answers` itself, whose traceback has
+        # this stream and the call.
+        self.pool = self.answers.__traceback__ = None
+
+    def _attach(self, request: pb.AttachRequest) -> pb.AttachReply:
+        self.send([pb.Frame(attach=request).SerializeToString()])
+        frame = next(self.answers, None)
+        header = None if frame is None else incoming(frame).header
+        if header is None or header.WhichOneof("piece") != "attached":
+            raise Malformed("the server did not answer the offer of shared memory")
+        return header.attached
+
+
+class TransferCall:
+    """One call on a stream: sent when it is made, answered by `result`.
+
+    An answer in chunks is received in another thread, because the server would otherwise have to wait; an answer in a
+    single frame or in shared memory has nothing to wait for.
+    """
+
+    def __init__(self, connection: Connection, message: Request, timeout: float) -> None:
+        self._connection, self._message = connection, message
+        self._sizes = connection.answer_sizes(message)
+        self._segments: list[Segment] = []
+        self._streamed = 0  # bytes of the answer's values that do not come in shared memory
+        self._ahead: ThreadFuture[Answer] | None = None
+        self._stream = connection.stream()
+        self._deadline = connection.deadlines.set(timeout, self._stream.cancel)
+        try:
+            self._stream.send(self._frames())
+            if self._streamed > MAX_INLINE_MESSAGE:
+                self._ahead = connection.receivers.submit(self._receive)
+        except BaseException as error:
+            self._failed(error)
+            raise
+
+    def result(self) -> Answer:
+        """The answer; see `GrpcTransport.call` for its errors."""
+        try:
+            answer = self._receive() if self._ahead is None else self._ahead.result()
+        except BaseException as error:
+            self._failed(error)
+            raise
+        self._connection.deadlines.drop(self._deadline)
+        self._connection.keep(self._stream)
+        return answer
+
+    def _failed(self, error: BaseException) -> None:
+        """Ends the stream; raises an error of gRPC as one of ours."""
+        self._stream.end()
+        self._ahead = None  # it has the error, whose traceback has this call
+        self._connection.deadlines.drop(self._deadline)
+        if isinstance(error, grpc.RpcError):
+            raise self._connection.error_of(error, self._deadline) from error
+
+    def _frames(self) -> Iterator[bytes]:
+        """The frames of the request, with its tensors in shared memory if they are large enough for it."""
+        segment = self._segment(ms.array_sizes(self._message))
+        streamed = StreamSender()
+        sender = streamed if segment is None else SharedSender(segment.memory, segment.number)
+        header = to_frame(self._message, sender)
+        answer = self._segment(self._sizes or ())
+        if answer is None:
+            self._streamed = sum(self._sizes or ())
+        else:
+            region = header.answer_region
+            region.segment, region.offset, region.nbytes = answer.number, DATA_OFFSET, answer.nbytes - DATA_OFFSET
+        return streamed.frames(header)
+
+    def _segment(self, sizes: Sequence[int]) -> Segment | None:
+        """Shared memory for arrays of these sizes; None: there is none, or they are too small or too large for it."""
+        pool, nbytes = self._stream.pool, bytes_needed(sizes)
+        segment = None if pool is None or nbytes < MIN_SHARED_BYTES else pool.take(nbytes)
+        if segment is not None:
+            self._segments.append(segment)
+        return segment
+
+    def _receive(self) -> Answer:
+        """The answer. Nothing is allocated before all that it announces has been checked."""
+        address, pool = self._connection.address, self._stream.pool
+        frame = next(self._stream.answers, None)
+        if frame is None:
+            raise Malformed(f"the server at {address} ended the stream without an answer")
+        shared = None if pool is None else AnswerReceiver(self._segments, pool)
+        first = incoming(frame)
+        receiver = StreamReceiver(first.data, shared)
+        answer = _checked(self._message, from_frame(first, receiver))
+        if receiver.nbytes:
+            limit = self._connection.max_bytes if self._sizes is None else sum(self._sizes)
+            if receiver.nbytes > limit:
+                raise TooLarge(
+                    f"the answer of {address} has {receiver.nbytes:,} bytes of tensors, but {limit:,} is all a "
+                    f"{type(self._message).__name__} of these variables can bring"
+                )
+            receiver.allocate()
+            answer = _checked(self._message, from_frame(first, receiver))
+            while not receiver.complete:
+                data = next(self._stream.answers, None)
+                if data is None:
+                    raise Malformed(f"the answer of {address} ended before its {receiver.nbytes:,} bytes had arrived")
+                receiver.feed_frame(data)
+        if shared is not None:
+            if 2 * ms.tensor_bytes(answer) < sum(self._sizes or ()):
+                answer = _copied(answer)
+            shared.close()
+        return answer
+
+
+def _copied(answer: Answer) -> Answer:
+    """The answer with arrays of its own.
+
+    In an answer with few of the requested values, since the others have not changed, each value would occupy the
+    segment of all until it changes again, and soon there would be none left. Encoded values are decoded into new arrays
+    anyway.
+    """
+    if not isinstance(answer, ms.Pulled | ms.Pushed):
+        return answer
+    values = []
+    for value in answer.values:
+        array = value.array
+        if isinstance(array, np.ndarray):
+            array = array.copy()
+            array.flags.writeable = False
+        values.append(replace(value, array=array))
+    return replace(answer, values=tuple(values))
+
+
+def _checked(message: Request, answer: Request | Answer) -> Answer:
+    """The answer. Raises `Malformed` if its class does not match the message."""
+    if not isinstance(answer, ms.ANSWERS[type(message)]):
+        raise Malformed(f"a {type(message).__name__} was answered with a {type(answer).__name__}")
+    return answer

@@ -9,7 +9,6 @@ the segments. May import pswire and numpy.
 from __future__ import annotations
 
 import weakref
-from collections import deque
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -32,27 +31,24 @@ MIN_BORROWED_BYTES = 64 << 10
 
 
 class SegmentPool:
-    """The segments of one stream. For one thread at a time, except `give_back`.
+    """The segments of one stream, `count` in all. For one thread at a time, except `give_back`.
 
-    `attach` offers a segment to the server, `count` is their number, and `refused` the reason why there can be no more,
-    or "".
+    `attach` offers a segment to the server; `refused` is the reason why there can be no more, or "".
     """
 
     def __init__(self, attach: Callable[[pb.AttachRequest], pb.AttachReply]) -> None:
         self._attach = attach
-        self._returned: deque[Segment] = deque()  # by any thread, also during `take`
-        self._free: list[Segment] = []
+        self._free: list[Segment] = []  # other threads append to it, also during `take`
         self.count = 0
         self.refused = ""
 
     def take(self, nbytes: int) -> Segment | None:
         """A segment of `nbytes` at least, for one call; None: there is none left."""
-        while self._returned:
-            self._free.append(self._returned.popleft())
         size = _rounded(nbytes)
-        for index, segment in enumerate(self._free):
+        for segment in list(self._free):
             if size <= segment.nbytes <= 4 * size:
-                return self._free.pop(index)
+                self._free.remove(segment)
+                return segment
         if self.refused:
             return None
         if self.count < MAX_SEGMENTS:
@@ -61,7 +57,7 @@ class SegmentPool:
 
     def give_back(self, segment: Segment) -> None:
         """Makes a segment available to other calls. Thread-safe."""
-        self._returned.append(segment)
+        self._free.append(segment)
 
     def _new(self, number: int, nbytes: int) -> Segment | None:
         try:
@@ -92,9 +88,7 @@ def _rounded(nbytes: int) -> int:
 class AnswerReceiver:
     """A `TensorReceiver` for the values of one answer, which returns the call's segments to their pool.
 
-    Args:
-        segments: those of the call.
-        pool: keeps them; not kept alive by values, so that the memory of an ended stream is freed.
+    Values do not keep the pool alive, so that the memory of an ended stream is freed.
     """
 
     def __init__(self, segments: Sequence[Segment], pool: SegmentPool) -> None:

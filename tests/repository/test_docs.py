@@ -108,7 +108,9 @@ def test_the_page_lists_every_variable_of_the_compose_file_with_its_default():
 
 def test_environment_variables_of_the_commands_are_those_of_existing_options():
     known = {
-        option.envvar or f"PSSERVER_{name}_{option.name}".upper().replace("-", "_")
+        f"{command.context_settings.get('auto_envvar_prefix', f'PSSERVER_{name}')}_{option.name}".upper().replace(
+            "-", "_"
+        )
         for group in GROUPS.values()
         for name, command in group.commands.items()
         for option in command.params

@@ -2,7 +2,7 @@
 
 A worker asks shard 0 first, and sends the decision along with the other parts of its push; a push that shard 0 drops is
 not sent to the other shards. The order of updates is not decided here: a call is pending for the policy only when all
-changes before it are settled (`pswire.messages.order`).
+changes before it are settled (`pswire.messages.ChangeId`).
 """
 
 from __future__ import annotations

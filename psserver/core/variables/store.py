@@ -24,6 +24,7 @@ from psserver.core.variables.updates import ADDITION_GROWTH, Contribution, Overf
 from psserver.core.variables.variable import Variable
 from pswire.errors import InvalidMessage, NoOptimizer, TooLarge, UnknownVariable
 from pswire.messages import (
+    Allocator,
     Assign,
     Assignment,
     Choice,
@@ -35,8 +36,8 @@ from pswire.messages import (
     Register,
     Tune,
     Value,
+    whole_bytes,
 )
-from pswire.messages.sizes import Allocator, whole_bytes
 from pswire.optimizers import Step, UpdateSpec
 from pswire.specs.encodings import ENCODINGS
 from pswire.tensors.compression import INT16, Packed, narrow_to_16_bits

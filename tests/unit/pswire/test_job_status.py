@@ -8,18 +8,24 @@ from pswire.optimizers import GradientDescent
 from pswire.tensors.values import TensorSpec
 from tests.job_reports import two_shards, worker
 
+FIRST, SECOND = two_shards()
+SILENT = ShardAnswer("a:1", problem="gone")
+ALONE, SCALE = (ShardAnswer("a:1", StatusReport(0, n, 0, 0, handling=how)) for n, how in ((1, "none"), (2, "scale")))
+ORDER, SAME = "workers must name the servers in the order of their shards", "all servers of a job need the same"
+HAVE = "these have none and scale"
+
 
 def test_a_split_variable_is_whole():
-    W, table, b = merge_reports(two_shards()).variables
+    W, table, b = merge_reports([FIRST, SECOND]).variables
     assert (table.spec, table.nbytes, table.table) == (TensorSpec("table", (100, 4)), 1600, True)
     assert (table.shards, table.versions, table.updates) == ((0, 1), (9, 7), (8, 6))
     assert (W.spec.shape, W.shards, W.versions, W.slots) == ((2, 3), (0,), (12,), ("momentum",))
     assert (b.spec.shape, b.shards, b.versions, b.slots) == ((3,), (1,), (11,), ("m", "v"))
-    assert merge_reports(two_shards()[1:]).variables[1].spec.shape == (100, 4), "of one shard too"
+    assert merge_reports([SECOND]).variables[1].spec.shape == (100, 4), "of one shard too"
 
 
 def test_a_worker_is_what_all_shards_report_of_its_newest_incarnation():
-    w0, w1 = merge_reports(two_shards()).workers
+    w0, w1 = merge_reports([FIRST, SECOND]).workers
     assert w0 == JobWorker("w0", 0, 1, "live", 8, 1, 4 / 16, 0.25, 3, 8.5, "", "gRPC and shared memory", True)
     assert w1 == JobWorker("w1", 1, 1, "lost", 4, 0, 7 / 7, 1.5, 0, None, "w0, 2 steps behind", "gRPC", False)
     now = StatusReport(0, 2, 5, 0, workers=(worker(incarnation=2, steps=5, staleness_sum=5),))
@@ -29,20 +35,17 @@ def test_a_worker_is_what_all_shards_report_of_its_newest_incarnation():
 
 
 def test_counts_are_of_the_job_and_a_change_on_several_shards_is_one():
-    job = merge_reports(two_shards())
+    job = merge_reports([FIRST, SECOND])
     assert (job.global_step, job.shards, job.repeated, job.dropped, job.nbytes) == (12, 2, 3, 1, 1684)
     assert (job.consistency, job.handling, job.problems) == ("bounded:2", "none", ())
     assert job.changes == (
         Change(1, "w0", ("b",), GradientDescent(0.125)),
         Change(2, "w1", ("W", "b"), GradientDescent(0.25)),
     )
-    other = merge_reports(two_shards()[::-1])
+    twice = merge_reports([FIRST, FIRST])
+    assert (twice.nbytes, twice.variables[1].shards) == (1168, (0,)), "of two reports of a shard one counts"
+    other = merge_reports([SECOND, FIRST])
     assert (other.variables, other.workers, other.changes) == (job.variables, job.workers, job.changes)
-
-
-FIRST, SECOND = two_shards()
-SILENT = ShardAnswer("a:1", problem="gone")
-ALONE, SCALE = (ShardAnswer("a:1", StatusReport(0, n, 0, 0, handling=how)) for n, how in ((1, "none"), (2, "scale")))
 
 
 @pytest.mark.parametrize(
@@ -52,28 +55,11 @@ ALONE, SCALE = (ShardAnswer("a:1", StatusReport(0, n, 0, 0, handling=how)) for n
         ([SILENT, SILENT], ("gone", "gone")),
         ([SECOND], ("this is not the whole job: it has 2 shards, and 1 of their addresses are given",)),
         ([FIRST, FIRST], ("a shard is listed twice: host:1 is shard 0 of 2, host:1 is shard 0 of 2",)),
-        (
-            [SECOND, FIRST],
-            (
-                "workers must name the servers in the order of their shards, but the order is different: "
-                "host:2 is shard 1 of 2, host:1 is shard 0 of 2",
-            ),
-        ),
+        ([SECOND, FIRST], (f"{ORDER}, but the order is different: host:2 is shard 1 of 2, host:1 is shard 0 of 2",)),
         ([ALONE, SECOND], ("these servers belong to different jobs: a:1 is shard 0 of 1, host:2 is shard 1 of 2",)),
-        (
-            [SCALE, SECOND],
-            (
-                "all servers of a job need the same --consistency; these have async and bounded:2",
-                "all servers of a job need the same --staleness; these have none and scale",
-            ),
-        ),
+        ([SCALE, SECOND], (f"{SAME} --consistency; these have async and bounded:2", f"{SAME} --staleness; {HAVE}")),
     ],
     ids=["silent", "all silent", "a part", "twice", "order", "other jobs", "policies"],
 )
 def test_missing_shards_and_inconsistencies_are_problems(answers, problems):
     assert merge_reports(answers).problems == problems
-
-
-def test_a_shard_that_is_named_twice_counts_once():
-    job = merge_reports([FIRST, FIRST])
-    assert (job.nbytes, job.variables[1].shards) == (1168, (0,))

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 import threading
-import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import ModuleType
@@ -104,22 +103,15 @@ def _conv2d(
     faster = is_faster and not _precise.on and winograd.filters_have_narrow_range(filters)
     narrow_x = winograd.has_narrow_range(x, rows, columns) if faster else np.zeros(len(x), bool)
 
-    checked: list[tuple[weakref.ref[Array], Array]] = []  # by the first vjp; the tape calls the second with the same g
-
     def narrow(g: Array) -> Array:
         return winograd.has_narrow_range(g, *winograd.transposed_axes(rows, columns)) if faster else narrow_x
 
     def x_gradient(g: Array) -> Array:
-        narrow_g = narrow(g)
-        checked[:] = [(weakref.ref(g), narrow_g)]
-        split = _by_algorithm(narrow_g)
+        split = _by_algorithm(narrow(g))
         return _joined([(some, module.images_gradient(g[some], filters, rows, columns)) for module, some in split])
 
     def filters_gradient(g: Array) -> Array:
-        of, narrow_g = checked.pop() if checked else (None, narrow_x)
-        if of is None or of() is not g:
-            narrow_g = narrow(g)
-        split = _by_algorithm(narrow_x & narrow_g)
+        split = _by_algorithm(narrow_x & narrow(g))
         first, *others = (module.filters_gradient(x[some], g[some], rows, columns) for module, some in split)
         total: Array = sum(others, first)
         return total

@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 
 from pswire.errors import InvalidMessage, NotFinite, ParamServerError, ShapeMismatch
-from pswire.messages import Choice, Declaration, Gradient, Outcome, Pull, Push, Register
-from pswire.messages.sizes import tensor_bytes
+from pswire.messages import Choice, Declaration, Gradient, Outcome, Pull, Push, Register, tensor_bytes
 from pswire.optimizers import Adagrad, GradientDescent
 from pswire.specs.consistency import DelayCompensation, Synchronous
 from pswire.specs.encodings import ENCODINGS

@@ -42,13 +42,6 @@ def interrupt():
     signal.raise_signal(signal.SIGUSR1)
 
 
-def test_outside_of_a_block_it_is_raised_at_once():
-    with pytest.raises(Interrupted):
-        interrupt()
-    with deferred_signals:
-        pass
-
-
 def test_within_a_block_it_is_raised_once_at_the_end_of_the_outermost():
     steps = []
 
@@ -75,7 +68,7 @@ def test_a_block_that_sends_leaves_it_to_the_block_that_reads_the_answers():
         pass
 
 
-def test_a_block_of_another_thread_defers_nothing():
+def test_outside_of_a_block_of_its_own_thread_it_is_raised_at_once():
     entered, done = threading.Event(), threading.Event()
 
     def other():
@@ -90,6 +83,8 @@ def test_a_block_of_another_thread_defers_nothing():
         interrupt()
     done.set()
     thread.join(BOUND)
+    with deferred_signals:
+        pass  # nothing is left
 
 
 def test_a_call_that_waits_is_cut_short():

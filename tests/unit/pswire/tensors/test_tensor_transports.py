@@ -1,6 +1,7 @@
 """The contract of the tensor transports, the same tests for all of them; then what is special to one."""
 
 import itertools
+import math
 import mmap
 import random
 
@@ -17,19 +18,15 @@ from pswire.tensors.segments import DATA_OFFSET
 from pswire.tensors.shared_memory import Region, SharedReceiver, SharedSender, aligned, array_at, bytes_needed
 from pswire.tensors.stream import StreamReceiver, StreamSender
 from pswire.tensors.transport import CHUNK, INLINE_BELOW, MAX_INLINE_MESSAGE, MAX_INLINED
-from pswire.tensors.values import IndexedSlices, TensorSpec
+from pswire.tensors.values import DTYPES, IndexedSlices, TensorSpec
 from pswire.v1 import paramserver_pb2 as pb
 
 SEED = 20251121
 STREAMED = pb.Tensor(streamed=True)
 
 
-def described(array, name="W"):
-    return pb.Tensor(name=name, dtype=array.dtype.name, shape=array.shape)
-
-
 def put(sender, *arrays):
-    tensors = [described(array) for array in arrays]
+    tensors = [pb.Tensor(name="W", dtype=array.dtype.name, shape=array.shape) for array in arrays]
     for array, tensor in zip(arrays, tensors, strict=True):
         sender.put(array, tensor)
     return tensors
@@ -75,29 +72,23 @@ TRANSPORTS = [inline, frame_data, chunks, shared_memory]
 all_transports = pytest.mark.parametrize("transport", TRANSPORTS, ids=lambda one: one.__name__)
 
 
-def specs_of(arrays):
-    return [TensorSpec.of("W", array) for array in arrays]
-
-
 # --- the contract -----------------------------------------------------------------------------------------------------
 
 
 @all_transports
-def test_arrays_arrive_as_they_were_sent_little_endian_aligned_and_in_order(transport):
-    generator = np.random.default_rng(SEED)
-    arrays = [
-        generator.standard_normal((40, 7)).astype(np.float32),
-        np.zeros((3, 0), np.float64),
-        generator.integers(0, 2, 33).astype(bool),
-        np.float64(3.5).reshape(()),
-        generator.integers(-5, 5, (2, 3, 4)),
-        np.arange(6, dtype=">i4").reshape(2, 3).T,
-        np.float16([np.nan, np.inf]),
-    ]
-    for array, arrived in zip(arrays, transport(arrays, specs_of(arrays)), strict=True):
-        np.testing.assert_array_equal(arrived, array)
+def test_arrays_arrive_bit_by_bit_as_they_were_sent_little_endian_aligned_and_in_order(transport):
+    generator, arrays = np.random.default_rng(SEED), []
+    for dtype, shape in itertools.product(DTYPES, [(), (0,), (1,), (33,), (2, 0, 3), (40, 7), (1,) * 16]):
+        limit = 2 if dtype == "bool" else 256
+        bits = generator.integers(0, limit, math.prod(shape) * DTYPES[dtype].itemsize, np.uint8)
+        array = bits.view(dtype).reshape(shape)
+        arrays += [array, array.byteswap().view(array.dtype.newbyteorder()).T]
+    received = transport(arrays, [TensorSpec.of("W", array) for array in arrays])
+    for array, arrived in zip(arrays, received, strict=True):
+        assert arrived.tobytes() == array.astype(array.dtype.newbyteorder("<")).tobytes()
         assert (arrived.dtype, arrived.shape) == (array.dtype.newbyteorder("<"), array.shape)
         assert arrived.flags.aligned
+        assert arrived.flags.writeable == (transport in (chunks, shared_memory))
 
 
 @all_transports
@@ -122,15 +113,11 @@ def test_fewer_elements_than_were_sent_are_malformed(transport):
         transport([np.zeros(3, np.float32)], [TensorSpec("W", (2,))])
 
 
-@pytest.mark.parametrize(
-    "receiver", [InlineReceiver(), StreamReceiver(), SharedReceiver({})], ids=lambda r: type(r).__name__
-)
-@pytest.mark.parametrize(
-    "tensor", [pb.Tensor(), pb.Tensor(streamed=False), pb.Tensor(shared=pb.Shared(segment=2, offset=64))]
-)
-def test_a_tensor_that_is_nowhere_is_malformed_even_without_elements(receiver, tensor):
+@pytest.mark.parametrize("receiver", [InlineReceiver(), StreamReceiver(), SharedReceiver({})])
+@pytest.mark.parametrize("place", [{}, {"streamed": False}, {"shared": pb.Shared(segment=2, offset=64)}])
+def test_a_tensor_that_is_nowhere_is_malformed_even_without_elements(receiver, place):
     with pytest.raises(Malformed, match=r"variable W float32\[0\]: .*(not in the message|attached)"):
-        receiver.get(tensor, TensorSpec("W", (0,)))
+        receiver.get(pb.Tensor(**place), TensorSpec("W", (0,)))
 
 
 # --- inline -----------------------------------------------------------------------------------------------------------
@@ -146,22 +133,12 @@ def test_tensors_of_two_mebibytes_travel_inside_their_message_and_not_a_byte_mor
 # --- stream -----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("sizes", "expected"),
-    [
-        ([CHUNK // 2 + 3] * 5, [CHUNK, CHUNK, CHUNK // 2 + 15]),
-        ([2 * CHUNK], [CHUNK, CHUNK]),
-        ([40] * 100, [4000]),
-        ([0], []),
-        ([], []),
-    ],
-)
-def test_chunks_are_full_and_run_across_tensors(sizes, expected):
+@pytest.mark.parametrize("sizes", [[CHUNK // 2 + 3] * 5, [2 * CHUNK], [40] * 100, [0], []])
+def test_chunks_are_full_and_run_across_tensors(sizes):
     arrays, sender = [np.full(size, n, np.uint8) for n, size in enumerate(sizes)], StreamSender(few=0)
     put(sender, *arrays)
-    pieces = [b"".join(one) for one in sender.chunks()]
-    assert [len(one) for one in pieces] == expected
-    assert b"".join(pieces) == b"".join(array.tobytes() for array in arrays)
+    data = b"".join(array.tobytes() for array in arrays)
+    assert [b"".join(one) for one in sender.chunks()] == [data[at : at + CHUNK] for at in range(0, len(data), CHUNK)]
 
 
 def test_small_tensors_travel_inside_their_message_as_long_as_they_are_few():
@@ -174,17 +151,11 @@ def test_small_tensors_travel_inside_their_message_as_long_as_they_are_few():
     assert StreamReceiver().get(inside[1], TensorSpec("W", (INLINE_BELOW - 1,), "uint8")).tobytes() == inside[1].inline
 
 
-def receiver_of(*specs):
-    receiver = StreamReceiver()
-    for spec in specs:
-        receiver.get(STREAMED, spec)
-    receiver.allocate()
-    return receiver, [receiver.get(STREAMED, spec) for spec in specs]
-
-
 @pytest.mark.parametrize(("shape", "first", "second"), [((2,), 8, 3), ((2,), 5, 6), ((0, 5), 0, 3)])
 def test_more_bytes_than_declared_are_malformed(shape, first, second):
-    receiver, _ = receiver_of(TensorSpec("a", shape))
+    receiver = StreamReceiver()
+    receiver.get(STREAMED, TensorSpec("a", shape))
+    receiver.allocate()
     receiver.feed(bytes(first))
     with pytest.raises(Malformed, match="were declared, but 3 more bytes arrived"):
         receiver.feed(bytes(second))
@@ -197,6 +168,19 @@ def test_bytes_before_memory_is_allocated_and_memory_the_machine_does_not_have_a
         receiver.feed(bytes(8))
     with pytest.raises(TooLarge, match=f"no memory for tensors of {1 << 60} bytes"):
         receiver.allocate()
+
+
+@pytest.mark.parametrize(
+    ("frame", "got"),
+    [
+        (pb.Frame(), "nothing"),
+        (pb.Frame(chunk=b""), "an empty one"),
+        (pb.Frame(pull=pb.PullRequest()), "pull"),
+    ],
+)
+def test_a_frame_without_a_chunk_is_malformed_where_one_must_follow(frame, got):
+    with pytest.raises(Malformed, match=f"a chunk of data must follow in a transfer, got {got}"):
+        StreamReceiver().feed_frame(frame.SerializeToString())
 
 
 # --- shared memory ----------------------------------------------------------------------------------------------------

@@ -1,11 +1,10 @@
-"""Convolution and pooling: ties, edges, blocks, a whole network; and operands of a wide range, or not finite.
+"""Convolution and pooling: blocks, ties, memory; Winograd convolution, its error bound, and when it is used.
 
-Values and gradients over many shapes are checked by `cases_convolution.py`, Winograd convolution by `test_winograd.py`.
+Values and gradients over many shapes are checked by `cases_convolution.py`.
 """
 
 import threading
 import tracemalloc
-import warnings
 
 import numpy as np
 import pytest
@@ -15,34 +14,54 @@ from psworker.autodiff.ops.convolution import im2col, windows, winograd
 
 from .cases_convolution import numpy_conv2d
 
-SEED = 19890101
+CHANNELS, OUT, SIZE = 16, 24, 12  # with these and eight images, conv2d uses Winograd convolution
+X_SHAPE, FILTERS_SHAPE, Y_SHAPE = (8, SIZE, SIZE, CHANNELS), (5, 5, CHANNELS, OUT), (8, SIZE, SIZE, OUT)
 
 
 def normal(*shape, dtype=np.float32):
-    return np.random.default_rng([SEED, *shape]).standard_normal(shape).astype(dtype)
+    return np.random.default_rng([19890101, *shape]).standard_normal(shape).astype(dtype)
 
 
 def leaf(array):
     return Tensor(array, requires_grad=True)
 
 
-def image(rows, dtype=np.float64):
+def image(rows):
     """One image of one channel, from its rows."""
-    return np.array(rows, dtype)[np.newaxis, :, :, np.newaxis]
+    return np.array(rows, np.float64)[np.newaxis, :, :, np.newaxis]
 
 
-@pytest.mark.parametrize(("block_bytes", "channels"), [(1, 1), (700, 3), (2500, 1), (1 << 30, 3)])
-@pytest.mark.parametrize("options", [{"strides": 2, "activation": "relu"}, {"dilations": 2, "padding": "VALID"}])
+def convolved(x, filters, g, dtype=None, **options):
+    """The result of conv2d, the gradient of x and that of the filters."""
+    tensors = [leaf(array.astype(dtype or array.dtype)) for array in (x, filters)]
+    y = ops.conv2d(*tensors, **options)
+    return y.value, *gradients(y, tensors, g.astype(dtype or g.dtype))
+
+
+def by_winograd(x, filters, g, padding="SAME"):
+    """The same three by Winograd convolution."""
+    rows, columns = windows.axes(x.shape[1:3], filters.shape[:2], 1, padding)
+    return (
+        winograd.convolve(x, filters, rows, columns),
+        winograd.images_gradient(g, filters, rows, columns),
+        winograd.filters_gradient(x, g, rows, columns),
+    )
+
+
+@pytest.mark.parametrize("block_bytes", [1, 700, 2500, 1 << 30])
+@pytest.mark.parametrize(
+    ("channels", "options"), [(1, {"strides": 2, "activation": "relu"}), (3, {"dilations": 2, "padding": "VALID"})]
+)
 def test_the_size_of_a_block_changes_nothing(monkeypatch, block_bytes, channels, options):
-    shapes = (5, 7, 6, channels), (3, 2, channels, 4), (4,)
-    x, filters, bias = (leaf(normal(*shape, dtype=np.float64)) for shape in shapes)
-    whole = ops.conv2d(x, filters, bias, **options)
-    expected = gradients(whole, [x, filters, bias], normal(*whole.shape))
-    monkeypatch.setattr(im2col, "BLOCK_BYTES", block_bytes)
-    y = ops.conv2d(x, filters, bias, **options)
-    np.testing.assert_allclose(y.value, numpy_conv2d(x.value, filters.value, bias.value, **options), atol=1e-13)
-    for got, wanted in zip(gradients(y, [x, filters, bias], normal(*y.shape)), expected, strict=True):
-        np.testing.assert_allclose(got, wanted, rtol=1e-12, atol=1e-13)
+    tensors = [leaf(normal(*s, dtype=np.float64)) for s in ((5, 7, 6, channels), (3, 2, channels, 4), (4,))]
+    found = []
+    for number in (im2col.BLOCK_BYTES, block_bytes):
+        monkeypatch.setattr(im2col, "BLOCK_BYTES", number)
+        y = ops.conv2d(*tensors, **options)
+        found.append([y.value, *gradients(y, tensors, normal(*y.shape))])
+    np.testing.assert_allclose(y.value, numpy_conv2d(*(t.value for t in tensors), **options), atol=1e-13)
+    for whole, got in zip(*found, strict=True):
+        np.testing.assert_allclose(got, whole, rtol=1e-12, atol=1e-13)
 
 
 def test_an_image_without_gradient_costs_none_and_operands_promote_as_in_numpy(monkeypatch):
@@ -72,152 +91,183 @@ def test_between_forward_and_backward_no_gathered_windows_are_kept(x, filters, p
     assert held < y.value.nbytes + padded + 10_000
 
 
-def test_the_first_of_equal_maxima_in_the_order_of_the_window_gets_the_gradient():
-    x = leaf(image([[1, 2, 5, 5], [2, 2, 5, 5], [0, 0, 0, 7], [0, 0, 7, 0]]))
-    [gradient] = gradients(ops.max_pool2d(x), x, image([[10, 20], [30, 40]]))
-    np.testing.assert_array_equal(gradient[0, :, :, 0], [[0, 10, 20, 0], [0, 0, 0, 0], [30, 0, 0, 40], [0, 0, 0, 0]])
-    x = leaf(image([[0, 0, 1], [0, 1, 0], [1, 0, 0]]))
-    [gradient] = gradients(ops.max_pool2d(x, 3), x)
-    np.testing.assert_array_equal(gradient[0, :, :, 0], [[0, 0, 1], [0, 0, 0], [0, 0, 0]])
-    x = leaf(image([[3, 9, 3], [3, 3, 3], [3, 3, 3]]))  # of overlapping windows, the sum
-    [gradient] = gradients(ops.max_pool2d(x, 2, strides=1), x, image([[1, 10], [100, 1000]]))
-    np.testing.assert_array_equal(gradient[0, :, :, 0], [[0, 11, 0], [100, 1000, 0], [0, 0, 0]])
+@pytest.mark.parametrize(
+    ("x", "options", "g", "expected"),
+    [
+        (
+            [[1, 2, 5, 5], [2, 2, 5, 5], [0, 0, 0, 7], [0, 0, 7, 0]],
+            {},
+            [[10, 20], [30, 40]],
+            [[0, 10, 20, 0], [0, 0, 0, 0], [30, 0, 0, 40], [0, 0, 0, 0]],
+        ),
+        ([[0, 0, 1], [0, 1, 0], [1, 0, 0]], {"size": 3}, [[1]], [[0, 0, 1], [0, 0, 0], [0, 0, 0]]),
+        (
+            [[3, 9, 3], [3, 3, 3], [3, 3, 3]],
+            {"strides": 1},  # of overlapping windows, the sum
+            [[1, 10], [100, 1000]],
+            [[0, 11, 0], [100, 1000, 0], [0, 0, 0]],
+        ),
+        ([[0] * 299 + [1] + [0] * 300], {"size": (1, 600)}, [[1]], [[0] * 299 + [1] + [0] * 300]),
+    ],
+)
+def test_the_first_of_equal_maxima_in_the_order_of_the_window_gets_the_gradient(x, options, g, expected):
+    x = leaf(image(x))
+    np.testing.assert_array_equal(gradients(ops.max_pool2d(x, **options), x, image(g))[0], image(expected))
 
 
-def test_a_window_may_have_more_elements_than_a_byte_counts():
-    x = np.zeros((1, 1, 600, 1))
-    x[0, 0, 299] = 1
-    tensor = leaf(x)
-    np.testing.assert_array_equal(gradients(ops.max_pool2d(tensor, (1, 600)), tensor)[0], x)
+# Winograd convolution.
+
+ROUNDING = 3e-5  # of the typical sum of terms of random signs: float32's 6e-8 times 500
 
 
-# A wide dynamic range, where Winograd convolution would lose digits of small results.
+def assert_right(x, filters, padding):
+    """All three are right for random arrays of these shapes.
 
-CHANNELS, OUT, SIZE = 16, 24, 12  # large enough for Winograd convolution
-
-
-def noise_with_a_bright_pixel(images, depth, bright, noise):
-    """Noise; but every third image has a pixel of another magnitude."""
-    x = normal(images, SIZE, SIZE, depth) * np.float32(noise)
-    x[::3, 4, 5] = bright
-    return x
-
-
-def convolved(x, filters, g, dtype=None, **options):
-    """The result of conv2d, the gradient of x and that of the filters."""
-    tensors = [leaf(array.astype(dtype or array.dtype)) for array in (x, filters)]
-    y = ops.conv2d(*tensors, **options)
-    return y.value, *gradients(y, tensors, g.astype(dtype or g.dtype))
+    The bound is for random terms: the root of the sum of their squares, with the largest filter element everywhere, as
+    a tile may extend beyond the image.
+    """
+    x, filters = normal(*x), normal(*filters)
+    g = normal(*ops.conv2d(x, filters, padding=padding).shape)
+    exact = convolved(x, filters, g, np.float64, padding=padding)
+    squares = convolved(x**2, np.full_like(filters, (filters**2).max()), g**2, np.float64, padding=padding)
+    for got, wanted, square in zip(by_winograd(x, filters, g, padding), exact, squares, strict=True):
+        assert (got.shape, got.dtype) == (wanted.shape, np.float32)
+        np.testing.assert_allclose(got, wanted, rtol=0, atol=ROUNDING * np.sqrt(square.max()))
 
 
-def magnitudes(x, filters, g):
-    """For each result the sum of the magnitudes of its terms, to which direct convolution's error is proportional."""
-    return convolved(np.abs(x), np.abs(filters), np.abs(g), np.float64)
+@pytest.mark.parametrize(
+    ("x", "filters", "padding"),
+    [
+        ((1, 5, 5, 1), (5, 5, 1, 1), "VALID"),
+        ((1, 14, 14, 32), (5, 5, 32, 64), "SAME"),
+        ((3, 7, 9, 2), (5, 5, 2, 3), "VALID"),
+        ((1, 6, 17, 1), (3, 3, 1, 7), "SAME"),
+        ((4, 11, 8, 3), (3, 3, 3, 1), "VALID"),
+        ((2, 9, 4, 96), (3, 3, 96, 16), "SAME"),
+        ((2, 10, 7, 4), (4, 4, 4, 5), "VALID"),
+        ((3, 8, 12, 4), (3, 5, 4, 6), "SAME"),
+        ((2, 6, 5, 3), (4, 3, 3, 2), "VALID"),
+        *(((2, size, size, 3), (kernel, kernel, 3, 2), "SAME") for size, kernel in ((1, 5), (2, 3), (3, 4), (4, 5))),
+    ],
+)
+def test_values_and_gradients_of_any_shape_are_those_of_direct_convolution(x, filters, padding):
+    assert_right(x, filters, padding)
 
 
-def assert_every_element_is_near(found, x, filters, g, most):
-    expected = convolved(x, filters, g, np.float64)
-    for got, exact, magnitude in zip(found, expected, magnitudes(x, filters, g), strict=False):
-        assert got.dtype == np.float32
-        assert (np.abs(got - exact) <= most * magnitude).all()
+@pytest.mark.parametrize(("name", "number"), [("BLOCK_BYTES", 1), ("BLOCK_BYTES", 1 << 30), ("TILES", 1), ("TILES", 5)])
+def test_the_size_of_blocks_and_patches_changes_no_more_than_rounding(monkeypatch, name, number):
+    monkeypatch.setattr(winograd, name, number)
+    winograd.patches.cache_clear()
+    try:
+        assert_right((19, 11, 8, 3), (3, 5, 3, 4), "SAME")
+    finally:
+        winograd.patches.cache_clear()
 
 
-def positive_operands():
-    return np.abs(normal(8, SIZE, SIZE, CHANNELS)), np.abs(normal(5, 5, CHANNELS, OUT))
+# Of results, of filters' gradients: docs/performance.md has the same.
+AMPLIFICATION = {3: (51.4, 39.9), 4: (39.9, 51.4), 5: (98.7, 173.9)}
+OPERANDS = {  # each with the measured error, in units of the amplified rounding
+    "random": (normal, 2),
+    "positive": (lambda *shape: np.abs(normal(*shape)), 2),
+    "constant": (lambda *shape: np.full(shape, 1 / 3, np.float32), 128),  # rounding errors that are all alike
+    "of one sign a channel": (lambda *shape: np.broadcast_to(np.sign(normal(shape[-1])), shape) * np.float32(0.3), 128),
+}
 
 
-@pytest.mark.parametrize(("kernel", "bright", "noise"), [(3, 1e4, 1e-3), (4, 1, 1e-9), (5, 1e12, 1), (5, 1e4, 1e-3)])
-def test_small_results_beside_a_bright_pixel_keep_their_digits(kernel, bright, noise):
-    x, filters = noise_with_a_bright_pixel(9, CHANNELS, bright, noise), normal(kernel, kernel, CHANNELS, OUT)
-    g = noise_with_a_bright_pixel(9, OUT, bright, noise)
-    assert_every_element_is_near(convolved(x, filters, g)[:2], x, filters, g, 3e-6)
+def amplified(kernel):
+    """How far the magnitudes of a tile's terms exceed those of direct convolution, for results and for filters."""
+    results = winograd.RESULTS[kernel]
+    a, g, b = (np.abs(matrix) for matrix in winograd.matrices(results, kernel))
+    of_image = b.sum(axis=1)
+    one = (a.T @ (g.sum(axis=1) * of_image)).max() / kernel, (g.T @ (a.sum(axis=1) * of_image)).max() / results
+    return one[0] ** 2, one[1] ** 2
 
 
-def test_results_without_a_part_in_a_far_larger_filter_element_keep_their_digits():
-    x, filters, g = normal(8, SIZE, SIZE, CHANNELS), normal(5, 5, CHANNELS, OUT), normal(8, SIZE, SIZE, OUT)
-    filters[0, 0] *= 1e7  # on the padding at the first rows and columns
-    assert_every_element_is_near(convolved(x, filters, g), x, filters, g, 3e-6)
+@pytest.mark.parametrize("kernel", sorted(winograd.RESULTS))
+@pytest.mark.parametrize("operands", OPERANDS)
+@pytest.mark.parametrize("channels", [2, 96])
+def test_errors_are_within_the_bound_of_the_guide_for_all_operands(kernel, operands, channels):
+    make, measured = OPERANDS[operands]
+    results, out, images, size = winograd.RESULTS[kernel], 8, 4, 10
+    x, g = (make(images, size, size, depth) for depth in (channels, out))
+    filters = make(kernel, kernel, channels, out)
+    of_results, of_filters = amplified(kernel)
+    assert (of_results, of_filters) <= AMPLIFICATION[kernel]
+    tiles, transforms = (-(-size // results)) ** 2, 4 * (results + kernel)
+    x_size, filters_size, g_size = (np.abs(array).max() for array in (x, filters, g))
+    cases = (  # the roundings of a term, how far it is amplified, how many there are, and how large
+        (2 * kernel + 2 + transforms + channels, of_results, kernel**2 * channels, x_size * filters_size),
+        (2 * kernel + 2 + transforms + out, of_results, kernel**2 * out, g_size * filters_size),
+        (2 * results + 2 + transforms + images * tiles, of_filters, images * size**2, x_size * g_size),
+    )
+    found, exact = by_winograd(x, filters, g), convolved(x, filters, g, np.float64)
+    for got, wanted, (roundings, amplification, terms, term) in zip(found, exact, cases, strict=True):
+        unit = 2.0**-24 * terms * term  # with the unit roundoff of float32
+        assert np.abs(got - wanted).max() <= min(roundings * amplification, measured) * unit
 
 
-@pytest.mark.parametrize("value", [np.inf, np.nan])
-def test_a_pixel_or_gradient_that_is_not_finite_reaches_its_own_windows_only(value):
-    x, filters = positive_operands()
-    g = np.ones((8, SIZE, SIZE, OUT), np.float32)
-    without = convolved(x, filters, g)
-    x[3, 6, 5, 1] = value
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")  # none of numpy's
-        y, x_gradient, filters_gradient = convolved(x, filters, g)
-    reached = np.zeros(y.shape, bool)
-    reached[3, 4:9, 3:8] = True
-    np.testing.assert_array_equal(y[reached], value)
-    np.testing.assert_allclose(y[~reached], without[0][~reached], rtol=1e-5)
-    np.testing.assert_array_equal(x_gradient, without[1])
-    np.testing.assert_array_equal(filters_gradient[:, :, 1], np.full((5, 5, OUT), value))
-    np.testing.assert_allclose(np.delete(filters_gradient, 1, 2), np.delete(without[2], 1, 2), rtol=1e-5)
-
-    x, filters = positive_operands()
-    g[3, 6, 5, 1] = value
-    _, x_gradient, filters_gradient = convolved(x, filters, g)
-    np.testing.assert_array_equal(~np.isfinite(x_gradient).all(axis=3), reached[..., 0])
-    assert not np.isfinite(filters_gradient[..., 1]).any()
-    assert np.isfinite(np.delete(filters_gradient, 1, 3)).all()
+def test_an_error_depends_only_on_the_elements_that_the_tile_reads():
+    x, filters, g = normal(2, 12, 12, 3), normal(5, 5, 3, 4), normal(2, 12, 12, 4)
+    without, *_ = by_winograd(x, filters, g)
+    x[0, 0, 0] = 1e12
+    bright, *_ = by_winograd(x, filters, g)
+    assert not np.array_equal(bright[0, :3, :3], without[0, :3, :3])
+    for rest in (np.s_[0, 3:], np.s_[0, :, 3:], np.s_[1]):
+        np.testing.assert_array_equal(bright[rest], without[rest])
+    y, _, of_filters = by_winograd(np.zeros_like(x), filters, g)
+    assert not y.any()
+    assert not of_filters.any()
 
 
-def test_a_filter_that_is_not_finite_reaches_its_own_results_only():
-    x, filters = positive_operands()
-    filters[0, 0, 2, 7] = np.inf  # on the padding at the first rows and columns, where its terms are 0 * inf
-    with np.errstate(invalid="ignore"):
-        y = ops.conv2d(x, filters).value
-    assert np.isfinite(np.delete(y, 7, 3)).all()
-    assert np.isinf(y[:, 2:, 2:, 7]).all()
-    x, filters = np.full((8, SIZE, SIZE, CHANNELS), 1e18, np.float32), np.full((5, 5, CHANNELS, OUT), 5e17, np.float32)
-    y = ops.conv2d(x, filters).value  # near the largest float32
-    np.testing.assert_allclose(y[:, 2:-2, 2:-2], 25 * CHANNELS * 5e35, rtol=1e-5)
-
-
-def test_each_backward_pass_checks_its_own_gradient():
-    x, filters = map(leaf, positive_operands())
-    y, g = ops.conv2d(x, filters), np.ones((8, SIZE, SIZE, OUT), np.float32)
-    infinite = g.copy()
-    infinite[3, 6, 5, 1] = np.inf
-
-    def assert_one_filter_is_reached(g):
-        [filters_gradient] = gradients(y, filters, g, retain_graph=True)
-        assert np.isfinite(filters_gradient).all(axis=(0, 1, 2)).tolist() == [channel != 1 for channel in range(OUT)]
-
-    gradients(y, x, g, retain_graph=True)
-    assert_one_filter_is_reached(infinite)  # another g than the one before
-    gradients(y, [x, filters], g, retain_graph=True)
-    g[:] = infinite  # the same array with other elements
-    assert_one_filter_is_reached(g)
-    [x_gradient] = gradients(y, x, g)
-    assert (~np.isfinite(x_gradient).all(axis=3)).sum() == 25
+# When it is used.
 
 
 def usual_operands():
     """Images after relu, filters, and a gradient as it comes back through relu and a pooling: three quarters zeros."""
-    x, filters = np.maximum(normal(8, SIZE, SIZE, CHANNELS), 0), normal(5, 5, CHANNELS, OUT)
+    x, filters, g = np.maximum(normal(*X_SHAPE), 0), normal(*FILTERS_SHAPE), normal(*Y_SHAPE) ** 3
     x[:, :5] = 0  # a background of nothing
-    g = normal(8, SIZE, SIZE, OUT) ** 3
     g[np.abs(g) < np.quantile(np.abs(g), 0.75)] = 0
     return x, filters, g
 
 
-@pytest.mark.parametrize("wide", [False, True])
-def test_the_range_is_checked_once_each_and_usual_operands_are_narrow(monkeypatch, wide):
+def test_conv2d_uses_it_for_usual_operands_with_bias_and_relu_and_the_gradients_of_direct_convolution(monkeypatch):
     x, filters, g = usual_operands()
-    if wide:
-        x[0, 1, 1], g[1, 2, 2] = 1e9, 1e9
-    else:
-        for name in ("convolve", "images_gradient", "filters_gradient"):
-            monkeypatch.setattr(im2col, name, lambda *args: pytest.fail("direct convolution was used"))
-    checked = []
-    for name in ("filters_have_narrow_range", "has_narrow_range"):
-        check = getattr(winograd, name)
-        monkeypatch.setattr(winograd, name, lambda a, *axes, check=check: (checked.append(a), check(a, *axes))[1])
-    convolved(x, filters, g)
-    assert [array.shape for array in checked] == [filters.shape, x.shape, g.shape]
+    tensors = [leaf(array) for array in (x, filters, normal(OUT))]
+    monkeypatch.setattr(im2col, "_windows", lambda *args: pytest.fail("direct convolution was used"))
+    y = ops.conv2d(*tensors, activation="relu")
+    found = gradients(y, tensors, g)
+    monkeypatch.undo()
+    exact = [leaf(tensor.value.astype(np.float64)) for tensor in tensors]
+    direct = ops.conv2d(*exact)
+    # By the y that was found: relu's derivative jumps where an error may take y to the other side of zero.
+    wanted = gradients(direct, exact, np.where(y.value > 0, g, 0).astype(np.float64))
+    for got, one in zip((y.value, *found), (np.maximum(direct.value, 0), *wanted), strict=True):
+        assert (got.shape, got.dtype) == (one.shape, np.float32)
+        np.testing.assert_allclose(got, one, rtol=0, atol=6e-6 * np.abs(one).max())  # see docs/performance.md
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        *(
+            {},
+            {"dtype": np.float64},
+            {"strides": (1, 2)},
+            {"dilations": 2},
+            {"kernel": (1, 5)},
+            {"images": 7},
+            {"images": 0},
+        ),
+        *({"size": (0, 14)}, {"channels": 0}, {"channels": 1}),  # with one channel, transforms cost more than they save
+    ],
+    ids=str,
+)
+def test_winograd_convolution_is_used_without_any_of_these_changes(change):
+    usual = {"images": 16, "size": (14, 14), "kernel": (5, 5), "strides": 1, "dilations": 1, "channels": 32}
+    call = {**usual, "dtype": np.float32, **change}
+    rows, columns = windows.axes(call["size"], call["kernel"], call["strides"], "SAME", call["dilations"])
+    used = winograd.is_faster(call["images"], call["channels"], 64, rows, columns, np.dtype(call["dtype"]))
+    assert used == (not change)
 
 
 @pytest.mark.parametrize(("bright", "narrow"), [(250, True), (262, False), (np.inf, False), (np.nan, False)])
@@ -232,11 +282,7 @@ def test_an_image_is_narrow_if_no_pixel_is_more_than_256_times_a_window(bright, 
     x = np.zeros((3, rows.size, columns.size, 4), np.float32)
     x[:2, :, :, 0] = 3  # the second image is of one magnitude, the third is zero
     inside = np.pad(np.ones((rows.size, columns.size)), ((rows.before, rows.after), (columns.before, columns.after)))
-    smallest = min(
-        inside[i : i + rows.kernel, j : j + columns.kernel].sum()
-        for i in range(rows.windows)
-        for j in range(columns.windows)
-    )
+    smallest = np.lib.stride_tricks.sliding_window_view(inside, (rows.kernel, columns.kernel)).sum((2, 3)).min()
     x[0, rows.size // 2, columns.size // 2] = bright * 3 * np.sqrt(smallest) / 2  # in each of four channels
     assert winograd.has_narrow_range(x, rows, columns).tolist() == [narrow, True, True]
     filters = np.ones((3, 5, 4, 2), np.float32)
@@ -244,17 +290,81 @@ def test_an_image_is_narrow_if_no_pixel_is_more_than_256_times_a_window(bright, 
     assert winograd.filters_have_narrow_range(filters) is narrow
 
 
+# A wide dynamic range, where Winograd convolution would lose digits of small results.
+
+
+def noise_with_a_bright_pixel(depth, bright, noise):
+    """Noise; but every third image has a pixel of another magnitude."""
+    x = normal(9, SIZE, SIZE, depth) * np.float32(noise)
+    x[::3, 4, 5] = bright
+    return x
+
+
+def assert_every_element_is_near(found, x, filters, g, most):
+    """The error is proportional to the sum of the magnitudes of terms, as that of direct convolution."""
+    exact = convolved(x, filters, g, np.float64)
+    magnitudes = convolved(np.abs(x), np.abs(filters), np.abs(g), np.float64)
+    for got, wanted, magnitude in zip(found, exact, magnitudes, strict=False):
+        assert got.dtype == np.float32
+        assert (np.abs(got - wanted) <= most * magnitude).all()
+
+
+@pytest.mark.parametrize(("kernel", "bright", "noise"), [(3, 1e4, 1e-3), (4, 1, 1e-9), (5, 1e12, 1), (5, 1e4, 1e-3)])
+def test_small_results_beside_a_bright_pixel_keep_their_digits(kernel, bright, noise):
+    x, g = (noise_with_a_bright_pixel(depth, bright, noise) for depth in (CHANNELS, OUT))
+    filters = normal(kernel, kernel, CHANNELS, OUT)
+    assert_every_element_is_near(convolved(x, filters, g)[:2], x, filters, g, 3e-6)
+
+
+def test_results_without_a_part_in_a_far_larger_filter_element_keep_their_digits():
+    x, filters, g = normal(*X_SHAPE), normal(*FILTERS_SHAPE), normal(*Y_SHAPE)
+    filters[0, 0] *= 1e7  # on the padding at the first rows and columns
+    assert_every_element_is_near(convolved(x, filters, g), x, filters, g, 3e-6)
+
+
+@pytest.mark.parametrize("value", [np.inf, np.nan])
+def test_a_pixel_or_gradient_that_is_not_finite_reaches_its_own_windows_only(value):
+    x, filters, g = np.abs(normal(*X_SHAPE)), np.abs(normal(*FILTERS_SHAPE)), np.ones(Y_SHAPE, np.float32)
+    without = convolved(x, filters, g)
+    bright, infinite = x.copy(), g.copy()
+    bright[3, 6, 5, 1] = infinite[3, 6, 5, 1] = value
+    reached = np.zeros(Y_SHAPE, bool)
+    reached[3, 4:9, 3:8] = True
+    y, x_gradient, filters_gradient = convolved(bright, filters, g)  # without a warning of numpy
+    np.testing.assert_array_equal(y[reached], value)
+    np.testing.assert_allclose(y[~reached], without[0][~reached], rtol=1e-5)
+    np.testing.assert_array_equal(x_gradient, without[1])
+    np.testing.assert_array_equal(filters_gradient[:, :, 1], np.full((5, 5, OUT), value))
+    np.testing.assert_allclose(np.delete(filters_gradient, 1, 2), np.delete(without[2], 1, 2), rtol=1e-5)
+
+    _, x_gradient, filters_gradient = convolved(x, filters, infinite)
+    np.testing.assert_array_equal(~np.isfinite(x_gradient).all(axis=3), reached[..., 0])
+    assert np.isfinite(filters_gradient).all((0, 1, 2)).tolist() == [channel != 1 for channel in range(OUT)]
+
+
+def test_a_filter_that_is_not_finite_reaches_its_own_results_only():
+    x, filters = np.abs(normal(*X_SHAPE)), np.abs(normal(*FILTERS_SHAPE))
+    filters[0, 0, 2, 7] = np.inf  # on the padding at the first rows and columns, where its terms are 0 * inf
+    with np.errstate(invalid="ignore"):
+        y = ops.conv2d(x, filters).value
+    assert np.isfinite(np.delete(y, 7, 3)).all()
+    assert np.isinf(y[:, 2:, 2:, 7]).all()
+    x, filters = np.full(X_SHAPE, 1e18, np.float32), np.full(FILTERS_SHAPE, 5e17, np.float32)
+    y = ops.conv2d(x, filters).value  # near the largest float32
+    np.testing.assert_allclose(y[:, 2:-2, 2:-2], 25 * CHANNELS * 5e35, rtol=1e-5)
+
+
 def test_precise_convolutions_and_their_gradients_are_direct():
     x, filters, g = usual_operands()
-    few = [convolved(x[i : i + 4], filters, g[i : i + 4]) for i in (0, 4)]  # so few images are convolved directly
     tensors = [leaf(x), leaf(filters)]
     with ops.precise():
         y = ops.conv2d(*tensors)
-    x_gradient, filters_gradient = gradients(y, tensors, g)  # also after the block
-    for got, number in ((y.value, 0), (x_gradient, 1)):
-        np.testing.assert_allclose(got, np.concatenate([part[number] for part in few]), rtol=1e-6, atol=1e-6)
-    np.testing.assert_allclose(filters_gradient, few[0][2] + few[1][2], rtol=1e-6, atol=3e-5)
-    assert_every_element_is_near((y.value, x_gradient), x, filters, g, 5e-7)
+    found = y.value, *gradients(y, tensors, g)  # also after the block
+    few = [convolved(x[i : i + 4], filters, g[i : i + 4]) for i in (0, 4)]  # so few images are convolved directly
+    for got, parts in zip(found[:2], zip(*few, strict=True), strict=False):
+        np.testing.assert_allclose(got, np.concatenate(parts), rtol=1e-6, atol=1e-6)
+    np.testing.assert_allclose(found[2], few[0][2] + few[1][2], rtol=1e-6, atol=3e-5)
+    assert_every_element_is_near(found[:2], x, filters, g, 5e-7)
 
 
 def test_precise_nests_decorates_ends_with_an_exception_and_is_of_its_own_thread():

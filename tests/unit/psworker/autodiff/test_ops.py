@@ -48,8 +48,8 @@ def run(case, cast):
     return OPS[case.op](*mapped(tensor, case.args), **case.constants), tensors
 
 
-def float32(x):
-    return x.astype(np.float32) if x.dtype.kind == "f" else x
+def floats_as(dtype):
+    return lambda x: x.astype(dtype) if x.dtype.kind == "f" else x
 
 
 def fortran(x):
@@ -74,15 +74,21 @@ def test_every_op_is_exported_and_has_cases():
 
 @every_case
 def test_the_value_is_that_of_numpy_in_every_layout_and_dtype(case):
-    expected = case.reference(*case.args, **case.constants)
-    for cast, rtol, atol in ((strided, 1e-12, 1e-14), (fortran, 1e-12, 1e-14), (float32, 1e-5, 1e-6)):
+    for cast, dtype, rtol, atol in (
+        (strided, None, 1e-12, 1e-14),
+        (fortran, None, 1e-12, 1e-14),
+        (floats_as(np.float16), np.float16, 4e-3, 4e-3),
+        (floats_as(np.float32), np.float32, 1e-5, 1e-6),
+    ):
+        args = mapped(floats_as(np.float64), mapped(cast, case.args))
+        expected = np.asarray(case.reference(*args, **case.constants))
         y, xs = run(case, cast)
         assert type(y.value) is np.ndarray
-        assert (y.shape, y.dtype) == (np.shape(expected), np.float32 if cast is float32 else np.asarray(expected).dtype)
+        assert (y.shape, y.dtype) == (np.shape(expected), dtype if dtype and y.requires_grad else expected.dtype)
         np.testing.assert_allclose(y.value, expected, rtol=rtol, atol=atol)
         assert y.requires_grad == any(x.requires_grad for x in xs)
     with no_grad():
-        unrecorded, _ = run(case, float32)
+        unrecorded, _ = run(case, cast)
     assert not unrecorded.requires_grad
     np.testing.assert_array_equal(unrecorded.value, y.value)
 
@@ -97,16 +103,17 @@ def test_the_gradient_is_that_of_finite_differences_and_no_array_is_written_into
         return OPS[case.op](*mapped(lambda _: next(supply), case.args), **case.constants)
 
     check_gradients(f, *arrays)
-    found = []
-    for cast in (strided, np.array):
+    y, xs = run(case, np.array)
+    expected = gradients(y, xs, np.full(y.shape, 3.0))
+    for cast, precision in ((strided, 1e-12), (floats_as(np.float16), 2e-2)):
         y, xs = run(case, cast)
-        grad_y = np.broadcast_to(3.0, y.shape) if cast is strided else np.full(y.shape, 3.0)
-        found.append(gradients(y, xs, grad_y))
-    for one, other in zip(*found, strict=True):
-        if one is not None:
-            np.testing.assert_allclose(dense(one), dense(other), rtol=1e-12, atol=1e-13)
-            assert dense(one).flags.c_contiguous
-            assert dense(one).flags.writeable
+        found = gradients(y, xs, np.broadcast_to(3.0, y.shape))
+        for x, one, other in zip(xs, found, expected, strict=True):
+            if one is not None:
+                np.testing.assert_allclose(dense(one), dense(other), rtol=precision, atol=precision)
+                assert dense(one).dtype == x.dtype
+                assert dense(one).flags.c_contiguous
+                assert dense(one).flags.writeable
 
 
 X = Tensor(np.arange(6.0).reshape(2, 3), requires_grad=True)

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from psserver.core.shard import Shard
-from pswire.messages import Declaration, Gradient, Join, Pull, Push, Register, Sender
-from pswire.messages.sizes import tensor_bytes
+from pswire.messages import Declaration, Gradient, Join, Pull, Push, Register, Sender, tensor_bytes
 from pswire.optimizers import GradientDescent
 from pswire.specs.consistency import Asynchronous, Synchronous
 from pswire.tensors.values import TensorSpec

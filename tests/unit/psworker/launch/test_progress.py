@@ -1,10 +1,13 @@
 """The status of a job, followed over time, and the lines, tables and displays that are made of it."""
 
 import io
+import itertools
+import math
 import queue
 import re
 import sys
 from dataclasses import replace
+from unittest import mock
 
 import pytest
 from rich.console import Console
@@ -26,9 +29,6 @@ def job(global_step, *workers):
     return merge_reports([ShardAnswer("h:1", StatusReport(0, 1, global_step, 0, workers=workers))])
 
 
-# --- follow -----------------------------------------------------------------------------------------------------------
-
-
 def test_workers_are_in_the_order_of_their_numbers_and_starting_until_a_shard_knows_them():
     view = follow(starting(["worker-2", "worker-10"]), job(0, status("worker-9"), status("guest")), 0.5)
     states = [(worker.status.name, worker.status.state) for worker in view.workers]
@@ -41,7 +41,7 @@ def test_a_rate_is_steps_over_seconds_follows_a_change_within_the_time_constant_
     view = follow(starting(["worker-0"]), job(100, status(steps=100)), 1.0)
     steps = 100 + int(300 * RATE_SMOOTHING)
     view = follow(view, job(steps, status(steps=steps)), 1.0 + RATE_SMOOTHING)
-    assert view.rate == pytest.approx(100 + 200 * (1 - 0.36787944117))
+    assert view.rate == pytest.approx(100 + 200 * (1 - math.exp(-1)))
     left = follow(view, job(steps, status(state="left", steps=steps)), 5.0).workers[0]
     assert (left.rate, left.status.steps, left.status.state) == (0.0, steps, "left")
     assert follow(view, job(100, status(steps=0)), 2.5).rate >= 0, "a worker that starts again from zero"
@@ -49,29 +49,19 @@ def test_a_rate_is_steps_over_seconds_follows_a_change_within_the_time_constant_
 
 def test_a_cost_is_smoothed_alike_however_often_it_is_asked_for_and_stays_when_a_push_has_none():
     first = follow(starting(["worker-0"]), job(1, status(steps=1, loss=2.0)), 1.0)
-    assert first.cost == 2.0
-    assert follow(first, job(2, status(steps=2)), 2.0).cost == 2.0
-    later = job(9, status(steps=9, loss=1.0))
-    once = follow(first, later, 1.0 + COST_SMOOTHING)
-    twice = follow(follow(first, later, 1.0 + COST_SMOOTHING / 3), later, 1.0 + COST_SMOOTHING)
-    assert once.cost == pytest.approx(twice.cost)
-    assert once.cost == pytest.approx(1.36787944117)
+    assert follow(first, job(2, status(steps=2)), 2.0).cost == first.cost == 2.0
+    later, end = job(9, status(steps=9, loss=1.0)), 1.0 + COST_SMOOTHING
+    for before in (first, follow(first, later, 1.0 + COST_SMOOTHING / 3)):
+        assert follow(before, later, end).cost == pytest.approx(1 + math.exp(-1))
 
 
-def test_staleness_is_the_mean_over_all_pushes():
+def test_staleness_is_the_mean_over_all_pushes_and_training_lasts_from_the_first_step_to_the_last():
     workers = status("worker-0", steps=10, staleness_sum=5), status("worker-1", steps=30, staleness_sum=45)
-    assert follow(starting(NAMES), job(40, *workers), 1.0).staleness == pytest.approx(50 / 40)
-
-
-def test_training_lasts_from_the_first_step_to_the_last():
-    view = starting(["worker-0"])
+    view = starting(NAMES)
     for seconds, step in ((1.0, 0), (1.5, 0), (2.0, 50), (2.5, 100), (3.0, 100)):
-        view = follow(view, job(step, status(steps=step)), seconds)
+        view = follow(view, job(step, *workers), seconds)
         assert step or view.training_seconds == 0.0
-    assert (view.training_seconds, view.seconds) == (1.0, 3.0)
-
-
-# --- lines and tables -------------------------------------------------------------------------------------------------
+    assert (view.training_seconds, view.seconds, view.staleness) == (1.0, 3.0, pytest.approx(50 / 40))
 
 
 def worker(name, state="live", epoch=0, steps=0, rate=0.0, cost=None, staleness=None, **fields):
@@ -132,9 +122,6 @@ def test_table_and_lines_show_drops_tensor_transports_and_waits_where_there_are_
     assert summary_line(view).endswith(" · staleness 0.0 · 3 dropped · 2 workers")
 
 
-# --- displays ---------------------------------------------------------------------------------------------------------
-
-
 def test_lines_keep_their_stream_and_every_character_and_progress_off_shows_nothing_else(capsys):
     with make_display("off", ("worker-9", "worker-10")) as display:
         assert type(display) is Display
@@ -167,17 +154,17 @@ class Terminal(io.StringIO):
 @pytest.fixture
 def open_terminal(monkeypatch):
     """Makes stdout and stderr the same terminal; to be called in the test, since pytest sets both before it."""
-
-    def open_terminal():
-        terminal = Terminal()
-        for stream in ("stdout", "stderr"):
-            monkeypatch.setattr(sys, stream, terminal)
-        return terminal
-
     for name, value in {"TERM": "xterm", "COLUMNS": "100", "LINES": "30"}.items():
         monkeypatch.setenv(name, value)
     for name in ("NO_COLOR", "FORCE_COLOR", "COLORTERM", "TTY_COMPATIBLE", "TTY_INTERACTIVE"):
         monkeypatch.delenv(name, raising=False)
+
+    def open_terminal():
+        terminal = Terminal()
+        monkeypatch.setattr(sys, "stdout", terminal)
+        monkeypatch.setattr(sys, "stderr", terminal)
+        return terminal
+
     return open_terminal
 
 
@@ -188,58 +175,33 @@ def test_auto_is_live_on_a_terminal_that_can_move_its_cursor(open_terminal, monk
     assert type(make_display("auto", NAMES)) is PlainDisplay
 
 
-def test_the_live_display_prints_lines_above_itself_and_leaves_only_the_summary(open_terminal):
+@pytest.mark.parametrize("colors", [True, False])
+def test_the_live_display_prints_lines_above_itself_and_leaves_only_the_summary(open_terminal, monkeypatch, colors):
+    if not colors:
+        monkeypatch.setenv("NO_COLOR", "1")
     terminal = open_terminal()
     with make_display("live", NAMES) as display:
         display.show(TRAINING)
         shown = terminal.getvalue()
-        display.lines("worker-1", "stdout", ["hello \x1b[2Jthere"])
+        display.lines("worker-1", "stdout", ["hello \x1b[2J\x1b[31mthere"])
         with_line = terminal.getvalue()[len(shown) :]
     display.summary(TRAINING)
     assert "cost 0.4750" in shown
-    assert with_line.index("hello there") < with_line.index("cost 0.4750"), "the line, then the table again"
-    assert "\x1b[36mworker-0" in shown, "the first worker has the first color"
-    assert "\x1b[32mworker-1 | " in with_line, "a worker's lines have the color of its row"
+    assert with_line.index("there") < with_line.index("cost 0.4750"), "the line, then the table again"
+    assert ("\x1b[36mworker-0" in shown) == colors, "the first worker has the first color"
+    assert ("\x1b[32mworker-1 | " in with_line) == colors, "a worker's lines have the color of its row"
+    assert colors or "worker-1 | hello there\n" in with_line
     assert terminal.getvalue().endswith(summary_line(TRAINING) + "\n")
-
-
-def test_no_color_is_respected(open_terminal, monkeypatch):
-    monkeypatch.setenv("NO_COLOR", "1")
-    terminal = open_terminal()
-    with make_display("live", NAMES) as display:
-        display.lines("worker-1", "stdout", ["\x1b[31mred"])
-        display.show(TRAINING)
-    assert "worker-1 | red\n" in terminal.getvalue()
-    assert "\x1b[3" not in terminal.getvalue()
-
-
-# --- the thread that asks ---------------------------------------------------------------------------------------------
-
-
-class Client:
-    """A status client; the last of `answers` comes again and again."""
-
-    def __init__(self, *answers):
-        self._answers = list(answers)
-        self.closed = False
-
-    def ask(self, timeout):
-        return self._answers.pop(0) if len(self._answers) > 1 else self._answers[0]
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        self.closed = True
 
 
 def test_a_watch_shows_each_status_keeps_the_last_one_while_a_shard_is_silent_and_asks_again_at_the_end(monkeypatch):
     monkeypatch.setattr(progress, "INTERVAL", 0.0)
-    silent = merge_reports([ShardAnswer("h:1", problem="no server at h:1")])
-    client = Client(job(7, status(steps=7)), silent, job(8, status(steps=8)), job(9, status(steps=9)))
+    silent, last = merge_reports([ShardAnswer("h:1", problem="no server at h:1")]), job(9, status(steps=9))
+    answers = [job(7, status(steps=7)), silent, job(8, status(steps=8))]
+    client = mock.MagicMock(ask=mock.Mock(side_effect=itertools.chain(answers, itertools.repeat(last))))
     views = queue.SimpleQueue()
     with Watch(client, NAMES, views.put) as watch:
         seen = [views.get(timeout=20) for _ in range(3)]
     assert [(view.step, view.problem) for view in seen] == [(7, ""), (7, "no server at h:1"), (8, "")]
     assert watch.progress.step == 9
-    assert client.closed
+    client.__exit__.assert_called_once()

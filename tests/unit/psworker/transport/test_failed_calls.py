@@ -13,7 +13,7 @@ import pytest
 
 from psserver.config import ServerConfig
 from psserver.rpc.server import ServerThread
-from psserver.rpc.shared_memory import AttachedSegments
+from psserver.rpc.transfer_memory import AttachedSegments
 from pswire.errors import InvalidMessage, NotFinite, TimedOut, Unavailable, UnknownVariable
 from pswire.messages import Declaration, Gradient, Join, Pull, Push, Register, Sender
 from pswire.optimizers import GradientDescent
@@ -21,10 +21,8 @@ from pswire.specs.consistency import Asynchronous, Synchronous
 from pswire.tensors.segments import Segment
 from pswire.tensors.transport import MAX_INLINE_MESSAGE
 from pswire.tensors.values import TensorSpec
-from psworker.transport.connection import TransferCall
-from psworker.transport.grpc_transport import GrpcTransport
+from psworker.transport.grpc_transport import GrpcTransport, TransferCall, TransferStream
 from psworker.transport.shared_memory import SegmentPool
-from psworker.transport.transfer_stream import TransferStream
 from tests.shared_folder import needs_shared_memory
 
 BOUND = 30.0  # seconds that no wait comes near to

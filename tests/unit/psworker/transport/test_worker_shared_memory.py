@@ -15,7 +15,7 @@ import pytest
 
 from psserver.config import ServerConfig
 from psserver.rpc.server import ServerThread
-from psserver.rpc.shared_memory import AttachedSegments
+from psserver.rpc.transfer_memory import AttachedSegments
 from pswire.errors import Malformed, TimedOut
 from pswire.messages import Declaration, Gradient, Join, Pull, Push, Register, Sender
 from pswire.optimizers import GradientDescent
@@ -130,7 +130,7 @@ def tensor(number, offset):
 
 
 def test_a_segment_returns_to_its_pool_with_the_last_of_its_values_and_not_before_the_answer_is_complete(pool):
-    segments, returned = [pool.take(4 * SPEC.nbytes), pool.take(1)], pool._returned
+    segments, returned = [pool.take(4 * SPEC.nbytes), pool.take(1)], pool._free
     answer = AnswerReceiver(segments, pool)
     answer.get(tensor(0, DATA_OFFSET), SPEC)
     assert not returned, "a value may be dropped while those behind it are still read"

@@ -1,14 +1,19 @@
-"""Cores and memory that a process may use, also in a container: control groups as folders of files."""
+"""Cores, memory and name of a process, also in a container: control groups as folders of files; the C allocator."""
 
+import ctypes
 import os
+import platform
 import socket
+import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from pswire.system import host
 from pswire.system.host import cores, memory, memory_limits, process_name, process_number
+from pswire.system.malloc import keep_memory
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="asks what only Linux says")
 V1_NONE = "9223372036854771712"  # what version 1 says where nobody has set a limit: 2^63 in pages
@@ -59,21 +64,14 @@ def test_the_limits_are_those_of_its_groups_and_of_the_groups_around_them(tmp_pa
     assert memory_limits(in_groups(tmp_path, membership, files)) == limits
 
 
-def test_what_cannot_be_read_is_no_limit(tmp_path):
-    assert memory_limits(tmp_path / "nowhere") == []
-    (tmp_path / "sys/fs/cgroup/memory.max").mkdir(parents=True)
-    assert memory_limits(in_groups(tmp_path, "0::/", {})) == []
-
-
 @linux
-@pytest.mark.parametrize("limits", [[], [int(V1_NONE)]])
-def test_memory_without_a_limit_is_the_machines(monkeypatch, limits):
-    monkeypatch.setattr(host, "memory_limits", lambda root: limits)
-    total = Path("/proc/meminfo").read_text().split()[:3]
-    assert total == ["MemTotal:", str(memory() // 1024), "kB"]
-
-
-def test_memory_with_limits_is_the_least_of_them(monkeypatch):
+def test_without_readable_limits_memory_is_the_machines_and_else_the_least_limit(tmp_path, monkeypatch):
+    assert memory_limits(tmp_path / "nowhere") == []
+    (tmp_path / "sys/fs/cgroup/memory.max").mkdir(parents=True)  # a folder
+    assert memory_limits(in_groups(tmp_path, "0::/", {})) == []
+    for limits in ([], [int(V1_NONE)]):
+        monkeypatch.setattr(host, "memory_limits", {Path("/"): limits}.get)
+        assert Path("/proc/meminfo").read_text().split()[:3] == ["MemTotal:", str(memory() // 1024), "kB"]
     monkeypatch.setattr(host, "memory_limits", {Path("/"): [int(V1_NONE), 4096, 8192]}.get)
     assert memory() == 4096
 
@@ -89,13 +87,65 @@ def test_cores_are_those_that_the_process_may_use():
     assert cores() == len(mine)
 
 
+def test_a_process_is_named_by_its_host_and_a_number_that_is_distinct_in_containers():
+    numbers = [process_number(*given) for given in ((1234, 4026531836), (7, 4026532181), (7, 12))]
+    assert numbers == ["1234", "341.7", "12.7"]
+    name, _, number = process_name().rpartition("-")
+    assert (name, number.rpartition(".")[2]) == (socket.gethostname(), str(os.getpid()))
+
+
+# --- memory that is kept: page faults are counted, in a process of its own, since it changes the whole process -----
+
+STEPS = """
+import resource, sys
+from concurrent.futures import ThreadPoolExecutor
+import numpy as np
+from pswire.system.malloc import keep_memory
+
+if sys.argv[1] == "keep":
+    assert keep_memory() and keep_memory()
+
+def step():
+    arrays = [np.ones(size, np.float32) for size in (300_000, 3_000_000)]
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+
+threads = [ThreadPoolExecutor(1) for _ in range(int(sys.argv[2]))]
+for thread in threads:
+    thread.submit(int).result()
+before = step()
+for thread in threads:
+    after = thread.submit(step).result()
+for _ in range(0 if threads else 10):
+    after = step()
+print(after - before)
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="the settings are glibc's")
+@pytest.mark.parametrize("threads", [0, 4])
+def test_large_arrays_cost_no_page_faults_once_memory_is_kept(threads):
+    command = [sys.executable, "-c", STEPS]
+    kept, given_back = (
+        int(subprocess.run([*command, mode, str(threads)], stdout=subprocess.PIPE, timeout=60, check=True).stdout)
+        for mode in ("keep", "default")
+    )
+    assert kept < 500  # of 3,222 pages that each step writes
+    assert given_back > 10 * kept
+
+
+def windows(name):
+    raise TypeError("LoadLibrary() argument 1 must be str, not None")
+
+
 @pytest.mark.parametrize(
-    ("process", "namespace", "number"), [(1234, 4026531836, "1234"), (7, 4026532181, "341.7"), (7, 12, "12.7")]
+    ("library", "agreed"),
+    [
+        (windows, False),
+        (lambda name: SimpleNamespace(), False),  # macOS: no mallopt
+        (lambda name: SimpleNamespace(mallopt=lambda option, value: 0), False),  # musl: does nothing
+        (lambda name: SimpleNamespace(mallopt=lambda option, value: value <= 32 << 20 or option == -1), True),
+    ],
 )
-def test_processes_of_containers_have_distinct_numbers(process, namespace, number):
-    assert process_number(process, namespace) == number
-
-
-def test_a_process_is_called_by_its_host_and_its_number():
-    host, _, number = process_name().rpartition("-")
-    assert (host, number.rpartition(".")[2]) == (socket.gethostname(), str(os.getpid()))
+def test_another_c_library_is_left_alone(monkeypatch, library, agreed):
+    monkeypatch.setattr(ctypes, "CDLL", library)
+    assert keep_memory() is agreed

@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 
-from pswire.messages import Assign, Choice, Declaration, Pull, Push, Register, Sender
-from pswire.messages.sizes import most_answer_sizes
+from pswire.messages import Assign, Choice, Declaration, Pull, Push, Register, Sender, most_answer_sizes
 from pswire.specs.initializers import RowConstant
 from pswire.tensors.values import TensorSpec
 

@@ -1,0 +1,704 @@
+"""Messages between workers and shards: frozen dataclasses; and the sizes of their arrays.
+
+Requests that change the shard carry a `Sender`, and those that must not happen twice a sequence number. Arrays are
+borrowed, never copied here. Pure: `pswire.codec` turns messages into bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+from typing import Protocol, TypeAlias, get_args
+
+from pswire.errors import ParamServerError
+from pswire.optimizers import UpdateSpec
+from pswire.specs.initializers import RowInitializer
+from pswire.tensors.compression import Packed
+from pswire.tensors.values import DTYPES, Array, IndexedSlices, Part, TensorSpec
+
+# --- membership -------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Sender:
+    """The worker that sends a message, and its incarnation (`Joined.incarnation`)."""
+
+    worker: str
+    incarnation: int
+
+
+@dataclass(frozen=True, slots=True)
+class Join:
+    """A worker starts or restarts; all its older incarnations are refused from now on.
+
+    Attributes:
+        incarnation: 0 asks shard 0 for the next one, with which the worker then joins the other shards.
+        shard, shards: the place of this shard in the worker's list of servers, and the length of the list.
+        process_nonce: a random number of this process, so that a Join that arrives twice counts once; 0: none.
+        tensor_transport: how tensors travel to this shard, for status displays.
+        states: when joining again: `Joined.state` of all shards, in order; a shard with a different state refuses.
+    """
+
+    worker: str
+    incarnation: int = 0
+    shard: int = 0
+    shards: int = 1
+    process_nonce: int = 0
+    tensor_transport: str = ""
+    states: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Joined:
+    """The worker is a member.
+
+    Attributes:
+        number: 0 for the first worker of the job; kept when a worker joins again.
+        lease: seconds of silence after which the worker counts as lost.
+        consistency, staleness: the shard's options, as `pswire.specs.consistency` writes them; equal on all shards.
+        chief: whether this worker is the chief; may change later. Only shard 0 knows.
+        state: the identity of the shard's state; a server restarted without its state has a different one. 0: none.
+    """
+
+    incarnation: int
+    number: int
+    lease: float
+    global_step: int
+    consistency: str = "async"
+    staleness: str = "none"
+    chief: bool = False
+    state: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Renew:
+    """A heartbeat. Every other message of a worker renews its lease too.
+
+    Attributes:
+        idle: the worker has nothing to do for now, such as no examples: others do not wait for its next push.
+        tensor_transport: as in `Join`.
+        settled: messages up to this sequence number have been answered or abandoned, and none is carried out any more.
+            An `idle` whose `settled` is below the last message that the shard has received from the worker is outdated
+            and ignored.
+        half_pushes: pushes of this incarnation that this shard has not applied and others have, as far as the worker
+            knows; if there are several such shards, the first one gets the count.
+    """
+
+    sender: Sender
+    idle: bool = False
+    tensor_transport: str = ""
+    settled: int = 0
+    half_pushes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Renewed:
+    """The lease has been renewed. `waiting_for` is as in `WorkerStatus`, `chief` as in `Joined`."""
+
+    global_step: int
+    waiting_for: str = ""
+    chief: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Leave:
+    """A worker ends; its unfinished blocks are handed out again. `failed`: others may wait for its replacement."""
+
+    sender: Sender
+    failed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Left:
+    """The worker is no longer a member."""
+
+
+# --- the order of changes ---------------------------------------------------------------------------------------------
+# Where a consistency policy looks at staleness, shard 0 numbers every change that it decides, on whichever shards it is
+# made. A message to another shard names the changes that must be made there before it (`after`).
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeId:
+    """A push or assign that shard 0 has decided. `shards`: the others with a part, empty in messages to one of them."""
+
+    sender: Sender
+    sequence: int
+    shards: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Frontier:
+    """The number of changes shard 0 has decided, and those that may not have reached the other shards.
+
+    Values that another shard serves after all undelivered changes include at least the first `decided` changes.
+    """
+
+    decided: int
+    undelivered: tuple[ChangeId, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteWeights:
+    """A variable with a part on a shard other than 0, and `Frontier.decided` of its gradient's weights there."""
+
+    name: str
+    served_at: int
+
+
+@dataclass(frozen=True, slots=True)
+class UpdateGroup:
+    """Pushes of several workers that make one update, their mean; `number` counts the updates of shard 0."""
+
+    number: int
+    members: tuple[ChangeId, ...]
+
+
+# --- variables --------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Declaration:
+    """A variable as one worker declares it.
+
+    Attributes:
+        spec: name, shape and dtype; with `part`, those of the rows on this shard.
+        value: the initial value; None: the variable exists, and only its optimizer is declared.
+        optimizer: the optimizer that handles pushes, or `MovingAverage`; None leaves it open. The first one declared
+            wins.
+        initial: makes the variable a table, whose first values the shard computes from row numbers.
+        part: the rows of the variable that are on this shard; None: all.
+    """
+
+    spec: TensorSpec
+    value: Array | None = None
+    optimizer: UpdateSpec | None = None
+    initial: RowInitializer | None = None
+    part: Part | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """The shard of a variable, or of its first rows."""
+
+    name: str
+    shard: int
+
+
+@dataclass(frozen=True, slots=True)
+class Register:
+    """Declares variables. The first registration of a name wins; later ones must agree, and get its value.
+
+    Attributes:
+        places: to shard 0 of several, which is asked first: the worker's placement, equal for all workers.
+        dry_run: only check; the answer has no values, and values of new variables may be left out.
+        states: `Joined.state` of all shards, in order. A shard keeps the first list it gets and refuses workers with a
+            different one, so that no worker trains a model that has lost a part.
+    """
+
+    sender: Sender
+    declarations: tuple[Declaration, ...]
+    places: tuple[Place, ...] = ()
+    dry_run: bool = False
+    states: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Value:
+    """A variable's value at a version, the number of its changes. `array` None: the requester has this version."""
+
+    name: str
+    version: int
+    array: Array | Packed | None
+
+
+@dataclass(frozen=True, slots=True)
+class Registered:
+    """The values of the declared variables, in order, as one cut; without tables. `frontier` is as in `Pushed`."""
+
+    values: tuple[Value, ...]
+    global_step: int
+    frontier: Frontier | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Choice:
+    """Some rows of a variable, or of one of its slots.
+
+    Attributes:
+        rows: row numbers, (n,), integers in any order; None: all.
+        slot: a slot's name; "": the value.
+    """
+
+    name: str
+    rows: Array | None = None
+    slot: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Pull:
+    """Requests values, as one cut of the shard.
+
+    Attributes:
+        known_versions: for each of `names` the version that the worker has, -1 for none; a value still at it is not
+            sent. Empty: none is known.
+        encoding: a key of `pswire.specs.encodings.ENCODINGS` for float32 values; "": as they are.
+        after: as in `Push`.
+    """
+
+    sender: Sender
+    names: tuple[str, ...]
+    choices: tuple[Choice, ...] = ()
+    known_versions: tuple[int, ...] = ()
+    encoding: str = ""
+    after: tuple[ChangeId, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Pulled:
+    """The values of the names, in order, then those of the choices. `frontier` is as in `Pushed`."""
+
+    values: tuple[Value, ...]
+    global_step: int
+    frontier: Frontier | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Gradient:
+    """A gradient, whole or by rows, and the version of the weights that it was computed with.
+
+    For a variable with `MovingAverage` it is an observed value.
+    """
+
+    name: str
+    version: int
+    array: Array | IndexedSlices | Packed
+
+
+@dataclass(frozen=True, slots=True)
+class Push:
+    """The gradients of one step, one a variable: applied together and once, or not at all.
+
+    A push goes to shard 0 first, where that decides for all, and to every shard that has part of it.
+
+    Attributes:
+        sequence: counts a worker's pushes, assigns and tunes from 1, over all shards; a retry repeats it.
+        pull, known_versions, encoding: the values to answer with, as in `Pull`.
+        group: shard 0's decision, to the other shards: the pushes that make one update.
+        shards: the shards other than 0 that get a part.
+        remote: to shard 0, for the staleness of gradients of which it has no part.
+        after: to the other shards: changes to be made before this one (`Frontier`).
+        global_step: the number of updates before this one as far as the worker knows; shards that do not get every
+            push evaluate learning rate schedules by it.
+    """
+
+    sender: Sender
+    sequence: int
+    gradients: tuple[Gradient, ...]
+    loss: float | None = None
+    pull: tuple[str, ...] = ()
+    group: UpdateGroup | None = None
+    known_versions: tuple[int, ...] = ()
+    encoding: str = ""
+    shards: tuple[int, ...] = ()
+    remote: tuple[RemoteWeights, ...] = ()
+    after: tuple[ChangeId, ...] = ()
+    global_step: int = 0
+
+
+class Outcome(Enum):
+    """The result of a push."""
+
+    APPLIED = "applied"
+    REPEATED = "repeated"  #: it had been applied before
+    DROPPED = "dropped"  #: the policy refused it, for `Pushed.reason`
+
+
+@dataclass(frozen=True, slots=True)
+class Pushed:
+    """The result of a push, and the values it requested.
+
+    Attributes:
+        staleness: the number of changes of the weights between the moment they were served and this push.
+        global_step: the step of the values; they may already include later updates.
+        group: the group of pushes that it was applied with, if any.
+        frontier: where shard 0 decides for all by staleness: its frontier at the decision, before this push.
+    """
+
+    outcome: Outcome
+    staleness: int
+    global_step: int
+    values: tuple[Value, ...] = ()
+    reason: str = ""
+    group: UpdateGroup | None = None
+    frontier: Frontier | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Assignment:
+    """A value to set, or with `Assign.add` to add."""
+
+    name: str
+    array: Array
+
+
+@dataclass(frozen=True, slots=True)
+class Assign:
+    """Sets variables, or adds to them, without an optimizer: all or none, once.
+
+    Attributes:
+        sequence, shards, after: as in `Push`.
+        remote: to shard 0, where it decides for all by staleness: names of variables with a part on another shard.
+    """
+
+    sender: Sender
+    sequence: int
+    assignments: tuple[Assignment, ...]
+    add: bool = False
+    shards: tuple[int, ...] = ()
+    remote: tuple[str, ...] = ()
+    after: tuple[ChangeId, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Assigned:
+    """The new versions, in order of the assignments. `frontier` is as in `Pushed`."""
+
+    outcome: Outcome
+    versions: tuple[int, ...]
+    global_step: int
+    frontier: Frontier | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Tune:
+    """Gives variables with an optimizer of this kind new hyperparameters, all or none, once.
+
+    Only `fields` of `optimizer` change; other fields and the slots stay. Workers may continue to declare the optimizer
+    with its original hyperparameters.
+    """
+
+    sender: Sender
+    sequence: int
+    names: tuple[str, ...]
+    optimizer: UpdateSpec
+    fields: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Tuned:
+    """Later pushes follow the new hyperparameters."""
+
+    outcome: Outcome
+    global_step: int
+
+
+# --- the data queue ---------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class QueueSpec:
+    """A data queue: positions 0 to `size` of each epoch's order, handed out in blocks of `block` positions.
+
+    The order itself (a permutation by seed and epoch) is computed by the workers. `ValueError` without a name, or for a
+    number below 1.
+    """
+
+    name: str
+    size: int
+    block: int
+    epochs: int
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if not self.name or min(self.size, self.block, self.epochs) < 1:
+            raise ValueError(f"a data queue needs a name and a positive size, block and number of epochs, got {self}")
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """Positions `start` to `stop` of the order of `epoch` (from 1); `number` names the block within its queue."""
+
+    number: int
+    epoch: int
+    start: int
+    stop: int
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """A block that its worker has processed, and the sum of the losses of its examples, if computed."""
+
+    number: int
+    cost_sum: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class EpochReport:
+    """A complete epoch: every example was processed. `cost` is the mean over them, None without losses."""
+
+    queue: str
+    epoch: int
+    cost: float | None
+    examples: int
+
+
+@dataclass(frozen=True, slots=True)
+class Take:
+    """Requests the next block. A worker holds one block of a queue at a time; a repeated Take gets the same block.
+
+    Attributes:
+        finished: the block to return as done.
+        reports_received: the number of reports received so far.
+        give_back: request no block; the one held goes to other workers.
+    """
+
+    sender: Sender
+    queue: QueueSpec
+    finished: Finished | None = None
+    reports_received: int = 0
+    give_back: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """The next block. None: either all is `done`, or `waiting_for` describes who holds the rest; ask again.
+
+    Attributes:
+        reports: complete epochs in order, without those the worker has received.
+        chief: as in `Joined`, at the moment of the answer. A dead chief's block is handed out again only when the chief
+            is known to be lost, so a worker that gets a block's epoch report knows the new chief by then.
+    """
+
+    block: Block | None
+    done: bool = False
+    waiting_for: str = ""
+    reports: tuple[EpochReport, ...] = ()
+    chief: bool = False
+
+
+# --- status -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """Requests a shard's status; needs no membership."""
+
+
+@dataclass(frozen=True, slots=True)
+class VariableStatus:
+    """A variable, or the part of it on this shard.
+
+    Attributes:
+        version: the number of all changes.
+        updates: the number of changes by its optimizer.
+        nbytes: bytes of the value and the slots.
+        table: whether only rows of it travel.
+    """
+
+    spec: TensorSpec
+    version: int
+    updates: int
+    optimizer: UpdateSpec | None
+    slots: tuple[str, ...] = ()
+    nbytes: int = 0
+    part: Part | None = None
+    table: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class LastPush:
+    """The last push of one incarnation that a shard has settled, if other shards (`shards`) had parts of it."""
+
+    worker: str
+    incarnation: int
+    sequence: int
+    shards: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerStatus:
+    """A present or former member.
+
+    Attributes:
+        state: "live", "left" or "lost".
+        steps, dropped: pushes that were applied, and that the policy refused.
+        epoch: that of its last block, or 0.
+        lease_left: seconds.
+        waiting_for: while a push is held: which workers it waits for, and why.
+        tensor_transport: "shared memory" or "gRPC".
+        chief: as in `Joined`.
+    """
+
+    name: str
+    incarnation: int
+    number: int
+    state: str
+    steps: int
+    staleness: int
+    staleness_sum: int
+    loss: float | None
+    epoch: int
+    lease_left: float
+    dropped: int = 0
+    waiting_for: str = ""
+    tensor_transport: str = ""
+    chief: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Traffic:
+    """Applied pushes, and bytes of tensors in and out, per second over the last seconds."""
+
+    pushes: float = 0.0
+    bytes_in: float = 0.0
+    bytes_out: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Staleness:
+    """Median and 99th percentile of the staleness of applied pushes."""
+
+    p50: int = 0
+    p99: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """New hyperparameters that a worker set for some variables in the running job, after `global_step` updates."""
+
+    global_step: int
+    worker: str
+    names: tuple[str, ...]
+    optimizer: UpdateSpec
+
+
+@dataclass(frozen=True, slots=True)
+class StatusReport:
+    """A snapshot of a shard. Lists of workers, epochs and changes are cut to live workers and the newest.
+
+    Attributes:
+        repeated: retries that were answered and not applied again.
+        nbytes: bytes of values and slots.
+        consistency, handling: the shard's options, as `pswire.specs.consistency` writes them.
+        half_pushes: pushes that other shards have applied and this one has not, abandoned or late.
+        last_pushes: for finding pushes left incomplete by a worker's death: compare the lists of all shards.
+    """
+
+    shard: int
+    shards: int
+    global_step: int
+    repeated: int
+    variables: tuple[VariableStatus, ...] = ()
+    workers: tuple[WorkerStatus, ...] = ()
+    epochs: tuple[EpochReport, ...] = ()
+    dropped: int = 0
+    nbytes: int = 0
+    consistency: str = "async"
+    handling: str = "none"
+    traffic: Traffic = Traffic()
+    staleness: Staleness = Staleness()
+    changes: tuple[Change, ...] = ()
+    half_pushes: int = 0
+    last_pushes: tuple[LastPush, ...] = ()
+
+
+# --- all of them ------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """A clock tick that the server sends to its own shard; never sent over the network."""
+
+
+Request: TypeAlias = Join | Renew | Leave | Register | Pull | Push | Assign | Tune | Take | Status
+Message: TypeAlias = Request | Tick
+Answer: TypeAlias = Joined | Renewed | Left | Registered | Pulled | Pushed | Assigned | Tuned | Taken | StatusReport
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """The answer to the message with this ticket; or the error that ends its call."""
+
+    ticket: int
+    answer: Answer | ParamServerError
+
+
+#: The class of each request's answer: `Request` and `Answer` list them in the same order.
+ANSWERS: dict[type[Request], type[Answer]] = dict(zip(get_args(Request), get_args(Answer), strict=True))
+
+
+# --- sizes of arrays, in bytes ----------------------------------------------------------------------------------------
+
+
+class Allocator(Protocol):
+    """Memory that belongs to one call, for the values of its answer."""
+
+    def take(self, spec: TensorSpec) -> Array | None:
+        """An array of this shape and dtype, writable, C-contiguous, uninitialized; None: none is left, allocate one.
+
+        Called once for each value of the answer, in order. The array is written before the answer is returned.
+        """
+
+
+#: The field of each message class whose entries have arrays or None, and the field of these; others have no arrays.
+_ARRAYS: dict[type, tuple[str, str]] = {
+    Push: ("gradients", "array"),
+    Registered: ("values", "array"),
+    Pulled: ("values", "array"),
+    Pushed: ("values", "array"),
+    Pull: ("choices", "rows"),
+    Register: ("declarations", "value"),
+    Assign: ("assignments", "array"),
+}
+
+
+def array_sizes(message: Message | Answer) -> list[int]:
+    """The size of each array of a message as it travels, in order."""
+    if type(message) not in _ARRAYS:
+        return []
+    entries, field = _ARRAYS[type(message)]
+    sizes: list[int] = []
+    for entry in getattr(message, entries):
+        tensor = getattr(entry, field)
+        values = tensor.values if isinstance(tensor, IndexedSlices) else tensor
+        if values is not None:
+            sizes += [part.nbytes for part in values.parts] if isinstance(values, Packed) else [values.nbytes]
+        if values is not tensor:
+            sizes.append(tensor.indices.nbytes)
+    return sizes
+
+
+def tensor_bytes(message: Message | Answer) -> int:
+    """The size of all arrays of a message together."""
+    return sum(array_sizes(message))
+
+
+def most_answer_sizes(message: Request, spec_of: Callable[[str], TensorSpec]) -> list[int]:
+    """The upper bound of the size of each value in the answer to `message`, as far as the worker can know it.
+
+    `spec_of` returns the spec of a variable on the shard.
+    """
+    match message:
+        case Push():
+            return [whole_bytes(spec_of(name), message.encoding) for name in message.pull]
+        case Pull():
+            whole = [whole_bytes(spec_of(name), message.encoding) for name in message.names]
+            return whole + [_most_chosen(choice, spec_of(choice.name)) for choice in message.choices]
+        case Register():
+            return [one.spec.nbytes for one in message.declarations if one.initial is None]
+        case _:
+            return []
+
+
+def whole_bytes(spec: TensorSpec, encoding: str) -> int:
+    """The size of a whole value, with the 16-bit `encoding` if it is float32; "": without."""
+    return spec.nbytes // 2 if encoding and spec.dtype == "float32" else spec.nbytes
+
+
+def _most_chosen(choice: Choice, spec: TensorSpec) -> int:
+    itemsize = max(DTYPES[spec.dtype].itemsize, 8 if choice.slot else 0)  # 8: the widest that a slot can be
+    whole = spec.shape[0] if spec.shape else 1
+    rows = whole if choice.rows is None else len(choice.rows)
+    return rows * (spec.size // max(1, whole)) * itemsize
