@@ -6,8 +6,8 @@ import numpy as np
 
 from pswire.tensors.sums import add_over, dot
 from psworker.autodiff.ops.activations import logistic
-from psworker.autodiff.ops.arrays import check_class_ids
 from psworker.autodiff.ops.dtypes import float16_in_float32, floating
+from psworker.autodiff.ops.indexing import checked_ids
 from psworker.autodiff.tape import Result, op
 from psworker.autodiff.tensor import Array, TensorLike, as_array
 
@@ -172,7 +172,7 @@ def _check_batch(logits: Array, labels: Array, where: str = "") -> None:
     if logits.size == 0:
         raise ValueError(f"{where}the batch is empty: there is nothing to take the mean of")
     if labels.shape == logits.shape[:-1]:
-        check_class_ids(f"{where}labels", labels, logits.shape[-1])
+        checked_ids(f"{where}labels", labels, logits.shape[-1], ValueError)
     elif labels.shape != logits.shape:
         raise ValueError(
             f"{where}labels must be class ids of shape {logits.shape[:-1]} or weights of shape {logits.shape}, "
