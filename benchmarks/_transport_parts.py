@@ -16,8 +16,7 @@ from contextlib import contextmanager
 from _push_pull import arrays, declaration
 
 from psserver.core.shard import Shard
-from psserver.rpc.reused_buffers import ReusedArrays
-from psserver.rpc.shared_memory import AttachedSegments
+from psserver.rpc.transfer_memory import AttachedSegments, ReusedArrays
 from psserver.runtime.executor import Executor
 from pswire.codec import from_frame, to_frame
 from pswire.messages import Gradient, Join, Push, Register, Sender

@@ -10,12 +10,11 @@ from pswire.errors import TooLarge, Unavailable
 
 
 class Admission:
-    """Bytes of the transfers under way, `limit` at most; others wait `timeout` seconds, first come, first served."""
+    """Bytes of the transfers in progress, `limit` at most; others wait `timeout` seconds, first come, first served."""
 
     def __init__(self, limit: int, timeout: float) -> None:
-        self._limit = limit
-        self._patience = timeout
-        self._under_way = 0
+        self._limit, self._timeout = limit, timeout
+        self._reserved = 0
         self._turn = asyncio.Lock()
         self._ended = asyncio.Event()
 
@@ -33,18 +32,18 @@ class Admission:
                 f"{self._limit:,} at a time: use more shards, or raise --memory-limit"
             )
         try:
-            async with asyncio.timeout(self._patience), self._turn:
-                while self._under_way + nbytes > self._limit:
+            async with asyncio.timeout(self._timeout), self._turn:
+                while self._reserved + nbytes > self._limit:
                     self._ended.clear()
                     await self._ended.wait()
-                self._under_way += nbytes
+                self._reserved += nbytes
         except TimeoutError:
             raise Unavailable(
-                f"no room for a transfer of {nbytes:,} bytes within {self._patience:g} s: {self._under_way:,} of "
+                f"no room for a transfer of {nbytes:,} bytes within {self._timeout:g} s: {self._reserved:,} of "
                 f"{self._limit:,} are in use; try again, or raise --memory-limit"
             ) from None
         try:
             yield
         finally:
-            self._under_way -= nbytes
+            self._reserved -= nbytes
             self._ended.set()

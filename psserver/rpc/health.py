@@ -15,11 +15,7 @@ from grpc_health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
 
 
 class Health(health_pb2_grpc.HealthServicer):  # type: ignore[misc]  # the package has no types
-    """SERVING, then NOT_SERVING from `drain` on.
-
-    Args:
-        services: full names; "" stands for the server as a whole.
-    """
+    """SERVING, then NOT_SERVING from `drain` on. Services by their full names; "" is the server as a whole."""
 
     def __init__(self, services: Iterable[str]) -> None:
         self._services = frozenset(services)
@@ -41,10 +37,9 @@ class Health(health_pb2_grpc.HealthServicer):  # type: ignore[misc]  # the packa
         self, request: HealthCheckRequest, context: grpc.aio.ServicerContext
     ) -> None:
         """The status of a service, and again when it changes, which ends the stream."""
-        first = self._status(request)
-        await context.write(first)
+        await context.write(self._status(request))
         await self._draining.wait()
-        if self._status(request) != first:
+        if request.service in self._services:
             await context.write(self._status(request))
 
     def _status(self, request: HealthCheckRequest) -> HealthCheckResponse:

@@ -71,8 +71,18 @@ async def serve(config: ServerConfig, on_ready: Callable[[str], None], stop: asy
         _add_reflection(server)
     address = bind(server, config.bind)
     await server.start()
-    linger = None if config.linger is None else Linger(config.linger, config.lease)
-    ticking = asyncio.create_task(_tick(shard, executor, clock, tick, linger, stop))
+
+    async def tick_until_the_job_ends() -> None:
+        linger = None if config.linger is None else Linger(config.linger, config.lease)
+        while linger is None or not linger.ends(shard.job_end, clock()):
+            await asyncio.sleep(tick)
+            try:
+                executor.tick()
+            except Exception:
+                log.exception("the shard failed on a tick; it continues")
+        stop.set()
+
+    ticking = asyncio.create_task(tick_until_the_job_ends())
     try:
         on_ready(address)
         await stop.wait()
@@ -90,19 +100,6 @@ async def serve(config: ServerConfig, on_ready: Callable[[str], None], stop: asy
             await asyncio.wait(others, timeout=1.0)
     assert isinstance(report, StatusReport)
     return report
-
-
-async def _tick(
-    shard: Shard, executor: Executor, clock: Clock, tick: float, linger: Linger | None, stop: asyncio.Event
-) -> None:
-    """Tick the shard, until the job is over if the server ends then."""
-    while linger is None or not linger.ends(shard.job_end, clock()):
-        await asyncio.sleep(tick)
-        try:
-            executor.tick()
-        except Exception:
-            log.exception("the shard failed on a tick; it continues")
-    stop.set()
 
 
 def _add_reflection(server: grpc.aio.Server) -> None:
@@ -135,8 +132,14 @@ def bind(server: grpc.aio.Server, address: str) -> str:
 def _try(address: str) -> None:
     """Raise `OSError` with the system's reason if `address` cannot be bound; gRPC only logs that reason."""
     if address.startswith("unix:"):
-        _try_path(address.removeprefix("unix:"))
-        return
+        path = address.removeprefix("unix:")
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+            try:
+                probe.connect(path)
+            except (FileNotFoundError, ConnectionRefusedError):  # gRPC replaces a socket that a killed server has left
+                os.stat(os.path.dirname(path) or ".")
+                return
+        raise OSError(errno.EADDRINUSE, os.strerror(errno.EADDRINUSE))
     host, _, port = address.rpartition(":")
     for family, kind, protocol, _, place in socket.getaddrinfo(
         host.strip("[]"), int(port), type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
@@ -146,22 +149,11 @@ def _try(address: str) -> None:
             probe.bind(place)
 
 
-def _try_path(path: str) -> None:
-    """Raise `OSError` if a server listens there. A socket left behind by a killed server is replaced by gRPC."""
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
-        try:
-            probe.connect(path)
-        except (FileNotFoundError, ConnectionRefusedError):
-            os.stat(os.path.dirname(path) or ".")
-        else:
-            raise OSError(errno.EADDRINUSE, os.strerror(errno.EADDRINUSE))
-
-
 # --- in a thread ------------------------------------------------------------------------------------------------------
 
 
 class ServerThread:
-    """A server in a thread of this process. A context manager.
+    """A server in a thread of this process, as a context manager.
 
         with ServerThread(ServerConfig(lease=60.0)) as server:
             transport = GrpcTransport([server.address])

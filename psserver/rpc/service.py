@@ -11,8 +11,9 @@ import asyncio
 import logging
 import secrets
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from functools import partial
-from typing import TypeVar, cast
+from typing import Any, TypeVar, cast
 
 import grpc
 import grpc.aio
@@ -20,12 +21,11 @@ from google.protobuf.message import DecodeError
 from google.protobuf.message import Message as Proto
 
 from psserver.rpc.admission import Admission
-from psserver.rpc.reused_buffers import ReusedArrays
-from psserver.rpc.shared_memory import AttachedSegments
+from psserver.rpc.transfer_memory import AttachedSegments, ReusedArrays
 from psserver.runtime.executor import STOPPING_ERROR, AnswerTooLarge, Executor
 from pswire.channel import status_of
 from pswire.codec import decode, encode, from_frame, to_frame
-from pswire.errors import InternalError, InvalidMessage, Malformed, ParamServerError, TimedOut, Unavailable
+from pswire.errors import InternalError, Malformed, ParamServerError, TimedOut, Unavailable
 from pswire.messages import ANSWERS, Allocator, Answer, Request, tensor_bytes
 from pswire.tensors.frames import Incoming, incoming
 from pswire.tensors.inline import InlineReceiver, InlineSender
@@ -38,20 +38,15 @@ _SERVICE = pb.DESCRIPTOR.services_by_name["ParameterServer"]
 #: The service's full name, for health checks and reflection.
 SERVICE_NAME: str = _SERVICE.full_name
 
-#: Bytes of a frame that gRPC accepts without a wait (HTTP/2 streams begin with a window of 64 KiB), so it needs no
-#: timeout: a worker that does not read it costs the server one such frame, like an idle one.
-MAX_BYTES_WITHOUT_TIMEOUT = 16 << 10
-
 log = logging.getLogger(__name__)
 
-_Proto = TypeVar("_Proto", bound=Proto)
 _Result = TypeVar("_Result")
 
 
 class Service:
     """Serves the methods of `paramserver.v1.ParameterServer`.
 
-    Transfers may have `traffic_limit` bytes under way, and one may stall for `timeout` seconds before it is aborted.
+    Transfers may have `traffic_limit` bytes in progress, and one may stall for `timeout` seconds before it is aborted.
     With `shared_memory`, workers of this host may attach shared memory.
     """
 
@@ -59,8 +54,8 @@ class Service:
         self._executor = executor
         self._shared_memory = shared_memory
         self._admission = Admission(traffic_limit, timeout)
-        self._patience = timeout
-        self._idle: set[asyncio.Task[None]] = set()
+        self._timeout = timeout
+        self._idle: set[asyncio.Task[Any]] = set()
         self._closing = False
 
     def close(self) -> None:
@@ -77,29 +72,23 @@ class Service:
         methods = {}
         for method in _SERVICE.methods:
             if method.client_streaming:
-                methods[method.name] = grpc.stream_stream_rpc_method_handler(self._serve_transfer)
+                methods[method.name] = grpc.stream_stream_rpc_method_handler(partial(_guarded, self._transfer))
             else:
-                serve = partial(self._serve_unary, getattr(pb, method.input_type.name))
+                serve = partial(_guarded, partial(self._unary, getattr(pb, method.input_type.name)))
                 methods[method.name] = grpc.unary_unary_rpc_method_handler(serve)
         return grpc.method_handlers_generic_handler(SERVICE_NAME, methods)
 
-    async def _serve_unary(self, kind: type[Proto], request: bytes, context: grpc.aio.ServicerContext) -> bytes:
-        return await _guarded(self._unary(kind, request), context)
-
-    async def _serve_transfer(self, frames: object, context: grpc.aio.ServicerContext) -> None:
-        await _guarded(self._transfer(context), context)
-
-    async def _unary(self, kind: type[Proto], request: bytes) -> bytes:
-        message = _request(decode(_parse(kind, request), InlineReceiver()))
+    async def _unary(self, kind: type[Proto], request: bytes, context: grpc.aio.ServicerContext) -> bytes:
+        try:
+            proto = kind.FromString(request)
+        except DecodeError:
+            raise Malformed(f"{len(request):,} bytes that are not a {kind.DESCRIPTOR.full_name}") from None
+        message = _request(decode(proto, InlineReceiver()))
         answer = await self._executor.step(message, most=MAX_INLINE_MESSAGE)
-        return _encoded(lambda: encode(answer, InlineSender()).SerializeToString(), answer)
+        return encode(answer, InlineSender()).SerializeToString()
 
-    # --- transfers ------------------------------------------------------------------------------------------------
-
-    async def _transfer(self, context: grpc.aio.ServicerContext) -> None:
+    async def _transfer(self, frames: object, context: grpc.aio.ServicerContext) -> None:
         attached = AttachedSegments(self._shared_memory)
-        task = asyncio.current_task()
-        assert task is not None, "gRPC runs each call in a task of its own"
         data = await self._in_time(context.read())
         while data is not grpc.aio.EOF:
             frame = incoming(data)
@@ -108,12 +97,14 @@ class Service:
                 await self._in_time(context.write(reply.SerializeToString()))
             else:
                 await self._call(frame, attached, context)
-            data = await self._next_call(context, task)
+            data = await self._next_call(context)
 
-    async def _next_call(self, context: grpc.aio.ServicerContext, task: asyncio.Task[None]) -> bytes:
+    async def _next_call(self, context: grpc.aio.ServicerContext) -> bytes:
         """The first frame of the next call, without a timeout: between its calls a worker computes."""
         if self._closing:
             raise Unavailable(STOPPING_ERROR)
+        task = asyncio.current_task()
+        assert task is not None, "gRPC runs each call in a task of its own"
         self._idle.add(task)
         try:
             data: bytes = await context.read()
@@ -131,11 +122,8 @@ class Service:
         message = _request(from_frame(frame, receiver))
         region = attached.region(frame.header)
         if not receiver.nbytes and tensor_bytes(message) <= MAX_INLINE_MESSAGE:
-            try:
+            with suppress(AnswerTooLarge):
                 answer = await self._executor.step(message, MAX_INLINE_MESSAGE, region)
-            except AnswerTooLarge:
-                pass
-            else:
                 await self._send(answer, StreamSender(region), context)
                 return
         async with self._admission.reserve(self._executor.admit(message)):
@@ -143,48 +131,26 @@ class Service:
             if receiver.nbytes:
                 receiver.allocate()
                 message = _request(from_frame(frame, receiver))
-                await self._receive(receiver, context)
+                while not receiver.complete:
+                    data = await self._in_time(context.read())
+                    if data is grpc.aio.EOF:
+                        raise Malformed("the stream ended before the data that its header announced: not applied")
+                    receiver.feed_frame(data)
                 if region is None:
                     allocator = ReusedArrays(message)
-            answer = await self._executor.step(message, None, allocator, admitted=True)
+            answer = await self._executor.step(message, None, allocator)
             await self._send(answer, StreamSender(region), context)
 
-    async def _receive(self, receiver: StreamReceiver, context: grpc.aio.ServicerContext) -> None:
-        """Fill the message's arrays from the chunks."""
-        while not receiver.complete:
-            data = await self._in_time(context.read())
-            if data is grpc.aio.EOF:
-                raise Malformed("the stream ended before the data that its header announced: not applied")
-            receiver.feed_frame(data)
-
     async def _send(self, answer: Answer, sender: StreamSender, context: grpc.aio.ServicerContext) -> None:
-        for frame in sender.frames(_encoded(lambda: to_frame(answer, sender), answer)):
-            if len(frame) <= MAX_BYTES_WITHOUT_TIMEOUT:
-                await context.write(frame)
-            else:
-                await self._in_time(context.write(frame))
+        for frame in sender.frames(to_frame(answer, sender)):
+            await self._in_time(context.write(frame))
 
     async def _in_time(self, step: Awaitable[_Result]) -> _Result:
         try:
-            async with asyncio.timeout(self._patience):
+            async with asyncio.timeout(self._timeout):
                 return await step
         except TimeoutError:
-            raise TimedOut(f"the transfer stalled for {self._patience:g} s and was aborted") from None
-
-
-def _encoded(encode_answer: Callable[[], _Result], answer: Answer) -> _Result:
-    """The encoded answer; failure to encode it is not an error of the request."""
-    try:
-        return encode_answer()
-    except InvalidMessage as error:
-        raise InternalError(f"the server cannot encode its {type(answer).__name__}: {error}") from error
-
-
-def _parse(kind: type[_Proto], data: bytes) -> _Proto:
-    try:
-        return kind.FromString(data)
-    except DecodeError:
-        raise Malformed(f"{len(data):,} bytes that are not a {kind.DESCRIPTOR.full_name}") from None
+            raise TimedOut(f"the transfer stalled for {self._timeout:g} s and was aborted") from None
 
 
 def _request(message: Request | Answer) -> Request:
@@ -193,7 +159,11 @@ def _request(message: Request | Answer) -> Request:
     return cast(Request, message)
 
 
-async def _guarded(call: Awaitable[_Result], context: grpc.aio.ServicerContext) -> _Result:
+async def _guarded(
+    serve: Callable[[Any, grpc.aio.ServicerContext], Awaitable[_Result]],
+    request: Any,  # noqa: ANN401 - bytes, or gRPC's iterator of a stream
+    context: grpc.aio.ServicerContext,
+) -> _Result:
     """The call's result; an error ends the call with its status, message and name.
 
     The error's frames refer to all that came with the call, and are in a reference cycle with it, as the exception of
@@ -201,7 +171,7 @@ async def _guarded(call: Awaitable[_Result], context: grpc.aio.ServicerContext) 
     collection.
     """
     try:
-        return await call
+        return await serve(request, context)
     except ParamServerError as error:
         log.info("refused %s: %s: %.500s", context.peer(), type(error).__name__, error)
         refusal = status_of(error)

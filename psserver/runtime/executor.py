@@ -11,6 +11,8 @@ import itertools
 import logging
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from functools import partial
 
 from psserver.core.array_tasks import StepResult, TasksPending
 from psserver.core.shard import Shard
@@ -63,11 +65,9 @@ class Executor:
             ParamServerError: the shard refuses it.
         """
         self._shard.check(message)
-        return tensor_bytes(message) + self._answer_bytes(message)
+        return tensor_bytes(message) + self._shard.answer_bytes(message)
 
-    async def step(
-        self, message: Request, most: int | None = None, allocator: Allocator | None = None, *, admitted: bool = False
-    ) -> Answer:
+    async def step(self, message: Request, most: int | None = None, allocator: Allocator | None = None) -> Answer:
         """The shard's answer, once there is one.
 
         A caller that is cancelled while its message is inspected has changed nothing. If it is cancelled later, the
@@ -77,7 +77,6 @@ class Executor:
             message: its arrays are borrowed until the answer, or for good if the caller is cancelled.
             most: bytes of values that the answer may have.
             allocator: memory for its values; borrowed as long as the message's arrays.
-            admitted: `admit` has accepted it.
 
         Raises:
             AnswerTooLarge: the answer could have more than `most`; the step was not done.
@@ -88,26 +87,18 @@ class Executor:
             await self._compile(message)
         inspection = None
         if tensor_bytes(message) > MAX_BYTES_INSPECTED_IN_LOOP:
-            if not admitted:
-                self._shard.check(message)
+            self._shard.check(message)
             loop = asyncio.get_running_loop()
             inspection = await loop.run_in_executor(self._inspectors, self._shard.inspect, message)
         ticket = next(self._tickets)
-        result = None
-        if not self._guarded.locked():
-            result = self._begin(ticket, message, most, inspection, allocator)
+        begin = partial(self._begin, ticket, message, most, inspection, allocator)
+        result = None if self._guarded.locked() else begin()
         if result is None:
             # A guarded step (`psserver.core.variables.updates`) waits until all tasks have been run. Meanwhile
             # no other step is taken, so no tasks are added. It computes in the event loop.
             async with self._guarded:
-                while (result := self._begin(ticket, message, most, inspection, allocator)) is None:
+                while (result := begin()) is None:
                     await self._tasks.wait()
-        if len(result.replies) == 1 and result.replies[0].ticket == ticket and self._tasks.run_at_once(result.tasks):
-            self._log(result)
-            outcome = result.replies[0].answer
-            if isinstance(outcome, ParamServerError):
-                raise outcome
-            return outcome
         answer: _Waiting = asyncio.get_running_loop().create_future()
         self._waiting[ticket] = answer
         try:
@@ -121,10 +112,8 @@ class Executor:
 
     def tick(self) -> None:
         """Send the shard a tick; skipped while a guarded step waits for tasks."""
-        if not self._guarded.locked():
-            result = self._begin(0, Tick())
-            if result is not None:
-                self._complete(result)
+        if not self._guarded.locked() and (result := self._begin(0, Tick())) is not None:
+            self._complete(result)
 
     def close(self) -> None:
         """Answer all waiting calls, and later ones that would have to wait, with `Unavailable`."""
@@ -148,25 +137,21 @@ class Executor:
         allocator: Allocator | None = None,
     ) -> StepResult | None:
         """The result of a step; None if it is guarded and has to wait for tasks, and nothing was done."""
-        if most is not None and (nbytes := self._answer_bytes(message, at_once=True)) > most:
-            self._shard.check(message)
-            raise AnswerTooLarge(
-                f"the answer to this {type(message).__name__} would have {nbytes:,} bytes of values, but a single "
-                f"call carries {most:,}: use Transfer (nothing was done)"
-            )
+        if most is not None:
+            with suppress(InvalidMessage, UnknownVariable):  # the step refuses the message, perhaps for another reason
+                nbytes = self._shard.answer_bytes(message, at_once=True)
+                if nbytes > most:
+                    self._shard.check(message)
+                    raise AnswerTooLarge(
+                        f"the answer to this {type(message).__name__} would have {nbytes:,} bytes of values, but a "
+                        f"single call carries {most:,}: use Transfer (nothing was done)"
+                    )
         try:
             return self._shard.step(
                 ticket, message, self._clock(), inspection=inspection, allocator=allocator, settled=self._tasks.idle
             )
         except TasksPending:
             return None
-
-    def _answer_bytes(self, message: Request | Tick, *, at_once: bool = False) -> int:
-        """Bytes of the values in the answer; 0 for a message that the step will refuse."""
-        try:
-            return self._shard.answer_bytes(message, at_once=at_once)
-        except (InvalidMessage, UnknownVariable):
-            return 0  # refused by the step, which first checks whether the worker is a member at all
 
     async def _compile(self, message: Register | Tune) -> None:
         """Compile the loops of a message's optimizers in a thread; other calls go on.
@@ -185,24 +170,21 @@ class Executor:
                 self._compiled.add(loop)
 
     def _complete(self, result: StepResult) -> None:
-        """Give the replies of a step to their callers when its tasks are done."""
-        self._log(result)
+        """Log the events of a step, and give the replies to their callers when its tasks are done."""
+        for event in result.events:
+            log.log(logging.WARNING if event.warning else logging.INFO, "%s", event.text)
         replies = [(self._waiting.pop(reply.ticket, None), reply) for reply in result.replies]
         try:
-            under_way = self._tasks.add(result.tasks)
+            in_progress = self._tasks.add(result.tasks)
         except Exception as fault:
             if not replies:
                 raise
             _answer(replies, fault)
             return
-        if under_way is None:
+        if in_progress is None:
             _answer(replies, None)
         else:
-            under_way.add_done_callback(lambda end: _answer(replies, end.exception()))
-
-    def _log(self, result: StepResult) -> None:
-        for event in result.events:
-            log.log(logging.WARNING if event.warning else logging.INFO, "%s", event.text)
+            in_progress.add_done_callback(lambda end: _answer(replies, end.exception()))
 
 
 def _answer(replies: Iterable[tuple[_Waiting | None, Reply]], fault: BaseException | None) -> None:

@@ -34,8 +34,6 @@ ELEMENTS_PER_STRETCH = 1 << 18
 #: Stretches of one variable before other variables have their turn: some milliseconds.
 STRETCHES_PER_ROUND = 16
 
-_Jobs = list[asyncio.Future[None]]
-
 
 class TaskOrder:
     """The tasks in progress. Its methods are called in the event loop.
@@ -48,29 +46,15 @@ class TaskOrder:
         self._threads = ThreadPoolExecutor(max_workers=THREADS, thread_name_prefix="psserver-shard")
         self._last: dict[str, asyncio.Task[None]] = {}
 
-    def run_at_once(self, tasks: Sequence[ArrayTask]) -> bool:
-        """Run the tasks if they are small and need not wait for others; whether it did."""
-        if self._busy(tasks) or _effort(tasks) > MAX_INLINE_BYTES:
-            return False
-        run(tasks)
-        return True
-
     def add(self, tasks: Sequence[ArrayTask]) -> asyncio.Future[Any] | None:
         """Run small tasks that need not wait, and start the others; their future; None if there are none."""
-        if self.run_at_once(tasks):
+        if _effort(tasks) <= MAX_INLINE_BYTES and not (self._last and any(one.variable in self._last for one in tasks)):
+            run(tasks)
             return None
-        started: list[asyncio.Task[None]] = []
-        at_once: list[ArrayTask] = []
-        left = MAX_INLINE_BYTES
-        for bundle in sorted(self._bundles(tasks), key=_effort):
-            effort = _effort(bundle)
-            if effort <= left and not self._busy(bundle):
-                at_once += bundle
-                left -= effort
-            else:
-                started.append(self._start(bundle))
+        at_once, *others = self._bundles(tasks)
+        started = [self._start(bundle) for bundle in others]
         run(at_once)
-        return asyncio.gather(*started) if started else None
+        return asyncio.gather(*started)
 
     @property
     def idle(self) -> bool:
@@ -86,59 +70,49 @@ class TaskOrder:
         await self.wait()
         self._threads.shutdown()
 
-    def _busy(self, tasks: Iterable[ArrayTask]) -> bool:
-        return bool(self._last) and any(task.variable in self._last for task in tasks)
-
-    def _start(self, bundle: Sequence[ArrayTask]) -> asyncio.Task[None]:
-        names = {task.variable for task in bundle}
-        before = {self._last[name] for name in names if name in self._last}
-        rounds = _rounds(bundle)
-        first = [] if before else self._submit(next(rounds))
-        end = asyncio.get_running_loop().create_task(self._run(first, rounds, before))
-        self._last.update(dict.fromkeys(names, end))
-        end.add_done_callback(lambda _: self._forget(names, end))
-        return end
-
-    def _forget(self, names: Iterable[str], end: asyncio.Task[None]) -> None:
-        for name in names:
-            if self._last.get(name) is end:
-                del self._last[name]
-
-    async def _run(
-        self, first: _Jobs, rounds: Iterator[list[Callable[[], None]]], before: Iterable[asyncio.Task[None]]
-    ) -> None:
-        """Return when all rounds are done, of which the first may be under way; raise the first error of a task."""
-        await _all_ended(before)
-        ends = await asyncio.gather(*first, return_exceptions=True)
-        for jobs in rounds:
-            ends += await asyncio.gather(*self._submit(jobs), return_exceptions=True)
-        for end in ends:
-            if end is not None:
-                raise end
-
-    def _submit(self, jobs: Iterable[Callable[[], None]]) -> _Jobs:
-        loop = asyncio.get_running_loop()
-        return [loop.run_in_executor(self._threads, job) for job in jobs]
-
     def _bundles(self, tasks: Iterable[ArrayTask]) -> list[list[ArrayTask]]:
-        """The tasks by variable, in order; small variables share a bundle, unless they have to wait."""
+        """Tasks that run one after the other: small ones that need not wait, first those that may run at once."""
         by_variable: dict[str, list[ArrayTask]] = {}
         for task in tasks:
             by_variable.setdefault(task.variable, []).append(task)
-        bundles: list[list[ArrayTask]] = []
-        together: list[ArrayTask] = []
-        left = 0
+        small: list[ArrayTask] = []
+        bundles, left = [small], MAX_INLINE_BYTES
         for name, mine in by_variable.items():
             effort = _effort(mine)
             if effort > MAX_INLINE_BYTES or name in self._last:
                 bundles.append(mine)
-            elif together and effort <= left:
-                together += mine
-                left -= effort
-            else:
-                together, left = list(mine), MAX_INLINE_BYTES - effort
-                bundles.append(together)
+                continue
+            if effort > left:
+                small, left = [], MAX_INLINE_BYTES
+                bundles.append(small)
+            small += mine
+            left -= effort
         return bundles
+
+    def _start(self, bundle: Sequence[ArrayTask]) -> asyncio.Task[None]:
+        names = {task.variable for task in bundle}
+        before = {self._last[name] for name in names if name in self._last}
+        end = asyncio.get_running_loop().create_task(self._run(bundle, before))
+        self._last.update(dict.fromkeys(names, end))
+
+        def forget(end: asyncio.Task[None]) -> None:
+            for name in names:
+                if self._last[name] is end:
+                    del self._last[name]
+
+        end.add_done_callback(forget)
+        return end
+
+    async def _run(self, bundle: Sequence[ArrayTask], before: Iterable[asyncio.Task[None]]) -> None:
+        """Return when all tasks are done; raise the first error of one."""
+        await _all_ended(before)
+        loop, ends = asyncio.get_running_loop(), []
+        for jobs in _rounds(bundle):
+            started = [loop.run_in_executor(self._threads, job) for job in jobs]
+            ends += await asyncio.gather(*started, return_exceptions=True)
+        for end in ends:
+            if end is not None:
+                raise end
 
 
 def _rounds(bundle: Sequence[ArrayTask]) -> Iterator[list[Callable[[], None]]]:
@@ -147,13 +121,11 @@ def _rounds(bundle: Sequence[ArrayTask]) -> Iterator[list[Callable[[], None]]]:
         yield [partial(run, bundle)]
         return
     for stage in stages(bundle):
-        elements = stage[0].elements
-        if elements <= ELEMENTS_PER_STRETCH:
+        elements, step = stage[0].elements, ELEMENTS_PER_STRETCH
+        if elements <= step:
             yield [partial(run, stage)]
             continue
-        stretches = [
-            (start, min(start + ELEMENTS_PER_STRETCH, elements)) for start in range(0, elements, ELEMENTS_PER_STRETCH)
-        ]
+        stretches = [(start, min(start + step, elements)) for start in range(0, elements, step)]
         for first in range(0, len(stretches), STRETCHES_PER_ROUND):
             shared = iter(stretches[first : first + STRETCHES_PER_ROUND])
             yield [partial(run_parts, stage, shared) for _ in range(THREADS)]
@@ -165,6 +137,5 @@ def _effort(tasks: Sequence[ArrayTask]) -> int:
 
 async def _all_ended(tasks: Iterable[asyncio.Task[None]]) -> None:
     """Return when all have ended; the error of one is for its own callers."""
-    pending = set(tasks)
-    if pending:
+    if pending := set(tasks):
         await asyncio.wait(pending)

@@ -11,20 +11,7 @@ from operator import attrgetter
 from google.protobuf.message import Message as Proto
 
 from pswire import messages as ms
-from pswire.codec.fields import (
-    ANY,
-    KINDS,
-    KNOWN_VERSIONS,
-    NAME,
-    POSITIVE,
-    Row,
-    below,
-    choice,
-    many,
-    number,
-    one,
-    one_or_none,
-)
+from pswire.codec.fields import ANY, KINDS, KNOWN_VERSIONS, NAME, POSITIVE, Row, below, choice, many, number, one
 from pswire.codec.tensors import VALUES_AND_CHOICES
 from pswire.errors import InvalidMessage, Malformed
 from pswire.specs.encodings import ENCODINGS
@@ -94,13 +81,13 @@ _STATE = choice({state: state for state in ("live", "left", "lost")})
 
 KINDS[pb.ChangeId] = many(Row(ms.ChangeId, pb.ChangeId, sequence=POSITIVE), attrgetter("sender.worker"))
 KINDS |= {
-    pb.Frontier: one_or_none(Row(ms.Frontier, pb.Frontier)),
-    pb.UpdateGroup: one_or_none(Row(ms.UpdateGroup, pb.UpdateGroup)),
+    pb.Frontier: one(Row(ms.Frontier, pb.Frontier), optional=True),
+    pb.UpdateGroup: one(Row(ms.UpdateGroup, pb.UpdateGroup), optional=True),
     pb.RemoteWeights: many(Row(ms.RemoteWeights, pb.RemoteWeights, name=NAME), attrgetter("name")),
     pb.Place: many(Row(ms.Place, pb.Place, name=NAME)),
     pb.Queue: one(Row(ms.QueueSpec, pb.Queue, name=NAME, size=POSITIVE, block=POSITIVE, epochs=POSITIVE, seed=ANY)),
-    pb.Block: one_or_none(Row(ms.Block, pb.Block, epoch=POSITIVE, start=below("stop"), stop=POSITIVE)),
-    pb.Finished: one_or_none(Row(ms.Finished, pb.Finished)),
+    pb.Block: one(Row(ms.Block, pb.Block, epoch=POSITIVE, start=below("stop"), stop=POSITIVE), optional=True),
+    pb.Finished: one(Row(ms.Finished, pb.Finished), optional=True),
     pb.EpochReport: many(Row(ms.EpochReport, pb.EpochReport, queue=NAME, epoch=POSITIVE)),
     pb.WorkerStatus: many(Row(ms.WorkerStatus, pb.WorkerStatus, name=NAME, state=_STATE, lease_left=ANY)),
     pb.Traffic: one(Row(ms.Traffic, pb.Traffic)),

@@ -11,8 +11,7 @@ import sys
 from operator import attrgetter
 
 from pswire import messages as ms
-from pswire.codec.fields import COUNT, KINDS, NAME, Row, many, one_or_none
-from pswire.codec.specs import INITIAL, OPTIMIZER_OR_NONE
+from pswire.codec.fields import COUNT, INITIAL, KINDS, NAME, OPTIMIZER_OR_NONE, Field, Row, many, one
 from pswire.errors import Malformed
 from pswire.tensors.compression import FORMS, INDEX_DTYPES, Packed
 from pswire.tensors.transport import TensorReceiver, TensorSender
@@ -42,7 +41,7 @@ def _get_array(tensor: pb.Tensor, spec: TensorSpec, receiver: TensorReceiver) ->
     if not tensor.HasField("packing"):
         return receiver.get(tensor, spec)
     form, parts = FORMS.get(tensor.packing.form), tensor.packing.parts
-    specs = tuple([_check_spec(spec.name, part.dtype, tuple(part.shape)) for part in parts])
+    specs = tuple([_get_spec(part, spec.name) for part in parts])
     if form is None or spec.dtype != "float32" or not form.fits(spec.shape, specs):
         found = ", ".join(f"{part.dtype}{list(part.shape)}" for part in specs) or "none"
         raise Malformed(f"variable {spec} cannot be in the form {tensor.packing.form!r} with the parts {found}")
@@ -56,8 +55,8 @@ def _put_spec(spec: TensorSpec, tensor: pb.Tensor) -> None:
     tensor.shape.extend(spec.shape)
 
 
-def _get_spec(tensor: pb.Tensor) -> TensorSpec:
-    return _check_spec(tensor.name, tensor.dtype, tuple(tensor.shape))
+def _get_spec(tensor: pb.Tensor, name: str | None = None) -> TensorSpec:
+    return _check_spec(tensor.name if name is None else name, tensor.dtype, tuple(tensor.shape))
 
 
 @functools.lru_cache(4096)
@@ -105,8 +104,7 @@ class _Gradient:
         version, array = COUNT.get(proto, "version", receiver), _get_array(tensor, spec, receiver)
         if not proto.HasField("indices"):
             return ms.Gradient(spec.name, version, array)
-        indices_spec = _check_spec(spec.name, proto.indices.dtype, tuple(proto.indices.shape))
-        indices = receiver.get(proto.indices, indices_spec, own=True)
+        indices = receiver.get(proto.indices, _get_spec(proto.indices, spec.name), own=True)
         shape = (COUNT.get(proto, "rows", receiver), *spec.shape[1:])
         try:  # the indices may not have arrived yet; they are checked when they are used
             rows = IndexedSlices(array, indices, shape, check_range=False)  # type: ignore[arg-type]
@@ -146,7 +144,7 @@ class _Declaration:
         return ms.Declaration(spec, value, optimizer, initial, part)
 
 
-_PART = KINDS[pb.Part] = one_or_none(Row(Part, pb.Part))
+_PART = KINDS[pb.Part] = one(Row(Part, pb.Part), optional=True)
 
 
 class _Choice:
@@ -160,24 +158,18 @@ class _Choice:
         slot = NAME.get(proto, "slot", receiver) if proto.slot else ""
         if not proto.HasField("rows"):
             return ms.Choice(name, None, slot)
-        spec = _check_spec(name, proto.rows.dtype, tuple(proto.rows.shape))
+        spec = _get_spec(proto.rows, name)
         if len(spec.shape) != 1 or DTYPES[spec.dtype].kind not in "iu":
             raise Malformed(f"row numbers of {name!r} must be integers of shape (n,), got {spec}")
         return ms.Choice(name, receiver.get(proto.rows, spec, own=True), slot)
 
 
-_VARIABLE = Row(dict, pb.VariableStatus, without="tensor", optimizer=OPTIMIZER_OR_NONE)
-
-
-class _VariableStatus:
-    def put(self, message: ms.VariableStatus, proto: pb.VariableStatus, sender: TensorSender) -> None:
-        _VARIABLE.put(message, proto, sender)
-        _put_spec(message.spec, proto.tensor)
-
-    def get(self, proto: pb.VariableStatus, receiver: TensorReceiver) -> ms.VariableStatus:
-        return ms.VariableStatus(_get_spec(proto.tensor), **_VARIABLE.get(proto, receiver))
-
-
+_SPEC = Field(
+    lambda spec, proto, name, sender: _put_spec(spec, getattr(proto, name)),
+    lambda proto, name, receiver: _get_spec(getattr(proto, name)),
+    attribute="spec",
+)
+_VARIABLE = Row(ms.VariableStatus, pb.VariableStatus, tensor=_SPEC, optimizer=OPTIMIZER_OR_NONE)
 VALUES_AND_CHOICES = many(_Value())  # which may be several of one variable
 KINDS |= {
     pb.Declaration: many(_Declaration(), attrgetter("spec.name")),
@@ -185,5 +177,5 @@ KINDS |= {
     pb.Gradient: many(_Gradient(), attrgetter("name")),
     pb.Tensor: many(_Assignment(), attrgetter("name")),
     pb.Choice: many(_Choice()),
-    pb.VariableStatus: many(_VariableStatus(), attrgetter("spec.name")),
+    pb.VariableStatus: many(_VARIABLE, attrgetter("spec.name")),
 }

@@ -33,7 +33,7 @@ MNIST_FILES = {
         "f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6",
     ),
 }
-MNIST_VALIDATION_SIZE = 5_000
+VALIDATION = 5_000  # examples
 
 
 class Mnist(NamedTuple):
@@ -61,36 +61,28 @@ def mnist(data_dir: str | os.PathLike[str] | None = None) -> Mnist:
     Raises:
         DatasetError: a file is missing, truncated, modified or unreadable.
     """
-    folder = find_mnist(data_directories(data_dir, config.data_dir(), config.cache_dir()))
+    folder = _find_mnist(data_dir)
     images, labels, test_images, test_labels = (
         idx.read(folder / name, sha256=digests) for name, digests in MNIST_FILES.items()
     )
-    training = {"image": _unit_interval(images), "label": labels.astype(np.int64)}
+    images, labels = _unit_interval(images), labels.astype(np.int64)
     test = {"image": _unit_interval(test_images), "label": test_labels.astype(np.int64)}
     return Mnist(
-        train=Dataset({name: values[MNIST_VALIDATION_SIZE:] for name, values in training.items()}, "mnist/train"),
-        validation=Dataset(
-            {name: values[:MNIST_VALIDATION_SIZE] for name, values in training.items()}, "mnist/validation"
-        ),
+        train=Dataset({"image": images[VALIDATION:], "label": labels[VALIDATION:]}, "mnist/train"),
+        validation=Dataset({"image": images[:VALIDATION], "label": labels[:VALIDATION]}, "mnist/validation"),
         test=Dataset(test, "mnist/test"),
     )
 
 
-def data_directories(
-    data_dir: str | os.PathLike[str] | None, environ_dir: str | None, cache_dir: str | os.PathLike[str]
-) -> list[Path]:
-    """Folders that may contain MNIST, in search order; if `data_dir` is given, only folders of it."""
-    if data_dir is not None:
-        return [Path(data_dir), Path(data_dir, "mnist")]
-    folders = [Path(environ_dir), Path(environ_dir, "mnist")] if environ_dir else []
-    checkout = Path(__file__).resolve().parents[2]
-    if (checkout / "pyproject.toml").is_file():
-        folders.append(checkout / "datasets" / "mnist")
-    return [*folders, Path(cache_dir, "mnist")]
-
-
-def find_mnist(folders: list[Path]) -> Path:
+def _find_mnist(data_dir: str | os.PathLike[str] | None) -> Path:
     """The first folder with any of the files; DatasetError if it lacks some, or if there is none."""
+    parent = config.data_dir() if data_dir is None else data_dir
+    folders = [] if parent is None else [Path(parent), Path(parent, "mnist")]
+    if data_dir is None:
+        checkout = Path(__file__).resolve().parents[2]
+        if (checkout / "pyproject.toml").is_file():
+            folders.append(checkout / "datasets" / "mnist")
+        folders.append(Path(config.cache_dir(), "mnist"))
     for folder in folders:
         missing = [name for name in MNIST_FILES if not (folder / name).is_file()]
         if not missing:

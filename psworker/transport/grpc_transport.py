@@ -19,24 +19,11 @@ from typing import Any
 import grpc
 import numpy as np
 
+from pswire import messages as ms
 from pswire.channel import check_address, error_from, open_channel, timeout_message
 from pswire.codec import decode, encode, from_frame, to_frame
 from pswire.errors import ConfigurationError, InternalError, Malformed, TimedOut, TooLarge, Unavailable
-from pswire.messages import (
-    ANSWERS,
-    Answer,
-    Assign,
-    Pull,
-    Pulled,
-    Push,
-    Pushed,
-    Register,
-    Request,
-    Take,
-    array_sizes,
-    most_answer_sizes,
-    tensor_bytes,
-)
+from pswire.messages import Answer, Request
 from pswire.system.deferred_signals import add_cancel, deferred_signals, deferred_to_next_block, remove_cancel
 from pswire.tensors.frames import incoming
 from pswire.tensors.inline import InlineReceiver, InlineSender
@@ -57,7 +44,7 @@ logger = logging.getLogger(__name__)
 MAX_BYTES = 16 << 30
 
 #: Messages of every training step, which go on streams.
-_ON_STREAMS = (Register, Pull, Push, Assign, Take)
+_ON_STREAMS = (ms.Register, ms.Pull, ms.Push, ms.Assign, ms.Take)
 
 #: Seconds that a server has to answer the first offer of shared memory.
 PROBE_TIMEOUT = 2.0
@@ -136,7 +123,7 @@ class Connection:
         self.receivers = ThreadPoolExecutor(_RECEIVING_THREADS, thread_name_prefix="psworker-stream")
         self._channel = open_channel(address)
         stub = ParameterServerStub(self._channel)  # type: ignore[no-untyped-call]
-        self._unary: dict[type[Request], Any] = {kind: getattr(stub, kind.__name__) for kind in ANSWERS}
+        self._unary: dict[type[Request], Any] = {kind: getattr(stub, kind.__name__) for kind in ms.ANSWERS}
         self._transfer = self._channel.stream_stream("/paramserver.v1.ParameterServer/Transfer")  # of bytes
         self._specs: dict[str, TensorSpec] = {}
         self._lock = threading.Lock()
@@ -228,10 +215,10 @@ class Connection:
 
     def answer_sizes(self, message: Request) -> list[int] | None:
         """The largest size of each value of the answer, in bytes; None if a variable was not registered here."""
-        if isinstance(message, Register):
+        if isinstance(message, ms.Register):
             self._specs.update({one.spec.name: one.spec for one in message.declarations})
         try:
-            return most_answer_sizes(message, self._specs.__getitem__)
+            return ms.most_answer_sizes(message, self._specs.__getitem__)
         except KeyError:
             return None
 
@@ -329,7 +316,7 @@ class TransferCall:
 
     def _frames(self) -> Iterator[bytes]:
         """The frames of the request, with its tensors in shared memory if they are large enough for it."""
-        segment = self._segment(array_sizes(self._message))
+        segment = self._segment(ms.array_sizes(self._message))
         streamed = StreamSender()
         sender = streamed if segment is None else SharedSender(segment.memory, segment.number)
         header = to_frame(self._message, sender)
@@ -374,7 +361,7 @@ class TransferCall:
                     raise Malformed(f"the answer of {address} ended before its {receiver.nbytes:,} bytes had arrived")
                 receiver.feed_frame(data)
         if shared is not None:
-            if 2 * tensor_bytes(answer) < sum(self._sizes or ()):
+            if 2 * ms.tensor_bytes(answer) < sum(self._sizes or ()):
                 answer = _copied(answer)
             shared.close()
         return answer
@@ -387,7 +374,7 @@ def _copied(answer: Answer) -> Answer:
     segment of all until it changes again, and soon there would be none left. Encoded values are decoded into new arrays
     anyway.
     """
-    if not isinstance(answer, Pulled | Pushed):
+    if not isinstance(answer, ms.Pulled | ms.Pushed):
         return answer
     values = []
     for value in answer.values:
@@ -401,6 +388,6 @@ def _copied(answer: Answer) -> Answer:
 
 def _checked(message: Request, answer: Request | Answer) -> Answer:
     """The answer. Raises `Malformed` if its class does not match the message."""
-    if not isinstance(answer, ANSWERS[type(message)]):
+    if not isinstance(answer, ms.ANSWERS[type(message)]):
         raise Malformed(f"a {type(message).__name__} was answered with a {type(answer).__name__}")
     return answer

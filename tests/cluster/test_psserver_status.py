@@ -13,27 +13,12 @@ import pytest
 
 from psserver.config import ServerConfig
 from psserver.rpc.server import ServerThread
-from pswire import optimizers
 from pswire.messages import Declaration, Gradient, Join, Leave, Push, Register, Sender
+from pswire.optimizers import Momentum
 from pswire.tensors.values import Part, TensorSpec
 from psworker.transport.grpc_transport import GrpcTransport
 
 BOUND = 30  # seconds that no wait comes near to
-OPTIMIZER = optimizers.Momentum(learning_rate=0.5)
-
-
-@pytest.fixture
-def trained():
-    """A server with a variable `layer/W`, one worker that has pushed twice, and one that has only joined."""
-    with ServerThread() as server, closing(GrpcTransport([server.address])) as transport:
-        trainer = join(transport, "trainer", 0, 1)
-        join(transport, "idler", 0, 1)
-        W = np.zeros((2, 3), np.float32)
-        declaration = Declaration(TensorSpec.of("layer/W", W), W, OPTIMIZER)
-        transport.call(0, Register(trainer, (declaration,)), BOUND).result()
-        for sequence, loss in (1, 0.75), (2, float("inf")):
-            transport.call(0, Push(trainer, sequence, (Gradient("layer/W", 0, W),), loss), BOUND).result()
-        yield server
 
 
 @pytest.fixture
@@ -48,11 +33,16 @@ def train_two(*addresses):
     """Of the 5 rows of `table` the second server has the last two; a worker pushes once."""
     with closing(GrpcTransport(addresses)) as transport:
         for shard, rows in enumerate((3, 2)):
-            sender = join(transport, "w0", shard, 2)
+            sender = join(transport, "w0", shard)
             value = np.zeros((rows, 4), np.float32)
-            declaration = Declaration(TensorSpec.of("table", value), value, OPTIMIZER, part=Part(3 * shard, 5))
+            declaration = Declaration(TensorSpec.of("table", value), value, Momentum(0.5), part=Part(3 * shard, 5))
             transport.call(shard, Register(sender, (declaration,)), BOUND).result()
             transport.call(shard, Push(sender, 1, (Gradient("table", 0, value),), 0.5), BOUND).result()
+
+
+def join(transport, name, shard):
+    joined = transport.call(shard, Join(name, shard=shard, shards=2, tensor_transport="gRPC"), BOUND).result()
+    return Sender(name, joined.incarnation)
 
 
 @pytest.fixture
@@ -65,19 +55,11 @@ def processes(commands):
     assert [server.wait() if server.popen.poll() is not None else server.end()[0] for server in servers] == [0, 0]
 
 
-def join(transport, name, shard, shards):
-    joined = transport.call(shard, Join(name, shard=shard, shards=shards, tensor_transport="gRPC"), BOUND).result()
-    return Sender(name, joined.incarnation)
-
-
 def row(lines, *first):
     """The cells of the row that begins with these."""
     rows = [re.split(r" {2,}", line.strip()) for line in lines]
     (found,) = [cells for cells in rows if cells[: len(first)] == list(first)]
     return found
-
-
-# --- once -------------------------------------------------------------------------------------------------------------
 
 
 def test_status_shows_the_shards_workers_and_variables_of_a_job(two, commands):
@@ -90,9 +72,6 @@ def test_status_shows_the_shards_workers_and_variables_of_a_job(two, commands):
     assert row(output, "w0 (chief)")[1:7] == ["live", "1", "0", "0.00", "0.5000", "–"]
     optimizer = "momentum learning_rate=0.5 momentum=0.9 nesterov=False"
     assert row(output, "table")[1:] == ["float32[5, 4]", "0,1", "1", "1", "160 B", "momentum", optimizer]
-
-
-# --- what is missing --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.slow
@@ -125,14 +104,11 @@ def test_a_shard_that_hangs_or_is_gone_is_shown_as_such_and_the_others_are_shown
     assert errors[1].startswith(f"no server answers at {addresses[1]}: Connection refused")
 
 
-# --- watched ----------------------------------------------------------------------------------------------------------
-
-
 def test_watch_shows_status_after_status_until_ctrl_c(two, commands):
     watching = commands.start("psserver", "status", ",".join(two), "--watch", "--every", "0.05")
     watching.wait_for("global step 1 ")
     with closing(GrpcTransport(two)) as transport:
-        sender = join(transport, "w1", 0, 2)
+        sender = join(transport, "w1", 0)
         watching.wait_for("w1  ")
         transport.call(0, Leave(sender), BOUND).result()
         watching.wait_for("w1          left ")
@@ -142,16 +118,16 @@ def test_watch_shows_status_after_status_until_ctrl_c(two, commands):
 
 
 @pytest.mark.slow
-def test_watch_for_programs_is_an_object_a_line(trained, commands):
-    watching = commands.start("psserver", "status", trained.address, "--watch", "--every", "0.05", "--json")
-    watching.wait_for('"name": "trainer"')
-    with closing(GrpcTransport([trained.address])) as transport:
-        join(transport, "later", 0, 1)
+def test_watch_for_programs_is_an_object_a_line(two, commands):
+    watching = commands.start("psserver", "status", ",".join(two), "--watch", "--every", "0.05", "--json")
+    watching.wait_for('"name": "w0"')
+    with closing(GrpcTransport(two)) as transport:
+        join(transport, "later", 0)
         watching.wait_for('"name": "later"')
     watching.signal(signal.SIGINT)
     assert (watching.wait(), watching.err) == (0, [])
     jobs = [json.loads(line, parse_constant=pytest.fail) for line in watching.out]
-    assert [len(job["workers"]) for job in (jobs[0], jobs[-1])] == [2, 3]
+    assert [len(job["workers"]) for job in (jobs[0], jobs[-1])] == [1, 2]
     assert sorted(job["time"] for job in jobs) == [job["time"] for job in jobs]
 
 
@@ -169,25 +145,19 @@ def test_watch_goes_on_without_a_server_that_is_gone(processes, commands):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("no_color", ["", "1"])
-def test_on_a_terminal_watch_draws_in_place_and_leaves_it_in_order(no_color, trained, commands):
+def test_on_a_terminal_watch_draws_in_place_and_leaves_it_in_order(no_color, two, commands):
     terminal, theirs = os.openpty()
-    arguments = [sys.executable, "-m", "psserver", "status", trained.address, "--watch", "--every", "0.05"]
-    looks = {"TERM": "xterm-256color", "COLUMNS": "160", "LINES": "40", "NO_COLOR": no_color}
-    with subprocess.Popen(
-        arguments,
-        stdin=theirs,
-        stdout=theirs,
-        stderr=subprocess.PIPE,
-        env=commands.environment(**looks),
-        start_new_session=True,
-    ) as watching:
+    arguments = [sys.executable, "-m", "psserver", "status", ",".join(two), "--watch", "--every", "0.05"]
+    looks = commands.environment(TERM="xterm-256color", COLUMNS="160", LINES="40", NO_COLOR=no_color)
+    pipes = {"stdin": theirs, "stdout": theirs, "stderr": subprocess.PIPE}
+    with subprocess.Popen(arguments, **pipes, env=looks, start_new_session=True) as watching:
         os.close(theirs)
-        drawn = read_until(terminal, lambda text: text.count("global step 2") >= 3)
+        drawn = read_until(terminal, lambda text: text.count("global step 1") >= 3)
         watching.send_signal(signal.SIGINT)
         drawn += read_until(terminal, lambda text: False)
         assert (watching.wait(BOUND), watching.stderr.read()) == (0, b"")
     os.close(terminal)
-    assert "\x1b[1A" in drawn, "the cursor goes up, to draw over what was there"
+    assert "\x1b[1A" in drawn, "the cursor goes up, to draw over the last status"
     assert drawn.rindex("\x1b[?25h") > drawn.rindex("\x1b[?25l"), "the cursor is shown again"
     assert ("\x1b[32mlive" in drawn) == (no_color == "")
 

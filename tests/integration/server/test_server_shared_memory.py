@@ -10,7 +10,7 @@ import pytest
 import psworker as ps
 from psserver.config import ServerConfig
 from psserver.rpc.server import ServerThread
-from psserver.rpc.shared_memory import MAX_SEGMENTS
+from psserver.rpc.transfer_memory import MAX_SEGMENTS
 from pswire import errors
 from pswire.channel import error_from
 from pswire.codec import from_frame, to_frame

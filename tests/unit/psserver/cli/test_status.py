@@ -4,12 +4,9 @@ import json
 import re
 from dataclasses import replace
 
-import pytest
 from rich.console import Console
 
 from psserver.cli.status import tables, to_json
-from psserver.config import parse_addresses
-from pswire.errors import ConfigurationError
 from pswire.job_status import ShardAnswer, merge_reports
 from pswire.messages import StatusReport, VariableStatus
 from pswire.optimizers import Adam, Momentum
@@ -32,9 +29,6 @@ def row(text: str, *first: str) -> list[str]:
     return line
 
 
-# --- tables -----------------------------------------------------------------------------------------------------------
-
-
 def test_the_tables_of_a_job():
     text = shown(*two_shards())
     line = "global step 12 · 2 shards · consistency bounded:2 · staleness handling none · 3 repeated · 1 dropped"
@@ -51,74 +45,47 @@ def test_the_tables_of_a_job():
     assert row(text, "2", "w1") == ["2", "w1", "W, b", "gradient_descent learning_rate=0.25"]
 
 
-def test_names_are_shown_as_they_are():
-    text = shown(ShardAnswer("a:1", StatusReport(0, 1, 0, 0, workers=(worker("[bold]\x1b[2Jw[/bold] :smile:"),))))
+def test_names_are_shown_as_they_are_and_infinity_too():
+    odd = worker("[bold]\x1b[2Jw[/bold] :smile:", loss=float("inf"))
+    text = shown(ShardAnswer("a:1", StatusReport(0, 1, 0, 0, workers=(odd,))))
     assert "[bold]\N{REPLACEMENT CHARACTER}[2Jw[/bold] :smile: " in text
-
-
-def report_with(optimizer, global_step=0) -> ShardAnswer:
-    variable = VariableStatus(TensorSpec("W", (2,)), 5, 4, optimizer)
-    return ShardAnswer("host:1", StatusReport(0, 1, global_step, 0, (variable,)))
+    assert " inf " in text
 
 
 def test_a_schedule_is_shown_with_its_fields_and_the_learning_rate_of_the_next_push():
-    text = shown(report_with(Momentum(WarmUp(10, CosineDecay(0.1, 100))), global_step=35))
+    optimizer = Momentum(WarmUp(10, CosineDecay(0.1, 100)))
+    variable = VariableStatus(TensorSpec("W", (2,)), 5, 4, optimizer)
+    text = shown(ShardAnswer("host:1", StatusReport(0, 1, 35, 0, (variable,))))
     assert "learning_rate=WarmUp(steps=10, then=CosineDecay(initial=0.1, decay_steps=100, alpha=0.0))" in text
     assert "(learning rate now 0.0853553)" in text  # (1 + cos(pi / 4)) / 20
-
-
-# --- for programs -----------------------------------------------------------------------------------------------------
 
 
 def test_programs_get_the_job_and_each_shard_as_json_without_nan():
     silent = ShardAnswer("host:3", problem="gone")
     data = json.loads(json.dumps(to_json(merge_reports([*two_shards(), silent]), 1.5), allow_nan=False))
-    assert [data[name] for name in ("time", "global_step", "consistency", "problems")] == [
-        1.5,
-        12,
-        "bounded:2",
-        ["gone"],
-    ]
-    assert data["epochs"] == [{"queue": "mnist", "epoch": 1, "cost": None, "examples": 60000}]
+    whole = {"time": 1.5, "global_step": 12, "consistency": "bounded:2", "problems": ["gone"]}
+    assert whole.items() <= data.items()
+    assert data["epochs"] == [{"queue": "mnist", "epoch": 1, "cost": None, "examples": 60000}], "its cost is NaN"
     table = {"name": "table", "shape": [100, 4], "dtype": "float32", "shards": [0, 1], "versions": [9, 7]}
     table |= {"table": True, "updates": [8, 6], "optimizer": None, "slots": [], "nbytes": 1600}
     assert data["variables"][1] == table
     lost = {"name": "w1", "number": 1, "incarnation": 1, "state": "lost", "steps": 4, "dropped": 0, "chief": False}
     lost |= {"mean_staleness": 1.0, "loss": 1.5, "epoch": 0, "lease_left": None, "tensor_transport": "gRPC"}
     assert data["workers"][1] == lost | {"waiting_for": "w0, 2 steps behind"}
-    assert data["changes"][1] == {
-        "global_step": 2,
-        "worker": "w1",
-        "names": ["W", "b"],
-        "optimizer": {"kind": "gradient_descent", "learning_rate": 0.25},
-    }
+    change = {"global_step": 2, "worker": "w1", "optimizer": {"kind": "gradient_descent", "learning_rate": 0.25}}
+    assert data["changes"][1] == change | {"names": ["W", "b"]}
     first, second, third = data["shards"]
     assert third == {"address": "host:3", "problem": "gone"}
-    assert (first["address"], first["shard"], second["shard"], first["nbytes"]) == ("host:1", 0, 1, 1168)
+    assert {
+        "address": "host:1",
+        "shard": 0,
+        "nbytes": 1168,
+        "changes": [change | {"names": ["W"]}],
+    }.items() <= first.items()
     assert first["traffic"] == {"pushes": 3.25, "bytes_in": 2048.0, "bytes_out": 1572864.0}
     assert first["staleness"] == {"p50": 1, "p99": 7}
     assert second["variables"][1]["part"] == {"first": 70, "of": 100}
-    assert second["workers"][0]["lease_left"] == 8.5
-    assert [shard["workers"][0]["tensor_transport"] for shard in (first, second)] == ["gRPC", "shared memory"]
-    assert first["changes"] == [data["changes"][1] | {"names": ["W"]}]
-
-
-def test_a_loss_that_is_no_number_is_none_for_programs_and_said_to_people():
-    answer = ShardAnswer("a:1", StatusReport(0, 1, 1, 0, workers=(worker(steps=1, loss=float("inf")),)))
-    data = to_json(merge_reports([answer]), 0.0)
-    assert data["workers"][0]["loss"] is None
-    assert data["shards"][0]["workers"][0]["loss"] is None
-    assert row(shown(answer), "w0")[5] == "inf"
-
-
-# --- addresses --------------------------------------------------------------------------------------------------------
-
-
-def test_addresses_are_separated_by_commas():
-    assert parse_addresses("a:1, [::1]:2,unix:/run/ps") == ("a:1", "[::1]:2", "unix:/run/ps")
-    for text in "", "a:1,", "a:1 b:2":
-        with pytest.raises(ConfigurationError, match="is not an address"):
-            parse_addresses(text)
+    assert (second["workers"][0]["lease_left"], second["workers"][0]["tensor_transport"]) == (8.5, "shared memory")
 
 
 def test_a_silent_shard_is_named_with_its_reason_and_the_others_are_shown():

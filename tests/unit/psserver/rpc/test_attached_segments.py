@@ -5,7 +5,7 @@ from mmap import PAGESIZE
 import numpy as np
 import pytest
 
-from psserver.rpc.shared_memory import AttachedSegments
+from psserver.rpc.transfer_memory import AttachedSegments
 from pswire.errors import Malformed
 from pswire.tensors.segments import DATA_OFFSET, Segment
 from pswire.tensors.shared_memory import SharedSender

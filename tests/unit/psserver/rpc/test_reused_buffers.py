@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from psserver.rpc.reused_buffers import ReusedArrays
+from psserver.rpc.transfer_memory import ReusedArrays
 from pswire.messages import Assign, Assignment, Choice, Declaration, Gradient, Pull, Push, Register, Sender
 from pswire.tensors.compression import quantize_int8, to_16_bits, top_k
 from pswire.tensors.values import IndexedSlices, TensorSpec

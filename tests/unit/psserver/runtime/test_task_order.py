@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from psserver.core.shard import Shard
-from psserver.rpc.reused_buffers import ReusedArrays
+from psserver.rpc.transfer_memory import ReusedArrays
 from psserver.runtime.task_order import MAX_INLINE_BYTES, TASK_OVERHEAD
 from pswire.messages import (
     Assign,

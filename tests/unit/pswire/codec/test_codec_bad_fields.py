@@ -78,7 +78,7 @@ BAD = [
     (declaration(shape=(), data=bytes(4)), r"variable W float32\[\] does not fit into 5 rows from row 0 on"),
     (declaration({}), "variable 'W': unknown optimizer None"),
     (declaration(SGD), r"variable 'W': .*missing \['learning_rate'\]"),
-    (declaration(SGD | {"learning_rate": None}), "learning_rate cannot be a null_value"),
+    (declaration(SGD | {"learning_rate": None}), "variable .W.: .*learning_rate must be .*, got None"),
     (declaration(SGD | {"learning_rate": {"x": 1}}), "variable 'W': unknown schedule None; known kinds: "),
     (pb.TakeRequest(sender=ME, queue=NAMELESS), "a name has 1 to 256"),
     (pb.TakeRequest(sender=ME, queue=pb.Queue(name="q", size=1, block=0, epochs=1)), "Queue.block must be"),

@@ -1,8 +1,6 @@
 """The IDX reader: every valid file gives its array, every other file a DatasetError, at a bounded cost."""
 
 import gzip
-import hashlib
-import math
 import re
 import struct
 import tracemalloc
@@ -12,20 +10,13 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from hypothesis.extra import numpy as st_numpy
 
 from pswire.errors import DatasetError
 from psworker.data import idx
 
-# From the format's description, not from the reader: code, struct letter, numpy dtype.
-FORMATS = [
-    (0x08, "B", "uint8"),
-    (0x09, "b", "int8"),
-    (0x0B, "h", "int16"),
-    (0x0C, "i", "int32"),
-    (0x0D, "f", "float32"),
-    (0x0E, "d", "float64"),
-]
-CODES = {dtype: (code, letter) for code, letter, dtype in FORMATS}
+# From the format's description, not from the reader.
+CODES = {"uint8": 0x08, "int8": 0x09, "int16": 0x0B, "int32": 0x0C, "float32": 0x0D, "float64": 0x0E}
 STEADY = settings(derandomize=True, deadline=None, max_examples=60)
 
 
@@ -34,8 +25,7 @@ def header(code: int, *shape: int) -> bytes:
 
 
 def pack(array: np.ndarray) -> bytes:
-    code, letter = CODES[array.dtype.name]
-    return header(code, *array.shape) + struct.pack(f">{array.size}{letter}", *array.ravel().tolist())
+    return header(CODES[array.dtype.name], *array.shape) + array.astype(array.dtype.newbyteorder(">")).tobytes()
 
 
 @pytest.fixture
@@ -48,16 +38,6 @@ def scratch(tmp_path_factory) -> Path:
     return tmp_path_factory.mktemp("idx") / "digits.idx"
 
 
-@st.composite
-def arrays(draw) -> np.ndarray:
-    _, letter, dtype = draw(st.sampled_from(FORMATS))
-    shape = draw(st.lists(st.integers(0, 4), min_size=1, max_size=4))
-    size = math.prod(shape) * struct.calcsize(letter)
-    raw = draw(st.binary(min_size=size, max_size=size))
-    values = np.frombuffer(raw, dtype).reshape(shape)
-    return np.nan_to_num(values) if values.dtype.kind == "f" else values  # struct does not keep a NaN's payload
-
-
 def refused(path: Path, pattern: str, **options) -> None:
     """Reading raises an error of one line that names the file and matches `pattern`."""
     with pytest.raises(DatasetError, match=pattern) as caught:
@@ -66,26 +46,25 @@ def refused(path: Path, pattern: str, **options) -> None:
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize(("code", "letter", "dtype"), FORMATS)
-@pytest.mark.parametrize("compress", [bytes, gzip.compress], ids=["plain", "gzip"])
-def test_every_dtype_is_read_in_native_byte_order_into_an_array_of_the_caller(file, code, letter, dtype, compress):
-    file.write_bytes(compress(header(code, 2, 3) + struct.pack(f">6{letter}", 1, 2, 3, 4, 5, 100)))
+def test_numbers_are_big_endian_and_the_array_is_the_callers(file):
+    file.write_bytes(header(CODES["int16"], 2, 3) + struct.pack(">6h", 1, 2, 3, 4, 5, -300))
     array = idx.read(file)
-    assert array.dtype == np.dtype(dtype)
-    assert array.dtype.isnative
-    assert array.tolist() == [[1, 2, 3], [4, 5, 100]]
+    assert array.tolist() == [[1, 2, 3], [4, 5, -300]]
     array[0] = 9
     assert idx.read(file)[0, 0] == 1
-    assert idx.DTYPES.keys() == {code for code, _, _ in FORMATS}
 
 
 @STEADY
-@given(array=arrays(), zipped=st.booleans(), data=st.data())
-def test_a_packed_array_is_read_back_and_a_file_truncated_anywhere_is_refused(scratch, array, zipped, data):
-    whole = gzip.compress(pack(array)) if zipped else pack(array)
+@given(
+    array=st_numpy.arrays(st.sampled_from(list(CODES)), st_numpy.array_shapes(max_dims=4, min_side=0, max_side=4)),
+    compress=st.sampled_from([bytes, gzip.compress]),
+    data=st.data(),
+)
+def test_an_array_of_any_dtype_is_read_back_and_a_file_truncated_anywhere_is_refused(scratch, array, compress, data):
+    whole = compress(pack(array))
     scratch.write_bytes(whole)
     found = idx.read(scratch)
-    assert found.dtype == array.dtype
+    assert (found.dtype, found.dtype.isnative) == (array.dtype, True)
     np.testing.assert_array_equal(found, array)
     scratch.write_bytes(whole[: data.draw(st.integers(0, len(whole) - 1))])
     refused(scratch, "truncated|ends inside|not an IDX file")
@@ -109,8 +88,7 @@ def test_arbitrary_bytes_are_the_exact_image_of_an_array_or_refused(scratch, con
         array = idx.read(scratch)
     except DatasetError:
         return
-    code = CODES[array.dtype.name][0]
-    assert header(code, *array.shape) + array.astype(array.dtype.newbyteorder(">")).tobytes() == content
+    assert pack(array) == content
 
 
 @pytest.mark.parametrize(
@@ -162,11 +140,3 @@ def test_an_array_at_the_limit_is_read_and_one_above_it_refused(file):
     file.write_bytes(pack(np.arange(10, dtype=np.int32)))
     assert idx.read(file, max_bytes=40).tolist() == list(range(10))
     refused(file, "10 values of 4 bytes, over the limit of 39 bytes.*max_bytes", max_bytes=39)
-
-
-def test_an_unexpected_digest_is_refused_before_the_file_is_parsed(file):
-    content = b"not even an IDX file"
-    file.write_bytes(content)
-    found = hashlib.sha256(content).hexdigest()
-    refused(file, f"SHA-256 begins with {found[:12]}, expected {'a' * 12} or {'b' * 12}", sha256=["a" * 64, "b" * 64])
-    refused(file, "not an IDX file", sha256=["a" * 64, found])

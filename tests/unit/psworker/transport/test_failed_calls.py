@@ -13,7 +13,7 @@ import pytest
 
 from psserver.config import ServerConfig
 from psserver.rpc.server import ServerThread
-from psserver.rpc.shared_memory import AttachedSegments
+from psserver.rpc.transfer_memory import AttachedSegments
 from pswire.errors import InvalidMessage, NotFinite, TimedOut, Unavailable, UnknownVariable
 from pswire.messages import Declaration, Gradient, Join, Pull, Push, Register, Sender
 from pswire.optimizers import GradientDescent
