@@ -29,10 +29,9 @@ class _Table:
         return tuple(self._arrays)
 
     def __getitem__(self, column: str) -> Array:
-        try:
-            return self._arrays[column]
-        except KeyError:
-            raise DatasetError(f"{self!r} has no column {column!r}") from None
+        if column not in self._arrays:
+            raise DatasetError(f"{self!r} has no column {column!r}")
+        return self._arrays[column]
 
     def __getattr__(self, column: str) -> Array:
         # Copying and unpickling look up names with underscores before `_arrays` exists.
@@ -128,29 +127,26 @@ class Dataset(_Table):
 
 
 def _checked(owner: str, columns: Mapping[str, npt.ArrayLike]) -> dict[str, Array]:
-    arrays = {name: _array(owner, name, values) for name, values in columns.items()}
+    arrays = {}
+    for name, values in columns.items():
+        if name in RESERVED or name.startswith("_"):
+            raise DatasetError(f"{owner} cannot have a column {name!r}: the name is reserved; rename the column")
+        try:
+            array = arrays[name] = np.asarray(values)
+        except ValueError as error:
+            raise DatasetError(f"{owner}, column {name!r}: not an array ({error}); give rows of one shape") from error
+        if array.ndim == 0 or array.dtype.hasobject:
+            raise DatasetError(
+                f"{owner}, column {name!r}: {array.dtype} of shape {array.shape}; give numbers, one row per example"
+            )
     if not arrays:
         raise DatasetError(f'{owner} has no columns; give at least one, as in {{"x": x}}')
     if len({len(array) for array in arrays.values()}) > 1:
         lengths = ", ".join(f"{name}: {len(array)}" for name, array in arrays.items())
         raise DatasetError(f"{owner} has columns of unequal length ({lengths}); each needs one row per example")
-    if not all(map(len, arrays.values())):
+    if not len(array):
         raise DatasetError(f"{owner} has no rows; give at least one example")
     return arrays
-
-
-def _array(owner: str, name: str, values: npt.ArrayLike) -> Array:
-    if name in RESERVED or name.startswith("_"):
-        raise DatasetError(f"{owner} cannot have a column {name!r}: the name is reserved; rename the column")
-    try:
-        array = np.asarray(values)
-    except ValueError as error:
-        raise DatasetError(f"{owner}, column {name!r}: not an array ({error}); give rows of one shape") from error
-    if array.ndim == 0 or array.dtype.hasobject:
-        raise DatasetError(
-            f"{owner}, column {name!r}: {array.dtype} of shape {array.shape}; give numbers, one row per example"
-        )
-    return array
 
 
 def permutation(size: int, seed: int, epoch: int) -> npt.NDArray[np.int64]:
