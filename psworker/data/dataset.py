@@ -109,8 +109,7 @@ class Dataset(_Table):
     def take(self, indices: npt.ArrayLike, epoch: int | None = None) -> Batch:
         """Copy the rows at `indices`, (n,) integers, n > 0, in that order and with repetitions, into a batch.
 
-        Raises:
-            DatasetError: `indices` has another shape or dtype, or is out of range.
+        Raises DatasetError when `indices` has another shape or dtype, or is out of range.
         """
         rows = np.asarray(indices)
         if rows.ndim != 1 or rows.size == 0 or rows.dtype.kind not in "iu":
@@ -152,15 +151,11 @@ def _checked(owner: str, columns: Mapping[str, npt.ArrayLike]) -> dict[str, Arra
 def permutation(size: int, seed: int, epoch: int) -> npt.NDArray[np.int64]:
     """The order in which an epoch visits the rows of a dataset: a permutation of 0 ... `size` - 1, int64, new.
 
-    Every worker computes it by itself; shards assign ranges of it.
+    Every worker computes it by itself; shards assign ranges of it. Rows are sorted by the raw 64-bit outputs of PCG64
+    (M. O'Neill, "PCG: A Family of Simple Fast Space-Efficient Statistically Good Algorithms for Random Number
+    Generation", 2014), which numpy guarantees in every version, unlike `Generator.permutation`.
 
-    Row i gets the i-th raw 64-bit output of PCG64 (M. O'Neill, "PCG: A Family of Simple Fast Space-Efficient
-    Statistically Good Algorithms for Random Number Generation", 2014), seeded by
-    `SeedSequence(seed, spawn_key=(epoch,))`; rows are sorted by it, ties (with probability about 2^-33 at 60,000 rows)
-    by i. numpy guarantees PCG64's raw stream of a seed in every version, but not `Generator.permutation`.
-
-    Raises:
-        ConfigurationError: one of the three arguments is negative.
+    Raises ConfigurationError when an argument is negative.
     """
     for name, value in (("size", size), ("seed", seed), ("epoch", epoch)):
         if value < 0:
