@@ -24,7 +24,7 @@ from psworker.client.client import Client
 from psworker.client.error_feedback import GradientEncoder
 from psworker.config import StrategyConfig, WorkerConfig, worker_config
 from psworker.data.dataset import Batch, Dataset
-from psworker.model import variables as _variables
+from psworker.model import variables
 from psworker.model.gradient_transforms import GradientAndVariable
 from psworker.model.tables import Table, check_no_table
 from psworker.model.variables import BaseVariable, UpdateOp, check_variable
@@ -121,7 +121,7 @@ class Session:
         else:
             self._replica = Downpour(*replica, strategy)
         self._steps_a_push = strategy.steps
-        self._collection: _variables.Collection | None = None
+        self._collection: variables.Collection | None = None
         #: By variable: the loss whose gradient it gets next, and the version of the weights.
         self._computed: dict[str, tuple[float, ReadVersion]] = {}
         self._loops: list[DataLoop] = []
@@ -158,7 +158,7 @@ class Session:
             ConfigurationError: a session is open already, or the servers' policies do not fit the strategy.
             Unavailable: a server could not be reached in time.
         """
-        here = _variables._current()
+        here = variables.context.collection
         if here.session is not None:
             raise ConfigurationError("a session is already open: close it first; a program has one session at a time")
         try:
