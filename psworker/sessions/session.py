@@ -344,15 +344,8 @@ class Session:
         self._queues += 1
         block = batch_size * batches_per_block(self._steps_a_push)
         queue = QueueSpec(name or f"batches-{self._queues}", len(dataset), block, epochs, seed)
-        loop = DataLoop(self._client, queue, dataset, batch_size, on_epoch or log_epoch, self._replica.flush)
-        return self._run(loop)
-
-    def _run(self, loop: DataLoop) -> Iterator[Batch]:
-        self._loops.append(loop)
-        try:
-            yield from loop
-        finally:
-            self._loops.remove(loop)
+        flush, loops = self._replica.flush, self._loops
+        return iter(DataLoop(self._client, queue, dataset, batch_size, on_epoch or log_epoch, flush, loops))
 
     def note_loss(self, loss: float, variables: Iterable[BaseVariable]) -> None:
         """Keeps the loss whose gradient these variables will get; `compute_gradients` calls it automatically.
@@ -364,7 +357,7 @@ class Session:
             if isinstance(variable, Table):
                 variable.looked_up = False
         for loop in self._loops:
-            loop.note_loss(loss)
+            loop.losses.append(loss)
 
     def push(
         self,
@@ -410,6 +403,9 @@ class Session:
                 variable.looked_up = False
         for op in observed:
             entries.append(VersionedArray(op.variable.name, op.variable.read, op.value))
+        self._replica.declare(optimizer, names)
+        for op in observed:
+            self._replica.declare(optimizers.MovingAverage(op.decay), [op.variable.name])
         self._replica.step(Step(optimizer, names, entries, observed, loss, tuple(among)))
 
     def evaluate(self, function: Callable[[Batch], SupportsFloat], dataset: Dataset, batch_size: int = 1000) -> float:
