@@ -12,8 +12,9 @@ import numpy as np
 from psserver.core.variables.variable import Variable
 from pswire.errors import AlreadyRegistered, InvalidMessage, UnknownVariable
 from pswire.messages import Declaration, Tune
-from pswire.optimizers import UpdateSpec, rule_for, to_plain
+from pswire.optimizers import UpdateSpec, rule_for
 from pswire.specs.initializers import check_fits, fill
+from pswire.specs.spec import to_plain
 from pswire.tensors.values import DTYPES, Array, Part, TensorSpec
 
 

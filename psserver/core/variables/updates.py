@@ -2,7 +2,7 @@
 
 Array tasks cannot fail and run after their step (`psserver.core.array_tasks`), so a change whose result may be NaN or
 infinite must be computed before it becomes a task. A change is ordinary when the magnitudes of the gradients and the
-growth of the variables show that its result is finite (`pswire.optimizers.limits`), without a look at an element. Every
+growth of the variables show that its result is finite (`pswire.optimizers.Rule`), without a look at an element. Every
 other one is guarded: computed at once, on copies, from the arrays as all earlier changes leave them, and committed only
 if every element of the result is finite. Knows no workers. May import `pswire`'s pure half and numpy.
 """
@@ -22,7 +22,7 @@ from psserver.core.variables.element_checks import Magnitudes, check_finite
 from psserver.core.variables.variable import Variable
 from pswire.messages import Assignment, Gradient
 from pswire.optimizers import COMPUTE_DTYPES, Rule, Step
-from pswire.optimizers.limits import GUARDED, fault_of, refused
+from pswire.optimizers.optimizer import GUARDED, fault_of, refused
 from pswire.tensors.compression import Packed, unpacked
 from pswire.tensors.values import Array, IndexedSlices
 

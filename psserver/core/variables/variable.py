@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pswire.errors import InvalidMessage
 from pswire.messages import Choice, VariableStatus
 from pswire.optimizers import OptimizerSpec, Rule, UpdateSpec, ordinary_growth, rule_for
-from pswire.optimizers.limits import LIMITS, Limits
+from pswire.optimizers.optimizer import LIMITS, Limits
 from pswire.specs.initializers import RowInitializer
 from pswire.specs.schedules import Schedule
 from pswire.tensors.values import Array, Part, TensorSpec
@@ -25,7 +25,7 @@ class Variable:
         version, updates: counts of all changes, and of those by its optimizer.
         declared, optimizer, rule: the optimizer it was registered with, the current one, and its update rule.
         schedule, learning_rate: a schedule of the learning rate, or else its constant; 1 for a rule without one.
-        limits: magnitudes of an ordinary update (`pswire.optimizers.limits`); None: no update is ordinary.
+        limits: magnitudes of an ordinary update (`pswire.optimizers.optimizer`); None: no update is ordinary.
         share: the growth of one ordinary update.
         growth: their sum since all elements were last known to be within the limits; infinite while they are not.
     """
