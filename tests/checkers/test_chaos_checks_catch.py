@@ -213,7 +213,7 @@ def test_a_worker_that_fails_is_named_with_its_last_line_and_examples_trained_on
     job.one.code, job.one.error = 1, "Error: gave up"
     job.one.pushes[0].examples.append(1)
     check = job.check()
-    assert check.violations["failed"] == ["process 1, w1: Error: gave up"]
+    assert check.violations["failed"] == ["process 1, w1, ended with: Error: gave up"]
     assert check.counts["examples twice"] == 1
 
 
