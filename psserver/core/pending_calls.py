@@ -92,8 +92,7 @@ class PendingCalls:
     @property
     def may_be_guarded(self) -> bool:
         """Whether the update of a held push may be guarded."""
-        guard = self._store.guard
-        return bool(self._calls) and (bool(guard) or any(guard.needed(one.magnitudes) for one in self._calls.values()))
+        return any(self._store.is_guarded(call.magnitudes) for call in self._calls.values())
 
     def add(self, call: PendingCall, result: StepResult) -> None:
         """Add a call, and carry out what the policy decides now.

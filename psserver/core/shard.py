@@ -178,8 +178,7 @@ class Shard:
         member, repeated = self._check(message)
         magnitudes, bytes_in = inspection or inspect(self._store.variables, message)
         if not settled and (
-            self._pending.may_be_guarded
-            or (isinstance(message, Push | Assign) and self._store.guard.needed(magnitudes))
+            self._pending.may_be_guarded or (isinstance(message, Push | Assign) and self._store.is_guarded(magnitudes))
         ):
             raise TasksPending
         result = StepResult(settled)

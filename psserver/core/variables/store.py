@@ -18,9 +18,9 @@ import numpy as np
 
 from psserver.core.array_tasks import ArrayTask, StepResult, run
 from psserver.core.variables.delay_compensation import ServedWeightsCache
-from psserver.core.variables.element_checks import Magnitudes, check_tensor
+from psserver.core.variables.element_checks import Magnitudes, check_finite, check_tensor
 from psserver.core.variables.registration import agreed_bytes, declared_bytes, initialize, slot_specs, tuned
-from psserver.core.variables.updates import ADDITION_GROWTH, Contribution, OverflowGuard, Update, add_to
+from psserver.core.variables.updates import Contribution, Update, add_to, update_guarded
 from psserver.core.variables.variable import Variable
 from pswire.errors import InvalidMessage, NoOptimizer, TooLarge, UnknownVariable
 from pswire.messages import (
@@ -39,16 +39,20 @@ from pswire.messages import (
     whole_bytes,
 )
 from pswire.optimizers import Step, UpdateSpec
+from pswire.optimizers.limits import GUARDED
 from pswire.specs.encodings import ENCODINGS
 from pswire.tensors.compression import INT16, Packed, narrow_to_16_bits
 from pswire.tensors.values import DTYPES, Array, TensorSpec
+
+#: An upper bound of the growth of a variable to which an ordinary array is added.
+ADDITION_GROWTH = 1e-20
 
 #: The largest number of choices in a pull: each costs a few microseconds, during which the shard serves nothing else.
 MAX_CHOICES = 1000
 
 
 class Store:
-    """The `variables` by name, the `guard` of their changes, and the weights that were `served`.
+    """The `variables` by name, and the weights that were `served`.
 
     Args:
         memory_limit: bytes that values and slots may take; None: no limit.
@@ -59,7 +63,6 @@ class Store:
         self.variables: dict[str, Variable] = {}
         self._memory_limit = memory_limit
         self.strength = strength
-        self.guard = OverflowGuard(self.variables)
         self.served = ServedWeightsCache()
 
     def __iter__(self) -> Iterator[Variable]:
@@ -257,12 +260,12 @@ class Store:
                 variable = Variable(spec, value, declaration.initial, declaration.part)
                 self.variables[spec.name] = variable
                 first = magnitudes[spec.name] if variable.initial is None else variable.initial.max_magnitude
-                self.guard.replaced(variable, first)
+                variable.replaced(first)
                 result.tasks.append(ArrayTask(spec.name, spec.nbytes, partial(initialize, value, declaration)))
             if optimizer is not None and variable.optimizer is None:
                 variable.declared = optimizer
                 rule = variable.follow(optimizer)
-                self.guard.grown(variable, 0.0 if math.isfinite(variable.share) else math.inf)
+                variable.growth = variable.growth if math.isfinite(variable.share) else math.inf
                 variable.slot_specs = slot_specs(variable.spec, optimizer)
                 result.tasks.append(ArrayTask(spec.name, variable.nbytes, partial(variable.make_slots, rule)))
 
@@ -294,10 +297,19 @@ class Store:
             variable = self.variables[name]
             optimizer = tuned(variable, message)
             variable.follow(optimizer)
-            self.guard.grown(variable, math.inf)  # slots may be far from values under the new hyperparameters
+            variable.growth = math.inf  # slots may be far from values under the new hyperparameters
         return optimizer
 
     # --- changes --------------------------------------------------------------------------------------------------
+
+    def is_guarded(self, magnitudes: Magnitudes) -> bool:
+        """Whether a change of these variables together, by arrays of these magnitudes, is guarded."""
+        for name, magnitude in magnitudes.items():
+            variable = self.variables[name]
+            limits = variable.limits
+            if variable.growth >= GUARDED or (limits is not None and not magnitude <= limits.gradient / 2):
+                return True  # the other half is for the delay compensation
+        return False
 
     def check_gradients(self, gradients: Iterable[Gradient]) -> None:
         """Check names, optimizers, shapes, dtypes and versions."""
@@ -353,16 +365,16 @@ class Store:
             rate = variable.learning_rate if schedule is None else schedule.at(global_step)
             step = Step(variable.updates + 1, global_step, scale * rate)
             updates.append(Update(variable, rule, mine, self.strength, step))
-        guarded = result.settled and self.guard.needed(magnitudes)
+        guarded = result.settled and self.is_guarded(magnitudes)
         if guarded:
             run(result.tasks)
             result.tasks.clear()
-            self.guard.update(updates)
+            update_guarded(updates)
         for update in updates:
             variable = update.variable
             if not guarded:
                 result.tasks.append(update.task())
-                self.guard.grown(variable, variable.share)
+                variable.growth += variable.share
             variable.updates += 1
             variable.version += 1
 
@@ -381,22 +393,23 @@ class Store:
         Raises:
             NotFinite: a sum would not be finite; nothing has changed.
         """
-        assignments: Sequence[Assignment] = message.assignments
-        add = message.add
-        if add and result.settled and self.guard.needed(magnitudes):
+        arrays, add = {one.name: one.array for one in message.assignments}, message.add
+        if add and result.settled and self.is_guarded(magnitudes):
             run(result.tasks)
             result.tasks.clear()
-            assignments, magnitudes = self.guard.sums(assignments)
-            add = False
+            with np.errstate(all="ignore"):
+                arrays = {name: np.asarray(self.variables[name].value + array) for name, array in arrays.items()}
+            what = "sum of the value and what is added"
+            add, magnitudes = False, {name: check_finite(name, total, what) for name, total in arrays.items()}
         versions = []
-        for assignment in assignments:
-            variable = self.variables[assignment.name]
-            change = partial(add_to if add else np.copyto, variable.value, assignment.array)
-            result.tasks.append(ArrayTask(assignment.name, assignment.array.nbytes, change))
+        for name, array in arrays.items():
+            variable = self.variables[name]
+            change = partial(add_to if add else np.copyto, variable.value, array)
+            result.tasks.append(ArrayTask(name, array.nbytes, change))
             if add:
-                self.guard.grown(variable, ADDITION_GROWTH)
+                variable.growth += ADDITION_GROWTH
             else:
-                self.guard.replaced(variable, magnitudes[assignment.name])
+                variable.replaced(magnitudes[name])
             variable.version += 1
             versions.append(variable.version)
         return tuple(versions)

@@ -5,15 +5,19 @@ May import the rules and `pswire`'s pure half.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 
 from pswire.errors import InvalidMessage
 from pswire.messages import Choice, VariableStatus
 from pswire.optimizers import OptimizerSpec, Rule, UpdateSpec, ordinary_growth, rule_for
-from pswire.optimizers.limits import LIMITS, Limits
+from pswire.optimizers.limits import GUARDED, LIMITS, Limits
 from pswire.specs.initializers import RowInitializer
 from pswire.specs.schedules import Schedule
 from pswire.tensors.values import Array, Part, TensorSpec
+
+#: The number of updates of a guarded table between two checks of the whole table instead of the changed rows only.
+UPDATES_BETWEEN_FULL_CHECKS = 1000
 
 
 @dataclass(slots=True)
@@ -61,6 +65,25 @@ class Variable:
                 self.learning_rate = float(optimizer.learning_rate)
         self.share = ordinary_growth(optimizer, self.rule, self.limits)
         return self.rule
+
+    def replaced(self, magnitude: float) -> None:
+        """Note a new value, with elements of this magnitude."""
+        if self.value.dtype.kind == "f" and (self.limits is None or not magnitude <= self.limits.state):
+            self.growth = math.inf
+
+    def check_growth(self, rows: Array | None, value: Array, slots: dict[str, Array]) -> None:
+        """Check, after a guarded update to this value and slots, or rows of them, whether the next one is guarded."""
+        rule, limits = self.rule, self.limits
+        if rule is None or limits is None or not math.isfinite(self.share):
+            return
+        if not rule.settled(value, slots, limits):
+            self.growth = math.inf
+        elif rows is not None and self.growth < GUARDED:
+            self.growth += self.share
+        elif rows is None or (
+            self.updates % UPDATES_BETWEEN_FULL_CHECKS == 0 and rule.settled(self.value, self.slots, limits)
+        ):
+            self.growth = 0.0
 
     def make_slots(self, rule: Rule) -> None:
         """Make the slots with their first values, by the rule it was registered with, whatever it follows by now."""
