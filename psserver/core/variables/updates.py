@@ -1,10 +1,9 @@
 """Updates of variables: the variable's rule applied to the mean gradient of one or more pushes; guarded updates.
 
-Array tasks cannot fail and run after their step (`psserver.core.array_tasks`), so a change whose result may be NaN or
-infinite must be computed before it becomes a task. A change is ordinary when the magnitudes of the gradients and the
-growth of the variables show that its result is finite (`pswire.optimizers.limits`), without a look at an element. Every
-other one is guarded: computed at once, on copies, from the arrays as all earlier changes leave them, and committed only
-if every element of the result is finite. Knows no workers. May import `pswire`'s pure half and numpy.
+Array tasks cannot fail, so a change whose result may be NaN or infinite must be computed before it becomes a task. A
+change is ordinary when the magnitudes of the gradients and the growth of the variables show that its result is finite
+(`pswire.optimizers.limits`), without a look at an element. Every other one is guarded: computed in its step, on copies,
+from the arrays as all earlier changes leave them, and committed only if every element of the result is finite.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ Contribution: TypeAlias = tuple[Gradient, ServedWeights | None]
 
 @dataclass(slots=True, eq=False)
 class Update:
-    """An update of `variable`, in place, by the `rule` it had when this was decided, at `step`; `run` does it.
+    """An update of `variable`, in place, by the `rule` it had when this was decided, at `step`.
 
     `contributions`, one per push, borrow their arrays; `strength` is that of the delay compensation.
     """
@@ -70,7 +69,7 @@ class Update:
         for gradient, served in self.contributions:
             stretch = _elements(gradient.array, start, stop)
             if served is not None and served.rows is None:
-                stretch = corrected(stretch, value, _elements(served.array, start, stop), self.strength)
+                stretch = corrected(stretch, value - _elements(served.array, start, stop), self.strength)
             gradients.append(stretch)
         total = mean(gradients)
         assert not isinstance(total, IndexedSlices), "a mean of arrays"

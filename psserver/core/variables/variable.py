@@ -55,7 +55,6 @@ class Variable:
     growth: float = 0.0
 
     def __post_init__(self) -> None:
-        """Find the limits."""
         self.limits = LIMITS.get(self.spec.dtype)
 
     def follow(self, optimizer: UpdateSpec) -> Rule:
@@ -127,35 +126,33 @@ def agreed_bytes(known: Variable, declaration: Declaration) -> int:
     """Raise if a later declaration contradicts the first; returns the bytes of slots that it would add."""
     spec, optimizer = declaration.spec, declaration.optimizer
     registered, declared = _whole_spec(known.spec, known.part), _whole_spec(spec, declaration.part)
+    same_script = ": do all workers run the same script?"
     if registered != declared:
-        raise AlreadyRegistered(
-            f"variable {spec.name!r} is registered as {registered.dtype}{list(registered.shape)}, "
-            f"this worker declares {declared.dtype}{list(declared.shape)}: do all workers run the same script?"
-        )
+        there = f"as {registered.dtype}{list(registered.shape)}"
+        raise _differs(spec, there, f"{declared.dtype}{list(declared.shape)}{same_script}")
     if (spec, declaration.part) != (known.spec, known.part):
-        raise AlreadyRegistered(
-            f"variable {spec.name!r} is registered here {_part_text(known.spec, known.part)}, this worker declares it "
-            f"{_part_text(spec, declaration.part)}: do all workers name the same servers, in the same order?"
-        )
+        there, hint = _part_text(known.spec, known.part), "do all workers name the same servers, in the same order?"
+        raise _differs(spec, f"here {there}", f"it {_part_text(spec, declaration.part)}: {hint}")
     if declaration.value is not None and known.initial is not None:
-        raise AlreadyRegistered(f"variable {spec.name!r} is registered as a table, this worker declares a plain one")
+        raise _differs(spec, "as a table", "a plain one")
     if declaration.initial is not None and declaration.initial != known.initial:
-        raise AlreadyRegistered(
-            f"variable {spec.name!r} is registered with {known.initial or 'a value of its own'}, this worker declares "
-            f"{declaration.initial}: do all workers run the same script?"
-        )
+        raise _differs(spec, f"with {known.initial or 'a value of its own'}", f"{declaration.initial}{same_script}")
     if optimizer is None:
         return 0
     if known.declared is None:
         return _slot_bytes(spec, optimizer)
     if to_plain(optimizer) not in [to_plain(one) for one in (known.declared, known.optimizer) if one is not None]:
         by_now = "" if known.optimizer == known.declared else f" (by now it is {known.optimizer})"
-        raise AlreadyRegistered(
-            f"variable {spec.name!r} is registered with {known.declared}{by_now}, this worker declares {optimizer}: "
+        hint = (
             "a variable has one optimizer, the first that is declared; for another start the server anew, for other "
             "hyperparameters call session.set_hyperparameters, and for a learning rate that changes give a schedule"
         )
+        raise _differs(spec, f"with {known.declared}{by_now}", f"{optimizer}: {hint}")
     return 0
+
+
+def _differs(spec: TensorSpec, registered: str, declared: str) -> AlreadyRegistered:
+    return AlreadyRegistered(f"variable {spec.name!r} is registered {registered}, this worker declares {declared}")
 
 
 def _whole_spec(spec: TensorSpec, part: Part | None) -> TensorSpec:
