@@ -19,8 +19,9 @@ from rich.text import Text
 from pswire.errors import Unavailable
 from pswire.job_status import JobStatus, JobWorker, ShardAnswer
 from pswire.messages import Change
-from pswire.optimizers import UpdateSpec, to_plain
+from pswire.optimizers import UpdateSpec
 from pswire.specs.schedules import Schedule
+from pswire.specs.spec import to_plain
 from pswire.status_client import StatusClient
 
 #: Width without a terminal, so that lines are not wrapped for programs that read them.

@@ -1,12 +1,9 @@
-"""Reads the records of workers: one `History` for each process, with its pushes and the values it has received."""
+"""The records of workers: one `History` for each process, with its pushes and the values it has received."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from tests.chaos import scheme
 
@@ -16,17 +13,17 @@ class PushRecord:
     """One push, as recorded by its worker.
 
     Attributes:
-        number: among those of its process, from 1.
+        column, number: of its process; among those of its process, from 1.
         shards: those that it has gradients for.
         dense: whether it has one for the dense variable.
         seen, rows_seen: updates included in its weights, on every shard; and in its rows, on each of `shards`.
         epoch, examples: the data it was computed with.
-        at: time of sending (monotonic).
-        answered: time of its answer; None: none.
+        at, answered: times of sending and of its answer (monotonic); None: no answer.
         dropped, staleness: as in the answer.
         placed: by shard, its update there as decoded from the worker's column; without shards where it changed nothing.
     """
 
+    column: int
     number: int
     shards: list[int]
     dense: bool
@@ -40,9 +37,11 @@ class PushRecord:
     staleness: int = 0
     placed: dict[int, scheme.Push] = field(default_factory=dict)
 
+    def __str__(self) -> str:
+        return f"push {self.number} of process {self.column}"
 
-@dataclass
-class Reading:
+
+class Reading(NamedTuple):
     """Received values: own column, updates and versions by shard, and shards where two variables differ."""
 
     own: list[float]
@@ -61,8 +60,7 @@ class Wait:
     got: bool = False
 
 
-@dataclass(frozen=True)
-class Loss:
+class Loss(NamedTuple):
     """A worker was declared lost by a shard at this time (monotonic)."""
 
     name: str
@@ -70,16 +68,29 @@ class Loss:
     at: float
 
 
+class Final(NamedTuple):
+    """The final values of one shard by column: the small variables, its first row of the dense variable and its rows of
+    the table; and the reported version of the first variable."""
+
+    first: list[float]
+    second: list[float]
+    dense: list[float]
+    table: list[list[float]]
+    version: int
+
+
 @dataclass
 class History:
     """The actions of one worker process.
 
     Attributes:
-        column, name, ended_by, code, faults: as of `cluster.WorkerProcess`.
+        column: its number, from 1 (`scheme`).
+        name: of the worker; several processes may have the same.
+        ended_by: the kind of the fault that ended it; "": none.
+        faults: injected into it, with times (monotonic).
+        code: its exit code; None: it runs.
         error: the last line of its output.
-        joined, incarnation: time of joining; its incarnation.
-        ended: time of its regular end.
-        until: time of its last record.
+        joined, ended, until: times of joining, of its regular end, and of its last record.
         waits: its requests for blocks.
         reports: complete epochs that it received reports of, and examples in each.
     """
@@ -87,8 +98,8 @@ class History:
     column: int
     name: str
     ended_by: str = ""
-    code: int | None = None
     faults: list[tuple[float, str]] = field(default_factory=list)
+    code: int | None = None
     error: str = ""
     joined: float | None = None
     incarnation: int = 0
@@ -101,45 +112,30 @@ class History:
 
     @property
     def open(self) -> PushRecord | None:
+        """The last push, if it has no answer."""
         return self.pushes[-1] if self.pushes and self.pushes[-1].answered is None else None
 
     def overtakes(self, other: History) -> bool:
         return self.name == other.name and self.incarnation > other.incarnation > 0
 
-
-def read_events(path: Path) -> list[dict[str, Any]]:
-    """The records in a file; none if there is no file, because its worker was killed before."""
-    if not path.exists():
-        return []
-    return [json.loads(line) for line in path.read_text().splitlines()]
-
-
-def add_events(history: History, events: Iterable[dict[str, Any]]) -> History:
-    for event in events:
-        history.until = at = event["at"]
-        match event["event"]:
+    def add(self, event: str, at: float, **fields: Any) -> None:
+        """Adds a line of the worker's records."""
+        self.until = at
+        push = self.pushes[-1] if event == "answer" else None
+        match event:
             case "push":
-                fields = ("number", "shards", "dense", "seen", "rows_seen", "epoch", "examples", "at")
-                history.pushes.append(PushRecord(**{name: event[name] for name in fields}))
+                self.pushes.append(PushRecord(self.column, at=at, **fields))
             case "answer":
-                push = history.pushes[-1]
-                assert push.number == event["number"]
-                push.answered, push.dropped, push.staleness = at, event["dropped"], event["staleness"]
-                history.readings.append(_reading(event, push))
+                assert push.number == fields["number"]
+                push.answered, push.dropped, push.staleness = at, fields["dropped"], fields["staleness"]
             case "joined":
-                history.joined, history.incarnation = at, event["incarnation"]
-                history.readings.append(_reading(event))
-            case "pulled":
-                history.readings.append(_reading(event))
+                self.joined, self.incarnation = at, fields["incarnation"]
             case "take":
-                history.waits.append(Wait(at))
+                self.waits.append(Wait(at))
             case "taken":
-                history.waits[-1].end, history.waits[-1].got = at, event["block"] is not None
-                history.reports += [(epoch, examples) for epoch, examples in event["reports"]]
+                self.waits[-1].end, self.waits[-1].got = at, fields["got"]
+                self.reports += [(epoch, examples) for epoch, examples in fields["reports"]]
             case "end":
-                history.ended = at
-    return history
-
-
-def _reading(event: dict[str, Any], push: PushRecord | None = None) -> Reading:
-    return Reading(event["own"], event["updates"], event["versions"], event["torn"], push)
+                self.ended = at
+        if "reading" in fields:
+            self.readings.append(Reading(**fields["reading"], push=push))

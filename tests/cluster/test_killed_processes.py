@@ -1,4 +1,4 @@
-"""Workers and servers that are killed (kill -9) amidst of something: nothing is half applied, and nothing is left.
+"""Workers that are killed (kill -9) amidst a push: nothing is half applied, and nothing is left.
 
 The processes have a folder of the test's own for shared memory, so its files and mappings are theirs.
 """
@@ -41,8 +41,8 @@ from pswire.channel import open_channel
 from pswire.codec import decode, encode, to_frame
 from pswire.tensors import segments
 from pswire.tensors.frames import incoming
-from pswire.tensors.inline import InlineReceiver, InlineSender
-from pswire.tensors.shared_memory import SharedSender
+from pswire.tensors.transport import InlineReceiver, InlineSender
+from pswire.tensors.shared_memory import Region
 from pswire.tensors.stream import StreamSender
 from pswire.messages import Gradient, Join, Push, Sender, Status
 from pswire.v1 import paramserver_pb2 as pb
@@ -93,34 +93,27 @@ wait_to_be_killed()
 
 BEFORE_THE_FRAME = """
 segment = attach()
-sender = SharedSender(segment.memory, 0)
+sender = Region(0, segment.memory)
 sender.put(ones, pb.Tensor(name="v", dtype="float32"))
 wait_to_be_killed()
 """
 
 WITH_THE_FRAME = """
 segment = attach()
-header = to_frame(push, SharedSender(segment.memory, 0)).SerializeToString()
+header = to_frame(push, Region(0, segment.memory)).SerializeToString()
 send(header)
 """
 
 
-@pytest.fixture(autouse=True)
-def folder(monkeypatch):
-    with shared_folder(monkeypatch) as path:
-        yield path
+class Job:
+    """A `psserver serve` and two workers of it: `killed` by `kill_worker`, and this one. Variables begin with zeros."""
 
-
-class Server:
-    """`psserver serve` in a process of its own, and another worker that reads it; the variables begin with zeros."""
-
-    def __init__(self, command):
-        command.wait_for("listening on")
-        self.command, self.pid, self.address = command, command.popen.pid, command.address
-        self.transport = GrpcTransport([self.address], shared_memory=False)
-
-    def ask(self, message):
-        return self.transport.call(0, message, BOUND).result()
+    def __init__(self, commands, folder, *arguments):
+        memory = "--memory-limit", str(MEMORY_LIMIT), "--no-keep-memory"
+        self.commands, self.folder = commands, folder
+        self.command = commands.python("-c", SERVER, folder, "serve", *memory, *arguments)
+        self.command.wait_for("listening on")
+        self.transport = GrpcTransport([self.command.address], shared_memory=False)
 
     def join(self):
         self.sender = Sender("other", self.ask(Join("other")).incarnation)
@@ -128,122 +121,99 @@ class Server:
         declared = [Declaration(TensorSpec.of(name, zeros), zeros, Momentum(1.0)) for name in NAMES]
         self.ask(Register(self.sender, tuple(declared)))
 
-    def push(self, number):
-        """The other's push of gradients that are all this number: a transfer as large as the traffic limit."""
-        gradient = np.full(SHAPE, number, np.float32)
-        return self.ask(Push(self.sender, 1, tuple(Gradient(name, 0, gradient) for name in NAMES), pull=NAMES))
+    def ask(self, message):
+        return self.transport.call(0, message, BOUND).result()
 
-    def values(self):
-        """Each variable's value, which all of its elements have."""
-        values = [value.array for value in self.ask(Pull(self.sender, NAMES)).values]
-        assert [value.min() for value in values] == [value.max() for value in values]
-        return [float(value[0, 0]) for value in values]
-
-    def versions(self):
-        return [variable.version for variable in self.ask(Status()).variables]
-
-    def mapped(self):
-        """How many segments it has mapped, and the bytes of them that it uses, as the system sees it."""
-        used = re.search(r"RssShmem:\s+([0-9]+) kB", Path(f"/proc/{self.pid}/status").read_text())
-        return len(mapped_segments(process=self.pid)), int(used[1]) << 10
-
-    def wait_until_nothing_is_mapped(self):
-        until(lambda: self.mapped() == (0, 0), self.ask)
-
-
-def until(condition, ask):
-    """Returns when it holds; asks the server for its status meanwhile, so that it has something to do."""
-    end = time.monotonic() + BOUND
-    while not condition():
-        assert time.monotonic() < end
-        ask(Status())
-
-
-@pytest.fixture
-def serve(commands, folder):
-    """A function that starts a server with arguments."""
-    servers = []
-
-    def start(*arguments):
-        command = commands.python(
-            "-c", SERVER, folder, "serve", "--memory-limit", str(MEMORY_LIMIT), "--no-keep-memory", *arguments
-        )
-        servers.append(Server(command))
-        return servers[-1]
-
-    yield start
-    for server in servers:
-        server.transport.close()
-        server.command.popen.kill()
-        server.command.wait()
-
-
-@pytest.fixture
-def kill_worker(commands, folder):
-    """A function that starts a worker, and kills it when it is ready; the segments that the server has then."""
-
-    def run(server, *does):
-        worker = commands.python("-c", "".join([WORKER, *does]), folder, server.address)
+    def kill_worker(self, *does):
+        """Kills a worker when it has done this and is ready; the segments that the server has mapped then."""
+        worker = self.commands.python("-c", "".join([WORKER, *does]), self.folder, self.command.address)
         worker.wait_for("ready")
-        segments, _ = server.mapped()
+        segments, _ = self.mapped()
         worker.signal(signal.SIGKILL)
         assert worker.wait() == -signal.SIGKILL
         return segments
 
-    return run
+    def push(self, number):
+        """Pushes gradients that are all this number: a transfer as large as the traffic limit."""
+        gradients = [Gradient(name, 0, np.full(SHAPE, number, np.float32)) for name in NAMES]
+        return self.ask(Push(self.sender, 1, tuple(gradients), pull=NAMES)).outcome
+
+    def versions(self):
+        return [variable.version for variable in self.ask(Status()).variables]
+
+    def values(self):
+        """Each variable's version, and its value, which all of its elements have."""
+        values = [value.array for value in self.ask(Pull(self.sender, NAMES)).values]
+        assert [value.min() for value in values] == [value.max() for value in values]
+        return self.versions(), [float(value[0, 0]) for value in values]
+
+    def mapped(self):
+        """The number of segments that the server has mapped, and the bytes that it uses, as the system sees it."""
+        pid = self.command.popen.pid
+        used = re.search(r"RssShmem:\s+([0-9]+) kB", Path(f"/proc/{pid}/status").read_text())
+        return len(mapped_segments(process=pid)), int(used[1]) << 10
+
+    def wait_until_nothing_is_mapped(self):
+        end = time.monotonic() + BOUND
+        while self.mapped() != (0, 0):
+            assert time.monotonic() < end
+            self.ask(Status())  # so that the server has something to do
 
 
-# --- workers ----------------------------------------------------------------------------------------------------------
+@pytest.fixture
+def start(commands, monkeypatch):
+    """A function that starts a job with arguments of the server. At the end nothing may be left in shared memory."""
+    with shared_folder(monkeypatch) as folder:
+        jobs = []
+
+        def start(*arguments):
+            jobs.append(Job(commands, folder, *arguments))
+            jobs[-1].join()
+            return jobs[-1]
+
+        yield start
+        for job in jobs:
+            job.transport.close()
+            job.command.end(signal.SIGKILL)
 
 
 @pytest.mark.parametrize(("does", "segments"), [(IN_FRAMES, 0), (BEFORE_THE_FRAME, 1)], ids=["grpc", "shared memory"])
-def test_of_a_worker_that_is_killed_amidst_a_push_nothing_is_applied_and_nothing_is_left(
-    does, segments, serve, kill_worker, folder
-):
-    server = serve("--lease", "60")
-    server.join()
-    assert kill_worker(server, does) == segments
-    server.wait_until_nothing_is_mapped()
-    assert os.listdir(folder) == []
-    assert (server.versions(), server.values()) == ([0, 0], [0, 0])
-    assert server.push(2).outcome is Outcome.APPLIED
-    assert (server.versions(), server.values()) == ([1, 1], [-2, -2])
+def test_of_a_worker_that_is_killed_amidst_a_push_nothing_is_applied(does, segments, start):
+    job = start("--lease", "60")
+    assert job.kill_worker(does) == segments
+    job.wait_until_nothing_is_mapped()
+    assert job.values() == ([0, 0], [0, 0])
+    assert job.push(2) is Outcome.APPLIED
+    assert job.values() == ([1, 1], [-2, -2])
 
 
-def test_a_push_whose_frame_has_come_is_applied_as_a_whole_though_its_worker_is_killed(serve, kill_worker, folder):
-    server = serve("--lease", "60")
-    server.join()
-    kill_worker(server, WITH_THE_FRAME, 'print("ready", flush=True)\nos.kill(os.getpid(), signal.SIGKILL)\n')
-    server.wait_until_nothing_is_mapped()
-    assert os.listdir(folder) == []
-    applied = server.versions()[0]
+def test_a_push_whose_frame_has_come_is_applied_as_a_whole_though_its_worker_is_killed(start):
+    job = start("--lease", "60")
+    job.kill_worker(WITH_THE_FRAME, 'print("ready", flush=True)\nos.kill(os.getpid(), signal.SIGKILL)\n')
+    job.wait_until_nothing_is_mapped()
+    (applied, _), _ = values = job.values()
     assert applied in (0, 1)
-    assert (server.versions(), server.values()) == ([applied] * 2, [-applied] * 2)
-    server.push(2)
-    assert server.versions() == [applied + 1] * 2
+    assert values == ([applied] * 2, [-applied] * 2)
+    assert job.push(2) is Outcome.APPLIED
+    assert job.versions() == [applied + 1] * 2
 
 
 OF_TWO = ["--consistency", "sync:2", "--memory-limit", str(2 * MEMORY_LIMIT)]
 
 
-def test_a_push_that_is_held_counts_also_when_its_worker_is_killed_before_the_others_come(serve, kill_worker, folder):
-    server = serve("--lease", "60", *OF_TWO)
-    server.join()
-    assert kill_worker(server, WITH_THE_FRAME, "wait_to_be_killed()\n") == 1
-    assert os.listdir(folder) == []
-    assert server.push(2).outcome is Outcome.APPLIED
-    assert (server.versions(), server.values()) == ([1, 1], [-1.5, -1.5])
-    server.wait_until_nothing_is_mapped()
+def test_a_push_that_is_held_counts_also_when_its_worker_is_killed_before_the_others_come(start):
+    job = start("--lease", "60", *OF_TWO)
+    assert job.kill_worker(WITH_THE_FRAME, "wait_to_be_killed()\n") == 1
+    assert os.listdir(job.folder) == []
+    assert job.push(2) is Outcome.APPLIED
+    assert job.values() == ([1, 1], [-1.5, -1.5])
+    job.wait_until_nothing_is_mapped()
 
 
-def test_a_push_that_is_held_is_dropped_when_the_lease_of_its_killed_worker_ends(serve, kill_worker, folder):
-    server = serve("--lease", "1", *OF_TWO)
-    server.join()
-    assert kill_worker(server, WITH_THE_FRAME, "wait_to_be_killed()\n") == 1
-    server.wait_until_nothing_is_mapped()
-    assert server.versions() == [0, 0]
-    workers = {worker.name: worker for worker in server.ask(Status()).workers}
+def test_a_push_that_is_held_is_dropped_when_the_lease_of_its_killed_worker_ends(start):
+    job = start("--lease", "2", *OF_TWO)
+    assert job.kill_worker(WITH_THE_FRAME, "wait_to_be_killed()\n") == 1
+    job.wait_until_nothing_is_mapped()
+    assert job.versions() == [0, 0]
+    workers = {worker.name: worker for worker in job.ask(Status()).workers}
     assert (workers["killed"].state, workers["killed"].waiting_for) == ("lost", "")
-
-
-# --- servers ----------------------------------------------------------------------------------------------------------

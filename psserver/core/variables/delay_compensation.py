@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from pswire.messages import Gradient, Value
-from pswire.optimizers.limits import LIMITS
+from pswire.optimizers.optimizer import LIMITS
 from pswire.tensors.compression import Packed
 from pswire.tensors.values import Array, IndexedSlices
 

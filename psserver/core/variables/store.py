@@ -37,7 +37,7 @@ from pswire.messages import (
     whole_bytes,
 )
 from pswire.optimizers import Step, UpdateSpec
-from pswire.optimizers.limits import GUARDED
+from pswire.optimizers.optimizer import GUARDED
 from pswire.specs.encodings import ENCODINGS
 from pswire.tensors.compression import INT16, Packed, narrow_to_16_bits
 from pswire.tensors.values import DTYPES, Array, TensorSpec

@@ -2,7 +2,7 @@
 
 Array tasks cannot fail, so a change whose result may be NaN or infinite must be computed before it becomes a task. A
 change is ordinary when the magnitudes of the gradients and the growth of the variables show that its result is finite
-(`pswire.optimizers.limits`), without a look at an element. Every other one is guarded: computed in its step, on copies,
+(`pswire.optimizers.Rule`), without a look at an element. Every other one is guarded: computed in its step, on copies,
 from the arrays as all earlier changes leave them, and committed only if every element of the result is finite.
 """
 
@@ -19,7 +19,7 @@ from psserver.core.variables.delay_compensation import ServedWeights, compensate
 from psserver.core.variables.variable import Variable
 from pswire.messages import Gradient
 from pswire.optimizers import COMPUTE_DTYPES, Rule, Step
-from pswire.optimizers.limits import fault_of, refused
+from pswire.optimizers.optimizer import fault_of, refused
 from pswire.tensors.compression import Packed, unpacked
 from pswire.tensors.values import Array, IndexedSlices
 

@@ -13,10 +13,11 @@ import numpy as np
 
 from pswire.errors import AlreadyRegistered, InvalidMessage, UnknownVariable
 from pswire.messages import Choice, Declaration, Tune, VariableStatus
-from pswire.optimizers import OptimizerSpec, Rule, UpdateSpec, ordinary_growth, rule_for, to_plain
-from pswire.optimizers.limits import GUARDED, LIMITS, Limits
+from pswire.optimizers import OptimizerSpec, Rule, UpdateSpec, ordinary_growth, rule_for
+from pswire.optimizers.optimizer import GUARDED, LIMITS, Limits
 from pswire.specs.initializers import RowInitializer, check_fits, fill
 from pswire.specs.schedules import Schedule
+from pswire.specs.spec import to_plain
 from pswire.tensors.values import DTYPES, Array, Part, TensorSpec
 
 #: The number of updates of a guarded table between two checks of the whole table instead of the changed rows only.
@@ -32,7 +33,7 @@ class Variable:
         version, updates: counts of all changes, and of those by its optimizer.
         declared, optimizer, rule: the optimizer it was registered with, the current one, and its update rule.
         schedule, learning_rate: a schedule of the learning rate, or else its constant; 1 for a rule without one.
-        limits: magnitudes of an ordinary update (`pswire.optimizers.limits`); None: no update is ordinary.
+        limits: magnitudes of an ordinary update (`pswire.optimizers.optimizer`); None: no update is ordinary.
         share: the growth of one ordinary update.
         growth: their sum since all elements were last known to be within the limits; infinite while they are not.
     """

@@ -30,7 +30,7 @@ from pswire.optimizers import (
     numba_compiler,
     rule_for,
 )
-from pswire.optimizers.limits import LIMITS, MAX_ORDINARY_GROWTH
+from pswire.optimizers.optimizer import LIMITS, MAX_ORDINARY_GROWTH
 from pswire.specs.schedules import largest_rate
 from pswire.tensors.values import IndexedSlices, TensorSpec
 from tests.shard_driver import A, ShardDriver, declared
