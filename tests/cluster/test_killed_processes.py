@@ -40,13 +40,13 @@ import os, signal, sys, threading
 import numpy as np
 from pswire.messages import Gradient, Join, Push, Sender, Status
 from pswire.tensors import segments
-from pswire.tensors.shared_memory import SharedSender
+from pswire.tensors.shared_memory import Region
 from pswire.tensors.stream import StreamSender
 from psworker.transport.grpc_transport import GrpcTransport
 
 segments.FOLDER, address, when = sys.argv[1:]
 transport = GrpcTransport([address], shared_memory=when != "half")
-frames, put, sent, tensors = StreamSender.frames, SharedSender.put, threading.Event(), []
+frames, put, sent, tensors = StreamSender.frames, Region.put, threading.Event(), []
 
 def ask(message):
     return transport.call(0, message, 30).result()
@@ -72,7 +72,7 @@ def frames_but_the_last(*arguments):
     threading.Event().wait()
 
 sender = Sender("killed", ask(Join("killed")).incarnation)
-SharedSender.put, StreamSender.frames = put_one, frames_but_the_last
+Region.put, StreamSender.frames = put_one, frames_but_the_last
 ones = np.ones((1 << 10, 1 << 10), np.float32)
 call = transport.call(0, Push(sender, 1, (Gradient("v", 0, ones), Gradient("w", 0, ones)), pull=("v", "w")), 30)
 sent.wait()
