@@ -7,7 +7,7 @@ import threading
 import numpy as np
 import pytest
 
-from pswire.errors import InvalidMessage, TimedOut, Unavailable, Zombie
+from pswire.errors import TimedOut, Unavailable, Zombie
 from pswire.messages import Declaration, Finished, Leave, Outcome, Push, QueueSpec, Renew, Sender
 from pswire.optimizers import GradientDescent
 from pswire.specs.consistency import Bounded
@@ -115,14 +115,6 @@ def test_a_timeout_names_the_shard_that_held_the_push_and_the_reason_unless_it_i
     assert text.startswith("gave up after 0.")
     assert text.endswith(f"s: no answer{held}")
     assert len(transport.sent) > 1, "it has tried again"
-
-
-def test_permanent_errors_are_not_tried_again():
-    transport = ShardsInProcess(1)
-    transport.refuse = lambda shard, message: True
-    with pytest.raises(InvalidMessage, match=r"^not this one$"):
-        transport.client()
-    assert len(transport.sent) == 1
 
 
 def test_failed_reports_of_an_idle_or_leaving_worker_are_logged(caplog):
