@@ -17,7 +17,7 @@ from pswire.optimizers.optimizer import GUARDED, LIMITS, Limits, fault_of, refus
 from pswire.specs.schedules import rate
 from pswire.tensors.values import Array, IndexedSlices, magnitude
 from psworker.client.client import Client
-from psworker.client.splitting import check_finite
+from psworker.client.push_pull import check_finite
 from psworker.model.tables import Table
 from psworker.model.variables import BaseVariable
 from psworker.sessions.hyperparameters import Target, VariableOptimizers

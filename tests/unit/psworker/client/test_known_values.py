@@ -121,15 +121,3 @@ def test_a_push_sent_after_a_rejoin_names_no_earlier_versions(consistency):
     transport.answers.clear()
     client.pull(list(SPECS), now.values())
     assert received(transport) == ALL_BYTES, "the life that they are from was not known"
-
-
-def test_a_lease_that_has_ended_costs_whole_answers_until_one_was_asked_for_after_it():
-    transport = ShardsInProcess(1, lease=1000.0)
-    client, known = registered(transport)
-    transport.sleep(2000)
-    pushed = client.push(gradients(known, "bias"), pull=list(SPECS), known_values=known.values()).result()
-    assert received(transport) == ALL_BYTES
-    again = client.pull(list(SPECS), pushed.values)
-    assert received(transport) == ALL_BYTES, "when it was asked for, the life was not known"
-    client.pull(list(SPECS), again)
-    assert received(transport) == 0

@@ -101,15 +101,6 @@ def test_a_push_is_late_whatever_shard_its_gradients_are_on(name):
     assert slow.push([gradient(fresh)]).result().outcome is (Outcome.DROPPED if name == "small" else Outcome.APPLIED)
 
 
-def test_a_synchronous_update_takes_no_late_gradient_of_another_shard():
-    transport = ShardsInProcess(2, Synchronous(2))
-    (first, one), (second, other), (late, old) = two(transport, "a", "b", "c")
-    results = results_of([client.push([gradient(known["small"])]) for client, known in ((first, one), (second, other))])
-    assert [result.global_step for result in results] == [1, 1]
-    result = late.push([gradient(old["small"])], pull=["small"]).result()
-    assert (result.outcome, result.values[0].array[0]) == (Outcome.DROPPED, 1)
-
-
 def test_a_push_names_to_shard_0_when_weights_on_other_shards_were_served():
     transport = ShardsInProcess(2, staleness=ORDERED)
     ((client, weights),) = two(transport, "w0")
