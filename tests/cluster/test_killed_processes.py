@@ -41,8 +41,8 @@ from pswire.channel import open_channel
 from pswire.codec import decode, encode, to_frame
 from pswire.tensors import segments
 from pswire.tensors.frames import incoming
-from pswire.tensors.inline import InlineReceiver, InlineSender
-from pswire.tensors.shared_memory import SharedSender
+from pswire.tensors.transport import InlineReceiver, InlineSender
+from pswire.tensors.shared_memory import Region
 from pswire.tensors.stream import StreamSender
 from pswire.messages import Gradient, Join, Push, Sender, Status
 from pswire.v1 import paramserver_pb2 as pb
@@ -93,14 +93,14 @@ wait_to_be_killed()
 
 BEFORE_THE_FRAME = """
 segment = attach()
-sender = SharedSender(segment.memory, 0)
+sender = Region(0, segment.memory)
 sender.put(ones, pb.Tensor(name="v", dtype="float32"))
 wait_to_be_killed()
 """
 
 WITH_THE_FRAME = """
 segment = attach()
-header = to_frame(push, SharedSender(segment.memory, 0)).SerializeToString()
+header = to_frame(push, Region(0, segment.memory)).SerializeToString()
 send(header)
 """
 
