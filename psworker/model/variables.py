@@ -44,7 +44,7 @@ class BaseVariable(Tensor):
         full = _first_free(f"{here.scope}variable", here.variables) if name is None else here.scope + name
         if full in here.variables:
             raise ConfigurationError(
-                f"there is already a variable {full!r}: give another name, or use a variable_scope "
+                f"there is already a variable {full!r}: choose another name, or use a variable_scope "
                 "(or `with psworker.collection():` to begin a new set of variables)"
             )
         self.name, self.read = full, ReadVersion()

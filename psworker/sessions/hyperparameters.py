@@ -9,9 +9,9 @@ import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
-from pswire import optimizers
 from pswire.errors import ConfigurationError
 from pswire.optimizers import UpdateSpec
+from pswire.specs.spec import from_plain, to_plain
 from psworker.model.variables import BaseVariable
 
 #: The optimizer, or the variables, whose hyperparameters change.
@@ -34,7 +34,7 @@ class VariableOptimizers:
     def spec(self, optimizer: UpdateSpec) -> UpdateSpec:
         """The hyperparameters of a program's optimizer."""
         if optimizer not in self.specs:
-            spec = optimizers.from_plain(optimizers.to_plain(optimizer))
+            spec = from_plain(UpdateSpec, to_plain(optimizer))
             self.specs[optimizer] = self.specs.setdefault(spec, spec)
         return self.specs[optimizer]
 

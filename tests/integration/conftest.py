@@ -28,7 +28,7 @@ def open_session(request) -> Iterator[Callable[..., Session]]:
 @pytest.fixture
 def status() -> Callable[[Session], StatusReport]:
     """A function that gives the status of the first shard of a session."""
-    return lambda session: session._client._transport.call(0, Status(), 10).result()
+    return lambda session: session._client._calls.transport.call(0, Status(), 10).result()
 
 
 @pytest.fixture(autouse=True)

@@ -58,7 +58,7 @@ def trained(tensor_transport, model, strategy):
             for _ in range(5):
                 ps.Adam(0.01).minimize(loss(random))
             session.pull()
-            transport = session._client._transport
+            transport = session._client._calls.transport
             used = [transport.tensor_transport(shard) for shard in range(transport.shards)]
             for variable in ps.global_variables():
                 if isinstance(variable, ps.Table):

@@ -13,7 +13,7 @@ from pswire.errors import ConfigurationError
 from pswire.specs.consistency import DropStalePushes, Synchronous
 from psworker.autodiff.tensor import Gradient
 from psworker.client.client import Client
-from psworker.client.splitting import check_finite
+from psworker.client.push_pull import check_finite
 from psworker.config import StrategyConfig
 from psworker.model.gradient_transforms import Total
 from psworker.model.variables import UpdateMeans

@@ -27,7 +27,7 @@ from pswire.messages import (
     Sender,
     Take,
 )
-from pswire.tensors.inline import InlineReceiver, InlineSender
+from pswire.tensors.transport import InlineReceiver, InlineSender
 from pswire.tensors.values import TensorSpec
 
 W = np.arange(6, dtype=np.float32).reshape(2, 3)

@@ -18,7 +18,7 @@ from pswire import errors
 from pswire.channel import check_health, error_from
 from pswire.codec import encode
 from pswire.messages import Gradient, Join, Leave, Pull, Push, QueueSpec, Take
-from pswire.tensors.inline import InlineSender
+from pswire.tensors.transport import InlineSender
 from pswire.v1 import paramserver_pb2 as pb
 from tests.server_client import frames_of
 

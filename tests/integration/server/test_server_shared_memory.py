@@ -18,7 +18,7 @@ from pswire.messages import Assign, Assignment, Declaration, Gradient, Outcome, 
 from pswire.specs.consistency import Synchronous
 from pswire.tensors.frames import incoming
 from pswire.tensors.segments import DATA_OFFSET, Segment
-from pswire.tensors.shared_memory import Region, SharedReceiver, SharedSender, aligned
+from pswire.tensors.shared_memory import Region, SharedReceiver, aligned
 from pswire.tensors.stream import StreamReceiver
 from pswire.tensors.values import IndexedSlices, TensorSpec
 from pswire.v1 import paramserver_pb2 as pb
@@ -86,7 +86,7 @@ class Stream:
 
     def header(self, message, region=None):
         """The frame of a message with all of its tensors in segment 0."""
-        frame = to_frame(message, SharedSender(self.memories[0], 0))
+        frame = to_frame(message, Region(0, self.memories[0]))
         if region is not None:
             frame.answer_region.CopyFrom(pb.Region(**dict(zip(("segment", "offset", "nbytes"), region, strict=True))))
         return frame

@@ -8,7 +8,7 @@ import pytest
 from psserver.rpc.transfer_memory import AttachedSegments
 from pswire.errors import Malformed
 from pswire.tensors.segments import DATA_OFFSET, Segment
-from pswire.tensors.shared_memory import SharedSender
+from pswire.tensors.shared_memory import Region
 from pswire.tensors.values import TensorSpec
 from pswire.v1 import paramserver_pb2 as pb
 from tests.shared_folder import needs_shared_memory, shared_folder
@@ -46,7 +46,7 @@ def attached(segment):
 def read(attached, segment, *elements):
     """What the server reads of elements that the worker has written into segment 0."""
     tensor = pb.Tensor(name="W", dtype="float32", shape=(len(elements),))
-    SharedSender(segment.memory, 0).put(np.float32(elements), tensor)
+    Region(0, segment.memory).put(np.float32(elements), tensor)
     return attached.receiver().get(tensor, SPEC)
 
 
