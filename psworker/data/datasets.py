@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import gzip
+import hashlib
 import os
+import struct
+from collections.abc import Collection
 from pathlib import Path
 from typing import NamedTuple
 
@@ -11,7 +15,6 @@ import numpy as np
 from pswire.errors import DatasetError
 from pswire.tensors.values import Array
 from psworker import config
-from psworker.data import idx
 from psworker.data.dataset import Dataset
 
 #: MNIST's four files, with the SHA-256 of this project's file and of the authors': the same data, compressed anew.
@@ -63,7 +66,7 @@ def mnist(data_dir: str | os.PathLike[str] | None = None) -> Mnist:
     """
     folder = _find_mnist(data_dir)
     images, labels, test_images, test_labels = (
-        idx.read(folder / name, sha256=digests) for name, digests in MNIST_FILES.items()
+        _read_idx(folder / name, digests) for name, digests in MNIST_FILES.items()
     )
     images, labels = _unit_interval(images), labels.astype(np.int64)
     test = {"image": _unit_interval(test_images), "label": test_labels.astype(np.int64)}
@@ -96,6 +99,32 @@ def _find_mnist(data_dir: str | os.PathLike[str] | None) -> Path:
         f"MNIST was not found. Searched: {'; '.join(searched)}. Copy {', '.join(MNIST_FILES)} "
         "into one of these folders, or set PARAMSERVER_DATA (or data_dir) to the folder that has them"
     )
+
+
+def _read_idx(path: Path, sha256: Collection[str]) -> Array:
+    """The bytes of a gzipped IDX file as an array, read-only; DatasetError unless the file has one of the digests.
+
+    Format: `00 00`, 08 for bytes, the number of dimensions, their sizes (uint32, big-endian), the data (Y. LeCun,
+    C. Cortes, C. Burges, section "The IDX file format"). The digest is checked first: nothing else needs a check.
+    """
+    try:
+        with path.open("rb") as file:
+            found = hashlib.file_digest(file, "sha256").hexdigest()
+            if found in sha256:
+                file.seek(0)
+                data = gzip.decompress(file.read())
+    except OSError as error:
+        raise DatasetError(
+            f"{path} cannot be read ({error.strerror or error}); check that the file is there and readable"
+        ) from error
+    if found not in sha256:
+        raise DatasetError(
+            f"{path} was truncated or modified: its SHA-256 begins with {found[:12]}, expected "
+            f"{' or '.join(digest[:12] for digest in sha256)}; replace it with a fresh copy of the original"
+        )
+    dimensions = data[3]
+    sizes = struct.unpack_from(f">{dimensions}I", data, 4)
+    return np.frombuffer(data, np.uint8, offset=4 + 4 * dimensions).reshape(sizes)
 
 
 def _unit_interval(images: Array) -> Array:
