@@ -4,7 +4,6 @@ What is guarded, and what a refusal says, is in `tests/scenarios/guarded*.txt`.
 """
 
 import math
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -12,8 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from psserver.core.array_tasks import TasksPending
-from psserver.core.variables import updates
-from psserver.core.variables.updates import Update
+from psserver.core.variables import variable as variables
+from psserver.core.variables.updates import Update, update_guarded
+from psserver.core.variables.variable import Variable
 from pswire.errors import NotFinite
 from pswire.messages import Gradient, Push
 from pswire.optimizers import (
@@ -32,7 +32,7 @@ from pswire.optimizers import (
 )
 from pswire.optimizers.optimizer import LIMITS, MAX_ORDINARY_GROWTH
 from pswire.specs.schedules import largest_rate
-from pswire.tensors.values import IndexedSlices
+from pswire.tensors.values import IndexedSlices, TensorSpec
 from tests.shard_driver import A, ShardDriver, declared
 from tests.shard_state import state_of
 from tests.unit.pswire.optimizers.rules_under_test import RULES_UNDER_TEST, at
@@ -106,7 +106,7 @@ def test_updates_of_a_rule_that_may_overflow_are_guarded(spec):
 def test_a_guarded_update_has_the_bits_of_an_ordinary_one(case, kind, dtype):
     random = np.random.default_rng(3)
     rule, first = rule_for(case.spec), random.normal(size=(40, 3)).astype(dtype)
-    both = [SimpleNamespace(value=first.copy(), slots=rule.slots(first)) for _ in range(2)]
+    both = [Variable(TensorSpec.of("v", first), first.copy(), slots=rule.slots(first)) for _ in range(2)]
     for number in range(1, 4):
         array = random.normal(size=(40, 3)).astype(dtype)
         if kind == "rows":
@@ -115,10 +115,9 @@ def test_a_guarded_update_has_the_bits_of_an_ordinary_one(case, kind, dtype):
             Update(one, rule, [(Gradient("v", 0, array), None)], 0.0, at(number, case.rate)) for one in both
         )
         ordinary.run()
-        candidate = guarded.candidate()
-        assert len(candidate.value) == (40 if kind == "dense" else len(np.unique(array.indices))), "copies no more"
-        assert candidate.fault == ""
-        candidate.commit()
+        copies = guarded.candidate()[1]
+        assert len(copies) == (40 if kind == "dense" else len(np.unique(array.indices))), "no more"
+        update_guarded([guarded])
         assert state_of(both[0]) == state_of(both[1])
 
 
@@ -136,12 +135,12 @@ def test_a_variable_is_checked_when_its_growths_add_up_to_half_of_the_limit():
 
 
 def test_a_table_with_a_large_row_is_guarded_until_all_of_it_is_small_again(monkeypatch):
-    monkeypatch.setattr(updates, "UPDATES_BETWEEN_FULL_CHECKS", 4)
+    monkeypatch.setattr(variables, "UPDATES_BETWEEN_FULL_CHECKS", 4)
     driver, guarded = ShardDriver(declared("W", np.ones((10, 2), np.float32), GradientDescent(1.0))), []
     for number in range(1, 10):
         row, element = {1: (5, 1e20), 7: (5, -1e20)}.get(number, (6, 1.0))
         driver.push(W=IndexedSlices(np.full((1, 2), element, np.float32), np.array([row]), (10, 2)))
-        guarded.append(bool(driver.shard._store.guard))
+        guarded.append(driver.shard._store.is_guarded({"W": 1.0}))
     assert guarded == [True] * 8 + [False], "the one after the eighth looks at all rows"
 
 

@@ -13,7 +13,7 @@ from psserver.core.policies import (
     policy_for,
     update_order,
 )
-from psserver.core.policies.policy import Apply, CallView, Drop, ShardView, listed
+from psserver.core.policies.policy import Apply, Drop, PushView, ShardView, join_names
 from pswire.messages import RemoteWeights
 from pswire.specs import consistency
 
@@ -21,16 +21,16 @@ from pswire.specs import consistency
 class AllAsOne(Asynchronous):
     """Makes one update of all pushes."""
 
-    def decide(self, calls, shard):
-        return [Apply(tuple(one.ticket for one in calls))]
+    def decide(self, pushes, shard):
+        return [Apply(tuple(one.ticket for one in pushes))]
 
 
 def test_all_pushes_of_an_update_that_are_too_stale_are_dropped_at_once_and_the_greatest_staleness_scales():
-    calls = [CallView(ticket, name, False, ticket) for ticket, name in enumerate("abcd")]
+    pushes = [PushView(ticket, name, ticket) for ticket, name in enumerate("abcd")]
     view = ShardView(0, Membership(lease=10))
-    decisions = DropStale(AllAsOne(), 1).decide(calls, view)
+    decisions = DropStale(AllAsOne(), 1).decide(pushes, view)
     assert [(type(decision), decision.ticket) for decision in decisions] == [(Drop, 2), (Drop, 3)]
-    assert ScaleStale(AllAsOne()).decide(calls, view) == [Apply((0, 1, 2, 3), 1 / 3)]
+    assert ScaleStale(AllAsOne()).decide(pushes, view) == [Apply((0, 1, 2, 3), 1 / 3)]
 
 
 @pytest.mark.parametrize("spec", consistency.CONSISTENCIES)
@@ -54,4 +54,4 @@ def test_staleness_is_exact_among_the_changes_that_are_remembered_and_never_too_
 
 def test_names_are_listed_as_in_a_sentence():
     texts = {"": "none", "a": "a", "ab": "a and b", "abcde": "a, b, c, d and e", "abcdef": "a, b, c, d and 2 others"}
-    assert {names: listed(names) for names in texts} == texts
+    assert {names: join_names(names) for names in texts} == texts

@@ -2,8 +2,7 @@
 
 import numpy as np
 
-from psserver.core.policies import Asynchronous
-from psserver.core.policies.policy import Apply, CallView, Serve
+from psserver.core.policies.policy import Apply, PushView
 from psserver.core.shard import MAX_LISTED
 from pswire.messages import Assign, Assignment, Join, Leave, Sender, Status, Tune
 from pswire.optimizers import GradientDescent
@@ -19,12 +18,8 @@ def job(workers="ab", **options):
 class InPairs:
     """Makes updates of two pushes."""
 
-    def decide(self, calls, shard):
-        held = [call.ticket for call in calls if not call.applied]
-        return [Apply(tuple(held[:2]))] * (len(held) > 1) + [Serve(call.ticket) for call in calls if call.applied]
-
-    def explain(self, call, calls, shard):
-        return ""
+    def decide(self, pushes, shard):
+        return [Apply(tuple(push.ticket for push in pushes[:2]))] if len(pushes) > 1 else []
 
 
 def test_each_push_of_an_update_counts_with_its_own_staleness_and_all_bytes():
@@ -62,25 +57,22 @@ def test_a_worker_that_joins_gets_the_consistency_of_the_shard():
         assert (status.consistency, status.handling) == (consistency, staleness)
 
 
-def test_a_policy_sees_calls_in_order_of_arrival_and_values_agree_with_their_versions():
+def test_a_policy_sees_pushes_in_order_of_arrival_and_values_agree_with_their_versions():
     seen = []
 
-    class ServesFirst(Asynchronous):
-        """Answers pushes that were applied before it applies another one."""
+    class OneByOne:
+        """Applies one push at a time as soon as there are two."""
 
-        def decide(self, calls, shard):
-            seen.append((list(calls), shard.global_step))
-            if len(calls) < 2 and not any(call.applied for call in calls):
-                return []
-            serve = [Serve(call.ticket) for call in calls if call.applied]
-            return [*serve, *[Apply((call.ticket,)) for call in calls if not call.applied][:1]]
+        def decide(self, pushes, shard):
+            seen.append((list(pushes), shard.global_step))
+            return [Apply((pushes[0].ticket,))] if len(pushes) > 1 or shard.global_step else []
 
-    shard = job(policy=ServesFirst())
+    shard = job(policy=OneByOne())
     shard.push("a", 7, pull=("W",), W=np.ones(2))
     answers = shard.push("b", 8, pull=("W",), W=np.full(2, 10.0))
     assert [(answer.values[0].version, *answer.values[0].array) for answer in answers.values()] == [(2, -11, -11)] * 2
-    assert seen[:3] == [
-        ([CallView(7, "a", applied=False)], 0),
-        ([CallView(7, "a", applied=False), CallView(8, "b", applied=False)], 0),
-        ([CallView(7, "a", applied=True), CallView(8, "b", applied=False, staleness=1)], 1),
+    assert seen == [
+        ([PushView(7, "a")], 0),
+        ([PushView(7, "a"), PushView(8, "b")], 0),
+        ([PushView(8, "b", staleness=1)], 1),
     ]
