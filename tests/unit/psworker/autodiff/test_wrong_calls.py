@@ -84,6 +84,8 @@ WRONG = [
     (lambda: ops.sigmoid_cross_entropy(N[:0], N[:0]), ValueError, "there are no logits"),
     (lambda: ops.sigmoid_cross_entropy(N, Tensor(N, requires_grad=True)), TypeError, "stop_gradient"),
     (lambda: ops.hinge_loss(N, -np.ones((5, 10))), ValueError, "labels must be 0 or 1 .*labels > 0"),
+    (lambda: ops.hinge_loss(np.zeros(2, int), 1), TypeError, r"hinge_loss\(.*logits must be floating"),
+    (lambda: ops.mean_squared_error(N[:0], N[:0]), ValueError, "no elements"),
     (lambda: ops.huber_loss(N, N, delta=0), ValueError, "huber_loss.*delta must be above 0"),
     # Normalisation.
     (lambda: ops.layer_norm(Z23, Z2), ValueError, r"layer_norm\(x: .*gamma must have shape \(3,\), .* \(2,\)"),
@@ -105,6 +107,7 @@ WRONG = [
     (lambda: ops.conv2d(IMAGES[..., :2], FILTERS), ValueError, "x has 2 channels, but the filters are for 3"),
     (lambda: ops.conv2d(IMAGES, FILTERS, ONES3), ValueError, r"bias must have the shape \(6,\), but it is \(3,\)"),
     (lambda: ops.conv2d(IMAGES.astype(int), FILTERS), TypeError, "x must be floating point, but its dtype is int64"),
+    (lambda: ops.conv2d(IMAGES, FILTERS.astype(int)), TypeError, "filters must be floating point, but their .* int64"),
     (lambda: ops.conv2d(IMAGES, FILTERS, padding="same"), ValueError, "padding must be \"SAME\" or .* it is 'same'"),
     (lambda: ops.conv2d(IMAGES, FILTERS, strides=0), ValueError, "strides must be at least 1, .* but it is 0"),
     (lambda: ops.conv2d(IMAGES, FILTERS, strides=1.5), TypeError, "strides must be an integer .* but it is 1.5"),
