@@ -17,6 +17,9 @@ from psworker.model import variables
 from psworker.model.gradient_transforms import GradientAndVariable, clip_by_global_norm
 from psworker.model.variables import BaseVariable, UpdateOp
 
+__all__ = ["Adagrad", "AdagradDecay", "Adam", "AdamW", "Ftrl", "GradientDescent", "Lamb", "Momentum", "Optimizer"]
+__all__ += ["RMSProp", "optimize_loss"]
+
 Transform: TypeAlias = Callable[[list[GradientAndVariable]], list[GradientAndVariable]]
 
 

@@ -19,6 +19,8 @@ from psworker.autodiff.ops.indexing import RowSource
 from psworker.model.variables import BaseVariable, context
 from psworker.versions import ReadVersion
 
+__all__ = ["Table"]
+
 _MAX_BYTES = np.iinfo(np.intp).max  # of one array
 
 

@@ -26,6 +26,9 @@ from psworker.autodiff.tensor import Gradient, Node, TensorLike
 from psworker.config import worker_name
 from psworker.versions import ReadVersion
 
+__all__ = ["UpdateOp", "Variable", "collection", "discard_update_ops", "global_variables", "note_update"]
+__all__ += ["set_random_seed", "trainable_variables", "update_ops", "variable_scope"]
+
 
 class BaseVariable(Tensor):
     """A named array that servers hold: a `Variable`, or a `Table`.

@@ -36,6 +36,8 @@ from psworker.sessions.strategies.local_steps import OUTER, LocalSteps
 from psworker.transport import Transport, open_transport
 from psworker.versions import ReadVersion, VersionedArray
 
+__all__ = ["Session", "session"]
+
 
 def session(
     servers: str | Sequence[str] | None = None,
