@@ -19,11 +19,9 @@ Target: TypeAlias = UpdateSpec | BaseVariable | Iterable[BaseVariable]
 
 
 class VariableOptimizers:
-    """The optimizer of each variable that this worker has trained.
+    """The optimizer of each variable that this worker has trained, as it was `declared` and as it is at present.
 
-    Attributes:
-        specs: by a program's optimizer, its hyperparameters as they come back from a server.
-        declared, current: by variable, the optimizer that it was declared with, and its present one.
+    `specs` has, by a program's optimizer, its hyperparameters as they come back from a server.
     """
 
     def __init__(self) -> None:
@@ -49,12 +47,7 @@ class VariableOptimizers:
         return [name for name in self.declared if spec in (self.declared[name], self.current[name])]
 
     def changes(self, target: Target, fields: Mapping[str, Any]) -> list[tuple[list[str], UpdateSpec]]:
-        """Groups of variables, each with its optimizer after these changes of its fields, all checked.
-
-        Raises:
-            ConfigurationError: there is no such field or variable, or slots would have to change.
-            ValueError, TypeError: an invalid value of a field, or a target of the wrong type.
-        """
+        """Groups of variables, each with its optimizer after these changes; raises as `Session.set_hyperparameters`."""
         groups: dict[UpdateSpec, list[str]] = {}
         for name in self._targets(target):
             groups.setdefault(self.current[name], []).append(name)

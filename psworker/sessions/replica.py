@@ -8,7 +8,7 @@ variables and the engine.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -36,13 +36,8 @@ KnownVariables: TypeAlias = Callable[[], Mapping[str, BaseVariable]]
 class Step:
     """The results of one step of the program, checked; no server has them yet.
 
-    Attributes:
-        optimizer: of the variables that get a gradient.
-        names: these variables.
-        entries: their gradients, of their shape and dtype; then the observations of `updates`. One a variable.
-        updates: the update ops of variables that keep a moving average.
-        loss: None when it is not known.
-        all_variables: those of all pairs, also without a gradient.
+    `entries` has one array a variable: the gradients of `names`, then the observations of `updates`. `all_variables`
+    are those of all pairs, also without a gradient.
     """
 
     optimizer: optimizers.UpdateSpec
@@ -71,8 +66,6 @@ class Replica:
         self.global_step = self.staleness = self.dropped = 0
         self._open: Future[PushResult] | Future[list[VersionedArray]] | None = None
 
-    # --- the strategy ---------------------------------------------------------------------------------------------
-
     def check(self) -> None:
         """Raises `ConfigurationError` if the servers' policies would drop most of the pushes."""
 
@@ -90,8 +83,6 @@ class Replica:
     def finish(self) -> None:
         """Flushes, and pulls weights that include all pushes of this worker."""
         self.flush()
-
-    # --- calls ----------------------------------------------------------------------------------------------------
 
     @property
     def names(self) -> list[str]:
@@ -174,10 +165,7 @@ class Replica:
         self._take(result.values)
 
     def tune(self, target: Target, changes: Mapping[str, Any]) -> None:
-        """Flushes; changes hyperparameters on the servers; raises as `VariableOptimizers.changes`.
-
-        Only the changed fields are sent: another worker may have changed others. So the servers check them again.
-        """
+        """Flushes; changes hyperparameters on the servers, which check them again: other workers change them too."""
         self.flush()
         self.known()  # raises when the session is over
         for names, spec in self.optimizers.changes(target, changes):
@@ -185,11 +173,7 @@ class Replica:
             self.optimizers.current |= dict.fromkeys(names, spec)
 
     def slot(self, variable: BaseVariable, name: str) -> Array:
-        """A slot of a variable, of its shape, after a `flush`.
-
-        Raises:
-            ConfigurationError: it has no slot of this name, or no slots yet.
-        """
+        """A slot of a variable, after a `flush`; raises `ConfigurationError` if it does not have this slot."""
         self.flush()
         self.optimizers.check_slot(variable.name, name)
         try:
@@ -210,7 +194,7 @@ class Replica:
                 found.append(values[name])
         return found
 
-    def _take(self, values: Iterable[VersionedArray]) -> None:
+    def _take(self, values: Sequence[VersionedArray]) -> None:
         known = self.known()
         for value in values:
             assert not isinstance(value.array, IndexedSlices)

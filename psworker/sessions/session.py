@@ -18,7 +18,6 @@ from pswire.system.malloc import keep_memory
 from pswire.tensors.values import Array, IndexedSlices
 from psworker.autodiff import Tensor, no_grad
 from psworker.autodiff.ops.indexing import checked_ids
-from psworker.autodiff.tape import is_recording
 from psworker.autodiff.tensor import TensorLike
 from psworker.client.client import Client
 from psworker.client.error_feedback import GradientEncoder
@@ -115,14 +114,13 @@ class Session:
         if transport is None:
             transport = open_transport(config.servers, shared_memory=config.shared_memory)
         self._client = Client(transport, config.name, config.timeout, encoder)
-        replica, strategy = (self._client, self._known, self._prepare), config.strategy
-        if strategy.local_steps:
-            self._replica: Replica = LocalSteps(*replica, strategy.local_steps, outer)
-        elif strategy == StrategyConfig():
+        self._strategy, replica = config.strategy, (self._client, self._known, self._prepare)
+        if self._strategy.local_steps:
+            self._replica: Replica = LocalSteps(*replica, self._strategy.local_steps, outer)
+        elif self._strategy == StrategyConfig():
             self._replica = Replica(*replica)
         else:
-            self._replica = Downpour(*replica, strategy)
-        self._steps_a_push = strategy.steps
+            self._replica = Downpour(*replica, self._strategy)
         self._collection: variables.Collection | None = None
         #: By variable: the loss whose gradient it gets next, and the version of the weights.
         self._computed: dict[str, tuple[float, ReadVersion]] = {}
@@ -233,24 +231,18 @@ class Session:
             ValueError: the variable has no axis.
             ConfigurationError: the session is not open.
         """
-        self._known()  # raises when the session is not open
         check_variable(table, "session.rows")
         if not table.shape:
             raise ValueError(f"rows of {table.name!r}: it is a scalar and has no rows")
         numbers = checked_ids(f"session.rows: ids for {table.spec}", ids, table.shape[0])
-        array = self._client.choose(table.name, numbers.reshape(-1)).array
+        array = self.look_up(table, numbers.reshape(-1)).array
         assert not isinstance(array, IndexedSlices)
         return array.reshape(*numbers.shape, *table.shape[1:])
 
-    def look_up(self, table: BaseVariable, indices: Array) -> Array:
-        """The rows with these numbers, (n,), checked, for `ops.embedding`; notes their version if ops are recorded."""
-        self._known()
-        rows = self._client.choose(table.name, indices)
-        assert isinstance(table, Table)
-        assert not isinstance(rows.array, IndexedSlices)
-        if is_recording():
-            table.note_lookup(rows.read)
-        return rows.array
+    def look_up(self, table: BaseVariable, indices: Array) -> VersionedArray:
+        """The rows with these numbers, (n,), which are checked."""
+        self._known()  # raises when the session is not open
+        return self._client.choose(table.name, indices)
 
     def slot(self, variable: BaseVariable, name: str) -> Array:
         """A slot that the optimizer keeps beside a variable, of its shape, such as `session.slot(W, "m")`; read-only.
@@ -344,7 +336,7 @@ class Session:
         if batch_size < 1 or epochs < 1 or seed < 0:
             raise ValueError(f"batch_size and epochs are 1 or more, seed 0 or more: got {batch_size}, {epochs}, {seed}")
         self._queues += 1
-        block = batch_size * batches_per_block(self._steps_a_push)
+        block = batch_size * batches_per_block(self._strategy.steps)
         queue = QueueSpec(name or f"batches-{self._queues}", len(dataset), block, epochs, seed)
         flush, loops = self._replica.flush, self._loops
         return iter(DataLoop(self._client, queue, dataset, batch_size, on_epoch or log_epoch, flush, loops))
