@@ -20,8 +20,7 @@ from psworker.client.client import Client
 from psworker.client.push_pull import check_finite
 from psworker.model.tables import Table
 from psworker.model.variables import BaseVariable
-from psworker.sessions.hyperparameters import Target, VariableOptimizers
-from psworker.sessions.replica import KnownVariables, Replica, Step
+from psworker.sessions.replica import KnownVariables, Replica, Step, Target, VariableOptimizers
 from psworker.versions import VersionedArray
 
 #: The servers' optimizer by default: that of DiLoCo, section 3.1 and table 5.
