@@ -42,7 +42,7 @@ _version = attrgetter("version")
 
 @dataclass(slots=True)
 class PushResult:
-    """The result of a push: shard 0's answer, but the largest staleness of all shards, and the values in their order."""
+    """The result of a push: shard 0's answer, the largest staleness of all shards, and the values that were pulled."""
 
     outcome: Outcome
     staleness: int
