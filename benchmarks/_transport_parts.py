@@ -23,7 +23,7 @@ from pswire.messages import Gradient, Join, Push, Register, Sender
 from pswire.optimizers import numba_compiler
 from pswire.tensors.frames import incoming
 from pswire.tensors.segments import DATA_OFFSET, Segment
-from pswire.tensors.shared_memory import SharedSender, bytes_needed
+from pswire.tensors.shared_memory import Region, bytes_needed
 from pswire.tensors.stream import StreamReceiver, StreamSender
 from pswire.v1 import paramserver_pb2 as pb
 from psworker.transport.shared_memory import AnswerReceiver, SegmentPool
@@ -79,7 +79,7 @@ class _Walk:
 
     async def _one(self, push: Push) -> None:
         with self._clock(SEND):
-            out = SharedSender(self._segment.memory, 0) if self._shared else StreamSender()
+            out = Region(0, self._segment.memory) if self._shared else StreamSender()
             header = to_frame(push, out)
             if self._shared:
                 region = header.answer_region

@@ -13,7 +13,7 @@ from pswire.codec import decode, encode
 from pswire.errors import Malformed
 from pswire.job_status import JobStatus, ShardAnswer, merge_reports
 from pswire.messages import Status, StatusReport
-from pswire.tensors.inline import InlineReceiver, InlineSender
+from pswire.tensors.transport import InlineReceiver, InlineSender
 from pswire.v1.paramserver_pb2_grpc import ParameterServerStub
 
 

@@ -11,12 +11,10 @@ from pswire.tensors.values import Array, IndexedSlices
 class ReadVersion(NamedTuple):
     """The version of a variable that a worker has read.
 
-    Attributes:
-        versions: updates of each partition, in the order of shards; () until a server has sent a value.
-        served_at: changes that shard 0 had decided when it served the value (`Frontier.decided`); None where shard 0
-            does not order the changes of all shards.
-        rejoins: how often the worker had joined a shard again when it asked for the value. Versions count updates since
-            the start of a server, so a pull names only values read since the last rejoin.
+    `versions` counts the updates of each partition, in the order of shards; () until a server has sent a value.
+    `served_at` counts the changes that shard 0 had decided then (`Frontier.decided`); None where it does not order the
+    changes of all shards. `rejoins` is how often the worker had joined a shard again when it asked for the value:
+    versions count updates since the start of a server, so a pull names only values read since the last rejoin.
     """
 
     versions: tuple[int, ...] = ()
@@ -28,10 +26,8 @@ class ReadVersion(NamedTuple):
 class VersionedArray:
     """A variable's value, or a gradient, over all partitions, and the version of the weights.
 
-    Attributes:
-        name: the variable's.
-        read: of a value, its version; of a gradient, the version of the weights that it was computed with.
-        array: of the variable's shape, or some of its rows.
+    `read` is the version of a value; of a gradient, that of the weights that it was computed with. `array` has the
+    variable's shape, or is some of its rows.
     """
 
     name: str

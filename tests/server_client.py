@@ -9,9 +9,9 @@ from pswire.codec import decode, encode, from_frame, to_frame
 from pswire.messages import Declaration, Join, Pull, Register, Sender, Status
 from pswire.optimizers import GradientDescent
 from pswire.tensors.frames import incoming
-from pswire.tensors.inline import InlineReceiver, InlineSender
 from pswire.tensors.shared_memory import SharedReceiver
 from pswire.tensors.stream import StreamReceiver, StreamSender
+from pswire.tensors.transport import InlineReceiver, InlineSender
 from pswire.tensors.values import TensorSpec
 from pswire.v1 import paramserver_pb2 as pb
 from pswire.v1.paramserver_pb2_grpc import ParameterServerStub

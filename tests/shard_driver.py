@@ -3,11 +3,10 @@
 import numpy as np
 import pytest
 
-from psserver.core.array_tasks import run
 from psserver.core.shard import Shard
 from pswire.messages import Declaration, Gradient, Join, Push, Register, Sender
 from pswire.tensors.values import IndexedSlices, TensorSpec
-from tests.shard_state import state_of
+from tests.shard_state import run_step, state_of
 
 A, B = Sender("a", 1), Sender("b", 1)
 
@@ -30,9 +29,7 @@ class ShardDriver:
 
     def step(self, message, ticket=0, **options):
         """The answers by ticket, when the tasks are done."""
-        result = self.shard.step(ticket, message, self.now, **options)
-        run(result.tasks)
-        return {reply.ticket: reply.answer for reply in result.replies}
+        return {reply.ticket: reply.answer for reply in run_step(self.shard, ticket, message, self.now, **options)}
 
     def answer(self, message, ticket=0, **options):
         """The answer to this message; None if it is pending."""

@@ -1,12 +1,12 @@
-"""A transport to shards in the test's process, which records messages and answers.
+"""A transport to shards in the test's process, which records messages and answers, and refuses or loses some.
 
-Messages can be refused or their answers lost, and the test sets the clock. Thread-safe, so that pushes can wait for
-each other.
+The test sets the clock. Thread-safe, so that pushes can wait for each other.
 """
 
 import itertools
 import math
 import threading
+from functools import partial
 
 from psserver.core.shard import Shard
 from pswire.errors import InvalidMessage, ParamServerError, TimedOut
@@ -33,15 +33,19 @@ class ShardsInProcess:
 
     def __init__(self, shards=3, consistency=Asynchronous(), staleness=IgnoreStaleness(), lease=math.inf):  # noqa: B008
         self.shards = shards
-        self.machines = [
-            Shard(shard, shards, lease=lease, consistency=consistency, staleness=staleness) for shard in range(shards)
-        ]
+        self._new = partial(Shard, shards=shards, lease=lease, consistency=consistency, staleness=staleness)
+        self.machines = [self._new(shard) for shard in range(shards)]
         self.sent, self.answers, self.ended = [], [], []
         self.refuse = self.lose = lambda shard, message: False
         self.now = 0.0
         self._changed = threading.Condition()
-        self._tickets = itertools.count(1)
+        self._tickets, self._identities = itertools.count(1), itertools.count(1)
         self._answers = {}
+
+    def restart(self, *shards):
+        """Starts shards without state, each with an identity different from any before."""
+        for shard in shards:
+            self.machines[shard] = self._new(shard, identity=next(self._identities))
 
     def call(self, shard, message, timeout):
         failure = None

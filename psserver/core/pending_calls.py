@@ -15,7 +15,7 @@ from psserver.core.members.member import Member
 from psserver.core.members.membership import Membership
 from psserver.core.metrics import EXACT, rounded
 from psserver.core.policies.asynchronous import Asynchronous
-from psserver.core.policies.policy import Apply, CallView, Drop, Policy, Serve, ShardView, listed
+from psserver.core.policies.policy import Apply, Drop, Policy, PushView, ShardView, join_names
 from psserver.core.policies.update_order import UpdateOrder
 from psserver.core.variables.element_checks import Magnitudes
 from psserver.core.variables.store import Store
@@ -92,8 +92,7 @@ class PendingCalls:
     @property
     def may_be_guarded(self) -> bool:
         """Whether the update of a held push may be guarded."""
-        guard = self._store.guard
-        return bool(self._calls) and (bool(guard) or any(guard.needed(one.magnitudes) for one in self._calls.values()))
+        return any(self._store.is_guarded(call.magnitudes) for call in self._calls.values())
 
     def add(self, call: PendingCall, result: StepResult) -> None:
         """Add a call, and carry out what the policy decides now.
@@ -147,8 +146,10 @@ class PendingCalls:
             return ""
         before = [change.sender.worker for change in held.message.after if not self._settled(change)]
         if before:
-            return f"shard 0 decided changes of {listed(before)} before this one, and they have not arrived here yet"
-        views = self._views(self._calls.values())
+            return (
+                f"shard 0 decided changes of {join_names(before)} before this one, and they have not arrived here yet"
+            )
+        views = self._held_pushes(self._calls.values())
         mine = next(view for view in views if view.ticket == held.ticket)
         return self._policy.explain(mine, views, self._shard_view())
 
@@ -157,15 +158,15 @@ class PendingCalls:
 
         A push is answered in the step that applies it, at the earliest: its arrays are borrowed until its answer.
         """
-        served: list[PendingCall] = []
-        while self._calls:
+        while True:
             ready = [call for call in self._calls.values() if not call.message.after or self._in_order(call)]
             assigns = [call for call in ready if isinstance(call.message, Assign)]
             for call in assigns:
                 self._assign(call, result)
             if assigns:
                 continue  # this may make pushes too late
-            decisions = self._policy.decide(self._views(ready), self._shard_view())
+            held = self._held_pushes(ready)
+            decisions = self._policy.decide(held, self._shard_view()) if held else []
             if not decisions:
                 break
             for decision in decisions:
@@ -179,10 +180,10 @@ class PendingCalls:
                             break  # the other decisions depend on these calls
                     case Drop(ticket, reason):
                         self._drop(self._calls[ticket], reason)
-                    case Serve(ticket):
-                        served.append(self._calls.pop(ticket))
-        for call in served:
-            self._serve(call, result)
+        for call in ready:
+            if not call.held:
+                del self._calls[call.ticket]
+                self._serve(call, result)
 
     def _end(self, calls: Iterable[PendingCall], error: ParamServerError, result: StepResult) -> None:
         for call in calls:
@@ -209,14 +210,12 @@ class PendingCalls:
 
     # --- decisions ------------------------------------------------------------------------------------------------
 
-    def _views(self, calls: Iterable[PendingCall]) -> list[CallView]:
+    def _held_pushes(self, calls: Iterable[PendingCall]) -> list[PushView]:
         views = []
         for call in calls:
-            message = call.message
-            if isinstance(message, Push) and call.answer is None:
-                views.append(CallView(call.ticket, call.member.name, False, self._staleness(message), message.group))
-            else:
-                views.append(CallView(call.ticket, call.member.name, True))
+            push = call.message
+            if isinstance(push, Push) and call.answer is None:
+                views.append(PushView(call.ticket, call.member.name, self._staleness(push), push.group))
         return views
 
     def _shard_view(self) -> ShardView:

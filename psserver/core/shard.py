@@ -76,11 +76,8 @@ class Shard:
         shard, shards: index among the shards of the job, from 0, and their number.
         lease: seconds of silence after which a worker is lost.
         memory_limit: bytes that values and slots may take; None: no limit.
-        consistency: which workers may continue, and whose gradients count.
-        staleness: handling of stale pushes.
-        policy: in place of the one that these two specify.
-        identity: of the state, drawn at random when it begins; a shard that restores a state has the identity of that.
-            0: none.
+        policy: in place of the one that `consistency` and `staleness` specify.
+        identity: of the state, drawn at random when it begins and restored with it; 0: none.
         one_job: whether it serves one job only (`Membership`).
     """
 
@@ -166,9 +163,8 @@ class Shard:
             message: a request, or a tick.
             now: seconds on a clock that never goes back.
             inspection: the result of `inspect`, if it was called.
-            allocator: memory for the values of the answer, whenever it comes; borrowed as long as the arrays. Not used
-                with delay compensation, which keeps the values that were served.
-            settled: all tasks of earlier steps have run. Then those of this step may be among them on return.
+            allocator: memory for the values of the answer, whenever it comes; borrowed as long as the arrays.
+            settled: all tasks of earlier steps have run.
 
         Raises:
             TasksPending: not `settled`, and a change is guarded (`psserver.core.variables.updates`); call again
@@ -178,8 +174,7 @@ class Shard:
         member, repeated = self._check(message)
         magnitudes, bytes_in = inspection or inspect(self._store.variables, message)
         if not settled and (
-            self._pending.may_be_guarded
-            or (isinstance(message, Push | Assign) and self._store.guard.needed(magnitudes))
+            self._pending.may_be_guarded or (isinstance(message, Push | Assign) and self._store.is_guarded(magnitudes))
         ):
             raise TasksPending
         result = StepResult(settled)
@@ -257,14 +252,12 @@ class Shard:
         return member, repeated
 
     def _check_remote(self, weights: Iterable[RemoteWeights], names: Sequence[str]) -> None:
-        """Refuse remote variables unless this is shard 0 of a job whose changes are ordered."""
         if self._update_order is None:
             raise InvalidMessage(f"{names[0]!r}: this shard does not order changes on other shards")
         self._invariants.check_placed(names)
         self._update_order.check(weights)
 
     def _check_group(self, push: Push, group: UpdateGroup) -> None:
-        """Check that the group comes from shard 0 and contains the sender."""
         if not self.shard:
             raise InvalidMessage("shard 0 decides which pushes make an update: a push to it has no group")
         if not any((one.sender, one.sequence) == (push.sender, push.sequence) for one in group.members):

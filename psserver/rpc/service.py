@@ -28,9 +28,8 @@ from pswire.codec import decode, encode, from_frame, to_frame
 from pswire.errors import InternalError, Malformed, ParamServerError, TimedOut, Unavailable
 from pswire.messages import ANSWERS, Allocator, Answer, Request, tensor_bytes
 from pswire.tensors.frames import Incoming, incoming
-from pswire.tensors.inline import InlineReceiver, InlineSender
 from pswire.tensors.stream import StreamReceiver, StreamSender
-from pswire.tensors.transport import MAX_INLINE_MESSAGE
+from pswire.tensors.transport import MAX_INLINE_MESSAGE, InlineReceiver, InlineSender
 from pswire.v1 import paramserver_pb2 as pb
 
 _SERVICE = pb.DESCRIPTOR.services_by_name["ParameterServer"]

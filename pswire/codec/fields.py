@@ -19,8 +19,8 @@ from google.protobuf.message import Message as Proto
 from google.protobuf.message_factory import GetMessageClass
 
 from pswire import messages as ms
-from pswire import optimizers
 from pswire.errors import Malformed
+from pswire.optimizers import UpdateSpec
 from pswire.specs import spec as specs
 from pswire.specs.initializers import RowInitializer
 from pswire.tensors.transport import TensorReceiver, TensorSender
@@ -242,7 +242,7 @@ class _Spec:
 
 # --- kinds by types -------------------------------------------------------------------------------------------------
 
-_OPTIMIZER = _Spec(optimizers.from_plain)
+_OPTIMIZER = _Spec(partial(specs.from_plain, UpdateSpec))
 OPTIMIZER_OR_NONE = one(_OPTIMIZER, optional=True)
 INITIAL = one(_Spec(partial(specs.from_plain, RowInitializer)), optional=True)
 

@@ -13,7 +13,7 @@ from operator import attrgetter
 from pswire import messages as ms
 from pswire.codec.fields import COUNT, INITIAL, KINDS, NAME, OPTIMIZER_OR_NONE, Field, Row, many, one
 from pswire.errors import Malformed
-from pswire.tensors.compression import FORMS, INDEX_DTYPES, Packed
+from pswire.tensors.compression import INDEX_DTYPES, Packed, parts_fit
 from pswire.tensors.transport import TensorReceiver, TensorSender
 from pswire.tensors.values import DTYPES, Array, IndexedSlices, Part, TensorSpec
 from pswire.v1 import paramserver_pb2 as pb
@@ -40,13 +40,13 @@ def _put_array(name: str, array: Array | Packed, tensor: pb.Tensor, sender: Tens
 def _get_array(tensor: pb.Tensor, spec: TensorSpec, receiver: TensorReceiver) -> Array | Packed:
     if not tensor.HasField("packing"):
         return receiver.get(tensor, spec)
-    form, parts = FORMS.get(tensor.packing.form), tensor.packing.parts
+    form, parts = tensor.packing.form, tensor.packing.parts
     specs = tuple([_get_spec(part, spec.name) for part in parts])
-    if form is None or spec.dtype != "float32" or not form.fits(spec.shape, specs):
+    if spec.dtype != "float32" or not parts_fit(form, spec.shape, specs):
         found = ", ".join(f"{part.dtype}{list(part.shape)}" for part in specs) or "none"
-        raise Malformed(f"variable {spec} cannot be in the form {tensor.packing.form!r} with the parts {found}")
+        raise Malformed(f"variable {spec} cannot be in the form {form!r} with the parts {found}")
     arrays = [receiver.get(part, of, own=of.dtype in INDEX_DTYPES) for part, of in zip(parts, specs, strict=True)]
-    return Packed(tensor.packing.form, spec.shape, tuple(arrays))
+    return Packed(form, spec.shape, tuple(arrays))
 
 
 def _put_spec(spec: TensorSpec, tensor: pb.Tensor) -> None:

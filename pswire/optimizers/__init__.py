@@ -18,13 +18,11 @@ from pswire.optimizers.optimizer import (
     Rule,
     Step,
     UpdateSpec,
-    from_plain,
     ordinary_growth,
     rule_for,
 )
 from pswire.optimizers.rmsprop import RMSProp
-from pswire.specs.spec import to_plain
 
 __all__ = ["COMPUTE_DTYPES", "RULES", "Adagrad", "AdagradDecay", "Adam", "AdamW", "Ftrl", "GradientDescent", "Lamb"]
-__all__ += ["Momentum", "MovingAverage", "OptimizerSpec", "RMSProp", "Rule", "Step", "UpdateSpec", "from_plain"]
-__all__ += ["ordinary_growth", "rule_for", "to_plain"]
+__all__ += ["Momentum", "MovingAverage", "OptimizerSpec", "RMSProp", "Rule", "Step", "UpdateSpec"]
+__all__ += ["ordinary_growth", "rule_for"]

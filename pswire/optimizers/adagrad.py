@@ -3,14 +3,13 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, TypeVar
 
 import numpy as np
 
 from pswire.optimizers.element_wise import ElementWise
-from pswire.optimizers.limits import Limits
 from pswire.optimizers.numba_compiler import Numbers, Slots, loop
-from pswire.optimizers.optimizer import OptimizerSpec, Step
+from pswire.optimizers.optimizer import Limits, OptimizerSpec, Step
 from pswire.specs.spec import Count, NotNegative, Positive, ShareOrOne
 from pswire.tensors.values import Array
 
@@ -36,52 +35,6 @@ class Adagrad(OptimizerSpec, kind="adagrad"):
             raise ValueError("Adagrad: initial_accumulator or epsilon must be more than 0 (0 / 0 is NaN)")
 
 
-class AdagradRule(ElementWise, of=[Adagrad]):
-    """Update rule of `Adagrad`."""
-
-    squares = ("accumulator",)
-
-    def __init__(self, spec: Adagrad) -> None:
-        super().__init__(spec, _adagrad, {"accumulator": spec.initial_accumulator})
-        self._epsilon = spec.epsilon
-
-    def _numbers(self, step: Step, tiny: float) -> tuple[float, ...]:
-        """The learning rate and epsilon."""
-        return step.learning_rate, max(self._epsilon, tiny)
-
-    def growth(self, rate: float, limits: Limits) -> float:
-        """The accumulator grows by the gradient's square; its root is as large as the gradient, unless that is zero.
-
-        That is so where the gradient is below the root of `limits.tiny`; the divisor is `limits.tiny` at least.
-        """
-        if self._first["accumulator"] > limits.squares:
-            return math.inf
-        direction = min(limits.gradient / max(self._epsilon, limits.tiny), 2 / math.sqrt(limits.tiny))
-        return (limits.gradient**2 + rate * direction) / limits.maximum
-
-    def _block(self, w: Array, g: Array, scratch: Array, slots: Sequence[Array], *numbers: float) -> None:
-        (a,) = slots
-        rate, epsilon = numbers
-        np.multiply(g, g, out=scratch)
-        a += scratch
-        np.sqrt(a, out=scratch)
-        scratch += epsilon
-        np.divide(g, scratch, out=scratch)
-        scratch *= rate
-        w -= scratch
-
-
-@loop(slots=1, numbers=2)
-def _adagrad(index: Array, w: Array, g: Array, slots: Slots, numbers: Numbers) -> None:
-    (a,) = slots
-    rate, epsilon = numbers
-    for r in range(len(index)):
-        i = index[r]
-        for j in range(w.shape[1]):
-            a[i, j] += g[r, j] * g[r, j]
-            w[i, j] -= g[r, j] / (math.sqrt(a[i, j]) + epsilon) * rate
-
-
 @dataclass(frozen=True)
 class AdagradDecay(OptimizerSpec, kind="adagrad_decay"):
     """Adagrad with a decaying accumulator, so that the steps of a long job do not shrink towards zero.
@@ -103,30 +56,70 @@ class AdagradDecay(OptimizerSpec, kind="adagrad_decay"):
     """
 
     _slots: ClassVar[tuple[str, ...]] = ("accumulator", "accumulator_decay_power")
+    epsilon: ClassVar[float] = 0.0
     initial_accumulator: Positive = 0.1
     decay_steps: Count = 100_000
     decay_rate: ShareOrOne = 0.9
 
 
-class AdagradDecayRule(AdagradRule, of=[AdagradDecay]):
-    """Update rule of `AdagradDecay`: a decay makes the accumulator no larger, so its growth is Adagrad's."""
+_Spec = TypeVar("_Spec", Adagrad, AdagradDecay)
 
-    def __init__(self, spec: AdagradDecay) -> None:
-        ElementWise.__init__(self, spec, first={"accumulator": spec.initial_accumulator})
-        self._epsilon, self._floor = 0.0, spec.initial_accumulator
-        self._decay_steps, self._decay_rate = spec.decay_steps, spec.decay_rate
+
+@loop(slots=1, numbers=2)
+def _adagrad(index: Array, w: Array, g: Array, slots: Slots, numbers: Numbers) -> None:
+    (a,) = slots
+    rate, epsilon = numbers
+    for r in range(len(index)):
+        i = index[r]
+        for j in range(w.shape[1]):
+            a[i, j] += g[r, j] * g[r, j]
+            w[i, j] -= g[r, j] / (math.sqrt(a[i, j]) + epsilon) * rate
+
+
+class AdagradRule(ElementWise[_Spec], of=[Adagrad]):
+    """Update rule of `Adagrad`."""
+
+    squares = ("accumulator",)
+    loops = (_adagrad,)
 
     def _numbers(self, step: Step, tiny: float) -> tuple[float, ...]:
-        """The period of this step, the learning rate, and the constant that avoids division by zero."""
-        return float(step.global_step // self._decay_steps), step.learning_rate, tiny
+        return step.learning_rate, max(self.spec.epsilon, tiny)
+
+    def growth(self, rate: float, limits: Limits) -> float:
+        """The accumulator grows by the gradient's square; its root is as large as the gradient, unless that is zero.
+
+        That is so where the gradient is below the root of `limits.tiny`; the divisor is `limits.tiny` at least.
+        """
+        if self.spec.initial_accumulator > limits.squares:
+            return math.inf
+        direction = min(limits.gradient / max(self.spec.epsilon, limits.tiny), 2 / math.sqrt(limits.tiny))
+        return (limits.gradient**2 + rate * direction) / limits.maximum
+
+    def _block(self, w: Array, g: Array, scratch: Array, slots: Sequence[Array], *numbers: float) -> None:
+        (a,) = slots
+        rate, epsilon = numbers
+        np.multiply(g, g, out=scratch)
+        a += scratch
+        np.sqrt(a, out=scratch)
+        scratch += epsilon
+        np.divide(g, scratch, out=scratch)
+        scratch *= rate
+        w -= scratch
+
+
+class AdagradDecayRule(AdagradRule[AdagradDecay], of=[AdagradDecay]):
+    """Update rule of `AdagradDecay`: a decay makes the accumulator no larger, so its growth is Adagrad's."""
+
+    def _numbers(self, step: Step, tiny: float) -> tuple[float, ...]:
+        return float(step.global_step // self.spec.decay_steps), step.learning_rate, tiny
 
     def _block(self, w: Array, g: Array, scratch: Array, slots: Sequence[Array], *numbers: float) -> None:
         a, power = slots
         period, rate, epsilon = numbers
         np.subtract(period, power, out=scratch)
         if scratch.any():  # seldom, and a power of each element is expensive
-            np.power(self._decay_rate, scratch, out=scratch)
+            np.power(self.spec.decay_rate, scratch, out=scratch)
             a *= scratch
-            np.maximum(a, self._floor, out=a)
+            np.maximum(a, self.spec.initial_accumulator, out=a)
             power[...] = period
         super()._block(w, g, scratch, [a], rate, epsilon)

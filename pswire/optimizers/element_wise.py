@@ -8,8 +8,8 @@ from __future__ import annotations
 import functools
 import math
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
-from typing import ClassVar, Literal, TypeAlias
+from collections.abc import Iterator, Sequence
+from typing import ClassVar, Generic, Literal, TypeAlias, TypeVar
 
 import numpy as np
 
@@ -36,6 +36,8 @@ _READ: _Access = ["readonly", "no_broadcast"]
 _CHANGED: _Access = ["readwrite", "no_broadcast"]
 
 _FIRST_ROW = np.zeros(1, np.intp)
+
+_Spec = TypeVar("_Spec", bound=UpdateSpec)
 
 
 def blocks(value: Array, gradient: Array, slots: Sequence[Array]) -> Iterator[tuple[Array, Array, Array, list[Array]]]:
@@ -79,9 +81,8 @@ def row_blocks(
     """Iterates over the rows of a gradient, about a block at a time: (value, slots, gradient) of some rows.
 
     Changes of value and slots are in the arrays once the next rows are asked for: adjacent rows are views, others a
-    copy that stays in the cache.
+    copy that stays in the cache. `check_bounds` comes before.
     """
-    check_bounds(value, rows)
     at_once = max(1, min(len(rows.indices), ROWS_BLOCK // max(1, math.prod(value.shape[1:]))))
     arrays = [value, *slots.values()]
     copies: list[Array] = []
@@ -101,19 +102,22 @@ def row_blocks(
                 array[index] = part
 
 
-class ElementWise(Rule):
+class ElementWise(Rule, Generic[_Spec]):
     """A rule in which each element of value and slots is updated independently of the others.
 
     Such a rule implements its update in numpy, for a block of elements (`_block`), and, if it is performance-critical,
-    also as a loop to be compiled (`pswire.optimizers.numba_compiler`), with the same operations in the same order and
-    bit-identical results.
+    also as loops to be compiled (`pswire.optimizers.numba_compiler`), with the same operations in the same order and
+    bit-identical results; of these it uses the one with as many slots as its hyperparameters have.
     """
 
+    spec: _Spec
     element_wise: ClassVar[bool] = True
+    loops: ClassVar[Sequence[Loop]] = ()
 
-    def __init__(self, spec: UpdateSpec, loop: Loop | None = None, first: Mapping[str, float] | None = None) -> None:
-        super().__init__(spec, first)
-        self.loop = loop if numba_compiler.USE_NUMBA else None
+    def __init__(self, spec: _Spec) -> None:
+        super().__init__(spec)
+        if numba_compiler.USE_NUMBA:
+            self.loop = {loop.slots: loop for loop in self.loops}.get(len(self._names))
 
     @functools.cached_property
     def _code(self) -> LoopFunction | None:
@@ -134,47 +138,37 @@ class ElementWise(Rule):
     def dense(self, value: Array, slots: dict[str, Array], gradient: Array, step: Step) -> None:
         """As in `Rule`."""
         parts = tuple(map(slots.__getitem__, self._names))
-        code, tiny = self._code, TINY[value.dtype]
-        if code is not None and gradient.shape == value.shape:
-            matrices = _matrices((value, gradient, *parts), value.size)
-            if matrices is not None:
-                w, g, *flat = matrices
-                code(_FIRST_ROW, w, g, tuple(flat), self._numbers(step, tiny))
-                return
+        if gradient.shape == value.shape and self._run_code(_FIRST_ROW, value.size, (value, gradient, *parts), step):
+            return
         with np.errstate(all="ignore"):
-            numbers = self._numbers(step, tiny)
+            numbers = self._numbers(step, TINY[value.dtype])
             for w, g, scratch, flat in blocks(value, gradient, parts):
                 self._block(w, g, scratch, flat, *numbers)
 
     @np.errstate(all="ignore")
     def sparse(self, value: Array, slots: dict[str, Array], rows: IndexedSlices, step: Step) -> None:
         """As in `Rule`."""
-        code = self._code
-        if code is not None and len(rows.indices):
-            check_bounds(value, rows)
-            arrays = value, rows.values, *map(slots.__getitem__, self._names)
-            matrices = _matrices(arrays, math.prod(value.shape[1:]))
-            if matrices is not None:
-                w, g, *parts = matrices
-                index = rows.indices.astype(np.intp, copy=False)
-                code(index, w, g, tuple(parts), self._numbers(step, TINY[value.dtype]))
-                return
+        check_bounds(value, rows)
+        arrays = value, rows.values, *map(slots.__getitem__, self._names)
+        if self._run_code(rows.indices.astype(np.intp, copy=False), math.prod(value.shape[1:]), arrays, step):
+            return
         for part, part_slots, gradient in row_blocks(value, slots, rows):
             self.dense(part, part_slots, gradient, step)
 
+    def _run_code(self, index: Array, width: int, arrays: Sequence[Array], step: Step) -> bool:
+        """Updates rows of this width by machine code; False, without a change, if there is none for these arrays.
 
-def _matrices(arrays: Sequence[Array], width: int) -> list[Array] | None:
-    """The arrays as matrices of this width; None if machine code does not take them.
-
-    It takes float32 or float64 throughout, rows one after the other, and no empty value.
-    """
-    dtype = arrays[0].dtype
-    if dtype.char not in "fd" or not width:
-        return None
-    matrices = []
-    for array in arrays:
-        flags = array.flags
-        if array.dtype != dtype or not flags.c_contiguous or not flags.aligned:
-            return None
-        matrices.append(array.reshape(-1, width))
-    return matrices
+        It takes float32 or float64 throughout, rows one after the other, and no empty value.
+        """
+        dtype = arrays[0].dtype
+        if self._code is None or dtype.char not in "fd" or not width:
+            return False
+        matrices = []
+        for array in arrays:
+            flags = array.flags
+            if array.dtype != dtype or not flags.c_contiguous or not flags.aligned:
+                return False
+            matrices.append(array.reshape(-1, width))
+        w, g, *slots = matrices
+        self._code(index, w, g, tuple(slots), self._numbers(step, TINY[dtype]))
+        return True

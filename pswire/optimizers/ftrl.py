@@ -8,9 +8,8 @@ from typing import ClassVar
 import numpy as np
 
 from pswire.optimizers.element_wise import TINY, ElementWise
-from pswire.optimizers.limits import Limits, within
 from pswire.optimizers.numba_compiler import Numbers, Slots, loop
-from pswire.optimizers.optimizer import OptimizerSpec, Step
+from pswire.optimizers.optimizer import Limits, OptimizerSpec, Step, within
 from pswire.specs.spec import NotNegative, Positive, ShareOrOne
 from pswire.tensors.values import Array
 
@@ -41,30 +40,45 @@ class Ftrl(OptimizerSpec, kind="ftrl"):
     initial_accumulator: Positive = 0.1
 
 
-class FtrlRule(ElementWise, of=[Ftrl]):
+@loop(slots=2, numbers=3)
+def _ftrl(index: Array, w: Array, g: Array, slots: Slots, numbers: Numbers) -> None:
+    n, z = slots
+    rate, l1, l2 = numbers
+    for r in range(len(index)):
+        i = index[r]
+        for j in range(w.shape[1]):
+            total = z[i, j] + math.sqrt(n[i, j]) * w[i, j]
+            n[i, j] += g[r, j] * g[r, j]
+            root = math.sqrt(n[i, j])
+            total = total - w[i, j] * root + g[r, j] * rate
+            z[i, j] = total
+            w[i, j] = ((-l1 if total < -l1 else l1 if total > l1 else total) - total) / (root + l2)
+
+
+class FtrlRule(ElementWise[Ftrl], of=[Ftrl]):
     """Update rule of `Ftrl`. With a power of 0.5 it has a loop."""
 
+    loops = (_ftrl,)
+
     def __init__(self, spec: Ftrl) -> None:
-        super().__init__(spec, _ftrl if spec.learning_rate_power == 0.5 else None)
-        self._l1, self._l2 = spec.l1, spec.l2
-        self._power = spec.learning_rate_power
-        self._initial_accumulator = spec.initial_accumulator
+        super().__init__(spec)
+        if spec.learning_rate_power != 0.5:
+            self.loop = None
 
     def slots(self, value: Array) -> dict[str, Array]:
         """As in `Rule`; the linear slot depends on the value, and no accumulator is zero, because it is a divisor."""
         slots = super().slots(value)
         n, z = slots["accumulator"], slots["linear"]
         with np.errstate(all="ignore"):
-            n[...] = max(self._initial_accumulator, TINY[value.dtype])
+            np.maximum(n, TINY[value.dtype], out=n)
             self._raised(n, z)
             z *= value
             np.negative(z, out=z)
         return slots
 
     def _numbers(self, step: Step, tiny: float) -> tuple[float, ...]:
-        """The learning rate, alone and times both regularizations."""
         rate = step.learning_rate
-        return rate, rate * self._l1, rate * self._l2
+        return rate, rate * self.spec.l1, rate * self.spec.l2
 
     def growth(self, rate: float, limits: Limits) -> float:
         """With a power p up to 0.5, and |z| at most y n^p: then |w| is at most y, and y grows by rate * |g| / n_new^p.
@@ -73,7 +87,7 @@ class FtrlRule(ElementWise, of=[Ftrl]):
         does not get beyond twice `limits.squares`, and y not beyond twice `limits.state`, z is finite. Larger powers
         have no bound, because n^p times y overflows.
         """
-        if self._power > 0.5 or self._initial_accumulator > limits.squares:
+        if self.spec.learning_rate_power > 0.5 or self.spec.initial_accumulator > limits.squares:
             return math.inf
         return max(limits.gradient**2 / limits.squares, rate * limits.gradient / limits.state)
 
@@ -106,22 +120,7 @@ class FtrlRule(ElementWise, of=[Ftrl]):
         w /= scratch
 
     def _raised(self, n: Array, out: Array) -> None:
-        if self._power == 0.5:
+        if self.spec.learning_rate_power == 0.5:
             np.sqrt(n, out=out)
         else:
-            np.power(n, self._power, out=out)
-
-
-@loop(slots=2, numbers=3)
-def _ftrl(index: Array, w: Array, g: Array, slots: Slots, numbers: Numbers) -> None:
-    n, z = slots
-    rate, l1, l2 = numbers
-    for r in range(len(index)):
-        i = index[r]
-        for j in range(w.shape[1]):
-            total = z[i, j] + math.sqrt(n[i, j]) * w[i, j]
-            n[i, j] += g[r, j] * g[r, j]
-            root = math.sqrt(n[i, j])
-            total = total - w[i, j] * root + g[r, j] * rate
-            z[i, j] = total
-            w[i, j] = ((-l1 if total < -l1 else l1 if total > l1 else total) - total) / (root + l2)
+            np.power(n, self.spec.learning_rate_power, out=out)

@@ -8,9 +8,8 @@ from typing import TypeAlias
 import numpy as np
 
 from pswire.optimizers.adam import MomentsSpec, direction, moments_growth, move_averages
-from pswire.optimizers.element_wise import TINY, blocks, row_blocks
-from pswire.optimizers.limits import Limits
-from pswire.optimizers.optimizer import COMPUTE_DTYPES, Rule, Step
+from pswire.optimizers.element_wise import TINY, blocks, check_bounds, row_blocks
+from pswire.optimizers.optimizer import COMPUTE_DTYPES, Limits, Rule, Step
 from pswire.specs.spec import NotNegative, Positive
 from pswire.tensors.values import Array, IndexedSlices
 
@@ -42,10 +41,7 @@ class LambRule(Rule, of=[Lamb]):
 
     squares = ("v",)
 
-    def __init__(self, spec: Lamb) -> None:
-        super().__init__(spec)
-        self._beta1, self._beta2, self._epsilon = spec.beta1, spec.beta2, spec.epsilon
-        self._weight_decay = spec.weight_decay
+    spec: Lamb
 
     def dense(self, value: Array, slots: dict[str, Array], gradient: Array, step: Step) -> None:
         """As in `Rule`."""
@@ -53,6 +49,7 @@ class LambRule(Rule, of=[Lamb]):
 
     def sparse(self, value: Array, slots: dict[str, Array], rows: IndexedSlices, step: Step) -> None:
         """As in `Rule`, with the norms over the rows that are named."""
+        check_bounds(value, rows)
         self._update(lambda: row_blocks(value, slots, rows), value, step)
 
     def growth(self, rate: float, limits: Limits) -> float:
@@ -61,16 +58,15 @@ class LambRule(Rule, of=[Lamb]):
         That norm can be used while the square of no weight overflows: for up to 2^34 weights it is at most
         1e6 * sqrt(most).
         """
-        if self._weight_decay > 10 or rate * self._weight_decay > 2:
+        if self.spec.weight_decay > 10 or rate * self.spec.weight_decay > 2:
             return math.inf
-        growth = moments_growth(self._beta1, self._beta2, self._epsilon, rate, limits)
-        return growth + rate * 1e6 * (math.sqrt(limits.maximum) / limits.maximum)
+        return moments_growth(self.spec, rate, limits) + rate * 1e6 * (math.sqrt(limits.maximum) / limits.maximum)
 
     @np.errstate(all="ignore")
     def _update(self, parts: Callable[[], Iterable[_Part]], value: Array, step: Step) -> None:
         """Passes twice over the parts: only after the first pass is the length of the step known."""
-        root = math.sqrt(1 - self._beta2**step.number)  # the correction of the averages as in AdamRule.numbers
-        factor, epsilon = root / (1 - self._beta1**step.number), max(self._epsilon * root, TINY[value.dtype])
+        root = math.sqrt(1 - self.spec.beta2**step.number)  # the correction of the averages as in AdamRule
+        factor, epsilon = root / (1 - self.spec.beta1**step.number), max(self.spec.epsilon * root, TINY[value.dtype])
         weights, update = self._move_averages(parts(), factor, epsilon)
         usable = 0 < weights < math.inf and 0 < update < math.inf
         lengths: tuple[float, ...] = (step.learning_rate * (weights / update if usable else 1.0),)
@@ -85,11 +81,11 @@ class LambRule(Rule, of=[Lamb]):
 
     def _move_averages(self, parts: Iterable[_Part], factor: float, epsilon: float) -> tuple[float, float]:
         """Updates the slots; returns the norms of the value and of u."""
-        shares = self._beta1, 1 - self._beta1, self._beta2, 1 - self._beta2
+        beta1, beta2 = self.spec.beta1, self.spec.beta2
         weights = updates = 0.0
         for value, slots, gradient in parts:
             for w, g, u, (m, v) in blocks(value, gradient, (slots["m"], slots["v"])):
-                move_averages(g, m, v, u, *shares)
+                move_averages(g, m, v, u, beta1, 1 - beta1, beta2, 1 - beta2)
                 self._direct(w, m, v, u, factor, epsilon)
                 np.multiply(u, u, out=u)
                 updates += float(np.add.reduce(u, dtype=np.float64))
@@ -100,5 +96,5 @@ class LambRule(Rule, of=[Lamb]):
     def _direct(self, w: Array, m: Array, v: Array, u: Array, factor: float, epsilon: float) -> None:
         """Writes u of the formula into `u`."""
         direction(m, v, u, factor, epsilon)
-        if self._weight_decay:
-            u += w * self._weight_decay
+        if self.spec.weight_decay:
+            u += w * self.spec.weight_decay

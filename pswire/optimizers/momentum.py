@@ -7,9 +7,8 @@ from typing import ClassVar
 import numpy as np
 
 from pswire.optimizers.element_wise import ElementWise
-from pswire.optimizers.limits import Limits, decayed_sum
 from pswire.optimizers.numba_compiler import Numbers, Slots, loop
-from pswire.optimizers.optimizer import OptimizerSpec, Step
+from pswire.optimizers.optimizer import Limits, OptimizerSpec, Step, decayed_sum
 from pswire.specs.spec import Flag, Share
 from pswire.tensors.values import Array
 
@@ -33,53 +32,39 @@ class Momentum(OptimizerSpec, kind="momentum"):
     nesterov: Flag = False
 
 
-class MomentumRule(ElementWise, of=[Momentum]):
+@loop(slots=1, numbers=3)
+def _momentum(index: Array, w: Array, g: Array, slots: Slots, numbers: Numbers) -> None:
+    (m,) = slots
+    momentum, rate, nesterov = numbers
+    for r in range(len(index)):
+        i = index[r]
+        for j in range(w.shape[1]):
+            m[i, j] = m[i, j] * momentum + g[r, j]
+            w[i, j] -= (m[i, j] * momentum + g[r, j] if nesterov else m[i, j]) * rate
+
+
+class MomentumRule(ElementWise[Momentum], of=[Momentum]):
     """Update rule of `Momentum`."""
 
-    def __init__(self, spec: Momentum) -> None:
-        super().__init__(spec, _nesterov if spec.nesterov else _momentum)
-        self._momentum, self._nesterov = spec.momentum, spec.nesterov
+    loops = (_momentum,)
 
     def _numbers(self, step: Step, tiny: float) -> tuple[float, ...]:
-        """The momentum and the learning rate."""
-        return self._momentum, step.learning_rate
+        return self.spec.momentum, step.learning_rate, float(self.spec.nesterov)
 
     def growth(self, rate: float, limits: Limits) -> float:
         """The momentum is at most `limits.state`, or a sum of gradients of one sign; Nesterov adds one more."""
-        momentum = limits.state + limits.gradient * (1 + decayed_sum(self._momentum))
+        momentum = limits.state + limits.gradient * (1 + decayed_sum(self.spec.momentum))
         return rate * momentum / limits.maximum
 
     def _block(self, w: Array, g: Array, scratch: Array, slots: Sequence[Array], *numbers: float) -> None:
         (m,) = slots
-        momentum, rate = numbers
+        momentum, rate, nesterov = numbers
         m *= momentum
         m += g
-        if self._nesterov:
+        if nesterov:
             np.multiply(m, momentum, out=scratch)
             scratch += g
             scratch *= rate
         else:
             np.multiply(m, rate, out=scratch)
         w -= scratch
-
-
-@loop(slots=1, numbers=2)
-def _momentum(index: Array, w: Array, g: Array, slots: Slots, numbers: Numbers) -> None:
-    (m,) = slots
-    momentum, rate = numbers
-    for r in range(len(index)):
-        i = index[r]
-        for j in range(w.shape[1]):
-            m[i, j] = m[i, j] * momentum + g[r, j]
-            w[i, j] -= m[i, j] * rate
-
-
-@loop(slots=1, numbers=2)
-def _nesterov(index: Array, w: Array, g: Array, slots: Slots, numbers: Numbers) -> None:
-    (m,) = slots
-    momentum, rate = numbers
-    for r in range(len(index)):
-        i = index[r]
-        for j in range(w.shape[1]):
-            m[i, j] = m[i, j] * momentum + g[r, j]
-            w[i, j] -= (m[i, j] * momentum + g[r, j]) * rate

@@ -6,8 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from pswire.optimizers.element_wise import ElementWise
-from pswire.optimizers.limits import Limits
-from pswire.optimizers.optimizer import Step, UpdateSpec
+from pswire.optimizers.optimizer import Limits, Step, UpdateSpec
 from pswire.specs.spec import Share
 from pswire.tensors.values import Array
 
@@ -25,16 +24,11 @@ class MovingAverage(UpdateSpec, kind="moving_average"):
     decay: Share
 
 
-class MovingAverageRule(ElementWise, of=[MovingAverage]):
+class MovingAverageRule(ElementWise[MovingAverage], of=[MovingAverage]):
     """Update rule of `MovingAverage`."""
 
-    def __init__(self, spec: MovingAverage) -> None:
-        super().__init__(spec)
-        self._decay = spec.decay
-
     def _numbers(self, step: Step, tiny: float) -> tuple[float, ...]:
-        """The shares of the old and of the new."""
-        return self._decay, 1 - self._decay
+        return self.spec.decay, 1 - self.spec.decay
 
     def growth(self, rate: float, limits: Limits) -> float:
         """An average is between its old value and the observation."""

@@ -2,6 +2,10 @@
 
 To add an optimizer, follow the table in CONTRIBUTING.md. Rules are used by the server, in embedded mode, and by a
 worker's local steps.
+
+An update runs after its step has decided on it, so a result that is not finite would be found too late to refuse the
+push. Therefore every rule bounds how far an ordinary update, one within `LIMITS`, can bring a variable
+(`Rule.growth`); any other update is computed in the step, on copies (`psserver.core.variables.updates`).
 """
 
 from __future__ import annotations
@@ -14,13 +18,11 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from pswire.errors import InvalidMessage
-from pswire.optimizers.limits import MAX_ORDINARY_GROWTH, Limits, within
+from pswire.errors import InvalidMessage, NotFinite
 from pswire.optimizers.numba_compiler import Loop
-from pswire.specs import spec as specs
 from pswire.specs.schedules import LearningRate, Schedule, largest_rate
 from pswire.specs.spec import Spec
-from pswire.tensors.values import Array, IndexedSlices
+from pswire.tensors.values import Array, IndexedSlices, magnitude, not_finite
 
 #: The dtypes that a rule can update, each with the dtype that it computes in and its slots have: in a float16 slot
 #: the square of a small gradient would be zero.
@@ -37,9 +39,11 @@ class UpdateSpec(Spec, family="optimizer"):
     """Hyperparameters of an update rule.
 
     `pushed_noun` names what workers push, in messages. A slot is an array of the variable's shape beside it, of the
-    variable's dtype, or float32 for float16.
+    variable's dtype, or float32 for float16. A field `initial_NAME` is the first value of the slot NAME; others start
+    at zero.
     """
 
+    nested: ClassVar[type[Spec]] = Schedule
     pushed_noun: ClassVar[str] = "observation"
     _slots: ClassVar[tuple[str, ...]] = ()
 
@@ -59,14 +63,76 @@ class OptimizerSpec(UpdateSpec):
     learning_rate: LearningRate
 
 
+# --- bounds -------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Magnitudes of ordinary updates for a dtype.
+
+    Attributes:
+        gradient: of an ordinary update, after compensation for delay, which may add half of it.
+        state: of the elements of a settled variable and its slots; not below `gradient`.
+        squares: of the elements of a slot that sums squares; not below the square of `gradient`.
+        maximum: no element of a settled variable exceeds it by ordinary updates whose growths add up to less than 1.
+            Far enough below the dtype's largest number for what rounding adds, and for sums of a few such elements.
+        tiny: the least normal number.
+    """
+
+    gradient: float
+    state: float
+    squares: float
+    maximum: float
+    tiny: float
+
+
+#: By dtype. float16 has none: its range is too small, so all its updates are guarded.
+LIMITS = {
+    "float32": Limits(1e10, 1e16, 1e30, 1e37, float(np.finfo(np.float32).tiny)),
+    "float64": Limits(1e80, 1e120, 1e240, 1e306, float(np.finfo(np.float64).tiny)),
+}
+
+#: The largest growth of an ordinary update. A variable is guarded from a sum of 1/2 on; a step may make as many updates
+#: of it before that is seen as there are workers with a push that is held.
+MAX_ORDINARY_GROWTH, GUARDED = 1e-3, 0.5
+
+
+def decayed_sum(decay: float) -> float:
+    """The sum of all powers of `decay`; infinite if `decay` could round to 1 in float32."""
+    return 1 / (1 - decay) if decay < 1 - 1e-6 else math.inf
+
+
+def within(array: Array, limit: float) -> bool:
+    """Whether no element has a larger magnitude; False if one is NaN."""
+    return magnitude(array) <= limit or bool(array.max() <= limit and array.min() >= -limit)
+
+
+def fault_of(value: Array, slots: Mapping[str, Array]) -> str:
+    """The number of elements that are not finite in the first array that has any, and its slot; empty if none has."""
+    for name, array in (("", value), *slots.items()):
+        bad = not_finite(array)
+        if bad:
+            return f"{bad:,} of {array.size:,} elements" + (f" of its slot {name!r}" if name else "")
+    return ""
+
+
+def refused(name: str, fault: str) -> NotFinite:
+    """The error for an update of the variable `name` whose result has this fault (`fault_of`)."""
+    return NotFinite(
+        f"the update of {name!r} would make NaN or infinity of {fault}: nothing was changed; lower the learning rate, "
+        "or clip gradients"
+    )
+
+
+# --- rules --------------------------------------------------------------------------------------------------------
+
+
 @dataclass(frozen=True, slots=True)
 class Step:
     """When an update takes place.
 
-    Attributes:
-        number: of this update of this variable, from 1, whichever rows the updates before have touched.
-        global_step: the pushes that the shard has applied before this one, to any variables.
-        learning_rate: at this update; ignored by rules without one.
+    `number` is that of this update of this variable, from 1, whichever rows the updates before have touched;
+    `global_step` counts the pushes that the shard has applied before this one, to any variables.
     """
 
     number: int
@@ -90,6 +156,7 @@ class Rule(ABC):
         squares: names of slots that sum squares.
     """
 
+    spec: UpdateSpec
     loop: Loop | None = None
     element_wise: ClassVar[bool] = False
     squares: ClassVar[Collection[str]] = ()
@@ -98,10 +165,9 @@ class Rule(ABC):
         super().__init_subclass__()
         RULES.update({spec.kind: cls for spec in of})
 
-    def __init__(self, spec: UpdateSpec, first: Mapping[str, float] | None = None) -> None:
-        """Takes the slots' names from the hyperparameters; `first` has the first values that are not zero."""
+    def __init__(self, spec: UpdateSpec) -> None:
+        self.spec = spec
         self._names = spec.slot_names()
-        self._first = dict.fromkeys(self._names, 0.0) | dict(first or {})
 
     @np.errstate(all="ignore")
     def slots(self, value: Array) -> dict[str, Array]:
@@ -122,12 +188,13 @@ class Rule(ABC):
         dtype = COMPUTE_DTYPES[value.dtype]
         nbytes = value.size * dtype.itemsize
         slots = {}
-        for place, (name, fill) in enumerate(self._first.items(), 1):
+        for place, name in enumerate(self._names, 1):
             memory = np.zeros(nbytes + _PAGE, np.uint8)  # zeros: rows that are never touched take no memory
             start = (place * _PAGE // 4 - memory.ctypes.data) % _PAGE
             slots[name] = memory[start : start + nbytes].view(dtype).reshape(value.shape)
-            if fill:
-                slots[name].fill(fill)
+            first = getattr(self.spec, f"initial_{name}", 0.0)
+            if first:
+                slots[name].fill(first)
         return slots
 
     @abstractmethod
@@ -180,8 +247,3 @@ def ordinary_growth(spec: UpdateSpec, rule: Rule, limits: Limits | None) -> floa
     rate = largest_rate(spec.learning_rate) if isinstance(spec, OptimizerSpec) else 1.0
     growth = math.inf if limits is None else rule.growth(rate, limits)
     return growth if growth <= MAX_ORDINARY_GROWTH else math.inf  # not if it is NaN
-
-
-def from_plain(plain: Mapping[str, Any]) -> UpdateSpec:
-    """The inverse of `pswire.specs.spec.to_plain` for hyperparameters; raises as `specs.from_plain` does."""
-    return specs.from_plain(UpdateSpec, plain, Schedule)

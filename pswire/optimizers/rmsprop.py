@@ -7,9 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from pswire.optimizers.element_wise import ElementWise
-from pswire.optimizers.limits import Limits, decayed_sum
 from pswire.optimizers.numba_compiler import Numbers, Slots, loop
-from pswire.optimizers.optimizer import OptimizerSpec, Step
+from pswire.optimizers.optimizer import Limits, OptimizerSpec, Step, decayed_sum
 from pswire.specs.schedules import LearningRate
 from pswire.specs.spec import Flag, Positive, Share
 from pswire.tensors.values import Array
@@ -45,24 +44,30 @@ class RMSProp(OptimizerSpec, kind="rmsprop"):
         return ("mean_square", *["mean_gradient"] * self.centered, *["momentum"] * (self.momentum > 0))
 
 
-class RMSPropRule(ElementWise, of=[RMSProp]):
+@loop(slots=1, numbers=4)
+def _rmsprop(index: Array, w: Array, g: Array, slots: Slots, numbers: Numbers) -> None:
+    (s,) = slots
+    decay, rest, rate, epsilon = numbers
+    for r in range(len(index)):
+        i = index[r]
+        for j in range(w.shape[1]):
+            s[i, j] = s[i, j] * decay + g[r, j] * g[r, j] * rest
+            w[i, j] -= g[r, j] / (math.sqrt(s[i, j]) + epsilon) * rate
+
+
+class RMSPropRule(ElementWise[RMSProp], of=[RMSProp]):
     """Update rule of `RMSProp`. The plain one has a loop."""
 
     squares = ("mean_square",)
-
-    def __init__(self, spec: RMSProp) -> None:
-        super().__init__(spec, None if spec.centered or spec.momentum > 0 else _rmsprop)
-        self._decay, self._momentum = spec.decay, spec.momentum
-        self._epsilon, self._centered = spec.epsilon, spec.centered
+    loops = (_rmsprop,)
 
     def _numbers(self, step: Step, tiny: float) -> tuple[float, ...]:
-        """The shares of the old and of the new in an average, the learning rate, and epsilon."""
-        return self._decay, 1 - self._decay, step.learning_rate, max(self._epsilon, tiny)
+        return self.spec.decay, 1 - self.spec.decay, step.learning_rate, max(self.spec.epsilon, tiny)
 
     def growth(self, rate: float, limits: Limits) -> float:
         """With a decay of 0, or if centered, the divisor may be as small as epsilon."""
-        epsilon = max(self._epsilon, limits.tiny)
-        direction = limits.state + limits.gradient / epsilon * decayed_sum(self._momentum)
+        epsilon = max(self.spec.epsilon, limits.tiny)
+        direction = limits.state + limits.gradient / epsilon * decayed_sum(self.spec.momentum)
         if direction > limits.maximum:
             return math.inf
         return (limits.gradient**2 + rate * direction) / limits.maximum
@@ -74,7 +79,7 @@ class RMSPropRule(ElementWise, of=[RMSProp]):
         scratch *= rest
         s *= decay
         s += scratch
-        if self._centered:
+        if self.spec.centered:
             c, *more = more
             np.multiply(g, rest, out=scratch)
             c *= decay
@@ -87,22 +92,11 @@ class RMSPropRule(ElementWise, of=[RMSProp]):
             np.sqrt(s, out=scratch)
         scratch += epsilon
         np.divide(g, scratch, out=scratch)
-        if self._momentum > 0:
+        if self.spec.momentum > 0:
             (b,) = more
-            b *= self._momentum
+            b *= self.spec.momentum
             b += scratch
             np.multiply(b, rate, out=scratch)
         else:
             scratch *= rate
         w -= scratch
-
-
-@loop(slots=1, numbers=4)
-def _rmsprop(index: Array, w: Array, g: Array, slots: Slots, numbers: Numbers) -> None:
-    (s,) = slots
-    decay, rest, rate, epsilon = numbers
-    for r in range(len(index)):
-        i = index[r]
-        for j in range(w.shape[1]):
-            s[i, j] = s[i, j] * decay + g[r, j] * g[r, j] * rest
-            w[i, j] -= g[r, j] / (math.sqrt(s[i, j]) + epsilon) * rate

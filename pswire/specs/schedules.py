@@ -32,14 +32,21 @@ class Schedule(Spec, family="schedule"):
         raise NotImplementedError
 
 
-def check_learning_rate(spec: object, name: str) -> None:
-    """Refuses a field that is neither a schedule nor a finite number from 0 up. Raises `TypeError` or `ValueError`."""
-    value = getattr(spec, name)
+def check_learning_rate(label: str, value: object) -> float | Schedule:
+    """The value; refused unless it is a known schedule or a finite number from 0 up."""
     if not isinstance(value, Schedule):
-        check_number(spec, name, 0, expected="an int, a float or a schedule")
-    elif not value.is_known():
+        return check_number(label, value, 0, expected="an int, a float or a schedule")
+    if not value.is_known():
         known = ", ".join(schedule.__name__ for schedule in Schedule.kinds.values())
-        raise TypeError(f"{type(spec).__name__}: {name} must be a schedule that servers know, {known}; got {value!r}")
+        raise TypeError(f"{label} must be a schedule that servers know, {known}; got {value!r}")
+    return value
+
+
+def check_rates(label: str, value: object) -> tuple[float, ...]:
+    """The finite numbers from 0 up as a tuple; refused unless they are in a sequence."""
+    if not isinstance(value, Sequence) or isinstance(value, str | bytes):
+        raise TypeError(f"{label} must be a list or a tuple, got {value!r}")
+    return tuple(check_number(label, entry, 0) for entry in value)
 
 
 #: A finite number from 0 up, or a schedule.
@@ -138,17 +145,11 @@ class PiecewiseConstant(Schedule, kind="piecewise_constant"):
     Source: TensorFlow 1's tf.train.piecewise_constant.
     """
 
-    boundaries: Sequence[float]
-    values: Sequence[float]
+    boundaries: Annotated[Sequence[float], check_rates]
+    values: Annotated[Sequence[float], check_rates]
 
     def __post_init__(self) -> None:
-        for name in ("boundaries", "values"):
-            given = getattr(self, name)
-            if not isinstance(given, Sequence) or isinstance(given, str | bytes):
-                raise TypeError(f"PiecewiseConstant: {name} must be a list or a tuple, got {given!r}")
-            for entry in given:
-                check_number(self, name, 0, entry=entry)
-            object.__setattr__(self, name, tuple(map(float, given)))
+        super().__post_init__()
         for earlier, later in itertools.pairwise(self.boundaries):
             if later <= earlier:
                 raise ValueError(f"PiecewiseConstant: boundaries must increase, but {later} follows {earlier}")

@@ -29,27 +29,28 @@ class Checked:
     """A dataclass whose fields are checked when it is built, by their annotations (`Share`, `Count` and so on)."""
 
     def __post_init__(self) -> None:
-        for name, checks in _checks_of(type(self)).items():  # type: ignore[arg-type]  # a class is hashable
-            for check in checks:
-                check(self, name)
+        for name, check in _checks_of(type(self)).items():  # type: ignore[arg-type]  # a class is hashable
+            value = check(f"{type(self).__name__}: {name}", getattr(self, name))
+            object.__setattr__(self, name, value)  # specs are frozen
 
 
 @functools.cache
-def _checks_of(cls: type) -> dict[str, tuple[Callable[[object, str], None], ...]]:
+def _checks_of(cls: type) -> dict[str, Callable[[str, object], object]]:
     hints = get_type_hints(cls, include_extras=True)
-    return {name: hint.__metadata__ for name, hint in hints.items() if hasattr(hint, "__metadata__")}
+    return {name: hint.__metadata__[0] for name, hint in hints.items() if hasattr(hint, "__metadata__")}
 
 
 class Spec(Checked):
     """A configuration object that travels as plain data: the name of its kind, and its fields.
 
     A subclass with `family="..."` is a family, one with `kind="..."` a member of it. One with neither, such as a
-    worker's optimizer, has the kind of its base.
+    worker's optimizer, has the kind of its base. `nested` is the family of specs within those of a family, if another.
     """
 
     kind: ClassVar[str] = ""
     family: ClassVar[str] = ""
     kinds: ClassVar[dict[str, type[Any]]] = {}
+    nested: ClassVar[type[Spec] | None] = None
 
     def __init_subclass__(cls, *, kind: str = "", family: str = "") -> None:
         super().__init_subclass__()
@@ -99,25 +100,25 @@ def _plain(value: Any) -> object:  # noqa: ANN401 - a number, or one of these
     return float(value)
 
 
-def from_plain(family: type[_Spec], plain: Mapping[str, Any], within: type[Spec] | None = None) -> _Spec:
-    """The inverse of `to_plain` for specs of a family; `within` is the family of a spec that is a field.
+def from_plain(family: type[_Spec], plain: Mapping[str, Any]) -> _Spec:
+    """The inverse of `to_plain` for specs of a family.
 
     Raises:
         ValueError: a kind is unknown, a field is missing or unknown, or a value is out of its range.
         TypeError: a value has the wrong type.
     """
-    kind = plain.get("kind")
+    fields = dict(plain)
+    kind = fields.pop("kind", None)
     base: Any = family.kinds.get(kind) if isinstance(kind, str) else None
     if base is None:
         raise ValueError(f"unknown {family.family} {kind!r}; known kinds: {', '.join(sorted(family.kinds))}")
-    expected, given = {field.name for field in dataclasses.fields(base)}, set(plain) - {"kind"}
-    if expected != given:
-        missing, unknown = sorted(expected - given), sorted(given - expected)
+    expected = {field.name for field in dataclasses.fields(base)}
+    if expected != fields.keys():
+        missing, unknown = sorted(expected - fields.keys()), sorted(fields.keys() - expected)
         raise ValueError(f"{family.family} {kind}: missing {missing}, unknown {unknown}")
-    fields = {name: plain[name] for name in expected}
     for name, value in fields.items():
-        if within is not None and isinstance(value, Mapping):
-            fields[name] = from_plain(within, value, within)
+        if isinstance(value, Mapping):
+            fields[name] = from_plain(family.nested or family, value)
     spec: _Spec = base(**fields)
     return spec
 
@@ -136,24 +137,21 @@ def parse(text: str, choices: Sequence[type[_TextSpec]], noun: str) -> _TextSpec
 
 
 def check_number(
-    spec: object,
-    name: str,
+    label: str,
+    value: object,
     low: float = -math.inf,
     high: float = math.inf,
     *,
     open_low: bool = False,
     closed_high: bool = False,
     expected: str = "an int or a float",
-    entry: object = None,
-) -> None:
-    """Refuses a field outside [low, high), with `open_low` and `closed_high` outside (low, high]; makes it a float.
+) -> float:
+    """The number as a float; refused outside [low, high), with `open_low` and `closed_high` outside (low, high].
 
-    NaN and infinity are always outside. `entry` is one number of a field that has several. Raises `TypeError` or
-    `ValueError`, which name class and field.
+    NaN and infinity are always outside. Raises `TypeError` or `ValueError`, which begin with `label`.
     """
-    value = getattr(spec, name) if entry is None else entry
     if isinstance(value, bool) or not isinstance(value, numbers.Real):  # numpy numbers are accepted
-        raise TypeError(f"{type(spec).__name__}: {name} must be {expected}, got {value!r}")
+        raise TypeError(f"{label} must be {expected}, got {value!r}")
     try:
         number = float(value)
     except OverflowError:  # an int too large for a float
@@ -163,27 +161,23 @@ def check_number(
     if not (above and below and math.isfinite(number)):
         bounds = f"{'more than' if open_low else 'at least'} {low:g} and " if low > -math.inf else ""
         bounds += f"{'at most' if closed_high else 'below'} {high:g}" if high < math.inf else "finite"
-        raise ValueError(f"{type(spec).__name__}: {name} must be {bounds}, got {value!r}")
-    if entry is None:
-        object.__setattr__(spec, name, number)  # specs are frozen
+        raise ValueError(f"{label} must be {bounds}, got {value!r}")
+    return number
 
 
-def check_count(spec: object, name: str, low: int = 1) -> None:
-    """Refuses a field that is not an integer of at least `low`; 1000.0, as received from the network, becomes 1000.
-
-    Raises `TypeError` or `ValueError`.
-    """
-    check_number(spec, name, low, MAX_COUNT)
-    number = getattr(spec, name)
+def check_count(label: str, value: object, low: int = 1) -> int:
+    """The number as an int; refused unless whole and at least `low`. 1000.0 may come from the network."""
+    number = check_number(label, value, low, MAX_COUNT)
     if not number.is_integer():
-        raise ValueError(f"{type(spec).__name__}: {name} must be a whole number, got {number!r}")
-    object.__setattr__(spec, name, int(number))
+        raise ValueError(f"{label} must be a whole number, got {number!r}")
+    return int(number)
 
 
-def check_flag(spec: object, name: str) -> None:
-    """Refuses a field that is not a boolean. Raises `TypeError`."""
-    if not isinstance(getattr(spec, name), bool):
-        raise TypeError(f"{type(spec).__name__}: {name} must be True or False, got {getattr(spec, name)!r}")
+def check_flag(label: str, value: object) -> bool:
+    """The value; refused unless it is a boolean."""
+    if not isinstance(value, bool):
+        raise TypeError(f"{label} must be True or False, got {value!r}")
+    return value
 
 
 #: Annotations of fields: a finite number, [0, inf), (0, inf), [0, 1), [0, 1], (0, 1], whole numbers from 1 and from 0.

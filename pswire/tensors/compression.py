@@ -11,9 +11,9 @@ Each form is a row of `FORMS`. A compression stores its error in `residual`; the
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -79,13 +79,24 @@ class Packed:
         return self.elements(0, self.size).reshape(self.shape)
 
 
-@dataclass(frozen=True, slots=True)
-class Form:
-    """A form: `fits` tells whether parts of these specs make an array of a shape; the others are as in `Packed`."""
+class Form(NamedTuple):
+    """The functions behind `Packed.check` and `Packed.elements`, of the parts and then as there."""
 
-    fits: Callable[[tuple[int, ...], tuple[TensorSpec, ...]], bool]
     check: Callable[[tuple[Array, ...], int], float]
     elements: Callable[[tuple[Array, ...], int, int], Array]
+
+
+def parts_fit(form: str, shape: tuple[int, ...], parts: Sequence[TensorSpec]) -> bool:
+    """Whether parts of these specs make an array of this shape in this form."""
+    size = math.prod(shape)
+    length = min(size, parts[0].size) if parts else 0
+    layouts = {
+        "bfloat16": [(shape, "int16")],
+        "float16": [(shape, "int16")],
+        "int8": [(shape, "int8"), ((-(-size // ELEMENTS_PER_SCALE),), "float32")],
+        "topk": [((length,), _index_dtype(size)), ((length,), "float32")],
+    }
+    return layouts.get(form) == [(part.shape, part.dtype) for part in parts]
 
 
 def unpacked(array: Array | IndexedSlices | Packed) -> Array | IndexedSlices:
@@ -161,10 +172,6 @@ def _to_float16(block: Array, out: Array) -> None:
     np.copyto(out, power, casting="unsafe")
 
 
-def _16_bits_fit(shape: tuple[int, ...], parts: tuple[TensorSpec, ...]) -> bool:
-    return [(part.shape, part.dtype) for part in parts] == [(shape, INT16.name)]
-
-
 def _bfloat16(parts: tuple[Array, ...], start: int, stop: int) -> Array:
     out = parts[0].reshape(-1)[start:stop].view(np.uint16).astype(np.uint32)
     out <<= 16
@@ -236,12 +243,6 @@ def quantize_int8(array: Array, residual: Array) -> Packed:
     return Packed("int8", array.shape, (numbers, steps))
 
 
-def _8_bits_fit(shape: tuple[int, ...], parts: tuple[TensorSpec, ...]) -> bool:
-    steps = -(-math.prod(shape) // ELEMENTS_PER_SCALE)
-    found = [(part.shape, part.dtype) for part in parts]
-    return found == [(shape, INT8.name), ((steps,), _FLOAT32.name)]
-
-
 def _check_8(parts: tuple[Array, ...], size: int) -> float:
     steps = parts[1]
     if (steps < 0).any():
@@ -290,7 +291,7 @@ def top_k(array: Array, residual: Array, count: int) -> Packed:
     indices = indices[_largest(np.abs(residual[indices]), count)]
     values = residual[indices]
     residual[indices] = 0
-    return Packed("topk", array.shape, (indices.astype(_index_dtype(len(flat))), values))
+    return Packed("topk", array.shape, (indices.astype(DTYPES[_index_dtype(len(flat))]), values))
 
 
 #: Elements of the sample.
@@ -301,18 +302,13 @@ _SMALLEST_SUBNORMAL = np.finfo(np.float32).smallest_subnormal
 
 def _threshold(flat: Array, residual: Array, count: int) -> np.float32:
     """A positive magnitude that slightly more than `count` elements of the sum are likely to reach."""
-    distance = _sample_stride(len(flat))
-    sample = np.abs(flat[::distance] + residual[::distance])
+    stride = max(1, len(flat) // _SAMPLE) | 1  # odd, so that the sample meets all columns of a matrix
+    sample = np.abs(flat[::stride] + residual[::stride])
     expected = len(sample) * count / max(1, len(flat))
     chosen = int(expected + 4 * math.sqrt(expected)) + 1  # four standard deviations
     if chosen >= len(sample):
         return _SMALLEST_SUBNORMAL
     return max(np.partition(sample, len(sample) - chosen)[len(sample) - chosen], _SMALLEST_SUBNORMAL)
-
-
-def _sample_stride(size: int) -> int:
-    """Distance between elements of the sample: odd, so that it meets all columns of a matrix."""
-    return max(1, size // _SAMPLE) | 1
 
 
 def _largest(magnitudes: Array, count: int) -> Array:
@@ -325,17 +321,9 @@ def _largest(magnitudes: Array, count: int) -> Array:
     return np.flatnonzero(chosen)
 
 
-def _index_dtype(size: int) -> np.dtype[Any]:
+def _index_dtype(size: int) -> str:
     """The dtype of indices into an array of `size` elements."""
-    return DTYPES["int32" if size < 1 << 31 else "int64"]
-
-
-def _topk_fits(shape: tuple[int, ...], parts: tuple[TensorSpec, ...]) -> bool:
-    if len(parts) != 2 or len(parts[0].shape) != 1:
-        return False
-    indices, values, size = *parts, math.prod(shape)
-    fit = indices.shape == values.shape and indices.shape[0] <= size
-    return fit and (indices.dtype, values.dtype) == (_index_dtype(size).name, _FLOAT32.name)
+    return "int32" if size < 1 << 31 else "int64"
 
 
 def _check_topk(parts: tuple[Array, ...], size: int) -> float:
@@ -359,8 +347,8 @@ def _topk(parts: tuple[Array, ...], start: int, stop: int) -> Array:
 
 
 FORMS: dict[str, Form] = {
-    "bfloat16": Form(_16_bits_fit, _check_bfloat16, _bfloat16),
-    "float16": Form(_16_bits_fit, _check_float16, _float16),
-    "int8": Form(_8_bits_fit, _check_8, _int8),
-    "topk": Form(_topk_fits, _check_topk, _topk),
+    "bfloat16": Form(_check_bfloat16, _bfloat16),
+    "float16": Form(_check_float16, _float16),
+    "int8": Form(_check_8, _int8),
+    "topk": Form(_check_topk, _topk),
 }

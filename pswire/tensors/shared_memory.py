@@ -51,15 +51,12 @@ def _check_place(name: str, memory: mmap | Array, offset: int, nbytes: int) -> N
 
 
 class Region:
-    """Part of a segment, allocated sequentially; a `pswire.messages.Allocator`.
+    """Part of a segment, allocated sequentially: a `TensorSender`, and a `pswire.messages.Allocator`.
 
     Args:
         segment: the segment's number on its stream.
         memory: the segment.
-        offset, nbytes: the part; by default all that is for arrays.
-
-    Raises:
-        Malformed: the part is not inside the segment, or `offset` is no multiple of `ALIGNMENT`.
+        offset, nbytes: the part, or `Malformed`; by default all that is for arrays.
     """
 
     def __init__(self, segment: int, memory: mmap, offset: int = DATA_OFFSET, nbytes: int | None = None) -> None:
@@ -69,39 +66,32 @@ class Region:
         self._next, self._end = offset, offset + nbytes
         self._address: int = np.frombuffer(memory, np.uint8).__array_interface__["data"][0]
 
-    def reserve(self, nbytes: int) -> int | None:
+    def _reserve(self, nbytes: int) -> int | None:
         """The offset of the next `nbytes`; None if fewer are left."""
         offset = self._next
         if offset + nbytes > self._end:
             return None
-        self._next = offset + aligned(nbytes)
+        self._next += aligned(nbytes)
         return offset
 
     def take(self, spec: TensorSpec) -> Array | None:
         """The next array, writable; None if too little is left."""
-        offset = self.reserve(spec.nbytes)
+        offset = self._reserve(spec.nbytes)
         return None if offset is None else array_at(self.memory, offset, spec)
+
+    def put(self, array: Array, tensor: pb.Tensor) -> None:
+        """As in `TensorSender`, but the array may be changed afterwards. For its size see `bytes_needed`."""
+        offset = self._reserve(array.nbytes)
+        if offset is None:
+            raise TooLarge(f"no room for the {array.nbytes:,} bytes of {tensor.name!r} in a segment of shared memory")
+        np.ndarray(array.shape, DTYPES[tensor.dtype], self.memory, offset)[...] = array
+        tensor.shared.segment, tensor.shared.offset = self.segment, offset
 
     def offset_of(self, array: Array) -> int | None:
         """The offset in the segment of an array that was taken from this region; None for any other."""
         offset: int = array.__array_interface__["data"][0] - self._address
         inside = offset >= 0 and offset + array.nbytes <= self._next and offset % ALIGNMENT == 0
         return offset if inside and array.flags.c_contiguous else None
-
-
-class SharedSender:
-    """Copies the arrays of one message into a segment, one after the other; `segment` is its number on the stream."""
-
-    def __init__(self, memory: mmap, segment: int) -> None:
-        self._region = Region(segment, memory)
-
-    def put(self, array: Array, tensor: pb.Tensor) -> None:
-        """As in `TensorSender`, but the array may be changed afterwards. For its size see `bytes_needed`."""
-        offset = self._region.reserve(array.nbytes)
-        if offset is None:
-            raise TooLarge(f"no room for the {array.nbytes:,} bytes of {tensor.name!r} in a segment of shared memory")
-        np.ndarray(array.shape, DTYPES[tensor.dtype], self._region.memory, offset)[...] = array
-        tensor.shared.segment, tensor.shared.offset = self._region.segment, offset
 
 
 class SharedReceiver:

@@ -14,26 +14,23 @@ import numpy as np
 
 from pswire.errors import Malformed, TooLarge
 from pswire.tensors import frames
-from pswire.tensors.inline import InlineReceiver
 from pswire.tensors.shared_memory import Region
-from pswire.tensors.transport import (
-    CHUNK,
-    INLINE_BELOW,
-    MAX_INLINE_MESSAGE,
-    MAX_INLINED,
-    TensorReceiver,
-    check_elements,
-)
+from pswire.tensors.transport import CHUNK, MAX_INLINE_MESSAGE, InlineReceiver, TensorReceiver, check_elements
 from pswire.tensors.values import DTYPES, Array, TensorSpec
 from pswire.v1 import paramserver_pb2 as pb
+
+#: A tensor of fewer bytes than this travels inside its message: protobuf copies it in less time.
+INLINE_BELOW = 1 << 10
+
+#: Bytes that these tensors may have together in one message.
+MAX_INLINED = 64 << 10
 
 
 class StreamSender:
     """Collects the arrays of one message, and makes frames of them.
 
-    Args:
-        region: shared memory; arrays that lie there stay there.
-        few: arrays of fewer bytes travel inside the message, up to `MAX_INLINED` in all.
+    Arrays in `region` stay in shared memory. Arrays of fewer bytes than `few` travel inside the message, up to
+    `MAX_INLINED` in all.
     """
 
     def __init__(self, region: Region | None = None, *, few: int = INLINE_BELOW) -> None:
@@ -88,38 +85,30 @@ class StreamSender:
 class StreamReceiver:
     """Receives the tensors of one message: decode it, check the placeholders, `allocate`, decode again, `feed`.
 
-    If all elements are there already, inside the message, in the data of its frame or in shared memory, one decoding
-    is enough. Streamed tensors are identified by their order, so both decodings must be of the same message.
-
-    Args:
-        data: the data of the header's frame, if any; arrays over it are read-only.
-        shared: receives tensors in shared memory, if there is any.
+    One decoding is enough if all elements are there already: inside the message, in the `data` of its frame (read-only)
+    or in `shared` memory. Streamed tensors are identified by their order, so both decodings must be of one message.
     """
 
     def __init__(self, data: memoryview | None = None, shared: TensorReceiver | None = None) -> None:
-        self._inline = InlineReceiver()
-        self._segments = shared
-        self._data = data
-        self._used = 0
-        self._specs: list[TensorSpec] = []
-        self._arrays: list[Array] | None = None
-        self._given = 0
-        self._gaps: deque[tuple[int, memoryview]] = deque()  # what is not filled yet, in order
+        self._inline, self._shared = InlineReceiver(), shared
+        self._data, self._used = data, 0
+        self._specs: list[TensorSpec] = []  # of the tensors that follow in chunks
+        self._arrays: Iterator[Array] | None = None
+        self._gaps: deque[tuple[TensorSpec, memoryview]] = deque()  # the memory that is not filled yet, in order
 
     def get(self, tensor: pb.Tensor, spec: TensorSpec, *, own: bool = False) -> Array:
         """The array; for a streamed tensor a read-only placeholder, and after `allocate` the array to `feed`."""
         place = tensor.WhichOneof("place")
         if place == "shared":
-            if self._segments is None:
+            if self._shared is None:
                 raise Malformed(f"variable {spec}: its elements are in shared memory, but none is attached here")
-            return self._segments.get(tensor, spec, own=own)
+            return self._shared.get(tensor, spec, own=own)
         if not tensor.streamed:
             return self._inline.get(tensor, spec)
         if self._data is not None:
             return self._from_data(self._data, spec)
         if self._arrays is not None:
-            self._given += 1
-            return self._arrays[self._given - 1]
+            return next(self._arrays)
         self._specs.append(spec)
         dtype = DTYPES[spec.dtype]
         return np.ndarray(spec.shape, dtype, buffer=bytes(dtype.itemsize), strides=(0,) * len(spec.shape))
@@ -143,7 +132,7 @@ class StreamReceiver:
     @property
     def nbytes(self) -> int:
         """Bytes of the tensors that follow in chunks, as the decoded message announces."""
-        return sum(spec.nbytes for spec in self._specs)
+        return sum([spec.nbytes for spec in self._specs])
 
     def allocate(self) -> None:
         """Allocates the arrays; call it once, after `nbytes` and the message with its placeholders have been checked.
@@ -151,10 +140,12 @@ class StreamReceiver:
         Raises `TooLarge` if there is no memory for them.
         """
         try:
-            self._arrays = [np.empty(spec.shape, DTYPES[spec.dtype]) for spec in self._specs]
+            arrays = [np.empty(spec.shape, DTYPES[spec.dtype]) for spec in self._specs]
         except MemoryError as error:
             raise TooLarge(f"no memory for tensors of {self.nbytes} bytes: {error}") from error
-        self._gaps.extend((place, _bytes_of(array)) for place, array in enumerate(self._arrays) if array.nbytes)
+        gaps = zip(self._specs, map(_bytes_of, arrays), strict=True)
+        self._gaps.extend((spec, gap) for spec, gap in gaps if gap)
+        self._arrays = iter(arrays)
 
     def feed(self, chunk: bytes | memoryview) -> None:
         """Copies the next bytes into the allocated arrays. `Malformed`: more than declared, or an invalid bool."""
@@ -162,13 +153,13 @@ class StreamReceiver:
         while data:
             if not self._gaps:
                 raise Malformed(f"tensors of {self.nbytes} bytes were declared, but {len(data)} more bytes arrived")
-            place, gap = self._gaps.popleft()
+            spec, gap = self._gaps.popleft()
             taken = min(len(gap), len(data))
             gap[:taken] = data[:taken]
-            check_elements(np.frombuffer(gap[:taken], np.uint8), self._specs[place])
-            data = data[taken:]
-            if taken < len(gap):
-                self._gaps.appendleft((place, gap[taken:]))
+            check_elements(np.frombuffer(gap[:taken], np.uint8), spec)
+            data, gap = data[taken:], gap[taken:]
+            if gap:
+                self._gaps.appendleft((spec, gap))
 
     def feed_frame(self, frame: bytes) -> None:
         """As `feed` for the chunk of a frame. `Malformed` if the frame has none."""

@@ -1,19 +1,15 @@
-"""The client: a worker's calls to all shards, with whole variables, independent of the shards of their partitions.
-
-May import placement, partitions, push_pull, retrying_calls, heartbeat and messages; knows no tape.
-"""
+"""The client: a worker's calls to all shards, with whole variables, independent of the shards of their partitions."""
 
 from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 
 from pswire.errors import ConfigurationError, ParamServerError
 from pswire.messages import (
-    Answer,
     Assign,
     Assigned,
     Assignment,
@@ -43,11 +39,10 @@ from pswire.specs.consistency import (
     parse_staleness,
 )
 from pswire.tensors.values import Array
-from psworker.client import splitting
 from psworker.client.error_feedback import GradientEncoder
 from psworker.client.heartbeat import Heartbeat
 from psworker.client.placement import Placement
-from psworker.client.push_pull import PushResult, ShardedPull, ShardedPush, concatenated, unpacked
+from psworker.client.push_pull import PushResult, ShardedPull, ShardedPush, check_finite, join_rows
 from psworker.client.retrying_calls import RetryingCalls
 from psworker.transport import Future, Transport
 from psworker.versions import ReadVersion, VersionedArray
@@ -63,23 +58,14 @@ class Client:
         pushed = push.result()
         client.leave()
 
-    Every method raises the server's error, or `Unavailable` or `TimedOut` after `timeout` seconds; and
-    `UnknownVariable` for a variable that was not registered, when nothing has been sent yet.
-
-    Args:
-        transport: reaches the shards.
-        worker: the worker's name.
-        timeout: seconds for which each call is retried while a server cannot be reached or holds a push.
-        encoder: of gradients; its encoding is also that of values. None: unchanged.
-
-    Attributes:
-        consistency, staleness: policies of the shards, once the worker has joined.
+    Every method raises the server's error, or `Unavailable` or `TimedOut` after `timeout` seconds of retries; and
+    `UnknownVariable` for a variable that was not registered, when nothing has been sent yet. The encoding of the
+    `encoder` of gradients is also that of values. After `join`, `consistency` and `staleness` are the shards' policies.
     """
 
     def __init__(
         self, transport: Transport, worker: str, timeout: float, encoder: GradientEncoder | None = None
     ) -> None:
-        self._transport = transport
         self._closing = threading.Event()
         self._calls = RetryingCalls(transport, worker, timeout, self._closing)
         self._heartbeat = Heartbeat(self._calls)
@@ -95,7 +81,7 @@ class Client:
     @property
     def chief(self) -> bool:
         """Whether this worker is chief, as last reported by shard 0."""
-        return self._calls.chief_status.chief
+        return self._calls.chief
 
     def join(self) -> Joined:
         """Joins every shard and keeps the leases by a heartbeat in the background; shard 0's answer.
@@ -114,8 +100,9 @@ class Client:
                 )
         self.consistency = parse_consistency(joined.consistency)
         self.staleness = parse_staleness(joined.staleness)
-        self._pushing.decides = (self.consistency.decides or self.staleness.decides) and self.shards > 1
-        self._pushing.orders = (self.consistency.orders or self.staleness.orders) and self.shards > 1
+        if self.shards > 1:
+            self._pushing.decides = self.consistency.decides or self.staleness.decides
+            self._pushing.orders = self.consistency.orders or self.staleness.orders
         self._heartbeat.start(joined.lease)
         return joined
 
@@ -133,17 +120,21 @@ class Client:
         placement = self._placement.extended([declaration.spec for declaration in declarations])
         parts: list[list[Declaration]] = [[] for _ in range(self.shards)]
         for name, declaration in zip(names, declarations, strict=True):
-            split = splitting.split_declaration(placement[name], declaration)
-            for partition, part in zip(placement[name].partitions, split, strict=True):
+            variable, value = placement[name], declaration.value
+            values: list[Array | None] = [None] * len(variable.partitions)
+            if value is not None:
+                variable.check(value, "initial value")
+                if self.shards > 1:
+                    check_finite(name, value, "initial value")
+                values = [*variable.split(value)]
+            for partition, array in zip(variable.partitions, values, strict=True):
+                part = replace(declaration, spec=partition.spec, value=array, part=partition.part)
                 parts[partition.shard].append(part)
         pull = ShardedPull(placement, names, rejoins=calls.rejoins)
         messages = [Register(calls.sender, tuple(part), states=calls.states) for part in parts]
         if self.shards > 1:
             places = tuple([Place(name, placement[name].partitions[0].shard) for name in names])
             messages[0] = replace(messages[0], places=places)
-            for name, declaration in zip(names, declarations, strict=True):
-                if declaration.value is not None:
-                    splitting.check_finite(name, declaration.value, "initial value")
             checks = [
                 replace(one, declarations=tuple([replace(part, value=None) for part in one.declarations]), dry_run=True)
                 for one in messages
@@ -171,11 +162,8 @@ class Client:
         others are sent its decision by `result`. Until the result is there, the gradients' arrays are borrowed, and
         there is no other push, tune or assign.
 
-        Args:
-            gradients: one a variable, with the version of the weights that it was computed with.
-            loss: of the step, for the shards' metrics.
-            pull: variables whose values the result is to bring.
-            known_values: values from this client: those that have not changed do not travel again.
+        `gradients` have the versions of the weights that they were computed with. Of the `known_values` from this
+        client, those that have not changed do not travel again.
 
         Raises:
             ShapeMismatch: a gradient does not have its variable's shape and dtype; then nothing was sent.
@@ -198,48 +186,44 @@ class Client:
     ) -> Future[list[VersionedArray]]:
         """Sends a `pull`. No push, tune or assign until its result is there."""
         self.report_deferred_idle()
-        sender, encoding = self._calls.sender, self.encoder.encoding
-        pull = ShardedPull(self._placement, names, known_values, self._calls.rejoins)
-        messages = [pull.message(shard, sender, encoding) for shard in range(self.shards)]
-        if self._pushing.orders:
-            sent = self._calls.send([messages[0] or Pull(sender, ())], pull.rejoins)
-            return Future(partial(self._pulled_in_order, sent, messages, pull))
-        sent = self._calls.send(messages, pull.rejoins)
-        return Future(lambda: pull.joined(self._calls.results(sent, Pulled)))
+        calls, encoding = self._calls, self.encoder.encoding
+        pull = ShardedPull(self._placement, names, known_values, calls.rejoins)
+        messages = [pull.message(shard, calls.sender, encoding) for shard in range(self.shards)]
+        if not self._pushing.orders:
+            sent = calls.send(messages, pull.rejoins)
+            return Future(lambda: pull.joined(calls.results(sent, Pulled)))
+        first = calls.send([messages[0] or Pull(calls.sender, ())], pull.rejoins)
 
-    def _pulled_in_order(
-        self, sent: Mapping[int, Future[Answer]], messages: Sequence[Pull | None], pull: ShardedPull
-    ) -> list[VersionedArray]:
-        """The result of a pull whose other shards answer once they have made all changes that shard 0 had decided."""
-        answers = self._calls.results(sent, Pulled)
-        served_at, others = self._calls.frontier.decided, self._calls.in_order(messages)
-        answers += self._calls.results(self._calls.send(others, pull.rejoins), Pulled)
-        return pull.joined(answers, served_at)
+        def result() -> list[VersionedArray]:
+            """The other shards answer once they have made all changes that shard 0 had decided."""
+            answers = calls.results(first, Pulled)
+            served_at = calls.frontier.decided
+            answers += calls.results(calls.send(calls.in_order(messages), pull.rejoins), Pulled)
+            return pull.joined(answers, served_at)
+
+        return Future(result)
 
     def choose(self, name: str, rows: Array | None = None, slot: str = "") -> VersionedArray:
         """Some rows of a variable, or of one of its slots, and the versions of all partitions.
 
-        Args:
-            name: the variable's.
-            rows: numbers of rows, (n,), integers in any order and with repeats; None: all.
-            slot: a slot's name; "": the value.
+        `rows` are row numbers, (n,), integers in any order and with repeats; None: all. `slot` "" is the value.
 
-        Raises `InvalidMessage` if there is no such slot, and as `splitting.split_rows`.
+        Raises `InvalidMessage` if there is no such slot, and as `PlacedVariable.split_rows`.
         """
         calls, variable, orders = self._calls, self._placement[name], self._pushing.orders
-        split = None if rows is None else splitting.split_rows(variable, rows)
+        numbers, positions = (None, None) if rows is None else variable.split_rows(rows)
         encoding = "" if slot else self.encoder.encoding
         served_at = calls.frontier.decided if orders else None
         after = calls.after() if orders else [()] * self.shards
         messages: list[Pull | None] = [None] * self.shards
         for index, partition in enumerate(variable.partitions):
-            shard, numbers = partition.shard, None if split is None else split.rows[index]
+            shard, choice = partition.shard, Choice(name, None if numbers is None else numbers[index], slot)
             before = after[shard] if shard else ()
-            messages[shard] = Pull(calls.sender, (), (Choice(name, numbers, slot),), encoding=encoding, after=before)
+            messages[shard] = Pull(calls.sender, (), (choice,), encoding=encoding, after=before)
         answers = calls.results(calls.send(messages), Pulled)
         values = [value for answer in answers for value in answer.values]
-        array = concatenated(values) if split is None else split.join([unpacked(value) for value in values])
-        return VersionedArray(name, ReadVersion(tuple([value.version for value in values]), served_at), array)
+        read = ReadVersion(tuple([value.version for value in values]), served_at)
+        return VersionedArray(name, read, join_rows(values, positions))
 
     def assign(self, assignments: Sequence[Assignment], *, add: bool = False) -> None:
         """Sets variables, or adds to them, on every shard that holds a partition.
@@ -251,8 +235,7 @@ class Client:
         for assignment in assignments:
             variable = self._placement[assignment.name]
             variable.check(assignment.array, "assigned value")
-            arrays = splitting.split_array(variable, assignment.array)
-            for partition, array in zip(variable.partitions, arrays, strict=True):
+            for partition, array in zip(variable.partitions, variable.split(assignment.array), strict=True):
                 parts[partition.shard].append(Assignment(assignment.name, array))
         self.report_deferred_idle()
         self._calls.report_abandoned()
@@ -277,10 +260,11 @@ class Client:
     def tune(self, names: Sequence[str], optimizer: UpdateSpec, fields: Sequence[str]) -> None:
         """Sets these hyperparameters of the variables, of the kind of `optimizer`, on all their shards."""
         self.report_deferred_idle()
-        parts = self._placement.by_shard(names)
+        parts = ShardedPull(self._placement, names).names
         self._sequence += 1
-        sender, sequence = self._calls.sender, self._sequence
-        messages = [Tune(sender, sequence, tuple(part), optimizer, tuple(fields)) if part else None for part in parts]
+        messages: list[Tune | None] = [None] * self.shards
+        for shard, part in parts.items():
+            messages[shard] = Tune(self._calls.sender, self._sequence, tuple(part), optimizer, tuple(fields))
         self._calls.results(self._calls.send(messages), Tuned)
 
     def take(self, queue: QueueSpec, finished: Finished | None, reports: int = 0) -> Taken:
@@ -302,7 +286,7 @@ class Client:
             renewal = self._calls.renewal(0, self._sequence, idle=True)
             answer = self._calls.call_best_effort(0, renewal, "could not report that it is idle")
             if answer is not None:
-                self._calls.chief_status.update(0, answer)
+                self._calls.update_chief(0, answer)
 
     def defer_idle(self) -> None:
         """Reports the worker as idle with its next heartbeat, or next call without a push, unless it fails first.
@@ -333,4 +317,4 @@ class Client:
     def close(self) -> None:
         """Closes the connections; no call is possible afterwards."""
         self._closing.set()
-        self._transport.close()
+        self._calls.transport.close()

@@ -14,7 +14,7 @@ from pswire.errors import NotFinite
 from pswire.messages import Gradient
 from pswire.specs.encodings import NONE, Compression, TopK
 from pswire.tensors.compression import Packed, quantize_int8, to_16_bits, top_k
-from pswire.tensors.values import DTYPES, Array, IndexedSlices, not_finite
+from pswire.tensors.values import DTYPES, Array, IndexedSlices
 
 #: Elements from which on a gradient is compressed: smaller ones gain little, and biases learn faster without
 #: compression.
@@ -37,9 +37,8 @@ class GradientEncoder:
     float32 and has the shape of the gradient: one copy of the variables in the worker's memory. Smaller gradients, and
     rows (`IndexedSlices`), travel in `encoding`.
 
-    A push counts as sent when it is encoded; a retry repeats the encoded message. The gradients of a push that failed
-    for good or was dropped are lost, as without compression; their residuals are added to the next push. The residual
-    at the end of a session is never sent.
+    A push counts as sent when it is encoded; a retry repeats the encoded message. Gradients of a push that failed for
+    good or was dropped are lost, as without compression, and their residuals are added to the next push.
 
     Attributes:
         encoding: of uncompressed float32, one of `pswire.specs.encodings.ENCODINGS`, rounded to nearest, without
@@ -58,8 +57,7 @@ class GradientEncoder:
         """The gradient as it is sent, once, to a shard; arrays that are not packed are borrowed.
 
         Raises:
-            NotFinite: the gradient has NaN or infinity and would be compressed; then nothing has changed. Or its sum
-                with the residual has; then the residual is discarded.
+            NotFinite: the sum of a finite gradient and its residual is not; the residual is discarded.
         """
         array = gradient.array
         if isinstance(array, Packed) or array.dtype != DTYPES["float32"]:
@@ -74,9 +72,6 @@ class GradientEncoder:
         return replace(gradient, array=to_16_bits(array, self.encoding)) if self.encoding else gradient
 
     def _compressed(self, key: tuple[int, str], array: Array) -> Packed:
-        bad = not_finite(array)
-        if bad:
-            raise NotFinite(f"gradient for {key[1]!r} has {bad:,} elements that are NaN or infinite: nothing was sent")
         residual = self._residuals.pop(key, None)
         if residual is None or len(residual) != array.size:
             residual = np.zeros(array.size, np.float32)

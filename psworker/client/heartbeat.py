@@ -1,7 +1,7 @@
 """The heartbeat of a worker: renews its leases in the background and records why shards hold its pushes.
 
 One thread per shard, so that a shard that does not answer does not endanger the leases on others. No retries: the next
-heartbeat follows soon. May import messages and the worker's calls.
+heartbeat follows soon.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Heartbeat:
         """
         calls, worker = self._calls, self._calls.sender.worker
         while not calls.closing.wait(interval):
-            updates = calls.chief_status.updates
+            reports = calls.chief_reports
             idle = 0 if shard else self.idle_since
             try:
                 answer = calls.transport.call(shard, calls.renewal(shard, idle, idle=bool(idle)), interval).result()
@@ -63,7 +63,7 @@ class Heartbeat:
                     return
             else:
                 assert isinstance(answer, Renewed)
-                calls.chief_status.update(shard, answer, updates)
+                calls.update_chief(shard, answer, reports)
                 _, before = calls.hold_reasons.get(shard, (0.0, ""))
                 calls.hold_reasons[shard] = time.monotonic(), answer.waiting_for
                 if answer.waiting_for and answer.waiting_for != before:

@@ -1,18 +1,20 @@
-"""Placement: which shard holds which rows of a variable. Pure: a function of the variables and the number of shards.
+"""Placement: which shard holds which rows of a variable, and how its arrays are split; `push_pull.py` joins them. Pure.
 
 The largest variable is placed first, on the shard with the fewest bytes; ties are resolved by name and by the lowest
 shard. A variable of more than `SPLIT_BYTES` is partitioned by rows over all shards. Variables registered later are
-placed around the existing ones, which never move. How arrays are split is in `partitions`. May import values and
-errors.
+placed around the existing ones, which never move. May import values, numpy and errors.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NoReturn
 
-from pswire.errors import AlreadyRegistered, ShapeMismatch, UnknownVariable
+import numpy as np
+
+from pswire.errors import AlreadyRegistered, InvalidMessage, ShapeMismatch, UnknownVariable
 from pswire.tensors.values import Array, IndexedSlices, Part, TensorSpec
 
 #: Bytes above which a variable is partitioned, if it has a row for each shard: some milliseconds of a fast network.
@@ -44,13 +46,77 @@ class PlacedVariable:
                 f"{spec.dtype}{list(spec.shape)}: nothing was sent"
             )
 
+    def split(self, array: Array) -> list[Array]:
+        """The rows of each partition; views."""
+        return np.split(array, self._firsts[1:]) if len(self.partitions) > 1 else [array]
+
+    def split_gradient(self, array: Array | IndexedSlices) -> list[Array | IndexedSlices]:
+        """The gradient of each partition, also of those without any of its rows, because they count the update too.
+
+        Raises `InvalidMessage` if a row of `IndexedSlices` does not exist.
+        """
+        if not isinstance(array, IndexedSlices):
+            return [*self.split(array)]
+        try:
+            array.check_indices()  # otherwise one shard would apply its part while another refuses
+        except ValueError as error:
+            raise InvalidMessage(f"gradient for {self.spec.name!r}: {error}") from None
+        rows = array.summed()
+        indices = rows.indices.astype(np.int64, copy=False)
+        return [
+            IndexedSlices(rows.values[run], indices[run] - first, partition.spec.shape, check_range=False)
+            for partition, run, first in zip(self.partitions, self._runs(indices), self._firsts, strict=True)
+        ]
+
+    def split_rows(self, rows: Array) -> tuple[list[Array], list[slice | Array]]:
+        """Row numbers, (n,), in any order and with repeats, by partition: those that it holds, and their positions.
+
+        Numbers are int64 and count from the partition's first row; positions are those among `rows`.
+
+        Raises:
+            TypeError: they are not integers.
+            ShapeMismatch: they are not of shape (n,), or the variable has no rows.
+            InvalidMessage: there is no such row.
+        """
+        spec = self.spec
+        if rows.dtype.kind not in "iu":
+            raise TypeError(
+                f"rows of variable {spec.name!r}: their numbers must be integers, but they are {rows.dtype}"
+            )
+        if rows.ndim != 1 or not spec.shape:
+            raise ShapeMismatch(f"rows of variable {spec}: expected a list of row numbers, got shape {rows.shape}")
+        if rows.size and not 0 <= rows.min() <= rows.max() < spec.shape[0]:
+            wrong = rows.min() if rows.min() < 0 else rows.max()
+            raise InvalidMessage(
+                f"variable {spec.name!r} has no row {wrong}: its rows are 0 ... {spec.shape[0] - 1}; check the ids"
+            )
+        rows = rows.astype(np.int64, copy=False)
+        if len(self.partitions) == 1:
+            return [rows], [slice(None)]
+        order = None
+        if np.any(rows[1:] < rows[:-1]):
+            order = np.argsort(rows, kind="stable")
+            rows = rows[order]
+        runs = self._runs(rows)
+        positions = [run if order is None else order[run] for run in runs]
+        return [rows[run] - first for run, first in zip(runs, self._firsts, strict=True)], positions
+
+    @property
+    def _firsts(self) -> list[int]:
+        """The first row of each partition."""
+        return [0 if partition.part is None else partition.part.first for partition in self.partitions]
+
+    def _runs(self, ascending: Array) -> list[slice]:
+        """For each partition the slice of its rows among ascending row numbers."""
+        cuts = [0, *np.searchsorted(ascending, self._firsts[1:]).tolist(), len(ascending)]
+        return [slice(start, stop) for start, stop in itertools.pairwise(cuts)]
+
 
 class Placement(dict[str, PlacedVariable]):
     """The placed variables by name; never changed once it is made. An unknown name raises `UnknownVariable`.
 
     placement = Placement(2).extended([TensorSpec("W", (784, 10)), TensorSpec("b", (10,))])
     placement["W"].partitions                  # one, on shard 0
-    placement.by_shard(["b", "W"])             # [["W"], ["b"]]
     """
 
     def __init__(self, shards: int) -> None:
@@ -78,14 +144,6 @@ class Placement(dict[str, PlacedVariable]):
         for spec in sorted(new.values(), key=lambda spec: (-spec.nbytes, spec.name)):
             placement._place(spec)
         return placement
-
-    def by_shard(self, names: Iterable[str]) -> list[list[str]]:
-        """For each shard the names of the variables that it holds a partition of, each once, in their order."""
-        parts: list[list[str]] = [[] for _ in range(self.shards)]
-        for name in dict.fromkeys(names):
-            for partition in self[name].partitions:
-                parts[partition.shard].append(name)
-        return parts
 
     def _place(self, spec: TensorSpec) -> None:
         split = self.shards > 1 and spec.nbytes > SPLIT_BYTES and spec.shape[0] >= self.shards

@@ -2,8 +2,7 @@
 
 Shard 0 gets every push, since it counts steps; another shard gets a push if it holds a partition of a gradient, or a
 pull if it holds only requested values. Where a policy may hold or drop a push, shard 0 decides and the others follow.
-Joined arrays are new, each part copied or unpacked once; a variable with one partition is not copied. May import
-placement, partitions, retrying_calls, error_feedback and messages.
+Joined arrays are new, each part copied or unpacked once; a variable with one partition is not copied.
 """
 
 from __future__ import annotations
@@ -30,8 +29,7 @@ from pswire.messages import (
     Value,
 )
 from pswire.tensors.compression import BLOCK, Packed
-from pswire.tensors.values import DTYPES, Array, IndexedSlices
-from psworker.client import splitting
+from pswire.tensors.values import DTYPES, Array, IndexedSlices, not_finite
 from psworker.client.error_feedback import GradientEncoder
 from psworker.client.placement import PlacedVariable, Placement
 from psworker.client.retrying_calls import RetryingCalls
@@ -62,12 +60,10 @@ class PushResult:
 class ShardedPull:
     """Variables whose values are pulled, in the order of `names`; `UnknownVariable` if one is not placed.
 
-    Of `known_values`, those that the worker got before it last joined a shard again are not named: a server that was
-    started anew may have reached the same version by other updates. `rejoins` is the worker's present count.
-
-    Attributes:
-        names: by shard, the variables that it holds a partition of, each once, in their order.
-        known_versions: by shard, the versions that the worker has of these, -1 for none; empty if it has none at all.
+    `names` has by shard the variables that it holds a partition of, and `known_versions` the versions that the worker
+    has of these, -1 for none; empty if it has none at all. Of `known_values`, those that the worker got before it last
+    joined a shard again are not named: a server that was started anew may have reached the same version by other
+    updates. `rejoins` is the worker's present count.
     """
 
     def __init__(
@@ -118,9 +114,9 @@ class ShardedPush:
 
     Attributes:
         decides: whether shard 0 decides for the others whether a push is applied.
-        orders: whether the others make changes in the order of shard 0's decisions (`pswire.messages.ChangeId`).
-        observed: variables that keep a moving average. Observations for them are not gradients and are not encoded: the
-            residual of one observation does not belong to the next.
+        orders: whether the others make changes in the order of shard 0's decisions (`pswire.messages.Frontier`).
+        observed: variables that keep a moving average. Observations are not encoded: the residual of one does not
+            belong to the next.
     """
 
     def __init__(self, calls: RetryingCalls, encoder: GradientEncoder) -> None:
@@ -140,16 +136,13 @@ class ShardedPush:
         """The message for each shard: a push, a pull if it gets no gradient, None if it takes no part.
 
         Everything is checked before the first gradient is encoded: otherwise one shard could apply its part while
-        another refuses, and a residual could become NaN.
-
-        Raises `ShapeMismatch`, `InvalidMessage` for versions that are not those of the partitions, and, for several
-        shards or compression, `NotFinite`.
+        another refuses, and a residual could become NaN. For several shards or compression, raises `NotFinite` too.
         """
         parts: dict[int, list[Gradient]] = {}
         remote: list[RemoteWeights] = []
         if placement.shards > 1 or self._encoder.keeps_residual:
             for gradient in gradients:
-                splitting.check_finite(gradient.name, gradient.array)
+                check_finite(gradient.name, gradient.array)
         for gradient in gradients:
             name, read, array, variable = gradient.name, gradient.read, gradient.array, placement[gradient.name]
             if not variable.spec.matches(array):
@@ -159,7 +152,7 @@ class ShardedPush:
                     f"gradient for {name!r} has {len(read.versions)} versions, but the variable has "
                     f"{len(variable.partitions)} partitions: give the versions of the value it was computed with"
                 )
-            arrays = [array] if len(read.versions) == 1 else splitting.split_gradient(variable, array)
+            arrays = [array] if len(read.versions) == 1 else variable.split_gradient(array)
             for partition, version, part in zip(variable.partitions, read.versions, arrays, strict=True):
                 parts.setdefault(partition.shard, []).append(Gradient(name, version, part))
             if self.orders and variable.partitions[-1].shard:
@@ -176,16 +169,13 @@ class ShardedPush:
         shards = tuple(sorted(parts.keys() - {0}))
         messages: list[Push | Pull | None] = []
         for shard in range(placement.shards):
-            names, known = tuple(pull.names.get(shard, ())), tuple(pull.known_versions.get(shard, ()))
             mine = tuple(parts.get(shard, ()))
-            if not shard:
-                messages.append(Push(sender, sequence, mine, loss, names, None, known, encoding, shards, tuple(remote)))
-            elif mine:
-                messages.append(
-                    Push(sender, sequence, mine, loss, names, None, known, encoding, shards, global_step=step)
-                )
-            else:
+            if shard and not mine:
                 messages.append(pull.message(shard, sender, encoding))
+                continue
+            names, known = tuple(pull.names.get(shard, ())), tuple(pull.known_versions.get(shard, ()))
+            other = ((), (), step) if shard else (tuple(remote), (), 0)
+            messages.append(Push(sender, sequence, mine, loss, names, None, known, encoding, shards, *other))
         return messages
 
     def result(
@@ -241,7 +231,10 @@ class ShardedPush:
             if isinstance(message, Push) and decision.outcome is Outcome.DROPPED:
                 message = pull.message(shard, message.sender, message.encoding)
             elif isinstance(message, Push):
-                group, step = _on_shard(decision.group, shard), max(0, decision.global_step - 1)
+                group, step = decision.group, max(0, decision.global_step - 1)
+                if group is not None:  # of its members, those that have a part there
+                    members = [replace(member, shards=()) for member in group.members if shard in member.shards]
+                    group = UpdateGroup(group.number, tuple(members))
                 message = replace(message, group=group, global_step=step)
             following.append(message)
         return self._calls.in_order(following) if self.orders else following
@@ -259,12 +252,14 @@ def _result(answers: Sequence[Pushed | Pulled], pull: ShardedPull) -> PushResult
     return PushResult(first.outcome, staleness, first.global_step, pull.joined(answers, served_at), first.reason)
 
 
-def _on_shard(group: UpdateGroup | None, shard: int) -> UpdateGroup | None:
-    """The group as sent to another shard: the members that have a part there."""
-    if group is None:
-        return None
-    members = tuple([replace(member, shards=()) for member in group.members if shard in member.shards])
-    return UpdateGroup(group.number, members)
+def check_finite(name: str, array: Array | IndexedSlices, kind: str = "gradient") -> None:
+    """Raises `NotFinite`, naming the variable, if an element of this `kind` of array is NaN or infinite."""
+    elements = array.values if isinstance(array, IndexedSlices) else array
+    bad = not_finite(elements)
+    if bad:
+        raise NotFinite(
+            f"{kind} for {name!r} has {bad:,} of {elements.size:,} elements that are NaN or infinite: nothing was sent"
+        )
 
 
 def check_encoded(gradients: Iterable[Gradient]) -> None:
@@ -314,22 +309,30 @@ def join(variable: PlacedVariable, values: Sequence[Value], known: VersionedArra
     if len(values) == 1:
         return unpacked(values[0])
     joined = np.empty(spec.shape, DTYPES[spec.dtype])
-    targets = splitting.split_array(variable, joined)
-    sources = targets if old is None else splitting.split_array(variable, old)
+    targets = variable.split(joined)
+    sources = targets if old is None else variable.split(old)
     for value, target, source in zip(values, targets, sources, strict=True):
         _copy_into(target, source if value.array is None else value.array)
     joined.flags.writeable = False
     return joined
 
 
-def concatenated(values: Sequence[Value]) -> Array:
-    """The arrays of all partitions one after the other, of a slot for instance, which may have a dtype of its own."""
+def join_rows(values: Sequence[Value], positions: Sequence[slice | Array] | None) -> Array:
+    """The rows of all partitions, at these positions, or else one partition after the other; read-only.
+
+    A slot may have a dtype of its own.
+    """
     arrays = [unpacked(value) for value in values]
     if len(arrays) == 1:
         return arrays[0]
-    array = np.concatenate(arrays)
-    array.flags.writeable = False
-    return array
+    if positions is None:
+        joined = np.concatenate(arrays)
+    else:
+        joined = np.empty((sum(map(len, arrays)), *arrays[0].shape[1:]), arrays[0].dtype)
+        for position, array in zip(positions, arrays, strict=True):
+            joined[position] = array
+    joined.flags.writeable = False
+    return joined
 
 
 def unpacked(value: Value) -> Array:

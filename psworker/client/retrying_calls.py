@@ -1,6 +1,6 @@
 """RPCs with retry, rejoin and progress logging: each message is sent until it is answered or times out.
 
-Independent of variables. May import messages, the chief status, deferred signals and a transport.
+Independent of variables.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ from pswire.messages import (
     Renewed,
     Request,
     Sender,
+    Taken,
 )
 from pswire.system.deferred_signals import deferred_signals, deferred_to_next_block, raise_deferred
-from psworker.client.chief import ChiefStatus
 from psworker.transport import Future, Transport
 
 logger = logging.getLogger(__name__)
@@ -65,7 +65,8 @@ class RetryingCalls:
             sent that names them.
         global_step, frontier: of shard 0, as of its last answer.
         half_pushes: by shard, pushes that it has not applied and others have; counted for the first such shard.
-        chief_status: updated by each answer, also to heartbeats.
+        chief: whether this worker is chief, as last reported by shard 0 (`psserver.core.members.chief`).
+        chief_reports: how often shard 0 has reported it.
         hold_reasons: by shard, the time (monotonic) of its last answer to a heartbeat, and why it holds a push.
         abandoned: by shard, the sequence number up to which messages are abandoned and which it does not know of yet.
     """
@@ -77,7 +78,8 @@ class RetryingCalls:
         self.half_pushes: Counter[int] = Counter()
         self.frontier = Frontier(0)
         self.abandoned: dict[int, int] = {}
-        self.chief_status = ChiefStatus(worker)
+        self.chief, self.chief_reports = False, 0
+        self._chief_lock = threading.Lock()
         self.hold_reasons: dict[int, tuple[float, str]] = {}
         self.transport, self.closing = transport, closing
         self._timeout = timeout
@@ -201,6 +203,22 @@ class RetryingCalls:
         tensor_transport, half = self.transport.tensor_transport(shard), self.half_pushes[shard]
         return Renew(self.sender, idle, tensor_transport, sequence, half)
 
+    def update_chief(self, shard: int, answer: Answer, reports_before: int | None = None) -> None:
+        """Updates whether this worker is chief from an answer of shard 0, if the answer has it. Thread-safe.
+
+        Heartbeats give the number of `chief_reports` from before their request: a report since then may be newer.
+        """
+        if shard or not isinstance(answer, Joined | Renewed | Taken):
+            return
+        with self._chief_lock:
+            if reports_before is not None and reports_before != self.chief_reports:
+                return
+            took_over = answer.chief and not self.chief and self.chief_reports > 0
+            self.chief = answer.chief
+            self.chief_reports += 1
+        if took_over:
+            logger.warning("%s is now the chief: the previous one is gone", self.sender.worker)
+
     def _join(self, shard: int) -> Join:
         sender, shards, tensor_transport = self.sender, self.transport.shards, self.transport.tensor_transport(shard)
         return Join(
@@ -245,7 +263,7 @@ class RetryingCalls:
                         self.global_step = max(self.global_step, answer.global_step)
                         self.frontier = answer.frontier or self.frontier
                     else:
-                        self.chief_status.update(shard, answer)
+                        self.update_chief(shard, answer)
                 return answer
 
     def _joined_again(self, shard: int, error: ParamServerError) -> bool:
@@ -265,5 +283,5 @@ class RetryingCalls:
             joined = self.transport.call(shard, self._join(shard), self._timeout).result()
         except (Unavailable, TimedOut):
             return True  # as if the message itself had been lost
-        self.chief_status.update(shard, joined)
+        self.update_chief(shard, joined)
         return True

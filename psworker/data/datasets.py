@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import gzip
+import hashlib
 import os
+import struct
+from collections.abc import Collection
 from pathlib import Path
 from typing import NamedTuple
 
@@ -11,7 +15,6 @@ import numpy as np
 from pswire.errors import DatasetError
 from pswire.tensors.values import Array
 from psworker import config
-from psworker.data import idx
 from psworker.data.dataset import Dataset
 
 #: MNIST's four files, with the SHA-256 of this project's file and of the authors': the same data, compressed anew.
@@ -33,7 +36,7 @@ MNIST_FILES = {
         "f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6",
     ),
 }
-MNIST_VALIDATION_SIZE = 5_000
+VALIDATION = 5_000  # examples
 
 
 class Mnist(NamedTuple):
@@ -61,36 +64,28 @@ def mnist(data_dir: str | os.PathLike[str] | None = None) -> Mnist:
     Raises:
         DatasetError: a file is missing, truncated, modified or unreadable.
     """
-    folder = find_mnist(data_directories(data_dir, config.data_dir(), config.cache_dir()))
+    folder = _find_mnist(data_dir)
     images, labels, test_images, test_labels = (
-        idx.read(folder / name, sha256=digests) for name, digests in MNIST_FILES.items()
+        _read_idx(folder / name, digests) for name, digests in MNIST_FILES.items()
     )
-    training = {"image": _unit_interval(images), "label": labels.astype(np.int64)}
+    images, labels = _unit_interval(images), labels.astype(np.int64)
     test = {"image": _unit_interval(test_images), "label": test_labels.astype(np.int64)}
     return Mnist(
-        train=Dataset({name: values[MNIST_VALIDATION_SIZE:] for name, values in training.items()}, "mnist/train"),
-        validation=Dataset(
-            {name: values[:MNIST_VALIDATION_SIZE] for name, values in training.items()}, "mnist/validation"
-        ),
+        train=Dataset({"image": images[VALIDATION:], "label": labels[VALIDATION:]}, "mnist/train"),
+        validation=Dataset({"image": images[:VALIDATION], "label": labels[:VALIDATION]}, "mnist/validation"),
         test=Dataset(test, "mnist/test"),
     )
 
 
-def data_directories(
-    data_dir: str | os.PathLike[str] | None, environ_dir: str | None, cache_dir: str | os.PathLike[str]
-) -> list[Path]:
-    """Folders that may contain MNIST, in search order; if `data_dir` is given, only folders of it."""
-    if data_dir is not None:
-        return [Path(data_dir), Path(data_dir, "mnist")]
-    folders = [Path(environ_dir), Path(environ_dir, "mnist")] if environ_dir else []
-    checkout = Path(__file__).resolve().parents[2]
-    if (checkout / "pyproject.toml").is_file():
-        folders.append(checkout / "datasets" / "mnist")
-    return [*folders, Path(cache_dir, "mnist")]
-
-
-def find_mnist(folders: list[Path]) -> Path:
+def _find_mnist(data_dir: str | os.PathLike[str] | None) -> Path:
     """The first folder with any of the files; DatasetError if it lacks some, or if there is none."""
+    parent = config.data_dir() if data_dir is None else data_dir
+    folders = [] if parent is None else [Path(parent), Path(parent, "mnist")]
+    if data_dir is None:
+        checkout = Path(__file__).resolve().parents[2]
+        if (checkout / "pyproject.toml").is_file():
+            folders.append(checkout / "datasets" / "mnist")
+        folders.append(Path(config.cache_dir(), "mnist"))
     for folder in folders:
         missing = [name for name in MNIST_FILES if not (folder / name).is_file()]
         if not missing:
@@ -104,6 +99,32 @@ def find_mnist(folders: list[Path]) -> Path:
         f"MNIST was not found. Searched: {'; '.join(searched)}. Copy {', '.join(MNIST_FILES)} "
         "into one of these folders, or set PARAMSERVER_DATA (or data_dir) to the folder that has them"
     )
+
+
+def _read_idx(path: Path, sha256: Collection[str]) -> Array:
+    """The bytes of a gzipped IDX file as an array, read-only; DatasetError unless the file has one of the digests.
+
+    Format: `00 00`, 08 for bytes, the number of dimensions, their sizes (uint32, big-endian), the data (Y. LeCun,
+    C. Cortes, C. Burges, section "The IDX file format"). The digest is checked first: nothing else needs a check.
+    """
+    try:
+        with path.open("rb") as file:
+            found = hashlib.file_digest(file, "sha256").hexdigest()
+            if found in sha256:
+                file.seek(0)
+                data = gzip.decompress(file.read())
+    except OSError as error:
+        raise DatasetError(
+            f"{path} cannot be read ({error.strerror or error}); check that the file is there and readable"
+        ) from error
+    if found not in sha256:
+        raise DatasetError(
+            f"{path} was truncated or modified: its SHA-256 begins with {found[:12]}, expected "
+            f"{' or '.join(digest[:12] for digest in sha256)}; replace it with a fresh copy of the original"
+        )
+    dimensions = data[3]
+    sizes = struct.unpack_from(f">{dimensions}I", data, 4)
+    return np.frombuffer(data, np.uint8, offset=4 + 4 * dimensions).reshape(sizes)
 
 
 def _unit_interval(images: Array) -> Array:

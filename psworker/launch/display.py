@@ -1,7 +1,6 @@
 """The output of the launcher: the workers' lines, each after its worker's name, and the progress of the job.
 
-A worker's stdout goes to stdout and its stderr to stderr; everything else goes to stderr. A live display needs a
-terminal; plain lines need nothing.
+A worker's stdout goes to stdout and its stderr to stderr; everything else goes to stderr.
 """
 
 from __future__ import annotations
@@ -90,16 +89,15 @@ def table(job: Progress) -> Table:
 
 
 class Display(ExitStack):
-    """Prints the workers' lines alone: `--progress off`. A context manager.
+    """Prints the workers' lines and, unless `quiet`, a line of progress every `PLAIN_INTERVAL` seconds.
 
-    Any thread may call. The caller handles `OSError` from a stream whose reader has closed it.
-
-    Args:
-        names: of workers and servers; the position of a name decides its color.
+    A context manager. Any thread may call. The caller handles `OSError` from a stream whose reader has closed it. The
+    position of a name, of a worker or server, decides its color.
     """
 
-    def __init__(self, names: Sequence[str]) -> None:
+    def __init__(self, names: Sequence[str], *, quiet: bool = False) -> None:
         super().__init__()
+        self._quiet, self._next = quiet, PLAIN_INTERVAL
         self._width = max(map(len, names))
         self._styles = {name: _COLORS[number % len(_COLORS)] for number, name in enumerate(names)}
         self._lock = threading.RLock()
@@ -121,24 +119,7 @@ class Display(ExitStack):
                 console.file.flush()
 
     def note(self, text: str) -> None:
-        """Show a note about what the launcher is waiting for."""
-
-    def show(self, job: Progress) -> None:
-        """Show the progress now."""
-
-    def summary(self, job: Progress) -> None:
-        """Show the final progress."""
-
-
-class PlainDisplay(Display):
-    """A line of progress every `PLAIN_INTERVAL` seconds."""
-
-    def __init__(self, names: Sequence[str]) -> None:
-        super().__init__(names)
-        self._next = PLAIN_INTERVAL
-
-    def note(self, text: str) -> None:
-        """A line of its own."""
+        """A line of its own, about what the launcher is waiting for."""
         self._print(text)
 
     def show(self, job: Progress) -> None:
@@ -152,11 +133,12 @@ class PlainDisplay(Display):
         self._print(summary_line(job))
 
     def _print(self, text: str) -> None:
-        with self._lock:
-            self._consoles["stderr"].print(Text(text), highlight=False, soft_wrap=True)
+        if not self._quiet:
+            with self._lock:
+                self._consoles["stderr"].print(Text(text), highlight=False, soft_wrap=True)
 
 
-class LiveDisplay(PlainDisplay):
+class LiveDisplay(Display):
     """A line for the job and a table of its workers at the lower end of the terminal; lines scroll above them.
 
     The line of the summary stays when the rest is gone.
@@ -197,4 +179,4 @@ def make_display(mode: str, names: Sequence[str]) -> Display:
     if mode == "auto":
         capable = sys.stderr is not None and sys.stderr.isatty() and not Console(stderr=True).is_dumb_terminal
         mode = "live" if capable else "plain"
-    return {"live": LiveDisplay, "plain": PlainDisplay, "off": Display}[mode](names)
+    return LiveDisplay(names) if mode == "live" else Display(names, quiet=mode == "off")

@@ -123,10 +123,7 @@ def _smoothed(before: float | None, now: float, elapsed: float) -> float:
 class Watch:
     """Asks for the status again and again in a thread, and shows the progress after each. A context manager.
 
-    Args:
-        client: of the shards; closed at the end.
-        names: the expected workers.
-        show: called with the progress, in the thread; must not raise.
+    The `client` of the shards is closed at the end. `show` is called in the thread, and must not raise.
     """
 
     def __init__(self, client: StatusClient, names: Sequence[str], show: Callable[[Progress], None]) -> None:

@@ -15,7 +15,7 @@ import numpy as np
 
 from pswire.tensors.sums import add_rows, dot, sum_dtype
 from pswire.tensors.values import Array, IndexedSlices
-from psworker.autodiff.ops.sparse import RowSource
+from psworker.autodiff.ops.indexing import RowSource
 from psworker.autodiff.tape import no_grad
 from psworker.autodiff.tensor import Gradient
 from psworker.model.variables import BaseVariable

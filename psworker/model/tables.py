@@ -16,7 +16,7 @@ import numpy as np
 from pswire.errors import ConfigurationError
 from pswire.specs.initializers import RowInitializer, check_fits, rows_of
 from pswire.tensors.values import Array
-from psworker.autodiff.ops.sparse import RowSource
+from psworker.autodiff.ops.indexing import RowSource
 from psworker.model.variables import BaseVariable, open_session
 from psworker.versions import ReadVersion
 

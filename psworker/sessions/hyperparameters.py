@@ -12,6 +12,7 @@ from typing import Any, TypeAlias
 from pswire import optimizers
 from pswire.errors import ConfigurationError
 from pswire.optimizers import UpdateSpec
+from pswire.specs.spec import from_plain, to_plain
 from psworker.model.variables import BaseVariable
 
 #: The optimizer, or the variables, whose hyperparameters change.
@@ -36,7 +37,7 @@ class VariableOptimizers:
         """The hyperparameters of a program's optimizer."""
         spec = self.specs.get(optimizer)
         if spec is None:
-            spec = self.specs[optimizer] = optimizers.from_plain(optimizers.to_plain(optimizer))
+            spec = self.specs[optimizer] = from_plain(optimizers.UpdateSpec, to_plain(optimizer))
         return spec
 
     def current(self, name: str) -> UpdateSpec:

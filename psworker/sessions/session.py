@@ -17,7 +17,7 @@ from pswire.messages import Assignment, EpochReport, QueueSpec
 from pswire.system.malloc import keep_memory
 from pswire.tensors.values import Array, IndexedSlices
 from psworker.autodiff import Tensor, no_grad
-from psworker.autodiff.ops.sparse import checked_ids
+from psworker.autodiff.ops.indexing import checked_ids
 from psworker.autodiff.tape import is_recording
 from psworker.autodiff.tensor import TensorLike
 from psworker.client.client import Client

@@ -26,11 +26,10 @@ from pswire.errors import ConfigurationError, InternalError, Malformed, TimedOut
 from pswire.messages import Answer, Request
 from pswire.system.deferred_signals import add_cancel, deferred_signals, deferred_to_next_block, remove_cancel
 from pswire.tensors.frames import incoming
-from pswire.tensors.inline import InlineReceiver, InlineSender
 from pswire.tensors.segments import DATA_OFFSET, Segment, sweep
-from pswire.tensors.shared_memory import SharedSender, bytes_needed
+from pswire.tensors.shared_memory import Region, bytes_needed
 from pswire.tensors.stream import StreamReceiver, StreamSender
-from pswire.tensors.transport import MAX_INLINE_MESSAGE
+from pswire.tensors.transport import MAX_INLINE_MESSAGE, InlineReceiver, InlineSender
 from pswire.tensors.values import TensorSpec
 from pswire.v1 import paramserver_pb2 as pb
 from pswire.v1.paramserver_pb2_grpc import ParameterServerStub
@@ -318,7 +317,7 @@ class TransferCall:
         """The frames of the request, with its tensors in shared memory if they are large enough for it."""
         segment = self._segment(ms.array_sizes(self._message))
         streamed = StreamSender()
-        sender = streamed if segment is None else SharedSender(segment.memory, segment.number)
+        sender = streamed if segment is None else Region(segment.number, segment.memory)
         header = to_frame(self._message, sender)
         answer = self._segment(self._sizes or ())
         if answer is None:

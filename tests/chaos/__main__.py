@@ -11,8 +11,8 @@ and logs are kept.
 
 from __future__ import annotations
 
-import argparse
 import asyncio
+import itertools
 import json
 import random
 import shlex
@@ -23,21 +23,17 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+
+import click
 
 from pswire.specs.consistency import Synchronous, parse_consistency, parse_staleness
 from pswire.tensors.segments import sweep
 from tests.chaos import scheme
-from tests.chaos.check import Check, Verdict
-from tests.chaos.cluster import Cluster, WorkerProcess
+from tests.chaos.check import Check
+from tests.chaos.cluster import Cluster
 from tests.chaos.faults import WEIGHTS, Faults
-from tests.chaos.records import History, add_events, read_events
-
-CONSISTENCIES = ("async", "bounded:2", "sync:3", "sync:2,backup=2")
-STALENESSES = ("none", "drop:2")
-SHARDS = (1, 2, 3)
 
 LEASE = 4.0
 TIMEOUT = 25.0  # of calls of a worker, seconds
@@ -45,205 +41,112 @@ TO_END = 90.0  # seconds for the job to complete after the last fault
 BATCH, EPOCHS = 4, 2
 RATES = {"async": 150, "bounded": 60, "sync": 35}  # assumed pushes per second
 PAUSE = 0.01  # longest time of a step beside its push, seconds
+MOST_SHOWN = 3  # lines for each kind of violation
+
+#: Columns of the table of results, and counts of `Check`.
+COUNTS = ["pushes", "lost", "doubled", "half", "reads", "torn", "dropped", "worst staleness", "examples twice"]
 
 say = partial(print, flush=True)
 
 
-@dataclass(frozen=True)
-class Configuration:
-    """Consistency policy, staleness handling and number of shards of a run."""
-
-    consistency: str
-    staleness: str
-    shards: int
-
-    def __str__(self) -> str:
-        handling = "" if self.staleness == "none" else f" {self.staleness}"
-        return f"{self.consistency}{handling}, {self.shards} shard{'s' if self.shards > 1 else ''}"
-
-    @property
-    def gradients(self) -> int:
-        spec = parse_consistency(self.consistency)
-        return spec.workers if isinstance(spec, Synchronous) else 1
-
-    @property
-    def workers(self) -> int:
-        spec = parse_consistency(self.consistency)
-        return spec.workers + spec.backup if isinstance(spec, Synchronous) else 3
-
-    @property
-    def arguments(self) -> list[str]:
-        return ["--only", self.consistency, "--staleness", self.staleness, "--shards", str(self.shards)]
-
-
-@dataclass(frozen=True)
-class Run:
-    """The result of one configuration."""
-
-    configuration: Configuration
-    verdict: Verdict
-    faults: Counter[str]
-    workers: int  # processes
-    seconds: float
-    folder: Path
-
-
-def main() -> int:
-    arguments = _arguments()
-    for shards in SHARDS:
-        scheme.Layout(shards).check()
-    seed = arguments.seed if arguments.seed is not None else random.SystemRandom().randrange(10_000)
+@click.command(help="Verifies guarantees under injected faults.")
+@click.option("--only", metavar="CONSISTENCY", multiple=True, help="May be given several times.")
+@click.option("--staleness", metavar="HANDLING", multiple=True, help="none or drop:T.")
+@click.option("--shards", type=click.IntRange(1, 3), multiple=True)
+@click.option("--seed", type=int, help="Of the random generator; printed if not given.")
+@click.option("--seconds", default=8.0, help="Length of a job without faults; they last at most twice that time.")
+@click.option("--keep", is_flag=True, help="Keep all records and logs.")
+@click.option("--faults", default=",".join(WEIGHTS), help="Only these, separated by commas; '' for none.")
+def main(only, staleness, shards, seed, seconds, keep, faults) -> None:
+    kinds = [kind for kind in faults.split(",") if kind]
+    if unknown := set(kinds) - set(WEIGHTS):
+        raise click.BadParameter(f"unknown: {', '.join(sorted(unknown))}", param_hint="--faults")
+    shards = shards or (1, 2, 3)
+    for number in shards:
+        scheme.Layout(number).check()
+    seed = random.SystemRandom().randrange(10_000) if seed is None else seed
     say(f"seed {seed}\n")
-    runs = []
-    for consistency in arguments.only or CONSISTENCIES:
-        for staleness in arguments.staleness or STALENESSES:
-            for shards in arguments.shards or SHARDS:
-                configuration = Configuration(consistency, staleness, shards)
-                try:
-                    run = asyncio.run(run_one(configuration, seed, arguments.seconds, arguments.faults))
-                except (KeyboardInterrupt, asyncio.CancelledError):
-                    return 130
-                finally:
-                    sweep()  # shared memory of killed processes
-                runs.append(run)
-                report(run, seed, arguments)
-    say("", *table(results(runs)), "", *table(faults_injected(runs)), sep="\n")
-    broken = sum(not run.verdict.passed for run in runs)
-    say(f"\nchaos: {broken} of {len(runs)} configurations broke a guarantee; seed {seed}")
-    return 1 if broken else 0
+    results, injected = [["", *COUNTS, "violations"]], [["faults injected", *WEIGHTS, "workers"]]
+    policies = only or ("async", "bounded:2", "sync:3", "sync:2,backup=2")
+    for options in itertools.product(policies, staleness or ("none", "drop:2"), shards):
+        began, folder = time.monotonic(), Path(tempfile.mkdtemp(prefix="chaos-"))
+        name = f"{' '.join(options[:2]).removesuffix(' none')}, {options[2]} shard{'s' * (options[2] > 1)}"
+        try:
+            check, count = asyncio.run(run_one(name, folder, *options, seed, seconds, kinds))
+        except BaseException as error:
+            shutil.rmtree(folder)
+            if isinstance(error, (KeyboardInterrupt, asyncio.CancelledError)):
+                sys.exit(130)
+            raise
+        finally:
+            sweep()  # shared memory of killed processes
+        word, workers = "BROKEN" if check.violations else "kept", len(check.histories)
+        say(f"{name}: {word}; {time.monotonic() - began:.0f} s, {workers} workers, {count.total()} faults")
+        for kind, lines in check.violations.items():
+            more = [f"{len(lines) - MOST_SHOWN} more"] * (len(lines) > MOST_SHOWN)
+            say(*(f"    {kind}: {line}" for line in [*lines[:MOST_SHOWN], *more]), sep="\n")
+        if check.violations or keep:
+            again = zip(
+                ("--only", "--staleness", "--shards", "--seed", "--seconds"), (*options, seed, seconds), strict=True
+            )
+            words = [str(word) for pair in again for word in pair] + ["--faults", faults]
+            say(f"    records and logs: {folder}\n    python -m tests.chaos {shlex.join(words)}")
+        else:
+            shutil.rmtree(folder)
+        violations = ", ".join(f"{len(lines)} {kind}" for kind, lines in check.violations.items()) or "0"
+        results.append([name, *(f"{check.counts[what]:,}" for what in COUNTS), violations])
+        injected.append([name, *(str(count[kind]) for kind in WEIGHTS), str(workers)])
+    say("", *table(results), "", *table(injected), sep="\n")
+    broken = sum(row[-1] != "0" for row in results[1:])
+    say(f"\nchaos: {broken} of {len(results) - 1} configurations broke a guarantee; seed {seed}")
+    sys.exit(1 if broken else 0)
 
 
-async def run_one(configuration: Configuration, seed: int, seconds: float, kinds: Sequence[str]) -> Run:
-    """Runs one configuration: servers, workers, faults, verification."""
+async def run_one(
+    name: str, folder: Path, policy: str, handling: str, shards: int, seed: int, seconds: float, kinds: Sequence[str]
+) -> tuple[Check, Counter[str]]:
+    """Runs one configuration: servers, workers, faults, verification. Returns also the number of faults by kind."""
     task = asyncio.current_task()
     assert task is not None
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)  # as Ctrl-C: leaves nothing behind
-    began = time.monotonic()
-    folder = Path(tempfile.mkdtemp(prefix="chaos-"))
-    rate = RATES[configuration.consistency.partition(":")[0]]
-    examples = max(1, int(rate * seconds) // EPOCHS) * BATCH + 3  # the last batch is a smaller one
-    flags = ["--consistency", configuration.consistency, "--staleness", configuration.staleness, "--lease", str(LEASE)]
-    program = {
-        "seed": seed,
-        "unit": scheme.unit_of(configuration.gradients),
-        "shards": configuration.shards,
-        "examples": examples,
-        "batch": BATCH,
-        "epochs": EPOCHS,
-        "partial": int(configuration.gradients == 1),  # the gradients of a synchronous update are for the same
-        "pause": PAUSE,
-    }
-    cluster = Cluster(folder, configuration.shards, flags, program, TIMEOUT)
-    names = [f"w{number}" for number in range(configuration.workers)]
-    faults = Faults(cluster, names, LEASE, random.Random(f"{seed}, {configuration}"), kinds)
+    consistency, staleness = parse_consistency(policy), parse_staleness(handling)
+    gradients, workers = 1, 3
+    if isinstance(consistency, Synchronous):
+        gradients, workers = consistency.workers, consistency.workers + consistency.backup
+    # The last batch is a smaller one.
+    examples = max(1, int(RATES[policy.partition(":")[0]] * seconds) // EPOCHS) * BATCH + 3
+    flags = ["--consistency", policy, "--staleness", handling, "--lease", str(LEASE)]
+    settings = {"seed": seed, "unit": scheme.unit_of(gradients), "batch": BATCH, "epochs": EPOCHS, "pause": PAUSE}
+    settings |= {"examples": examples, "partial": gradients == 1}  # gradients of a synchronous update are for the same
+    cluster = Cluster(folder, shards, flags, TIMEOUT, settings)
+    faults = Faults(cluster, LEASE, random.Random(f"{seed}, {name}"), kinds)
     try:
-        await cluster.open()
-        await faults.start()
+        for server in cluster.servers:
+            await server.listen()
+        for number in range(workers):
+            await faults.start(f"w{number}")
         await faults.inject(2 * seconds)
         complete = await faults.finish(TO_END)
-        await cluster.kill_workers()  # those that have not finished
-        finals = await asyncio.to_thread(cluster.read)
-        half_pushes = await asyncio.to_thread(cluster.half_pushes)
-    except BaseException:
-        shutil.rmtree(folder)
-        raise
+        finals, half_pushes = await asyncio.to_thread(cluster.finals)
     finally:
-        await cluster.close()
-    facts = {"configuration": str(configuration), "seed": seed, "faults": faults.count, "complete": complete}
-    facts["workers"] = [worker.facts() for worker in cluster.workers]
+        cluster.close()
+    facts = {"configuration": name, "seed": seed, "faults": faults.count, "complete": complete}
+    fields = ("column", "name", "ended_by", "code", "faults")
+    facts["workers"] = [{field: getattr(worker, field) for field in fields} for worker in cluster.workers]
     (folder / "run.json").write_text(json.dumps(facts, indent=1))
-    check = Check(
-        parse_consistency(configuration.consistency),
-        parse_staleness(configuration.staleness),
-        [_history(worker) for worker in cluster.workers],
-        finals,
-        lease=LEASE,
-        examples=examples,
-        epochs=EPOCHS,
-        half_pushes=half_pushes,
-        losses=[loss for shard, server in enumerate(cluster.servers) for loss in server.losses(shard)],
-        complete=complete,
-    )
-    return Run(configuration, check(), faults.count, len(cluster.workers), time.monotonic() - began, folder)
-
-
-def report(run: Run, seed: int, arguments: argparse.Namespace) -> None:
-    """Prints the result of a run; removes its folder unless it is needed."""
-    kept = run.verdict.passed
-    word = "kept" if kept else "BROKEN"
-    say(f"{run.configuration}: {word}; {run.seconds:.0f} s, {run.workers} workers, {run.faults.total()} faults")
-    for line in run.verdict.lines():
-        say(f"    {line}")
-    if kept and not arguments.keep:
-        shutil.rmtree(run.folder)
-    else:
-        say(f"    records and logs: {run.folder}")
-        again = [*run.configuration.arguments, "--seed", str(seed), "--seconds", f"{arguments.seconds:g}"]
-        if arguments.faults != list(WEIGHTS):
-            again += ["--faults", ",".join(arguments.faults)]
-        say(f"    python -m tests.chaos {shlex.join(again)}")
-
-
-def results(runs: Sequence[Run]) -> list[list[str]]:
-    head = ["", "pushes", "lost", "doubled", "half", "reads", "torn", "dropped", "worst staleness", "examples twice"]
-    rows = [[*head, "violations"]]
-    for run in runs:
-        v = run.verdict
-        numbers = [v.acknowledged, v.lost, v.doubled, v.half, v.reads, v.torn, v.dropped, v.worst, v.twice]
-        violations = ", ".join(f"{len(every)} {kind}" for kind, every in v.violations.items() if every) or "0"
-        rows.append([str(run.configuration), *(f"{number:,}" for number in numbers), violations])
-    return rows
-
-
-def faults_injected(runs: Sequence[Run]) -> list[list[str]]:
-    rows = [["faults injected", *WEIGHTS, "workers"]]
-    for run in runs:
-        rows.append([str(run.configuration), *(str(run.faults[kind]) for kind in WEIGHTS), str(run.workers)])
-    return rows
+    for worker in cluster.workers:
+        worker.read()
+    losses = [loss for shard, server in enumerate(cluster.servers) for loss in server.losses(shard)]
+    reported = {"half_pushes": half_pushes, "losses": losses, "complete": complete}
+    data = {"lease": LEASE, "examples": examples, "epochs": EPOCHS}
+    return Check(consistency, staleness, cluster.workers, finals, **data, **reported), faults.count
 
 
 def table(rows: Sequence[Sequence[str]]) -> list[str]:
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    head, *others = rows
-    lines = [head, ["-" * width for width in widths], *others]
+    lines = [rows[0], ["-" * width for width in widths], *rows[1:]]
     return [f"| {' | '.join(map(str.ljust, line, widths))} |" for line in lines]
 
 
-def _history(worker: WorkerProcess) -> History:
-    lines = worker.log.read_text(errors="replace").split("\n")
-    error = next((line for line in reversed(lines) if line), "")
-    history = History(worker.column, worker.name, worker.ended_by, worker.code, worker.faults, error)
-    return add_events(history, read_events(worker.records))
-
-
-def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        prog="python -m tests.chaos", description="Verifies guarantees under injected faults."
-    )
-    parser.add_argument("--only", action="append", metavar="CONSISTENCY", help="may be given several times")
-    parser.add_argument("--staleness", action="append", metavar="HANDLING", help="none or drop:T")
-    parser.add_argument("--shards", action="append", type=int, choices=SHARDS)
-    parser.add_argument("--seed", type=int, help="of the random generator; printed if not given")
-    parser.add_argument(
-        "--seconds",
-        type=float,
-        default=8.0,
-        help="length of a job without faults; faults are injected for at most twice that time",
-    )
-    parser.add_argument("--keep", action="store_true", help="keep all records and logs")
-    parser.add_argument(
-        "--faults",
-        type=lambda text: [kind for kind in text.split(",") if kind],
-        default=list(WEIGHTS),
-        metavar="KINDS",
-        help=f"only these, separated by commas: {', '.join(WEIGHTS)}; '' for none",
-    )
-    arguments = parser.parse_args()
-    unknown = set(arguments.faults) - set(WEIGHTS)
-    if unknown:
-        parser.error(f"--faults: unknown: {', '.join(sorted(unknown))}")
-    return arguments
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -11,11 +11,11 @@ import itertools
 import math
 from collections import Counter, defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 
 from pswire.specs.consistency import Bounded, Consistency, DropStalePushes, StalenessSpec, Synchronous
 from tests.chaos import scheme
-from tests.chaos.records import History, Loss, PushRecord, Reading
+from tests.chaos.records import Final, History, Loss, PushRecord
 
 #: Seconds after which a request for a block counts as having waited.
 AT_ONCE = 0.2
@@ -23,173 +23,99 @@ AT_ONCE = 0.2
 #: Leases after a fault in which it may still cause a worker to be declared lost: its longest duration plus a lease.
 QUIET = 3
 
-#: Lines shown for each kind of violation.
-MOST_SHOWN = 3
-
-
-@dataclass(frozen=True)
-class Final:
-    """The final values of one shard by column: the small variables, its first row of the dense variable and its rows of
-    the table; and the reported version of the first variable."""
-
-    first: Sequence[float]
-    second: Sequence[float]
-    dense: Sequence[float]
-    table: Sequence[Sequence[float]]
-    version: int
-
 
 @dataclass
-class Verdict:
-    """The results; `violations` by kind, each a sentence.
-
-    Attributes:
-        acknowledged, dropped: answered pushes, and those of them that were not applied.
-        lost, doubled: parts of acknowledged pushes that are missing, or present more than once; `doubled` includes
-            everything that should not be present.
-        half: pushes on some of their shards only, whose worker ended before their answer, or whose lease ended
-            meanwhile. (Any other one also counts as lost.)
-        reads, torn: reads of a shard's variables, and those in which two differ.
-        worst: the greatest staleness of an applied push.
-        twice: examples trained on again in their epoch.
-    """
-
-    acknowledged: int = 0
-    dropped: int = 0
-    lost: int = 0
-    doubled: int = 0
-    half: int = 0
-    reads: int = 0
-    torn: int = 0
-    worst: int = 0
-    twice: int = 0
-    violations: dict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
-
-    @property
-    def passed(self) -> bool:
-        return not any(self.violations.values())
-
-    def lines(self) -> list[str]:
-        lines = []
-        for kind, every in self.violations.items():
-            lines += [f"{kind}: {one}" for one in every[:MOST_SHOWN]]
-            if len(every) > MOST_SHOWN:
-                lines.append(f"{kind}: {len(every) - MOST_SHOWN} more")
-        return lines
-
-
 class Check:
-    """The check of one run: `Check(...)()`.
+    """The check of one run, made when it is constructed."""
 
-    Args:
-        consistency, staleness: of the servers.
-        histories: of all worker processes.
-        finals: of all shards.
-        lease: seconds.
-        examples, epochs: of the data queue.
-        half_pushes, losses: half-applied pushes and lost workers, as reported by the servers.
-        complete: whether the job completed.
-    """
+    consistency: Consistency
+    staleness: StalenessSpec
+    histories: Sequence[History]  # of all worker processes
+    finals: Sequence[Final]  # of all shards
+    _: KW_ONLY
+    lease: float  # seconds
+    examples: int  # of the data queue
+    epochs: int
+    half_pushes: int = 0  # half-applied pushes and lost workers, as reported by the servers
+    losses: Sequence[Loss] = ()
+    complete: bool = True  # whether the job completed
+    violations: dict[str, list[str]] = field(default_factory=lambda: defaultdict(list), init=False)  # sentences by kind
+    #: Of violations by kind, answered pushes, dropped and half-applied ones, reads of a shard's variables, and examples
+    #: trained on again in their epoch; and the worst staleness of an applied push.
+    counts: Counter[str] = field(default_factory=Counter, init=False)
 
-    def __init__(
-        self,
-        consistency: Consistency,
-        staleness: StalenessSpec,
-        histories: Sequence[History],
-        finals: Sequence[Final],
-        *,
-        lease: float,
-        examples: int,
-        epochs: int,
-        half_pushes: int = 0,
-        losses: Sequence[Loss] = (),
-        complete: bool = True,
-    ) -> None:
-        self.consistency, self.staleness = consistency, staleness
-        self.histories, self.finals, self.lease = histories, finals, lease
-        self.examples, self.epochs, self.complete = examples, epochs, complete
-        self.half_pushes, self.losses = half_pushes, losses
-        self.most = consistency.workers if isinstance(consistency, Synchronous) else 1
+    def __post_init__(self) -> None:
+        self.most = self.consistency.workers if isinstance(self.consistency, Synchronous) else 1
         self.unit = scheme.unit_of(self.most)
-        self.verdict = Verdict()
         # By shard, the pushes that were applied at each of its steps.
-        self._applied: list[dict[int, list[tuple[History, PushRecord]]]] = [defaultdict(list) for _ in finals]
-
-    def __call__(self) -> Verdict:
+        self._applied: list[dict[int, list[PushRecord]]] = [defaultdict(list) for _ in self.finals]
         for history in self.histories:
             self._exactly_once(history)
         self._half_pushes()
-        for shard in range(len(self.finals)):
-            self._variables_agree(shard)
-            self._updates_add_up(shard)
+        for shard, final in enumerate(self.finals):
+            self._variables_agree(shard, final)
+            self._updates_add_up(shard, final)
             self._staleness(shard)
         if isinstance(self.consistency, Synchronous):
             self._groups()
         if isinstance(self.consistency, Bounded):
             self._bound(self.consistency.steps)
-        self._incarnations()
-        self._leases()
-        self._ends()
+        self._workers()
         self._examples()
-        return self.verdict
 
     def _break(self, kind: str, line: str) -> None:
-        self.verdict.violations[kind].append(line)
+        self.counts[kind] += 1
+        self.violations[kind].append(line)
 
     # --- exactly once -------------------------------------------------------------------------------------------------
 
     def _exactly_once(self, history: History) -> None:
         """Each reading, and the end, shows the push before it exactly once, and nothing else."""
-        before: Sequence[float] = [0.0] * len(self.finals)
-        for reading in history.readings:
-            self._reading(history, reading)
-            push = reading.push
-            if push is not None:
-                self.verdict.acknowledged += 1
-                self.verdict.dropped += push.dropped
-            for shard, (old, new) in enumerate(zip(before, reading.own, strict=True)):
-                self._increment(history, push, shard, new - old)
-            before = reading.own
         last = history.open
-        for shard, final in enumerate(self.finals):
-            increment = final.first[history.column] - before[shard]
-            if increment:
-                self._increment(history, last, shard, increment)
-        self.verdict.half += sum(0 < len(push.placed) < len(push.shards) for push in history.pushes)
+        shown = [(reading.own, reading.push) for reading in history.readings]
+        shown.append(([final.first[history.column] for final in self.finals], last))
+        before: Sequence[float] = [0.0] * len(self.finals)
+        for own, push in shown:
+            for shard, (old, new) in enumerate(zip(before, own, strict=True)):
+                self._increment(history.column, push, shard, new - old)
+            before = own
+        for reading in history.readings:
+            self.counts["reads"] += len(reading.own)
+            self.counts["pushes"] += reading.push is not None
+            self.counts["dropped"] += reading.push is not None and reading.push.dropped
+            for shard in reading.torn:
+                self._break("torn", f"shard {shard}, process {history.column}: two variables of one shard differ")
+            if reading.versions != reading.updates:
+                counts = f"versions {reading.versions}, updates {reading.updates}"
+                self._break("version", f"process {history.column}: {counts}")
+        self.counts["half"] += sum(0 < len(push.placed) < len(push.shards) for push in history.pushes)
         if last is not None and history.code == 0:
-            self._break("half push", f"{_push(history, last)} has no answer, and its worker finished")
+            self._break("half push", f"{last} has no answer, and its worker finished")
 
-    def _reading(self, history: History, reading: Reading) -> None:
-        self.verdict.reads += len(reading.own)
-        self.verdict.torn += len(reading.torn)
-        for shard in reading.torn:
-            self._break("torn read", f"shard {shard}, process {history.column}: two variables of one shard differ")
-        if reading.versions != reading.updates:
-            counts = f"versions {reading.versions}, updates {reading.updates}"
-            self._break("version", f"process {history.column}: {counts}")
-
-    def _increment(self, history: History, push: PushRecord | None, shard: int, increment: float) -> None:
+    def _increment(self, column: int, push: PushRecord | None, shard: int, increment: float) -> None:
         """Classifies the change of a column on a shard after a push, if there was one."""
-        times = f"{increment / scheme.BASE:.2f} times"
+        name, times = f"shard {shard}: {push or f'process {column}'}", f"{increment / scheme.BASE:.2f} times"
         if push is None or push.dropped or shard not in push.shards:
             if increment:
-                self.verdict.doubled += 1
-                dropped = push is not None and push.dropped
-                what = "was dropped, but is present" if dropped else "is present without a push"
-                self._break("doubled", f"shard {shard}: {_push(history, push)} {what}, {times}")
+                what = "was dropped, but is present" if push and push.dropped else "is present without a push"
+                self._break("doubled", f"{name} {what}, {times}")
             return
         placed = scheme.decode(increment, self.unit)
         if placed is not None and placed.gradients <= self.most:
             push.placed[shard] = placed
-            self._applied[shard][placed.step].append((history, push))
-        elif increment == 0 and self._gone_without(push, shard):
-            return
-        elif increment <= 0:
-            self.verdict.lost += 1
-            self._break("lost", f"shard {shard}: {_push(history, push)} was acknowledged, but is missing")
-        else:
-            self.verdict.doubled += 1
-            self._break("doubled", f"shard {shard}: {_push(history, push)} is present {times}")
+            self._applied[shard][placed.step].append(push)
+        elif increment > 0:
+            self._break("doubled", f"{name} is present {times}")
+        elif increment or not (push.answered is None or self._too_late(push, shard)):
+            self._break("lost", f"{name} was acknowledged, but is missing")
+
+    def _too_late(self, push: PushRecord, shard: int) -> bool:
+        """Whether a part of an answered push may have arrived too late for this shard.
+
+        Where changes have one order over all shards, others wait for a part only until the lease of its worker ends.
+        """
+        ordered = isinstance(self.consistency, Synchronous) or isinstance(self.staleness, DropStalePushes)
+        return ordered and shard > 0 and push.answered - push.at > self.lease
 
     def _half_pushes(self) -> None:
         """The servers report the right number of half-applied pushes.
@@ -198,26 +124,15 @@ class Check:
         That changes no variable, so there they may report more than the records show.
         """
         everywhere = all(len(push.shards) == len(self.finals) for history in self.histories for push in history.pushes)
-        known, reported = self.verdict.half, self.half_pushes
+        known, reported = self.counts["half"], self.half_pushes
         if reported < known or (reported > known and everywhere):
             self._break("half pushes", f"the servers report {reported}, the records show {known}")
 
-    def _gone_without(self, push: PushRecord, shard: int) -> bool:
-        """Whether a part arrived too late for this shard.
-
-        Where changes have one order over all shards, others wait for a part only until the lease of its worker ends.
-        """
-        late = push.answered is not None and push.answered - push.at > self.lease
-        ordered = isinstance(self.consistency, Synchronous) or isinstance(self.staleness, DropStalePushes)
-        return late and shard > 0 and ordered
-
-    def _variables_agree(self, shard: int) -> None:
-        final = self.finals[shard]
+    def _variables_agree(self, shard: int, final: Final) -> None:
         if final.first != final.second:
-            self.verdict.torn += 1
-            self._break("torn read", f"shard {shard}: two variables differ at the end")
+            self._break("torn", f"shard {shard}: two variables differ at the end")
         for column, row in enumerate(final.table):
-            if any(one != final.first[column] for one in row):
+            if any(value != final.first[column] for value in row):
                 self._break("part of a push", f"shard {shard}: the table's row of process {column} differs")
         for history in self.histories:
             placed = [push.placed[shard] for push in history.pushes if push.dense and shard in push.placed]
@@ -228,9 +143,9 @@ class Check:
             if value and column not in known:
                 self._break("doubled", f"shard {shard}: column {column} belongs to no process, but is {value:.0f}")
 
-    def _updates_add_up(self, shard: int) -> None:
+    def _updates_add_up(self, shard: int, final: Final) -> None:
         """The shard has made exactly the updates of known pushes, each with the right number of gradients."""
-        final, applied = self.finals[shard], self._applied[shard]
+        applied = self._applied[shard]
         updates, total = scheme.count_updates(final.first[0])
         if final.version != updates:
             self._break("version", f"shard {shard}: version {final.version} after {updates} updates")
@@ -238,18 +153,16 @@ class Check:
             known = f"the records show {len(applied)} (steps add up to {total:,} and {sum(applied):,})"
             self._break("updates", f"shard {shard}: {updates} updates, {known}")
         for step, pushes in applied.items():
-            sizes = {push.placed[shard].gradients for _, push in pushes}
+            sizes = {push.placed[shard].gradients for push in pushes}
             if sizes != {len(pushes)}:
-                means = f"a mean of {' and '.join(map(str, sorted(sizes)))}"
-                self._break("updates", f"shard {shard}, step {step}: {means}, known are {_pushes(pushes)}")
+                line = f"shard {shard}, step {step}: a mean of {sorted(sizes)} gradients, known are {_listed(pushes)}"
+                self._break("updates", line)
 
-    # --- staleness ----------------------------------------------------------------------------------------------------
+    # --- staleness and consistency ------------------------------------------------------------------------------------
 
     def _staleness(self, shard: int) -> None:
         """No applied push exceeds the limit of staleness: updates before it, less those included in its weights."""
-        bound = math.inf
-        if isinstance(self.staleness, DropStalePushes):
-            bound = self.staleness.above
+        bound = self.staleness.above if isinstance(self.staleness, DropStalePushes) else math.inf
         if isinstance(self.consistency, Synchronous):
             bound = 0
         applied = self._applied[shard]
@@ -257,38 +170,34 @@ class Check:
         all_known = scheme.count_updates(self.finals[shard].first[0])[0] == len(order)
         for step, pushes in applied.items():
             before = bisect.bisect_left(order, step)
-            for history, push in pushes:
-                rows = push.rows_seen[push.shards.index(shard)]
-                missed = before - min(push.seen[shard], rows)
-                name = f"shard {shard}: {_push(history, push)}"
-                self.verdict.worst = max(self.verdict.worst, missed)
-                if before < max(push.seen[shard], rows) and all_known:
-                    self._break("staleness", f"{name} includes updates that were made after it")
+            for push in pushes:
+                seen, rows = push.seen[shard], push.rows_seen[push.shards.index(shard)]
+                missed = before - min(seen, rows)
+                self.counts["worst staleness"] = max(self.counts["worst staleness"], missed)
+                if before < max(seen, rows) and all_known:
+                    self._break("staleness", f"shard {shard}: {push} includes updates that were made after it")
                 if missed > bound:
-                    self._break("too stale", f"{name} was applied with staleness {missed}")
+                    self._break("too stale", f"shard {shard}: {push} was applied with staleness {missed}")
                 elif push.answered and missed > push.staleness:
-                    self._break("staleness", f"{name} has staleness {missed}, but its answer has {push.staleness}")
-
-    # --- consistency --------------------------------------------------------------------------------------------------
+                    line = f"shard {shard}: {push} has staleness {missed}, but its answer has {push.staleness}"
+                    self._break("staleness", line)
 
     def _groups(self) -> None:
         """A synchronous update has N gradients, except at the end of the data, and is the same on all shards."""
         for step, pushes in sorted(self._applied[0].items()):
             if len(pushes) < self.most and not self._a_worker_has_no_data(pushes):
-                self._break("group", f"step {step}: an update of {len(pushes)}: {_pushes(pushes)}")
-            for shard in range(1, len(self.finals)):
-                steps = {push.placed[shard].step for _, push in pushes if shard in push.placed}
+                self._break("group", f"step {step}: an update of {len(pushes)}: {_listed(pushes)}")
+        others = range(1, len(self.finals))
+        for one, other in [(0, shard) for shard in others] + [(shard, 0) for shard in others]:
+            for step, pushes in sorted(self._applied[one].items()):
+                steps = {push.placed[other].step for push in pushes if other in push.placed}
                 if len(steps) > 1:
-                    self._break("group", f"step {step} of shard 0 is steps {sorted(steps)} of shard {shard}")
-        for shard in range(1, len(self.finals)):
-            for step, pushes in sorted(self._applied[shard].items()):
-                if len({push.placed[0].step for _, push in pushes if 0 in push.placed}) > 1:
-                    self._break("group", f"step {step} of shard {shard} is of several updates of shard 0")
+                    self._break("group", f"step {step} of shard {one} is steps {sorted(steps)} of shard {other}")
 
-    def _a_worker_has_no_data(self, pushes: Sequence[tuple[History, PushRecord]]) -> bool:
+    def _a_worker_has_no_data(self, pushes: Sequence[PushRecord]) -> bool:
         """Whether a worker may have been without data when this update was made."""
-        begin = max(push.at for _, push in pushes)
-        end = min((push.answered for _, push in pushes if push.answered is not None), default=math.inf)
+        begin = max(push.at for push in pushes)
+        end = min((push.answered for push in pushes if push.answered is not None), default=math.inf)
         for history in self.histories:
             if history.ended is not None and history.ended <= end:
                 return True
@@ -312,38 +221,31 @@ class Check:
                 if asked or other.answered - one.at > self.lease / 2:
                     continue  # no worker waited for it: it had no examples, or its lease may have ended
                 between = range(one.placed[0].step + 1, other.placed[0].step)
-                theirs = Counter(author.column for step in between for author, _ in self._applied[0].get(step, []))
+                theirs = Counter(push.column for step in between for push in self._applied[0].get(step, []))
                 for column, count in theirs.items():
                     if count > 2 * steps + 2:
                         self._break("bound", f"{count} pushes of process {column} between two of {history.column}")
 
     # --- workers and data ---------------------------------------------------------------------------------------------
 
-    def _incarnations(self) -> None:
-        """Once a worker has joined, no push of an older incarnation is accepted."""
-        for older, newer in itertools.permutations(self.histories, 2):
-            if newer.overtakes(older) and newer.joined is not None:
-                for push in older.pushes:
-                    if push.at > newer.joined and push.placed:
-                        self._break(
-                            "twin", f"{_push(older, push)} was accepted after process {newer.column} had joined"
-                        )
+    def _workers(self) -> None:
+        """Workers finish unless a fault or a newer incarnation ends them; then no push of theirs is accepted any more.
 
-    def _leases(self) -> None:
-        """No worker without a recent fault is declared lost while it lives."""
-        for loss, history in itertools.product(self.losses, self.histories):
-            since = loss.at - QUIET * self.lease
-            there = history.joined is not None and history.joined < since and history.until > loss.at
-            if history.name == loss.name and there and not any(since < at < loss.at for at, _ in history.faults):
-                line = f"process {history.column}, {history.name}, was declared lost by shard {loss.shard}"
-                self._break("lease", line)
-
-    def _ends(self) -> None:
-        """Workers finish unless a fault or a newer incarnation ends them."""
+        No worker without a recent fault is declared lost while it lives.
+        """
         for history in self.histories:
-            overtaken = any(other.overtakes(history) for other in self.histories)
-            if history.code not in (0, None) and not history.ended_by and not overtaken:
-                self._break("failed", f"process {history.column}, {history.name}: {history.error}")
+            name = f"process {history.column}, {history.name},"
+            newer = [other for other in self.histories if other.overtakes(history)]
+            if history.code not in (0, None) and not history.ended_by and not newer:
+                self._break("failed", f"{name} ended with: {history.error}")
+            for other, push in itertools.product(newer, history.pushes):
+                if other.joined is not None and push.at > other.joined and push.placed:
+                    self._break("twin", f"{push} was accepted after process {other.column} had joined")
+            for loss in self.losses:
+                since = loss.at - QUIET * self.lease
+                there = history.joined is not None and history.joined < since and history.until > loss.at
+                if history.name == loss.name and there and not any(since < at < loss.at for at, _ in history.faults):
+                    self._break("lease", f"{name} was declared lost by shard {loss.shard}")
         if not self.complete:
             self._break("not done", "the job did not complete in time")
 
@@ -352,14 +254,13 @@ class Check:
         trained: dict[tuple[int, int], list[History]] = defaultdict(list)
         for history in self.histories:
             for push in history.pushes:
-                if push.answered is not None:
-                    for example in push.examples:
-                        trained[push.epoch, example].append(history)
+                for example in push.examples if push.answered is not None else ():
+                    trained[push.epoch, example].append(history)
             for epoch, examples in history.reports:
                 if examples != self.examples:
                     self._break("examples", f"epoch {epoch} is done with {examples} of {self.examples}")
         for (epoch, example), authors in trained.items():
-            self.verdict.twice += len(authors) - 1
+            self.counts["examples twice"] += len(authors) - 1
             if len(authors) > 1 and not any(history.faults for history in authors):
                 self._break("examples", f"example {example} of epoch {epoch} was trained on {len(authors)} times")
         missing = self.epochs * self.examples - len(trained)
@@ -367,9 +268,5 @@ class Check:
             self._break("examples", f"{missing} were never trained on")
 
 
-def _push(history: History, push: PushRecord | None) -> str:
-    return f"process {history.column}" if push is None else f"push {push.number} of process {history.column}"
-
-
-def _pushes(pushes: Sequence[tuple[History, PushRecord]]) -> str:
-    return ", ".join(_push(history, push) for history, push in pushes)
+def _listed(pushes: Sequence[PushRecord]) -> str:
+    return ", ".join(map(str, pushes))

@@ -8,181 +8,121 @@ from __future__ import annotations
 import asyncio
 import random
 import signal
+import subprocess
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
-from tests.chaos.cluster import FAILED, KILLED, SUPERSEDED, TERMINATED, Cluster, WorkerProcess
-from tests.chaos.proxy import Proxy
+from tests.chaos.cluster import Cluster, Worker
 
-#: Longest duration of a fault that does not end a process, in leases.
-LONGEST = 1.5
+#: Longest duration of a fault that does not end a process, in leases; mean time between faults, seconds.
+LONGEST, GAP = 1.5, 0.4
 
-#: Mean time between faults, seconds.
-GAP = 0.4
+#: Relative frequencies of faults; after those of ENDING a worker is restarted.
+ENDING = {"kill": 2, "twin": 1, "fail": 1, "terminate": 1}
+WEIGHTS = {"cut": 4, "reset": 4, "stall": 4, "refuse": 2, "stop worker": 3, "stop server": 1} | ENDING
+SIGNALS = {"kill": signal.SIGKILL, "fail": signal.SIGUSR1, "terminate": signal.SIGTERM}
 
-#: Relative frequencies.
-WEIGHTS = {
-    "cut": 4,
-    "reset": 4,
-    "stall": 4,
-    "refuse": 2,
-    "stop worker": 3,
-    "stop server": 1,
-    "kill": 2,
-    "twin": 1,
-    "fail": 1,
-    "terminate": 1,
-}
-
-#: Faults after which a worker is restarted, and the least seconds between them, so that something is trained.
-ENDING_SIGNALS = {
-    "kill": (KILLED, signal.SIGKILL),
-    "fail": (FAILED, signal.SIGUSR1),
-    "terminate": (TERMINATED, signal.SIGTERM),
-}
-ENDING = (*ENDING_SIGNALS, "twin")
+#: The least seconds between faults of ENDING, so that something is trained.
 BETWEEN_ENDS = 2.5
 
 
 class Faults:
     """Injects faults into a cluster, and restarts workers that have ended.
 
-    Args:
-        cluster: the target.
-        names: of the workers.
-        lease: seconds.
-        draws: random generator.
-        kinds: the kinds of `WEIGHTS` to inject.
-
-    Attributes:
-        count: number of faults by kind.
+    `kinds` are those of `WEIGHTS` to inject; `count` is the number of faults by kind.
     """
 
-    def __init__(
-        self, cluster: Cluster, names: Sequence[str], lease: float, draws: random.Random, kinds: Sequence[str]
-    ) -> None:
+    def __init__(self, cluster: Cluster, lease: float, draws: random.Random, kinds: Sequence[str]) -> None:
         self.count: Counter[str] = Counter()
-        self._cluster, self._names, self._lease, self._draws, self._kinds = cluster, names, lease, draws, kinds
-        self._restarts = random.Random(
-            draws.random()
-        )  # separate, because the times at which workers end are not reproducible
-        self._current: dict[str, WorkerProcess] = {}  # by name, the newest
+        self._cluster, self._lease, self._draws, self._kinds = cluster, lease, draws, kinds
+        # Separate, because the times at which workers end are not reproducible.
+        self._restarts = random.Random(draws.random())
+        self._current: dict[str, Worker] = {}  # by name, the newest
         self._tasks: set[asyncio.Task[None]] = set()
-        self._finishing = False
-        self._last_end = 0.0
-        self._stopped: set[int] = set()  # servers
+        self._stopped: set[subprocess.Popen[bytes]] = set()
 
-    async def start(self) -> None:
-        for name in self._names:
-            await self._start(name)
+    async def start(self, name: str) -> None:
+        self._current[name] = await self._cluster.start(name, shared_memory=self._restarts.random() < 0.5)
 
     @property
     def over(self) -> bool:
-        done = all(worker.code == 0 and not worker.ended_by for worker in self._current.values())
-        return done and not self._cluster.running()
+        return not self._cluster.running() and not any(
+            worker.code or worker.ended_by for worker in self._current.values()
+        )
 
     async def inject(self, seconds: float) -> None:
         loop = asyncio.get_running_loop()
-        end = loop.time() + seconds
+        end, last_end = loop.time() + seconds, 0.0
         while loop.time() < end and not self.over:
-            await self._wait(min(self._draws.expovariate(1 / GAP), 4 * GAP))
+            await self._wait(min(self._draws.expovariate(1 / GAP), 4 * GAP), same_name=0.7)
             place = self._draws.random()
-            may_end = loop.time() > self._last_end + BETWEEN_ENDS
+            may_end = loop.time() > last_end + BETWEEN_ENDS
             kinds = [kind for kind in self._kinds if may_end or kind not in ENDING]
-            targets = [one for one in self._current.values() if one.code is None and not one.ended_by and one.has_begun]
+            targets = [
+                one for one in self._current.values() if one.runs() and not one.ended_by and one.records.exists()
+            ]
             if not kinds or not targets:
                 continue
             (kind,) = self._draws.choices(kinds, [WEIGHTS[kind] for kind in kinds])
-            self._last_end = loop.time() if kind in ENDING else self._last_end
+            last_end = loop.time() if kind in ENDING else last_end
             task = asyncio.create_task(self._inject(kind, targets[int(place * len(targets))]))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 
     async def finish(self, bound: float) -> bool:
         """Ends all faults; returns whether the job completes within `bound` seconds."""
-        self._finishing = True
         await asyncio.gather(*self._tasks)
         loop = asyncio.get_running_loop()
         end = loop.time() + bound
-        while not self.over:
-            if loop.time() > end:
-                return False
-            await self._wait(0.2)
-        return True
+        while not self.over and loop.time() <= end:
+            await self._wait(0.2, same_name=1.0)
+        return self.over
 
-    async def _wait(self, seconds: float) -> None:
-        """Waits; then restarts workers that have ended, most of them under the same name."""
+    async def _wait(self, seconds: float, same_name: float) -> None:
+        """Waits; then restarts workers that have ended, with this probability under the same name."""
         await asyncio.sleep(seconds)
         for name, worker in list(self._current.items()):
-            if worker.code is not None and (worker.code != 0 or worker.ended_by):
-                same = self._finishing or self._restarts.random() < 0.7
-                again = name.rstrip("x") if same else name + "x"
+            if not worker.runs() and (worker.code or worker.ended_by):
+                again = name.rstrip("x") if self._restarts.random() < same_name else name + "x"
                 del self._current[name]
-                await self._start(name if again in self._current else again)
+                await self.start(name if again in self._current else again)
 
-    async def _inject(self, kind: str, worker: WorkerProcess) -> None:
-        self.count[kind] += 1
-        if kind != "stop server":  # workers must not be affected
-            worker.note(kind)
-        if kind in ENDING_SIGNALS:
-            worker.ended_by, number = ENDING_SIGNALS[kind]
-            worker.popen.send_signal(number)
+    async def _inject(self, kind: str, worker: Worker) -> None:
+        shard = self._draws.randrange(len(self._cluster.servers))
+        if kind == "stop server":  # workers must not be lost by it
+            if self._cluster.servers[shard].popen in self._stopped:
+                return
         else:
-            await getattr(self, "_" + kind.replace(" ", "_"))(worker)
+            worker.faults.append((asyncio.get_running_loop().time(), kind))
+        self.count[kind] += 1
+        if kind in ENDING:
+            worker.ended_by = kind
+        if kind in SIGNALS:
+            worker.popen.send_signal(SIGNALS[kind])
+        elif kind == "twin":
+            await self.start(worker.name)
+        elif kind in ("stop worker", "stop server"):
+            process = worker.popen if kind == "stop worker" else self._cluster.servers[shard].popen
+            self._stopped.add(process)
+            process.send_signal(signal.SIGSTOP)
+            await asyncio.sleep(self._seconds(0.3))
+            process.send_signal(signal.SIGCONT)
+            self._stopped.discard(process)
+        else:
+            await self._disturb(worker, kind)
 
-    async def _start(self, name: str) -> None:
-        self._current[name] = await self._cluster.start(name, shared_memory=self._restarts.random() < 0.5)
-
-    def _proxies(self, worker: WorkerProcess) -> list[Proxy]:
-        return [self._draws.choice(worker.proxies)] if self._draws.random() < 0.6 else worker.proxies
+    async def _disturb(self, worker: Worker, kind: str) -> None:
+        """Cuts, resets, stalls or refuses the connections to one server or to all."""
+        proxies = [self._draws.choice(worker.proxies)] if self._draws.random() < 0.6 else worker.proxies
+        for proxy in proxies:
+            getattr(proxy, kind)(*[self._draws.choice([0, 0, 10, 100, 1000, 20_000])] * (kind == "cut"))
+        if kind in ("stall", "refuse"):
+            await asyncio.sleep(self._seconds(0.1))
+            for proxy in proxies:
+                proxy.resume()
 
     def _seconds(self, longer: float) -> float:
         """Usually short compared with a lease; with this probability longer than one."""
         if self._draws.random() < longer:
             return self._lease * self._draws.uniform(1.1, LONGEST)
         return self._draws.uniform(0.1, 1.2)
-
-    # --- connections --------------------------------------------------------------------------------------------------
-
-    async def _cut(self, worker: WorkerProcess) -> None:
-        for proxy in self._proxies(worker):
-            proxy.cut(after=self._draws.choice([0, 0, 10, 100, 1000, 20_000]))
-
-    async def _reset(self, worker: WorkerProcess) -> None:
-        for proxy in self._proxies(worker):
-            proxy.reset()
-
-    async def _stall(self, worker: WorkerProcess) -> None:
-        await self._for_a_while(self._proxies(worker), Proxy.stall, self._seconds(0.1))
-
-    async def _refuse(self, worker: WorkerProcess) -> None:
-        await self._for_a_while(self._proxies(worker), Proxy.refuse, self._seconds(0.1))
-
-    async def _for_a_while(self, proxies: list[Proxy], begin: Callable[[Proxy], None], seconds: float) -> None:
-        for proxy in proxies:
-            begin(proxy)
-        await asyncio.sleep(seconds)
-        for proxy in proxies:
-            proxy.resume()
-
-    # --- processes ----------------------------------------------------------------------------------------------------
-
-    async def _twin(self, worker: WorkerProcess) -> None:
-        worker.ended_by = SUPERSEDED
-        await self._start(worker.name)
-
-    async def _stop_worker(self, worker: WorkerProcess) -> None:
-        worker.popen.send_signal(signal.SIGSTOP)
-        await asyncio.sleep(self._seconds(0.3))
-        worker.popen.send_signal(signal.SIGCONT)
-
-    async def _stop_server(self, worker: WorkerProcess) -> None:
-        shard = self._draws.randrange(len(self._cluster.servers))
-        if shard in self._stopped:
-            self.count["stop server"] -= 1
-            return
-        self._stopped.add(shard)
-        self._cluster.servers[shard].process.send_signal(signal.SIGSTOP)
-        await asyncio.sleep(self._seconds(0.2))
-        self._cluster.servers[shard].process.send_signal(signal.SIGCONT)
-        self._stopped.discard(shard)

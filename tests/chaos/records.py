@@ -1,48 +1,37 @@
-"""Reads the records of workers: one `History` for each process, with its pushes and the values it has received."""
+"""The records of a run: one `History` for each worker process, and the final values of each shard."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from tests.chaos import scheme
 
 
 @dataclass
 class PushRecord:
-    """One push, as recorded by its worker.
+    """One push, as recorded by its worker."""
 
-    Attributes:
-        number: among those of its process, from 1.
-        shards: those that it has gradients for.
-        dense: whether it has one for the dense variable.
-        seen, rows_seen: updates included in its weights, on every shard; and in its rows, on each of `shards`.
-        epoch, examples: the data it was computed with.
-        at: time of sending (monotonic).
-        answered: time of its answer; None: none.
-        dropped, staleness: as in the answer.
-        placed: by shard, its update there as decoded from the worker's column; without shards where it changed nothing.
-    """
-
-    number: int
-    shards: list[int]
-    dense: bool
-    seen: list[int]
-    rows_seen: list[int]
+    column: int  # of its process
+    number: int  # among those of its process, from 1
+    shards: list[int]  # those that it has gradients for
+    dense: bool  # whether it has one for the dense variable
+    seen: list[int]  # updates included in its weights, on every shard
+    rows_seen: list[int]  # updates included in its rows of the table, on each of `shards`
     epoch: int
     examples: list[int]
-    at: float
-    answered: float | None = None
+    at: float  # time of sending (monotonic)
+    answered: float | None = None  # time of its answer
     dropped: bool = False
-    staleness: int = 0
+    staleness: int = 0  # as in the answer
+    #: By shard, its update there as decoded from the worker's column; without shards where it changed nothing.
     placed: dict[int, scheme.Push] = field(default_factory=dict)
 
+    def __str__(self) -> str:
+        return f"push {self.number} of process {self.column}"
 
-@dataclass
-class Reading:
+
+class Reading(NamedTuple):
     """Received values: own column, updates and versions by shard, and shards where two variables differ."""
 
     own: list[float]
@@ -61,8 +50,7 @@ class Wait:
     got: bool = False
 
 
-@dataclass(frozen=True)
-class Loss:
+class Loss(NamedTuple):
     """A worker was declared lost by a shard at this time (monotonic)."""
 
     name: str
@@ -70,76 +58,62 @@ class Loss:
     at: float
 
 
+class Final(NamedTuple):
+    """The final values of one shard by column: the small variables, its first row of the dense variable and its rows of
+    the table; and the reported version of the first variable."""
+
+    first: list[float]
+    second: list[float]
+    dense: list[float]
+    table: list[list[float]]
+    version: int
+
+
 @dataclass
 class History:
-    """The actions of one worker process.
+    """The actions of one worker process; times are monotonic."""
 
-    Attributes:
-        column, name, ended_by, code, faults: as of `cluster.WorkerProcess`.
-        error: the last line of its output.
-        joined, incarnation: time of joining; its incarnation.
-        ended: time of its regular end.
-        until: time of its last record.
-        waits: its requests for blocks.
-        reports: complete epochs that it received reports of, and examples in each.
-    """
-
-    column: int
-    name: str
-    ended_by: str = ""
-    code: int | None = None
-    faults: list[tuple[float, str]] = field(default_factory=list)
-    error: str = ""
+    column: int  # its number, from 1 (`scheme`)
+    name: str  # of the worker; several processes may have the same
+    ended_by: str = ""  # the kind of the fault that ended it
+    faults: list[tuple[float, str]] = field(default_factory=list)  # injected into it, with times
+    code: int | None = None  # its exit code; None: it runs
+    error: str = ""  # the last line of its output
     joined: float | None = None
     incarnation: int = 0
-    ended: float | None = None
-    until: float = 0.0
+    ended: float | None = None  # time of its regular end
+    until: float = 0.0  # time of its last record
     pushes: list[PushRecord] = field(default_factory=list)
     readings: list[Reading] = field(default_factory=list)
     waits: list[Wait] = field(default_factory=list)
-    reports: list[tuple[int, int]] = field(default_factory=list)
+    reports: list[tuple[int, int]] = field(default_factory=list)  # of complete epochs: (epoch, examples)
 
     @property
     def open(self) -> PushRecord | None:
+        """The last push, if it has no answer."""
         return self.pushes[-1] if self.pushes and self.pushes[-1].answered is None else None
 
     def overtakes(self, other: History) -> bool:
         return self.name == other.name and self.incarnation > other.incarnation > 0
 
-
-def read_events(path: Path) -> list[dict[str, Any]]:
-    """The records in a file; none if there is no file, because its worker was killed before."""
-    if not path.exists():
-        return []
-    return [json.loads(line) for line in path.read_text().splitlines()]
-
-
-def add_events(history: History, events: Iterable[dict[str, Any]]) -> History:
-    for event in events:
-        history.until = at = event["at"]
-        match event["event"]:
+    def add(self, event: str, at: float, **fields: Any) -> None:
+        """Adds a line of the worker's records."""
+        self.until = at
+        push = self.pushes[-1] if event == "answer" else None
+        match event:
             case "push":
-                fields = ("number", "shards", "dense", "seen", "rows_seen", "epoch", "examples", "at")
-                history.pushes.append(PushRecord(**{name: event[name] for name in fields}))
+                self.pushes.append(PushRecord(self.column, at=at, **fields))
             case "answer":
-                push = history.pushes[-1]
-                assert push.number == event["number"]
-                push.answered, push.dropped, push.staleness = at, event["dropped"], event["staleness"]
-                history.readings.append(_reading(event, push))
+                assert push.number == fields["number"]
+                push.answered, push.dropped, push.staleness = at, fields["dropped"], fields["staleness"]
             case "joined":
-                history.joined, history.incarnation = at, event["incarnation"]
-                history.readings.append(_reading(event))
-            case "pulled":
-                history.readings.append(_reading(event))
+                self.joined, self.incarnation = at, fields["incarnation"]
             case "take":
-                history.waits.append(Wait(at))
+                self.waits.append(Wait(at))
             case "taken":
-                history.waits[-1].end, history.waits[-1].got = at, event["block"] is not None
-                history.reports += [(epoch, examples) for epoch, examples in event["reports"]]
+                self.waits[-1] = Wait(self.waits[-1].begin, at, fields["got"])
+                self.reports += map(tuple, fields["reports"])
             case "end":
-                history.ended = at
-    return history
-
-
-def _reading(event: dict[str, Any], push: PushRecord | None = None) -> Reading:
-    return Reading(event["own"], event["updates"], event["versions"], event["torn"], push)
+                self.ended = at
+        if "reading" in fields:
+            self.readings.append(Reading(**fields["reading"], push=push))

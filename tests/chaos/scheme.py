@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -25,14 +26,13 @@ BASE = 1 << 32
 COLUMNS = 128
 WIDTH = 8  # of a row of the table
 #: Divisible by one, two and three shards, and above `placement.SPLIT_BYTES` of float64.
-DENSE_ROWS, DENSE_WIDTH = 534, 1024
+DENSE_SHAPE = DENSE_ROWS, _ = 534, 1024
 TABLE_ROWS = 65_538
 #: A push includes the dense variable after this many updates, in all workers of a synchronous group alike.
 DENSE_EVERY = 40
 
 
-@dataclass(frozen=True)
-class Push:
+class Push(NamedTuple):
     """A decoded increment: the step of the shard, and the number of gradients of the update."""
 
     step: int
@@ -78,40 +78,30 @@ class Layout:
     shards: int
 
     @property
-    def first(self) -> list[str]:
-        return [f"first{shard}" for shard in range(self.shards)]
-
-    @property
-    def second(self) -> list[str]:
-        return [f"second{shard}" for shard in range(self.shards)]
-
-    @property
-    def specs(self) -> list[TensorSpec]:
-        small = [TensorSpec(name, (COLUMNS,), "float64") for name in (*self.first, *self.second)]
-        dense = TensorSpec("dense", (DENSE_ROWS, DENSE_WIDTH), "float64")
-        return [*small, dense, TensorSpec("table", (TABLE_ROWS, WIDTH), "float64")]
+    def small(self) -> tuple[list[str], list[str]]:
+        """The names of the first and the second variable on each shard."""
+        first, second = ([f"{name}{shard}" for shard in range(self.shards)] for name in ("first", "second"))
+        return first, second
 
     def dense_row(self, shard: int) -> int:
         """The first row of the dense variable on a shard; its columns are used like those of the small variables."""
         return shard * DENSE_ROWS // self.shards
 
-    def table_rows(self, shard: int, column: int) -> tuple[int, int]:
-        """The rows of the table on a shard for column 0 and for this column."""
-        begin = shard * TABLE_ROWS // self.shards
-        return begin, begin + column
+    def table_row(self, shard: int, column: int = 0) -> int:
+        """The row of the table for a column on a shard."""
+        return shard * TABLE_ROWS // self.shards + column
 
     def check(self) -> None:
-        placement = Placement(self.shards).extended(self.specs)
-        for names in (self.first, self.second):
-            for shard, name in enumerate(names):
-                assert [partition.shard for partition in placement[name].partitions] == [shard], (
-                    f"{name} is not on shard {shard}"
-                )
-        for name, first in (("dense", self.dense_row), ("table", lambda shard: self.table_rows(shard, 0)[0])):
-            pieces = placement[name].partitions
-            assert len(pieces) == self.shards, f"{name} is not split over all shards"
-            begins = [partition.part.first if partition.part else 0 for partition in pieces]
-            assert begins == [first(shard) for shard in range(self.shards)], f"{name} is split at {begins}"
+        """Compares with the placement of a client."""
+        shapes = {name: (COLUMNS,) for names in self.small for name in names}
+        shapes |= {"dense": DENSE_SHAPE, "table": (TABLE_ROWS, WIDTH)}
+        placed = Placement(self.shards).extended([TensorSpec(name, shapes[name], "float64") for name in shapes])
+        wanted = {name: [(shard, 0)] for names in self.small for shard, name in enumerate(names)}
+        wanted["dense"] = [(shard, self.dense_row(shard)) for shard in range(self.shards)]
+        wanted["table"] = [(shard, self.table_row(shard)) for shard in range(self.shards)]
+        for name, partitions in wanted.items():
+            found = [(one.shard, one.part.first if one.part else 0) for one in placed[name].partitions]
+            assert found == partitions, f"(shard, first row) of {name}: {found}, not {partitions}"
 
 
 def gradient(column: int, unit: int) -> np.ndarray:

@@ -1,109 +1,186 @@
-"""The checks of `make compose-test` must fail when the job was not as it must be, and each only for what it checks."""
+"""`make compose-test` understands the logs of containers, and each of its checks fails for what it checks only.
 
-from dataclasses import replace
+The words in the logs are those of psserver itself.
+"""
+
+import logging
 
 import pytest
 
-from tests.compose.checks import KILLED, TERMINATED, Facts, check, exit_codes, exit_codes_at_once
-from tests.compose.docker import Container
-from tests.compose.logs import Ended, EpochDone, GivenBack, HandedOut
+from psserver.core import events as told
+from psserver.core.members.member import Member
+from psserver.rpc import server
+from psserver.runtime import clock, executor
+from pswire.messages import Block, EpochReport
+from pswire.system.host import process_number
+from tests.compose.checks import check, exit_codes
+from tests.compose.docker import Container, made
+from tests.compose.logs import Event, events, notes, table
+
+# --- logs -------------------------------------------------------------------------------------------------------------
+
+HOSTS = {"0123456789ab": "worker-1", "ba9876543210": "worker-2"}
+PROCESS = process_number(7, 0xF0000123)  # in a container
+FIRST, SECOND = (Member(f"{host}-{PROCESS}", number, 1, steps=1350) for number, host in enumerate(HOSTS))
+BLOCK = Block(1_051, 2, 1_600, 3_200)
+LOST = told.lost(FIRST, 15.0)
+GIVEN_BACK = told.block_returned("train", BLOCK, FIRST.name)
+HANDED_OUT = told.handed_out_again("train", BLOCK, SECOND.name, FIRST.name)
+EPOCH_DONE = told.epoch_done(EpochReport("train", 10, 0.39236, 55_000))
+ACCURACY = "test accuracy: 0.8737 on the first 3,000, 0.9038 on all"
+
+
+def logged(note, logger=executor.log):
+    """As `psserver serve` writes it."""
+    level = logging.WARNING if note.warning else logging.INFO
+    record = logger.makeRecord(logger.name, level, "", 0, note.text, (), None)
+    return logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s").format(record)
+
+
+def said(*lines, who="server-0"):
+    return events(who, "\n".join(f"2026-11-21T19:19:46.5810Z {line}" for line in lines), HOSTS)
+
+
+@pytest.mark.parametrize(
+    ("line", "kind", "note"),
+    [
+        (logged(EPOCH_DONE), "epochs", (10, 0.3924, 55_000)),
+        (logged(GIVEN_BACK), "given back", (1_051, "worker-1")),
+        (logged(HANDED_OUT), "handed out", (1_051, "worker-2", "worker-1")),
+        (logged(told.left(SECOND, failed=False)), "finished", ("worker-2", 1_350)),
+        (logged(told.left(Member(FIRST.name, 0, 1, steps=1), failed=False)), "finished", ("worker-1", 1)),
+        (ACCURACY, "accuracy", (0.8737,)),
+        (logged(told.handed_out_again("train", BLOCK, FIRST.name, FIRST.name)), None, None),
+        (logged(told.left(FIRST, failed=True)), None, None),
+        (logged(LOST), None, None),
+        (logged(told.joined(FIRST)), None, None),
+        ("epoch 10: mean cost 0.3924 over 55,000 examples", None, None),
+    ],
+)
+def test_the_notes_of_a_shard_and_the_accuracy_are_understood(line, kind, note):
+    assert {kind: found for kind, found in notes(said(line)).items() if found} == ({kind: [note]} if kind else {})
+
+
+def test_lines_are_put_in_the_order_of_their_times_and_only_hosts_of_containers_are_renamed():
+    text = "0123456789ab-12.3: 0123456789ab, 00123456789ab-7, ba9876543210-1."
+    log = f"2026-11-21T19:19:46.5810Z second\n2026-11-21T19:19:12.088660920Z {text}\n"
+    first, second = events("server-0", log, HOSTS)
+    assert (first.what, second.what) == ("worker-1: 0123456789ab, 00123456789ab-7, worker-2.", "second")
+    assert second.at - first.at == pytest.approx(34.49234, abs=1e-5)
+
+
+def test_a_table_tells_in_the_order_of_time_what_people_want_to_know():
+    done, failed = "the job is done, and no worker has joined for 10 s", "no worker has finished the job"
+    story = [
+        (41.04, "server-0", logged(told.Event(done), clock.log), done),
+        (41.04, "server-0", logged(told.Event(failed), clock.log), failed),
+        (41.05, "server-0", logged(told.Event("stopping: calls under way get 5 s"), server.log), None),
+        (41.1, "server-1", "ends with code 0", "ends with code 0"),
+        (30.0, "worker-2", ACCURACY, ACCURACY),
+        (16.0, "server-0", logged(LOST), "worker-1 was silent for 15 s: its lease has expired"),
+        (16.1, "server-1", logged(LOST), None),
+        (16.0, "server-0", logged(HANDED_OUT), "block 1,051 of epoch 2 goes to worker-2 (worker-1 had it)"),
+        (15.0, "worker-2", f"{SECOND.name} waits for shard 0; is it running? start one", "waits for shard 0"),
+        (28.0, "server-0", logged(EPOCH_DONE), "epoch 10 is done: mean cost 0.3924 over 55,000 examples"),
+        (28.1, "worker-2", "epoch 10: mean cost 0.3924 over 55,000 examples", None),
+        (1.0, "server-0", "psserver: shard 0/2 listening on 0.0.0.0:7070", None),
+        (10.0, "worker-1", "is killed", "is killed"),
+    ]
+    log = [Event(at + 100, who, said(line, who=who)[0].what) for at, who, line, _ in story]
+    rows = [f"| {at:.1f} | {who} | {row} |" for at, who, _, row in sorted(story, key=lambda line: line[0]) if row]
+    assert table(log, start=100.0).splitlines() == ["| seconds | process | event |", "| ---: | --- | --- |", *rows]
+
+
+BUILD = """Step 1/3 : FROM paramserver-base:offline AS build
+ ---> 166c7b1f9911
+Step 2/3 : RUN python3 -m venv --without-pip /opt/paramserver
+ ---> Using cache
+ ---> cd2e29871df4
+Step 3/3 : COPY pswire pswire
+ ---> Running in 00ecf39278ae
+Removing intermediate container 00ecf39278ae
+ ---> 6a15f38796d1
+Successfully built 6a15f38796d1
+"""
+
+
+def test_images_and_containers_of_the_classic_builder_are_known_by_its_output():
+    assert made(BUILD) == ({"166c7b1f9911", "cd2e29871df4", "6a15f38796d1"}, {"00ecf39278ae"})
+
+
+# --- checks -----------------------------------------------------------------------------------------------------------
 
 CHECKS = ["ended", "epochs", "cost", "accuracy", "handed out again", "took part again", "exit codes"]
 
 
-def container(name, exit_code=0, **other):
-    return Container(id=name, name=name, exit_code=exit_code, **({"running": False} | other))
+def ended(name, code=0, **state):
+    return {name: Container(name, name, exit_code=code, **state)}
 
 
-CONTAINERS = {
-    name: container(name, KILLED if name == "worker-1" else 0)
-    for name in ("server-0", "server-1", "worker-1", "worker-2", "worker-3")
+STOPPED = {name: Container(name, name) for name in ("server-0", "server-1", "worker-1", "worker-2", "worker-3")}
+EPOCHS = [(epoch, 0.3924 + (10 - epoch) / 20, 55_000) for epoch in range(1, 11)]
+NOTES = {
+    "epochs": EPOCHS,
+    "given back": [(51, "worker-1")],
+    "handed out": [(51, "worker-3", "worker-1")],
+    "finished": [("worker-2", 1350)],
+    "accuracy": [(0.8737,)],
 }
-LOST, TAKEN = GivenBack(51, "worker-1"), HandedOut(51, "worker-3", "worker-1")
-EPOCHS = [EpochDone(epoch, 0.3924 + (10 - epoch) / 20, 55_000) for epoch in range(1, 11)]
-END = Ended("worker-2", 1350)
-GOOD = Facts(
-    seconds=41.0,
-    notes=[*EPOCHS, LOST, TAKEN, END],
-    accuracies=[0.8737],
-    killed="worker-1",
-    cut="worker-2",
-    steps=300,
-    containers=CONTAINERS,
-)
-
-
-def failed(facts):
-    return [name for name, verdict in zip(CHECKS, check(facts), strict=True) if not verdict.passed]
-
-
-def with_notes(*notes):
-    return replace(GOOD, notes=notes)
-
-
-def with_container(changed):
-    return replace(GOOD, containers=CONTAINERS | {changed.name: changed})
-
-
-def test_they_pass_when_all_is_well():
-    assert failed(GOOD) == []
-
-
-def test_a_verdict_says_whether_and_with_which_figures():
-    assert str(check(GOOD)[2]) == "OK      cost of the last epoch: 0.3924 (once, within 0.01 of 0.3924)"
-    assert str(check(replace(GOOD, accuracies=[]))[3]).startswith(
-        "FAILED  accuracy on the first 3,000 test images: not "
-    )
+CONTAINERS = STOPPED | ended("worker-1", 137)
+GOOD = {"seconds": 41.0, "killed": "worker-1", "cut": "worker-2", "steps": 300, "containers": CONTAINERS}
 
 
 @pytest.mark.parametrize(
-    ("facts", "caught"),
+    ("change", "caught"),
     [
-        (replace(GOOD, seconds=None), ["ended"]),
-        (with_notes(*EPOCHS[1:], LOST, TAKEN, END), ["epochs"]),
-        (with_notes(*EPOCHS[:-1], LOST, TAKEN, END), ["epochs", "cost"]),
-        (with_notes(*EPOCHS, EPOCHS[-1], LOST, TAKEN, END), ["epochs", "cost"]),
-        (with_notes(EpochDone(1, 0.9, 54_900), *EPOCHS[1:], LOST, TAKEN, END), ["epochs"]),
-        (with_notes(*EPOCHS[:-1], EpochDone(10, 0.4025, 55_000), LOST, TAKEN, END), ["cost"]),
-        (with_notes(*EPOCHS[:-1], EpochDone(10, 0.3823, 55_000), LOST, TAKEN, END), ["cost"]),
-        (with_notes(*EPOCHS[:-1], EpochDone(10, float("nan"), 55_000), LOST, TAKEN, END), ["cost"]),
-        (replace(GOOD, accuracies=[0.8679]), ["accuracy"]),
-        (replace(GOOD, accuracies=[0.8781]), ["accuracy"]),
-        (replace(GOOD, accuracies=[]), ["accuracy"]),
-        (replace(GOOD, accuracies=[0.873, 0.873]), ["accuracy"]),
-        (with_notes(*EPOCHS, END), ["handed out again"]),
-        (with_notes(*EPOCHS, LOST, END), ["handed out again"]),
-        (with_notes(*EPOCHS, LOST, GivenBack(7, "worker-1"), TAKEN, END), ["handed out again"]),
-        (with_notes(*EPOCHS, LOST, HandedOut(51, "worker-1", "worker-1"), END), ["handed out again"]),
-        (with_notes(*EPOCHS, replace(LOST, worker="worker-2"), replace(TAKEN, before="worker-2"), END), CHECKS[4:5]),
-        (with_notes(*EPOCHS, LOST, TAKEN), ["took part again"]),
-        (with_notes(*EPOCHS, LOST, TAKEN, Ended("worker-3", 1350)), ["took part again"]),
-        (with_notes(*EPOCHS, LOST, TAKEN, Ended("worker-2", 300)), ["took part again"]),
-        (with_container(container("worker-1", 0)), ["exit codes"]),
-        (with_container(container("worker-3", 1)), ["exit codes"]),
-        (with_container(container("server-1", 137)), ["exit codes"]),
-        (with_container(container("worker-2", 0, restarts=1)), ["exit codes"]),
-        (with_container(container("server-0", 0, running=True)), ["exit codes"]),
-        (replace(GOOD, containers={}), ["exit codes"]),
+        ({}, []),
+        ({"seconds": None}, ["ended"]),
+        ({"epochs": EPOCHS[1:]}, ["epochs"]),
+        ({"epochs": EPOCHS[:-1]}, ["epochs", "cost"]),
+        ({"epochs": [*EPOCHS, EPOCHS[-1]]}, ["epochs", "cost"]),
+        ({"epochs": [(1, 0.9, 54_900), *EPOCHS[1:]]}, ["epochs"]),
+        *[({"epochs": [*EPOCHS[:-1], (10, cost, 55_000)]}, ["cost"]) for cost in (0.4025, 0.3823, float("nan"))],
+        *[({"accuracy": values}, ["accuracy"]) for values in ([(0.8679,)], [(0.8781,)], [], [(0.873,)] * 2)],
+        ({"given back": [], "handed out": []}, ["handed out again"]),
+        ({"handed out": []}, ["handed out again"]),
+        ({"given back": [(51, "worker-1"), (7, "worker-1")]}, ["handed out again"]),
+        ({"handed out": [(51, "worker-1", "worker-1")]}, ["handed out again"]),
+        ({"given back": [(51, "worker-2")], "handed out": [(51, "worker-3", "worker-2")]}, ["handed out again"]),
+        *[({"finished": ends}, ["took part again"]) for ends in ([], [("worker-3", 1350)], [("worker-2", 300)])],
+        ({"containers": STOPPED}, ["exit codes"]),
+        ({"containers": CONTAINERS | ended("worker-3", 1)}, ["exit codes"]),
+        ({"containers": CONTAINERS | ended("server-1", 137)}, ["exit codes"]),
+        ({"containers": CONTAINERS | ended("worker-2", restarts=1)}, ["exit codes"]),
+        ({"containers": CONTAINERS | ended("server-0", running=True)}, ["exit codes"]),
+        ({"containers": {}}, ["exit codes"]),
     ],
 )
-def test_a_wrong_answer_is_caught(facts, caught):
-    assert failed(facts) == caught
+def test_a_wrong_answer_is_caught(change, caught):
+    fields = {name: change.get(name, value) for name, value in GOOD.items()}
+    verdicts = check(notes={kind: change.get(kind, notes) for kind, notes in NOTES.items()}, **fields)
+    assert [name for name, verdict in zip(CHECKS, verdicts, strict=True) if not verdict.passed] == caught
 
 
-def test_after_a_stop_every_code_must_be_0():
-    stopped = {name: container(name) for name in CONTAINERS}
-    assert exit_codes(stopped).passed
-    assert not exit_codes(stopped | {"worker-2": container("worker-2", 137)}).passed
-    assert not exit_codes(stopped | {"server-1": container("server-1", 143)}).passed
+def test_a_verdict_says_whether_and_with_which_figures():
+    verdicts = check(notes=NOTES | {"accuracy": []}, **GOOD)
+    assert str(verdicts[2]) == "OK      cost of the last epoch: 0.3924 (once, within 0.01 of 0.3924)"
+    assert str(verdicts[3]).startswith("FAILED  accuracy on the first 3,000 test images: none")
 
 
-def test_right_after_the_start_a_worker_may_end_of_sigterm_and_nobody_else():
-    stopped = {name: container(name) for name in CONTAINERS}
-    verdict = exit_codes_at_once(stopped | {"worker-2": container("worker-2", TERMINATED)})
-    assert verdict.passed
-    assert verdict.says.endswith(" (143: Python was still starting)")
-    assert exit_codes_at_once(stopped) == exit_codes(stopped)
-    assert not exit_codes_at_once(stopped | {"worker-2": container("worker-2", KILLED)}).passed
-    assert not exit_codes_at_once(stopped | {"server-1": container("server-1", TERMINATED)}).passed
-    assert not exit_codes_at_once(stopped | {"worker-2": container("worker-2", TERMINATED, running=True)}).passed
+@pytest.mark.parametrize(
+    ("change", "later", "at_once"),
+    [
+        ({}, True, True),
+        (ended("worker-2", 137), False, False),
+        (ended("server-1", 143), False, False),
+        (ended("worker-2", 143), False, True),
+        (ended("worker-2", 143, running=True), False, False),
+    ],
+)
+def test_after_a_stop_every_code_must_be_0_but_right_after_the_start_a_worker_may_end_of_sigterm(
+    change, later, at_once
+):
+    assert exit_codes(STOPPED | change).passed == later
+    verdict = exit_codes(STOPPED | change, at_once=True)
+    assert verdict.passed == at_once
+    assert later or not at_once or verdict.says.endswith(" (143: Python was still starting)")

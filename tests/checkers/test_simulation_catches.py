@@ -5,7 +5,7 @@ import pytest
 from psserver.core.data_queue import DataQueue
 from psserver.core.members.membership import Membership
 from psserver.core.policies import Follower
-from psserver.core.policies.policy import Apply, Serve
+from psserver.core.policies.policy import Apply
 from psserver.core.variables.store import Store
 from tests.simulation.unreliable import check_exactly_once, run
 
@@ -27,8 +27,8 @@ def lose_one_of_a_group(store, pushes, *when):
     update(store, pushes[:2], *when)
 
 
-def apply_each_by_itself(policy, calls, shard):
-    return [Serve(one.ticket) if one.applied else Apply((one.ticket,)) for one in calls]
+def apply_each_by_itself(policy, pushes, shard):
+    return [Apply((one.ticket,)) for one in pushes]
 
 
 #: The job, and the broken methods.

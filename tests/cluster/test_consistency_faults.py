@@ -1,7 +1,7 @@
-"""Workers that fail, are killed or stopped, and stopped servers: the promises of the consistency policies hold.
+"""Workers that fail, are killed or stopped, and stopped servers: no example is lost, and consistency policies hold.
 
-Real processes. Every push adds 6 to the one weight, divided among its update: the weight tells how many updates there
-were of how many gradients.
+Real processes. A push adds 6 to the element of each of its examples, divided among its update: their sum tells how many
+updates there were, and one element how often its example was trained on.
 """
 
 import re
@@ -15,30 +15,35 @@ import pytest
 
 from pswire.messages import Join, Pull, Sender, Status
 from psworker.transport.grpc_transport import GrpcTransport
+from tests.cluster.conftest import BOUND
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(sys.platform != "linux", reason="looks for processes in /proc")]
-
-BOUND = 30.0  # seconds that no wait comes near to
 
 #: Begins when there is a file of its name. At its fifth batch, after four pushes, it may fail or send itself a signal.
 TRAINING = """
     import os, signal, sys, time
     import numpy as np
     import psworker as ps
-    from psworker import ops
 
-    at_fifth, batches, pause = sys.argv[1], int(sys.argv[2]), float(sys.argv[3])
-    weight = ps.Variable(np.zeros(1), name="weight")
+    at_fifth, examples, batch_size, epochs, pause = sys.argv[1], *map(int, sys.argv[2:5]), float(sys.argv[5])
+    seen = ps.Variable(np.zeros(examples), name="seen")
+    data = ps.Dataset({"x": np.arange(examples)})
+
+    def report(epoch):
+        print("epoch with", epoch.examples, flush=True)
+
     with ps.session() as session:
         print("joined", flush=True)
         while not os.path.exists(session.worker):
             time.sleep(0.01)
-        for number, batch in enumerate(session.batches(ps.Dataset({"x": np.arange(batches)}), 1), 1):
+        for number, batch in enumerate(session.batches(data, batch_size, epochs, on_epoch=report), 1):
             if number == 5 and at_fifth == "fail":
                 raise RuntimeError("out of ideas")
             if number == 5 and at_fifth != "nothing":
                 os.kill(os.getpid(), getattr(signal, at_fifth))
-            ps.GradientDescent(1.0).minimize(ops.sum(weight * [-6.0]))
+            gradient = np.zeros(examples)
+            gradient[batch.x] = -6.0
+            ps.GradientDescent(1.0).apply_gradients([(gradient, seen)])
             print("step", number, flush=True)
             time.sleep(pause)
 """
@@ -51,30 +56,62 @@ class Job:
         self.commands, self.script = commands, commands.script(TRAINING)
         self.server = commands.serve("--log-level", "info", *flags)
 
-    def worker(self, name, at_fifth="nothing", *, batches=48, timeout=20.0, pause=0.0):
+    def worker(self, name, at_fifth="nothing", *, examples=48, batch=1, epochs=1, timeout=20.0, pause=0.0):
         run = "psworker", "run", "--servers", self.server.address, "--name", name, "--timeout", str(timeout)
-        return self.commands.start(*run, self.script, at_fifth, str(batches), str(pause))
+        return self.commands.start(*run, self.script, at_fifth, *map(str, (examples, batch, epochs, pause)))
 
     def begin(self, **workers):
-        """Has them begin, when all of them have joined: none waits for one that is still being started."""
+        """Lets them begin when all of them have joined: none waits for one that is still being started."""
         for worker in workers.values():
             worker.wait_for("joined")
         for name in workers:
             (self.commands.folder / name).touch()
 
     def seen(self):
-        """The global step, and the weight."""
+        """The global step; the sum of the elements; and the number of examples by how often they were trained on."""
         with closing(GrpcTransport([self.server.address], shared_memory=False)) as transport:
             step = transport.call(0, Status(), BOUND).result().global_step
             sender = Sender("reader", transport.call(0, Join("reader"), BOUND).result().incarnation)
-            (weight,) = transport.call(0, Pull(sender, ("weight",)), BOUND).result().values
-        return step, float(np.asarray(weight.array)[0])
+            (value,) = transport.call(0, Pull(sender, ("seen",)), BOUND).result().values
+        seen = np.asarray(value.array)
+        return step, seen.sum(), np.bincount((seen / 6).astype(int)).tolist()
 
     def end(self):
         """Ends the server; its log."""
         code, _, log = self.server.end()
         assert code == 0
         return log
+
+
+# --- killed processes -------------------------------------------------------------------------------------------------
+
+SIZES = {"examples": 1000, "batch": 10, "epochs": 2}
+
+
+def test_the_examples_of_a_killed_worker_are_handed_out_again(commands):
+    job = Job(commands, "--lease", "1")
+    killed = job.worker("killed", "SIGKILL", **SIZES)
+    job.begin(killed=killed)
+    assert killed.wait() == -signal.SIGKILL
+    other = job.worker("other", **SIZES)
+    job.begin(other=other)
+    assert other.wait() == 0, other.err
+    assert [line for line in other.out if line.startswith("epoch")] == ["epoch with 1000"] * 2
+    # Twice each; three times what the killed worker had pushed of the block that it did not finish: 4 batches of 10.
+    assert job.seen()[2] == [0, 0, 960, 40]
+    job.end()
+
+
+def test_a_worker_whose_server_is_killed_goes_on_trying_for_its_timeout_and_then_says_so(commands):
+    job = Job(commands)
+    worker = job.worker("w0", timeout=1.0, **{**SIZES, "epochs": 1_000_000})
+    job.begin(w0=worker)
+    worker.wait_for("epoch with 1000")
+    job.server.end(signal.SIGKILL)
+    assert worker.wait() == 1
+    [line] = worker.err
+    assert line.startswith("Error: gave up after 1.")
+    assert f"no server answers at {job.server.address}" in line
 
 
 # --- a synchronous update has exactly N gradients ---------------------------------------------------------------------
@@ -93,11 +130,8 @@ def test_when_one_of_three_fails_the_others_make_no_update_of_two_gradients_or_o
         assert waiting.wait() == 1, waiting.err
         assert re.search("gave up after .* of 3 gradients of step 4 have arrived", waiting.err[-1])
         assert re.search("not arrived yet: .*w2|start [12] more worker", waiting.err[-1])
-    assert job.seen() == (4, 4 * 6.0)
+    assert job.seen()[:2] == (4, 4 * 6.0)
     job.end()
-
-
-# --- a worker that sleeps through the end -----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("flags", [(), ("--linger", "60")], ids=["server that stays", "server of one job"])
@@ -119,17 +153,16 @@ def test_a_worker_that_sleeps_through_the_end_of_a_synchronous_job_comes_to_its_
 
 def test_no_healthy_worker_is_lost_when_its_server_was_stopped_for_longer_than_a_lease(commands):
     job = Job(commands, "--lease", "3")
-    workers = [job.worker(f"w{number}", batches=4800, pause=0.05) for number in range(3)]
-    job.begin(w0=workers[0], w1=workers[1], w2=workers[2])
-    for worker in workers:
+    workers = {name: job.worker(name, examples=4800, pause=0.05) for name in ("w0", "w1", "w2")}
+    job.begin(**workers)
+    for worker in workers.values():
         worker.wait_for("step 3")
     job.server.signal(signal.SIGSTOP)
     threading.Event().wait(3.4)  # the lease itself has to go by
     job.server.signal(signal.SIGCONT)
-    later = [int(worker.out[-1].split()[1]) + 40 for worker in workers]  # two seconds: leases are looked at each second
-    for worker, step in zip(workers, later, strict=True):
-        worker.wait_for(f"step {step}")
-    for worker in workers:
-        worker.signal(signal.SIGTERM)
-        worker.wait()
+    later = {name: int(worker.out[-1].split()[1]) + 40 for name, worker in workers.items()}
+    for name, worker in workers.items():
+        worker.wait_for(f"step {later[name]}")  # two seconds: leases are looked at each second
+    for worker in workers.values():
+        worker.end()
     assert [line for line in job.end() if "its lease has expired" in line] == []

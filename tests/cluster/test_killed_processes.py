@@ -1,4 +1,4 @@
-"""Workers and servers that are killed (kill -9) amidst of something: nothing is half applied, and nothing is left.
+"""Workers that are killed (kill -9) amidst a push: nothing is half applied, and nothing is left.
 
 The processes have a folder of the test's own for shared memory, so its files and mappings are theirs.
 """
@@ -16,11 +16,11 @@ from pswire.messages import Declaration, Gradient, Join, Outcome, Pull, Push, Re
 from pswire.optimizers import Momentum
 from pswire.tensors.values import TensorSpec
 from psworker.transport.grpc_transport import GrpcTransport
+from tests.cluster.conftest import BOUND
 from tests.shared_folder import mapped_segments, needs_shared_memory, shared_folder
 
 pytestmark = [needs_shared_memory, pytest.mark.slow]
 
-BOUND = 30.0  # seconds that no wait comes near to
 NAMES = ("v", "w")
 SHAPE = (1 << 10, 1 << 10)
 MEMORY_LIMIT = 40 << 20  # half of it is for transfers: one push of both and their values, but not a second beside it
@@ -33,91 +33,62 @@ from psserver.cli.main import main
 main()
 """
 
-#: A worker that has joined, and can do the beginning of a push of ones: `header`, with tensors put by `sender`.
+#: A worker that is stopped amidst a push of ones: "half", when half of the frames are sent; "before the frame", with
+#: one tensor in shared memory; "frame", when the frame is sent and all tensors are there; "dies", which then ends.
 WORKER = """
-import itertools, os, queue, signal, sys
+import os, signal, sys, threading
 import numpy as np
-from pswire.channel import open_channel
-from pswire.codec import decode, encode, to_frame
-from pswire.tensors import segments
-from pswire.tensors.frames import incoming
-from pswire.tensors.inline import InlineReceiver, InlineSender
-from pswire.tensors.shared_memory import SharedSender
-from pswire.tensors.stream import StreamSender
 from pswire.messages import Gradient, Join, Push, Sender, Status
-from pswire.v1 import paramserver_pb2 as pb
-from pswire.v1.paramserver_pb2_grpc import ParameterServerStub
+from pswire.tensors import segments
+from pswire.tensors.shared_memory import Region
+from pswire.tensors.stream import StreamSender
+from psworker.transport.grpc_transport import GrpcTransport
 
-segments.FOLDER, address = sys.argv[1:]
-channel = open_channel(address)
-stub = ParameterServerStub(channel)
+segments.FOLDER, address, when = sys.argv[1:]
+transport = GrpcTransport([address], shared_memory=when != "half")
+frames, put, sent, tensors = StreamSender.frames, Region.put, threading.Event(), []
 
 def ask(message):
-    call = getattr(stub, type(message).__name__)
-    return decode(call(encode(message, InlineSender())), InlineReceiver())
+    return transport.call(0, message, 30).result()
 
-sender = Sender("killed", ask(Join("killed")).incarnation)
-ones = np.ones((1 << 10, 1 << 10), np.float32)
-push = Push(sender, 1, (Gradient("v", 0, ones), Gradient("w", 0, ones)), pull=("v", "w"))
-frames = queue.Queue()
-transfer = channel.stream_stream("/paramserver.v1.ParameterServer/Transfer")
-answers = transfer(iter(frames.get, None))
-
-def send(*several):
-    for frame in several:
-        frames.put(frame)
-    while not frames.empty():
-        pass
-
-def attach():
-    segment = segments.Segment.create(10 << 20)
-    offer = pb.AttachRequest(segment=0, name=segment.name, nbytes=segment.nbytes, token=segment.token)
-    send(pb.Frame(attach=offer).SerializeToString())
-    assert incoming(next(answers)).header.attached.attached
-    segment.unlink()
-    return segment
-
-def wait_to_be_killed():
+def ready():
+    if when == "dies":
+        print("ready", flush=True)
+        os.kill(os.getpid(), signal.SIGKILL)
     ask(Status())  # on the same connection: what was sent before has arrived
     print("ready", flush=True)
     signal.pause()
+
+def put_one(*arguments):
+    tensors.append(arguments)
+    if when == "before the frame" and len(tensors) == 2:
+        ready()
+    put(*arguments)
+
+def frames_but_the_last(*arguments):
+    every = list(frames(*arguments))
+    yield from every[: (len(every) + 1) // 2]
+    sent.set()
+    threading.Event().wait()
+
+sender = Sender("killed", ask(Join("killed")).incarnation)
+Region.put, StreamSender.frames = put_one, frames_but_the_last
+ones = np.ones((1 << 10, 1 << 10), np.float32)
+call = transport.call(0, Push(sender, 1, (Gradient("v", 0, ones), Gradient("w", 0, ones)), pull=("v", "w")), 30)
+sent.wait()
+ready()
 """
 
-IN_FRAMES = """
-sender = StreamSender()
-header = to_frame(push, sender)
-first, *chunks = sender.frames(header)
-send(first, *chunks[: len(chunks) // 2])
-wait_to_be_killed()
-"""
 
-BEFORE_THE_FRAME = """
-segment = attach()
-sender = SharedSender(segment.memory, 0)
-sender.put(ones, pb.Tensor(name="v", dtype="float32"))
-wait_to_be_killed()
-"""
+class Job:
+    """A `psserver serve` and two workers: `killed`, by `kill_worker`, and this one. The variables begin with zeros."""
 
-WITH_THE_FRAME = """
-segment = attach()
-header = to_frame(push, SharedSender(segment.memory, 0)).SerializeToString()
-send(header)
-"""
-
-
-@pytest.fixture(autouse=True)
-def folder(monkeypatch):
-    with shared_folder(monkeypatch) as path:
-        yield path
-
-
-class Server:
-    """`psserver serve` in a process of its own, and another worker that reads it; the variables begin with zeros."""
-
-    def __init__(self, command):
-        command.wait_for("listening on")
-        self.command, self.pid, self.address = command, command.popen.pid, command.address
-        self.transport = GrpcTransport([self.address], shared_memory=False)
+    def __init__(self, commands, folder, *arguments):
+        memory = "--memory-limit", str(MEMORY_LIMIT), "--no-keep-memory"
+        self.commands, self.folder = commands, folder
+        self.command = commands.python("-c", SERVER, folder, "serve", *memory, *arguments)
+        self.command.wait_for("listening on")
+        self.transport = GrpcTransport([self.command.address], shared_memory=False)
 
     def ask(self, message):
         return self.transport.call(0, message, BOUND).result()
@@ -128,122 +99,95 @@ class Server:
         declared = [Declaration(TensorSpec.of(name, zeros), zeros, Momentum(1.0)) for name in NAMES]
         self.ask(Register(self.sender, tuple(declared)))
 
-    def push(self, number):
-        """The other's push of gradients that are all this number: a transfer as large as the traffic limit."""
-        gradient = np.full(SHAPE, number, np.float32)
-        return self.ask(Push(self.sender, 1, tuple(Gradient(name, 0, gradient) for name in NAMES), pull=NAMES))
+    def kill_worker(self, when):
+        """Returns the number of segments that the server has mapped before it."""
+        worker = self.commands.python("-c", WORKER, self.folder, self.command.address, when)
+        worker.wait_for("ready")
+        segments, _ = self.mapped()
+        assert worker.end(signal.SIGKILL)[0] == -signal.SIGKILL
+        return segments
 
-    def values(self):
-        """Each variable's value, which all of its elements have."""
-        values = [value.array for value in self.ask(Pull(self.sender, NAMES)).values]
-        assert [value.min() for value in values] == [value.max() for value in values]
-        return [float(value[0, 0]) for value in values]
+    def push(self, number):
+        """Pushes gradients that are all this number: a transfer as large as the traffic limit."""
+        gradients = [Gradient(name, 0, np.full(SHAPE, number, np.float32)) for name in NAMES]
+        assert self.ask(Push(self.sender, 1, tuple(gradients), pull=NAMES)).outcome is Outcome.APPLIED
 
     def versions(self):
         return [variable.version for variable in self.ask(Status()).variables]
 
+    def values(self):
+        """The versions, and the value that all elements of each variable have."""
+        values = [value.array for value in self.ask(Pull(self.sender, NAMES)).values]
+        assert [value.min() for value in values] == [value.max() for value in values]
+        return self.versions(), [float(value[0, 0]) for value in values]
+
     def mapped(self):
-        """How many segments it has mapped, and the bytes of them that it uses, as the system sees it."""
-        used = re.search(r"RssShmem:\s+([0-9]+) kB", Path(f"/proc/{self.pid}/status").read_text())
-        return len(mapped_segments(process=self.pid)), int(used[1]) << 10
+        """The number of segments that the server has mapped, and the bytes that it uses, as the system sees it."""
+        pid = self.command.popen.pid
+        used = re.search(r"RssShmem:\s+([0-9]+) kB", Path(f"/proc/{pid}/status").read_text())
+        return len(mapped_segments(process=pid)), int(used[1]) << 10
 
     def wait_until_nothing_is_mapped(self):
-        until(lambda: self.mapped() == (0, 0), self.ask)
-
-
-def until(condition, ask):
-    """Returns when it holds; asks the server for its status meanwhile, so that it has something to do."""
-    end = time.monotonic() + BOUND
-    while not condition():
-        assert time.monotonic() < end
-        ask(Status())
+        end = time.monotonic() + BOUND
+        while self.mapped() != (0, 0):
+            assert time.monotonic() < end
+            self.ask(Status())  # so that the server has something to do
 
 
 @pytest.fixture
-def serve(commands, folder):
-    """A function that starts a server with arguments."""
-    servers = []
+def start(commands, monkeypatch):
+    """A function that starts a job with arguments of the server. At the end nothing may be left in shared memory."""
+    with shared_folder(monkeypatch) as folder:
+        jobs = []
 
-    def start(*arguments):
-        command = commands.python(
-            "-c", SERVER, folder, "serve", "--memory-limit", str(MEMORY_LIMIT), "--no-keep-memory", *arguments
-        )
-        servers.append(Server(command))
-        return servers[-1]
+        def start(*arguments):
+            jobs.append(Job(commands, folder, *arguments))
+            jobs[-1].join()
+            return jobs[-1]
 
-    yield start
-    for server in servers:
-        server.transport.close()
-        server.command.popen.kill()
-        server.command.wait()
+        yield start
+        for job in jobs:
+            job.transport.close()
+            job.command.end(signal.SIGKILL)
 
 
-@pytest.fixture
-def kill_worker(commands, folder):
-    """A function that starts a worker, and kills it when it is ready; the segments that the server has then."""
-
-    def run(server, *does):
-        worker = commands.python("-c", "".join([WORKER, *does]), folder, server.address)
-        worker.wait_for("ready")
-        segments, _ = server.mapped()
-        worker.signal(signal.SIGKILL)
-        assert worker.wait() == -signal.SIGKILL
-        return segments
-
-    return run
+@pytest.mark.parametrize(("when", "segments"), [("half", 0), ("before the frame", 1)])
+def test_of_a_worker_that_is_killed_amidst_a_push_nothing_is_applied(when, segments, start):
+    job = start("--lease", "60")
+    assert job.kill_worker(when) == segments
+    job.wait_until_nothing_is_mapped()
+    assert job.values() == ([0, 0], [0, 0])
+    job.push(2)
+    assert job.values() == ([1, 1], [-2, -2])
 
 
-# --- workers ----------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(("does", "segments"), [(IN_FRAMES, 0), (BEFORE_THE_FRAME, 1)], ids=["grpc", "shared memory"])
-def test_of_a_worker_that_is_killed_amidst_a_push_nothing_is_applied_and_nothing_is_left(
-    does, segments, serve, kill_worker, folder
-):
-    server = serve("--lease", "60")
-    server.join()
-    assert kill_worker(server, does) == segments
-    server.wait_until_nothing_is_mapped()
-    assert os.listdir(folder) == []
-    assert (server.versions(), server.values()) == ([0, 0], [0, 0])
-    assert server.push(2).outcome is Outcome.APPLIED
-    assert (server.versions(), server.values()) == ([1, 1], [-2, -2])
-
-
-def test_a_push_whose_frame_has_come_is_applied_as_a_whole_though_its_worker_is_killed(serve, kill_worker, folder):
-    server = serve("--lease", "60")
-    server.join()
-    kill_worker(server, WITH_THE_FRAME, 'print("ready", flush=True)\nos.kill(os.getpid(), signal.SIGKILL)\n')
-    server.wait_until_nothing_is_mapped()
-    assert os.listdir(folder) == []
-    applied = server.versions()[0]
+def test_a_push_whose_frame_has_come_is_applied_as_a_whole_though_its_worker_is_killed(start):
+    job = start("--lease", "60")
+    job.kill_worker("dies")
+    job.wait_until_nothing_is_mapped()
+    applied = job.versions()[0]
     assert applied in (0, 1)
-    assert (server.versions(), server.values()) == ([applied] * 2, [-applied] * 2)
-    server.push(2)
-    assert server.versions() == [applied + 1] * 2
+    assert job.values() == ([applied] * 2, [-applied] * 2)
+    job.push(2)
+    assert job.versions() == [applied + 1] * 2
 
 
 OF_TWO = ["--consistency", "sync:2", "--memory-limit", str(2 * MEMORY_LIMIT)]
 
 
-def test_a_push_that_is_held_counts_also_when_its_worker_is_killed_before_the_others_come(serve, kill_worker, folder):
-    server = serve("--lease", "60", *OF_TWO)
-    server.join()
-    assert kill_worker(server, WITH_THE_FRAME, "wait_to_be_killed()\n") == 1
-    assert os.listdir(folder) == []
-    assert server.push(2).outcome is Outcome.APPLIED
-    assert (server.versions(), server.values()) == ([1, 1], [-1.5, -1.5])
-    server.wait_until_nothing_is_mapped()
+def test_a_push_that_is_held_counts_also_when_its_worker_is_killed_before_the_others_come(start):
+    job = start("--lease", "60", *OF_TWO)
+    assert job.kill_worker("frame") > 0
+    assert os.listdir(job.folder) == []
+    job.push(2)
+    assert job.values() == ([1, 1], [-1.5, -1.5])
+    job.wait_until_nothing_is_mapped()
 
 
-def test_a_push_that_is_held_is_dropped_when_the_lease_of_its_killed_worker_ends(serve, kill_worker, folder):
-    server = serve("--lease", "1", *OF_TWO)
-    server.join()
-    assert kill_worker(server, WITH_THE_FRAME, "wait_to_be_killed()\n") == 1
-    server.wait_until_nothing_is_mapped()
-    assert server.versions() == [0, 0]
-    workers = {worker.name: worker for worker in server.ask(Status()).workers}
+def test_a_push_that_is_held_is_dropped_when_the_lease_of_its_killed_worker_ends(start):
+    job = start("--lease", "2", *OF_TWO)
+    assert job.kill_worker("frame") > 0
+    job.wait_until_nothing_is_mapped()
+    assert job.versions() == [0, 0]
+    workers = {worker.name: worker for worker in job.ask(Status()).workers}
     assert (workers["killed"].state, workers["killed"].waiting_for) == ("lost", "")
-
-
-# --- servers ----------------------------------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from psserver.cli.main import local_address, main
 from pswire.channel import open_channel
 from pswire.codec import encode
 from pswire.messages import Join, Push, Sender, Status
-from pswire.tensors.inline import InlineSender
+from pswire.tensors.transport import InlineSender
 from pswire.v1.paramserver_pb2_grpc import ParameterServerStub
 from psworker.transport.grpc_transport import GrpcTransport
 from tests.early_and_late_signals import SIGTERM_AT_THE_VERY_END, held_at_import

@@ -104,31 +104,24 @@ def test_a_shard_that_hangs_or_is_gone_is_shown_as_such_and_the_others_are_shown
     assert errors[1].startswith(f"no server answers at {addresses[1]}: Connection refused")
 
 
-def test_watch_shows_status_after_status_until_ctrl_c(two, commands):
-    watching = commands.start("psserver", "status", ",".join(two), "--watch", "--every", "0.05")
-    watching.wait_for("global step 1 ")
+@pytest.mark.parametrize("as_json", [False, True])
+def test_watch_shows_status_after_status_until_ctrl_c(as_json, two, commands):
+    words = ('"name": "w1"', '"state": "left"') if as_json else ("w1  ", "w1          left ")
+    options = ["--watch", "--every", "0.05", *["--json"] * as_json]
+    watching = commands.start("psserver", "status", ",".join(two), *options)
+    watching.wait_for('"global_step": 1' if as_json else "global step 1 ")
     with closing(GrpcTransport(two)) as transport:
         sender = join(transport, "w1", 0)
-        watching.wait_for("w1  ")
+        watching.wait_for(words[0])
         transport.call(0, Leave(sender), BOUND).result()
-        watching.wait_for("w1          left ")
+        watching.wait_for(words[1])
     watching.signal(signal.SIGINT)
     assert (watching.wait(), watching.err) == (0, [])
     assert "\x1b" not in "".join(watching.out)
-
-
-@pytest.mark.slow
-def test_watch_for_programs_is_an_object_a_line(two, commands):
-    watching = commands.start("psserver", "status", ",".join(two), "--watch", "--every", "0.05", "--json")
-    watching.wait_for('"name": "w0"')
-    with closing(GrpcTransport(two)) as transport:
-        join(transport, "later", 0)
-        watching.wait_for('"name": "later"')
-    watching.signal(signal.SIGINT)
-    assert (watching.wait(), watching.err) == (0, [])
-    jobs = [json.loads(line, parse_constant=pytest.fail) for line in watching.out]
-    assert [len(job["workers"]) for job in (jobs[0], jobs[-1])] == [1, 2]
-    assert sorted(job["time"] for job in jobs) == [job["time"] for job in jobs]
+    if as_json:  # an object a line
+        jobs = [json.loads(line, parse_constant=pytest.fail) for line in watching.out]
+        assert [len(job["workers"]) for job in (jobs[0], jobs[-1])] == [1, 2]
+        assert sorted(job["time"] for job in jobs) == [job["time"] for job in jobs]
 
 
 @pytest.mark.slow

@@ -13,31 +13,29 @@ import signal
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
-from datetime import datetime
 from pathlib import Path
-from typing import IO, Any, TypeVar
+from typing import IO, Any, NamedTuple
+
+from tests.compose.logs import moment
 
 ROOT = Path(__file__).resolve().parents[2]
 COMPOSE_FILE = ROOT / "deploy" / "compose.yaml"
-SERVERS = "server-0:7070,server-1:7070"
+#: The default of deploy/Dockerfile.
+BASE_IMAGE = "python:3.11-slim"
 WORKERS = 3
-#: Lines of a log that are shown after a failure.
-TAIL = 40
-#: Seconds between SIGTERM and SIGKILL for a command.
-GRACE = 10.0
+TAIL = 40  # lines of a log that are shown after a failure
+GRACE = 10.0  # seconds between SIGTERM and SIGKILL for a command
 
-_PROJECT, _SERVICE, _NUMBER = (f"com.docker.compose.{what}" for what in ("project", "service", "container-number"))
-_Answer = TypeVar("_Answer")
+_LABEL = "com.docker.compose"
 
 
 class Failed(Exception):
     """A command has failed, or something did not happen in time."""
 
 
-def run(*command: str, timeout: float, env: Mapping[str, str] | None = None, log: IO[str] | None = None) -> str:
+def run(*command: str, timeout: float, log: IO[str] | None = None, **environment: str) -> str:
     """The output of a command, which never outlives this call.
 
     With `log`, a file open to append, its output goes there instead.
@@ -46,7 +44,7 @@ def run(*command: str, timeout: float, env: Mapping[str, str] | None = None, log
         Failed: it has failed, or did not end within `timeout` seconds.
     """
     output, errors = (subprocess.PIPE, subprocess.PIPE) if log is None else (log, subprocess.STDOUT)
-    text = shlex.join(command)
+    text, env = shlex.join(command), os.environ | environment
     try:
         process = subprocess.Popen(
             command, stdout=output, stderr=errors, text=True, env=env, cwd=ROOT, start_new_session=True
@@ -58,22 +56,17 @@ def run(*command: str, timeout: float, env: Mapping[str, str] | None = None, log
     except subprocess.TimeoutExpired as late:
         raise Failed(f"`{text}` did not end within {timeout:g} s") from late
     finally:
-        if process.poll() is None:  # timeout or interrupt
-            _end(process)
+        if process.poll() is None:  # timeout or interrupt: it and its children have some seconds for their own cleanup
+            os.killpg(process.pid, signal.SIGTERM)
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(GRACE)
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
     if process.returncode:
         why = complaint if log is None else "\n".join(text_of(log).splitlines()[-TAIL:])
         raise Failed(f"`{text}` ended with code {process.returncode}:\n{why.strip()}")
     return printed or ""
-
-
-def _end(process: subprocess.Popen[str]) -> None:
-    """Ends it with its children; it has some seconds for its own cleanup."""
-    os.killpg(process.pid, signal.SIGTERM)
-    with suppress(subprocess.TimeoutExpired):
-        process.wait(GRACE)
-    with suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
 
 
 def text_of(log: IO[str]) -> str:
@@ -87,13 +80,13 @@ def docker(*arguments: str, timeout: float = 60.0) -> str:
     return run("docker", *arguments, timeout=timeout)
 
 
-def wait_for(what: str, ask: Callable[[], _Answer | None], timeout: float) -> _Answer:
-    """Polls each second until there is an answer. Raises `Failed` if there is none within `timeout` seconds."""
+def wait_for(what: str, ask: Callable[[], Any], timeout: float, good: Callable[[Any], bool]) -> Any:
+    """Polls each second until there is a good answer. Raises `Failed` if there is none within `timeout` seconds."""
     end = time.monotonic() + timeout
     while True:
         why = ""
         try:
-            if (answer := ask()) is not None:
+            if good(answer := ask()):
                 return answer
         except Failed as error:
             why = f"; {error}"
@@ -102,27 +95,12 @@ def wait_for(what: str, ask: Callable[[], _Answer | None], timeout: float) -> _A
         time.sleep(1.0)
 
 
-def moment(text: str) -> float:
-    return datetime.fromisoformat(text).timestamp()
-
-
-class Clock:
-    """The time of the engine, which may be on another machine, in seconds since 1970."""
-
-    def __init__(self) -> None:
-        self._ahead = moment(docker("info", "--format", "{{.SystemTime}}").strip()) - time.time()
-
-    def now(self) -> float:
-        return time.time() + self._ahead
-
-
-@dataclass(frozen=True)
-class Container:
+class Container(NamedTuple):
     """The state of a container; `name` is its service, for a worker with its number. `ended` as in `moment`."""
 
     id: str
     name: str
-    running: bool = True
+    running: bool = False
     exit_code: int = 0
     restarts: int = 0
     ended: float = 0.0
@@ -131,6 +109,12 @@ class Container:
     def host(self) -> str:
         """Its host name, the beginning of the names of its workers."""
         return self.id[:12]
+
+    @property
+    def end(self) -> str:
+        if self.running:
+            return "(still running)"
+        return f"{self.exit_code}" + f" after {self.restarts} restarts" * bool(self.restarts)
 
 
 class Cluster:
@@ -142,33 +126,37 @@ class Cluster:
         settings: values of variables of the file; the other ones have their defaults, whatever the environment.
     """
 
-    def __init__(self, compose: Sequence[str], project: str, settings: Mapping[str, str]) -> None:
-        self._command = [*compose, "--project-name", project, "--file", str(COMPOSE_FILE)]
-        defaults = dict.fromkeys(re.findall(r"\$\{(\w+)", COMPOSE_FILE.read_text()), "")
-        self._settings = {**defaults, **settings}
-        self._ours = f"label={_PROJECT}={project}"
+    def __init__(self, compose: str, project: str, **settings: str) -> None:
+        self._command = [*shlex.split(compose), "--project-name", project, "--file", str(COMPOSE_FILE)]
+        self._settings = dict.fromkeys(re.findall(r"\$\{(\w+)", COMPOSE_FILE.read_text()), "") | settings
+        self._ours = f"label={_LABEL}.project={project}"
 
-    def build(self, base: str, network: str, log: IO[str]) -> None:
-        """Builds the image of all services on a base image, with this build network."""
-        self._compose("build", "server-0", timeout=900, log=log, BASE_IMAGE=base, BUILD_NETWORK=network)
+    def compose(self, *arguments: str, timeout: float = 180.0, log: IO[str] | None = None, **settings: str) -> None:
+        run(*self._command, *arguments, timeout=timeout, log=log, **self._settings | settings)
 
     def up(self) -> None:
         """Starts the servers and, when they are healthy, the workers."""
-        self._compose("up", "--detach", "--no-build", "--scale", f"worker={WORKERS}", timeout=180)
+        self.compose("up", "--detach", "--no-build", "--scale", f"worker={WORKERS}")
 
-    def stop(self) -> None:
-        self._compose("stop", timeout=120)
+    def stop(self) -> float:
+        """Returns the seconds that it has taken."""
+        since = time.monotonic()
+        self.compose("stop")
+        return time.monotonic() - since
 
     def down(self) -> None:
-        self._compose("down", "--volumes", "--remove-orphans", timeout=120)
-
-    def _compose(self, *arguments: str, timeout: float, log: IO[str] | None = None, **settings: str) -> None:
-        env = os.environ | self._settings | settings
-        run(*self._command, *arguments, timeout=timeout, env=env, log=log)
+        self.compose("down", "--volumes", "--remove-orphans")
 
     def containers(self) -> dict[str, Container]:
+        """By name, in the order of names."""
         ids = docker("ps", "--all", "--quiet", "--no-trunc", "--filter", self._ours).split()
-        found = [_container(data) for data in json.loads(docker("inspect", *ids))] if ids else []
+        found = []
+        for data in json.loads(docker("inspect", *ids)) if ids else []:
+            labels, state = data["Config"]["Labels"], data["State"]
+            service, number = (labels[f"{_LABEL}.{label}"] for label in ("service", "container-number"))
+            name = f"{service}-{number}" if service == "worker" else service
+            running, ended = state["Running"] or state["Restarting"], moment(state["FinishedAt"])
+            found.append(Container(data["Id"], name, running, state["ExitCode"], data["RestartCount"], ended))
         return {container.name: container for container in sorted(found, key=lambda container: container.name)}
 
     def network(self) -> str:
@@ -176,9 +164,14 @@ class Cluster:
 
     def status(self) -> dict[str, Any]:
         """The output of `psserver status --json`. Raises `Failed`."""
-        server = self.containers()["server-0"].id
-        answer: dict[str, Any] = json.loads(docker("exec", server, "psserver", "status", SERVERS, "--json"))
+        server, addresses = self.containers()["server-0"].id, "server-0:7070,server-1:7070"
+        answer: dict[str, Any] = json.loads(docker("exec", server, "psserver", "status", addresses, "--json"))
         return answer
+
+    def steps(self, container: Container) -> int:
+        """The steps of the worker in a container."""
+        workers = self.status()["workers"]
+        return max((worker["steps"] for worker in workers if worker["name"].startswith(container.host)), default=0)
 
     def log(self, container: Container) -> str:
         with tempfile.TemporaryFile("a+", errors="replace") as log:
@@ -186,25 +179,13 @@ class Cluster:
             return text_of(log)
 
     def left(self) -> list[str]:
+        """Its remaining containers, networks and volumes."""
         kinds = {"container": ("ps", "--all"), "network": ("network", "ls"), "volume": ("volume", "ls")}
         return [
             f"{kind} {name}"
             for kind, listing in kinds.items()
             for name in docker(*listing, "--quiet", "--filter", self._ours).split()
         ]
-
-
-def _container(data: Mapping[str, Any]) -> Container:
-    labels, state = data["Config"]["Labels"], data["State"]
-    service = labels[_SERVICE]
-    return Container(
-        id=data["Id"],
-        name=f"{service}-{labels[_NUMBER]}" if service == "worker" else service,
-        running=state["Running"] or state["Restarting"],
-        exit_code=state["ExitCode"],
-        restarts=data["RestartCount"],
-        ended=moment(state["FinishedAt"]),
-    )
 
 
 def compose_programs(chosen: str) -> dict[str, str]:
@@ -224,16 +205,69 @@ def compose_programs(chosen: str) -> dict[str, str]:
     return found
 
 
-def accept(program: str) -> None:
-    """Raises `Failed` if this command of Compose does not accept deploy/compose.yaml."""
-    run(*shlex.split(program), "--file", str(COMPOSE_FILE), "config", "--quiet", timeout=60)
-
-
-def image_size(name: str) -> int:
-    """Bytes of an image. Raises `Failed` if there is none of this name."""
-    return int(docker("image", "inspect", "--format", "{{.Size}}", name))
+# --- images -----------------------------------------------------------------------------------------------------------
 
 
 def images(*options: str) -> set[str]:
     """Short identifiers of images; without options, of those that are no intermediate layers."""
     return set(docker("images", "--quiet", *options).split())
+
+
+def made(log: str) -> tuple[set[str], set[str]]:
+    """Images that a build has created or used, and containers that it has run, from the output of the builder."""
+    return tuple(set(re.findall(rf"^ ---> {what}([0-9a-f]{{12}})$", log, re.MULTILINE)) for what in ("", "Running in "))
+
+
+class Images:
+    """The image under test and its base, built under unique names and removed again.
+
+    The classic builder leaves unnamed images of the stages of a build. It prints their identifiers, which tells them
+    from those of other builds. BuildKit leaves only the named image.
+
+    Args:
+        run: makes their names unique.
+    """
+
+    def __init__(self, run: str) -> None:
+        self.name, self._substitute = f"paramserver-test:{run}", f"paramserver-test-base:{run}"
+        self._base, self._network = os.environ.get("BASE_IMAGE", ""), os.environ.get("BUILD_NETWORK", "")
+        self._before: set[str] = set()
+        self._log = tempfile.TemporaryFile("a+", errors="replace")  # noqa: SIM115 - open as long as this object
+
+    def find_base(self) -> str:
+        """Finds, pulls or builds the base image; returns a description. Raises `Failed`."""
+        self._before = images("--all")
+        chosen, self._base = self._base, self._base or BASE_IMAGE
+        try:
+            if images(self._base):
+                return self._base
+            docker("pull", "--quiet", self._base, timeout=300)
+            return f"{self._base}, pulled"
+        except Failed:
+            if chosen:
+                raise
+        self._base, self._network = self._substitute, "host"
+        run(str(ROOT / "deploy" / "offline-base-image.sh"), self._substitute, timeout=600, log=self._log)
+        return f"a substitute built here, because {BASE_IMAGE} cannot be pulled"
+
+    def build(self, cluster: Cluster) -> str:
+        """Builds the image of the cluster's services; returns its size and that of its base. Raises `Failed`."""
+        settings = {"BASE_IMAGE": self._base, "BUILD_NETWORK": self._network}
+        cluster.compose("build", "server-0", timeout=900, log=self._log, **settings)
+        inspect = "image", "inspect", "--format", "{{.Size}}"
+        whole, base = (int(docker(*inspect, name)) / 1e6 for name in (self.name, self._base))
+        return f"{whole:.0f} MB: {base:.0f} MB base image, {whole - base:.0f} MB paramserver"
+
+    def remove(self) -> None:
+        """Removes all images and containers of the build. Raises `Failed`."""
+        _, run_in = made(text_of(self._log))
+        if running := run_in & set(docker("ps", "--all", "--quiet").split()):
+            docker("rm", "--force", *running)
+        if left := self.left():
+            docker("image", "rm", "--force", *left)
+
+    def left(self) -> list[str]:
+        """The remaining images, without layers of other images, which are removed with those."""
+        steps, _ = made(text_of(self._log))
+        unnamed = steps & (images("--filter", "dangling=true") - self._before)
+        return [*unnamed, *(name for name in (self.name, self._substitute) if images(name))]

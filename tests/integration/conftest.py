@@ -5,9 +5,11 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import psworker as ps
+from pswire.messages import Status, StatusReport
 from psworker.sessions.session import Session
 from tests.transports import EMBEDDED, GRPC, SHARED, SHARED_OF_TWO, parameters
 
@@ -23,11 +25,30 @@ def open_session(request) -> Iterator[Callable[..., Session]]:
         yield session
 
 
+@pytest.fixture
+def status() -> Callable[[Session], StatusReport]:
+    """A function that gives the status of the first shard of a session."""
+    return lambda session: session._client._calls.transport.call(0, Status(), 10).result()
+
+
 @pytest.fixture(autouse=True)
 def own_variables():
     """A collection of variables for each test."""
     with ps.collection():
         yield
+
+
+@pytest.fixture
+def push_of_another(open_session) -> Callable[[], None]:
+    """A function by which a worker `w1` joins, adds -1 to the variable x, (1,), of the session, and leaves."""
+
+    def push():
+        with ps.collection():
+            x = ps.Variable([0.0], name="x")
+            with open_session("w1"):
+                ps.GradientDescent(1.0).apply_gradients([(np.float32([1]), x)])
+
+    return push
 
 
 @pytest.fixture

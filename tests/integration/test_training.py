@@ -1,50 +1,34 @@
-"""Training through a session, checked against plain numpy."""
+"""Training through a session: pushes, losses, update ops, epochs, assigns, hyperparameters, slots and rows."""
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 
 import numpy as np
 import pytest
 
 import psworker as ps
-from pswire.errors import AlreadyRegistered, ConfigurationError, ShapeMismatch
-from psworker import datasets, ops
+from pswire.errors import AlreadyRegistered, ConfigurationError, NotFinite, ShapeMismatch
+from pswire.messages import Leave, Push, Renew, Take
+from pswire.specs.consistency import Bounded
+from psworker import ops, schedules
+from psworker.config import WorkerConfig
+from psworker.sessions.session import Session
+from tests.shards_in_process import ShardsInProcess
 from tests.transports import EMBEDDED, GRPC, SHARED_OF_TWO, parameters
 
-RNG = np.random.default_rng(7)
+ONE, SGD = np.float32([1]), ps.GradientDescent(1.0)
 
 
-@pytest.fixture(scope="module")
-def mnist():
-    return datasets.mnist()
+def average(*values, name="average"):
+    return ps.Variable(np.array(values, np.float32), name=name, trainable=False)
 
 
-def softmax_variables():
-    return ps.Variable(ops.zeros((784, 10)), name="W"), ps.Variable(ops.zeros((10,)), name="b")
+def note(variable, value, decay=0.75):
+    ps.note_update(ps.UpdateOp(variable, np.float32(value), decay))
 
 
-def softmax_loss(batch, W, b):
-    return ops.softmax_cross_entropy(ops.matmul(batch.image, W) + b, batch.label)
-
-
-@pytest.mark.slow
-def test_ten_epochs_of_softmax_regression_follow_the_known_costs(mnist):
-    """The figures of the classic job: learning rate 0.01, batch 100, zero initial values."""
-    W, b = softmax_variables()
-    optimizer = ps.GradientDescent(learning_rate=0.01)
-    costs = []
-    with ps.session() as session:
-        for batch in session.batches(mnist.train, 100, epochs=10, on_epoch=lambda epoch: costs.append(epoch.cost)):
-            optimizer.minimize(softmax_loss(batch, W, b))
-
-        def accuracy(dataset):
-            return session.evaluate(lambda batch: ops.accuracy(ops.matmul(batch.image, W) + b, batch.label), dataset)
-
-        first, every = accuracy(mnist.test[:3000]), accuracy(mnist.test)
-    known = [1.1843, 0.6654, 0.5529, 0.4987, 0.4656, 0.4426, 0.4255, 0.4122, 0.4014, 0.3924]
-    np.testing.assert_allclose(costs, known, rtol=0, atol=0.004)
-    assert abs(first - 0.873) <= 0.003
-    assert abs(every - 0.904) <= 0.003
+# --- pushes -----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("open_session", parameters(EMBEDDED, GRPC, SHARED_OF_TWO), indirect=True)
@@ -63,48 +47,18 @@ def test_two_workers_share_variables_and_see_each_others_updates(open_session):
         np.testing.assert_array_equal(mine.value, [-3, -3, -3])
 
 
-def test_workers_in_threads_cover_each_epoch_exactly_once(open_session):
-    data, seen, lock = ps.Dataset({"x": np.arange(1003)}), {1: [], 2: [], 3: []}, threading.Lock()
-
-    def work(name):
-        count, reports = ps.Variable(np.float32(0), name="count"), []
-        with open_session(name) as session:
-            for batch in session.batches(data, 10, epochs=3, seed=5, on_epoch=reports.append):
-                with lock:
-                    seen[batch.epoch] += batch.x.tolist()
-                ps.GradientDescent(1.0).apply_gradients([(np.float32(-len(batch)), count)])
-            assert [(report.epoch, report.examples) for report in reports] == [(1, 1003), (2, 1003), (3, 1003)]
-            return float(count.value)
-
-    with ThreadPoolExecutor(3) as threads:
-        assert max(threads.map(work, ("w0", "w1", "w2"))) == 3 * 1003
-    assert all(sorted(examples) == list(range(1003)) for examples in seen.values())
-    assert seen[1] != seen[2]
-
-
-def test_several_variables_are_assigned_at_once_or_none(open_session):
-    x, y = ps.Variable([1.0, 2.0], name="x"), ps.Variable(np.int64(3), name="y")
-    with open_session("w0") as session:
-        session.assign_all({x: [5, 6], y: 7})
-        assert (x.value.tolist(), int(y.value), x.version, y.version) == ([5, 6], 7, 1, 1)
-        session.assign_all({x: [1, 1], y: 1}, add=True)
-        with pytest.raises(ShapeMismatch, match="'y'"):
-            session.assign_all({x: [0, 0], y: [1, 2]})
-        with pytest.raises(TypeError, match="Cannot cast"):
-            session.assign(y, 1.7)
-        session.assign_all({})
-        session.pull()
-        assert (x.value.tolist(), int(y.value)) == ([6, 7], 8)
-
-
-def test_a_variable_the_loss_does_not_reach_has_no_gradient_and_stays(open_session):
-    x, y = ps.Variable([3.0], name="x"), ps.Variable([5.0], name="y")
-    optimizer = ps.GradientDescent(0.5)
-    with open_session("w0"):
-        pairs = optimizer.compute_gradients(ops.sum(x))
-        assert pairs[1] == (None, y)
-        optimizer.apply_gradients(pairs)
-        assert (x.value, y.value, y.version) == ([2.5], [5.0], 0)
+def test_a_push_has_the_loss_and_the_staleness_of_its_own_gradients(open_session, status, push_of_another):
+    """Not of the weights that another optimizer's push has brought in between, as in a GAN; z gets no gradient."""
+    x, y, z = (ps.Variable([value], name=name) for name, value in (("x", 3.0), ("y", 5.0), ("z", 7.0)))
+    with open_session("w0") as first:
+        of_x, of_y = (SGD.compute_gradients(ops.sum(one), [one, z]) for one in (x, y))
+        push_of_another()
+        for pairs, staleness, loss in ((of_y, 0, 5), (of_x, 1, 3)):
+            assert pairs[1] == (None, z)
+            SGD.apply_gradients(pairs)
+            assert (first.staleness, status(first).workers[0].loss) == (staleness, loss)
+        SGD.minimize(ops.sum(x))
+        assert (first.staleness, z.value, z.version) == (0, 7, 0)
 
 
 def open_twice(open_session):
@@ -112,15 +66,10 @@ def open_twice(open_session):
         pass
 
 
-SGD = ps.GradientDescent(1.0)
 INVALID = {
     "misspelt": (
         lambda x, _: SGD.minimize(ops.sum(x), ps.trainable_variables("generater")),
         (ValueError, r"no variable to train.*misspelt\? Trainable: generator/x, x"),
-    ),
-    "no variable": (
-        lambda x, _: ps.optimize_loss(ops.sum(x), 1.0, ps.Adam, variables=[]),
-        (ValueError, "no variable to train"),
     ),
     "no gradient": (lambda x, _: SGD.apply_gradients([(None, x)]), (ValueError, "no gradients to push for x")),
     "a number": (
@@ -132,7 +81,7 @@ INVALID = {
         (TypeError, "optimizer must be a class such as psworker"),
     ),
     "another optimizer": (
-        lambda x, _: ps.Adam().apply_gradients([(np.float32([1]), x)]),
+        lambda x, _: ps.Adam().apply_gradients([(ONE, x)]),
         (AlreadyRegistered, r"'x' is registered with GradientDescent.*declares Adam"),
     ),
     "a second session": (
@@ -156,6 +105,92 @@ def test_an_invalid_step_is_refused_and_training_goes_on(open_session, call, err
         assert (x.value, session.global_step) == ([2], 2)
 
 
+def test_optimize_loss_is_the_step_by_hand(open_session):
+    """Momentum 0.5 under a rate that halves at every step, gradients (3, 4) clipped to norm 1, only x; in float64."""
+    x, other = ps.Variable([0.0, 0.0], name="x"), ps.Variable([1.0], name="other")
+    value, momentum = np.zeros(2), np.zeros(2)
+    with open_session("w0") as session:
+        for step in range(6):
+            loss = ps.optimize_loss(
+                ops.sum(x * np.float32([3, 4])) * other[0],
+                1.0,
+                lambda learning_rate: ps.Momentum(learning_rate, momentum=0.5),
+                clip_gradients=1.0 if step % 2 else lambda pairs: ps.clip_by_global_norm(pairs, 1.0),
+                learning_rate_decay_fn=lambda rate: schedules.ExponentialDecay(rate, decay_steps=1, decay_rate=0.5),
+                variables=[x],
+            )
+            assert loss == pytest.approx(value @ [3, 4], rel=1e-6)
+            momentum = 0.5 * momentum + np.array([0.6, 0.8])
+            value = value - 0.5**step * momentum
+            np.testing.assert_allclose(x.value, value, rtol=1e-6)
+        assert (session.global_step, other.version) == (6, 0)
+
+
+# --- update ops -------------------------------------------------------------------------------------------------------
+
+
+def test_update_ops_travel_with_the_next_push_and_become_moving_averages_over_all_workers(open_session):
+    x, mean = ps.Variable([1.0], name="x"), average(1, 2)
+    with open_session("w0") as session:
+        note(mean, [4, 4])
+        with pytest.raises(NotFinite, match="'x'"):
+            SGD.apply_gradients([(np.float32([np.nan]), x)])
+        assert mean.version == 0
+        note(mean, [5, 10])
+        assert [update.variable for update in ps.update_ops()] == [mean]
+        ps.optimize_loss(ops.sum(x), 1.0, ps.GradientDescent)
+        expected = 0.75 * np.float32([1, 2]) + 0.25 * np.float32([5, 10])
+        np.testing.assert_array_equal(mean.value, expected)
+        assert (ps.update_ops(), session.global_step, mean.version, x.version) == ([], 1, 1, 1)
+        with ps.collection():
+            y, other = ps.Variable([1.0], name="x"), average(99, 99)
+            with open_session("w1"):
+                note(other, [4, 8])
+                SGD.minimize(ops.sum(y))
+        session.pull()
+        np.testing.assert_array_equal(mean.value, 0.75 * expected + 0.25 * np.float32([4, 8]))
+
+
+def test_update_ops_may_be_chosen_by_scope_left_out_or_discarded(open_session):
+    x, a, b = ps.Variable([1.0], name="x"), average(0, name="gen/average"), average(0, name="generator/average")
+    with open_session("w0"):
+        note(a, [4])
+        note(b, [np.inf])
+        SGD.apply_gradients([(ONE, x)], update_ops=())
+        assert (a.version, b.version) == (0, 0)
+        SGD.apply_gradients([(ONE, x)], update_ops=ps.update_ops("gen"))
+        assert (a.value, b.version) == ([1], 0)
+        ps.discard_update_ops("other")
+        assert [update.variable for update in ps.update_ops()] == [b]
+        ps.discard_update_ops()
+        SGD.apply_gradients([(ONE, x)])
+        assert b.version == 0
+
+
+# --- epochs -----------------------------------------------------------------------------------------------------------
+
+
+def test_workers_in_threads_cover_each_epoch_exactly_once(open_session):
+    data, seen = ps.Dataset({"x": np.arange(1003)}), {1: [], 2: [], 3: []}
+    lock, joined = threading.Lock(), threading.Barrier(3)
+
+    def work(name):
+        count, reports = ps.Variable(np.float32(0), name="count"), []
+        with open_session(name) as session:
+            joined.wait(30)
+            for batch in session.batches(data, 10, epochs=3, seed=5, on_epoch=reports.append):
+                with lock:
+                    seen[batch.epoch] += batch.x.tolist()
+                SGD.apply_gradients([(np.float32(-len(batch)), count)])
+            assert [(report.epoch, report.examples) for report in reports] == [(1, 1003), (2, 1003), (3, 1003)]
+            return float(count.value)
+
+    with ThreadPoolExecutor(3) as threads:
+        assert max(threads.map(work, ("w0", "w1", "w2"))) == 3 * 1003
+    assert all(sorted(examples) == list(range(1003)) for examples in seen.values())
+    assert seen[1] != seen[2]
+
+
 def test_an_epochs_cost_is_the_mean_over_the_examples_that_had_a_loss(open_session):
     """Losses 0, 1, 2, ... of batches of 10, each second one pushed: the mean of 1, 3, 5, ..., the last a half batch."""
     x, costs, data = ps.Variable([0.0], name="x"), [], ps.Dataset({"x": np.arange(195)})
@@ -163,5 +198,204 @@ def test_an_epochs_cost_is_the_mean_over_the_examples_that_had_a_loss(open_sessi
         for number, _ in enumerate(session.batches(data, 10, on_epoch=lambda epoch: costs.append(epoch.cost))):
             if number % 2:
                 ps.GradientDescent(0.0).minimize(ops.sum(x) + float(number))
+        with pytest.raises(ValueError, match=r"batch_size and epochs are 1 or more.* got 0, 1, 0"):
+            session.batches(data, 0)
     first_block, second_block = np.mean(range(1, 16, 2)) * 160, np.average([17, 19], weights=[10, 5]) * 35
     assert costs == [pytest.approx((first_block + second_block) / 195)]
+
+
+def test_loops_that_take_turns_have_each_their_own_costs(open_session):
+    x, optimizer = ps.Variable([0.0], name="x"), ps.GradientDescent(0.0)
+    costs, data = {}, ps.Dataset({"x": np.arange(40)})
+    with open_session("w0") as session:
+        a, b = (session.batches(data, 10, name=n, on_epoch=lambda e: costs.update({e.queue: e.cost})) for n in "ab")
+        for number, _ in enumerate(a):
+            optimizer.minimize(ops.sum(x) + float(number))
+            if number == 1:
+                for _ in b:
+                    optimizer.minimize(ops.sum(x) + 10.0)
+    assert costs == {"a": pytest.approx((0 + (1 + 4 * 10) / 5 + 2 + 3) / 4), "b": 10}
+
+
+def leave_a_loop(transport, how, after):
+    """A worker that comes to the end of its loop, or fails or leaves it at the third batch, and then does something."""
+    weight = ps.Variable([0.0], name="weight")
+    with Session(WorkerConfig(name="w0", timeout=30), transport) as session:
+        for number, _ in enumerate(session.batches(ps.Dataset({"x": np.arange(9)}), 1), 1):
+            if number == 3 and how == "fail":
+                raise KeyboardInterrupt
+            if number == 3 and how != "end":
+                break
+            SGD.minimize(ops.sum(weight))
+        after(session, weight)
+
+
+@pytest.mark.parametrize("how", ["end", "leave", "fail", "pull", "push", "heartbeat"])
+def test_a_worker_without_examples_gives_back_its_block_and_is_idle_from_its_next_call_on(how):
+    """Unless it fails, or pushes again: then others wait for it as before."""
+    transport, idle = ShardsInProcess(1, Bounded(3), lease=0.03 if how == "heartbeat" else np.inf), threading.Event()
+
+    def watch(shard, message):
+        if isinstance(message, Renew) and message.idle:
+            idle.set()
+        return False
+
+    transport.refuse = watch
+    calls = {
+        "pull": lambda session, weight: [session.pull(), session.pull()],
+        "push": lambda session, weight: [SGD.minimize(ops.sum(weight)), session.pull()],
+        "heartbeat": lambda session, weight: idle.wait(30),
+    }
+    with pytest.raises(KeyboardInterrupt) if how == "fail" else nullcontext():
+        leave_a_loop(transport, how, calls.get(how, lambda session, weight: None))
+    assert [message.give_back for _, message in transport.messages(Take)] == [False, how != "end"]
+    assert [message.failed for _, message in transport.messages(Leave)] == [how == "fail"]
+    idles = [message.settled for _, message in transport.messages(Renew) if message.idle]
+    assert len(idles) == (how in ("end", "pull", "heartbeat"))
+    assert all(settled > max(push.sequence for _, push in transport.messages(Push)) for settled in idles)
+
+
+# --- other calls ------------------------------------------------------------------------------------------------------
+
+
+def test_several_variables_are_assigned_at_once_or_none(open_session):
+    x, y = ps.Variable([1.0, 2.0], name="x"), ps.Variable(np.int64(3), name="y")
+    with open_session("w0") as session:
+        session.assign_all({x: [5, 6], y: 7})
+        assert (x.value.tolist(), int(y.value), x.version, y.version) == ([5, 6], 7, 1, 1)
+        session.assign_all({x: [1, 1], y: 1}, add=True)
+        with pytest.raises(ShapeMismatch, match="'y'"):
+            session.assign_all({x: [0, 0], y: [1, 2]})
+        with pytest.raises(TypeError, match="Cannot cast"):
+            session.assign(y, 1.7)
+        session.assign_all({})
+        session.pull()
+        assert (x.value.tolist(), int(y.value)) == ([6, 7], 8)
+
+
+def test_the_slots_of_a_variable_can_be_read_also_by_another_worker(open_session):
+    x, y = ps.Variable(np.zeros((2, 2), np.float32), name="x"), ps.Variable([0.0], name="y")
+    with open_session("w0") as session:
+        for gradient in ([[1, 2], [3, 4]], [[1, 0], [0, 0]]):
+            ps.Adam(0.1).apply_gradients([(np.float32(gradient), x)])
+        np.testing.assert_allclose(session.slot(x, "m"), [[0.19, 0.18], [0.27, 0.36]], rtol=1e-6)
+        np.testing.assert_allclose(session.slot(x, "v"), [[0.001999, 0.003996], [0.008991, 0.015984]], rtol=1e-5)
+        with pytest.raises(ConfigurationError, match="'x' has no slot 'momentum': its optimizer, Adam, keeps m, v"):
+            session.slot(x, "momentum")
+        with pytest.raises(ConfigurationError, match="'y' has no slot 'm': slots are made by the first push"):
+            session.slot(y, "m")
+        expected = session.slot(x, "m")
+        with ps.collection(), open_session("w1") as other:
+            same = ps.Variable(np.zeros((2, 2), np.float32), name="x")
+            np.testing.assert_array_equal(other.slot(same, "m"), expected)
+
+
+def test_rows_come_in_the_shape_and_order_of_their_numbers(open_session):
+    x = ps.Variable(np.arange(12, dtype=np.float32).reshape(4, 3), name="x")
+    with open_session("w0") as session:
+        for rows in ([[3, 0], [3, 1]], np.zeros((2, 0), np.int64), 2):
+            np.testing.assert_array_equal(session.rows(x, rows), x.value[rows], strict=True)
+        for variable, rows, error, message in [
+            (x, [1, 4], IndexError, r"x float32\[4, 3\] must be in 0 \.\.\. 3, but they span 1 \.\.\. 4"),
+            (x, [-1], IndexError, r"span -1 \.\.\. -1"),
+            (x, [0.5], TypeError, "integers"),
+            (ps.Variable(1.0, name="number"), [0], ValueError, "'number': it is a scalar"),
+        ]:
+            with pytest.raises(error, match=message):
+                session.rows(variable, rows)
+
+
+def test_calls_of_a_closed_session_raise(open_session):
+    x, table, optimizer = ps.Variable([0.0], name="x"), ps.Table((9, 2), ps.RowConstant(1.0), name="t"), ps.Adam(0.1)
+    with open_session("w0") as session:
+        optimizer.minimize(ops.sum(x))
+    for call in (
+        session.pull,
+        lambda: session.rows(table, [0]),
+        lambda: session.slot(x, "m"),
+        lambda: session.set_hyperparameters(optimizer, learning_rate=1.0),
+        lambda: session.push(optimizer, [(ONE, x)]),
+    ):
+        with pytest.raises(ConfigurationError, match="this session is not open"):
+            call()
+    with pytest.raises(ConfigurationError, match="rows of 't' are kept by the server, and no session is open here"):
+        ops.embedding(table, [1])
+
+
+@pytest.mark.parametrize("given", ["x", None, [0]], ids=repr)
+def test_other_objects_than_variables_are_refused(open_session, given):
+    with open_session("w0") as session:
+        for call, taken in (
+            (lambda: session.rows(given, [0]), "rows takes a psworker.Variable or Table"),
+            (lambda: session.slot(given, "m"), "slot takes a psworker.Variable or Table"),
+            (lambda: session.set_hyperparameters(given), "set_hyperparameters takes an optimizer or variables"),
+        ):
+            with pytest.raises(TypeError, match=rf"session\.{taken}, got"):
+                call()
+
+
+# --- new hyperparameters in a running job -----------------------------------------------------------------------------
+
+
+def test_new_hyperparameters_count_from_the_next_push_on_for_all_workers(open_session):
+    """Momentum by hand: rates 1, 1, then 0.5 and momentum 0, for both workers."""
+    x = ps.Variable([0.0], name="x")
+    optimizer = ps.Momentum(1.0, momentum=0.5)
+    with open_session("w0") as session:
+        for _ in range(2):
+            optimizer.apply_gradients([(ONE, x)])
+        session.set_hyperparameters(optimizer, learning_rate=0.5)
+        session.set_hyperparameters(optimizer, momentum=0.0)
+        optimizer.apply_gradients([(ONE, x)])
+        assert (x.value, session.slot(x, "momentum")) == ([-1 - 1.5 - 0.5], [1])
+        with ps.collection(), open_session("w1"):
+            y = ps.Variable([0.0], name="x")
+            optimizer.apply_gradients([(ONE, y)])
+            assert y.value == [-3.5]
+
+
+def test_a_second_change_goes_on_from_the_first(open_session):
+    """Both together are what the variable follows, and may be what only both together can be."""
+    x, optimizer = ps.Variable([0.0], name="x"), ps.Adagrad(1.0)
+    with open_session("w0") as session:
+        optimizer.apply_gradients([(0 * ONE, x)])
+        session.set_hyperparameters(optimizer, epsilon=0.5)
+        session.set_hyperparameters(optimizer, initial_accumulator=0.0)  # without an epsilon there would be 0 / 0
+        session.set_hyperparameters(ps.Adagrad(1.0, 0.0, 0.5), learning_rate=0.0)
+        optimizer.apply_gradients([(ONE, x)])
+        assert x.value == [0]
+
+
+def test_hyperparameters_may_be_changed_for_some_variables_only(open_session):
+    x, y = ps.Variable([0.0], name="x"), ps.Variable([0.0], name="y")
+    with open_session("w0") as session:
+        SGD.minimize(ops.sum(x + y))
+        session.set_hyperparameters(y, learning_rate=schedules.ExponentialDecay(0.5, 1, 0.5))
+        for _ in range(2):
+            SGD.minimize(ops.sum(x + y))
+            assert (x.value, y.value) == ([-2], [-1.25])
+            session.set_hyperparameters([x, y], learning_rate=0.0)
+
+
+@pytest.mark.parametrize(
+    ("target", "changes", "error", "message"),
+    [
+        ("adam", {"rate": 1.0}, ConfigurationError, r"Adam, the optimizer of x, has no hyperparameter rate.*beta1"),
+        ("adam", {}, ConfigurationError, "Adam, the optimizer of x, was given nothing to change: choose"),
+        ("adam", {"beta1": 2.0}, ValueError, "beta1"),
+        ("adam", {"amsgrad": True}, ConfigurationError, "keeps the slots m, v and with amsgrad=True would keep m, v, "),
+        ("sgd", {"learning_rate": 1.0}, ConfigurationError, "no variable was trained with GradientDescent"),
+        ("y", {"learning_rate": 1.0}, ConfigurationError, "y: an optimizer's hyperparameters are changed for variab"),
+        ("none", {"learning_rate": 1.0}, ConfigurationError, "no variable: an optimizer's"),
+    ],
+)
+def test_invalid_hyperparameters_change_nothing(open_session, status, target, changes, error, message):
+    x, y = ps.Variable([0.0], name="x"), ps.Variable([0.0], name="y")
+    adam = ps.Adam(0.1)
+    targets = {"adam": adam, "sgd": SGD, "y": [x, y], "none": []}
+    with open_session("w0") as session:
+        adam.minimize(ops.sum(x), x)
+        before = status(session).variables
+        with pytest.raises(error, match=message):
+            session.set_hyperparameters(targets[target], **changes)
+        assert status(session).variables == before

@@ -5,12 +5,17 @@ further ahead than the bound; an update has its number of gradients; each exampl
 make the same shard, bit for bit.
 """
 
+import math
+import re
+from functools import partial
+
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 
+from psserver.core.shard import Shard
 from pswire import errors
 from pswire.messages import (
     Assign,
@@ -19,6 +24,7 @@ from pswire.messages import (
     Choice,
     Declaration,
     Finished,
+    Gradient,
     Join,
     Leave,
     Outcome,
@@ -28,32 +34,88 @@ from pswire.messages import (
     Register,
     Renew,
     Sender,
+    Status,
     Take,
     Tick,
     Tune,
     Tuned,
 )
-from pswire.optimizers import GradientDescent, Momentum
+from pswire.optimizers import GradientDescent, Momentum, MovingAverage
 from pswire.specs.consistency import Bounded, ScaleByStaleness, Synchronous, parse_consistency, parse_staleness
-from pswire.tensors.values import TensorSpec
-from tests.properties.model import BLOCK, EPOCHS, LEASE, ROW, SIZE, Held, Model, Taking
-from tests.properties.variables import (
-    BAD_PUSHES,
-    IN_THE_ELEMENTS,
-    INITIAL,
-    SHAPES,
-    SIZES,
-    declaration,
-    full,
-    gradient,
-    gradients,
-    sixes,
-    values,
-)
-from tests.properties.witness import Witness
+from pswire.specs.initializers import RowConstant
+from pswire.specs.schedules import ExponentialDecay
+from pswire.tensors.values import IndexedSlices, TensorSpec
+from tests.properties.model import BLOCK, EPOCHS, HALVING, LEASE, ROW, SIZE, Held, Model, Taking
+from tests.shard_state import run_step, state_of
 
 WORKERS = ("w0", "w1", "w2")
 QUEUE = QueueSpec("mnist", SIZE, BLOCK, EPOCHS)
+
+# --- the variables of the model -----------------------------------------------------------------------------------
+
+SHAPES = {"W": (2,), "M": (1, 3), "E": (3, ROW), "A": (2,), "c": (2,)}
+SIZES = {name: math.prod(shape) for name, shape in SHAPES.items()}
+OPTIMIZERS = {
+    "W": GradientDescent(ExponentialDecay(1, decay_steps=HALVING, decay_rate=0.5, staircase=True)),
+    "M": Momentum(learning_rate=0.5, momentum=0.5),
+    "E": Momentum(learning_rate=0.5, momentum=0.5),
+    "A": MovingAverage(decay=0.5),
+}
+INITIAL = {name: [number] * SIZES[name] for number, name in enumerate(SHAPES, 1)}
+
+#: Multiples of 6: the mean of two or three is a whole number, too.
+sixes = st.integers(-4, 4).map(lambda number: 6 * number)
+gradients = st.fixed_dictionaries(
+    {},
+    optional={name: st.lists(sixes, min_size=SIZES[name], max_size=SIZES[name]) for name in "WMA"}
+    | {"E": st.lists(st.tuples(st.integers(0, 2), st.tuples(sixes, sixes)), max_size=4)},
+)
+values = st.dictionaries(st.sampled_from("".join(SHAPES)), sixes, min_size=1)
+
+
+def declaration(name, number=None):
+    """The variable with its initial value, or this number everywhere."""
+    spec, number = TensorSpec(name, SHAPES[name], "float64"), INITIAL[name][0] if number is None else number
+    if name == "E":
+        return Declaration(spec, None, OPTIMIZERS[name], RowConstant(float(INITIAL["E"][0])))
+    return Declaration(spec, full(name, number), OPTIMIZERS.get(name))
+
+
+def gradient(name, numbers, version):
+    """As `gradients` draws it: `E` has pairs of an index and its row, and an index may come again."""
+    array = np.array([row for _, row in numbers] if name == "E" else numbers, np.float64)
+    if name != "E":
+        return Gradient(name, version, array.reshape(SHAPES[name]))
+    indices = np.array([index for index, _ in numbers], np.int32)
+    return Gradient(name, version, IndexedSlices(array.reshape(len(numbers), ROW), indices, SHAPES[name]))
+
+
+def full(name, number):
+    """An array of the variable's shape with one number everywhere."""
+    return np.full(SHAPES[name], float(number))
+
+
+def bad_gradient(name, values, *indices, dtype="f8", version=0):
+    """A gradient for the variable; with indices rows as they come over the wire, where these are anything."""
+    array = np.array(values, dtype)
+    if indices:
+        array = IndexedSlices(array, np.array(indices), (3, array.shape[1]), check_range=False)
+    return Gradient(name, version, array)
+
+
+#: Gradients that must be refused, by their fault, and the error. The last three are in the elements.
+BAD_PUSHES = {
+    "unknown variable": ([bad_gradient("nothing", [0, 0])], errors.UnknownVariable),
+    "rows of another dtype": ([bad_gradient("E", [[1, 1]], 0, dtype="f4")], errors.ShapeMismatch),
+    "two for one": ([bad_gradient("W", [0, 0])] * 2, errors.InvalidMessage),
+    "from the future": ([bad_gradient("W", [0, 0], version=1000)], errors.InvalidMessage),
+    "no optimizer": ([bad_gradient("c", [0, 0])], errors.NoOptimizer),
+    "unknown value asked for": ([], errors.UnknownVariable),
+    "infinity": ([bad_gradient("W", [-np.inf, np.inf])], errors.NotFinite),
+    "NaN in a row": ([bad_gradient("E", [[1, 1], [np.nan, 1]], 2, 2)], errors.NotFinite),
+    "row above": ([bad_gradient("E", [[1, 1], [1, 1]], 0, 3)], errors.InvalidMessage),
+}
+IN_THE_ELEMENTS = set(list(BAD_PUSHES)[-3:])
 
 workers = st.sampled_from(WORKERS)
 names = st.sampled_from(sorted(SHAPES))
@@ -65,8 +127,9 @@ class AnyInterleaving(RuleBasedStateMachine):
     def __init__(self, consistency, staleness):
         super().__init__()
         options = {"consistency": parse_consistency(consistency), "staleness": parse_staleness(staleness)}
-        self.witness = Witness(LEASE, **options)
-        self.model = Model(**options, initial=INITIAL)
+        self.new_shard = partial(Shard, lease=LEASE, **options)
+        self.shard, self.model = self.new_shard(), Model(**options, initial=INITIAL)
+        self.history = []  # ticket, message, time and replies of each step
         self.zombies = []
         self.sequence = {}
         self.seen = {worker: dict.fromkeys(SHAPES, 0) for worker in (*WORKERS, "last")}
@@ -87,11 +150,30 @@ class AnyInterleaving(RuleBasedStateMachine):
         self.sequence[worker] += gap
         return self.sequence[worker]
 
-    def refused(self, message, error, **options):
+    def step(self, message):
+        """The answers by ticket, and this message's ticket."""
+        ticket = len(self.history) + 1
+        replies = run_step(self.shard, ticket, message, self.model.now)
+        self.history.append((ticket, message, self.model.now, state_of(replies)))
+        return {reply.ticket: reply.answer for reply in replies}, ticket
+
+    def refused(self, message, error, *, by_check=True):
+        """The shard must refuse the message, as `check` does, and not change in any bit.
+
+        Without `by_check` the elements are wrong: `check`, which looks at none, must not refuse it.
+        """
         sender = getattr(message, "sender", None)
         if error is not errors.Zombie and sender is not None and not self.model.live(sender.worker):
-            error, options = errors.NotJoined, {}
-        self.witness.refused(message, self.model.now, error, **options)
+            error, by_check = errors.NotJoined, True
+        before = state_of(self.shard)
+        with pytest.raises(error) as refusal:
+            run_step(self.shard, 0, message, self.model.now)
+        if not by_check:
+            self.shard.check(message)
+        else:
+            with pytest.raises(error, match=f"^{re.escape(str(refusal.value))}$"):
+                self.shard.check(message)
+        assert state_of(self.shard) == before, "refused, but something has changed"
 
     def send(self, message, happens=None):
         """Its answer, if it has one of its own; None if its worker is not live.
@@ -102,7 +184,10 @@ class AnyInterleaving(RuleBasedStateMachine):
         if sender is not None and not self.model.live(sender.worker):
             self.refused(message, errors.NotJoined)
             return None
-        answers, ticket = self.witness.step(message, self.model.now)
+        before = state_of(self.shard)
+        self.shard.check(message)
+        assert state_of(self.shard) == before, "a check has changed something"
+        answers, ticket = self.step(message)
         if sender is not None:
             self.model.lives[sender.worker].expires = self.model.now + LEASE
         if happens is not None:
@@ -226,12 +311,6 @@ class AnyInterleaving(RuleBasedStateMachine):
         answer = self.send(Register(self.me(worker), tuple(declaration(name, number) for name in names)))
         if answer is not None:
             self.check_values(worker, answer.values, [name for name in names if name != "E"])
-
-    @rule(worker=workers, shape=st.booleans())
-    def register_another(self, worker, shape):
-        spec = TensorSpec("W", (7,) if shape else SHAPES["W"], "float64")
-        message = Register(self.me(worker), (Declaration(spec, np.zeros(spec.shape), Momentum(learning_rate=1)),))
-        self.refused(message, errors.AlreadyRegistered)
 
     @rule(worker=workers, names=st.lists(names, unique=True), rows=st.lists(st.integers(0, 2), max_size=4))
     def pull(self, worker, names, rows):
@@ -371,7 +450,7 @@ class AnyInterleaving(RuleBasedStateMachine):
 
     @invariant()
     def the_status_is_the_models(self):
-        report, model = self.witness.status(self.model.now), self.model
+        (report,), model = self.step(Status())[0].values(), self.model
         assert (report.global_step, report.repeated) == (model.global_step, model.repeated)
         for one in report.variables:
             assert (one.version, one.updates) == (model.version(one.spec.name), model.updates(one.spec.name))
@@ -403,7 +482,10 @@ class AnyInterleaving(RuleBasedStateMachine):
         self.read_all(["last"])
         assert [epoch for epoch, _, _ in model.reports] == list(range(1, EPOCHS + 1))
         assert len(model.handed_out) == len(model.blocks)
-        self.witness.check_replay()
+        again = self.new_shard()
+        for ticket, message, now, replies in self.history:
+            assert state_of(run_step(again, ticket, message, now)) == replies
+        assert state_of(again) == state_of(self.shard), "the same messages make the same shard, in every bit"
 
     def read_all(self, readers):
         for worker in filter(self.model.live, readers):

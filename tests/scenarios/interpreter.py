@@ -15,22 +15,29 @@ commands `events` and `chief`.
 
 import ast
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 import numpy as np
 
-from psserver.core.array_tasks import run
+from psserver.core.array_tasks import TasksPending, run
 from psserver.core.shard import Shard
 from pswire import messages
 from pswire.errors import ParamServerError
 from pswire.optimizers import UpdateSpec
-from pswire.specs import schedules
+from pswire.specs import initializers, schedules
 from pswire.specs.consistency import parse_consistency, parse_staleness
 from pswire.tensors.compression import Packed
-from pswire.tensors.values import DTYPES, Array, IndexedSlices, TensorSpec
+from pswire.tensors.values import DTYPES, Array, IndexedSlices, Part, TensorSpec
 from tests.shard_state import progress_of, slots_of, state_of
 
 ANSWERS_BELOW = "----"
+
+#: The words before "=" that are options of a command; others name variables, hyperparameters or sizes.
+OPTIONS = {
+    *("seq", "at", "loss", "pull", "group", "known_versions", "encoding", "shards", "remote", "after", "fields"),
+    *("finished", "cost", "reports_received", "give_back", "value", "table", "part", "places", "states", "dry_run"),
+    "transport",
+}
 
 
 def replay(text: str) -> str:
@@ -67,73 +74,82 @@ class Scenario:
         self._reports: dict[tuple[str, str], int] = {}  # epochs of each queue reported to each worker in this life
 
     def run(self, line: str) -> list[str]:
-        """The answers of the shard to one command."""
+        """The answers of the shard to one command; `unsettled push ...` is sent while earlier tasks have not run."""
         command, *words = line.partition(" # ")[0].split()
-        named = [word.partition("=")[::2] for word in words if "=" in word]
+        self._settled = command != "unsettled"
+        if not self._settled:
+            command, *words = words
+        pairs = [word.partition("=")[::2] for word in words if "=" in word]
+        options = {key: text for key, text in pairs if key in OPTIONS}
+        pairs = [pair for pair in pairs if pair[0] not in OPTIONS]
         plain = [word for word in words if "=" not in word]
-        return getattr(self, f"do_{command}")(*plain, named=named)
+        return getattr(self, f"do_{command}")(*plain, options=options, pairs=pairs)
 
     # --- commands -------------------------------------------------------------------------------------------------
 
-    def do_shard(self, shard: str = "0", of: str = "of", shards: str = "1", *, named) -> list[str]:
+    def do_shard(self, shard: str = "0", of: str = "of", shards: str = "1", *, pairs, **_) -> list[str]:
         """`shard [1 of 2] [lease=15] [memory_limit=1000] [consistency=bounded:2] [staleness=drop:4]`.
 
         Another one than an asynchronous shard 0 of 1; the first command, if it is there.
         """
         readers = {"consistency": parse_consistency, "staleness": parse_staleness}
-        self.shard = Shard(
-            int(shard), int(shards), **{option: readers.get(option, int)(text) for option, text in named}
-        )
+        given = {option: readers.get(option, int)(text) for option, text in pairs}
+        self.shard = Shard(int(shard), int(shards), **given)
         return []
 
-    def do_join(self, who: str, *place: str, named) -> list[str]:
-        """`join w0 [0 of 2] [incarnation=3] [process_nonce=77] [states=11,12]`."""
+    def do_join(self, who: str, *place: str, options, pairs) -> list[str]:
+        """`join w0 [0 of 2] [incarnation=3] [process_nonce=77] [states=11,12] [transport=gRPC]`."""
         shard, shards = (int(place[0]), int(place[2])) if place else (0, 1)
-        options = dict(named)
-        states = _numbers(options.pop("states", ""))
-        options = {name: int(number) for name, number in options.items()}
-        return self._send(who, messages.Join(who.strip("'"), shard=shard, shards=shards, states=states, **options))
+        given = {name: int(number) for name, number in pairs} | _transport(options)
+        states = _numbers(options.get("states"))
+        return self._send(who, messages.Join(who.strip("'"), shard=shard, shards=shards, states=states, **given))
 
-    def do_renew(self, who: str, *idle: str, named) -> list[str]:
-        """`renew w0 [idle] [settled=3] [half_pushes=1]`."""
-        numbers = {name: int(number) for name, number in named}
-        return self._send(who, messages.Renew(self._sender(who), "idle" in idle, **numbers))
+    def do_renew(self, who: str, *idle: str, options, pairs) -> list[str]:
+        """`renew w0 [idle] [settled=3] [half_pushes=1] [transport=gRPC]`."""
+        given = {name: int(number) for name, number in pairs} | _transport(options)
+        return self._send(who, messages.Renew(self._sender(who), "idle" in idle, **given))
 
-    def do_leave(self, who: str, *failed: str, named) -> list[str]:
+    def do_leave(self, who: str, *failed: str, **_) -> list[str]:
         """`leave w0 [failed]`."""
         return self._send(who, messages.Leave(self._sender(who), "failed" in failed))
 
-    def do_register(self, who: str, name: str = "", shape: str = "", *rest: str, named) -> list[str]:
+    def do_register(self, who: str, name: str = "", shape: str = "", *rest: str, options, pairs) -> list[str]:
         """`register w0 [W 3x2 [float64] [value=1,2,3] [gradient_descent learning_rate=0.1]] [options]`.
 
         A learning rate may be a schedule, as it is written in a program, without spaces: `WarmUp(2,CosineDecay(1,4))`.
-        Options: `places=W/0,V/1`, `states=11,12`, `dry_run=1`.
+        Options: `table=RowConstant(1)` in place of a value, `part=3/100` (the first row, and of how many),
+        `places=W/0,V/1`, `states=11,12`, `dry_run=1`.
         """
-        options = dict(named)
-        states, dry_run = _numbers(options.pop("states", "")), "dry_run" in options
-        options.pop("dry_run", None)
+        given = {"dry_run": "dry_run" in options, "states": _numbers(options.get("states"))}
+        places = tuple(messages.Place(placed, int(shard)) for placed, shard in _pairs(options.get("places")))
+        if not name:
+            return self._send(who, messages.Register(self._sender(who), (), places, **given))
         dtype = next((word for word in rest if word in DTYPES), "float32")
         kind = next((UpdateSpec.kinds[word] for word in rest if word in UpdateSpec.kinds), None)
-        places = tuple(messages.Place(placed, int(shard)) for placed, shard in _pairs(options.pop("places", None)))
-        if not name:
-            return self._send(who, messages.Register(self._sender(who), (), places, dry_run=dry_run, states=states))
         spec = TensorSpec(name, _shape(shape), dtype)
-        value = _array(options.pop("value"), spec) if "value" in options else None
-        optimizer = (
-            kind(**{key: _field(ast.parse(text, mode="eval").body) for key, text in options.items()}) if kind else None
-        )
         self._specs.setdefault(name, spec)
-        declared, options = (messages.Declaration(spec, value, optimizer),), {"dry_run": dry_run, "states": states}
-        return self._send(who, messages.Register(self._sender(who), declared, places, **options))
+        value = _array(options["value"], spec) if "value" in options else None
+        optimizer = None if kind is None else kind(**{key: _field(text) for key, text in pairs})
+        table = _field(options["table"]) if "table" in options else None
+        part = Part(*map(int, options["part"].split("/"))) if "part" in options else None
+        declared = (messages.Declaration(spec, value, optimizer, table, part),)
+        return self._send(who, messages.Register(self._sender(who), declared, places, **given))
 
-    def do_pull(self, who: str, *names: str, named) -> list[str]:
-        """`pull w0 W b [known_versions=3,-1] [encoding=bfloat16] [after=w1/3]`."""
-        options = dict(named)
-        return self._send(
-            who, messages.Pull(self._sender(who), names, (), *_how(options), self._changes(options.get("after")))
-        )
+    def do_pull(self, who: str, *names: str, options, **_) -> list[str]:
+        """`pull w0 W b [known_versions=3,-1] [encoding=bfloat16] [after=w1/3]`.
 
-    def do_push(self, who: str, *, named) -> list[str]:
+        `E[4,0]` are rows, `E.m` is a slot, `E.m[4,0]` rows of one.
+        """
+        chosen = [name.removesuffix("]").partition("[") for name in names if "[" in name or "." in name]
+        choices = []
+        for target, bracket, rows in chosen:
+            name, _, slot = target.partition(".")
+            choices.append(messages.Choice(name, np.array(_numbers(rows), np.int64) if bracket else None, slot))
+        whole = tuple(name for name in names if "[" not in name and "." not in name)
+        how, after = _how(options), self._changes(options.get("after"))
+        return self._send(who, messages.Pull(self._sender(who), whole, tuple(choices), *how, after))
+
+    def do_push(self, who: str, *, options, pairs) -> list[str]:
         """`push w0 seq=1 W=1 b=1,2,3 [at=4] [loss=0.5] [pull=W,b] [known_versions=3,-1] [encoding=bfloat16]`.
 
         By default at the version that w0 was served. Of several shards also `[shards=1,2] [remote=V/4] [after=w1/3]
@@ -141,31 +157,24 @@ class Scenario:
         were served, and messages by worker and sequence number.
         `W:2x2=1` and `W:float64=1` are a gradient of another shape or dtype, `W[2,0]=1,1,5,5` two rows of one.
         """
-        options, tensors = _split(
-            named, "seq", "at", "loss", "pull", "group", "known_versions", "encoding", "shards", "remote", "after"
-        )
         gradients = []
-        for target, text in tensors:
+        for target, text in pairs:
             name, _, indices = target.removesuffix("]").partition("[")
             spec = self._spec(name)
             version = int(options.get("at", self._versions.get((who, spec.name), 0)))
             array = _rows(text, indices, spec) if target.endswith("]") else _array(text, spec)
             gradients.append(messages.Gradient(spec.name, version, array))
-        loss = float(options["loss"]) if "loss" in options else None
-        pull = tuple(options["pull"].split(",")) if "pull" in options else ()
         number, _, members = options.get("group", "").partition(":")
-        group = messages.UpdateGroup(int(number), self._changes(members)) if number else None
-        remote = tuple(messages.RemoteWeights(name, int(at)) for name, at in _pairs(options.get("remote")))
         push = messages.Push(
             self._sender(who),
             int(options["seq"]),
             tuple(gradients),
-            loss,
-            pull,
-            group,
+            float(options["loss"]) if "loss" in options else None,
+            tuple(options["pull"].split(",")) if "pull" in options else (),
+            messages.UpdateGroup(int(number), self._changes(members)) if number else None,
             *_how(options),
-            _numbers(options.get("shards", "")),
-            remote,
+            _numbers(options.get("shards")),
+            tuple(messages.RemoteWeights(name, int(at)) for name, at in _pairs(options.get("remote"))),
             self._changes(options.get("after")),
         )
         return self._send(who, push)
@@ -173,87 +182,84 @@ class Scenario:
     def _changes(self, text: str | None) -> tuple[messages.ChangeId, ...]:
         return tuple(messages.ChangeId(self._sender(who), int(sequence)) for who, sequence in _pairs(text))
 
-    def do_assign(self, who: str, *, named, add: bool = False) -> list[str]:
+    def do_assign(self, who: str, *, options, pairs, add: bool = False) -> list[str]:
         """`assign w0 seq=1 W=5 [shards=1] [remote=V] [after=w1/3]`."""
-        options, tensors = _split(named, "seq", *_ORDER)
-        specs = [(self._spec(target), text) for target, text in tensors]
+        specs = [(self._spec(target), text) for target, text in pairs]
         assignments = tuple(messages.Assignment(spec.name, _array(text, spec)) for spec, text in specs)
-        shards = _numbers(options.get("shards", ""))
         remote = tuple(filter(None, options.get("remote", "").split(",")))
-        order = shards, remote, self._changes(options.get("after"))
+        order = _numbers(options.get("shards")), remote, self._changes(options.get("after"))
         return self._send(who, messages.Assign(self._sender(who), int(options["seq"]), assignments, add, *order))
 
-    def do_assign_add(self, who: str, *, named) -> list[str]:
+    def do_assign_add(self, who: str, **given) -> list[str]:
         """`assign_add w0 seq=1 W=5`."""
-        return self.do_assign(who, named=named, add=True)
+        return self.do_assign(who, **given, add=True)
 
-    def do_tune(self, who: str, kind: str, *names: str, named) -> list[str]:
+    def do_tune(self, who: str, kind: str, *names: str, options, pairs) -> list[str]:
         """`tune w0 momentum W V seq=2 learning_rate=0.5 [fields=beta]`: by default the fields that are given."""
-        options, given = _split(named, "seq", "fields")
-        values = {key: _field(ast.parse(text, mode="eval").body) for key, text in given}
-        optimizer = UpdateSpec.kinds[kind](**values)
+        values = {key: _field(text) for key, text in pairs}
         fields = tuple(options["fields"].split(",")) if "fields" in options else tuple(values)
+        optimizer = UpdateSpec.kinds[kind](**values)
         return self._send(who, messages.Tune(self._sender(who), int(options["seq"]), names, optimizer, fields))
 
-    def do_take(self, who: str, name: str, *, named) -> list[str]:
+    def do_take(self, who: str, name: str, *, options, pairs) -> list[str]:
         """`take w0 mnist [size=10 block=4 epochs=2 seed=0] [finished=0] [cost=1.5] [reports_received=0] [give_back=1]`.
 
-        Later without the sizes.
-
-        All reports that the worker was given count as received, unless `reports_received` is given.
+        Later without the sizes. All reports that the worker was given count as received, unless `reports_received` is
+        given.
         """
-        options, sizes = _split(named, "finished", "cost", "reports_received", "give_back")
-        if sizes:
-            queue = messages.QueueSpec(name, **{key: int(text) for key, text in sizes})
+        if pairs:
+            queue = messages.QueueSpec(name, **{key: int(text) for key, text in pairs})
             self._queues.setdefault(name, queue)
         else:
             queue = self._queues[name]
         cost = float(options["cost"]) if "cost" in options else None
         finished = messages.Finished(int(options["finished"]), cost) if "finished" in options else None
-        reports_received = int(options.get("reports_received", self._reports.get((who, name), 0)))
-        self._reports[who, name] = reports_received
-        return self._send(
-            who, messages.Take(self._sender(who), queue, finished, reports_received, "give_back" in options)
-        )
+        received = self._reports[who, name] = int(options.get("reports_received", self._reports.get((who, name), 0)))
+        return self._send(who, messages.Take(self._sender(who), queue, finished, received, "give_back" in options))
 
-    def do_tick(self, seconds: str, *, named) -> list[str]:
+    def do_tick(self, seconds: str, **_) -> list[str]:
         """`tick 2`: two seconds pass, and the shard gets a tick."""
         self.now += float(seconds)
         return self._send("tick", messages.Tick(), nothing="nothing happens")
 
-    def do_wait(self, seconds: str, *, named) -> list[str]:
+    def do_wait(self, seconds: str, **_) -> list[str]:
         """`wait 2`: two seconds pass, without a tick."""
         self.now += float(seconds)
         return []
 
-    def do_events(self, *, named) -> list[str]:
+    def do_events(self, **_) -> list[str]:
         """`events`: from now on, the events of each step are shown above the answers."""
         self._shows_events = True
         return []
 
-    def do_chief(self, *, named) -> list[str]:
+    def do_chief(self, **_) -> list[str]:
         """`chief`: from now on, an answer that tells its worker that it is the chief shows it beside the name."""
         self._shows_chief = True
         return []
 
-    def do_status(self, *, named) -> list[str]:
+    def do_status(self, **_) -> list[str]:
         return self._send("status", messages.Status())
 
-    def do_job(self, *, named) -> list[str]:
+    def do_memory(self, **_) -> list[str]:
+        """`memory`: of values, slots, and the weights served to workers."""
+        (reply,) = self.shard.step(0, messages.Status(), self.now).replies
+        return [f"{reply.answer.nbytes} bytes"]
+
+    def do_job(self, **_) -> list[str]:
         """`job`: whether it has ended."""
         end = self.shard.job_end
         if end is None:
             return ["job: goes on"]
         return [f"job: ended at {end.since:g} s, {'done' if end.done else 'not done'}, {end.workers} workers"]
 
-    def do_progress(self, *, named) -> list[str]:
+    def do_progress(self, **_) -> list[str]:
         """`progress`: who trains, with how many settled pushes, and whether the training is ending."""
         progress = progress_of(self.shard)
         clocks = ", ".join(f"{name} at {member.clock}" for name, member in progress.training.items())
         ending = ", ending" if progress.ending else ""
         return [f"training: {clocks or 'none'}; slowest at {progress.least_clock}{ending}"]
 
-    def do_slots(self, *names: str, named) -> list[str]:
+    def do_slots(self, *names: str, **_) -> list[str]:
         """`slots W`."""
         return [
             f"{name}.{slot} = {_text(value)}" for name in names for slot, value in slots_of(self.shard, name).items()
@@ -266,10 +272,10 @@ class Scenario:
         self._asked[ticket] = who
         before = state_of(self.shard)
         try:
-            result = self.shard.step(ticket, message, self.now)
-        except ParamServerError as error:
+            result = self.shard.step(ticket, message, self.now, settled=self._settled)
+        except (ParamServerError, TasksPending) as error:
             assert state_of(self.shard) == before, f"refused, but something has changed: {message}"
-            return [f"{type(error).__name__}: {error}"]
+            return [f"{type(error).__name__}: {error}".removesuffix(": ")]
         run(result.tasks)
         events = [f"{'warning' if event.warning else 'event'}: {event.text}" for event in result.events]
         lines = [self._shown(self._asked.pop(reply.ticket), reply.answer) for reply in result.replies]
@@ -305,37 +311,36 @@ class Scenario:
 # --- reading ------------------------------------------------------------------------------------------------------
 
 
-def _split(named: Sequence[tuple[str, str]], *options: str) -> tuple[dict[str, str], list[tuple[str, str]]]:
-    return dict(pair for pair in named if pair[0] in options), [pair for pair in named if pair[0] not in options]
-
-
-_ORDER = "shards", "remote", "after"
-
-
 def _pairs(text: str | None) -> list[list[str]]:
     return [pair.split("/") for pair in (text or "").split(",") if pair]
 
 
 def _how(options: dict[str, str]) -> tuple[tuple[int, ...], str]:
     """`known_versions` and `encoding` of a push or a pull."""
-    return _numbers(options.get("known_versions", "")), options.get("encoding", "")
+    return _numbers(options.get("known_versions")), options.get("encoding", "")
 
 
-def _numbers(text: str) -> tuple[int, ...]:
-    return tuple(int(number) for number in text.split(",") if number)
+def _transport(options: dict[str, str]) -> dict[str, str]:
+    return {"tensor_transport": options["transport"]} if "transport" in options else {}
+
+
+def _numbers(text: str | None) -> tuple[int, ...]:
+    return tuple(int(number) for number in (text or "").split(",") if number)
 
 
 def _shape(text: str) -> tuple[int, ...]:
     return () if text == "scalar" else tuple(map(int, text.split("x")))
 
 
-def _field(node: ast.expr) -> object:
-    """A field of an optimizer's spec: a literal, or a schedule."""
+def _field(text: str | ast.expr) -> object:
+    """A field of a spec: a literal, a schedule, or an initializer of rows."""
+    node = ast.parse(text, mode="eval").body if isinstance(text, str) else text
     if not isinstance(node, ast.Call):
         value = ast.literal_eval(node)
         return float(value) if type(value) is int else value
     named = {keyword.arg: _field(keyword.value) for keyword in node.keywords}
-    return getattr(schedules, node.func.id)(*map(_field, node.args), **named)
+    make = getattr(schedules, node.func.id, None) or getattr(initializers, node.func.id)
+    return make(*map(_field, node.args), **named)
 
 
 def _array(text: str, spec: TensorSpec) -> Array:
@@ -423,6 +428,7 @@ def _status(report: messages.StatusReport) -> str:
     lines += [
         f"  worker {one.number} {one.name}#{one.incarnation}: {one.state}, steps {one.steps}, staleness "
         f"{one.staleness} (in all {one.staleness_sum}), loss {one.loss}, epoch {one.epoch}, lease {one.lease_left:g} s"
+        + (f", via {one.tensor_transport}" if one.tensor_transport else "")
         for one in report.workers
     ]
     lines += [f"  worker {one.number} {one.name}: {one.dropped} dropped" for one in report.workers if one.dropped]

@@ -9,7 +9,9 @@ made again. All workers but one say what they have of the values that they ask f
 import itertools
 import math
 import random
+import threading
 from collections import Counter
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from unittest import mock
@@ -41,7 +43,6 @@ from psworker.client.client import Client
 from psworker.transport import Future
 from psworker.versions import VersionedArray
 from tests.shard_state import run_step
-from tests.simulation.turns import Turns
 
 QUEUE = QueueSpec("mnist", size=7, block=2, epochs=3)
 SHAPE = (QUEUE.epochs, QUEUE.size)
@@ -54,6 +55,62 @@ LEASE = 1000.0
 
 #: What may happen to a message, and how often.
 FATES = {"delivered": 8, "lost": 2, "answer lost": 2, "doubled": 2, "delayed": 3}
+
+
+#: Seconds after which a turn that never comes has failed the test.
+MAX_WAIT_SECONDS = 60.0
+
+
+class Turns:
+    """Threads of which one runs at a time: they hand the turn on where they would wait, and a seed says to whom.
+
+    What they do together is decided by the seed alone, so nothing that they share needs a lock.
+    """
+
+    def __init__(self, seed: str) -> None:
+        self._random = random.Random(seed)
+        self._gates: dict[str, threading.Semaphore] = {}
+        self._failure: BaseException | None = None
+
+    def run(self, lives: Mapping[str, Callable[[], None]]) -> None:
+        """Lets all of them live, each in a thread of its name, until the last has ended; raises what one has raised."""
+        self._gates = {name: threading.Semaphore(0) for name in lives}
+        threads = [threading.Thread(target=self._live, args=(life,), name=name) for name, life in lives.items()]
+        for thread in threads:
+            thread.start()
+        self._give()
+        for thread in threads:
+            thread.join()
+        if self._failure is not None:
+            raise self._failure
+
+    def pass_on(self) -> None:
+        """Hand the turn on and wait for it to come back. Does nothing in a thread that takes no turns."""
+        mine = self._gates.get(threading.current_thread().name)
+        if mine is not None:
+            self._give()
+            self._wait(mine)
+
+    def _live(self, life: Callable[[], None]) -> None:
+        name = threading.current_thread().name
+        try:
+            self._wait(self._gates[name])
+            life()
+        except BaseException as error:  # noqa: BLE001 - raised in `run`
+            self._failure = self._failure or error
+        finally:
+            del self._gates[name]
+            self._give()
+
+    def _give(self) -> None:
+        if self._gates:
+            self._gates[self._random.choice(list(self._gates))].release()
+
+    def _wait(self, mine: threading.Semaphore) -> None:
+        if not mine.acquire(timeout=MAX_WAIT_SECONDS):
+            raise AssertionError("the turn has not come")
+        if self._failure is not None:
+            raise AssertionError("another has failed")
 
 
 class UnreliableTransport:

@@ -21,7 +21,7 @@ class Member:
         tensor_transport: how its tensors travel, as it describes it.
         settled, answer: sequence number of its last settled push, assign or tune, 0 before the first, and the answer,
             without values; None: it was abandoned, or others went on without it.
-        half_pushes, last_push: see `psserver.core.members.half_pushes`.
+        half_pushes, last_push: see `psserver.core.members.membership.HalfPushes`.
     """
 
     name: str

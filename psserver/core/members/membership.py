@@ -2,24 +2,27 @@
 
 A worker that joins again gets a higher incarnation; messages of an older one are refused. A lease that expires makes a
 worker lost; it may join again. A worker has one push, assign or tune open at a time, so the deduplication table is one
-entry per member: its last settled message. Chief election, training progress and half-applied pushes are in separate
-modules of this folder.
+entry per member: its last settled message. Half-applied pushes are counted here too; chief election and training
+progress are in separate modules of this folder.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from psserver.core.members.chief import ChiefElection
-from psserver.core.members.half_pushes import HalfPushes
 from psserver.core.members.member import Member
 from psserver.core.members.progress import Progress
 from pswire.errors import InvalidMessage, NotJoined, OutOfOrder, ParamServerError, Zombie
-from pswire.messages import ANSWERS, Assign, Assigned, Join, Push, Pushed, Sender, Tune, Tuned
+from pswire.messages import ANSWERS, Assign, Assigned, Join, LastPush, Push, Pushed, Sender, Tune, Tuned
 
 #: Far above the incarnations that a worker can reach, and far below the largest that the protocol can carry.
 MAX_INCARNATION = 1 << 48
+
+#: Earlier incarnations whose last push is remembered.
+MAX_EARLIER_INCARNATIONS = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,6 +208,50 @@ class Membership:
     def _check_job_end(self, now: float) -> None:
         if not any(member.state == "live" for member in self):
             self.job_end = JobEnd(now, len(self._members), self._done)
+
+
+class HalfPushes:
+    """Half-applied pushes of `members`, of which some shards have applied their part and others have not.
+
+    Workers report those that they abandoned, and a shard counts parts that arrived too late. Those left by the death of
+    a worker are found by comparing the last pushes of all shards (`psserver status`).
+    """
+
+    def __init__(self, members: Mapping[str, Member]) -> None:
+        self._members = members
+        self._counted = 0  # reports of earlier incarnations, and late parts
+        self._last_pushes: deque[LastPush] = deque(maxlen=MAX_EARLIER_INCARNATIONS)  # of earlier incarnations
+
+    @property
+    def count(self) -> int:
+        """The number of half-applied pushes known to this shard."""
+        return self._counted + sum(member.half_pushes for member in self._members.values())
+
+    def last_pushes(self, most: int) -> tuple[LastPush, ...]:
+        """The last push of each incarnation that other shards have a part of; at most the newest 1,000."""
+        now = [member.last_push for member in self._members.values() if member.last_push is not None]
+        return tuple([*self._last_pushes, *now][-most:])
+
+    def report(self, member: Member, count: int) -> None:
+        """Record the report of a worker's current incarnation; reports may arrive out of order."""
+        member.half_pushes = max(member.half_pushes, count)
+
+    def settle(self, member: Member, sequence: int) -> bool:
+        """Note that the worker knows the outcome of its messages up to this one; False if that was known."""
+        new = sequence > (member.last_push.sequence if member.last_push else 0)
+        if new:
+            member.last_push = LastPush(member.name, member.incarnation, sequence, ())
+        return new
+
+    def late_part(self, member: Member, sequence: int) -> None:
+        """Count the part of a push that arrived too late to be applied here."""
+        self._counted += self.settle(member, sequence)
+
+    def end_incarnation(self, member: Member) -> None:
+        """Keep the counts of a member whose next incarnation begins."""
+        self._counted += member.half_pushes
+        if member.last_push is not None:
+            self._last_pushes.append(member.last_push)
 
 
 def _same_incarnation(member: Member, message: Join) -> bool:

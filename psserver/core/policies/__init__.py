@@ -1,9 +1,8 @@
 """Consistency policies: which workers may continue, and whose gradients count. One policy per file, found by its spec.
 
 To add one: its spec, with meaning and source, in `pswire/specs/consistency.py`; `policies/<name>.py` with a pure class
-that is a `Policy`; a row in `POLICIES` here, or in `STALENESS_POLICIES` if it handles staleness; rows in
-`tests/unit/psserver/core/test_policies.py`, and a scenario in `tests/scenarios/`. May import pswire's pure half and the
-membership.
+that is a `Policy`; a row in `POLICIES` here, or in `STALENESS_POLICIES` if it handles staleness; a scenario in
+`tests/scenarios/`. May import pswire's pure half and the membership.
 """
 
 from __future__ import annotations

@@ -7,41 +7,35 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from psserver.core.policies.policy import Apply, CallView, Decision, Serve, ShardView, listed
+from psserver.core.policies.policy import Apply, Decision, PushView, ShardView, join_names
 
 
 class BoundedStaleness:
-    """No push advances its worker's clock more than `steps` beyond the lowest clock in training; pulls do not wait."""
+    """No push advances its worker's clock more than `steps` beyond the lowest clock in training."""
 
     def __init__(self, steps: int) -> None:
         self.steps = steps
 
-    def decide(self, calls: Sequence[CallView], shard: ShardView) -> list[Decision]:
+    def decide(self, pushes: Sequence[PushView], shard: ShardView) -> list[Decision]:
         """Apply the largest set of pushes after which the bound holds, one update each, in order of arrival.
 
         Pushes that are applied together raise the least clock when all of the slowest are among them, and then by one,
         whichever others are: so with 0 steps the pushes of all workers in training are applied together.
         """
         progress = shard.members.progress
-        floor = progress.least_clock + (0 if self._slowest(calls, shard) else 1)
-        decisions: list[Decision] = []
-        for call in calls:
-            if call.applied:
-                decisions.append(Serve(call.ticket))
-            elif shard.members[call.worker].clock + 1 <= floor + self.steps:
-                decisions.append(Apply((call.ticket,)))
-        return decisions
+        floor = progress.least_clock + (0 if self._slowest(pushes, shard) else 1)
+        return [Apply((push.ticket,)) for push in pushes if shard.members[push.worker].clock < floor + self.steps]
 
-    def explain(self, call: CallView, calls: Sequence[CallView], shard: ShardView) -> str:
-        """Name the slowest workers, which have no push pending."""
-        slowest, least = self._slowest(calls, shard), shard.members.progress.least_clock
-        behind = shard.members[call.worker].clock - least
+    def explain(self, push: PushView, pushes: Sequence[PushView], shard: ShardView) -> str:
+        """Name the slowest workers, which have no push held."""
+        slowest, least = self._slowest(pushes, shard), shard.members.progress.least_clock
+        behind = shard.members[push.worker].clock - least
         how_far = f", {behind} behind" if behind else ", which is not done"
         verb = "is" if len(slowest) == 1 else "are"
-        return f"bounded:{self.steps}: {listed(slowest)} {verb} at step {least}{how_far}"
+        return f"bounded:{self.steps}: {join_names(slowest)} {verb} at step {least}{how_far}"
 
-    def _slowest(self, calls: Sequence[CallView], shard: ShardView) -> list[str]:
-        """Workers with the least clock and no pending push: none when the least clock is about to rise."""
+    def _slowest(self, pushes: Sequence[PushView], shard: ShardView) -> list[str]:
+        """Workers with the least clock and no held push: none when the least clock is about to rise."""
         progress = shard.members.progress
-        least, pushed = progress.least_clock, {call.worker for call in calls if not call.applied}
+        least, pushed = progress.least_clock, {push.worker for push in pushes}
         return [name for name, one in progress.training.items() if one.clock == least and name not in pushed]

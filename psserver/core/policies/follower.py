@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from psserver.core.policies.policy import Apply, CallView, Decision, Serve, ShardView, listed
+from psserver.core.policies.policy import Apply, Decision, PushView, ShardView, join_names
 from pswire.messages import UpdateGroup
 
 
@@ -20,35 +20,28 @@ class Follower:
     has abandoned the part, which is refused if it arrives later.
     """
 
-    def decide(self, calls: Sequence[CallView], shard: ShardView) -> list[Decision]:
-        """Make the updates that are complete, and serve pulls."""
-        decisions: list[Decision] = []
-        groups: dict[int, list[CallView]] = {}
-        for call in calls:
-            if call.applied:
-                decisions.append(Serve(call.ticket))
-            elif call.group is None:
-                decisions.append(Apply((call.ticket,)))
-            else:
-                groups.setdefault(call.group.number, []).append(call)
-        for held in groups.values():
-            group = held[0].group
-            if group is not None and not _missing(group, held, shard):
-                decisions.append(Apply(tuple(call.ticket for call in held)))
-        return decisions
+    def decide(self, pushes: Sequence[PushView], shard: ShardView) -> list[Decision]:
+        """Make the updates that are complete."""
+        groups: dict[UpdateGroup, list[PushView]] = {}
+        for push in pushes:
+            if push.group is not None:
+                groups.setdefault(push.group, []).append(push)
+        complete = [parts for group, parts in groups.items() if not _missing(group, parts, shard)]
+        alone = [[push] for push in pushes if push.group is None]
+        return [Apply(tuple([push.ticket for push in parts])) for parts in (*alone, *complete)]
 
-    def explain(self, call: CallView, calls: Sequence[CallView], shard: ShardView) -> str:
+    def explain(self, push: PushView, pushes: Sequence[PushView], shard: ShardView) -> str:
         """Name the workers of its group whose push has not arrived."""
-        if call.group is None:
+        group = push.group
+        if group is None:
             return "it is not held"
-        here = [other for other in calls if other.group is not None and other.group.number == call.group.number]
-        missing = listed(_missing(call.group, here, shard))
-        everybody = listed(member.sender.worker for member in call.group.members)
-        return f"shard 0 made update {call.group.number} of {everybody}; not arrived yet: {missing}"
+        missing = join_names(_missing(group, [other for other in pushes if other.group == group], shard))
+        everybody = join_names(member.sender.worker for member in group.members)
+        return f"shard 0 made update {group.number} of {everybody}; not arrived yet: {missing}"
 
 
-def _missing(group: UpdateGroup, held: Sequence[CallView], shard: ShardView) -> list[str]:
+def _missing(group: UpdateGroup, parts: Sequence[PushView], shard: ShardView) -> list[str]:
     """The workers of the group whose part has not arrived."""
-    arrived = {call.worker for call in held}
+    arrived = {push.worker for push in parts}
     members = [one for one in group.members if one.sender.worker not in arrived]
     return [one.sender.worker for one in members if not shard.settled(one)]

@@ -11,23 +11,18 @@ from pswire.messages import ChangeId, UpdateGroup
 
 
 @dataclass(frozen=True, slots=True)
-class CallView:
-    """A pending call: a push to be settled (`applied` False), or a request for values (a pull, or a settled push).
-
-    `staleness` is the current one: the number of changes that the weights of the push have missed. `group` is shard 0's
-    decision about it, on the other shards.
-    """
+class PushView:
+    """A held push; `staleness`: changes that its weights have missed by now; `group`: shard 0's decision about it."""
 
     ticket: int
     worker: str
-    applied: bool
     staleness: int = 0
     group: UpdateGroup | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class ShardView:
-    """The read-only view that policies have of the shard. Every worker with a pending push is in training.
+    """The read-only view that policies have of the shard. Every worker with a held push is in training.
 
     `settled` tells whether a message will not be applied here any more: it was, its worker has abandoned it, or the
     worker's lease has expired.
@@ -50,13 +45,6 @@ class Apply:
 
 
 @dataclass(frozen=True, slots=True)
-class Serve:
-    """Answer a call with the values as they are when all decisions have been carried out."""
-
-    ticket: int
-
-
-@dataclass(frozen=True, slots=True)
 class Drop:
     """Do not apply this push; its worker gets the reason."""
 
@@ -64,25 +52,28 @@ class Drop:
     reason: str
 
 
-Decision: TypeAlias = Apply | Serve | Drop
+Decision: TypeAlias = Apply | Drop
 
 
 class Policy(Protocol):
-    """A consistency policy. Pure: it keeps no state between calls and has no clock."""
+    """A consistency policy: decides when pushes are applied. Pure: keeps no state between calls and has no clock.
 
-    def decide(self, calls: Sequence[CallView], shard: ShardView) -> list[Decision]:
-        """Decide about pending calls, which are in order of arrival; none: all of them remain pending.
+    A push that was applied or dropped is answered at the end of the step, as are pulls: no policy holds them.
+    """
+
+    def decide(self, pushes: Sequence[PushView], shard: ShardView) -> list[Decision]:
+        """Decide about held pushes, one at least, in order of arrival; none: all of them remain held.
 
         It is asked again after its decisions have been carried out, until it makes none, so it may postpone some.
         """
         ...
 
-    def explain(self, call: CallView, calls: Sequence[CallView], shard: ShardView) -> str:
-        """One sentence: for which workers and why `call`, a push that `decide` has left pending, is held."""
+    def explain(self, push: PushView, pushes: Sequence[PushView], shard: ShardView) -> str:
+        """One sentence: for which workers and why `push`, which `decide` has left, is held."""
         ...
 
 
-def listed(names: Iterable[str], most: int = 4) -> str:
+def join_names(names: Iterable[str], most: int = 4) -> str:
     """Joins names for a sentence: at most `most`, and the number of the others."""
     every = list(names)
     shown = every[:most] if len(every) > most + 1 else every

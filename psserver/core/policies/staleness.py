@@ -9,7 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
-from psserver.core.policies.policy import Apply, CallView, Decision, Drop, Policy, ShardView
+from psserver.core.policies.policy import Apply, Decision, Drop, Policy, PushView, ShardView
 
 
 class StalenessPolicy(ABC):
@@ -18,22 +18,22 @@ class StalenessPolicy(ABC):
     def __init__(self, inner: Policy) -> None:
         self.inner = inner
 
-    def decide(self, calls: Sequence[CallView], shard: ShardView) -> list[Decision]:
+    def decide(self, pushes: Sequence[PushView], shard: ShardView) -> list[Decision]:
         """Decide as `inner` does up to its first update, and handle that."""
         decisions: list[Decision] = []
-        for decision in self.inner.decide(calls, shard):
+        for decision in self.inner.decide(pushes, shard):
             if isinstance(decision, Apply):
-                pushes = [call for call in calls if call.ticket in decision.tickets]
-                return decisions + self._handled(decision, pushes)
+                chosen = [push for push in pushes if push.ticket in decision.tickets]
+                return decisions + self._handled(decision, chosen)
             decisions.append(decision)
         return decisions
 
-    def explain(self, call: CallView, calls: Sequence[CallView], shard: ShardView) -> str:
+    def explain(self, push: PushView, pushes: Sequence[PushView], shard: ShardView) -> str:
         """Explain as `inner` does."""
-        return self.inner.explain(call, calls, shard)
+        return self.inner.explain(push, pushes, shard)
 
     @abstractmethod
-    def _handled(self, update: Apply, pushes: Sequence[CallView]) -> list[Decision]:
+    def _handled(self, update: Apply, pushes: Sequence[PushView]) -> list[Decision]:
         """The decisions in place of an update of these pushes."""
 
 
@@ -47,7 +47,7 @@ class DropStale(StalenessPolicy):
         super().__init__(inner)
         self.above = above
 
-    def _handled(self, update: Apply, pushes: Sequence[CallView]) -> list[Decision]:
+    def _handled(self, update: Apply, pushes: Sequence[PushView]) -> list[Decision]:
         drops: list[Decision] = []
         for one in pushes:
             if one.staleness > self.above:
@@ -62,6 +62,6 @@ class ScaleStale(StalenessPolicy):
     Source: W. Zhang et al., "Staleness-aware Async-SGD for Distributed Deep Learning", IJCAI 2016.
     """
 
-    def _handled(self, update: Apply, pushes: Sequence[CallView]) -> list[Decision]:
+    def _handled(self, update: Apply, pushes: Sequence[PushView]) -> list[Decision]:
         staleness = max([one.staleness for one in pushes], default=0)
         return [Apply(update.tickets, update.scale / max(staleness, 1))]

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from psserver.core.policies.policy import Apply, CallView, Decision, Drop, Serve, ShardView, listed
+from psserver.core.policies.policy import Apply, Decision, Drop, PushView, ShardView, join_names
 
 
 class Synchronous:
@@ -21,30 +21,30 @@ class Synchronous:
     def __init__(self, workers: int, backup: int = 0) -> None:
         self.workers, self.backup = workers, backup
 
-    def decide(self, calls: Sequence[CallView], shard: ShardView) -> list[Decision]:
-        """Drop late pushes, and make one update when enough have arrived; pulls do not wait."""
+    def decide(self, pushes: Sequence[PushView], shard: ShardView) -> list[Decision]:
+        """Drop late pushes, and make one update when enough have arrived."""
         decisions: list[Decision] = []
-        for call in calls:
-            if call.applied:
-                decisions.append(Serve(call.ticket))
-            elif call.staleness:
-                decisions.append(Drop(call.ticket, self._late(call, shard)))
-        timely, needed = _timely(calls), self._needed(shard)
+        for push in pushes:
+            if push.staleness:
+                changes = "1 change" if push.staleness == 1 else f"{push.staleness} changes"
+                needs = f"step {shard.global_step} needs gradients of the new ones"
+                decisions.append(Drop(push.ticket, f"{self}: late by {changes} of its weights; {needs}"))
+        timely, needed = _timely(pushes), self._needed(shard)
         if len(timely) >= needed:
             decisions.append(Apply(tuple(timely.values())[:needed]))
         return decisions
 
-    def explain(self, call: CallView, calls: Sequence[CallView], shard: ShardView) -> str:
+    def explain(self, push: PushView, pushes: Sequence[PushView], shard: ShardView) -> str:
         """Count the pushes, and name the workers that may still push, or state that there are too few."""
-        timely, needed = _timely(calls), self._needed(shard)
+        timely, needed = _timely(pushes), self._needed(shard)
         come = f"{self}: {len(timely)} of {needed} gradients of step {shard.global_step} have arrived"
         working = [member.name for member in shard.members if member.state == "live" and not member.finished]
         awaited = [name for name in working if name not in timely]
         missing = needed - len(timely) - len(awaited)
         if missing > 0:
             more = f"{missing} more worker" + ("s" if missing > 1 else "")
-            return f"{come}; workers: {listed(working)}; start {more} or lower N"
-        return f"{come}; not arrived yet: {listed(awaited)}"
+            return f"{come}; workers: {join_names(working)}; start {more} or lower N"
+        return f"{come}; not arrived yet: {join_names(awaited)}"
 
     def __str__(self) -> str:
         return f"sync:{self.workers}" + (f",backup={self.backup}" if self.backup else "")
@@ -53,15 +53,11 @@ class Synchronous:
         progress = shard.members.progress
         return max(1, min(self.workers, len(progress.training))) if progress.ending else self.workers
 
-    def _late(self, call: CallView, shard: ShardView) -> str:
-        changes = "1 change" if call.staleness == 1 else f"{call.staleness} changes"
-        return f"{self}: late by {changes} of its weights; step {shard.global_step} needs gradients of the new ones"
 
-
-def _timely(calls: Sequence[CallView]) -> dict[str, int]:
-    """The ticket of each worker with a pending gradient of the present weights, in order of arrival."""
+def _timely(pushes: Sequence[PushView]) -> dict[str, int]:
+    """The ticket of each worker with a gradient of the present weights, in order of arrival."""
     timely: dict[str, int] = {}
-    for call in calls:
-        if not call.applied and not call.staleness:
-            timely.setdefault(call.worker, call.ticket)
+    for push in pushes:
+        if not push.staleness:
+            timely.setdefault(push.worker, push.ticket)
     return timely

@@ -5,8 +5,7 @@
 Source: S. Zheng et al., "Asynchronous Stochastic Gradient Descent with Delay Compensation", ICML 2017, equation 10 and
 algorithm 2 (there the server keeps w_bak(m) for each worker m). The correction is at most half of `Limits.gradient`
 (5e9 in float32), so that an ordinary gradient stays ordinary however far the weights have moved. The served weights are
-the arrays of the answers themselves, without a copy, so such an answer never lies in memory of a caller. May import the
-rules' limits, `pswire`'s pure half and numpy.
+the arrays of the answers themselves, without a copy, so such an answer never lies in memory of a caller.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from pswire.messages import Gradient, Value
-from pswire.optimizers.limits import LIMITS
+from pswire.optimizers.optimizer import LIMITS
 from pswire.tensors.compression import Packed
 from pswire.tensors.values import Array, IndexedSlices
 
@@ -30,7 +29,7 @@ class ServedWeights:
     array: Array | Packed
     rows: Array | None = None
 
-    def whole(self) -> Array:
+    def unpacked(self) -> Array:
         """All elements that were served."""
         return self.array.unpacked() if isinstance(self.array, Packed) else self.array
 
@@ -66,6 +65,7 @@ class ServedWeightsCache:
             self.nbytes -= sum(weights.array.nbytes for weights in self._served.pop(worker, {}).values())
 
 
+@np.errstate(all="ignore")
 def compensated(
     gradient: Array | IndexedSlices, now: Array, served: ServedWeights, strength: float
 ) -> Array | IndexedSlices:
@@ -73,26 +73,24 @@ def compensated(
 
     Unchanged for rows that were not among the weights `served`, with which it was computed.
     """
-    with np.errstate(all="ignore"):
-        if not isinstance(gradient, IndexedSlices):
-            return gradient if served.rows is not None else corrected(gradient, now, served.whole(), strength)
-        rows = gradient.summed()
-        moved = now.take(rows.indices, axis=0)
-        if served.rows is None:
-            moved -= served.whole().take(rows.indices, axis=0)
-        else:
-            moved -= _served_rows(served, rows.indices, moved)
-        return rows.with_values(_corrected(rows.values, moved, strength))
+    weights = served.unpacked()
+    if not isinstance(gradient, IndexedSlices):
+        return gradient if served.rows is not None else corrected(gradient, now - weights, strength)
+    rows = gradient.summed()
+    moved = now.take(rows.indices, axis=0)
+    if served.rows is None:
+        moved -= weights.take(rows.indices, axis=0)
+    else:
+        found, order = np.isin(rows.indices, served.rows), np.argsort(served.rows, kind="stable")
+        moved[found] -= weights[order[np.searchsorted(served.rows, rows.indices[found], sorter=order)]]
+        moved[~found] = 0
+    return rows.with_values(corrected(rows.values, moved, strength))
 
 
 @np.errstate(all="ignore")
-def corrected(gradient: Array, now: Array, served: Array, strength: float) -> Array:
-    """The formula of the module, elementwise."""
-    return _corrected(gradient, np.asarray(now - served), strength)
-
-
-def _corrected(gradient: Array, moved: Array, strength: float) -> Array:
-    limits = LIMITS.get(moved.dtype.name)
+def corrected(gradient: Array, moved: Array, strength: float) -> Array:
+    """The formula of the module, elementwise, for weights that have `moved`."""
+    moved, limits = np.asarray(moved), LIMITS.get(moved.dtype.name)
     moved *= gradient
     moved *= gradient
     if limits is None:
@@ -102,17 +100,3 @@ def _corrected(gradient: Array, moved: Array, strength: float) -> Array:
         np.clip(moved, -limits.gradient / 2, limits.gradient / 2, out=moved)
     moved += gradient
     return moved
-
-
-def _served_rows(served: ServedWeights, indices: Array, now: Array) -> Array:
-    """The served value of each row; the current value of rows that were not served."""
-    assert served.rows is not None
-    if not len(served.rows):
-        return now
-    order = np.argsort(served.rows, kind="stable")
-    rising = served.rows[order]
-    places = np.minimum(np.searchsorted(rising, indices), len(rising) - 1)
-    found = rising[places] == indices
-    rows = now.copy()
-    rows[found] = served.whole()[order[places[found]]]
-    return rows

@@ -1,7 +1,4 @@
-"""Checks of arrays in messages: shape and dtype, and, in one pass over the elements, that each is finite.
-
-Changes nothing. May import `pswire`'s pure half.
-"""
+"""Checks of arrays in messages: shape and dtype, and, in one pass over the elements, that each is finite."""
 
 from __future__ import annotations
 
@@ -40,9 +37,7 @@ class Inspection(NamedTuple):
 def inspect(variables: Mapping[str, Variable], message: Message) -> Inspection:
     """Look at every element of a message that has been checked otherwise.
 
-    Raises:
-        NotFinite: an element is NaN or infinite.
-        InvalidMessage: a row is not within its variable, or a packed array is malformed.
+    Raises `NotFinite`, or `InvalidMessage` for a row that is not within its variable or a malformed packed array.
     """
     magnitudes, nbytes = {}, 0
     match message:

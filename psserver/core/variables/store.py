@@ -2,8 +2,7 @@
 
 Checks are apart from changes, so that a message over several variables is applied whole or not at all: first every
 `check_...`, which raises and changes nothing, then the change, which cannot fail. A change counts at once; its array
-work becomes tasks of the step's result. A guarded change (`psserver.core.variables.updates`) is the exception:
-it is computed at once. The only state it has about workers is the weights served to them, for delay compensation.
+work becomes tasks of the step's result, unless it is guarded (`psserver.core.variables.updates`).
 """
 
 from __future__ import annotations
@@ -18,10 +17,9 @@ import numpy as np
 
 from psserver.core.array_tasks import ArrayTask, StepResult, run
 from psserver.core.variables.delay_compensation import ServedWeightsCache
-from psserver.core.variables.element_checks import Magnitudes, check_tensor
-from psserver.core.variables.registration import agreed_bytes, declared_bytes, initialize, slot_specs, tuned
-from psserver.core.variables.updates import ADDITION_GROWTH, Contribution, OverflowGuard, Update, add_to
-from psserver.core.variables.variable import Variable
+from psserver.core.variables.element_checks import Magnitudes, check_finite, check_tensor
+from psserver.core.variables.updates import Contribution, Update, add_to, update_guarded
+from psserver.core.variables.variable import Variable, agreed_bytes, declared_bytes, initialize, slot_specs, tuned
 from pswire.errors import InvalidMessage, NoOptimizer, TooLarge, UnknownVariable
 from pswire.messages import (
     Allocator,
@@ -39,39 +37,34 @@ from pswire.messages import (
     whole_bytes,
 )
 from pswire.optimizers import Step, UpdateSpec
+from pswire.optimizers.optimizer import GUARDED
 from pswire.specs.encodings import ENCODINGS
 from pswire.tensors.compression import INT16, Packed, narrow_to_16_bits
 from pswire.tensors.values import DTYPES, Array, TensorSpec
+
+#: An upper bound of the growth of a variable to which an ordinary array is added.
+ADDITION_GROWTH = 1e-20
 
 #: The largest number of choices in a pull: each costs a few microseconds, during which the shard serves nothing else.
 MAX_CHOICES = 1000
 
 
 class Store:
-    """The `variables` by name, the `guard` of their changes, and the weights that were `served`.
-
-    Args:
-        memory_limit: bytes that values and slots may take; None: no limit.
-        strength: of the delay compensation; 0: none, and no served weights are kept.
-    """
+    """The `variables` by name, and the weights `served` to workers, kept if delay compensation has a `strength`."""
 
     def __init__(self, memory_limit: int | None = None, strength: float = 0.0) -> None:
         self.variables: dict[str, Variable] = {}
+        self.strength, self.served = strength, ServedWeightsCache()
         self._memory_limit = memory_limit
-        self.strength = strength
-        self.guard = OverflowGuard(self.variables)
-        self.served = ServedWeightsCache()
 
     def __iter__(self) -> Iterator[Variable]:
         return iter(self.variables.values())
 
     def __getitem__(self, name: str) -> Variable:
-        variable = self.variables.get(name)
-        if variable is None:
-            raise UnknownVariable(
-                f"no variable {name!r} among the {len(self.variables)} of this shard: register it first"
-            )
-        return variable
+        if name not in self.variables:
+            count = len(self.variables)
+            raise UnknownVariable(f"no variable {name!r} among the {count} of this shard: register it first")
+        return self.variables[name]
 
     @property
     def nbytes(self) -> int:
@@ -120,14 +113,8 @@ class Store:
     ) -> tuple[Value, ...]:
         """Read-only copies of variables, in the order of `names`, and of choices; complete when the tasks have run.
 
-        Args:
-            worker: is served these values; kept if delay is compensated.
-            names: were checked, as the choices.
-            result: gets the tasks, and the bytes of the copies.
-            known_versions: a value that is still at its known version has no array.
-            encoding: of `pswire.specs.encodings.ENCODINGS`, for what is float32; "": as it is.
-            allocator: memory for the copies, if it has any left. Not used where the copies are kept.
-            choices: rows and slots; their versions are those of the variables.
+        A value at its known version has no array. Only float32 is encoded. `allocator` is not used for delay
+        compensation, which keeps the copies.
         """
         if self.strength:
             allocator = None
@@ -137,11 +124,9 @@ class Store:
             if variable.version == version:
                 values.append(Value(name, version, None))
             else:
-                values.append(self._copy(variable, variable.spec, result, encoding, allocator))
+                values.append(self._copy(variable, None, result, encoding, allocator))
         for choice in choices:
-            variable = self.variables[choice.name]
-            spec = variable.chosen_spec(choice)
-            values.append(self._copy(variable, spec, result, encoding, allocator, choice.rows, choice.slot))
+            values.append(self._copy(self.variables[choice.name], choice, result, encoding, allocator))
         if self.strength:
             free = self._free_bytes
             for choice, value in zip(choices, values[len(names) :], strict=True):
@@ -152,16 +137,10 @@ class Store:
         return tuple(values)
 
     def _copy(
-        self,
-        variable: Variable,
-        spec: TensorSpec,
-        result: StepResult,
-        encoding: str,
-        allocator: Allocator | None,
-        rows: Array | None = None,
-        slot: str = "",
+        self, variable: Variable, choice: Choice | None, result: StepResult, encoding: str, allocator: Allocator | None
     ) -> Value:
-        """A copy, of this spec, of the value or slot, or rows of it."""
+        spec = variable.spec if choice is None else variable.chosen_spec(choice)
+        slot, rows = ("", None) if choice is None else (choice.slot, choice.rows)
         if spec.dtype != "float32":
             encoding = ""
         layout = TensorSpec(spec.name, spec.shape, INT16.name) if encoding else spec
@@ -170,10 +149,8 @@ class Store:
             out = np.empty(layout.shape, DTYPES[layout.dtype])
         copy = Copy(variable, slot, rows, encoding, out)
         cost = out.nbytes // 4  # relative to a rule that processes as many bytes
-        if rows is None:
-            result.tasks.append(ArrayTask(spec.name, cost, copy.run, copy.part, out.size))
-        else:
-            result.tasks.append(ArrayTask(spec.name, cost, copy.run))
+        parts = (copy.part, out.size) if rows is None else ()
+        result.tasks.append(ArrayTask(spec.name, cost, copy.run, *parts))
         result.bytes_out += out.nbytes
         view = out.view()
         view.flags.writeable = False
@@ -228,9 +205,9 @@ class Store:
             )
 
     def check_held_pushes(self, pushes: int, declarations: Iterable[Declaration]) -> None:
-        """Raise `TooLarge` unless so many pushes of all variables can be held at a time, each with its answer.
+        """Raise `TooLarge` unless so many pushes, each with its answer, fit into the bytes allowed for transfers.
 
-        Transfers under way may take as many bytes as the variables (`psserver.config`). Of tables only rows travel.
+        These are as many as for variables (`psserver.config`). Of tables only rows travel.
         """
         if self._memory_limit is None:
             return
@@ -245,10 +222,7 @@ class Store:
             )
 
     def declare(self, declarations: Iterable[Declaration], magnitudes: Magnitudes, result: StepResult) -> None:
-        """Create new variables with their initial values, and slots where an optimizer is declared first.
-
-        Call `check_declarations` first. `magnitudes` are those of the initial values.
-        """
+        """Create new variables with initial values of these magnitudes, and slots for the first optimizer declared."""
         for declaration in declarations:
             spec, optimizer = declaration.spec, declaration.optimizer
             variable = self.variables.get(spec.name)
@@ -257,12 +231,11 @@ class Store:
                 variable = Variable(spec, value, declaration.initial, declaration.part)
                 self.variables[spec.name] = variable
                 first = magnitudes[spec.name] if variable.initial is None else variable.initial.max_magnitude
-                self.guard.replaced(variable, first)
+                variable.replaced(first)
                 result.tasks.append(ArrayTask(spec.name, spec.nbytes, partial(initialize, value, declaration)))
             if optimizer is not None and variable.optimizer is None:
                 variable.declared = optimizer
                 rule = variable.follow(optimizer)
-                self.guard.grown(variable, 0.0 if math.isfinite(variable.share) else math.inf)
                 variable.slot_specs = slot_specs(variable.spec, optimizer)
                 result.tasks.append(ArrayTask(spec.name, variable.nbytes, partial(variable.make_slots, rule)))
 
@@ -294,10 +267,18 @@ class Store:
             variable = self.variables[name]
             optimizer = tuned(variable, message)
             variable.follow(optimizer)
-            self.guard.grown(variable, math.inf)  # slots may be far from values under the new hyperparameters
         return optimizer
 
     # --- changes --------------------------------------------------------------------------------------------------
+
+    def is_guarded(self, magnitudes: Magnitudes) -> bool:
+        """Whether a change of these variables together, by arrays of these magnitudes, is guarded."""
+        for name, magnitude in magnitudes.items():
+            variable = self.variables[name]
+            limits = variable.limits
+            if variable.growth >= GUARDED or (limits is not None and not magnitude <= limits.gradient / 2):
+                return True  # the other half is for the delay compensation
+        return False
 
     def check_gradients(self, gradients: Iterable[Gradient]) -> None:
         """Check names, optimizers, shapes, dtypes and versions."""
@@ -328,17 +309,9 @@ class Store:
     def update(
         self, pushes: Iterable[Push], global_step: int, scale: float, magnitudes: Magnitudes, result: StepResult
     ) -> None:
-        """Update each variable that has a gradient, by the mean of its gradients and its rule.
+        """Update each variable that has a gradient, by its rule with the mean of its gradients and `scale` of its rate.
 
-        Args:
-            pushes: checked and inspected.
-            global_step: updates before this one, for learning rate schedules.
-            scale: factor of the learning rates; 1 at most.
-            magnitudes: the largest of each variable's gradients.
-            result: gets the tasks; a guarded update runs all of them, and is done when this returns.
-
-        Raises:
-            NotFinite: elements of a value or slot would not be finite after a guarded update; nothing has changed.
+        A guarded update runs all tasks, and is done when this returns. If it raises `NotFinite`, nothing has changed.
         """
         contributions: dict[str, list[Contribution]] = {}
         for push in pushes:
@@ -353,16 +326,16 @@ class Store:
             rate = variable.learning_rate if schedule is None else schedule.at(global_step)
             step = Step(variable.updates + 1, global_step, scale * rate)
             updates.append(Update(variable, rule, mine, self.strength, step))
-        guarded = result.settled and self.guard.needed(magnitudes)
+        guarded = result.settled and self.is_guarded(magnitudes)
         if guarded:
             run(result.tasks)
             result.tasks.clear()
-            self.guard.update(updates)
+            update_guarded(updates)
         for update in updates:
             variable = update.variable
             if not guarded:
                 result.tasks.append(update.task())
-                self.guard.grown(variable, variable.share)
+                variable.growth += variable.share
             variable.updates += 1
             variable.version += 1
 
@@ -376,27 +349,24 @@ class Store:
             names.add(assignment.name)
 
     def assign(self, message: Assign, magnitudes: Magnitudes, result: StepResult) -> tuple[int, ...]:
-        """Set values, or add to them; returns the new versions. A guarded change is done when this returns.
-
-        Raises:
-            NotFinite: a sum would not be finite; nothing has changed.
-        """
-        assignments: Sequence[Assignment] = message.assignments
-        add = message.add
-        if add and result.settled and self.guard.needed(magnitudes):
+        """Set values, or add to them; returns the new versions. If it raises `NotFinite`, nothing has changed."""
+        arrays, add = {one.name: one.array for one in message.assignments}, message.add
+        if add and result.settled and self.is_guarded(magnitudes):
             run(result.tasks)
             result.tasks.clear()
-            assignments, magnitudes = self.guard.sums(assignments)
-            add = False
+            with np.errstate(all="ignore"):
+                arrays = {name: np.asarray(self.variables[name].value + array) for name, array in arrays.items()}
+            what = "sum of the value and what is added"
+            add, magnitudes = False, {name: check_finite(name, total, what) for name, total in arrays.items()}
         versions = []
-        for assignment in assignments:
-            variable = self.variables[assignment.name]
-            change = partial(add_to if add else np.copyto, variable.value, assignment.array)
-            result.tasks.append(ArrayTask(assignment.name, assignment.array.nbytes, change))
+        for name, array in arrays.items():
+            variable = self.variables[name]
+            change = partial(add_to if add else np.copyto, variable.value, array)
+            result.tasks.append(ArrayTask(name, array.nbytes, change))
             if add:
-                self.guard.grown(variable, ADDITION_GROWTH)
+                variable.growth += ADDITION_GROWTH
             else:
-                self.guard.replaced(variable, magnitudes[assignment.name])
+                variable.replaced(magnitudes[name])
             variable.version += 1
             versions.append(variable.version)
         return tuple(versions)
@@ -404,10 +374,7 @@ class Store:
 
 @dataclass(slots=True, eq=False)
 class Copy:
-    """A copy of a value, a slot or rows into `out`, whole with `run` or in stretches with `part`.
-
-    `encoding` is that of `out`; "": that of the variable.
-    """
+    """A copy of a value, a slot or rows into `out`, which has the `encoding` if there is one."""
 
     variable: Variable
     slot: str
@@ -427,7 +394,7 @@ class Copy:
             np.take(source, self.rows, axis=0, out=self.out, mode="clip")
 
     def part(self, start: int, stop: int) -> None:
-        """Copy the elements from `start` to `stop`, of a copy without rows."""
+        """Copy the elements from `start` to `stop`, if there are no rows."""
         source = self.variable.slots[self.slot] if self.slot else self.variable.value
         source, out = source.reshape(-1)[start:stop], self.out.reshape(-1)[start:stop]
         if self.encoding:

@@ -1,19 +1,27 @@
-"""A variable on a shard: value, slots and counts. Changed only by the store.
+"""A variable on a shard: value, slots and counts, changed only by the store; and its registration.
 
-May import the rules and `pswire`'s pure half.
+The first registration of a variable wins; later ones must agree with it.
 """
 
 from __future__ import annotations
 
+import dataclasses
+import math
 from dataclasses import dataclass, field
 
-from pswire.errors import InvalidMessage
-from pswire.messages import Choice, VariableStatus
+import numpy as np
+
+from pswire.errors import AlreadyRegistered, InvalidMessage, UnknownVariable
+from pswire.messages import Choice, Declaration, Tune, VariableStatus
 from pswire.optimizers import OptimizerSpec, Rule, UpdateSpec, ordinary_growth, rule_for
-from pswire.optimizers.limits import LIMITS, Limits
-from pswire.specs.initializers import RowInitializer
+from pswire.optimizers.optimizer import GUARDED, LIMITS, Limits
+from pswire.specs.initializers import RowInitializer, check_fits, fill
 from pswire.specs.schedules import Schedule
-from pswire.tensors.values import Array, Part, TensorSpec
+from pswire.specs.spec import to_plain
+from pswire.tensors.values import DTYPES, Array, Part, TensorSpec
+
+#: The number of updates of a guarded table between two checks of the whole table instead of the changed rows only.
+UPDATES_BETWEEN_FULL_CHECKS = 1000
 
 
 @dataclass(slots=True)
@@ -25,7 +33,7 @@ class Variable:
         version, updates: counts of all changes, and of those by its optimizer.
         declared, optimizer, rule: the optimizer it was registered with, the current one, and its update rule.
         schedule, learning_rate: a schedule of the learning rate, or else its constant; 1 for a rule without one.
-        limits: magnitudes of an ordinary update (`pswire.optimizers.limits`); None: no update is ordinary.
+        limits: magnitudes of an ordinary update (`pswire.optimizers.optimizer`); None: no update is ordinary.
         share: the growth of one ordinary update.
         growth: their sum since all elements were last known to be within the limits; infinite while they are not.
     """
@@ -48,11 +56,11 @@ class Variable:
     growth: float = 0.0
 
     def __post_init__(self) -> None:
-        """Find the limits."""
         self.limits = LIMITS.get(self.spec.dtype)
 
     def follow(self, optimizer: UpdateSpec) -> Rule:
         """Update by this optimizer from now on; returns its rule."""
+        tuned = self.rule is not None
         self.optimizer, self.rule, self.schedule = optimizer, rule_for(optimizer), None
         if isinstance(optimizer, OptimizerSpec):
             if isinstance(optimizer.learning_rate, Schedule):
@@ -60,7 +68,28 @@ class Variable:
             else:
                 self.learning_rate = float(optimizer.learning_rate)
         self.share = ordinary_growth(optimizer, self.rule, self.limits)
+        if tuned or not math.isfinite(self.share):  # slots may be far from values under the new hyperparameters
+            self.growth = math.inf
         return self.rule
+
+    def replaced(self, magnitude: float) -> None:
+        """Note a new value, with elements of this magnitude."""
+        if self.value.dtype.kind == "f" and (self.limits is None or not magnitude <= self.limits.state):
+            self.growth = math.inf
+
+    def check_growth(self, rows: Array | None, value: Array, slots: dict[str, Array]) -> None:
+        """Check, after a guarded update to this value and slots, or rows of them, whether the next one is guarded."""
+        rule, limits = self.rule, self.limits
+        if rule is None or limits is None or not math.isfinite(self.share):
+            return
+        if not rule.settled(value, slots, limits):
+            self.growth = math.inf
+        elif rows is not None and self.growth < GUARDED:
+            self.growth += self.share
+        elif rows is None or (
+            self.updates % UPDATES_BETWEEN_FULL_CHECKS == 0 and rule.settled(self.value, self.slots, limits)
+        ):
+            self.growth = 0.0
 
     def make_slots(self, rule: Rule) -> None:
         """Make the slots with their first values, by the rule it was registered with, whatever it follows by now."""
@@ -89,3 +118,100 @@ class Variable:
         if not spec.shape:
             raise InvalidMessage(f"variable {spec.name!r} is a scalar: it has no rows")
         return TensorSpec(spec.name, (len(choice.rows), *spec.shape[1:]), spec.dtype)
+
+
+# --- registration and tuning ---------------------------------------------------------------------------------------
+
+
+def agreed_bytes(known: Variable, declaration: Declaration) -> int:
+    """Raise if a later declaration contradicts the first; returns the bytes of slots that it would add."""
+    spec, optimizer = declaration.spec, declaration.optimizer
+    registered, declared = _whole_spec(known.spec, known.part), _whole_spec(spec, declaration.part)
+    same_script = ": do all workers run the same script?"
+    if registered != declared:
+        there = f"as {registered.dtype}{list(registered.shape)}"
+        raise _differs(spec, there, f"{declared.dtype}{list(declared.shape)}{same_script}")
+    if (spec, declaration.part) != (known.spec, known.part):
+        there, hint = _part_text(known.spec, known.part), "do all workers name the same servers, in the same order?"
+        raise _differs(spec, f"here {there}", f"it {_part_text(spec, declaration.part)}: {hint}")
+    if declaration.value is not None and known.initial is not None:
+        raise _differs(spec, "as a table", "a plain one")
+    if declaration.initial is not None and declaration.initial != known.initial:
+        raise _differs(spec, f"with {known.initial or 'a value of its own'}", f"{declaration.initial}{same_script}")
+    if optimizer is None:
+        return 0
+    if known.declared is None:
+        return _slot_bytes(spec, optimizer)
+    if to_plain(optimizer) not in [to_plain(one) for one in (known.declared, known.optimizer) if one is not None]:
+        by_now = "" if known.optimizer == known.declared else f" (by now it is {known.optimizer})"
+        hint = (
+            "a variable has one optimizer, the first that is declared; for another start the server anew, for other "
+            "hyperparameters call session.set_hyperparameters, and for a learning rate that changes give a schedule"
+        )
+        raise _differs(spec, f"with {known.declared}{by_now}", f"{optimizer}: {hint}")
+    return 0
+
+
+def _differs(spec: TensorSpec, registered: str, declared: str) -> AlreadyRegistered:
+    return AlreadyRegistered(f"variable {spec.name!r} is registered {registered}, this worker declares {declared}")
+
+
+def _whole_spec(spec: TensorSpec, part: Part | None) -> TensorSpec:
+    """The spec of the variable that `spec` is a part of."""
+    return spec if part is None or not spec.shape else TensorSpec(spec.name, (part.of, *spec.shape[1:]), spec.dtype)
+
+
+def _part_text(spec: TensorSpec, part: Part | None) -> str:
+    return "as a whole" if part is None else f"as its {spec.shape[0]} rows from {part.first} on, of {part.of}"
+
+
+def declared_bytes(declaration: Declaration, dry_run: bool) -> int:
+    """Raise if a first declaration is invalid; returns the bytes of value and slots. A `dry_run` needs no value."""
+    spec, optimizer, part = declaration.spec, declaration.optimizer, declaration.part
+    if declaration.value is None and declaration.initial is None and not dry_run:
+        raise UnknownVariable(f"variable {spec.name!r} is not registered yet: send its initial value")
+    if declaration.value is not None and declaration.initial is not None:
+        raise InvalidMessage(f"variable {spec.name!r} is declared both with a value and as a table: choose one")
+    if declaration.initial is not None:
+        if not spec.shape or DTYPES[spec.dtype].kind != "f":
+            raise InvalidMessage(f"table {spec} must have rows, of floating point")
+        try:
+            check_fits(declaration.initial, spec.dtype)
+        except (TypeError, ValueError) as error:
+            raise InvalidMessage(f"table {spec}: {error}") from None
+    if part is not None and (not spec.shape or part.first + spec.shape[0] > part.of):
+        raise InvalidMessage(f"variable {spec} does not fit into {part.of} rows from row {part.first} on")
+    return spec.nbytes + (0 if optimizer is None else _slot_bytes(spec, optimizer))
+
+
+def _slot_bytes(spec: TensorSpec, optimizer: UpdateSpec) -> int:
+    return sum(slot.nbytes for slot in slot_specs(spec, optimizer).values())
+
+
+def slot_specs(spec: TensorSpec, optimizer: UpdateSpec) -> dict[str, TensorSpec]:
+    """The slots of the optimizer: of the variable's shape, with names and dtypes as its rule makes them."""
+    try:
+        slots = rule_for(optimizer).slots(np.empty(0, DTYPES[spec.dtype]))
+    except InvalidMessage as error:
+        raise InvalidMessage(f"variable {spec.name!r}: {error}") from None
+    return {name: TensorSpec(spec.name, spec.shape, slot.dtype.name) for name, slot in slots.items()}
+
+
+def initialize(value: Array, declaration: Declaration) -> None:
+    """Write the initial value, which was sent or is computed here."""
+    if declaration.initial is None:
+        assert declaration.value is not None, "check_declarations was not called"
+        np.copyto(value, declaration.value)
+    else:
+        fill(declaration.initial, value, 0 if declaration.part is None else declaration.part.first)
+
+
+def tuned(variable: Variable, message: Tune) -> UpdateSpec:
+    """The optimizer of a variable with the fields of the message changed; raises `TypeError` or `ValueError`."""
+    assert variable.optimizer is not None, "check_tune was not called"
+    unknown = set(message.fields) - {field.name for field in dataclasses.fields(message.optimizer)}
+    if unknown:
+        raise ValueError(f"{message.optimizer.kind} has no {', '.join(sorted(unknown))}")
+    return dataclasses.replace(
+        variable.optimizer, **{name: getattr(message.optimizer, name) for name in message.fields}
+    )

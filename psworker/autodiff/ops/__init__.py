@@ -19,10 +19,9 @@ from psworker.autodiff.ops.losses import *  # noqa: F403
 from psworker.autodiff.ops.math import *  # noqa: F403
 from psworker.autodiff.ops.normalization import *  # noqa: F403
 from psworker.autodiff.ops.reductions import *  # noqa: F403
-from psworker.autodiff.ops.sparse import embedding
 from psworker.autodiff.tensor import Tensor, TensorLike
 
-__all__ = ["avg_pool2d", "conv2d", "embedding", "max_pool2d", "precise"]
+__all__ = ["avg_pool2d", "conv2d", "max_pool2d", "precise"]
 __all__ += activations.__all__
 __all__ += arrays.__all__
 __all__ += indexing.__all__

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.lib.array_utils import normalize_axis_index
 from numpy.typing import ArrayLike, DTypeLike
 
-from psworker.autodiff.ops.indexing import getitem
+from psworker.autodiff.ops.indexing import checked_ids, getitem
 from psworker.autodiff.tape import Result, op
 from psworker.autodiff.tensor import Array, Axis, Index, Tensor, TensorLike, as_array
 
@@ -36,18 +36,8 @@ def one_hot(ids: TensorLike, depth: int, dtype: DTypeLike = np.float32) -> Array
 
     Raises TypeError when the ids are not integers, ValueError when one is not in 0 ... depth - 1.
     """
-    ids = as_array(ids)
-    check_class_ids("one_hot: ids", ids, depth)
-    hot: Array = ids[..., np.newaxis] == np.arange(depth)
-    return hot.astype(dtype)
-
-
-def check_class_ids(name: str, ids: Array, classes: int) -> None:
-    """Raise TypeError unless the ids are integers, ValueError unless each is in 0 ... classes - 1."""
-    if ids.dtype.kind not in "iu":
-        raise TypeError(f"{name} must be integer class ids, but they are {ids.dtype}")
-    if ids.size and not 0 <= ids.min() <= ids.max() < classes:
-        raise ValueError(f"{name} must be in 0 ... {classes - 1}, but they span {ids.min()} ... {ids.max()}")
+    ids = checked_ids("one_hot: ids", ids, depth, ValueError)
+    return np.equal(ids[..., np.newaxis], np.arange(depth)).astype(dtype)
 
 
 def argmax(x: TensorLike, axis: int | None = None) -> Array:

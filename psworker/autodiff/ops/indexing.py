@@ -1,4 +1,4 @@
-"""Selection of elements by index, by ids or by a condition, each beside its derivative."""
+"""Selection of elements by index, by ids or by a condition, and of rows of tables, each beside its derivative."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ import numpy as np
 from numpy.lib.array_utils import normalize_axis_index
 from numpy.typing import ArrayLike
 
-from pswire.tensors.sums import add_rows, sum_dtype
+from pswire.tensors.sums import add_rows, equal_groups, sum_dtype, sum_groups
+from pswire.tensors.values import IndexedSlices
 from psworker.autodiff.tape import Result, op
-from psworker.autodiff.tensor import Array, Index, Tensor, TensorLike, Vjp
+from psworker.autodiff.tensor import Array, Index, Tensor, TensorLike, Vjp, as_array
 
-__all__ = ["gather", "getitem", "take", "where"]
+__all__ = ["embedding", "gather", "getitem", "take", "where"]
 
 
 @op
@@ -35,7 +36,7 @@ def take(x: Array, /, ids: ArrayLike, axis: int = 0) -> Result:
     Raises TypeError when the ids are not integers, IndexError when one is out of range.
     """
     x = np.asarray(x)
-    ids = _integers(ids)
+    ids = integer_ids("ids", ids)
     axis = normalize_axis_index(axis, x.ndim)
     return np.take(x, ids, axis=axis), (_slices_vjp(x.shape, axis, ids.reshape(1, -1)),)
 
@@ -52,7 +53,7 @@ def gather(x: Array, /, ids: ArrayLike, batch_dims: int = 0) -> Result:
     one is out of range.
     """
     x = np.asarray(x)
-    ids = _integers(ids)
+    ids = integer_ids("ids", ids)
     if not 0 <= batch_dims < x.ndim:
         raise ValueError(f"batch_dims must be in 0 ... {x.ndim - 1}, so that x keeps an axis to gather from")
     batch = x.shape[:batch_dims]
@@ -117,8 +118,75 @@ def _selects_each_once(index: Index) -> bool:
     return all(isinstance(part, once) or np.asarray(part).dtype == bool for part in parts)
 
 
-def _integers(ids: ArrayLike) -> Array:
-    ids = np.asarray(ids)
-    if ids.dtype.kind not in "iu":
-        raise TypeError(f"ids must be integers, but they are {ids.dtype}")
-    return ids
+class RowSource:
+    """Mixin of a `Tensor` whose rows are remote: it has a shape, a dtype and a gradient, but no array.
+
+    Its `value` raises; only `embedding` accepts it, and fetches rows.
+    """
+
+    __slots__ = ()
+
+    def fetch(self, indices: Array) -> Array:
+        """Current rows (n, *shape[1:]) at `indices`, (n,) int64, in range, distinct and ascending."""
+        raise NotImplementedError
+
+
+def embedding(table: TensorLike, ids: TensorLike) -> Tensor:
+    """Rows table[ids]: a table (rows, ...) and integer ids of any shape -> (*ids.shape, ...).
+
+    The gradient is `IndexedSlices` with one row per id; for a `psworker.Table`, from which distinct rows are fetched,
+    with one row per distinct id, ascending. Raises TypeError when ids are not integers, IndexError when one is not in
+    0 ... rows - 1, before anything is fetched.
+    """
+    if not (isinstance(table, Tensor) and isinstance(table, RowSource)):
+        return _embedding(table, ids)
+    shape = table.shape
+    numbers = checked_ids(f"embedding: ids for {table}", ids, shape[0])
+    order, begins = equal_groups(numbers.reshape(-1))
+    distinct = numbers.reshape(-1)[order[begins]]
+    places = np.empty(numbers.size, np.intp)  # of each id among the distinct ones
+    places[order] = np.cumsum(begins) - 1
+
+    def gradient(g: Array) -> IndexedSlices:
+        sums = sum_groups(g.reshape(numbers.size, *shape[1:]), order, begins)
+        return IndexedSlices(sums, distinct, shape, check_range=False)
+
+    rows = Tensor(table.fetch(distinct))
+    rows._node = table._node  # in the graph, the rows are the table
+    return _fetched_rows(rows, places.reshape(numbers.shape), gradient)
+
+
+@op
+def _embedding(table: Array, /, ids: TensorLike) -> Result:
+    if np.ndim(table) == 0:
+        raise ValueError("a table must have at least one axis")
+    numbers = checked_ids("ids", ids, len(table))
+
+    def gradient(g: Array) -> IndexedSlices:
+        rows = g.reshape(numbers.size, *table.shape[1:])
+        return IndexedSlices(rows, numbers.reshape(-1), table.shape, check_range=False)
+
+    return np.take(table, numbers, axis=0), (gradient,)
+
+
+@op
+def _fetched_rows(rows: Array, /, places: Array, gradient: Vjp) -> Result:
+    return np.take(rows, places, axis=0), (gradient,)
+
+
+def integer_ids(name: str, ids: TensorLike) -> Array:
+    """The ids as an array; TypeError unless they are integers. Without elements it may be of any dtype, as [] is."""
+    ids = as_array(ids)
+    if ids.dtype.kind in "iu":
+        return ids
+    if ids.size:
+        raise TypeError(f"{name} must be integers, but they are {ids.dtype}")
+    return ids.astype(np.int64)
+
+
+def checked_ids(name: str, ids: TensorLike, size: int, error: type[Exception] = IndexError) -> Array:
+    """The ids as int64; TypeError unless they are integers, `error` unless all are in 0 ... size - 1."""
+    ids = integer_ids(name, ids)
+    if ids.size and not 0 <= ids.min() <= ids.max() < size:
+        raise error(f"{name} must be in 0 ... {size - 1}, but they span {ids.min()} ... {ids.max()}")
+    return ids.astype(np.int64, copy=False)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from pswire.tensors.sums import add_over, dot
-from psworker.autodiff.ops.activations import stable_sigmoid
-from psworker.autodiff.ops.arrays import check_class_ids
+from psworker.autodiff.ops.activations import logistic
 from psworker.autodiff.ops.dtypes import float16_in_float32, floating
+from psworker.autodiff.ops.indexing import checked_ids
 from psworker.autodiff.tape import Result, op
 from psworker.autodiff.tensor import Array, TensorLike, as_array
 
@@ -73,19 +73,14 @@ def sigmoid_cross_entropy(logits: Array, /, labels: TensorLike) -> Result:
     """
     logits = np.asarray(logits)
     labels = _element_labels(logits, labels)
-    decayed = np.exp(-np.abs(logits))
+    log_terms = np.log1p(np.exp(-np.abs(logits)))
     with np.errstate(invalid="ignore"):
-        loss = np.mean(np.clip(logits, 0, np.inf) - logits * labels + np.log1p(decayed))
+        loss = np.mean(np.clip(logits, 0, np.inf) - logits * labels + log_terms)
     if np.isnan(loss):  # inf - inf or 0 * inf; rare, and the form below is several times slower
         above, below = _weighted(1 - labels, np.maximum(logits, 0)), _weighted(labels, np.maximum(-logits, 0))
-        loss = np.mean(above + below + np.log1p(decayed))
+        loss = np.mean(above + below + log_terms)
 
-    def gradient(g: Array) -> Array:
-        logits_gradient: Array = stable_sigmoid(logits, decayed) - labels
-        logits_gradient *= g / logits.size
-        return logits_gradient
-
-    return loss, (gradient,)
+    return loss, (lambda g: (logistic(logits) - labels) * (g / logits.size),)
 
 
 @op
@@ -177,7 +172,7 @@ def _check_batch(logits: Array, labels: Array, where: str = "") -> None:
     if logits.size == 0:
         raise ValueError(f"{where}the batch is empty: there is nothing to take the mean of")
     if labels.shape == logits.shape[:-1]:
-        check_class_ids(f"{where}labels", labels, logits.shape[-1])
+        checked_ids(f"{where}labels", labels, logits.shape[-1], ValueError)
     elif labels.shape != logits.shape:
         raise ValueError(
             f"{where}labels must be class ids of shape {logits.shape[:-1]} or weights of shape {logits.shape}, "

@@ -151,8 +151,8 @@ def minimum(a: Array, b: Array, /) -> Result:
 
 def _share(larger: Array, smaller: Array, g: Array) -> Array:
     """1 where `larger` is larger, 1/2 where equal, 0 elsewhere, in the dtype of g."""
-    halves: Array = np.add(np.greater(larger, smaller), np.greater_equal(larger, smaller), dtype=g.dtype)
-    return halves / 2
+    share: Array = np.greater(larger, smaller) + g.dtype.type(0.5) * np.equal(larger, smaller)
+    return share
 
 
 @op

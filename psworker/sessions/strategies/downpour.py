@@ -17,7 +17,7 @@ from pswire.specs.consistency import DropStalePushes, Synchronous
 from pswire.tensors.sums import widened
 from pswire.tensors.values import Array, IndexedSlices
 from psworker.client.client import Client
-from psworker.client.splitting import check_finite
+from psworker.client.push_pull import check_finite
 from psworker.config import StrategyConfig
 from psworker.model.gradient_transforms import Total
 from psworker.sessions.replica import KnownVariables, Replica, Step

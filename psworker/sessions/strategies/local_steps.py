@@ -13,11 +13,11 @@ import numpy as np
 
 from pswire import optimizers
 from pswire.errors import AlreadyRegistered, ConfigurationError
-from pswire.optimizers.limits import GUARDED, LIMITS, Limits, fault_of, refused
+from pswire.optimizers.optimizer import GUARDED, LIMITS, Limits, fault_of, refused
 from pswire.specs.schedules import rate
 from pswire.tensors.values import Array, IndexedSlices, magnitude
 from psworker.client.client import Client
-from psworker.client.splitting import check_finite
+from psworker.client.push_pull import check_finite
 from psworker.model.tables import Table
 from psworker.model.variables import BaseVariable
 from psworker.sessions.hyperparameters import Target, VariableOptimizers
@@ -197,7 +197,7 @@ class LocalSteps(Replica):
 class _LocalVariable:
     """A variable in a round: its value, read-only, and its update rule with slots, which are changed in place.
 
-    `growth` is that of ordinary updates since all elements were within the limits (`pswire.optimizers.limits`); from
+    `growth` is that of ordinary updates since all elements were within the limits (`pswire.optimizers.optimizer`); from
     `GUARDED` on an update is computed on copies and checked.
     """
 

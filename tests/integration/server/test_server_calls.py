@@ -13,8 +13,7 @@ from psserver.rpc.server import ServerThread
 from pswire import errors
 from pswire import messages as ms
 from pswire.codec import encode
-from pswire.tensors.inline import InlineSender
-from pswire.tensors.transport import CHUNK
+from pswire.tensors.transport import CHUNK, InlineSender
 from pswire.tensors.values import IndexedSlices, TensorSpec
 from pswire.v1 import paramserver_pb2 as pb
 from tests.server_client import Stream, frame_of, frames_of

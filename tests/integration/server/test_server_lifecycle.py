@@ -18,7 +18,7 @@ from pswire import errors
 from pswire import messages as ms
 from pswire.channel import check_health, error_from
 from pswire.codec import encode
-from pswire.tensors.inline import InlineSender
+from pswire.tensors.transport import InlineSender
 from tests.server_client import Stream, frames_of
 
 STATUS = health_pb2.HealthCheckResponse

@@ -13,7 +13,7 @@ from pswire import messages as ms
 from pswire.codec import to_frame
 from pswire.specs.consistency import Synchronous
 from pswire.tensors.segments import DATA_OFFSET, Segment
-from pswire.tensors.shared_memory import Region, SharedSender, aligned
+from pswire.tensors.shared_memory import Region, aligned
 from pswire.tensors.values import IndexedSlices, TensorSpec
 from pswire.v1 import paramserver_pb2 as pb
 from psworker import ops
@@ -60,7 +60,7 @@ class SharedStream(Stream):
 
     def header(self, message, region=None):
         """The frame of a message with all of its tensors in segment 0, and this region for its answer."""
-        frame = to_frame(message, SharedSender(self.memories[0], 0))
+        frame = to_frame(message, Region(0, self.memories[0]))
         if region is not None:
             frame.answer_region.CopyFrom(pb.Region(**dict(zip(("segment", "offset", "nbytes"), region, strict=True))))
         return frame

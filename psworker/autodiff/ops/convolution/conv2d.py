@@ -104,7 +104,7 @@ def _conv2d(
     narrow_x = winograd.has_narrow_range(x, rows, columns) if faster else np.zeros(len(x), bool)
 
     def narrow(g: Array) -> Array:
-        return winograd.has_narrow_range(g, *winograd.transposed_axes(rows, columns)) if faster else narrow_x
+        return winograd.has_narrow_range(g, rows.transposed, columns.transposed) if faster else narrow_x
 
     def x_gradient(g: Array) -> Array:
         split = _by_algorithm(narrow(g))

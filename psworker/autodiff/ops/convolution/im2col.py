@@ -1,6 +1,6 @@
 """Direct convolution by im2col: windows gathered into a matrix, block by block, for any strides and dilations.
 
-Biases, activations and the tape are in `conv2d.py`. Measurements are in docs/performance.md.
+Biases, activations and the tape are in `conv2d.py`.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from collections.abc import Callable, Iterator
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
-from psworker.autodiff.ops.convolution.windows import Axis, blocks, pad
+from psworker.autodiff.ops.convolution.windows import Axis, pad
 from psworker.autodiff.tensor import Array
 
-BLOCK_BYTES = 2 << 20  # of gathered windows: measured, see docs/performance.md
+BLOCK_BYTES = 2 << 20  # of gathered windows: blocks in cache are far cheaper; measured, see docs/performance.md
 
 
 def convolve(x: Array, filters: Array, rows: Axis, columns: Axis, finish: Callable[[Array], object]) -> Array:
@@ -22,7 +22,7 @@ def convolve(x: Array, filters: Array, rows: Axis, columns: Axis, finish: Callab
     windows = _windows(pad(x, rows, columns), rows, columns)
     matrix = filters.reshape(math.prod(filters.shape[:3]), filters.shape[3])
     y = np.empty((*windows.shape[:3], filters.shape[3]), x.dtype)
-    for block in _blocks(windows):
+    for block in _blocks(len(x), rows.windows, windows[:1, :1].size * x.itemsize):
         part = y[block]
         np.matmul(_gather(windows[block]), matrix, out=_flat(part))
         finish(part)
@@ -35,7 +35,7 @@ def images_gradient(g: Array, filters: Array, rows: Axis, columns: Axis) -> Arra
     matrix = filters[:, ::-1].transpose(1, 3, 0, 2).reshape(width * out, height * channels)
     x_gradient = np.zeros((len(g), rows.padded, columns.size, channels), g.dtype)
     row_bytes = columns.size * len(matrix) * g.itemsize
-    for images, some in blocks(len(g), rows.windows, row_bytes, BLOCK_BYTES):
+    for images, some in _blocks(len(g), rows.windows, row_bytes):
         part = g[images, some]
         products = (_along_rows(part, columns) @ matrix).reshape(*part.shape[:2], columns.size, height, channels)
         for k in range(height):
@@ -51,7 +51,7 @@ def filters_gradient(x: Array, g: Array, rows: Axis, columns: Axis) -> Array:
     windows = _windows(pad(x, rows, columns), rows, columns)
     total = np.zeros((math.prod(windows.shape[3:]), g.shape[3]), g.dtype)
     part = np.empty_like(total)
-    for block in _blocks(windows):
+    for block in _blocks(len(x), rows.windows, windows[:1, :1].size * x.itemsize):
         np.matmul(_gather(windows[block]).T, _flat(g[block]), out=part)
         np.add(total, part, out=total)
     return total.reshape(*windows.shape[3:], g.shape[3])
@@ -68,10 +68,13 @@ def _windows(images: Array, rows: Axis, columns: Axis) -> Array:
     )
 
 
-def _blocks(windows: Array) -> Iterator[tuple[slice, slice]]:
-    """Blocks of the first two axes, of at most BLOCK_BYTES."""
-    images, rows, *window = windows.shape
-    return blocks(images, rows, math.prod(window) * windows.itemsize, BLOCK_BYTES)
+def _blocks(images: int, rows: int, row_bytes: int) -> Iterator[tuple[slice, slice]]:
+    """Partition a batch into (images, rows) of at most BLOCK_BYTES, or one row: several images, or rows of one."""
+    at_once = max(BLOCK_BYTES // max(row_bytes, 1), 1)
+    step = max(at_once // max(rows, 1), 1)
+    for image in range(0, images, step):
+        for row in range(0, rows, at_once):
+            yield slice(image, image + step), slice(row, row + at_once)
 
 
 def _flat(x: Array) -> Array:

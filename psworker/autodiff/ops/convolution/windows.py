@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Literal, NamedTuple, TypeAlias
 
 import numpy as np
@@ -37,6 +37,12 @@ class Axis(NamedTuple):
     def inside(self) -> slice:
         """The image within the padding."""
         return slice(self.before, self.before + self.size)
+
+    @property
+    def transposed(self) -> Axis:
+        """The axis of the transposed convolution, for stride and dilation 1: windows and elements change roles."""
+        reach = self.kernel - 1
+        return self._replace(size=self.windows, windows=self.size, before=reach - self.before, after=reach - self.after)
 
     def taps(self, k: int) -> slice:
         """The k-th elements of all windows, as a slice of the padded axis."""
@@ -86,19 +92,3 @@ def pad(x: Array, rows: Axis, columns: Axis, value: float = 0) -> Array:
     padded = np.full((x.shape[0], rows.padded, columns.padded, x.shape[3]), value, x.dtype)
     padded[:, rows.inside, columns.inside] = x
     return padded
-
-
-def blocks(images: int, rows: int, row_bytes: int, block_bytes: int) -> Iterator[tuple[slice, slice]]:
-    """Partition a batch into (images, rows) of at most `block_bytes`, or one row: several images, or rows of one.
-
-    Blocks that stay in cache are far cheaper; for the measured size see docs/performance.md.
-    """
-    at_once = max(block_bytes // max(row_bytes, 1), 1)
-    if at_once >= rows:
-        step = at_once // max(rows, 1)
-        for image in range(0, images, step):
-            yield slice(image, min(image + step, images)), slice(0, rows)
-    else:
-        for image in range(images):
-            for row in range(0, rows, at_once):
-                yield slice(image, image + 1), slice(row, min(row + at_once, rows))

@@ -1,11 +1,8 @@
 """Winograd convolution (minimal filtering), which needs fewer multiplications than direct convolution.
 
 Tiles of images and filters are evaluated at points, as polynomials, and multiplied there. Speed and rounding errors are
-in docs/performance.md. Biases, activations and the tape are in `conv2d.py`.
-
-The error of a tile is proportional to the largest magnitude in its input: small results beside a large one lose
-digits, and a non-finite element spreads to all results of its tile. Images and filters whose dynamic range is not
-narrow are for `im2col.py`.
+in docs/performance.md. The error of a tile is proportional to the largest magnitude in its input, and a non-finite
+element spreads to all its results: images and filters whose dynamic range is not narrow are for `im2col.py`.
 
 Along one axis (A. Lavin, S. Gray, "Fast Algorithms for Convolutional Neural Networks", 2016, section 4, with their G,
 and their A and B transposed), m results y of a filter g of r elements over n = m + r - 1 image elements d take n
@@ -25,6 +22,7 @@ images: (tiles, channels) times (channels, out).
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
@@ -41,8 +39,8 @@ BLOCK_BYTES = 2 << 20  # of values at points
 MIN_IMAGES = 8  # fewer make the products too small
 MAX_MULTIPLICATION_RATIO = 0.6  # of im2col's multiplications; above, copying costs more than is saved
 # Both limit sums of squares. A sum below float32's smallest number, of elements of 1e-23, counts as zero.
-MAX_RATIO = 2.0**16  # pixel over window; 256 as a ratio of lengths, above those of training (docs/performance.md)
-LARGEST = 1e30  # below it, intermediate values do not overflow
+MAX_DYNAMIC_RANGE = 2.0**16  # pixel over window; 256 as a ratio of lengths, above those of training
+MAX_PIXEL = 1e30  # up to it, intermediate values do not overflow
 
 
 def is_faster(images: int, channels: int, out: int, rows: Axis, columns: Axis, dtype: np.dtype) -> bool:
@@ -58,21 +56,18 @@ def is_faster(images: int, channels: int, out: int, rows: Axis, columns: Axis, d
 def multiplications(images: int, channels: int, out: int, rows: Axis, columns: Axis) -> int:
     """Number of multiplications of `convolve`, transforms included; a gradient takes about as many."""
     per_image = 0
-    for down in patches(rows):
-        for along in patches(columns):
-            for depth, one, other in (
-                (channels, down.of_image, along.of_image),
-                (out, down.of_results, along.of_results),
-            ):
-                per_image += depth * (one.size * other.shape[2] + math.prod(one.shape[:2]) * other.size)
-            per_image += down.values * along.values * channels * out
+    for down, along in itertools.product(patches(rows), patches(columns)):
+        transforms = ((channels, down.of_image, along.of_image), (out, down.of_results, along.of_results))
+        for depth, one, other in transforms:
+            per_image += depth * (one.size * other.shape[1] + len(one) * other.size)
+        per_image += len(down.of_image) * len(along.of_image) * channels * out
     height, width = len(_filter_transform(rows.kernel)), len(_filter_transform(columns.kernel))
     filters = height * columns.kernel * (rows.kernel + width) * channels * out
     return images * per_image + filters
 
 
 def has_narrow_range(x: Array, rows: Axis, columns: Axis) -> Array:
-    """Booleans (batch,): whether no pixel of an image exceeds MAX_RATIO times any nonzero window."""
+    """Booleans (batch,): whether no pixel of an image exceeds MAX_DYNAMIC_RANGE times any nonzero window."""
     with np.errstate(invalid="ignore", over="ignore"):  # too large is inf in float32, and inf * 0 NaN
         pixels = np.vecdot(x, x)
         windows = _covered(rows) @ (pixels @ _covered(columns).T)
@@ -92,7 +87,7 @@ def filters_have_narrow_range(filters: Array) -> bool:
 
 def _narrow(pixels: Array, windows: Array, axis: tuple[int, int] | None) -> Array:
     least = np.min(windows, axis, where=windows > 0, initial=np.inf)
-    narrow: Array = pixels.max(axis) <= np.minimum(MAX_RATIO * least, LARGEST)  # false for NaN
+    narrow: Array = pixels.max(axis) <= np.minimum(MAX_DYNAMIC_RANGE * least, MAX_PIXEL)  # false for NaN
     return narrow
 
 
@@ -116,14 +111,13 @@ def convolve(
         images = x[block, down.image, along.image]
         target = y[block, down.results, along.results]
         count, height, width, _ = target.shape
-        points, tiles, _ = down.of_results.shape
-        products = np.empty((at_points.shape[1], along.of_results.shape[1] * tiles * count, out), x.dtype)
-        by_tiles = products.reshape(along.values, tiles, count * out).transpose(1, 0, 2)
-        lines = np.empty((points, tiles, width, count * out), x.dtype)
-        for k, values in enumerate(_at_points(images, down.of_image, along.of_image)):
+        products = np.empty((at_points.shape[1], along.tiles * down.tiles * count, out), x.dtype)
+        by_tiles = products.reshape(-1, down.tiles, count * out).transpose(1, 0, 2)
+        lines = np.empty((len(at_points), down.tiles, width, count * out), x.dtype)
+        for k, values in enumerate(_at_points(images, down.tiles, down.of_image, along.tiles, along.of_image)):
             np.matmul(values, at_points[k], out=products)
-            np.matmul(_flat(along.of_results).T, by_tiles, out=lines[k])
-        results = _flat(down.of_results).T @ lines.reshape(down.values, -1)
+            np.matmul(along.of_results.T, by_tiles, out=lines[k])
+        results = down.of_results.T @ lines.reshape(-1, width * count * out)
         target[:] = results.reshape(height, width, count, out).transpose(2, 0, 1, 3)
         if finish is not None:
             finish(target)
@@ -132,17 +126,7 @@ def convolve(
 
 def images_gradient(g: Array, filters: Array, rows: Axis, columns: Axis) -> Array:
     """The gradient of the images: g convolved with the rotated filters, with input and output channels swapped."""
-    return convolve(g, filters[::-1, ::-1].transpose(0, 1, 3, 2), *transposed_axes(rows, columns))
-
-
-def transposed_axes(rows: Axis, columns: Axis) -> tuple[Axis, Axis]:
-    """The axes of the transposed convolution: windows become the image, image elements the windows."""
-
-    def turn(axis: Axis) -> Axis:
-        reach = axis.kernel - 1
-        return axis._replace(size=axis.windows, windows=axis.size, before=reach - axis.before, after=reach - axis.after)
-
-    return turn(rows), turn(columns)
+    return convolve(g, filters[::-1, ::-1].transpose(0, 1, 3, 2), rows.transposed, columns.transposed)
 
 
 def filters_gradient(x: Array, g: Array, rows: Axis, columns: Axis) -> Array:
@@ -151,8 +135,9 @@ def filters_gradient(x: Array, g: Array, rows: Axis, columns: Axis) -> Array:
     height, width = _filter_transform(rows.kernel), _filter_transform(columns.kernel)
     total = np.zeros((len(height), len(width), channels, out), x.dtype)
     for block, down, along in _blocks(len(x), channels + out, rows, columns):
-        of_images = _at_points(x[block, down.image, along.image], down.of_image, along.of_image)
-        of_results = _at_points(g[block, down.results, along.results], down.of_results, along.of_results)
+        images, results = x[block, down.image, along.image], g[block, down.results, along.results]
+        of_images = _at_points(images, down.tiles, down.of_image, along.tiles, along.of_image)
+        of_results = _at_points(results, down.tiles, down.of_results, along.tiles, along.of_results)
         for k, (values, others) in enumerate(zip(of_images, of_results, strict=True)):
             total[k] += values.transpose(0, 2, 1) @ others
     lines = width.T @ total.reshape(len(height), len(width), channels * out)
@@ -168,7 +153,7 @@ def _filters_at_points(filters: Array) -> Array:
     return values.reshape(*values.shape[:2], channels, out)
 
 
-def _at_points(images: Array, down: Array, along: Array) -> Iterator[Array]:
+def _at_points(images: Array, down_tiles: int, down: Array, along_tiles: int, along: Array) -> Iterator[Array]:
     """Values of a patch (batch, height, width, channels), one point of the vertical axis at a time.
 
     `down` and `along` are matrices of a `Patch`. Yields (points of the horizontal axis, tiles * batch, channels), in a
@@ -177,45 +162,34 @@ def _at_points(images: Array, down: Array, along: Array) -> Iterator[Array]:
     """
     count, height, width, channels = images.shape
     inside = np.ascontiguousarray(images.transpose(1, 2, 0, 3)).reshape(height, -1)
-    lines = (_flat(down) @ inside).reshape(*down.shape[:2], width, count * channels)
-    values = np.empty((math.prod(along.shape[:2]), down.shape[1], count * channels), images.dtype)
+    lines = (down @ inside).reshape(-1, down_tiles, width, count * channels)
+    values = np.empty((len(along), down_tiles, count * channels), images.dtype)
     for line in lines:
-        np.matmul(_flat(along), line, out=values.transpose(1, 0, 2))
-        yield values.reshape(len(along), -1, channels)
-
-
-def _flat(matrix: Array) -> Array:
-    """A patch's matrix (points, tiles, elements) as (points * tiles, elements)."""
-    points, tiles, elements = matrix.shape
-    return matrix.reshape(points * tiles, elements)
+        np.matmul(along, line, out=values.transpose(1, 0, 2))
+        yield values.reshape(-1, along_tiles * down_tiles * count, channels)
 
 
 def _blocks(images: int, depth: int, rows: Axis, columns: Axis) -> Iterator[tuple[slice, Patch, Patch]]:
     """Blocks of images, with the two axes of a patch, that fit into the cache."""
-    for down in patches(rows):
-        for along in patches(columns):
-            image_bytes = down.values * along.values * depth * np.dtype(np.float32).itemsize
-            step = max(BLOCK_BYTES // image_bytes, MIN_IMAGES)
-            for image in range(0, images, step):
-                yield slice(image, min(image + step, images)), down, along
+    for down, along in itertools.product(patches(rows), patches(columns)):
+        image_bytes = len(down.of_image) * len(along.of_image) * depth * np.dtype(np.float32).itemsize
+        step = max(BLOCK_BYTES // image_bytes, MIN_IMAGES)
+        for image in range(0, images, step):
+            yield slice(image, image + step), down, along
 
 
 class Patch(NamedTuple):
     """A few adjacent tiles along an axis: `results` are their windows, `image` the elements that the windows read.
 
-    B and A of all its tiles: `of_image`, (points, tiles, elements), and `of_results`, (points, tiles, results), without
-    columns for elements outside the image and results beyond the last window.
+    B and A of all its tiles: `of_image`, (points * tiles, elements), and `of_results`, (points * tiles, results),
+    without columns for elements outside the image and results beyond the last window.
     """
 
+    tiles: int
     results: slice
     image: slice
     of_image: Array
     of_results: Array
-
-    @property
-    def values(self) -> int:
-        """Number of values of its tiles at their points, along this axis."""
-        return math.prod(self.of_image.shape[:2])
 
 
 @functools.lru_cache
@@ -229,19 +203,19 @@ def patches(axis: Axis) -> tuple[Patch, ...]:
         tiles = -(-(stop - start) // size)
         first = start - axis.before  # of the patch, in image coordinates
         image = slice(max(first, 0), min(first + tiles * size + axis.kernel - 1, axis.size))
-        elements = _of_tiles(of_image, tiles, size)[:, :, image.start - first : image.stop - first]
-        results = _of_tiles(of_results, tiles, size)[:, :, : stop - start]
-        found.append(Patch(slice(start, stop), image, elements.copy(), results.copy()))
+        elements = _of_tiles(of_image, tiles, size)[:, image.start - first : image.stop - first]
+        results = _of_tiles(of_results, tiles, size)[:, : stop - start]
+        found.append(Patch(tiles, slice(start, stop), image, elements.copy(), results.copy()))
     return tuple(found)
 
 
 def _of_tiles(matrix: Array, tiles: int, step: int) -> Array:
-    """The matrix of a tile (points, elements) for tiles `step` elements apart: (points, tiles, all elements)."""
+    """The matrix of a tile (points, elements) for tiles `step` elements apart: (points * tiles, all elements)."""
     points, elements = matrix.shape
     banded = np.zeros((points, tiles, (tiles - 1) * step + elements), np.float32)
     for tile in range(tiles):
         banded[:, tile, tile * step : tile * step + elements] = matrix
-    return banded
+    return banded.reshape(points * tiles, -1)
 
 
 @functools.lru_cache

@@ -1,13 +1,13 @@
-"""Delay compensation: g + strength * g * g * (w_now - w_served), with the weights that the same worker was served.
+"""Delay compensation against a reference that keeps every version of the weights in float64.
 
-The reference keeps every version of the weights in float64.
+Which weights compensate, and what they take of the memory, is in `tests/scenarios/delay_compensation*.txt`.
 """
 
 import numpy as np
 import pytest
 
-from pswire.messages import Assign, Assignment, Choice, Declaration, Join, Leave, Pull, Register, Sender, Status
-from pswire.optimizers import GradientDescent, Momentum, MovingAverage
+from pswire.messages import Assign, Assignment, Choice, Declaration, Pull, Register
+from pswire.optimizers import GradientDescent
 from pswire.specs.consistency import DelayCompensation
 from pswire.specs.initializers import RowNormal, rows_of
 from pswire.tensors.values import IndexedSlices, TensorSpec
@@ -22,21 +22,18 @@ TABLE = RowNormal(1.0, seed=3)
 class Job(ShardDriver):
     """Workers a and b, a variable `W` and a table `E` of the same shape; `history[name]` has all their versions."""
 
-    def __init__(self, dtype="float64", optimizer=None, **options):
-        optimizer, value = optimizer or GradientDescent(RATE), START.astype(dtype)
+    def __init__(self, dtype="float64"):
+        optimizer, value = GradientDescent(RATE), START.astype(dtype)
         table = Declaration(TensorSpec("E", SHAPE, dtype), None, optimizer, TABLE)
         declarations = declared("W", value, optimizer), table
-        super().__init__(*declarations, staleness=DelayCompensation(STRENGTH), **options)
+        super().__init__(*declarations, staleness=DelayCompensation(STRENGTH))
         self.answer(Register(B, declarations))
         self.dtype = dtype
         rows = rows_of(TABLE, np.arange(SHAPE[0]), SHAPE[1:], dtype)
         self.history = {"W": [value.astype(float)], "E": [rows.astype(float)]}
 
     def value(self, name):
-        """Its value, read by a worker that comes for that only."""
-        incarnation = self.answer(Join("reader")).incarnation
-        (value,) = self.answer(Pull(Sender("reader", incarnation), (name,))).values
-        return value.array
+        return self.shard._store[name].value
 
     def train(self, worker, gradient, version, name="W", then=None, pull=()):
         """Pushes, and updates the reference, compensated for the way from the weights of `then`."""
@@ -76,59 +73,11 @@ def test_a_late_gradient_is_corrected_by_the_change_of_the_weights(late, dtype):
     job.check()
 
 
-def test_the_weights_served_last_by_a_push_or_a_pull_count():
-    job = Job()
-    job.train("a", normal(1), 0, then=START, pull=("W",))
-    job.train("b", normal(2), 0, then=START)
-    job.train("a", normal(3), 1, then=job.history["W"][1])
-    job.answer(Pull(A, ("W",)))
-    job.train("b", normal(4), 0, then=START)
-    job.train("a", normal(5), 3, then=job.history["W"][3])
-    job.check()
-
-
 def test_a_gradient_that_is_not_late_has_the_bits_of_one_without_compensation():
     compensated, plain = Job(), ShardDriver(declared("W", START, GradientDescent(RATE)))
     compensated.train("a", normal(1), 0)
     plain.push(W=normal(1))
     np.testing.assert_array_equal(compensated.value("W"), plain.answer(Pull(A, ("W",))).values[0].array)
-
-
-@pytest.mark.parametrize("more", [False, True])
-def test_weights_of_another_version_than_served_last_do_not_compensate(more):
-    job = Job()
-    job.train("b", normal(1), 0, then=START)
-    job.answer(Pull(A, ("W",)))
-    if more:
-        job.train("b", normal(3), 0, then=START)
-    job.train("a", normal(2), 0)
-    job.check()
-
-
-def test_served_weights_belong_to_a_worker_and_are_dropped_when_it_leaves():
-    job = Job()
-    job.train("b", normal(1), 0, then=START)
-    assert job.answer(Status()).nbytes == (2 + 2) * START.nbytes, "values, and W for each worker"
-    job.answer(Pull(B, ("W",)))
-    job.train("a", normal(2), 0, then=START)
-    job.train("b", normal(3), 1, then=job.history["W"][1])
-    job.answer(Leave(A))
-    assert job.answer(Status()).nbytes == (2 + 1) * START.nbytes
-    job.check()
-
-
-def test_weights_beyond_the_memory_limit_are_not_kept():
-    size = START.nbytes
-    job = Job(memory_limit=3 * size)  # W and E, and W for one worker: a, which came first
-    assert job.answer(Status()).nbytes == 3 * size
-    job.train("b", normal(1), 0)
-    job.train("b", normal(2), 0)
-    job.train("a", normal(3), 0, then=START)
-    job.check()
-    job.answer(Leave(A))
-    assert job.answer(Status()).nbytes == 2 * size
-    job.answer(Pull(B, ("W",)))
-    assert job.answer(Status()).nbytes == 3 * size
 
 
 def test_rows_of_a_table_are_compensated_by_the_rows_that_were_chosen_and_others_stay():
@@ -141,28 +90,6 @@ def test_rows_of_a_table_are_compensated_by_the_rows_that_were_chosen_and_others
     then[[1, 3, 5]] = job.history["E"][0][[1, 3, 5]]
     job.train("a", some_rows(4, [3, 2, 5, 3, 0]), 0, "E", then=then)
     job.check("E")
-
-
-@pytest.mark.parametrize("served", ["no rows", "a slot", "rows of another version", "rows, and an array comes"])
-def test_rows_and_slots_that_were_not_served_do_not_compensate(served):
-    job = Job(optimizer=Momentum(RATE, 0.0))
-    choice = Choice("E", np.array([], np.int64)) if served == "no rows" else Choice("E", np.array([0, 1]))
-    if served == "a slot":
-        choice = Choice("E", slot="momentum")
-    job.answer(Pull(A, (), (choice,)))
-    job.train("b", normal(1), 0, "E")
-    if served == "rows of another version":
-        job.answer(Pull(A, (), (choice,)))
-    gradient = normal(2) if "array" in served else some_rows(2, [0, 1, 2])
-    job.train("a", gradient, 0, "E")
-    job.check("E")
-
-
-def test_observations_of_a_moving_average_are_no_gradients():
-    shard = ShardDriver(declared("m", np.zeros(2), MovingAverage(0.5)), staleness=DelayCompensation(STRENGTH))
-    for _ in range(2):
-        answer = shard.push(pull=("m",), m=np.full(2, 8.0))[0]
-    assert answer.values[0].array.tolist() == [6, 6]
 
 
 def test_a_correction_is_bounded_so_that_the_update_stays_ordinary():

@@ -1,15 +1,19 @@
-"""Values of answers: only modified ones, in the encoding asked for, in memory of the caller; packed gradients."""
+"""Values of answers: only modified ones, in the encoding asked for, in memory of the caller; packed gradients.
+
+Rows, slots and tables are in `tests/scenarios/tables.txt`.
+"""
 
 import numpy as np
 import pytest
 
-from pswire.errors import InvalidMessage, NotFinite, ShapeMismatch
-from pswire.messages import Choice, Gradient, Join, Outcome, Pull, Push, Renew, Status, Tick, tensor_bytes
+from pswire.errors import InvalidMessage, NotFinite, ParamServerError, ShapeMismatch
+from pswire.messages import Choice, Declaration, Gradient, Outcome, Pull, Push, Register, tensor_bytes
 from pswire.optimizers import Adagrad, GradientDescent
 from pswire.specs.consistency import DelayCompensation, Synchronous
 from pswire.specs.encodings import ENCODINGS
+from pswire.specs.initializers import RowConstant
 from pswire.tensors.compression import Packed, to_16_bits
-from pswire.tensors.values import IndexedSlices
+from pswire.tensors.values import IndexedSlices, TensorSpec
 from tests.shard_driver import A, B, ShardDriver, declared
 from tests.shard_state import state_of
 
@@ -43,23 +47,13 @@ def push(sender, sequence, gradient=ONES, name="W", pull=(), **options):
     return Push(sender, sequence, (Gradient(name, 0, gradient),), None, pull, **options)
 
 
-def modified(answer):
-    return {value.name: (value.version, value.array is not None) for value in answer.values}
-
-
 def test_only_modified_values_are_copied():
+    """What comes and what does not is in `tests/scenarios/not_modified.txt`."""
     shard = shard_with()
-    assert modified(shard.answer(push(A, 1, pull=("W", "d"), known_versions=(0, 0)))) == {
-        "W": (1, True),
-        "d": (0, False),
-    }
+    shard.answer(push(A, 1))
     result = shard.shard.step(1, Pull(B, ("d", "W", "s"), known_versions=(0, 0, -1)), 0.0)
-    answer = result.replies[0].answer
-    assert modified(answer) == {"d": (0, False), "W": (1, True), "s": (0, True)}
     assert [task.variable for task in result.tasks] == ["W", "s"]
-    assert tensor_bytes(answer) == 16 + 4
-    result.tasks[0].run()
-    np.testing.assert_array_equal(answer.values[1].array, STARTS["W"] - 1)
+    assert tensor_bytes(result.replies[0].answer) == 16 + 4
 
 
 @pytest.mark.parametrize("encoding", ENCODINGS)
@@ -117,25 +111,47 @@ def test_delay_is_compensated_by_weights_that_were_not_sent_again_nor_are_in_mem
     served = shard.answer(Pull(A, ("W",), encoding=encoding), allocator=memory).values[0].array
     assert not memory.taken
     again = shard.answer(Pull(A, ("W",), known_versions=(0,), encoding=encoding), allocator=memory)
-    assert modified(again) == {"W": (0, False)}
+    assert again.values[0].array is None
     shard.answer(push(B, 1))
     then, now = served.unpacked() if encoding else served, STARTS["W"] - 1
     (value,) = shard.answer(push(A, 1, 2 * ONES, pull=("W",))).values
     np.testing.assert_allclose(value.array, now - (2 + 0.5 * 4 * (now - then)), rtol=1e-6)
 
 
-def test_bytes_of_an_answer_are_counted_as_they_will_travel():
-    shard = shard_with()
+def test_bytes_of_an_answer_are_counted_as_they_will_travel_before_it_is_made():
+    shard = shard_with(Adagrad(0.5))
     count = shard.shard.answer_bytes
-    everything = Pull(A, ("W", "d"), (Choice("W", np.array([1, 1])), Choice("d")))
-    assert count(everything) == 16 + 16 + 16 + 16
+    everything = Pull(A, ("W", "d"), (Choice("W", np.array([1, 1])), Choice("W", slot="accumulator"), Choice("d")))
+    assert count(everything) == 16 + 16 + 16 + 16 + 16 == tensor_bytes(shard.answer(everything))
     encoded = Pull(A, everything.names, everything.choices, encoding="float16")
-    assert count(encoded) == 8 + 16 + 8 + 16 == tensor_bytes(shard.answer(encoded))
+    assert count(encoded) == 8 + 16 + 8 + 8 + 16 == tensor_bytes(shard.answer(encoded))
     known = Pull(A, ("W", "d"), known_versions=(0, 3))
     assert count(known) == 32, "it may be modified until the step is taken"
     assert count(known, at_once=True) == 16 == tensor_bytes(shard.answer(known))
     pushed = push(A, 1, pull=("W", "d"), known_versions=(0, 0))
     assert count(pushed, at_once=True) == 16 == tensor_bytes(shard.answer(pushed))
+    table = Declaration(TensorSpec("E", (5, 2)), None, None, RowConstant(1.0))
+    for _ in range(2):
+        both = Register(A, (table, declared("s", STARTS["s"])))
+        assert count(both) == 4, "tables are not sent back"
+        assert count(Register(A, both.declarations, dry_run=True)) == 0
+        shard.answer(both)
+        table = Declaration(table.spec, None)
+    for bad in (Choice("F"), Choice("W", slot="m")):
+        with pytest.raises(ParamServerError):
+            count(Pull(A, (), (bad,)))
+
+
+def test_rows_are_of_any_integer_dtype_and_in_the_order_asked_for():
+    shard = shard_with()
+    for dtype in ("int8", "uint8", "int32", "uint64", ">i4"):
+        for rows in ([1, 0, 1], []):
+            (value,) = shard.answer(Pull(A, (), (Choice("W", np.array(rows, dtype)),))).values
+            np.testing.assert_array_equal(value.array, STARTS["W"][rows].reshape(-1, 2))
+    for rows in ([1.0], [True], [[1]], 1):
+        message = Pull(A, (), (Choice("W", np.array(rows)),))
+        shard.refuse(message, InvalidMessage, r"integers of shape \(n,\), not (float64|bool|int64)\[")
+    shard.refuse(Pull(A, (), (Choice("W", np.array([2**64 - 1], np.uint64)),)), InvalidMessage, "they span 184467")
 
 
 # --- packed gradients -------------------------------------------------------------------------------------------------
@@ -153,18 +169,3 @@ def test_a_malformed_packed_gradient_is_refused_with_its_fault():
         (rows, "W", NotFinite, "gradient for 'W' has 1 of 2 elements"),
     ):
         shard_with().refuse(push(A, 1, gradient, name), error, match)
-
-
-def test_the_status_has_the_tensor_transport_that_a_worker_named_last():
-    shard = ShardDriver(workers="")
-    for message, transports in (
-        (Join("a", tensor_transport="shared memory", process_nonce=3), ["shared memory"]),
-        (Join("b"), ["shared memory", ""]),
-        (Renew(A), ["shared memory", ""]),
-        (Join("a", process_nonce=3), ["shared memory", ""]),
-        (Tick(), ["shared memory", ""]),
-        (Renew(B, tensor_transport="shared memory"), ["shared memory", "shared memory"]),
-        (Renew(A, tensor_transport="gRPC"), ["gRPC", "shared memory"]),
-    ):
-        shard.answer(message)
-        assert [one.tensor_transport for one in shard.answer(Status()).workers] == transports

@@ -1,55 +1,40 @@
-"""Status and counts of a shard, and its shortcut for the asynchronous policy."""
+"""Status and counts of a shard, and the order in which its policy sees calls."""
 
 import numpy as np
-import pytest
 
-from psserver.core.policies import Asynchronous
-from psserver.core.policies.policy import Apply, CallView, Serve
+from psserver.core.policies.policy import Apply, PushView
 from psserver.core.shard import MAX_LISTED
-from pswire.messages import Assign, Assignment, Join, Leave, Pull, Renew, Sender, Status, Tick, Tune
+from pswire.messages import Assign, Assignment, Join, Leave, Sender, Status, Tune
 from pswire.optimizers import GradientDescent
 from pswire.specs.consistency import parse_consistency, parse_staleness
 from tests.shard_driver import A, ShardDriver, declared
-from tests.shard_state import state_of
-
-LEASE = 10.0
 
 
 def job(workers="ab", **options):
     """A shard with a variable W of two zeros, from which each push subtracts its gradient."""
-    return ShardDriver(declared("W", np.zeros(2), GradientDescent(1.0)), workers=workers, lease=LEASE, **options)
+    return ShardDriver(declared("W", np.zeros(2), GradientDescent(1.0)), workers=workers, **options)
 
 
 class InPairs:
     """Makes updates of two pushes."""
 
-    def decide(self, calls, shard):
-        held = [call.ticket for call in calls if not call.applied]
-        return [Apply(tuple(held[:2]))] * (len(held) > 1) + [Serve(call.ticket) for call in calls if call.applied]
-
-    def explain(self, call, calls, shard):
-        return ""
+    def decide(self, pushes, shard):
+        return [Apply(tuple(push.ticket for push in pushes[:2]))] if len(pushes) > 1 else []
 
 
-def test_each_push_of_an_update_counts_with_its_own_staleness():
+def test_each_push_of_an_update_counts_with_its_own_staleness_and_all_bytes():
+    """W has 16 bytes, sent and served at its registration; so have three assigns, two gradients, and a value served."""
     shard = job(policy=InPairs())
     for sequence in (1, 2, 3):
         shard.answer(Assign(A, sequence, (Assignment("W", np.zeros(2)),)))
-    shard.push("a", 1, sequence=4, version=3, W=np.ones(2))
+    shard.push("a", 1, sequence=4, version=3, pull=("W",), W=np.ones(2))
     assert set(shard.push("b", 2, W=np.ones(2))) == {1, 2}
+    shard.now = 2.0
     status = shard.answer(Status())
     assert [worker.staleness for worker in status.workers] == [0, 3]
     assert (status.staleness.p50, status.staleness.p99) == (0, 3)
-
-
-def test_traffic_counts_every_push_of_an_update_and_the_bytes_of_each_direction():
-    """W has 16 bytes, sent and served at its registration; then two gradients arrive, and one value is served."""
-    shard = job(policy=InPairs())
-    shard.push("a", 1, pull=("W",), W=np.ones(2))
-    shard.push("b", 2, W=np.ones(2))
-    shard.now = 2.0
-    traffic = shard.answer(Status()).traffic
-    assert (traffic.pushes, traffic.bytes_in, traffic.bytes_out) == (2 / 2, 3 * 16 / 2, 2 * 16 / 2)
+    traffic = status.traffic
+    assert (traffic.pushes, traffic.bytes_in, traffic.bytes_out) == (2 / 2, 6 * 16 / 2, 2 * 16 / 2)
 
 
 def test_of_very_many_workers_and_changes_a_status_lists_the_live_and_the_newest():
@@ -64,62 +49,30 @@ def test_of_very_many_workers_and_changes_a_status_lists_the_live_and_the_newest
     assert [change.optimizer.learning_rate for change in status.changes] == list(range(2, MAX_LISTED + 2))
 
 
-@pytest.mark.parametrize("options", ["async none", "bounded:3 scale", "sync:2,backup=1 delay-compensated:0.5"])
-def test_a_worker_that_joins_gets_the_consistency_of_the_shard(options):
-    consistency, staleness = options.split()
-    shard = job(consistency=parse_consistency(consistency), staleness=parse_staleness(staleness))
-    joined, status = shard.answer(Join("c")), shard.answer(Status())
-    assert (joined.consistency, joined.staleness) == (consistency, staleness)
-    assert (status.consistency, status.handling) == (consistency, staleness)
+def test_a_worker_that_joins_gets_the_consistency_of_the_shard():
+    for consistency, staleness in (("async", "none"), ("bounded:3", "scale"), ("sync:2,backup=1", "drop:4")):
+        shard = job(consistency=parse_consistency(consistency), staleness=parse_staleness(staleness))
+        joined, status = shard.answer(Join("c")), shard.answer(Status())
+        assert (joined.consistency, joined.staleness) == (consistency, staleness)
+        assert (status.consistency, status.handling) == (consistency, staleness)
 
 
-def test_a_policy_sees_calls_in_order_of_arrival_and_values_agree_with_their_versions():
+def test_a_policy_sees_pushes_in_order_of_arrival_and_values_agree_with_their_versions():
     seen = []
 
-    class ServesFirst(Asynchronous):
-        """Answers pushes that were applied before it applies another one."""
+    class OneByOne:
+        """Applies one push at a time as soon as there are two."""
 
-        def decide(self, calls, shard):
-            seen.append((list(calls), shard.global_step))
-            if len(calls) < 2 and not any(call.applied for call in calls):
-                return []
-            serve = [Serve(call.ticket) for call in calls if call.applied]
-            return [*serve, *[Apply((call.ticket,)) for call in calls if not call.applied][:1]]
+        def decide(self, pushes, shard):
+            seen.append((list(pushes), shard.global_step))
+            return [Apply((pushes[0].ticket,))] if len(pushes) > 1 or shard.global_step else []
 
-    shard = job(policy=ServesFirst())
+    shard = job(policy=OneByOne())
     shard.push("a", 7, pull=("W",), W=np.ones(2))
     answers = shard.push("b", 8, pull=("W",), W=np.full(2, 10.0))
     assert [(answer.values[0].version, *answer.values[0].array) for answer in answers.values()] == [(2, -11, -11)] * 2
-    assert seen[:3] == [
-        ([CallView(7, "a", applied=False)], 0),
-        ([CallView(7, "a", applied=False), CallView(8, "b", applied=False)], 0),
-        ([CallView(7, "a", applied=True), CallView(8, "b", applied=False, staleness=1)], 1),
+    assert seen == [
+        ([PushView(7, "a")], 0),
+        ([PushView(7, "a"), PushView(8, "b")], 0),
+        ([PushView(8, "b", staleness=1)], 1),
     ]
-
-
-class AskedAsynchronous(Asynchronous):
-    """The same policy, which the shard does not know, and therefore asks."""
-
-
-@pytest.mark.parametrize("seed", range(20250713, 20250716))
-def test_a_shard_does_without_asking_what_the_asynchronous_policy_would_decide(seed):
-    """Pushes, retries, pulls and lost leases in any order: the same answers, and the same state at the end."""
-    random = np.random.default_rng(seed)
-    shards = [job("abc", policy=policy) for policy in (Asynchronous(), AskedAsynchronous())]
-    sequences = dict.fromkeys("abc", 1)
-    for ticket in range(1, 60):
-        worker, kind, gradient = "abc"[random.integers(3)], random.random(), random.integers(9)
-        sequences[worker] += kind < 0.5  # or it is a retry
-        answers = []
-        for shard in shards:
-            if kind < 0.7:
-                push = {"sequence": sequences[worker], "pull": ("W",), "W": np.full(2, float(gradient))}
-                answers.append(shard.push(worker, ticket, **push))
-            elif kind < 0.9:
-                answers.append(shard.step(Pull(Sender(worker, 1), ("W",)), ticket))
-            else:
-                shard.now += LEASE / 4
-                answers.append([shard.step(message) for message in (*(Renew(Sender(one, 1)) for one in "abc"), Tick())])
-        assert state_of(answers[0]) == state_of(answers[1])
-    assert state_of(shards[0].answer(Status())) == state_of(shards[1].answer(Status()))
-    assert shards[0].shard.global_step > 20

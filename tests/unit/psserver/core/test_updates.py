@@ -108,7 +108,7 @@ def test_delay_compensation_is_the_same_in_stretches_whatever_is_packed(form, se
     gradient = array if form is None else PACKED[form](array)
     backup = ServedWeights(0, then if served is None else to_16_bits(then, served))
     plain = gradient.unpacked() if isinstance(gradient, Packed) else gradient
-    rest = plain.astype(float) ** 2 * (one.value.astype(float) - backup.whole())
+    rest = plain.astype(float) ** 2 * (one.value.astype(float) - backup.unpacked())
     by_hand = updated(one, rule, [(plain + 0.75 * rest).astype(np.float32)])
     check_same(rule, one, [gradient], [backup])
     np.testing.assert_allclose(one.value, by_hand.value, rtol=1e-5, atol=1e-6)

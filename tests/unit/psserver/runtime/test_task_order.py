@@ -1,7 +1,6 @@
 """Array tasks in threads: side by side, each variable's in the order of its steps, and bit for bit as one by one."""
 
 import asyncio
-import itertools
 import random
 import sys
 
@@ -66,21 +65,16 @@ def test_a_large_variable_is_divided_into_rounds_between_which_others_have_their
     """And each round is shared by all threads: here the last one does it all. One stretch is not divided."""
     for name, size in {"MIN_DIVIDED_BYTES": 0, "ELEMENTS_PER_STRETCH": 2, "STRETCHES_PER_ROUND": 4}.items():
         monkeypatch.setattr(task_order, name, size)
-    done = []
+    done, divided = [], elements > 2
     rounds = list(task_order._rounds([task("whole", done), task("a", done, elements)]))
-    if elements == 2:
-        assert [len(jobs) for jobs in rounds] == [1, 1]
-        for job in itertools.chain(*rounds):
-            job()
-        assert done == ["whole", "a"]
-        return
-    assert [len(jobs) for jobs in rounds] == [1, *[task_order.THREADS] * -(-elements // 8)]
+    assert [len(jobs) for jobs in rounds] == [1, *[task_order.THREADS if divided else 1] * -(-elements // 8)]
     for jobs in rounds:
         before = len(done)
         for job in reversed(jobs):
             job()
         assert len(done) - before <= 4
-    assert done == ["whole", *[("a", start, min(start + 2, elements)) for start in range(0, elements, 2)]]
+    parts = [("a", start, min(start + 2, elements)) for start in range(0, elements, 2)]
+    assert done == ["whole", *(parts if divided else ["a"])]
 
 
 @executor_test()

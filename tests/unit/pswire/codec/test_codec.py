@@ -19,9 +19,8 @@ from pswire.specs.encodings import ENCODINGS
 from pswire.specs.initializers import RowConstant, RowNormal, RowUniform
 from pswire.tensors.compression import FORMS, quantize_int8, to_16_bits, top_k
 from pswire.tensors.frames import incoming, with_data
-from pswire.tensors.inline import InlineReceiver, InlineSender
-from pswire.tensors.stream import StreamReceiver, StreamSender
-from pswire.tensors.transport import INLINE_BELOW
+from pswire.tensors.stream import INLINE_BELOW, StreamReceiver, StreamSender
+from pswire.tensors.transport import InlineReceiver, InlineSender
 from pswire.tensors.values import IndexedSlices, Part, TensorSpec
 from pswire.v1 import paramserver_pb2 as pb
 

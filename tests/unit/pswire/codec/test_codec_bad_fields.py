@@ -6,7 +6,7 @@ import pytest
 
 from pswire.codec import decode
 from pswire.errors import Malformed
-from pswire.tensors.inline import InlineReceiver
+from pswire.tensors.transport import InlineReceiver
 from pswire.v1 import paramserver_pb2 as pb
 
 ME = pb.Sender(worker="w", incarnation=1)

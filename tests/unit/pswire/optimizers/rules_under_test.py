@@ -192,26 +192,32 @@ def check_against_formula(
     shape: tuple[int, ...] = (31, 7),
     steps: int = STEPS,
     by_rows: bool = False,
+    twin: Rule | None = None,
 ) -> None:
     """Fails unless `rule` follows the case's formula for random gradients, or random rows of them, and borrows these.
 
     Each update has a learning rate of its own, around that of the spec; indices are of any integer dtype, and may be
-    none.
+    none. After each, `twin` must have the same bits.
     """
     stored = "float16" if dtype == "float16" else "float64"
     value = np.array(random.normal(size=shape), dtype)
-    slots = rule.slots(value)
+    slots, other = rule.slots(value), value.copy()
+    other_slots = rule.slots(value)
     expected, expected_slots = value.astype("float64"), {name: slot.astype("float64") for name, slot in slots.items()}
     for t in range(1, steps + 1):
         rows = np.flatnonzero(random.random(shape[0]) < random.choice([0, 0.1, 0.5, 1.0])) if by_rows else ...
         gradient = np.array(random.normal(size=expected[rows].shape), dtype)
         borrowed = gradient.copy()
         step = at(t, case.rate * random.uniform(0.5, 1.5))
+        pushed: Any = borrowed
         if by_rows:
             indices = rows.astype(random.choice(["int64", "int8", "int32", ">i4", "uint8", "uint64"]))
-            rule.sparse(value, slots, IndexedSlices(borrowed, indices, shape), step)
-        else:
-            rule.dense(value, slots, borrowed, step)
+            pushed = IndexedSlices(borrowed, indices, shape)
+        update(rule, value, slots, pushed, step)
+        if twin is not None:
+            update(twin, other, other_slots, pushed, step)
+            for one, same in zip((value, *slots.values()), (other, *other_slots.values()), strict=True):
+                assert one.tobytes() == same.tobytes(), f"the twin has other bits after step {t}"
         np.testing.assert_array_equal(borrowed, gradient, err_msg=f"the gradient was changed in step {t}")
         borrowed[...] = np.nan  # for a rule that kept it
         named = {name: slot[rows] for name, slot in expected_slots.items()}
@@ -224,6 +230,11 @@ def check_against_formula(
         assert (actual.dtype, actual.shape) == (kind, shape), f"{name} is another kind of array now"
         atol = tolerance(kind.name) * max(1.0, float(np.abs(wanted).max(initial=0.0)))
         np.testing.assert_allclose(actual.astype("float64"), wanted, rtol=0, atol=atol, err_msg=name)
+
+
+def update(rule: Rule, value: Array, slots: State, gradient: Array | IndexedSlices, step: Step) -> None:
+    """One update by an array or by rows."""
+    (rule.sparse if isinstance(gradient, IndexedSlices) else rule.dense)(value, slots, gradient, step)
 
 
 def check_same(case: UnderTest, one: Array, other: Array) -> None:

@@ -116,7 +116,7 @@ def test_plain_data_and_back_is_the_same_through_json_and_for_subclasses_and_fro
         if isinstance(value, int | float):
             assert (plain[name], type(plain[name])) == (value, bool if isinstance(value, bool) else float)
     for copy in (plain, json.loads(json.dumps(plain))):
-        again = from_plain(family_of(spec), copy, Schedule)
+        again = from_plain(family_of(spec), copy)
         assert (again, hash(again), repr(again), type(again)) == (spec, hash(spec), repr(spec), type(spec))
     own = type("Own", (type(spec),), {})(**{name: getattr(spec, name) for name in names})
     assert (to_plain(own), own.is_known(), spec.is_known()) == (plain, False, True)
@@ -136,15 +136,15 @@ def test_plain_data_is_checked_and_a_field_too_few_or_too_many_is_named(spec):
     for name in plain.keys() - {"kind"}:
         fewer = {key: value for key, value in plain.items() if key != name}
         with pytest.raises(ValueError, match=rf"^{family.family} {spec.kind}: missing \['{name}'\], unknown \['x'\]"):
-            from_plain(family, fewer | {"x": 1.0}, Schedule)
+            from_plain(family, fewer | {"x": 1.0})
         for bad in (None, "fast", {"kind": "adam"}):
             with pytest.raises((TypeError, ValueError)):
-                from_plain(family, plain | {name: bad}, Schedule)
+                from_plain(family, plain | {name: bad})
     with pytest.raises(ValueError, match=r"missing \[\], unknown \['colour'\]"):
-        from_plain(family, plain | {"colour": 0.5}, Schedule)
+        from_plain(family, plain | {"colour": 0.5})
     for kind in ("sgd", "", None, 3.0, [spec.kind]):
         with pytest.raises(ValueError, match=f"^unknown {family.family} .*; known kinds: {sorted(family.kinds)[0]}, "):
-            from_plain(family, plain | {"kind": kind}, Schedule)
+            from_plain(family, plain | {"kind": kind})
 
 
 def test_a_learning_rate_may_be_a_schedule_that_servers_know():

@@ -13,11 +13,10 @@ from pswire.errors import Malformed, TooLarge
 from pswire.messages import Choice, Gradient, Pull, Push, Sender
 from pswire.tensors.compression import Packed
 from pswire.tensors.frames import incoming
-from pswire.tensors.inline import InlineReceiver, InlineSender
 from pswire.tensors.segments import DATA_OFFSET
-from pswire.tensors.shared_memory import Region, SharedReceiver, SharedSender, aligned, array_at, bytes_needed
-from pswire.tensors.stream import StreamReceiver, StreamSender
-from pswire.tensors.transport import CHUNK, INLINE_BELOW, MAX_INLINE_MESSAGE, MAX_INLINED
+from pswire.tensors.shared_memory import Region, SharedReceiver, aligned, array_at, bytes_needed
+from pswire.tensors.stream import INLINE_BELOW, MAX_INLINED, StreamReceiver, StreamSender
+from pswire.tensors.transport import CHUNK, MAX_INLINE_MESSAGE, InlineReceiver, InlineSender
 from pswire.tensors.values import DTYPES, IndexedSlices, TensorSpec
 from pswire.v1 import paramserver_pb2 as pb
 
@@ -64,7 +63,7 @@ def chunks(arrays, specs):
 
 def shared_memory(arrays, specs):
     memory = mmap.mmap(-1, DATA_OFFSET + bytes_needed([array.nbytes for array in arrays]))
-    tensors, receiver = put(SharedSender(memory, 3), *arrays), SharedReceiver({3: memory})
+    tensors, receiver = put(Region(3, memory), *arrays), SharedReceiver({3: memory})
     return [receiver.get(*pair) for pair in zip(tensors, specs, strict=True)]
 
 
@@ -194,9 +193,9 @@ def memory():
 def test_arrays_begin_at_cache_lines_and_segment_0_at_offset_0_is_a_place_too(memory):
     assert [aligned(nbytes) for nbytes in (0, 1, 64, 65)] == [0, 64, 64, 128]
     assert bytes_needed([1, 65, 64]) == 256
-    tensors = put(SharedSender(memory, 3), np.zeros(35, np.float32), np.zeros(0), np.zeros(1))
+    tensors = put(Region(3, memory), np.zeros(35, np.float32), np.zeros(0), np.zeros(1))
     assert [(one.shared.segment, one.shared.offset) for one in tensors] == [(3, 64), (3, 256), (3, 256)]
-    sender = SharedSender(memory, 3)
+    sender = Region(3, memory)
     put(sender, np.zeros(4096 - DATA_OFFSET - 64, np.uint8), np.zeros(8))
     with pytest.raises(TooLarge, match="no room for the 4 bytes of 'W'"):
         put(sender, np.zeros(1, np.float32))
@@ -226,7 +225,7 @@ def test_what_a_worker_writes_afterwards_reaches_no_row_number_no_place_of_an_el
         Packed("topk", (20,), (np.int32([3, 7]), np.float32([1, 2]))),
     )
     gradients = (Gradient("E", 0, rows), Gradient("W", 0, some), Gradient("f", 0, np.array([True])))
-    sender, arrived = SharedSender(memory, 0), []
+    sender, arrived = Region(0, memory), []
     for message in (Push(me, 1, gradients), Pull(me, (), (Choice("E", np.array([0, 2])),))):
         frame = incoming(to_frame(message, sender).SerializeToString())
         arrived.append(from_frame(frame, StreamReceiver(None, SharedReceiver({0: memory}))))

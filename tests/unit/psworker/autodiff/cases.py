@@ -6,29 +6,27 @@ Python numbers and keyword arguments are passed on.
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 _random = np.random.default_rng(20120812)
 
 
-@dataclass(frozen=True)
-class Case:
+class Case(NamedTuple):
     op: str
     reference: Callable[..., Any]
     args: tuple[Any, ...]
     constants: dict[str, Any]
 
     def __str__(self) -> str:
-        def text(x: Any) -> str:
-            if isinstance(x, list):
-                return f"[{', '.join(map(text, x))}]"
-            return f"{x.dtype}{x.shape}" if isinstance(x, np.ndarray) else str(x)
+        return f"{self.op}({', '.join(map(described, [*self.args, *self.constants.items()]))})"
 
-        constants = [f"{name}={text(value)}" for name, value in self.constants.items()]
-        return f"{self.op}({', '.join([text(a) for a in self.args] + constants)})"
+
+def described(x: Any) -> str:
+    if isinstance(x, (list, tuple)):
+        return f"[{', '.join(map(described, x))}]"
+    return f"{x.dtype}{x.shape}" if isinstance(x, np.ndarray) else str(x)
 
 
 def call(*args: Any, **constants: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:

@@ -14,20 +14,13 @@ INDICES: list[Any] = [
     *((np.array([0, 1, 1]), np.array([2, 0, 0])), (slice(None), [0, 0, -3])),
 ]
 TAKEN: list[tuple[tuple[int, ...], Any, int]] = [
-    ((4,), np.int64(2), 0),
-    ((4, 3), np.array([3, 0, 3, -1]), 0),
-    ((4, 3), np.array([[0, 2, 2], [-3, 1, 0]]), 1),
-    ((2, 3, 2), np.uint8([[2], [2]]), -2),
-    ((4, 3), np.zeros((0, 2), int), 0),
-    ((4, 0), np.array([1]), 0),
+    *(((4,), np.int64(2), 0), ((4, 3), np.array([3, 0, 3, -1]), 0), ((4, 3), np.array([[0, 2, 2], [-3, 1, 0]]), 1)),
+    *(((2, 3, 2), np.uint8([[2], [2]]), -2), ((4, 3), np.zeros((0, 2), int), 0), ((4, 0), np.array([1]), 0)),
 ]
 GATHERED: list[tuple[tuple[int, ...], Any, int]] = [
-    ((4, 3), np.array([[3, 0], [3, -1]]), 0),
-    ((2, 3), np.array([2, -3]), 1),
-    ((2, 3), np.array([[2, 2], [0, 1]]), 1),
-    ((2, 3, 4), np.array([1, 1]), 1),
-    ((2, 3, 4), np.array([[0, 1, -1], [3, 3, 0]]), 2),
-    ((0, 3), np.zeros((0, 2), int), 1),
+    *(((4, 3), np.array([[3, 0], [3, -1]]), 0), ((2, 3), np.array([2, -3]), 1)),
+    *(((2, 3), np.array([[2, 2], [0, 1]]), 1), ((2, 3, 4), np.array([1, 1]), 1)),
+    *(((2, 3, 4), np.array([[0, 1, -1], [3, 3, 0]]), 2), ((0, 3), np.zeros((0, 2), int), 1)),
 ]
 PRODUCTS: list[tuple[tuple[int, ...], tuple[int, ...]]] = [
     *(((3,), (3,)), ((3,), (3, 2)), ((2, 3), (3,)), ((2, 3), (3, 4)), ((3, 2), (2, 1)), ((0, 3), (3, 2))),
@@ -63,6 +56,10 @@ def gathered(x: np.ndarray, ids: np.ndarray, batch_dims: int) -> np.ndarray:
     return result
 
 
+def selected(condition: np.ndarray, a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    return condition * a + np.logical_not(condition) * b
+
+
 RESHAPED: list[tuple[tuple[int, ...], Any]] = [((2, 3), (3, 2)), ((2, 3), -1), ((), (1, 1)), ((0, 3), (3, 0, 2))]
 EXPANDED: list[tuple[tuple[int, ...], Any]] = [((), 0), ((2, 3), 1), ((2, 3), -1), ((0, 3), (0, -1))]
 BROADCAST: list[tuple[tuple[int, ...], Any]] = [
@@ -76,16 +73,9 @@ CASES: list[Case] = [
     *rows("getitem", lambda x, index: x[index], *(call(normal(2, 3), index) for index in INDICES), call(normal(), ())),
     *rows("take", taken, *(call(normal(*shape), ids, axis=axis) for shape, ids, axis in TAKEN)),
     *rows("gather", gathered, *(call(normal(*shape), ids, batch_dims=n) for shape, ids, n in GATHERED)),
-    *rows(
-        "where",
-        lambda condition, a, b: condition * a + np.logical_not(condition) * b,
-        call(MASK, normal(2, 3), normal(2, 3)),
-        call(MASK, normal(3), normal(2, 1)),
-        call(MASK[0], normal(2, 3), normal()),
-        call(MASK, normal(4, 1, 1), 2.5),
-        call(MASK, 0, normal(2, 3)),
-        call(np.zeros((0, 3), bool), normal(3), normal(0, 1)),
-    ),
+    *rows("where", selected, call(MASK, normal(2, 3), normal(2, 3)), call(MASK, normal(3), normal(2, 1))),
+    *rows("where", selected, call(MASK[0], normal(2, 3), normal()), call(MASK, normal(4, 1, 1), 2.5)),
+    *rows("where", selected, call(MASK, 0, normal(2, 3)), call(np.zeros((0, 3), bool), normal(3), normal(0, 1))),
     *rows("squeeze", np.squeeze, call(normal(1, 3, 1)), call(normal(1, 3, 1), axis=(0,)), call(normal(2, 1), -1)),
     *rows("squeeze", np.squeeze, call(normal(1, 1, 2), axis=(0, 1)), call(normal(0, 1)), call(normal())),
     *rows("expand_dims", np.expand_dims, *(call(normal(*shape), axis) for shape, axis in EXPANDED)),
@@ -100,24 +90,11 @@ CASES: list[Case] = [
         call(normal(0, 3), (1, 0)),
         call(normal(), np.zeros((0, 2), int)),
     ),
-    *rows(
-        "concatenate",
-        np.concatenate,
-        call([normal(2, 3), normal(1, 3), normal(4, 3)]),
-        call([normal(2, 2, 3), normal(2, 1, 3)], axis=-2),
-        call([normal(0, 3), normal(2, 3), normal(0, 3)]),
-        call([normal(2), np.int8([1, 2]), normal(0)]),
-        call([normal(3)], 0),
-    ),
-    *rows(
-        "stack",
-        np.stack,
-        call([normal(2, 3), normal(2, 3), normal(2, 3)]),
-        call([normal(2, 3), normal(2, 3)], axis=-1),
-        call([normal(), normal(), 2.5]),
-        call([normal(0, 3), normal(0, 3)], -2),
-        call([normal(1)]),
-    ),
+    *rows("concatenate", np.concatenate, call([normal(2, 3), normal(1, 3), normal(4, 3)]), call([normal(3)], 0)),
+    *rows("concatenate", np.concatenate, call([normal(2, 2, 3), normal(2, 1, 3)], axis=-2)),
+    *rows("concatenate", np.concatenate, call([normal(0, 3), normal(2, 3)]), call([normal(2), np.int8([1, 2])])),
+    *rows("stack", np.stack, call([normal(2, 3)] * 3), call([normal(2, 3), normal(2, 3)], axis=-1), call([normal(1)])),
+    *rows("stack", np.stack, call([normal(), normal(), 2.5]), call([normal(0, 3), normal(0, 3)], -2)),
     *rows(
         "embedding",
         lambda table, ids: np.reshape([table[i] for i in np.ravel(ids)], np.shape(ids) + table.shape[1:]),

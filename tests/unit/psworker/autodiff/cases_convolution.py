@@ -80,25 +80,17 @@ WITHOUT_BIAS: list[tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]] = [
     ((1, 2, 2, 1), (3, 3, 1, 2), {"dilations": 4}),
     ((1, 6, 9, 1), (3, 2, 1, 2), {"dilations": (1, 4), "strides": (4, 3)}),
     ((2, 3, 4, 1), (3, 4, 1, 2), {"padding": "VALID"}),
-    ((1, 5, 5, 1), (2, 2, 1, 1), {"strides": 4}),
-    ((1, 5, 5, 1), (2, 2, 1, 1), {"strides": 4, "padding": "VALID"}),
-    ((0, 4, 4, 2), (3, 3, 2, 2), {}),
-    ((1, 0, 4, 2), (3, 3, 2, 2), {}),
-    ((1, 4, 0, 2), (3, 3, 2, 2), {}),
-    ((2, 3, 3, 0), (2, 2, 0, 2), {}),
-    ((2, 3, 3, 2), (2, 2, 2, 0), {}),
+    *(((1, 5, 5, 1), (2, 2, 1, 1), option(padding, 4)) for padding in ("SAME", "VALID")),
+    *((shape, (3, 3, 2, 2), {}) for shape in ((0, 4, 4, 2), (1, 0, 4, 2), (1, 4, 0, 2))),
+    *(((2, 3, 3, channels), (2, 2, channels, 2 - channels), {}) for channels in (0, 2)),
 ]
 POOLS: list[tuple[tuple[int, ...], dict[str, Any]]] = [
-    ((2, 4, 6, 3), {}),
-    ((2, 5, 5, 2), {"padding": "SAME"}),
+    *(((2, 4, 6, 3), {}), ((2, 5, 5, 2), {"padding": "SAME"}), ((1, 2, 3, 2), {"size": 5, "padding": "SAME"})),
     ((1, 7, 6, 2), {"size": 3, "strides": 2, "padding": "SAME"}),
     ((2, 4, 5, 1), {"size": (3, 2), "strides": (1, 2)}),
     ((2, 4, 5, 1), {"size": (1, 4), "strides": 1, "padding": "SAME"}),
-    ((1, 7, 7, 1), {"size": 2, "strides": 3}),
-    ((1, 7, 7, 1), {"size": 2, "strides": 3, "padding": "SAME"}),
-    ((1, 2, 3, 2), {"size": 5, "padding": "SAME"}),
-    ((0, 4, 4, 2), {}),
-    ((1, 0, 4, 1), {"padding": "SAME"}),
+    *(((1, 7, 7, 1), {"size": 2, "strides": 3, "padding": padding}) for padding in ("SAME", "VALID")),
+    *(((0, 4, 4, 2), {}), ((1, 0, 4, 1), {"padding": "SAME"})),
 ]
 
 CASES: list[Case] = [

@@ -20,27 +20,6 @@ def binary(operand: Callable[..., np.ndarray], pairs: Any = PAIRS[1:5]) -> list[
     return [call(operand(*a), operand(*b)) for a, b in pairs] + numbers
 
 
-AXES: list[tuple[tuple[int, ...], dict[str, Any]]] = [
-    ((), {}),
-    ((2, 3), {}),
-    ((2, 3), {"axis": 0}),
-    ((2, 3), {"axis": -1, "keepdims": True}),
-    ((2, 3, 4), {"axis": (0, -1)}),
-    ((2, 3, 4), {"axis": (-1, 0), "keepdims": True}),
-    ((2, 3), {"axis": ()}),
-    ((1, 1), {"axis": 1}),
-    ((0, 3), {"axis": 1}),
-]
-RUNNING: list[tuple[tuple[int, ...], dict[str, Any]]] = [
-    ((), {}),
-    ((2, 3), {}),
-    ((2, 3), {"reverse": True}),
-    ((2, 3), {"axis": 0}),
-    ((2, 3, 4), {"axis": -2, "reverse": True}),
-    ((0, 3), {"axis": 0, "reverse": True}),
-]
-
-
 def running_sum(x: np.ndarray, axis: int | None = None, reverse: bool = False) -> np.ndarray:
     """The product with a triangle of ones."""
     x = x.reshape(-1) if axis is None else x.swapaxes(axis, -1)
@@ -49,7 +28,11 @@ def running_sum(x: np.ndarray, axis: int | None = None, reverse: bool = False) -
 
 
 def reduction(operand: Callable[..., np.ndarray]) -> list[Any]:
-    return [call(operand(*shape), **axes) for shape, axes in AXES]
+    """Over all axes, one of them, several and none, which are kept or not."""
+    options: list[dict[str, Any]] = [{}, {"axis": 0}, {"axis": -1, "keepdims": True}, {"axis": ()}]
+    calls = [call(operand(2, 3), **option) for option in options] + [call(operand())]
+    calls += [call(operand(2, 3, 4), axis=(0, -1)), call(operand(2, 3, 4), axis=(-1, 0), keepdims=True)]
+    return [*calls, call(operand(1, 1), axis=1), call(operand(0, 3), axis=1)]
 
 
 CASES: list[Case] = [
@@ -83,5 +66,6 @@ CASES: list[Case] = [
     *rows("max", np.max, *reduction(spaced)),
     *rows("min", np.min, *reduction(spaced)),
     *rows("logsumexp", lambda x, **axes: np.log(np.sum(np.exp(x), **axes)), *reduction(normal)),
-    *rows("cumsum", running_sum, *(call(normal(*shape), **axes) for shape, axes in RUNNING)),
+    *rows("cumsum", running_sum, *unary(normal), call(normal(2, 3), reverse=True), call(normal(2, 3), axis=0)),
+    *rows("cumsum", running_sum, *(call(normal(*shape), -2, reverse=True) for shape in ((2, 3, 4), (0, 3)))),
 ]

@@ -1,6 +1,7 @@
 """Activations, losses and normalisation."""
 
 import math
+from typing import Any
 
 import numpy as np
 
@@ -17,18 +18,10 @@ class SameEachTime:
     def random(self, shape: tuple[int, ...], dtype: type) -> np.ndarray:
         return np.random.default_rng(20140601).random(shape, dtype)
 
-    def __str__(self) -> str:
-        return "SameEachTime()"
 
-
-def numpy_dropout(
-    x: np.ndarray, rate: float, training: bool = True, generator: SameEachTime | None = None
-) -> np.ndarray:
-    if generator is None or not training:
-        return x
-    dropped = generator.random(np.shape(x), np.float32).ravel() < rate
-    kept = [0.0 if drop else value / (1 - rate) for value, drop in zip(np.ravel(x), dropped, strict=True)]
-    return np.reshape(kept, np.shape(x))
+def numpy_dropout(x: np.ndarray, rate: float, training: bool = True, generator: Any = None) -> np.ndarray:
+    kept = 1 if generator is None or not training else (generator.random(x.shape, np.float32) >= rate) / (1 - rate)
+    return x * kept
 
 
 def numpy_cross_entropy(logits: np.ndarray, labels: np.ndarray) -> np.ndarray:
@@ -53,23 +46,22 @@ def numpy_huber(predictions: np.ndarray, targets: np.ndarray, delta: float = 1.0
     return np.mean(np.where(d <= delta, d**2 / 2, delta * (d - delta / 2)))
 
 
-def normalised(x, gamma, beta, epsilon, axes):
-    y = (x - x.mean(axes, keepdims=True)) / (x.var(axes, keepdims=True) + epsilon) ** 0.5 if x.size else x
+def normalised(x, mean, variance, gamma, beta, epsilon):
+    y = (x - np.asarray(mean)) / (np.asarray(variance) + epsilon) ** 0.5
     return y * (1 if gamma is None else gamma) + (0 if beta is None else beta)
 
 
 def numpy_batch_norm(x, gamma=None, beta=None, epsilon=1e-3):
-    return normalised(x, gamma, beta, epsilon, tuple(range(x.ndim - 1)))
+    axes = tuple(range(x.ndim - 1))
+    return normalised(x, x.mean(axes), x.var(axes), gamma, beta, epsilon)
 
 
 def numpy_layer_norm(x, gamma=None, beta=None, epsilon=1e-5):
-    return normalised(x, gamma, beta, epsilon, -1)
+    return normalised(x, x.mean(-1, keepdims=True), x.var(-1, keepdims=True), gamma, beta, epsilon)
 
 
 def numpy_batch_norm_inference(x, mean, variance, gamma=None, beta=None, epsilon=1e-3):
-    """By an affine map of each feature."""
-    scale = (1 if gamma is None else gamma) / (np.asarray(variance) + epsilon) ** 0.5
-    return x * scale + ((0 if beta is None else beta) - np.asarray(mean) * scale)
+    return normalised(x, mean, variance, gamma, beta, epsilon)
 
 
 def graded(*shape: int) -> np.ndarray:
@@ -94,12 +86,8 @@ CASES: list[Case] = [
     *rows("softplus", lambda x: np.log(1 + np.exp(x)), *unary(normal)),
     *rows("relu", lambda x: np.where(x > 0, x, 0), *unary(spaced)),
     *rows("gelu", np.vectorize(lambda x: x * math.erfc(-x / math.sqrt(2)) / 2, otypes=[float]), *unary(normal)),
-    *rows(
-        "leaky_relu",
-        lambda x, slope=0.2: np.where(x > 0, x, slope * x),
-        *unary(spaced),
-        *(call(spaced(2, 3), slope=slope) for slope in (0, 0.01, 1)),
-    ),
+    *rows("leaky_relu", lambda x, slope=0.2: np.where(x > 0, x, slope * x), *unary(spaced)),
+    *rows("leaky_relu", lambda x, slope: np.where(x > 0, x, slope * x), *(call(spaced(4), s) for s in (0, 0.01, 1))),
     *rows("softmax", numpy_softmax, *SOFTMAX),
     *rows("log_softmax", lambda x, axis=-1: np.log(numpy_softmax(x, axis)), *SOFTMAX),
     *rows(

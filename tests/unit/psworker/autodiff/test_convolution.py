@@ -278,7 +278,7 @@ def test_winograd_convolution_is_used_without_any_of_these_changes(change):
 def test_an_image_is_narrow_if_no_pixel_is_more_than_256_times_a_window(bright, narrow, size, kernel, padding, turned):
     rows, columns = windows.axes(size, kernel, 1, padding)
     if turned:
-        rows, columns = winograd.transposed_axes(rows, columns)
+        rows, columns = rows.transposed, columns.transposed
     x = np.zeros((3, rows.size, columns.size, 4), np.float32)
     x[:2, :, :, 0] = 3  # the second image is of one magnitude, the third is zero
     inside = np.pad(np.ones((rows.size, columns.size)), ((rows.before, rows.after), (columns.before, columns.after)))

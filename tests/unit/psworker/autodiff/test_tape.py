@@ -1,7 +1,6 @@
-"""The tape and the tensor: recording, the order of the backward pass, ownership of arrays, calls of ops, errors."""
+"""The tape and the tensor: recording, the order of the backward pass, ownership of arrays, calls of ops."""
 
 import gc
-import threading
 import weakref
 from concurrent.futures import ThreadPoolExecutor
 
@@ -9,25 +8,16 @@ import numpy as np
 import pytest
 
 from pswire.tensors.values import IndexedSlices
-from psworker.autodiff import Tensor, gradients, no_grad, op, ops, stop_gradient
+from psworker.autodiff import Tensor, check_gradients, gradients, no_grad, op, ops, stop_gradient
 
 
-def leaf(*values, dtype=np.float64):
-    return Tensor(np.array(values, dtype), requires_grad=True)
+def leaf(*values):
+    return Tensor(np.array(values, np.float64), requires_grad=True)
 
 
 def counted(name, calls):
     """An op, x -> 2 x, that notes its name each time its backward runs."""
-
-    @op
-    def double(x, /):
-        def gradient(g):
-            calls.append(name)
-            return 2 * g
-
-        return 2 * x, (gradient,)
-
-    return double
+    return op(lambda x, /: (2 * x, (lambda g: calls.append(name) or 2 * g,)))
 
 
 @op
@@ -40,14 +30,12 @@ def first_row(x, /):
 
 def test_each_backward_runs_once_in_a_ladder_of_diamonds():
     calls = []
-    x = leaf(1.0, 2.0)
-    y = x
+    x = y = leaf(1.0, 2.0)
     for rung in range(30):  # 2^30 paths lead from y to x
         z = counted(rung, calls)(y)
         y = z + z * 0.5
-    [gradient] = gradients(y, x)
+    np.testing.assert_allclose(gradients(y, x)[0], [3.0**30] * 2, rtol=1e-12)
     assert calls == list(reversed(range(30)))
-    np.testing.assert_allclose(gradient, [3.0**30] * 2, rtol=1e-12)
 
 
 def test_one_pass_serves_all_xs_and_ys_and_visits_only_nodes_between_them():
@@ -64,15 +52,9 @@ def test_one_pass_serves_all_xs_and_ys_and_visits_only_nodes_between_them():
 
 
 def test_a_vjp_is_not_called_for_an_input_without_gradient():
-    calls = []
-
-    @op
-    def product(a, b, /):
-        return a * b, (lambda g: g * b, lambda g: calls.append("b"))
-
+    product = op(lambda a, b, /: (a * b, (lambda g: g * b, lambda g: pytest.fail("a vjp of a constant"))))
     x = leaf(2.0)
     assert gradients(product(x, np.array([5.0])), x) == gradients(product(x, Tensor([5.0])), x) == [5]
-    assert calls == []
 
 
 def test_gradients_are_those_of_the_sum_of_all_ys_weighted_by_grad_ys():
@@ -94,37 +76,19 @@ def test_an_x_that_no_y_depends_on_has_gradient_none():
     stopped = stop_gradient(x * 2)
     assert (stopped.item(), stopped.requires_grad) == (2, False)
     assert gradients(stopped * x, x) == [2]
-    assert gradients(stop_gradient(x), x) == [None]
 
 
 @pytest.mark.parametrize("seed", range(10))
-def test_random_graphs_agree_with_forward_mode(seed):
-    """Each leaf's gradient, along a random direction, against tangents carried forward through the same graph."""
-    random = np.random.default_rng(seed)
-    leaves = [leaf(*random.standard_normal(3)) for _ in range(3)]
-    directions = [random.standard_normal(3) for _ in leaves]
-    for x, direction in zip(leaves, directions, strict=True):
-        nodes = [(other, direction if other is x else np.zeros(3)) for other in leaves]
-        choices = np.random.default_rng(seed + 1000)  # the same graph for each x
-        for _ in range(40):
-            (a, da), (b, db) = (nodes[i] for i in choices.integers(max(0, len(nodes) - 8), len(nodes), 2))
-            kind = choices.integers(5)
-            if kind == 0:
-                nodes.append((a + b, da + db))
-            elif kind == 1:
-                nodes.append((a - b, da - db))
-            elif kind == 2:
-                nodes.append((ops.tanh(a) * b, (1 - np.tanh(a.value) ** 2) * da * b.value + np.tanh(a.value) * db))
-            elif kind == 3:
-                nodes.append((a[::-1], da[::-1]))
-            else:
-                nodes.append((ops.mean(a) + b, da.mean() + db))
-        ys = [nodes[i] for i in choices.integers(len(nodes) - 10, len(nodes), 3)]
-        inner = nodes[len(nodes) // 2][0]  # asking for it too must not disturb the others
-        _, *results = gradients([y for y, _ in ys], [inner, *leaves])
-        gradient = results[leaves.index(x)]
-        expected = sum(dy.sum() for _, dy in ys)
-        np.testing.assert_allclose(0 if gradient is None else gradient @ direction, expected, rtol=1e-9, atol=1e-9)
+def test_gradients_of_random_graphs_are_those_of_finite_differences(seed):
+    kinds = [ops.add, ops.subtract, lambda a, b: ops.tanh(a) * b, lambda a, b: a[::-1], lambda a, b: ops.mean(a) + b]
+
+    def graph(*leaves):
+        nodes, choices = list(leaves), np.random.default_rng(seed)
+        for kind in choices.integers(len(kinds), size=40):
+            nodes.append(kinds[kind](*(nodes[i] for i in choices.integers(max(0, len(nodes) - 8), len(nodes), 2))))
+        return ops.stack([nodes[i] for i in choices.integers(len(nodes) - 10, len(nodes), 3)]) * 1e-3
+
+    check_gradients(graph, *np.random.default_rng(seed).standard_normal((3, 3)), float32=False)
 
 
 # Walking a graph again.
@@ -152,9 +116,6 @@ def test_only_nodes_that_a_walk_visited_are_freed():
     generator_loss, discriminator_loss = drawn * 5, drawn * discriminator
     assert gradients(generator_loss, generator) == [20]
     assert gradients(discriminator_loss, [discriminator, drawn]) == [4, 3]
-    y, beside = generator * 5 + discriminator * 7, discriminator * discriminator
-    assert gradients(y, generator) == [5]
-    assert gradients(beside, discriminator) == [6]
 
 
 def test_a_value_replaced_after_the_forward_pass_does_not_change_the_gradient():
@@ -172,9 +133,7 @@ def test_a_borrowed_gradient_is_never_written_into():
     a, b = leaf(1.0, 2.0), leaf(3.0, 4.0)
     double, triple = a * 2, a * 3
     y = a + b  # passes one array to a and to b, before double and triple add to that of a
-    gradient_a, gradient_b = gradients([double, triple, y], [a, b])
-    np.testing.assert_array_equal(gradient_a, [6, 6])
-    np.testing.assert_array_equal(gradient_b, [1, 1])
+    np.testing.assert_array_equal(gradients([double, triple, y], [a, b]), [[6, 6], [1, 1]])
 
 
 def views_of_one_gradient(x):
@@ -209,7 +168,7 @@ def test_a_gradient_has_the_shape_and_dtype_of_its_x(shape, dtype):
 
 
 def test_rows_stay_rows_are_added_to_rows_or_arrays_and_belong_to_the_caller():
-    x = leaf([1.0, 2.0], [3.0, 4.0])
+    x, weights = leaf([1.0, 2.0], [3.0, 4.0]), np.array([5.0, 6.0])
     for ys in ([first_row(x) * 3], [first_row(x), first_row(x) * 2]):
         [rows] = gradients(ys, x)
         assert isinstance(rows, IndexedSlices)
@@ -219,11 +178,9 @@ def test_rows_stay_rows_are_added_to_rows_or_arrays_and_belong_to_the_caller():
         assert isinstance(whole, np.ndarray)
         np.testing.assert_array_equal(whole[1] + 1, whole[0])
     np.testing.assert_array_equal(gradients(first_row(x * 2), x)[0], [[2, 2], [0, 0]])
-    weights = np.array([5.0, 6.0])
     one, two = gradients(first_row(x), [x, x], weights)
     one.values.fill(0)
-    np.testing.assert_array_equal(two.values, [weights])
-    np.testing.assert_array_equal(weights, [5, 6])
+    np.testing.assert_array_equal([two.values[0], weights], [[5, 6], [5, 6]])
 
 
 # Depth and memory.
@@ -231,8 +188,7 @@ def test_rows_stay_rows_are_added_to_rows_or_arrays_and_belong_to_the_caller():
 
 @pytest.mark.parametrize("length", [3_000, pytest.param(100_000, marks=pytest.mark.slow)])
 def test_a_long_chain_of_ops_is_walked_and_dropped_without_recursion(length):
-    x = leaf(1.0)
-    y = x
+    x = y = leaf(1.0)
     for _ in range(length):
         y = y + x
     assert gradients(y, x) == [length + 1]
@@ -262,11 +218,7 @@ def test_a_dropped_result_frees_its_graph_and_a_dropped_tensor_a_value_that_no_v
 
 def test_backward_frees_a_node_before_it_comes_to_the_next():
     alive = []
-
-    @op
-    def watching(x, /):
-        return x * 1.0, (lambda g: alive.append(watched() is not None) or g * 1.0,)
-
+    watching = op(lambda x, /: (x * 1.0, (lambda g: alive.append(watched() is not None) or g * 1.0,)))
     x = leaf(1.0, 2.0)
     hidden = ops.exp(watching(x))
     watched = weakref.ref(hidden.value)  # which exp's own vjp needs, and none after it
@@ -279,12 +231,13 @@ def test_backward_frees_a_node_before_it_comes_to_the_next():
 # Recording.
 
 
-def test_no_grad_records_nothing_nests_decorates_and_ends_with_an_exception():
+def test_no_grad_records_nothing_nests_decorates_ends_with_an_exception_and_is_of_its_own_thread():
     x = leaf(1.0)
-    with no_grad():
+    with no_grad(), ThreadPoolExecutor(1) as pool:
         with no_grad():
             pass
         y = x * 2
+        assert pool.submit(lambda: (x * 2).requires_grad).result()
     assert not y.requires_grad
     assert gradients(y, x) == [None]
 
@@ -298,25 +251,6 @@ def test_no_grad_records_nothing_nests_decorates_and_ends_with_an_exception():
     with pytest.raises(KeyError):
         evaluate(3)
     assert (x * 2).requires_grad
-
-
-def test_no_grad_in_one_thread_does_not_stop_another_from_recording():
-    x = leaf(1.0)
-    inside, done = threading.Event(), threading.Event()
-
-    def evaluate():
-        with no_grad():
-            inside.set()
-            assert done.wait(30)
-            return (x * 2).requires_grad
-
-    with ThreadPoolExecutor(1) as pool:
-        evaluation = pool.submit(evaluate)
-        assert inside.wait(30)
-        recorded = (x * 2).requires_grad
-        done.set()
-        assert not evaluation.result()
-    assert recorded
 
 
 # Calls of ops.
@@ -336,58 +270,21 @@ def test_an_op_of_any_number_of_tensors_has_a_derivative_for_each():
 
 def test_a_tensor_may_be_passed_by_keyword_or_be_optional():
     @op
-    def _ratio(a, b, /, scale=1):
+    def ratio(a, b, /, scale=1):
         return scale * a / b, (lambda g: scale * g / b, lambda g: -scale * g * a / b**2)
-
-    a, b = leaf(6.0), leaf(2.0)
-    for y in (_ratio(a=a, b=b, scale=5), _ratio(b=b, scale=5, a=a), _ratio(a, scale=5, b=b)):
-        assert (y.item(), gradients(y, [a, b])) == (15, [2.5, -7.5])
-    with pytest.raises(TypeError, match="missing 1 required positional argument: 'b'"):
-        _ratio(a=a)
 
     @op
     def shifted(x, by=None, /, scale=1):
         return x * scale + (0 if by is None else by), (lambda g: g * scale, lambda g: g)
 
+    a, b = leaf(6.0), leaf(2.0)
+    for y in (ratio(a=a, b=b, scale=5), ratio(b=b, scale=5, a=a), ratio(a, scale=5, b=b)):
+        assert (y.item(), gradients(y, [a, b])) == (15, [2.5, -7.5])
+    with pytest.raises(TypeError, match="missing 1 required positional argument: 'b'"):
+        ratio(a=a)
     assert gradients(shifted(a, None, 5), a) == [5]
     assert gradients(shifted(a), a) == [1]
     assert gradients(shifted(a, b, scale=5), [a, b]) == [5, 1]
-
-
-@pytest.mark.parametrize("number", [np.float64(3), np.int64(3), np.uint8(3), 3, 3.0])
-def test_a_numpy_number_promotes_as_little_as_a_python_number(number):
-    @op
-    def power(x, other, /, exponent=1):
-        return x * other**exponent, (lambda g: g * other**exponent, lambda g: g * x)
-
-    x = Tensor(np.float32([2]), requires_grad=True)
-    for y in (power(x, number), power(number, x), power(x, 3.0, exponent=number / number)):
-        assert (y.dtype, y.item()) == (np.float32, 6)
-        assert gradients(y, x)[0].dtype == np.float32
-
-
-def test_wrong_calls_of_gradients_and_ops_are_errors():
-    @op
-    def broken(x, /):
-        return x.sum(), (lambda g: g,)
-
-    x, rows = leaf(1.0, 2.0), IndexedSlices(np.ones((1, 2)), np.array([0]), (4, 2))
-    for call, kind, message in (
-        (lambda: gradients(x, [np.ones(1)]), TypeError, "xs must be Tensors, but one of them is ndarray"),
-        (lambda: gradients([1.0], x), TypeError, "ys must be Tensors, but one of them is float"),
-        (lambda: gradients(x, x, np.ones(3)), ValueError, r"grad_ys has shape \(3,\), and its y has shape \(2,\)"),
-        (lambda: gradients([x], x, [None, None]), ValueError, "2 grad_ys for 1 ys"),
-        (
-            lambda: gradients(broken(x), x),
-            ValueError,
-            r"broken.* a gradient of shape \(\) for an input of shape \(2,\)",
-        ),
-        (lambda: ops.clip(rows, -1, 1), TypeError, r"clip\(x=IndexedSlices.* use psworker.clip_by_value"),
-        (lambda: Tensor([1, 2], requires_grad=True), TypeError, "int64"),
-    ):
-        with pytest.raises(kind, match=message):
-            call()
-    assert not (Tensor([1, 2]) * 2).requires_grad
 
 
 # The tensor.
@@ -405,6 +302,7 @@ def test_a_tensor_shares_the_array_it_is_given_and_reads_like_one():
     np.testing.assert_array_equal(np.asarray(x), array)
     assert repr(Tensor(1.5)) == f"{Tensor(1.5)}" == "Tensor(array(1.5))"
     assert repr(leaf(1.0)) == "Tensor(array([1.]), requires_grad=True)"
+    assert not (Tensor([1, 2]) * 2).requires_grad
 
 
 def test_a_tensor_compared_with_an_array_is_an_error_and_not_false():
@@ -423,11 +321,8 @@ def test_a_subclass_is_a_leaf_like_any_other_and_its_name_is_in_errors():
     class Variable(Tensor):
         __slots__ = ("name",)
 
-        def __init__(self, value, name):
-            super().__init__(value, requires_grad=True)
-            self.name = name
-
-    w = Variable(np.ones((2, 3)), name="hidden/W")
+    w = Variable(np.ones((2, 3)), requires_grad=True)
+    w.name = "hidden/W"
     y = w * 2
     assert type(y) is Tensor
     np.testing.assert_array_equal(gradients(y, w)[0], np.full((2, 3), 2))

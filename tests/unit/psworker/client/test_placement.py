@@ -1,92 +1,165 @@
-"""Placement: the same in every worker, balanced bytes, and every row on one shard."""
+"""Placement: the same in every worker, balanced bytes, every row on one shard; arrays split and joined, bit for bit."""
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pswire.errors import AlreadyRegistered, UnknownVariable
-from pswire.tensors.values import Part, TensorSpec
+from pswire.errors import AlreadyRegistered, InvalidMessage, Malformed, ShapeMismatch, UnknownVariable
+from pswire.messages import Value
+from pswire.tensors.values import IndexedSlices, Part, TensorSpec
+from psworker.client import placement, push_pull
 from psworker.client.placement import SPLIT_BYTES, Placement
+from psworker.versions import ReadVersion, VersionedArray
 
 MIB = 1 << 20
+ROWS = 11  # of the variable that is split
 DETERMINISTIC = settings(derandomize=True, database=None, deadline=None, max_examples=60)
 
 #: Sizes around the limit, with few rows and many, with none, and without axes. None of them is ever allocated.
 shapes = st.one_of(
     st.just(()),
-    st.tuples(st.integers(0, 9)),
     st.tuples(st.integers(0, 12), st.sampled_from([1, 1000, MIB // 4, MIB, MIB + 1, 3 * MIB])),
     st.tuples(st.integers(0, 3 * MIB), st.sampled_from([1, 2, 7])),
 )
 variables = st.lists(shapes, min_size=1, max_size=25).map(
     lambda found: [TensorSpec(f"v{i}", shape) for i, shape in enumerate(found)]
 )
-shard_counts = st.integers(1, 5)
 
 
 def placed(shards, *specs):
     return Placement(shards).extended(specs)
 
 
-def places(placement, specs):
-    return {spec.name: placement[spec.name].partitions for spec in specs}
-
-
 @DETERMINISTIC
-@given(variables, shard_counts, st.randoms(use_true_random=False), st.integers(0, 25))
-def test_splitting_are_all_rows_in_order_and_neither_order_nor_later_variables_move_them(specs, shards, order, count):
-    placement = placed(shards, *specs)
+@given(variables, st.integers(1, 5), st.randoms(use_true_random=False), st.integers(0, 25))
+def test_parts_are_all_rows_in_order_and_neither_order_nor_later_variables_move_them(specs, shards, order, count):
+    whole = placed(shards, *specs)
     for spec in specs:
-        pieces = placement[spec.name].partitions
-        if pieces[0].part is None:
-            assert [partition.spec for partition in pieces] == [spec]
+        partitions = whole[spec.name].partitions
+        if partitions[0].part is None:
+            assert [partition.spec for partition in partitions] == [spec]
             continue
-        rows = [partition.spec.shape[0] for partition in pieces]
+        rows = [partition.spec.shape[0] for partition in partitions]
         assert sum(rows) == spec.shape[0]
         assert max(rows) - min(rows) <= 1 <= min(rows)
-        for shard, partition in enumerate(pieces):
+        for shard, partition in enumerate(partitions):
             assert (partition.shard, partition.part) == (shard, Part(sum(rows[:shard]), spec.shape[0]))
             assert partition.spec == TensorSpec(spec.name, (rows[shard], *spec.shape[1:]), spec.dtype)
-    assert places(placed(shards, *order.sample(specs, len(specs))), specs) == places(placement, specs)
+    assert placed(shards, *order.sample(specs, len(specs))) == whole
     before = placed(shards, *specs[:count])
-    known = places(before, specs[:count])
-    assert places(before.extended(specs), specs[:count]) == known == places(before, specs[:count])
+    known = dict(before)
+    assert before.extended(specs).items() >= known.items() == before.items()
     for spec in specs[count:]:
-        with pytest.raises(UnknownVariable, match=spec.name):
+        with pytest.raises(UnknownVariable, match=f"'{spec.name}' has not been registered by this worker"):
             before[spec.name]
 
 
 def test_the_largest_go_first_each_to_the_emptiest_shard():
     sizes = {"a": 1, "b": 6, "c": 2, "d": 5, "e": 4}
-    placement = placed(2, *(TensorSpec(name, (size,)) for name, size in sizes.items()))
-    assert {name: placement[name].partitions[0].shard for name in sizes} == {"b": 0, "d": 1, "e": 1, "c": 0, "a": 0}
+    found = placed(2, *(TensorSpec(name, (size,)) for name, size in sizes.items()))
+    assert {name: found[name].partitions[0].shard for name in sizes} == {"b": 0, "d": 1, "e": 1, "c": 0, "a": 0}
 
 
 def test_rows_that_are_over_go_to_the_emptiest_shards():
     large, table = TensorSpec("large", (1, 2 * MIB)), TensorSpec("table", (5, MIB))
-    for placement, rows in ((placed(3, large, table), [2, 2, 1]), (placed(3, large).extended([table]), [1, 2, 2])):
-        pieces = placement["table"].partitions
-        assert [(partition.shard, partition.spec.shape[0]) for partition in pieces] == [*enumerate(rows)]
+    for found, rows in ((placed(3, large, table), [2, 2, 1]), (placed(3, large).extended([table]), [1, 2, 2])):
+        assert [partition.spec.shape[0] for partition in found["table"].partitions] == rows
 
 
 def test_a_variable_of_the_limit_itself_or_with_fewer_rows_than_shards_is_not_split():
     specs = {"at": (2, MIB // 2), "above": (2, MIB // 2 + 1), "row": (1, 3 * MIB)}
-    placement = placed(2, *(TensorSpec(name, shape) for name, shape in specs.items()))
-    assert placement["at"].spec.nbytes == SPLIT_BYTES
-    assert [len(placement[name].partitions) for name in specs] == [1, 2, 1]
-
-
-def test_names_are_grouped_by_shard_once_and_in_their_order():
-    placement = placed(3, TensorSpec("split", (9, MIB)), TensorSpec("a", (3,)), TensorSpec("b", (2,)))
-    assert placement.by_shard(["b", "split", "a", "b"]) == [["split", "a"], ["b", "split"], ["split"]]
-    with pytest.raises(UnknownVariable, match="'c' has not been registered by this worker"):
-        placement.by_shard(["a", "c"])
+    found = placed(2, *(TensorSpec(name, shape) for name, shape in specs.items()))
+    assert found["at"].spec.nbytes == SPLIT_BYTES
+    assert [len(found[name].partitions) for name in specs] == [1, 2, 1]
 
 
 def test_a_variable_cannot_have_another_shape_later():
-    placement = placed(2, TensorSpec("a", (3,)))
-    assert placement.extended([TensorSpec("a", (3,))]) == placement
-    with pytest.raises(
-        AlreadyRegistered, match=r"a float32\[3\] is already registered .* now declared as a float32\[4\]"
-    ):
-        placement.extended([TensorSpec("b", (1,)), TensorSpec("a", (4,))])
+    first = placed(2, TensorSpec("a", (3,)))
+    assert first.extended([TensorSpec("a", (3,))]) == first
+    with pytest.raises(AlreadyRegistered, match=r"a float32\[3\] is already .* is now declared as a float32\[4\]"):
+        first.extended([TensorSpec("b", (1,)), TensorSpec("a", (4,))])
+
+
+def split(shards, row_shape=(3,)):
+    """A variable that is split over the shards, if there are several."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(placement, "SPLIT_BYTES", 16)
+        return placed(shards, TensorSpec("w", (ROWS, *row_shape)))["w"]
+
+
+def some(shape):
+    return np.random.default_rng(1).normal(size=shape).astype(np.float32)
+
+
+@DETERMINISTIC
+@given(
+    st.integers(1, 4),
+    st.sampled_from([(), (3,), (2, 3)]),
+    st.lists(st.integers(0, ROWS - 1), max_size=30),
+    st.sampled_from(["int8", "int32", "int64", "uint64"]),
+)
+def test_values_gradients_and_rows_with_repeats_are_split_and_joined_in_the_order_asked_for(
+    shards, row_shape, numbers, dtype
+):
+    variable, value, indices = split(shards, row_shape), some((ROWS, *row_shape)), np.array(numbers, dtype)
+    parts = variable.split(value)
+    assert [part.shape for part in parts] == [partition.spec.shape for partition in variable.partitions]
+    assert all(np.shares_memory(part, value) and part.flags.c_contiguous for part in parts)
+    joined = push_pull.join(variable, [Value("w", version, part) for version, part in enumerate(parts)])
+    np.testing.assert_array_equal(joined, value, strict=True)
+    assert joined is value if shards == 1 else not (joined.flags.writeable or np.shares_memory(joined, value))
+
+    rows = IndexedSlices(some((len(numbers), *row_shape)), indices, value.shape)
+    gradients = variable.split_gradient(rows)
+    assert [part.shape for part in gradients] == [part.shape for part in parts]
+    whole = np.concatenate([part.summed().to_dense() for part in gradients])  # as the server adds them up
+    np.testing.assert_array_equal(whole, rows.summed().to_dense(), strict=True)
+
+    chosen, positions = variable.split_rows(indices)
+    answers = [Value("w", 0, part[mine]) for part, mine in zip(parts, chosen, strict=True)]
+    expected = value[np.array(numbers, np.int64)]
+    np.testing.assert_array_equal(push_pull.join_rows(answers, positions), expected, strict=True)
+
+
+def test_rows_that_come_sorted_are_not_copied_and_a_part_without_rows_still_counts_the_update():
+    rows = IndexedSlices(some((3, 3)), np.array([0, 2, 10]), (ROWS, 3))
+    parts = split(3).split_gradient(rows)
+    assert [list(part.indices) for part in parts] == [[0, 2], [], [2]]
+    assert [np.shares_memory(part.values, rows.values) for part in parts] == [True, False, True]
+
+
+@pytest.mark.parametrize("shards", [1, 3])
+@pytest.mark.parametrize(
+    ("rows", "error", "message"),
+    [
+        (np.array([0, ROWS, 3]), InvalidMessage, r"'w' has no row 11: its rows are 0 \.\.\. 10"),
+        (np.array([0, 12, -1]), InvalidMessage, r"'w' has no row -1"),
+        (np.array([2**63], np.uint64), InvalidMessage, "'w' has no row 9223372036854775808"),
+        (np.array([0.0]), TypeError, "'w': their numbers must be integers, but they are float64"),
+        (np.array([[0]]), ShapeMismatch, r"got shape \(1, 1\)"),
+    ],
+)
+def test_invalid_rows_are_refused_by_number_and_name(shards, rows, error, message):
+    with pytest.raises(error, match=message):
+        split(shards).split_rows(rows)
+
+
+@pytest.mark.parametrize("index", [-1, ROWS])
+def test_rows_of_a_gradient_that_are_not_there_are_refused_before_it_is_split(index):
+    array = IndexedSlices(some((2, 3)), np.array([0, index]), (ROWS, 3), check_range=False)
+    with pytest.raises(InvalidMessage, match=r"gradient for 'w': .*0 \.\.\. 10"):
+        split(2).split_gradient(array)
+
+
+@pytest.mark.parametrize("shards", [1, 2])
+@pytest.mark.parametrize("named", [3, None])
+def test_an_unchanged_value_must_have_the_version_that_the_worker_named(shards, named):
+    variable, value = split(shards), some((ROWS, 3))
+    known = None if named is None else VersionedArray("w", ReadVersion((named,) * shards), value)
+    still = [Value("w", 3, None)] * shards
+    if named is not None:
+        assert push_pull.join(variable, still, known) is value
+    for wrong in ([Value("w", 4, None), *still[1:]], [*still[:-1], Value("w", 2, None)], still[: named is None]):
+        with pytest.raises(Malformed, match=r"is still at version|values of 'w', which has"):
+            push_pull.join(variable, wrong, known)

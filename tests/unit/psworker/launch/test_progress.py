@@ -15,7 +15,7 @@ from rich.console import Console
 from pswire.job_status import JobWorker, ShardAnswer, merge_reports
 from pswire.messages import StatusReport, WorkerStatus
 from psworker.launch import progress
-from psworker.launch.display import Display, LiveDisplay, PlainDisplay, make_display, step_line, summary_line, table
+from psworker.launch.display import Display, LiveDisplay, make_display, step_line, summary_line, table
 from psworker.launch.progress import COST_SMOOTHING, RATE_SMOOTHING, Progress, Watch, WorkerProgress, follow, starting
 
 NAMES = ("worker-0", "worker-1")
@@ -137,7 +137,7 @@ def test_lines_keep_their_stream_and_every_character_and_progress_off_shows_noth
 
 def test_without_a_terminal_there_is_a_plain_line_every_two_seconds(capsys):
     with make_display("auto", NAMES) as display:
-        assert type(display) is PlainDisplay
+        assert type(display) is Display
         for quarter in range(18):
             display.show(replace(TRAINING, seconds=quarter / 4, step=quarter))
         display.summary(TRAINING)
@@ -172,7 +172,7 @@ def test_auto_is_live_on_a_terminal_that_can_move_its_cursor(open_terminal, monk
     open_terminal()
     assert type(make_display("auto", NAMES)) is LiveDisplay
     monkeypatch.setenv("TERM", "dumb")
-    assert type(make_display("auto", NAMES)) is PlainDisplay
+    assert type(make_display("auto", NAMES)) is Display
 
 
 @pytest.mark.parametrize("colors", [True, False])

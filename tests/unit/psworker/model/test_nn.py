@@ -17,15 +17,13 @@ def normal(*shape, dtype=np.float32):
     return np.random.default_rng(SEED).standard_normal(shape).astype(dtype)
 
 
-def names():
-    return [variable.name for variable in ps.trainable_variables()]
-
-
 def test_layers_name_their_variables_by_kind_and_count_in_the_current_scope():
     with ps.variable_scope("model"):
         layers = [nn.Dense(2, 3), nn.Dense(3, 4), nn.Conv2D(1, 2, (5, 3)), nn.Embedding(9, 2), nn.LayerNorm(2)]
-    layers.append(nn.BatchNorm(7))
-    nn.Dense(2, 3, name="logits", bias=False)
+    layers += [nn.BatchNorm(7), nn.Dense(2, 3, name="logits", bias=False)]
+    parts = "kernel bias", "kernel bias", "kernel bias", "table", "gamma beta", "gamma beta", "kernel"
+    of_layers = [f"{layer.name}/{part}" for layer, some in zip(layers, parts, strict=True) for part in some.split()]
+    assert [variable.name for variable in ps.trainable_variables()] == of_layers
     assert [repr(layer) for layer in layers] == [
         "Dense('model/dense': 2 -> 3)",
         "Dense('model/dense_1': 3 -> 4)",
@@ -33,14 +31,10 @@ def test_layers_name_their_variables_by_kind_and_count_in_the_current_scope():
         "Embedding('model/embedding': 9 rows of 2)",
         "LayerNorm('model/layer_norm': 2)",
         "BatchNorm('batch_norm': 7)",
+        "Dense('logits': 2 -> 3)",
     ]
-    assert names() == [
-        *("model/dense/kernel", "model/dense/bias", "model/dense_1/kernel", "model/dense_1/bias"),
-        *("model/conv2d/kernel", "model/conv2d/bias", "model/embedding/table"),
-        *("model/layer_norm/gamma", "model/layer_norm/beta", "batch_norm/gamma", "batch_norm/beta", "logits/kernel"),
-    ]
-    assert not layers[-1].moving_mean.trainable
-    assert not layers[-1].moving_variance.trainable
+    moving = [variable.name for variable in ps.global_variables() if not variable.trainable]
+    assert moving == ["batch_norm/moving_mean", "batch_norm/moving_variance"]
     with pytest.raises(ConfigurationError, match="'logits/kernel'"):
         nn.Dense(2, 3, name="logits")
 
@@ -48,9 +42,9 @@ def test_layers_name_their_variables_by_kind_and_count_in_the_current_scope():
 def test_kernels_are_by_default_glorot_biases_zero_and_tables_small_uniform():
     given = {"kernel_initializer": initializers.constant(0.5), "bias_initializer": initializers.constant(0.1)}
     for layer in (nn.Dense(2, 3, **given), nn.Conv2D(2, 3, (1, 2), **given)):
-        assert np.all(layer.kernel.value == 0.5)
-        assert np.all(layer.bias.value == np.float32(0.1))
-    assert np.all(nn.Embedding(2, 3, initializer=initializers.ones()).table.value == 1)
+        assert set(layer.kernel.value.flat) == {0.5}
+        assert set(layer.bias.value) == {np.float32(0.1)}
+    assert set(nn.Embedding(2, 3, initializer=initializers.ones()).table.value.flat) == {1}
     dense, conv, embedding = nn.Dense(300, 200), nn.Conv2D(3, 4, 5), nn.Embedding(100, 20)
     limits = [(dense.kernel, (6 / 500) ** 0.5), (conv.kernel, (6 / 175) ** 0.5), (embedding.table, 0.05)]
     for variable, limit in limits:
@@ -58,44 +52,37 @@ def test_kernels_are_by_default_glorot_biases_zero_and_tables_small_uniform():
     assert not any([*dense.bias.value, *conv.bias.value])
 
 
-@pytest.mark.parametrize(("made", "kept"), [("float16", "float16"), ("float32", "float32"), ("float64", "float32")])
-def test_initial_values_are_float32_where_an_initializer_returns_float64(made, kept):
-    layer = nn.Dense(3, 4, kernel_initializer=lambda shape, random: random.standard_normal(shape).astype(made))
-    assert layer.kernel.dtype == kept
-    assert nn.Embedding(3, 4, initializer=lambda shape, random: np.ones(shape, made)).table.dtype == kept
-    for size in (np.int64(3), (3, np.int32(3)), [3, 3]):  # any integers are sizes
+def test_sizes_are_any_integers_and_initial_values_of_float64_become_float32():
+    for size in (np.int64(3), (3, np.int32(3)), [3, 3]):
         assert nn.Conv2D(1, 2, size, strides=np.int64(2)).kernel.shape == (3, 3, 1, 2)
+    for made, kept in (("float16", "float16"), ("float32", "float32"), ("float64", "float32")):
+        layer = nn.Dense(3, 4, kernel_initializer=lambda shape, random, dtype=made: np.ones(shape, dtype))
+        assert layer.kernel.dtype == kept
 
 
 @pytest.mark.parametrize("shape", [(3,), (2, 4, 3), (0, 3)])
 def test_dense_is_a_matrix_product_a_bias_and_an_activation(shape):
-    x = normal(*shape)
-    layer = nn.Dense(3, 2, activation=ops.tanh, bias_initializer=initializers.constant(0.5))
-    y = layer(x)
-    assert y.dtype == np.float32
-    np.testing.assert_allclose(y.value, np.tanh(x @ layer.kernel.value + 0.5), rtol=1e-5, atol=1e-6)
+    x, layer = normal(*shape), nn.Dense(3, 2, activation=ops.tanh, bias_initializer=initializers.constant(0.5))
+    np.testing.assert_allclose(layer(x).value, np.tanh(x @ layer.kernel.value + 0.5), rtol=1e-5, atol=1e-6)
     plain = nn.Dense(3, 2, bias=False)
     np.testing.assert_allclose(plain(x).value, x @ plain.kernel.value, rtol=1e-5, atol=1e-6)
 
 
-def test_conv2d_passes_its_settings_to_the_op_and_its_result_to_the_activation():
-    x = normal(2, 9, 8, 3)
-    settings = {"strides": (2, 1), "padding": "VALID", "dilations": 2, "bias_initializer": initializers.constant(-0.1)}
-    for name, activation in [("plain", None), ("fused", ops.relu), ("after", ops.tanh)]:
-        layer = nn.Conv2D(3, 4, (3, 2), activation=activation, name=name, **settings)
-        linear = ops.conv2d(x, layer.kernel, strides=(2, 1), padding="VALID", dilations=2) + layer.bias
-        expected = linear if activation is None else activation(linear)
-        y = layer(x)
-        np.testing.assert_allclose(y.value, expected.value, rtol=1e-5, atol=1e-6)
-        ours, theirs = (ps.gradients(ops.sum(ops.square(z)), [layer.kernel, layer.bias]) for z in (y, expected))
-        for gradient, other in zip(ours, theirs, strict=True):
-            np.testing.assert_allclose(gradient, other, rtol=1e-4, atol=1e-5)
+@pytest.mark.parametrize("activation", [None, ops.relu, ops.tanh])
+def test_conv2d_passes_its_settings_to_the_op_and_its_result_to_the_activation(activation):
+    x, settings = normal(2, 9, 8, 3), {"strides": (2, 1), "padding": "VALID", "dilations": 2}
+    layer = nn.Conv2D(3, 4, (3, 2), activation=activation, bias_initializer=initializers.constant(-0.1), **settings)
+    linear = ops.conv2d(x, layer.kernel, **settings) + layer.bias
+    results = layer(x), linear if activation is None else activation(linear)
+    np.testing.assert_allclose(results[0].value, results[1].value, rtol=1e-5, atol=1e-6)
+    gradients = [ps.gradients(ops.sum(ops.square(y)), [layer.kernel, layer.bias]) for y in results]
+    for gradient, other in zip(*gradients, strict=True):
+        np.testing.assert_allclose(gradient, other, rtol=1e-4, atol=1e-5)
 
 
 def test_layer_norm_normalises_each_example_and_adds_its_epsilon_to_the_variance():
     y = nn.LayerNorm(50)(3 * normal(4, 2, 50) + 7).value
-    np.testing.assert_allclose(y.mean(axis=-1), 0, atol=1e-5)
-    np.testing.assert_allclose(y.var(axis=-1), 1, atol=1e-4)
+    np.testing.assert_allclose([y.mean(axis=-1), y.var(axis=-1)], [np.zeros((4, 2)), np.ones((4, 2))], atol=1e-4)
     layer = nn.LayerNorm(2, epsilon=3.0)
     np.testing.assert_allclose(layer(np.float32([[1, 3], [0, 0]])).value, [[-0.5, 0.5], [0, 0]], rtol=1e-6)
     assert layer(np.zeros((0, 2), np.float32)).shape == (0, 2)
@@ -105,20 +92,11 @@ def test_batch_norm_normalises_a_batch_in_training_and_notes_the_mean_of_its_mom
     layer = nn.BatchNorm(3, decay=0.9, epsilon=0)
     x = normal(6, 5, 3) * [1, 10, 100] + [0, -5, 50]
     y = layer(x.astype(np.float32), training=True).value
-    np.testing.assert_allclose(y.mean(axis=(0, 1)), 0, atol=1e-5)
-    np.testing.assert_allclose(y.var(axis=(0, 1)), 1, rtol=1e-5)
-    mean, variance = ps.update_ops()
-    assert [mean.variable, variance.variable] == [layer.moving_mean, layer.moving_variance]
-    assert (mean.decay, variance.decay, mean.value.dtype, variance.value.dtype) == (0.9, 0.9, np.float32, np.float32)
-    np.testing.assert_allclose(mean.value, x.mean(axis=(0, 1)), rtol=1e-4, atol=1e-5)
-    np.testing.assert_allclose(variance.value, x.reshape(30, 3).var(axis=0, ddof=1), rtol=1e-4)
-    ps.discard_update_ops()
-    layer = nn.BatchNorm(3)
-    for value in (1.0, 2.0, 6.0):  # several batches before a push
-        layer(np.full((1, 3), value, np.float32), training=True)
-    mean, variance = ps.update_ops()
-    np.testing.assert_allclose(mean.value, [3, 3, 3])
-    np.testing.assert_array_equal(variance.value, [0, 0, 0])
+    np.testing.assert_allclose([y.mean(axis=(0, 1)), y.var(axis=(0, 1))], [[0] * 3, [1] * 3], atol=1e-5)
+    updates = ps.update_ops()
+    assert [(one.variable, one.decay) for one in updates] == [(layer.moving_mean, 0.9), (layer.moving_variance, 0.9)]
+    expected = x.mean(axis=(0, 1)), x.reshape(30, 3).var(axis=0, ddof=1)
+    np.testing.assert_allclose([one.value for one in updates], expected, rtol=1e-4, atol=1e-5)
 
 
 def test_batch_norm_uses_its_moving_averages_when_not_training_and_notes_nothing():
@@ -129,7 +107,7 @@ def test_batch_norm_uses_its_moving_averages_when_not_training_and_notes_nothing
     y = layer(x, training=False)
     normalised = (x.value - [1, -2]) / [2, 4]
     np.testing.assert_allclose(y.value, normalised * [2, -1] + [10, 20], rtol=1e-5)
-    assert (y.dtype, ps.update_ops()) == (np.float32, [])
+    assert ps.update_ops() == []
     weights = np.random.default_rng(SEED).random((7, 2))
     expected = weights * [1, -0.25], (weights * normalised).sum(axis=0), weights.sum(axis=0)
     for gradient, one in zip(ps.gradients(y, [x, layer.gamma, layer.beta], weights), expected, strict=True):
@@ -138,13 +116,10 @@ def test_batch_norm_uses_its_moving_averages_when_not_training_and_notes_nothing
 
 @pytest.mark.parametrize("training", [True, False])
 def test_batch_norm_without_center_or_scale_lacks_that_variable_alone(training):
-    x = normal(5, 3)
-    neither = nn.BatchNorm(3, center=False, scale=False)
-    scaled, centered = nn.BatchNorm(3, center=False), nn.BatchNorm(3, scale=False)
-    assert neither.gamma is neither.beta is None
-    assert names() == ["batch_norm_1/gamma", "batch_norm_2/beta"]
-    for other in (neither, scaled, centered):
-        np.testing.assert_allclose(other(x, training).value, nn.BatchNorm(3)(x, training).value, rtol=1e-6)
+    x, settings = normal(5, 3), [{"center": False, "scale": False}, {"center": False}, {"scale": False}]
+    for layer in [nn.BatchNorm(3, **some) for some in settings]:
+        np.testing.assert_allclose(layer(x, training).value, nn.BatchNorm(3)(x, training).value, rtol=1e-6)
+    assert [one.name for one in ps.trainable_variables()][:2] == ["batch_norm_1/gamma", "batch_norm_2/beta"]
 
 
 @pytest.mark.parametrize(
@@ -158,7 +133,6 @@ def test_batch_norm_without_center_or_scale_lacks_that_variable_alone(training):
         (lambda: partial(nn.BatchNorm(3), training=False), np.zeros((5, 1)), ValueError, r"BatchNorm\('net/.*\., 3\)"),
         (lambda: partial(nn.BatchNorm(3), training=True), np.zeros((0, 3)), ValueError, "no elements"),
         (lambda: nn.Dense(3, 4), np.ones((2, 3), complex), TypeError, r"Dense\(.*must be of real numbers, .*complex"),
-        (lambda: nn.Dense(3, 4), np.ones((2, 3)).astype("U1"), TypeError, "x must be of real numbers"),
         (lambda: nn.Embedding(5, 2), [2, 5], IndexError, r"'net/embedding/table'.*ids must be in 0 \.\.\. 4"),
     ],
 )
@@ -169,73 +143,53 @@ def test_an_invalid_x_is_refused_in_the_name_of_the_layer(layer, x, error, messa
         layer(x)
 
 
+def returns(array):
+    return lambda shape, random: np.asarray(array)
+
+
 @pytest.mark.parametrize(
     ("make", "error", "message"),
     [
         (lambda: nn.Dense(3, 4, activation="relu"), TypeError, "^Dense: activation must be .*ops.relu, .*'relu'"),
         (lambda: nn.Conv2D(1, 2, 3, activation="relu"), TypeError, "^Conv2D: activation must be a function"),
         (lambda: nn.Conv2D(1, 2, 1.5), TypeError, "^Conv2D: kernel_size must be an integer or two"),
-        (
-            lambda: nn.Conv2D(1, 2, (3, 3, 3)),
-            ValueError,
-            "^Conv2D: kernel_size must be at least 1, as one number or a pair",
-        ),
+        (lambda: nn.Conv2D(1, 2, (3, 3, 3)), ValueError, "^Conv2D: kernel_size must be at least 1, as one"),
         (lambda: nn.Conv2D(1, 2, 3, strides=0), ValueError, "^Conv2D: strides must be at least 1"),
         (lambda: nn.Conv2D(1, 2, 3, dilations="2"), TypeError, "^Conv2D: dilations must be an integer"),
         (lambda: nn.Dense(3.0, 4), TypeError, r"^kernel: the sizes .* must be integers, but they are \(3.0, 4\)"),
         (lambda: nn.BatchNorm(3, decay=1), ValueError, "BatchNorm: decay must be at least 0 and below 1"),
         (lambda: nn.BatchNorm(3, decay=-0.1), ValueError, "BatchNorm: decay must be at least 0 and below 1"),
+        (lambda: nn.Dense(3, 4, kernel_initializer=initializers.he_normal), TypeError, "^kernel: .*with parentheses"),
+        (lambda: nn.Conv2D(1, 2, 3, bias_initializer="zeros"), TypeError, "^bias: .*with parentheses"),
+        (lambda: nn.Dense(3, 4, bias_initializer=returns([0] * 3)), ValueError, r"^bias: .*\(3,\) instead of \(4,\)"),
+        (lambda: nn.Conv2D(1, 2, 3, kernel_initializer=returns(0.5)), ValueError, r"^kernel: .*\(\) instead of"),
+        (lambda: nn.Dense(3, 2, bias_initializer=returns([0, 0])), TypeError, "^bias: .*int64 instead of float32"),
     ],
 )
 def test_an_invalid_argument_is_refused_when_the_layer_is_created(make, error, message):
     with pytest.raises(error, match=message):
         make()
     assert ps.global_variables() == []
+    assert nn.Dense(3, 4).name == "dense"  # the name is free
 
 
-@pytest.mark.parametrize("which", ["kernel", "bias"])
 @pytest.mark.parametrize(
-    ("initializer", "error", "message"),
+    "layer",
     [
-        *((getattr(initializers, name), TypeError, "with parentheses") for name in ("he_normal", "zeros", "constant")),
-        (initializers.random_normal, TypeError, "with parentheses"),
-        ("zeros", TypeError, "with parentheses"),
-        (lambda shape, random: np.zeros((2, 2)), ValueError, r"returned an array of shape \(2, 2\) instead of \("),
-        (lambda shape, random: 0.5, ValueError, r"returned an array of shape \(\) instead of"),
-        (lambda shape, random: np.zeros(shape, np.int64), TypeError, "returned an array of int64 instead of float32"),
+        lambda: nn.Dense(2, 3),
+        lambda: nn.Conv2D(2, 3, 3),
+        lambda: nn.LayerNorm(2),
+        lambda: partial(nn.BatchNorm(2), training=True),
+        lambda: partial(nn.BatchNorm(2), training=False),
     ],
 )
-def test_an_invalid_initializer_is_refused_before_any_variable_is_created(initializer, error, message, which):
-    for make in (partial(nn.Dense, 3, 4), partial(nn.Conv2D, 1, 4, 3)):
-        with pytest.raises(error, match=f"^{which}: .*{message}"):
-            make(**{f"{which}_initializer": initializer})
-        assert ps.global_variables() == []
-    assert nn.Dense(3, 4).name == "dense"  # the name is free, too
-
-
-# dtypes of x.
-
-LAYERS = {
-    "dense": lambda: nn.Dense(2, 3),
-    "conv2d": lambda: nn.Conv2D(2, 3, 3),
-    "batch_norm, training": lambda: partial(nn.BatchNorm(2), training=True),
-    "batch_norm": lambda: partial(nn.BatchNorm(2), training=False),
-    "layer_norm": lambda: nn.LayerNorm(2),
-}
-
-
-@pytest.mark.parametrize("layer", LAYERS.values(), ids=LAYERS)
 def test_x_of_another_dtype_is_cast_to_that_of_the_variables_and_its_gradient_back(layer):
     layer = layer()
     for dtype in ("float64", "float16", "uint8", "int64", "bool"):
         x = np.random.default_rng(SEED).integers(0, 9, (3, 4, 5, 2)).astype(dtype)
-        expected = layer(x.astype(np.float32))
+        expected = layer(x.astype(np.float32)).value
         for given in (x, ps.Tensor(x), x.tolist()):
-            y = layer(given)
-            assert y.dtype == np.float32
-            np.testing.assert_array_equal(y.value, expected.value)
-    values = normal(3, 4, 5, 2)
-    wide, narrow = (ps.Tensor(values.astype(dtype), requires_grad=True) for dtype in (np.float64, np.float32))
+            np.testing.assert_array_equal(layer(given).value, expected, strict=True)
+    wide, narrow = (ps.Tensor(normal(3, 4, 5, 2, dtype=dtype), requires_grad=True) for dtype in ("f8", "f4"))
     [found], [expected] = (ps.gradients(ops.sum(ops.square(layer(x)) * layer(x)), [x]) for x in (wide, narrow))
-    assert found.dtype == np.float64
-    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(found, expected.astype("f8"), rtol=1e-4, atol=1e-5, strict=True)

@@ -15,13 +15,6 @@ SEED = 20131016
 UNIFORM = ps.RowUniform(-1, 1, seed=SEED)
 
 
-def table_and_array(*shape, dtype="float32"):
-    """A table, and a tensor that has all of its initial rows."""
-    rows = np.empty(shape, dtype)
-    fill(UNIFORM, rows)
-    return ps.Table(shape, UNIFORM, dtype=dtype), ps.Tensor(rows, requires_grad=True)
-
-
 IDS = {
     "repeats": [5, 1, 5, 5, 0, 1],
     "two axes": [[9, 2, 9], [0, 9, 2]],
@@ -35,14 +28,15 @@ IDS = {
 @pytest.mark.parametrize("ids", IDS.values(), ids=IDS)
 @pytest.mark.parametrize("shape", [(10, 3), (10,), (10, 2, 2)], ids=str)
 def test_a_lookup_and_its_gradient_equal_those_of_an_array_to_the_last_bit(ids, shape):
-    table, array = table_and_array(*shape)
+    rows = np.empty(shape, np.float32)
+    fill(UNIFORM, rows)
+    table, array = ps.Table(shape, UNIFORM), ps.Tensor(rows, requires_grad=True)
     vectors, expected = ops.embedding(table, ids), ops.embedding(array, ids)
     np.testing.assert_array_equal(vectors.value, expected.value, strict=True)
     weights = np.random.default_rng(SEED).normal(size=vectors.shape).astype(np.float32)
     [gradient] = ps.gradients(ops.sum(ops.square(vectors) * weights), table)
     [reference] = ps.gradients(ops.sum(ops.square(expected) * weights), array)
-    assert gradient.indices.tolist() == sorted(set(np.ravel(ids).tolist()))
-    assert gradient.shape == shape
+    assert (gradient.indices.tolist(), gradient.shape) == (sorted(set(np.ravel(ids).tolist())), shape)
     np.testing.assert_array_equal(gradient.values, reference.summed().values, strict=True)
 
 
@@ -53,13 +47,10 @@ def test_a_table_is_in_its_collection_beside_the_variables():
     assert not isinstance(table, ps.Variable)
     assert (ps.global_variables("model"), ps.trainable_variables()) == ([table, frozen], [table])
     assert repr(table) == "Table(model/words float32[1000, 4], version 0)"
-    assert (frozen.name, frozen.shape, frozen.dtype) == ("model/variable", (5, 1), np.float16)
+    assert repr(frozen) == "Table(model/variable float16[5, 1], version 0)"
     assert (frozen.ndim, len(frozen)) == (2, 5)
     assert ops.embedding(frozen, [1]).value.tolist() == [[1]]
-    with ps.no_grad():
-        unrecorded = ops.embedding(table, [1])
-    looked_up = (ops.embedding(frozen, [1]), unrecorded, ops.embedding(table, [1]))
-    assert [rows.requires_grad for rows in looked_up] == [False, False, True]
+    assert [ops.embedding(one, [1]).requires_grad for one in (table, frozen)] == [True, False]
 
 
 def test_nothing_as_large_as_the_table_is_made():
@@ -80,16 +71,13 @@ def test_nothing_as_large_as_the_table_is_made():
     "use",
     [
         lambda table: table.value,
-        lambda table: table * 2,
         lambda table: np.ones(2, np.float32) @ table,
         lambda table: ops.matmul(np.ones((1, 4)), table),
         lambda table: ops.gather(table, np.array([1])),
         lambda table: table[1],
-        lambda table: ops.concatenate([table, table], axis=0),
         lambda table: ops.accuracy(table, np.zeros(4, int)),
         lambda table: ps.stop_gradient(table),
         lambda table: ps.Variable(table),
-        lambda table: list(table),
         lambda table: bool(table),
         lambda table: ps.add_decayed_weights([(np.ones((4, 2)), table)], 0.1),
     ],
@@ -125,9 +113,7 @@ def test_invalid_ids_are_refused(ids, error, message):
         (((-1, 3), UNIFORM), ConfigurationError, "sizes from 0 up"),
         (((1 << 62, 4), UNIFORM), ValueError, r"has 73,786,976,294,838,206,464 bytes, and no memory has more"),
         (((1 << 62, 0), UNIFORM), ValueError, "no memory has more"),
-        (((1 << 70,), UNIFORM), ValueError, "no memory has more"),
         (((2, 3), initializers.zeros()), TypeError, r"such as psworker\.RowUniform"),
-        (((2, 3), np.zeros((2, 3))), TypeError, r"such as psworker\.RowUniform"),
         (((2, 3), ps.RowConstant(1e6), None, "float16"), ValueError, "float16 cannot hold"),
         (((2, 3), UNIFORM, None, "int32"), TypeError, "not int32"),
     ],
@@ -143,7 +129,3 @@ def test_an_embedding_with_an_initializer_of_rows_has_a_table():
     assert isinstance(layer.table, ps.Table)
     assert (layer.table.name, str(layer)) == ("users/table", "Embedding('users': 100000000 rows of 3)")
     np.testing.assert_array_equal(layer([[7]]).value, ops.embedding(layer.table, [[7]]).value)
-    with pytest.raises(ConfigurationError, match="there is already a variable 'users/table'"):
-        nn.Embedding(10**8, 3, initializer=UNIFORM, name="users")
-    with pytest.raises(TypeError, match="whole numbers"):
-        nn.Embedding(2.5, 3, initializer=UNIFORM)

@@ -17,9 +17,8 @@ from pswire import messages as ms
 from pswire.channel import SERVER_OPTIONS
 from pswire.codec import decode, encode, from_frame, to_frame
 from pswire.tensors.frames import incoming
-from pswire.tensors.inline import InlineReceiver, InlineSender
 from pswire.tensors.stream import StreamReceiver, StreamSender
-from pswire.tensors.transport import CHUNK, MAX_INLINE_MESSAGE
+from pswire.tensors.transport import CHUNK, MAX_INLINE_MESSAGE, InlineReceiver, InlineSender
 from pswire.tensors.values import TensorSpec
 from pswire.v1 import paramserver_pb2 as pb
 from pswire.v1.paramserver_pb2_grpc import ParameterServerServicer, add_ParameterServerServicer_to_server
