@@ -1,12 +1,12 @@
-"""Commands as real processes, watched from outside: their lines, their exit codes, and that nothing of them is left."""
+"""Commands as real processes: their lines, their exit codes, and that nothing of them is left."""
 
 import os
-import select
 import signal
 import subprocess
 import sys
 import textwrap
 import threading
+import time
 import uuid
 from collections.abc import Iterator
 from contextlib import suppress
@@ -35,10 +35,8 @@ class Command:
             stderr=subprocess.PIPE,
             start_new_session=True,
         )
-        self._readers = [
-            threading.Thread(target=self._read, args=(pipe, lines), daemon=True)
-            for pipe, lines in ((self.popen.stdout, self.out), (self.popen.stderr, self.err))
-        ]
+        pipes = (self.popen.stdout, self.out), (self.popen.stderr, self.err)
+        self._readers = [threading.Thread(target=self._read, args=args, daemon=True) for args in pipes]
         for reader in self._readers:
             reader.start()
 
@@ -119,19 +117,11 @@ class Commands:
         return found
 
     def wait_for_none(self) -> bool:
-        """Whether all marked processes that live now end."""
-        return all(_ends(pid) for pid in self.alive()) and not self.alive()
-
-
-def _ends(pid: int) -> bool:
-    try:
-        descriptor = os.pidfd_open(pid)
-    except ProcessLookupError:
-        return True
-    try:
-        return bool(select.select([descriptor], [], [], BOUND)[0])
-    finally:
-        os.close(descriptor)
+        """Whether all marked processes end within `BOUND` seconds."""
+        end = time.monotonic() + BOUND
+        while self.alive() and time.monotonic() < end:
+            time.sleep(0.05)
+        return not self.alive()
 
 
 @pytest.fixture
