@@ -320,7 +320,7 @@ async def test_others_are_answered_while_the_loop_of_an_optimizer_is_compiled(ex
     compiling.shut()
     registering = asyncio.create_task(register(executor, first, Momentum(1.0, momentum=0.5), w=array))
     await until(compiling.reached.is_set)
-    assert [one.name for one in (await executor.step(ms.Status())).variables] == ["v"]
+    assert [one.spec.name for one in (await executor.step(ms.Status())).variables] == ["v"]
     compiling.open()
     np.testing.assert_array_equal((await registering).values[0].array, array)
     tuning = await at_gate(executor, compiling, ms.Tune(first, 1, ("v",), Ftrl(1.0), ("learning_rate_power",)))
