@@ -12,7 +12,7 @@ from fractions import Fraction
 
 from pswire.specs.consistency import Bounded, Consistency, DropStalePushes, ScaleByStaleness, StalenessSpec, Synchronous
 
-LEASE, PATIENCE = 3.0, 2.0
+LEASE, MAX_WAIT_SECONDS = 3.0, 2.0
 SIZE, BLOCK, EPOCHS = 3, 2, 2
 HALVING, ROW = 4, 2
 HALF = Fraction(1, 2)
@@ -157,7 +157,7 @@ class Model:
         self.deaths += len(lost)
         self.elect(tuple(lost))
         self.gone(lost, "NotJoined")
-        for one in [one for one in self.waiting if self.now - one.since >= PATIENCE]:
+        for one in [one for one in self.waiting if self.now - one.since >= MAX_WAIT_SECONDS]:
             self.waiting.remove(one)
             self.answer(one, None, done=False)
 
