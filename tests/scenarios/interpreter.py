@@ -9,9 +9,7 @@
 
 A group ends at the blank line after its answers. A worker sends as its latest incarnation, or as in `w0#1`. Each line
 of the answers begins with the worker it is for, also when a pending call ends with an error. A refusal begins with the
-error's class, and the interpreter checks that it changed nothing. Events, and who is chief, are shown after the
-commands `events` and `chief`.
-"""
+error's class, and the interpreter checks that it changed nothing."""
 
 import ast
 import itertools
@@ -72,7 +70,7 @@ class Scenario:
     def __init__(self) -> None:
         self.shard = Shard()
         self.now = 0.0
-        self._shows_events = self._shows_chief = False
+        self._shows: set[str] = set()
         self._tickets = itertools.count(1)
         self._asked: dict[int, str] = {}
         self._incarnations: dict[str, int] = {}
@@ -82,7 +80,13 @@ class Scenario:
         self._reports: dict[tuple[str, str], int] = {}  # epochs of each queue reported to each worker in this life
 
     def run(self, line: str) -> list[str]:
-        """The answers of the shard to one command; `unsettled push ...` is sent while earlier tasks have not run."""
+        """The answers of the shard to one command; `unsettled push ...` is sent while earlier tasks have not run.
+
+        From `events` and `chief` on, events are shown above the answers, and beside the name that a worker is chief.
+        """
+        if line in ("events", "chief"):
+            self._shows.add(line)
+            return []
         command, *words = line.partition(" # ")[0].split()
         self._settled = command != "unsettled"
         if not self._settled:
@@ -222,16 +226,6 @@ class Scenario:
         self.now += float(seconds)
         return []
 
-    def do_events(self, **_) -> list[str]:
-        """`events`: from now on, the events of each step are shown above the answers."""
-        self._shows_events = True
-        return []
-
-    def do_chief(self, **_) -> list[str]:
-        """`chief`: from now on, an answer that tells its worker that it is the chief shows it beside the name."""
-        self._shows_chief = True
-        return []
-
     def do_status(self, **_) -> list[str]:
         return self._send("status", messages.Status())
 
@@ -274,7 +268,7 @@ class Scenario:
         run(result.tasks)
         events = [f"{'warning' if event.warning else 'event'}: {event.text}" for event in result.events]
         lines = [self._shown(self._asked.pop(reply.ticket), reply.answer) for reply in result.replies]
-        return [*(events if self._shows_events else []), *lines] or [nothing]
+        return [*(events if "events" in self._shows else []), *lines] or [nothing]
 
     def _shown(self, who: str, answer: messages.Answer | ParamServerError) -> str:
         if isinstance(answer, ParamServerError):
@@ -286,7 +280,7 @@ class Scenario:
             self._reports[who, report.queue] = report.epoch
         for value in getattr(answer, "values", ()):
             self._versions[who, value.name] = value.version
-        chief = self._shows_chief and getattr(answer, "chief", False)
+        chief = "chief" in self._shows and getattr(answer, "chief", False)
         return f"{who}{' (chief)' * chief}: {_describe(answer)}"
 
     def _sender(self, who: str) -> messages.Sender:
