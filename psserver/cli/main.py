@@ -11,7 +11,7 @@ import math
 import signal
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import click
 
@@ -23,6 +23,7 @@ from pswire.system.exit_signals import end_at_once
 
 _DEFAULT = ServerConfig()
 _option = partial(click.option, show_default=True, show_envvar=True)
+_Command = TypeVar("_Command", bound=Callable[..., Any])
 
 
 class _Group(click.Group):
@@ -91,72 +92,57 @@ def main(debug: bool) -> None:
     """  # noqa: D301
 
 
+def _field(name: str, text: str, kind: Any = None, **settings: Any) -> Callable[[_Command], _Command]:  # noqa: ANN401
+    """The option of a field of `ServerConfig`, with its default."""
+    default = getattr(_DEFAULT, name.replace("-", "_"))
+    flags = f"--{name}/--no-{name}" if isinstance(default, bool) else f"--{name}"
+    return _option(flags, type=kind, default=default, help=text, **settings)
+
+
+_LEVELS = click.Choice(["debug", "info", "warning", "error"], case_sensitive=False)
+_MEMORY = "80 % of the memory of the machine or its container"
+
+
 @main.command("serve")
-@_option(
-    "--bind", type=_ADDRESS, default=_DEFAULT.bind, help="Address to listen on (port 0: a free port), or unix:/path."
-)
+@_field("bind", "Address to listen on (port 0: a free port), or unix:/path.", _ADDRESS)
 @_option(
     "--shard",
     type=_Parsed("I/N", parse_shard),
     default="0/1",
     help="Number of this shard, from 0, and how many the job has.",
 )
-@_option(
-    "--lease",
-    type=float,
-    default=_DEFAULT.lease,
-    metavar="SECONDS",
-    help="Time without messages after which a worker is lost and its examples go to others.",
+@_field("lease", "Time without messages after which a worker is lost and its examples go to others.", metavar="SECONDS")
+@_field(
+    "consistency",
+    "The consistency policy: async, bounded:S, sync:N or sync:N,backup=B. The same on all shards.",
+    _Parsed("POLICY", parse_consistency),
 )
-@_option(
-    "--consistency",
-    type=_Parsed("POLICY", parse_consistency),
-    default=str(_DEFAULT.consistency),
-    help="The consistency policy: async, bounded:S, sync:N or sync:N,backup=B. The same on all shards.",
+@_field(
+    "staleness",
+    "The handling of stale pushes: none, scale, delay-compensated[:L] or drop:T. The same on all shards.",
+    _Parsed("HANDLING", parse_staleness),
 )
-@_option(
-    "--staleness",
-    type=_Parsed("HANDLING", parse_staleness),
-    default=str(_DEFAULT.staleness),
-    help="The handling of stale pushes: none, scale, delay-compensated[:L] or drop:T. The same on all shards.",
+@_field(
+    "memory-limit",
+    "Bytes for variables, slots and transfers in progress, such as 8G.",
+    _Parsed("SIZE", parse_size),
+    show_default=_MEMORY,
 )
-@_option(
-    "--memory-limit",
-    type=_Parsed("SIZE", parse_size),
-    default=_DEFAULT.memory_limit,
-    show_default="80 % of the memory of the machine or its container",
-    help="Bytes for variables, slots and transfers in progress, such as 8G.",
-)
-@_option("--grace", type=float, default=_DEFAULT.grace, metavar="SECONDS", help="Time for calls in progress at a stop.")
-@_option(
-    "--linger",
-    type=float,
-    metavar="SECONDS",
-    help="Serve one job: when it is done - a worker has finished, and none is left - wait so long for others, and end; "
+@_field("grace", "Time for calls in progress at a stop.", metavar="SECONDS")
+@_field(
+    "linger",
+    "Serve one job: when it is done - a worker has finished, and none is left - wait so long for others, and end; "
     "if none has finished, at least four leases. By default the server stays until it is stopped.",
+    float,
+    metavar="SECONDS",
 )
-@_option(
-    "--max-calls", type=int, default=_DEFAULT.max_calls, help="Concurrent calls; further ones are refused and retried."
+@_field("max-calls", "Concurrent calls; further ones are refused and retried.")
+@_field("keep-memory", "Keep the memory of freed arrays for the next ones: faster, but the process never shrinks.")
+@_field(
+    "shared-memory", "Share memory with workers of this host and user, so that tensors are not sent over the network."
 )
-@_option(
-    "--keep-memory/--no-keep-memory",
-    default=_DEFAULT.keep_memory,
-    help="Keep the memory of freed arrays for the next ones: faster, but the process never shrinks.",
-)
-@_option(
-    "--shared-memory/--no-shared-memory",
-    default=_DEFAULT.shared_memory,
-    help="Share memory with workers of this host and user, so that tensors are not sent over the network.",
-)
-@_option(
-    "--reflection/--no-reflection", default=_DEFAULT.reflection, help="Let tools such as grpcurl list the methods."
-)
-@_option(
-    "--log-level",
-    type=click.Choice(["debug", "info", "warning", "error"], case_sensitive=False),
-    default="warning",
-    help="The lowest level that is logged to standard error.",
-)
+@_field("reflection", "Let tools such as grpcurl list the methods.")
+@_option("--log-level", type=_LEVELS, default="warning", help="The lowest level that is logged to standard error.")
 def serve_command(shard: tuple[int, int], log_level: str, **fields: Any) -> None:  # noqa: ANN401 - of ServerConfig
     """Serve one shard until SIGTERM or Ctrl-C, or with --linger until its job is over.
 

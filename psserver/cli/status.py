@@ -6,9 +6,9 @@ import dataclasses
 import json
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from typing import Any
+from typing import Any, NamedTuple
 
 import click
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
@@ -17,8 +17,8 @@ from rich.table import Table
 from rich.text import Text
 
 from pswire.errors import Unavailable
-from pswire.job_status import JobStatus, JobWorker, ShardAnswer
-from pswire.messages import Change
+from pswire.job_status import JobStatus, ShardAnswer
+from pswire.messages import StatusReport
 from pswire.optimizers import UpdateSpec
 from pswire.specs.schedules import Schedule
 from pswire.specs.spec import to_plain
@@ -28,7 +28,6 @@ from pswire.status_client import StatusClient
 _NON_TERMINAL_WIDTH = 1000
 
 _NONE = "–"
-_MAX_WIDTH = {"variable": 14, "dtype and shape": 13, "slots": 10}  # if the whole table is too wide
 _ANY_WIDTH = 10_000
 _STYLES = {"live": "green", "left": "dim", "lost": "bold red", "silent": "bold red"}
 
@@ -87,12 +86,10 @@ def to_json(job: JobStatus, at: float) -> dict[str, Any]:
 
     `at` is the time in seconds since 1970. A number that is NaN or infinite becomes None, since JSON has none.
     """
-    fields = ("global_step", "repeated", "dropped", "half_pushes", "nbytes", "consistency", "handling", "problems")
-    lists = ("variables", "workers", "epochs", "changes")
-    data: dict[str, Any] = {"time": at, **{name: _plain(getattr(job, name)) for name in fields + lists}}
+    data = {"time": at, **_plain(job)}
     data["shards"] = [
-        {"address": answer.address, **({"problem": answer.problem} if answer.report is None else _plain(answer.report))}
-        for answer in job.answers
+        {"address": answer["address"], **(answer["report"] or {"problem": answer["problem"]})}
+        for answer in data.pop("answers")
     ]
     return data
 
@@ -118,10 +115,14 @@ def tables(job: JobStatus) -> RenderableType:
     """The line and all tables that have rows."""
     parts: list[RenderableType] = [_text(job_line(job))]
     parts += [_text(f"warning: {problem}", "yellow") for problem in job.problems]
-    shards = _Fitting(_shards(job.answers), _shards(job.answers, rates=False))
-    variables = _Fitting(_variables(job), _variables(job, more=False))
-    for table in (shards, _workers(job.workers), variables, _changes(job.changes)):
-        if table.row_count:
+    optimizer = _Column("optimizer", lambda one: _optimizer(one.optimizer, job.global_step), _WORDS)
+    for table in (
+        _Table("Shards", _SHARDS, job.answers),
+        _Table("Workers", _WORKERS, job.workers),
+        _Table("Variables", (*_VARIABLES, optimizer), job.variables),
+        _Table("Changes of hyperparameters", _CHANGES, job.changes),
+    ):
+        if table.rows:
             parts += ["", table]
     return Group(*parts)
 
@@ -140,116 +141,43 @@ def job_line(job: JobStatus) -> str:
     return " · ".join(parts)
 
 
-class _Fitting:
-    """A table that is replaced by a narrower one if it is too wide."""
+class _Column(NamedTuple):
+    """A column of a table: its header, the cell of a row, and how rich lays it out."""
 
-    def __init__(self, table: Table, smaller: Table) -> None:
-        self._table, self._smaller = table, smaller
-        self.row_count = table.row_count
+    header: str
+    cell: Callable[[Any], str]
+    layout: Mapping[str, Any]
+    optional: bool = False  # left out if the whole table is too wide
+    narrow: int | None = None  # its width then
+
+
+class _Table(NamedTuple):
+    """A table that shows fewer columns if all are too wide."""
+
+    title: str
+    columns: Sequence[_Column]
+    rows: Sequence[object]
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        width = console.measure(self._table, options=options.update(max_width=_ANY_WIDTH)).maximum
-        yield self._table if width <= options.max_width else self._smaller
+        table = self._drawn(narrow=False)
+        width = console.measure(table, options=options.update(max_width=_ANY_WIDTH)).maximum
+        yield table if width <= options.max_width else self._drawn(narrow=True)
 
-
-def _table(title: str, left: Sequence[str], right: Sequence[str], last: Sequence[str] = ()) -> Table:
-    """Columns of words, then of numbers, aligned right, then of words."""
-    table = Table(
-        box=None,
-        pad_edge=False,
-        padding=(0, 2, 0, 0),
-        header_style="dim",
-        title=title,
-        title_justify="left",
-        title_style="bold",
-    )
-    for name in left:
-        table.add_column(name, overflow="fold", no_wrap=name == "shard", min_width=15 if name == "address" else None)
-    for name in right:
-        table.add_column(name, justify="right", no_wrap=True)
-    for name in last:
-        table.add_column(name, overflow="fold")
-    return table
-
-
-def _add(table: Table, *cells: str) -> None:
-    table.add_row(*(_text(cell, _STYLES.get(cell, "")) for cell in cells))
+    def _drawn(self, *, narrow: bool) -> Table:
+        table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
+        table.title, table.title_justify, table.title_style = self.title, "left", "bold"
+        columns = [column for column in self.columns if not (narrow and column.optional)]
+        for column in columns:
+            table.add_column(column.header, max_width=column.narrow if narrow else None, **column.layout)
+        for row in self.rows:
+            cells = [column.cell(row) for column in columns]
+            table.add_row(*(_text(cell, _STYLES.get(cell, "")) for cell in cells))
+        return table
 
 
 def _text(words: str, style: str = "") -> Text:
     """Text without control characters: a worker's name must not move the cursor."""
     return Text("".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in words), style)
-
-
-def _shards(answers: Sequence[ShardAnswer], *, rates: bool = True) -> Table:
-    numbers = ("step", "vars", "memory", *["pushes/s", "in/s", "out/s"] * rates, "stale\np50", "p99", "live")
-    table = _table("Shards", ("shard", "address"), numbers)
-    for answer in answers:
-        report = answer.report
-        if report is None:
-            _add(table, "?", answer.address, "silent", *[_NONE] * (len(numbers) - 1))
-            continue
-        traffic = report.traffic
-        _add(
-            table,
-            f"{report.shard}/{report.shards}",
-            answer.address,
-            f"{report.global_step:,}",
-            f"{len(report.variables):,}",
-            size(report.nbytes),
-            *[f"{traffic.pushes:,.1f}", size(traffic.bytes_in), size(traffic.bytes_out)] * rates,
-            f"{report.staleness.p50:,}",
-            f"{report.staleness.p99:,}",
-            f"{sum(worker.state == 'live' for worker in report.workers):,}",
-        )
-    return table
-
-
-def _workers(workers: Sequence[JobWorker]) -> Table:
-    numbers = ("steps", "dropped", "mean\nstaleness", "loss", "epoch", "lease\nleft")
-    table = _table("Workers", ("worker", "state"), numbers, ("transport", "waiting for"))
-    for worker in workers:
-        _add(
-            table,
-            f"{worker.name}{' (chief)' * worker.chief}",
-            worker.state,
-            f"{worker.steps:,}",
-            f"{worker.dropped:,}",
-            _NONE if worker.mean_staleness is None else f"{worker.mean_staleness:.2f}",
-            _NONE if worker.loss is None else f"{worker.loss:.4f}",
-            str(worker.epoch or _NONE),
-            _NONE if worker.lease_left is None else f"{worker.lease_left:.1f} s",
-            worker.tensor_transport or _NONE,
-            worker.waiting_for or _NONE,
-        )
-    return table
-
-
-def _variables(job: JobStatus, *, more: bool = True) -> Table:
-    numbers = ("version", *["updates", "memory"] * more)
-    table = _table("Variables", ("variable", "dtype and shape", "shards"), numbers, ("slots", "optimizer"))
-    for column in table.columns:  # the optimizer gets the remaining width
-        column.max_width = None if more else _MAX_WIDTH.get(str(column.header))
-    for variable in job.variables:
-        _add(
-            table,
-            variable.spec.name,
-            f"{variable.spec.dtype}{list(variable.spec.shape)}{' table' * variable.table}",
-            ",".join(map(str, variable.shards)),
-            _range(variable.versions),
-            *[_range(variable.updates), size(variable.nbytes)] * more,
-            ", ".join(variable.slots) or _NONE,
-            _optimizer(variable.optimizer, job.global_step),
-        )
-    return table
-
-
-def _changes(changes: Sequence[Change]) -> Table:
-    table = _table("Changes of hyperparameters", (), ("after step",), ("worker", "variables", "optimizer"))
-    for change in changes:
-        text = _optimizer(change.optimizer, None)
-        _add(table, f"{change.global_step:,}", change.worker, ", ".join(change.names), text)
-    return table
 
 
 def size(nbytes: float) -> str:
@@ -277,3 +205,65 @@ def _optimizer(spec: UpdateSpec | None, global_step: int | None) -> str:
         if global_step is not None and isinstance(value, Schedule):
             words.append(f"({name.replace('_', ' ')} now {value.at(global_step):.6g})")
     return " ".join(words)
+
+
+_WORDS = {"overflow": "fold"}
+_NUMBER = {"justify": "right", "no_wrap": True}
+
+
+def _of_report(cell: Callable[[StatusReport], str], silent: str = _NONE) -> Callable[[ShardAnswer], str]:
+    return lambda answer: silent if answer.report is None else cell(answer.report)
+
+
+_SHARDS = (
+    _Column("shard", _of_report(lambda report: f"{report.shard}/{report.shards}", "?"), _WORDS | {"no_wrap": True}),
+    _Column("address", lambda answer: answer.address, _WORDS | {"min_width": 15}),
+    _Column("step", _of_report(lambda report: f"{report.global_step:,}", "silent"), _NUMBER),
+    _Column("vars", _of_report(lambda report: f"{len(report.variables):,}"), _NUMBER),
+    _Column("memory", _of_report(lambda report: size(report.nbytes)), _NUMBER),
+    _Column("pushes/s", _of_report(lambda report: f"{report.traffic.pushes:,.1f}"), _NUMBER, optional=True),
+    _Column("in/s", _of_report(lambda report: size(report.traffic.bytes_in)), _NUMBER, optional=True),
+    _Column("out/s", _of_report(lambda report: size(report.traffic.bytes_out)), _NUMBER, optional=True),
+    _Column("stale\np50", _of_report(lambda report: f"{report.staleness.p50:,}"), _NUMBER),
+    _Column("p99", _of_report(lambda report: f"{report.staleness.p99:,}"), _NUMBER),
+    _Column("live", _of_report(lambda report: f"{sum(one.state == 'live' for one in report.workers):,}"), _NUMBER),
+)
+
+_WORKERS = (
+    _Column("worker", lambda worker: f"{worker.name}{' (chief)' * worker.chief}", _WORDS),
+    _Column("state", lambda worker: worker.state, _WORDS),
+    _Column("steps", lambda worker: f"{worker.steps:,}", _NUMBER),
+    _Column("dropped", lambda worker: f"{worker.dropped:,}", _NUMBER),
+    _Column("mean\nstaleness", lambda worker: _number(worker.mean_staleness, ".2f"), _NUMBER),
+    _Column("loss", lambda worker: _number(worker.loss, ".4f"), _NUMBER),
+    _Column("epoch", lambda worker: str(worker.epoch or _NONE), _NUMBER),
+    _Column("lease\nleft", lambda worker: _number(worker.lease_left, ".1f", " s"), _NUMBER),
+    _Column("transport", lambda worker: worker.tensor_transport or _NONE, _WORDS),
+    _Column("waiting for", lambda worker: worker.waiting_for or _NONE, _WORDS),
+)
+
+_VARIABLES = (
+    _Column("variable", lambda one: one.spec.name, _WORDS, narrow=14),
+    _Column(
+        "dtype and shape",
+        lambda one: f"{one.spec.dtype}{list(one.spec.shape)}{' table' * one.table}",
+        _WORDS,
+        narrow=13,
+    ),
+    _Column("shards", lambda one: ",".join(map(str, one.shards)), _WORDS),
+    _Column("version", lambda one: _range(one.versions), _NUMBER),
+    _Column("updates", lambda one: _range(one.updates), _NUMBER, optional=True),
+    _Column("memory", lambda one: size(one.nbytes), _NUMBER, optional=True),
+    _Column("slots", lambda one: ", ".join(one.slots) or _NONE, _WORDS, narrow=10),
+)
+
+_CHANGES = (
+    _Column("after step", lambda change: f"{change.global_step:,}", _NUMBER),
+    _Column("worker", lambda change: change.worker, _WORDS),
+    _Column("variables", lambda change: ", ".join(change.names), _WORDS),
+    _Column("optimizer", lambda change: _optimizer(change.optimizer, None), _WORDS),
+)
+
+
+def _number(value: float | None, form: str, unit: str = "") -> str:
+    return _NONE if value is None else f"{value:{form}}{unit}"

@@ -1,11 +1,9 @@
 """Adagrad, plain and with an accumulator that decays."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, TypeVar
 
 import numpy as np
 
@@ -37,52 +35,6 @@ class Adagrad(OptimizerSpec, kind="adagrad"):
             raise ValueError("Adagrad: initial_accumulator or epsilon must be more than 0 (0 / 0 is NaN)")
 
 
-class AdagradRule(ElementWise, of=[Adagrad]):
-    """Update rule of `Adagrad`."""
-
-    spec: Adagrad | AdagradDecay
-    squares = ("accumulator",)
-
-    def __init__(self, spec: Adagrad | AdagradDecay) -> None:
-        super().__init__(spec, _adagrad if isinstance(spec, Adagrad) else None)
-
-    def _numbers(self, step: Step, tiny: float) -> tuple[float, ...]:
-        """The learning rate and epsilon."""
-        return step.learning_rate, max(self.spec.epsilon, tiny)
-
-    def growth(self, rate: float, limits: Limits) -> float:
-        """The accumulator grows by the gradient's square; its root is as large as the gradient, unless that is zero.
-
-        That is so where the gradient is below the root of `limits.tiny`; the divisor is `limits.tiny` at least.
-        """
-        if self.spec.initial_accumulator > limits.squares:
-            return math.inf
-        direction = min(limits.gradient / max(self.spec.epsilon, limits.tiny), 2 / math.sqrt(limits.tiny))
-        return (limits.gradient**2 + rate * direction) / limits.maximum
-
-    def _block(self, w: Array, g: Array, scratch: Array, slots: Sequence[Array], *numbers: float) -> None:
-        (a,) = slots
-        rate, epsilon = numbers
-        np.multiply(g, g, out=scratch)
-        a += scratch
-        np.sqrt(a, out=scratch)
-        scratch += epsilon
-        np.divide(g, scratch, out=scratch)
-        scratch *= rate
-        w -= scratch
-
-
-@loop(slots=1, numbers=2)
-def _adagrad(index: Array, w: Array, g: Array, slots: Slots, numbers: Numbers) -> None:
-    (a,) = slots
-    rate, epsilon = numbers
-    for r in range(len(index)):
-        i = index[r]
-        for j in range(w.shape[1]):
-            a[i, j] += g[r, j] * g[r, j]
-            w[i, j] -= g[r, j] / (math.sqrt(a[i, j]) + epsilon) * rate
-
-
 @dataclass(frozen=True)
 class AdagradDecay(OptimizerSpec, kind="adagrad_decay"):
     """Adagrad with a decaying accumulator, so that the steps of a long job do not shrink towards zero.
@@ -110,13 +62,55 @@ class AdagradDecay(OptimizerSpec, kind="adagrad_decay"):
     decay_rate: ShareOrOne = 0.9
 
 
-class AdagradDecayRule(AdagradRule, of=[AdagradDecay]):
-    """Update rule of `AdagradDecay`: a decay makes the accumulator no larger, so its growth is Adagrad's."""
+_Spec = TypeVar("_Spec", Adagrad, AdagradDecay)
 
-    spec: AdagradDecay
+
+@loop(slots=1, numbers=2)
+def _adagrad(index: Array, w: Array, g: Array, slots: Slots, numbers: Numbers) -> None:
+    (a,) = slots
+    rate, epsilon = numbers
+    for r in range(len(index)):
+        i = index[r]
+        for j in range(w.shape[1]):
+            a[i, j] += g[r, j] * g[r, j]
+            w[i, j] -= g[r, j] / (math.sqrt(a[i, j]) + epsilon) * rate
+
+
+class AdagradRule(ElementWise[_Spec], of=[Adagrad]):
+    """Update rule of `Adagrad`."""
+
+    squares = ("accumulator",)
+    loops = (_adagrad,)
 
     def _numbers(self, step: Step, tiny: float) -> tuple[float, ...]:
-        """The period of this step, the learning rate, and the constant that avoids division by zero."""
+        return step.learning_rate, max(self.spec.epsilon, tiny)
+
+    def growth(self, rate: float, limits: Limits) -> float:
+        """The accumulator grows by the gradient's square; its root is as large as the gradient, unless that is zero.
+
+        That is so where the gradient is below the root of `limits.tiny`; the divisor is `limits.tiny` at least.
+        """
+        if self.spec.initial_accumulator > limits.squares:
+            return math.inf
+        direction = min(limits.gradient / max(self.spec.epsilon, limits.tiny), 2 / math.sqrt(limits.tiny))
+        return (limits.gradient**2 + rate * direction) / limits.maximum
+
+    def _block(self, w: Array, g: Array, scratch: Array, slots: Sequence[Array], *numbers: float) -> None:
+        (a,) = slots
+        rate, epsilon = numbers
+        np.multiply(g, g, out=scratch)
+        a += scratch
+        np.sqrt(a, out=scratch)
+        scratch += epsilon
+        np.divide(g, scratch, out=scratch)
+        scratch *= rate
+        w -= scratch
+
+
+class AdagradDecayRule(AdagradRule[AdagradDecay], of=[AdagradDecay]):
+    """Update rule of `AdagradDecay`: a decay makes the accumulator no larger, so its growth is Adagrad's."""
+
+    def _numbers(self, step: Step, tiny: float) -> tuple[float, ...]:
         return float(step.global_step // self.spec.decay_steps), step.learning_rate, tiny
 
     def _block(self, w: Array, g: Array, scratch: Array, slots: Sequence[Array], *numbers: float) -> None:

@@ -70,22 +70,50 @@ class AdamW(Adam, kind="adamw"):
     weight_decay: NotNegative = 0.01
 
 
-class AdamRule(ElementWise, of=[Adam, AdamW]):
+@loop(slots=2, numbers=7)
+def _adam(index: Array, w: Array, g: Array, slots: Slots, numbers: Numbers) -> None:
+    m, v = slots
+    beta1, one_minus_beta1, beta2, one_minus_beta2, factor, epsilon, decay_factor = numbers
+    for r in range(len(index)):
+        i = index[r]
+        for j in range(w.shape[1]):
+            m[i, j] = m[i, j] * beta1 + g[r, j] * one_minus_beta1
+            v[i, j] = v[i, j] * beta2 + g[r, j] * g[r, j] * one_minus_beta2
+            w[i, j] = w[i, j] * decay_factor - m[i, j] / (math.sqrt(v[i, j]) + epsilon) * factor
+
+
+@loop(slots=3, numbers=7)
+def _amsgrad(index: Array, w: Array, g: Array, slots: Slots, numbers: Numbers) -> None:
+    m, v, v_max = slots
+    beta1, one_minus_beta1, beta2, one_minus_beta2, factor, epsilon, decay_factor = numbers
+    for r in range(len(index)):
+        i = index[r]
+        for j in range(w.shape[1]):
+            m[i, j] = m[i, j] * beta1 + g[r, j] * one_minus_beta1
+            now, before = v[i, j] * beta2 + g[r, j] * g[r, j] * one_minus_beta2, v_max[i, j]
+            largest = before if before >= now or before != before else now  # NaN, if one is: np.maximum
+            v[i, j] = now
+            v_max[i, j] = largest
+            w[i, j] = w[i, j] * decay_factor - m[i, j] / (math.sqrt(largest) + epsilon) * factor
+
+
+class AdamRule(ElementWise[Adam], of=[Adam, AdamW]):
     """Update rule of `Adam` and `AdamW`."""
 
-    spec: Adam
     squares = ("v", "v_max")
+    loops = (_adam, _amsgrad)
 
     def __init__(self, spec: Adam) -> None:
-        super().__init__(spec, _amsgrad if spec.amsgrad else _adam)
+        super().__init__(spec)
         self._weight_decay = spec.weight_decay if isinstance(spec, AdamW) else 0.0
 
     def _numbers(self, step: Step, tiny: float) -> tuple[float, ...]:
-        """The coefficients of both averages, the factor and epsilon of the step, and the factor of the weight decay."""
+        # factor * m / (sqrt(v) + epsilon) is learning_rate * m_hat / (sqrt(v_hat) + the spec's epsilon): numerator and
+        # denominator are multiplied by sqrt(1 - beta2^t), as at the end of section 2 of the paper
         beta1, beta2, rate = self.spec.beta1, self.spec.beta2, step.learning_rate
-        factor, epsilon = corrected(self.spec, step.number, tiny)
-        decay_factor = 1 - rate * self._weight_decay
-        return beta1, 1 - beta1, beta2, 1 - beta2, rate * factor, epsilon, decay_factor
+        root = math.sqrt(1 - beta2**step.number)
+        factor, epsilon = rate * (root / (1 - beta1**step.number)), max(self.spec.epsilon * root, tiny)
+        return beta1, 1 - beta1, beta2, 1 - beta2, factor, epsilon, 1 - rate * self._weight_decay
 
     def growth(self, rate: float, limits: Limits) -> float:
         """As `moments_growth`; a weight decay factor above 2 would make weights grow without limit."""
@@ -103,15 +131,6 @@ class AdamRule(ElementWise, of=[Adam, AdamW]):
         if decay_factor != 1:
             w *= decay_factor
         w -= scratch
-
-
-def corrected(spec: MomentsSpec, number: int, tiny: float) -> tuple[float, float]:
-    """The factor and epsilon by which factor * m / (sqrt(v) + epsilon) is m_hat / (sqrt(v_hat) + the spec's epsilon).
-
-    Numerator and denominator are multiplied by sqrt(1 - beta2^t), as at the end of section 2 of Adam's paper.
-    """
-    root = math.sqrt(1 - spec.beta2**number)
-    return root / (1 - spec.beta1**number), max(spec.epsilon * root, tiny)
 
 
 def moments_growth(spec: MomentsSpec, rate: float, limits: Limits) -> float:
@@ -144,30 +163,3 @@ def direction(m: Array, v: Array, out: Array, factor: float, epsilon: float) -> 
     out += epsilon
     np.divide(m, out, out=out)
     out *= factor
-
-
-@loop(slots=2, numbers=7)
-def _adam(index: Array, w: Array, g: Array, slots: Slots, numbers: Numbers) -> None:
-    m, v = slots
-    beta1, one_minus_beta1, beta2, one_minus_beta2, factor, epsilon, decay_factor = numbers
-    for r in range(len(index)):
-        i = index[r]
-        for j in range(w.shape[1]):
-            m[i, j] = m[i, j] * beta1 + g[r, j] * one_minus_beta1
-            v[i, j] = v[i, j] * beta2 + g[r, j] * g[r, j] * one_minus_beta2
-            w[i, j] = w[i, j] * decay_factor - m[i, j] / (math.sqrt(v[i, j]) + epsilon) * factor
-
-
-@loop(slots=3, numbers=7)
-def _amsgrad(index: Array, w: Array, g: Array, slots: Slots, numbers: Numbers) -> None:
-    m, v, v_max = slots
-    beta1, one_minus_beta1, beta2, one_minus_beta2, factor, epsilon, decay_factor = numbers
-    for r in range(len(index)):
-        i = index[r]
-        for j in range(w.shape[1]):
-            m[i, j] = m[i, j] * beta1 + g[r, j] * one_minus_beta1
-            now, before = v[i, j] * beta2 + g[r, j] * g[r, j] * one_minus_beta2, v_max[i, j]
-            largest = before if before >= now or before != before else now  # NaN, if one is: np.maximum
-            v[i, j] = now
-            v_max[i, j] = largest
-            w[i, j] = w[i, j] * decay_factor - m[i, j] / (math.sqrt(largest) + epsilon) * factor

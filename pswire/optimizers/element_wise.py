@@ -9,7 +9,7 @@ import functools
 import math
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
-from typing import ClassVar, Literal, TypeAlias
+from typing import ClassVar, Generic, Literal, TypeAlias, TypeVar
 
 import numpy as np
 
@@ -36,6 +36,8 @@ _READ: _Access = ["readonly", "no_broadcast"]
 _CHANGED: _Access = ["readwrite", "no_broadcast"]
 
 _FIRST_ROW = np.zeros(1, np.intp)
+
+_Spec = TypeVar("_Spec", bound=UpdateSpec)
 
 
 def blocks(value: Array, gradient: Array, slots: Sequence[Array]) -> Iterator[tuple[Array, Array, Array, list[Array]]]:
@@ -100,19 +102,22 @@ def row_blocks(
                 array[index] = part
 
 
-class ElementWise(Rule):
+class ElementWise(Rule, Generic[_Spec]):
     """A rule in which each element of value and slots is updated independently of the others.
 
     Such a rule implements its update in numpy, for a block of elements (`_block`), and, if it is performance-critical,
-    also as a loop to be compiled (`pswire.optimizers.numba_compiler`), with the same operations in the same order and
-    bit-identical results.
+    also as loops to be compiled (`pswire.optimizers.numba_compiler`), with the same operations in the same order and
+    bit-identical results; of these it uses the one with as many slots as its hyperparameters have.
     """
 
+    spec: _Spec
     element_wise: ClassVar[bool] = True
+    loops: ClassVar[Sequence[Loop]] = ()
 
-    def __init__(self, spec: UpdateSpec, loop: Loop | None = None) -> None:
+    def __init__(self, spec: _Spec) -> None:
         super().__init__(spec)
-        self.loop = loop if numba_compiler.USE_NUMBA else None
+        if numba_compiler.USE_NUMBA:
+            self.loop = {loop.slots: loop for loop in self.loops}.get(len(self._names))
 
     @functools.cached_property
     def _code(self) -> LoopFunction | None:

@@ -40,13 +40,30 @@ class Ftrl(OptimizerSpec, kind="ftrl"):
     initial_accumulator: Positive = 0.1
 
 
-class FtrlRule(ElementWise, of=[Ftrl]):
+@loop(slots=2, numbers=3)
+def _ftrl(index: Array, w: Array, g: Array, slots: Slots, numbers: Numbers) -> None:
+    n, z = slots
+    rate, l1, l2 = numbers
+    for r in range(len(index)):
+        i = index[r]
+        for j in range(w.shape[1]):
+            total = z[i, j] + math.sqrt(n[i, j]) * w[i, j]
+            n[i, j] += g[r, j] * g[r, j]
+            root = math.sqrt(n[i, j])
+            total = total - w[i, j] * root + g[r, j] * rate
+            z[i, j] = total
+            w[i, j] = ((-l1 if total < -l1 else l1 if total > l1 else total) - total) / (root + l2)
+
+
+class FtrlRule(ElementWise[Ftrl], of=[Ftrl]):
     """Update rule of `Ftrl`. With a power of 0.5 it has a loop."""
 
-    spec: Ftrl
+    loops = (_ftrl,)
 
     def __init__(self, spec: Ftrl) -> None:
-        super().__init__(spec, _ftrl if spec.learning_rate_power == 0.5 else None)
+        super().__init__(spec)
+        if spec.learning_rate_power != 0.5:
+            self.loop = None
 
     def slots(self, value: Array) -> dict[str, Array]:
         """As in `Rule`; the linear slot depends on the value, and no accumulator is zero, because it is a divisor."""
@@ -60,7 +77,6 @@ class FtrlRule(ElementWise, of=[Ftrl]):
         return slots
 
     def _numbers(self, step: Step, tiny: float) -> tuple[float, ...]:
-        """The learning rate, alone and times both regularizations."""
         rate = step.learning_rate
         return rate, rate * self.spec.l1, rate * self.spec.l2
 
@@ -108,18 +124,3 @@ class FtrlRule(ElementWise, of=[Ftrl]):
             np.sqrt(n, out=out)
         else:
             np.power(n, self.spec.learning_rate_power, out=out)
-
-
-@loop(slots=2, numbers=3)
-def _ftrl(index: Array, w: Array, g: Array, slots: Slots, numbers: Numbers) -> None:
-    n, z = slots
-    rate, l1, l2 = numbers
-    for r in range(len(index)):
-        i = index[r]
-        for j in range(w.shape[1]):
-            total = z[i, j] + math.sqrt(n[i, j]) * w[i, j]
-            n[i, j] += g[r, j] * g[r, j]
-            root = math.sqrt(n[i, j])
-            total = total - w[i, j] * root + g[r, j] * rate
-            z[i, j] = total
-            w[i, j] = ((-l1 if total < -l1 else l1 if total > l1 else total) - total) / (root + l2)

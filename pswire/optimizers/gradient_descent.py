@@ -21,14 +21,21 @@ class GradientDescent(OptimizerSpec, kind="gradient_descent"):
     """
 
 
-class GradientDescentRule(ElementWise, of=[GradientDescent]):
+@loop(slots=0, numbers=1)
+def _gradient_descent(index: Array, w: Array, g: Array, slots: Slots, numbers: Numbers) -> None:
+    (rate,) = numbers
+    for r in range(len(index)):
+        i = index[r]
+        for j in range(w.shape[1]):
+            w[i, j] -= g[r, j] * rate
+
+
+class GradientDescentRule(ElementWise[GradientDescent], of=[GradientDescent]):
     """Update rule of `GradientDescent`."""
 
-    def __init__(self, spec: GradientDescent) -> None:
-        super().__init__(spec, _gradient_descent)
+    loops = (_gradient_descent,)
 
     def _numbers(self, step: Step, tiny: float) -> tuple[float, ...]:
-        """The learning rate."""
         return (step.learning_rate,)
 
     def growth(self, rate: float, limits: Limits) -> float:
@@ -39,12 +46,3 @@ class GradientDescentRule(ElementWise, of=[GradientDescent]):
         (rate,) = numbers
         np.multiply(g, rate, out=scratch)
         w -= scratch
-
-
-@loop(slots=0, numbers=1)
-def _gradient_descent(index: Array, w: Array, g: Array, slots: Slots, numbers: Numbers) -> None:
-    (rate,) = numbers
-    for r in range(len(index)):
-        i = index[r]
-        for j in range(w.shape[1]):
-            w[i, j] -= g[r, j] * rate

@@ -7,7 +7,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from pswire.optimizers.adam import MomentsSpec, corrected, direction, moments_growth, move_averages
+from pswire.optimizers.adam import MomentsSpec, direction, moments_growth, move_averages
 from pswire.optimizers.element_wise import TINY, blocks, check_bounds, row_blocks
 from pswire.optimizers.optimizer import COMPUTE_DTYPES, Limits, Rule, Step
 from pswire.specs.spec import NotNegative, Positive
@@ -65,7 +65,8 @@ class LambRule(Rule, of=[Lamb]):
     @np.errstate(all="ignore")
     def _update(self, parts: Callable[[], Iterable[_Part]], value: Array, step: Step) -> None:
         """Passes twice over the parts: only after the first pass is the length of the step known."""
-        factor, epsilon = corrected(self.spec, step.number, TINY[value.dtype])
+        root = math.sqrt(1 - self.spec.beta2**step.number)  # the correction of the averages as in AdamRule
+        factor, epsilon = root / (1 - self.spec.beta1**step.number), max(self.spec.epsilon * root, TINY[value.dtype])
         weights, update = self._move_averages(parts(), factor, epsilon)
         usable = 0 < weights < math.inf and 0 < update < math.inf
         lengths: tuple[float, ...] = (step.learning_rate * (weights / update if usable else 1.0),)

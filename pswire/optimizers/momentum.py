@@ -32,16 +32,23 @@ class Momentum(OptimizerSpec, kind="momentum"):
     nesterov: Flag = False
 
 
-class MomentumRule(ElementWise, of=[Momentum]):
+@loop(slots=1, numbers=3)
+def _momentum(index: Array, w: Array, g: Array, slots: Slots, numbers: Numbers) -> None:
+    (m,) = slots
+    momentum, rate, nesterov = numbers
+    for r in range(len(index)):
+        i = index[r]
+        for j in range(w.shape[1]):
+            m[i, j] = m[i, j] * momentum + g[r, j]
+            w[i, j] -= (m[i, j] * momentum + g[r, j] if nesterov else m[i, j]) * rate
+
+
+class MomentumRule(ElementWise[Momentum], of=[Momentum]):
     """Update rule of `Momentum`."""
 
-    spec: Momentum
-
-    def __init__(self, spec: Momentum) -> None:
-        super().__init__(spec, _momentum)
+    loops = (_momentum,)
 
     def _numbers(self, step: Step, tiny: float) -> tuple[float, ...]:
-        """The momentum, the learning rate, and 1 for Nesterov's."""
         return self.spec.momentum, step.learning_rate, float(self.spec.nesterov)
 
     def growth(self, rate: float, limits: Limits) -> float:
@@ -61,14 +68,3 @@ class MomentumRule(ElementWise, of=[Momentum]):
         else:
             np.multiply(m, rate, out=scratch)
         w -= scratch
-
-
-@loop(slots=1, numbers=3)
-def _momentum(index: Array, w: Array, g: Array, slots: Slots, numbers: Numbers) -> None:
-    (m,) = slots
-    momentum, rate, nesterov = numbers
-    for r in range(len(index)):
-        i = index[r]
-        for j in range(w.shape[1]):
-            m[i, j] = m[i, j] * momentum + g[r, j]
-            w[i, j] -= (m[i, j] * momentum + g[r, j] if nesterov else m[i, j]) * rate

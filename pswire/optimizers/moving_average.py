@@ -24,13 +24,10 @@ class MovingAverage(UpdateSpec, kind="moving_average"):
     decay: Share
 
 
-class MovingAverageRule(ElementWise, of=[MovingAverage]):
+class MovingAverageRule(ElementWise[MovingAverage], of=[MovingAverage]):
     """Update rule of `MovingAverage`."""
 
-    spec: MovingAverage
-
     def _numbers(self, step: Step, tiny: float) -> tuple[float, ...]:
-        """The shares of the old and of the new."""
         return self.spec.decay, 1 - self.spec.decay
 
     def growth(self, rate: float, limits: Limits) -> float:

@@ -44,17 +44,24 @@ class RMSProp(OptimizerSpec, kind="rmsprop"):
         return ("mean_square", *["mean_gradient"] * self.centered, *["momentum"] * (self.momentum > 0))
 
 
-class RMSPropRule(ElementWise, of=[RMSProp]):
+@loop(slots=1, numbers=4)
+def _rmsprop(index: Array, w: Array, g: Array, slots: Slots, numbers: Numbers) -> None:
+    (s,) = slots
+    decay, rest, rate, epsilon = numbers
+    for r in range(len(index)):
+        i = index[r]
+        for j in range(w.shape[1]):
+            s[i, j] = s[i, j] * decay + g[r, j] * g[r, j] * rest
+            w[i, j] -= g[r, j] / (math.sqrt(s[i, j]) + epsilon) * rate
+
+
+class RMSPropRule(ElementWise[RMSProp], of=[RMSProp]):
     """Update rule of `RMSProp`. The plain one has a loop."""
 
-    spec: RMSProp
     squares = ("mean_square",)
-
-    def __init__(self, spec: RMSProp) -> None:
-        super().__init__(spec, None if spec.centered or spec.momentum > 0 else _rmsprop)
+    loops = (_rmsprop,)
 
     def _numbers(self, step: Step, tiny: float) -> tuple[float, ...]:
-        """The shares of the old and of the new in an average, the learning rate, and epsilon."""
         return self.spec.decay, 1 - self.spec.decay, step.learning_rate, max(self.spec.epsilon, tiny)
 
     def growth(self, rate: float, limits: Limits) -> float:
@@ -93,14 +100,3 @@ class RMSPropRule(ElementWise, of=[RMSProp]):
         else:
             scratch *= rate
         w -= scratch
-
-
-@loop(slots=1, numbers=4)
-def _rmsprop(index: Array, w: Array, g: Array, slots: Slots, numbers: Numbers) -> None:
-    (s,) = slots
-    decay, rest, rate, epsilon = numbers
-    for r in range(len(index)):
-        i = index[r]
-        for j in range(w.shape[1]):
-            s[i, j] = s[i, j] * decay + g[r, j] * g[r, j] * rest
-            w[i, j] -= g[r, j] / (math.sqrt(s[i, j]) + epsilon) * rate

@@ -96,22 +96,16 @@ def add_decayed_weights(grads_and_vars: Iterable[GradientAndVariable], rate: flo
     """
     rate = float(rate)
 
+    @no_grad()  # rows that are fetched are no lookup of the model
     def decayed(gradient: Gradient, variable: BaseVariable) -> Gradient:
-        if isinstance(gradient, IndexedSlices):
-            gradient = gradient.summed()
-            return gradient.with_values(gradient.values + rate * _rows(variable, gradient.indices))
-        return gradient + rate * variable.value
+        if not isinstance(gradient, IndexedSlices):
+            return gradient + rate * variable.value
+        gradient = gradient.summed()
+        indices = gradient.indices.astype(np.int64, copy=False)
+        weights = variable.fetch(indices) if isinstance(variable, RowSource) else variable.value[indices]
+        return gradient.with_values(gradient.values + rate * weights)
 
     return per_variable(grads_and_vars, decayed)
-
-
-@no_grad()
-def _rows(variable: BaseVariable, indices: Array) -> Array:
-    """Rows of a variable or table at distinct, ascending indices, without a lookup of the model."""
-    if isinstance(variable, RowSource):
-        return variable.fetch(indices.astype(np.int64, copy=False))
-    rows: Array = variable.value[indices]
-    return rows
 
 
 class accumulate:  # noqa: N801 - called like the functions beside it
@@ -150,14 +144,11 @@ class accumulate:  # noqa: N801 - called like the functions beside it
 
 
 class Total:
-    """The sum of gradients of one variable, in memory of its own.
-
-    float16 is added in float32 and rounded once. Rows are copied, and summed at the end or when there are twice as many
-    as the variable has.
+    """The sum of gradients of one variable, in memory of its own; float16 is added in float32 and rounded once.
 
     Attributes:
         array: the sum, once an array was among the gradients; otherwise None.
-        rows: row gradients that are not in `array`.
+        rows: row gradients that are not in `array`, copied; summed when there are twice as many as the variable has.
     """
 
     def __init__(self) -> None:
@@ -171,26 +162,22 @@ class Total:
             return
         if not isinstance(gradient, IndexedSlices):
             gradient = np.asarray(gradient)
-        if self._dtype is None:
-            self._dtype = gradient.dtype
+        self._dtype, dtype = gradient.dtype, sum_dtype(gradient.dtype)
         if isinstance(gradient, IndexedSlices):
-            self._add_rows(gradient)
+            if self.array is not None:
+                add_rows(self.array, gradient.indices, gradient.values)
+                return
+            self.rows.append(gradient.copy().astype(dtype, copy=False))
+            # Summing only after this many rows keeps the total cost linear in the number of rows.
+            if sum(len(rows.indices) for rows in self.rows) > 2 * gradient.shape[0]:
+                self.rows = [_summed(self.rows)]
         elif self.array is not None:
             self.array += gradient
         else:
-            self.array = np.array(gradient, sum_dtype(gradient.dtype), order="C")
+            self.array = np.array(gradient, dtype, order="C")
             for rows in self.rows:
                 add_rows(self.array, rows.indices, rows.values)
             self.rows = []
-
-    def _add_rows(self, gradient: IndexedSlices) -> None:
-        if self.array is not None:
-            add_rows(self.array, gradient.indices, gradient.values)
-            return
-        self.rows.append(gradient.copy().astype(sum_dtype(gradient.dtype), copy=False))
-        # Summing only after this many rows keeps the total cost linear in the number of rows.
-        if sum(len(rows.indices) for rows in self.rows) > 2 * gradient.shape[0]:
-            self.rows = [_summed(self.rows)]
 
     def gradient(self, factor: float = 1.0) -> Gradient | None:
         """The sum times a factor, in the gradients' dtype, with distinct ascending rows; None if nothing was added."""
@@ -210,8 +197,8 @@ def _pairs(grads_and_vars: Iterable[GradientAndVariable]) -> list[GradientAndVar
     """The pairs as a list; TypeError for anything else, such as gradients without variables."""
     pairs = list(grads_and_vars)
     for pair in pairs:
-        if not (isinstance(pair, tuple | list) and len(pair) == 2 and isinstance(pair[1], BaseVariable)):
-            several = isinstance(pair, tuple | list)
+        several = isinstance(pair, tuple | list)
+        if not (several and len(pair) == 2 and isinstance(pair[1], BaseVariable)):
             given = f"({', '.join(type(x).__name__ for x in pair)})" if several else f"of type {type(pair).__name__}"
             raise TypeError(
                 "grads_and_vars must be pairs (gradient, variable), as compute_gradients returns them, but one of them "

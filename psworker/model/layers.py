@@ -46,7 +46,32 @@ _GLOROT_UNIFORM = initializers.glorot_uniform()
 _UNIFORM = initializers.random_uniform(-0.05, 0.05)
 
 
-class Dense:
+class _Linear:
+    """A layer with a kernel, a bias and an activation."""
+
+    def _create(
+        self,
+        name: str | None,
+        kind: str,
+        shape: tuple[int, ...],
+        initializers: tuple[Initializer, Initializer | None],
+        activation: Activation | None,
+    ) -> None:
+        """Creates the variables, both values first: a variable that is registered cannot be withdrawn."""
+        if activation is not None and not callable(activation):
+            raise TypeError(
+                f"{type(self).__name__}: activation must be a function of a tensor, such as ops.relu, or None, but it "
+                f"is {activation!r}"
+            )
+        self.activation = activation
+        with layer_scope(name, kind) as self.name:
+            kernel = _initial_value("kernel", shape, initializers[0])
+            bias = None if initializers[1] is None else _initial_value("bias", shape[-1:], initializers[1])
+            self.kernel = Variable(kernel, name="kernel")
+            self.bias = None if bias is None else Variable(bias, name="bias")
+
+
+class Dense(_Linear):
     """A fully connected layer: activation(x @ kernel + bias).
 
         logits = nn.Dense(784, 10)(image)          # (batch, 784) -> (batch, 10)
@@ -72,11 +97,8 @@ class Dense:
         bias_initializer: Initializer = _ZEROS,
         name: str | None = None,
     ) -> None:
-        self.activation = _checked_activation("Dense", activation)
-        shape = inputs, units
-        with layer_scope(name, "dense"):
-            self.kernel, self.bias = _kernel_and_bias(shape, kernel_initializer, bias_initializer if bias else None)
-        self.name = _scope_of(self.kernel)
+        values = kernel_initializer, bias_initializer if bias else None
+        self._create(name, "dense", (inputs, units), values, activation)
 
     def __call__(self, x: TensorLike) -> Tensor:
         """Map x (..., inputs) to (..., units)."""
@@ -90,7 +112,7 @@ class Dense:
         return f"Dense({self.name!r}: {self.kernel.shape[0]} -> {self.kernel.shape[1]})"
 
 
-class Conv2D:
+class Conv2D(_Linear):
     """A convolution of images: activation(conv2d(x, kernel) + bias).
 
         features = nn.Conv2D(1, 32, 5, activation=ops.relu)(image)     # (batch, 28, 28, 1) -> (batch, 28, 28, 32)
@@ -123,11 +145,8 @@ class Conv2D:
         self.strides = pair("Conv2D: strides", strides)
         self.padding: Literal["SAME", "VALID"] = padding
         self.dilations = pair("Conv2D: dilations", dilations)
-        self.activation = _checked_activation("Conv2D", activation)
         shape = *pair("Conv2D: kernel_size", kernel_size), channels, filters
-        with layer_scope(name, "conv2d"):
-            self.kernel, self.bias = _kernel_and_bias(shape, kernel_initializer, bias_initializer if bias else None)
-        self.name = _scope_of(self.kernel)
+        self._create(name, "conv2d", shape, (kernel_initializer, bias_initializer if bias else None), activation)
 
     def __call__(self, x: TensorLike) -> Tensor:
         """Map images (batch, height, width, channels) to (batch, rows, columns, filters)."""
@@ -180,12 +199,11 @@ class BatchNorm:
             raise ValueError(f"BatchNorm: decay must be at least 0 and below 1, got {decay}")
         self.decay = decay
         self.epsilon = epsilon
-        with layer_scope(name, "batch_norm"):
+        with layer_scope(name, "batch_norm") as self.name:
             self.gamma = _new_variable("gamma", (features,), _ONES) if scale else None
             self.beta = _new_variable("beta", (features,), _ZEROS) if center else None
             self.moving_mean = _new_variable("moving_mean", (features,), _ZEROS, trainable=False)
             self.moving_variance = _new_variable("moving_variance", (features,), _ONES, trainable=False)
-        self.name = _scope_of(self.moving_mean)
 
     def __call__(self, x: TensorLike, training: bool) -> Tensor:
         """Normalise x (..., features) by its own moments when `training`, by the moving averages otherwise.
@@ -221,10 +239,9 @@ class LayerNorm:
 
     def __init__(self, features: int, *, epsilon: float = 1e-5, name: str | None = None) -> None:
         self.epsilon = epsilon
-        with layer_scope(name, "layer_norm"):
+        with layer_scope(name, "layer_norm") as self.name:
             self.gamma = _new_variable("gamma", (features,), _ONES)
             self.beta = _new_variable("beta", (features,), _ZEROS)
-        self.name = _scope_of(self.gamma)
 
     def __call__(self, x: TensorLike) -> Tensor:
         """Normalise x (..., features)."""
@@ -258,12 +275,11 @@ class Embedding:
     ) -> None:
         shape = rows, width
         self.table: Variable | Table
-        with layer_scope(name, "embedding"):
+        with layer_scope(name, "embedding") as self.name:
             if isinstance(initializer, RowInitializer):
                 self.table = Table(shape, initializer, name="table")
             else:
                 self.table = _new_variable("table", shape, initializer)
-        self.name = _scope_of(self.table)
 
     def __call__(self, ids: TensorLike) -> Tensor:
         """Look up integer ids of any shape: (*ids.shape, width).
@@ -298,10 +314,6 @@ def _initial_value(name: str, shape: tuple[int, ...], initializer: Initializer) 
     return value.astype(np.float32) if value.dtype == np.float64 else value
 
 
-def _scope_of(variable: Variable | Table) -> str:
-    return variable.name.rpartition("/")[0]
-
-
 def _as_input(layer: object, x: TensorLike, variable: Variable, *axes: str | int) -> TensorLike:
     """`x` cast to the dtype of a variable, after a check of its axes, of which the first may be "..."."""
     shape = np.shape(x)
@@ -317,20 +329,3 @@ def _as_input(layer: object, x: TensorLike, variable: Variable, *axes: str | int
         return array.astype(variable.dtype)
     cast: Tensor = ops.cast(x, variable.dtype)  # type: ignore[no-untyped-call]  # a DTypeLike fits two overloads of op
     return cast
-
-
-def _kernel_and_bias(
-    shape: tuple[int, ...], kernel_initializer: Initializer, bias_initializer: Initializer | None
-) -> tuple[Variable, Variable | None]:
-    """Kernel and bias; both values are computed first, as a variable that is registered cannot be withdrawn."""
-    kernel = _initial_value("kernel", shape, kernel_initializer)
-    bias = None if bias_initializer is None else _initial_value("bias", shape[-1:], bias_initializer)
-    return Variable(kernel, name="kernel"), None if bias is None else Variable(bias, name="bias")
-
-
-def _checked_activation(layer: str, activation: Activation | None) -> Activation | None:
-    if activation is not None and not callable(activation):
-        raise TypeError(
-            f"{layer}: activation must be a function of a tensor, such as ops.relu, or None, but it is {activation!r}"
-        )
-    return activation

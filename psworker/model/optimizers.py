@@ -58,7 +58,7 @@ class Optimizer(optimizers.OptimizerSpec):
             raise ValueError(f"a loss has one element, but this has shape {loss.shape}: take its mean or its sum")
         chosen = _chosen(var_list)
         found = gradients(loss, chosen, retain_graph=retain_graph)
-        session = variables.open_session()
+        session = variables.context.collection.session
         if session is not None:
             session.note_loss(loss.item(), chosen)
         return list(zip(found, chosen, strict=True))
@@ -81,7 +81,7 @@ class Optimizer(optimizers.OptimizerSpec):
         session = variables.current_session()
         pairs = list(grads_and_vars)
         if pairs:
-            session.push(self, pairs, variables.take_updates(update_ops))
+            session.push(self, pairs, variables.context.collection.noted.take(update_ops))
 
     def minimize(self, loss: Tensor, var_list: BaseVariable | Sequence[BaseVariable] | None = None) -> None:
         """`compute_gradients` and `apply_gradients` in one."""

@@ -1,7 +1,6 @@
 """Tables: variables of which only rows are transferred, for embeddings that do not fit into a worker's memory.
 
-The servers create and hold a table. A worker has its shape, the rows of its batch and their gradient, never the whole
-table. May import the variables and the engine; rows come from the open session.
+May import the variables and the engine; rows come from the open session.
 """
 
 from __future__ import annotations
@@ -17,22 +16,22 @@ from pswire.errors import ConfigurationError
 from pswire.specs.initializers import RowInitializer, check_fits, rows_of
 from pswire.tensors.values import Array
 from psworker.autodiff.ops.indexing import RowSource
-from psworker.model.variables import BaseVariable, open_session
+from psworker.model.variables import BaseVariable, context
 from psworker.versions import ReadVersion
 
 _MAX_BYTES = np.iinfo(np.intp).max  # of one array
 
 
 class Table(BaseVariable, RowSource):
-    """A variable that only the servers hold as a whole; only rows of it are transferred.
+    """A variable that only the servers hold as a whole.
 
         words = Table((1_000_000, 64), RowUniform(-0.05, 0.05), name="words")
         with session():
             vectors = ops.embedding(words, ids)        # pulls the distinct rows of the batch, as they are now
 
-    A row's initial value is a function of the initializer's seed and the row's number: the servers compute it, and
-    nothing is sent at registration. The gradient is `IndexedSlices`; a push sends only these rows, and its answer
-    returns none. Before a session, lookups give the initial rows; after it they raise.
+    The servers compute a row's initial value from the initializer's seed and the row's number. The gradient is
+    `IndexedSlices`; a push sends only these rows, and its answer has none. Before a session, lookups give the initial
+    rows; after it they raise.
 
     Args:
         shape: (rows, ...): at least one axis.
@@ -53,7 +52,10 @@ class Table(BaseVariable, RowSource):
             initializer's values.
     """
 
-    __slots__ = ("_dtype", "_shape", "initializer", "looked_up")
+    __slots__ = ("dtype", "initializer", "looked_up", "shape")
+
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
 
     def __init__(
         self,
@@ -70,36 +72,31 @@ class Table(BaseVariable, RowSource):
             )
         check_fits(initializer, dtype)
         try:
-            self._shape = tuple(index(size) for size in shape)
+            self.shape = tuple(index(size) for size in shape)
         except TypeError:
             raise TypeError(
                 f"a Table's shape is a tuple of whole numbers, such as (1_000_000, 64), got {shape!r}"
             ) from None
-        if not self._shape:
+        if not self.shape:
             raise ValueError("a Table has at least one axis, that of its rows: its shape is ()")
-        self._dtype = np.dtype(dtype)
-        _check_sizes(self._shape, self._dtype.itemsize)
+        self.dtype = np.dtype(dtype)
+        nbytes = prod(max(size, 1) for size in self.shape) * self.dtype.itemsize  # as numpy counts empty axes
+        if nbytes > _MAX_BYTES:
+            raise ValueError(
+                f"a Table of shape {self.shape} has {nbytes:,} bytes, and no memory has more than {_MAX_BYTES:,}: give "
+                "it fewer rows, such as the remainders of its ids"
+            )
         self.initializer = initializer
         self.looked_up = False
         self._enter(name, trainable)
 
     @property
-    def shape(self) -> tuple[int, ...]:
-        """(rows, ...)."""
-        return self._shape
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        """The dtype of the rows."""
-        return self._dtype
-
-    @property
     def ndim(self) -> int:
         """The number of axes."""
-        return len(self._shape)
+        return len(self.shape)
 
     def __len__(self) -> int:
-        return self._shape[0]
+        return self.shape[0]
 
     @property
     def value(self) -> NoReturn:  # type: ignore[override]
@@ -115,7 +112,7 @@ class Table(BaseVariable, RowSource):
         Raises:
             ConfigurationError: the session has ended, or another thread has it.
         """
-        session = open_session()
+        session = context.collection.session
         if session is not None:
             return session.look_up(self, indices)
         if self.read.versions:  # a server has changed the rows since
@@ -123,23 +120,13 @@ class Table(BaseVariable, RowSource):
                 f"the rows of {self.name!r} are kept by the server, and no session is open here: look them up inside "
                 "`with psworker.session() as session:`, in its thread"
             )
-        return rows_of(self.initializer, indices, self._shape[1:], self._dtype)
+        return rows_of(self.initializer, indices, self.shape[1:], self.dtype)
 
     def note_lookup(self, read: ReadVersion) -> None:
         """Keeps the version at which rows were looked up; of several lookups before one gradient, the oldest."""
         if self.looked_up:
             read = self.read._replace(versions=tuple(map(min, self.read.versions, read.versions)))
         self.read, self.looked_up = read, True
-
-
-def _check_sizes(shape: tuple[int, ...], itemsize: int) -> None:
-    """Raises `ValueError` for sizes that numpy refuses, where an empty axis counts as one of one."""
-    nbytes = prod(max(size, 1) for size in shape) * itemsize
-    if nbytes > _MAX_BYTES:
-        raise ValueError(
-            f"a Table of shape {shape} has {nbytes:,} bytes, and no memory has more than {_MAX_BYTES:,}: give it "
-            "fewer rows, such as the remainders of its ids"
-        )
 
 
 def check_no_table(variables: Iterable[BaseVariable], action: str) -> None:

@@ -6,10 +6,11 @@ threads do not see each other's variables. May import the engine; sends nothing 
 
 from __future__ import annotations
 
+import itertools
+import threading
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -38,17 +39,28 @@ class BaseVariable(Tensor):
     __slots__ = ("name", "read", "trainable")
 
     def _enter(self, name: str | None, trainable: bool) -> None:
-        """Adds it to the collection; shape and dtype are set."""
-        collection = _current()
-        self.name = collection.full_name(name)
-        self.trainable = trainable and collection.trainable and self.dtype.kind == "f"
+        """Adds it to the collection, and registers it if a session is open; shape and dtype are set."""
+        here = context.collection
+        full = _first_free(f"{here.scope}variable", here.variables) if name is None else here.scope + name
+        if full in here.variables:
+            raise ConfigurationError(
+                f"there is already a variable {full!r}: choose another name, or use a variable_scope "
+                "(or `with psworker.collection():` to begin a new set of variables)"
+            )
+        self.name, self.read = full, ReadVersion()
+        self.trainable = trainable and here.trainable and self.dtype.kind == "f"
         self._node = Node(self) if self.trainable else None
-        self.read = ReadVersion()
         try:
             self.spec  # noqa: B018 - it checks itself
         except ValueError as error:
             raise ConfigurationError(str(error)) from None
-        collection.add(self)
+        here.variables[full] = self
+        try:
+            if here.session is not None:
+                here.session.register([self])
+        except BaseException:
+            del here.variables[full]  # refused by the server
+            raise
 
     @property
     def versions(self) -> tuple[int, ...]:
@@ -146,32 +158,57 @@ def check_variable(given: object, call: str) -> None:
         raise TypeError(f"{call} takes a psworker.Variable or Table, got {given!r}")
 
 
-class OpenSession(Protocol):
-    """The methods of an open session that variables, tables and optimizers call; `psworker.Session` implements them."""
+class _OpenSession(Protocol):
+    """The methods of an open `psworker.Session` that variables, tables and optimizers call."""
 
-    def register(self, variables: Sequence[BaseVariable]) -> None:
-        """Registers variables with the servers and takes the servers' values."""
+    def register(self, variables: Sequence[BaseVariable]) -> None: ...
 
-    def look_up(self, table: BaseVariable, indices: Array) -> Array:
-        """The rows of a table with these numbers, (n,), from the servers."""
+    def look_up(self, table: BaseVariable, indices: Array) -> Array: ...
 
-    def note_loss(self, loss: float, variables: Iterable[BaseVariable]) -> None:
-        """Keeps the loss whose gradient is computed for these variables."""
+    def note_loss(self, loss: float, variables: Iterable[BaseVariable]) -> None: ...
 
     def push(
         self,
         optimizer: UpdateSpec,
         grads_and_vars: Iterable[tuple[Gradient | None, BaseVariable]],
         updates: Iterable[UpdateOp] = (),
-    ) -> None:
-        """Pushes gradients and update ops."""
+    ) -> None: ...
+
+
+class UpdateMeans:
+    """The mean of several observations of each variable, of float16 in float32."""
+
+    def __init__(self) -> None:
+        self._means: dict[str, tuple[UpdateOp, Array, int]] = {}  # the last op of a variable, mean and number of all
+
+    def add(self, update: UpdateOp) -> None:
+        """Adds an observation."""
+        name, mean, count = update.variable.name, widened(update.value), 1
+        if name in self._means:
+            _, earlier, count = self._means[name]
+            count += 1
+            mean = earlier * (1 - 1 / count) + mean / count  # without a difference: inf - inf is nan
+        self._means[name] = update, mean, count
+
+    def ops(self, scope: str | None = None) -> list[UpdateOp]:
+        """One update op a variable, of those named `scope/...`."""
+        means = self._means.values()
+        return [UpdateOp(op.variable, mean, op.decay) for op, mean, _ in means if _in_scope(op.variable, scope)]
+
+    def take(self, chosen: Iterable[UpdateOp] | None = None) -> list[UpdateOp]:
+        """The update ops to be sent, by default all; removes what is kept for their variables."""
+        if chosen is None and not self._means:
+            return []
+        taken = self.ops() if chosen is None else list(chosen)
+        for update in taken:
+            self._means.pop(update.variable.name, None)
+        return taken
 
 
 class Collection:
     """The variables of one program by name, the scope of new ones, and the open session, if any.
 
-    `seed` is that of initial values. `noted` has, by variable, the last update op that was noted and not sent yet, the
-    mean of all of them (of float16 in float32), and their number.
+    `seed` is that of initial values; `noted` has the update ops that were noted and not sent yet.
     """
 
     def __init__(self) -> None:
@@ -179,64 +216,29 @@ class Collection:
         self.scope = ""
         self.trainable = True
         self.seed = 0
-        self.noted: dict[str, tuple[UpdateOp, Array, int]] = {}
-        self.session: OpenSession | None = None
-
-    def full_name(self, name: str | None) -> str:
-        """The name with its scope; by default a free one. Raises `ConfigurationError` if it is taken."""
-        if name is not None:
-            full = self.scope + name
-            if full in self.variables:
-                raise ConfigurationError(
-                    f"there is already a variable {full!r}: choose another name, or use a variable_scope "
-                    "(or `with psworker.collection():` to begin a new set of variables)"
-                )
-            return full
-        return _first_free(f"{self.scope}variable", self.variables.__contains__)
-
-    def add(self, variable: BaseVariable) -> None:
-        """Adds a variable, and registers it if a session is open."""
-        self.variables[variable.name] = variable
-        if self.session is None:
-            return
-        try:
-            self.session.register([variable])
-        except BaseException:
-            del self.variables[variable.name]  # refused by the server
-            raise
+        self.noted = UpdateMeans()
+        self.session: _OpenSession | None = None
 
 
-def _first_free(name: str, taken: Callable[[str], bool]) -> str:
+class _Context(threading.local):
+    """The collection of each thread."""
+
+    def __init__(self) -> None:
+        self.collection = Collection()
+
+
+context = _Context()
+
+
+def _first_free(name: str, taken: Container[str]) -> str:
     """The first of `name`, `name_1`, `name_2`, ... that is not taken."""
-    free, count = name, 0
-    while taken(free):
-        count += 1
-        free = f"{name}_{count}"
-    return free
+    names = itertools.chain([name], (f"{name}_{count}" for count in itertools.count(1)))
+    return next(name for name in names if name not in taken)
 
 
-_collection: ContextVar[Collection] = ContextVar("psworker_collection")
-
-
-def _current() -> Collection:
-    """This thread's collection, made by the first call."""
-    found = _collection.get(None)
-    if found is None:
-        found = Collection()
-        _collection.set(found)
-    return found
-
-
-def open_session() -> OpenSession | None:
-    """The open session of this thread's collection, if any."""
-    here = _collection.get(None)
-    return None if here is None else here.session
-
-
-def current_session() -> OpenSession:
+def current_session() -> _OpenSession:
     """The open session of this thread's collection; `ConfigurationError` if there is none."""
-    here = _collection.get(None)
-    session = None if here is None else here.session
+    session = context.collection.session
     if session is None:
         raise ConfigurationError("no session is open: do this inside `with psworker.session() as session:`")
     return session
@@ -245,11 +247,11 @@ def current_session() -> OpenSession:
 @contextmanager
 def collection() -> Iterator[Collection]:
     """A new, empty collection of variables for a `with` block; for notebooks and tests."""
-    token = _collection.set(Collection())
+    outer, context.collection = context.collection, Collection()
     try:
-        yield _collection.get()
+        yield context.collection
     finally:
-        _collection.reset(token)
+        context.collection = outer
 
 
 @contextmanager
@@ -263,7 +265,7 @@ def variable_scope(name: str, trainable: bool = True) -> Iterator[None]:
     """
     if not name or name.startswith("/") or name.endswith("/"):
         raise ConfigurationError(f"a variable scope needs a name without slashes at its ends, got {name!r}")
-    here = _current()
+    here = context.collection
     outer = here.scope, here.trainable
     here.scope, here.trainable = f"{here.scope}{name}/", here.trainable and trainable
     try:
@@ -273,18 +275,18 @@ def variable_scope(name: str, trainable: bool = True) -> Iterator[None]:
 
 
 @contextmanager
-def layer_scope(name: str | None, kind: str) -> Iterator[None]:
-    """The scope of a layer's variables: `name`, or a free one of `kind`, `kind_1`, ...
+def layer_scope(name: str | None, kind: str) -> Iterator[str]:
+    """The scope of a layer's variables: `name`, or a free one of `kind`, `kind_1`, ...; yields the full scope.
 
     If the block raises, the variables that it has created are removed.
     """
-    here = _current()
-    if name is None:
-        name = _first_free(kind, lambda free: any(key.startswith(f"{here.scope}{free}/") for key in here.variables))
+    here = context.collection
     before = set(here.variables)
+    inside = [key.removeprefix(here.scope) for key in before if key.startswith(here.scope)]
+    taken = {key.partition("/")[0] for key in inside if "/" in key}
     try:
-        with variable_scope(name):
-            yield
+        with variable_scope(_first_free(kind, taken) if name is None else name):
+            yield here.scope.removesuffix("/")
     except BaseException:
         for made in here.variables.keys() - before:  # of an incomplete layer
             del here.variables[made]
@@ -293,7 +295,7 @@ def layer_scope(name: str | None, kind: str) -> Iterator[None]:
 
 def global_variables(scope: str | None = None) -> list[BaseVariable]:
     """All variables in the order of creation; with `scope`, only those named `scope/...`."""
-    return [variable for variable in _current().variables.values() if _in_scope(variable, scope)]
+    return [variable for variable in context.collection.variables.values() if _in_scope(variable, scope)]
 
 
 def trainable_variables(scope: str | None = None) -> list[BaseVariable]:
@@ -319,7 +321,7 @@ def set_random_seed(seed: int) -> None:
     """
     if seed < 0:
         raise ConfigurationError(f"the seed must not be negative, got {seed}")
-    _current().seed = seed
+    context.collection.seed = seed
     seed_dropout(seed, zlib.crc32(worker_name().encode()))
 
 
@@ -328,7 +330,7 @@ def random_for(name: str) -> np.random.Generator:
 
     So all workers draw the same values, and it does not matter which one registers them first.
     """
-    here = _current()
+    here = context.collection
     return np.random.default_rng([here.seed, zlib.crc32((here.scope + name).encode())])
 
 
@@ -340,33 +342,14 @@ def note_update(update: UpdateOp) -> None:
 
     Several observations of one variable before a push are replaced by their mean.
     """
-    noted = _current().noted
-    mean, count = widened(update.value), 1
-    if update.variable.name in noted:
-        _, earlier, count = noted[update.variable.name]
-        count += 1
-        mean = earlier * (1 - 1 / count) + mean / count  # without a difference: inf - inf is nan
-    noted[update.variable.name] = update, mean, count
+    context.collection.noted.add(update)
 
 
 def update_ops(scope: str | None = None) -> list[UpdateOp]:
     """The update ops noted and not sent yet, one a variable; with `scope`, only of variables named `scope/...`."""
-    noted = _current().noted.values()
-    return [UpdateOp(op.variable, mean, op.decay) for op, mean, _ in noted if _in_scope(op.variable, scope)]
+    return context.collection.noted.ops(scope)
 
 
 def discard_update_ops(scope: str | None = None) -> None:
     """Discards the update ops noted and not sent: of a batch that is skipped, or of an evaluation."""
-    take_updates(update_ops(scope))
-
-
-def take_updates(chosen: Iterable[UpdateOp] | None) -> list[UpdateOp]:
-    """The update ops to be sent, by default all that are noted; removes them from those noted."""
-    here = _collection.get(None)
-    noted = here.noted if here else {}
-    if chosen is None and not noted:
-        return []
-    taken = update_ops() if chosen is None else list(chosen)
-    for update in taken:
-        noted.pop(update.variable.name, None)
-    return taken
+    context.collection.noted.take(update_ops(scope))

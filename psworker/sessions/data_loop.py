@@ -35,13 +35,8 @@ def log_epoch(report: EpochReport) -> None:
 class DataLoop:
     """The batches that this worker gets from a data queue; can be iterated once.
 
-    Args:
-        client: takes blocks.
-        queue: hands out `block` positions at a time.
-        dataset: the examples, `queue.size` of them.
-        batch_size: examples in a batch.
-        on_epoch: called with the report of each complete epoch.
-        flush: pushes all gradients; called before a block is reported as done.
+    `queue` hands out `queue.block` of the `queue.size` examples at a time; `flush` pushes all gradients, before a block
+    is reported as done; while it is iterated the loop is in `running`.
     """
 
     def __init__(
@@ -52,17 +47,14 @@ class DataLoop:
         batch_size: int,
         on_epoch: Callable[[EpochReport], None],
         flush: Callable[[], None],
+        running: list[DataLoop],
     ) -> None:
         self._client, self._queue, self._dataset = client, queue, dataset
-        self._batch_size, self._on_epoch, self._flush = batch_size, on_epoch, flush
+        self._batch_size, self._on_epoch, self._flush, self._running = batch_size, on_epoch, flush, running
         self._epoch = self._start = 0
         self._rows: Array = np.empty(0, np.int64)  # of the block; those before `_start` are in batches
         self._prepared: Batch | None = None
-        self._losses: list[float] = []  # of the current batch
-
-    def note_loss(self, loss: float) -> None:
-        """Adds a loss of the current batch; the cost of a batch is the mean of its losses."""
-        self._losses.append(loss)
+        self.losses: list[float] = []  # of the current batch, whose cost is their mean
 
     def prepare(self) -> None:
         """Prepares the next batch of the block unless it is ready; called while a push is in progress."""
@@ -73,6 +65,7 @@ class DataLoop:
 
     def __iter__(self) -> Iterator[Batch]:
         """Yields the batches; when the loop is left early, or fails, its block is given back to the queue."""
+        self._running.append(self)
         try:
             yield from self._batches()
         except BaseException:  # GeneratorExit too: the program left its loop, by `break` or an error
@@ -80,6 +73,8 @@ class DataLoop:
             if not isinstance(self._client.consistency, Asynchronous):
                 self._client.defer_idle()
             raise
+        finally:
+            self._running.remove(self)
 
     def _batches(self) -> Iterator[Batch]:
         order: Array = np.empty(0, np.int64)
@@ -117,8 +112,8 @@ class DataLoop:
             batch, self._prepared = self._prepared, None
             if batch is None:
                 return cost / examples * len(self._rows) if examples else None
-            self._losses = []
+            self.losses = []
             yield batch
-            if self._losses:
-                cost += len(batch) * sum(self._losses) / len(self._losses)
+            if self.losses:
+                cost += len(batch) * sum(self.losses) / len(self.losses)
                 examples += len(batch)

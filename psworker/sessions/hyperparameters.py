@@ -9,7 +9,6 @@ import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
-from pswire import optimizers
 from pswire.errors import ConfigurationError
 from pswire.optimizers import UpdateSpec
 from pswire.specs.spec import from_plain, to_plain
@@ -24,30 +23,30 @@ class VariableOptimizers:
 
     Attributes:
         specs: by a program's optimizer, its hyperparameters as they come back from a server.
-        declared: by variable, the optimizer that it was declared with.
-        changed: by variable, its optimizer since its hyperparameters were changed.
+        declared, current: by variable, the optimizer that it was declared with, and its present one.
     """
 
     def __init__(self) -> None:
         self.specs: dict[UpdateSpec, UpdateSpec] = {}
         self.declared: dict[str, UpdateSpec] = {}
-        self.changed: dict[str, UpdateSpec] = {}
+        self.current: dict[str, UpdateSpec] = {}
 
     def spec(self, optimizer: UpdateSpec) -> UpdateSpec:
         """The hyperparameters of a program's optimizer."""
-        spec = self.specs.get(optimizer)
-        if spec is None:
-            spec = self.specs[optimizer] = from_plain(optimizers.UpdateSpec, to_plain(optimizer))
-        return spec
+        if optimizer not in self.specs:
+            spec = from_plain(UpdateSpec, to_plain(optimizer))
+            self.specs[optimizer] = self.specs.setdefault(spec, spec)
+        return self.specs[optimizer]
 
-    def current(self, name: str) -> UpdateSpec:
-        """The present optimizer of a variable that has one."""
-        return self.changed.get(name, self.declared[name])
+    def add(self, names: Iterable[str], spec: UpdateSpec) -> None:
+        """Notes that variables were declared."""
+        self.declared |= dict.fromkeys(names, spec)
+        self.current |= dict.fromkeys(names, spec)
 
     def trained_with(self, optimizer: UpdateSpec) -> list[str]:
         """The variables that have this optimizer, as it was declared or as it was changed to."""
         spec = self.spec(optimizer)
-        return [name for name in self.declared if spec in (self.declared[name], self.changed.get(name))]
+        return [name for name in self.declared if spec in (self.declared[name], self.current[name])]
 
     def changes(self, target: Target, fields: Mapping[str, Any]) -> list[tuple[list[str], UpdateSpec]]:
         """Groups of variables, each with its optimizer after these changes of its fields, all checked.
@@ -58,7 +57,7 @@ class VariableOptimizers:
         """
         groups: dict[UpdateSpec, list[str]] = {}
         for name in self._targets(target):
-            groups.setdefault(self.current(name), []).append(name)
+            groups.setdefault(self.current[name], []).append(name)
         return [(names, _changed(spec, fields, names)) for spec, names in groups.items()]
 
     def check_slot(self, variable: str, slot: str) -> None:

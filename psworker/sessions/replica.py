@@ -39,11 +39,10 @@ class Step:
     Attributes:
         optimizer: of the variables that get a gradient.
         names: these variables.
-        entries: their gradients, of their shape and dtype, with the version of the weights that they were computed
-            with; then the observations of `updates`. One a variable.
+        entries: their gradients, of their shape and dtype; then the observations of `updates`. One a variable.
         updates: the update ops of variables that keep a moving average.
         loss: None when it is not known.
-        among: the variables of all pairs, also of those without a gradient.
+        all_variables: those of all pairs, also without a gradient.
     """
 
     optimizer: optimizers.UpdateSpec
@@ -51,7 +50,7 @@ class Step:
     entries: list[VersionedArray]
     updates: Sequence[UpdateOp]
     loss: float | None
-    among: tuple[str, ...]
+    all_variables: tuple[str, ...]
 
 
 class Replica:
@@ -60,14 +59,9 @@ class Replica:
     Subclasses are the other strategies: they override `step`, `flush` and other methods as needed.
 
     Attributes:
-        client: calls the servers.
-        known: the program's variables.
         prepare: called to do useful work while the servers apply a push; may raise.
         values: by variable, except tables, the last value that the servers sent.
-        optimizers: of the variables.
-        global_step: of the servers, as of the last answer.
-        staleness: of the last push that was answered: the updates that its weights had missed.
-        dropped: number of pushes that the servers' policy has dropped.
+        global_step, staleness, dropped: as in `psworker.Session`.
     """
 
     def __init__(self, client: Client, known: KnownVariables, prepare: Callable[[], None]) -> None:
@@ -83,14 +77,11 @@ class Replica:
         """Raises `ConfigurationError` if the servers' policies would drop most of the pushes."""
 
     def step(self, step: Step) -> None:
-        """Processes a step, whose arrays are borrowed meanwhile; a step that raises leaves no trace.
+        """Processes a step of declared optimizers, whose arrays are borrowed meanwhile; one that raises is undone.
 
         The gradients of a push that fails are lost: it may not be known whether the servers have applied it, and
         nothing is applied twice.
         """
-        self.declare(step.optimizer, step.names)
-        for op in step.updates:
-            self.declare(optimizers.MovingAverage(op.decay), [op.variable.name])
         self.push(step.entries, step.loss, self.names)
 
     def flush(self) -> None:
@@ -134,12 +125,11 @@ class Replica:
         else:
             return
         spec = self.optimizers.spec(optimizer)
-        new = [name for name in names if declared.get(name) != spec]
-        if new:
-            self.complete()
-            known = self.known()
-            self.client.register([Declaration(known[name].spec, None, spec) for name in new])
-        declared |= dict.fromkeys(names, spec)
+        self.complete()
+        known = self.known()
+        new = [name for name in names if declared.get(name) is not spec]
+        self.client.register([Declaration(known[name].spec, None, spec) for name in new])
+        self.optimizers.add(new, spec)
 
     def pull(self, names: Sequence[str]) -> None:
         """Flushes; takes fresh values of these variables."""
@@ -190,10 +180,9 @@ class Replica:
         """
         self.flush()
         self.known()  # raises when the session is over
-        changed = self.optimizers.changes(target, changes)
-        for names, spec in changed:
+        for names, spec in self.optimizers.changes(target, changes):
             self.client.tune(names, spec, tuple(changes))
-            self.optimizers.changed |= dict.fromkeys(names, spec)
+            self.optimizers.current |= dict.fromkeys(names, spec)
 
     def slot(self, variable: BaseVariable, name: str) -> Array:
         """A slot of a variable, of its shape, after a `flush`.

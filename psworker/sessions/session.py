@@ -24,7 +24,7 @@ from psworker.client.client import Client
 from psworker.client.error_feedback import GradientEncoder
 from psworker.config import StrategyConfig, WorkerConfig, worker_config
 from psworker.data.dataset import Batch, Dataset
-from psworker.model import variables as _variables
+from psworker.model import variables
 from psworker.model.gradient_transforms import GradientAndVariable
 from psworker.model.tables import Table, check_no_table
 from psworker.model.variables import BaseVariable, UpdateOp, check_variable
@@ -121,7 +121,7 @@ class Session:
         else:
             self._replica = Downpour(*replica, strategy)
         self._steps_a_push = strategy.steps
-        self._collection: _variables.Collection | None = None
+        self._collection: variables.Collection | None = None
         #: By variable: the loss whose gradient it gets next, and the version of the weights.
         self._computed: dict[str, tuple[float, ReadVersion]] = {}
         self._loops: list[DataLoop] = []
@@ -158,7 +158,7 @@ class Session:
             ConfigurationError: a session is open already, or the servers' policies do not fit the strategy.
             Unavailable: a server could not be reached in time.
         """
-        here = _variables._current()
+        here = variables.context.collection
         if here.session is not None:
             raise ConfigurationError("a session is already open: close it first; a program has one session at a time")
         try:
@@ -344,15 +344,8 @@ class Session:
         self._queues += 1
         block = batch_size * batches_per_block(self._steps_a_push)
         queue = QueueSpec(name or f"batches-{self._queues}", len(dataset), block, epochs, seed)
-        loop = DataLoop(self._client, queue, dataset, batch_size, on_epoch or log_epoch, self._replica.flush)
-        return self._run(loop)
-
-    def _run(self, loop: DataLoop) -> Iterator[Batch]:
-        self._loops.append(loop)
-        try:
-            yield from loop
-        finally:
-            self._loops.remove(loop)
+        flush, loops = self._replica.flush, self._loops
+        return iter(DataLoop(self._client, queue, dataset, batch_size, on_epoch or log_epoch, flush, loops))
 
     def note_loss(self, loss: float, variables: Iterable[BaseVariable]) -> None:
         """Keeps the loss whose gradient these variables will get; `compute_gradients` calls it automatically.
@@ -364,7 +357,7 @@ class Session:
             if isinstance(variable, Table):
                 variable.looked_up = False
         for loop in self._loops:
-            loop.note_loss(loss)
+            loop.losses.append(loss)
 
     def push(
         self,
@@ -410,6 +403,9 @@ class Session:
                 variable.looked_up = False
         for op in observed:
             entries.append(VersionedArray(op.variable.name, op.variable.read, op.value))
+        self._replica.declare(optimizer, names)
+        for op in observed:
+            self._replica.declare(optimizers.MovingAverage(op.decay), [op.variable.name])
         self._replica.step(Step(optimizer, names, entries, observed, loss, tuple(among)))
 
     def evaluate(self, function: Callable[[Batch], SupportsFloat], dataset: Dataset, batch_size: int = 1000) -> float:

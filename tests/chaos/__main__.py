@@ -25,7 +25,6 @@ from collections import Counter
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
 
 import click
 
@@ -50,28 +49,6 @@ COUNTS = ["pushes", "lost", "doubled", "half", "reads", "torn", "dropped", "wors
 say = partial(print, flush=True)
 
 
-class Configuration(NamedTuple):
-    """Consistency policy, staleness handling and number of shards of a run."""
-
-    consistency: str
-    staleness: str
-    shards: int
-
-    def __str__(self) -> str:
-        handling = "" if self.staleness == "none" else f" {self.staleness}"
-        return f"{self.consistency}{handling}, {self.shards} shard{'s' if self.shards > 1 else ''}"
-
-
-class Run(NamedTuple):
-    """The result of one configuration."""
-
-    configuration: Configuration
-    check: Check
-    faults: Counter[str]
-    seconds: float
-    folder: Path
-
-
 @click.command(help="Verifies guarantees under injected faults.")
 @click.option("--only", metavar="CONSISTENCY", multiple=True, help="May be given several times.")
 @click.option("--staleness", metavar="HANDLING", multiple=True, help="none or drop:T.")
@@ -80,15 +57,7 @@ class Run(NamedTuple):
 @click.option("--seconds", default=8.0, help="Length of a job without faults; they last at most twice that time.")
 @click.option("--keep", is_flag=True, help="Keep all records and logs.")
 @click.option("--faults", default=",".join(WEIGHTS), help="Only these, separated by commas; '' for none.")
-def main(
-    only: Sequence[str],
-    staleness: Sequence[str],
-    shards: Sequence[int],
-    seed: int | None,
-    seconds: float,
-    keep: bool,
-    faults: str,
-) -> None:
+def main(only, staleness, shards, seed, seconds, keep, faults) -> None:
     kinds = [kind for kind in faults.split(",") if kind]
     if unknown := set(kinds) - set(WEIGHTS):
         raise click.BadParameter(f"unknown: {', '.join(sorted(unknown))}", param_hint="--faults")
@@ -97,97 +66,79 @@ def main(
         scheme.Layout(number).check()
     seed = random.SystemRandom().randrange(10_000) if seed is None else seed
     say(f"seed {seed}\n")
-    runs = []
-    consistencies = only or ("async", "bounded:2", "sync:3", "sync:2,backup=2")
-    for configuration in itertools.starmap(
-        Configuration, itertools.product(consistencies, staleness or ("none", "drop:2"), shards)
-    ):
+    results, injected = [["", *COUNTS, "violations"]], [["faults injected", *WEIGHTS, "workers"]]
+    policies = only or ("async", "bounded:2", "sync:3", "sync:2,backup=2")
+    for options in itertools.product(policies, staleness or ("none", "drop:2"), shards):
+        began, folder = time.monotonic(), Path(tempfile.mkdtemp(prefix="chaos-"))
+        name = f"{' '.join(options[:2]).removesuffix(' none')}, {options[2]} shard{'s' * (options[2] > 1)}"
         try:
-            runs.append(asyncio.run(run_one(configuration, seed, seconds, kinds)))
-        except (KeyboardInterrupt, asyncio.CancelledError):
-            sys.exit(130)
+            check, count = asyncio.run(run_one(name, folder, *options, seed, seconds, kinds))
+        except BaseException as error:
+            shutil.rmtree(folder)
+            if isinstance(error, (KeyboardInterrupt, asyncio.CancelledError)):
+                sys.exit(130)
+            raise
         finally:
             sweep()  # shared memory of killed processes
-        if report(runs[-1]) and not keep:
-            shutil.rmtree(runs[-1].folder)
+        word, workers = "BROKEN" if check.violations else "kept", len(check.histories)
+        say(f"{name}: {word}; {time.monotonic() - began:.0f} s, {workers} workers, {count.total()} faults")
+        for kind, lines in check.violations.items():
+            more = [f"{len(lines) - MOST_SHOWN} more"] * (len(lines) > MOST_SHOWN)
+            say(*(f"    {kind}: {line}" for line in [*lines[:MOST_SHOWN], *more]), sep="\n")
+        if check.violations or keep:
+            again = zip(
+                ("--only", "--staleness", "--shards", "--seed", "--seconds"), (*options, seed, seconds), strict=True
+            )
+            words = [str(word) for pair in again for word in pair] + ["--faults", faults]
+            say(f"    records and logs: {folder}\n    python -m tests.chaos {shlex.join(words)}")
         else:
-            again = ["--only", configuration.consistency, "--staleness", configuration.staleness]
-            again += ["--shards", str(configuration.shards), "--seed", str(seed), "--seconds", f"{seconds:g}"]
-            again += ["--faults", ",".join(kinds)] * (kinds != list(WEIGHTS))
-            say(f"    records and logs: {runs[-1].folder}\n    python -m tests.chaos {shlex.join(again)}")
-    results, injected = [["", *COUNTS, "violations"]], [["faults injected", *WEIGHTS, "workers"]]
-    for name, check, count, *_ in runs:
+            shutil.rmtree(folder)
         violations = ", ".join(f"{len(lines)} {kind}" for kind, lines in check.violations.items()) or "0"
-        results.append([str(name), *(f"{check.counts[count]:,}" for count in COUNTS), violations])
-        injected.append([str(name), *(str(count[kind]) for kind in WEIGHTS), str(len(check.histories))])
+        results.append([name, *(f"{check.counts[what]:,}" for what in COUNTS), violations])
+        injected.append([name, *(str(count[kind]) for kind in WEIGHTS), str(workers)])
     say("", *table(results), "", *table(injected), sep="\n")
-    broken = sum(bool(run.check.violations) for run in runs)
-    say(f"\nchaos: {broken} of {len(runs)} configurations broke a guarantee; seed {seed}")
+    broken = sum(row[-1] != "0" for row in results[1:])
+    say(f"\nchaos: {broken} of {len(results) - 1} configurations broke a guarantee; seed {seed}")
     sys.exit(1 if broken else 0)
 
 
-async def run_one(configuration: Configuration, seed: int, seconds: float, kinds: Sequence[str]) -> Run:
-    """Runs one configuration: servers, workers, faults, verification."""
+async def run_one(
+    name: str, folder: Path, policy: str, handling: str, shards: int, seed: int, seconds: float, kinds: Sequence[str]
+) -> tuple[Check, Counter[str]]:
+    """Runs one configuration: servers, workers, faults, verification. Returns also the number of faults by kind."""
     task = asyncio.current_task()
     assert task is not None
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)  # as Ctrl-C: leaves nothing behind
-    began = time.monotonic()
-    consistency, staleness = parse_consistency(configuration.consistency), parse_staleness(configuration.staleness)
+    consistency, staleness = parse_consistency(policy), parse_staleness(handling)
     gradients, workers = 1, 3
     if isinstance(consistency, Synchronous):
         gradients, workers = consistency.workers, consistency.workers + consistency.backup
-    rate = RATES[configuration.consistency.partition(":")[0]]
-    examples = max(1, int(rate * seconds) // EPOCHS) * BATCH + 3  # the last batch is a smaller one
-    flags = ["--consistency", configuration.consistency, "--staleness", configuration.staleness, "--lease", str(LEASE)]
+    # The last batch is a smaller one.
+    examples = max(1, int(RATES[policy.partition(":")[0]] * seconds) // EPOCHS) * BATCH + 3
+    flags = ["--consistency", policy, "--staleness", handling, "--lease", str(LEASE)]
     settings = {"seed": seed, "unit": scheme.unit_of(gradients), "batch": BATCH, "epochs": EPOCHS, "pause": PAUSE}
     settings |= {"examples": examples, "partial": gradients == 1}  # gradients of a synchronous update are for the same
-    folder = Path(tempfile.mkdtemp(prefix="chaos-"))
-    cluster = Cluster(folder, configuration.shards, flags, TIMEOUT, settings)
-    faults = Faults(cluster, LEASE, random.Random(f"{seed}, {configuration}"), kinds)
+    cluster = Cluster(folder, shards, flags, TIMEOUT, settings)
+    faults = Faults(cluster, LEASE, random.Random(f"{seed}, {name}"), kinds)
     try:
         for server in cluster.servers:
-            await server.listen()
+            await asyncio.to_thread(server.wait_for, "listening on")
         for number in range(workers):
             await faults.start(f"w{number}")
         await faults.inject(2 * seconds)
         complete = await faults.finish(TO_END)
         finals, half_pushes = await asyncio.to_thread(cluster.finals)
-    except BaseException:
-        shutil.rmtree(folder)
-        raise
     finally:
         cluster.close()
-    facts = {"configuration": str(configuration), "seed": seed, "faults": faults.count, "complete": complete}
+    facts = {"configuration": name, "seed": seed, "faults": faults.count, "complete": complete}
     fields = ("column", "name", "ended_by", "code", "faults")
     facts["workers"] = [{field: getattr(worker, field) for field in fields} for worker in cluster.workers]
     (folder / "run.json").write_text(json.dumps(facts, indent=1))
     for worker in cluster.workers:
         worker.read()
-    check = Check(
-        consistency,
-        staleness,
-        cluster.workers,
-        finals,
-        lease=LEASE,
-        examples=examples,
-        epochs=EPOCHS,
-        half_pushes=half_pushes,
-        losses=[loss for shard, server in enumerate(cluster.servers) for loss in server.losses(shard)],
-        complete=complete,
-    )
-    return Run(configuration, check, faults.count, time.monotonic() - began, folder)
-
-
-def report(run: Run) -> bool:
-    """Prints the result of a run; returns whether it kept all guarantees."""
-    violations = run.check.violations
-    workers, faults = len(run.check.histories), run.faults.total()
-    word = "BROKEN" if violations else "kept"
-    say(f"{run.configuration}: {word}; {run.seconds:.0f} s, {workers} workers, {faults} faults")
-    for kind, lines in violations.items():
-        more = [f"{len(lines) - MOST_SHOWN} more"] if len(lines) > MOST_SHOWN else []
-        say(*(f"    {kind}: {line}" for line in [*lines[:MOST_SHOWN], *more]), sep="\n")
-    return not violations
+    reported = {"half_pushes": half_pushes, "losses": cluster.losses(), "complete": complete}
+    data = {"lease": LEASE, "examples": examples, "epochs": EPOCHS}
+    return Check(consistency, staleness, cluster.workers, finals, **data, **reported), faults.count
 
 
 def table(rows: Sequence[Sequence[str]]) -> list[str]:

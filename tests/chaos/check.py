@@ -26,34 +26,23 @@ QUIET = 3
 
 @dataclass
 class Check:
-    """The check of one run, made when it is constructed.
-
-    Attributes:
-        consistency, staleness: of the servers.
-        histories: of all worker processes.
-        finals: of all shards.
-        lease: seconds.
-        examples, epochs: of the data queue.
-        half_pushes, losses: half-applied pushes and lost workers, as reported by the servers.
-        complete: whether the job completed.
-        counts: of violations by kind, answered pushes, dropped and half-applied ones, reads of a shard's variables,
-            and examples trained on again in their epoch; the worst staleness of an applied push.
-        violations: by kind, each a sentence.
-    """
+    """The check of one run, made when it is constructed."""
 
     consistency: Consistency
     staleness: StalenessSpec
-    histories: Sequence[History]
-    finals: Sequence[Final]
+    histories: Sequence[History]  # of all worker processes
+    finals: Sequence[Final]  # of all shards
     _: KW_ONLY
-    lease: float
-    examples: int
+    lease: float  # seconds
+    examples: int  # of the data queue
     epochs: int
-    half_pushes: int = 0
+    half_pushes: int = 0  # half-applied pushes and lost workers, as reported by the servers
     losses: Sequence[Loss] = ()
-    complete: bool = True
+    complete: bool = True  # whether the job completed
+    violations: dict[str, list[str]] = field(default_factory=lambda: defaultdict(list), init=False)  # sentences by kind
+    #: Of violations by kind, answered pushes, dropped and half-applied ones, reads of a shard's variables, and examples
+    #: trained on again in their epoch; and the worst staleness of an applied push.
     counts: Counter[str] = field(default_factory=Counter, init=False)
-    violations: dict[str, list[str]] = field(default_factory=lambda: defaultdict(list), init=False)
 
     def __post_init__(self) -> None:
         self.most = self.consistency.workers if isinstance(self.consistency, Synchronous) else 1
@@ -71,9 +60,7 @@ class Check:
             self._groups()
         if isinstance(self.consistency, Bounded):
             self._bound(self.consistency.steps)
-        self._incarnations()
-        self._leases()
-        self._ends()
+        self._workers()
         self._examples()
 
     def _break(self, kind: str, line: str) -> None:
@@ -110,20 +97,17 @@ class Check:
         name, times = f"shard {shard}: {push or f'process {column}'}", f"{increment / scheme.BASE:.2f} times"
         if push is None or push.dropped or shard not in push.shards:
             if increment:
-                dropped = push is not None and push.dropped
-                what = "was dropped, but is present" if dropped else "is present without a push"
+                what = "was dropped, but is present" if push and push.dropped else "is present without a push"
                 self._break("doubled", f"{name} {what}, {times}")
             return
         placed = scheme.decode(increment, self.unit)
         if placed is not None and placed.gradients <= self.most:
             push.placed[shard] = placed
             self._applied[shard][placed.step].append(push)
-        elif increment == 0 and (push.answered is None or self._too_late(push, shard)):
-            return
-        elif increment <= 0:
-            self._break("lost", f"{name} was acknowledged, but is missing")
-        else:
+        elif increment > 0:
             self._break("doubled", f"{name} is present {times}")
+        elif increment or not (push.answered is None or self._too_late(push, shard)):
+            self._break("lost", f"{name} was acknowledged, but is missing")
 
     def _too_late(self, push: PushRecord, shard: int) -> bool:
         """Whether a part of an answered push may have arrived too late for this shard.
@@ -171,8 +155,8 @@ class Check:
         for step, pushes in applied.items():
             sizes = {push.placed[shard].gradients for push in pushes}
             if sizes != {len(pushes)}:
-                means = f"a mean of {' and '.join(map(str, sorted(sizes)))}"
-                self._break("updates", f"shard {shard}, step {step}: {means}, known are {', '.join(map(str, pushes))}")
+                line = f"shard {shard}, step {step}: a mean of {sorted(sizes)} gradients, known are {_listed(pushes)}"
+                self._break("updates", line)
 
     # --- staleness and consistency ------------------------------------------------------------------------------------
 
@@ -187,29 +171,28 @@ class Check:
         for step, pushes in applied.items():
             before = bisect.bisect_left(order, step)
             for push in pushes:
-                name = f"shard {shard}: {push}"
                 seen, rows = push.seen[shard], push.rows_seen[push.shards.index(shard)]
                 missed = before - min(seen, rows)
                 self.counts["worst staleness"] = max(self.counts["worst staleness"], missed)
                 if before < max(seen, rows) and all_known:
-                    self._break("staleness", f"{name} includes updates that were made after it")
+                    self._break("staleness", f"shard {shard}: {push} includes updates that were made after it")
                 if missed > bound:
-                    self._break("too stale", f"{name} was applied with staleness {missed}")
+                    self._break("too stale", f"shard {shard}: {push} was applied with staleness {missed}")
                 elif push.answered and missed > push.staleness:
-                    self._break("staleness", f"{name} has staleness {missed}, but its answer has {push.staleness}")
+                    line = f"shard {shard}: {push} has staleness {missed}, but its answer has {push.staleness}"
+                    self._break("staleness", line)
 
     def _groups(self) -> None:
         """A synchronous update has N gradients, except at the end of the data, and is the same on all shards."""
         for step, pushes in sorted(self._applied[0].items()):
             if len(pushes) < self.most and not self._a_worker_has_no_data(pushes):
-                self._break("group", f"step {step}: an update of {len(pushes)}: {', '.join(map(str, pushes))}")
-        for shard in range(1, len(self.finals)):
-            for one, other in ((0, shard), (shard, 0)):
-                for step, pushes in sorted(self._applied[one].items()):
-                    steps = {push.placed[other].step for push in pushes if other in push.placed}
-                    if len(steps) > 1:
-                        line = f"step {step} of shard {one} is steps {sorted(steps)} of shard {other}"
-                        self._break("group", line)
+                self._break("group", f"step {step}: an update of {len(pushes)}: {_listed(pushes)}")
+        others = range(1, len(self.finals))
+        for one, other in [(0, shard) for shard in others] + [(shard, 0) for shard in others]:
+            for step, pushes in sorted(self._applied[one].items()):
+                steps = {push.placed[other].step for push in pushes if other in push.placed}
+                if len(steps) > 1:
+                    self._break("group", f"step {step} of shard {one} is steps {sorted(steps)} of shard {other}")
 
     def _a_worker_has_no_data(self, pushes: Sequence[PushRecord]) -> bool:
         """Whether a worker may have been without data when this update was made."""
@@ -245,29 +228,24 @@ class Check:
 
     # --- workers and data ---------------------------------------------------------------------------------------------
 
-    def _incarnations(self) -> None:
-        """Once a worker has joined, no push of an older incarnation is accepted."""
-        for older, newer in itertools.permutations(self.histories, 2):
-            if newer.overtakes(older) and newer.joined is not None:
-                for push in older.pushes:
-                    if push.at > newer.joined and push.placed:
-                        self._break("twin", f"{push} was accepted after process {newer.column} had joined")
+    def _workers(self) -> None:
+        """Workers finish unless a fault or a newer incarnation ends them; then no push of theirs is accepted any more.
 
-    def _leases(self) -> None:
-        """No worker without a recent fault is declared lost while it lives."""
-        for loss, history in itertools.product(self.losses, self.histories):
-            since = loss.at - QUIET * self.lease
-            there = history.joined is not None and history.joined < since and history.until > loss.at
-            if history.name == loss.name and there and not any(since < at < loss.at for at, _ in history.faults):
-                line = f"process {history.column}, {history.name}, was declared lost by shard {loss.shard}"
-                self._break("lease", line)
-
-    def _ends(self) -> None:
-        """Workers finish unless a fault or a newer incarnation ends them."""
+        No worker without a recent fault is declared lost while it lives.
+        """
         for history in self.histories:
-            overtaken = any(other.overtakes(history) for other in self.histories)
-            if history.code not in (0, None) and not history.ended_by and not overtaken:
-                self._break("failed", f"process {history.column}, {history.name}: {history.error}")
+            name = f"process {history.column}, {history.name},"
+            newer = [other for other in self.histories if other.overtakes(history)]
+            if history.code not in (0, None) and not history.ended_by and not newer:
+                self._break("failed", f"{name} ended with: {history.error}")
+            for other, push in itertools.product(newer, history.pushes):
+                if other.joined is not None and push.at > other.joined and push.placed:
+                    self._break("twin", f"{push} was accepted after process {other.column} had joined")
+            for loss in self.losses:
+                since = loss.at - QUIET * self.lease
+                there = history.joined is not None and history.joined < since and history.until > loss.at
+                if history.name == loss.name and there and not any(since < at < loss.at for at, _ in history.faults):
+                    self._break("lease", f"{name} was declared lost by shard {loss.shard}")
         if not self.complete:
             self._break("not done", "the job did not complete in time")
 
@@ -276,9 +254,8 @@ class Check:
         trained: dict[tuple[int, int], list[History]] = defaultdict(list)
         for history in self.histories:
             for push in history.pushes:
-                if push.answered is not None:
-                    for example in push.examples:
-                        trained[push.epoch, example].append(history)
+                for example in push.examples if push.answered is not None else ():
+                    trained[push.epoch, example].append(history)
             for epoch, examples in history.reports:
                 if examples != self.examples:
                     self._break("examples", f"epoch {epoch} is done with {examples} of {self.examples}")
@@ -289,3 +266,7 @@ class Check:
         missing = self.epochs * self.examples - len(trained)
         if missing and self.complete:
             self._break("examples", f"{missing} were never trained on")
+
+
+def _listed(pushes: Sequence[PushRecord]) -> str:
+    return ", ".join(map(str, pushes))

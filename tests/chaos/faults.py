@@ -8,46 +8,28 @@ from __future__ import annotations
 import asyncio
 import random
 import signal
-import subprocess
 from collections import Counter
 from collections.abc import Sequence
 
 from tests.chaos.cluster import Cluster, Worker
+from tests.commands import Command
 
 #: Longest duration of a fault that does not end a process, in leases; mean time between faults, seconds.
 LONGEST, GAP = 1.5, 0.4
 
-#: Relative frequencies.
-WEIGHTS = {
-    "cut": 4,
-    "reset": 4,
-    "stall": 4,
-    "refuse": 2,
-    "stop worker": 3,
-    "stop server": 1,
-    "kill": 2,
-    "twin": 1,
-    "fail": 1,
-    "terminate": 1,
-}
-
-#: Faults after which a worker is restarted, and the least seconds between them, so that something is trained.
+#: Relative frequencies of faults; after those of ENDING a worker is restarted.
+ENDING = {"kill": 2, "twin": 1, "fail": 1, "terminate": 1}
+WEIGHTS = {"cut": 4, "reset": 4, "stall": 4, "refuse": 2, "stop worker": 3, "stop server": 1} | ENDING
 SIGNALS = {"kill": signal.SIGKILL, "fail": signal.SIGUSR1, "terminate": signal.SIGTERM}
-ENDING = {*SIGNALS, "twin"}
+
+#: The least seconds between faults of ENDING, so that something is trained.
 BETWEEN_ENDS = 2.5
 
 
 class Faults:
     """Injects faults into a cluster, and restarts workers that have ended.
 
-    Args:
-        cluster: the target.
-        lease: seconds.
-        draws: random generator.
-        kinds: the kinds of `WEIGHTS` to inject.
-
-    Attributes:
-        count: number of faults by kind.
+    `kinds` are those of `WEIGHTS` to inject; `count` is the number of faults by kind.
     """
 
     def __init__(self, cluster: Cluster, lease: float, draws: random.Random, kinds: Sequence[str]) -> None:
@@ -57,7 +39,7 @@ class Faults:
         self._restarts = random.Random(draws.random())
         self._current: dict[str, Worker] = {}  # by name, the newest
         self._tasks: set[asyncio.Task[None]] = set()
-        self._stopped: set[int] = set()  # servers
+        self._stopped: set[Command] = set()
 
     async def start(self, name: str) -> None:
         self._current[name] = await self._cluster.start(name, shared_memory=self._restarts.random() < 0.5)
@@ -107,32 +89,27 @@ class Faults:
 
     async def _inject(self, kind: str, worker: Worker) -> None:
         shard = self._draws.randrange(len(self._cluster.servers))
-        if kind == "stop server":  # workers must not be affected
-            if shard in self._stopped:
+        if kind == "stop server":  # workers must not be lost by it
+            if self._cluster.servers[shard] in self._stopped:
                 return
         else:
             worker.faults.append((asyncio.get_running_loop().time(), kind))
         self.count[kind] += 1
         if kind in ENDING:
             worker.ended_by = kind
-        match kind:
-            case "kill" | "fail" | "terminate":
-                worker.popen.send_signal(SIGNALS[kind])
-            case "twin":
-                await self.start(worker.name)
-            case "stop worker":
-                await self._stop(worker.popen, self._seconds(0.3))
-            case "stop server":
-                self._stopped.add(shard)
-                await self._stop(self._cluster.servers[shard].popen, self._seconds(0.2))
-                self._stopped.discard(shard)
-            case _:
-                await self._disturb(worker, kind)
-
-    async def _stop(self, process: subprocess.Popen[bytes], seconds: float) -> None:
-        process.send_signal(signal.SIGSTOP)
-        await asyncio.sleep(seconds)
-        process.send_signal(signal.SIGCONT)
+        if kind in SIGNALS:
+            worker.command.signal(SIGNALS[kind])
+        elif kind == "twin":
+            await self.start(worker.name)
+        elif kind in ("stop worker", "stop server"):
+            process = worker.command if kind == "stop worker" else self._cluster.servers[shard]
+            self._stopped.add(process)
+            process.signal(signal.SIGSTOP)
+            await asyncio.sleep(self._seconds(0.3))
+            process.signal(signal.SIGCONT)
+            self._stopped.discard(process)
+        else:
+            await self._disturb(worker, kind)
 
     async def _disturb(self, worker: Worker, kind: str) -> None:
         """Cuts, resets, stalls or refuses the connections to one server or to all."""

@@ -1,4 +1,4 @@
-"""The records of workers: one `History` for each process, with its pushes and the values it has received."""
+"""The records of a run: one `History` for each worker process, and the final values of each shard."""
 
 from __future__ import annotations
 
@@ -10,31 +10,21 @@ from tests.chaos import scheme
 
 @dataclass
 class PushRecord:
-    """One push, as recorded by its worker.
+    """One push, as recorded by its worker."""
 
-    Attributes:
-        column, number: of its process; among those of its process, from 1.
-        shards: those that it has gradients for.
-        dense: whether it has one for the dense variable.
-        seen, rows_seen: updates included in its weights, on every shard; and in its rows, on each of `shards`.
-        epoch, examples: the data it was computed with.
-        at, answered: times of sending and of its answer (monotonic); None: no answer.
-        dropped, staleness: as in the answer.
-        placed: by shard, its update there as decoded from the worker's column; without shards where it changed nothing.
-    """
-
-    column: int
-    number: int
-    shards: list[int]
-    dense: bool
-    seen: list[int]
-    rows_seen: list[int]
+    column: int  # of its process
+    number: int  # among those of its process, from 1
+    shards: list[int]  # those that it has gradients for
+    dense: bool  # whether it has one for the dense variable
+    seen: list[int]  # updates included in its weights, on every shard
+    rows_seen: list[int]  # updates included in its rows of the table, on each of `shards`
     epoch: int
     examples: list[int]
-    at: float
-    answered: float | None = None
+    at: float  # time of sending (monotonic)
+    answered: float | None = None  # time of its answer
     dropped: bool = False
-    staleness: int = 0
+    staleness: int = 0  # as in the answer
+    #: By shard, its update there as decoded from the worker's column; without shards where it changed nothing.
     placed: dict[int, scheme.Push] = field(default_factory=dict)
 
     def __str__(self) -> str:
@@ -81,34 +71,22 @@ class Final(NamedTuple):
 
 @dataclass
 class History:
-    """The actions of one worker process.
+    """The actions of one worker process; times are monotonic."""
 
-    Attributes:
-        column: its number, from 1 (`scheme`).
-        name: of the worker; several processes may have the same.
-        ended_by: the kind of the fault that ended it; "": none.
-        faults: injected into it, with times (monotonic).
-        code: its exit code; None: it runs.
-        error: the last line of its output.
-        joined, ended, until: times of joining, of its regular end, and of its last record.
-        waits: its requests for blocks.
-        reports: complete epochs that it received reports of, and examples in each.
-    """
-
-    column: int
-    name: str
-    ended_by: str = ""
-    faults: list[tuple[float, str]] = field(default_factory=list)
-    code: int | None = None
-    error: str = ""
+    column: int  # its number, from 1 (`scheme`)
+    name: str  # of the worker; several processes may have the same
+    ended_by: str = ""  # the kind of the fault that ended it
+    faults: list[tuple[float, str]] = field(default_factory=list)  # injected into it, with times
+    code: int | None = None  # its exit code; None: it runs
+    error: str = ""  # the last line of its output
     joined: float | None = None
     incarnation: int = 0
-    ended: float | None = None
-    until: float = 0.0
+    ended: float | None = None  # time of its regular end
+    until: float = 0.0  # time of its last record
     pushes: list[PushRecord] = field(default_factory=list)
     readings: list[Reading] = field(default_factory=list)
     waits: list[Wait] = field(default_factory=list)
-    reports: list[tuple[int, int]] = field(default_factory=list)
+    reports: list[tuple[int, int]] = field(default_factory=list)  # of complete epochs: (epoch, examples)
 
     @property
     def open(self) -> PushRecord | None:
@@ -133,8 +111,8 @@ class History:
             case "take":
                 self.waits.append(Wait(at))
             case "taken":
-                self.waits[-1].end, self.waits[-1].got = at, fields["got"]
-                self.reports += [(epoch, examples) for epoch, examples in fields["reports"]]
+                self.waits[-1] = Wait(self.waits[-1].begin, at, fields["got"])
+                self.reports += map(tuple, fields["reports"])
             case "end":
                 self.ended = at
         if "reading" in fields:

@@ -51,24 +51,32 @@ class Job:
         self.values[shard][0] += scheme.BASE - step
         self.steps[shard] += 1
 
-    def answer(self, push, *, dropped=False):
+    def answer(self, push, *, staleness=100, dropped=False):
         self.now += 1
-        push.answered, push.dropped, push.staleness = self.now, dropped, 100
+        push.answered, push.dropped, push.staleness = self.now, dropped, staleness
         self.read(self.histories[push.column - 1], push)
 
-    def push(self, *columns, **changes):
-        """One update of a push of each."""
-        pushes = [self.send(column, **changes) for column in columns]
+    def push(self, *columns, staleness=100, apart=None, **sent):
+        """One update of a push of each; but one for each on shard `apart`."""
+        pushes = [self.send(column, **sent) for column in columns]
         for shard in pushes[0].shards:
-            self.apply(shard, *pushes)
+            for group in [[push] for push in pushes] if shard == apart else [pushes]:
+                self.apply(shard, *group)
         for push in pushes:
-            self.answer(push)
+            self.answer(push, staleness=staleness)
 
-    def kill(self, *histories):
-        """Each is killed; the job does not complete."""
-        self.reported["complete"] = False
-        for history in histories:
-            history.code, history.ended_by = -9, "kill"
+    def wait(self, *times, got=False):
+        """Worker 2 asks for a block at a time from now on; and gets an answer."""
+        self.two.waits.append(Wait(*(self.now + time for time in times), got=got))
+
+    def rejoin(self):
+        """Worker 2 is a newer incarnation of worker 1."""
+        self.two.name, self.two.incarnation, self.two.joined = self.one.name, 2, self.now + 0.5
+
+    def lose(self, until=101.0, *faults):
+        """Shard 1 declares worker 1 lost at 100; faults and its last record are at these times."""
+        self.reported["losses"] = [Loss("w1", 1, 100.0)]
+        self.one.faults, self.one.until = [(at, "a fault") for at in faults], until
 
     def check(self):
         finals = []
@@ -79,24 +87,15 @@ class Job:
         settings = {"lease": 4.0, "examples": examples, "epochs": 1, **self.reported}
         return Check(self.consistency, self.staleness, self.histories, finals, **settings)
 
-    def broken(self):
-        return sorted(self.check().violations)
 
-
-@pytest.fixture
-def job():
+def test_a_job_without_faults_passes_and_is_counted():
     job = Job()
     for column in (1, 2, 2, 1):
         job.push(column)
-    return job
-
-
-def test_a_job_without_faults_passes_and_is_counted(job):
     job.push(1, shards=[1], seen=[4, 2])
     check = job.check()
     assert not check.violations
-    counts = [check.counts[name] for name in ("pushes", "reads", "worst staleness", "half", "examples twice")]
-    assert counts == [5, 14, 2, 0, 0]
+    assert +check.counts == {"pushes": 5, "reads": 14, "worst staleness": 2}
 
 
 @pytest.mark.parametrize("gradients", [1, 2, 3, 4])
@@ -111,159 +110,107 @@ def test_an_increment_tells_its_step_and_the_size_of_its_update_and_two_pushes_a
     assert scheme.decode(0.0, unit) is None
 
 
-# --- exactly once -----------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
-    ("applied", "dropped", "lost", "doubled"),
+    ("applied", "options", "counts"),
     [
-        ([], False, 2, 0),
-        ([1], False, 1, 0),
-        ([0, 0, 1], False, 0, 1),
-        ([0, 0, 1, 1], False, 0, 2),
-        ([1], True, 0, 1),
+        ([0, 1], {}, {}),
+        ([], {}, {"lost": 2}),
+        ([1], {"half_pushes": 1}, {"lost": 1, "half": 1}),
+        ([0, 0, 1], {"half_pushes": 1}, {"doubled": 1, "half": 1, "updates": 1}),
+        ([0, 0, 1, 1], {}, {"doubled": 2, "updates": 2}),
+        ([1], {"answer": "dropped"}, {"doubled": 1, "dropped": 1, "updates": 1}),
+        ([], {"answer": "dropped"}, {"dropped": 1}),
+        # A part may come too late, after the lease of 4 s, if changes have one order over all shards.
+        ([0], {"half_pushes": 1, "staleness": "drop:9", "took": 3.9}, {"lost": 1, "half": 1}),
+        ([0], {"half_pushes": 1, "staleness": "drop:9", "took": 4.1}, {"half": 1}),
+        ([0], {"half_pushes": 1, "staleness": "none", "took": 4.1}, {"lost": 1, "half": 1}),
+        # A push without an answer may be there or not; only a worker that ended badly may leave half a one.
+        ([], {"answer": "", "ended_by": "kill"}, {"not done": 1}),
+        ([0, 1], {"answer": "", "ended_by": "kill"}, {"not done": 1}),
+        ([1], {"answer": "", "ended_by": "kill", "half_pushes": 1}, {"half": 1, "not done": 1}),
+        ([1], {"answer": "", "half_pushes": 1}, {"half": 1, "half push": 1, "not done": 1}),
+        # The servers know how many pushes are half.
+        ([1], {"answer": "", "ended_by": "kill", "half_pushes": 0}, {"half": 1, "half pushes": 1, "not done": 1}),
+        ([1], {"answer": "", "ended_by": "kill", "half_pushes": 2}, {"half": 1, "half pushes": 1, "not done": 1}),
     ],
 )
-def test_an_acknowledged_push_is_on_each_of_its_shards_once_and_a_dropped_one_on_none(
-    job, applied, dropped, lost, doubled
-):
-    push = job.send(1)
-    for shard in applied:
-        job.apply(shard, push)
-    job.answer(push, dropped=dropped)
-    check = job.check()
-    assert [check.counts[kind] for kind in ("lost", "doubled", "dropped")] == [lost, doubled, dropped]
-    assert not lost or "push 3 of process 1" in check.violations["lost"][0]
-
-
-def test_a_push_that_is_applied_again_after_its_answer_is_doubled_and_does_not_make_up_for_a_loss(job):
-    job.answer(job.send(1))
-    job.push(2)
-    job.apply(1, job.two.pushes[-1])
-    counts = job.check().counts
-    assert (counts["lost"], counts["doubled"]) == (2, 1)
-
-
-@pytest.mark.parametrize(("took", "staleness", "lost"), [(3.9, "drop:9", 1), (4.1, "drop:9", 0), (4.1, "none", 1)])
-def test_a_part_that_came_too_late_is_half_a_push_and_not_lost(took, staleness, lost):
-    job = Job(staleness=staleness)
-    push = job.send(1)
-    job.apply(0, push)
-    job.answer(push)
-    push.answered = push.at + took  # the lease is 4 s
-    job.reported["half_pushes"] = 1
-    assert job.check().counts["half"] == 1
-    assert job.broken() == ["lost"] * lost
-
-
-@pytest.mark.parametrize(
-    ("applied", "killed", "reported", "half", "broken"),
-    [
-        ([1], True, 1, 1, ["not done"]),
-        ([1], False, 1, 1, ["half push", "not done"]),
-        ([1], True, 0, 1, ["half pushes", "not done"]),
-        ([1], True, 2, 1, ["half pushes", "not done"]),
-        ([0, 1], True, 0, 0, ["not done"]),
-        ([], True, 0, 0, ["not done"]),
-    ],
-)
-def test_a_push_without_an_answer_may_be_there_or_not_and_half_a_one_is_counted_and_needs_a_killed_worker(
-    job, applied, killed, reported, half, broken
-):
+def test_a_push_is_on_each_of_its_shards_once_and_a_dropped_one_on_none(applied, options, counts):
+    job = Job(staleness=options.get("staleness", "none"))
     push = job.send(2)
     for shard in applied:
         job.apply(shard, push)
-    job.kill(*[job.two] * killed)
-    job.reported["half_pushes"] = reported
-    assert job.check().counts["half"] == half
-    assert job.broken() == broken
+    if answer := options.get("answer", "applied"):
+        job.answer(push, dropped=answer == "dropped")
+        push.answered = push.at + options.get("took", 1.0)
+    job.two.ended_by = options.get("ended_by", "")
+    job.two.code = -9 if job.two.ended_by else 0
+    job.reported |= {"half_pushes": options.get("half_pushes", 0), "complete": bool(answer)}
+    found = +job.check().counts
+    assert {
+        kind: count for kind, count in found.items() if kind not in ("pushes", "reads", "worst staleness")
+    } == counts
 
 
-def wait(job, *times, got=False):
-    job.two.waits.append(Wait(*times, got=got))
-
-
-@pytest.mark.parametrize(
-    ("fault", "broken"),
-    [
-        (lambda job: job.changes.update(second=[0.0] * COLUMNS), ["torn"]),
-        (lambda job: job.changes.update(table=[[0.0]] * COLUMNS), ["part of a push"]),
-        (lambda job: job.changes.update(dense=[0.0, 1.0, 0.0, 0.0]), ["part of a push"]),
-        (lambda job: job.changes.update(version=3), ["version"]),
-        (lambda job: job.two.readings[-1].torn.append(1), ["torn"]),
-        (lambda job: job.two.readings[-1].versions.__setitem__(0, 9), ["version"]),
-        (lambda job: job.values[0].__setitem__(3, 1.0), ["doubled"]),
-        (lambda job: job.apply(0), ["updates"]),
-        (lambda job: job.reported.update(complete=False), ["not done"]),
-        (lambda job: job.one.pushes[0].examples.clear(), ["examples"]),
-        (lambda job: job.one.pushes[0].examples.append(1), ["examples"]),
-        (lambda job: (job.one.pushes[0].examples.append(1), job.two.faults.append((1.0, "stop worker"))), []),
-        (lambda job: job.one.reports.append((1, 3)), ["examples"]),
-        (lambda job: (job.push(1, shards=[1]), job.reported.update(half_pushes=1)), []),  # a step without gradients
-        (lambda job: vars(job.one).update(code=1, error="Error: gave up"), ["failed"]),
-        (lambda job: vars(job.one).update(code=1, ended_by="terminate"), []),
-    ],
-)
-def test_a_fault_is_found(job, fault, broken):
-    fault(job)
-    assert job.broken() == broken
-
-
-def test_a_worker_that_fails_is_named_with_its_last_line_and_examples_trained_on_twice_are_counted(job):
-    job.one.code, job.one.error = 1, "Error: gave up"
-    job.one.pushes[0].examples.append(1)
+def test_a_push_that_is_applied_again_after_its_answer_is_doubled_and_does_not_make_up_for_a_loss():
+    job = Job()
+    job.answer(job.send(1))
+    job.push(2)
+    job.apply(1, job.two.pushes[-1])
     check = job.check()
-    assert check.violations["failed"] == ["process 1, w1: Error: gave up"]
-    assert check.counts["examples twice"] == 1
-
-
-# --- staleness and consistency ----------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(("seen", "broken"), [([2, 2], []), ([2, 1], ["too stale"]), ([1, 2], ["too stale"])])
-def test_a_push_that_is_too_stale_on_any_shard_is_found(seen, broken):
-    job = Job(staleness="drop:2")
-    for column in (1, 2, 1, 2):
-        job.push(column)
-    job.push(1, seen=seen)
-    assert job.broken() == broken
-    assert job.check().counts["worst staleness"] == 4 - min(seen)
-
-
-@pytest.mark.parametrize(("seen", "staleness"), [([4, 1], 2), ([5, 4], 100)], ids=["too small", "of its future"])
-def test_a_wrong_staleness_is_found(job, seen, staleness):
-    job.push(1, seen=seen)
-    job.one.pushes[-1].staleness = staleness
-    assert job.broken() == ["staleness"]
+    assert (check.counts["lost"], check.counts["doubled"]) == (2, 1)
+    assert check.violations["lost"][0] == "shard 0: push 1 of process 1 was acknowledged, but is missing"
 
 
 @pytest.mark.parametrize(
-    ("columns", "change", "broken"),
+    ("policies", "fault", "broken"),
     [
-        ((1, 2), lambda job: None, []),
-        ((1,), lambda job: None, ["group"]),
-        ((1,), lambda job: wait(job, job.now - 0.5, job.now - 0.4, got=True), ["group"]),  # it got its block at once
-        ((1,), lambda job: wait(job, job.now - 1.5), []),  # the end of the data
-        ((1, 2), lambda job: job.one.pushes[-1].seen.__setitem__(1, 1), ["too stale"]),
+        (["async"], lambda job: job.changes.update(second=[0.0] * COLUMNS), ["torn"]),
+        (["async"], lambda job: job.changes.update(table=[[0.0]] * COLUMNS), ["part of a push"]),
+        (["async"], lambda job: job.changes.update(dense=[0.0, 1.0, 0.0, 0.0]), ["part of a push"]),
+        (["async"], lambda job: job.changes.update(version=3), ["version"]),
+        (["async"], lambda job: job.two.readings[-1].torn.append(1), ["torn"]),
+        (["async"], lambda job: job.two.readings[-1].versions.__setitem__(0, 9), ["version"]),
+        (["async"], lambda job: job.values[0].__setitem__(3, 1.0), ["doubled"]),
+        (["async"], lambda job: job.apply(0), ["updates"]),
+        (["async"], lambda job: job.reported.update(complete=False), ["not done"]),
+        # A step without gradients for one shard.
+        (["async"], lambda job: (job.push(1, shards=[1]), job.reported.update(half_pushes=1)), []),
+        # Examples: each once, twice only if something was done to a worker, and all of them reported.
+        (["async"], lambda job: job.one.pushes[0].examples.clear(), ["examples"]),
+        (["async"], lambda job: job.one.pushes[0].examples.append(1), ["examples"]),
+        (["async"], lambda job: (job.one.pushes[0].examples.append(1), job.two.faults.append((1.0, "reset"))), []),
+        (["async"], lambda job: job.one.reports.append((1, 3)), ["examples"]),
+        # Staleness, as limited and as answered, on any shard.
+        (["async", "drop:2"], lambda job: job.push(1, seen=[2, 2]), []),
+        (["async", "drop:2"], lambda job: job.push(1, seen=[2, 1]), ["too stale"]),
+        (["async", "drop:2"], lambda job: job.push(1, seen=[1, 2]), ["too stale"]),
+        (["async"], lambda job: job.push(1, seen=[4, 1], staleness=2), ["staleness"]),
+        (["async"], lambda job: job.push(1, seen=[5, 4]), ["staleness"]),
+        # A synchronous update is of two gradients, but at the end of the data: a worker asks for a block and waits.
+        (["sync:2"], lambda job: job.push(1, 2), []),
+        (["sync:2"], lambda job: job.push(1), ["group"]),
+        (["sync:2"], lambda job: (job.push(1), job.wait(-0.5, -0.4, got=True)), ["group"]),
+        (["sync:2"], lambda job: (job.push(1), job.wait(-1.5)), []),
+        (["sync:2"], lambda job: job.push(1, 2, seen=[2, 1]), ["too stale"]),
+        (["sync:2"], lambda job: job.push(1, 2, apart=1), ["group", "too stale"]),
+        # Workers: an older incarnation, one that fails, and one that is lost though nothing was done to it.
+        (["async"], lambda job: job.rejoin(), []),
+        (["async"], lambda job: (job.rejoin(), job.push(1)), ["twin"]),
+        (["async"], lambda job: vars(job.one).update(code=1), ["failed"]),
+        (["async"], lambda job: vars(job.one).update(code=1, ended_by="terminate"), []),
+        (["async"], lambda job: job.lose(), ["lease"]),
+        (["async"], lambda job: job.lose(101.0, 95.0), []),
+        (["async"], lambda job: job.lose(101.0, 80.0), ["lease"]),
+        (["async"], lambda job: job.lose(99.0), []),
     ],
 )
-def test_a_synchronous_update_of_too_few_gradients_or_a_stale_one_is_found(columns, change, broken):
-    job = Job("sync:2")
-    job.push(1, 2)
-    job.push(1, 2)
-    job.push(*columns)
-    change(job)
-    assert job.broken() == broken
-
-
-def test_an_update_that_is_two_on_another_shard_is_found():
-    job = Job("sync:2")
-    pushes = [job.send(column) for column in (1, 2)]
-    job.apply(0, *pushes)
-    for push in pushes:
-        job.apply(1, push)
-        job.answer(push)
-    assert "step 0 of shard 0 is steps [0, 1] of shard 1" in job.check().violations["group"]
+def test_a_fault_is_found(policies, fault, broken):
+    job = Job(*policies)
+    for _ in range(2):
+        for columns in [(1, 2)] if policies == ["sync:2"] else [(1,), (2,)]:
+            job.push(*columns)
+    fault(job)
+    assert sorted(job.check().violations) == broken
 
 
 @pytest.mark.parametrize(("pushes", "broken"), [(4, []), (5, ["bound"])])
@@ -274,29 +221,4 @@ def test_a_worker_that_is_too_far_ahead_of_another_is_found(pushes, broken):
         job.push(column)
     for push in (*job.one.pushes, *job.two.pushes):  # within half a lease
         push.at, push.answered = push.at / 100, push.answered / 100
-    assert job.broken() == broken
-
-
-# --- workers ----------------------------------------------------------------------------------------------------------
-
-
-def test_a_push_of_an_older_incarnation_is_found(job):
-    job.two.name, job.two.incarnation, job.two.joined = job.one.name, 2, job.now + 0.5
-    assert job.broken() == []
-    job.push(1)
-    assert job.broken() == ["twin"]
-
-
-@pytest.mark.parametrize(
-    ("faults", "until", "broken"),
-    [
-        ([], 101.0, ["lease"]),
-        ([(95.0, "stop worker")], 101.0, []),
-        ([(80.0, "reset")], 101.0, ["lease"]),
-        ([], 99.0, []),
-    ],
-)
-def test_a_live_worker_that_is_lost_is_found_if_nothing_was_done_to_it(job, faults, until, broken):
-    job.reported["losses"] = [Loss("w1", 1, 100.0)]
-    job.one.faults, job.one.until = faults, until
-    assert job.broken() == broken
+    assert sorted(job.check().violations) == broken

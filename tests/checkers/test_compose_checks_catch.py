@@ -13,7 +13,7 @@ from psserver.rpc import server
 from psserver.runtime import clock, executor
 from pswire.messages import Block, EpochReport
 from pswire.system.host import process_number
-from tests.compose.checks import KILLED, TERMINATED, Facts, check, exit_codes, exit_codes_at_once
+from tests.compose.checks import check, exit_codes
 from tests.compose.docker import Container, made
 from tests.compose.logs import Event, events, notes, table
 
@@ -126,7 +126,8 @@ NOTES = {
     "finished": [("worker-2", 1350)],
     "accuracy": [(0.8737,)],
 }
-GOOD = Facts(41.0, NOTES, killed="worker-1", cut="worker-2", steps=300, containers=STOPPED | ended("worker-1", KILLED))
+CONTAINERS = STOPPED | ended("worker-1", 137)
+GOOD = {"seconds": 41.0, "killed": "worker-1", "cut": "worker-2", "steps": 300, "containers": CONTAINERS}
 
 
 @pytest.mark.parametrize(
@@ -147,22 +148,21 @@ GOOD = Facts(41.0, NOTES, killed="worker-1", cut="worker-2", steps=300, containe
         ({"given back": [(51, "worker-2")], "handed out": [(51, "worker-3", "worker-2")]}, ["handed out again"]),
         *[({"finished": ends}, ["took part again"]) for ends in ([], [("worker-3", 1350)], [("worker-2", 300)])],
         ({"containers": STOPPED}, ["exit codes"]),
-        ({"containers": GOOD.containers | ended("worker-3", 1)}, ["exit codes"]),
-        ({"containers": GOOD.containers | ended("server-1", KILLED)}, ["exit codes"]),
-        ({"containers": GOOD.containers | ended("worker-2", restarts=1)}, ["exit codes"]),
-        ({"containers": GOOD.containers | ended("server-0", running=True)}, ["exit codes"]),
+        ({"containers": CONTAINERS | ended("worker-3", 1)}, ["exit codes"]),
+        ({"containers": CONTAINERS | ended("server-1", 137)}, ["exit codes"]),
+        ({"containers": CONTAINERS | ended("worker-2", restarts=1)}, ["exit codes"]),
+        ({"containers": CONTAINERS | ended("server-0", running=True)}, ["exit codes"]),
         ({"containers": {}}, ["exit codes"]),
     ],
 )
 def test_a_wrong_answer_is_caught(change, caught):
-    changed = {name: value for name, value in change.items() if name not in NOTES}
-    notes = {name: change.get(name, value) for name, value in NOTES.items()}
-    verdicts = check(GOOD._replace(notes=notes, **changed))
+    fields = {name: change.get(name, value) for name, value in GOOD.items()}
+    verdicts = check(notes={kind: change.get(kind, notes) for kind, notes in NOTES.items()}, **fields)
     assert [name for name, verdict in zip(CHECKS, verdicts, strict=True) if not verdict.passed] == caught
 
 
 def test_a_verdict_says_whether_and_with_which_figures():
-    verdicts = check(GOOD._replace(notes=NOTES | {"accuracy": []}))
+    verdicts = check(notes=NOTES | {"accuracy": []}, **GOOD)
     assert str(verdicts[2]) == "OK      cost of the last epoch: 0.3924 (once, within 0.01 of 0.3924)"
     assert str(verdicts[3]).startswith("FAILED  accuracy on the first 3,000 test images: none")
 
@@ -171,16 +171,16 @@ def test_a_verdict_says_whether_and_with_which_figures():
     ("change", "later", "at_once"),
     [
         ({}, True, True),
-        (ended("worker-2", KILLED), False, False),
-        (ended("server-1", TERMINATED), False, False),
-        (ended("worker-2", TERMINATED), False, True),
-        (ended("worker-2", TERMINATED, running=True), False, False),
+        (ended("worker-2", 137), False, False),
+        (ended("server-1", 143), False, False),
+        (ended("worker-2", 143), False, True),
+        (ended("worker-2", 143, running=True), False, False),
     ],
 )
 def test_after_a_stop_every_code_must_be_0_but_right_after_the_start_a_worker_may_end_of_sigterm(
     change, later, at_once
 ):
     assert exit_codes(STOPPED | change).passed == later
-    verdict = exit_codes_at_once(STOPPED | change)
+    verdict = exit_codes(STOPPED | change, at_once=True)
     assert verdict.passed == at_once
     assert later or not at_once or verdict.says.endswith(" (143: Python was still starting)")

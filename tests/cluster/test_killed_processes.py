@@ -16,11 +16,11 @@ from pswire.messages import Declaration, Gradient, Join, Outcome, Pull, Push, Re
 from pswire.optimizers import Momentum
 from pswire.tensors.values import TensorSpec
 from psworker.transport.grpc_transport import GrpcTransport
+from tests.commands import BOUND
 from tests.shared_folder import mapped_segments, needs_shared_memory, shared_folder
 
 pytestmark = [needs_shared_memory, pytest.mark.slow]
 
-BOUND = 30.0  # seconds that no wait comes near to
 NAMES = ("v", "w")
 SHAPE = (1 << 10, 1 << 10)
 MEMORY_LIMIT = 40 << 20  # half of it is for transfers: one push of both and their values, but not a second beside it
@@ -33,80 +33,55 @@ from psserver.cli.main import main
 main()
 """
 
-#: A worker that has joined, and can do the beginning of a push of ones: `header`, with tensors put by `sender`.
+#: A worker that is stopped amidst a push of ones: "half", when half of the frames are sent; "before the frame", with
+#: one tensor in shared memory; "frame", when the frame is sent and all tensors are there; "dies", which then ends.
 WORKER = """
-import itertools, os, queue, signal, sys
+import os, signal, sys, threading
 import numpy as np
-from pswire.channel import open_channel
-from pswire.codec import decode, encode, to_frame
+from pswire.messages import Gradient, Join, Push, Sender, Status
 from pswire.tensors import segments
-from pswire.tensors.frames import incoming
-from pswire.tensors.transport import InlineReceiver, InlineSender
 from pswire.tensors.shared_memory import Region
 from pswire.tensors.stream import StreamSender
-from pswire.messages import Gradient, Join, Push, Sender, Status
-from pswire.v1 import paramserver_pb2 as pb
-from pswire.v1.paramserver_pb2_grpc import ParameterServerStub
+from psworker.transport.grpc_transport import GrpcTransport
 
-segments.FOLDER, address = sys.argv[1:]
-channel = open_channel(address)
-stub = ParameterServerStub(channel)
+segments.FOLDER, address, when = sys.argv[1:]
+transport = GrpcTransport([address], shared_memory=when != "half")
+frames, put, sent, tensors = StreamSender.frames, Region.put, threading.Event(), []
 
 def ask(message):
-    call = getattr(stub, type(message).__name__)
-    return decode(call(encode(message, InlineSender())), InlineReceiver())
+    return transport.call(0, message, 30).result()
 
-sender = Sender("killed", ask(Join("killed")).incarnation)
-ones = np.ones((1 << 10, 1 << 10), np.float32)
-push = Push(sender, 1, (Gradient("v", 0, ones), Gradient("w", 0, ones)), pull=("v", "w"))
-frames = queue.Queue()
-transfer = channel.stream_stream("/paramserver.v1.ParameterServer/Transfer")
-answers = transfer(iter(frames.get, None))
-
-def send(*several):
-    for frame in several:
-        frames.put(frame)
-    while not frames.empty():
-        pass
-
-def attach():
-    segment = segments.Segment.create(10 << 20)
-    offer = pb.AttachRequest(segment=0, name=segment.name, nbytes=segment.nbytes, token=segment.token)
-    send(pb.Frame(attach=offer).SerializeToString())
-    assert incoming(next(answers)).header.attached.attached
-    segment.unlink()
-    return segment
-
-def wait_to_be_killed():
+def ready():
+    if when == "dies":
+        print("ready", flush=True)
+        os.kill(os.getpid(), signal.SIGKILL)
     ask(Status())  # on the same connection: what was sent before has arrived
     print("ready", flush=True)
     signal.pause()
-"""
 
-IN_FRAMES = """
-sender = StreamSender()
-header = to_frame(push, sender)
-first, *chunks = sender.frames(header)
-send(first, *chunks[: len(chunks) // 2])
-wait_to_be_killed()
-"""
+def put_one(*arguments):
+    tensors.append(arguments)
+    if when == "before the frame" and len(tensors) == 2:
+        ready()
+    put(*arguments)
 
-BEFORE_THE_FRAME = """
-segment = attach()
-sender = Region(0, segment.memory)
-sender.put(ones, pb.Tensor(name="v", dtype="float32"))
-wait_to_be_killed()
-"""
+def frames_but_the_last(*arguments):
+    every = list(frames(*arguments))
+    yield from every[: (len(every) + 1) // 2]
+    sent.set()
+    threading.Event().wait()
 
-WITH_THE_FRAME = """
-segment = attach()
-header = to_frame(push, Region(0, segment.memory)).SerializeToString()
-send(header)
+sender = Sender("killed", ask(Join("killed")).incarnation)
+Region.put, StreamSender.frames = put_one, frames_but_the_last
+ones = np.ones((1 << 10, 1 << 10), np.float32)
+call = transport.call(0, Push(sender, 1, (Gradient("v", 0, ones), Gradient("w", 0, ones)), pull=("v", "w")), 30)
+sent.wait()
+ready()
 """
 
 
 class Job:
-    """A `psserver serve` and two workers of it: `killed` by `kill_worker`, and this one. Variables begin with zeros."""
+    """A `psserver serve` and two workers: `killed`, by `kill_worker`, and this one. The variables begin with zeros."""
 
     def __init__(self, commands, folder, *arguments):
         memory = "--memory-limit", str(MEMORY_LIMIT), "--no-keep-memory"
@@ -115,34 +90,33 @@ class Job:
         self.command.wait_for("listening on")
         self.transport = GrpcTransport([self.command.address], shared_memory=False)
 
+    def ask(self, message):
+        return self.transport.call(0, message, BOUND).result()
+
     def join(self):
         self.sender = Sender("other", self.ask(Join("other")).incarnation)
         zeros = np.zeros(SHAPE, np.float32)
         declared = [Declaration(TensorSpec.of(name, zeros), zeros, Momentum(1.0)) for name in NAMES]
         self.ask(Register(self.sender, tuple(declared)))
 
-    def ask(self, message):
-        return self.transport.call(0, message, BOUND).result()
-
-    def kill_worker(self, *does):
-        """Kills a worker when it has done this and is ready; the segments that the server has mapped then."""
-        worker = self.commands.python("-c", "".join([WORKER, *does]), self.folder, self.command.address)
+    def kill_worker(self, when):
+        """Returns the number of segments that the server has mapped before it."""
+        worker = self.commands.python("-c", WORKER, self.folder, self.command.address, when)
         worker.wait_for("ready")
         segments, _ = self.mapped()
-        worker.signal(signal.SIGKILL)
-        assert worker.wait() == -signal.SIGKILL
+        assert worker.end(signal.SIGKILL)[0] == -signal.SIGKILL
         return segments
 
     def push(self, number):
         """Pushes gradients that are all this number: a transfer as large as the traffic limit."""
         gradients = [Gradient(name, 0, np.full(SHAPE, number, np.float32)) for name in NAMES]
-        return self.ask(Push(self.sender, 1, tuple(gradients), pull=NAMES)).outcome
+        assert self.ask(Push(self.sender, 1, tuple(gradients), pull=NAMES)).outcome is Outcome.APPLIED
 
     def versions(self):
         return [variable.version for variable in self.ask(Status()).variables]
 
     def values(self):
-        """Each variable's version, and its value, which all of its elements have."""
+        """The versions, and the value that all elements of each variable have."""
         values = [value.array for value in self.ask(Pull(self.sender, NAMES)).values]
         assert [value.min() for value in values] == [value.max() for value in values]
         return self.versions(), [float(value[0, 0]) for value in values]
@@ -177,24 +151,24 @@ def start(commands, monkeypatch):
             job.command.end(signal.SIGKILL)
 
 
-@pytest.mark.parametrize(("does", "segments"), [(IN_FRAMES, 0), (BEFORE_THE_FRAME, 1)], ids=["grpc", "shared memory"])
-def test_of_a_worker_that_is_killed_amidst_a_push_nothing_is_applied(does, segments, start):
+@pytest.mark.parametrize(("when", "segments"), [("half", 0), ("before the frame", 1)])
+def test_of_a_worker_that_is_killed_amidst_a_push_nothing_is_applied(when, segments, start):
     job = start("--lease", "60")
-    assert job.kill_worker(does) == segments
+    assert job.kill_worker(when) == segments
     job.wait_until_nothing_is_mapped()
     assert job.values() == ([0, 0], [0, 0])
-    assert job.push(2) is Outcome.APPLIED
+    job.push(2)
     assert job.values() == ([1, 1], [-2, -2])
 
 
 def test_a_push_whose_frame_has_come_is_applied_as_a_whole_though_its_worker_is_killed(start):
     job = start("--lease", "60")
-    job.kill_worker(WITH_THE_FRAME, 'print("ready", flush=True)\nos.kill(os.getpid(), signal.SIGKILL)\n')
+    job.kill_worker("dies")
     job.wait_until_nothing_is_mapped()
-    (applied, _), _ = values = job.values()
+    applied = job.versions()[0]
     assert applied in (0, 1)
-    assert values == ([applied] * 2, [-applied] * 2)
-    assert job.push(2) is Outcome.APPLIED
+    assert job.values() == ([applied] * 2, [-applied] * 2)
+    job.push(2)
     assert job.versions() == [applied + 1] * 2
 
 
@@ -203,16 +177,16 @@ OF_TWO = ["--consistency", "sync:2", "--memory-limit", str(2 * MEMORY_LIMIT)]
 
 def test_a_push_that_is_held_counts_also_when_its_worker_is_killed_before_the_others_come(start):
     job = start("--lease", "60", *OF_TWO)
-    assert job.kill_worker(WITH_THE_FRAME, "wait_to_be_killed()\n") == 1
+    assert job.kill_worker("frame") > 0
     assert os.listdir(job.folder) == []
-    assert job.push(2) is Outcome.APPLIED
+    job.push(2)
     assert job.values() == ([1, 1], [-1.5, -1.5])
     job.wait_until_nothing_is_mapped()
 
 
 def test_a_push_that_is_held_is_dropped_when_the_lease_of_its_killed_worker_ends(start):
     job = start("--lease", "2", *OF_TWO)
-    assert job.kill_worker(WITH_THE_FRAME, "wait_to_be_killed()\n") == 1
+    assert job.kill_worker("frame") > 0
     job.wait_until_nothing_is_mapped()
     assert job.versions() == [0, 0]
     workers = {worker.name: worker for worker in job.ask(Status()).workers}

@@ -17,11 +17,11 @@ import shlex
 import signal
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 
-from tests.compose.checks import Facts, Verdict, check, exit_codes, exit_codes_at_once
+from tests.compose.checks import Verdict, check, exit_codes
 from tests.compose.docker import (
     COMPOSE_FILE,
     TAIL,
@@ -62,12 +62,16 @@ def main() -> int:
 
     images, compose = Images(secrets.token_hex(3)), next(iter(programs))
     cluster = Cluster(compose, images.name.replace(":", "-"), WORKER_CPUS=WORKER_CPUS, IMAGE=images.name)
-    verdicts = [accepted(programs)]
+    verdicts = []
     try:
+        for program in programs:
+            run(*shlex.split(program), "--file", str(COMPOSE_FILE), "config", "--quiet", timeout=60)
+        listed = ", ".join(f"`{program}` {version}" for program, version in programs.items())
+        verdicts.append(Verdict(True, f"deploy/compose.yaml is accepted by {listed}"))
         say(f"base image: {images.find_base()}")
         since = time.monotonic()
         say(f"image: {images.build(cluster)}; built in {time.monotonic() - since:.0f} s by `{compose}`\n")
-        for act in (train_under_failures, stop_at_once, train_and_stop):
+        for act in (train_under_failures, *(partial(start_and_stop, training=training) for training in (False, True))):
             verdicts += play(act, cluster)
     except Failed as error:
         verdicts.append(Verdict(False, str(error)))
@@ -78,17 +82,6 @@ def main() -> int:
     failed = sum(not one.passed for one in verdicts)
     say(f"\ncompose-test: {failed} of {len(verdicts)} checks failed, {time.monotonic() - began:.0f} s in all")
     return 1 if failed else 0
-
-
-def accepted(programs: Mapping[str, str]) -> Verdict:
-    """Whether all available commands of Compose accept the file."""
-    try:
-        for program in programs:
-            run(*shlex.split(program), "--file", str(COMPOSE_FILE), "config", "--quiet", timeout=60)
-    except Failed as error:
-        return Verdict(False, str(error))
-    listed = ", ".join(f"`{program}` {version}" for program, version in programs.items())
-    return Verdict(True, f"deploy/compose.yaml is accepted by {listed}")
 
 
 def play(act: Callable[[Cluster], list[Verdict]], cluster: Cluster) -> list[Verdict]:
@@ -137,7 +130,7 @@ def train_under_failures(cluster: Cluster) -> list[Verdict]:
             story.append(Event(container.ended, name, f"ends with code {container.exit_code}"))
     say("", table(story, start), "", sep="\n")
     found = notes(event for event in story if event.who != "server-1")
-    return check(Facts(seconds, found, killed.name, cut.name, steps, containers))
+    return check(seconds, found, killed.name, cut.name, steps, containers)
 
 
 def inject_failures(cluster: Cluster, act: Callable[[str, str], None]) -> tuple[Container, Container, int]:
@@ -169,21 +162,15 @@ def inject_failures(cluster: Cluster, act: Callable[[str, str], None]) -> tuple[
     return killed, cut, before
 
 
-def stop_at_once(cluster: Cluster) -> list[Verdict]:
-    """Second part: it is stopped right after its workers have started, without SIGKILL."""
+def start_and_stop(cluster: Cluster, *, training: bool) -> list[Verdict]:
+    """Second and third part: stopped right after its workers have started, or while it trains; without SIGKILL."""
     cluster.up()
+    if training:
+        wait_for("the first step", cluster.status, TO_TRAIN, lambda status: status["global_step"] > 0)
     seconds = cluster.stop()
-    passed, says = exit_codes_at_once(cluster.containers())
-    return [Verdict(passed, f"stopped right after `up`, in {seconds:.1f} s; {says}")]
-
-
-def train_and_stop(cluster: Cluster) -> list[Verdict]:
-    """Third part."""
-    cluster.up()
-    wait_for("the first step", cluster.status, TO_TRAIN, lambda status: status["global_step"] > 0)
-    seconds = cluster.stop()
-    passed, says = exit_codes(cluster.containers())
-    return [Verdict(passed, f"stopped while training, in {seconds:.1f} s; {says}")]
+    passed, says = exit_codes(cluster.containers(), at_once=not training)
+    when = "while training" if training else "right after `up`"
+    return [Verdict(passed, f"stopped {when}, in {seconds:.1f} s; {says}")]
 
 
 def clean_up(cluster: Cluster, images: Images) -> Verdict:

@@ -14,8 +14,6 @@ from tests.compose.logs import Notes
 EPOCHS, EXAMPLES = 10, 55_000
 #: Value and tolerance.
 COST, ACCURACY = (0.3924, 0.01), (0.873, 0.005)
-#: 128 + SIGKILL, 128 + SIGTERM.
-KILLED, TERMINATED = 137, 143
 
 
 class Verdict(NamedTuple):
@@ -28,36 +26,26 @@ class Verdict(NamedTuple):
         return f"{'OK' if self.passed else 'FAILED':8}{self.says}"
 
 
-class Facts(NamedTuple):
-    """The observed facts of a job.
+def check(
+    seconds: float | None, notes: Notes, killed: str, cut: str, steps: int, containers: Mapping[str, Container]
+) -> list[Verdict]:
+    """The checks of a job.
 
-    Attributes:
+    Args:
         seconds: from `up` until all containers have ended by themselves; None: not in time.
         notes: as by `logs.notes`.
         killed: the worker whose container was killed.
-        cut: the worker that was disconnected for a while.
-        steps: its steps before it was connected again.
+        cut, steps: the worker that was disconnected for a while; its steps before it was connected again.
         containers: their final states, by name.
     """
-
-    seconds: float | None
-    notes: Notes
-    killed: str
-    cut: str
-    steps: int
-    containers: Mapping[str, Container]
-
-
-def check(facts: Facts) -> list[Verdict]:
-    notes, killed, cut = facts.notes, facts.killed, facts.cut
     epochs = [(epoch, examples) for epoch, _, examples in notes["epochs"]]
     costs = [cost for epoch, cost, _ in notes["epochs"] if epoch == EPOCHS]
     gone = {block for block, worker in notes["given back"] if worker == killed}
     again = {block: worker for block, worker, before in notes["handed out"] if before == killed != worker}
     ends = [steps for worker, steps in notes["finished"] if worker == cut]
-    time = "not in time" if facts.seconds is None else f"{facts.seconds:.0f} s after `up`"
+    time = "not in time" if seconds is None else f"{seconds:.0f} s after `up`"
     return [
-        Verdict(facts.seconds is not None, f"the job ended by itself: {time}"),
+        Verdict(seconds is not None, f"the job ended by itself: {time}"),
         Verdict(
             epochs == [(epoch, EXAMPLES) for epoch in range(1, EPOCHS + 1)],
             f"{EPOCHS} epochs of {EXAMPLES:,} examples are complete, in order: "
@@ -71,10 +59,10 @@ def check(facts: Facts) -> list[Verdict]:
             + (", ".join(f"{block} to {worker}" for block, worker in again.items()) or "none"),
         ),
         Verdict(
-            bool(ends) and ends[-1] > facts.steps,
-            f"{cut}, disconnected after {facts.steps:,} steps, finished after: {ends or 'not finished'}",
+            bool(ends) and ends[-1] > steps,
+            f"{cut}, disconnected after {steps:,} steps, finished after: {ends or 'not finished'}",
         ),
-        exit_codes(facts.containers, {killed: KILLED}),
+        exit_codes(containers, killed),
     ]
 
 
@@ -84,19 +72,14 @@ def _near(what: str, values: Sequence[float], expected: float, tolerance: float)
     return Verdict(passed, f"{what}: {found} (once, within {tolerance:g} of {expected:g})")
 
 
-def exit_codes(containers: Mapping[str, Container], others: Mapping[str, int] | None = None) -> Verdict:
-    """Whether all have ended without a restart, with code 0 or the one in `others`."""
-    expected = {name: str((others or {}).get(name, 0)) for name in containers}
-    ends = {name: container.end for name, container in containers.items()}
-    listed = ", ".join(f"{name} {end}" for name, end in ends.items()) or "none"
-    return Verdict(bool(ends) and ends == expected, f"exit codes: {listed}")
+def exit_codes(containers: Mapping[str, Container], killed: str = "", *, at_once: bool = False) -> Verdict:
+    """Whether all have ended without a restart, with code 0, or 137 for the killed one.
 
-
-def exit_codes_at_once(containers: Mapping[str, Container]) -> Verdict:
-    """As `exit_codes`, for containers stopped right after their start: a worker may end with 143.
-
-    While Python starts, SIGTERM ends it like any process.
+    A worker that is stopped `at_once` after its start may end with 143: SIGTERM ends Python while it starts.
     """
-    early = [name for name, one in containers.items() if name.startswith("worker-") and one.exit_code == TERMINATED]
-    verdict = exit_codes(containers, dict.fromkeys(early, TERMINATED))
-    return verdict._replace(says=verdict.says + f" ({TERMINATED}: Python was still starting)" * bool(early))
+    ends = {name: container.end for name, container in containers.items()}
+    wrong = [name for name, end in ends.items() if end != ("137" if name == killed else "0")]
+    early = [name for name in wrong if at_once and name.startswith("worker-") and ends[name] == "143"]
+    listed = ", ".join(f"{name} {end}" for name, end in ends.items()) or "none"
+    why = " (143: Python was still starting)" * bool(early)
+    return Verdict(bool(ends) and wrong == early, f"exit codes: {listed}{why}")

@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import IO, Any, NamedTuple, TypeVar
+from typing import IO, Any, NamedTuple
 
 from tests.compose.logs import moment
 
@@ -25,13 +25,10 @@ COMPOSE_FILE = ROOT / "deploy" / "compose.yaml"
 #: The default of deploy/Dockerfile.
 BASE_IMAGE = "python:3.11-slim"
 WORKERS = 3
-#: Lines of a log that are shown after a failure.
-TAIL = 40
-#: Seconds between SIGTERM and SIGKILL for a command.
-GRACE = 10.0
+TAIL = 40  # lines of a log that are shown after a failure
+GRACE = 10.0  # seconds between SIGTERM and SIGKILL for a command
 
 _LABEL = "com.docker.compose"
-_Answer = TypeVar("_Answer")
 
 
 class Failed(Exception):
@@ -83,7 +80,7 @@ def docker(*arguments: str, timeout: float = 60.0) -> str:
     return run("docker", *arguments, timeout=timeout)
 
 
-def wait_for(what: str, ask: Callable[[], _Answer], timeout: float, good: Callable[[_Answer], Any]) -> _Answer:
+def wait_for(what: str, ask: Callable[[], Any], timeout: float, good: Callable[[Any], bool]) -> Any:
     """Polls each second until there is a good answer. Raises `Failed` if there is none within `timeout` seconds."""
     end = time.monotonic() + timeout
     while True:

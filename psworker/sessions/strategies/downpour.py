@@ -7,19 +7,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
-
-import numpy as np
 
 from pswire import optimizers
 from pswire.errors import ConfigurationError
 from pswire.specs.consistency import DropStalePushes, Synchronous
-from pswire.tensors.sums import widened
-from pswire.tensors.values import Array, IndexedSlices
+from psworker.autodiff.tensor import Gradient
 from psworker.client.client import Client
 from psworker.client.push_pull import check_finite
 from psworker.config import StrategyConfig
 from psworker.model.gradient_transforms import Total
+from psworker.model.variables import UpdateMeans
 from psworker.sessions.replica import KnownVariables, Replica, Step
 from psworker.versions import ReadVersion, VersionedArray
 
@@ -86,10 +83,7 @@ class Downpour(Replica):
         """Adds the step to its sum; then pushes and pulls if they are due."""
         for entry in step.entries:  # checked here, since the whole sum would be refused because of one NaN
             check_finite(entry.name, entry.array)
-        self.declare(step.optimizer, step.names)
-        for op in step.updates:
-            self.declare(optimizers.MovingAverage(op.decay), [op.variable.name])
-        total = self._sums.setdefault((step.optimizer, step.among), StepSum())
+        total = self._sums.setdefault((step.optimizer, step.all_variables), StepSum())
         push, pull = ((total.steps + 1) % every == 0 for every in (self._push_every, self._pull_every))
         if push or pull:
             self.complete()
@@ -133,7 +127,7 @@ class StepSum:
 
     def _clear(self) -> None:
         self._sums: dict[str, Total] = {}
-        self._means: dict[str, tuple[Array, int, np.dtype[Any]]] = {}  # of float16 in float32; count; dtype in the end
+        self._means = UpdateMeans()
         self._reads: dict[str, ReadVersion] = {}
         self._losses: list[float] = []
 
@@ -146,10 +140,7 @@ class StepSum:
         for entry in step.entries[: len(step.names)]:
             self._sums.setdefault(entry.name, Total()).add(entry.array)
         for op in step.updates:
-            value = widened(op.value)
-            mean, count, _ = self._means.get(op.variable.name, (value, 0, None))
-            mean = mean * (count / (count + 1)) + value / (count + 1)
-            self._means[op.variable.name] = np.asarray(mean, value.dtype), count + 1, op.value.dtype
+            self._means.add(op)
         for entry in step.entries:
             self._reads.setdefault(entry.name, entry.read)
         if step.loss is not None:
@@ -157,9 +148,7 @@ class StepSum:
 
     def take(self) -> tuple[list[VersionedArray], float | None]:
         """The sums and means, whose arrays belong to the caller, and the mean loss; resets the sums."""
-        arrays: dict[str, Array | IndexedSlices] = {
-            name: mean.astype(dtype, copy=False) for name, (mean, _, dtype) in self._means.items()
-        }
+        arrays: dict[str, Gradient] = {op.variable.name: op.value for op in self._means.ops()}
         for name, total in self._sums.items():
             gradient = total.gradient()
             assert gradient is not None

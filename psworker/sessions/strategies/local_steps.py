@@ -13,7 +13,7 @@ import numpy as np
 
 from pswire import optimizers
 from pswire.errors import AlreadyRegistered, ConfigurationError
-from pswire.optimizers.optimizer import GUARDED, LIMITS, Limits, fault_of, refused
+from pswire.optimizers.optimizer import GUARDED, LIMITS, fault_of, refused
 from pswire.specs.schedules import rate
 from pswire.tensors.values import Array, IndexedSlices, magnitude
 from psworker.client.client import Client
@@ -68,22 +68,30 @@ class LocalSteps(Replica):
     def _begin_round(self) -> None:
         self._count = 0
         self._losses: list[float] = []
-        self._trained: dict[str, None] = {}  # in the order of their first gradients
-        self._averaged: dict[str, float] = {}  # with the servers' decay
+        self._changed: dict[str, None] = {}  # variables, in the order of their first changes
+
+    def declare(self, optimizer: optimizers.UpdateSpec, names: Sequence[str]) -> None:
+        """Declares the outer optimizer, or the average over a round, to the servers, and the program's one here."""
+        outer: optimizers.UpdateSpec = self._outer
+        if isinstance(optimizer, optimizers.MovingAverage):
+            outer = optimizers.MovingAverage(optimizer.decay**self._steps)
+        super().declare(outer, names)
+        inner, spec = self._inner, self._inner.spec(optimizer)
+        for name in names:
+            if name not in inner.declared:
+                self._local[name] = _LocalVariable(self._start(name), spec)
+                inner.add([name], spec)
+            elif spec not in (inner.declared[name], inner.current[name]):
+                raise AlreadyRegistered(
+                    f"variable {name!r} is registered with {inner.declared[name]}, this step has {spec}: a variable "
+                    "has one optimizer; for other hyperparameters call session.set_hyperparameters, and for a learning "
+                    "rate that changes give a schedule"
+                )
 
     def step(self, step: Step) -> None:
         """One step of the inner optimizer; the last of a round pushes."""
-        averaged = {op.variable.name: op.decay**self._steps for op in step.updates}
-        self.declare(self._outer, step.names)
-        for name, decay in averaged.items():
-            self.declare(optimizers.MovingAverage(decay), [name])
-        for name in step.names:
-            self._declare_inner(name, step.optimizer)
-        for op in step.updates:
-            self._declare_inner(op.variable.name, optimizers.MovingAverage(op.decay))
         self._apply(step.entries)
-        self._trained |= dict.fromkeys(step.names)
-        self._averaged |= averaged
+        self._changed |= dict.fromkeys([entry.name for entry in step.entries])
         if step.loss is not None:
             self._losses.append(step.loss)
         self._count += 1
@@ -99,13 +107,13 @@ class LocalSteps(Replica):
         if not self._count:
             return
         entries = []
-        for name in self._trained:
-            start = self.values[name]
-            entries.append(VersionedArray(name, start.read, np.asarray(start.array - self._local[name].value)))
-        for name, decay in self._averaged.items():
-            start = self.values[name]
-            observation = np.asarray((self._local[name].value - decay * start.array) / (1 - decay))
-            entries.append(VersionedArray(name, start.read, observation))
+        for name in self._changed:
+            start, end, outer = self._start(name), self._local[name].value, self.optimizers.declared[name]
+            if isinstance(outer, optimizers.MovingAverage):
+                array = (end - outer.decay * start) / (1 - outer.decay)
+            else:
+                array = start - end
+            entries.append(VersionedArray(name, self.values[name].read, np.asarray(array)))
         loss, names = (sum(self._losses) / len(self._losses) if self._losses else None), self.names
         self._restart(names)
         self._begin_round()
@@ -137,9 +145,10 @@ class LocalSteps(Replica):
             super().tune(target, changes)
             return
         for names, spec in self._inner.changes(target, changes):
-            self._inner.changed |= dict.fromkeys(names, spec)
+            self._inner.current |= dict.fromkeys(names, spec)
             for name in names:
                 self._local[name].follow(spec)
+                self._local[name].growth = math.inf  # slots may be far from those that the new hyperparameters make
 
     def slot(self, variable: BaseVariable, name: str) -> Array:
         """A slot of the inner optimizer, after a `flush`; a copy, read-only."""
@@ -154,24 +163,12 @@ class LocalSteps(Replica):
         slot.flags.writeable = False
         return slot
 
-    def _declare_inner(self, name: str, optimizer: optimizers.UpdateSpec) -> None:
-        declared, spec = self._inner.declared, self._inner.spec(optimizer)
-        if name not in declared:
-            self._local[name].follow(spec)
-            declared[name] = spec
-        elif spec not in (declared[name], self._inner.current(name)):
-            raise AlreadyRegistered(
-                f"variable {name!r} is registered with {declared[name]}, this step has {spec}: a variable has one "
-                "optimizer; for other hyperparameters call session.set_hyperparameters, and for a learning rate that "
-                "changes give a schedule"
-            )
-
     def _apply(self, entries: Sequence[VersionedArray]) -> None:
         """Updates all of these variables, or none: if an update may overflow, all are computed on copies first."""
         variables = [self._local[entry.name] for entry in entries]
         guarded = False
         for entry, variable in zip(entries, variables, strict=True):
-            guarded |= not variable.ordinary(_magnitude(entry))
+            guarded |= not variable.ordinary(entry)
         results = []
         for entry, variable in zip(entries, variables, strict=True):
             value, slots = variable.updated(entry.array, self._local_step, guarded)
@@ -184,14 +181,19 @@ class LocalSteps(Replica):
             known[entry.name].value = value
         self._local_step += 1
 
+    def _start(self, name: str) -> Array:
+        """The value that the servers have sent, with which the round began."""
+        array = self.values[name].array
+        assert not isinstance(array, IndexedSlices), "values have all rows"
+        return array
+
     def _restart(self, names: Sequence[str]) -> None:
         """Sets variables to the values that the servers have sent."""
         known = self.known()
         for name in names:
-            array = self.values[name].array
-            assert not isinstance(array, IndexedSlices), "values have all rows"
-            known[name].value = array
-            self._local.setdefault(name, _LocalVariable()).restart(array)
+            known[name].value = self._start(name)
+            if name in self._local:
+                self._local[name].restart(self._start(name))
 
 
 class _LocalVariable:
@@ -201,41 +203,41 @@ class _LocalVariable:
     `GUARDED` on an update is computed on copies and checked.
     """
 
-    def __init__(self) -> None:
-        self.value: Array = np.empty(0)
-        self.slots: dict[str, Array] = {}
-        self.growth = self._share = 0.0  # share: the growth of one update
+    def __init__(self, value: Array, spec: optimizers.UpdateSpec) -> None:
+        self._limits = LIMITS.get(value.dtype.name)  # none for float16
+        self.follow(spec)
+        self.slots = self._rule.slots(value)
+        self.growth = 0.0
         self._updates = 0
-        self._rule: optimizers.Rule | None = None
-        self._limits: Limits | None = None  # none for float16
+        self.value = np.empty(0)
+        self.restart(value)
 
     def restart(self, value: Array) -> None:
         """Replaces the value by the servers'."""
-        if value is not self.value and value.dtype.kind == "f":
-            self._limits = LIMITS.get(value.dtype.name)
-            if self._limits is None or not magnitude(value) <= self._limits.state:
-                self.growth = math.inf
+        if value is not self.value and (self._limits is None or not magnitude(value) <= self._limits.state):
+            self.growth = math.inf
         self.value = value
 
     def follow(self, spec: optimizers.UpdateSpec) -> None:
-        """Sets the update rule, or changes its hyperparameters."""
-        tuned, self._spec, self._rule = self._rule is not None, spec, optimizers.rule_for(spec)
-        self._share = optimizers.ordinary_growth(spec, self._rule, self._limits)
-        if tuned:
-            self.growth = math.inf  # slots may be far from those that the new hyperparameters make
-        else:
-            self.slots = self._rule.slots(self.value)
+        """Sets the update rule."""
+        self._spec, self._rule = spec, optimizers.rule_for(spec)
+        self._share = optimizers.ordinary_growth(spec, self._rule, self._limits)  # of one update
 
-    def ordinary(self, largest: float) -> bool:
-        """Whether an update by a gradient of this magnitude is known not to overflow."""
-        limits = self._limits
+    def ordinary(self, entry: VersionedArray) -> bool:
+        """Whether an update is known not to overflow; raises `NotFinite` for a gradient with NaN or infinity."""
+        array, limits = entry.array, self._limits
+        if isinstance(array, IndexedSlices):
+            array.check_indices()
+            array = array.values
+        largest = magnitude(array)
+        if not math.isfinite(largest):
+            check_finite(entry.name, array)
         return limits is not None and largest <= limits.gradient and self.growth + self._share < GUARDED
 
     def updated(
         self, gradient: Array | IndexedSlices, global_step: int, copies: bool
     ) -> tuple[Array, dict[str, Array]]:
         """The new value, and the slots, changed in place or as copies."""
-        assert self._rule is not None, "it was declared"
         spec, value = self._spec, self.value.copy()
         slots = {name: slot.copy() for name, slot in self.slots.items()} if copies else self.slots
         learning_rate = rate(spec.learning_rate, global_step) if isinstance(spec, optimizers.OptimizerSpec) else 1.0
@@ -253,17 +255,5 @@ class _LocalVariable:
         self._updates += 1
         if not guarded:
             self.growth += self._share
-        elif self._rule is not None and self._limits is not None and math.isfinite(self._share):
+        elif self._limits is not None and math.isfinite(self._share):
             self.growth = 0.0 if self._rule.settled(value, slots, self._limits) else math.inf
-
-
-def _magnitude(entry: VersionedArray) -> float:
-    """An upper bound of the magnitudes; raises `NotFinite`, naming the variable, for NaN or infinity."""
-    array = entry.array
-    if isinstance(array, IndexedSlices):
-        array.check_indices()
-        array = array.values
-    found = magnitude(array)
-    if not math.isfinite(found):
-        check_finite(entry.name, array)
-    return found

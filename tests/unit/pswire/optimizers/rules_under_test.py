@@ -192,15 +192,19 @@ def check_against_formula(
     shape: tuple[int, ...] = (31, 7),
     steps: int = STEPS,
     by_rows: bool = False,
+    twin: Rule | None = None,
 ) -> None:
     """Fails unless `rule` follows the case's formula for random gradients, or random rows of them, and borrows these.
 
     Each update has a learning rate of its own, around that of the spec; indices are of any integer dtype, and may be
-    none.
+    none. After each, the same updates by `twin`, and by all rows of a dense gradient, must have the same bits.
     """
     stored = "float16" if dtype == "float16" else "float64"
     value = np.array(random.normal(size=shape), dtype)
     slots = rule.slots(value)
+    twins = [(twin or rule, value.copy(), rule.slots(value), False)]
+    if shape and not by_rows:
+        twins.append((twin or rule, value.copy(), rule.slots(value), True))
     expected, expected_slots = value.astype("float64"), {name: slot.astype("float64") for name, slot in slots.items()}
     for t in range(1, steps + 1):
         rows = np.flatnonzero(random.random(shape[0]) < random.choice([0, 0.1, 0.5, 1.0])) if by_rows else ...
@@ -209,9 +213,15 @@ def check_against_formula(
         step = at(t, case.rate * random.uniform(0.5, 1.5))
         if by_rows:
             indices = rows.astype(random.choice(["int64", "int8", "int32", ">i4", "uint8", "uint64"]))
-            rule.sparse(value, slots, IndexedSlices(borrowed, indices, shape), step)
+            pushed = IndexedSlices(borrowed, indices, shape)
         else:
-            rule.dense(value, slots, borrowed, step)
+            pushed = borrowed
+        update(rule, value, slots, pushed, step)
+        for other, other_value, other_slots, all_rows in twins:
+            same = IndexedSlices(borrowed, np.arange(shape[0]), shape) if all_rows else pushed
+            update(other, other_value, other_slots, same, step)
+            for one, another in zip((value, *slots.values()), (other_value, *other_slots.values()), strict=True):
+                check_same(case, another, one)
         np.testing.assert_array_equal(borrowed, gradient, err_msg=f"the gradient was changed in step {t}")
         borrowed[...] = np.nan  # for a rule that kept it
         named = {name: slot[rows] for name, slot in expected_slots.items()}
@@ -224,6 +234,11 @@ def check_against_formula(
         assert (actual.dtype, actual.shape) == (kind, shape), f"{name} is another kind of array now"
         atol = tolerance(kind.name) * max(1.0, float(np.abs(wanted).max(initial=0.0)))
         np.testing.assert_allclose(actual.astype("float64"), wanted, rtol=0, atol=atol, err_msg=name)
+
+
+def update(rule: Rule, value: Array, slots: State, gradient: Array | IndexedSlices, step: Step) -> None:
+    """One update by an array or by rows."""
+    (rule.sparse if isinstance(gradient, IndexedSlices) else rule.dense)(value, slots, gradient, step)
 
 
 def check_same(case: UnderTest, one: Array, other: Array) -> None:

@@ -1,14 +1,17 @@
-"""Every update rule in numpy: formula on arrays and on rows, slots, layouts, memory, extreme numbers, and promises."""
+"""Every update rule in numpy and compiled: formula, rows, slots, layouts, memory, extreme numbers, and promises."""
 
+import dataclasses
 import math
+import sys
 import tracemalloc
 
+import numba
 import numpy as np
 import pytest
 
 from pswire import optimizers
 from pswire.errors import InvalidMessage
-from pswire.optimizers import Step, element_wise, numba_compiler, rule_for
+from pswire.optimizers import Step, adam, element_wise, numba_compiler, rule_for
 from pswire.tensors.values import DTYPES, IndexedSlices
 from tests.unit.pswire.optimizers.rules_under_test import (
     FLOATING,
@@ -27,9 +30,16 @@ every_rule = pytest.mark.parametrize("case", RULES_UNDER_TEST, ids=lambda case: 
 
 @pytest.fixture(autouse=True)
 def numpy_and_small_blocks(monkeypatch):
-    """Compiled loops have the same bits: `test_numba_compiler.py`."""
     monkeypatch.setattr(numba_compiler, "USE_NUMBA", False)
     monkeypatch.setattr(element_wise, "BLOCK", BLOCK)
+    monkeypatch.setattr(element_wise, "ROWS_BLOCK", BLOCK)
+
+
+def compiled(spec):
+    """The rule with its compiled loop, if it has one."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(numba_compiler, "USE_NUMBA", True)
+        return rule_for(spec)
 
 
 @pytest.fixture(params=[20130616], ids="seed {}".format)
@@ -60,48 +70,55 @@ def rows_of(gradient, indices, count):
     ],
     ids=str,
 )
-def test_a_rule_follows_its_formula_and_rows_that_are_not_named_stay_as_they_are(case, dtype, shape, by_rows, random):
+def test_a_rule_follows_its_formula_and_numpy_compiled_and_all_rows_have_the_same_bits(
+    case, dtype, shape, by_rows, random
+):
     steps = 100 if math.prod(shape) < BLOCK else 5
-    check_against_formula(rule_for(case.spec), case, random, dtype, shape, steps, by_rows)
-
-
-@every_rule
-@pytest.mark.parametrize("dtype", FLOATING)
-def test_all_rows_are_the_dense_update_bit_by_bit_wherever_they_lie(case, dtype, random, monkeypatch):
-    """Once adjacent, once as every other row of an array twice as large, whose other rows stay as they are."""
-    monkeypatch.setattr(element_wise, "ROWS_BLOCK", 1 << 10)
-    shape = (30, 127)  # several blocks
-    rule, first = rule_for(case.spec), random.normal(size=shape).astype(dtype)
-    dense, near, far = first.copy(), first.copy(), np.repeat(first, 2, axis=0)
-    slots = [rule.slots(value) for value in (dense, near, far)]
-    for step in (1, 2, 3):
-        gradient = random.normal(size=shape).astype(dtype)
-        rule.dense(dense, slots[0], gradient, at(step, case.rate))
-        rule.sparse(near, slots[1], rows_of(gradient, np.arange(30), 30), at(step, case.rate))
-        rule.sparse(far, slots[2], rows_of(gradient, np.arange(30) * 2, 60), at(step, case.rate))
-    untouched = rule.slots(first)
-    for name, whole in {"": dense, **slots[0]}.items():
-        adjacent, apart = (near, far) if not name else (slots[1][name], slots[2][name])
-        check_same(case, adjacent, whole)
-        check_same(case, apart[::2], whole)
-        assert apart[1::2].tobytes() == (untouched[name] if name else first).tobytes()
+    check_against_formula(rule_for(case.spec), case, random, dtype, shape, steps, by_rows, twin=compiled(case.spec))
 
 
 @every_rule
 @pytest.mark.parametrize(("layout", "dtype"), list(zip(LAYOUTS, FLOATING * 2, strict=False)))
 def test_the_gradients_layout_in_memory_does_not_change_a_bit_of_the_result(case, layout, dtype, random):
     shape = (7, BLOCK // 5)  # more than a block, and a row's end is not a block's
-    rule, first = rule_for(case.spec), random.normal(size=shape).astype(dtype)
-    gradient = LAYOUTS[layout](random.normal(size=shape).astype(dtype))
-    gradient.flags.writeable = False
-    values = [first.copy(), first.copy()]
-    slots = [rule.slots(value) for value in values]
-    for step in (1, 2):
-        rule.dense(values[0], slots[0], gradient, at(step, case.rate))
-        rule.dense(values[1], slots[1], np.array(gradient, order="C"), at(step, case.rate))
-    check_same(case, *values)
-    for name in slots[0]:
-        check_same(case, slots[0][name], slots[1][name])
+    first, results = random.normal(size=shape).astype(dtype), []
+    given = LAYOUTS[layout](random.normal(size=shape).astype(dtype))
+    for gradient in (given, given.astype(given.dtype.newbyteorder(">")), np.array(given, order="C")):
+        gradient.flags.writeable = False
+        rows = rows_of(gradient[:3], [0, 2, 5], 7)
+        for rule in (rule_for(case.spec), compiled(case.spec)):
+            value = first.copy()
+            slots = rule.slots(value)
+            rule.dense(value, slots, gradient, at(1, case.rate))
+            rule.sparse(value, slots, rows, at(2, case.rate))
+            results.append([value, *slots.values()])
+    for arrays in zip(*results, strict=True):
+        for array in arrays[1:]:
+            check_same(case, array, arrays[0])
+
+
+@pytest.mark.parametrize("kind", optimizers.RULES)
+def test_a_rule_with_another_hyperparameter_does_not_follow_the_formula(kind):
+    cases = [case for case in RULES_UNDER_TEST if case.spec.kind == kind]
+    for name in {field.name for field in dataclasses.fields(cases[0].spec)} - {
+        "learning_rate"
+    }:  # each step has its own
+        wrong = [dataclasses.replace(case.spec, **{name: altered(getattr(case.spec, name))}) for case in cases]
+        assert any(differs(case, rule_for(spec)) for case, spec in zip(cases, wrong, strict=True)), name
+
+
+def altered(value):
+    """Another value of the same field."""
+    return not value if isinstance(value, bool) else 2 * value if isinstance(value, int) and value else value / 2 or 0.5
+
+
+def differs(case, rule):
+    """Whether the rule has other first slots, or does not follow the case's formula."""
+    try:
+        check_against_formula(rule, case, np.random.default_rng(20150508))
+    except AssertionError:
+        return True
+    return {name: pytest.approx(slot[0]) for name, slot in rule.slots(np.ones(1)).items()} != case.first_slots
 
 
 # --- slots and arguments --------------------------------------------------------------------------------------------
@@ -137,8 +154,7 @@ def test_a_gradient_of_another_shape_is_refused_and_a_zero_gradient_leaves_a_new
 
 
 @every_rule
-def test_an_update_takes_a_few_blocks_of_memory_whatever_the_size_of_the_variable(case, monkeypatch):
-    monkeypatch.setattr(element_wise, "ROWS_BLOCK", BLOCK)
+def test_an_update_takes_a_few_blocks_of_memory_whatever_the_size_of_the_variable(case):
     rule, value = rule_for(case.spec), np.ones((1024, 512), "float32")
     slots, gradient = rule.slots(value), np.ones((512, 1024), "float32").T
     rows = rows_of(np.ones((512, 512), "float32"), np.arange(0, 1024, 2), 1024)
@@ -163,6 +179,7 @@ def test_a_subclass_has_the_rule_of_its_kind_and_an_unknown_kind_is_refused_with
 
 EXTREME = [
     *(optimizers.GradientDescent(1e308), optimizers.Momentum(1e308, nesterov=True)),
+    *(optimizers.Adam(0.1, 0.0, 0.0), optimizers.AdamW(0.1, 0.9, 0.0, amsgrad=True), optimizers.RMSProp(0.1, 0.0)),
     *(optimizers.Adagrad(1e308, 1e308, 1e308), optimizers.AdagradDecay(1e308, 1e308, 1, 1e-308)),
     *(optimizers.RMSProp(1e308, 0, epsilon=1e-308), optimizers.RMSProp(1e308, 0.5, 0.9, centered=True)),
     *(optimizers.Adam(1e308, epsilon=1e308), optimizers.Adam(1e308, epsilon=1e-308, amsgrad=True)),
@@ -173,16 +190,23 @@ EXTREME = [
 
 @pytest.mark.parametrize("spec", [*(case.spec for case in RULES_UNDER_TEST), *EXTREME], ids=str)
 @pytest.mark.parametrize("dtype", FLOATING)
-def test_overflow_is_silent(spec, dtype):
-    rule, value, largest = rule_for(spec), np.array([0.0, 1.0, -1.0], dtype), np.finfo(dtype).max
-    with np.errstate(all="raise"):
-        slots = rule.slots(value)
-        for step in (1, 2, 3):
-            gradient = np.array([largest, -largest, 0.0], dtype)
-            rule.dense(value, slots, gradient, at(step, getattr(spec, "learning_rate", 1.0)))
-        value = np.array([-largest, 1.0], dtype)
-        rule_for(optimizers.GradientDescent(1.0)).dense(value, {}, np.array([largest, 1.0], dtype), at(1, 1.0))
-    np.testing.assert_array_equal(value, [-np.inf, 0.0])
+def test_overflow_is_silent_and_the_same_compiled(spec, dtype, random):
+    """Infinity times zero is NaN, and no comparison holds with one."""
+    largest = np.finfo(dtype).max
+    gradients = random.choice(np.array([0, 1, -1, largest**-0.5, largest**0.5, -largest, largest], dtype), (12, 200))
+    states = []
+    for rule in (rule_for(spec), compiled(spec)):
+        with np.errstate(all="raise"):
+            value = np.linspace(-3, 3, 200, dtype=dtype)
+            slots = rule.slots(value)
+            for number, gradient in enumerate(gradients, 1):
+                rate = 1e30 if number == 12 else getattr(spec, "learning_rate", 1.0)
+                rule.dense(value, slots, gradient, at(number, rate))
+            states.append([value, *slots.values()])
+    for plain, same in zip(*states, strict=True):
+        np.testing.assert_array_equal(plain, same)  # a NaN has many bit patterns
+    if isinstance(spec, optimizers.GradientDescent):
+        assert not np.isfinite(value).all()
 
 
 TINY = [
@@ -200,6 +224,52 @@ def test_an_epsilon_too_small_for_the_dtype_makes_no_nan(spec, dtype):
     value = np.ones(2, dtype)
     run(spec, value, [0.0, 0.0], [0.0, 0.0])
     np.testing.assert_array_equal(value, 1)
+
+
+# --- compiled loops -------------------------------------------------------------------------------------------------
+
+
+def test_the_hot_rules_have_loops_that_release_the_interpreters_lock_and_round_as_numpy_does():
+    loops = {case.spec.kind: loop for case in RULES_UNDER_TEST if (loop := compiled(case.spec).loop) is not None}
+    assert loops.keys() >= {"gradient_descent", "momentum", "adagrad", "rmsprop", "adam", "adamw", "ftrl"}
+    for loop in loops.values():
+        code = numba_compiler.machine_code(loop)
+        assert code.targetoptions["nogil"] is True
+        assert not code.targetoptions.get("fastmath")
+        assert len(code.signatures) == 2, "no push may wait for another one"
+
+
+@pytest.mark.parametrize("make", [rule_for, compiled])
+@pytest.mark.parametrize("indices", [[-1, 2], [2, 4]])
+def test_a_row_outside_of_the_variable_is_never_written(indices, make):
+    """Machine code does not look at indices: what a caller has not checked must not become a write anywhere."""
+    rule, value = make(optimizers.GradientDescent(0.1)), np.zeros((4, 3), "float32")
+    rows = IndexedSlices(np.ones((2, 3), "float32"), np.array(indices), (4, 3), check_range=False)
+    with pytest.raises(IndexError, match=r"rows -?[0-9]+ to [0-9]+ of 4"):
+        rule.sparse(value, {}, rows, at(1, 0.1))
+    np.testing.assert_array_equal(value, 0)
+    with pytest.raises(ValueError, match=r"of shape \(6, 2\) cannot update one of \(4, 3\)"):
+        rule.sparse(value, {}, IndexedSlices(np.ones((1, 2), "float32"), np.array([0]), (6, 2)), at(1, 0.1))
+
+
+def test_without_numba_there_is_no_loop_and_where_nothing_can_be_kept_it_is_compiled_for_this_process(monkeypatch):
+    compile_loop, kept = numba_compiler.machine_code.__wrapped__, []
+
+    def njit(signatures, *, cache, **options):
+        kept.append(cache)
+        if cache:
+            raise RuntimeError("cannot cache function: no locator available")
+        return lambda function: function
+
+    monkeypatch.setattr(numba, "njit", njit)
+    assert compile_loop(adam._adam) is adam._adam.function
+    assert kept == [True, False]
+    monkeypatch.setitem(sys.modules, "numba", None)
+    assert compile_loop(adam._adam) is None
+    monkeypatch.setattr(numba_compiler, "machine_code", compile_loop)
+    rule, value = compiled(optimizers.Adam(0.1)), np.full(3, 10.0, "float32")
+    rule.dense(value, rule.slots(value), value.copy(), at(1, 0.1))
+    np.testing.assert_allclose(value, 9.9, rtol=1e-6)
 
 
 # --- what their authors promise -------------------------------------------------------------------------------------

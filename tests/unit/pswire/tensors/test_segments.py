@@ -32,35 +32,29 @@ def segment():
     segment.unlink()
 
 
-def opened(segment, **other):
-    known = {"name": segment.name, "nbytes": segment.nbytes, "token": segment.token}
-    return open_segment(**known | other)
-
-
-def process(program, *arguments):
+def process(program):
     """A process with a program that finds this test's folder."""
     beginning = "import os, sys\nfrom pswire.tensors import segments\nsegments.FOLDER = sys.argv[1]\n"
-    command = [sys.executable, "-c", beginning + program, segments.FOLDER, *arguments]
+    command = [sys.executable, "-c", beginning + program, segments.FOLDER]
     return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
 
-def test_two_processes_write_and_read_the_same_memory():
-    segment = Segment.create(1000)
-    segment.memory[DATA_OFFSET : DATA_OFFSET + 5] = b"hello"
-    other = """
-memory = segments.open_segment(sys.argv[2], int(sys.argv[3]), bytes.fromhex(sys.argv[4]))
-print(memory[segments.DATA_OFFSET : segments.DATA_OFFSET + 5].decode())
-memory[-5:] = b"there"
+def test_two_processes_use_the_same_memory_and_it_is_swept_when_its_owner_was_killed_and_not_before(folder):
+    program = """
+segment = segments.Segment.create(1000)
+segment.memory[-5:] = b"hello"
+print(segment.name, segment.nbytes, segment.token.hex(), flush=True)
+sys.stdin.readline()
+print(segment.memory[segments.DATA_OFFSET : segments.DATA_OFFSET + 5].decode(), flush=True)
+sys.stdin.readline()
 """
-    with process(other, segment.name, str(segment.nbytes), segment.token.hex()) as child:
-        assert child.communicate(timeout=60)[0] == "hello\n"
-    assert segment.memory[-5:] == b"there"
-    segment.unlink()
-
-
-def test_the_segment_of_a_killed_process_is_swept_and_that_of_a_living_one_stays(folder):
-    with process("kept = segments.Segment.create(1000)\nprint(kept.name, flush=True)\nsys.stdin.readline()") as owner:
-        name = owner.stdout.readline().strip()
+    with process(program) as owner:
+        name, nbytes, token = owner.stdout.readline().split()
+        memory = open_segment(name, int(nbytes), bytes.fromhex(token))
+        assert memory[-5:] == b"hello"
+        memory[DATA_OFFSET : DATA_OFFSET + 5] = b"there"
+        print(file=owner.stdin, flush=True)
+        assert owner.stdout.readline() == "there\n"
         assert (sweep(), os.listdir(folder)) == (0, [name])
         owner.kill()
         owner.wait(60)
@@ -87,7 +81,7 @@ print(os.listdir(sys.argv[1]) == [segment.name], segments.sweep())
 
 
 @pytest.mark.parametrize("nbytes", [0, PAGESIZE - DATA_OFFSET, PAGESIZE - DATA_OFFSET + 1, 1_000_000])
-def test_a_segment_has_whole_pages_of_memory_for_its_user_only_and_a_random_name_and_token(folder, nbytes):
+def test_a_segment_has_whole_pages_for_its_user_only_and_its_name_goes_with_it_but_not_mapped_memory(folder, nbytes):
     segment, other = Segment.create(nbytes), Segment.create(nbytes)
     found = os.stat(os.path.join(folder, segment.name))
     assert DATA_OFFSET + nbytes <= segment.nbytes < DATA_OFFSET + nbytes + PAGESIZE
@@ -97,17 +91,13 @@ def test_a_segment_has_whole_pages_of_memory_for_its_user_only_and_a_random_name
     assert not any(segment.memory[DATA_OFFSET:])
     assert sorted([segment.name, other.name]) == sorted(os.listdir(folder))
     assert re.fullmatch("paramserver-[0-9a-f]{32}", segment.name)
-
-
-def test_the_name_goes_with_the_object_and_mapped_memory_stays(folder, segment):
-    mine, other = segment.memory, opened(segment)
+    mapped = open_segment(segment.name, segment.nbytes, segment.token)
     segment.unlink()
     segment.unlink()
-    second = Segment.create(1)
-    del second
+    del other
     assert os.listdir(folder) == []
-    mine[DATA_OFFSET] = 7
-    assert other[DATA_OFFSET] == 7
+    segment.memory[-1] = 7
+    assert mapped[-1] == 7
 
 
 @pytest.mark.parametrize(
@@ -133,10 +123,9 @@ def test_a_folder_that_cannot_be_used_is_a_reason_not_to_share_and_nothing_is_le
 
 def test_a_machine_without_the_folder_shares_nothing(monkeypatch, folder):
     monkeypatch.setattr(segments, "FOLDER", os.path.join(folder, "missing"))
-    with pytest.raises(NotShared, match=r"no .*missing on this machine"):
-        Segment.create(1)
-    with pytest.raises(NotShared, match="cannot see the file"):
-        open_segment(NAME, 4096, bytes(16))
+    for share in (lambda: Segment.create(1), lambda: open_segment(NAME, 4096, bytes(16))):
+        with pytest.raises(NotShared, match=r"no .*missing on this machine|cannot see the file"):
+            share()
     assert sweep() == 0
 
 
@@ -170,12 +159,11 @@ def test_a_sweep_between_a_file_and_its_lock_does_no_harm(monkeypatch, folder):
         ({"name": f"{NAME}\n"}, "not the name of a segment"),
     ],
 )
-def test_a_file_that_is_not_as_announced_is_not_mapped(segment, other, reason):
-    with pytest.raises(NotShared, match=re.escape(reason)):
-        opened(segment, **other)
+def test_a_file_that_is_not_as_announced_is_not_mapped_and_not_left_open(segment, other, reason):
+    known = {"name": segment.name, "nbytes": segment.nbytes, "token": segment.token}
     before = os.listdir("/proc/self/fd")
-    with pytest.raises(NotShared, match="token"):
-        opened(segment, token=segment.token[:15])
+    with pytest.raises(NotShared, match=re.escape(reason)):
+        open_segment(**known | other)
     assert len(os.listdir("/proc/self/fd")) == len(before)
 
 
@@ -186,37 +174,38 @@ def sparse(path):
 
 
 @pytest.mark.parametrize(
-    ("make", "mode", "remove", "reason"),
+    ("make", "mode", "reason"),
     [
-        (os.mkdir, 0o600, os.rmdir, r"is not a regular file in|Is a directory"),
-        (os.mkfifo, 0o600, os.unlink, "is not a regular file in"),
-        (lambda path: os.symlink("/etc/passwd", path), None, os.unlink, "Too many levels of symbolic links"),
-        (sparse, 0o640, os.unlink, "mode 0640, not 0600"),
-        (sparse, 0o600, os.unlink, f"only {PAGESIZE:,} of the file's {2 * PAGESIZE:,} bytes have memory"),
+        (os.mkdir, 0o600, r"is not a regular file in|Is a directory"),
+        (os.mkfifo, 0o600, "is not a regular file in"),
+        (lambda path: os.symlink("/etc/passwd", path), None, "Too many levels of symbolic links"),
+        (sparse, 0o640, "mode 0640, not 0600"),
+        (sparse, 0o600, f"only {PAGESIZE:,} of the file's {2 * PAGESIZE:,} bytes have memory"),
+        (sparse, 0o600, r"belongs to user [0-9]+, and this process to user 123456789"),
     ],
-    ids=["folder", "pipe", "link", "readable by others", "sparse: writing there could end the process"],
+    ids=[
+        "folder",
+        "pipe",
+        "link",
+        "readable by others",
+        "sparse: writing there could end the process",
+        "another user's",
+    ],
 )
-def test_a_file_that_is_no_segment_is_not_opened(folder, make, mode, remove, reason):
+def test_a_file_that_is_no_segment_of_this_user_is_not_opened(monkeypatch, folder, make, mode, reason):
     path = os.path.join(folder, NAME)
     make(path)
     if mode is not None:
         os.chmod(path, mode)
+    others = "123456789" in reason
+    if others:
+        monkeypatch.setattr(os, "geteuid", lambda: 123456789)
     with pytest.raises(NotShared, match=reason):
         open_segment(NAME, 2 * PAGESIZE, bytes(16))
-    assert sweep() == (make is sparse), "a regular file is that of a dead process"
-    if make is not sparse:
-        remove(path)
-
-
-def test_another_users_file_is_not_opened_and_not_swept(monkeypatch, folder):
-    path, mine = os.path.join(folder, NAME), os.geteuid()
-    sparse(path)
-    os.chmod(path, 0o600)
-    monkeypatch.setattr(os, "geteuid", lambda: mine + 1)
-    with pytest.raises(NotShared, match=f"belongs to user {mine}, and this process to user {mine + 1}"):
-        open_segment(NAME, 2 * PAGESIZE, bytes(16))
-    assert sweep() == 0
-    os.unlink(path)
+    swept = make is sparse and not others  # a regular file is that of a dead process
+    assert sweep() == swept
+    if not swept:
+        (os.rmdir if make is os.mkdir else os.unlink)(path)
 
 
 def test_a_sweep_removes_dead_segments_only(monkeypatch, folder, segment):

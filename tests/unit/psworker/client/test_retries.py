@@ -1,94 +1,180 @@
-"""Retries, rejoins and held pushes: pauses, the time of each try, and the end. Time passes only in pauses."""
+"""Retries, rejoins and the heartbeat: pauses, the time of each try, logged reasons, and which worker is chief."""
 
+import itertools
 import logging
 import math
 import threading
+import time
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from pswire.errors import InvalidMessage, TimedOut, Unavailable, Zombie
-from pswire.messages import Declaration, Finished, Leave, Outcome, Push, QueueSpec, Renew, Sender
+from pswire.errors import NotJoined, TimedOut, Unavailable, Zombie
+from pswire.messages import (
+    Declaration,
+    Finished,
+    Joined,
+    Leave,
+    Left,
+    Outcome,
+    Push,
+    Pushed,
+    QueueSpec,
+    Renew,
+    Renewed,
+    Sender,
+    Taken,
+)
 from pswire.optimizers import GradientDescent
 from pswire.specs.consistency import Bounded
 from pswire.tensors.values import TensorSpec
 from psworker.client import retrying_calls
+from psworker.client.heartbeat import Heartbeat
 from psworker.client.retrying_calls import RetryingCalls
 from psworker.transport import Future
 from psworker.versions import ReadVersion, VersionedArray
 from tests.shards_in_process import ShardsInProcess
 
 DECLARED = Declaration(TensorSpec("a", (2,), "float64"), np.zeros(2), GradientDescent(1.0))
+start_heartbeat = Heartbeat.start
 
 
-class Unreachable(ShardsInProcess):
-    """One shard that cannot be reached for the next `down` calls; `timeouts` has those of all calls, in order."""
+class Scripted:
+    """A transport of one shard that answers as the script says, and has the calls and their timeouts, in order.
 
-    def __init__(self):
-        super().__init__(1)
-        self.down, self.timeouts = 0, []
+    At the end of the script `closing` is set.
+    """
+
+    shards = 1
+
+    def __init__(self, *script):
+        self.closing, self.script = threading.Event(), iter(script)
+        self.calls = RetryingCalls(self, "w0", 10.0, self.closing)
+        self.calls.sender = Sender("w0", 1)
+        self.sent, self.timeouts = [], []
 
     def call(self, shard, message, timeout):
+        self.sent.append(message)
         self.timeouts.append(timeout)
-        if not self.down:
-            return super().call(shard, message, timeout)
-        self.down -= 1
+        answer = next(self.script, None)
+        if answer is None:
+            self.closing.set()
+            answer = Renewed(0, "the end")
 
-        def fail():
-            raise Unavailable("cut off")
+        def result():
+            if isinstance(answer, Exception):
+                raise answer
+            return answer
 
-        return Future(fail)
+        return Future(result)
 
-    def pause(self, seconds):
+    def tensor_transport(self, shard):
+        return f"transport {len(self.sent)}"
+
+
+def answered(caplog, *script, half_pushes=0, idle_since=0):
+    """The transport after heartbeats that were answered with the script, and what was logged."""
+    transport = Scripted(*script)
+    transport.calls.half_pushes[0] = half_pushes
+    heartbeat = Heartbeat(transport.calls)
+    heartbeat.idle_since = idle_since
+    with caplog.at_level(logging.INFO, "psworker.client.heartbeat"):
+        start_heartbeat(heartbeat, lease=0.003)
+        heartbeat.join()
+    return transport, [(record.levelname, record.getMessage()) for record in caplog.records]
+
+
+def test_the_reason_of_a_held_push_is_logged_when_it_appears_and_changes_and_the_last_is_kept_with_its_time(caplog):
+    began = time.monotonic()
+    script = ["", "w1 is at step 3", "w1 is at step 3", "w2 is at step 3", "", "w2 is at step 3"]
+    transport, logged = answered(caplog, *(Renewed(1, reason) for reason in script))
+    reasons = ("w1 is at step 3", "w2 is at step 3", "w2 is at step 3", "the end")
+    assert logged == [("WARNING", f"w0 waits, shard 0: {reason}") for reason in reasons]
+    (at, reason) = transport.calls.hold_reasons[0]
+    assert began < at < time.monotonic()
+    assert reason == "the end"
+
+
+def test_the_heartbeat_goes_on_after_temporary_errors_and_ends_after_others(caplog):
+    script = Unavailable("gone"), TimedOut("late"), NotJoined("slept"), Renewed(0, "w1"), Zombie("taken")
+    transport, logged = answered(caplog, *script)
+    assert not transport.closing.is_set(), "it has ended by itself"
+    assert logged == [
+        ("INFO", "w0: heartbeat to shard 0: gone"),
+        ("WARNING", "w0: heartbeat to shard 0: late"),
+        ("INFO", "w0: heartbeat to shard 0: slept"),
+        ("WARNING", "w0 waits, shard 0: w1"),
+        ("INFO", "w0: heartbeat to shard 0: taken"),
+    ]
+    assert transport.calls.hold_reasons == {}, "discarded when a heartbeat fails"
+
+
+def test_each_heartbeat_reports_the_tensor_transport_half_pushes_and_whether_the_worker_is_idle(caplog):
+    transport, _ = answered(caplog, Renewed(0), Renewed(0), half_pushes=3, idle_since=7)
+    assert transport.sent == [Renew(Sender("w0", 1), True, f"transport {n}", 7, 3) for n in range(3)]
+
+
+@pytest.mark.parametrize("answer", [Joined(1, 0, 15.0, 0, chief=True), Renewed(0, chief=True), Taken(None, chief=True)])
+def test_chief_is_the_last_report_of_shard_0_and_taking_over_is_logged_once(answer, caplog):
+    calls = Scripted().calls
+    for shard, report, chief in [
+        (1, answer, False),
+        (0, Renewed(0), False),
+        (0, answer, True),
+        (0, answer, True),
+        (0, Left(), True),
+        (0, Pushed(Outcome.APPLIED, 0, 1), True),
+        (1, replace(answer, chief=False), True),
+        (0, Renewed(0), False),
+    ]:
+        calls.update_chief(shard, report)
+        assert calls.chief == chief
+    assert caplog.messages == ["w0 is now the chief: the previous one is gone"]
+
+
+def test_a_heartbeat_answer_older_than_another_report_of_the_chief_is_ignored():
+    calls = Scripted().calls
+    calls.update_chief(0, Joined(1, 1, 15.0, 0))
+    asked = calls.chief_reports
+    calls.update_chief(0, Taken(None, done=True, chief=True))
+    for reports, chief in ((asked, True), (calls.chief_reports, False)):
+        calls.update_chief(0, Renewed(0), reports)
+        assert calls.chief == chief
+
+
+class Clock:
+    """The time, which passes in pauses alone; the event of a client that leaves `after` seconds."""
+
+    def __init__(self, after=math.inf):
+        self.now, self.after = 0.0, after
+
+    def sleep(self, seconds):
         self.now += seconds
 
+    def wait(self, seconds):
+        self.now += min(seconds, self.after - self.now)
 
-@pytest.fixture
-def unreachable(monkeypatch):
-    """The transport, and a worker whose first pause is 0.5 s."""
-    transport = Unreachable()
-    client, _ = transport.client()
+    def is_set(self):
+        return self.now >= self.after
+
+
+def unreachable(monkeypatch, after=math.inf):
+    """A transport to a shard that cannot be reached, and the clock; the first pause is 0.5 s."""
+    clock, transport = Clock(after), Scripted(*[Unavailable("cut off")] * 20)
+    transport.calls.closing = clock
     monkeypatch.setattr(retrying_calls, "INITIAL_BACKOFF", 0.5)
-    monkeypatch.setattr(retrying_calls.time, "monotonic", lambda: transport.now)
-    monkeypatch.setattr(retrying_calls.time, "sleep", transport.pause)
-    transport.timeouts.clear()
-    return transport, client
+    monkeypatch.setattr(retrying_calls.time, "monotonic", lambda: clock.now)
+    monkeypatch.setattr(retrying_calls.time, "sleep", clock.sleep)
+    return transport, clock
 
 
-@pytest.mark.parametrize(
-    ("down", "state", "messages"),
-    [(2, "left", []), (10, "live", ["worker w0, shard 0: left without an answer: cut off"])],
-)
-def test_leaving_is_tried_again_for_two_seconds(unreachable, caplog, down, state, messages):
-    transport, client = unreachable
-    transport.down = down
+def test_leaving_is_tried_again_for_two_seconds(monkeypatch, caplog):
+    transport, clock = unreachable(monkeypatch)
     with caplog.at_level(logging.INFO, "psworker.client.retrying_calls"):
-        client.leave()
-    assert transport.status(0).workers[0].state == state
-    assert (transport.timeouts, transport.now, caplog.messages) == ([2.0, 1.5, 0.5], 1.5, messages)
-
-
-class Closing(threading.Event):
-    """The event set when a client leaves, `after` seconds of the transport's time, which passes in waits."""
-
-    def __init__(self, transport, after=math.inf):
-        super().__init__()
-        self._transport, self.after = transport, after
-
-    def wait(self, timeout=None):
-        self._transport.pause(min(timeout, self.after - self._transport.now))
-        if self._transport.now >= self.after:
-            self.set()
-        return self.is_set()
-
-
-def error_of(transport, timeout, closing, answered=0.0, reason=""):
-    """The text of the error of a push over these retrying calls, with the reason in the last answer to a heartbeat."""
-    calls = RetryingCalls(transport, "w0", timeout, closing)
-    calls.hold_reasons[0] = answered, reason
-    with pytest.raises((Unavailable, TimedOut)) as caught:
-        calls.results(calls.send([Push(Sender("w0", 1), 1, ())]), Push)
-    return str(caught.value)
+        assert transport.calls.call_best_effort(0, Leave(Sender("w0", 1)), "left without an answer") is None
+    assert (transport.timeouts, clock.now) == ([2.0, 1.5, 0.5], 1.5)
+    assert caplog.messages == ["worker w0, shard 0: left without an answer: cut off"]
 
 
 @pytest.mark.parametrize(
@@ -99,30 +185,23 @@ def error_of(transport, timeout, closing, answered=0.0, reason=""):
     ],
 )
 def test_pauses_double_up_to_two_seconds_each_try_has_the_time_left_and_leaving_ends_them(
-    unreachable, after, text, tries
+    monkeypatch, after, text, tries
 ):
-    transport, _ = unreachable
-    transport.down = 100
-    assert error_of(transport, 10.0, Closing(transport, after)) == text
+    transport, _ = unreachable(monkeypatch, after)
+    with pytest.raises(Unavailable, match=f"^{text}$"):
+        transport.calls.call(0, Push(Sender("w0", 1), 1, ()), Pushed)
     assert transport.timeouts == tries
 
 
-@pytest.mark.parametrize(("answered", "held"), [(math.inf, ": shard 0 held the push: w0 is slow"), (0.0, "")])
-def test_a_timeout_names_the_shard_that_held_the_push_and_the_reason_unless_it_is_from_before(answered, held):
-    transport = ShardsInProcess(1)
-    transport.lose = lambda shard, message: True
-    text = error_of(transport, 0.05, threading.Event(), answered, "w0 is slow")
-    assert text.startswith("gave up after 0.")
-    assert text.endswith(f"s: no answer{held}")
-    assert len(transport.sent) > 1, "it has tried again"
-
-
-def test_permanent_errors_are_not_tried_again():
-    transport = ShardsInProcess(1)
-    transport.refuse = lambda shard, message: True
-    with pytest.raises(InvalidMessage, match=r"^not this one$"):
-        transport.client()
-    assert len(transport.sent) == 1
+@pytest.mark.parametrize(("answered", "held"), [(math.inf, ": shard 0 held the push: w0 is slow"), (-1.0, "")])
+def test_a_timeout_names_the_shard_that_held_the_push_and_the_reason_unless_it_is_from_before(
+    monkeypatch, answered, held
+):
+    transport, _ = unreachable(monkeypatch)
+    transport.script = itertools.repeat(TimedOut("no answer"))
+    transport.calls.hold_reasons[0] = answered, "w0 is slow"
+    with pytest.raises(TimedOut, match=f"^gave up after 10.0 s: no answer{held}$"):
+        transport.calls.call(0, Push(Sender("w0", 1), 1, ()), Pushed)
 
 
 def test_failed_reports_of_an_idle_or_leaving_worker_are_logged(caplog):
@@ -135,10 +214,8 @@ def test_failed_reports_of_an_idle_or_leaving_worker_are_logged(caplog):
         client.report_idle()
         client.leave()
         client.report_idle()  # after it has left it reports nothing more
-    assert [(shard, type(message)) for shard, message in transport.sent] == [
-        (0, Renew),
-        *((n, Leave) for n in range(3)),
-    ]
+    sent = [(shard, type(message)) for shard, message in transport.sent]
+    assert sent == [(0, Renew), (0, Leave), (1, Leave), (2, Leave)]
     assert [(record.levelname, record.getMessage()) for record in caplog.records] == [
         ("WARNING", "worker w0, shard 0: could not report that it is idle: not this one"),
         ("WARNING", "worker w0, shard 0: left without an answer: not this one"),
@@ -150,26 +227,28 @@ def gradient(version=0):
     return VersionedArray("a", ReadVersion((version,)), np.full(2, -1.0))
 
 
-def registered(transport, worker):
-    return transport.client(worker, DECLARED)[0]
-
-
 @pytest.fixture
 def sleeping():
     """A transport, and a worker that has pushed once."""
     transport = ShardsInProcess(1, lease=1000.0)
-    client = registered(transport, "w0")
+    client, _ = transport.client("w0", DECLARED)
     client.push([gradient()]).result()
     return transport, client
 
 
-def test_a_worker_whose_lease_has_ended_joins_again_and_goes_on(sleeping):
+def test_a_worker_whose_lease_has_ended_joins_again_and_goes_on_and_knows_whether_it_is_still_chief(sleeping):
     transport, client = sleeping
+    other, _ = transport.client("w1")
+    assert (client.chief, other.chief) == (True, False)
     queue = QueueSpec("q", size=4, block=2, epochs=1)
     held = client.take(queue, None).block
-    transport.sleep(2000)
+    transport.sleep(600)
+    other.report_idle()
+    transport.sleep(600)
     pushed = client.push([gradient(1)], pull=("a",)).result()
     assert (pushed.outcome, pushed.global_step, pushed.values[0].array[0]) == (Outcome.APPLIED, 2, 2)
+    other.report_idle()
+    assert (client.chief, other.chief) == (False, True)
     transport.sleep(2000)
     assert client.take(queue, Finished(held.number)).block == held, "its result counts for nothing, and it is free"
 
@@ -183,47 +262,16 @@ def test_a_worker_whose_name_was_taken_ends(sleeping):
         transport.sleep(2000)
 
 
-def test_a_worker_that_joins_again_knows_whether_it_is_still_chief(sleeping):
-    transport, client = sleeping
-    other, _ = transport.client("w1")
-    assert (client.chief, other.chief) == (True, False)
-    transport.sleep(600)
-    other.report_idle()
-    transport.sleep(600)
-    client.push([gradient(1)]).result()
-    other.report_idle()
-    assert (client.chief, other.chief) == (False, True)
-
-
-@pytest.fixture
-def held():
-    """A transport, the future of a held push of worker `fast`, and worker `slow`, which is behind."""
+def test_a_held_push_whose_lease_has_ended_is_sent_again_and_counts_once(caplog):
     transport = ShardsInProcess(2, Bounded(0), lease=1000.0)
-    fast, slow = registered(transport, "fast"), registered(transport, "slow")
+    (fast, _), (slow, _) = (transport.client(worker, DECLARED) for worker in ("fast", "slow"))
     slow.push([gradient()]).result()
-    return transport, fast.push([gradient()], pull=["a"]), slow
-
-
-def pushes_of_fast(transport):
-    return [(shard, message) for shard, message in transport.messages(Push) if message.sender.worker == "fast"]
-
-
-def test_a_held_push_whose_lease_has_ended_is_sent_again_and_counts_once(held, caplog):
-    transport, handle, slow = held
+    held = fast.push([gradient()], pull=["a"])
     transport.sleep(2000)  # both are lost, and their pushes with them
     slow.push([gradient(1)]).result()
     slow.report_idle()
-    pushed = handle.result()
+    pushed = held.result()
     assert (pushed.outcome, pushed.global_step, pushed.values[0].array[0]) == (Outcome.APPLIED, 3, 3)
-    assert [shard for shard, _ in pushes_of_fast(transport)] == [0, 0], "shard 1 has nothing to do for it"
+    sent = [shard for shard, message in transport.messages(Push) if message.sender.worker == "fast"]
+    assert sent == [0, 0], "shard 1 has nothing to do for it"
     assert "fast joins shard 0 again" in caplog.text
-
-
-def test_a_held_push_that_a_later_call_has_replaced_is_sent_again_and_counts_once(held):
-    transport, handle, slow = held
-    ((_, push),) = pushes_of_fast(transport)
-    transport.call(0, push, 0.0)  # the network has doubled it, and the second answer is lost
-    slow.report_idle()
-    pushed = handle.result()
-    assert (pushed.outcome, pushed.global_step, pushed.values[0].array[0]) == (Outcome.REPEATED, 2, 2)
-    assert [(shard, message.idle) for shard, message in transport.messages(Renew)] == [(0, True)], "shard 0 decides"

@@ -1,4 +1,7 @@
-"""Unchanged values do not travel again; versions from before a restart of a server prove nothing."""
+"""Restarted shards: no half of a model is trained unnoticed, and versions from before a restart prove nothing.
+
+Unchanged values do not travel again.
+"""
 
 from dataclasses import replace
 
@@ -6,6 +9,7 @@ import numpy as np
 import pytest
 
 from psserver.core.shard import Shard
+from pswire.errors import WrongShard
 from pswire.messages import Declaration, Gradient, Join, Pull, Push, Register, Sender, tensor_bytes
 from pswire.optimizers import GradientDescent
 from pswire.specs.consistency import Asynchronous, Synchronous
@@ -26,15 +30,18 @@ def some(shape, seed=1):
     return np.random.default_rng(seed).normal(size=shape).astype(np.float32)
 
 
+DECLARED = [Declaration(spec, some(spec.shape), SGD) for spec in SPECS.values()]
+
+
 def registered(transport, worker="w0"):
     """A client, and by name what it has registered."""
-    client, known = transport.client(worker, *(Declaration(spec, some(spec.shape), SGD) for spec in SPECS.values()))
+    client, known = transport.client(worker, *DECLARED)
     transport.answers.clear()
     return client, known
 
 
-def gradients(known, *names, seed=2):
-    return [replace(known[name], array=some(known[name].array.shape, seed)) for name in names]
+def gradients(known, *names):
+    return [replace(known[name], array=some(known[name].array.shape, 2)) for name in names]
 
 
 def received(transport):
@@ -55,8 +62,8 @@ def test_unchanged_values_are_not_sent_again_and_keep_their_arrays(shards):
     np.testing.assert_array_equal(pushed.values[1].array, known["trained"].array - some((ROWS, 2), 2), strict=True)
     again = client.pull(list(SPECS), pushed.values)
     assert received(transport) == 0
-    assert [one.array is before.array for one, before in zip(again, pushed.values, strict=True)] == [True] * 3
-    assert [one.versions for one in again] == [one.versions for one in pushed.values]
+    for one, before in zip(again, pushed.values, strict=True):
+        assert (one.array is before.array, one.versions) == (True, before.versions)
 
 
 @pytest.mark.parametrize("shards", [2, 3])
@@ -121,3 +128,53 @@ def test_a_push_sent_after_a_rejoin_names_no_earlier_versions(consistency):
     transport.answers.clear()
     client.pull(list(SPECS), now.values())
     assert received(transport) == ALL_BYTES, "the life that they are from was not known"
+
+
+LOST = "shard {} was restarted and has lost its state; restart the whole job"
+
+
+@pytest.fixture
+def job():
+    """Two shards with identities."""
+    job = ShardsInProcess(2, lease=1000.0)
+    job.restart(0, 1)
+    return job
+
+
+@pytest.mark.parametrize("lost", [0, 1])
+def test_every_call_raises_when_a_shard_has_lost_its_state_and_who_joins_registers_nothing(job, lost):
+    workers = [registered(job, f"w{number}") for number in range(4)]
+    (first, known), (second, _), (third, _), (fourth, _) = workers
+    first.push(gradients(known, *SPECS)).result()
+    job.restart(lost)
+    calls = (
+        lambda: first.push(gradients(known, *SPECS)).result(),
+        lambda: second.pull(list(SPECS)),
+        lambda: third.register(DECLARED),
+        lambda: fourth.tune(list(SPECS), SGD, ["learning_rate"]),
+    )
+    for call in (*calls, *calls, lambda: registered(job, "new"), lambda: registered(job, "w0")):  # also a second time
+        with pytest.raises(WrongShard, match=LOST.format(lost)):
+            call()
+    assert job.status(lost).variables == ()
+
+
+def test_a_shard_that_is_restarted_between_dry_run_and_registration_gets_nothing(job):
+    registered(job)
+
+    def restart(shard, message):
+        if isinstance(message, Register) and not message.dry_run and shard == 0:
+            job.restart(1)
+
+    job.refuse = restart
+    with pytest.raises(WrongShard, match=LOST.format(1)):
+        registered(job, "w1")
+    assert job.status(1).variables == ()
+
+
+def test_a_worker_whose_lease_has_ended_names_the_states_that_it_met_and_goes_on(job):
+    worker, known = registered(job)
+    job.sleep(2000)
+    assert worker.push(gradients(known, *SPECS)).result().global_step == 1
+    assert [message.states for _, message in job.messages(Join)] == [(), (), (1, 2), (1, 2)]
+    assert {message.states for _, message in job.messages(Register)} == {(1, 2)}

@@ -1,0 +1,392 @@
+"""`psworker run` and `psworker local` as processes: options, output, exit codes, signals, and nothing left behind."""
+
+import json
+import os
+import pty
+import re
+import signal
+import subprocess
+import sys
+from importlib.metadata import version
+
+import pytest
+from click.testing import CliRunner
+
+from psserver.config import ServerConfig
+from psserver.rpc.server import ServerThread
+from pswire.specs.consistency import Synchronous
+from psworker.launch import local_cluster
+from psworker.launch.cli import main
+from psworker.launch.display import Display
+from tests.early_and_late_signals import SIGTERM_AT_THE_VERY_END, held_at_import
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="looks for processes in /proc")
+
+SERVERS = "127.0.0.1:1,127.0.0.1:2"
+RUN = ("psworker", "run", "--servers", SERVERS)
+LOCAL = ("psworker", "local", "--progress", "off")
+
+
+def slow(*cases):
+    """Cases that are run by make test-all only."""
+    return [pytest.param(*case, marks=pytest.mark.slow) for case in cases]
+
+
+# --- psworker run -----------------------------------------------------------------------------------------------------
+
+
+def test_a_script_runs_as_under_python_with_its_own_arguments(commands):
+    (commands.folder / "scripts").mkdir()
+    commands.script("VALUE = 42", "scripts/neighbour.py")
+    script = commands.script(
+        "import sys, neighbour; print(__name__, __file__, sys.argv, neighbour.VALUE)", "scripts/train.py"
+    )
+    code, out, err = commands.run(*RUN, script, "--servers", "mine", "-h", "--", "x")
+    assert (code, err) == (0, [])
+    assert out == ["__main__ scripts/train.py ['scripts/train.py', '--servers', 'mine', '-h', '--', 'x'] 42"]
+
+
+PRINT = """
+    import os, sys
+    names = "SERVERS NAME TIMEOUT KEEP_MEMORY PUSH_EVERY PULL_EVERY OVERLAP LOCAL_STEPS ENCODING COMPRESS SHARED_MEMORY"
+    print(*[os.environ.get("PSWORKER_" + name) for name in names.split()], "numpy" in sys.modules,
+        os.environ.get("OPENBLAS_NUM_THREADS"))
+"""
+
+
+@pytest.mark.parametrize(
+    ("flags", "environment", "seen"),
+    [
+        (
+            "--threads 3 --push-every 4 --no-overlap --no-shared-memory --compress topk:.5",
+            {"NAME": "you", "TIMEOUT": "7", "PULL_EVERY": "2", "OVERLAP": "1"},
+            "you 7.0 1 4 2 0 0 float32 topk:0.5 0 False 3",
+        ),
+        *slow(
+            ("", {}, "None 60.0 1 1 1 0 0 float32 none 1 False None"),
+            (
+                "--name me --timeout 3 --no-keep-memory --local-steps 50 --encoding float16",
+                {"NAME": "you", "KEEP_MEMORY": "1"},
+                "me 3.0 0 1 1 0 50 float16 none 1 False None",
+            ),
+        ),
+    ],
+)
+def test_a_script_gets_the_options_as_its_environment_before_numpy_is_loaded(commands, flags, environment, seen):
+    environment = {f"PSWORKER_{name}": value for name, value in environment.items()}
+    code, out, _ = commands.run(*RUN, *flags.split(), commands.script(PRINT), **environment)
+    assert (code, out) == (0, [f"{SERVERS} {seen}"])
+
+
+RAISE = "from pswire.errors import DatasetError; raise DatasetError('no x: get it')"
+
+
+@pytest.mark.parametrize(
+    ("source", "code", "err"),
+    [
+        ("import sys; sys.exit(7)", 7, []),
+        (RAISE, 1, ["Error: no x: get it"]),
+        *slow(
+            ("import sys; sys.exit('no more')", 1, ["no more"]),
+            ("raise KeyboardInterrupt", 130, []),
+            ("def f(:", 1, ['  File "train.py", line 1', "    def f(:", "SyntaxError: invalid syntax"]),
+        ),
+    ],
+)
+def test_the_end_of_a_script_becomes_an_exit_code(commands, source, code, err):
+    done, out, lines = commands.run(*RUN, commands.script(source))
+    assert (done, out, [line for line in lines if set(line) - set(" ^")]) == (code, [], err)
+
+
+@pytest.mark.slow
+def test_debug_shows_the_traceback_of_our_errors(commands):
+    code, _, err = commands.run("psworker", "--debug", *RUN[1:], commands.script(RAISE))
+    assert (code, err[0]) == (1, "Traceback (most recent call last):")
+    assert err[-1] == "pswire.errors.DatasetError: no x: get it"
+
+
+#: A script that writes `in` and waits; then it writes what it does at SIGTERM.
+WAIT = """
+    import signal, threading
+    ended = threading.Event()
+    {before}
+    try:
+        print("in", flush=True)
+        ended.wait(600)
+    {after}
+"""
+LEAVES = WAIT.format(before="", after="finally: print('out', flush=True)")
+HANDLES = WAIT.format(
+    before="signal.signal(signal.SIGTERM, lambda *_: ended.set())", after="finally: raise SystemExit(7)"
+)
+STAYS = WAIT.format(before="", after="except SystemExit: print('still in', flush=True); ended.wait(600)")
+
+
+@pytest.mark.parametrize(
+    ("source", "number", "lines", "code"),
+    [
+        (HANDLES, signal.SIGTERM, ["in"], 7),
+        (STAYS, signal.SIGTERM, ["in", "still in"], -signal.SIGTERM),
+        *slow((LEAVES, signal.SIGTERM, ["in"], 143), (LEAVES, signal.SIGINT, ["in"], 130)),
+    ],
+    ids=["handles it itself", "second signal", "leaves", "Ctrl-C"],
+)
+def test_a_script_ends_in_good_order_or_as_it_wants_at_a_signal_and_at_once_at_a_second(
+    commands, source, number, lines, code
+):
+    command = commands.start(*RUN, commands.script(source))
+    for line in lines:
+        command.wait_for(line)
+        command.signal(number)
+    assert (command.wait(), command.err) == (code, [])
+    assert command.out == lines + ["out"] * (source == LEAVES)
+
+
+IN_SESSION = """
+    import logging, sys, threading
+    import psworker as ps
+    logging.basicConfig(stream=sys.stdout)
+    W = ps.Variable(0.0, name="W")
+    with ps.session():
+        print("in", flush=True)
+        ps.GradientDescent(0.1).minimize(W * W)
+        threading.Event().wait(600)
+"""
+
+
+@pytest.mark.parametrize(
+    ("workers", "until", "code", "options"),
+    [(1, "in", 0, {"PSWORKER_SIGTERM_CODE": "0"}), *slow((2, "waits, shard 0", 143, {}))],
+    ids=["trains", "its push is held"],
+)
+def test_a_worker_leaves_its_job_at_sigterm_and_ends_with_the_code_it_was_given(
+    commands, workers, until, code, options
+):
+    with ServerThread(ServerConfig(consistency=Synchronous(workers), lease=0.9)) as server:
+        run = "psworker", "run", "--servers", server.address, "--name", "w0"
+        command = commands.start(*run, commands.script(IN_SESSION), **options)
+        command.wait_for(until)
+        assert command.end()[0] == code
+        _, out, _ = commands.run("psserver", "status", server.address, "--json")
+    assert [(worker["name"], worker["state"]) for worker in json.loads("".join(out))["workers"]] == [("w0", "left")]
+
+
+def test_sigterm_before_the_script_begins_ends_a_worker_at_once_with_that_code(commands):
+    slow = held_at_import("pswire.channel") + "from psworker.launch.cli import main; main()"
+    command = commands.python("-c", slow, *RUN[1:], "--sigterm-code", "3", commands.script("print('in')"))
+    command.wait_for("importing")
+    assert command.end() == (3, ["importing"], [])
+
+
+#: A script that has ended, but for a thread that never does. Its output is still in the stream's buffer.
+LEAVES_A_THREAD_BEHIND = """
+import signal, sys, threading
+
+def forever():
+    threading.main_thread().join()
+    while True:  # for one that comes just before a wait is noticed after it
+        signal.pthread_kill(threading.main_thread().ident, signal.SIGTERM)
+
+threading.Thread(target=forever).start()
+print("sigterm")
+"""
+
+
+@pytest.mark.parametrize(
+    ("source", "code"),
+    [
+        (LEAVES_A_THREAD_BEHIND, 0),
+        (SIGTERM_AT_THE_VERY_END + "signal.raise_signal(signal.SIGTERM)", 3),
+        *slow((LEAVES_A_THREAD_BEHIND + "sys.exit(263)", 7), (SIGTERM_AT_THE_VERY_END + "exit(7)", 7)),
+    ],
+)
+def test_sigterm_after_the_end_of_a_script_ends_the_process_with_the_code_of_the_script(commands, source, code):
+    command = commands.start(*RUN, "--sigterm-code", "3", commands.script(source))
+    assert (command.wait(), command.out, command.err) == (code, ["sigterm"], [])
+
+
+@pytest.mark.parametrize("forked_in", ["f()", *slow(["t = threading.Thread(target=f); t.start(); t.join()"])])
+def test_a_child_that_a_script_forks_is_ended_by_sigterm_as_any_process(commands, forked_in):
+    script = commands.script(
+        f"""
+        import os, signal, threading
+        def f():
+            child = os.fork()
+            if not child:
+                signal.pause()
+            os.kill(child, signal.SIGTERM)
+            print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+        {forked_in}
+        """
+    )
+    environment = {"PYTHONWARNINGS": "ignore"}  # of forks where there are threads
+    assert commands.run(*RUN, "--sigterm-code", "0", script, **environment) == (0, ["-15"], [])
+
+
+def test_a_server_that_is_not_there_is_given_up_with_its_address(commands):
+    servers = "--servers", "127.0.0.1:1", "--timeout", "0.3"
+    code, out, (err,) = commands.run("psworker", "run", *servers, commands.script(IN_SESSION))
+    assert (code, out) == (1, [])
+    assert err.startswith("Error: ")
+    assert "127.0.0.1:1" in err
+
+
+@pytest.mark.parametrize("command", ["run", "local"])
+def test_help_shows_examples_and_the_environment_variable_of_every_option(command):
+    text = " ".join(CliRunner().invoke(main, [command, "--help"], prog_name="psworker").output.split())
+    assert text.startswith(f"Usage: psworker {command} [OPTIONS] SCRIPT [ARGS]...")
+    assert f" psworker {command} --" in text
+    listed = text.partition("Options:")[2].partition("-h, --help")[0]
+    options = re.findall(r" --(?!no-)([a-z-]+)(?= [A-Z\[]| /)", listed)
+    assert len(options) == {"run": 13, "local": 13}[command]
+    variables = re.findall(r"env var: PS(?:WORKER|SERVER)_([A-Z_]+)", text)
+    assert variables == [option.upper().replace("-", "_") for option in options]
+
+
+def test_the_version_is_the_packages(commands):
+    assert commands.run("psworker", "--version") == (0, [f"psworker, version {version('paramserver')}"], [])
+
+
+# --- psworker local ---------------------------------------------------------------------------------------------------
+
+TRAIN = """
+    import psworker as ps
+    W = ps.Variable([0.0], name="W")
+    optimizer = ps.GradientDescent(1.0)
+    with ps.session() as session:
+        print("joined", session.worker, session._client.consistency, flush=True)
+        for _ in range(4):
+            optimizer.minimize(ps.ops.sum(W))
+        session.idle()
+        print("step", session.global_step, flush=True)
+"""
+
+# Every worker has a child of its own, which ignores SIGTERM, and waits for a signal.
+WITH_A_CHILD = """
+    import os, subprocess, sys, threading
+    child = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('child'); time.sleep(600)"
+    try:
+        subprocess.Popen([sys.executable, "-c", child])
+        print("in", os.getpid(), flush=True)
+        threading.Event().wait(600)
+    finally:
+        print("out", flush=True)
+"""
+BOTH_WAIT = "worker-0 | in", "worker-1 | in", "worker-0 | child", "worker-1 | child"
+
+
+def test_workers_train_together_as_their_flags_say_and_their_lines_come_with_their_names(commands):
+    flags = "--workers", "2", "--shards", "2", "--consistency", "sync:2,backup=0", "--staleness", "scale"
+    script = commands.script(TRAIN)
+    code, out, err = commands.run("psworker", "local", "--progress", "plain", *flags, "--push-every", "2", script)
+    joined = [f"worker-{number} | joined worker-{number} sync:2" for number in range(2)]
+    assert (code, sorted(out)) == (0, sorted([*joined, "worker-0 | step 2", "worker-1 | step 2"]))
+    assert err[-1].startswith("2 steps in ")
+    assert err[-1].endswith(" · 2 workers")
+
+
+@pytest.mark.slow
+def test_a_worker_that_fails_stops_the_others_and_its_last_lines_are_shown(commands):
+    script = commands.script(
+        """
+        import os, sys, threading
+        if os.environ["PSWORKER_NAME"] == "worker-1":
+            for number in range(30):
+                print("line", number)
+            sys.exit(3)
+        try:
+            threading.Event().wait(600)
+        finally:
+            print("stopped in good order")
+        """
+    )
+    code, out, err = commands.run(*LOCAL, script)
+    assert code == 3
+    assert "worker-0 | stopped in good order" in out or not any(line.startswith("worker-0") for line in out)
+    end = ["Error: worker-1 ended with exit code 3; the others were stopped", "Its last lines:"]
+    assert err == end + [f"  line {number}" for number in range(10, 30)]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("victim", "options"), [("worker-1", "--name worker-1"), ("server-1", "--shard 1/2")])
+def test_a_killed_process_stops_the_job(commands, victim, options):
+    command = commands.start(*LOCAL, "--shards", "2", commands.script(WITH_A_CHILD))
+    command.wait_for(*BOTH_WAIT)
+    pids = [pid for pid, line in commands.alive().items() if options in line]
+    os.kill(pids[0], signal.SIGKILL)
+    assert command.wait() == 128 + signal.SIGKILL
+    assert command.err[0] == f"Error: {victim} was killed by SIGKILL; the others were stopped"
+    assert "worker-0 | out" in command.out
+    assert ("worker-1 | out" in command.out) == (victim == "server-1")
+    assert not commands.alive()
+
+
+@pytest.mark.slow
+def test_each_signal_to_end_stops_everything_in_good_order_and_nothing_is_left_when_the_launcher_is_killed(commands):
+    codes = {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGHUP: 129, signal.SIGKILL: -signal.SIGKILL}
+    jobs = {number: commands.start(*LOCAL, commands.script(WITH_A_CHILD)) for number in codes}
+    for job in jobs.values():
+        job.wait_for(*BOTH_WAIT)
+    assert len(commands.alive()) == 4 * 6, "launcher, server, two workers and a child of each"
+    assert {number: job.end(number)[0] for number, job in jobs.items()} == codes
+    for number, job in jobs.items():
+        assert number == signal.SIGKILL or {"worker-0 | out", "worker-1 | out"} < set(job.out)
+    assert commands.wait_for_none()
+
+
+@pytest.mark.slow
+def test_a_second_ctrl_c_does_not_wait_for_workers_that_do_not_leave(commands, monkeypatch):
+    monkeypatch.setattr(local_cluster, "WORKER_GRACE", 600.0)
+    for name, value in commands.environment().items():
+        monkeypatch.setenv(name, value)
+
+    class PressesCtrlC(Display):
+        def lines(self, name, stream, lines):
+            if {"in", "still in"} & set(lines):
+                os.kill(os.getpid(), signal.SIGINT)
+
+    job = local_cluster.Job(str(commands.folder / commands.script(STAYS)), workers=1)
+    outcome = local_cluster.LocalCluster(job, PressesCtrlC(job.worker_names)).run()
+    assert outcome == local_cluster.Outcome(130)
+
+
+@pytest.mark.slow
+def test_a_reader_that_goes_away_ends_the_job(commands):
+    command = [sys.executable, "-P", "-m", *LOCAL, commands.script("while True: print('y')")]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen(command, cwd=commands.folder, env=commands.environment(), **pipes) as popen:
+        assert popen.stdout.readline().endswith(b"| y\n")
+        popen.stdout.close()
+        assert (popen.wait(30), popen.stderr.read()) == (1, b"")
+    assert not commands.alive()
+
+
+@pytest.mark.slow
+def test_a_server_that_cannot_start_is_explained(commands):
+    code, out, err = commands.run(*LOCAL, commands.script(TRAIN), PSSERVER_SERVE_LEASE="soon")
+    assert (code, out) == (2, [])
+    assert any(line.startswith("server-0 | Error: Invalid value for '--lease'") for line in err)
+    assert "Error: server-0 ended with exit code 2 before the workers were started" in err
+
+
+@pytest.mark.slow
+def test_a_terminal_gets_a_live_display_and_is_left_clean(commands):
+    leader, follower = pty.openpty()
+    command = [sys.executable, "-P", "-m", "psworker", "local", commands.script(TRAIN)]
+    environment = commands.environment(TERM="xterm", COLUMNS="100", LINES="30")
+    terminal = {"stdin": follower, "stdout": follower, "stderr": follower}
+    popen = subprocess.Popen(command, cwd=commands.folder, env=environment, **terminal)
+    os.close(follower)
+    shown = b""
+    try:
+        while chunk := os.read(leader, 1 << 16):
+            shown += chunk
+    except OSError:  # how Linux says that the other end is closed
+        pass
+    os.close(leader)
+    assert popen.wait(30) == 0
+    text = shown.decode()
+    assert "joined worker-1" in text
+    assert "\x1b[32mworker-1 | " in text
+    assert text.count("\x1b[?25l") == text.count("\x1b[?25h") == 1, "the cursor is hidden, and shown again"
+    assert text.splitlines()[-1].endswith(" · 2 workers")
