@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
@@ -12,9 +12,8 @@ from pswire.tensors.values import IndexedSlices
 from psworker.autodiff.tape import gradients, no_grad
 from psworker.autodiff.tensor import Array, Gradient, Tensor
 
-# Relative and absolute, by dtype. The error of a central difference of step h is about h^2 (times the third derivative)
-# plus eps / h (rounding): 1e-10 at h = eps^(1/3), well below float64's tolerance. Float32 is compared with the float64
-# gradient, as differences in float32 are precise to three digits only.
+# Relative and absolute, by dtype. A central difference of step h = eps^(1/3) errs by about h^2 + eps / h = 1e-10.
+# Float32 is compared with the float64 gradient, as differences in float32 are precise to three digits only.
 TOLERANCES = {np.dtype(np.float64): (1e-7, 1e-8), np.dtype(np.float32): (1e-4, 1e-5)}
 STEP = float(np.finfo(np.float64).eps) ** (1 / 3)
 
@@ -32,8 +31,7 @@ def check_gradients(f: Callable[..., Tensor], *args: ArrayLike, float32: bool = 
 
     Raises AssertionError that names the argument and the index of the worst element, or the wrong dtype.
     """
-    rounded = [_cast(arg, np.float32) for arg in args]
-    y, xs = _evaluate(f, rounded, np.float64)
+    y, xs = _evaluate(f, args, np.float64)
     weights = np.asarray(np.random.default_rng(seed).standard_normal(y.shape))
     weights.setflags(write=False)  # a vjp that writes into its borrowed g then fails
     exact = {number: gradient.copy() for number, gradient in _gradients(y, xs, weights).items()}
@@ -45,22 +43,18 @@ def check_gradients(f: Callable[..., Tensor], *args: ArrayLike, float32: bool = 
     _compare(_gradients(y, xs, weights), exact, "an earlier backward pass gave")
 
     if float32:
-        y, xs = _evaluate(f, rounded, np.float32)
+        y, xs = _evaluate(f, args, np.float32)
         if y.dtype != np.float32:
             raise AssertionError(f"float32 arguments gave a result of {y.dtype}")
         _compare(_gradients(y, xs, weights), exact, "the one in float64 is")
 
 
-def _cast(x: ArrayLike, dtype: type[np.floating[Any]]) -> Array:
-    """Floating point as a copy in a dtype, other arrays unchanged."""
-    array = np.asarray(x)
-    return array.astype(dtype) if array.dtype.kind == "f" else array
-
-
 def _evaluate(
-    f: Callable[..., Tensor], args: list[Array], dtype: type[np.floating[Any]]
+    f: Callable[..., Tensor], args: Iterable[ArrayLike], dtype: type[np.floating[Any]]
 ) -> tuple[Tensor, list[Tensor]]:
-    xs = [Tensor(_cast(arg, dtype), requires_grad=arg.dtype.kind == "f") for arg in args]
+    """The result, and the tensors it was computed from: floating point rounded to float32, in a dtype."""
+    arrays = [np.asarray(arg) for arg in args]
+    xs = [Tensor(x.astype(np.float32).astype(dtype), True) if x.dtype.kind == "f" else Tensor(x) for x in arrays]
     y = f(*xs)
     if not isinstance(y, Tensor):
         raise TypeError(f"check_gradients: f must return a Tensor, but it returned {type(y).__name__}")
@@ -69,9 +63,12 @@ def _evaluate(
 
 def _gradients(y: Tensor, xs: list[Tensor], weights: Array) -> dict[int, Array]:
     """The gradient of each floating-point argument, by position; zeros where the result does not depend on it."""
-    arguments = {number: x for number, x in enumerate(xs) if x.requires_grad}
-    found = zip(arguments.items(), gradients(y, arguments.values(), weights, retain_graph=True), strict=True)
-    return {number: np.zeros_like(x.value) if gradient is None else dense(gradient) for (number, x), gradient in found}
+    found = zip(xs, gradients(y, xs, weights, retain_graph=True), strict=True)
+    return {
+        number: np.zeros_like(x.value) if gradient is None else dense(gradient)
+        for number, (x, gradient) in enumerate(found)
+        if x.requires_grad
+    }
 
 
 def dense(gradient: Gradient) -> Array:

@@ -167,25 +167,23 @@ def _with_arguments(
     error: Exception, function: Callable[..., Result], args: tuple[object, ...], constants: dict[str, object]
 ) -> Exception:
     """The error with the op and its arguments in front: `matmul(a: float32 (2, 3), b: float32 (2, 3)): ...`."""
-
-    def described(name: str, x: object) -> str:
-        if isinstance(x, tuple) and any(isinstance(part, (Tensor, np.ndarray)) for part in x):
-            return f"{name}: [{', '.join(tensor(part) for part in x)}]"
-        return f"{name}: {tensor(x)}" if isinstance(x, (Tensor, np.ndarray)) else f"{name}={x!r:.80}"
-
-    def tensor(x: object) -> str:
-        if not isinstance(x, (Tensor, np.ndarray)):
-            return f"{x!r:.80}"
-        variable = getattr(x, "name", None)  # a variable has a name
-        return f"{x.dtype} {x.shape}" + (f" {variable!r}" if variable else "")
-
     try:
         given = inspect.signature(function).bind_partial(*args, **constants).arguments
     except TypeError:  # the call does not fit the op's parameters, and the error says so
         return error
-    call = ", ".join(described(name, x) for name, x in given.items())
+    call = ", ".join(name + _described(x) for name, x in given.items())
     kind = next(kind for kind in (ValueError, TypeError, IndexError) if isinstance(error, kind))
     return kind(f"{function.__name__.lstrip('_')}({call}): {error}")
+
+
+def _described(x: object) -> str:
+    """`: float32 (2, 3)`, with the name of a variable, `: [...]` for several tensors, `=2.0` for anything else."""
+    if isinstance(x, (Tensor, np.ndarray)):
+        variable = getattr(x, "name", None)
+        return f": {x.dtype} {x.shape}" + (f" {variable!r}" if variable else "")
+    if isinstance(x, tuple) and any(isinstance(part, (Tensor, np.ndarray)) for part in x):
+        return f": [{', '.join(_described(part).lstrip(':= ') for part in x)}]"
+    return f"={x!r:.80}"
 
 
 def gradients(
@@ -200,8 +198,8 @@ def gradients(
     `grad_ys`: weights of that sum, one array per y and of its shape (for a single y, an array); None means ones.
 
     Returns for each x a C-contiguous array of its shape and dtype that the caller owns, `IndexedSlices` if its ops made
-    one (embedding), or None if no y depends on it. Each node between xs and ys runs its backward once, other nodes
-    not at all, and is freed after it; `retain_graph` keeps the graph for another pass. There are no second derivatives.
+    one (embedding), or None if no y depends on it. Only nodes between xs and ys run their backward, and are freed
+    after it unless `retain_graph`. There are no second derivatives.
 
     Raises TypeError when a y or an x is not a Tensor, ValueError when `grad_ys` does not fit `ys`, RuntimeError when
     a node between them was freed by an earlier pass.
@@ -294,7 +292,13 @@ def _seeds(ys: list[Tensor], grad_ys: Sequence[TensorLike | None] | None) -> Ite
 
 def _fitted(gradient: Gradient, value: Node, vjp: Vjp) -> Gradient:
     """The gradient of a broadcast or promoted operand, summed to its shape and cast to its dtype (float16: float32)."""
-    fitted = gradient if isinstance(gradient, IndexedSlices) else _summed(gradient, value.shape)
+    fitted, extra = gradient, len(gradient.shape) - len(value.shape)
+    if isinstance(fitted, np.ndarray) and extra >= 0:
+        sizes = zip(value.shape, fitted.shape[extra:], strict=True)
+        axes = [*range(extra), *(axis for axis, (size, wide) in enumerate(sizes, extra) if size == 1 != wide)]
+        if axes:
+            total = add_over(fitted, axes[0] if len(axes) == 1 else tuple(axes), keepdims=True)
+            fitted = total.reshape(total.shape[extra:])
     if fitted.shape != value.shape:
         raise ValueError(
             f"{vjp.__qualname__} gave a gradient of shape {gradient.shape} for an input of shape {value.shape}"
@@ -309,17 +313,6 @@ def _plus(total: Gradient, gradient: Gradient) -> Gradient:
         return total + gradient  # type: ignore[no-any-return]
     total, gradient = (x if isinstance(x, IndexedSlices) else widened(x) for x in (total, gradient))
     return total + gradient
-
-
-def _summed(gradient: Array, shape: tuple[int, ...]) -> Array:
-    """The sum over the axes along which an operand of `shape` was broadcast."""
-    if gradient.ndim > len(shape):
-        extra = gradient.ndim - len(shape)
-        gradient = np.asarray(add_over(gradient, 0 if extra == 1 else tuple(range(extra))))
-    if gradient.ndim < len(shape):
-        return gradient
-    broadcast = tuple(axis for axis, size in enumerate(shape) if size == 1 != gradient.shape[axis])
-    return add_over(gradient, broadcast, keepdims=True) if broadcast else gradient
 
 
 def _result(x: Node, totals: dict[Node, Gradient], owned: set[Node]) -> Gradient | None:

@@ -120,17 +120,9 @@ class Tensor:
         def __abs__(self) -> Tensor: ...
         def __getitem__(self, index: Index) -> Tensor: ...
 
-        def sum(self, axis: Axis = None, keepdims: bool = False) -> Tensor:
-            """`ops.sum`."""
+        def _reduction(self, axis: Axis = None, keepdims: bool = False) -> Tensor: ...
 
-        def mean(self, axis: Axis = None, keepdims: bool = False) -> Tensor:
-            """`ops.mean`."""
-
-        def max(self, axis: Axis = None, keepdims: bool = False) -> Tensor:
-            """`ops.max`."""
-
-        def min(self, axis: Axis = None, keepdims: bool = False) -> Tensor:
-            """`ops.min`."""
+        sum = mean = max = min = _reduction
 
         def reshape(self, *shape: SupportsIndex | Sequence[int]) -> Tensor:
             """`ops.reshape`, with sizes as arguments or one tuple."""

@@ -31,10 +31,9 @@ class _Table:
         return tuple(self._arrays)
 
     def __getitem__(self, column: str) -> Array:
-        try:
-            return self._arrays[column]
-        except KeyError:
-            raise DatasetError(f"{self!r} has no column {column!r}") from None
+        if column not in self._arrays:
+            raise DatasetError(f"{self!r} has no column {column!r}")
+        return self._arrays[column]
 
     def __getattr__(self, column: str) -> Array:
         # Copying and unpickling look up names with underscores before `_arrays` exists.
@@ -112,8 +111,7 @@ class Dataset(_Table):
     def take(self, indices: npt.ArrayLike, epoch: int | None = None) -> Batch:
         """Copy the rows at `indices`, (n,) integers, n > 0, in that order and with repetitions, into a batch.
 
-        Raises:
-            DatasetError: `indices` has another shape or dtype, or is out of range.
+        Raises DatasetError when `indices` has another shape or dtype, or is out of range.
         """
         rows = np.asarray(indices)
         if rows.ndim != 1 or rows.size == 0 or rows.dtype.kind not in "iu":
@@ -130,43 +128,36 @@ class Dataset(_Table):
 
 
 def _checked(owner: str, columns: Mapping[str, npt.ArrayLike]) -> dict[str, Array]:
-    arrays = {name: _array(owner, name, values) for name, values in columns.items()}
+    arrays = {}
+    for name, values in columns.items():
+        if name in RESERVED or name.startswith("_"):
+            raise DatasetError(f"{owner} cannot have a column {name!r}: the name is reserved; rename the column")
+        try:
+            array = arrays[name] = np.asarray(values)
+        except ValueError as error:
+            raise DatasetError(f"{owner}, column {name!r}: not an array ({error}); give rows of one shape") from error
+        if array.ndim == 0 or array.dtype.hasobject:
+            raise DatasetError(
+                f"{owner}, column {name!r}: {array.dtype} of shape {array.shape}; give numbers, one row per example"
+            )
     if not arrays:
         raise DatasetError(f'{owner} has no columns; give at least one, as in {{"x": x}}')
     if len({len(array) for array in arrays.values()}) > 1:
         lengths = ", ".join(f"{name}: {len(array)}" for name, array in arrays.items())
         raise DatasetError(f"{owner} has columns of unequal length ({lengths}); each needs one row per example")
-    if not all(map(len, arrays.values())):
+    if not len(array):
         raise DatasetError(f"{owner} has no rows; give at least one example")
     return arrays
-
-
-def _array(owner: str, name: str, values: npt.ArrayLike) -> Array:
-    if name in RESERVED or name.startswith("_"):
-        raise DatasetError(f"{owner} cannot have a column {name!r}: the name is reserved; rename the column")
-    try:
-        array = np.asarray(values)
-    except ValueError as error:
-        raise DatasetError(f"{owner}, column {name!r}: not an array ({error}); give rows of one shape") from error
-    if array.ndim == 0 or array.dtype.hasobject:
-        raise DatasetError(
-            f"{owner}, column {name!r}: {array.dtype} of shape {array.shape}; give numbers, one row per example"
-        )
-    return array
 
 
 def permutation(size: int, seed: int, epoch: int) -> npt.NDArray[np.int64]:
     """The order in which an epoch visits the rows of a dataset: a permutation of 0 ... `size` - 1, int64, new.
 
-    Every worker computes it by itself; shards assign ranges of it.
+    Every worker computes it by itself; shards assign ranges of it. Rows are sorted by the raw 64-bit outputs of PCG64
+    (M. O'Neill, "PCG: A Family of Simple Fast Space-Efficient Statistically Good Algorithms for Random Number
+    Generation", 2014), which numpy guarantees in every version, unlike `Generator.permutation`.
 
-    Row i gets the i-th raw 64-bit output of PCG64 (M. O'Neill, "PCG: A Family of Simple Fast Space-Efficient
-    Statistically Good Algorithms for Random Number Generation", 2014), seeded by
-    `SeedSequence(seed, spawn_key=(epoch,))`; rows are sorted by it, ties (with probability about 2^-33 at 60,000 rows)
-    by i. numpy guarantees PCG64's raw stream of a seed in every version, but not `Generator.permutation`.
-
-    Raises:
-        ConfigurationError: one of the three arguments is negative.
+    Raises ConfigurationError when an argument is negative.
     """
     for name, value in (("size", size), ("seed", seed), ("epoch", epoch)):
         if value < 0:

@@ -41,25 +41,11 @@ def _reshape(self: Tensor, *shape: SupportsIndex | Sequence[int]) -> Tensor:
     return arrays.reshape(self, shape[0] if len(shape) == 1 else shape)  # type: ignore[arg-type]
 
 
-for _name, _function in {
-    "add": math.add,
-    "sub": math.subtract,
-    "mul": math.multiply,
-    "truediv": math.divide,
-    "pow": math.power,
-    "matmul": linear_algebra.matmul,
-}.items():
-    setattr(Tensor, f"__{_name}__", _function)
-    setattr(Tensor, f"__r{_name}__", _reflected(_function))
-for _name, _value in {
-    "__neg__": math.negative,
-    "__abs__": math.abs,
-    "__getitem__": indexing.getitem,
-    "sum": reductions.sum,
-    "mean": reductions.mean,
-    "max": reductions.max,
-    "min": reductions.min,
-    "reshape": _reshape,
-    "T": property(arrays.transpose),
-}.items():
-    setattr(Tensor, _name, _value)
+_OPERATORS = {"add": math.add, "sub": math.subtract, "mul": math.multiply, "truediv": math.divide, "pow": math.power}
+for _name, _operator in {**_OPERATORS, "matmul": linear_algebra.matmul}.items():
+    setattr(Tensor, f"__{_name}__", _operator)
+    setattr(Tensor, f"__r{_name}__", _reflected(_operator))
+_METHODS = {"__neg__": math.negative, "__abs__": math.abs, "__getitem__": indexing.getitem, "reshape": _reshape}
+_REDUCTIONS = {"sum": reductions.sum, "mean": reductions.mean, "max": reductions.max, "min": reductions.min}
+for _name, _method in {**_METHODS, **_REDUCTIONS, "T": property(arrays.transpose)}.items():
+    setattr(Tensor, _name, _method)

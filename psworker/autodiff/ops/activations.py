@@ -40,8 +40,8 @@ def leaky_relu(x: Array, /, slope: float = 0.2) -> Result:
     """max(x, slope * x), for a slope from 0 to 1; the derivative at 0 is taken as the slope.
 
     Source: A. Maas, A. Hannun, A. Ng, "Rectifier Nonlinearities Improve Neural Network Acoustic Models", ICML 2013,
-    equation 2 with slope 0.01; 0.2 is that of A. Radford, L. Metz, S. Chintala, "Unsupervised Representation Learning
-    with Deep Convolutional Generative Adversarial Networks", ICLR 2016. Raises ValueError for another slope.
+    equation 2; the slope is that of A. Radford, L. Metz, S. Chintala, "Unsupervised Representation Learning with Deep
+    Convolutional Generative Adversarial Networks", ICLR 2016. Raises ValueError for another slope.
     """
     if not 0 <= slope <= 1:
         raise ValueError("slope must be from 0 to 1")
@@ -88,11 +88,8 @@ def gelu(x: Array, /) -> Result:
     x = floating(np.asarray(x))
     probability = 0.5 * (1 + error_function(x * math.sqrt(0.5)))
 
-    def gradient(g: Array) -> Array:
-        derivative: Array = probability + x * np.exp(-0.5 * np.square(x)) * (1 / math.sqrt(2 * math.pi))
-        return g * derivative
-
-    return x * probability, (gradient,)
+    scale = 1 / math.sqrt(2 * math.pi)
+    return x * probability, (lambda g: g * (probability + x * (np.exp(-0.5 * np.square(x)) * scale)),)
 
 
 @op
@@ -139,8 +136,7 @@ def dropout(x: Array, /, rate: float, training: bool = True, generator: np.rando
     """Zero each element with probability `rate` and scale the others by 1 / (1 - rate); x itself when not training.
 
     `rate`: at least 0 and below 1. `generator`: by default one per thread, which `psworker.set_random_seed` seeds with
-    the seed and the worker's name; without that, and after a fork, the operating system seeds it, so that runs and
-    workers differ.
+    the seed and the worker's name; without that, and after a fork, the operating system seeds it.
 
     Source: N. Srivastava et al., "Dropout: A Simple Way to Prevent Neural Networks from Overfitting", JMLR 15, 2014,
     section 10 for the division in training. Raises ValueError for another rate.

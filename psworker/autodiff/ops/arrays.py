@@ -63,27 +63,19 @@ def reshape(x: Array, /, shape: int | Sequence[int]) -> Result:
 
 @op
 def squeeze(x: Array, /, axis: Axis = None) -> Result:
-    """Remove axes of size 1: all of them, one, or a tuple, as in (2, 1, 3) -> (2, 3).
-
-    Raises ValueError when a given axis has another size.
-    """
-    x = np.asarray(x)
-    return np.squeeze(x, axis), (lambda g: g.reshape(x.shape),)
+    """Remove axes of size 1: all, one or a tuple of them, (2, 1, 3) -> (2, 3); ValueError when one has another size."""
+    return np.squeeze(x, axis), (lambda g: g.reshape(np.shape(x)),)
 
 
 @op
 def expand_dims(x: Array, /, axis: int | tuple[int, ...]) -> Result:
     """Insert axes of size 1 at positions `axis` of the result: (2, 3) -> (2, 1, 3) for axis 1."""
-    x = np.asarray(x)
-    return np.expand_dims(x, axis), (lambda g: g.reshape(x.shape),)
+    return np.expand_dims(x, axis), (lambda g: g.reshape(np.shape(x)),)
 
 
 @op
 def broadcast_to(x: Array, /, shape: int | Sequence[int]) -> Result:
-    """Broadcast to a shape by new leading axes and repeated axes of size 1; a read-only view.
-
-    Raises ValueError when x does not broadcast to the shape.
-    """
+    """Broadcast to a shape by new leading axes and repeated axes of size 1, a read-only view; or ValueError."""
     try:
         broadcast = np.broadcast_to(x, shape)
     except ValueError as error:
@@ -100,10 +92,7 @@ def transpose(x: Array, /, axes: Sequence[int] | None = None) -> Result:
 
 @op
 def cast(x: Array, /, dtype: DTypeLike) -> Result:
-    """Cast to another dtype, without a copy when it is the dtype of x; the gradient is cast back.
-
-    A cast to integers or booleans is a constant.
-    """
+    """Cast to another dtype, without a copy when it is the dtype of x; integers and booleans have no gradient."""
     value = np.asarray(x, dtype)
     return value, (lambda g: g,) if value.dtype.kind == "f" else ()
 
@@ -138,10 +127,7 @@ def _concatenate(*tensors: Array, axis: int) -> Result:
 
 
 def concatenate(tensors: Iterable[TensorLike], axis: int = 0) -> Tensor:
-    """Join tensors along an existing axis: (2, 3) and (4, 3) -> (6, 3) along axis 0.
-
-    Raises ValueError when there are none, or other sizes differ.
-    """
+    """Join tensors along an axis: (2, 3) and (4, 3) -> (6, 3) for axis 0; ValueError if none, or other sizes differ."""
     return _concatenate(*tensors, axis=axis)  # type: ignore[arg-type]
 
 
@@ -159,10 +145,7 @@ def _stack(*tensors: Array, axis: int) -> Result:
 
 
 def stack(tensors: Iterable[TensorLike], axis: int = 0) -> Tensor:
-    """Join tensors of one shape along a new axis, at `axis` of the result: four of (2, 3) -> (4, 2, 3) for axis 0.
-
-    Raises ValueError when there are none, or the shapes differ.
-    """
+    """Join tensors of one shape along a new axis: four of (2, 3) -> (4, 2, 3); ValueError if none, or shapes differ."""
     return _stack(*tensors, axis=axis)  # type: ignore[arg-type]
 
 
@@ -180,11 +163,9 @@ def split(x: TensorLike, sections: int | Sequence[int], axis: int = 0) -> list[T
             raise ValueError(
                 f"split: axis {axis} of x, of size {size}, has no {sections} equal sections; name the sizes"
             )
-        sizes = [size // int(sections)] * int(sections)
-    else:
-        sizes = [int(s) for s in sections]
-        if sum(sizes) != size or any(s < 0 for s in sizes):
-            raise ValueError(f"split: axis {axis} of x, of size {size}, has no sections of sizes {sizes}")
+        sections = [size // int(sections)] * int(sections)
+    elif sum(sections) != size or any(section < 0 for section in sections):
+        raise ValueError(f"split: axis {axis} of x, of size {size}, has no sections of sizes {list(sections)}")
     before = (slice(None),) * axis
-    indices: list[Index] = [(*before, slice(*piece)) for piece in pairwise(accumulate(sizes, initial=0))]
+    indices: list[Index] = [(*before, slice(*piece)) for piece in pairwise(accumulate(sections, initial=0))]
     return [getitem(x, index) for index in indices]

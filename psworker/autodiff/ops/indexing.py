@@ -43,11 +43,10 @@ def take(x: Array, /, ids: ArrayLike, axis: int = 0) -> Result:
 
 @op
 def gather(x: Array, /, ids: ArrayLike, batch_dims: int = 0) -> Result:
-    """Slices of x along axis `batch_dims`, by integer ids that differ per batch element.
+    """Slices of x along axis `batch_dims`, by integer ids that differ per batch element; otherwise as `take`.
 
-    x and ids have the leading `batch_dims` axes in common; the result has shape
-    (*ids.shape, *x.shape[batch_dims + 1:]). Values x (batch, actions) and chosen actions ids (batch,), with
-    batch_dims=1 -> (batch,). With batch_dims=0 it is `take` along axis 0. Negative and repeated ids are as in `take`.
+    x and ids have the leading `batch_dims` axes in common -> (*ids.shape, *x.shape[batch_dims + 1:]): values (batch,
+    actions) and chosen actions (batch,), with batch_dims=1 -> (batch,).
 
     Raises TypeError when the ids are not integers, ValueError when they do not have the batch's shape, IndexError when
     one is out of range.
@@ -100,11 +99,10 @@ def _elements_vjp(shape: tuple[int, ...], index: Index) -> Vjp:
     """The vjp of x[index], x of this shape."""
 
     def gradient(g: Array) -> Array:
+        total = np.zeros(shape, sum_dtype(g.dtype))
         if _selects_each_once(index):
-            total = np.zeros(shape, g.dtype)
             total[index] = g
         else:
-            total = np.zeros(shape, sum_dtype(g.dtype))
             np.add.at(total, index, g)
         return total
 

@@ -32,31 +32,22 @@ def matmul(a: Array, b: Array, /) -> Result:
         return a @ b, (lambda g: _times_transposed(g, b), lambda g: a.T @ g)
     if b.ndim <= 2:
         return _flattened_product(a, b)
-    rows = np.atleast_2d(a)
-
-    def product_gradient(g: Array) -> Array:
-        return g if a.ndim > 1 else g[..., np.newaxis, :]
-
-    def a_gradient(g: Array) -> Array:
-        gradient = product_gradient(g) @ b.swapaxes(-1, -2)
-        return gradient if a.ndim > 1 else gradient[..., 0, :]
-
-    return np.matmul(a, b), (a_gradient, lambda g: rows.swapaxes(-1, -2) @ product_gradient(g))
+    if a.ndim == 1:
+        return np.matmul(a, b), (
+            lambda g: (g[..., np.newaxis, :] @ b.swapaxes(-1, -2))[..., 0, :],
+            lambda g: a[:, np.newaxis] @ g[..., np.newaxis, :],
+        )
+    return np.matmul(a, b), (lambda g: g @ b.swapaxes(-1, -2), lambda g: a.swapaxes(-1, -2) @ g)
 
 
 def _flattened_product(a: Array, b: Array) -> Result:
     """(..., k) @ (k, m) or (k,) as one product of matrices; np.matmul makes one per leading index of a."""
-    rows = a.reshape(math.prod(a.shape[:-1]), len(b))
-    columns = b if b.ndim == 2 else b[:, np.newaxis]
-
-    def a_gradient(g: Array) -> Array:
-        return _times_transposed(g.reshape(len(rows), columns.shape[1]), columns).reshape(a.shape)
-
-    def b_gradient(g: Array) -> Array:
-        gradient = rows.T @ g.reshape(len(rows), columns.shape[1])
-        return gradient if b.ndim == 2 else gradient[:, 0]
-
-    return (rows @ columns).reshape(a.shape[:-1] + b.shape[1:]), (a_gradient, b_gradient)
+    rows, columns = a.reshape(math.prod(a.shape[:-1]), len(b)), b.reshape(len(b), math.prod(b.shape[1:]))
+    shape = len(rows), columns.shape[1]
+    return (rows @ columns).reshape(a.shape[:-1] + b.shape[1:]), (
+        lambda g: _times_transposed(g.reshape(shape), columns).reshape(a.shape),
+        lambda g: (rows.T @ g.reshape(shape)).reshape(b.shape),
+    )
 
 
 def _times_transposed(g: Array, b: Array) -> Array:

@@ -9,7 +9,7 @@ from psworker.autodiff.ops.activations import logistic
 from psworker.autodiff.ops.dtypes import float16_in_float32, floating
 from psworker.autodiff.ops.indexing import checked_ids
 from psworker.autodiff.tape import Result, op
-from psworker.autodiff.tensor import Array, TensorLike, as_array
+from psworker.autodiff.tensor import Array, TensorLike, Vjp, as_array
 
 __all__ = ["accuracy", "hinge_loss", "huber_loss", "mean_squared_error", "sigmoid_cross_entropy"]
 __all__ += ["softmax_cross_entropy"]
@@ -20,10 +20,9 @@ __all__ += ["softmax_cross_entropy"]
 def softmax_cross_entropy(logits: Array, /, labels: TensorLike) -> Result:
     """The mean over the batch of -sum(labels * log(softmax(logits))), a scalar of the logits' dtype.
 
-    `logits`: (..., classes), unscaled. `labels`, a constant: integer class ids of shape (...), or weights of the
-    logits' shape (one-hot or probabilities). Rows are shifted by their largest logit against overflow (Goodfellow,
-    Bengio and Courville, Deep Learning, 2016, section 4.1); a logit of -inf masks its class. The gradient of a row is
-    (softmax(logits) * sum(labels) - labels) / batch size.
+    `logits`: (..., classes), unscaled; -inf masks a class. `labels`, a constant: integer class ids of shape (...), or
+    weights of the logits' shape (one-hot or probabilities). Rows are shifted by their largest logit against overflow
+    (Goodfellow, Bengio and Courville, Deep Learning, 2016, section 4.1).
 
     Raises ValueError when the shapes do not fit, an id is not in 0 ... classes - 1 or the batch is empty, TypeError
     when ids are not integers.
@@ -50,7 +49,10 @@ def softmax_cross_entropy(logits: Array, /, labels: TensorLike) -> Result:
     else:
         weights = labels.astype(logits.dtype, copy=False).reshape(rows.shape)
         row_weights = add_over(weights, 1, keepdims=True)
-        loss = (dot(row_weights, np.log(sums)) - _weighted_sum(weights, shifted)) / batch
+        weighted = np.asarray(dot(weights, shifted))
+        if np.isnan(weighted):  # a weight of 0 masks -inf; rare, and the sum below is several times slower
+            weighted = np.asarray(add_over(_weighted(weights, shifted)))
+        loss = (dot(row_weights, np.log(sums)) - weighted) / batch
 
         def gradient(g: Array) -> Array:
             logits_gradient: Array = (exponentials / sums * row_weights - weights) * (g / batch)
@@ -66,8 +68,7 @@ def sigmoid_cross_entropy(logits: Array, /, labels: TensorLike) -> Result:
 
     `logits` x: any shape, unscaled. `labels` z, a constant: probabilities, 0 to 1, of the logits' shape, or one number
     for all. Computed as max(x, 0) - x z + log(1 + exp(-|x|)), which is finite for finite logits (Goodfellow, Bengio and
-    Courville, Deep Learning, 2016, section 6.2.2.2); for an infinite logit it is the limit, 0 or inf. The gradient is
-    (sigmoid(x) - z) / number of logits.
+    Courville, Deep Learning, 2016, section 6.2.2.2); for an infinite logit it is the limit, 0 or inf.
 
     Raises ValueError when the shapes do not fit or there are no logits, TypeError when these are not floating point.
     """
@@ -101,10 +102,7 @@ def hinge_loss(logits: Array, /, labels: TensorLike) -> Result:
     signs = 2 * labels - 1
     shortfalls = 1 - signs * logits
 
-    def gradient(g: Array) -> Array:
-        return signs * (shortfalls > 0) * (-g / logits.size)
-
-    return np.mean(np.clip(shortfalls, 0, np.inf)), (gradient,)
+    return np.mean(np.clip(shortfalls, 0, np.inf)), (lambda g: signs * (shortfalls > 0) * (-g / logits.size),)
 
 
 @op
@@ -113,10 +111,8 @@ def mean_squared_error(predictions: Array, targets: Array, /) -> Result:
     """The mean of (predictions - targets) ** 2 over all elements, a scalar; shapes must be equal (no broadcasting)."""
     difference = _difference(predictions, targets)
 
-    def gradient(g: Array) -> Array:
-        return difference * (2 * g / difference.size)
-
-    return dot(difference, difference) / difference.size, (gradient, lambda g: -gradient(g))
+    by_prediction: Vjp = lambda g: difference * (2 * g / difference.size)
+    return dot(difference, difference) / difference.size, (by_prediction, lambda g: -by_prediction(g))
 
 
 @op
@@ -124,8 +120,7 @@ def mean_squared_error(predictions: Array, targets: Array, /) -> Result:
 def huber_loss(predictions: Array, targets: Array, /, delta: float = 1.0) -> Result:
     """The mean over all elements of d^2 / 2 where |d| <= delta and of delta (|d| - delta / 2) beyond, a scalar.
 
-    d = predictions - targets, of equal shapes (no broadcasting). The gradient of an element is d clipped to
-    -delta ... delta, over their number.
+    d = predictions - targets, of equal shapes (no broadcasting).
 
     Source: P. Huber, "Robust Estimation of a Location Parameter", Annals of Mathematical Statistics 35, 1964, section
     1. Raises ValueError when the shapes differ, there are no elements or delta is not above 0.
@@ -135,18 +130,8 @@ def huber_loss(predictions: Array, targets: Array, /, delta: float = 1.0) -> Res
     difference = _difference(predictions, targets)
     clipped = np.clip(difference, -delta, delta)
 
-    def gradient(g: Array) -> Array:
-        return clipped * (g / clipped.size)
-
-    return np.mean(clipped * (difference - clipped / 2)), (gradient, lambda g: -gradient(g))
-
-
-def _weighted_sum(weights: Array, x: Array) -> Array:
-    """sum(weights * x), where a weight of 0 excludes its x, even if that is -inf (a masked class)."""
-    total = np.asarray(dot(weights, x))
-    if np.isnan(total):  # rare, and the sum below is several times slower
-        total = np.asarray(add_over(_weighted(weights, x)))
-    return total
+    by_prediction: Vjp = lambda g: clipped * (g / clipped.size)
+    return np.mean(clipped * (difference - clipped / 2)), (by_prediction, lambda g: -by_prediction(g))
 
 
 def _weighted(weights: Array, x: Array) -> Array:

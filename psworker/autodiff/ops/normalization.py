@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from functools import partial
+from typing import TypeAlias
 
 import numpy as np
 
@@ -18,8 +19,10 @@ from psworker.autodiff.tensor import Array, Tensor, TensorLike, as_array
 
 __all__ = ["batch_norm", "batch_norm_inference", "layer_norm", "moments"]
 
+Moments: TypeAlias = tuple[Array, Array]  # mean and variance
 
-def moments(x: TensorLike) -> tuple[Array, Array]:
+
+def moments(x: TensorLike) -> Moments:
     """Mean and biased variance, mean((x - mean)^2), over all axes but the last: two arrays (features,).
 
     No gradient flows through them. Raises ValueError when there are no elements.
@@ -29,9 +32,8 @@ def moments(x: TensorLike) -> tuple[Array, Array]:
     return mean.astype(x.dtype, copy=False), variance.astype(x.dtype, copy=False)
 
 
-def _moments(where: str, x: Array) -> tuple[Array, Array]:
+def _moments(where: str, x: Array) -> Moments:
     """`moments`, in float32 for float16."""
-    _check(where, x)
     rows = widened(_rows(where, x, 0))
     mean = _mean(rows, 0)
     return mean.reshape(-1), _mean(np.square(rows - mean), 0).reshape(-1)
@@ -40,11 +42,9 @@ def _moments(where: str, x: Array) -> tuple[Array, Array]:
 def batch_norm(
     x: TensorLike, gamma: TensorLike | None = None, beta: TensorLike | None = None, epsilon: float = 1e-3
 ) -> Tensor:
-    """Batch normalisation in training, by the moments of this batch, over all axes but the last.
+    """Batch normalisation: (x - mean) / sqrt(variance + epsilon) * gamma + beta, by the moments of this batch.
 
-        gamma * (x - mean) / sqrt(variance + epsilon) + beta
-
-    The gradient includes that of the moments. Raises ValueError for an empty batch.
+    Moments are over all axes but the last, and the gradient includes theirs. Raises ValueError for an empty batch.
 
     Source: S. Ioffe, C. Szegedy, "Batch Normalization", ICML 2015, algorithm 1; gradients in section 3.
     """
@@ -62,9 +62,27 @@ def batch_norm_with_moments(
 @op
 @partial(float16_in_float32, as_first=True)
 def _batch_norm(
-    x: Array, gamma: Array | None, beta: Array | None, /, epsilon: float, moments: tuple[Array, Array] | None = None
+    x: Array, gamma: Array | None, beta: Array | None, /, epsilon: float, moments: Moments | None = None
 ) -> Result:
     return _normalised(x, gamma, beta, 0, epsilon, moments)
+
+
+def layer_norm(
+    x: TensorLike, gamma: TensorLike | None = None, beta: TensorLike | None = None, epsilon: float = 1e-5
+) -> Tensor:
+    """Layer normalisation: (x - mean) / sqrt(variance + epsilon) * gamma + beta, by the moments of each example.
+
+    Moments are over the last axis; the batch may be empty.
+
+    Source: J. Ba, J. Kiros, G. Hinton, "Layer Normalization", 2016, equations 3 and 4 (arXiv:1607.06450).
+    """
+    return _layer_norm(x, gamma, beta, epsilon)  # type: ignore[arg-type]
+
+
+@op
+@partial(float16_in_float32, as_first=True)
+def _layer_norm(x: Array, gamma: Array | None, beta: Array | None, /, epsilon: float) -> Result:
+    return _normalised(x, gamma, beta, 1, epsilon)
 
 
 def batch_norm_inference(
@@ -75,11 +93,9 @@ def batch_norm_inference(
     beta: TensorLike | None = None,
     epsilon: float = 1e-3,
 ) -> Tensor:
-    """Batch normalisation by given moments (features,), such as moving averages, which are constants.
+    """Batch normalisation: (x - mean) / sqrt(variance + epsilon) * gamma + beta, by given moments (features,).
 
-        gamma * (x - mean) / sqrt(variance + epsilon) + beta
-
-    The batch may be empty. Raises TypeError when mean or variance requires a gradient.
+    The moments, such as moving averages, are constants: TypeError when one requires a gradient. The batch may be empty.
 
     Source: S. Ioffe, C. Szegedy, "Batch Normalization", ICML 2015, algorithm 2.
     """
@@ -99,46 +115,18 @@ def _batch_norm_inference(
     y *= scale
     if beta is not None:
         y += beta
-
-    def gamma_gradient(g: Array) -> Array:
-        return _feature_sums(g * (x - mean)) * inverse
-
-    return y, (lambda g: g * scale, gamma_gradient, _feature_sums)
-
-
-def layer_norm(
-    x: TensorLike, gamma: TensorLike | None = None, beta: TensorLike | None = None, epsilon: float = 1e-5
-) -> Tensor:
-    """Layer normalisation, by the moments of each example, over the last axis; the batch may be empty.
-
-        gamma * (x - mean) / sqrt(variance + epsilon) + beta
-
-    Source: J. Ba, J. Kiros, G. Hinton, "Layer Normalization", 2016, equations 3 and 4 (arXiv:1607.06450).
-    """
-    return _layer_norm(x, gamma, beta, epsilon)  # type: ignore[arg-type]
-
-
-@op
-@partial(float16_in_float32, as_first=True)
-def _layer_norm(x: Array, gamma: Array | None, beta: Array | None, /, epsilon: float) -> Result:
-    return _normalised(x, gamma, beta, 1, epsilon)
+    return y, (lambda g: g * scale, lambda g: _feature_sums(g * (x - mean)) * inverse, _feature_sums)
 
 
 def _normalised(
-    x: Array,
-    gamma: Array | None,
-    beta: Array | None,
-    axis: int,
-    epsilon: float,
-    moments: tuple[Array, Array] | None = None,
+    x: Array, gamma: Array | None, beta: Array | None, axis: int, epsilon: float, moments: Moments | None = None
 ) -> Result:
     """Both ops: x as a matrix, normalised to mean 0 and variance 1 along `axis`, times gamma plus beta.
 
     With n = (x - mean) / deviation, the gradient of x is (h - mean(h) - n * mean(h * n)) / deviation, h = g * gamma.
     In-place operations save temporaries of the size of x, each as expensive as a sum over x.
     """
-    _check("", x, gamma=gamma, beta=beta)
-    rows = _rows("", x, axis)
+    rows = _rows("", x, axis, gamma=gamma, beta=beta)
     if moments is None:
         normal = rows - _mean(rows, axis)
         y = np.square(normal)
@@ -163,10 +151,7 @@ def _normalised(
         gradient *= inverse
         return gradient.reshape(x.shape)
 
-    def gamma_gradient(g: Array) -> Array:
-        return _feature_sums(g.reshape(rows.shape) * normal)
-
-    return y.reshape(x.shape), (x_gradient, gamma_gradient, _feature_sums)
+    return y.reshape(x.shape), (x_gradient, lambda g: _feature_sums(g.reshape(rows.shape) * normal), _feature_sums)
 
 
 def _check(where: str, x: Array, **vectors: TensorLike | None) -> None:
@@ -178,8 +163,9 @@ def _check(where: str, x: Array, **vectors: TensorLike | None) -> None:
             raise ValueError(f"{where}{name} must have shape {x.shape[-1:]}, but its shape is {np.shape(vector)}")
 
 
-def _rows(where: str, x: Array, axis: int) -> Array:
-    """`x` as a matrix (examples, features), which must not be empty along the axis."""
+def _rows(where: str, x: Array, axis: int, **vectors: TensorLike | None) -> Array:
+    """`x`, after `_check`, as a matrix (examples, features), which must not be empty along the axis."""
+    _check(where, x, **vectors)
     rows = _matrix(x)
     if rows.shape[axis] == 0:
         raise ValueError(f"{where}there are no elements to take the mean of")

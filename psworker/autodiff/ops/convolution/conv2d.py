@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import math
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,7 +16,7 @@ import numpy as np
 from pswire.tensors.sums import add_over
 from psworker.autodiff.ops.activations import relu_vjp
 from psworker.autodiff.ops.convolution import im2col, winograd
-from psworker.autodiff.ops.convolution.windows import Padding, Pair, axes
+from psworker.autodiff.ops.convolution.windows import Padding, Pair, axes, check_images
 from psworker.autodiff.ops.dtypes import float16_in_float32
 from psworker.autodiff.tape import Result, op
 from psworker.autodiff.tensor import Array, Tensor, TensorLike
@@ -35,8 +34,7 @@ def precise() -> Iterator[None]:
     """Use direct convolution only, in this thread, in a `with` block or, as `@precise()`, in a function.
 
     Otherwise float32 convolutions use Winograd's algorithm where it is faster, with about ten times the rounding error
-    (bound in docs/performance.md). Gradients use the algorithm of their forward pass, also after the block. No other op
-    is affected.
+    (bound in docs/performance.md). Gradients use the algorithm of their forward pass, also after the block.
     """
     before, _precise.on = _precise.on, True
     try:
@@ -78,12 +76,12 @@ def conv2d(
 def _conv2d(
     x: Array,
     filters: Array,
-    bias: Array | None = None,
+    bias: Array | None,
     /,
-    strides: Pair = 1,
-    padding: Padding = "SAME",
-    dilations: Pair = 1,
-    activation: str | None = None,
+    strides: Pair,
+    padding: Padding,
+    dilations: Pair,
+    activation: str | None,
 ) -> Result:
     """The activated value of `conv2d`, and the derivatives before activation."""
     x, filters = np.asarray(x), np.asarray(filters)
@@ -116,13 +114,9 @@ def _conv2d(
         total: Array = sum(others, first)
         return total
 
-    def bias_gradient(g: Array) -> Array:
-        sums: Array = add_over(g.reshape(math.prod(g.shape[:3]), out), 0)
-        return sums
-
     split = _by_algorithm(narrow_x)
     y = _joined([(some, module.convolve(x[some], filters, rows, columns, finish)) for module, some in split])
-    return y, (x_gradient, filters_gradient, bias_gradient)
+    return y, (x_gradient, filters_gradient, lambda g: add_over(g, (0, 1, 2)))
 
 
 Images: TypeAlias = slice | Array  # of a batch: all, or those where an array of booleans is true
@@ -141,8 +135,8 @@ def _joined(parts: list[tuple[Images, Array]]) -> Array:
     """The results of parts of a batch, as one batch."""
     if len(parts) == 1:
         return parts[0][1]
-    images, first = sum(len(part) for _, part in parts), parts[0][1]
-    joined = np.empty((images, *first.shape[1:]), first.dtype)
+    first = parts[0][1]
+    joined = np.empty((sum(len(part) for _, part in parts), *first.shape[1:]), first.dtype)
     for some, part in parts:
         joined[some] = part
     return joined
@@ -155,16 +149,14 @@ def _activated(y: Array, /) -> Result:
 
 
 def _check(x: Array, filters: Array, bias: Array | None, activation: str | None) -> None:
-    if x.ndim != 4:
-        raise ValueError(f"x must have the axes (batch, height, width, channels), but its shape is {x.shape}")
+    check_images(x)
     if filters.ndim != 4 or 0 in filters.shape[:2]:
         raise ValueError(f"filters must be (height, width, channels, out), but their shape is {filters.shape}")
     if x.shape[3] != filters.shape[2]:
         raise ValueError(f"x has {x.shape[3]} channels, but the filters are for {filters.shape[2]}")
     if bias is not None and np.shape(bias) != filters.shape[3:]:
         raise ValueError(f"bias must have the shape {filters.shape[3:]}, but it is {np.shape(bias)}")
-    for name, array in (("x", x), ("filters", filters)):
-        if array.dtype.kind != "f":
-            raise TypeError(f"{name} must be floating point, but its dtype is {array.dtype}")
+    if filters.dtype.kind != "f":
+        raise TypeError(f"filters must be floating point, but their dtype is {filters.dtype}")
     if activation not in (None, "relu"):
         raise ValueError(f'activation must be None or "relu", but it is {activation!r}')

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from psworker.autodiff.ops.convolution.windows import Axis, Padding, Pair, axes, pad, pair
+from psworker.autodiff.ops.convolution.windows import Axis, Padding, Pair, axes, check_images, pad, pair
 from psworker.autodiff.ops.dtypes import float16_in_float32
 from psworker.autodiff.tape import Result, op
 from psworker.autodiff.tensor import Array
@@ -65,9 +65,7 @@ def avg_pool2d(x: Array, /, size: Pair = 2, strides: Pair | None = None, padding
 
 def _counts(windows: Axis) -> Array:
     """The number of image elements in each window."""
-    ones = np.zeros(windows.padded, np.int64)
-    ones[windows.inside] = 1
-    return _window_sums(ones, windows, 0)
+    return _window_sums(np.pad(np.ones(windows.size, np.int64), (windows.before, windows.after)), windows, 0)
 
 
 def _window_sums(x: Array, windows: Axis, axis: int) -> Array:
@@ -104,9 +102,6 @@ def _at(axis: int, taps: slice) -> tuple[slice, ...]:
 
 
 def _windows(x: Array, size: Pair, strides: Pair | None, padding: Padding) -> tuple[Axis, Axis]:
-    if np.ndim(x) != 4:
-        raise ValueError(f"x must have the axes (batch, height, width, channels), but its shape is {np.shape(x)}")
-    if x.dtype.kind != "f":
-        raise TypeError(f"x must be floating point, but its dtype is {x.dtype}")
+    check_images(x)
     kernel = pair("size", size)
     return axes(x.shape[1:3], kernel, kernel if strides is None else strides, padding)

@@ -53,10 +53,9 @@ class Axis(NamedTuple):
 def axes(
     image: Sequence[int], kernel: Sequence[int], strides: Pair, padding: Padding, dilations: Pair = 1
 ) -> tuple[Axis, Axis]:
-    """The two axes of an image (height, width) under windows of `kernel` (height, width).
+    """The two axes of an image (height, width) under windows of `kernel` (height, width), by TensorFlow's rules.
 
-    "VALID" takes the windows inside the image. "SAME" pads for ceil(size / stride) windows, the odd element at the end
-    (TensorFlow's rule). Raises ValueError when a number is below 1 or no window fits, TypeError when one is no integer.
+    Raises ValueError when a number is below 1 or no window fits, TypeError when one is no integer.
     """
     if padding not in ("SAME", "VALID"):
         raise ValueError(f'padding must be "SAME" or "VALID", but it is {padding!r}')
@@ -92,3 +91,11 @@ def pad(x: Array, rows: Axis, columns: Axis, value: float = 0) -> Array:
     padded = np.full((x.shape[0], rows.padded, columns.padded, x.shape[3]), value, x.dtype)
     padded[:, rows.inside, columns.inside] = x
     return padded
+
+
+def check_images(x: Array) -> None:
+    """Raise ValueError unless x has four axes, TypeError unless it is floating point."""
+    if np.ndim(x) != 4:
+        raise ValueError(f"x must have the axes (batch, height, width, channels), but its shape is {np.shape(x)}")
+    if x.dtype.kind != "f":
+        raise TypeError(f"x must be floating point, but its dtype is {x.dtype}")
