@@ -86,12 +86,10 @@ def to_json(job: JobStatus, at: float) -> dict[str, Any]:
 
     `at` is the time in seconds since 1970. A number that is NaN or infinite becomes None, since JSON has none.
     """
-    fields = ("global_step", "repeated", "dropped", "half_pushes", "nbytes", "consistency", "handling", "problems")
-    lists = ("variables", "workers", "epochs", "changes")
-    data: dict[str, Any] = {"time": at, **{name: _plain(getattr(job, name)) for name in fields + lists}}
+    data = {"time": at, **_plain(job)}
     data["shards"] = [
-        {"address": answer.address, **({"problem": answer.problem} if answer.report is None else _plain(answer.report))}
-        for answer in job.answers
+        {"address": answer["address"], **(answer["report"] or {"problem": answer["problem"]})}
+        for answer in data.pop("answers")
     ]
     return data
 

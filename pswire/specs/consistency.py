@@ -31,9 +31,6 @@ class StalenessSpec(PolicySpec):
     """The handling of a push's staleness: the updates that its weights had missed."""
 
 
-# --- consistency --------------------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True)
 class Asynchronous(Consistency):
     """Every push is an update of its own on arrival, without waiting (Downpour SGD).
@@ -84,9 +81,6 @@ class Synchronous(Consistency):
 
     def __str__(self) -> str:
         return f"sync:{self.workers}" + (f",backup={self.backup}" if self.backup else "")
-
-
-# --- staleness ----------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)

@@ -57,9 +57,6 @@ class RowInitializer(Spec, family="row initializer"):
         raise NotImplementedError
 
 
-# --- constant -----------------------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True)
 class constant(Checked):  # noqa: N801 - called like a function
     """`value` everywhere."""
@@ -88,9 +85,6 @@ class RowConstant(constant, RowInitializer, kind="row_constant"):
     def values(self, bits: _Bits, out: _Floats) -> None:
         """The value."""
         out.fill(self.value)
-
-
-# --- uniform ------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -131,9 +125,6 @@ class RowUniform(random_uniform, RowInitializer, kind="row_uniform"):
         np.subtract(bits.view(np.float64), 1, out=out)
         np.multiply(out, self.high - self.low, out=out)
         np.add(out, self.low, out=out)
-
-
-# --- normal -------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -206,9 +197,6 @@ class RowNormal(random_normal, RowInitializer, kind="row_normal"):
         np.add(out, self.mean, out=out)
 
 
-# --- by the size of a layer ---------------------------------------------------------------------------------------
-
-
 def glorot_uniform() -> Initializer:
     """Uniform within sqrt(6 / (fan_in + fan_out)) of 0, for layers whose activation is linear near 0, such as tanh.
 
@@ -254,8 +242,6 @@ def _scaled(name: str, shape: Shape, random: Generator) -> Array:
     return random_uniform(-limit, limit)(shape, random)
 
 
-# --- rows ---------------------------------------------------------------------------------------------------------
-
 #: Elements that are made at a time: their bits and values stay in a core's cache.
 BLOCK = 1 << 15
 DTYPES = (np.dtype(np.float16), np.dtype(np.float32), np.dtype(np.float64))
@@ -298,14 +284,10 @@ def fill(initializer: RowInitializer, out: Array, first: int = 0) -> None:
         return
     flat = out.reshape(-1)
     start = _start(initializer.seed) + first * math.prod(out.shape[1:]) * _GOLDEN
-    size = min(BLOCK, flat.size)
-    steps = np.arange(size, dtype=np.uint64) * np.uint64(_GOLDEN)
-    state, scratch = np.empty_like(steps), np.empty_like(steps)
+    steps = np.arange(min(BLOCK, flat.size), dtype=np.uint64) * np.uint64(_GOLDEN)
     for begin in range(0, flat.size, BLOCK):
         part = flat[begin : begin + BLOCK]
-        here = slice(len(part))
-        np.add(steps[here], np.uint64((start + begin * _GOLDEN) & _MASK), out=state[here])
-        _draw(initializer, state[here], scratch[here], part)
+        _draw(initializer, steps[: len(part)] + np.uint64((start + begin * _GOLDEN) & _MASK), part)
 
 
 def rows_of(initializer: RowInitializer, indices: Array, row_shape: Shape, dtype: npt.DTypeLike = np.float32) -> Array:
@@ -325,29 +307,30 @@ def rows_of(initializer: RowInitializer, indices: Array, row_shape: Shape, dtype
     for begin in range(0, len(indices), rows_at_once):
         here = indices[begin : begin + rows_at_once].astype(np.uint64)
         state = here[:, np.newaxis] * np.uint64(width * _GOLDEN & _MASK) + columns
-        _draw(initializer, state, np.empty_like(state), out[begin : begin + rows_at_once].reshape(state.shape))
+        _draw(initializer, state, out[begin : begin + rows_at_once].reshape(state.shape))
     return out
 
 
 def _start(seed: int) -> int:
     """The state of element 0, derived from the seed. SplitMix64 adds before it mixes."""
     state = np.array([seed], np.uint64) + np.uint64(_GOLDEN)
-    _mix(state, np.empty_like(state))
+    _mix(state)
     return int(state[0]) + _GOLDEN & _MASK
 
 
-def _draw(initializer: RowInitializer, state: _Bits, scratch: _Bits, out: Array) -> None:
-    """Values of the elements with these states, of the same shape; destroys `state` and `scratch`."""
-    _mix(state, scratch)
-    values = scratch.view(np.float64)
+def _draw(initializer: RowInitializer, state: _Bits, out: Array) -> None:
+    """Values of the elements with these states, of the same shape; destroys `state`."""
+    values = _mix(state).view(np.float64)
     initializer.values(state, values)
     out[...] = values
 
 
-def _mix(state: _Bits, scratch: _Bits) -> None:
-    """Replaces each state by its output of SplitMix64."""
+def _mix(state: _Bits) -> _Bits:
+    """Replaces each state by its output of SplitMix64; returns an array of arbitrary content."""
+    scratch = np.empty_like(state)
     for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB), (31, None)):
         np.right_shift(state, shift, out=scratch)
         np.bitwise_xor(state, scratch, out=state)
         if factor is not None:
             np.multiply(state, np.uint64(factor), out=state)
+    return scratch

@@ -28,8 +28,8 @@ class Schedule(Spec, family="schedule"):
 
     @property
     def largest(self) -> float:
-        """The upper bound of all rates."""
-        raise NotImplementedError
+        """The upper bound of all rates: of one that falls, the first."""
+        return self.at(0)
 
 
 def check_learning_rate(label: str, value: object) -> float | Schedule:
@@ -67,20 +67,7 @@ def largest_rate(learning_rate: LearningRate) -> float:
 
 
 @dataclass(frozen=True)
-class Decay(Schedule):
-    """A schedule that starts at `initial` and decays over `decay_steps` steps."""
-
-    initial: NotNegative
-    decay_steps: Count
-
-    @property
-    def largest(self) -> float:
-        """The first."""
-        return self.initial
-
-
-@dataclass(frozen=True)
-class ExponentialDecay(Decay, kind="exponential_decay"):
+class ExponentialDecay(Schedule, kind="exponential_decay"):
     """Multiplied by `decay_rate` every `decay_steps` steps, evenly or, with `staircase=True`, at once.
 
         rate = initial * decay_rate^(step / decay_steps)            (staircase: the quotient rounded down)
@@ -88,6 +75,8 @@ class ExponentialDecay(Decay, kind="exponential_decay"):
     Source: TensorFlow 1's tf.train.exponential_decay.
     """
 
+    initial: NotNegative
+    decay_steps: Count
     decay_rate: PositiveShare
     staircase: Flag = False
 
@@ -98,7 +87,7 @@ class ExponentialDecay(Decay, kind="exponential_decay"):
 
 
 @dataclass(frozen=True)
-class PolynomialDecay(Decay, kind="polynomial_decay"):
+class PolynomialDecay(Schedule, kind="polynomial_decay"):
     """From `initial` to `end` in `decay_steps` steps, linearly or by another power; then `end`.
 
         rate = (initial - end) * (1 - min(step / decay_steps, 1))^power + end
@@ -106,6 +95,8 @@ class PolynomialDecay(Decay, kind="polynomial_decay"):
     With `end` above `initial` it grows. Source: TensorFlow 1's tf.train.polynomial_decay.
     """
 
+    initial: NotNegative
+    decay_steps: Count
     end: NotNegative = 0.0001
     power: Positive = 1.0
 
@@ -121,7 +112,7 @@ class PolynomialDecay(Decay, kind="polynomial_decay"):
 
 
 @dataclass(frozen=True)
-class CosineDecay(Decay, kind="cosine_decay"):
+class CosineDecay(Schedule, kind="cosine_decay"):
     """Half a cosine period from `initial` down to `alpha * initial` in `decay_steps` steps; constant afterwards.
 
         rate = initial * ((1 - alpha) * (1 + cos(pi * min(step / decay_steps, 1))) / 2 + alpha)
@@ -130,6 +121,8 @@ class CosineDecay(Decay, kind="cosine_decay"):
     without restarts; in the form of TensorFlow 1's tf.train.cosine_decay.
     """
 
+    initial: NotNegative
+    decay_steps: Count
     alpha: ShareOrOne = 0.0
 
     def at(self, step: int) -> float:

@@ -13,9 +13,6 @@ import threading
 import time
 from collections.abc import Callable
 
-__all__ = ["add_cancel", "deferred_signals", "deferred_to_next_block", "raise_deferred", "raise_or_defer"]
-__all__ += ["remove_cancel"]
-
 #: Seconds a call may go on after a signal. Most calls take milliseconds, so their push completes.
 GRACE = 0.5
 

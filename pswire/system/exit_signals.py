@@ -9,8 +9,6 @@ from collections.abc import Callable
 from types import FrameType
 from typing import TypeAlias
 
-__all__ = ["end_at_next", "end_at_once", "handle"]
-
 _Handler: TypeAlias = Callable[[int, FrameType | None], object]
 
 _handlers: dict[signal.Signals, _Handler] = {}

@@ -7,8 +7,6 @@ import socket
 import sys
 from pathlib import Path, PurePosixPath
 
-__all__ = ["cores", "memory", "memory_limits", "process_name", "process_number"]
-
 #: Inode of the machine's own namespace of process ids, and the first of the others (linux/proc_ns.h).
 _OUTERMOST, _OTHERS = 0xEFFFFFFC, 0xF0000000
 

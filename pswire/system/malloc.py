@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import ctypes
 
-__all__ = ["keep_memory"]
-
 _M_TRIM_THRESHOLD = -1  # malloc.h
 _M_MMAP_THRESHOLD = -3
 _M_ARENA_MAX = -8

@@ -45,16 +45,6 @@ def join(transport, name, shard):
     return Sender(name, joined.incarnation)
 
 
-@pytest.fixture
-def processes(commands):
-    """Two such servers as processes, and their addresses."""
-    servers = [commands.serve("--shard", f"{shard}/2") for shard in (0, 1)]
-    addresses = [server.address for server in servers]
-    train_two(*addresses)
-    yield servers, addresses
-    assert [server.wait() if server.popen.poll() is not None else server.end()[0] for server in servers] == [0, 0]
-
-
 def row(lines, *first):
     """The cells of the row that begins with these."""
     rows = [re.split(r" {2,}", line.strip()) for line in lines]
@@ -75,11 +65,15 @@ def test_status_shows_the_shards_workers_and_variables_of_a_job(two, commands):
 
 
 @pytest.mark.slow
-def test_a_shard_that_hangs_or_is_gone_is_shown_as_such_and_the_others_are_shown(processes, commands):
-    (first, second), addresses = processes
+def test_a_shard_that_hangs_or_is_gone_is_shown_as_such_and_the_others_are_shown(commands):
+    first, second = servers = [commands.serve("--shard", f"{shard}/2") for shard in (0, 1)]
+    addresses = [server.address for server in servers]
+    train_two(*addresses)
+    status = "psserver", "status", ",".join(addresses)
+    gone = [f"no server answers at {address}: Connection refused" for address in addresses]
     second.signal(signal.SIGSTOP)
     try:
-        code, output, errors = commands.run("psserver", "status", ",".join(addresses), "--timeout", "1.5")
+        code, output, errors = commands.run(*status, "--timeout", "1.5")
     finally:
         second.signal(signal.SIGCONT)
     assert (code, errors) == (1, [])
@@ -88,20 +82,27 @@ def test_a_shard_that_hangs_or_is_gone_is_shown_as_such_and_the_others_are_shown
     assert row(output, "?")[1:3] == [addresses[1], "silent"]
     assert row(output, "w0 (chief)")[1] == "live"
 
-    second.end()
-    code, output, errors = commands.run("psserver", "status", ",".join(addresses), "--json")
+    watching = commands.start(*status, "--watch", "--every", "0.05")
+    watching.wait_for("1/2")
+    assert second.end()[0] == 0
+    watching.wait_for(f"warning: {gone[1]}")
+    code, output, errors = commands.run(*status, "--json")
     assert (code, errors) == (1, [])
     job = json.loads("\n".join(output))
     (problem,) = job["problems"]
-    assert problem.startswith(f"no server answers at {addresses[1]}: Connection refused")
+    assert problem.startswith(gone[1])
     assert job["shards"][1] == {"address": addresses[1], "problem": problem}
     assert [variable["name"] for variable in job["shards"][0]["variables"]] == ["table"]
 
-    first.end()
-    code, output, errors = commands.run("psserver", "status", ",".join(addresses), "--json")
+    assert first.end()[0] == 0
+    watching.wait_for(f"warning: {gone[0]}")
+    watching.signal(signal.SIGINT)
+    assert (watching.wait(), watching.err) == (0, [])
+    code, output, errors = commands.run(*status, "--json")
     assert (code, output) == (1, [])
-    assert errors[0].startswith(f"Error: no server answers at {addresses[0]}: Connection refused")
-    assert errors[1].startswith(f"no server answers at {addresses[1]}: Connection refused")
+    assert [line.removeprefix("Error: ").startswith(start) for line, start in zip(errors, gone, strict=True)] == [
+        True
+    ] * 2
 
 
 @pytest.mark.parametrize("as_json", [False, True])
@@ -122,18 +123,6 @@ def test_watch_shows_status_after_status_until_ctrl_c(as_json, two, commands):
         jobs = [json.loads(line, parse_constant=pytest.fail) for line in watching.out]
         assert [len(job["workers"]) for job in (jobs[0], jobs[-1])] == [1, 2]
         assert sorted(job["time"] for job in jobs) == [job["time"] for job in jobs]
-
-
-@pytest.mark.slow
-def test_watch_goes_on_without_a_server_that_is_gone(processes, commands):
-    servers, addresses = processes
-    watching = commands.start("psserver", "status", ",".join(addresses), "--watch", "--every", "0.05")
-    watching.wait_for("1/2")
-    for server, address in zip(servers, addresses, strict=True):
-        server.end()
-        watching.wait_for(f"warning: no server answers at {address}")
-    watching.signal(signal.SIGINT)
-    assert (watching.wait(), watching.err) == (0, [])
 
 
 @pytest.mark.slow

@@ -197,27 +197,31 @@ def check_against_formula(
     """Fails unless `rule` follows the case's formula for random gradients, or random rows of them, and borrows these.
 
     Each update has a learning rate of its own, around that of the spec; indices are of any integer dtype, and may be
-    none. After each, `twin` must have the same bits.
+    none. After each, the same updates by `twin`, and by all rows of a dense gradient, must have the same bits.
     """
     stored = "float16" if dtype == "float16" else "float64"
     value = np.array(random.normal(size=shape), dtype)
-    slots, other = rule.slots(value), value.copy()
-    other_slots = rule.slots(value)
+    slots = rule.slots(value)
+    twins = [(twin or rule, value.copy(), rule.slots(value), False)]
+    if shape and not by_rows:
+        twins.append((twin or rule, value.copy(), rule.slots(value), True))
     expected, expected_slots = value.astype("float64"), {name: slot.astype("float64") for name, slot in slots.items()}
     for t in range(1, steps + 1):
         rows = np.flatnonzero(random.random(shape[0]) < random.choice([0, 0.1, 0.5, 1.0])) if by_rows else ...
         gradient = np.array(random.normal(size=expected[rows].shape), dtype)
         borrowed = gradient.copy()
         step = at(t, case.rate * random.uniform(0.5, 1.5))
-        pushed: Any = borrowed
         if by_rows:
             indices = rows.astype(random.choice(["int64", "int8", "int32", ">i4", "uint8", "uint64"]))
             pushed = IndexedSlices(borrowed, indices, shape)
+        else:
+            pushed = borrowed
         update(rule, value, slots, pushed, step)
-        if twin is not None:
-            update(twin, other, other_slots, pushed, step)
-            for one, same in zip((value, *slots.values()), (other, *other_slots.values()), strict=True):
-                assert one.tobytes() == same.tobytes(), f"the twin has other bits after step {t}"
+        for other, other_value, other_slots, all_rows in twins:
+            same = IndexedSlices(borrowed, np.arange(shape[0]), shape) if all_rows else pushed
+            update(other, other_value, other_slots, same, step)
+            for one, another in zip((value, *slots.values()), (other_value, *other_slots.values()), strict=True):
+                check_same(case, another, one)
         np.testing.assert_array_equal(borrowed, gradient, err_msg=f"the gradient was changed in step {t}")
         borrowed[...] = np.nan  # for a rule that kept it
         named = {name: slot[rows] for name, slot in expected_slots.items()}

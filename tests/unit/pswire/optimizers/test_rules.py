@@ -32,6 +32,7 @@ every_rule = pytest.mark.parametrize("case", RULES_UNDER_TEST, ids=lambda case: 
 def numpy_and_small_blocks(monkeypatch):
     monkeypatch.setattr(numba_compiler, "USE_NUMBA", False)
     monkeypatch.setattr(element_wise, "BLOCK", BLOCK)
+    monkeypatch.setattr(element_wise, "ROWS_BLOCK", BLOCK)
 
 
 def compiled(spec):
@@ -69,31 +70,11 @@ def rows_of(gradient, indices, count):
     ],
     ids=str,
 )
-def test_a_rule_follows_its_formula_in_numpy_and_compiled_with_the_same_bits(case, dtype, shape, by_rows, random):
+def test_a_rule_follows_its_formula_and_numpy_compiled_and_all_rows_have_the_same_bits(
+    case, dtype, shape, by_rows, random
+):
     steps = 100 if math.prod(shape) < BLOCK else 5
     check_against_formula(rule_for(case.spec), case, random, dtype, shape, steps, by_rows, twin=compiled(case.spec))
-
-
-@every_rule
-@pytest.mark.parametrize("dtype", FLOATING)
-def test_all_rows_are_the_dense_update_bit_by_bit_wherever_they_lie(case, dtype, random, monkeypatch):
-    """Once adjacent, once as every other row of an array twice as large, whose other rows stay as they are."""
-    monkeypatch.setattr(element_wise, "ROWS_BLOCK", 1 << 10)
-    shape = (30, 127)  # several blocks
-    rule, first = rule_for(case.spec), random.normal(size=shape).astype(dtype)
-    dense, near, far = first.copy(), first.copy(), np.repeat(first, 2, axis=0)
-    slots = [rule.slots(value) for value in (dense, near, far)]
-    for step in (1, 2, 3):
-        gradient = random.normal(size=shape).astype(dtype)
-        rule.dense(dense, slots[0], gradient, at(step, case.rate))
-        rule.sparse(near, slots[1], rows_of(gradient, np.arange(30), 30), at(step, case.rate))
-        rule.sparse(far, slots[2], rows_of(gradient, np.arange(30) * 2, 60), at(step, case.rate))
-    untouched = rule.slots(first)
-    for name, whole in {"": dense, **slots[0]}.items():
-        adjacent, apart = (near, far) if not name else (slots[1][name], slots[2][name])
-        check_same(case, adjacent, whole)
-        check_same(case, apart[::2], whole)
-        assert apart[1::2].tobytes() == (untouched[name] if name else first).tobytes()
 
 
 @every_rule
@@ -173,8 +154,7 @@ def test_a_gradient_of_another_shape_is_refused_and_a_zero_gradient_leaves_a_new
 
 
 @every_rule
-def test_an_update_takes_a_few_blocks_of_memory_whatever_the_size_of_the_variable(case, monkeypatch):
-    monkeypatch.setattr(element_wise, "ROWS_BLOCK", BLOCK)
+def test_an_update_takes_a_few_blocks_of_memory_whatever_the_size_of_the_variable(case):
     rule, value = rule_for(case.spec), np.ones((1024, 512), "float32")
     slots, gradient = rule.slots(value), np.ones((512, 1024), "float32").T
     rows = rows_of(np.ones((512, 512), "float32"), np.arange(0, 1024, 2), 1024)
