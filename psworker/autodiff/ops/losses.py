@@ -46,19 +46,16 @@ def softmax_cross_entropy(logits: Array, /, labels: TensorLike) -> Result:
             logits_gradient *= g / batch
             return logits_gradient.reshape(logits.shape)
 
-    else:
-        weights = labels.astype(logits.dtype, copy=False).reshape(rows.shape)
-        row_weights = add_over(weights, 1, keepdims=True)
-        weighted = np.asarray(dot(weights, shifted))
-        if np.isnan(weighted):  # a weight of 0 masks -inf; rare, and the sum below is several times slower
-            weighted = np.asarray(add_over(_weighted(weights, shifted)))
-        loss = (dot(row_weights, np.log(sums)) - weighted) / batch
+        return loss, (gradient,)
 
-        def gradient(g: Array) -> Array:
-            logits_gradient: Array = (exponentials / sums * row_weights - weights) * (g / batch)
-            return logits_gradient.reshape(logits.shape)
-
-    return loss, (gradient,)
+    weights = labels.astype(logits.dtype, copy=False).reshape(rows.shape)
+    row_weights = add_over(weights, 1, keepdims=True)
+    weighted = np.asarray(dot(weights, shifted))
+    if np.isnan(weighted):  # a weight of 0 masks -inf; rare, and the sum below is several times slower
+        weighted = np.asarray(add_over(_weighted(weights, shifted)))
+    return (dot(row_weights, np.log(sums)) - weighted) / batch, (
+        lambda g: ((exponentials / sums * row_weights - weights) * (g / batch)).reshape(logits.shape),
+    )
 
 
 @op
