@@ -78,7 +78,13 @@ def sigmoid_cross_entropy(logits: Array, /, labels: TensorLike) -> Result:
         above, below = _weighted(1 - labels, np.maximum(logits, 0)), _weighted(labels, np.maximum(-logits, 0))
         loss = np.mean(above + below + log_terms)
 
-    return loss, (lambda g: (logistic(logits) - labels) * (g / logits.size),)
+    def gradient(g: Array) -> Array:
+        logits_gradient = logistic(logits)
+        logits_gradient -= labels
+        logits_gradient *= g / logits.size
+        return logits_gradient
+
+    return loss, (gradient,)
 
 
 @op
