@@ -77,7 +77,6 @@ class Renew:
 
     Attributes:
         idle: the worker has nothing to do for now, such as no examples: others do not wait for its next push.
-        tensor_transport: as in `Join`.
         settled: messages up to this sequence number have been answered or abandoned, and none is carried out any more.
             An `idle` is outdated, and ignored, if the shard has received a later message from the worker.
         half_pushes: pushes of this incarnation that this shard has not applied and others have, as far as the worker
@@ -114,8 +113,8 @@ class Left:
 
 
 # --- the order of changes ---------------------------------------------------------------------------------------------
-# Where a consistency policy looks at staleness, shard 0 numbers every change that it decides, on whichever shards it is
-# made. A message to another shard names the changes that must be made there before it (`after`).
+# Where a policy looks at staleness, shard 0 numbers every change, on whichever shards it is made (`Frontier`). A message
+# to another shard names the changes that must be made there before it (`after`).
 
 
 @dataclass(frozen=True, slots=True)
@@ -512,8 +511,6 @@ class WorkerStatus:
         epoch: that of its last block, or 0.
         lease_left: seconds.
         waiting_for: while a push is held: which workers it waits for, and why.
-        tensor_transport: "shared memory" or "gRPC".
-        chief: as in `Joined`.
     """
 
     name: str
