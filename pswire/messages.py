@@ -113,8 +113,8 @@ class Left:
 
 
 # --- the order of changes ---------------------------------------------------------------------------------------------
-# Where a policy looks at staleness, shard 0 numbers every change, on whichever shards it is made (`Frontier`). A message
-# to another shard names the changes that must be made there before it (`after`).
+# Where a policy looks at staleness, shard 0 numbers every change, on whichever shards it is made. A message to another
+# shard names the changes that must be made there before it (`after`).
 
 
 @dataclass(frozen=True, slots=True)

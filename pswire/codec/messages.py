@@ -58,7 +58,7 @@ def to_frame(message: ms.Request | ms.Answer, sender: TensorSender) -> pb.Frame:
 
 
 def from_frame(frame: Incoming, receiver: StreamReceiver) -> ms.Request | ms.Answer:
-    """The message in the first frame of a call or of its answer, or `Malformed`; arrays in chunks have no memory yet."""
+    """The message in the first frame of a call or its answer, or `Malformed`; arrays in chunks have no memory yet."""
     piece = frame.header.WhichOneof("piece")
     if piece is None:
         what = "nothing" if frame.chunk is None else "a chunk"
