@@ -122,7 +122,7 @@ async def run_one(
     faults = Faults(cluster, LEASE, random.Random(f"{seed}, {name}"), kinds)
     try:
         for server in cluster.servers:
-            await server.listen()
+            await asyncio.to_thread(server.wait_for, "listening on")
         for number in range(workers):
             await faults.start(f"w{number}")
         await faults.inject(2 * seconds)
@@ -136,8 +136,7 @@ async def run_one(
     (folder / "run.json").write_text(json.dumps(facts, indent=1))
     for worker in cluster.workers:
         worker.read()
-    losses = [loss for shard, server in enumerate(cluster.servers) for loss in server.losses(shard)]
-    reported = {"half_pushes": half_pushes, "losses": losses, "complete": complete}
+    reported = {"half_pushes": half_pushes, "losses": cluster.losses(), "complete": complete}
     data = {"lease": LEASE, "examples": examples, "epochs": EPOCHS}
     return Check(consistency, staleness, cluster.workers, finals, **data, **reported), faults.count
 

@@ -5,13 +5,10 @@ Starts, signals and ends them, and reads the variables at the end. Logs and reco
 
 from __future__ import annotations
 
-import asyncio
 import json
-import os
 import re
 import signal
 import subprocess
-import sys
 import time
 from contextlib import closing
 from datetime import datetime
@@ -26,70 +23,36 @@ from psworker.transport.grpc_transport import GrpcTransport
 from tests.chaos import scheme
 from tests.chaos.proxy import Proxy
 from tests.chaos.records import Final, History, Loss
+from tests.commands import BOUND, Command, environment
 
 PROGRAM = Path(__file__).with_name("worker.py")
-BOUND = 30.0  # seconds for a server to start, to answer and to end
-POLL = 0.05
+SERVE = "psserver", "serve", "--bind", "127.0.0.1:0", "--log-level", "info"
 
 
-def launch(log: Path, *command: str) -> subprocess.Popen[bytes]:
-    """Starts `python -m COMMAND`, without settings of workers and servers in this process's environment."""
-    environment = {name: value for name, value in os.environ.items() if not name.startswith(("PSWORKER_", "PSSERVER_"))}
-    environment |= {"PYTHONDONTWRITEBYTECODE": "", "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
-    with log.open("wb") as file:
-        return subprocess.Popen(
-            [sys.executable, "-P", "-m", *command],
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            stdout=file,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
+def launch(path: Path, *command: str) -> Command:
+    return Command(path, "-P", "-m", *command, env=environment(OPENBLAS_NUM_THREADS="1", OMP_NUM_THREADS="1"))
 
 
 class Worker(History):
     """A process of a worker with its proxies, and its history."""
 
-    def __init__(self, column: int, name: str, folder: Path, proxies: list[Proxy]) -> None:
+    def __init__(
+        self, path: Path, column: int, name: str, proxies: list[Proxy], *options: str, **settings: Any
+    ) -> None:
         super().__init__(column, name)
-        self.proxies = proxies
-        self.log, self.records = (folder / f"worker-{column:03}.{end}" for end in ("log", "jsonl"))
-        self.popen: subprocess.Popen[bytes]
+        self.proxies, self.records = proxies, path.with_suffix(".jsonl")
+        settings |= {"records": str(self.records), "column": column}
+        self.command = launch(path, "psworker", "run", "--name", name, *options, str(PROGRAM), json.dumps(settings))
 
     def runs(self) -> bool:
-        self.code = self.popen.poll()
+        self.code = self.command.popen.poll()
         return self.code is None
-
-    def kill(self) -> None:
-        self.popen.kill()
-        self.code = self.popen.wait()
 
     def read(self) -> None:
         """Reads its records and the last line of its output. A worker killed early has no records."""
-        self.error = next(filter(None, reversed(self.log.read_text(errors="replace").split("\n"))), "")
+        self.error = (self.command.err or [""])[-1]
         for line in self.records.read_text().splitlines() if self.records.exists() else ():
             self.add(**json.loads(line))
-
-
-class Server:
-    """One shard."""
-
-    def __init__(self, log: Path, *flags: str) -> None:
-        self.log, self.address = log, ""
-        self.popen = launch(log, "psserver", "serve", "--bind", "127.0.0.1:0", "--log-level", "info", *flags)
-
-    async def listen(self) -> None:
-        end = time.monotonic() + BOUND
-        while not (found := re.search(r"listening on (\S+)", self.log.read_text())):
-            if self.popen.poll() is not None or time.monotonic() > end:
-                raise RuntimeError(f"a server does not start: {self.log.read_text()}")
-            await asyncio.sleep(POLL)
-        self.address = found[1]
-
-    def losses(self, shard: int) -> list[Loss]:
-        since = time.time() - time.monotonic()
-        found = re.findall(r"^(\S+ \S+) .*'(\S+)' was silent for \S+ s: its", self.log.read_text(), re.MULTILINE)
-        return [Loss(name, shard, datetime.fromisoformat(at).timestamp() - since) for at, name in found]
 
 
 class Cluster:
@@ -105,7 +68,8 @@ class Cluster:
         self.workers: list[Worker] = []
         self._folder, self._timeout, self._settings = folder, timeout, {"shards": shards, **settings}
         self.servers = [
-            Server(folder / f"server-{shard}.log", "--shard", f"{shard}/{shards}", *flags) for shard in range(shards)
+            launch(folder / f"server-{shard}", *SERVE, "--shard", f"{shard}/{shards}", *flags)
+            for shard in range(shards)
         ]
 
     async def start(self, name: str, *, shared_memory: bool) -> Worker:
@@ -115,13 +79,24 @@ class Cluster:
         column = len(self.workers) + 1
         if column >= scheme.COLUMNS:
             raise RuntimeError(f"a run has at most {scheme.COLUMNS - 1} worker processes")
-        worker = Worker(column, name, self._folder, proxies)
-        settings = json.dumps({**self._settings, "records": str(worker.records), "column": column})
-        run = ["--servers", ",".join(proxy.address for proxy in proxies), "--name", name, "--threads", "1"]
-        run += ["--timeout", str(self._timeout), "--shared-memory" if shared_memory else "--no-shared-memory"]
-        worker.popen = launch(worker.log, "psworker", "run", *run, str(PROGRAM), settings)
+        transport = "--shared-memory" if shared_memory else "--no-shared-memory"
+        options = ["--servers", ",".join(proxy.address for proxy in proxies), "--threads", "1", transport]
+        options += ["--timeout", str(self._timeout)]
+        path = self._folder / f"worker-{column:03}"
+        worker = Worker(path, column, name, proxies, *options, **self._settings)
         self.workers.append(worker)
         return worker
+
+    def losses(self) -> list[Loss]:
+        """The workers that servers have declared lost."""
+        since = time.time() - time.monotonic()
+        line = re.compile(r"^(\S+ \S+) .*'(\S+)' was silent for \S+ s: its")
+        return [
+            Loss(found[2], shard, datetime.fromisoformat(found[1]).timestamp() - since)
+            for shard, server in enumerate(self.servers)
+            for found in map(line.match, server.err)
+            if found
+        ]
 
     def running(self) -> list[Worker]:
         return [worker for worker in self.workers if worker.runs()]
@@ -131,7 +106,8 @@ class Cluster:
         if running := self.running():
             for worker in running:
                 worker.ended_by = "killed at the end"
-                worker.kill()
+                worker.command.end(signal.SIGKILL)
+                worker.runs()
             time.sleep(1.0)  # servers receive their last data
         addresses = [server.address for server in self.servers]
         with closing(GrpcTransport(addresses, shared_memory=False)) as transport:
@@ -143,7 +119,7 @@ class Cluster:
                 workers = [worker for answer in job.answers if answer.report for worker in answer.report.workers]
                 if all(worker.state != "live" for worker in workers):
                     return finals, job.half_pushes
-                time.sleep(POLL)
+                time.sleep(0.05)
         raise RuntimeError("a server still reports an ended worker as live")
 
     def _read(self, transport: GrpcTransport) -> list[Final]:
@@ -162,16 +138,15 @@ class Cluster:
 
     def close(self) -> None:
         for worker in self.running():
-            worker.kill()
+            worker.command.end(signal.SIGKILL)
         for worker in self.workers:
             for proxy in worker.proxies:
                 proxy.close()
         for number in (signal.SIGCONT, signal.SIGTERM):
             for server in self.servers:
-                server.popen.send_signal(number)
+                server.signal(number)
         for server in self.servers:
             try:
-                server.popen.wait(BOUND)
+                server.wait()
             except subprocess.TimeoutExpired:
-                server.popen.kill()
-                server.popen.wait()
+                server.end(signal.SIGKILL)

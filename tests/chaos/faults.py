@@ -8,11 +8,11 @@ from __future__ import annotations
 import asyncio
 import random
 import signal
-import subprocess
 from collections import Counter
 from collections.abc import Sequence
 
 from tests.chaos.cluster import Cluster, Worker
+from tests.commands import Command
 
 #: Longest duration of a fault that does not end a process, in leases; mean time between faults, seconds.
 LONGEST, GAP = 1.5, 0.4
@@ -39,7 +39,7 @@ class Faults:
         self._restarts = random.Random(draws.random())
         self._current: dict[str, Worker] = {}  # by name, the newest
         self._tasks: set[asyncio.Task[None]] = set()
-        self._stopped: set[subprocess.Popen[bytes]] = set()
+        self._stopped: set[Command] = set()
 
     async def start(self, name: str) -> None:
         self._current[name] = await self._cluster.start(name, shared_memory=self._restarts.random() < 0.5)
@@ -90,7 +90,7 @@ class Faults:
     async def _inject(self, kind: str, worker: Worker) -> None:
         shard = self._draws.randrange(len(self._cluster.servers))
         if kind == "stop server":  # workers must not be lost by it
-            if self._cluster.servers[shard].popen in self._stopped:
+            if self._cluster.servers[shard] in self._stopped:
                 return
         else:
             worker.faults.append((asyncio.get_running_loop().time(), kind))
@@ -98,15 +98,15 @@ class Faults:
         if kind in ENDING:
             worker.ended_by = kind
         if kind in SIGNALS:
-            worker.popen.send_signal(SIGNALS[kind])
+            worker.command.signal(SIGNALS[kind])
         elif kind == "twin":
             await self.start(worker.name)
         elif kind in ("stop worker", "stop server"):
-            process = worker.popen if kind == "stop worker" else self._cluster.servers[shard].popen
+            process = worker.command if kind == "stop worker" else self._cluster.servers[shard]
             self._stopped.add(process)
-            process.send_signal(signal.SIGSTOP)
+            process.signal(signal.SIGSTOP)
             await asyncio.sleep(self._seconds(0.3))
-            process.send_signal(signal.SIGCONT)
+            process.signal(signal.SIGCONT)
             self._stopped.discard(process)
         else:
             await self._disturb(worker, kind)

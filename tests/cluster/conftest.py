@@ -1,11 +1,8 @@
-"""Commands as real processes: their lines, their exit codes, and that nothing of them is left."""
+"""The commands of a test, and that nothing of them is left."""
 
 import os
 import signal
-import subprocess
-import sys
 import textwrap
-import threading
 import time
 import uuid
 from collections.abc import Iterator
@@ -14,80 +11,25 @@ from pathlib import Path
 
 import pytest
 
-BOUND = 30.0  # seconds that no wait comes near to
+from tests.commands import BOUND, Command, environment
+
 MARK = "PARAMSERVER_TEST_MARK"
 
 
-class Command:
-    """A command that runs, and the lines it has written."""
-
-    def __init__(self, arguments: list[str], folder: Path, environment: dict[str, str]) -> None:
-        self.out: list[str] = []
-        self.err: list[str] = []
-        self._changed = threading.Condition()
-        self.popen = subprocess.Popen(
-            arguments,
-            cwd=folder,
-            env=environment,
-            text=True,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            start_new_session=True,
-        )
-        pipes = (self.popen.stdout, self.out), (self.popen.stderr, self.err)
-        self._readers = [threading.Thread(target=self._read, args=args, daemon=True) for args in pipes]
-        for reader in self._readers:
-            reader.start()
-
-    def _read(self, pipe, lines: list[str]) -> None:
-        with pipe:
-            for line in pipe:
-                with self._changed:
-                    lines.append(line.rstrip("\n"))
-                    self._changed.notify_all()
-
-    def wait_for(self, *texts: str) -> None:
-        """Until each of the texts is part of a line of stdout."""
-        with self._changed:
-            found = self._changed.wait_for(lambda: all(any(text in line for line in self.out) for text in texts), BOUND)
-        assert found, f"no {texts} in {self.out} {self.err}"
-
-    def wait(self) -> int:
-        """Until it has ended and all of its lines are read; its exit code."""
-        for reader in self._readers:  # first, for they wait for an event, and Popen looks every 50 ms
-            reader.join(BOUND)
-        return self.popen.wait(BOUND)
-
-    @property
-    def address(self) -> str:
-        """Of a server that is ready."""
-        return self.out[0].rpartition(" ")[2]
-
-    def end(self, number: signal.Signals = signal.SIGTERM) -> tuple[int, list[str], list[str]]:
-        """Sends the signal; the exit code and the lines of stdout and stderr."""
-        self.signal(number)
-        return self.wait(), self.out, self.err
-
-    def signal(self, number: signal.Signals) -> None:
-        self.popen.send_signal(number)
-
-
 class Commands:
-    """Starts commands, all with a mark in their environment by which their children are found."""
+    """Starts commands in `folder`, all with a mark in their environment by which their children are found."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    def __init__(self, folder: Path, logs: Path) -> None:
+        self.folder, self._logs = folder, logs
         self._mark = str(uuid.uuid4())
+        self._started = 0
 
     def script(self, source: str, name: str = "train.py") -> str:
         (self.folder / name).write_text(textwrap.dedent(source))
         return name
 
     def environment(self, **changes: str) -> dict[str, str]:
-        ours = ("PSWORKER_", "PSSERVER_", "OMP_", "OPENBLAS_", "MKL_", "BLIS_", "VECLIB_", "NUMEXPR_", "PYTHONUNB")
-        base = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
-        return {**base, MARK: self._mark, **changes}
+        return environment(**{MARK: self._mark}, **changes)
 
     def start(self, *arguments: str, **environment: str) -> Command:
         """`python -P -m ARGUMENTS`, such as psworker local train.py."""
@@ -95,7 +37,9 @@ class Commands:
 
     def python(self, *arguments: str, **environment: str) -> Command:
         """`python ARGUMENTS`."""
-        return Command([sys.executable, *arguments], self.folder, self.environment(**environment))
+        self._started += 1
+        path, env = self._logs / str(self._started), self.environment(**environment)
+        return Command(path, *arguments, folder=self.folder, env=env)
 
     def serve(self, *options: str, **environment: str) -> Command:
         """A `psserver serve` that is ready."""
@@ -125,9 +69,9 @@ class Commands:
 
 
 @pytest.fixture
-def commands(tmp_path) -> Iterator[Commands]:
+def commands(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Commands]:
     """The test's commands. What they leave behind is killed, and fails the test."""
-    commands = Commands(tmp_path)
+    commands = Commands(tmp_path, tmp_path_factory.mktemp("logs"))
     yield commands
     left = commands.alive()
     for pid in left:

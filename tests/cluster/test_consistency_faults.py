@@ -15,7 +15,7 @@ import pytest
 
 from pswire.messages import Join, Pull, Sender, Status
 from psworker.transport.grpc_transport import GrpcTransport
-from tests.cluster.conftest import BOUND
+from tests.commands import BOUND
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(sys.platform != "linux", reason="looks for processes in /proc")]
 

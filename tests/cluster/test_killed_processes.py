@@ -16,7 +16,7 @@ from pswire.messages import Declaration, Gradient, Join, Outcome, Pull, Push, Re
 from pswire.optimizers import Momentum
 from pswire.tensors.values import TensorSpec
 from psworker.transport.grpc_transport import GrpcTransport
-from tests.cluster.conftest import BOUND
+from tests.commands import BOUND
 from tests.shared_folder import mapped_segments, needs_shared_memory, shared_folder
 
 pytestmark = [needs_shared_memory, pytest.mark.slow]

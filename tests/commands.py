@@ -1,0 +1,62 @@
+"""Commands as real processes: their lines and exit codes. For tests and `make chaos`."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+BOUND = 30.0  # seconds that no wait comes near to
+
+
+def environment(**changes: str) -> dict[str, str]:
+    """The environment of this process, without settings of workers, servers and numerical libraries."""
+    ours = ("PSWORKER_", "PSSERVER_", "OMP_", "OPENBLAS_", "MKL_", "BLIS_", "VECLIB_", "NUMEXPR_", "PYTHONUNB")
+    return {name: value for name, value in os.environ.items() if not name.startswith(ours)} | changes
+
+
+class Command:
+    """`python ARGUMENTS` in a process of its own; its output is in files at `path` with the endings .out and .err."""
+
+    def __init__(self, path: Path, *arguments: str, folder: Path | None = None, env: dict[str, str]) -> None:
+        self._out, self._err = path.with_suffix(".out"), path.with_suffix(".err")
+        with self._out.open("wb") as out, self._err.open("wb") as err:
+            command = [sys.executable, *arguments]
+            files = {"stdin": subprocess.DEVNULL, "stdout": out, "stderr": err}
+            self.popen = subprocess.Popen(command, cwd=folder, env=env, start_new_session=True, **files)
+
+    @property
+    def out(self) -> list[str]:
+        """The complete lines so far."""
+        return self._out.read_text(errors="replace").split("\n")[:-1]
+
+    @property
+    def err(self) -> list[str]:
+        return self._err.read_text(errors="replace").split("\n")[:-1]
+
+    def wait_for(self, *texts: str) -> None:
+        """Waits until each of the texts is part of a line of stdout."""
+        end = time.monotonic() + BOUND
+        while not all(any(text in line for line in self.out) for text in texts):
+            assert time.monotonic() < end, f"no {texts} in {self.out} {self.err}"
+            time.sleep(0.02)
+
+    def wait(self) -> int:
+        """Waits until it has ended; its exit code."""
+        return self.popen.wait(BOUND)
+
+    @property
+    def address(self) -> str:
+        """Of a server that is ready."""
+        return self.out[0].rpartition(" ")[2]
+
+    def end(self, number: signal.Signals = signal.SIGTERM) -> tuple[int, list[str], list[str]]:
+        """Sends the signal; the exit code and the lines of stdout and stderr."""
+        self.signal(number)
+        return self.wait(), self.out, self.err
+
+    def signal(self, number: signal.Signals) -> None:
+        self.popen.send_signal(number)
