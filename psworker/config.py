@@ -139,11 +139,7 @@ class WorkerConfig:
 
 
 def parse_servers(text: str) -> tuple[str, ...]:
-    """The addresses in a text, separated by commas, at least one.
-
-    Raises:
-        ConfigurationError: there is none; a worker with configured servers must not train alone.
-    """
+    """The addresses in a text, separated by commas; `ConfigurationError` for none: a worker must not train alone."""
     servers = tuple(part.strip() for part in text.split(",") if part.strip())
     if not servers:
         raise ConfigurationError(f"no server in {text!r}: use host:port for each shard, separated by commas")

@@ -12,7 +12,7 @@ import signal
 import click
 
 from psserver.config import ServerConfig
-from psserver.core.events import counted
+from psserver.core.events import pluralize
 from psserver.rpc.server import serve
 from pswire.messages import StatusReport
 from pswire.system import malloc
@@ -36,7 +36,7 @@ def serve_until_signal(config: ServerConfig) -> None:
     report = asyncio.run(_serve(config))
     click.echo(
         f"psserver: shard {report.shard}/{report.shards} stopped at global step {report.global_step:,}: "
-        f"{counted(len(report.workers), 'worker')}, {report.repeated:,} pushes or assigns repeated",
+        f"{pluralize(len(report.workers), 'worker')}, {report.repeated:,} pushes or assigns repeated",
         err=True,
     )
 

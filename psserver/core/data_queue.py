@@ -18,7 +18,7 @@ from pswire.errors import AlreadyRegistered, ParamServerError, Unavailable
 from pswire.messages import Block, EpochReport, Finished, QueueSpec, Reply, Sender, Take, Taken
 
 #: Seconds after which a waiting Take is answered with the workers it waits for, so that its worker can report them.
-PATIENCE = 2.0
+MAX_WAIT_SECONDS = 2.0
 
 
 @dataclass(slots=True)
@@ -173,8 +173,8 @@ class DataQueues:
         return {worker for queue in self._queues.values() for worker in queue.holders()}
 
     def explain(self, now: float, result: StepResult) -> None:
-        """Answer requests that have waited for `PATIENCE` with the workers they wait for; their workers ask again."""
-        late = [(key, request) for key, request in self._waiting.items() if now - request.since >= PATIENCE]
+        """Answer requests that have waited for long with the workers they wait for; their workers ask again."""
+        late = [(key, request) for key, request in self._waiting.items() if now - request.since >= MAX_WAIT_SECONDS]
         for key, request in late:
             del self._waiting[key]
             holders = self._queues[key[1]].holders().items()

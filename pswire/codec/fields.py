@@ -50,10 +50,7 @@ class Part(Protocol):
 
 
 class Row:
-    """A message or part whose fields have the same names in the dataclass and in the protobuf.
-
-    `kinds` are those of fields that do not have the kind of their type (`KINDS`).
-    """
+    """A `Part` with the fields of its protobuf; `kinds` are those of fields that are not of their type's (`KINDS`)."""
 
     def __init__(self, message: type, proto: type[Proto], **kinds: Field) -> None:
         self.message, self.proto = message, proto

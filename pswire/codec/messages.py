@@ -28,16 +28,15 @@ def encode(message: ms.Request | ms.Answer, sender: TensorSender) -> Proto:
         InvalidMessage: a field has a value, or an array a dtype, that the protocol does not have.
         TooLarge: more than the sender's tensor transport carries.
     """
-    proto = _BY_MESSAGE[type(message)].proto()
-    _fill(proto, message, sender)
-    return proto
+    return _fill(_BY_MESSAGE[type(message)].proto(), message, sender)
 
 
-def _fill(proto: Proto, message: ms.Request | ms.Answer, sender: TensorSender) -> None:
+def _fill(proto: Proto, message: ms.Request | ms.Answer, sender: TensorSender) -> Proto:
     try:
         _BY_MESSAGE[type(message)].put(message, proto, sender)
     except (ValueError, TypeError) as error:
         raise InvalidMessage(f"this {type(message).__name__} cannot be sent: {error}") from error
+    return proto
 
 
 def decode(proto: Proto, receiver: TensorReceiver) -> ms.Request | ms.Answer:

@@ -86,19 +86,16 @@ def incoming(frame: bytes) -> Incoming:
         header = pb.Frame.FromString(rest[0] if len(rest) == 1 else b"".join(rest))
     except DecodeError:
         raise Malformed(_NOT_A_FRAME.format(end)) from None
-    if not elements:
-        return Incoming(header)
     return Incoming(header, elements.get(_DATA_NUMBER), elements.get(_CHUNK_NUMBER))
 
 
 _NOT_A_FRAME = "{:,} bytes that are not a paramserver.v1.Frame"
-_MAX_VARINT_BYTES = 10
 
 
 def _read_varint(frame: bytes, place: int) -> tuple[int, int]:
-    """The number at `place`, and the position after it."""
+    """The number at `place`, of at most 10 bytes, and the position after it."""
     number = 0
-    for index, byte in enumerate(frame[place : place + _MAX_VARINT_BYTES]):
+    for index, byte in enumerate(frame[place : place + 10]):
         if byte < 0x80:
             return number | byte << 7 * index, place + index + 1
         number |= (byte & 0x7F) << 7 * index

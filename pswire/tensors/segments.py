@@ -25,7 +25,6 @@ DATA_OFFSET = 64
 _NAME = re.compile(r"paramserver-[0-9a-f]{32}")
 _MODE = 0o600
 _TOKEN = 16  # bytes
-_TRIES = 8
 _MAP_FLAGS = MAP_SHARED
 with suppress(ImportError):  # Linux alone has it: all pages are mapped at once, and not each when it is first touched
     from mmap import MAP_POPULATE
@@ -44,7 +43,6 @@ class Segment:
     name is removed when this object is deleted or the process ends, and after a kill -9 by the next `sweep`.
 
     Attributes:
-        name: of the file in `FOLDER`.
         memory: the file, mapped, zero from `DATA_OFFSET` on. Never close it: arrays are views of it, and keep it alive.
         nbytes: of the file, in whole pages.
         number: on the stream that it is attached to.
@@ -61,10 +59,7 @@ class Segment:
     def create(cls, nbytes: int, number: int = 0) -> Segment:
         """A new segment with at least `nbytes` from `DATA_OFFSET` on. Takes 1 ms for about 2 MB: the kernel clears it.
 
-        Memory is reserved here: writing to unreserved memory in a full /dev/shm would end the process (SIGBUS).
-
-        Raises:
-            NotShared: there is no such folder, or too little memory in it.
+        Memory is reserved here, or `NotShared`: writing to more than /dev/shm has would end the process (SIGBUS).
         """
         whole = -(-(DATA_OFFSET + nbytes) // PAGESIZE) * PAGESIZE
         name, descriptor = _new_file()
@@ -88,7 +83,7 @@ def _new_file() -> tuple[str, int]:
     """
     if not os.path.isdir(FOLDER):
         raise NotShared(f"no {FOLDER} on this machine")
-    for _ in range(_TRIES):
+    for _ in range(8):
         name = f"paramserver-{secrets.token_hex(16)}"
         try:
             descriptor = os.open(_path(name), os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, _MODE)
@@ -113,10 +108,8 @@ def _forget(path: str, descriptor: int, owner: int) -> None:
 def open_segment(name: str, nbytes: int, token: bytes) -> mmap:
     """The memory of another process's segment, as that process has described it.
 
-    Its owner can truncate it, which ends this process (SIGBUS); but the same user could end it anyway.
-
-    Raises:
-        NotShared: no such file, or it is not as described, or not as `Segment` makes them.
+    Its owner can truncate it, which ends this process (SIGBUS); but the same user could end it anyway. Raises
+    `NotShared` if there is no such file, or it is not as described, or not as `Segment` makes them.
     """
     if not _NAME.fullmatch(name):
         raise NotShared(f"{name!r} is not the name of a segment")

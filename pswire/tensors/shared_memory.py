@@ -33,11 +33,7 @@ def bytes_needed(sizes: Iterable[int]) -> int:
 
 
 def array_at(memory: mmap | Array, offset: int, spec: TensorSpec) -> Array:
-    """A view of the array that `spec` describes, `offset` bytes from the beginning.
-
-    Raises:
-        Malformed: it is not inside the memory, or `offset` is no multiple of `ALIGNMENT`.
-    """
+    """A view of the array that `spec` describes; `Malformed` if it is not inside the memory and aligned."""
     _check_place(f"variable {spec}", memory, offset, spec.nbytes)
     return np.ndarray(spec.shape, DTYPES[spec.dtype], memory, offset)
 
@@ -53,10 +49,8 @@ def _check_place(name: str, memory: mmap | Array, offset: int, nbytes: int) -> N
 class Region:
     """Part of a segment, allocated sequentially: a `TensorSender`, and a `pswire.messages.Allocator`.
 
-    Args:
-        segment: the segment's number on its stream.
-        memory: the segment.
-        offset, nbytes: the part, or `Malformed`; by default all that is for arrays.
+    `segment` is its number on its stream; the part begins at `offset` and is by default all that is for arrays. Raises
+    `Malformed` if it is not inside the segment and aligned.
     """
 
     def __init__(self, segment: int, memory: mmap, offset: int = DATA_OFFSET, nbytes: int | None = None) -> None:
