@@ -68,9 +68,6 @@ class Row:
             raise Malformed(str(error)) from error
 
 
-# --- plain fields ---------------------------------------------------------------------------------------------------
-
-
 def _set(value: object, proto: Proto, name: str, sender: TensorSender) -> None:
     setattr(proto, name, value)
 
@@ -168,21 +165,13 @@ def _check_names(names: Iterable[str]) -> tuple[str, ...]:
 
 
 #: Any value: a flag, a string, a seed.
-ANY = _checked(lambda value: value)
+ANY = Field(_set, lambda proto, name, receiver: getattr(proto, name))
 #: An optional number (None if missing); NaN is allowed, since a loss can be NaN.
 OPTIONAL = Field(_set_if_any, lambda proto, name, receiver: getattr(proto, name) if proto.HasField(name) else None)
-#: The name of a worker, a variable or a data queue.
-NAME = _checked(check_name)
-#: Names of variables, each once.
-NAMES = _checked(_check_names, _extend)
-#: Non-negative integers.
-NUMBERS = _numbers(0)
-#: Versions of variables, -1 for none.
-KNOWN_VERSIONS = _numbers(-1)
+#: The name of a worker, a variable or a data queue; names of variables, each once.
+NAME, NAMES = _checked(check_name), _checked(_check_names, _extend)
+NUMBERS, KNOWN_VERSIONS = _numbers(0), _numbers(-1)  # a version of -1: none
 COUNT, POSITIVE = number(0), number(1)
-
-
-# --- parts inside of a message --------------------------------------------------------------------------------------
 
 
 def one(part: Part, *, optional: bool = False) -> Field:
@@ -232,8 +221,6 @@ class _Spec:
         except (ValueError, TypeError) as error:
             raise Malformed(str(error)) from error
 
-
-# --- kinds by types -------------------------------------------------------------------------------------------------
 
 _OPTIMIZER = _Spec(partial(specs.from_plain, UpdateSpec))
 OPTIMIZER_OR_NONE = one(_OPTIMIZER, optional=True)
