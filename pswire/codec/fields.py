@@ -51,17 +51,16 @@ class Row:
     def __init__(self, message: type, proto: type[Proto], **kinds: Field) -> None:
         self.message, self.proto = message, proto
         fields = {field.name: kinds.get(field.name) or _kind_of(field) for field in proto.DESCRIPTOR.fields}
-        self._puts = [(kind.attribute or name, name, kind.put) for name, kind in fields.items()]
-        self._gets = [(kind.attribute or name, name, kind.get) for name, kind in fields.items()]
+        self._fields = [(kind.attribute or name, name, kind.put, kind.get) for name, kind in fields.items()]
 
     def put(self, message: object, proto: Proto, sender: TensorSender) -> None:
         """Writes all fields."""
-        for attribute, name, put in self._puts:
+        for attribute, name, put, _ in self._fields:
             put(getattr(message, attribute), proto, name, sender)
 
     def get(self, proto: Proto, receiver: TensorReceiver) -> Any:  # noqa: ANN401 - an instance of `message`
         """Reads and checks all fields. Raises `Malformed`."""
-        values = {attribute: get(proto, name, receiver) for attribute, name, get in self._gets}
+        values = {attribute: get(proto, name, receiver) for attribute, name, _, get in self._fields}
         try:
             return self.message(**values)
         except ValueError as error:
