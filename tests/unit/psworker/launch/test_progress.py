@@ -191,7 +191,9 @@ def test_the_live_display_prints_lines_above_itself_and_leaves_only_the_summary(
     assert ("\x1b[36mworker-0" in shown) == colors, "the first worker has the first color"
     assert ("\x1b[32mworker-1 | " in with_line) == colors, "a worker's lines have the color of its row"
     assert colors or "worker-1 | hello there\n" in with_line
-    assert terminal.getvalue().endswith(summary_line(TRAINING) + "\n")
+    shown = terminal.getvalue()
+    assert shown.endswith(summary_line(TRAINING) + "\n")
+    assert shown.count("\x1b[?25l") == shown.count("\x1b[?25h") == 1, "the cursor is hidden, and shown again"
 
 
 def test_a_watch_shows_each_status_keeps_the_last_one_while_a_shard_is_silent_and_asks_again_at_the_end(monkeypatch):
