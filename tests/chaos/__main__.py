@@ -61,14 +61,11 @@ def main(only, staleness, shards, seed, seconds, keep, faults) -> None:
     kinds = [kind for kind in faults.split(",") if kind]
     if unknown := set(kinds) - set(WEIGHTS):
         raise click.BadParameter(f"unknown: {', '.join(sorted(unknown))}", param_hint="--faults")
-    shards = shards or (1, 2, 3)
-    for number in shards:
-        scheme.Layout(number).check()
     seed = random.SystemRandom().randrange(10_000) if seed is None else seed
     say(f"seed {seed}\n")
     results, injected = [["", *COUNTS, "violations"]], [["faults injected", *WEIGHTS, "workers"]]
     policies = only or ("async", "bounded:2", "sync:3", "sync:2,backup=2")
-    for options in itertools.product(policies, staleness or ("none", "drop:2"), shards):
+    for options in itertools.product(policies, staleness or ("none", "drop:2"), shards or (1, 2, 3)):
         began, folder = time.monotonic(), Path(tempfile.mkdtemp(prefix="chaos-"))
         name = f"{' '.join(options[:2]).removesuffix(' none')}, {options[2]} shard{'s' * (options[2] > 1)}"
         try:

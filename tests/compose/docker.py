@@ -1,6 +1,6 @@
 """Commands of Docker and Compose, each with a timeout, and their output as plain data.
 
-Identifies containers by the labels that every version of Compose sets, not by their names. Standard library only.
+Identifies containers by the labels that every version of Compose sets, not by their names.
 """
 
 from __future__ import annotations
@@ -118,12 +118,9 @@ class Container(NamedTuple):
 
 
 class Cluster:
-    """The services of deploy/compose.yaml in a separate project.
+    """The services of deploy/compose.yaml in a separate project; `compose` is a command such as `docker compose`.
 
-    Args:
-        compose: the command, such as `docker compose`.
-        project: the name of the project.
-        settings: values of variables of the file; the other ones have their defaults, whatever the environment.
+    The variables of the file that are not in `settings` have their defaults, whatever the environment.
     """
 
     def __init__(self, compose: str, project: str, **settings: str) -> None:
@@ -138,11 +135,8 @@ class Cluster:
         """Starts the servers and, when they are healthy, the workers."""
         self.compose("up", "--detach", "--no-build", "--scale", f"worker={WORKERS}")
 
-    def stop(self) -> float:
-        """Returns the seconds that it has taken."""
-        since = time.monotonic()
+    def stop(self) -> None:
         self.compose("stop")
-        return time.monotonic() - since
 
     def down(self) -> None:
         self.compose("down", "--volumes", "--remove-orphans")
@@ -223,20 +217,15 @@ class Images:
 
     The classic builder leaves unnamed images of the stages of a build. It prints their identifiers, which tells them
     from those of other builds. BuildKit leaves only the named image.
-
-    Args:
-        run: makes their names unique.
     """
 
-    def __init__(self, run: str) -> None:
-        self.name, self._substitute = f"paramserver-test:{run}", f"paramserver-test-base:{run}"
+    def __init__(self, project: str, log: IO[str]) -> None:
+        self.name, self._substitute = f"{project}:image", f"{project}:base"
         self._base, self._network = os.environ.get("BASE_IMAGE", ""), os.environ.get("BUILD_NETWORK", "")
-        self._before: set[str] = set()
-        self._log = tempfile.TemporaryFile("a+", errors="replace")  # noqa: SIM115 - open as long as this object
+        self._before, self._log = images("--all"), log
 
     def find_base(self) -> str:
         """Finds, pulls or builds the base image; returns a description. Raises `Failed`."""
-        self._before = images("--all")
         chosen, self._base = self._base, self._base or BASE_IMAGE
         try:
             if images(self._base):
