@@ -25,18 +25,7 @@ from typing import NamedTuple
 
 import pytest
 
-from tests.compose.docker import (
-    COMPOSE_FILE,
-    TAIL,
-    Cluster,
-    Container,
-    Failed,
-    Images,
-    compose_programs,
-    docker,
-    run,
-    wait_for,
-)
+from tests.compose.docker import COMPOSE_FILE, TAIL, Cluster, Container, Failed, Images, docker, run, wait_for
 from tests.compose.logs import Event, Notes, events, moment, notes, table
 
 pytestmark = pytest.mark.timeout(1800)
@@ -54,21 +43,28 @@ say = partial(print, flush=True)
 
 
 @pytest.fixture(scope="session")
-def programs() -> dict[str, str]:
-    """The available commands of Compose, with their versions."""
+def programs() -> list[str]:
+    """The available commands of Compose, the chosen one first."""
+    chosen, found = os.environ.get("COMPOSE"), []
     try:
         say(f"\nDocker engine {docker('version', '--format', '{{.Server.Version}}').strip()}")
-        return compose_programs(os.environ.get("COMPOSE", ""))
+        for program in filter(None, dict.fromkeys([chosen, "docker compose", "docker-compose"])):
+            with suppress(*[Failed] * (program != chosen)):
+                run(*shlex.split(program), "version", timeout=60)
+                found.append(program)
+        if not found:
+            raise Failed("neither `docker compose` nor `docker-compose` is installed")
     except Failed as error:
         pytest.exit(f"compose-test: no Docker engine, or no Compose: {error}", returncode=2)
+    return found
 
 
 @pytest.fixture(scope="session")
-def cluster(programs: Mapping[str, str]) -> Iterator[Cluster]:
+def cluster(programs: list[str]) -> Iterator[Cluster]:
     """The cluster, with its image, built from here. At the end nothing of it may be left."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     project = f"paramserver-test-{secrets.token_hex(3)}"
-    cluster = Cluster(next(iter(programs)), project, WORKER_CPUS=WORKER_CPUS, IMAGE=f"{project}:image")
+    cluster = Cluster(programs[0], project, WORKER_CPUS=WORKER_CPUS, IMAGE=f"{project}:image")
     with tempfile.TemporaryFile("a+", errors="replace") as log:
         images = Images(project, log)
         with ExitStack() as stack:
@@ -123,7 +119,7 @@ def test_a_cluster_stops_without_sigkill(training, cluster, request):
     with started(cluster, request.session):
         if training:
             wait_for("the first step", cluster.status, TO_TRAIN, lambda status: status["global_step"] > 0)
-        cluster.stop()
+        cluster.compose("stop")
         assert ends(cluster.containers(), at_once=not training) == {}
 
 
@@ -195,7 +191,11 @@ def inject_failures(cluster: Cluster, act: Callable[[str, str], None]) -> tuple[
     network = cluster.network()
     docker("network", "disconnect", network, cut.id)
     time.sleep(CUT_SECONDS)
-    steps = partial(cluster.steps, cut)
+
+    def steps() -> int:
+        found = [one["steps"] for one in cluster.status()["workers"] if one["name"].startswith(cut.host)]
+        return max(found, default=0)
+
     before = wait_for(f"the steps of {cut.name}", steps, TO_COME_BACK, lambda steps: True)
     act(cut.name, "is connected again")
     docker("network", "connect", "--alias", "worker", network, cut.id)

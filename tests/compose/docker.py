@@ -11,7 +11,6 @@ import re
 import shlex
 import signal
 import subprocess
-import tempfile
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -135,9 +134,6 @@ class Cluster:
         """Starts the servers and, when they are healthy, the workers."""
         self.compose("up", "--detach", "--no-build", "--scale", f"worker={WORKERS}")
 
-    def stop(self) -> None:
-        self.compose("stop")
-
     def down(self) -> None:
         self.compose("down", "--volumes", "--remove-orphans")
 
@@ -158,45 +154,17 @@ class Cluster:
 
     def status(self) -> dict[str, Any]:
         """The output of `psserver status --json`. Raises `Failed`."""
-        server, addresses = self.containers()["server-0"].id, "server-0:7070,server-1:7070"
-        answer: dict[str, Any] = json.loads(docker("exec", server, "psserver", "status", addresses, "--json"))
-        return answer
-
-    def steps(self, container: Container) -> int:
-        """The steps of the worker in a container."""
-        workers = self.status()["workers"]
-        return max((worker["steps"] for worker in workers if worker["name"].startswith(container.host)), default=0)
+        status = "psserver", "status", "server-0:7070,server-1:7070", "--json"
+        return json.loads(docker("exec", self.containers()["server-0"].id, *status))
 
     def log(self, container: Container) -> str:
-        with tempfile.TemporaryFile("a+", errors="replace") as log:
-            run("docker", "logs", "--timestamps", container.id, timeout=60, log=log)
-            return text_of(log)
+        return run("sh", "-c", f"docker logs --timestamps {container.id} 2>&1", timeout=60)
 
     def left(self) -> list[str]:
         """Its remaining containers, networks and volumes."""
-        kinds = {"container": ("ps", "--all"), "network": ("network", "ls"), "volume": ("volume", "ls")}
-        return [
-            f"{kind} {name}"
-            for kind, listing in kinds.items()
-            for name in docker(*listing, "--quiet", "--filter", self._ours).split()
-        ]
-
-
-def compose_programs(chosen: str) -> dict[str, str]:
-    """The available commands of Compose with their versions, the `chosen` one first, if any.
-
-    Raises `Failed` if there is none, or the chosen one is missing.
-    """
-    found = {}
-    for program in filter(None, dict.fromkeys([chosen, "docker compose", "docker-compose"])):
-        try:
-            found[program] = run(*shlex.split(program), "version", "--short", timeout=60).strip()
-        except Failed:
-            if program == chosen:
-                raise
-    if not found:
-        raise Failed("neither `docker compose` nor `docker-compose` is installed")
-    return found
+        kinds = ("container", "ls", "--all"), ("network", "ls"), ("volume", "ls")
+        found = {listing[0]: docker(*listing, "--quiet", "--filter", self._ours).split() for listing in kinds}
+        return [f"{kind} {name}" for kind, names in found.items() for name in names]
 
 
 # --- images -----------------------------------------------------------------------------------------------------------
