@@ -103,9 +103,8 @@ async def run_one(
     name: str, folder: Path, policy: str, handling: str, shards: int, seed: int, seconds: float, kinds: Sequence[str]
 ) -> tuple[Check, Counter[str]]:
     """Runs one configuration: servers, workers, faults, verification. Returns also the number of faults by kind."""
-    task = asyncio.current_task()
-    assert task is not None
-    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)  # as Ctrl-C: leaves nothing behind
+    cancel = asyncio.current_task().cancel
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, cancel)  # as Ctrl-C: leaves nothing behind
     consistency, staleness = parse_consistency(policy), parse_staleness(handling)
     gradients, workers = 1, 3
     if isinstance(consistency, Synchronous):
