@@ -1,7 +1,6 @@
 """Connections: addresses, gRPC's options, a health check, and conversion of gRPC's errors to ours and back.
 
-The only module that interprets gRPC status codes. It makes no protocol calls and does not retry. May import errors,
-grpc.
+The only module that interprets gRPC status codes. It makes no protocol calls and does not retry.
 """
 
 from __future__ import annotations
@@ -69,8 +68,7 @@ def check_address(text: str) -> str:
     address = text.strip()
     if address.startswith("unix:"):
         path = address.removeprefix("unix:")
-        # after two slashes gRPC expects a host
-        absolute = path.startswith("/") and not path.startswith("//")
+        absolute = path.startswith("/") and not path.startswith("//")  # after two slashes gRPC expects a host
         if absolute and path.isprintable() and len(os.fsencode(path)) <= _MAX_SOCKET_PATH:
             return address
         raise ConfigurationError(
@@ -100,9 +98,8 @@ def open_channel(address: str) -> grpc.Channel:
 def check_health(address: str, timeout: float) -> bool:
     """Whether the server at `address` is serving, by the standard gRPC health service.
 
-    Raises:
-        Unavailable, TimedOut: no server, or no answer within `timeout` seconds.
-        ConfigurationError: an invalid address, or a server without a health service.
+    Raises `Unavailable` or `TimedOut` (after `timeout` seconds), and `ConfigurationError` for an invalid address or a
+    server without a health service.
     """
     with open_channel(address) as channel:
         try:
@@ -117,20 +114,14 @@ _MAX_DETAILS = 2_000  # characters
 _MAX_ENCODED = 6_000  # bytes: gRPC begins to refuse metadata at 8 KiB
 
 #: Errors for statuses without the name of one of ours, most of them made by gRPC itself; others are an InternalError.
-_BY_STATUS: dict[grpc.StatusCode, type[ParamServerError]] = {
-    grpc.StatusCode.CANCELLED: Unavailable,
-    grpc.StatusCode.ABORTED: Unavailable,
-    grpc.StatusCode.UNAVAILABLE: Unavailable,
-    grpc.StatusCode.DEADLINE_EXCEEDED: TimedOut,
-    grpc.StatusCode.INVALID_ARGUMENT: InvalidMessage,
-    grpc.StatusCode.FAILED_PRECONDITION: InvalidMessage,
-    grpc.StatusCode.OUT_OF_RANGE: InvalidMessage,
-    grpc.StatusCode.NOT_FOUND: UnknownVariable,
-    grpc.StatusCode.ALREADY_EXISTS: AlreadyRegistered,
-    grpc.StatusCode.RESOURCE_EXHAUSTED: TooLarge,
-    grpc.StatusCode.PERMISSION_DENIED: ConfigurationError,
-    grpc.StatusCode.UNIMPLEMENTED: ConfigurationError,
-    grpc.StatusCode.UNAUTHENTICATED: ConfigurationError,
+_BY_STATUS: dict[str, type[ParamServerError]] = {
+    **dict.fromkeys(("CANCELLED", "ABORTED", "UNAVAILABLE"), Unavailable),
+    **dict.fromkeys(("INVALID_ARGUMENT", "FAILED_PRECONDITION", "OUT_OF_RANGE"), InvalidMessage),
+    **dict.fromkeys(("PERMISSION_DENIED", "UNAUTHENTICATED", "UNIMPLEMENTED"), ConfigurationError),
+    "DEADLINE_EXCEEDED": TimedOut,
+    "NOT_FOUND": UnknownVariable,
+    "ALREADY_EXISTS": AlreadyRegistered,
+    "RESOURCE_EXHAUSTED": TooLarge,
 }
 
 
@@ -152,21 +143,17 @@ def _shorten(text: str) -> str:
 
 
 def error_from(rpc_error: grpc.RpcError, address: str) -> ParamServerError:
-    """The `ParamServerError` for a failed call to `address`.
-
-    Its class is the one that the server names, if it exists and has this status code; otherwise the default for the
-    code.
-    """
+    """The error for a failed call to `address`: of the class that the server names if that has this status."""
     code, details, metadata = (
         getattr(rpc_error, name, lambda: None)() for name in ("code", "details", "trailing_metadata")
     )
-    code, details = code or grpc.StatusCode.UNKNOWN, details or "no details"
+    status, details = (code or grpc.StatusCode.UNKNOWN).name, details or "no details"
     for key, name in metadata or ():
-        if key == _ERROR_KEY and name in FAMILY and FAMILY[name].status == code.name:
+        if key == _ERROR_KEY and name in FAMILY and FAMILY[name].status == status:
             return FAMILY[name](details)
     if "Concurrent RPC limit" in details:  # by gRPC: it accepts calls again when others have ended
         return Unavailable(f"the server at {address} is at its limit of concurrent calls (--max-calls): {details}")
-    return _BY_STATUS.get(code, InternalError)(_explain(code, details, address))
+    return _BY_STATUS.get(status, InternalError)(_explain(status, details, address))
 
 
 def timeout_message(address: str) -> str:
@@ -174,19 +161,17 @@ def timeout_message(address: str) -> str:
     return f"the server at {address} did not answer in time; is it overloaded, or is the timeout too short?"
 
 
-def _explain(code: grpc.StatusCode, details: str, address: str) -> str:
-    match code:
-        case grpc.StatusCode.UNAVAILABLE:
+def _explain(status: str, details: str, address: str) -> str:
+    match status:
+        case "UNAVAILABLE":
             cause = details.rpartition(": ")[2].removesuffix("]")  # gRPC puts the system's message last, in brackets
-            return (
-                f"no server answers at {address}: {cause}; is it running? "
-                f"start one with psserver serve --bind {address}"
-            )
-        case grpc.StatusCode.DEADLINE_EXCEEDED:
+            command = f"psserver serve --bind {address}"
+            return f"no server answers at {address}: {cause}; is it running? start one with {command}"
+        case "DEADLINE_EXCEEDED":
             return timeout_message(address)
-        case grpc.StatusCode.CANCELLED:
+        case "CANCELLED":
             return f"the call to {address} was interrupted: {details}"
-        case grpc.StatusCode.UNIMPLEMENTED:
+        case "UNIMPLEMENTED":
             return f"the server at {address} is not a parameter server, or runs a different version: {details}"
         case _:
-            return f"the server at {address} failed with {code.name}: {details}"
+            return f"the server at {address} failed with {status}: {details}"

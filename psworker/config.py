@@ -102,7 +102,7 @@ class WorkerConfig:
         name: the worker's, unique in the job.
         timeout: seconds that a call is retried.
         keep_memory: whether the process keeps the memory of freed arrays for the next ones
-            (`pswire.system.malloc.keep_memory`).
+            (`pswire.system.host.keep_memory`).
         encoding: of float32 tensors, both ways: "float32", or one of `pswire.specs.encodings.ENCODINGS`.
         compression: of gradients, with error feedback (`psworker.client.error_feedback`).
         shared_memory: whether tensors go through shared memory where a server is on this host.
@@ -139,11 +139,7 @@ class WorkerConfig:
 
 
 def parse_servers(text: str) -> tuple[str, ...]:
-    """The addresses in a text, separated by commas, at least one.
-
-    Raises:
-        ConfigurationError: there is none; a worker with configured servers must not train alone.
-    """
+    """The addresses in a text, separated by commas; `ConfigurationError` for none: a worker must not train alone."""
     servers = tuple(part.strip() for part in text.split(",") if part.strip())
     if not servers:
         raise ConfigurationError(f"no server in {text!r}: use host:port for each shard, separated by commas")

@@ -3,17 +3,18 @@
 import asyncio
 import copy
 import dataclasses
+import functools
+import inspect
 import threading
 from collections import defaultdict
 from functools import partial
 
 from psserver.core.shard import Shard
 from psserver.runtime.executor import Executor
-from pswire.messages import Assign, Assignment, Declaration, Join, Joined, Pull, Register, Sender
+from pswire.messages import Assign, Assignment, Declaration, Join, Pull, Register, Sender
 from pswire.tensors.values import TensorSpec
 
-#: Seconds after which a test has failed; none comes near it.
-PATIENCE = 30
+TIMEOUT = 30  # seconds after which a test has failed; none comes near it
 
 
 class Gate:
@@ -32,26 +33,25 @@ class Gate:
 
     def go_through(self):
         self.reached.set()
-        assert self._open.wait(PATIENCE), "the test has not opened the gate"
+        assert self._open.wait(TIMEOUT), "the test has not opened the gate"
 
 
 class GatedShard(Shard):
     """What is done in threads goes through a gate: `gates[name]` for a variable's tasks, `gates[""]` for inspections.
 
-    `said` has of each step its ticket, message (before anybody writes into its arrays) and replies, in the order in
-    which they were begun.
+    `steps` has of each step its ticket, message (before its arrays are overwritten) and replies, in their order.
     """
 
     def __init__(self, *arguments, **options):
         super().__init__(*arguments, **options)
         self.gates = defaultdict(Gate)
-        self.said = []
+        self.steps = []
 
     def step(self, ticket, message, now, **options):
-        said = copy.deepcopy(message)
-        work = super().step(ticket, message, now, **options)
-        self.said.append((ticket, said, work.replies))
-        return dataclasses.replace(work, tasks=list(map(self._through_its_gate, work.tasks)))
+        before = copy.deepcopy(message)
+        result = super().step(ticket, message, now, **options)
+        self.steps.append((ticket, before, result.replies))
+        return dataclasses.replace(result, tasks=list(map(self._through_its_gate, result.tasks)))
 
     def _through_its_gate(self, task):
         through = partial(self._gated, task.variable)
@@ -67,26 +67,33 @@ class GatedShard(Shard):
         return run(*arguments)
 
 
-def run(scenario, **options):
-    """Runs `scenario(executor, shard)` with a new shard, whose clock stands still; nothing is left under way."""
+def executor_test(**options):
+    """Decorator: a test of a coroutine, which gets a new executor and its shard, whose clock stands still at 0."""
 
-    async def main():
-        shard = GatedShard(**options)
-        executor = Executor(shard, clock=lambda: 0.0)
-        try:
-            await asyncio.wait_for(scenario(executor, shard), PATIENCE)
-        finally:
-            for gate in shard.gates.values():
-                gate.open()
-            await executor.shutdown()
+    def decorate(scenario):
+        @functools.wraps(scenario)
+        def test(**parameters):
+            async def main():
+                shard = GatedShard(**options)
+                executor = Executor(shard, clock=lambda: 0.0)
+                try:
+                    await asyncio.wait_for(scenario(executor, shard, **parameters), TIMEOUT)
+                finally:
+                    for gate in shard.gates.values():
+                        gate.open()
+                    await executor.shutdown()
 
-    asyncio.run(main())
+            asyncio.run(main())
+
+        signature = inspect.signature(scenario)
+        test.__signature__ = signature.replace(parameters=list(signature.parameters.values())[2:])
+        return test
+
+    return decorate
 
 
 async def join(executor, worker="w0"):
-    joined = await executor.step(Join(worker))
-    assert isinstance(joined, Joined)
-    return Sender(worker, joined.incarnation)
+    return Sender(worker, (await executor.step(Join(worker))).incarnation)
 
 
 async def register(executor, sender, optimizer=None, **arrays):
@@ -108,7 +115,7 @@ async def until(condition):
 
 
 async def begun(executor, message):
-    """A call that is under way: what can be done of it at once has been done."""
+    """A call in progress: what can be done of it at once has been done."""
     call = asyncio.create_task(executor.step(message))
     await asyncio.sleep(0)
     return call

@@ -1,12 +1,15 @@
 """A client of a server for tests: every answer is a message, every error one of ours; and the frames of calls."""
 
+import queue
+
 import grpc
 
-from pswire import optimizers
 from pswire.channel import error_from, open_channel
 from pswire.codec import decode, encode, from_frame, to_frame
 from pswire.messages import Declaration, Join, Pull, Register, Sender, Status
+from pswire.optimizers import GradientDescent
 from pswire.tensors.frames import incoming
+from pswire.tensors.shared_memory import SharedReceiver
 from pswire.tensors.stream import StreamReceiver, StreamSender
 from pswire.tensors.transport import InlineReceiver, InlineSender
 from pswire.tensors.values import TensorSpec
@@ -17,7 +20,7 @@ TIMEOUT = 30
 
 
 class Client:
-    """One channel to a server; every answer is a message, every error one of ours."""
+    """One channel to a server."""
 
     def __init__(self, address):
         self.address = address
@@ -35,39 +38,28 @@ class Client:
             raise error_from(error, self.address) from None
 
     def send_bytes(self, method, data):
-        call = self.channel.unary_unary(f"/paramserver.v1.ParameterServer/{method}")
         try:
-            return call(data, timeout=TIMEOUT)
+            return self.channel.unary_unary(f"/paramserver.v1.ParameterServer/{method}")(data, timeout=TIMEOUT)
         except grpc.RpcError as error:
             raise error_from(error, self.address) from None
+
+    def send_frames(self, frames):
+        """The answers to a Transfer of any frames, as they come."""
+        stream = Stream(self)
+        stream.send(*frames, None)
+        yield from iter(stream.answer, None)
 
     def transfer(self, message):
         """One call in a stream of its own, its tensors in chunks, however small."""
         (answer,) = self.send_frames(frames_of(message))
         return answer
 
-    def send_frames(self, frames):
-        """Makes a Transfer of any frames, and yields its answers as they come."""
-        transfer = self.channel.stream_stream("/paramserver.v1.ParameterServer/Transfer", pb.Frame.SerializeToString)
-        try:
-            answers = map(incoming, transfer(iter(frames), timeout=TIMEOUT))
-            for frame in answers:
-                receiver = StreamReceiver(frame.data)
-                answer = from_frame(frame, receiver)
-                if receiver.nbytes:
-                    receiver.allocate()
-                    answer = from_frame(frame, receiver)
-                    while not receiver.complete:
-                        receiver.feed(next(answers).chunk)
-                yield answer
-        except grpc.RpcError as error:
-            raise error_from(error, self.address) from None
-
     def join(self, worker="w0"):
         return Sender(worker, self.unary(Join(worker)).incarnation)
 
-    def register(self, sender, optimizer=None, **arrays):
-        return self.transfer(Register(sender, tuple(declare(name, arrays[name], optimizer) for name in arrays)))
+    def register(self, sender, optimizer=GradientDescent(1.0), **arrays):  # noqa: B008 - frozen
+        declared = [Declaration(TensorSpec.of(name, array), array, optimizer) for name, array in arrays.items()]
+        return self.transfer(Register(sender, tuple(declared)))
 
     def value(self, sender, name):
         return self.transfer(Pull(sender, (name,))).values[0].array
@@ -76,8 +68,48 @@ class Client:
         return self.unary(Status())
 
 
-def declare(name, array, optimizer=None):
-    return Declaration(TensorSpec.of(name, array), array, optimizer or optimizers.GradientDescent(learning_rate=1.0))
+class Stream:
+    """An open Transfer; `memories` has the segments that it has attached, by their numbers."""
+
+    def __init__(self, client):
+        self._address, self._frames, self.memories = client.address, queue.SimpleQueue(), {}
+        transfer = client.channel.stream_stream("/paramserver.v1.ParameterServer/Transfer", pb.Frame.SerializeToString)
+        self._received = transfer(iter(self._frames.get, None), timeout=TIMEOUT)
+
+    def send(self, *frames):
+        """Sends frames; None ends the stream."""
+        for frame in frames:
+            self._frames.put(frame)
+
+    def flush(self):
+        """Waits until gRPC has taken all frames: then all but the last are handed to the connection."""
+        while not self._frames.empty():
+            pass
+
+    def close(self):
+        self.send(None)
+        self._received.cancel()
+
+    def frame(self):
+        """The next frame of an answer; None at the end."""
+        try:
+            data = next(self._received, None)
+        except grpc.RpcError as error:
+            raise error_from(error, self._address) from None
+        return None if data is None else incoming(data)
+
+    def answer(self):
+        """The next answer, with arrays in shared memory as views; None at the end."""
+        if (frame := self.frame()) is None:
+            return None
+        receiver = StreamReceiver(frame.data, SharedReceiver(self.memories))
+        answer = from_frame(frame, receiver)
+        if receiver.nbytes:
+            receiver.allocate()
+            answer = from_frame(frame, receiver)
+            while not receiver.complete:
+                receiver.feed(self.frame().chunk)
+        return answer
 
 
 def frames_of(message):

@@ -3,13 +3,14 @@
 The tasks of one variable must run one after the other, in the order in which they were made; those of different
 variables may run at the same time, in any threads. A divisible task may be run in stretches of the variable's elements,
 and several divisible tasks one stretch after the other, for no element depends on another. So every allowed order gives
-the same bits as running each at once. Of the shard it may import only events.
+the same bits as running each at once.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 
 from psserver.core.events import Event
 from pswire.messages import Reply
@@ -19,10 +20,8 @@ from pswire.messages import Reply
 class ArrayTask:
     """Work on the arrays of the variable of this name. Cannot fail.
 
-    Attributes:
-        nbytes: the cost of `run`, as bytes of a gradient that an update rule would process in the same time.
-        run: does the work.
-        part: does it for the flat elements from start to stop, of `elements`; None and 0: the task is indivisible.
+    `nbytes`: the cost of `run`, as bytes of a gradient that an update rule would process in the same time. `part` does
+    the work for the flat elements from start to stop, of `elements`; None and 0: the task is indivisible.
     """
 
     variable: str
@@ -40,10 +39,8 @@ class TasksPending(Exception):
 class StepResult:
     """Replies, array tasks and events of one step, each in order. Mutable while the step is under way.
 
-    Attributes:
-        settled: all tasks of earlier steps have run, so this step may compute guarded changes immediately.
-        replies: their arrays are complete when all tasks have run.
-        bytes_out: of the arrays in the replies.
+    `settled`: all tasks of earlier steps have run, so this step may compute guarded changes immediately. The arrays in
+    the replies, of `bytes_out`, are complete when all tasks have run.
     """
 
     settled: bool = True
@@ -55,10 +52,23 @@ class StepResult:
 
 def run(tasks: Iterable[ArrayTask]) -> None:
     """Run tasks one after the other. If one fails, which is a bug, the others run before its error is raised."""
+    _run_all(task.run for task in tasks)
+
+
+def run_parts(tasks: Iterable[ArrayTask], stretches: Iterator[tuple[int, int]]) -> None:
+    """Run divisible tasks of one variable on each remaining stretch (start, stop); errors as in `run`.
+
+    Several threads may share one iterator of stretches, if its `next` is atomic.
+    """
+    parts = [task.part for task in tasks if task.part is not None]
+    _run_all(partial(part, start, stop) for start, stop in stretches for part in parts)
+
+
+def _run_all(jobs: Iterable[Callable[[], None]]) -> None:
     faults: list[Exception] = []
-    for task in tasks:
+    for job in jobs:
         try:
-            task.run()
+            job()
         except Exception as fault:  # noqa: BLE001 - raised below
             faults.append(fault)
     if faults:
@@ -74,21 +84,3 @@ def stages(tasks: Iterable[ArrayTask]) -> list[list[ArrayTask]]:
         else:
             found.append([task])
     return found
-
-
-def run_parts(tasks: Iterable[ArrayTask], stretches: Iterator[tuple[int, int]]) -> None:
-    """Run divisible tasks of one variable on each remaining stretch (start, stop); errors as in `run`.
-
-    Several threads may share one iterator of stretches, if its `next` is atomic.
-    """
-    parts = [task.part for task in tasks]
-    faults: list[Exception] = []
-    for start, stop in stretches:
-        for part in parts:
-            assert part is not None, "not divisible"
-            try:
-                part(start, stop)
-            except Exception as fault:  # noqa: BLE001 - raised below
-                faults.append(fault)
-    if faults:
-        raise faults[0]

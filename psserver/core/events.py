@@ -1,7 +1,6 @@
 """Events of a step, as log lines for people: workers that joined or left, blocks and epochs.
 
-The shard does not log; `psserver.core.array_tasks.StepResult` returns its events to the caller. A job of several hours
-has a few hundred events: none for single pushes or blocks. May import the member and messages.
+A job of several hours has a few hundred events: none for single pushes or blocks.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ def joined(member: Member, *, new_incarnation: bool = True) -> Event:
 
 def left(member: Member, *, failed: bool) -> Event:
     """A worker leaves."""
-    steps = counted(member.steps, "step")
+    steps = pluralize(member.steps, "step")
     if failed:
         return Event(f"worker {member.name!r} left unfinished after {steps} (it failed or was stopped)")
     return Event(f"worker {member.name!r} finished after {steps}")
@@ -41,7 +40,7 @@ def lost(member: Member, lease: float) -> Event:
 
 def block_returned(queue: str, block: Block, worker: str) -> Event:
     """A worker is gone before it finished its block."""
-    examples = counted(block.stop - block.start, "example")
+    examples = pluralize(block.stop - block.start, "example")
     text = f"{_block(queue, block)} ({examples}) will be handed out again: worker {worker!r} had it"
     return Event(text, warning=True)
 
@@ -54,7 +53,7 @@ def handed_out_again(queue: str, block: Block, worker: str, before: str) -> Even
 
 def epoch_done(report: EpochReport) -> Event:
     """Every example of an epoch was processed."""
-    examples = counted(report.examples, "example")
+    examples = pluralize(report.examples, "example")
     seen = examples if report.cost is None else f"mean cost {report.cost:.4f} over {examples}"
     return Event(f"epoch {report.epoch} of queue {report.queue!r} is done: {seen}")
 
@@ -63,6 +62,6 @@ def _block(queue: str, block: Block) -> str:
     return f"block {block.number:,} of epoch {block.epoch:,} of queue {queue!r}"
 
 
-def counted(count: int, thing: str) -> str:
+def pluralize(count: int, thing: str) -> str:
     """A number of things: "1 step", "1,234 steps"."""
     return f"{count:,} {thing}{'' if count == 1 else 's'}"

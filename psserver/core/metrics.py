@@ -1,7 +1,4 @@
-"""Metrics of a shard: rates of traffic over the last seconds, and percentiles of the staleness of all pushes.
-
-Counting costs a fraction of a microsecond, and memory stays bounded. Time is an argument. Imports messages only.
-"""
+"""Metrics of a shard: rates of traffic over the last seconds, and percentiles of the staleness of all pushes."""
 
 from __future__ import annotations
 
@@ -14,7 +11,7 @@ from pswire.messages import Traffic
 #: Seconds over which rates are means, as long as ticks come, and the least between two snapshots.
 WINDOW, INTERVAL = 10.0, 0.5
 #: A shorter period counts as this long, so that a push right after the first tick does not give a huge rate.
-SHORTEST = 1.0
+MIN_PERIOD = 1.0
 #: A staleness below this is counted as it is, others are `rounded`.
 EXACT = 1 << 10
 
@@ -33,9 +30,7 @@ class TrafficMeter:
         self.next_snapshot = -math.inf
 
     def tick(self, now: float) -> None:
-        """Take a snapshot if one is due."""
-        if now < self.next_snapshot:
-            return
+        """Take a snapshot, which is due from `next_snapshot` on."""
         self.next_snapshot = now + INTERVAL
         self._snapshots.append((now, self.pushes, self.bytes_in, self.bytes_out))
         while self._snapshots[0][0] < now - WINDOW:
@@ -47,7 +42,7 @@ class TrafficMeter:
             return Traffic()
         recent = (one for one in self._snapshots if one[0] >= now - WINDOW)
         at, pushes, bytes_in, bytes_out = next(recent, self._snapshots[-1])
-        seconds = max(now - at, SHORTEST)
+        seconds = max(now - at, MIN_PERIOD)
         counts = self.pushes - pushes, self.bytes_in - bytes_in, self.bytes_out - bytes_out
         return Traffic(*[count / seconds for count in counts])
 
@@ -64,11 +59,7 @@ def rounded(staleness: int) -> int:
 def percentile(counts: Mapping[int, int], percent: float) -> int:
     """The nearest rank: the least staleness that `percent` % of the pushes do not exceed; 0 without pushes.
 
-    The definition of numpy's `percentile(..., method="inverted_cdf")`.
-
-    Args:
-        counts: number of pushes by staleness.
-        percent: from 0 to 100; another raises `ValueError`.
+    `counts` are of pushes by staleness. The definition of numpy's `percentile(..., method="inverted_cdf")`.
     """
     if not 0 <= percent <= 100:
         raise ValueError(f"a percentile is from 0 to 100 percent, got {percent}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
-from psserver.core.events import counted
+from psserver.core.events import pluralize
 from psserver.core.members.membership import JobEnd
 
 #: Seconds between two ticks, at most; short leases have more frequent ticks.
@@ -63,7 +63,7 @@ class Linger:
             self._warned = over
             log.warning(
                 "no worker is left of %s, and none has finished the job: the server ends in %g s unless one joins",
-                counted(over.workers, "worker"),
+                pluralize(over.workers, "worker"),
                 self._after_failure,
             )
         bound = self._linger if over.done else self._after_failure

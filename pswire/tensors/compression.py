@@ -5,7 +5,7 @@
     topk                compression, for gradients: the elements largest in magnitude, with their indices
 
 Each form is a row of `FORMS`. A compression stores its error in `residual`; the worker adds it to the next gradient
-(error feedback). May import values.
+(error feedback).
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -25,9 +26,6 @@ BLOCK = 1 << 18
 #: Elements that share one step of int8, by the protocol. In Deep MNIST's largest layer the error is 3.4 % of the
 #: gradient; 5.7 % with one step for all, and 2.3 % with 8,192 elements, at eight times the numpy calls.
 ELEMENTS_PER_SCALE = 1 << 16
-
-#: A step of int8 that is smaller has no finite inverse.
-_SMALLEST = np.finfo(np.float32).tiny
 
 #: Dtypes of parts with indices of elements.
 INDEX_DTYPES = ("int32", "int64")
@@ -64,9 +62,8 @@ class Packed:
     def check(self) -> float:
         """Checks parts from the network; call it before elements are used. Returns an upper bound of the magnitudes.
 
-        Raises:
-            FloatingPointError: NaN or infinite elements; the message continues "gradient for 'W' has".
-            ValueError: indices out of range or not ascending; the message continues as above.
+        Raises `FloatingPointError` for NaN or infinite elements, and `ValueError` for indices that are out of range or
+        not ascending, or a negative step; the messages continue "gradient for 'W' has".
         """
         return FORMS[self.form].check(self.parts, self.size)
 
@@ -80,7 +77,7 @@ class Packed:
 
 
 class Form(NamedTuple):
-    """The functions behind `Packed.check` and `Packed.elements`, of the parts and then as there."""
+    """`check(parts, size)` and `elements(parts, start, stop)` do the work of the methods of `Packed`."""
 
     check: Callable[[tuple[Array, ...], int], float]
     elements: Callable[[tuple[Array, ...], int, int], Array]
@@ -189,26 +186,19 @@ def _float16(parts: tuple[Array, ...], start: int, stop: int) -> Array:
     return out
 
 
-def _check_16(bits: Array, exponent: int, what: str) -> int:
-    """Refuses numbers with the highest exponent (these bits), NaN and infinity; returns the highest exponent found."""
-    flat, bad, highest = bits.reshape(-1), 0, 0
-    for start in range(0, len(flat), BLOCK):
-        block = flat[start : start + BLOCK] & exponent
+def _check_16_bits(parts: tuple[Array, ...], size: int, fraction: int, bias: int, what: str) -> float:
+    """The power of two above all numbers with the highest exponent found.
+
+    `fraction` is the number of its bits, `bias` that of exponents, of which the largest means NaN and infinity.
+    """
+    bits, exponent, bad, highest = parts[0].reshape(-1), (2 * bias + 1) << fraction, 0, 0
+    for start in range(0, size, BLOCK):
+        block = bits[start : start + BLOCK] & exponent
         highest = max(highest, int(block.max()))
         if highest == exponent:
             bad += int(np.count_nonzero(block == exponent))
-    _refuse(bad, len(flat), what)
-    return highest
-
-
-def _check_bfloat16(parts: tuple[Array, ...], size: int) -> float:
-    highest = _check_16(parts[0], 0x7F80, "NaN or infinite")
-    return math.ldexp(1.0, (highest >> 7) - 126)  # the power of two above all numbers with this exponent
-
-
-def _check_float16(parts: tuple[Array, ...], size: int) -> float:
-    _check_16(parts[0], 0x7C00, "NaN, infinite or beyond 65,504, the largest of float16")
-    return 65504.0
+    _refuse(bad, size, what)
+    return math.ldexp(1.0, (highest >> fraction) - bias + 1)
 
 
 # --- 8 bits ---------------------------------------------------------------------------------------------------------
@@ -219,10 +209,7 @@ def quantize_int8(array: Array, residual: Array) -> Packed:
 
     For each block of `ELEMENTS_PER_SCALE` elements c the step is s = max|c| / 127, and q = round(c / s) is sent:
     block-wise linear quantization (Dettmers et al. 2022, "8-bit Optimizers via Block-wise Quantization", section 2.1).
-
-    Args:
-        array: float32, finite.
-        residual: float32, (array.size,); written into.
+    `array` is float32 and finite; `residual`, float32 of shape (array.size,), is written into.
     """
     flat = np.ascontiguousarray(array).reshape(-1)
     numbers, steps = np.empty(array.shape, INT8), np.empty(-(-len(flat) // ELEMENTS_PER_SCALE), _FLOAT32)
@@ -231,7 +218,7 @@ def quantize_int8(array: Array, residual: Array) -> Packed:
         part = slice(start, start + ELEMENTS_PER_SCALE)
         c = np.add(residual[part], flat[part], out=residual[part])
         step = max(c.max(), -c.min()) / np.float32(127)
-        if step < _SMALLEST:
+        if step < np.finfo(np.float32).tiny:  # it has no finite inverse
             steps[index], out[part] = 0, 0
             continue
         steps[index] = step
@@ -265,16 +252,11 @@ def _int8(parts: tuple[Array, ...], start: int, stop: int) -> Array:
 
 
 def top_k(array: Array, residual: Array, count: int) -> Packed:
-    """The `count` elements of `array` + `residual` largest in magnitude; `residual` becomes the others.
+    """The `count` (from 1) elements of `array` + `residual` largest in magnitude; `residual` becomes the others.
 
     Among equal elements the first are chosen. Zeros are not sent. To save time, only elements above a magnitude
     estimated from a sample are sorted (Lin et al. 2018, "Deep Gradient Compression", section 3.1, where the sample
-    decides).
-
-    Args:
-        array: float32, finite.
-        residual: float32, (array.size,); written into.
-        count: from 1.
+    decides). The arrays are as in `quantize_int8`.
     """
     flat = np.ascontiguousarray(array).reshape(-1)
     low = _threshold(flat, residual, count)
@@ -294,21 +276,16 @@ def top_k(array: Array, residual: Array, count: int) -> Packed:
     return Packed("topk", array.shape, (indices.astype(DTYPES[_index_dtype(len(flat))]), values))
 
 
-#: Elements of the sample.
-_SAMPLE = 1 << 14
-
-_SMALLEST_SUBNORMAL = np.finfo(np.float32).smallest_subnormal
-
-
 def _threshold(flat: Array, residual: Array, count: int) -> np.float32:
-    """A positive magnitude that slightly more than `count` elements of the sum are likely to reach."""
-    stride = max(1, len(flat) // _SAMPLE) | 1  # odd, so that the sample meets all columns of a matrix
+    """A positive magnitude that slightly more than `count` elements of the sum are likely to reach, by a sample."""
+    stride = max(1, len(flat) >> 14) | 1  # odd, so that the sample meets all columns of a matrix
     sample = np.abs(flat[::stride] + residual[::stride])
     expected = len(sample) * count / max(1, len(flat))
     chosen = int(expected + 4 * math.sqrt(expected)) + 1  # four standard deviations
+    least = np.finfo(np.float32).smallest_subnormal
     if chosen >= len(sample):
-        return _SMALLEST_SUBNORMAL
-    return max(np.partition(sample, len(sample) - chosen)[len(sample) - chosen], _SMALLEST_SUBNORMAL)
+        return least
+    return max(np.partition(sample, len(sample) - chosen)[len(sample) - chosen], least)
 
 
 def _largest(magnitudes: Array, count: int) -> Array:
@@ -346,9 +323,10 @@ def _topk(parts: tuple[Array, ...], start: int, stop: int) -> Array:
     return out
 
 
+_BEYOND_FLOAT16 = "NaN, infinite or beyond 65,504, the largest of float16"
 FORMS: dict[str, Form] = {
-    "bfloat16": Form(_check_bfloat16, _bfloat16),
-    "float16": Form(_check_float16, _float16),
+    "bfloat16": Form(partial(_check_16_bits, fraction=7, bias=127, what="NaN or infinite"), _bfloat16),
+    "float16": Form(partial(_check_16_bits, fraction=10, bias=15, what=_BEYOND_FLOAT16), _float16),
     "int8": Form(_check_8, _int8),
     "topk": Form(_check_topk, _topk),
 }

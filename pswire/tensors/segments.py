@@ -25,7 +25,6 @@ DATA_OFFSET = 64
 _NAME = re.compile(r"paramserver-[0-9a-f]{32}")
 _MODE = 0o600
 _TOKEN = 16  # bytes
-_TRIES = 8
 _MAP_FLAGS = MAP_SHARED
 with suppress(ImportError):  # Linux alone has it: all pages are mapped at once, and not each when it is first touched
     from mmap import MAP_POPULATE
@@ -44,7 +43,6 @@ class Segment:
     name is removed when this object is deleted or the process ends, and after a kill -9 by the next `sweep`.
 
     Attributes:
-        name: of the file in `FOLDER`.
         memory: the file, mapped, zero from `DATA_OFFSET` on. Never close it: arrays are views of it, and keep it alive.
         nbytes: of the file, in whole pages.
         number: on the stream that it is attached to.
@@ -61,10 +59,7 @@ class Segment:
     def create(cls, nbytes: int, number: int = 0) -> Segment:
         """A new segment with at least `nbytes` from `DATA_OFFSET` on. Takes 1 ms for about 2 MB: the kernel clears it.
 
-        Memory is reserved here: writing to unreserved memory in a full /dev/shm would end the process (SIGBUS).
-
-        Raises:
-            NotShared: there is no such folder, or too little memory in it.
+        Memory is reserved here, or `NotShared`: writing to more than /dev/shm has would end the process (SIGBUS).
         """
         whole = -(-(DATA_OFFSET + nbytes) // PAGESIZE) * PAGESIZE
         name, descriptor = _new_file()
@@ -82,13 +77,10 @@ class Segment:
 
 
 def _new_file() -> tuple[str, int]:
-    """Name and descriptor of a new file, locked: the lock tells `sweep` that its owner lives.
-
-    A lock ends with its process, however that ends, and means the same in all containers, unlike a process id.
-    """
+    """Name and descriptor of a new file, locked: that tells `sweep`, also in other containers, that its owner lives."""
     if not os.path.isdir(FOLDER):
         raise NotShared(f"no {FOLDER} on this machine")
-    for _ in range(_TRIES):
+    for _ in range(8):
         name = f"paramserver-{secrets.token_hex(16)}"
         try:
             descriptor = os.open(_path(name), os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, _MODE)
@@ -113,10 +105,8 @@ def _forget(path: str, descriptor: int, owner: int) -> None:
 def open_segment(name: str, nbytes: int, token: bytes) -> mmap:
     """The memory of another process's segment, as that process has described it.
 
-    Its owner can truncate it, which ends this process (SIGBUS); but the same user could end it anyway.
-
-    Raises:
-        NotShared: no such file, or it is not as described, or not as `Segment` makes them.
+    Its owner can truncate it, which ends this process (SIGBUS); but the same user could end it anyway. Raises
+    `NotShared` if there is no such file, or it is not as described, or not as `Segment` makes them.
     """
     if not _NAME.fullmatch(name):
         raise NotShared(f"{name!r} is not the name of a segment")
@@ -153,16 +143,14 @@ def _check(found: os.stat_result, nbytes: int) -> None:
 
 def sweep() -> int:
     """Removes segments of this user whose owners are dead; returns their number. Raises nothing."""
-    try:
-        names = os.listdir(FOLDER)
-    except OSError:
-        return 0
-    return sum([_swept(name) for name in names if _NAME.fullmatch(name)])
+    with suppress(OSError):
+        return sum([_swept(_path(name)) for name in os.listdir(FOLDER) if _NAME.fullmatch(name)])
+    return 0
 
 
-def _swept(name: str) -> bool:
+def _swept(path: str) -> bool:
     try:
-        descriptor = os.open(_path(name), os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:  # gone in the meantime, or another user's
         return False
     try:
@@ -170,7 +158,7 @@ def _swept(name: str) -> bool:
         if not stat.S_ISREG(found.st_mode) or found.st_uid != os.geteuid():
             return False
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        os.unlink(_path(name))
+        os.unlink(path)
         return True
     except OSError:  # its owner lives, or another process was faster
         return False

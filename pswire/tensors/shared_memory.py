@@ -33,11 +33,7 @@ def bytes_needed(sizes: Iterable[int]) -> int:
 
 
 def array_at(memory: mmap | Array, offset: int, spec: TensorSpec) -> Array:
-    """A view of the array that `spec` describes, `offset` bytes from the beginning.
-
-    Raises:
-        Malformed: it is not inside the memory, or `offset` is no multiple of `ALIGNMENT`.
-    """
+    """A view of the array that `spec` describes; `Malformed` if it is not inside the memory and aligned."""
     _check_place(f"variable {spec}", memory, offset, spec.nbytes)
     return np.ndarray(spec.shape, DTYPES[spec.dtype], memory, offset)
 
@@ -53,10 +49,8 @@ def _check_place(name: str, memory: mmap | Array, offset: int, nbytes: int) -> N
 class Region:
     """Part of a segment, allocated sequentially: a `TensorSender`, and a `pswire.messages.Allocator`.
 
-    Args:
-        segment: the segment's number on its stream.
-        memory: the segment.
-        offset, nbytes: the part, or `Malformed`; by default all that is for arrays.
+    `segment` is its number on its stream; the part begins at `offset` and is by default all that is for arrays. Raises
+    `Malformed` if it is not inside the segment and aligned.
     """
 
     def __init__(self, segment: int, memory: mmap, offset: int = DATA_OFFSET, nbytes: int | None = None) -> None:
@@ -95,10 +89,9 @@ class Region:
 
 
 class SharedReceiver:
-    """Finds the tensors of one message in the segments of its stream, which are given by their numbers.
+    """Finds the tensors of one message in the segments of its stream, by their numbers.
 
-    Copies no more bytes than the segments have, times the two decodings of `StreamReceiver`: otherwise a small message
-    with overlapping tensors could take any amount of memory.
+    Copies at most the size of all segments at each of two decodings: overlapping tensors could take any memory.
     """
 
     def __init__(self, segments: Mapping[int, mmap]) -> None:
@@ -106,7 +99,7 @@ class SharedReceiver:
         self._copied = 0
 
     def get(self, tensor: pb.Tensor, spec: TensorSpec, *, own: bool = False) -> Array:
-        """A view; a copy of row numbers and bools, which numpy requires to stay as they were when checked."""
+        """A view; a copy of row numbers and bools, which must stay as they were when checked."""
         memory = self._segments.get(tensor.shared.segment)
         if memory is None:
             raise Malformed(f"variable {spec}: segment {tensor.shared.segment} was not attached on this stream")

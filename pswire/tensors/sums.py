@@ -3,7 +3,7 @@
 float16 is added in float32, as it overflows at 65,504 and a running count in it stalls at 2,048; the float32 sum is
 rounded once by the caller. Long sums are sums of blocks, as the error of sequential addition grows with the number of
 terms and numpy adds pairwise only along a contiguous axis (N. Higham, "The Accuracy of Floating Point Summation", SIAM
-J. Sci. Comput. 14, 1993). Imports numpy only.
+J. Sci. Comput. 14, 1993).
 """
 
 from __future__ import annotations
@@ -37,10 +37,7 @@ def widened(x: Array) -> Array:
 
 
 def add_over(x: Array, axis: Axis = None, keepdims: bool = False) -> Any:  # noqa: ANN401 - as numpy
-    """np.sum over all axes, one or a tuple of them; float32 for float16.
-
-    Computed by matrix products with ones, up to ten times as fast as np.sum.
-    """
+    """np.sum by matrix products with ones, up to ten times as fast; float32 for float16."""
     x = widened(x)
     if x.size <= SMALL or x.dtype not in _ONES:
         return np.add.reduce(x, axis=axis, keepdims=keepdims)  # type: ignore[call-overload]
@@ -130,14 +127,8 @@ def sum_groups(rows: Array, order: Array, begins: Array) -> Array:
 def add_rows(total: Array, indices: Array, rows: Array) -> None:
     """total[indices] += rows, in place, with repeated indices accumulated in order; float16 is rounded once.
 
-    Args:
-        total: (size, ...), C-contiguous.
-        indices: (n,), integers from -size to size - 1.
-        rows: (n, *total.shape[1:]).
-
-    Raises:
-        ValueError: `total` is not C-contiguous, or a shape does not fit.
-        IndexError: an index is out of range.
+    `total` is (size, ...), C-contiguous; `indices` are (n,), integers from -size to size - 1; `rows` are
+    (n, *total.shape[1:]). Raises `ValueError` for other layouts and shapes, and `IndexError`.
     """
     if not total.flags.c_contiguous:
         raise ValueError(f"add_rows: total must be C-contiguous, but its strides are {total.strides}: copy it first")

@@ -26,11 +26,7 @@ MAX_NAME_LENGTH = 256
 
 @dataclass(frozen=True, slots=True)
 class TensorSpec:
-    """Name, shape and dtype of a tensor; validated when built.
-
-    Raises:
-        ValueError: the name is empty or too long, a size is negative, or the dtype is not in `DTYPES`.
-    """
+    """Name, shape and dtype of a tensor; `ValueError` for an invalid name, a negative size or an unknown dtype."""
 
     name: str
     shape: tuple[int, ...]
@@ -94,12 +90,8 @@ class IndexedSlices:
         indices: (n,), integers from 0 to dense_shape[0] - 1, in any order.
         dense_shape: the shape of the array that these are rows of.
 
-    With `check_range=False` the indices are not checked, because they have not arrived yet or were checked before;
-    `check_indices` checks them later.
-
-    Raises:
-        ValueError: shapes do not fit, or an index is outside.
-        TypeError: the indices are not integers.
+    Raises `ValueError` if shapes do not fit or an index is outside, and `TypeError` if the indices are not integers.
+    With `check_range=False` their range is not checked: they have not arrived yet (`check_indices`), or were checked.
     """
 
     values: Array
@@ -179,7 +171,7 @@ class IndexedSlices:
 
     def astype(self, dtype: npt.DTypeLike, copy: bool = True) -> IndexedSlices:
         """The same rows in another dtype."""
-        return IndexedSlices(self.values.astype(dtype, copy=copy), self.indices, self.dense_shape)
+        return self.with_values(self.values.astype(dtype, copy=copy))
 
     def copy(self) -> IndexedSlices:
         """The same rows in arrays of their own."""
@@ -199,14 +191,13 @@ class IndexedSlices:
 
     def to_dense(self) -> Array:
         """The whole array, zeros included."""
-        dense: Array = self + np.zeros(self.dense_shape, self.dtype)
-        return dense
+        return np.asarray(self + np.zeros(self.dense_shape, self.dtype))
 
 
 def magnitude(array: Array) -> float:
-    """An upper bound of all magnitudes: the root of the sum of squares; 0 for integers and bools.
+    """An upper bound of all magnitudes, the root of the sum of squares in one pass; 0 for integers and bools.
 
-    Infinite or NaN if an element is, or when the sum overflows. The cheapest single pass in numpy; never warns.
+    Infinite or NaN if an element is, or when the sum overflows.
     """
     return math.sqrt(np.vdot(array, array)) if array.dtype.kind == "f" else 0.0
 

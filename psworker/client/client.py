@@ -86,9 +86,8 @@ class Client:
     def join(self) -> Joined:
         """Joins every shard and keeps the leases by a heartbeat in the background; shard 0's answer.
 
-        Raises:
-            ConfigurationError: the shards were started with different policies.
-            WrongShard: they are not the servers of the job, all of them and in their order.
+        Raises `ConfigurationError` if the shards were started with different policies, and `WrongShard` if they are not
+        the servers of the job, all of them and in their order.
         """
         joined, *others = self._calls.join()
         for shard, other in enumerate(others, 1):
@@ -109,16 +108,13 @@ class Client:
     def register(self, declarations: Sequence[Declaration]) -> list[VersionedArray]:
         """Declares variables; returns the servers' values of them, in their order, without the tables.
 
-        Of several shards, all first check their part, and none registers it if one refuses.
-
-        Raises:
-            AlreadyRegistered: a worker has registered one of this name that differs, or is placed elsewhere.
-            ShapeMismatch: an initial value does not have its variable's shape and dtype; then nothing was sent.
-            WrongShard: one of the shards was restarted while others continued the job.
+        Of several shards, all first check their part, and none registers it if one refuses. Raises `AlreadyRegistered`
+        if a worker has registered one of this name that differs, or is placed elsewhere; `ShapeMismatch` if an initial
+        value does not have its variable's shape and dtype; `WrongShard` if one of the shards was restarted.
         """
         calls, names = self._calls, [declaration.spec.name for declaration in declarations]
         placement = self._placement.extended([declaration.spec for declaration in declarations])
-        parts: list[list[Declaration]] = [[] for _ in range(self.shards)]
+        parts: dict[int, list[Declaration]] = {shard: [] for shard in range(self.shards)}
         for name, declaration in zip(names, declarations, strict=True):
             variable, value = placement[name], declaration.value
             values: list[Array | None] = [None] * len(variable.partitions)
@@ -131,18 +127,18 @@ class Client:
                 part = replace(declaration, spec=partition.spec, value=array, part=partition.part)
                 parts[partition.shard].append(part)
         pull = ShardedPull(placement, names, rejoins=calls.rejoins)
-        messages = [Register(calls.sender, tuple(part), states=calls.states) for part in parts]
+        messages = {shard: Register(calls.sender, tuple(part), states=calls.states) for shard, part in parts.items()}
         if self.shards > 1:
             places = tuple([Place(name, placement[name].partitions[0].shard) for name in names])
             messages[0] = replace(messages[0], places=places)
-            checks = [
-                replace(one, declarations=tuple([replace(part, value=None) for part in one.declarations]), dry_run=True)
-                for one in messages
-            ]
+            checks = {}
+            for shard, message in messages.items():
+                without_values = [replace(part, value=None) for part in message.declarations]
+                checks[shard] = replace(message, declarations=tuple(without_values), dry_run=True)
             calls.results(calls.send(checks), Registered)
         answers = [calls.call(0, messages[0], Registered)]
-        others = [message if message.declarations else None for message in messages[1:]]
-        answers += calls.results(calls.send([None, *others]), Registered)
+        others = {shard: message for shard, message in messages.items() if shard and message.declarations}
+        answers += calls.results(calls.send(others), Registered)
         self._placement = placement
         self._pushing.observed |= {one.spec.name for one in declarations if isinstance(one.optimizer, MovingAverage)}
         if self._pushing.orders and calls.frontier.decided:
@@ -160,13 +156,10 @@ class Client:
 
         All shards' messages are sent at once; but where shard 0 decides for all (`pswire.specs.consistency`), the
         others are sent its decision by `result`. Until the result is there, the gradients' arrays are borrowed, and
-        there is no other push, tune or assign.
+        there is no other push, tune or assign. `gradients` have the versions of the weights that they were computed
+        with; of the `known_values` from this client, those that have not changed do not travel again.
 
-        `gradients` have the versions of the weights that they were computed with. Of the `known_values` from this
-        client, those that have not changed do not travel again.
-
-        Raises:
-            ShapeMismatch: a gradient does not have its variable's shape and dtype; then nothing was sent.
+        Raises `ShapeMismatch` if a gradient does not have its variable's shape and dtype; then nothing was sent.
         """
         pulled = ShardedPull(self._placement, pull, known_values, self._calls.rejoins)
         messages = self._pushing.messages(self._placement, self._sequence + 1, gradients, loss, pulled)
@@ -174,7 +167,7 @@ class Client:
             self._calls.report_abandoned()
         self._heartbeat.idle_since = 0
         self._sequence += 1
-        sent = self._calls.send(messages[:1] if self._pushing.decides else messages, pulled.rejoins)
+        sent = self._calls.send({0: messages[0]} if self._pushing.decides else messages, pulled.rejoins)
         return Future(partial(self._pushing.result, sent, messages, pulled))
 
     def pull(self, names: Sequence[str], known_values: Iterable[VersionedArray] = ()) -> list[VersionedArray]:
@@ -188,11 +181,11 @@ class Client:
         self.report_deferred_idle()
         calls, encoding = self._calls, self.encoder.encoding
         pull = ShardedPull(self._placement, names, known_values, calls.rejoins)
-        messages = [pull.message(shard, calls.sender, encoding) for shard in range(self.shards)]
+        messages = {shard: pull.message(shard, calls.sender, encoding) for shard in sorted(pull.names)}
         if not self._pushing.orders:
             sent = calls.send(messages, pull.rejoins)
-            return Future(lambda: pull.joined(calls.results(sent, Pulled)))
-        first = calls.send([messages[0] or Pull(calls.sender, ())], pull.rejoins)
+            return Future(lambda: pull.joined(calls.results(sent, Pulled), None))
+        first = calls.send({0: messages.get(0) or Pull(calls.sender, ())}, pull.rejoins)
 
         def result() -> list[VersionedArray]:
             """The other shards answer once they have made all changes that shard 0 had decided."""
@@ -214,12 +207,11 @@ class Client:
         numbers, positions = (None, None) if rows is None else variable.split_rows(rows)
         encoding = "" if slot else self.encoder.encoding
         served_at = calls.frontier.decided if orders else None
-        after = calls.after() if orders else [()] * self.shards
-        messages: list[Pull | None] = [None] * self.shards
+        messages = {}
         for index, partition in enumerate(variable.partitions):
             shard, choice = partition.shard, Choice(name, None if numbers is None else numbers[index], slot)
-            before = after[shard] if shard else ()
-            messages[shard] = Pull(calls.sender, (), (choice,), encoding=encoding, after=before)
+            after = calls.after(shard) if orders and shard else ()
+            messages[shard] = Pull(calls.sender, (), (choice,), encoding=encoding, after=after)
         answers = calls.results(calls.send(messages), Pulled)
         values = [value for answer in answers for value in answer.values]
         read = ReadVersion(tuple([value.version for value in values]), served_at)
@@ -228,26 +220,25 @@ class Client:
     def assign(self, assignments: Sequence[Assignment], *, add: bool = False) -> None:
         """Sets variables, or adds to them, on every shard that holds a partition.
 
-        Raises:
-            ShapeMismatch: a value does not have its variable's shape and dtype; then nothing was sent.
+        Raises `ShapeMismatch` if a value does not have its variable's shape and dtype; then nothing was sent.
         """
-        parts: list[list[Assignment]] = [[] for _ in range(self.shards)]
+        parts: dict[int, list[Assignment]] = {}
         for assignment in assignments:
             variable = self._placement[assignment.name]
             variable.check(assignment.array, "assigned value")
             for partition, array in zip(variable.partitions, variable.split(assignment.array), strict=True):
-                parts[partition.shard].append(Assignment(assignment.name, array))
+                parts.setdefault(partition.shard, []).append(Assignment(assignment.name, array))
         self.report_deferred_idle()
         self._calls.report_abandoned()
         self._sequence += 1
         calls, sequence = self._calls, self._sequence
-        shards = tuple([shard for shard, part in enumerate(parts) if shard and part])
-        messages = [Assign(calls.sender, sequence, tuple(part), add, shards) if part else None for part in parts]
+        shards = tuple(sorted(parts.keys() - {0}))
+        messages = {shard: Assign(calls.sender, sequence, tuple(parts[shard]), add, shards) for shard in sorted(parts)}
         if not self._pushing.orders:
             calls.results(calls.send(messages), Assigned)
             return
         remote = tuple([one.name for one in assignments if self._placement[one.name].partitions[-1].shard])
-        first = messages[0] or Assign(calls.sender, sequence, (), add, shards)
+        first = messages.get(0) or Assign(calls.sender, sequence, (), add, shards)
         failed = list(shards)
         try:
             calls.call(0, replace(first, remote=remote), Assigned)
@@ -262,9 +253,10 @@ class Client:
         self.report_deferred_idle()
         parts = ShardedPull(self._placement, names).names
         self._sequence += 1
-        messages: list[Tune | None] = [None] * self.shards
-        for shard, part in parts.items():
-            messages[shard] = Tune(self._calls.sender, self._sequence, tuple(part), optimizer, tuple(fields))
+        sender, sequence = self._calls.sender, self._sequence
+        messages = {
+            shard: Tune(sender, sequence, tuple(parts[shard]), optimizer, tuple(fields)) for shard in sorted(parts)
+        }
         self._calls.results(self._calls.send(messages), Tuned)
 
     def take(self, queue: QueueSpec, finished: Finished | None, reports: int = 0) -> Taken:
@@ -302,10 +294,7 @@ class Client:
             self.report_idle()
 
     def leave(self, *, failed: bool = False) -> None:
-        """Leaves every shard that can be reached at once, and ends the heartbeat.
-
-        With `failed`, synchronous updates wait for a replacement.
-        """
+        """Leaves all shards and ends the heartbeat. With `failed`, synchronous updates wait for a replacement."""
         self._closing.set()
         self._heartbeat.join()
         sender = self._calls.sender

@@ -1,7 +1,6 @@
-"""Encoding of gradients before they travel: 16-bit elements, or compression with error feedback.
+"""Encoding of gradients before they travel: 16-bit elements, or compression with error feedback. Sends nothing.
 
-Residuals, which compression leaves out, are kept here and added to the next gradient. Sends nothing. May import
-compression, encodings, messages, values and the errors.
+Residuals, which compression leaves out, are kept here and added to the next gradient.
 """
 
 from __future__ import annotations
@@ -56,8 +55,7 @@ class GradientEncoder:
     def encode(self, shard: int, gradient: Gradient) -> Gradient:
         """The gradient as it is sent, once, to a shard; arrays that are not packed are borrowed.
 
-        Raises:
-            NotFinite: the sum of a finite gradient and its residual is not; the residual is discarded.
+        Raises `NotFinite` if the sum of a finite gradient and its residual is not; the residual is discarded.
         """
         array = gradient.array
         if isinstance(array, Packed) or array.dtype != DTYPES["float32"]:

@@ -71,12 +71,9 @@ class PlacedVariable:
     def split_rows(self, rows: Array) -> tuple[list[Array], list[slice | Array]]:
         """Row numbers, (n,), in any order and with repeats, by partition: those that it holds, and their positions.
 
-        Numbers are int64 and count from the partition's first row; positions are those among `rows`.
-
-        Raises:
-            TypeError: they are not integers.
-            ShapeMismatch: they are not of shape (n,), or the variable has no rows.
-            InvalidMessage: there is no such row.
+        Numbers are int64 and count from the partition's first row; positions are those among `rows`. Raises `TypeError`
+        if they are not integers, `ShapeMismatch` if they are not of shape (n,) or the variable has no rows, and
+        `InvalidMessage` if there is no such row.
         """
         spec = self.spec
         if rows.dtype.kind not in "iu":
@@ -161,8 +158,7 @@ def _split(spec: TensorSpec, emptiest: Sequence[int]) -> tuple[Partition, ...]:
     counts = [fewest] * shards
     for shard in emptiest[:remaining]:
         counts[shard] += 1
-    firsts = [sum(counts[:shard]) for shard in range(shards)]
     return tuple(
-        Partition(shard, TensorSpec(spec.name, (counts[shard], *spec.shape[1:]), spec.dtype), Part(firsts[shard], rows))
-        for shard in range(shards)
+        Partition(shard, TensorSpec(spec.name, (count, *spec.shape[1:]), spec.dtype), Part(sum(counts[:shard]), rows))
+        for shard, count in enumerate(counts)
     )

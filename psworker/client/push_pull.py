@@ -2,7 +2,7 @@
 
 Shard 0 gets every push, since it counts steps; another shard gets a push if it holds a partition of a gradient, or a
 pull if it holds only requested values. Where a policy may hold or drop a push, shard 0 decides and the others follow.
-Joined arrays are new, each part copied or unpacked once; a variable with one partition is not copied.
+Joined arrays are new; a variable with one partition is not copied.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from pswire.messages import (
     UpdateGroup,
     Value,
 )
-from pswire.tensors.compression import BLOCK, Packed
+from pswire.tensors.compression import Packed
 from pswire.tensors.values import DTYPES, Array, IndexedSlices, not_finite
 from psworker.client.error_feedback import GradientEncoder
 from psworker.client.placement import PlacedVariable, Placement
@@ -42,13 +42,7 @@ _version = attrgetter("version")
 
 @dataclass(slots=True)
 class PushResult:
-    """The result of a push.
-
-    Attributes:
-        outcome, global_step, reason: those of shard 0's answer.
-        staleness: the largest of all shards.
-        values: of the variables that were pulled, in their order.
-    """
+    """The result of a push: shard 0's answer, the largest staleness of all shards, and the values that were pulled."""
 
     outcome: Outcome
     staleness: int
@@ -61,9 +55,8 @@ class ShardedPull:
     """Variables whose values are pulled, in the order of `names`; `UnknownVariable` if one is not placed.
 
     `names` has by shard the variables that it holds a partition of, and `known_versions` the versions that the worker
-    has of these, -1 for none; empty if it has none at all. Of `known_values`, those that the worker got before it last
-    joined a shard again are not named: a server that was started anew may have reached the same version by other
-    updates. `rejoins` is the worker's present count.
+    has of these, -1 for none; empty if it has none at all. Of `known_values`, those from before the last rejoin are not
+    named: a server that was restarted may have reached the same version by other updates.
     """
 
     def __init__(
@@ -86,15 +79,12 @@ class ShardedPull:
                     version = -1 if known is None else known.read.versions[index]
                     self.known_versions.setdefault(partition.shard, []).append(version)
 
-    def message(self, shard: int, sender: Sender, encoding: str) -> Pull | None:
-        """The pull for a shard; None if it holds none of the variables."""
-        names = tuple(self.names.get(shard, ()))
+    def message(self, shard: int, sender: Sender, encoding: str) -> Pull:
+        """The pull for a shard."""
         known_versions = tuple(self.known_versions.get(shard, ()))
-        return Pull(sender, names, known_versions=known_versions, encoding=encoding) if names else None
+        return Pull(sender, tuple(self.names.get(shard, ())), known_versions=known_versions, encoding=encoding)
 
-    def joined(
-        self, answers: Iterable[Registered | Pulled | Pushed], served_at: int | None = None
-    ) -> list[VersionedArray]:
+    def joined(self, answers: Iterable[Registered | Pulled | Pushed], served_at: int | None) -> list[VersionedArray]:
         """The values, joined; without the tables, which a `Registered` lacks."""
         found: dict[str, list[Value]] = {}
         for answer in answers:
@@ -115,8 +105,7 @@ class ShardedPush:
     Attributes:
         decides: whether shard 0 decides for the others whether a push is applied.
         orders: whether the others make changes in the order of shard 0's decisions (`pswire.messages.Frontier`).
-        observed: variables that keep a moving average. Observations are not encoded: the residual of one does not
-            belong to the next.
+        observed: variables that keep a moving average, whose observations are not encoded: they have no residual.
     """
 
     def __init__(self, calls: RetryingCalls, encoder: GradientEncoder) -> None:
@@ -132,8 +121,8 @@ class ShardedPush:
         gradients: Sequence[VersionedArray],
         loss: float | None,
         pull: ShardedPull,
-    ) -> list[Push | Pull | None]:
-        """The message for each shard: a push, a pull if it gets no gradient, None if it takes no part.
+    ) -> dict[int, Push | Pull]:
+        """By shard, the message for those that take part: a push, or a pull if it gets no gradient.
 
         Everything is checked before the first gradient is encoded: otherwise one shard could apply its part while
         another refuses, and a residual could become NaN. For several shards or compression, raises `NotFinite` too.
@@ -167,19 +156,18 @@ class ShardedPush:
                     check_encoded(part_of_shard)
         sender, step = self._calls.sender, self._calls.global_step
         shards = tuple(sorted(parts.keys() - {0}))
-        messages: list[Push | Pull | None] = []
-        for shard in range(placement.shards):
-            mine = tuple(parts.get(shard, ()))
-            if shard and not mine:
-                messages.append(pull.message(shard, sender, encoding))
-                continue
-            names, known = tuple(pull.names.get(shard, ())), tuple(pull.known_versions.get(shard, ()))
-            other = ((), (), step) if shard else (tuple(remote), (), 0)
-            messages.append(Push(sender, sequence, mine, loss, names, None, known, encoding, shards, *other))
+        messages: dict[int, Push | Pull] = {}
+        for shard in sorted({0, *parts, *pull.names}):
+            if shard in parts or not shard:
+                names, known = tuple(pull.names.get(shard, ())), tuple(pull.known_versions.get(shard, ()))
+                mine, other = tuple(parts.get(shard, ())), ((), (), step) if shard else (tuple(remote), (), 0)
+                messages[shard] = Push(sender, sequence, mine, loss, names, None, known, encoding, shards, *other)
+            else:
+                messages[shard] = pull.message(shard, sender, encoding)
         return messages
 
     def result(
-        self, sent: Mapping[int, Future[Answer]], messages: Sequence[Push | Pull | None], pull: ShardedPull
+        self, sent: Mapping[int, Future[Answer]], messages: Mapping[int, Push | Pull], pull: ShardedPull
     ) -> PushResult:
         """The result of a push that was sent; where shard 0 decides, only to it: the others are sent its decision."""
         if self.decides:
@@ -188,7 +176,7 @@ class ShardedPush:
         try:
             answers = self._calls.results(sent, _ANSWERS, failed)
         except ParamServerError:
-            pushes = {shard: message for shard, message in enumerate(messages) if isinstance(message, Push)}
+            pushes = {shard: message for shard, message in messages.items() if isinstance(message, Push)}
             missing = [shard for shard in pushes if shard in failed]
             if 0 < len(missing) < len(pushes):
                 self._calls.report_half_push(missing, pushes[missing[0]].sequence)
@@ -196,7 +184,7 @@ class ShardedPush:
         return _result(answers, pull)
 
     def _decided(
-        self, sent: Mapping[int, Future[Answer]], messages: Sequence[Push | Pull | None], pull: ShardedPull
+        self, sent: Mapping[int, Future[Answer]], messages: Mapping[int, Push | Pull], pull: ShardedPull
     ) -> PushResult:
         """The result of a push after shard 0's decision; if that fails, it is abandoned."""
         calls, push = self._calls, messages[0]
@@ -223,20 +211,21 @@ class ShardedPush:
         return _result([decision, *others], pull)
 
     def _following(
-        self, messages: Sequence[Push | Pull | None], decision: Pushed, pull: ShardedPull
-    ) -> list[Push | Pull | None]:
+        self, messages: Mapping[int, Push | Pull], decision: Pushed, pull: ShardedPull
+    ) -> Mapping[int, Push | Pull]:
         """The messages to the other shards after shard 0's decision: of a push that it dropped only pulls."""
-        following: list[Push | Pull | None] = [None]
-        for shard, message in enumerate(messages[1:], 1):
-            if isinstance(message, Push) and decision.outcome is Outcome.DROPPED:
-                message = pull.message(shard, message.sender, message.encoding)
-            elif isinstance(message, Push):
+        following: dict[int, Push | Pull] = {}
+        for shard, message in messages.items():
+            if isinstance(message, Pull):
+                following[shard] = message
+            elif shard and decision.outcome is not Outcome.DROPPED:
                 group, step = decision.group, max(0, decision.global_step - 1)
                 if group is not None:  # of its members, those that have a part there
                     members = [replace(member, shards=()) for member in group.members if shard in member.shards]
                     group = UpdateGroup(group.number, tuple(members))
-                message = replace(message, group=group, global_step=step)
-            following.append(message)
+                following[shard] = replace(message, group=group, global_step=step)
+            elif shard and shard in pull.names:
+                following[shard] = pull.message(shard, message.sender, message.encoding)
         return self._calls.in_order(following) if self.orders else following
 
 
@@ -280,10 +269,8 @@ def check_encoded(gradients: Iterable[Gradient]) -> None:
 def join(variable: PlacedVariable, values: Sequence[Value], known: VersionedArray | None = None) -> Array:
     """The values of all partitions, in their order, as one array; read-only. That of `known` if nothing has changed.
 
-    A value without an array is as in `known`, whose versions the shards were given.
-
-    Raises:
-        Malformed: a value is not what its shard was asked for.
+    A value without an array is as in `known`, whose versions the shards were given. Raises `Malformed` if a value is
+    not what its shard was asked for.
     """
     spec, changed = variable.spec, False
     if len(values) != len(variable.partitions):
@@ -312,16 +299,13 @@ def join(variable: PlacedVariable, values: Sequence[Value], known: VersionedArra
     targets = variable.split(joined)
     sources = targets if old is None else variable.split(old)
     for value, target, source in zip(values, targets, sources, strict=True):
-        _copy_into(target, source if value.array is None else value.array)
+        target[...] = source if value.array is None else unpacked(value)
     joined.flags.writeable = False
     return joined
 
 
 def join_rows(values: Sequence[Value], positions: Sequence[slice | Array] | None) -> Array:
-    """The rows of all partitions, at these positions, or else one partition after the other; read-only.
-
-    A slot may have a dtype of its own.
-    """
+    """The rows of all partitions, at these positions, or else one partition after the other; read-only."""
     arrays = [unpacked(value) for value in values]
     if len(arrays) == 1:
         return arrays[0]
@@ -343,14 +327,3 @@ def unpacked(value: Value) -> Array:
         array = array.unpacked()
         array.flags.writeable = False
     return array
-
-
-def _copy_into(target: Array, part: Array | Packed) -> None:
-    """Writes a part into its C-contiguous rows; packed elements block by block, which stays in the cache."""
-    if not isinstance(part, Packed):
-        target[...] = part
-        return
-    flat = target.reshape(-1)
-    for start in range(0, part.size, BLOCK):
-        stop = min(start + BLOCK, part.size)
-        flat[start:stop] = part.elements(start, stop)

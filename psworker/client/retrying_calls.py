@@ -46,17 +46,13 @@ LOG_EVERY = 5.0  # seconds between two log lines of a call that waits
 BEST_EFFORT_SECONDS = 2.0  # for messages the worker does not depend on: that it leaves, is idle, abandons a push
 
 A = TypeVar("A", bound=Answer)
-M = TypeVar("M", Assign | None, Pull | None, Push | Pull | None)  # ordered over shards
+M = TypeVar("M", Assign, Pull, Push | Pull)  # ordered over shards
 
 
 class RetryingCalls:
     """The RPCs of one worker. Used by one thread.
 
-    Args:
-        transport: reaches the shards.
-        worker: the worker's name.
-        timeout: seconds for which a call is retried while a server cannot be reached.
-        closing: once set, no call is retried.
+    Each is retried for `timeout` seconds while a server cannot be reached, unless `closing` is set.
 
     Attributes:
         sender: the worker as a member; with incarnation 0 until it has joined.
@@ -65,8 +61,7 @@ class RetryingCalls:
             sent that names them.
         global_step, frontier: of shard 0, as of its last answer.
         half_pushes: by shard, pushes that it has not applied and others have; counted for the first such shard.
-        chief: whether this worker is chief, as last reported by shard 0 (`psserver.core.members.chief`).
-        chief_reports: how often shard 0 has reported it.
+        chief, chief_reports: whether this worker is chief, as last reported by shard 0, and how often it has.
         hold_reasons: by shard, the time (monotonic) of its last answer to a heartbeat, and why it holds a push.
         abandoned: by shard, the sequence number up to which messages are abandoned and which it does not know of yet.
     """
@@ -96,27 +91,23 @@ class RetryingCalls:
 
     def call(self, shard: int, message: Request, kind: type[A]) -> A:
         """Sends one message; its answer."""
-        (answer,) = self.results(self.send([None] * shard + [message]), kind)
+        (answer,) = self.results(self.send({shard: message}), kind)
         return answer
 
-    def send(self, messages: Iterable[Request | None], rejoins: int | None = None) -> dict[int, Future[Answer]]:
-        """Sends each shard its message, if any; the answers by shard. `rejoins`: as of which versions are named."""
+    def send(self, messages: Mapping[int, Request], rejoins: int | None = None) -> dict[int, Future[Answer]]:
+        """Sends each shard its message; the answers by shard. `rejoins`: as of which versions are named."""
         as_of = self.rejoins if rejoins is None else rejoins
         sent: dict[int, Future[Answer]] = {}
         with deferred_to_next_block:
-            for shard, message in enumerate(messages):
-                if message is not None:
-                    began = time.monotonic()
-                    current = message if as_of == self.rejoins else self._current(message, as_of)
-                    first = self.transport.call(shard, current, self._timeout)
-                    sent[shard] = Future(partial(self._answer, shard, message, as_of, began, first))
+            for shard, message in messages.items():
+                began = time.monotonic()
+                current = message if as_of == self.rejoins else self._current(message, as_of)
+                first = self.transport.call(shard, current, self._timeout)
+                sent[shard] = Future(partial(self._answer, shard, message, as_of, began, first))
         return sent
 
     def results(
-        self,
-        sent: Mapping[int, Future[Answer]],
-        kind: type[A] | tuple[type[A], ...],
-        failed: list[int] | None = None,
+        self, sent: Mapping[int, Future[Answer]], kind: type[A] | tuple[type[A], ...], failed: list[int] | None = None
     ) -> list[A]:
         """The answers, each of a `kind`, when no call is open any more: a shard has one push of a worker at a time.
 
@@ -139,10 +130,9 @@ class RetryingCalls:
         return answers
 
     def call_best_effort(self, shard: int, message: Request, failure: str) -> Answer | None:
-        """Sends a message that the worker does not depend on; errors are logged as `failure`.
+        """Sends a message that the worker does not depend on, again for a while if the shard cannot be reached.
 
-        Tried again for `BEST_EFFORT_SECONDS` if the shard cannot be reached, so that this worker is not lost because
-        of a brief network failure.
+        Errors are logged as `failure`.
         """
         left, pause = min(self._timeout, BEST_EFFORT_SECONDS), INITIAL_BACKOFF
         until = time.monotonic() + left
@@ -174,18 +164,14 @@ class RetryingCalls:
             self.call(shard, self.renewal(shard, sequence), Renewed)
             del self.abandoned[shard]
 
-    def after(self) -> list[tuple[ChangeId, ...]]:
-        """By shard, the changes of other workers that must be made there before those that shard 0 decided last."""
+    def after(self, shard: int) -> tuple[ChangeId, ...]:
+        """The changes of other workers that a shard must make before those that shard 0 decided last."""
         others = [change for change in self.frontier.undelivered if change.sender.worker != self.sender.worker]
-        return [
-            tuple([ChangeId(one.sender, one.sequence) for one in others if shard in one.shards])
-            for shard in range(self.transport.shards)
-        ]
+        return tuple([ChangeId(one.sender, one.sequence) for one in others if shard in one.shards])
 
-    def in_order(self, messages: Sequence[M]) -> list[M | None]:
+    def in_order(self, messages: Mapping[int, M]) -> dict[int, M]:
         """The messages for shards other than 0, to be processed after shard 0's last decision."""
-        _, *others = zip(messages, self.after(), strict=True)
-        return [None, *[None if message is None else replace(message, after=after) for message, after in others]]
+        return {shard: replace(message, after=self.after(shard)) for shard, message in messages.items() if shard}
 
     def report_half_push(self, shards: Sequence[int], sequence: int) -> None:
         """Reports a push that these shards have not applied, and others have, to them; the first counts it."""
@@ -220,10 +206,10 @@ class RetryingCalls:
             logger.warning("%s is now the chief: the previous one is gone", self.sender.worker)
 
     def _join(self, shard: int) -> Join:
-        sender, shards, tensor_transport = self.sender, self.transport.shards, self.transport.tensor_transport(shard)
-        return Join(
-            sender.worker, sender.incarnation, shard, shards, self._process_nonce, tensor_transport, self.states
-        )
+        sender, transport = self.sender, self.transport
+        travel = transport.tensor_transport(shard)
+        nonce, states = self._process_nonce, self.states
+        return Join(sender.worker, sender.incarnation, shard, transport.shards, nonce, travel, states)
 
     def _current(self, message: Request, rejoins: int) -> Request:
         """The message, without the versions that it names if the worker has joined a shard again since `rejoins`."""
@@ -269,11 +255,8 @@ class RetryingCalls:
     def _joined_again(self, shard: int, error: ParamServerError) -> bool:
         """Rejoins a shard if the worker's lease there had ended; returns whether the message may be sent again.
 
-        By then the worker's block of examples has been handed out again, and its result is discarded.
-
-        Raises:
-            WrongShard: a server has lost its state, and this worker is not a member there.
-            Zombie: another worker has joined with this name.
+        By then the worker's block of examples has been handed out again, and its result is discarded. Raises
+        `WrongShard` if the server has lost its state, and `Zombie` if another worker has joined with this name.
         """
         if not isinstance(error, NotJoined) or not self.sender.incarnation or self.closing.is_set():
             return False

@@ -139,10 +139,7 @@ class Display(ExitStack):
 
 
 class LiveDisplay(Display):
-    """A line for the job and a table of its workers at the lower end of the terminal; lines scroll above them.
-
-    The line of the summary stays when the rest is gone.
-    """
+    """A line and a table at the lower end of the terminal, above which lines scroll; only the summary stays."""
 
     def __init__(self, names: Sequence[str]) -> None:
         super().__init__(names)
@@ -154,13 +151,8 @@ class LiveDisplay(Display):
         )
 
     def __enter__(self) -> Self:
-        self._live.start()
-        self.callback(self._stop)
+        self.enter_context(self._live)
         return super().__enter__()
-
-    def _stop(self) -> None:
-        with self._lock:
-            self._live.stop()
 
     def note(self, text: str) -> None:
         """Replace the table."""

@@ -23,7 +23,15 @@ from pswire.status_client import StatusClient
 from pswire.system.host import cores
 from psworker import config
 from psworker.launch.display import Display
-from psworker.launch.processes import BLAS_VARIABLES, ParentPipe, Process, Stream, blas_threads, signals_handled
+from psworker.launch.processes import (
+    BLAS_VARIABLES,
+    OnLines,
+    ParentPipe,
+    Process,
+    Stream,
+    blas_threads,
+    signals_handled,
+)
 from psworker.launch.progress import Watch
 
 #: Seconds for the servers to start; for a worker from SIGTERM to its end; the same for a server, which gives open calls
@@ -41,11 +49,10 @@ class Job:
     """A program, `script` with its arguments, and the cluster that runs it.
 
     `threads` is the number of BLAS threads of each worker; None: its share of the cores. `debug` makes the workers show
-    tracebacks of errors of the paramserver family. `consistency` and `staleness` are the servers', as text.
-    `worker_options` are options of `psworker run`, by name, which workers get in their environment.
+    tracebacks of our errors. `consistency` and `staleness` are the servers', as text. `worker_options` are options of
+    `psworker run`, by name, which workers get in their environment.
 
-    Raises:
-        ConfigurationError: fewer workers than a synchronous update waits for.
+    Raises `ConfigurationError` for fewer workers than a synchronous update waits for.
     """
 
     script: str
@@ -69,14 +76,14 @@ class Job:
             )
 
     @property
-    def worker_names(self) -> tuple[str, ...]:
+    def worker_names(self) -> list[str]:
         """worker-0, worker-1, ..."""
-        return tuple(f"worker-{number}" for number in range(self.workers))
+        return [f"worker-{number}" for number in range(self.workers)]
 
     @property
-    def server_names(self) -> tuple[str, ...]:
+    def server_names(self) -> list[str]:
         """server-0, server-1, ... by shard."""
-        return tuple(f"server-{shard}" for shard in range(self.shards))
+        return [f"server-{shard}" for shard in range(self.shards)]
 
     def server_command(self, shard: int) -> list[str]:
         """Module and arguments of a shard on a free port."""
@@ -118,7 +125,7 @@ class LocalCluster:
     """
 
     def __init__(self, job: Job, display: Display) -> None:
-        self._job, self._display = job, display
+        self._job, self._display, self._parent = job, display, ParentPipe()
         self._events: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._servers: list[Process] = []
         self._workers: list[Process] = []
@@ -131,19 +138,14 @@ class LocalCluster:
         """Start all processes, wait for the end of the workers, stop all processes.
 
         The code of the outcome is 0 when all workers ended with 0; else that of the first process that failed (128 +
-        the signal that killed it); 128 + the signal's number when a signal ended this process.
-
-        Raises:
-            OSError: the reader of the output has closed it; all processes are stopped by then.
+        the signal that killed it); 128 + the signal's number when a signal ended this process. Raises `OSError` if the
+        reader of the output has closed it; all processes are stopped by then.
         """
-        with (
-            ParentPipe() as parent,
-            signals_handled(_STOP_SIGNALS, partial(self._post, self._on_signal)),
-            self._display,
-        ):
+        signals = signals_handled(_STOP_SIGNALS, partial(self._post, self._on_signal))
+        with self._parent, signals, self._display:
             try:
-                self._start_servers(parent)
-                self._train(parent)
+                self._start_servers()
+                self._train()
                 outcome = Outcome(0)
             except _Abort as abort:
                 (outcome,) = abort.args
@@ -153,31 +155,29 @@ class LocalCluster:
             self._display.summary(self._watch.progress)
         return outcome
 
-    def _start_servers(self, parent: ParentPipe) -> None:
+    def _start_servers(self) -> None:
         environment, job = child_environment(os.environ, None, 1), self._job
-        start = partial(Process, environment=environment, parent=parent, on_lines=self._server_lines)
         for shard, name in enumerate(job.server_names):
-            self._servers.append(self._started(start, name, job.server_command(shard)))
+            self._servers.append(self._child(name, job.server_command(shard), environment, self._server_lines))
         if not self._wait(self._silent, START_TIMEOUT, "to answer"):
             silent = self._silent()
             last_lines = next(tuple(server.last_lines) for server in self._servers if server.name == silent[0])
             raise _Abort(Outcome(1, f"no answer from {' and '.join(silent)} within {START_TIMEOUT:g} s", last_lines))
 
-    def _train(self, parent: ParentPipe) -> None:
+    def _train(self) -> None:
         job = self._job
         environment = child_environment(os.environ, job.threads, max(1, cores() // job.workers))
         environment |= config.environment(job.worker_options)
         servers = [self._addresses[name] for name in job.server_names]
-        start = partial(Process, environment=environment, parent=parent, on_lines=self._pass_on)
         for name in job.worker_names:
-            self._workers.append(self._started(start, name, job.worker_command(name, servers)))
+            self._workers.append(self._child(name, job.worker_command(name, servers), environment, self._pass_on))
         show = partial(self._guarded, self._display.show)
         with Watch(StatusClient(servers), job.worker_names, show) as self._watch:
             self._wait(partial(self._running, self._workers))
 
-    def _started(self, start: partial[Process], name: str, command: Sequence[str]) -> Process:
+    def _child(self, name: str, command: Sequence[str], environment: Mapping[str, str], on_lines: OnLines) -> Process:
         try:
-            return start(name, command, on_end=partial(self._post, self._on_end))
+            return Process(name, command, environment, self._parent, on_lines, partial(self._post, self._on_end))
         except OSError as error:
             raise _Abort(Outcome(1, f"cannot start {name}: {error}")) from error
 
@@ -220,8 +220,9 @@ class LocalCluster:
         self._ended.add(process)
         if not self._stopping and (process.code or process in self._servers):
             then = "; the others were stopped" if self._workers else " before the workers were started"
+            code = process.code or 1  # 1 for a server that ended with 0
             error = f"{process.name} {process.describe_exit()}{then}"
-            raise _Abort(Outcome(process.shell_exit_code or 1, error, tuple(process.last_lines)))
+            raise _Abort(Outcome(128 - code if code < 0 else code, error, tuple(process.last_lines)))
 
     def _on_signal(self, number: int) -> None:
         if not self._stopping:

@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import IO, Literal
+from typing import IO, Literal, TypeAlias
 
 from psworker.launch import parent_watch
 
@@ -70,19 +70,17 @@ class ParentPipe(ExitStack):
         self.callback(os.close, self._writer)  # first
 
 
+OnLines: TypeAlias = Callable[["Process", Stream, list[str]], None]
+
+
 class Process:
     """A Python module in a child, `python -m MODULE ARGS`, in a session and process group of its own.
 
-    Args:
-        command: the module and its arguments.
-        environment: all of the child's environment.
-        parent: the child ends when this pipe closes.
-        on_lines: called in a thread with this process, the stream and new lines, at least one.
-        on_end: called once in a thread with this process, when it and its group have ended and all lines were passed
-            on.
+    `command` is the module and its arguments, `environment` all of the child's; the child ends when the pipe `parent`
+    closes. `on_lines` is called in a thread with this process, the stream and new lines; `on_end` once, with this
+    process, when it and its group have ended and all lines were passed on.
 
     Attributes:
-        pid: its process id, also that of its group.
         code: None while it runs; then its exit code, or minus the number of the signal that killed it.
         last_lines: the end of its output, of both streams.
     """
@@ -93,7 +91,7 @@ class Process:
         command: Sequence[str],
         environment: Mapping[str, str],
         parent: ParentPipe,
-        on_lines: Callable[[Process, Stream, list[str]], None],
+        on_lines: OnLines,
         on_end: Callable[[Process], None],
     ) -> None:
         self.name = name
@@ -111,7 +109,6 @@ class Process:
             start_new_session=True,
             bufsize=0,
         )
-        self.pid = self._popen.pid
         self._readers = [self._thread(self._read, "stdout"), self._thread(self._read, "stderr")]
         self._thread(self._wait)
 
@@ -119,19 +116,13 @@ class Process:
         """Send a signal to all processes of its group, unless it has ended."""
         with self._reaping:
             if self.code is None:
-                _kill_group(self.pid, number)
+                _kill_group(self._popen.pid, number)
 
     def describe_exit(self) -> str:
         """How it ended, as the end of a sentence that begins with its name."""
         if self.code is not None and self.code < 0:
             return f"was killed by {_SIGNAL_NAMES.get(-self.code, f'signal {-self.code}')}"
         return f"ended with exit code {self.code}"
-
-    @property
-    def shell_exit_code(self) -> int:
-        """Its exit code as a shell gives it: 128 + the number of the signal that killed it."""
-        assert self.code is not None, f"{self.name} is still running"
-        return 128 - self.code if self.code < 0 else self.code
 
     def _thread(self, target: Callable[..., None], *arguments: object) -> threading.Thread:
         thread = threading.Thread(target=target, args=arguments, name=f"{self.name} {target.__name__}", daemon=True)
@@ -146,11 +137,11 @@ class Process:
 
     def _wait(self) -> None:
         if hasattr(os, "waitid"):
-            os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT)  # as a zombie it keeps its id
+            os.waitid(os.P_PID, self._popen.pid, os.WEXITED | os.WNOWAIT)  # as a zombie it keeps its id
         else:  # macOS before Python 3.13
             self._popen.wait()
         with self._reaping:
-            _kill_group(self.pid, signal.SIGKILL)
+            _kill_group(self._popen.pid, signal.SIGKILL)
             self.code = self._popen.wait()
         for reader in self._readers:
             reader.join(DRAIN_TIMEOUT)

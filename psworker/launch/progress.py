@@ -10,7 +10,6 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from types import TracebackType
 
 from pswire.job_status import JobStatus, JobWorker
 from pswire.status_client import StatusClient
@@ -32,13 +31,10 @@ class WorkerProgress:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """The job now.
+    """The job now: its workers, ordered by name, and the global step.
 
-    Attributes:
-        workers: in the order of their names.
-        seconds: since the workers were started.
-        began, advanced: when the global step was last seen at 0, and to increase, in seconds as above.
-        problem: why there is no newer status; empty when there is.
+    `seconds` count since the workers were started; the step was last seen at 0 when it `began`, and to increase when it
+    `advanced`. `problem` says why there is no newer status; empty when there is.
     """
 
     workers: tuple[WorkerProgress, ...]
@@ -137,7 +133,7 @@ class Watch:
         self._thread.start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(self, kind: object, *_: object) -> None:
         """End the thread; without an error, ask once more for the final progress."""
         self._stop.set()
         self._thread.join()

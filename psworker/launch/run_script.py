@@ -25,11 +25,11 @@ SIGTERM_CODE = 128 + signal.SIGTERM
 def run_script(
     script: str, arguments: Sequence[str], *, debug: bool = False, sigterm_code: int = SIGTERM_CODE
 ) -> int | str | None:
-    """Run it as `__main__`; returns the argument for `sys.exit`.
+    """Run it as `__main__`; returns the argument for `sys.exit`, after which the process should end. Main thread only.
 
     SIGTERM raises a `SystemExit` in it, with `sigterm_code`, so that `with` blocks are left; a second SIGTERM ends the
     process at once. After the script's end SIGTERM ends the process, which may wait for the script's threads, with the
-    script's exit code. A script may handle SIGTERM itself. For the main thread; the process should end after this.
+    script's exit code. A script may handle SIGTERM itself.
     """
     sys.argv[:] = [script, *arguments]
     directory = str(Path(script).resolve().parent)

@@ -7,96 +7,55 @@ row of `ROW` numbers. `A` is a moving average, half old, half new, and `c` has n
 `pswire.specs.consistency`, and nothing of the policies that carry it out.
 """
 
-from dataclasses import dataclass, field
+from collections import namedtuple
 from fractions import Fraction
 
-from pswire.specs.consistency import Bounded, Consistency, DropStalePushes, ScaleByStaleness, StalenessSpec, Synchronous
+from pswire.specs.consistency import Bounded, DropStalePushes, ScaleByStaleness, Synchronous
 
-LEASE, PATIENCE = 3.0, 2.0
+LEASE, MAX_WAIT_SECONDS = 3.0, 2.0
 SIZE, BLOCK, EPOCHS = 3, 2, 2
 HALVING, ROW = 4, 2
 HALF = Fraction(1, 2)
 
+#: A worker that waits for a block.
+Waiting = namedtuple("Waiting", "ticket worker since reports_received")
 
-@dataclass
+#: The answer to a Take: number of a block; or all is done; or neither, for one that waits.
+Taking = namedtuple("Taking", "number done reports chief")
+
+
 class Life:
     """A worker's latest life. `finished`: it trained and stopped in good order, or was `out_of_data`."""
 
-    incarnation: int
-    number: int
-    expires: float
-    state: str = "live"
-    training: bool = False
-    finished: bool = False
-    out_of_data: bool = False
-    clock: int = 0
-    steps: int = 0
-    dropped: int = 0
-    staleness: int = 0
-    staleness_sum: int = 0
+    def __init__(self, incarnation, number, expires):
+        self.incarnation, self.number, self.expires, self.state = incarnation, number, expires, "live"
+        self.training = self.finished = self.out_of_data = False
+        self.clock = self.steps = self.dropped = self.staleness = self.staleness_sum = 0
 
 
-@dataclass
 class Held:
     """A push; once settled with its staleness and the workers whose pushes made the update (none if dropped)."""
 
-    worker: str
-    gradients: dict
-    at: dict[str, int]
-    staleness: int = 0
-    group: tuple[str, ...] | None = None
+    def __init__(self, worker, gradients, at):
+        self.worker, self.gradients, self.at, self.staleness, self.group = worker, gradients, at, 0, None
 
 
-@dataclass
-class Waiting:
-    """A worker that waits for a block."""
-
-    ticket: int
-    worker: str
-    since: float
-    reports_received: int
-
-
-@dataclass(frozen=True)
-class Taking:
-    """The answer to a Take: number of a block; or all is done; or neither, for one that waits."""
-
-    number: int | None
-    done: bool
-    reports: list[tuple[int, float | None, int]]
-    chief: bool
-
-
-@dataclass
 class Model:
-    """The expected state. `due`: the answers that must have come, by ticket; for an error the name of its class."""
+    """The expected state.
 
-    consistency: Consistency
-    staleness: StalenessSpec
-    initial: dict[str, list[int]]
-    now: float = 0.0
-    lives: dict[str, Life] = field(default_factory=dict)
-    chief: str = ""
-    deaths: int = 0
-    last_clock: int = 0
-    held: dict[int, Held] = field(default_factory=dict)
-    due: dict[int, str | Held | Taking] = field(default_factory=dict)
-    log: list[tuple] = field(default_factory=list)  # (push, gradients, scale), (assign or add, values), (tune, rate)
-    repeated: int = 0
-    blocks: list[tuple[int, int, int]] = field(default_factory=list)
-    free: set[int] = field(default_factory=set)
-    out: dict[str, int] = field(default_factory=dict)
-    done: dict[int, int | None] = field(default_factory=dict)
-    waiting: list[Waiting] = field(default_factory=list)
-    reports: list[tuple[int, float | None, int]] = field(default_factory=list)
-    finished_last: dict[str, int] = field(default_factory=dict)
-    handed_out: dict[int, set[tuple[str, int]]] = field(default_factory=dict)  # the lives that each block went to
-    known: dict[tuple[str, int], tuple] = field(default_factory=dict)  # values, at a length of the log
+    `due`: the answers that must have come, by ticket; for an error the name of its class. `log`: (push, gradients,
+    scale), (assign or add, values), (tune, rate). `handed_out`: the lives that each block went to. `known`: values at a
+    length of the log.
+    """
 
-    def __post_init__(self):
+    def __init__(self, consistency, staleness, initial):
+        self.consistency, self.staleness, self.initial = consistency, staleness, initial
+        self.now, self.chief, self.deaths, self.last_clock, self.repeated = 0.0, "", 0, 0, 0
+        self.lives, self.held, self.due, self.log, self.known = {}, {}, {}, [], {}
         starts = range(0, SIZE, BLOCK)
         self.blocks = [(epoch, at, min(at + BLOCK, SIZE)) for epoch in range(1, EPOCHS + 1) for at in starts]
-        self.free = set(range(len(self.blocks)))
+        self.free, self.out, self.done, self.waiting = set(range(len(self.blocks))), {}, {}, []
+        self.reports, self.finished_last, self.handed_out = [], {}, {}
 
     # --- members --------------------------------------------------------------------------------------------------
 
@@ -157,7 +116,7 @@ class Model:
         self.deaths += len(lost)
         self.elect(tuple(lost))
         self.gone(lost, "NotJoined")
-        for one in [one for one in self.waiting if self.now - one.since >= PATIENCE]:
+        for one in [one for one in self.waiting if self.now - one.since >= MAX_WAIT_SECONDS]:
             self.waiting.remove(one)
             self.answer(one, None, done=False)
 

@@ -16,30 +16,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 
 from psserver.core.shard import Shard
-from pswire import errors
-from pswire.messages import (
-    Assign,
-    Assigned,
-    Assignment,
-    Choice,
-    Declaration,
-    Finished,
-    Gradient,
-    Join,
-    Leave,
-    Outcome,
-    Pull,
-    Push,
-    QueueSpec,
-    Register,
-    Renew,
-    Sender,
-    Status,
-    Take,
-    Tick,
-    Tune,
-    Tuned,
-)
+from pswire import errors, messages
+from pswire.messages import Assign, Finished, Outcome, Push, Sender
 from pswire.optimizers import GradientDescent, Momentum, MovingAverage
 from pswire.specs.consistency import Bounded, ScaleByStaleness, Synchronous, parse_consistency, parse_staleness
 from pswire.specs.initializers import RowConstant
@@ -49,7 +27,7 @@ from tests.properties.model import BLOCK, EPOCHS, HALVING, LEASE, ROW, SIZE, Hel
 from tests.shard_state import run_step, state_of
 
 WORKERS = ("w0", "w1", "w2")
-QUEUE = QueueSpec("mnist", SIZE, BLOCK, EPOCHS)
+QUEUE = messages.QueueSpec("mnist", SIZE, BLOCK, EPOCHS)
 
 # --- the variables of the model -----------------------------------------------------------------------------------
 
@@ -77,17 +55,17 @@ def declaration(name, number=None):
     """The variable with its initial value, or this number everywhere."""
     spec, number = TensorSpec(name, SHAPES[name], "float64"), INITIAL[name][0] if number is None else number
     if name == "E":
-        return Declaration(spec, None, OPTIMIZERS[name], RowConstant(float(INITIAL["E"][0])))
-    return Declaration(spec, full(name, number), OPTIMIZERS.get(name))
+        return messages.Declaration(spec, None, OPTIMIZERS[name], RowConstant(float(INITIAL["E"][0])))
+    return messages.Declaration(spec, full(name, number), OPTIMIZERS.get(name))
 
 
 def gradient(name, numbers, version):
     """As `gradients` draws it: `E` has pairs of an index and its row, and an index may come again."""
     array = np.array([row for _, row in numbers] if name == "E" else numbers, np.float64)
     if name != "E":
-        return Gradient(name, version, array.reshape(SHAPES[name]))
+        return messages.Gradient(name, version, array.reshape(SHAPES[name]))
     indices = np.array([index for index, _ in numbers], np.int32)
-    return Gradient(name, version, IndexedSlices(array.reshape(len(numbers), ROW), indices, SHAPES[name]))
+    return messages.Gradient(name, version, IndexedSlices(array.reshape(len(numbers), ROW), indices, SHAPES[name]))
 
 
 def full(name, number):
@@ -100,7 +78,7 @@ def bad_gradient(name, values, *indices, dtype="f8", version=0):
     array = np.array(values, dtype)
     if indices:
         array = IndexedSlices(array, np.array(indices), (3, array.shape[1]), check_range=False)
-    return Gradient(name, version, array)
+    return messages.Gradient(name, version, array)
 
 
 #: Gradients that must be refused, by their fault, and the error. The last three are in the elements.
@@ -252,7 +230,7 @@ class AnyInterleaving(RuleBasedStateMachine):
         self.last_push.pop(worker, None)
         self.settled.pop(worker, None)
         self.model.join(worker)
-        joined = self.send(Join(worker))
+        joined = self.send(messages.Join(worker))
         self.check_joined(worker, joined)
         assert (joined.lease, joined.global_step) == (LEASE, before)
         assert (joined.consistency, joined.staleness) == (str(self.model.consistency), str(self.model.staleness))
@@ -261,7 +239,7 @@ class AnyInterleaving(RuleBasedStateMachine):
     def join_again(self, worker):
         """The same life: a retry of its join, or after it was lost, or had left."""
         self.model.join_again(worker)
-        self.check_joined(worker, self.send(Join(worker, self.model.lives[worker].incarnation)))
+        self.check_joined(worker, self.send(messages.Join(worker, self.model.lives[worker].incarnation)))
 
     def check_joined(self, worker, joined):
         life = self.model.lives[worker]
@@ -270,12 +248,12 @@ class AnyInterleaving(RuleBasedStateMachine):
 
     @rule(worker=workers, failed=st.booleans())
     def leave(self, worker, failed):
-        self.send(Leave(self.me(worker), failed), lambda _: self.model.leave(worker, failed))
+        self.send(messages.Leave(self.me(worker), failed), lambda _: self.model.leave(worker, failed))
 
     @rule(worker=workers, idle=st.booleans())
     def renew(self, worker, idle):
         """Idle also while a push of it is held, which it has then abandoned."""
-        answer = self.send(Renew(self.me(worker), idle=idle), lambda _: idle and self.model.idle(worker))
+        answer = self.send(messages.Renew(self.me(worker), idle=idle), lambda _: idle and self.model.idle(worker))
         if answer is not None:
             assert (answer.global_step, answer.chief) == (self.model.global_step, worker == self.model.chief)
             assert bool(answer.waiting_for) == any(one.worker == worker for one in self.model.held.values())
@@ -284,39 +262,39 @@ class AnyInterleaving(RuleBasedStateMachine):
     def pass_time(self, seconds, tick):
         self.model.now += seconds
         if tick:
-            self.send(Tick(), lambda _: self.model.tick())
+            self.send(messages.Tick(), lambda _: self.model.tick())
 
     @precondition(lambda self: self.zombies)
     @rule(data=st.data(), sequence=st.integers(1, 9))
     def a_zombie_is_refused(self, data, sequence):
         zombie = data.draw(st.sampled_from(self.zombies))
-        messages = [
+        all_kinds = [
             Push(zombie, sequence, (gradient("W", [6, 6], 0),)),
-            Assign(zombie, sequence, (Assignment("W", np.ones(2)),)),
-            Tune(zombie, sequence, ("W",), GradientDescent(8.0), ("learning_rate",)),
-            Pull(zombie, ("W",)),
-            Register(zombie, (declaration("W"),)),
-            Take(zombie, QUEUE, Finished(0)),
-            Renew(zombie, idle=True),
-            Leave(zombie),
-            Join(zombie.worker, zombie.incarnation),
+            Assign(zombie, sequence, (messages.Assignment("W", np.ones(2)),)),
+            messages.Tune(zombie, sequence, ("W",), GradientDescent(8.0), ("learning_rate",)),
+            messages.Pull(zombie, ("W",)),
+            messages.Register(zombie, (declaration("W"),)),
+            messages.Take(zombie, QUEUE, Finished(0)),
+            messages.Renew(zombie, idle=True),
+            messages.Leave(zombie),
+            messages.Join(zombie.worker, zombie.incarnation),
         ]
-        self.refused(data.draw(st.sampled_from(messages)), errors.Zombie)
+        self.refused(data.draw(st.sampled_from(all_kinds)), errors.Zombie)
 
     # --- variables ------------------------------------------------------------------------------------------------
 
     @rule(worker=workers, names=st.lists(names, unique=True, min_size=1), number=sixes)
     def register(self, worker, names, number):
         """A worker that comes later gets the present values, whatever it brings and whatever was tuned since."""
-        answer = self.send(Register(self.me(worker), tuple(declaration(name, number) for name in names)))
+        answer = self.send(messages.Register(self.me(worker), tuple(declaration(name, number) for name in names)))
         if answer is not None:
             self.check_values(worker, answer.values, [name for name in names if name != "E"])
 
     @rule(worker=workers, names=st.lists(names, unique=True), rows=st.lists(st.integers(0, 2), max_size=4))
     def pull(self, worker, names, rows):
         """Whole variables, rows of the table, and a slot; also while a push of the worker is held."""
-        choices = (Choice("E", np.array(rows, np.int64)), Choice("M", slot="momentum"))
-        answer = self.send(Pull(self.me(worker), tuple(names), choices))
+        choices = (messages.Choice("E", np.array(rows, np.int64)), messages.Choice("M", slot="momentum"))
+        answer = self.send(messages.Pull(self.me(worker), tuple(names), choices))
         if answer is None:
             return
         *whole, chosen, slot = answer.values
@@ -372,7 +350,7 @@ class AnyInterleaving(RuleBasedStateMachine):
     def a_message_from_before_the_last_one_is_refused(self, worker, data, kind):
         if worker in self.settled:
             sequence = data.draw(st.integers(0, self.settled[worker][0].sequence - 1))
-            content = gradient("W", [1, 1], 0) if kind is Push else Assignment("W", np.ones(2))
+            content = gradient("W", [1, 1], 0) if kind is Push else messages.Assignment("W", np.ones(2))
             self.refused(kind(self.me(worker), sequence, (content,)), errors.OutOfOrder)
 
     @rule(worker=workers, fault=st.sampled_from(sorted(BAD_PUSHES)), first=st.booleans())
@@ -386,24 +364,27 @@ class AnyInterleaving(RuleBasedStateMachine):
     @rule(worker=workers, values=values, add=st.booleans())
     def assign(self, worker, values, add):
         """Also while a push of the worker is held, which is then abandoned, and too late from then on."""
-        assignments = tuple(Assignment(name, full(name, number)) for name, number in values.items())
+        assignments = tuple(messages.Assignment(name, full(name, number)) for name, number in values.items())
         change = {name: [number] * SIZES[name] for name, number in values.items()}
-        message, before = Assign(self.me(worker), self.next_sequence(worker), assignments, add), self.model.global_step
+        message, before = (
+            Assign(self.me(worker), self.next_sequence(worker), assignments, add),
+            self.model.global_step,
+        )
         kind = "assign_add" if add else "assign"
         answer = self.send(message, lambda _: self.model.change(worker, kind, change))
         if answer is not None:
             versions = tuple(self.model.version(name) for name in values)
-            assert answer == Assigned(Outcome.APPLIED, versions, before)
-            self.settle(message, Assigned(Outcome.REPEATED, versions, before))
+            assert answer == messages.Assigned(Outcome.APPLIED, versions, before)
+            self.settle(message, messages.Assigned(Outcome.REPEATED, versions, before))
 
     @rule(worker=workers, rate=st.sampled_from([1, 2, 0.5]))
     def tune(self, worker, rate):
         optimizer = GradientDescent(float(rate))
-        message = Tune(self.me(worker), self.next_sequence(worker), ("W",), optimizer, ("learning_rate",))
+        message = messages.Tune(self.me(worker), self.next_sequence(worker), ("W",), optimizer, ("learning_rate",))
         answer = self.send(message, lambda _: self.model.change(worker, "tune", rate))
         if answer is not None:
-            assert answer == Tuned(Outcome.APPLIED, self.model.global_step)
-            self.settle(message, Tuned(Outcome.REPEATED, self.model.global_step))
+            assert answer == messages.Tuned(Outcome.APPLIED, self.model.global_step)
+            self.settle(message, messages.Tuned(Outcome.REPEATED, self.model.global_step))
 
     def settle(self, message, repeated):
         worker = message.sender.worker
@@ -432,7 +413,8 @@ class AnyInterleaving(RuleBasedStateMachine):
             self.take(worker, None if number is None else (number, 99))
 
     def take(self, worker, finished, reports_received=0):
-        message = Take(self.me(worker), QUEUE, None if finished is None else Finished(*finished), reports_received)
+        done = None if finished is None else Finished(*finished)
+        message = messages.Take(self.me(worker), QUEUE, done, reports_received)
         assert self.send(message, lambda ticket: self.model.take(ticket, worker, finished, reports_received)) is None
 
     # --- always ---------------------------------------------------------------------------------------------------
@@ -450,7 +432,7 @@ class AnyInterleaving(RuleBasedStateMachine):
 
     @invariant()
     def the_status_is_the_models(self):
-        (report,), model = self.step(Status())[0].values(), self.model
+        (report,), model = self.step(messages.Status())[0].values(), self.model
         assert (report.global_step, report.repeated) == (model.global_step, model.repeated)
         for one in report.variables:
             assert (one.version, one.updates) == (model.version(one.spec.name), model.updates(one.spec.name))

@@ -9,9 +9,7 @@
 
 A group ends at the blank line after its answers. A worker sends as its latest incarnation, or as in `w0#1`. Each line
 of the answers begins with the worker it is for, also when a pending call ends with an error. A refusal begins with the
-error's class, and the interpreter checks that it changed nothing. Events, and who is chief, are shown after the
-commands `events` and `chief`.
-"""
+error's class, and the interpreter checks that it changed nothing."""
 
 import ast
 import itertools
@@ -32,12 +30,20 @@ from tests.shard_state import progress_of, slots_of, state_of
 
 ANSWERS_BELOW = "----"
 
-#: The words before "=" that are options of a command; others name variables, hyperparameters or sizes.
+#: How the options of commands are read, most of which are fields of messages; others before "=" name variables,
+#: hyperparameters or sizes.
 OPTIONS = {
-    *("seq", "at", "loss", "pull", "group", "known_versions", "encoding", "shards", "remote", "after", "fields"),
-    *("finished", "cost", "reports_received", "give_back", "value", "table", "part", "places", "states", "dry_run"),
-    "transport",
+    **dict.fromkeys(["sequence", "at", "settled", "half_pushes", "reports_received"], int),
+    **dict.fromkeys(["incarnation", "process_nonce"], int),
+    **dict.fromkeys(["loss", "cost"], float),
+    **dict.fromkeys(["encoding", "tensor_transport", "after", "group", "value", "table", "part", "finished"], str),
+    **dict.fromkeys(["dry_run", "give_back"], bool),
+    **dict.fromkeys(["known_versions", "shards", "states"], lambda text: _numbers(text)),
+    **dict.fromkeys(["pull", "fields"], lambda text: tuple(text.split(","))),
+    "places": lambda text: tuple(messages.Place(*one) for one in _pairs(text)),
+    "remote": lambda text: tuple(messages.RemoteWeights(*one) if len(one) > 1 else one[0] for one in _pairs(text)),
 }
+SHORT = {"seq": "sequence", "transport": "tensor_transport"}
 
 
 def replay(text: str) -> str:
@@ -64,7 +70,7 @@ class Scenario:
     def __init__(self) -> None:
         self.shard = Shard()
         self.now = 0.0
-        self._shows_events = self._shows_chief = False
+        self._shows: set[str] = set()
         self._tickets = itertools.count(1)
         self._asked: dict[int, str] = {}
         self._incarnations: dict[str, int] = {}
@@ -74,15 +80,23 @@ class Scenario:
         self._reports: dict[tuple[str, str], int] = {}  # epochs of each queue reported to each worker in this life
 
     def run(self, line: str) -> list[str]:
-        """The answers of the shard to one command; `unsettled push ...` is sent while earlier tasks have not run."""
+        """The answers of the shard to one command; `unsettled push ...` is sent while earlier tasks have not run.
+
+        From `events` and `chief` on, events are shown above the answers, and beside the name that a worker is chief.
+        """
+        if line in ("events", "chief"):
+            self._shows.add(line)
+            return []
         command, *words = line.partition(" # ")[0].split()
         self._settled = command != "unsettled"
         if not self._settled:
             command, *words = words
-        pairs = [word.partition("=")[::2] for word in words if "=" in word]
-        options = {key: text for key, text in pairs if key in OPTIONS}
-        pairs = [pair for pair in pairs if pair[0] not in OPTIONS]
+        pairs = [(SHORT.get(key, key), text) for key, _, text in [word.partition("=") for word in words if "=" in word]]
+        options = {key: OPTIONS[key](text) for key, text in pairs if key in OPTIONS}
+        if "after" in options:
+            options["after"] = self._changes(options["after"])
         plain = [word for word in words if "=" not in word]
+        pairs = [pair for pair in pairs if pair[0] not in OPTIONS]
         return getattr(self, f"do_{command}")(*plain, options=options, pairs=pairs)
 
     # --- commands -------------------------------------------------------------------------------------------------
@@ -97,17 +111,14 @@ class Scenario:
         self.shard = Shard(int(shard), int(shards), **given)
         return []
 
-    def do_join(self, who: str, *place: str, options, pairs) -> list[str]:
+    def do_join(self, who: str, *place: str, options, **_) -> list[str]:
         """`join w0 [0 of 2] [incarnation=3] [process_nonce=77] [states=11,12] [transport=gRPC]`."""
         shard, shards = (int(place[0]), int(place[2])) if place else (0, 1)
-        given = {name: int(number) for name, number in pairs} | _transport(options)
-        states = _numbers(options.get("states"))
-        return self._send(who, messages.Join(who.strip("'"), shard=shard, shards=shards, states=states, **given))
+        return self._send(who, messages.Join(who.strip("'"), shard=shard, shards=shards, **options))
 
-    def do_renew(self, who: str, *idle: str, options, pairs) -> list[str]:
+    def do_renew(self, who: str, *idle: str, options, **_) -> list[str]:
         """`renew w0 [idle] [settled=3] [half_pushes=1] [transport=gRPC]`."""
-        given = {name: int(number) for name, number in pairs} | _transport(options)
-        return self._send(who, messages.Renew(self._sender(who), "idle" in idle, **given))
+        return self._send(who, messages.Renew(self._sender(who), "idle" in idle, **options))
 
     def do_leave(self, who: str, *failed: str, **_) -> list[str]:
         """`leave w0 [failed]`."""
@@ -120,20 +131,21 @@ class Scenario:
         Options: `table=RowConstant(1)` in place of a value, `part=3/100` (the first row, and of how many),
         `places=W/0,V/1`, `states=11,12`, `dry_run=1`.
         """
-        given = {"dry_run": "dry_run" in options, "states": _numbers(options.get("states"))}
-        places = tuple(messages.Place(placed, int(shard)) for placed, shard in _pairs(options.get("places")))
+        value, table, part = (options.pop(option, "") for option in ("value", "table", "part"))
         if not name:
-            return self._send(who, messages.Register(self._sender(who), (), places, **given))
+            return self._send(who, messages.Register(self._sender(who), (), **options))
         dtype = next((word for word in rest if word in DTYPES), "float32")
         kind = next((UpdateSpec.kinds[word] for word in rest if word in UpdateSpec.kinds), None)
         spec = TensorSpec(name, _shape(shape), dtype)
         self._specs.setdefault(name, spec)
-        value = _array(options["value"], spec) if "value" in options else None
-        optimizer = None if kind is None else kind(**{key: _field(text) for key, text in pairs})
-        table = _field(options["table"]) if "table" in options else None
-        part = Part(*map(int, options["part"].split("/"))) if "part" in options else None
-        declared = (messages.Declaration(spec, value, optimizer, table, part),)
-        return self._send(who, messages.Register(self._sender(who), declared, places, **given))
+        declared = messages.Declaration(
+            spec,
+            _array(value, spec) if value else None,
+            kind(**{key: _field(text) for key, text in pairs}) if kind else None,
+            _field(table) if table else None,
+            Part(*map(int, part.split("/"))) if part else None,
+        )
+        return self._send(who, messages.Register(self._sender(who), (declared,), **options))
 
     def do_pull(self, who: str, *names: str, options, **_) -> list[str]:
         """`pull w0 W b [known_versions=3,-1] [encoding=bfloat16] [after=w1/3]`.
@@ -146,8 +158,7 @@ class Scenario:
             name, _, slot = target.partition(".")
             choices.append(messages.Choice(name, np.array(_numbers(rows), np.int64) if bracket else None, slot))
         whole = tuple(name for name in names if "[" not in name and "." not in name)
-        how, after = _how(options), self._changes(options.get("after"))
-        return self._send(who, messages.Pull(self._sender(who), whole, tuple(choices), *how, after))
+        return self._send(who, messages.Pull(self._sender(who), whole, tuple(choices), **options))
 
     def do_push(self, who: str, *, options, pairs) -> list[str]:
         """`push w0 seq=1 W=1 b=1,2,3 [at=4] [loss=0.5] [pull=W,b] [known_versions=3,-1] [encoding=bfloat16]`.
@@ -157,38 +168,26 @@ class Scenario:
         were served, and messages by worker and sequence number.
         `W:2x2=1` and `W:float64=1` are a gradient of another shape or dtype, `W[2,0]=1,1,5,5` two rows of one.
         """
-        gradients = []
+        gradients, at = [], options.pop("at", None)
         for target, text in pairs:
             name, _, indices = target.removesuffix("]").partition("[")
             spec = self._spec(name)
-            version = int(options.get("at", self._versions.get((who, spec.name), 0)))
+            version = self._versions.get((who, spec.name), 0) if at is None else at
             array = _rows(text, indices, spec) if target.endswith("]") else _array(text, spec)
             gradients.append(messages.Gradient(spec.name, version, array))
-        number, _, members = options.get("group", "").partition(":")
-        push = messages.Push(
-            self._sender(who),
-            int(options["seq"]),
-            tuple(gradients),
-            float(options["loss"]) if "loss" in options else None,
-            tuple(options["pull"].split(",")) if "pull" in options else (),
-            messages.UpdateGroup(int(number), self._changes(members)) if number else None,
-            *_how(options),
-            _numbers(options.get("shards")),
-            tuple(messages.RemoteWeights(name, int(at)) for name, at in _pairs(options.get("remote"))),
-            self._changes(options.get("after")),
-        )
-        return self._send(who, push)
+        if "group" in options:
+            number, _, members = options["group"].partition(":")
+            options["group"] = messages.UpdateGroup(int(number), self._changes(members))
+        return self._send(who, messages.Push(self._sender(who), gradients=tuple(gradients), **options))
 
-    def _changes(self, text: str | None) -> tuple[messages.ChangeId, ...]:
-        return tuple(messages.ChangeId(self._sender(who), int(sequence)) for who, sequence in _pairs(text))
+    def _changes(self, text: str) -> tuple[messages.ChangeId, ...]:
+        return tuple(messages.ChangeId(self._sender(who), sequence) for who, sequence in _pairs(text))
 
     def do_assign(self, who: str, *, options, pairs, add: bool = False) -> list[str]:
         """`assign w0 seq=1 W=5 [shards=1] [remote=V] [after=w1/3]`."""
         specs = [(self._spec(target), text) for target, text in pairs]
         assignments = tuple(messages.Assignment(spec.name, _array(text, spec)) for spec, text in specs)
-        remote = tuple(filter(None, options.get("remote", "").split(",")))
-        order = _numbers(options.get("shards")), remote, self._changes(options.get("after"))
-        return self._send(who, messages.Assign(self._sender(who), int(options["seq"]), assignments, add, *order))
+        return self._send(who, messages.Assign(self._sender(who), assignments=assignments, add=add, **options))
 
     def do_assign_add(self, who: str, **given) -> list[str]:
         """`assign_add w0 seq=1 W=5`."""
@@ -197,9 +196,9 @@ class Scenario:
     def do_tune(self, who: str, kind: str, *names: str, options, pairs) -> list[str]:
         """`tune w0 momentum W V seq=2 learning_rate=0.5 [fields=beta]`: by default the fields that are given."""
         values = {key: _field(text) for key, text in pairs}
-        fields = tuple(options["fields"].split(",")) if "fields" in options else tuple(values)
-        optimizer = UpdateSpec.kinds[kind](**values)
-        return self._send(who, messages.Tune(self._sender(who), int(options["seq"]), names, optimizer, fields))
+        fields = {"fields": tuple(values), **options}
+        tune = messages.Tune(self._sender(who), names=names, optimizer=UpdateSpec.kinds[kind](**values), **fields)
+        return self._send(who, tune)
 
     def do_take(self, who: str, name: str, *, options, pairs) -> list[str]:
         """`take w0 mnist [size=10 block=4 epochs=2 seed=0] [finished=0] [cost=1.5] [reports_received=0] [give_back=1]`.
@@ -207,15 +206,15 @@ class Scenario:
         Later without the sizes. All reports that the worker was given count as received, unless `reports_received` is
         given.
         """
-        if pairs:
-            queue = messages.QueueSpec(name, **{key: int(text) for key, text in pairs})
-            self._queues.setdefault(name, queue)
-        else:
-            queue = self._queues[name]
-        cost = float(options["cost"]) if "cost" in options else None
-        finished = messages.Finished(int(options["finished"]), cost) if "finished" in options else None
-        received = self._reports[who, name] = int(options.get("reports_received", self._reports.get((who, name), 0)))
-        return self._send(who, messages.Take(self._sender(who), queue, finished, received, "give_back" in options))
+        sizes = {key: int(text) for key, text in pairs}
+        queue = messages.QueueSpec(name, **sizes) if sizes else self._queues[name]
+        self._queues.setdefault(name, queue)
+        options.setdefault("reports_received", self._reports.get((who, name), 0))
+        self._reports[who, name] = options["reports_received"]
+        cost = options.pop("cost", None)
+        if "finished" in options:
+            options["finished"] = messages.Finished(int(options["finished"]), cost)
+        return self._send(who, messages.Take(self._sender(who), queue, **options))
 
     def do_tick(self, seconds: str, **_) -> list[str]:
         """`tick 2`: two seconds pass, and the shard gets a tick."""
@@ -225,16 +224,6 @@ class Scenario:
     def do_wait(self, seconds: str, **_) -> list[str]:
         """`wait 2`: two seconds pass, without a tick."""
         self.now += float(seconds)
-        return []
-
-    def do_events(self, **_) -> list[str]:
-        """`events`: from now on, the events of each step are shown above the answers."""
-        self._shows_events = True
-        return []
-
-    def do_chief(self, **_) -> list[str]:
-        """`chief`: from now on, an answer that tells its worker that it is the chief shows it beside the name."""
-        self._shows_chief = True
         return []
 
     def do_status(self, **_) -> list[str]:
@@ -279,7 +268,7 @@ class Scenario:
         run(result.tasks)
         events = [f"{'warning' if event.warning else 'event'}: {event.text}" for event in result.events]
         lines = [self._shown(self._asked.pop(reply.ticket), reply.answer) for reply in result.replies]
-        return [*(events if self._shows_events else []), *lines] or [nothing]
+        return [*(events if "events" in self._shows else []), *lines] or [nothing]
 
     def _shown(self, who: str, answer: messages.Answer | ParamServerError) -> str:
         if isinstance(answer, ParamServerError):
@@ -291,7 +280,7 @@ class Scenario:
             self._reports[who, report.queue] = report.epoch
         for value in getattr(answer, "values", ()):
             self._versions[who, value.name] = value.version
-        chief = self._shows_chief and getattr(answer, "chief", False)
+        chief = "chief" in self._shows and getattr(answer, "chief", False)
         return f"{who}{' (chief)' * chief}: {_describe(answer)}"
 
     def _sender(self, who: str) -> messages.Sender:
@@ -311,21 +300,13 @@ class Scenario:
 # --- reading ------------------------------------------------------------------------------------------------------
 
 
-def _pairs(text: str | None) -> list[list[str]]:
-    return [pair.split("/") for pair in (text or "").split(",") if pair]
+def _pairs(text: str) -> list[list]:
+    """Texts, each with its number, if it has one: `W/0,V`."""
+    return [[part if not part.isdigit() else int(part) for part in pair.split("/")] for pair in text.split(",") if pair]
 
 
-def _how(options: dict[str, str]) -> tuple[tuple[int, ...], str]:
-    """`known_versions` and `encoding` of a push or a pull."""
-    return _numbers(options.get("known_versions")), options.get("encoding", "")
-
-
-def _transport(options: dict[str, str]) -> dict[str, str]:
-    return {"tensor_transport": options["transport"]} if "transport" in options else {}
-
-
-def _numbers(text: str | None) -> tuple[int, ...]:
-    return tuple(int(number) for number in (text or "").split(",") if number)
+def _numbers(text: str) -> tuple[int, ...]:
+    return tuple(int(number) for number in text.split(",") if number)
 
 
 def _shape(text: str) -> tuple[int, ...]:
@@ -420,7 +401,8 @@ def _report(report: messages.EpochReport) -> str:
 
 
 def _status(report: messages.StatusReport) -> str:
-    lines = [f"shard {report.shard} of {report.shards}, step {report.global_step}, {report.repeated} repeated"]
+    half = f", {report.half_pushes} half pushes" if report.half_pushes else ""
+    lines = [f"shard {report.shard} of {report.shards}, step {report.global_step}, {report.repeated} repeated{half}"]
     lines += [
         f"  variable {one.spec}: version {one.version}, updates {one.updates}, {one.optimizer}"
         for one in report.variables

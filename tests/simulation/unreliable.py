@@ -11,8 +11,7 @@ import math
 import random
 import threading
 from collections import Counter
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 from unittest import mock
 
@@ -20,28 +19,14 @@ import numpy as np
 
 from psserver.core.shard import Shard
 from pswire.errors import ParamServerError, TimedOut, Unavailable
-from pswire.messages import (
-    Answer,
-    Assignment,
-    Declaration,
-    Finished,
-    Message,
-    Outcome,
-    Pushed,
-    QueueSpec,
-    Reply,
-    Request,
-    Status,
-    StatusReport,
-    Tick,
-)
+from pswire.messages import Assignment, Finished, Outcome, Pushed, QueueSpec, Reply, Status, Tick
 from pswire.optimizers import GradientDescent
 from pswire.specs.consistency import parse_consistency, parse_staleness
-from pswire.tensors.values import Array, IndexedSlices, TensorSpec
+from pswire.tensors.values import IndexedSlices
 from psworker.client import placement
 from psworker.client.client import Client
 from psworker.transport import Future
-from psworker.versions import VersionedArray
+from tests.shard_driver import declared
 from tests.shard_state import run_step
 
 QUEUE = QueueSpec("mnist", size=7, block=2, epochs=3)
@@ -56,7 +41,6 @@ LEASE = 1000.0
 #: What may happen to a message, and how often.
 FATES = {"delivered": 8, "lost": 2, "answer lost": 2, "doubled": 2, "delayed": 3}
 
-
 #: Seconds after which a turn that never comes has failed the test.
 MAX_WAIT_SECONDS = 60.0
 
@@ -67,12 +51,10 @@ class Turns:
     What they do together is decided by the seed alone, so nothing that they share needs a lock.
     """
 
-    def __init__(self, seed: str) -> None:
-        self._random = random.Random(seed)
-        self._gates: dict[str, threading.Semaphore] = {}
-        self._failure: BaseException | None = None
+    def __init__(self, seed):
+        self._random, self._gates, self._failure = random.Random(seed), {}, None
 
-    def run(self, lives: Mapping[str, Callable[[], None]]) -> None:
+    def run(self, lives):
         """Lets all of them live, each in a thread of its name, until the last has ended; raises what one has raised."""
         self._gates = {name: threading.Semaphore(0) for name in lives}
         threads = [threading.Thread(target=self._live, args=(life,), name=name) for name, life in lives.items()]
@@ -84,74 +66,56 @@ class Turns:
         if self._failure is not None:
             raise self._failure
 
-    def pass_on(self) -> None:
+    def pass_on(self, *, give=True):
         """Hand the turn on and wait for it to come back. Does nothing in a thread that takes no turns."""
         mine = self._gates.get(threading.current_thread().name)
         if mine is not None:
-            self._give()
-            self._wait(mine)
+            if give:
+                self._give()
+            assert mine.acquire(timeout=MAX_WAIT_SECONDS), "the turn has not come"
+            assert self._failure is None, "another has failed"
 
-    def _live(self, life: Callable[[], None]) -> None:
-        name = threading.current_thread().name
+    def _live(self, life):
         try:
-            self._wait(self._gates[name])
+            self.pass_on(give=False)
             life()
         except BaseException as error:  # noqa: BLE001 - raised in `run`
             self._failure = self._failure or error
         finally:
-            del self._gates[name]
+            del self._gates[threading.current_thread().name]
             self._give()
 
-    def _give(self) -> None:
+    def _give(self):
         if self._gates:
             self._gates[self._random.choice(list(self._gates))].release()
-
-    def _wait(self, mine: threading.Semaphore) -> None:
-        if not mine.acquire(timeout=MAX_WAIT_SECONDS):
-            raise AssertionError("the turn has not come")
-        if self._failure is not None:
-            raise AssertionError("another has failed")
 
 
 class UnreliableTransport:
     """Calls to shards in this process, of which any may go wrong."""
 
-    def __init__(self, shards: int, seed: int, consistency: str, staleness: str, lease: float) -> None:
-        self.turns = Turns(f"{seed}/turns")
-        options = parse_consistency(consistency), parse_staleness(staleness)
-        self.links = [
-            Link(Shard(shard, shards, lease, None, *options), f"{seed}/{shard}", self.turns) for shard in range(shards)
-        ]
+    def __init__(self, shards, seed, *options):
+        self.turns, self.shards = Turns(f"{seed}/turns"), shards
+        self.links = [Link(Shard(one, shards, *options), f"{seed}/{one}", self.turns) for one in range(shards)]
 
-    @property
-    def shards(self) -> int:
-        return len(self.links)
-
-    def call(self, shard: int, message: Request, timeout: float) -> Future[Answer]:
+    def call(self, shard, message, timeout):
         return self.links[shard].call(message)
 
-    def tensor_transport(self, shard: int) -> str:
+    def tensor_transport(self, shard):
         return ""
 
-    def close(self) -> None:
+    def close(self):
         """The shards stay: other workers use them."""
 
 
 class Link:
-    """The way to one shard and back, and the time there."""
+    """The way to one shard and back, and the time there. `stalenesses`: of the pushes that the shard applied."""
 
-    def __init__(self, shard: Shard, seed: str, turns: Turns) -> None:
-        self.fates: Counter[str] = Counter()
-        self.stalenesses: Counter[int] = Counter()  # of the pushes that the shard applied
-        self._shard = shard
-        self._turns = turns
-        self._random = random.Random(seed)
-        self._tickets = itertools.count(1)
-        self._answers: dict[int, Answer | ParamServerError] = {}
-        self._late: list[Request] = []
-        self._now = 0.0
+    def __init__(self, shard, seed, turns):
+        self.fates, self.stalenesses = Counter(), Counter()
+        self._shard, self._random, self._turns = shard, random.Random(seed), turns
+        self._tickets, self._answers, self._late, self._now = itertools.count(1), {}, [], 0.0
 
-    def call(self, message: Request) -> Future[Answer]:
+    def call(self, message):
         """The result raises `Unavailable` or `TimedOut` when no answer comes."""
         self._deliver_late()
         fate = self._random.choices(list(FATES), list(FATES.values()))[0]
@@ -163,12 +127,10 @@ class Link:
         ticket = self._step(message) if fate in ("doubled", "delivered") else None
         return Future(lambda: self._result(ticket, f"{type(message).__name__}: {fate}"))
 
-    def status(self) -> StatusReport:
-        answer = self._result(self._step(Status()), "Status")
-        assert isinstance(answer, StatusReport)
-        return answer
+    def status(self):
+        return self._result(self._step(Status()), "Status")
 
-    def _result(self, ticket: int | None, what: str) -> Answer:
+    def _result(self, ticket, what):
         answer = None if ticket is None else self._wait_for(ticket)
         if answer is None:
             raise self._random.choice([Unavailable, TimedOut])(what)
@@ -176,13 +138,13 @@ class Link:
             raise answer
         return answer
 
-    def _deliver_late(self) -> None:
+    def _deliver_late(self):
         """Some of what was delayed comes now, in any order. Its answer or refusal is lost."""
         for message in self._random.sample(self._late, self._random.randint(0, len(self._late))):
             self._late.remove(message)
             self._step(message)
 
-    def _wait_for(self, ticket: int) -> Answer | ParamServerError | None:
+    def _wait_for(self, ticket):
         """The answer. While the shard keeps it back, others go on and time passes; a call has a deadline."""
         for _ in range(10):
             self._turns.pass_on()
@@ -193,7 +155,7 @@ class Link:
             self._step(Tick())
         return None
 
-    def _step(self, message: Message) -> int:
+    def _step(self, message):
         ticket = next(self._tickets)
         try:
             replies = run_step(self._shard, ticket, message, self._now)
@@ -206,7 +168,6 @@ class Link:
         return ticket
 
 
-@dataclass
 class Run:
     """What the workers saw and did, and what the shards have at the end.
 
@@ -215,31 +176,15 @@ class Run:
     shards know, were applied on some of them and not on others.
     """
 
-    handed_out: Counter[tuple[int, int]] = field(default_factory=Counter)
-    pushes: Counter[Outcome] = field(default_factory=Counter)
-    reports: dict[str, list[int]] = field(default_factory=dict)
-    values: dict[str, Array] = field(default_factory=dict)
-    status: list[StatusReport] = field(default_factory=list)
-    fates: Counter[str] = field(default_factory=Counter)
-    served: dict[tuple[str, tuple[int, ...]], bytes] = field(default_factory=dict)
-    kept: int = 0
-    stalenesses: list[Counter[int]] = field(default_factory=list)
-    half_pushes: int = 0
-    leases_end: bool = False
+    def __init__(self, lease):
+        self.handed_out, self.pushes, self.reports, self.values = Counter(), Counter(), {}, {}
+        self.served, self.kept, self.leases_end = {}, 0, lease < LEASE
 
 
-def run(
-    seed: int,
-    shards: int,
-    *,
-    split: bool = False,
-    consistency: str = "async",
-    staleness: str = "none",
-    lease: float = LEASE,
-) -> Run:
+def run(seed, shards, *, split=False, consistency="async", staleness="none", lease=LEASE):
     """Lets the workers live, one at a time, until all is done. With `split` every variable has rows on every shard."""
-    transport = UnreliableTransport(shards, seed, consistency, staleness, lease)
-    result = Run(leases_end=lease < LEASE)
+    options = parse_consistency(consistency), parse_staleness(staleness)
+    transport, result = UnreliableTransport(shards, seed, lease, None, *options), Run(lease)
     with (
         mock.patch.multiple("psworker.client.retrying_calls", INITIAL_BACKOFF=0.0, MAX_BACKOFF=0.0),
         mock.patch("psworker.client.heartbeat.Heartbeat.start"),
@@ -254,10 +199,12 @@ def run(
     return result
 
 
-def _work(client: Client, name: str, result: Run) -> None:
+def _work(client, name, result):
     """One worker's life."""
     client.join()
-    weights = {whole.name: whole for whole in _register(client)}
+    variables = [declared(name, np.zeros(SHAPE), GradientDescent(learning_rate=1)) for name in TRAINED]
+    variables.append(declared(COUNTED, np.zeros(SHAPE, np.int64)))
+    weights = {whole.name: whole for whole in client.register(variables)}
     reports = result.reports.setdefault(name, [])
     finished = None
     while not (taken := client.take(QUEUE, finished, len(reports))).done:
@@ -280,9 +227,7 @@ def _work(client: Client, name: str, result: Run) -> None:
     client.close()
 
 
-def _train(
-    client: Client, mark: Array, row: int, weights: dict[str, VersionedArray], result: Run, *, named: bool
-) -> None:
+def _train(client, mark, row, weights, result, *, named):
     """Pushes until it is applied. With `named` the worker says what it has; a version of a variable is one value."""
     rows = IndexedSlices(-mark[[row]], np.array([row]), SHAPE)
     outcome = Outcome.DROPPED
@@ -301,15 +246,7 @@ def _train(
             weights[whole.name] = whole
 
 
-def _register(client: Client) -> list[VersionedArray]:
-    """The variables' first values."""
-    optimizer = GradientDescent(learning_rate=1)
-    trained = [Declaration(TensorSpec(name, SHAPE, "float64"), np.zeros(SHAPE), optimizer) for name in TRAINED]
-    counted = Declaration(TensorSpec(COUNTED, SHAPE, "int64"), np.zeros(SHAPE, np.int64))
-    return client.register([*trained, counted])
-
-
-def check_exactly_once(run: Run) -> None:
+def check_exactly_once(run):
     """Raises `AssertionError` unless everything that was to happen has happened, once.
 
     Each element is then the part that its push had in an update, and each update the sum of its pushes' parts.

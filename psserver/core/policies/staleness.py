@@ -13,24 +13,19 @@ from psserver.core.policies.policy import Apply, Decision, Drop, Policy, PushVie
 
 
 class StalenessPolicy(ABC):
-    """A policy that wraps `inner`."""
+    """A policy that decides and explains as `inner` does, but handles its first update."""
 
     def __init__(self, inner: Policy) -> None:
-        self.inner = inner
+        self.inner, self.explain = inner, inner.explain
 
     def decide(self, pushes: Sequence[PushView], shard: ShardView) -> list[Decision]:
         """Decide as `inner` does up to its first update, and handle that."""
         decisions: list[Decision] = []
         for decision in self.inner.decide(pushes, shard):
             if isinstance(decision, Apply):
-                chosen = [push for push in pushes if push.ticket in decision.tickets]
-                return decisions + self._handled(decision, chosen)
+                return decisions + self._handled(decision, [one for one in pushes if one.ticket in decision.tickets])
             decisions.append(decision)
         return decisions
-
-    def explain(self, push: PushView, pushes: Sequence[PushView], shard: ShardView) -> str:
-        """Explain as `inner` does."""
-        return self.inner.explain(push, pushes, shard)
 
     @abstractmethod
     def _handled(self, update: Apply, pushes: Sequence[PushView]) -> list[Decision]:

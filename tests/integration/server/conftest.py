@@ -5,7 +5,16 @@ import re
 
 import pytest
 
+from psserver.config import ServerConfig
+from psserver.rpc.server import ServerThread
 from tests.server_client import Client
+
+
+@pytest.fixture(scope="module")
+def server():
+    """One that the tests of a file share."""
+    with ServerThread(ServerConfig(lease=60.0)) as server:
+        yield server
 
 
 @pytest.fixture
@@ -24,7 +33,6 @@ def connect():
 
 @pytest.fixture
 def client(server, connect):
-    """A client of the file's own `server`."""
     return connect(server)
 
 
@@ -36,12 +44,9 @@ def name(request):
 
 @pytest.fixture(autouse=True)
 def quiet(caplog):
-    """A server has nothing to complain about, whatever its clients do: no log record of WARNING or above.
-
-    But that a worker is gone, or has left work undone, which is the shard's to note.
-    """
+    """A server logs no warning, whatever its clients do, but of workers that are gone or have left work undone."""
     with caplog.at_level(logging.INFO):
         yield
-    loud = [record for record in caplog.get_records("call") if record.levelno >= logging.WARNING]
+    texts = [one.getMessage() for one in caplog.get_records("call") if one.levelno >= logging.WARNING]
     notes = re.compile("worker '.*' was silent for .* s: its lease has expired|block .* will be handed out again: .*")
-    assert [text for text in (record.getMessage() for record in loud) if not notes.fullmatch(text)] == []
+    assert [text for text in texts if not notes.fullmatch(text)] == []

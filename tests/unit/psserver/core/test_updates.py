@@ -134,36 +134,27 @@ def test_a_gradient_that_does_not_lie_in_one_stretch_is_taken_as_a_whole(layout,
     assert state_of(one) == state_of(other)
 
 
-@pytest.mark.parametrize(
-    ("kinds", "dtype"),
-    [
-        ("rr", "float16"),
-        ("rrr", "float32"),
-        ("ra", "float64"),
-        ("ar", "float16"),
-        ("aa", "float32"),
-        ("rar", "float32"),
-    ],
-)
+KINDS = [
+    ("rr", "float16"),
+    ("aa", "float16"),
+    ("ar", "float16"),
+    ("rrr", "float32"),
+    ("ra", "float64"),
+    ("rar", "float32"),
+]
+
+
+@pytest.mark.parametrize(("kinds", "dtype"), KINDS)
 def test_an_update_of_several_gradients_takes_their_mean_rows_or_arrays(kinds, dtype, random):
-    """In float64, as if rows that a gradient does not have were rows of zeros."""
+    """In float64, as if rows that a gradient does not have were rows of zeros. The sum may be beyond float16."""
     rule = rule_for(optimizers.GradientDescent(1.0))
     one = variable(rule, random, dtype)
-    total, gradients = np.zeros(SHAPE), []
+    scale, total, gradients = (40_000, 60_000) if dtype == "float16" else (-1, 1), np.zeros(SHAPE), []
     for kind in kinds:
-        indices = random.integers(0, len(one.value), 4) if kind == "r" else np.arange(len(one.value))
-        values = random.normal(size=(len(indices), *SHAPE[1:])).astype(dtype)
+        indices = random.choice(len(one.value), 4, replace=dtype != "float16") if kind == "r" else np.arange(SHAPE[0])
+        values = random.uniform(*scale, size=(len(indices), *SHAPE[1:])).astype(dtype)
         np.add.at(total, indices, values.astype(float))
         gradients.append(IndexedSlices(values, indices, SHAPE) if kind == "r" else values)
     exact = one.value.astype(float) - total / len(kinds)
     after = updated(one, rule, gradients, step=Step(1, 0, 1.0))
-    np.testing.assert_allclose(after.value, exact, rtol=0, atol=8 * np.finfo(dtype).eps)
-
-
-@pytest.mark.parametrize("kinds", ["aa", "ra", "rr"])
-def test_the_sum_of_float16_gradients_may_be_beyond_float16_when_their_mean_is_not(kinds, random):
-    rule, gradient = rule_for(optimizers.GradientDescent(1.0)), np.full(SHAPE, 40_000, np.float16)
-    rows = IndexedSlices(gradient, np.arange(len(gradient)), SHAPE)
-    gradients = [rows if kind == "r" else gradient for kind in kinds]
-    after = updated(variable(rule, random, "float16"), rule, gradients, step=Step(1, 0, 1.0))
-    np.testing.assert_array_equal(after.value, np.full(SHAPE, -40_000, np.float16))
+    np.testing.assert_allclose(after.value, exact, rtol=0, atol=8 * np.finfo(dtype).eps * max(scale))

@@ -74,6 +74,7 @@ BAD = [
     (pb.AssignRequest(sender=ME, sequence=1, assignments=[tensor(), tensor()]), "more than once"),
     (pb.RegisterRequest(sender=ME, declarations=[declaration().declarations[0]] * 2), "more than once"),
     (declaration(first=-1), "Part.first must be at least 0, got -1"),
+    (declaration(first=6), "a part must begin at a row from 0 to 5, not at 6"),
     (declaration(first=4), r"variable W float32\[2\] does not fit into 5 rows from row 4 on"),
     (declaration(shape=(), data=bytes(4)), r"variable W float32\[\] does not fit into 5 rows from row 0 on"),
     (declaration({}), "variable 'W': unknown optimizer None"),

@@ -126,7 +126,7 @@ class InterruptedTransport:
     ("use", "answered"),
     [
         pytest.param(lambda calls, renew: calls.call(0, renew, Renewed), [0], id="one call"),
-        pytest.param(lambda calls, renew: calls.results(calls.send([renew, renew]), Renewed), [0, 1], id="all shards"),
+        pytest.param(lambda calls, renew: calls.results(calls.send({0: renew, 1: renew}), Renewed), [0, 1], id="both"),
         pytest.param(lambda calls, renew: (calls.abandon([0, 1], 1), raise_deferred()), [0, 1], id="messages"),
     ],
 )

@@ -38,18 +38,18 @@ def send(encoder, array, shard=0, name="W"):
 @COMPRESSIONS
 def test_all_that_was_sent_is_in_the_end_the_sum_of_the_gradients(compression):
     """For each shard and variable by itself; what was sent stays the same while later gradients are encoded."""
-    encoder, kept = GradientEncoder(compression=compression), []
-    for number, key in enumerate((shard, name) for shard in (0, 1) for name in "WV"):
-        scale = np.float32(10.0 ** (number - 2))
-        gradients = [noise(4 * step + number, 40, 50) * scale for step in range(50)]
-        gradients += [np.zeros((40, 50), np.float32)] * 100  # the residual is sent with them
-        before = [gradient.copy() for gradient in gradients]
-        sent = [send(encoder, gradient, *key) for gradient in gradients]
-        np.testing.assert_array_equal(gradients, before)
-        kept += [(one, one.unpacked().copy()) for one in sent[:2]]
-        total = np.sum([one.unpacked() for one in sent], axis=0, dtype=float)
-        np.testing.assert_allclose(total, np.sum(gradients, axis=0, dtype=float), atol=1e-4 * scale)
-    for one, values in kept:
+    encoder, keys = GradientEncoder(compression=compression), [(shard, name) for shard in (0, 1) for name in "WV"]
+    scales = np.float32([[[0.01]], [[0.1]], [[1]], [[10]]])
+    gradients = [noise(step, 4, 40, 50) * scales for step in range(50)]
+    gradients += [np.zeros((4, 40, 50), np.float32)] * 100  # the residual is sent with them
+    before, total, first = np.copy(gradients), np.zeros((4, 40, 50)), []
+    for of_step in gradients:
+        sent = [send(encoder, array, *key) for array, key in zip(of_step, keys, strict=True)]
+        total += [one.unpacked() for one in sent]
+        first = first or [(one, one.unpacked().copy()) for one in sent]
+    np.testing.assert_array_equal(gradients, before)
+    np.testing.assert_allclose(total / scales, np.sum(gradients, axis=0, dtype=float) / scales, atol=1e-4)
+    for one, values in first:
         np.testing.assert_array_equal(one.unpacked(), values)
 
 

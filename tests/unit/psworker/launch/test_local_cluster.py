@@ -8,8 +8,7 @@ from psworker.launch.processes import BLAS_VARIABLES, blas_threads
 
 def test_every_shard_and_worker_has_a_name_and_a_command():
     job = Job("train.py", ("--epochs", "3"), workers=3, shards=2, consistency="bounded:2", staleness="drop:5")
-    assert job.worker_names == ("worker-0", "worker-1", "worker-2")
-    assert job.server_names == ("server-0", "server-1")
+    assert job.worker_names + job.server_names == ["worker-0", "worker-1", "worker-2", "server-0", "server-1"]
     serve = "psserver serve --bind 127.0.0.1:0 --shard 1/2 --consistency bounded:2 --staleness drop:5"
     assert " ".join(job.server_command(1)) == serve
     run = "psworker run --servers h:1,h:2 --name worker-2 -- train.py --epochs 3"
