@@ -30,7 +30,7 @@ from _push_pull import ELEMENTS, MB, RATE, arrays, declaration
 from pswire import optimizers
 from pswire.messages import Join, Pull, Sender
 from pswire.specs.encodings import parse_compression
-from pswire.system.malloc import keep_memory
+from pswire.system.host import keep_memory
 from psworker.client.client import Client
 from psworker.client.error_feedback import GradientEncoder
 from psworker.transport.grpc_transport import GrpcTransport

@@ -13,7 +13,6 @@ from pswire.optimizers.momentum import Momentum
 from pswire.optimizers.moving_average import MovingAverage
 from pswire.optimizers.optimizer import (
     COMPUTE_DTYPES,
-    RULES,
     OptimizerSpec,
     Rule,
     Step,
@@ -23,6 +22,6 @@ from pswire.optimizers.optimizer import (
 )
 from pswire.optimizers.rmsprop import RMSProp
 
-__all__ = ["COMPUTE_DTYPES", "RULES", "Adagrad", "AdagradDecay", "Adam", "AdamW", "Ftrl", "GradientDescent", "Lamb"]
+__all__ = ["COMPUTE_DTYPES", "Adagrad", "AdagradDecay", "Adam", "AdamW", "Ftrl", "GradientDescent", "Lamb"]
 __all__ += ["Momentum", "MovingAverage", "OptimizerSpec", "RMSProp", "Rule", "Step", "UpdateSpec"]
 __all__ += ["ordinary_growth", "rule_for"]

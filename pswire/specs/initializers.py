@@ -52,8 +52,8 @@ class RowInitializer(Spec, family="row initializer"):
         """An upper bound of the magnitudes of all values."""
         raise NotImplementedError
 
-    def values(self, bits: _Bits, out: _Floats) -> None:
-        """Writes the values of elements with these random bits, which may be destroyed. Shapes are equal."""
+    def values(self, bits: _Bits) -> _Floats:
+        """The values of elements with these random bits, which may be destroyed."""
         raise NotImplementedError
 
 
@@ -82,9 +82,9 @@ class RowConstant(constant, RowInitializer, kind="row_constant"):
         """The value's magnitude."""
         return abs(self.value)
 
-    def values(self, bits: _Bits, out: _Floats) -> None:
+    def values(self, bits: _Bits) -> _Floats:
         """The value."""
-        out.fill(self.value)
+        return np.full(bits.shape, self.value)
 
 
 @dataclass(frozen=True)
@@ -118,13 +118,15 @@ class RowUniform(random_uniform, RowInitializer, kind="row_uniform"):
         """The magnitude of the bound that is further from 0."""
         return max(abs(self.low), abs(self.high))
 
-    def values(self, bits: _Bits, out: _Floats) -> None:
+    def values(self, bits: _Bits) -> _Floats:
         """See the formula of the class."""
-        np.right_shift(bits, 12, out=bits)
-        np.bitwise_or(bits, _ONE, out=bits)  # the number 1 + u
-        np.subtract(bits.view(np.float64), 1, out=out)
-        np.multiply(out, self.high - self.low, out=out)
-        np.add(out, self.low, out=out)
+        bits >>= np.uint64(12)
+        bits |= _ONE
+        uniform = bits.view(np.float64)  # the number 1 + u
+        uniform -= 1
+        uniform *= self.high - self.low
+        uniform += self.low
+        return uniform
 
 
 @dataclass(frozen=True)
@@ -181,20 +183,12 @@ class RowNormal(random_normal, RowInitializer, kind="row_normal"):
         """The magnitude of the mean plus the largest deviation, at i = 0."""
         return abs(self.mean) + self.stddev * math.sqrt(2 * 41 * math.log(2))
 
-    def values(self, bits: _Bits, out: _Floats) -> None:
+    def values(self, bits: _Bits) -> _Floats:
         """See the formula of the class."""
-        angle = (bits & np.uint64(0xFFFFFF)).astype(np.float64)
-        np.multiply(angle, math.tau * 2**-24, out=angle)
-        np.cos(angle, out=angle)
-        np.right_shift(bits, 24, out=bits)
-        np.add(bits, 0.5, out=out)
-        np.multiply(out, 2**-40, out=out)
-        np.log(out, out=out)
-        np.multiply(out, -2, out=out)
-        np.sqrt(out, out=out)
-        np.multiply(out, angle, out=out)
-        np.multiply(out, self.stddev, out=out)
-        np.add(out, self.mean, out=out)
+        angle = (bits & np.uint64(0xFFFFFF)) * (math.tau * 2**-24)
+        radius = np.sqrt(np.log(((bits >> np.uint64(24)) + 0.5) * 2**-40) * -2)
+        values: _Floats = radius * np.cos(angle) * self.stddev + self.mean
+        return values
 
 
 def glorot_uniform() -> Initializer:
@@ -287,7 +281,8 @@ def fill(initializer: RowInitializer, out: Array, first: int = 0) -> None:
     steps = np.arange(min(BLOCK, flat.size), dtype=np.uint64) * np.uint64(_GOLDEN)
     for begin in range(0, flat.size, BLOCK):
         part = flat[begin : begin + BLOCK]
-        _draw(initializer, steps[: len(part)] + np.uint64((start + begin * _GOLDEN) & _MASK), part)
+        state = steps[: len(part)] + np.uint64((start + begin * _GOLDEN) & _MASK)
+        part[...] = initializer.values(_mix(state))
 
 
 def rows_of(initializer: RowInitializer, indices: Array, row_shape: Shape, dtype: npt.DTypeLike = np.float32) -> Array:
@@ -307,7 +302,7 @@ def rows_of(initializer: RowInitializer, indices: Array, row_shape: Shape, dtype
     for begin in range(0, len(indices), rows_at_once):
         here = indices[begin : begin + rows_at_once].astype(np.uint64)
         state = here[:, np.newaxis] * np.uint64(width * _GOLDEN & _MASK) + columns
-        _draw(initializer, state, out[begin : begin + rows_at_once].reshape(state.shape))
+        out[begin : begin + rows_at_once].reshape(state.shape)[...] = initializer.values(_mix(state))
     return out
 
 
@@ -318,19 +313,11 @@ def _start(seed: int) -> int:
     return int(state[0]) + _GOLDEN & _MASK
 
 
-def _draw(initializer: RowInitializer, state: _Bits, out: Array) -> None:
-    """Values of the elements with these states, of the same shape; destroys `state`."""
-    values = _mix(state).view(np.float64)
-    initializer.values(state, values)
-    out[...] = values
-
-
 def _mix(state: _Bits) -> _Bits:
-    """Replaces each state by its output of SplitMix64; returns an array of arbitrary content."""
-    scratch = np.empty_like(state)
-    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB), (31, None)):
-        np.right_shift(state, shift, out=scratch)
-        np.bitwise_xor(state, scratch, out=state)
-        if factor is not None:
-            np.multiply(state, np.uint64(factor), out=state)
-    return scratch
+    """Replaces each state by its output of SplitMix64."""
+    state ^= state >> np.uint64(30)
+    state *= np.uint64(0xBF58476D1CE4E5B9)
+    state ^= state >> np.uint64(27)
+    state *= np.uint64(0x94D049BB133111EB)
+    state ^= state >> np.uint64(31)
+    return state

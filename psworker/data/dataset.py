@@ -11,6 +11,8 @@ import numpy.typing as npt
 from pswire.errors import ConfigurationError, DatasetError
 from pswire.tensors.values import Array
 
+__all__ = ["Batch", "Dataset"]
+
 #: Attributes of the two classes, which no column may be named.
 RESERVED = frozenset({"columns", "epoch", "name", "take"})
 

@@ -116,20 +116,13 @@ class accumulate:  # noqa: N801 - called like the functions beside it
             pairs = accumulated(optimizer.compute_gradients(loss(batch)))   # [], [], [], the mean of four
             optimizer.apply_gradients(pairs)                                # which pushes nothing for []
 
-    Attributes:
-        n: steps per mean.
-        count: steps accumulated so far, below `n`.
-        totals: the `Total` of each variable.
-
-    Raises:
-        ValueError: `n` is below 1.
+    `count` steps, fewer than `n`, are in `totals`, the `Total` of each variable. ValueError if `n` is below 1.
     """
 
     def __init__(self, n: int) -> None:
         if n < 1:
             raise ValueError(f"accumulate: n must be 1 or more, got {n}")
-        self.n = n
-        self.count = 0
+        self.n, self.count = n, 0
         self.totals: dict[BaseVariable, Total] = {}
 
     def __call__(self, grads_and_vars: Iterable[GradientAndVariable]) -> list[GradientAndVariable]:

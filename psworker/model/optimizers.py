@@ -1,8 +1,7 @@
 """The optimizer classes of training programs: they compute gradients here; the update runs on the server.
 
-An optimizer has no state: its hyperparameters, formula and source are those of `pswire.optimizers`, its slots are
-stored with the variables on the servers. Between `compute_gradients` and `apply_gradients` a program may transform the
-pairs.
+Hyperparameters, formula and source are those of `pswire.optimizers`; slots are stored with the variables on the
+servers. Between `compute_gradients` and `apply_gradients` a program may transform the pairs.
 """
 
 from __future__ import annotations
@@ -16,6 +15,9 @@ from psworker.autodiff import Tensor, gradients
 from psworker.model import variables
 from psworker.model.gradient_transforms import GradientAndVariable, clip_by_global_norm
 from psworker.model.variables import BaseVariable, UpdateOp
+
+__all__ = ["Adagrad", "AdagradDecay", "Adam", "AdamW", "Ftrl", "GradientDescent", "Lamb", "Momentum", "Optimizer"]
+__all__ += ["RMSProp", "optimize_loss"]
 
 Transform: TypeAlias = Callable[[list[GradientAndVariable]], list[GradientAndVariable]]
 
@@ -153,12 +155,7 @@ def optimize_loss(
         update_ops: as in `Optimizer.apply_gradients`.
         variables: one or several; by default all trainable variables.
 
-    Returns:
-        The loss.
-
-    Raises:
-        ValueError, TypeError: an invalid argument; see `Optimizer.compute_gradients` and the optimizer.
-        ParamServerError: a server's refusal.
+    Returns the loss. Raises as `compute_gradients`, `apply_gradients` and the optimizer do.
     """
     if not callable(optimizer):
         raise TypeError(f"optimizer must be a class such as psworker.Adam, or a function that makes one: {optimizer!r}")

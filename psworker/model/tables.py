@@ -14,10 +14,13 @@ import numpy as np
 
 from pswire.errors import ConfigurationError
 from pswire.specs.initializers import RowInitializer, check_fits, rows_of
-from pswire.tensors.values import Array
+from pswire.tensors.values import Array, IndexedSlices
 from psworker.autodiff.ops.indexing import RowSource
+from psworker.autodiff.tape import is_recording
 from psworker.model.variables import BaseVariable, context
 from psworker.versions import ReadVersion
+
+__all__ = ["Table"]
 
 _MAX_BYTES = np.iinfo(np.intp).max  # of one array
 
@@ -114,7 +117,11 @@ class Table(BaseVariable, RowSource):
         """
         session = context.collection.session
         if session is not None:
-            return session.look_up(self, indices)
+            rows = session.look_up(self, indices)
+            if is_recording():
+                self._note_lookup(rows.read)
+            assert not isinstance(rows.array, IndexedSlices)
+            return rows.array
         if self.read.versions:  # a server has changed the rows since
             raise ConfigurationError(
                 f"the rows of {self.name!r} are kept by the server, and no session is open here: look them up inside "
@@ -122,8 +129,7 @@ class Table(BaseVariable, RowSource):
             )
         return rows_of(self.initializer, indices, self.shape[1:], self.dtype)
 
-    def note_lookup(self, read: ReadVersion) -> None:
-        """Keeps the version at which rows were looked up; of several lookups before one gradient, the oldest."""
+    def _note_lookup(self, read: ReadVersion) -> None:
         if self.looked_up:
             read = self.read._replace(versions=tuple(map(min, self.read.versions, read.versions)))
         self.read, self.looked_up = read, True

@@ -1,7 +1,6 @@
 """Variables, their names and scopes, the collections they are in, and update ops of moving averages.
 
-A `Variable` is a leaf of the tape whose value comes from a server. Each thread has its own collection, so workers in
-threads do not see each other's variables. May import the engine; sends nothing itself.
+Each thread has its own collection, so workers in threads do not see each other's variables. May import the engine.
 """
 
 from __future__ import annotations
@@ -24,16 +23,17 @@ from psworker.autodiff import Tensor
 from psworker.autodiff.ops.activations import seed_dropout
 from psworker.autodiff.tensor import Gradient, Node, TensorLike
 from psworker.config import worker_name
-from psworker.versions import ReadVersion
+from psworker.versions import ReadVersion, VersionedArray
+
+__all__ = ["UpdateOp", "Variable", "collection", "discard_update_ops", "global_variables", "note_update"]
+__all__ += ["set_random_seed", "trainable_variables", "update_ops", "variable_scope"]
 
 
 class BaseVariable(Tensor):
     """A named array that servers hold: a `Variable`, or a `Table`.
 
-    Attributes:
-        name: with its scope.
-        trainable: whether it is trained by default.
-        read: the version that this worker has read of it.
+    `name` includes its scope; `trainable` is whether it is trained by default; `read` is the version that this worker
+    has read of it.
     """
 
     __slots__ = ("name", "read", "trainable")
@@ -117,14 +117,10 @@ class UpdateOp:
     """An observation, such as the mean of a batch, for a variable that keeps a moving average.
 
     Attributes:
-        variable: keeps the average; of floating point, not trainable.
-        value: the observation; shape of the variable, cast to its dtype.
-        decay: the server does `variable <- decay * variable + (1 - decay) * value`; from 0 up and below 1.
-
-    Raises:
-        ValueError: the variable is trainable (it would have two rules), the value has another shape, or the decay is
-            not from 0 up and below 1.
-        TypeError: the variable is not of floating point.
+        variable: keeps the average; TypeError unless it is of floating point, ValueError if it is trainable.
+        value: the observation; ValueError unless it has the shape of the variable; cast to its dtype.
+        decay: the server does `variable <- decay * variable + (1 - decay) * value`; ValueError unless it is from 0 up
+            and below 1.
     """
 
     variable: Variable
@@ -132,7 +128,6 @@ class UpdateOp:
     decay: float
 
     def __post_init__(self) -> None:
-        """Checks and casts every field here, and not in the push that would carry it."""
         variable = self.variable
         if variable.dtype.kind != "f":
             raise TypeError(f"UpdateOp: an average is of floating point, but {variable.name!r} is {variable.dtype}")
@@ -163,7 +158,7 @@ class _OpenSession(Protocol):
 
     def register(self, variables: Sequence[BaseVariable]) -> None: ...
 
-    def look_up(self, table: BaseVariable, indices: Array) -> Array: ...
+    def look_up(self, table: BaseVariable, indices: Array) -> VersionedArray: ...
 
     def note_loss(self, loss: float, variables: Iterable[BaseVariable]) -> None: ...
 
@@ -206,17 +201,14 @@ class UpdateMeans:
 
 
 class Collection:
-    """The variables of one program by name, the scope of new ones, and the open session, if any.
-
-    `seed` is that of initial values; `noted` has the update ops that were noted and not sent yet.
-    """
+    """The variables of one program by name, the scope of new ones, and the open session, if any."""
 
     def __init__(self) -> None:
         self.variables: dict[str, BaseVariable] = {}
         self.scope = ""
         self.trainable = True
-        self.seed = 0
-        self.noted = UpdateMeans()
+        self.seed = 0  # of initial values
+        self.noted = UpdateMeans()  # not sent yet
         self.session: _OpenSession | None = None
 
 
@@ -258,10 +250,8 @@ def collection() -> Iterator[Collection]:
 def variable_scope(name: str, trainable: bool = True) -> Iterator[None]:
     """Variables created in the block are named `name/...`; scopes nest.
 
-    With `trainable=False` none of them is trained, including those of layers, as for a target network.
-
-    Raises:
-        ConfigurationError: the name is empty, or begins or ends with a slash.
+    With `trainable=False` none of them is trained, including those of layers, as for a target network. Raises
+    `ConfigurationError` if the name is empty, or begins or ends with a slash.
     """
     if not name or name.startswith("/") or name.endswith("/"):
         raise ConfigurationError(f"a variable scope needs a name without slashes at its ends, got {name!r}")
@@ -307,17 +297,11 @@ def _in_scope(variable: BaseVariable, scope: str | None) -> bool:
     return not scope or variable.name.startswith(scope.rstrip("/") + "/")
 
 
-# --- initial values -------------------------------------------------------------------------------------------------
-
-
 def set_random_seed(seed: int) -> None:
     """Sets the seed, 0 or more, of this thread's initial values (0 by default) and of the masks of `ops.dropout`.
 
     Workers draw the same initial values, and different masks if a launcher has given them names (`$PSWORKER_NAME`, as
-    `psworker local` does). Without a seed masks differ in each run.
-
-    Raises:
-        ConfigurationError: it is negative.
+    `psworker local` does). Without a seed masks differ in each run. Raises `ConfigurationError` if it is negative.
     """
     if seed < 0:
         raise ConfigurationError(f"the seed must not be negative, got {seed}")
@@ -326,15 +310,9 @@ def set_random_seed(seed: int) -> None:
 
 
 def random_for(name: str) -> np.random.Generator:
-    """The generator of a new variable's initial value, a function of the seed and the full name.
-
-    So all workers draw the same values, and it does not matter which one registers them first.
-    """
+    """The generator of a new variable's initial value: a function of seed and full name, the same in all workers."""
     here = context.collection
     return np.random.default_rng([here.seed, zlib.crc32((here.scope + name).encode())])
-
-
-# --- moving averages ------------------------------------------------------------------------------------------------
 
 
 def note_update(update: UpdateOp) -> None:

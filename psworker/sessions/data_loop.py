@@ -27,16 +27,12 @@ def batches_per_block(steps: int) -> int:
     return steps * -(-BATCHES_PER_BLOCK // steps)
 
 
-def log_epoch(report: EpochReport) -> None:
-    """Logs an epoch's report: the default `on_epoch`."""
-    logger.info("epoch %d: cost %s over %d examples", report.epoch, report.cost, report.examples)
-
-
 class DataLoop:
     """The batches that this worker gets from a data queue; can be iterated once.
 
-    `queue` hands out `queue.block` of the `queue.size` examples at a time; `flush` pushes all gradients, before a block
-    is reported as done; while it is iterated the loop is in `running`.
+    `queue` hands out `queue.block` of the `queue.size` examples at a time; `on_epoch` is called with the report of each
+    epoch, which is logged by default; `flush` pushes all gradients, before a block is reported as done; while it is
+    iterated the loop is in `running`.
     """
 
     def __init__(
@@ -45,7 +41,7 @@ class DataLoop:
         queue: QueueSpec,
         dataset: Dataset,
         batch_size: int,
-        on_epoch: Callable[[EpochReport], None],
+        on_epoch: Callable[[EpochReport], None] | None,
         flush: Callable[[], None],
         running: list[DataLoop],
     ) -> None:
@@ -85,7 +81,10 @@ class DataLoop:
             taken = self._client.take(self._queue, finished, reports)
             reports += len(taken.reports)
             for report in taken.reports:
-                self._on_epoch(report)
+                if self._on_epoch is None:
+                    logger.info("epoch %d: cost %s over %d examples", report.epoch, report.cost, report.examples)
+                else:
+                    self._on_epoch(report)
             if taken.block is None and not isinstance(self._client.consistency, Asynchronous):
                 self._client.report_idle()  # no other worker waits for this one until it has examples again
             if taken.done:

@@ -7,22 +7,22 @@ variables and the engine.
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
 
-from pswire import optimizers
 from pswire.errors import ConfigurationError, InvalidMessage
 from pswire.messages import Declaration, Outcome
+from pswire.optimizers import UpdateSpec
+from pswire.specs.spec import from_plain, to_plain
 from pswire.tensors.values import Array, IndexedSlices
 from psworker.client.client import Client
 from psworker.client.push_pull import PushResult
 from psworker.model.tables import Table
 from psworker.model.variables import BaseVariable, UpdateOp
-from psworker.sessions.hyperparameters import Target, VariableOptimizers
 from psworker.transport import Future
 from psworker.versions import VersionedArray
 
@@ -31,21 +31,19 @@ logger = logging.getLogger(__name__)
 #: The program's variables by name, at every moment; raises if the session is not open.
 KnownVariables: TypeAlias = Callable[[], Mapping[str, BaseVariable]]
 
+#: The optimizer, or the variables, whose hyperparameters change.
+Target: TypeAlias = UpdateSpec | BaseVariable | Iterable[BaseVariable]
 
-@dataclass(slots=True)
+
+@dataclasses.dataclass(slots=True)
 class Step:
     """The results of one step of the program, checked; no server has them yet.
 
-    Attributes:
-        optimizer: of the variables that get a gradient.
-        names: these variables.
-        entries: their gradients, of their shape and dtype; then the observations of `updates`. One a variable.
-        updates: the update ops of variables that keep a moving average.
-        loss: None when it is not known.
-        all_variables: those of all pairs, also without a gradient.
+    `entries` has one array a variable: the gradients of `names`, then the observations of `updates`. `all_variables`
+    are those of all pairs, also without a gradient.
     """
 
-    optimizer: optimizers.UpdateSpec
+    optimizer: UpdateSpec
     names: list[str]
     entries: list[VersionedArray]
     updates: Sequence[UpdateOp]
@@ -71,8 +69,6 @@ class Replica:
         self.global_step = self.staleness = self.dropped = 0
         self._open: Future[PushResult] | Future[list[VersionedArray]] | None = None
 
-    # --- the strategy ---------------------------------------------------------------------------------------------
-
     def check(self) -> None:
         """Raises `ConfigurationError` if the servers' policies would drop most of the pushes."""
 
@@ -90,8 +86,6 @@ class Replica:
     def finish(self) -> None:
         """Flushes, and pulls weights that include all pushes of this worker."""
         self.flush()
-
-    # --- calls ----------------------------------------------------------------------------------------------------
 
     @property
     def names(self) -> list[str]:
@@ -116,7 +110,7 @@ class Replica:
             if isinstance(variable, Table):
                 variable.read = self.client.choose(variable.name, np.empty(0, np.int64)).read
 
-    def declare(self, optimizer: optimizers.UpdateSpec, names: Sequence[str]) -> None:
+    def declare(self, optimizer: UpdateSpec, names: Sequence[str]) -> None:
         """Declares the optimizer of these variables to the servers, where they do not have it yet."""
         declared, spec = self.optimizers.declared, self.optimizers.specs.get(optimizer)
         for name in names:
@@ -174,10 +168,7 @@ class Replica:
         self._take(result.values)
 
     def tune(self, target: Target, changes: Mapping[str, Any]) -> None:
-        """Flushes; changes hyperparameters on the servers; raises as `VariableOptimizers.changes`.
-
-        Only the changed fields are sent: another worker may have changed others. So the servers check them again.
-        """
+        """Flushes; changes hyperparameters on the servers, which check them again: other workers change them too."""
         self.flush()
         self.known()  # raises when the session is over
         for names, spec in self.optimizers.changes(target, changes):
@@ -185,11 +176,7 @@ class Replica:
             self.optimizers.current |= dict.fromkeys(names, spec)
 
     def slot(self, variable: BaseVariable, name: str) -> Array:
-        """A slot of a variable, of its shape, after a `flush`.
-
-        Raises:
-            ConfigurationError: it has no slot of this name, or no slots yet.
-        """
+        """A slot of a variable, after a `flush`; raises `ConfigurationError` if it does not have this slot."""
         self.flush()
         self.optimizers.check_slot(variable.name, name)
         try:
@@ -210,10 +197,91 @@ class Replica:
                 found.append(values[name])
         return found
 
-    def _take(self, values: Iterable[VersionedArray]) -> None:
+    def _take(self, values: Sequence[VersionedArray]) -> None:
         known = self.known()
         for value in values:
             assert not isinstance(value.array, IndexedSlices)
             variable = known[value.name]
             variable.value, variable.read = value.array, value.read
             self.values[value.name] = value
+
+
+class VariableOptimizers:
+    """The optimizer of each variable that this worker has trained, as it was `declared` and as it is at present.
+
+    `specs` has, by a program's optimizer, its hyperparameters as they come back from a server.
+    """
+
+    def __init__(self) -> None:
+        self.specs: dict[UpdateSpec, UpdateSpec] = {}
+        self.declared: dict[str, UpdateSpec] = {}
+        self.current: dict[str, UpdateSpec] = {}
+
+    def spec(self, optimizer: UpdateSpec) -> UpdateSpec:
+        """The hyperparameters of a program's optimizer."""
+        if optimizer not in self.specs:
+            spec = from_plain(UpdateSpec, to_plain(optimizer))
+            self.specs[optimizer] = self.specs.setdefault(spec, spec)
+        return self.specs[optimizer]
+
+    def add(self, names: Iterable[str], spec: UpdateSpec) -> None:
+        """Notes that variables were declared."""
+        self.declared |= dict.fromkeys(names, spec)
+        self.current |= dict.fromkeys(names, spec)
+
+    def trained_with(self, optimizer: UpdateSpec) -> list[str]:
+        """The variables that have this optimizer, as it was declared or as it was changed to."""
+        spec = self.spec(optimizer)
+        return [name for name in self.declared if spec in (self.declared[name], self.current[name])]
+
+    def changes(self, target: Target, fields: Mapping[str, Any]) -> list[tuple[list[str], UpdateSpec]]:
+        """Groups of variables, each with its optimizer after these changes; raises as `Session.set_hyperparameters`."""
+        groups: dict[UpdateSpec, list[str]] = {}
+        for name in self._targets(target):
+            groups.setdefault(self.current[name], []).append(name)
+        return [(names, _changed(spec, fields, names)) for spec, names in groups.items()]
+
+    def check_slot(self, variable: str, slot: str) -> None:
+        """Raises `ConfigurationError` if the variable's optimizer is known and has no such slot."""
+        spec = self.declared.get(variable)
+        if spec is not None and slot not in spec.slot_names():
+            raise ConfigurationError(
+                f"{variable!r} has no slot {slot!r}: its optimizer, {type(spec).__name__}, keeps "
+                f"{', '.join(spec.slot_names()) or 'none'}"
+            )
+
+    def _targets(self, target: Target) -> list[str]:
+        if isinstance(target, UpdateSpec):
+            names = self.trained_with(target)
+            if not names:
+                raise ConfigurationError(f"no variable was trained with {target} in this session yet: name variables")
+            return names
+        variables = [target] if isinstance(target, BaseVariable) or not isinstance(target, Iterable) else list(target)
+        for variable in variables:
+            if not isinstance(variable, BaseVariable):
+                raise TypeError(f"session.set_hyperparameters takes an optimizer or variables, got {variable!r}")
+        names = [variable.name for variable in variables]
+        without = [name for name in names if name not in self.declared]
+        if without or not names:
+            raise ConfigurationError(
+                f"{', '.join(without) or 'no variable'}: an optimizer's hyperparameters are changed for variables that "
+                "this worker has trained in this session"
+            )
+        return names
+
+
+def _changed(spec: UpdateSpec, changes: Mapping[str, Any], names: Sequence[str]) -> UpdateSpec:
+    kind, of = type(spec).__name__, ", ".join(names)
+    fields = [field.name for field in dataclasses.fields(spec)]
+    unknown = [name for name in changes if name not in fields]
+    if unknown or not changes:
+        problem = f"has no hyperparameter {', '.join(unknown)}" if unknown else "was given nothing to change"
+        raise ConfigurationError(f"{kind}, the optimizer of {of}, {problem}: choose from {', '.join(fields)}")
+    changed = dataclasses.replace(spec, **changes)
+    if changed.slot_names() != spec.slot_names():
+        raise ConfigurationError(
+            f"{kind}, the optimizer of {of}, keeps the slots {', '.join(spec.slot_names()) or 'none'} and with "
+            f"{', '.join(f'{name}={value!r}' for name, value in changes.items())} would keep "
+            f"{', '.join(changed.slot_names()) or 'none'}: slots are created once; start a new job for this change"
+        )
+    return changed

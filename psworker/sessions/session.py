@@ -14,11 +14,10 @@ import numpy as np
 from pswire import optimizers
 from pswire.errors import ConfigurationError, ShapeMismatch
 from pswire.messages import Assignment, EpochReport, QueueSpec
-from pswire.system.malloc import keep_memory
+from pswire.system.host import keep_memory
 from pswire.tensors.values import Array, IndexedSlices
 from psworker.autodiff import Tensor, no_grad
 from psworker.autodiff.ops.indexing import checked_ids
-from psworker.autodiff.tape import is_recording
 from psworker.autodiff.tensor import TensorLike
 from psworker.client.client import Client
 from psworker.client.error_feedback import GradientEncoder
@@ -28,13 +27,14 @@ from psworker.model import variables
 from psworker.model.gradient_transforms import GradientAndVariable
 from psworker.model.tables import Table, check_no_table
 from psworker.model.variables import BaseVariable, UpdateOp, check_variable
-from psworker.sessions.data_loop import DataLoop, batches_per_block, log_epoch
-from psworker.sessions.hyperparameters import Target
-from psworker.sessions.replica import Replica, Step
+from psworker.sessions.data_loop import DataLoop, batches_per_block
+from psworker.sessions.replica import Replica, Step, Target
 from psworker.sessions.strategies.downpour import Downpour
 from psworker.sessions.strategies.local_steps import OUTER, LocalSteps
 from psworker.transport import Transport, open_transport
 from psworker.versions import ReadVersion, VersionedArray
+
+__all__ = ["Session", "session"]
 
 
 def session(
@@ -75,18 +75,9 @@ def session(
     Raises:
         ConfigurationError: an invalid value.
     """
-    config = worker_config(
-        servers,
-        name,
-        timeout=timeout,
-        push_every=push_every,
-        pull_every=pull_every,
-        overlap=overlap,
-        local_steps=local_steps,
-        encoding=encoding,
-        compress=compress,
-        shared_memory=shared_memory,
-    )
+    options = locals()  # each argument by its name
+    del options["outer"]
+    config = worker_config(**options)
     if config.keep_memory:
         keep_memory()
     return Session(config, outer=outer)
@@ -95,11 +86,9 @@ def session(
 class Session:
     """The connection between a program's variables and their servers. Made by `psworker.session()`.
 
-    Every method except `push` and `rows` first pushes all gradients that have not been pushed.
-
-    Attributes:
-        worker: this worker's name.
-        number: 0 for the first worker of the job that joined, and so on.
+    Every method except `push` and `rows` first pushes all gradients that have not been pushed. All raise
+    `ConfigurationError` when the session is not open. `worker` is this worker's name; `number` is 0 for the first
+    worker of the job that joined, and so on.
     """
 
     def __init__(
@@ -113,14 +102,13 @@ class Session:
         if transport is None:
             transport = open_transport(config.servers, shared_memory=config.shared_memory)
         self._client = Client(transport, config.name, config.timeout, encoder)
-        replica, strategy = (self._client, self._known, self._prepare), config.strategy
-        if strategy.local_steps:
-            self._replica: Replica = LocalSteps(*replica, strategy.local_steps, outer)
-        elif strategy == StrategyConfig():
+        self._strategy, replica = config.strategy, (self._client, self._known, self._prepare)
+        if self._strategy.local_steps:
+            self._replica: Replica = LocalSteps(*replica, self._strategy.local_steps, outer)
+        elif self._strategy == StrategyConfig():
             self._replica = Replica(*replica)
         else:
-            self._replica = Downpour(*replica, strategy)
-        self._steps_a_push = strategy.steps
+            self._replica = Downpour(*replica, self._strategy)
         self._collection: variables.Collection | None = None
         #: By variable: the loss whose gradient it gets next, and the version of the weights.
         self._computed: dict[str, tuple[float, ReadVersion]] = {}
@@ -154,9 +142,8 @@ class Session:
     def __enter__(self) -> Self:
         """Joins the servers and registers the variables made so far; they get the server's values.
 
-        Raises:
-            ConfigurationError: a session is open already, or the servers' policies do not fit the strategy.
-            Unavailable: a server could not be reached in time.
+        Raises `ConfigurationError` if a session is open already, or the servers' policies do not fit the strategy,
+        `Unavailable` if a server could not be reached in time.
         """
         here = variables.context.collection
         if here.session is not None:
@@ -200,11 +187,10 @@ class Session:
     # --- variables ------------------------------------------------------------------------------------------------
 
     def register(self, variables: Sequence[BaseVariable]) -> None:
-        """Registers variables with the servers and takes their values; a new variable is registered automatically.
+        """Registers variables and takes the servers' values; a session does this for each new variable itself.
 
-        Raises:
-            AlreadyRegistered: another worker has registered a variable of this name that differs.
-            ConfigurationError: a table cannot be trained by local steps.
+        Raises `AlreadyRegistered` if another worker has registered one of this name that differs, `ConfigurationError`
+        for a table if there are local steps.
         """
         if variables:
             self._replica.register(variables)
@@ -219,45 +205,30 @@ class Session:
         """The current rows table[ids] of the servers, read-only, for inspection. In a model, use `ops.embedding`.
 
         Args:
-            table: a table, or any other variable with rows.
-            ids: integers of any shape, from 0 and below the number of rows, with repeats.
+            table: a table, or any other variable; ValueError if it has no axis, TypeError if it is no variable.
+            ids: integers of any shape, with repeats; TypeError for others, IndexError if one is no row.
 
         Returns:
             (*ids.shape, *table.shape[1:]), of the table's dtype; without gradients that servers have not applied yet.
-
-        Raises:
-            IndexError: there is no such row.
-            TypeError: ids are not integers, or `table` is not a variable.
-            ValueError: the variable has no axis.
-            ConfigurationError: the session is not open.
         """
-        self._known()  # raises when the session is not open
         check_variable(table, "session.rows")
         if not table.shape:
             raise ValueError(f"rows of {table.name!r}: it is a scalar and has no rows")
         numbers = checked_ids(f"session.rows: ids for {table.spec}", ids, table.shape[0])
-        array = self._client.choose(table.name, numbers.reshape(-1)).array
+        array = self.look_up(table, numbers.reshape(-1)).array
         assert not isinstance(array, IndexedSlices)
         return array.reshape(*numbers.shape, *table.shape[1:])
 
-    def look_up(self, table: BaseVariable, indices: Array) -> Array:
-        """The rows with these numbers, (n,), checked, for `ops.embedding`; notes their version if ops are recorded."""
-        self._known()
-        rows = self._client.choose(table.name, indices)
-        assert isinstance(table, Table)
-        assert not isinstance(rows.array, IndexedSlices)
-        if is_recording():
-            table.note_lookup(rows.read)
-        return rows.array
+    def look_up(self, table: BaseVariable, indices: Array) -> VersionedArray:
+        """The rows with these numbers, (n,), which are checked."""
+        self._known()  # raises when the session is not open
+        return self._client.choose(table.name, indices)
 
     def slot(self, variable: BaseVariable, name: str) -> Array:
         """A slot that the optimizer keeps beside a variable, of its shape, such as `session.slot(W, "m")`; read-only.
 
-        With local steps it is that of the program's optimizer in this worker.
-
-        Raises:
-            ConfigurationError: the variable's optimizer has no such slot, or the variable was never trained.
-            TypeError: `variable` is not a variable.
+        With local steps it is that of the program's optimizer in this worker. Raises `ConfigurationError` if the
+        variable's optimizer has no such slot, or it was never trained, `TypeError` if it is not a variable.
         """
         self._known()  # raises when the session is not open
         check_variable(variable, "session.slot")
@@ -274,9 +245,8 @@ class Session:
     def assign_all(self, values: Mapping[BaseVariable, Array | float], *, add: bool = False) -> None:
         """Sets several variables (or adds to them), on the servers and here: those of one shard all at once, or none.
 
-        Raises:
-            ShapeMismatch: a value does not have its variable's shape.
-            TypeError: one is a table, or would lose its fraction, or its sign.
+        Raises `ShapeMismatch` if a value does not have its variable's shape, `TypeError` if one is a table, or would
+        lose its fraction, or its sign.
         """
         check_no_table(values, "assigned")
         assignments = [
@@ -303,8 +273,7 @@ class Session:
         Raises:
             ConfigurationError: no field is given, or an unknown one, a variable was not trained in this session, or
                 the change would need other slots.
-            ValueError, TypeError: an invalid value of a field, or a `target` of the wrong type; then nothing was
-                changed.
+            ValueError, TypeError: an invalid value of a field, or a `target` of the wrong type.
         """
         self._replica.tune(target, changes)
 
@@ -342,10 +311,10 @@ class Session:
         if batch_size < 1 or epochs < 1 or seed < 0:
             raise ValueError(f"batch_size and epochs are 1 or more, seed 0 or more: got {batch_size}, {epochs}, {seed}")
         self._queues += 1
-        block = batch_size * batches_per_block(self._steps_a_push)
+        block = batch_size * batches_per_block(self._strategy.steps)
         queue = QueueSpec(name or f"batches-{self._queues}", len(dataset), block, epochs, seed)
         flush, loops = self._replica.flush, self._loops
-        return iter(DataLoop(self._client, queue, dataset, batch_size, on_epoch or log_epoch, flush, loops))
+        return iter(DataLoop(self._client, queue, dataset, batch_size, on_epoch, flush, loops))
 
     def note_loss(self, loss: float, variables: Iterable[BaseVariable]) -> None:
         """Keeps the loss whose gradient these variables will get; `compute_gradients` calls it automatically.

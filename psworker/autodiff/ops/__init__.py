@@ -22,14 +22,8 @@ from psworker.autodiff.ops.reductions import *  # noqa: F403
 from psworker.autodiff.tensor import Tensor, TensorLike
 
 __all__ = ["avg_pool2d", "conv2d", "max_pool2d", "precise"]
-__all__ += activations.__all__
-__all__ += arrays.__all__
-__all__ += indexing.__all__
-__all__ += linear_algebra.__all__
-__all__ += losses.__all__
-__all__ += math.__all__
-__all__ += normalization.__all__
-__all__ += reductions.__all__
+for _family in (activations, arrays, indexing, linear_algebra, losses, math, normalization, reductions):
+    __all__ += _family.__all__
 
 
 def _reflected(function: Callable[[TensorLike, TensorLike], Tensor]) -> Callable[[Tensor, TensorLike], Tensor]:

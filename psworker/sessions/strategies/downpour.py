@@ -38,9 +38,6 @@ class Downpour(Replica):
     With `overlap` computing goes on while a push or pull is under way: its answer is taken right before the next one is
     sent. So a step uses the weights from the answer to the push before the last.
 
-    A worker's own pushes that its weights have not seen make its gradients stale, as those of others do: by
-    `own_staleness` at most, for one optimizer.
-
     Source: J. Dean et al., "Large Scale Distributed Deep Networks", NIPS 2012, section 4.1 and the appendix's algorithm
     1, with n_push and n_fetch; its client also updates its own weights, with a fixed learning rate.
     """
@@ -55,7 +52,7 @@ class Downpour(Replica):
 
     @property
     def own_staleness(self) -> int:
-        """The most of its own pushes that a worker's gradient has missed, if it is alone and has one optimizer.
+        """The most of its own pushes that a gradient has missed, of a worker that is alone and has one optimizer.
 
         A sum that is pushed at step k N begins with the weights of the last pull before it, at step j M, and misses the
         pushes from there to step (k - 1) N. With overlap the weights of a pull come with the push or pull after it.
@@ -64,7 +61,7 @@ class Downpour(Replica):
         return -(-longest // self._push_every)
 
     def check(self) -> None:
-        """Raises `ConfigurationError` if the worker's own pushes would make the servers drop later ones of its own."""
+        """Raises `ConfigurationError` if the worker's own pushes would make the servers drop later ones."""
         own, consistency, staleness = self.own_staleness, self.client.consistency, self.client.staleness
         options = f"with push_every={self._push_every}, pull_every={self._pull_every}, overlap={self._overlap}"
         if isinstance(consistency, Synchronous) and own:
@@ -109,10 +106,7 @@ class Downpour(Replica):
             self._behind = False
 
     def finish(self) -> None:
-        """Flushes, and pulls if that brought no weights and something was pushed since the last pull.
-
-        A `flush` alone, after each block of examples, leaves the pull to `pull_every`.
-        """
+        """Flushes, and pulls unless weights are fresh; a `flush` alone leaves the pull to `pull_every`."""
         self.flush()
         if self._behind:
             self.pull(self.names)

@@ -20,8 +20,7 @@ from psworker.client.client import Client
 from psworker.client.push_pull import check_finite
 from psworker.model.tables import Table
 from psworker.model.variables import BaseVariable
-from psworker.sessions.hyperparameters import Target, VariableOptimizers
-from psworker.sessions.replica import KnownVariables, Replica, Step
+from psworker.sessions.replica import KnownVariables, Replica, Step, Target, VariableOptimizers
 from psworker.versions import VersionedArray
 
 #: The servers' optimizer by default: that of DiLoCo, section 3.1 and table 5.
@@ -114,13 +113,13 @@ class LocalSteps(Replica):
             else:
                 array = start - end
             entries.append(VersionedArray(name, self.values[name].read, np.asarray(array)))
-        loss, names = (sum(self._losses) / len(self._losses) if self._losses else None), self.names
-        self._restart(names)
+        loss, names, known = (sum(self._losses) / len(self._losses) if self._losses else None), self.names, self.known()
+        for name in names:
+            known[name].value = self._start(name)
+        for name, variable in self._local.items():
+            variable.restart(self._start(name))
         self._begin_round()
-        try:
-            self.push(entries, loss, names)
-        finally:
-            self._restart(names)
+        self.push(entries, loss, names)
 
     def register(self, variables: Sequence[BaseVariable]) -> None:
         """Registers variables; raises `ConfigurationError` for a table, whose rows are updated on the servers."""
@@ -131,12 +130,6 @@ class LocalSteps(Replica):
                     "make it a psworker.Variable"
                 )
         super().register(variables)
-        self._restart([variable.name for variable in variables])
-
-    def pull(self, names: Sequence[str]) -> None:
-        """Takes fresh values, with which the next round begins."""
-        super().pull(names)
-        self._restart(names)
 
     def tune(self, target: Target, changes: Mapping[str, Any]) -> None:
         """Changes the inner optimizer in this worker, or the outer one on the servers if that is the target."""
@@ -187,13 +180,11 @@ class LocalSteps(Replica):
         assert not isinstance(array, IndexedSlices), "values have all rows"
         return array
 
-    def _restart(self, names: Sequence[str]) -> None:
-        """Sets variables to the values that the servers have sent."""
-        known = self.known()
-        for name in names:
-            known[name].value = self._start(name)
-            if name in self._local:
-                self._local[name].restart(self._start(name))
+    def _take(self, values: Sequence[VersionedArray]) -> None:
+        super()._take(values)
+        for value in values:
+            if value.name in self._local:
+                self._local[value.name].restart(self._start(value.name))
 
 
 class _LocalVariable:

@@ -97,7 +97,7 @@ def test_the_gradients_layout_in_memory_does_not_change_a_bit_of_the_result(case
             check_same(case, array, arrays[0])
 
 
-@pytest.mark.parametrize("kind", optimizers.RULES)
+@pytest.mark.parametrize("kind", optimizers.UpdateSpec.kinds)
 def test_a_rule_with_another_hyperparameter_does_not_follow_the_formula(kind):
     cases = [case for case in RULES_UNDER_TEST if case.spec.kind == kind]
     for name in {field.name for field in dataclasses.fields(cases[0].spec)} - {
