@@ -1,7 +1,6 @@
 """The kinds of fields in messages, each with both directions: into protobuf, and out of it, checked.
 
-Checks need no shard: ranges, lengths, duplicate names. All raise `Malformed` with the name of the field. May import
-errors, messages, optimizers, specs, tensors and protobuf.
+Checks need no shard: ranges, lengths, duplicate names. All raise `Malformed` with the name of the field.
 """
 
 from __future__ import annotations
@@ -29,10 +28,7 @@ from pswire.v1 import paramserver_pb2 as pb
 
 
 class Field(NamedTuple):
-    """`put(value, proto, name, sender)` writes the field `name` of `proto`; `get` reads it.
-
-    `attribute` is its name in the dataclass if that is another.
-    """
+    """`put` writes the field `name` of a protobuf, `get` reads it; `attribute` is its name here if that is another."""
 
     put: Callable[[Any, Proto, str, TensorSender], None]
     get: Callable[[Proto, str, TensorReceiver], Any]

@@ -77,10 +77,7 @@ class Segment:
 
 
 def _new_file() -> tuple[str, int]:
-    """Name and descriptor of a new file, locked: the lock tells `sweep` that its owner lives.
-
-    A lock ends with its process, however that ends, and means the same in all containers, unlike a process id.
-    """
+    """Name and descriptor of a new file, locked: that tells `sweep`, also in other containers, that its owner lives."""
     if not os.path.isdir(FOLDER):
         raise NotShared(f"no {FOLDER} on this machine")
     for _ in range(8):
@@ -146,16 +143,14 @@ def _check(found: os.stat_result, nbytes: int) -> None:
 
 def sweep() -> int:
     """Removes segments of this user whose owners are dead; returns their number. Raises nothing."""
-    try:
-        names = os.listdir(FOLDER)
-    except OSError:
-        return 0
-    return sum([_swept(name) for name in names if _NAME.fullmatch(name)])
+    with suppress(OSError):
+        return sum([_swept(_path(name)) for name in os.listdir(FOLDER) if _NAME.fullmatch(name)])
+    return 0
 
 
-def _swept(name: str) -> bool:
+def _swept(path: str) -> bool:
     try:
-        descriptor = os.open(_path(name), os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:  # gone in the meantime, or another user's
         return False
     try:
@@ -163,7 +158,7 @@ def _swept(name: str) -> bool:
         if not stat.S_ISREG(found.st_mode) or found.st_uid != os.geteuid():
             return False
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        os.unlink(_path(name))
+        os.unlink(path)
         return True
     except OSError:  # its owner lives, or another process was faster
         return False

@@ -195,9 +195,9 @@ class IndexedSlices:
 
 
 def magnitude(array: Array) -> float:
-    """An upper bound of all magnitudes: the root of the sum of squares; 0 for integers and bools.
+    """An upper bound of all magnitudes, the root of the sum of squares in one pass; 0 for integers and bools.
 
-    Infinite or NaN if an element is, or when the sum overflows. The cheapest single pass in numpy; never warns.
+    Infinite or NaN if an element is, or when the sum overflows.
     """
     return math.sqrt(np.vdot(array, array)) if array.dtype.kind == "f" else 0.0
 
