@@ -1,5 +1,7 @@
 """Lamb: Adam's direction at the scale of the weights. Needs norms over all elements, and so two passes."""
 
+from __future__ import annotations
+
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -7,7 +9,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from pswire.optimizers.adam import MomentsSpec, direction, moments_growth, move_averages
+from pswire.optimizers.adam import MomentsSpec, direction, move_averages
 from pswire.optimizers.element_wise import TINY, blocks, check_bounds, row_blocks
 from pswire.optimizers.optimizer import COMPUTE_DTYPES, Limits, Rule, Step
 from pswire.specs.spec import NotNegative, Positive
@@ -17,29 +19,8 @@ from pswire.tensors.values import Array, IndexedSlices
 _Part: TypeAlias = tuple[Array, dict[str, Array], Array]
 
 
-@dataclass(frozen=True)
-class Lamb(MomentsSpec, kind="lamb"):
-    """Adam's direction at the scale of the weights, for very large batches. Slots: `m` and `v` as Adam's.
-
-        u = m_hat / (sqrt(v_hat) + epsilon) + weight_decay * w
-        w <- w - learning_rate * (|w| / |u|) * u
-
-    with m_hat and v_hat as Adam's. |.| is the Euclidean norm over the whole variable; where one of the two norms is 0
-    or overflows, their ratio counts as 1. Lazy: of a gradient by rows, the norms are those of the rows that are named.
-    Of a variable that is split over several shards, each shard has the norms of its own rows.
-
-    Source: Y. You et al., "Large Batch Optimization for Deep Learning: Training BERT in 76 Minutes", ICLR 2020,
-    algorithm 2, with the identity for its phi.
-    """
-
-    epsilon: Positive = 1e-6
-    weight_decay: NotNegative = 0.01
-
-
-class LambRule(Rule, of=[Lamb]):
+class LambRule(Rule):
     """Update rule of `Lamb`."""
-
-    squares = ("v",)
 
     spec: Lamb
 
@@ -60,7 +41,7 @@ class LambRule(Rule, of=[Lamb]):
         """
         if self.spec.weight_decay > 10 or rate * self.spec.weight_decay > 2:
             return math.inf
-        return moments_growth(self.spec, rate, limits) + rate * 1e6 * (math.sqrt(limits.maximum) / limits.maximum)
+        return self.spec._growth(rate, limits) + rate * 1e6 * (math.sqrt(limits.maximum) / limits.maximum)
 
     @np.errstate(all="ignore")
     def _update(self, parts: Callable[[], Iterable[_Part]], value: Array, step: Step) -> None:
@@ -98,3 +79,23 @@ class LambRule(Rule, of=[Lamb]):
         direction(m, v, u, factor, epsilon)
         if self.spec.weight_decay:
             u += w * self.spec.weight_decay
+
+
+@dataclass(frozen=True)
+class Lamb(MomentsSpec, kind="lamb"):
+    """Adam's direction at the scale of the weights, for very large batches. Slots: `m` and `v` as Adam's.
+
+        u = m_hat / (sqrt(v_hat) + epsilon) + weight_decay * w
+        w <- w - learning_rate * (|w| / |u|) * u
+
+    with m_hat and v_hat as Adam's. |.| is the Euclidean norm over the whole variable; where one of the two norms is 0
+    or overflows, their ratio counts as 1. Lazy: of a gradient by rows, the norms are those of the rows that are named.
+    Of a variable that is split over several shards, each shard has the norms of its own rows.
+
+    Source: Y. You et al., "Large Batch Optimization for Deep Learning: Training BERT in 76 Minutes", ICLR 2020,
+    algorithm 2, with the identity for its phi.
+    """
+
+    _rule = LambRule
+    epsilon: Positive = 1e-6
+    weight_decay: NotNegative = 0.01
