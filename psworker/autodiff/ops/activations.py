@@ -66,7 +66,7 @@ def sigmoid(x: Array, /) -> Result:
 
 def logistic(x: Array) -> Array:
     """`sigmoid` of a floating-point array; 0 where exp(-x) overflows."""
-    y: Array = np.negative(x)
+    y: Array = np.negative(x, out=np.empty_like(x))
     with np.errstate(over="ignore"):
         np.exp(y, out=y)
     y += 1
