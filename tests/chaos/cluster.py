@@ -11,6 +11,7 @@ import signal
 import subprocess
 import time
 from contextlib import closing
+from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -25,24 +26,18 @@ from tests.chaos.proxy import Proxy
 from tests.chaos.records import Final, History, Loss
 from tests.commands import BOUND, Command, environment
 
-PROGRAM = Path(__file__).with_name("worker.py")
-SERVE = "psserver", "serve", "--bind", "127.0.0.1:0", "--log-level", "info"
-
 
 def launch(path: Path, *command: str) -> Command:
     return Command(path, "-P", "-m", *command, env=environment(OPENBLAS_NUM_THREADS="1", OMP_NUM_THREADS="1"))
 
 
+@dataclass(kw_only=True)
 class Worker(History):
-    """A process of a worker with its proxies, and its history."""
+    """A process of a worker with its proxies, its file of records, and its history."""
 
-    def __init__(
-        self, path: Path, column: int, name: str, proxies: list[Proxy], *options: str, **settings: Any
-    ) -> None:
-        super().__init__(column, name)
-        self.proxies, self.records = proxies, path.with_suffix(".jsonl")
-        settings |= {"records": str(self.records), "column": column}
-        self.command = launch(path, "psworker", "run", "--name", name, *options, str(PROGRAM), json.dumps(settings))
+    command: Command
+    proxies: list[Proxy]
+    records: Path
 
     def runs(self) -> bool:
         self.code = self.command.popen.poll()
@@ -58,19 +53,14 @@ class Worker(History):
 class Cluster:
     """All processes of one run; always call `close` at the end.
 
-    Args:
-        flags: of the servers.
-        timeout: of calls of a worker, seconds.
-        settings: of the worker program.
+    `flags` are those of the servers, `timeout` that of calls of a worker in seconds, `settings` of the worker program.
     """
 
     def __init__(self, folder: Path, shards: int, flags: list[str], timeout: float, settings: dict[str, Any]) -> None:
         self.workers: list[Worker] = []
-        self._folder, self._timeout, self._settings = folder, timeout, {"shards": shards, **settings}
-        self.servers = [
-            launch(folder / f"server-{shard}", *SERVE, "--shard", f"{shard}/{shards}", *flags)
-            for shard in range(shards)
-        ]
+        self._folder, self._timeout, self._settings = folder, str(timeout), {"shards": shards, **settings}
+        serve = "psserver", "serve", "--bind", "127.0.0.1:0", "--log-level", "info", *flags, "--shard"
+        self.servers = [launch(folder / f"server-{shard}", *serve, f"{shard}/{shards}") for shard in range(shards)]
 
     async def start(self, name: str, *, shared_memory: bool) -> Worker:
         proxies = [Proxy(server.address) for server in self.servers]
@@ -79,11 +69,13 @@ class Cluster:
         column = len(self.workers) + 1
         if column >= scheme.COLUMNS:
             raise RuntimeError(f"a run has at most {scheme.COLUMNS - 1} worker processes")
-        transport = "--shared-memory" if shared_memory else "--no-shared-memory"
-        options = ["--servers", ",".join(proxy.address for proxy in proxies), "--threads", "1", transport]
-        options += ["--timeout", str(self._timeout)]
         path = self._folder / f"worker-{column:03}"
-        worker = Worker(path, column, name, proxies, *options, **self._settings)
+        records = path.with_suffix(".jsonl")
+        options = ["--servers", ",".join(proxy.address for proxy in proxies), "--threads", "1", "--name", name]
+        options += ["--timeout", self._timeout, "--shared-memory" if shared_memory else "--no-shared-memory"]
+        settings = json.dumps(self._settings | {"records": str(records), "column": column})
+        command = launch(path, "psworker", "run", *options, str(Path(__file__).with_name("worker.py")), settings)
+        worker = Worker(column, name, command=command, proxies=proxies, records=records)
         self.workers.append(worker)
         return worker
 
@@ -114,19 +106,19 @@ class Cluster:
             finals = self._read(transport)
         end = time.monotonic() + BOUND
         with StatusClient(addresses) as client:
-            while time.monotonic() < end:
+            while True:
                 job = client.ask(BOUND)
                 workers = [worker for answer in job.answers if answer.report for worker in answer.report.workers]
                 if all(worker.state != "live" for worker in workers):
                     return finals, job.half_pushes
+                assert time.monotonic() < end, f"a server still reports an ended worker as live: {workers}"
                 time.sleep(0.05)
-        raise RuntimeError("a server still reports an ended worker as live")
 
     def _read(self, transport: GrpcTransport) -> list[Final]:
         finals = []
         incarnation = 0
         choices = (Choice("dense", np.array([0])), Choice("table", np.arange(scheme.COLUMNS)))  # rows of a shard's part
-        for shard, names in enumerate(zip(*scheme.Layout(len(self.servers)).small, strict=True)):
+        for shard, names in enumerate(scheme.small(len(self.servers))):
             join = Join("auditor", incarnation, shard, len(self.servers))
             incarnation = transport.call(shard, join, BOUND).result().incarnation
             sender = Sender("auditor", incarnation)
