@@ -102,7 +102,7 @@ def measure(way: Way, *, numba: bool) -> Run:
             seen.append((time.perf_counter() - began) * 1e3)
             if len(seen) == 1:
                 check(way, first, gradients, weights)
-        assert all(weight.versions == (WARM_UP + STEPS,) for weight in weights)
+        assert all(weight.read.versions == (WARM_UP + STEPS,) for weight in weights)
         held = sum(3 * value.nbytes for value in first.values())  # the variable and Adam's two slots
         over = memory.peak() - memory.rest - held
         client.leave()

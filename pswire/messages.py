@@ -655,10 +655,7 @@ def tensor_bytes(message: Message | Answer) -> int:
 
 
 def most_answer_sizes(message: Request, spec_of: Callable[[str], TensorSpec]) -> list[int]:
-    """The upper bound of the size of each value in the answer to `message`, as far as the worker can know it.
-
-    `spec_of` returns the spec of a variable on the shard.
-    """
+    """The upper bound of the size of each value in the answer; `spec_of` returns the spec of a variable there."""
     match message:
         case Push():
             return [whole_bytes(spec_of(name), message.encoding) for name in message.pull]

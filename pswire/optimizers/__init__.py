@@ -11,15 +11,7 @@ from pswire.optimizers.gradient_descent import GradientDescent
 from pswire.optimizers.lamb import Lamb
 from pswire.optimizers.momentum import Momentum
 from pswire.optimizers.moving_average import MovingAverage
-from pswire.optimizers.optimizer import (
-    COMPUTE_DTYPES,
-    OptimizerSpec,
-    Rule,
-    Step,
-    UpdateSpec,
-    ordinary_growth,
-    rule_for,
-)
+from pswire.optimizers.optimizer import COMPUTE_DTYPES, OptimizerSpec, Rule, Step, UpdateSpec, ordinary_growth, rule_for
 from pswire.optimizers.rmsprop import RMSProp
 
 __all__ = ["COMPUTE_DTYPES", "Adagrad", "AdagradDecay", "Adam", "AdamW", "Ftrl", "GradientDescent", "Lamb"]

@@ -33,6 +33,16 @@ __all__ += ["glorot_uniform", "he_normal", "he_uniform", "ones", "random_normal"
 __all__ += ["truncated_normal", "zeros"]
 
 
+#: Elements that are made at a time: their bits and values stay in a core's cache.
+BLOCK = 1 << 15
+DTYPES = (np.dtype(np.float16), np.dtype(np.float32), np.dtype(np.float64))
+
+_GOLDEN = 0x9E3779B97F4A7C15  # 2^64 / golden ratio, odd: SplitMix64 counts in steps of it
+_MASK = (1 << 64) - 1
+_ONE = np.uint64(0x3FF0000000000000)  # 1.0 in binary; its lowest 52 bits are the fraction
+_EXTREMES = np.array([0, 1 << 23, _MASK], np.uint64)  # least and largest; the cosines 1 and -1 of the largest radius
+
+
 class RowInitializer(Spec, family="row initializer"):
     """An initializer that servers use to compute the rows of a table.
 
@@ -48,9 +58,10 @@ class RowInitializer(Spec, family="row initializer"):
     seed: int = 0
 
     @property
+    @np.errstate(over="ignore", invalid="ignore")
     def max_magnitude(self) -> float:
-        """An upper bound of the magnitudes of all values."""
-        raise NotImplementedError
+        """The largest magnitude of all values, which is at one of `_EXTREMES`."""
+        return float(np.abs(self.values(_EXTREMES.copy())).max())
 
     def values(self, bits: _Bits) -> _Floats:
         """The values of elements with these random bits, which may be destroyed."""
@@ -76,11 +87,6 @@ class RowConstant(constant, RowInitializer, kind="row_constant"):
     """`value` everywhere; needs no seed."""
 
     value: Number = 0.0
-
-    @property
-    def max_magnitude(self) -> float:
-        """The value's magnitude."""
-        return abs(self.value)
 
     def values(self, bits: _Bits) -> _Floats:
         """The value."""
@@ -112,11 +118,6 @@ class RowUniform(random_uniform, RowInitializer, kind="row_uniform"):
     """Uniform from `low` to `high`: low + (high - low) * u, where u has 52 random bits, rounded to the dtype."""
 
     seed: CountFromZero = 0
-
-    @property
-    def max_magnitude(self) -> float:
-        """The magnitude of the bound that is further from 0."""
-        return max(abs(self.low), abs(self.high))
 
     def values(self, bits: _Bits) -> _Floats:
         """See the formula of the class."""
@@ -178,11 +179,6 @@ class RowNormal(random_normal, RowInitializer, kind="row_normal"):
                 f"RowNormal: stddev and mean must give finite values, got {self.stddev!r} and {self.mean!r}"
             )
 
-    @property
-    def max_magnitude(self) -> float:
-        """The magnitude of the mean plus the largest deviation, at i = 0."""
-        return abs(self.mean) + self.stddev * math.sqrt(2 * 41 * math.log(2))
-
     def values(self, bits: _Bits) -> _Floats:
         """See the formula of the class."""
         angle = (bits & np.uint64(0xFFFFFF)) * (math.tau * 2**-24)
@@ -234,15 +230,6 @@ def _scaled(name: str, shape: Shape, random: Generator) -> Array:
         return random_normal(math.sqrt(variance))(shape, random)
     limit = math.sqrt(3 * variance)  # a uniform's variance is a third of its limit's square
     return random_uniform(-limit, limit)(shape, random)
-
-
-#: Elements that are made at a time: their bits and values stay in a core's cache.
-BLOCK = 1 << 15
-DTYPES = (np.dtype(np.float16), np.dtype(np.float32), np.dtype(np.float64))
-
-_GOLDEN = 0x9E3779B97F4A7C15  # 2^64 / golden ratio, odd: SplitMix64 counts in steps of it
-_MASK = (1 << 64) - 1
-_ONE = np.uint64(0x3FF0000000000000)  # 1.0 in binary; its lowest 52 bits are the fraction
 
 
 def check_fits(initializer: RowInitializer, dtype: npt.DTypeLike) -> None:
@@ -308,9 +295,7 @@ def rows_of(initializer: RowInitializer, indices: Array, row_shape: Shape, dtype
 
 def _start(seed: int) -> int:
     """The state of element 0, derived from the seed. SplitMix64 adds before it mixes."""
-    state = np.array([seed], np.uint64) + np.uint64(_GOLDEN)
-    _mix(state)
-    return int(state[0]) + _GOLDEN & _MASK
+    return int(_mix(np.array([seed], np.uint64) + np.uint64(_GOLDEN))[0]) + _GOLDEN & _MASK
 
 
 def _mix(state: _Bits) -> _Bits:

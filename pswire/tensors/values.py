@@ -105,9 +105,8 @@ class IndexedSlices:
             raise TypeError(f"IndexedSlices: indices must be integers, but they are {indices.dtype}")
         if not shape or indices.ndim != 1 or values.shape != (len(indices), *shape[1:]):
             raise ValueError(
-                f"IndexedSlices: {len(indices) if indices.ndim else 0} rows of an array of shape {shape} need values "
-                f"of shape (n, {', '.join(map(str, shape[1:]))}) and indices of shape (n,), "
-                f"but these are {values.shape} and {indices.shape}"
+                f"IndexedSlices: n rows of an array of shape {shape} need values of shape (n, *shape[1:]) and "
+                f"indices of shape (n,), but these are {values.shape} and {indices.shape}"
             )
         if check_range:
             self.check_indices()
