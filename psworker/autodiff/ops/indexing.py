@@ -158,13 +158,11 @@ def embedding(table: TensorLike, ids: TensorLike) -> Tensor:
 def _embedding(table: Array, /, ids: TensorLike) -> Result:
     if np.ndim(table) == 0:
         raise ValueError("a table must have at least one axis")
-    numbers = checked_ids("ids", ids, len(table))
-
-    def gradient(g: Array) -> IndexedSlices:
-        rows = g.reshape(numbers.size, *table.shape[1:])
-        return IndexedSlices(rows, numbers.reshape(-1), table.shape, check_range=False)
-
-    return np.take(table, numbers, axis=0), (gradient,)
+    numbers, shape = checked_ids("ids", ids, len(table)), table.shape
+    flat = numbers.reshape(-1)
+    return np.take(table, numbers, axis=0), (
+        lambda g: IndexedSlices(g.reshape(len(flat), *shape[1:]), flat, shape, check_range=False),
+    )
 
 
 @op

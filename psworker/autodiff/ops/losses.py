@@ -46,19 +46,16 @@ def softmax_cross_entropy(logits: Array, /, labels: TensorLike) -> Result:
             logits_gradient *= g / batch
             return logits_gradient.reshape(logits.shape)
 
-    else:
-        weights = labels.astype(logits.dtype, copy=False).reshape(rows.shape)
-        row_weights = add_over(weights, 1, keepdims=True)
-        weighted = np.asarray(dot(weights, shifted))
-        if np.isnan(weighted):  # a weight of 0 masks -inf; rare, and the sum below is several times slower
-            weighted = np.asarray(add_over(_weighted(weights, shifted)))
-        loss = (dot(row_weights, np.log(sums)) - weighted) / batch
+        return loss, (gradient,)
 
-        def gradient(g: Array) -> Array:
-            logits_gradient: Array = (exponentials / sums * row_weights - weights) * (g / batch)
-            return logits_gradient.reshape(logits.shape)
-
-    return loss, (gradient,)
+    weights = labels.astype(logits.dtype, copy=False).reshape(rows.shape)
+    row_weights = add_over(weights, 1, keepdims=True)
+    weighted = np.asarray(dot(weights, shifted))
+    if np.isnan(weighted):  # a weight of 0 masks -inf; rare, and the sum below is several times slower
+        weighted = np.asarray(add_over(_weighted(weights, shifted)))
+    return (dot(row_weights, np.log(sums)) - weighted) / batch, (
+        lambda g: ((exponentials / sums * row_weights - weights) * (g / batch)).reshape(logits.shape),
+    )
 
 
 @op
@@ -81,7 +78,13 @@ def sigmoid_cross_entropy(logits: Array, /, labels: TensorLike) -> Result:
         above, below = _weighted(1 - labels, np.maximum(logits, 0)), _weighted(labels, np.maximum(-logits, 0))
         loss = np.mean(above + below + log_terms)
 
-    return loss, (lambda g: (logistic(logits) - labels) * (g / logits.size),)
+    def gradient(g: Array) -> Array:
+        logits_gradient = logistic(logits)
+        logits_gradient -= labels
+        logits_gradient *= g / logits.size
+        return logits_gradient
+
+    return loss, (gradient,)
 
 
 @op
