@@ -17,9 +17,8 @@ from pswire.tensors.compression import (
     quantize_int8,
     to_16_bits,
     top_k,
-    unpacked,
 )
-from pswire.tensors.values import IndexedSlices, TensorSpec
+from pswire.tensors.values import TensorSpec
 
 LARGEST = np.finfo(np.float32).max
 NAN = np.uint32([0x7FC00000, 0xFFC00000, 0x7F800001, 0x7FFFFFFF, 0xFFFFFFFF, 0x7FFF8000]).view(np.float32)
@@ -195,12 +194,3 @@ def test_indices_have_64_bits_from_2_to_the_31_elements_on():
     far = Packed("topk", (2**40,), (np.int64([5, 2**39]), np.float32([1, -2])))
     far.check()
     np.testing.assert_array_equal(far.elements(2**39 - 1, 2**39 + 2), [0, -2, 0])
-
-
-def test_plain_arrays_are_returned_as_they_are_and_rows_keep_their_indices():
-    array = np.arange(4, dtype=np.float32).reshape(2, 2)
-    rows = unpacked(IndexedSlices(to_16_bits(array, "bfloat16"), np.array([3, 1]), (5, 2)))
-    assert unpacked(array) is array
-    assert unpacked(IndexedSlices(array, rows.indices, (5, 2))).values is array
-    np.testing.assert_array_equal(rows.values, array)
-    np.testing.assert_array_equal(rows.indices, [3, 1])
