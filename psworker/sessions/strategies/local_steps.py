@@ -109,11 +109,8 @@ class LocalSteps(Replica):
             else:
                 array = start - end
             entries.append(VersionedArray(name, self.values[name].read, np.asarray(array)))
-        loss, names, known = (sum(self._losses) / len(self._losses) if self._losses else None), self.names, self.known()
-        for name in names:
-            known[name].value = self._start(name)
-        for name, variable in self._local.items():
-            variable.restart(self._start(name))
+        loss, names = (sum(self._losses) / len(self._losses) if self._losses else None), self.names
+        self._take([self.values[name] for name in names])
         self._begin_round()
         self.push(entries, loss, names)
 
