@@ -66,8 +66,8 @@ compose-logs: ## Show the output of its containers until Ctrl-C or its end
 compose-down: ## Stop it and remove its containers
 	@$(CLUSTER) down
 
-compose-test: ## Kill and disconnect workers of such a cluster; the job must complete
-	$(PYTHON) -m tests.compose
+compose-test: $(BIN)/.installed-dev ## Kill and disconnect workers of such a cluster; the job must complete
+	$(BIN)/python -m pytest --capture=no -vv tests/compose/containers.py
 
 clean: ## Remove the virtual environment and caches
 	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache build dist

@@ -17,7 +17,7 @@ import tracemalloc
 import numpy as np
 from _push_pull import SHAPES
 
-from pswire.system.malloc import keep_memory
+from pswire.system.host import keep_memory
 from psworker import Tensor, gradients, ops
 
 BATCH = 50

@@ -18,7 +18,7 @@ from _push_pull import ELEMENTS, RATE, arrays
 from pswire import optimizers
 from pswire.channel import SERVER_OPTIONS, open_channel
 from pswire.optimizers import Step, numba_compiler, rule_for
-from pswire.system.malloc import keep_memory
+from pswire.system.host import keep_memory
 from pswire.tensors.transport import CHUNK
 
 NBYTES = 4 * ELEMENTS

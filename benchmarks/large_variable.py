@@ -58,7 +58,7 @@ def run(tensor_transport: str, elements: int) -> None:
         began = time.perf_counter()
         [weights] = client.pull(["large"])
         show("pull", system, began, memory)
-        assert weights.versions == (1,)
+        assert weights.read.versions == (1,)
         assert weights.array.min() == weights.array.max() == -RATE
 
         bound = 2 * nbytes + 64 * MB + memory.rest

@@ -30,7 +30,7 @@ from _push_pull import ELEMENTS, MB, RATE, arrays, declaration
 from pswire import optimizers
 from pswire.messages import Join, Pull, Sender
 from pswire.specs.encodings import parse_compression
-from pswire.system.malloc import keep_memory
+from pswire.system.host import keep_memory
 from psworker.client.client import Client
 from psworker.client.error_feedback import GradientEncoder
 from psworker.transport.grpc_transport import GrpcTransport
@@ -102,7 +102,7 @@ def measure(way: Way, *, numba: bool) -> Run:
             seen.append((time.perf_counter() - began) * 1e3)
             if len(seen) == 1:
                 check(way, first, gradients, weights)
-        assert all(weight.versions == (WARM_UP + STEPS,) for weight in weights)
+        assert all(weight.read.versions == (WARM_UP + STEPS,) for weight in weights)
         held = sum(3 * value.nbytes for value in first.values())  # the variable and Adam's two slots
         over = memory.peak() - memory.rest - held
         client.leave()

@@ -12,18 +12,8 @@ import re
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from pswire.errors import (
-    FAMILY,
-    AlreadyRegistered,
-    ConfigurationError,
-    InternalError,
-    InvalidMessage,
-    ParamServerError,
-    TimedOut,
-    TooLarge,
-    Unavailable,
-    UnknownVariable,
-)
+from pswire import errors
+from pswire.errors import FAMILY, ParamServerError
 
 _MESSAGE_SIZES = (  # 2 MiB of tensors and their descriptions, or a Status of many variables
     ("grpc.max_receive_message_length", (4 << 20) + (64 << 10)),
@@ -71,13 +61,13 @@ def check_address(text: str) -> str:
         absolute = path.startswith("/") and not path.startswith("//")  # after two slashes gRPC expects a host
         if absolute and path.isprintable() and len(os.fsencode(path)) <= _MAX_SOCKET_PATH:
             return address
-        raise ConfigurationError(
+        raise errors.ConfigurationError(
             f"{text!r}: needs unix: and an absolute path of at most {_MAX_SOCKET_PATH} bytes, such as unix:/run/ps.sock"
         )
     host, _, port = address.rpartition(":")
     if _is_host(host) and _PORT.fullmatch(port) and int(port) <= 65535:
         return address
-    raise ConfigurationError(f"{text!r} is not an address: use host:port, [IPv6 address]:port or unix:/path")
+    raise errors.ConfigurationError(f"{text!r} is not an address: use host:port, [IPv6 address]:port or unix:/path")
 
 
 def _is_host(host: str) -> bool:
@@ -115,13 +105,13 @@ _MAX_ENCODED = 6_000  # bytes: gRPC begins to refuse metadata at 8 KiB
 
 #: Errors for statuses without the name of one of ours, most of them made by gRPC itself; others are an InternalError.
 _BY_STATUS: dict[str, type[ParamServerError]] = {
-    **dict.fromkeys(("CANCELLED", "ABORTED", "UNAVAILABLE"), Unavailable),
-    **dict.fromkeys(("INVALID_ARGUMENT", "FAILED_PRECONDITION", "OUT_OF_RANGE"), InvalidMessage),
-    **dict.fromkeys(("PERMISSION_DENIED", "UNAUTHENTICATED", "UNIMPLEMENTED"), ConfigurationError),
-    "DEADLINE_EXCEEDED": TimedOut,
-    "NOT_FOUND": UnknownVariable,
-    "ALREADY_EXISTS": AlreadyRegistered,
-    "RESOURCE_EXHAUSTED": TooLarge,
+    **dict.fromkeys(("CANCELLED", "ABORTED", "UNAVAILABLE"), errors.Unavailable),
+    **dict.fromkeys(("INVALID_ARGUMENT", "FAILED_PRECONDITION", "OUT_OF_RANGE"), errors.InvalidMessage),
+    **dict.fromkeys(("PERMISSION_DENIED", "UNAUTHENTICATED", "UNIMPLEMENTED"), errors.ConfigurationError),
+    "DEADLINE_EXCEEDED": errors.TimedOut,
+    "NOT_FOUND": errors.UnknownVariable,
+    "ALREADY_EXISTS": errors.AlreadyRegistered,
+    "RESOURCE_EXHAUSTED": errors.TooLarge,
 }
 
 
@@ -152,8 +142,10 @@ def error_from(rpc_error: grpc.RpcError, address: str) -> ParamServerError:
         if key == _ERROR_KEY and name in FAMILY and FAMILY[name].status == status:
             return FAMILY[name](details)
     if "Concurrent RPC limit" in details:  # by gRPC: it accepts calls again when others have ended
-        return Unavailable(f"the server at {address} is at its limit of concurrent calls (--max-calls): {details}")
-    return _BY_STATUS.get(status, InternalError)(_explain(status, details, address))
+        return errors.Unavailable(
+            f"the server at {address} is at its limit of concurrent calls (--max-calls): {details}"
+        )
+    return _BY_STATUS.get(status, errors.InternalError)(_explain(status, details, address))
 
 
 def timeout_message(address: str) -> str:

@@ -77,10 +77,8 @@ class Renew:
 
     Attributes:
         idle: the worker has nothing to do for now, such as no examples: others do not wait for its next push.
-        tensor_transport: as in `Join`.
         settled: messages up to this sequence number have been answered or abandoned, and none is carried out any more.
-            An `idle` whose `settled` is below the last message that the shard has received from the worker is outdated
-            and ignored.
+            An `idle` is outdated, and ignored, if the shard has received a later message from the worker.
         half_pushes: pushes of this incarnation that this shard has not applied and others have, as far as the worker
             knows; if there are several such shards, the first one gets the count.
     """
@@ -115,8 +113,8 @@ class Left:
 
 
 # --- the order of changes ---------------------------------------------------------------------------------------------
-# Where a consistency policy looks at staleness, shard 0 numbers every change that it decides, on whichever shards it is
-# made. A message to another shard names the changes that must be made there before it (`after`).
+# Where a policy looks at staleness, shard 0 numbers every change, on whichever shards it is made. A message to another
+# shard names the changes that must be made there before it (`after`).
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,8 +163,7 @@ class Declaration:
     Attributes:
         spec: name, shape and dtype; with `part`, those of the rows on this shard.
         value: the initial value; None: the variable exists, and only its optimizer is declared.
-        optimizer: the optimizer that handles pushes, or `MovingAverage`; None leaves it open. The first one declared
-            wins.
+        optimizer: handles pushes; None leaves it open. The first one declared wins.
         initial: makes the variable a table, whose first values the shard computes from row numbers.
         part: the rows of the variable that are on this shard; None: all.
     """
@@ -224,12 +221,7 @@ class Registered:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Choice:
-    """Some rows of a variable, or of one of its slots.
-
-    Attributes:
-        rows: row numbers, (n,), integers in any order; None: all.
-        slot: a slot's name; "": the value.
-    """
+    """Some rows of a variable, or of its slot of this name: (n,), integers in any order; None: all."""
 
     name: str
     rows: Array | None = None
@@ -266,10 +258,7 @@ class Pulled:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Gradient:
-    """A gradient, whole or by rows, and the version of the weights that it was computed with.
-
-    For a variable with `MovingAverage` it is an observed value.
-    """
+    """A gradient (with `MovingAverage`: an observed value), and the version of the weights it was computed with."""
 
     name: str
     version: int
@@ -289,8 +278,8 @@ class Push:
         shards: the shards other than 0 that get a part.
         remote: to shard 0, for the staleness of gradients of which it has no part.
         after: to the other shards: changes to be made before this one (`Frontier`).
-        global_step: the number of updates before this one as far as the worker knows; shards that do not get every
-            push evaluate learning rate schedules by it.
+        global_step: the number of updates before this one as far as the worker knows: for learning rate schedules on
+            shards that do not get every push.
     """
 
     sender: Sender
@@ -373,10 +362,9 @@ class Assigned:
 
 @dataclass(frozen=True, slots=True)
 class Tune:
-    """Gives variables with an optimizer of this kind new hyperparameters, all or none, once.
+    """Gives variables with an optimizer of this kind new values of `fields`, all or none, once; the slots stay.
 
-    Only `fields` of `optimizer` change; other fields and the slots stay. Workers may continue to declare the optimizer
-    with its original hyperparameters.
+    Workers may continue to declare the optimizer with its original hyperparameters.
     """
 
     sender: Sender
@@ -401,8 +389,7 @@ class Tuned:
 class QueueSpec:
     """A data queue: positions 0 to `size` of each epoch's order, handed out in blocks of `block` positions.
 
-    The order itself (a permutation by seed and epoch) is computed by the workers. `ValueError` without a name, or for a
-    number below 1.
+    The order itself (a permutation by seed and epoch) is computed by the workers.
     """
 
     name: str
@@ -467,8 +454,8 @@ class Taken:
 
     Attributes:
         reports: complete epochs in order, without those the worker has received.
-        chief: as in `Joined`, at the moment of the answer. A dead chief's block is handed out again only when the chief
-            is known to be lost, so a worker that gets a block's epoch report knows the new chief by then.
+        chief: as in `Joined`. A dead chief's block is handed out again only when the chief is known to be lost, so a
+            worker that gets a block's epoch report knows the new chief by then.
     """
 
     block: Block | None
@@ -490,11 +477,8 @@ class Status:
 class VariableStatus:
     """A variable, or the part of it on this shard.
 
-    Attributes:
-        version: the number of all changes.
-        updates: the number of changes by its optimizer.
-        nbytes: bytes of the value and the slots.
-        table: whether only rows of it travel.
+    `version` counts all changes, `updates` those by its optimizer; `nbytes` has the value and the slots. Of a `table`
+    only rows travel.
     """
 
     spec: TensorSpec
@@ -527,8 +511,6 @@ class WorkerStatus:
         epoch: that of its last block, or 0.
         lease_left: seconds.
         waiting_for: while a push is held: which workers it waits for, and why.
-        tensor_transport: "shared memory" or "gRPC".
-        chief: as in `Joined`.
     """
 
     name: str
@@ -636,10 +618,7 @@ class Allocator(Protocol):
     """Memory that belongs to one call, for the values of its answer."""
 
     def take(self, spec: TensorSpec) -> Array | None:
-        """An array of this shape and dtype, writable, C-contiguous, uninitialized; None: none is left, allocate one.
-
-        Called once for each value of the answer, in order. The array is written before the answer is returned.
-        """
+        """An uninitialized array, C-contiguous, for the next value of the answer; None: none is left, allocate one."""
 
 
 #: The field of each message class whose entries have arrays or None, and the field of these; others have no arrays.
@@ -676,10 +655,7 @@ def tensor_bytes(message: Message | Answer) -> int:
 
 
 def most_answer_sizes(message: Request, spec_of: Callable[[str], TensorSpec]) -> list[int]:
-    """The upper bound of the size of each value in the answer to `message`, as far as the worker can know it.
-
-    `spec_of` returns the spec of a variable on the shard.
-    """
+    """The upper bound of the size of each value in the answer; `spec_of` returns the spec of a variable there."""
     match message:
         case Push():
             return [whole_bytes(spec_of(name), message.encoding) for name in message.pull]

@@ -102,7 +102,7 @@ class WorkerConfig:
         name: the worker's, unique in the job.
         timeout: seconds that a call is retried.
         keep_memory: whether the process keeps the memory of freed arrays for the next ones
-            (`pswire.system.malloc.keep_memory`).
+            (`pswire.system.host.keep_memory`).
         encoding: of float32 tensors, both ways: "float32", or one of `pswire.specs.encodings.ENCODINGS`.
         compression: of gradients, with error feedback (`psworker.client.error_feedback`).
         shared_memory: whether tensors go through shared memory where a server is on this host.

@@ -33,8 +33,3 @@ class VersionedArray:
     name: str
     read: ReadVersion
     array: Array | IndexedSlices
-
-    @property
-    def versions(self) -> tuple[int, ...]:
-        """Updates of each partition, in the order of shards."""
-        return self.read.versions

@@ -22,13 +22,8 @@ PATIENCE = 10.0  # seconds to wait for an answer that depends on another thread
 class ShardsInProcess:
     """A transport to shards in this process. `_changed` guards all of it.
 
-    Attributes:
-        machines: the shards.
-        sent: (shard, message), in order.
-        answers: (shard, answer), in order.
-        ended: the shards whose calls have ended.
-        refuse, lose: called for each message: whether it is refused, or its answer lost.
-        now: seconds on the shards' clock.
+    `sent` and `answers` have (shard, message), in order, `ended` the shards whose calls have ended. `refuse` and `lose`
+    are called for each message: whether it is refused, or its answer lost. `now` are seconds on the shards' clock.
     """
 
     def __init__(self, shards=3, consistency=Asynchronous(), staleness=IgnoreStaleness(), lease=math.inf):  # noqa: B008
@@ -48,30 +43,25 @@ class ShardsInProcess:
             self.machines[shard] = self._new(shard, identity=next(self._identities))
 
     def call(self, shard, message, timeout):
-        failure = None
         with self._changed:
             self.sent.append((shard, message))
             ticket = next(self._tickets)
             if self.refuse(shard, message):
-                failure = InvalidMessage("not this one")
+                self._answers[ticket] = InvalidMessage("not this one")
             else:
                 try:
                     self._step(shard, ticket, message)
                 except ParamServerError as error:
-                    failure = error
+                    self._answers[ticket] = error
                 if self.lose(shard, message):
-                    failure = TimedOut("no answer")
-        return Future(lambda: self._result(shard, ticket, failure, min(timeout, PATIENCE)))
+                    self._answers[ticket] = TimedOut("no answer")
+        return Future(lambda: self._result(shard, ticket, min(timeout, PATIENCE)))
 
-    def _result(self, shard, ticket, failure, timeout):
+    def _result(self, shard, ticket, timeout):
         with self._changed:
-            answered = failure is None and self._changed.wait_for(lambda: ticket in self._answers, timeout)
+            self._changed.wait_for(lambda: ticket in self._answers, timeout)
+            answer = self._answers.pop(ticket, TimedOut("no answer"))
             self.ended.append(shard)
-            if failure is not None:
-                raise failure
-            if not answered:
-                raise TimedOut("no answer")
-            answer = self._answers.pop(ticket)
         if isinstance(answer, ParamServerError):
             raise answer
         self.answers.append((shard, answer))
@@ -79,7 +69,7 @@ class ShardsInProcess:
 
     def _step(self, shard, ticket, message):
         for reply in run_step(self.machines[shard], ticket, message, self.now):
-            self._answers[reply.ticket] = reply.answer
+            self._answers.setdefault(reply.ticket, reply.answer)
         self._changed.notify_all()
 
     def tensor_transport(self, shard):

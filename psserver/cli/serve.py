@@ -15,7 +15,7 @@ from psserver.config import ServerConfig
 from psserver.core.events import pluralize
 from psserver.rpc.server import serve
 from pswire.messages import StatusReport
-from pswire.system import malloc
+from pswire.system import host
 from pswire.system.exit_signals import end_at_next
 
 
@@ -28,7 +28,7 @@ def serve_until_signal(config: ServerConfig) -> None:
         ConfigurationError: the address cannot be bound, or a package is missing.
     """
     if config.keep_memory:
-        malloc.keep_memory()
+        host.keep_memory()
     # Calls leave no reference cycles, and garbage collections took 5 % of the time of small pushes: so collect after
     # 20,000 new objects, not 700, and never look at what was imported.
     gc.freeze()

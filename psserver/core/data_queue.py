@@ -29,10 +29,7 @@ class _Epoch:
 
 
 class DataQueue:
-    """Hands out the blocks of all epochs, lowest number first; those of lost workers are handed out again.
-
-    Results of a step get an event for each epoch that is done, and each block that is handed out again.
-    """
+    """Hands out the blocks of all epochs, lowest number first; those of lost workers are handed out again."""
 
     def __init__(self, spec: QueueSpec) -> None:
         self.spec = spec
@@ -44,7 +41,10 @@ class DataQueue:
         self.reports: list[EpochReport] = []
 
     def finish(self, worker: str, finished: Finished, result: StepResult) -> None:
-        """Count a block as done. One that this worker does not hold (any more) changes nothing."""
+        """Count a block as done. One that this worker does not hold (any more) changes nothing.
+
+        Complete epochs are reported in order: one that is complete waits for the ones before it.
+        """
         if self._out.get(worker) != finished.number:
             return
         del self._out[worker]
@@ -55,7 +55,13 @@ class DataQueue:
         if finished.cost_sum is not None:
             epoch.cost_sum += finished.cost_sum
             epoch.cost_examples += examples
-        self._report(result)
+        while (one := self._open.get(len(self.reports) + 1)) is not None and one.done == self.spec.size:
+            number = len(self.reports) + 1
+            del self._open[number]
+            cost = one.cost_sum / one.cost_examples if one.cost_examples else None
+            report = EpochReport(self.spec.name, number, cost, one.done)
+            self.reports.append(report)
+            result.events.append(events.epoch_done(report))
 
     def take(self, worker: str, result: StepResult) -> Block | None:
         """The block that the worker holds, or else the next one; None when there is none to hand out now."""
@@ -94,16 +100,6 @@ class DataQueue:
         start = index * self.spec.block
         return Block(number, epoch + 1, start, min(start + self.spec.block, self.spec.size))
 
-    def _report(self, result: StepResult) -> None:
-        """Report complete epochs in order: one that is complete waits for the ones before it."""
-        while (epoch := self._open.get(len(self.reports) + 1)) is not None and epoch.done == self.spec.size:
-            number = len(self.reports) + 1
-            del self._open[number]
-            cost = epoch.cost_sum / epoch.cost_examples if epoch.cost_examples else None
-            report = EpochReport(self.spec.name, number, cost, epoch.done)
-            self.reports.append(report)
-            result.events.append(events.epoch_done(report))
-
 
 @dataclass(frozen=True, slots=True)
 class _Waiting:
@@ -113,10 +109,7 @@ class _Waiting:
 
 
 class DataQueues:
-    """The queues by name, and the workers that wait for a block because other workers hold all remaining ones.
-
-    Every answer tells its worker whether it is the chief (`is_chief`).
-    """
+    """The queues by name, and the workers that wait for a block because other workers hold all remaining ones."""
 
     def __init__(self, is_chief: Callable[[str], bool]) -> None:
         self._is_chief = is_chief
@@ -155,10 +148,7 @@ class DataQueues:
     def forget(
         self, workers: Collection[str], refusal: Callable[[Sender], ParamServerError], result: StepResult
     ) -> None:
-        """Return the blocks of workers that are gone, and end their requests with an error that `refusal` makes.
-
-        All are forgotten before any request is answered: no block may go to a worker that is gone too.
-        """
+        """Return the blocks of workers that are gone, and end their requests, before others get these blocks."""
         for key in [key for key in self._waiting if key[0] in workers]:
             request = self._waiting.pop(key)
             result.replies.append(Reply(request.ticket, refusal(request.message.sender)))

@@ -1,7 +1,6 @@
 """Events of a step, as log lines for people: workers that joined or left, blocks and epochs.
 
-The shard does not log; `psserver.core.array_tasks.StepResult` returns its events to the caller. A job of several hours
-has a few hundred events: none for single pushes or blocks. May import the member and messages.
+A job of several hours has a few hundred events: none for single pushes or blocks.
 """
 
 from __future__ import annotations

@@ -30,9 +30,7 @@ class TrafficMeter:
         self.next_snapshot = -math.inf
 
     def tick(self, now: float) -> None:
-        """Take a snapshot if one is due."""
-        if now < self.next_snapshot:
-            return
+        """Take a snapshot, which is due from `next_snapshot` on."""
         self.next_snapshot = now + INTERVAL
         self._snapshots.append((now, self.pushes, self.bytes_in, self.bytes_out))
         while self._snapshots[0][0] < now - WINDOW:

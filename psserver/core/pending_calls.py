@@ -1,7 +1,6 @@
-"""Pending calls: pushes and pulls the consistency policy has not released, and assigns before their turn.
+"""Pending calls: pushes that the consistency policy has not released, and calls whose turn has not come.
 
-A push becomes an update and an answer here. The policy decides when; the store and the update rules do the work. May
-import the rest of the core but the shard.
+A push becomes an update and an answer here. The policy decides when; the store and the update rules do the work.
 """
 
 from __future__ import annotations
@@ -42,9 +41,8 @@ from pswire.messages import (
 class PendingCall:
     """A push, pull or assign without a reply.
 
-    It is pending until the changes before it are settled (`after`), and then, unless it is an assign, until the policy
-    releases it. `answer` is that of a push that was applied or dropped, without values; `allocator` makes memory for
-    these.
+    It is pending until the changes before it are settled (`after`), and a push then until the policy releases it.
+    `answer` is that of a push that was applied or dropped, without values; `allocator` makes memory for these.
     """
 
     ticket: int
@@ -69,14 +67,8 @@ class PendingCalls:
         stalenesses: number of applied pushes by staleness, large ones `rounded`.
     """
 
-    def __init__(
-        self,
-        policy: Policy,
-        store: Store,
-        members: Membership,
-        update_order: UpdateOrder | None = None,
-    ) -> None:
-        self._policy, self._store, self._members, self._update_order = policy, store, members, update_order
+    def __init__(self, policy: Policy, store: Store, members: Membership, order: UpdateOrder | None = None) -> None:
+        self._policy, self._store, self._members, self._update_order = policy, store, members, order
         self._asynchronous = type(policy) is Asynchronous
         self._calls: dict[int, PendingCall] = {}
         # of the last update, as schedules count: pushes of the job before it, as far as known here
@@ -194,10 +186,10 @@ class PendingCalls:
 
     def _in_order(self, call: PendingCall) -> bool:
         """Whether every change before this call is settled here."""
-        settled = all(self._settled(change) for change in call.message.after)
-        if settled:
-            self._pass_over(call.message.after)
-        return settled
+        if not all(self._settled(change) for change in call.message.after):
+            return False
+        self._pass_over(call.message.after)
+        return True
 
     def _settled(self, change: ChangeId) -> bool:
         sender = change.sender

@@ -289,7 +289,7 @@ class Shard:
 
     def _renew(self, ticket: int, message: Renew, member: Member, now: float, result: StepResult) -> None:
         self._members.renew(member, now, message.tensor_transport)
-        self._members.half_pushes.report(member, message.half_pushes)
+        member.half_pushes = max(member.half_pushes, message.half_pushes)  # heartbeats may arrive out of order
         # a heartbeat from before the worker's last messages does not abandon them
         settled = message.settled
         if (message.idle or settled) and not (settled and settled < self._pending.newest(message.sender)):
@@ -392,34 +392,23 @@ class Shard:
             self.shards,
             self.global_step,
             self._repeated,
-            tuple([variable.status() for variable in self._store]),
-            tuple([self._worker_status(one, now) for one in sorted(members, key=lambda member: member.number)]),
-            tuple(self._queues.reports()[-MAX_LISTED:]),
-            pending.dropped,
-            self._store.nbytes + self._store.served.nbytes,
-            str(self._consistency),
-            str(self._staleness),
-            self._traffic.traffic(now),
-            Staleness(percentile(pending.stalenesses, 50), percentile(pending.stalenesses, 99)),
-            tuple(self._changes),
-            half_pushes.count,
-            half_pushes.last_pushes(MAX_LISTED),
+            variables=tuple([variable.status() for variable in self._store]),
+            workers=tuple([self._worker_status(one, now) for one in sorted(members, key=lambda one: one.number)]),
+            epochs=tuple(self._queues.reports()[-MAX_LISTED:]),
+            dropped=pending.dropped,
+            nbytes=self._store.nbytes + self._store.served.nbytes,
+            consistency=str(self._consistency),
+            handling=str(self._staleness),
+            traffic=self._traffic.traffic(now),
+            staleness=Staleness(percentile(pending.stalenesses, 50), percentile(pending.stalenesses, 99)),
+            changes=tuple(self._changes),
+            half_pushes=half_pushes.count,
+            last_pushes=half_pushes.last_pushes(MAX_LISTED),
         )
 
-    def _worker_status(self, member: Member, now: float) -> WorkerStatus:
-        return WorkerStatus(
-            member.name,
-            member.incarnation,
-            member.number,
-            member.state,
-            member.steps,
-            member.staleness,
-            member.staleness_sum,
-            member.loss,
-            self._queues.epoch_of(member.name),
-            max(0.0, member.expires - now) if member.state == "live" else 0.0,
-            member.dropped,
-            self._pending.waits_for(member.name),
-            member.tensor_transport,
-            self._members.chief.is_chief(member.name),
-        )
+    def _worker_status(self, one: Member, now: float) -> WorkerStatus:
+        counts = one.steps, one.staleness, one.staleness_sum, one.loss
+        epoch, lease_left = self._queues.epoch_of(one.name), max(0.0, one.expires - now) if one.state == "live" else 0.0
+        waiting_for, chief = self._pending.waits_for(one.name), self._members.chief.is_chief(one.name)
+        who = one.name, one.incarnation, one.number, one.state
+        return WorkerStatus(*who, *counts, epoch, lease_left, one.dropped, waiting_for, one.tensor_transport, chief)

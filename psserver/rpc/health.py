@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Iterable
 
 import grpc
-import grpc.aio
+from grpc.aio import ServicerContext as Context
 from grpc_health.v1 import health_pb2_grpc
 from grpc_health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
 
@@ -25,17 +25,13 @@ class Health(health_pb2_grpc.HealthServicer):  # type: ignore[misc]  # the packa
         """Report NOT_SERVING from now on, and end `Watch` calls."""
         self._draining.set()
 
-    async def Check(  # noqa: N802  (the protocol's name)
-        self, request: HealthCheckRequest, context: grpc.aio.ServicerContext
-    ) -> HealthCheckResponse:
+    async def Check(self, request: HealthCheckRequest, context: Context) -> HealthCheckResponse:  # noqa: N802
         """The status of a service; NOT_FOUND for an unknown one."""
         if request.service not in self._services:
             await context.abort(grpc.StatusCode.NOT_FOUND, f"no service {request.service!r} on this server")
         return self._status(request)
 
-    async def Watch(  # noqa: N802  (the protocol's name)
-        self, request: HealthCheckRequest, context: grpc.aio.ServicerContext
-    ) -> None:
+    async def Watch(self, request: HealthCheckRequest, context: Context) -> None:  # noqa: N802
         """The status of a service, and again when it changes, which ends the stream."""
         await context.write(self._status(request))
         await self._draining.wait()

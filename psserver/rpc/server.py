@@ -17,7 +17,6 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import suppress
 from functools import partial
-from types import TracebackType
 from typing import Any
 
 import grpc.aio
@@ -113,9 +112,6 @@ def _add_reflection(server: grpc.aio.Server) -> None:
     reflection.enable_server_reflection(names, server)
 
 
-# --- the port ---------------------------------------------------------------------------------------------------------
-
-
 def bind(server: grpc.aio.Server, address: str) -> str:
     """Bind `server`; the address with its actual port. `ConfigurationError` if it is taken, or not of this machine."""
     address = check_address(address)
@@ -147,9 +143,6 @@ def _try(address: str) -> None:
         with socket.socket(family, kind, protocol) as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             probe.bind(place)
-
-
-# --- in a thread ------------------------------------------------------------------------------------------------------
 
 
 class ServerThread:
@@ -189,9 +182,7 @@ class ServerThread:
             raise
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
         with suppress(RuntimeError):  # the loop is closed: the server ended by itself; its error is raised below
             self._started.result()[1]()
         self._thread.join()

@@ -28,6 +28,7 @@ from pswire.codec import decode, encode, from_frame, to_frame
 from pswire.errors import InternalError, Malformed, ParamServerError, TimedOut, Unavailable
 from pswire.messages import ANSWERS, Allocator, Answer, Request, tensor_bytes
 from pswire.tensors.frames import Incoming, incoming
+from pswire.tensors.shared_memory import SharedReceiver
 from pswire.tensors.stream import StreamReceiver, StreamSender
 from pswire.tensors.transport import MAX_INLINE_MESSAGE, InlineReceiver, InlineSender
 from pswire.v1 import paramserver_pb2 as pb
@@ -117,7 +118,7 @@ class Service:
 
     async def _call(self, frame: Incoming, attached: AttachedSegments, context: grpc.aio.ServicerContext) -> None:
         """Serve one call; larger messages and answers wait for admission."""
-        receiver = StreamReceiver(frame.data, attached.receiver())
+        receiver = StreamReceiver(frame.data, SharedReceiver(attached.memories))
         message = _request(from_frame(frame, receiver))
         region = attached.region(frame.header)
         if not receiver.nbytes and tensor_bytes(message) <= MAX_INLINE_MESSAGE:

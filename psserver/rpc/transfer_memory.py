@@ -14,7 +14,7 @@ from pswire.messages import Push, Register, Request
 from pswire.specs.encodings import ENCODINGS
 from pswire.tensors.compression import Packed
 from pswire.tensors.segments import NotShared, open_segment
-from pswire.tensors.shared_memory import Region, SharedReceiver
+from pswire.tensors.shared_memory import Region
 from pswire.tensors.values import DTYPES, Array, TensorSpec
 from pswire.v1 import paramserver_pb2 as pb
 
@@ -43,10 +43,6 @@ class AttachedSegments:
         except NotShared as error:
             return pb.AttachReply(reason=str(error))
         return pb.AttachReply(attached=True)
-
-    def receiver(self) -> SharedReceiver:
-        """A receiver for the tensors of one message."""
-        return SharedReceiver(self.memories)
 
     def region(self, header: pb.Frame) -> Region | None:
         """The memory that a call provides for the values of its answer, or None; `Malformed` if it is not attached."""
@@ -90,6 +86,4 @@ class ReusedArrays:
         array = self._arrays.get(spec.name)
         if array is None or array.shape != spec.shape or array.dtype != DTYPES[spec.dtype]:
             return None
-        if not (array.flags.writeable and array.flags.c_contiguous):
-            return None
-        return self._arrays.pop(spec.name)
+        return self._arrays.pop(spec.name) if array.flags.writeable and array.flags.c_contiguous else None

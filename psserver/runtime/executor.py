@@ -12,11 +12,9 @@ import logging
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from functools import partial
 
 from psserver.core.array_tasks import StepResult, TasksPending
 from psserver.core.shard import Shard
-from psserver.core.variables.element_checks import Inspection
 from psserver.runtime.task_order import TaskOrder
 from pswire.errors import InvalidMessage, ParamServerError, TooLarge, Unavailable, UnknownVariable
 from pswire.messages import Allocator, Answer, Register, Reply, Request, Tick, Tune, tensor_bytes
@@ -41,9 +39,7 @@ class AnswerTooLarge(TooLarge):
 class Executor:
     """Steps a shard, one message at a time, in the order of their arrival. All methods are called in the event loop.
 
-    Args:
-        shard: stepped by this executor alone.
-        clock: seconds, never going back.
+    It alone steps the shard; `clock` gives seconds and never goes back.
     """
 
     def __init__(self, shard: Shard, clock: Callable[[], float]) -> None:
@@ -59,11 +55,7 @@ class Executor:
         self._compiled: set[Loop] = set()
 
     def admit(self, message: Request) -> int:
-        """The bytes of `message`, whose arrays may have no memory yet, and of its answer.
-
-        Raises:
-            ParamServerError: the shard refuses it.
-        """
+        """The bytes of `message`, whose arrays may have no memory yet, and of its answer. Raises what `step` would."""
         self._shard.check(message)
         return tensor_bytes(message) + self._shard.answer_bytes(message)
 
@@ -91,7 +83,19 @@ class Executor:
             loop = asyncio.get_running_loop()
             inspection = await loop.run_in_executor(self._inspectors, self._shard.inspect, message)
         ticket = next(self._tickets)
-        begin = partial(self._begin, ticket, message, most, inspection, allocator)
+
+        def begin() -> StepResult | None:
+            """The result; None if the step is guarded and has to wait for tasks, and nothing was done."""
+            if most is not None:
+                self._check_answer_size(message, most)
+            now, settled = self._clock(), self._tasks.idle
+            try:
+                return self._shard.step(
+                    ticket, message, now, inspection=inspection, allocator=allocator, settled=settled
+                )
+            except TasksPending:
+                return None
+
         result = None if self._guarded.locked() else begin()
         if result is None:
             # A guarded step (`psserver.core.variables.updates`) waits until all tasks have been run. Meanwhile
@@ -112,8 +116,9 @@ class Executor:
 
     def tick(self) -> None:
         """Send the shard a tick; skipped while a guarded step waits for tasks."""
-        if not self._guarded.locked() and (result := self._begin(0, Tick())) is not None:
-            self._complete(result)
+        if not self._guarded.locked():
+            with suppress(TasksPending):
+                self._complete(self._shard.step(0, Tick(), self._clock(), settled=self._tasks.idle))
 
     def close(self) -> None:
         """Answer all waiting calls, and later ones that would have to wait, with `Unavailable`."""
@@ -128,37 +133,18 @@ class Executor:
         await self._tasks.shutdown()
         self._inspectors.shutdown()
 
-    def _begin(
-        self,
-        ticket: int,
-        message: Request | Tick,
-        most: int | None = None,
-        inspection: Inspection | None = None,
-        allocator: Allocator | None = None,
-    ) -> StepResult | None:
-        """The result of a step; None if it is guarded and has to wait for tasks, and nothing was done."""
-        if most is not None:
-            with suppress(InvalidMessage, UnknownVariable):  # the step refuses the message, perhaps for another reason
-                nbytes = self._shard.answer_bytes(message, at_once=True)
-                if nbytes > most:
-                    self._shard.check(message)
-                    raise AnswerTooLarge(
-                        f"the answer to this {type(message).__name__} would have {nbytes:,} bytes of values, but a "
-                        f"single call carries {most:,}: use Transfer (nothing was done)"
-                    )
-        try:
-            return self._shard.step(
-                ticket, message, self._clock(), inspection=inspection, allocator=allocator, settled=self._tasks.idle
-            )
-        except TasksPending:
-            return None
+    def _check_answer_size(self, message: Request, most: int) -> None:
+        with suppress(InvalidMessage, UnknownVariable):  # the step refuses the message, perhaps for another reason
+            nbytes = self._shard.answer_bytes(message, at_once=True)
+            if nbytes > most:
+                self._shard.check(message)
+                raise AnswerTooLarge(
+                    f"the answer to this {type(message).__name__} would have {nbytes:,} bytes of values, but a single "
+                    f"call carries {most:,}: use Transfer (nothing was done)"
+                )
 
     async def _compile(self, message: Register | Tune) -> None:
-        """Compile the loops of a message's optimizers in a thread; other calls go on.
-
-        Raises:
-            ParamServerError: the shard refuses the message.
-        """
+        """Compile the loops of a message's optimizers in a thread, unless the shard refuses it; other calls go on."""
         self._shard.check(message)
         specs = [message.optimizer] if isinstance(message, Tune) else [one.optimizer for one in message.declarations]
         loops = {loop for spec in specs if spec is not None and (loop := rule_for(spec).loop) is not None}

@@ -1,7 +1,6 @@
 """The kinds of fields in messages, each with both directions: into protobuf, and out of it, checked.
 
-Checks need no shard: ranges, lengths, duplicate names. All raise `Malformed` with the name of the field. May import
-errors, messages, optimizers, specs, tensors and protobuf.
+Checks need no shard: ranges, lengths, duplicate names. All raise `Malformed` with the name of the field.
 """
 
 from __future__ import annotations
@@ -29,10 +28,7 @@ from pswire.v1 import paramserver_pb2 as pb
 
 
 class Field(NamedTuple):
-    """`put(value, proto, name, sender)` writes the field `name` of `proto`; `get` reads it.
-
-    `attribute` is its name in the dataclass if that is another.
-    """
+    """`put` writes the field `name` of a protobuf, `get` reads it; `attribute` is its name here if that is another."""
 
     put: Callable[[Any, Proto, str, TensorSender], None]
     get: Callable[[Proto, str, TensorReceiver], Any]
@@ -55,24 +51,20 @@ class Row:
     def __init__(self, message: type, proto: type[Proto], **kinds: Field) -> None:
         self.message, self.proto = message, proto
         fields = {field.name: kinds.get(field.name) or _kind_of(field) for field in proto.DESCRIPTOR.fields}
-        self._puts = [(kind.attribute or name, name, kind.put) for name, kind in fields.items()]
-        self._gets = [(kind.attribute or name, name, kind.get) for name, kind in fields.items()]
+        self._fields = [(kind.attribute or name, name, kind.put, kind.get) for name, kind in fields.items()]
 
     def put(self, message: object, proto: Proto, sender: TensorSender) -> None:
         """Writes all fields."""
-        for attribute, name, put in self._puts:
+        for attribute, name, put, _ in self._fields:
             put(getattr(message, attribute), proto, name, sender)
 
     def get(self, proto: Proto, receiver: TensorReceiver) -> Any:  # noqa: ANN401 - an instance of `message`
         """Reads and checks all fields. Raises `Malformed`."""
-        values = {attribute: get(proto, name, receiver) for attribute, name, get in self._gets}
+        values = {attribute: get(proto, name, receiver) for attribute, name, _, get in self._fields}
         try:
             return self.message(**values)
         except ValueError as error:
             raise Malformed(str(error)) from error
-
-
-# --- plain fields ---------------------------------------------------------------------------------------------------
 
 
 def _set(value: object, proto: Proto, name: str, sender: TensorSender) -> None:
@@ -172,21 +164,13 @@ def _check_names(names: Iterable[str]) -> tuple[str, ...]:
 
 
 #: Any value: a flag, a string, a seed.
-ANY = _checked(lambda value: value)
+ANY = Field(_set, lambda proto, name, receiver: getattr(proto, name))
 #: An optional number (None if missing); NaN is allowed, since a loss can be NaN.
 OPTIONAL = Field(_set_if_any, lambda proto, name, receiver: getattr(proto, name) if proto.HasField(name) else None)
-#: The name of a worker, a variable or a data queue.
-NAME = _checked(check_name)
-#: Names of variables, each once.
-NAMES = _checked(_check_names, _extend)
-#: Non-negative integers.
-NUMBERS = _numbers(0)
-#: Versions of variables, -1 for none.
-KNOWN_VERSIONS = _numbers(-1)
+#: The name of a worker, a variable or a data queue; names of variables, each once.
+NAME, NAMES = _checked(check_name), _checked(_check_names, _extend)
+NUMBERS, KNOWN_VERSIONS = _numbers(0), _numbers(-1)  # a version of -1: none
 COUNT, POSITIVE = number(0), number(1)
-
-
-# --- parts inside of a message --------------------------------------------------------------------------------------
 
 
 def one(part: Part, *, optional: bool = False) -> Field:
@@ -236,8 +220,6 @@ class _Spec:
         except (ValueError, TypeError) as error:
             raise Malformed(str(error)) from error
 
-
-# --- kinds by types -------------------------------------------------------------------------------------------------
 
 _OPTIMIZER = _Spec(partial(specs.from_plain, UpdateSpec))
 OPTIMIZER_OR_NONE = one(_OPTIMIZER, optional=True)

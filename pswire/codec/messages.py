@@ -51,17 +51,14 @@ def decode(proto: Proto, receiver: TensorReceiver) -> ms.Request | ms.Answer:
 def to_frame(message: ms.Request | ms.Answer, sender: TensorSender) -> pb.Frame:
     """The first frame of a call, or of its answer, on a Transfer; raises as `encode` does."""
     frame = pb.Frame()
-    proto: Proto = getattr(frame, _PIECES[_BY_MESSAGE[type(message)].proto])
+    proto: Proto = getattr(frame, _PIECES[_BY_MESSAGE[type(message)].proto.DESCRIPTOR])
     proto.SetInParent()
     _fill(proto, message, sender)
     return frame
 
 
 def from_frame(frame: Incoming, receiver: StreamReceiver) -> ms.Request | ms.Answer:
-    """The message in the first frame of a call or of its answer; arrays that follow in chunks have no memory yet.
-
-    Raises `Malformed` and nothing else.
-    """
+    """The message in the first frame of a call or its answer, or `Malformed`; arrays in chunks have no memory yet."""
     piece = frame.header.WhichOneof("piece")
     if piece is None:
         what = "nothing" if frame.chunk is None else "a chunk"
@@ -120,9 +117,4 @@ _MESSAGES = (
 
 _BY_MESSAGE = {row.message: row for row in _MESSAGES}
 _BY_PROTO = {row.proto: row for row in _MESSAGES}
-_PIECES = {
-    row.proto: piece.name
-    for row in _MESSAGES
-    for piece in pb.Frame.DESCRIPTOR.fields
-    if piece.message_type is row.proto.DESCRIPTOR
-}
+_PIECES = {piece.message_type: piece.name for piece in pb.Frame.DESCRIPTOR.fields}

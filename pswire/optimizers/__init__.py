@@ -11,18 +11,9 @@ from pswire.optimizers.gradient_descent import GradientDescent
 from pswire.optimizers.lamb import Lamb
 from pswire.optimizers.momentum import Momentum
 from pswire.optimizers.moving_average import MovingAverage
-from pswire.optimizers.optimizer import (
-    COMPUTE_DTYPES,
-    RULES,
-    OptimizerSpec,
-    Rule,
-    Step,
-    UpdateSpec,
-    ordinary_growth,
-    rule_for,
-)
+from pswire.optimizers.optimizer import COMPUTE_DTYPES, OptimizerSpec, Rule, Step, UpdateSpec, ordinary_growth, rule_for
 from pswire.optimizers.rmsprop import RMSProp
 
-__all__ = ["COMPUTE_DTYPES", "RULES", "Adagrad", "AdagradDecay", "Adam", "AdamW", "Ftrl", "GradientDescent", "Lamb"]
+__all__ = ["COMPUTE_DTYPES", "Adagrad", "AdagradDecay", "Adam", "AdamW", "Ftrl", "GradientDescent", "Lamb"]
 __all__ += ["Momentum", "MovingAverage", "OptimizerSpec", "RMSProp", "Rule", "Step", "UpdateSpec"]
 __all__ += ["ordinary_growth", "rule_for"]

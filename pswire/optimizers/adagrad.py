@@ -3,19 +3,19 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar, TypeVar
+from typing import ClassVar
 
 import numpy as np
 
 from pswire.optimizers.element_wise import ElementWise
-from pswire.optimizers.numba_compiler import Numbers, Slots, loop
+from pswire.optimizers.numba_compiler import Loop, Numbers, Slots, loop
 from pswire.optimizers.optimizer import Limits, OptimizerSpec, Step
 from pswire.specs.spec import Count, NotNegative, Positive, ShareOrOne
 from pswire.tensors.values import Array
 
 
 @dataclass(frozen=True)
-class Adagrad(OptimizerSpec, kind="adagrad"):
+class Adagrad(OptimizerSpec, ElementWise, kind="adagrad"):
     """A learning rate for each element, by the squares of all its gradients. Slot: `accumulator`.
 
         a <- a + g^2                       (a starts at initial_accumulator)
@@ -26,6 +26,7 @@ class Adagrad(OptimizerSpec, kind="adagrad"):
     """
 
     _slots: ClassVar[tuple[str, ...]] = ("accumulator",)
+    _squares: ClassVar[tuple[str, ...]] = ("accumulator",)
     initial_accumulator: NotNegative = 0.1
     epsilon: NotNegative = 0.0
 
@@ -34,9 +35,28 @@ class Adagrad(OptimizerSpec, kind="adagrad"):
         if self.initial_accumulator == 0 and self.epsilon == 0:
             raise ValueError("Adagrad: initial_accumulator or epsilon must be more than 0 (0 / 0 is NaN)")
 
+    def _loop(self) -> Loop | None:
+        return _adagrad
+
+    def _numbers(self, step: Step, tiny: float) -> tuple[float, ...]:
+        return step.learning_rate, max(self.epsilon, tiny)
+
+    def _growth(self, rate: float, limits: Limits) -> float:
+        """The accumulator grows by the gradient's square; its root is as large as the gradient, unless that is zero.
+
+        That is so where the gradient is below the root of `limits.tiny`; the divisor is `limits.tiny` at least.
+        """
+        if self.initial_accumulator > limits.squares:
+            return math.inf
+        direction = min(limits.gradient / max(self.epsilon, limits.tiny), 2 / math.sqrt(limits.tiny))
+        return (limits.gradient**2 + rate * direction) / limits.maximum
+
+    def _block(self, w: Array, g: Array, scratch: Array, slots: Sequence[Array], *numbers: float) -> None:
+        _accumulate(w, g, scratch, slots[0], *numbers)
+
 
 @dataclass(frozen=True)
-class AdagradDecay(OptimizerSpec, kind="adagrad_decay"):
+class AdagradDecay(OptimizerSpec, ElementWise, kind="adagrad_decay"):
     """Adagrad with a decaying accumulator, so that the steps of a long job do not shrink towards zero.
 
     Slots: `accumulator`, and `accumulator_decay_power`, the number of decays that it has had, zero at first. With
@@ -56,13 +76,39 @@ class AdagradDecay(OptimizerSpec, kind="adagrad_decay"):
     """
 
     _slots: ClassVar[tuple[str, ...]] = ("accumulator", "accumulator_decay_power")
-    epsilon: ClassVar[float] = 0.0
+    _squares: ClassVar[tuple[str, ...]] = ("accumulator",)
     initial_accumulator: Positive = 0.1
     decay_steps: Count = 100_000
     decay_rate: ShareOrOne = 0.9
 
+    def _numbers(self, step: Step, tiny: float) -> tuple[float, ...]:
+        return float(step.global_step // self.decay_steps), step.learning_rate, tiny
 
-_Spec = TypeVar("_Spec", Adagrad, AdagradDecay)
+    def _growth(self, rate: float, limits: Limits) -> float:
+        """Adagrad's: a decay makes the accumulator no larger."""
+        return Adagrad(self.learning_rate, self.initial_accumulator)._growth(rate, limits)
+
+    def _block(self, w: Array, g: Array, scratch: Array, slots: Sequence[Array], *numbers: float) -> None:
+        a, power = slots
+        period, rate, epsilon = numbers
+        np.subtract(period, power, out=scratch)
+        if scratch.any():  # seldom, and a power of each element is expensive
+            np.power(self.decay_rate, scratch, out=scratch)
+            a *= scratch
+            np.maximum(a, self.initial_accumulator, out=a)
+            power[...] = period
+        _accumulate(w, g, scratch, a, rate, epsilon)
+
+
+def _accumulate(w: Array, g: Array, scratch: Array, a: Array, rate: float, epsilon: float) -> None:
+    """Adagrad's formula."""
+    np.multiply(g, g, out=scratch)
+    a += scratch
+    np.sqrt(a, out=scratch)
+    scratch += epsilon
+    np.divide(g, scratch, out=scratch)
+    scratch *= rate
+    w -= scratch
 
 
 @loop(slots=1, numbers=2)
@@ -74,52 +120,3 @@ def _adagrad(index: Array, w: Array, g: Array, slots: Slots, numbers: Numbers) -
         for j in range(w.shape[1]):
             a[i, j] += g[r, j] * g[r, j]
             w[i, j] -= g[r, j] / (math.sqrt(a[i, j]) + epsilon) * rate
-
-
-class AdagradRule(ElementWise[_Spec], of=[Adagrad]):
-    """Update rule of `Adagrad`."""
-
-    squares = ("accumulator",)
-    loops = (_adagrad,)
-
-    def _numbers(self, step: Step, tiny: float) -> tuple[float, ...]:
-        return step.learning_rate, max(self.spec.epsilon, tiny)
-
-    def growth(self, rate: float, limits: Limits) -> float:
-        """The accumulator grows by the gradient's square; its root is as large as the gradient, unless that is zero.
-
-        That is so where the gradient is below the root of `limits.tiny`; the divisor is `limits.tiny` at least.
-        """
-        if self.spec.initial_accumulator > limits.squares:
-            return math.inf
-        direction = min(limits.gradient / max(self.spec.epsilon, limits.tiny), 2 / math.sqrt(limits.tiny))
-        return (limits.gradient**2 + rate * direction) / limits.maximum
-
-    def _block(self, w: Array, g: Array, scratch: Array, slots: Sequence[Array], *numbers: float) -> None:
-        (a,) = slots
-        rate, epsilon = numbers
-        np.multiply(g, g, out=scratch)
-        a += scratch
-        np.sqrt(a, out=scratch)
-        scratch += epsilon
-        np.divide(g, scratch, out=scratch)
-        scratch *= rate
-        w -= scratch
-
-
-class AdagradDecayRule(AdagradRule[AdagradDecay], of=[AdagradDecay]):
-    """Update rule of `AdagradDecay`: a decay makes the accumulator no larger, so its growth is Adagrad's."""
-
-    def _numbers(self, step: Step, tiny: float) -> tuple[float, ...]:
-        return float(step.global_step // self.spec.decay_steps), step.learning_rate, tiny
-
-    def _block(self, w: Array, g: Array, scratch: Array, slots: Sequence[Array], *numbers: float) -> None:
-        a, power = slots
-        period, rate, epsilon = numbers
-        np.subtract(period, power, out=scratch)
-        if scratch.any():  # seldom, and a power of each element is expensive
-            np.power(self.spec.decay_rate, scratch, out=scratch)
-            a *= scratch
-            np.maximum(a, self.spec.initial_accumulator, out=a)
-            power[...] = period
-        super()._block(w, g, scratch, [a], rate, epsilon)

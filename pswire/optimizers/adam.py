@@ -8,7 +8,7 @@ from typing import ClassVar
 import numpy as np
 
 from pswire.optimizers.element_wise import ElementWise
-from pswire.optimizers.numba_compiler import Numbers, Slots, loop
+from pswire.optimizers.numba_compiler import Loop, Numbers, Slots, loop
 from pswire.optimizers.optimizer import Limits, OptimizerSpec, Step
 from pswire.specs.schedules import LearningRate
 from pswire.specs.spec import Flag, NotNegative, Positive, Share
@@ -20,14 +20,26 @@ class MomentsSpec(OptimizerSpec):
     """Hyperparameters of the moving averages m of the gradient and v of its square; see `Adam`."""
 
     _slots: ClassVar[tuple[str, ...]] = ("m", "v")
+    _squares: ClassVar[tuple[str, ...]] = ("v", "v_max")
     learning_rate: LearningRate = 0.001
     beta1: Share = 0.9
     beta2: Share = 0.999
     epsilon: Positive = 1e-8
 
+    def _growth(self, rate: float, limits: Limits) -> float:
+        """Growth bound of Adam's moments: v grows by the squared gradient, the value by at most m / epsilon at t = 1.
+
+        m, an average, stays below `limits.state`. With beta1^2 <= beta2 a step is hardly longer than the rate; with
+        others, a beta2 of 0 for one, v may be zero where m is not.
+        """
+        longest = limits.state / (max(self.epsilon, limits.tiny) * (1 - self.beta1) * math.sqrt(1 - self.beta2))
+        if longest > limits.maximum:
+            return math.inf
+        return (limits.gradient**2 + rate * longest) / limits.maximum
+
 
 @dataclass(frozen=True)
-class Adam(MomentsSpec, kind="adam"):
+class Adam(MomentsSpec, ElementWise, kind="adam"):
     """Adaptive moments. Slots: `m` and `v`, zero at first; t counts the updates of the variable from 1.
 
         m <- beta1 * m + (1 - beta1) * g
@@ -53,6 +65,28 @@ class Adam(MomentsSpec, kind="adam"):
         """`m` and `v`; `v_max` with AMSGrad."""
         return (*super().slot_names(), *["v_max"] * self.amsgrad)
 
+    def _loop(self) -> Loop | None:
+        return _amsgrad if self.amsgrad else _adam
+
+    def _numbers(self, step: Step, tiny: float) -> tuple[float, ...]:
+        # factor * m / (sqrt(v) + epsilon) is learning_rate * m_hat / (sqrt(v_hat) + the spec's epsilon): numerator and
+        # denominator are multiplied by sqrt(1 - beta2^t), as at the end of section 2 of the paper
+        beta1, beta2 = self.beta1, self.beta2
+        root = math.sqrt(1 - beta2**step.number)
+        factor, epsilon = step.learning_rate * (root / (1 - beta1**step.number)), max(self.epsilon * root, tiny)
+        return beta1, 1 - beta1, beta2, 1 - beta2, factor, epsilon, 1.0
+
+    def _block(self, w: Array, g: Array, scratch: Array, slots: Sequence[Array], *numbers: float) -> None:
+        m, v, *largest = slots
+        beta1, one_minus_beta1, beta2, one_minus_beta2, factor, epsilon, decay_factor = numbers
+        move_averages(g, m, v, scratch, beta1, one_minus_beta1, beta2, one_minus_beta2)
+        for v_max in largest:
+            np.maximum(v_max, v, out=v_max)
+        direction(m, largest[0] if largest else v, scratch, factor, epsilon)
+        if decay_factor != 1:
+            w *= decay_factor
+        w -= scratch
+
 
 @dataclass(frozen=True)
 class AdamW(Adam, kind="adamw"):
@@ -68,6 +102,33 @@ class AdamW(Adam, kind="adamw"):
     """
 
     weight_decay: NotNegative = 0.01
+
+    def _numbers(self, step: Step, tiny: float) -> tuple[float, ...]:
+        return *super()._numbers(step, tiny)[:-1], 1 - step.learning_rate * self.weight_decay
+
+    def _growth(self, rate: float, limits: Limits) -> float:
+        """As Adam's; a decay factor above 2 would make weights grow without limit."""
+        return math.inf if rate * self.weight_decay > 2 else super()._growth(rate, limits)
+
+
+def move_averages(g: Array, m: Array, v: Array, scratch: Array, *coefficients: float) -> None:
+    """Moves both averages towards the gradient and its square, by beta1, 1 - beta1, beta2 and 1 - beta2."""
+    beta1, one_minus_beta1, beta2, one_minus_beta2 = coefficients
+    np.multiply(g, one_minus_beta1, out=scratch)
+    m *= beta1
+    m += scratch
+    np.multiply(g, g, out=scratch)
+    scratch *= one_minus_beta2
+    v *= beta2
+    v += scratch
+
+
+def direction(m: Array, v: Array, out: Array, factor: float, epsilon: float) -> None:
+    """Writes factor * m / (sqrt(v) + epsilon) into `out`."""
+    np.sqrt(v, out=out)
+    out += epsilon
+    np.divide(m, out, out=out)
+    out *= factor
 
 
 @loop(slots=2, numbers=7)
@@ -95,71 +156,3 @@ def _amsgrad(index: Array, w: Array, g: Array, slots: Slots, numbers: Numbers) -
             v[i, j] = now
             v_max[i, j] = largest
             w[i, j] = w[i, j] * decay_factor - m[i, j] / (math.sqrt(largest) + epsilon) * factor
-
-
-class AdamRule(ElementWise[Adam], of=[Adam, AdamW]):
-    """Update rule of `Adam` and `AdamW`."""
-
-    squares = ("v", "v_max")
-    loops = (_adam, _amsgrad)
-
-    def __init__(self, spec: Adam) -> None:
-        super().__init__(spec)
-        self._weight_decay = spec.weight_decay if isinstance(spec, AdamW) else 0.0
-
-    def _numbers(self, step: Step, tiny: float) -> tuple[float, ...]:
-        # factor * m / (sqrt(v) + epsilon) is learning_rate * m_hat / (sqrt(v_hat) + the spec's epsilon): numerator and
-        # denominator are multiplied by sqrt(1 - beta2^t), as at the end of section 2 of the paper
-        beta1, beta2, rate = self.spec.beta1, self.spec.beta2, step.learning_rate
-        root = math.sqrt(1 - beta2**step.number)
-        factor, epsilon = rate * (root / (1 - beta1**step.number)), max(self.spec.epsilon * root, tiny)
-        return beta1, 1 - beta1, beta2, 1 - beta2, factor, epsilon, 1 - rate * self._weight_decay
-
-    def growth(self, rate: float, limits: Limits) -> float:
-        """As `moments_growth`; a weight decay factor above 2 would make weights grow without limit."""
-        if rate * self._weight_decay > 2:
-            return math.inf
-        return moments_growth(self.spec, rate, limits)
-
-    def _block(self, w: Array, g: Array, scratch: Array, slots: Sequence[Array], *numbers: float) -> None:
-        m, v, *largest = slots
-        beta1, one_minus_beta1, beta2, one_minus_beta2, factor, epsilon, decay_factor = numbers
-        move_averages(g, m, v, scratch, beta1, one_minus_beta1, beta2, one_minus_beta2)
-        for v_max in largest:
-            np.maximum(v_max, v, out=v_max)
-        direction(m, largest[0] if largest else v, scratch, factor, epsilon)
-        if decay_factor != 1:
-            w *= decay_factor
-        w -= scratch
-
-
-def moments_growth(spec: MomentsSpec, rate: float, limits: Limits) -> float:
-    """Growth bound of Adam's moments: v grows by the squared gradient, the value by at most m / epsilon at t = 1.
-
-    m, an average, stays below `limits.state`. With beta1^2 <= beta2 a step is hardly longer than the rate; with
-    others, a beta2 of 0 for one, v may be zero where m is not.
-    """
-    longest = limits.state / (max(spec.epsilon, limits.tiny) * (1 - spec.beta1) * math.sqrt(1 - spec.beta2))
-    if longest > limits.maximum:
-        return math.inf
-    return (limits.gradient**2 + rate * longest) / limits.maximum
-
-
-def move_averages(g: Array, m: Array, v: Array, scratch: Array, *coefficients: float) -> None:
-    """Moves both averages towards the gradient and its square, by beta1, 1 - beta1, beta2 and 1 - beta2."""
-    beta1, one_minus_beta1, beta2, one_minus_beta2 = coefficients
-    np.multiply(g, one_minus_beta1, out=scratch)
-    m *= beta1
-    m += scratch
-    np.multiply(g, g, out=scratch)
-    scratch *= one_minus_beta2
-    v *= beta2
-    v += scratch
-
-
-def direction(m: Array, v: Array, out: Array, factor: float, epsilon: float) -> None:
-    """Writes factor * m / (sqrt(v) + epsilon) into `out`."""
-    np.sqrt(v, out=out)
-    out += epsilon
-    np.divide(m, out, out=out)
-    out *= factor

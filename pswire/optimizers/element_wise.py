@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import functools
 import math
-from abc import abstractmethod
 from collections.abc import Iterator, Sequence
-from typing import ClassVar, Generic, Literal, TypeAlias, TypeVar
+from typing import ClassVar, Literal, TypeAlias
 
 import numpy as np
 
@@ -36,8 +35,6 @@ _READ: _Access = ["readonly", "no_broadcast"]
 _CHANGED: _Access = ["readwrite", "no_broadcast"]
 
 _FIRST_ROW = np.zeros(1, np.intp)
-
-_Spec = TypeVar("_Spec", bound=UpdateSpec)
 
 
 def blocks(value: Array, gradient: Array, slots: Sequence[Array]) -> Iterator[tuple[Array, Array, Array, list[Array]]]:
@@ -102,38 +99,20 @@ def row_blocks(
                 array[index] = part
 
 
-class ElementWise(Rule, Generic[_Spec]):
-    """A rule in which each element of value and slots is updated independently of the others.
+class ElementWiseRule(Rule):
+    """Update rule of `ElementWise` hyperparameters."""
 
-    Such a rule implements its update in numpy, for a block of elements (`_block`), and, if it is performance-critical,
-    also as loops to be compiled (`pswire.optimizers.numba_compiler`), with the same operations in the same order and
-    bit-identical results; of these it uses the one with as many slots as its hyperparameters have.
-    """
-
-    spec: _Spec
+    spec: ElementWise
     element_wise: ClassVar[bool] = True
-    loops: ClassVar[Sequence[Loop]] = ()
 
-    def __init__(self, spec: _Spec) -> None:
+    def __init__(self, spec: ElementWise) -> None:
         super().__init__(spec)
-        if numba_compiler.USE_NUMBA:
-            self.loop = {loop.slots: loop for loop in self.loops}.get(len(self._names))
+        self.loop = spec._loop() if numba_compiler.USE_NUMBA else None
 
     @functools.cached_property
     def _code(self) -> LoopFunction | None:
         """The loop's machine code, compiled at first use; None if there is none."""
         return None if self.loop is None else numba_compiler.machine_code(self.loop)
-
-    @abstractmethod
-    def _numbers(self, step: Step, tiny: float) -> tuple[float, ...]:
-        """The arguments of `_block` at this step: hyperparameters, and values derived from them for all elements.
-
-        `tiny` is the smallest normal number of the dtype of the computation.
-        """
-
-    @abstractmethod
-    def _block(self, w: Array, g: Array, scratch: Array, slots: Sequence[Array], *numbers: float) -> None:
-        """Updates a flat block of the value and its slots (in the order of their names), as `blocks` yields it."""
 
     def dense(self, value: Array, slots: dict[str, Array], gradient: Array, step: Step) -> None:
         """As in `Rule`."""
@@ -141,9 +120,9 @@ class ElementWise(Rule, Generic[_Spec]):
         if gradient.shape == value.shape and self._run_code(_FIRST_ROW, value.size, (value, gradient, *parts), step):
             return
         with np.errstate(all="ignore"):
-            numbers = self._numbers(step, TINY[value.dtype])
+            numbers = self.spec._numbers(step, TINY[value.dtype])
             for w, g, scratch, flat in blocks(value, gradient, parts):
-                self._block(w, g, scratch, flat, *numbers)
+                self.spec._block(w, g, scratch, flat, *numbers)
 
     @np.errstate(all="ignore")
     def sparse(self, value: Array, slots: dict[str, Array], rows: IndexedSlices, step: Step) -> None:
@@ -170,5 +149,31 @@ class ElementWise(Rule, Generic[_Spec]):
                 return False
             matrices.append(array.reshape(-1, width))
         w, g, *slots = matrices
-        self._code(index, w, g, tuple(slots), self._numbers(step, TINY[dtype]))
+        self._code(index, w, g, tuple(slots), self.spec._numbers(step, TINY[dtype]))
         return True
+
+
+class ElementWise(UpdateSpec):
+    """Hyperparameters of a rule in which each element of value and slots is updated independently of the others.
+
+    A subclass implements the update in numpy, for a block of elements (`_block`), and, if it is performance-critical,
+    also as a loop to be compiled (`pswire.optimizers.numba_compiler`), with the same operations in the same order and
+    bit-identical results.
+    """
+
+    _rule = ElementWiseRule
+
+    def _loop(self) -> Loop | None:
+        """The compiled loop, if there is one."""
+        return None
+
+    def _numbers(self, step: Step, tiny: float) -> tuple[float, ...]:
+        """The arguments of `_block` at this step: hyperparameters, and values derived from them for all elements.
+
+        `tiny` is the smallest normal number of the dtype of the computation.
+        """
+        raise NotImplementedError
+
+    def _block(self, w: Array, g: Array, scratch: Array, slots: Sequence[Array], *numbers: float) -> None:
+        """Updates a flat block of the value and its slots (in the order of their names), as `blocks` yields it."""
+        raise NotImplementedError

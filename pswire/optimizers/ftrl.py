@@ -1,5 +1,7 @@
 """Follow the regularized leader, proximal."""
 
+from __future__ import annotations
+
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -7,15 +9,42 @@ from typing import ClassVar
 
 import numpy as np
 
-from pswire.optimizers.element_wise import TINY, ElementWise
-from pswire.optimizers.numba_compiler import Numbers, Slots, loop
+from pswire.optimizers.element_wise import TINY, ElementWise, ElementWiseRule
+from pswire.optimizers.numba_compiler import Loop, Numbers, Slots, loop
 from pswire.optimizers.optimizer import Limits, OptimizerSpec, Step, within
 from pswire.specs.spec import NotNegative, Positive, ShareOrOne
 from pswire.tensors.values import Array
 
 
+class FtrlRule(ElementWiseRule):
+    """Update rule of `Ftrl`, whose linear slot depends on the value."""
+
+    spec: Ftrl
+
+    def slots(self, value: Array) -> dict[str, Array]:
+        """As in `Rule`; no accumulator is zero, because it is a divisor."""
+        slots = super().slots(value)
+        n, z = slots["accumulator"], slots["linear"]
+        with np.errstate(all="ignore"):
+            np.maximum(n, TINY[value.dtype], out=n)
+            self.spec._raised(n, z)
+            z *= value
+            np.negative(z, out=z)
+        return slots
+
+    def settled(self, value: Array, slots: dict[str, Array], limits: Limits) -> bool:
+        """As in `Rule`, where the linear slot's limit is that of the value times the power of the accumulator."""
+        n, z = slots["accumulator"], slots["linear"]
+        if not (within(value, limits.state) and within(n, limits.squares)):
+            return False
+        most = np.empty_like(n)
+        self.spec._raised(n, most)
+        most *= limits.state
+        return bool((np.abs(z) <= most).all())
+
+
 @dataclass(frozen=True)
-class Ftrl(OptimizerSpec, kind="ftrl"):
+class Ftrl(OptimizerSpec, ElementWise, kind="ftrl"):
     """Follow the regularized leader: Adagrad's steps, and weights that are exactly zero where l1 outweighs them.
 
         n_new = n + g^2
@@ -34,72 +63,29 @@ class Ftrl(OptimizerSpec, kind="ftrl"):
     """
 
     _slots: ClassVar[tuple[str, ...]] = ("accumulator", "linear")
+    _rule = FtrlRule
     l1: NotNegative = 0.0
     l2: NotNegative = 0.0
     learning_rate_power: ShareOrOne = 0.5
     initial_accumulator: Positive = 0.1
 
-
-@loop(slots=2, numbers=3)
-def _ftrl(index: Array, w: Array, g: Array, slots: Slots, numbers: Numbers) -> None:
-    n, z = slots
-    rate, l1, l2 = numbers
-    for r in range(len(index)):
-        i = index[r]
-        for j in range(w.shape[1]):
-            total = z[i, j] + math.sqrt(n[i, j]) * w[i, j]
-            n[i, j] += g[r, j] * g[r, j]
-            root = math.sqrt(n[i, j])
-            total = total - w[i, j] * root + g[r, j] * rate
-            z[i, j] = total
-            w[i, j] = ((-l1 if total < -l1 else l1 if total > l1 else total) - total) / (root + l2)
-
-
-class FtrlRule(ElementWise[Ftrl], of=[Ftrl]):
-    """Update rule of `Ftrl`. With a power of 0.5 it has a loop."""
-
-    loops = (_ftrl,)
-
-    def __init__(self, spec: Ftrl) -> None:
-        super().__init__(spec)
-        if spec.learning_rate_power != 0.5:
-            self.loop = None
-
-    def slots(self, value: Array) -> dict[str, Array]:
-        """As in `Rule`; the linear slot depends on the value, and no accumulator is zero, because it is a divisor."""
-        slots = super().slots(value)
-        n, z = slots["accumulator"], slots["linear"]
-        with np.errstate(all="ignore"):
-            np.maximum(n, TINY[value.dtype], out=n)
-            self._raised(n, z)
-            z *= value
-            np.negative(z, out=z)
-        return slots
+    def _loop(self) -> Loop | None:
+        return _ftrl if self.learning_rate_power == 0.5 else None
 
     def _numbers(self, step: Step, tiny: float) -> tuple[float, ...]:
         rate = step.learning_rate
-        return rate, rate * self.spec.l1, rate * self.spec.l2
+        return rate, rate * self.l1, rate * self.l2
 
-    def growth(self, rate: float, limits: Limits) -> float:
+    def _growth(self, rate: float, limits: Limits) -> float:
         """With a power p up to 0.5, and |z| at most y n^p: then |w| is at most y, and y grows by rate * |g| / n_new^p.
 
         That is at most rate * |g|, for n_new is at least g^2, and where g is below 1, |g| / n_new^p is too. While n
         does not get beyond twice `limits.squares`, and y not beyond twice `limits.state`, z is finite. Larger powers
         have no bound, because n^p times y overflows.
         """
-        if self.spec.learning_rate_power > 0.5 or self.spec.initial_accumulator > limits.squares:
+        if self.learning_rate_power > 0.5 or self.initial_accumulator > limits.squares:
             return math.inf
         return max(limits.gradient**2 / limits.squares, rate * limits.gradient / limits.state)
-
-    def settled(self, value: Array, slots: dict[str, Array], limits: Limits) -> bool:
-        """As in `Rule`, where the linear slot's limit is that of the value times the power of the accumulator."""
-        n, z = slots["accumulator"], slots["linear"]
-        if not (within(value, limits.state) and within(n, limits.squares)):
-            return False
-        most = np.empty_like(n)
-        self._raised(n, most)
-        most *= limits.state
-        return bool((np.abs(z) <= most).all())
 
     def _block(self, w: Array, g: Array, scratch: Array, slots: Sequence[Array], *numbers: float) -> None:
         n, z = slots
@@ -120,7 +106,22 @@ class FtrlRule(ElementWise[Ftrl], of=[Ftrl]):
         w /= scratch
 
     def _raised(self, n: Array, out: Array) -> None:
-        if self.spec.learning_rate_power == 0.5:
+        if self.learning_rate_power == 0.5:
             np.sqrt(n, out=out)
         else:
-            np.power(n, self.spec.learning_rate_power, out=out)
+            np.power(n, self.learning_rate_power, out=out)
+
+
+@loop(slots=2, numbers=3)
+def _ftrl(index: Array, w: Array, g: Array, slots: Slots, numbers: Numbers) -> None:
+    n, z = slots
+    rate, l1, l2 = numbers
+    for r in range(len(index)):
+        i = index[r]
+        for j in range(w.shape[1]):
+            total = z[i, j] + math.sqrt(n[i, j]) * w[i, j]
+            n[i, j] += g[r, j] * g[r, j]
+            root = math.sqrt(n[i, j])
+            total = total - w[i, j] * root + g[r, j] * rate
+            z[i, j] = total
+            w[i, j] = ((-l1 if total < -l1 else l1 if total > l1 else total) - total) / (root + l2)

@@ -6,19 +6,34 @@ from dataclasses import dataclass
 import numpy as np
 
 from pswire.optimizers.element_wise import ElementWise
-from pswire.optimizers.numba_compiler import Numbers, Slots, loop
+from pswire.optimizers.numba_compiler import Loop, Numbers, Slots, loop
 from pswire.optimizers.optimizer import Limits, OptimizerSpec, Step
 from pswire.tensors.values import Array
 
 
 @dataclass(frozen=True)
-class GradientDescent(OptimizerSpec, kind="gradient_descent"):
+class GradientDescent(OptimizerSpec, ElementWise, kind="gradient_descent"):
     """Plain stochastic gradient descent.
 
         w <- w - learning_rate * g
 
     Source: H. Robbins, S. Monro, "A Stochastic Approximation Method", 1951.
     """
+
+    def _loop(self) -> Loop | None:
+        return _gradient_descent
+
+    def _numbers(self, step: Step, tiny: float) -> tuple[float, ...]:
+        return (step.learning_rate,)
+
+    def _growth(self, rate: float, limits: Limits) -> float:
+        """A step is the rate times the gradient."""
+        return rate * limits.gradient / limits.maximum
+
+    def _block(self, w: Array, g: Array, scratch: Array, slots: Sequence[Array], *numbers: float) -> None:
+        (rate,) = numbers
+        np.multiply(g, rate, out=scratch)
+        w -= scratch
 
 
 @loop(slots=0, numbers=1)
@@ -28,21 +43,3 @@ def _gradient_descent(index: Array, w: Array, g: Array, slots: Slots, numbers: N
         i = index[r]
         for j in range(w.shape[1]):
             w[i, j] -= g[r, j] * rate
-
-
-class GradientDescentRule(ElementWise[GradientDescent], of=[GradientDescent]):
-    """Update rule of `GradientDescent`."""
-
-    loops = (_gradient_descent,)
-
-    def _numbers(self, step: Step, tiny: float) -> tuple[float, ...]:
-        return (step.learning_rate,)
-
-    def growth(self, rate: float, limits: Limits) -> float:
-        """A step is the rate times the gradient."""
-        return rate * limits.gradient / limits.maximum
-
-    def _block(self, w: Array, g: Array, scratch: Array, slots: Sequence[Array], *numbers: float) -> None:
-        (rate,) = numbers
-        np.multiply(g, rate, out=scratch)
-        w -= scratch

@@ -1,5 +1,7 @@
 """Lamb: Adam's direction at the scale of the weights. Needs norms over all elements, and so two passes."""
 
+from __future__ import annotations
+
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -7,7 +9,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from pswire.optimizers.adam import MomentsSpec, direction, moments_growth, move_averages
+from pswire.optimizers.adam import MomentsSpec, direction, move_averages
 from pswire.optimizers.element_wise import TINY, blocks, check_bounds, row_blocks
 from pswire.optimizers.optimizer import COMPUTE_DTYPES, Limits, Rule, Step
 from pswire.specs.spec import NotNegative, Positive
@@ -17,29 +19,8 @@ from pswire.tensors.values import Array, IndexedSlices
 _Part: TypeAlias = tuple[Array, dict[str, Array], Array]
 
 
-@dataclass(frozen=True)
-class Lamb(MomentsSpec, kind="lamb"):
-    """Adam's direction at the scale of the weights, for very large batches. Slots: `m` and `v` as Adam's.
-
-        u = m_hat / (sqrt(v_hat) + epsilon) + weight_decay * w
-        w <- w - learning_rate * (|w| / |u|) * u
-
-    with m_hat and v_hat as Adam's. |.| is the Euclidean norm over the whole variable; where one of the two norms is 0
-    or overflows, their ratio counts as 1. Lazy: of a gradient by rows, the norms are those of the rows that are named.
-    Of a variable that is split over several shards, each shard has the norms of its own rows.
-
-    Source: Y. You et al., "Large Batch Optimization for Deep Learning: Training BERT in 76 Minutes", ICLR 2020,
-    algorithm 2, with the identity for its phi.
-    """
-
-    epsilon: Positive = 1e-6
-    weight_decay: NotNegative = 0.01
-
-
-class LambRule(Rule, of=[Lamb]):
+class LambRule(Rule):
     """Update rule of `Lamb`."""
-
-    squares = ("v",)
 
     spec: Lamb
 
@@ -51,16 +32,6 @@ class LambRule(Rule, of=[Lamb]):
         """As in `Rule`, with the norms over the rows that are named."""
         check_bounds(value, rows)
         self._update(lambda: row_blocks(value, slots, rows), value, step)
-
-    def growth(self, rate: float, limits: Limits) -> float:
-        """As `moments_growth` if the norms cannot be used, otherwise the rate times the norm of the weights.
-
-        That norm can be used while the square of no weight overflows: for up to 2^34 weights it is at most
-        1e6 * sqrt(most).
-        """
-        if self.spec.weight_decay > 10 or rate * self.spec.weight_decay > 2:
-            return math.inf
-        return moments_growth(self.spec, rate, limits) + rate * 1e6 * (math.sqrt(limits.maximum) / limits.maximum)
 
     @np.errstate(all="ignore")
     def _update(self, parts: Callable[[], Iterable[_Part]], value: Array, step: Step) -> None:
@@ -98,3 +69,33 @@ class LambRule(Rule, of=[Lamb]):
         direction(m, v, u, factor, epsilon)
         if self.spec.weight_decay:
             u += w * self.spec.weight_decay
+
+
+@dataclass(frozen=True)
+class Lamb(MomentsSpec, kind="lamb"):
+    """Adam's direction at the scale of the weights, for very large batches. Slots: `m` and `v` as Adam's.
+
+        u = m_hat / (sqrt(v_hat) + epsilon) + weight_decay * w
+        w <- w - learning_rate * (|w| / |u|) * u
+
+    with m_hat and v_hat as Adam's. |.| is the Euclidean norm over the whole variable; where one of the two norms is 0
+    or overflows, their ratio counts as 1. Lazy: of a gradient by rows, the norms are those of the rows that are named.
+    Of a variable that is split over several shards, each shard has the norms of its own rows.
+
+    Source: Y. You et al., "Large Batch Optimization for Deep Learning: Training BERT in 76 Minutes", ICLR 2020,
+    algorithm 2, with the identity for its phi.
+    """
+
+    _rule = LambRule
+    epsilon: Positive = 1e-6
+    weight_decay: NotNegative = 0.01
+
+    def _growth(self, rate: float, limits: Limits) -> float:
+        """As Adam's if the norms cannot be used, otherwise the rate times the norm of the weights.
+
+        That norm can be used while the square of no weight overflows: for up to 2^34 weights it is at most
+        1e6 * sqrt(most).
+        """
+        if self.weight_decay > 10 or rate * self.weight_decay > 2:
+            return math.inf
+        return super()._growth(rate, limits) + rate * 1e6 * (math.sqrt(limits.maximum) / limits.maximum)

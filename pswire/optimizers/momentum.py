@@ -7,14 +7,14 @@ from typing import ClassVar
 import numpy as np
 
 from pswire.optimizers.element_wise import ElementWise
-from pswire.optimizers.numba_compiler import Numbers, Slots, loop
+from pswire.optimizers.numba_compiler import Loop, Numbers, Slots, loop
 from pswire.optimizers.optimizer import Limits, OptimizerSpec, Step, decayed_sum
 from pswire.specs.spec import Flag, Share
 from pswire.tensors.values import Array
 
 
 @dataclass(frozen=True)
-class Momentum(OptimizerSpec, kind="momentum"):
+class Momentum(OptimizerSpec, ElementWise, kind="momentum"):
     """Gradient descent with momentum, or Nesterov's with `nesterov=True`. Slot: `momentum`, zero at first.
 
         m <- momentum * m + g
@@ -31,29 +31,15 @@ class Momentum(OptimizerSpec, kind="momentum"):
     momentum: Share = 0.9
     nesterov: Flag = False
 
-
-@loop(slots=1, numbers=3)
-def _momentum(index: Array, w: Array, g: Array, slots: Slots, numbers: Numbers) -> None:
-    (m,) = slots
-    momentum, rate, nesterov = numbers
-    for r in range(len(index)):
-        i = index[r]
-        for j in range(w.shape[1]):
-            m[i, j] = m[i, j] * momentum + g[r, j]
-            w[i, j] -= (m[i, j] * momentum + g[r, j] if nesterov else m[i, j]) * rate
-
-
-class MomentumRule(ElementWise[Momentum], of=[Momentum]):
-    """Update rule of `Momentum`."""
-
-    loops = (_momentum,)
+    def _loop(self) -> Loop | None:
+        return _momentum
 
     def _numbers(self, step: Step, tiny: float) -> tuple[float, ...]:
-        return self.spec.momentum, step.learning_rate, float(self.spec.nesterov)
+        return self.momentum, step.learning_rate, float(self.nesterov)
 
-    def growth(self, rate: float, limits: Limits) -> float:
+    def _growth(self, rate: float, limits: Limits) -> float:
         """The momentum is at most `limits.state`, or a sum of gradients of one sign; Nesterov adds one more."""
-        momentum = limits.state + limits.gradient * (1 + decayed_sum(self.spec.momentum))
+        momentum = limits.state + limits.gradient * (1 + decayed_sum(self.momentum))
         return rate * momentum / limits.maximum
 
     def _block(self, w: Array, g: Array, scratch: Array, slots: Sequence[Array], *numbers: float) -> None:
@@ -68,3 +54,14 @@ class MomentumRule(ElementWise[Momentum], of=[Momentum]):
         else:
             np.multiply(m, rate, out=scratch)
         w -= scratch
+
+
+@loop(slots=1, numbers=3)
+def _momentum(index: Array, w: Array, g: Array, slots: Slots, numbers: Numbers) -> None:
+    (m,) = slots
+    momentum, rate, nesterov = numbers
+    for r in range(len(index)):
+        i = index[r]
+        for j in range(w.shape[1]):
+            m[i, j] = m[i, j] * momentum + g[r, j]
+            w[i, j] -= (m[i, j] * momentum + g[r, j] if nesterov else m[i, j]) * rate

@@ -6,13 +6,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from pswire.optimizers.element_wise import ElementWise
-from pswire.optimizers.optimizer import Limits, Step, UpdateSpec
+from pswire.optimizers.optimizer import Limits, Step
 from pswire.specs.spec import Share
 from pswire.tensors.values import Array
 
 
 @dataclass(frozen=True)
-class MovingAverage(UpdateSpec, kind="moving_average"):
+class MovingAverage(ElementWise, kind="moving_average"):
     """The variable w follows observations x of workers, which are pushed in place of gradients. No slots.
 
         w <- decay * w + (1 - decay) * x
@@ -23,14 +23,10 @@ class MovingAverage(UpdateSpec, kind="moving_average"):
 
     decay: Share
 
-
-class MovingAverageRule(ElementWise[MovingAverage], of=[MovingAverage]):
-    """Update rule of `MovingAverage`."""
-
     def _numbers(self, step: Step, tiny: float) -> tuple[float, ...]:
-        return self.spec.decay, 1 - self.spec.decay
+        return self.decay, 1 - self.decay
 
-    def growth(self, rate: float, limits: Limits) -> float:
+    def _growth(self, rate: float, limits: Limits) -> float:
         """An average is between its old value and the observation."""
         return limits.gradient / limits.maximum
 

@@ -51,17 +51,16 @@ def machine_code(loop: Loop) -> LoopFunction | None:
         import numba
     except ImportError:
         return None
-    signatures = [_signature(numba.types, kind, loop) for kind in (numba.types.float32, numba.types.float64)]
-    options: dict[str, Any] = {"nogil": True, "error_model": "numpy"}
+    types: Any = numba.types
+    index, signatures = types.Array(types.intp, 1, "C", readonly=True), []
+    for kind in (types.float32, types.float64):
+        matrix, gradient = types.Array(kind, 2, "C"), types.Array(kind, 2, "C", readonly=True)
+        slots, numbers = types.Tuple([matrix] * loop.slots), types.Tuple([kind] * loop.numbers)
+        signatures.append(types.void(index, matrix, gradient, slots, numbers))
+    compiled = functools.partial(numba.njit, signatures, nogil=True, error_model="numpy")
+    code: LoopFunction
     try:
-        code: LoopFunction = numba.njit(signatures, cache=True, **options)(loop.function)
+        code = compiled(cache=True)(loop.function)
     except (RuntimeError, OSError):  # numba cannot write its cache file
-        code = numba.njit(signatures, cache=False, **options)(loop.function)
+        code = compiled(cache=False)(loop.function)
     return code
-
-
-def _signature(types: Any, kind: Any, loop: Loop) -> Any:  # noqa: ANN401 - numba's types
-    matrix = types.Array(kind, 2, "C")
-    gradient = types.Array(kind, 2, "C", readonly=True)
-    index = types.Array(types.intp, 1, "C", readonly=True)
-    return types.void(index, matrix, gradient, types.Tuple([matrix] * loop.slots), types.Tuple([kind] * loop.numbers))

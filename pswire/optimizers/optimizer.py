@@ -5,14 +5,14 @@ worker's local steps.
 
 An update runs after its step has decided on it, so a result that is not finite would be found too late to refuse the
 push. Therefore every rule bounds how far an ordinary update, one within `LIMITS`, can bring a variable
-(`Rule.growth`); any other update is computed in the step, on copies (`psserver.core.variables.updates`).
+(`UpdateSpec._growth`); any other update is computed in the step, on copies (`psserver.core.variables.updates`).
 """
 
 from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -39,17 +39,31 @@ class UpdateSpec(Spec, family="optimizer"):
     """Hyperparameters of an update rule.
 
     `pushed_noun` names what workers push, in messages. A slot is an array of the variable's shape beside it, of the
-    variable's dtype, or float32 for float16. A field `initial_NAME` is the first value of the slot NAME; others start
-    at zero.
+    variable's dtype, or float32 for float16; those of `_squares` sum squares. A field `initial_NAME` is the first value
+    of the slot NAME; others start at zero. `_rule` is the class of the rule; most are `ElementWise`.
     """
 
     nested: ClassVar[type[Spec]] = Schedule
     pushed_noun: ClassVar[str] = "observation"
     _slots: ClassVar[tuple[str, ...]] = ()
+    _squares: ClassVar[tuple[str, ...]] = ()
+    _rule: ClassVar[type[Rule] | None] = None
 
     def slot_names(self) -> tuple[str, ...]:
         """The names of a variable's slots, in order."""
         return self._slots
+
+    def _growth(self, rate: float, limits: Limits) -> float:
+        """The largest share of the way from `limits.state` to `limits.maximum` that an update covers; over 1: no bound.
+
+        If a settled variable has had only ordinary updates since, and their growths add up to less than 1, no element
+        of value and slots and no intermediate result becomes infinite or NaN.
+
+        Args:
+            rate: the largest learning rate.
+            limits: of the variable's dtype; no element of the gradient is beyond `limits.gradient`.
+        """
+        raise NotImplementedError
 
 
 @dataclass(frozen=True)
@@ -61,9 +75,6 @@ class OptimizerSpec(UpdateSpec):
 
     pushed_noun: ClassVar[str] = "gradient"
     learning_rate: LearningRate
-
-
-# --- bounds -------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,9 +135,6 @@ def refused(name: str, fault: str) -> NotFinite:
     )
 
 
-# --- rules --------------------------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True, slots=True)
 class Step:
     """When an update takes place.
@@ -140,30 +148,20 @@ class Step:
     learning_rate: float
 
 
-#: The rules by the kind of their hyperparameters.
-RULES: dict[str, Callable[[Any], Rule]] = {}
-
-
 class Rule(ABC):
-    """The arithmetic of an update for given hyperparameters (`of`). Stateless: its state is in the slots.
+    """The arithmetic of an update for given hyperparameters. Stateless: its state is in the slots.
 
-    The same calls give bit-identical arrays. Arithmetic never raises: overflow silently becomes infinity; `growth`
-    tells when overflow is impossible.
+    The same calls give bit-identical arrays. Arithmetic never raises: overflow silently becomes infinity, and
+    `ordinary_growth` tells when it is impossible.
 
     Attributes:
         loop: the compiled loop that it uses where numba is installed; None: none.
         element_wise: whether no element of value and slots depends on another, so that an update can be divided.
-        squares: names of slots that sum squares.
     """
 
     spec: UpdateSpec
     loop: Loop | None = None
     element_wise: ClassVar[bool] = False
-    squares: ClassVar[Collection[str]] = ()
-
-    def __init_subclass__(cls, *, of: Sequence[type[UpdateSpec]] = ()) -> None:
-        super().__init_subclass__()
-        RULES.update({spec.kind: cls for spec in of})
 
     def __init__(self, spec: UpdateSpec) -> None:
         self.spec = spec
@@ -216,34 +214,24 @@ class Rule(ABC):
         `value`, its values of the dtype of `value`. Borrowed.
         """
 
-    @abstractmethod
-    def growth(self, rate: float, limits: Limits) -> float:
-        """The largest share of the way from `limits.state` to `limits.maximum` that an update covers; over 1: no bound.
-
-        If a settled variable has had only ordinary updates since, and their growths add up to less than 1, no element
-        of value and slots and no intermediate result becomes infinite or NaN.
-
-        Args:
-            rate: the largest learning rate.
-            limits: of the variable's dtype; no element of the gradient is beyond `limits.gradient`.
-        """
-
     def settled(self, value: Array, slots: dict[str, Array], limits: Limits) -> bool:
         """Whether all elements, or those of the given rows, are within the limits; looks at each."""
         return within(value, limits.state) and all(
-            within(slot, limits.squares if name in self.squares else limits.state) for name, slot in slots.items()
+            within(slot, limits.squares if name in self.spec._squares else limits.state) for name, slot in slots.items()
         )
 
 
 def rule_for(spec: UpdateSpec) -> Rule:
     """The update rule for these hyperparameters; a subclass has that of its kind. `InvalidMessage` if there is none."""
-    if spec.kind not in RULES:
-        raise InvalidMessage(f"no update rule for optimizer {spec.kind!r}; known kinds: {', '.join(sorted(RULES))}")
-    return RULES[spec.kind](spec)
+    if spec._rule is None:
+        raise InvalidMessage(
+            f"no update rule for optimizer {spec.kind!r}; known kinds: {', '.join(sorted(spec.kinds))}"
+        )
+    return spec._rule(spec)
 
 
-def ordinary_growth(spec: UpdateSpec, rule: Rule, limits: Limits | None) -> float:
+def ordinary_growth(spec: UpdateSpec, limits: Limits | None) -> float:
     """The growth of one ordinary update by the rule of `spec`, at any step; infinite if no update is ordinary."""
     rate = largest_rate(spec.learning_rate) if isinstance(spec, OptimizerSpec) else 1.0
-    growth = math.inf if limits is None else rule.growth(rate, limits)
+    growth = math.inf if limits is None else spec._growth(rate, limits)
     return growth if growth <= MAX_ORDINARY_GROWTH else math.inf  # not if it is NaN

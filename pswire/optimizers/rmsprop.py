@@ -3,11 +3,12 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
 from pswire.optimizers.element_wise import ElementWise
-from pswire.optimizers.numba_compiler import Numbers, Slots, loop
+from pswire.optimizers.numba_compiler import Loop, Numbers, Slots, loop
 from pswire.optimizers.optimizer import Limits, OptimizerSpec, Step, decayed_sum
 from pswire.specs.schedules import LearningRate
 from pswire.specs.spec import Flag, Positive, Share
@@ -15,7 +16,7 @@ from pswire.tensors.values import Array
 
 
 @dataclass(frozen=True)
-class RMSProp(OptimizerSpec, kind="rmsprop"):
+class RMSProp(OptimizerSpec, ElementWise, kind="rmsprop"):
     """A learning rate for each element, by a moving average of squared gradients.
 
         s <- decay * s + (1 - decay) * g^2
@@ -33,6 +34,7 @@ class RMSProp(OptimizerSpec, kind="rmsprop"):
     TensorFlow 1's RMSPropOptimizer has both inside, and s starts at one.
     """
 
+    _squares: ClassVar[tuple[str, ...]] = ("mean_square",)
     learning_rate: LearningRate = 0.001
     decay: Share = 0.9
     momentum: Share = 0.0
@@ -43,31 +45,16 @@ class RMSProp(OptimizerSpec, kind="rmsprop"):
         """`mean_square`; `mean_gradient` if centered; `momentum` if that is more than 0."""
         return ("mean_square", *["mean_gradient"] * self.centered, *["momentum"] * (self.momentum > 0))
 
-
-@loop(slots=1, numbers=4)
-def _rmsprop(index: Array, w: Array, g: Array, slots: Slots, numbers: Numbers) -> None:
-    (s,) = slots
-    decay, rest, rate, epsilon = numbers
-    for r in range(len(index)):
-        i = index[r]
-        for j in range(w.shape[1]):
-            s[i, j] = s[i, j] * decay + g[r, j] * g[r, j] * rest
-            w[i, j] -= g[r, j] / (math.sqrt(s[i, j]) + epsilon) * rate
-
-
-class RMSPropRule(ElementWise[RMSProp], of=[RMSProp]):
-    """Update rule of `RMSProp`. The plain one has a loop."""
-
-    squares = ("mean_square",)
-    loops = (_rmsprop,)
+    def _loop(self) -> Loop | None:
+        return None if self.centered or self.momentum > 0 else _rmsprop
 
     def _numbers(self, step: Step, tiny: float) -> tuple[float, ...]:
-        return self.spec.decay, 1 - self.spec.decay, step.learning_rate, max(self.spec.epsilon, tiny)
+        return self.decay, 1 - self.decay, step.learning_rate, max(self.epsilon, tiny)
 
-    def growth(self, rate: float, limits: Limits) -> float:
+    def _growth(self, rate: float, limits: Limits) -> float:
         """With a decay of 0, or if centered, the divisor may be as small as epsilon."""
-        epsilon = max(self.spec.epsilon, limits.tiny)
-        direction = limits.state + limits.gradient / epsilon * decayed_sum(self.spec.momentum)
+        epsilon = max(self.epsilon, limits.tiny)
+        direction = limits.state + limits.gradient / epsilon * decayed_sum(self.momentum)
         if direction > limits.maximum:
             return math.inf
         return (limits.gradient**2 + rate * direction) / limits.maximum
@@ -79,7 +66,7 @@ class RMSPropRule(ElementWise[RMSProp], of=[RMSProp]):
         scratch *= rest
         s *= decay
         s += scratch
-        if self.spec.centered:
+        if self.centered:
             c, *more = more
             np.multiply(g, rest, out=scratch)
             c *= decay
@@ -92,11 +79,22 @@ class RMSPropRule(ElementWise[RMSProp], of=[RMSProp]):
             np.sqrt(s, out=scratch)
         scratch += epsilon
         np.divide(g, scratch, out=scratch)
-        if self.spec.momentum > 0:
+        if self.momentum > 0:
             (b,) = more
-            b *= self.spec.momentum
+            b *= self.momentum
             b += scratch
             np.multiply(b, rate, out=scratch)
         else:
             scratch *= rate
         w -= scratch
+
+
+@loop(slots=1, numbers=4)
+def _rmsprop(index: Array, w: Array, g: Array, slots: Slots, numbers: Numbers) -> None:
+    (s,) = slots
+    decay, rest, rate, epsilon = numbers
+    for r in range(len(index)):
+        i = index[r]
+        for j in range(w.shape[1]):
+            s[i, j] = s[i, j] * decay + g[r, j] * g[r, j] * rest
+            w[i, j] -= g[r, j] / (math.sqrt(s[i, j]) + epsilon) * rate

@@ -33,6 +33,16 @@ __all__ += ["glorot_uniform", "he_normal", "he_uniform", "ones", "random_normal"
 __all__ += ["truncated_normal", "zeros"]
 
 
+#: Elements that are made at a time: their bits and values stay in a core's cache.
+BLOCK = 1 << 15
+DTYPES = (np.dtype(np.float16), np.dtype(np.float32), np.dtype(np.float64))
+
+_GOLDEN = 0x9E3779B97F4A7C15  # 2^64 / golden ratio, odd: SplitMix64 counts in steps of it
+_MASK = (1 << 64) - 1
+_ONE = np.uint64(0x3FF0000000000000)  # 1.0 in binary; its lowest 52 bits are the fraction
+_EXTREMES = np.array([0, 1 << 23, _MASK], np.uint64)  # least and largest; the cosines 1 and -1 of the largest radius
+
+
 class RowInitializer(Spec, family="row initializer"):
     """An initializer that servers use to compute the rows of a table.
 
@@ -48,12 +58,13 @@ class RowInitializer(Spec, family="row initializer"):
     seed: int = 0
 
     @property
+    @np.errstate(over="ignore", invalid="ignore")
     def max_magnitude(self) -> float:
-        """An upper bound of the magnitudes of all values."""
-        raise NotImplementedError
+        """The largest magnitude of all values, which is at one of `_EXTREMES`."""
+        return float(np.abs(self.values(_EXTREMES.copy())).max())
 
-    def values(self, bits: _Bits, out: _Floats) -> None:
-        """Writes the values of elements with these random bits, which may be destroyed. Shapes are equal."""
+    def values(self, bits: _Bits) -> _Floats:
+        """The values of elements with these random bits, which may be destroyed."""
         raise NotImplementedError
 
 
@@ -77,14 +88,9 @@ class RowConstant(constant, RowInitializer, kind="row_constant"):
 
     value: Number = 0.0
 
-    @property
-    def max_magnitude(self) -> float:
-        """The value's magnitude."""
-        return abs(self.value)
-
-    def values(self, bits: _Bits, out: _Floats) -> None:
+    def values(self, bits: _Bits) -> _Floats:
         """The value."""
-        out.fill(self.value)
+        return np.full(bits.shape, self.value)
 
 
 @dataclass(frozen=True)
@@ -113,18 +119,15 @@ class RowUniform(random_uniform, RowInitializer, kind="row_uniform"):
 
     seed: CountFromZero = 0
 
-    @property
-    def max_magnitude(self) -> float:
-        """The magnitude of the bound that is further from 0."""
-        return max(abs(self.low), abs(self.high))
-
-    def values(self, bits: _Bits, out: _Floats) -> None:
+    def values(self, bits: _Bits) -> _Floats:
         """See the formula of the class."""
-        np.right_shift(bits, 12, out=bits)
-        np.bitwise_or(bits, _ONE, out=bits)  # the number 1 + u
-        np.subtract(bits.view(np.float64), 1, out=out)
-        np.multiply(out, self.high - self.low, out=out)
-        np.add(out, self.low, out=out)
+        bits >>= np.uint64(12)
+        bits |= _ONE
+        uniform = bits.view(np.float64)  # the number 1 + u
+        uniform -= 1
+        uniform *= self.high - self.low
+        uniform += self.low
+        return uniform
 
 
 @dataclass(frozen=True)
@@ -176,25 +179,12 @@ class RowNormal(random_normal, RowInitializer, kind="row_normal"):
                 f"RowNormal: stddev and mean must give finite values, got {self.stddev!r} and {self.mean!r}"
             )
 
-    @property
-    def max_magnitude(self) -> float:
-        """The magnitude of the mean plus the largest deviation, at i = 0."""
-        return abs(self.mean) + self.stddev * math.sqrt(2 * 41 * math.log(2))
-
-    def values(self, bits: _Bits, out: _Floats) -> None:
+    def values(self, bits: _Bits) -> _Floats:
         """See the formula of the class."""
-        angle = (bits & np.uint64(0xFFFFFF)).astype(np.float64)
-        np.multiply(angle, math.tau * 2**-24, out=angle)
-        np.cos(angle, out=angle)
-        np.right_shift(bits, 24, out=bits)
-        np.add(bits, 0.5, out=out)
-        np.multiply(out, 2**-40, out=out)
-        np.log(out, out=out)
-        np.multiply(out, -2, out=out)
-        np.sqrt(out, out=out)
-        np.multiply(out, angle, out=out)
-        np.multiply(out, self.stddev, out=out)
-        np.add(out, self.mean, out=out)
+        angle = (bits & np.uint64(0xFFFFFF)) * (math.tau * 2**-24)
+        radius = np.sqrt(np.log(((bits >> np.uint64(24)) + 0.5) * 2**-40) * -2)
+        values: _Floats = radius * np.cos(angle) * self.stddev + self.mean
+        return values
 
 
 def glorot_uniform() -> Initializer:
@@ -242,15 +232,6 @@ def _scaled(name: str, shape: Shape, random: Generator) -> Array:
     return random_uniform(-limit, limit)(shape, random)
 
 
-#: Elements that are made at a time: their bits and values stay in a core's cache.
-BLOCK = 1 << 15
-DTYPES = (np.dtype(np.float16), np.dtype(np.float32), np.dtype(np.float64))
-
-_GOLDEN = 0x9E3779B97F4A7C15  # 2^64 / golden ratio, odd: SplitMix64 counts in steps of it
-_MASK = (1 << 64) - 1
-_ONE = np.uint64(0x3FF0000000000000)  # 1.0 in binary; its lowest 52 bits are the fraction
-
-
 def check_fits(initializer: RowInitializer, dtype: npt.DTypeLike) -> None:
     """Raises `TypeError` for an initializer unknown to servers or a dtype not in `DTYPES`.
 
@@ -287,7 +268,8 @@ def fill(initializer: RowInitializer, out: Array, first: int = 0) -> None:
     steps = np.arange(min(BLOCK, flat.size), dtype=np.uint64) * np.uint64(_GOLDEN)
     for begin in range(0, flat.size, BLOCK):
         part = flat[begin : begin + BLOCK]
-        _draw(initializer, steps[: len(part)] + np.uint64((start + begin * _GOLDEN) & _MASK), part)
+        state = steps[: len(part)] + np.uint64((start + begin * _GOLDEN) & _MASK)
+        part[...] = initializer.values(_mix(state))
 
 
 def rows_of(initializer: RowInitializer, indices: Array, row_shape: Shape, dtype: npt.DTypeLike = np.float32) -> Array:
@@ -307,30 +289,20 @@ def rows_of(initializer: RowInitializer, indices: Array, row_shape: Shape, dtype
     for begin in range(0, len(indices), rows_at_once):
         here = indices[begin : begin + rows_at_once].astype(np.uint64)
         state = here[:, np.newaxis] * np.uint64(width * _GOLDEN & _MASK) + columns
-        _draw(initializer, state, out[begin : begin + rows_at_once].reshape(state.shape))
+        out[begin : begin + rows_at_once].reshape(state.shape)[...] = initializer.values(_mix(state))
     return out
 
 
 def _start(seed: int) -> int:
     """The state of element 0, derived from the seed. SplitMix64 adds before it mixes."""
-    state = np.array([seed], np.uint64) + np.uint64(_GOLDEN)
-    _mix(state)
-    return int(state[0]) + _GOLDEN & _MASK
-
-
-def _draw(initializer: RowInitializer, state: _Bits, out: Array) -> None:
-    """Values of the elements with these states, of the same shape; destroys `state`."""
-    values = _mix(state).view(np.float64)
-    initializer.values(state, values)
-    out[...] = values
+    return int(_mix(np.array([seed], np.uint64) + np.uint64(_GOLDEN))[0]) + _GOLDEN & _MASK
 
 
 def _mix(state: _Bits) -> _Bits:
-    """Replaces each state by its output of SplitMix64; returns an array of arbitrary content."""
-    scratch = np.empty_like(state)
-    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB), (31, None)):
-        np.right_shift(state, shift, out=scratch)
-        np.bitwise_xor(state, scratch, out=state)
-        if factor is not None:
-            np.multiply(state, np.uint64(factor), out=state)
-    return scratch
+    """Replaces each state by its output of SplitMix64."""
+    state ^= state >> np.uint64(30)
+    state *= np.uint64(0xBF58476D1CE4E5B9)
+    state ^= state >> np.uint64(27)
+    state *= np.uint64(0x94D049BB133111EB)
+    state ^= state >> np.uint64(31)
+    return state

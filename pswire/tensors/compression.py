@@ -5,7 +5,7 @@
     topk                compression, for gradients: the elements largest in magnitude, with their indices
 
 Each form is a row of `FORMS`. A compression stores its error in `residual`; the worker adds it to the next gradient
-(error feedback). May import values.
+(error feedback).
 """
 
 from __future__ import annotations
@@ -62,9 +62,8 @@ class Packed:
     def check(self) -> float:
         """Checks parts from the network; call it before elements are used. Returns an upper bound of the magnitudes.
 
-        Raises:
-            FloatingPointError: NaN or infinite elements; the message continues "gradient for 'W' has".
-            ValueError: indices out of range or not ascending; the message continues as above.
+        Raises `FloatingPointError` for NaN or infinite elements, and `ValueError` for indices that are out of range or
+        not ascending, or a negative step; the messages continue "gradient for 'W' has".
         """
         return FORMS[self.form].check(self.parts, self.size)
 

@@ -6,6 +6,7 @@ are copied once when sent and not at all when received; protobuf copies them twi
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -23,10 +24,7 @@ _MAX_FIELDS = 64
 _LENGTH_DELIMITED = 2  # the wire type of bytes, strings and messages
 
 
-def _tag(name: str) -> bytes:
-    return _varint(pb.Frame.DESCRIPTOR.fields_by_name[name].number << 3 | _LENGTH_DELIMITED)
-
-
+@functools.lru_cache(1024)
 def _varint(number: int) -> bytes:
     out = bytearray()
     while number > 0x7F:
@@ -36,7 +34,9 @@ def _varint(number: int) -> bytes:
     return bytes(out)
 
 
-_DATA, _CHUNK, _PADDING = _tag("data"), _tag("chunk"), _tag("padding")
+_DATA, _CHUNK, _PADDING = (
+    pb.Frame.DESCRIPTOR.fields_by_name[name].number << 3 | _LENGTH_DELIMITED for name in ("data", "chunk", "padding")
+)
 
 
 def with_data(header: pb.Frame, data: Sequence[memoryview]) -> bytes:
@@ -44,14 +44,14 @@ def with_data(header: pb.Frame, data: Sequence[memoryview]) -> bytes:
     head = header.SerializeToString()
     if not data:
         return head
-    begin = _DATA + _varint(sum(map(len, data)))
-    padding = -(len(head) + len(_PADDING) + 1 + len(begin)) % ALIGNMENT
-    return b"".join([head, _PADDING, _varint(padding), bytes(padding), begin, *data])
+    begin, padded = _varint(_DATA) + _varint(sum(map(len, data))), _varint(_PADDING)
+    padding = -(len(head) + len(padded) + 1 + len(begin)) % ALIGNMENT
+    return b"".join([head, padded, _varint(padding), bytes(padding), begin, *data])
 
 
 def chunk(pieces: Sequence[memoryview]) -> bytes:
     """A frame of elements alone, the pieces end to end."""
-    return b"".join([_CHUNK, _varint(sum(map(len, pieces))), *pieces])
+    return b"".join([_varint(_CHUNK), _varint(sum(map(len, pieces))), *pieces])
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,15 +78,15 @@ def incoming(frame: bytes) -> Incoming:
         place += length
         if place > end:
             raise Malformed(_NOT_A_FRAME.format(end))
-        if tag in (_DATA_NUMBER, _CHUNK_NUMBER):
+        if tag in (_DATA, _CHUNK):
             elements[tag] = memoryview(frame)[place - length : place]
-        elif tag != _PADDING_NUMBER:
+        elif tag != _PADDING:
             rest.append(frame[begin:place])
     try:
         header = pb.Frame.FromString(rest[0] if len(rest) == 1 else b"".join(rest))
     except DecodeError:
         raise Malformed(_NOT_A_FRAME.format(end)) from None
-    return Incoming(header, elements.get(_DATA_NUMBER), elements.get(_CHUNK_NUMBER))
+    return Incoming(header, elements.get(_DATA), elements.get(_CHUNK))
 
 
 _NOT_A_FRAME = "{:,} bytes that are not a paramserver.v1.Frame"
@@ -100,6 +100,3 @@ def _read_varint(frame: bytes, place: int) -> tuple[int, int]:
             return number | byte << 7 * index, place + index + 1
         number |= (byte & 0x7F) << 7 * index
     raise Malformed(_NOT_A_FRAME.format(len(frame)))
-
-
-_DATA_NUMBER, _CHUNK_NUMBER, _PADDING_NUMBER = (_read_varint(tag, 0)[0] for tag in (_DATA, _CHUNK, _PADDING))

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import fcntl
 import hmac
+import mmap
 import os
 import re
 import secrets
 import stat
 import weakref
 from contextlib import suppress
-from mmap import MAP_SHARED, PAGESIZE, mmap
 
 #: The folder of the files: in memory, and visible to all processes of a host or container.
 FOLDER = "/dev/shm"
@@ -25,11 +25,8 @@ DATA_OFFSET = 64
 _NAME = re.compile(r"paramserver-[0-9a-f]{32}")
 _MODE = 0o600
 _TOKEN = 16  # bytes
-_MAP_FLAGS = MAP_SHARED
-with suppress(ImportError):  # Linux alone has it: all pages are mapped at once, and not each when it is first touched
-    from mmap import MAP_POPULATE
-
-    _MAP_FLAGS |= MAP_POPULATE
+#: On Linux all pages are mapped at once, and not each when it is first touched.
+_MAP_FLAGS = mmap.MAP_SHARED | getattr(mmap, "MAP_POPULATE", 0)
 
 
 class NotShared(Exception):
@@ -49,7 +46,7 @@ class Segment:
         token: the first bytes of the file, by which the other side recognizes it.
     """
 
-    def __init__(self, name: str, descriptor: int, memory: mmap, number: int) -> None:
+    def __init__(self, name: str, descriptor: int, memory: mmap.mmap, number: int) -> None:
         self._forgotten = weakref.finalize(self, _forget, _path(name), descriptor, os.getpid())
         self.name, self.memory, self.nbytes, self.number = name, memory, len(memory), number
         self.token = secrets.token_bytes(_TOKEN)
@@ -61,7 +58,7 @@ class Segment:
 
         Memory is reserved here, or `NotShared`: writing to more than /dev/shm has would end the process (SIGBUS).
         """
-        whole = -(-(DATA_OFFSET + nbytes) // PAGESIZE) * PAGESIZE
+        whole = -(-(DATA_OFFSET + nbytes) // mmap.PAGESIZE) * mmap.PAGESIZE
         name, descriptor = _new_file()
         try:
             os.posix_fallocate(descriptor, 0, whole)
@@ -77,10 +74,7 @@ class Segment:
 
 
 def _new_file() -> tuple[str, int]:
-    """Name and descriptor of a new file, locked: the lock tells `sweep` that its owner lives.
-
-    A lock ends with its process, however that ends, and means the same in all containers, unlike a process id.
-    """
+    """Name and descriptor of a new file, locked: that tells `sweep`, also in other containers, that its owner lives."""
     if not os.path.isdir(FOLDER):
         raise NotShared(f"no {FOLDER} on this machine")
     for _ in range(8):
@@ -105,7 +99,7 @@ def _forget(path: str, descriptor: int, owner: int) -> None:
         os.close(descriptor)
 
 
-def open_segment(name: str, nbytes: int, token: bytes) -> mmap:
+def open_segment(name: str, nbytes: int, token: bytes) -> mmap.mmap:
     """The memory of another process's segment, as that process has described it.
 
     Its owner can truncate it, which ends this process (SIGBUS); but the same user could end it anyway. Raises
@@ -146,16 +140,14 @@ def _check(found: os.stat_result, nbytes: int) -> None:
 
 def sweep() -> int:
     """Removes segments of this user whose owners are dead; returns their number. Raises nothing."""
-    try:
-        names = os.listdir(FOLDER)
-    except OSError:
-        return 0
-    return sum([_swept(name) for name in names if _NAME.fullmatch(name)])
+    with suppress(OSError):
+        return sum([_swept(_path(name)) for name in os.listdir(FOLDER) if _NAME.fullmatch(name)])
+    return 0
 
 
-def _swept(name: str) -> bool:
+def _swept(path: str) -> bool:
     try:
-        descriptor = os.open(_path(name), os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:  # gone in the meantime, or another user's
         return False
     try:
@@ -163,7 +155,7 @@ def _swept(name: str) -> bool:
         if not stat.S_ISREG(found.st_mode) or found.st_uid != os.geteuid():
             return False
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        os.unlink(_path(name))
+        os.unlink(path)
         return True
     except OSError:  # its owner lives, or another process was faster
         return False
@@ -175,5 +167,5 @@ def _path(name: str) -> str:
     return os.path.join(FOLDER, name)
 
 
-def _map(descriptor: int, nbytes: int) -> mmap:
-    return mmap(descriptor, nbytes, _MAP_FLAGS)
+def _map(descriptor: int, nbytes: int) -> mmap.mmap:
+    return mmap.mmap(descriptor, nbytes, _MAP_FLAGS)

@@ -89,10 +89,9 @@ class Region:
 
 
 class SharedReceiver:
-    """Finds the tensors of one message in the segments of its stream, which are given by their numbers.
+    """Finds the tensors of one message in the segments of its stream, by their numbers.
 
-    Copies no more bytes than the segments have, times the two decodings of `StreamReceiver`: otherwise a small message
-    with overlapping tensors could take any amount of memory.
+    Copies at most the size of all segments at each of two decodings: overlapping tensors could take any memory.
     """
 
     def __init__(self, segments: Mapping[int, mmap]) -> None:
@@ -100,7 +99,7 @@ class SharedReceiver:
         self._copied = 0
 
     def get(self, tensor: pb.Tensor, spec: TensorSpec, *, own: bool = False) -> Array:
-        """A view; a copy of row numbers and bools, which numpy requires to stay as they were when checked."""
+        """A view; a copy of row numbers and bools, which must stay as they were when checked."""
         memory = self._segments.get(tensor.shared.segment)
         if memory is None:
             raise Malformed(f"variable {spec}: segment {tensor.shared.segment} was not attached on this stream")

@@ -135,10 +135,7 @@ class StreamReceiver:
         return sum([spec.nbytes for spec in self._specs])
 
     def allocate(self) -> None:
-        """Allocates the arrays; call it once, after `nbytes` and the message with its placeholders have been checked.
-
-        Raises `TooLarge` if there is no memory for them.
-        """
+        """Allocates the arrays, or raises `TooLarge`; call it once, when `nbytes` and the placeholders were checked."""
         try:
             arrays = [np.empty(spec.shape, DTYPES[spec.dtype]) for spec in self._specs]
         except MemoryError as error:

@@ -37,10 +37,7 @@ def widened(x: Array) -> Array:
 
 
 def add_over(x: Array, axis: Axis = None, keepdims: bool = False) -> Any:  # noqa: ANN401 - as numpy
-    """np.sum over all axes, one or a tuple of them; float32 for float16.
-
-    Computed by matrix products with ones, up to ten times as fast as np.sum.
-    """
+    """np.sum by matrix products with ones, up to ten times as fast; float32 for float16."""
     x = widened(x)
     if x.size <= SMALL or x.dtype not in _ONES:
         return np.add.reduce(x, axis=axis, keepdims=keepdims)  # type: ignore[call-overload]

@@ -25,32 +25,21 @@ class TensorSender(Protocol):
     """Takes the arrays of one message, in their order."""
 
     def put(self, array: Array, tensor: pb.Tensor) -> None:
-        """Sets the place of the elements of `array` in `tensor`. Borrows the array until the message is sent.
-
-        Raises:
-            TooLarge: more than this tensor transport carries.
-        """
+        """Sets the place of the elements of `array`, borrowed until the message is sent, or raises `TooLarge`."""
 
 
 class TensorReceiver(Protocol):
     """Gives the arrays of one message, in their order."""
 
     def get(self, tensor: pb.Tensor, spec: TensorSpec, *, own: bool = False) -> Array:
-        """The array of `tensor`, whose checked description is `spec`.
+        """The array of `tensor`, whose checked description is `spec`, or `Malformed`.
 
         With `own` no other process can write into it: for row numbers, which must stay as they were when checked.
-
-        Raises:
-            Malformed: the elements are not where this tensor transport has them, or not as many as `spec` needs.
         """
 
 
 def check_elements(array: Array, spec: TensorSpec) -> None:
-    """Checks that bools are valid: numpy accepts any byte as a bool, but then counts and indexes wrongly.
-
-    Raises:
-        Malformed: a bool is neither 0 nor 1.
-    """
+    """Raises `Malformed` for a bool that is neither 0 nor 1, with which numpy would count and index wrongly."""
     if spec.dtype == "bool" and array.size and array.view(np.uint8).max() > 1:
         raise Malformed(f"variable {spec}: a bool is sent as the byte 0 or 1, but other bytes were received")
 
@@ -73,7 +62,7 @@ class InlineSender:
 
 
 class InlineReceiver:
-    """Reads elements from their message, without copying. Stateless: one instance serves all messages."""
+    """Reads elements from their message, without copying."""
 
     def get(self, tensor: pb.Tensor, spec: TensorSpec, *, own: bool = False) -> Array:
         """A read-only view of `tensor.inline`, which has exactly `spec.nbytes` bytes."""

@@ -105,9 +105,8 @@ class IndexedSlices:
             raise TypeError(f"IndexedSlices: indices must be integers, but they are {indices.dtype}")
         if not shape or indices.ndim != 1 or values.shape != (len(indices), *shape[1:]):
             raise ValueError(
-                f"IndexedSlices: {len(indices) if indices.ndim else 0} rows of an array of shape {shape} need values "
-                f"of shape (n, {', '.join(map(str, shape[1:]))}) and indices of shape (n,), "
-                f"but these are {values.shape} and {indices.shape}"
+                f"IndexedSlices: n rows of an array of shape {shape} need values of shape (n, *shape[1:]) and "
+                f"indices of shape (n,), but these are {values.shape} and {indices.shape}"
             )
         if check_range:
             self.check_indices()
@@ -195,9 +194,9 @@ class IndexedSlices:
 
 
 def magnitude(array: Array) -> float:
-    """An upper bound of all magnitudes: the root of the sum of squares; 0 for integers and bools.
+    """An upper bound of all magnitudes, the root of the sum of squares in one pass; 0 for integers and bools.
 
-    Infinite or NaN if an element is, or when the sum overflows. The cheapest single pass in numpy; never warns.
+    Infinite or NaN if an element is, or when the sum overflows.
     """
     return math.sqrt(np.vdot(array, array)) if array.dtype.kind == "f" else 0.0
 

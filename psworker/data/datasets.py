@@ -56,24 +56,19 @@ def mnist(data_dir: str | os.PathLike[str] | None = None) -> Mnist:
 
     `train` has the last 55,000 of the 60,000 training examples, `validation` the first 5,000, `test` its own 10,000.
 
-    Args:
-        data_dir: the folder with the four files, or the parent of such a folder `mnist`. By default
-            `$PARAMSERVER_DATA` (either of the two), then `datasets/mnist` of a checkout of the repository, then
-            `~/.cache/paramserver/mnist`.
+    `data_dir`: the folder with the four files, or the parent of such a folder `mnist`. By default `$PARAMSERVER_DATA`
+    (either of the two), then `datasets/mnist` of a checkout of the repository, then `~/.cache/paramserver/mnist`.
 
-    Raises:
-        DatasetError: a file is missing, truncated, modified or unreadable.
+    Raises DatasetError when a file is missing, truncated, modified or unreadable.
     """
     folder = _find_mnist(data_dir)
     images, labels, test_images, test_labels = (
         _read_idx(folder / name, digests) for name, digests in MNIST_FILES.items()
     )
-    images, labels = _unit_interval(images), labels.astype(np.int64)
-    test = {"image": _unit_interval(test_images), "label": test_labels.astype(np.int64)}
     return Mnist(
-        train=Dataset({"image": images[VALIDATION:], "label": labels[VALIDATION:]}, "mnist/train"),
-        validation=Dataset({"image": images[:VALIDATION], "label": labels[:VALIDATION]}, "mnist/validation"),
-        test=Dataset(test, "mnist/test"),
+        train=_examples("mnist/train", images[VALIDATION:], labels[VALIDATION:]),
+        validation=_examples("mnist/validation", images[:VALIDATION], labels[:VALIDATION]),
+        test=_examples("mnist/test", test_images, test_labels),
     )
 
 
@@ -108,25 +103,24 @@ def _read_idx(path: Path, sha256: Collection[str]) -> Array:
     C. Cortes, C. Burges, section "The IDX file format"). The digest is checked first: nothing else needs a check.
     """
     try:
-        with path.open("rb") as file:
-            found = hashlib.file_digest(file, "sha256").hexdigest()
-            if found in sha256:
-                file.seek(0)
-                data = gzip.decompress(file.read())
+        content = path.read_bytes()
     except OSError as error:
         raise DatasetError(
             f"{path} cannot be read ({error.strerror or error}); check that the file is there and readable"
         ) from error
+    found = hashlib.sha256(content).hexdigest()
     if found not in sha256:
         raise DatasetError(
             f"{path} was truncated or modified: its SHA-256 begins with {found[:12]}, expected "
             f"{' or '.join(digest[:12] for digest in sha256)}; replace it with a fresh copy of the original"
         )
+    data = gzip.decompress(content)
     dimensions = data[3]
     sizes = struct.unpack_from(f">{dimensions}I", data, 4)
     return np.frombuffer(data, np.uint8, offset=4 + 4 * dimensions).reshape(sizes)
 
 
-def _unit_interval(images: Array) -> Array:
-    """Bytes (n, 28, 28) as float32 (n, 784): byte / 255, correctly rounded, in one pass."""
-    return np.divide(images.reshape(len(images), -1), np.float32(255), dtype=np.float32)
+def _examples(name: str, images: Array, labels: Array) -> Dataset:
+    """A part of MNIST, from bytes: pixels are byte / 255, correctly rounded."""
+    pixels = np.divide(images.reshape(len(images), -1), np.float32(255), dtype=np.float32)
+    return Dataset({"image": pixels, "label": labels.astype(np.int64)}, name)

@@ -14,7 +14,7 @@ import numpy as np
 from pswire import optimizers
 from pswire.errors import ConfigurationError, ShapeMismatch
 from pswire.messages import Assignment, EpochReport, QueueSpec
-from pswire.system.malloc import keep_memory
+from pswire.system.host import keep_memory
 from pswire.tensors.values import Array, IndexedSlices
 from psworker.autodiff import Tensor, no_grad
 from psworker.autodiff.ops.indexing import checked_ids

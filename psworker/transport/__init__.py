@@ -16,11 +16,10 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Future(Generic[T]):
-    """The result of an operation that has been started: of a call by a transport, of a push or pull by the client.
+    """A started operation: a call by a transport, a push or pull by the client.
 
-    Attributes:
-        result: waits for the result; call it once. Raises the shard's error, or `Unavailable` or `TimedOut`, and then
-            it is not known whether the shard has received the message.
+    `result` waits for its result; call it once. It raises the shard's error, or `Unavailable` or `TimedOut`, and then
+    it is not known whether the shard has received the message.
     """
 
     result: Callable[[], T]

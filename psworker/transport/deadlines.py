@@ -21,12 +21,6 @@ class Deadline:
 class Deadlines:
     """The deadlines of the present waits, and a thread that sleeps until the earliest. Thread-safe.
 
-        deadline = deadlines.set(5.0, call.cancel)
-        try:
-            answer = next(call)          # raises when cancelled; then deadline.passed is true
-        finally:
-            deadlines.drop(deadline)
-
     `_changed` guards the set, and wakes the thread for a deadline that is earlier than `_wakes`.
     """
 

@@ -51,8 +51,8 @@ PROBE_TIMEOUT = 2.0
 #: Bytes of tensors from which shared memory is faster than the frame that describes them.
 MIN_SHARED_BYTES = 16 << 10
 
-#: Threads that receive large answers of one server, at most.
-_RECEIVING_THREADS = 32
+#: Threads that receive large answers of one server.
+MAX_RECEIVERS = 32
 
 #: The tensor transports, as `Transport.tensor_transport` names them.
 SHARED_MEMORY, GRPC = "shared memory", "gRPC"
@@ -61,19 +61,15 @@ SHARED_MEMORY, GRPC = "shared memory", "gRPC"
 class GrpcTransport:
     """A `Transport` to shards at addresses, in the order of their numbers. Connects with the first call. Thread-safe.
 
-        with closing(GrpcTransport(["127.0.0.1:5000"])) as transport:
-            joined = transport.call(0, Join("worker-0"), timeout=10.0).result()
-
     Args:
         addresses: as `pswire.channel.check_address` takes them.
-        max_bytes: the largest answer that is accepted when the size of a variable is not known.
         shared_memory: whether tensors go through shared memory where a server is on this host.
 
     Raises:
         ConfigurationError: no address, an invalid one, or one twice.
     """
 
-    def __init__(self, addresses: Sequence[str], max_bytes: int = MAX_BYTES, *, shared_memory: bool = True) -> None:
+    def __init__(self, addresses: Sequence[str], *, shared_memory: bool = True) -> None:
         checked = [check_address(address) for address in addresses]
         if not checked or len(set(checked)) < len(checked):
             raise ConfigurationError(
@@ -84,7 +80,7 @@ class GrpcTransport:
         self._deadlines = Deadlines()
         add_cancel(self._deadlines.pass_all)
         with deferred_to_next_block:
-            self._connections = [Connection(address, max_bytes, self._deadlines, shared_memory) for address in checked]
+            self._connections = [Connection(address, self._deadlines, shared_memory) for address in checked]
 
     @property
     def shards(self) -> int:
@@ -115,11 +111,9 @@ class Connection:
     There is one stream per concurrent call; `_lock` guards the idle streams and the status of shared memory.
     """
 
-    def __init__(self, address: str, max_bytes: int, deadlines: Deadlines, shared_memory: bool) -> None:
-        self.address = address
-        self.max_bytes = max_bytes
-        self.deadlines = deadlines
-        self.receivers = ThreadPoolExecutor(_RECEIVING_THREADS, thread_name_prefix="psworker-stream")
+    def __init__(self, address: str, deadlines: Deadlines, shared_memory: bool) -> None:
+        self.address, self.deadlines = address, deadlines
+        self.receivers = ThreadPoolExecutor(MAX_RECEIVERS, thread_name_prefix="psworker-stream")
         self._channel = open_channel(address)
         stub = ParameterServerStub(self._channel)  # type: ignore[no-untyped-call]
         self._unary: dict[type[Request], Any] = {kind: getattr(stub, kind.__name__) for kind in ms.ANSWERS}
@@ -346,7 +340,7 @@ class TransferCall:
         receiver = StreamReceiver(first.data, shared)
         answer = _checked(self._message, from_frame(first, receiver))
         if receiver.nbytes:
-            limit = self._connection.max_bytes if self._sizes is None else sum(self._sizes)
+            limit = MAX_BYTES if self._sizes is None else sum(self._sizes)
             if receiver.nbytes > limit:
                 raise TooLarge(
                     f"the answer of {address} has {receiver.nbytes:,} bytes of tensors, but {limit:,} is all a "

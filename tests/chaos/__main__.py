@@ -61,14 +61,11 @@ def main(only, staleness, shards, seed, seconds, keep, faults) -> None:
     kinds = [kind for kind in faults.split(",") if kind]
     if unknown := set(kinds) - set(WEIGHTS):
         raise click.BadParameter(f"unknown: {', '.join(sorted(unknown))}", param_hint="--faults")
-    shards = shards or (1, 2, 3)
-    for number in shards:
-        scheme.Layout(number).check()
     seed = random.SystemRandom().randrange(10_000) if seed is None else seed
     say(f"seed {seed}\n")
     results, injected = [["", *COUNTS, "violations"]], [["faults injected", *WEIGHTS, "workers"]]
     policies = only or ("async", "bounded:2", "sync:3", "sync:2,backup=2")
-    for options in itertools.product(policies, staleness or ("none", "drop:2"), shards):
+    for options in itertools.product(policies, staleness or ("none", "drop:2"), shards or (1, 2, 3)):
         began, folder = time.monotonic(), Path(tempfile.mkdtemp(prefix="chaos-"))
         name = f"{' '.join(options[:2]).removesuffix(' none')}, {options[2]} shard{'s' * (options[2] > 1)}"
         try:
@@ -106,9 +103,8 @@ async def run_one(
     name: str, folder: Path, policy: str, handling: str, shards: int, seed: int, seconds: float, kinds: Sequence[str]
 ) -> tuple[Check, Counter[str]]:
     """Runs one configuration: servers, workers, faults, verification. Returns also the number of faults by kind."""
-    task = asyncio.current_task()
-    assert task is not None
-    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)  # as Ctrl-C: leaves nothing behind
+    cancel = asyncio.current_task().cancel
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, cancel)  # as Ctrl-C: leaves nothing behind
     consistency, staleness = parse_consistency(policy), parse_staleness(handling)
     gradients, workers = 1, 3
     if isinstance(consistency, Synchronous):

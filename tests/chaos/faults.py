@@ -46,9 +46,8 @@ class Faults:
 
     @property
     def over(self) -> bool:
-        return not self._cluster.running() and not any(
-            worker.code or worker.ended_by for worker in self._current.values()
-        )
+        ended = not self._cluster.running()
+        return ended and not any(worker.code or worker.ended_by for worker in self._current.values())
 
     async def inject(self, seconds: float) -> None:
         loop = asyncio.get_running_loop()
@@ -58,9 +57,8 @@ class Faults:
             place = self._draws.random()
             may_end = loop.time() > last_end + BETWEEN_ENDS
             kinds = [kind for kind in self._kinds if may_end or kind not in ENDING]
-            targets = [
-                one for one in self._current.values() if one.runs() and not one.ended_by and one.records.exists()
-            ]
+            live = [worker for worker in self._current.values() if worker.runs() and not worker.ended_by]
+            targets = [worker for worker in live if worker.records.exists()]
             if not kinds or not targets:
                 continue
             (kind,) = self._draws.choices(kinds, [WEIGHTS[kind] for kind in kinds])

@@ -13,13 +13,9 @@ Independent of the server's versions, staleness and sequence numbers. Imported b
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-
-from pswire.tensors.values import TensorSpec
-from psworker.client.placement import Placement
 
 #: The learning rate at step 0. Far above the number of updates of a run, and a power of two: all sums stay exact.
 BASE = 1 << 32
@@ -66,42 +62,27 @@ def count_updates(column: float) -> tuple[int, int]:
     return updates, int(updates * BASE - column)
 
 
-@dataclass(frozen=True)
-class Layout:
-    """The variables of a job and their placement.
+# --- variables and their placement ------------------------------------------------------------------------------------
 
-    `first` and `second` are two small variables on each shard that every push to the shard updates alike: values that
-    differ are a torn read. `dense` and `table` are split over all shards by rows; a push to a shard has two rows of the
-    table there, and sometimes the dense variable, which is large.
-    """
+# Two small variables on each shard, `first` and `second`, are updated alike by every push to it: values that differ are
+# a torn read. `dense` and `table` are split over all shards by rows; a push to a shard has two rows of the table there,
+# and sometimes the dense variable, which is large.
 
-    shards: int
 
-    @property
-    def small(self) -> tuple[list[str], list[str]]:
-        """The names of the first and the second variable on each shard."""
-        first, second = ([f"{name}{shard}" for shard in range(self.shards)] for name in ("first", "second"))
-        return first, second
+def small(shards: int) -> list[tuple[str, str]]:
+    """The names of the two small variables on each shard."""
+    return [(f"first{shard}", f"second{shard}") for shard in range(shards)]
 
-    def dense_row(self, shard: int) -> int:
-        """The first row of the dense variable on a shard; its columns are used like those of the small variables."""
-        return shard * DENSE_ROWS // self.shards
 
-    def table_row(self, shard: int, column: int = 0) -> int:
-        """The row of the table for a column on a shard."""
-        return shard * TABLE_ROWS // self.shards + column
+def dense_row(shard: int, shards: int) -> int:
+    """The first row of the dense variable on a shard; its columns are used like those of the small variables."""
+    return shard * DENSE_ROWS // shards
 
-    def check(self) -> None:
-        """Compares with the placement of a client."""
-        shapes = {name: (COLUMNS,) for names in self.small for name in names}
-        shapes |= {"dense": DENSE_SHAPE, "table": (TABLE_ROWS, WIDTH)}
-        placed = Placement(self.shards).extended([TensorSpec(name, shapes[name], "float64") for name in shapes])
-        wanted = {name: [(shard, 0)] for names in self.small for shard, name in enumerate(names)}
-        wanted["dense"] = [(shard, self.dense_row(shard)) for shard in range(self.shards)]
-        wanted["table"] = [(shard, self.table_row(shard)) for shard in range(self.shards)]
-        for name, partitions in wanted.items():
-            found = [(one.shard, one.part.first if one.part else 0) for one in placed[name].partitions]
-            assert found == partitions, f"(shard, first row) of {name}: {found}, not {partitions}"
+
+def table_rows(shard: int, shards: int, column: int) -> tuple[int, int]:
+    """The rows of the table on a shard for column 0 and for this column."""
+    begin = shard * TABLE_ROWS // shards
+    return begin, begin + column
 
 
 def gradient(column: int, unit: int) -> np.ndarray:

@@ -1,7 +1,7 @@
 """The training program of a chaos worker: `psworker run ... tests/chaos/worker.py SETTINGS`, with settings as JSON.
 
 An ordinary program with a session. It records each push before it is sent, and its answer, as lines of JSON in its own
-file; each line is complete even if the process is killed. `records` reads them. SIGUSR1 makes the loop fail.
+file; each line is complete even if the process is killed. `check.History` reads them. SIGUSR1 makes the loop fail.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ class Training:
     """Steps of one process, each with known increments (`scheme`)."""
 
     def __init__(self, settings: SimpleNamespace) -> None:
-        self.settings, self.layout = settings, scheme.Layout(settings.shards)
+        self.settings = settings
         self.random = random.Random(f"{settings.seed}, {settings.column}")
         self._file = os.open(settings.records, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         zeros = np.zeros(scheme.COLUMNS)
-        self.first, self.second = ([ps.Variable(zeros, name=name) for name in names] for names in self.layout.small)
+        self.small = [[ps.Variable(zeros, name=name) for name in names] for names in scheme.small(settings.shards)]
         self.dense = ps.Variable(np.zeros(scheme.DENSE_SHAPE), name="dense")
         self.table = ps.Table((scheme.TABLE_ROWS, scheme.WIDTH), ps.RowConstant(0.0), name="table", dtype="float64")
         self.optimizer = ps.GradientDescent(ps.schedules.PolynomialDecay(float(scheme.BASE), scheme.BASE, 0.0))
@@ -43,14 +43,13 @@ class Training:
 
     def look(self, event: str, **fields: Any) -> None:
         """Records the latest values of the small variables, and tests for torn reads."""
-        pairs = list(zip(self.first, self.second, strict=True))
         reading = {
-            "own": [float(first.value[self.settings.column]) for first in self.first],
+            "own": [float(first.value[self.settings.column]) for first, _ in self.small],
             "updates": self._updates(),
-            "versions": [first.versions[0] for first in self.first],
+            "versions": [first.versions[0] for first, _ in self.small],
             "torn": [
                 shard
-                for shard, (first, second) in enumerate(pairs)
+                for shard, (first, second) in enumerate(self.small)
                 if not np.array_equal(first.value, second.value) or first.versions != second.versions
             ],
         }
@@ -72,21 +71,22 @@ class Training:
         time.sleep(self.random.uniform(0, self.settings.pause))
 
     def _updates(self) -> list[int]:
-        return [scheme.count_updates(float(first.value[0]))[0] for first in self.first]
+        return [scheme.count_updates(float(first.value[0]))[0] for first, _ in self.small]
 
     def _loss(self, shards: list[int], dense: bool) -> tuple[ps.Tensor, list[int]]:
         """A sum with the gradients of `scheme`; and the number of updates that the table's rows include on `shards`."""
-        column, unit = self.settings.column, self.settings.unit
+        total, column, unit = self.settings.shards, self.settings.column, self.settings.unit
         gradient = scheme.gradient(column, unit)
-        rows = [self.layout.table_row(shard, one) for shard in shards for one in (0, column)]
+        rows = [row for shard in shards for row in scheme.table_rows(shard, total, column)]
         found = ops.embedding(self.table, np.array(rows))
         loss = ops.sum(found * (np.array([[-1.0], [-unit]] * len(shards)) * np.ones(scheme.WIDTH)))
         for shard in shards:
-            loss = loss + ops.sum(self.first[shard] * gradient) + ops.sum(self.second[shard] * gradient)
+            for variable in self.small[shard]:
+                loss = loss + ops.sum(variable * gradient)
         if dense:
             whole = np.zeros(scheme.DENSE_SHAPE)
             for shard in shards:
-                whole[self.layout.dense_row(shard), : scheme.COLUMNS] = gradient
+                whole[scheme.dense_row(shard, total), : scheme.COLUMNS] = gradient
             loss = loss + ops.sum(self.dense * whole)
         return loss, [scheme.count_updates(float(row[0]))[0] for row in found.value[::2]]
 

@@ -2,7 +2,6 @@
 
 import json
 import os
-import pty
 import re
 import signal
 import subprocess
@@ -82,27 +81,23 @@ RAISE = "from pswire.errors import DatasetError; raise DatasetError('no x: get i
 
 
 @pytest.mark.parametrize(
-    ("source", "code", "err"),
+    ("source", "code", "err", "debug"),
     [
-        ("import sys; sys.exit(7)", 7, []),
-        (RAISE, 1, ["Error: no x: get it"]),
+        ("import sys; sys.exit(7)", 7, [], []),
+        (RAISE, 1, ["Error: no x: get it"], []),
         *slow(
-            ("import sys; sys.exit('no more')", 1, ["no more"]),
-            ("raise KeyboardInterrupt", 130, []),
-            ("def f(:", 1, ['  File "train.py", line 1', "    def f(:", "SyntaxError: invalid syntax"]),
+            ("import sys; sys.exit('no more')", 1, ["no more"], []),
+            ("raise KeyboardInterrupt", 130, [], []),
+            ("def f(:", 1, ['  File "train.py", line 1', "    def f(:", "SyntaxError: invalid syntax"], []),
+            (RAISE, 1, ["pswire.errors.DatasetError: no x: get it"], ["--debug"]),
         ),
     ],
 )
-def test_the_end_of_a_script_becomes_an_exit_code(commands, source, code, err):
-    done, out, lines = commands.run(*RUN, commands.script(source))
-    assert (done, out, [line for line in lines if set(line) - set(" ^")]) == (code, [], err)
-
-
-@pytest.mark.slow
-def test_debug_shows_the_traceback_of_our_errors(commands):
-    code, _, err = commands.run("psworker", "--debug", *RUN[1:], commands.script(RAISE))
-    assert (code, err[0]) == (1, "Traceback (most recent call last):")
-    assert err[-1] == "pswire.errors.DatasetError: no x: get it"
+def test_the_end_of_a_script_becomes_an_exit_code(commands, source, code, err, debug):
+    done, out, lines = commands.run("psworker", *debug, *RUN[1:], commands.script(source))
+    assert (done, out) == (code, [])
+    assert [line for line in lines if set(line) - set(" ^")][-len(err) or None :] == err
+    assert (lines[:1] == ["Traceback (most recent call last):"]) == bool(debug)
 
 
 #: A script that writes `in` and waits; then it writes what it does at SIGTERM.
@@ -367,26 +362,3 @@ def test_a_server_that_cannot_start_is_explained(commands):
     assert (code, out) == (2, [])
     assert any(line.startswith("server-0 | Error: Invalid value for '--lease'") for line in err)
     assert "Error: server-0 ended with exit code 2 before the workers were started" in err
-
-
-@pytest.mark.slow
-def test_a_terminal_gets_a_live_display_and_is_left_clean(commands):
-    leader, follower = pty.openpty()
-    command = [sys.executable, "-P", "-m", "psworker", "local", commands.script(TRAIN)]
-    environment = commands.environment(TERM="xterm", COLUMNS="100", LINES="30")
-    terminal = {"stdin": follower, "stdout": follower, "stderr": follower}
-    popen = subprocess.Popen(command, cwd=commands.folder, env=environment, **terminal)
-    os.close(follower)
-    shown = b""
-    try:
-        while chunk := os.read(leader, 1 << 16):
-            shown += chunk
-    except OSError:  # how Linux says that the other end is closed
-        pass
-    os.close(leader)
-    assert popen.wait(30) == 0
-    text = shown.decode()
-    assert "joined worker-1" in text
-    assert "\x1b[32mworker-1 | " in text
-    assert text.count("\x1b[?25l") == text.count("\x1b[?25h") == 1, "the cursor is hidden, and shown again"
-    assert text.splitlines()[-1].endswith(" · 2 workers")

@@ -1,6 +1,6 @@
 """Commands of Docker and Compose, each with a timeout, and their output as plain data.
 
-Identifies containers by the labels that every version of Compose sets, not by their names. Standard library only.
+Identifies containers by the labels that every version of Compose sets, not by their names.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import re
 import shlex
 import signal
 import subprocess
-import tempfile
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -36,12 +35,9 @@ class Failed(Exception):
 
 
 def run(*command: str, timeout: float, log: IO[str] | None = None, **environment: str) -> str:
-    """The output of a command, which never outlives this call.
+    """The output of a command, which never outlives this call; with `log`, a file open to append, it goes there.
 
-    With `log`, a file open to append, its output goes there instead.
-
-    Raises:
-        Failed: it has failed, or did not end within `timeout` seconds.
+    Raises `Failed` if it fails, or does not end within `timeout` seconds.
     """
     output, errors = (subprocess.PIPE, subprocess.PIPE) if log is None else (log, subprocess.STDOUT)
     text, env = shlex.join(command), os.environ | environment
@@ -118,12 +114,9 @@ class Container(NamedTuple):
 
 
 class Cluster:
-    """The services of deploy/compose.yaml in a separate project.
+    """The services of deploy/compose.yaml in a separate project; `compose` is a command such as `docker compose`.
 
-    Args:
-        compose: the command, such as `docker compose`.
-        project: the name of the project.
-        settings: values of variables of the file; the other ones have their defaults, whatever the environment.
+    The variables of the file that are not in `settings` have their defaults, whatever the environment.
     """
 
     def __init__(self, compose: str, project: str, **settings: str) -> None:
@@ -137,12 +130,6 @@ class Cluster:
     def up(self) -> None:
         """Starts the servers and, when they are healthy, the workers."""
         self.compose("up", "--detach", "--no-build", "--scale", f"worker={WORKERS}")
-
-    def stop(self) -> float:
-        """Returns the seconds that it has taken."""
-        since = time.monotonic()
-        self.compose("stop")
-        return time.monotonic() - since
 
     def down(self) -> None:
         self.compose("down", "--volumes", "--remove-orphans")
@@ -164,45 +151,17 @@ class Cluster:
 
     def status(self) -> dict[str, Any]:
         """The output of `psserver status --json`. Raises `Failed`."""
-        server, addresses = self.containers()["server-0"].id, "server-0:7070,server-1:7070"
-        answer: dict[str, Any] = json.loads(docker("exec", server, "psserver", "status", addresses, "--json"))
-        return answer
-
-    def steps(self, container: Container) -> int:
-        """The steps of the worker in a container."""
-        workers = self.status()["workers"]
-        return max((worker["steps"] for worker in workers if worker["name"].startswith(container.host)), default=0)
+        status = "psserver", "status", "server-0:7070,server-1:7070", "--json"
+        return json.loads(docker("exec", self.containers()["server-0"].id, *status))
 
     def log(self, container: Container) -> str:
-        with tempfile.TemporaryFile("a+", errors="replace") as log:
-            run("docker", "logs", "--timestamps", container.id, timeout=60, log=log)
-            return text_of(log)
+        return run("sh", "-c", f"docker logs --timestamps {container.id} 2>&1", timeout=60)
 
     def left(self) -> list[str]:
         """Its remaining containers, networks and volumes."""
-        kinds = {"container": ("ps", "--all"), "network": ("network", "ls"), "volume": ("volume", "ls")}
-        return [
-            f"{kind} {name}"
-            for kind, listing in kinds.items()
-            for name in docker(*listing, "--quiet", "--filter", self._ours).split()
-        ]
-
-
-def compose_programs(chosen: str) -> dict[str, str]:
-    """The available commands of Compose with their versions, the `chosen` one first, if any.
-
-    Raises `Failed` if there is none, or the chosen one is missing.
-    """
-    found = {}
-    for program in filter(None, dict.fromkeys([chosen, "docker compose", "docker-compose"])):
-        try:
-            found[program] = run(*shlex.split(program), "version", "--short", timeout=60).strip()
-        except Failed:
-            if program == chosen:
-                raise
-    if not found:
-        raise Failed("neither `docker compose` nor `docker-compose` is installed")
-    return found
+        kinds = ("container", "ls", "--all"), ("network", "ls"), ("volume", "ls")
+        found = {listing[0]: docker(*listing, "--quiet", "--filter", self._ours).split() for listing in kinds}
+        return [f"{kind} {name}" for kind, names in found.items() for name in names]
 
 
 # --- images -----------------------------------------------------------------------------------------------------------
@@ -223,20 +182,15 @@ class Images:
 
     The classic builder leaves unnamed images of the stages of a build. It prints their identifiers, which tells them
     from those of other builds. BuildKit leaves only the named image.
-
-    Args:
-        run: makes their names unique.
     """
 
-    def __init__(self, run: str) -> None:
-        self.name, self._substitute = f"paramserver-test:{run}", f"paramserver-test-base:{run}"
+    def __init__(self, project: str, log: IO[str]) -> None:
+        self.name, self._substitute = f"{project}:image", f"{project}:base"
         self._base, self._network = os.environ.get("BASE_IMAGE", ""), os.environ.get("BUILD_NETWORK", "")
-        self._before: set[str] = set()
-        self._log = tempfile.TemporaryFile("a+", errors="replace")  # noqa: SIM115 - open as long as this object
+        self._before, self._log = images("--all"), log
 
     def find_base(self) -> str:
         """Finds, pulls or builds the base image; returns a description. Raises `Failed`."""
-        self._before = images("--all")
         chosen, self._base = self._base, self._base or BASE_IMAGE
         try:
             if images(self._base):

@@ -1,6 +1,6 @@
 """Parses the logs of containers: events, notes of shard 0 (`psserver.core.events`) and the accuracy; a table of events.
 
-Pure; standard library only.
+Pure.
 """
 
 from __future__ import annotations

@@ -238,10 +238,10 @@ def _train(client, mark, row, weights, result, *, named):
         outcome = pushed.outcome
         for whole in pushed.values:
             was_done = outcome is not Outcome.DROPPED and whole.name in TRAINED and not result.leases_end
-            for now, before in zip(whole.versions, weights[whole.name].versions, strict=True):
+            for now, before in zip(whole.read.versions, weights[whole.name].read.versions, strict=True):
                 assert now >= before + was_done, "a worker's own push is in what it is served"
-            value = result.served.setdefault((whole.name, whole.versions), whole.array.tobytes())
-            assert whole.array.tobytes() == value, f"two values of {whole.name} at version {whole.versions}"
+            value = result.served.setdefault((whole.name, whole.read.versions), whole.array.tobytes())
+            assert whole.array.tobytes() == value, f"two values of {whole.name} at version {whole.read.versions}"
             result.kept += whole.array is weights[whole.name].array
             weights[whole.name] = whole
 

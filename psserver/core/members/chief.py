@@ -1,7 +1,7 @@
 """Chief election: the choice of the worker that does what must be done once per job.
 
 If there is no chief, the live worker that joined first becomes chief. If the chief is lost or fails, another one is
-elected; one that finished has done its work and stays chief until a new job begins. May import the member.
+elected; one that finished has done its work and stays chief until a new job begins.
 """
 
 from __future__ import annotations

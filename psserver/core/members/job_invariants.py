@@ -1,7 +1,7 @@
 """Job-wide invariants: server order, placement of variables, identity of each shard's state.
 
 A shard that was restarted while another went on has lost its part of the model; the states of the two are no longer
-consistent. Does not depend on members or values. May import messages and errors.
+consistent.
 """
 
 from __future__ import annotations
@@ -13,12 +13,7 @@ from pswire.messages import Join, Register
 
 
 class JobInvariants:
-    """The invariants as first registered; later workers must agree with them.
-
-    Args:
-        shard, shards: index of this shard, and the number of shards.
-        identity: identity of this shard's state (`Joined.state`); 0: none, never compared.
-    """
+    """The invariants as first registered; later workers must agree. `identity` of this shard's state; 0: none."""
 
     def __init__(self, shard: int, shards: int, identity: int) -> None:
         self.identity = identity

@@ -14,11 +14,9 @@ class Member:
     Attributes:
         number: 0 for the first worker that ever joined; kept over all incarnations.
         process_nonce: the random number of the worker's process; 0: none.
-        expires: when the lease ends.
         steps, dropped: its pushes in this incarnation that were applied, and that the policy dropped.
         staleness, staleness_sum, loss: of its last applied push; of all of them; the last one that it sent.
         training, finished, out_of_data, clock: see `psserver.core.members.progress`; `clock` counts steps and dropped.
-        tensor_transport: how its tensors travel, as it describes it.
         settled, answer: sequence number of its last settled push, assign or tune, 0 before the first, and the answer,
             without values; None: it was abandoned, or others went on without it.
         half_pushes, last_push: see `psserver.core.members.membership.HalfPushes`.

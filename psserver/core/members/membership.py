@@ -37,13 +37,8 @@ class JobEnd:
 class Membership:
     """The workers that ever joined, by name, in the order of their first joining.
 
-    Args:
-        lease: seconds of silence after which a worker is lost.
-        has_chief: whether to elect a chief; only the first of several shards does.
-        one_job: all workers belong to one job; otherwise a worker that joins while none is live begins another job.
-
-    Attributes:
-        job_end: set while no worker is live; None before the first one has joined.
+    With `one_job` all belong to one job; otherwise a worker that joins while none is live begins another. Only shard 0
+    `has_chief`. `job_end` is set while no worker is live, and None before the first one has joined.
     """
 
     def __init__(self, lease: float, *, has_chief: bool = True, one_job: bool = False) -> None:
@@ -113,12 +108,7 @@ class Membership:
         return member, True
 
     def check(self, sender: Sender) -> Member:
-        """The live member that sends.
-
-        Raises:
-            NotJoined: it never joined, has left, or its lease has expired.
-            Zombie: another incarnation has joined since.
-        """
+        """The live member that sends. Raises `NotJoined`, or `Zombie` if another incarnation has joined since."""
         member = self._members.get(sender.worker)
         if member is not None and member.state == "live" and member.incarnation == sender.incarnation:
             return member
@@ -127,10 +117,8 @@ class Membership:
     def settled_before(self, message: Push | Assign | Tune) -> bool:
         """Whether this message of a live member is its last settled one; False if it is new.
 
-        Raises:
-            OutOfOrder: a later message of the worker was settled since, or this one was abandoned. A push that was
-                settled without an answer is not refused: its part is dropped.
-            InvalidMessage: the sequence number was used for another kind of message.
+        Raises `OutOfOrder` if a later message of the worker was settled since, or this one was abandoned, unless it is
+        a push, whose part is dropped; `InvalidMessage` if the number was used for another kind of message.
         """
         sequence, member = message.sequence, self._members[message.sender.worker]
         if sequence > member.settled:
@@ -178,11 +166,7 @@ class Membership:
         member.tensor_transport = tensor_transport or member.tensor_transport
 
     def leave(self, member: Member, now: float, *, failed: bool = False, trained: bool = True) -> None:
-        """End a membership; with `failed` the worker has not completed its work.
-
-        If it did not fail, and the job has `trained` before, that finishes the job: a worker that joins and leaves
-        before the first update does not count.
-        """
+        """End a membership; unless it `failed`, and if the job has `trained` before, this finishes the job."""
         self._done |= trained and not failed
         member.state = "left"
         if failed:
@@ -231,10 +215,6 @@ class HalfPushes:
         """The last push of each incarnation that other shards have a part of; at most the newest 1,000."""
         now = [member.last_push for member in self._members.values() if member.last_push is not None]
         return tuple([*self._last_pushes, *now][-most:])
-
-    def report(self, member: Member, count: int) -> None:
-        """Record the report of a worker's current incarnation; reports may arrive out of order."""
-        member.half_pushes = max(member.half_pushes, count)
 
     def settle(self, member: Member, sequence: int) -> bool:
         """Note that the worker knows the outcome of its messages up to this one; False if that was known."""

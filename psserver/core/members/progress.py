@@ -2,7 +2,7 @@
 
 A member is in training from the first push of an incarnation until it is idle, leaves or is lost; its clock counts its
 settled pushes. It has finished if it was training, stopped without failing and has not pushed since, or if the data
-queue had no examples for it. Policies decide which workers wait. May import the member.
+queue had no examples for it. Policies decide which workers wait.
 """
 
 from __future__ import annotations

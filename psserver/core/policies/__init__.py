@@ -22,8 +22,8 @@ from pswire.specs.consistency import Consistency, StalenessSpec
 #: The policy of each kind of consistency.
 POLICIES: dict[type[Consistency], Callable[[Any], Policy]] = {
     consistency.Asynchronous: lambda spec: Asynchronous(),
-    consistency.Bounded: lambda spec: BoundedStaleness(spec.steps),
-    consistency.Synchronous: lambda spec: Synchronous(spec.workers, spec.backup),
+    consistency.Bounded: BoundedStaleness,
+    consistency.Synchronous: Synchronous,
 }
 
 #: The policy around another for each handling of staleness. Delay compensation changes gradients, and no decisions.

@@ -8,13 +8,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from psserver.core.policies.policy import Apply, Decision, PushView, ShardView, join_names
+from pswire.specs import consistency
 
 
 class BoundedStaleness:
-    """No push advances its worker's clock more than `steps` beyond the lowest clock in training."""
+    """No push advances its worker's clock more than `spec.steps` beyond the lowest clock in training."""
 
-    def __init__(self, steps: int) -> None:
-        self.steps = steps
+    def __init__(self, spec: consistency.Bounded) -> None:
+        self.spec = spec
 
     def decide(self, pushes: Sequence[PushView], shard: ShardView) -> list[Decision]:
         """Apply the largest set of pushes after which the bound holds, one update each, in order of arrival.
@@ -24,7 +25,7 @@ class BoundedStaleness:
         """
         progress = shard.members.progress
         floor = progress.least_clock + (0 if self._slowest(pushes, shard) else 1)
-        return [Apply((push.ticket,)) for push in pushes if shard.members[push.worker].clock < floor + self.steps]
+        return [Apply((push.ticket,)) for push in pushes if shard.members[push.worker].clock < floor + self.spec.steps]
 
     def explain(self, push: PushView, pushes: Sequence[PushView], shard: ShardView) -> str:
         """Name the slowest workers, which have no push held."""
@@ -32,7 +33,7 @@ class BoundedStaleness:
         behind = shard.members[push.worker].clock - least
         how_far = f", {behind} behind" if behind else ", which is not done"
         verb = "is" if len(slowest) == 1 else "are"
-        return f"bounded:{self.steps}: {join_names(slowest)} {verb} at step {least}{how_far}"
+        return f"{self.spec}: {join_names(slowest)} {verb} at step {least}{how_far}"
 
     def _slowest(self, pushes: Sequence[PushView], shard: ShardView) -> list[str]:
         """Workers with the least clock and no held push: none when the least clock is about to rise."""

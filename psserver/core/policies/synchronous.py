@@ -8,18 +8,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from psserver.core.policies.policy import Apply, Decision, Drop, PushView, ShardView, join_names
+from pswire.specs import consistency
 
 
 class Synchronous:
     """Pushes are held until those of `workers` workers have arrived; a push after them is late, and dropped.
 
     The number is exact except at the end of the data: once a member has finished, as many are enough as are still in
-    training. A lost member does not lower the number, because it may return. `backup` is how many more workers the job
-    is meant to have; no decision depends on it, since the first pushes count.
+    training. A lost member does not lower the number, because it may return. No decision depends on `spec.backup`,
+    since the first pushes count.
     """
 
-    def __init__(self, workers: int, backup: int = 0) -> None:
-        self.workers, self.backup = workers, backup
+    def __init__(self, spec: consistency.Synchronous) -> None:
+        self.spec = spec
 
     def decide(self, pushes: Sequence[PushView], shard: ShardView) -> list[Decision]:
         """Drop late pushes, and make one update when enough have arrived."""
@@ -28,7 +29,7 @@ class Synchronous:
             if push.staleness:
                 changes = "1 change" if push.staleness == 1 else f"{push.staleness} changes"
                 needs = f"step {shard.global_step} needs gradients of the new ones"
-                decisions.append(Drop(push.ticket, f"{self}: late by {changes} of its weights; {needs}"))
+                decisions.append(Drop(push.ticket, f"{self.spec}: late by {changes} of its weights; {needs}"))
         timely, needed = _timely(pushes), self._needed(shard)
         if len(timely) >= needed:
             decisions.append(Apply(tuple(timely.values())[:needed]))
@@ -37,7 +38,7 @@ class Synchronous:
     def explain(self, push: PushView, pushes: Sequence[PushView], shard: ShardView) -> str:
         """Count the pushes, and name the workers that may still push, or state that there are too few."""
         timely, needed = _timely(pushes), self._needed(shard)
-        come = f"{self}: {len(timely)} of {needed} gradients of step {shard.global_step} have arrived"
+        come = f"{self.spec}: {len(timely)} of {needed} gradients of step {shard.global_step} have arrived"
         working = [member.name for member in shard.members if member.state == "live" and not member.finished]
         awaited = [name for name in working if name not in timely]
         missing = needed - len(timely) - len(awaited)
@@ -46,12 +47,9 @@ class Synchronous:
             return f"{come}; workers: {join_names(working)}; start {more} or lower N"
         return f"{come}; not arrived yet: {join_names(awaited)}"
 
-    def __str__(self) -> str:
-        return f"sync:{self.workers}" + (f",backup={self.backup}" if self.backup else "")
-
     def _needed(self, shard: ShardView) -> int:
-        progress = shard.members.progress
-        return max(1, min(self.workers, len(progress.training))) if progress.ending else self.workers
+        progress, workers = shard.members.progress, self.spec.workers
+        return max(1, min(workers, len(progress.training))) if progress.ending else workers
 
 
 def _timely(pushes: Sequence[PushView]) -> dict[str, int]:

@@ -2,7 +2,7 @@
 
 Shard 0 numbers each change (an update or an assign, on whichever shards), and remembers which variables with a part on
 another shard it changed, and which changes may not have reached the other shards. So it knows the staleness that a
-gradient will have where it is applied, and other shards know what to apply before it. May import messages.
+gradient will have where it is applied, and other shards know what to apply before it.
 """
 
 from __future__ import annotations

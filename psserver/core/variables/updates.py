@@ -8,6 +8,8 @@ from the arrays as all earlier changes leave them, and committed only if every e
 
 from __future__ import annotations
 
+import functools
+import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
@@ -119,18 +121,13 @@ def update_guarded(updates: Sequence[Update]) -> None:
 
 
 def mean(gradients: Sequence[Array | IndexedSlices]) -> Array | IndexedSlices:
-    """The mean, summed in the given order; rows if all of them are rows. A single one is not copied.
-
-    Sums of float16 arrays are float32, as rules compute.
-    """
-    first, *others = gradients
-    if not others:
+    """The mean, summed in the given order, of float16 arrays in float32; rows if all are rows. One is not copied."""
+    first = gradients[0]
+    if len(gradients) == 1:
         return first
     with np.errstate(all="ignore"):
         if all(isinstance(one, IndexedSlices) for one in gradients):
-            for other in others:
-                first = first + other
-            return first / len(gradients)
+            return functools.reduce(operator.add, gradients) / len(gradients)
         total = np.zeros(first.shape, COMPUTE_DTYPES[first.dtype])
         for one in gradients:
             total = one + total if isinstance(one, IndexedSlices) else np.add(total, one, out=total)

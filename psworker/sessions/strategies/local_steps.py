@@ -205,7 +205,7 @@ class _LocalVariable:
     def follow(self, spec: optimizers.UpdateSpec) -> None:
         """Sets the update rule."""
         self._spec, self._rule = spec, optimizers.rule_for(spec)
-        self._share = optimizers.ordinary_growth(spec, self._rule, self._limits)  # of one update
+        self._share = optimizers.ordinary_growth(spec, self._limits)  # of one update
 
     def ordinary(self, entry: VersionedArray) -> bool:
         """Whether an update is known not to overflow; raises `NotFinite` for a gradient with NaN or infinity."""

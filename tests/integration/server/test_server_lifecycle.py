@@ -200,8 +200,3 @@ def test_a_tick_that_fails_is_logged_and_the_next_one_works(connect, monkeypatch
     (record,) = [record for record in caplog.records if record.levelname == "ERROR"]
     assert record.exc_info[0] is ZeroDivisionError
     caplog.clear()
-
-
-def test_an_error_in_the_block_is_raised():
-    with pytest.raises(ZeroDivisionError), ServerThread():
-        raise ZeroDivisionError

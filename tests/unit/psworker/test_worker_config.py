@@ -53,7 +53,6 @@ def test_a_flag_in_the_environment_is_what_click_takes(monkeypatch, text, kept):
         ("TIMEOUT", "soon", "PSWORKER_TIMEOUT must be a number of seconds, got 'soon'"),
         ("TIMEOUT", "-1", "the timeout must be a positive number"),
         ("PUSH_EVERY", "often", "PSWORKER_PUSH_EVERY must be a whole number, got 'often'"),
-        ("PULL_EVERY", "0", "pull_every must be an integer of at least 1, got 0"),
         ("LOCAL_STEPS", "-1", "local_steps must be an integer of at least 0, got -1"),
         ("OVERLAP", "2", "PSWORKER_OVERLAP must be 1 or 0, got '2'"),
         ("ENCODING", "float8", "'float8' is not an encoding: use float32, bfloat16 or float16"),

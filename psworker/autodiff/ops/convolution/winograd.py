@@ -23,7 +23,6 @@ from __future__ import annotations
 
 import functools
 import itertools
-import math
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
@@ -75,12 +74,9 @@ def has_narrow_range(x: Array, rows: Axis, columns: Axis) -> Array:
 
 
 def filters_have_narrow_range(filters: Array) -> bool:
-    """Whether filters (height, width, channels, out) are narrow, as an image whose pixels are its windows.
-
-    At the edges of an image a result may depend on a single filter position.
-    """
+    """The same of filters: at the edges of an image a result may depend on a single position, which is its window."""
     with np.errstate(invalid="ignore", over="ignore"):
-        flat = filters.reshape(math.prod(filters.shape[:2]), -1)
+        flat = filters.reshape(*filters.shape[:2], -1)
         places = np.vecdot(flat, flat)
         return bool(_narrow(places, places, None))
 
@@ -94,10 +90,8 @@ def _narrow(pixels: Array, windows: Array, axis: tuple[int, int] | None) -> Arra
 @functools.lru_cache
 def _covered(axis: Axis) -> Array:
     """The elements that each window covers, as zeros and ones: (windows, size)."""
-    covered = np.zeros((axis.windows, axis.padded), np.float32)
-    for k in range(axis.kernel):
-        np.fill_diagonal(covered[:, k:], 1)  # stride and dilation are 1
-    return covered[:, axis.inside].copy()
+    offsets = np.arange(axis.size) + axis.before - np.arange(axis.windows)[:, np.newaxis]
+    return ((offsets >= 0) & (offsets < axis.kernel)).astype(np.float32)
 
 
 def convolve(

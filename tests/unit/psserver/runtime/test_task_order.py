@@ -78,34 +78,21 @@ def test_a_large_variable_is_divided_into_rounds_between_which_others_have_their
 
 
 @executor_test()
-async def test_while_a_large_variable_is_updated_another_is_served_and_it_itself_when_that_is_done(executor, shard):
+async def test_large_variables_of_a_push_are_updated_side_by_side_and_each_is_served_when_it_is_done(executor, shard):
     w0, w1 = await join(executor, "w0"), await join(executor, "w1")
     await register(executor, w0, GradientDescent(1.0), w=np.zeros(LARGE), v=np.zeros(LARGE), small=np.zeros(1))
-    updating = await at_gate(executor, shard.gates["w"], push(w0, w=np.ones(LARGE)))
+    shard.gates["w"].shut()
+    updating = await at_gate(executor, shard.gates["v"], push(w0, ("w", "v"), w=np.ones(LARGE), v=np.ones(LARGE)))
+    await until(shard.gates["w"].reached.is_set)
     same = await begun(executor, ms.Pull(w1, ("w",)))
-    assert not (await value(executor, w1, "v")).any()
+    shard.gates["v"].open()
+    np.testing.assert_array_equal(await value(executor, w1, "v"), -1)
     assert (await executor.step(push(w1, ("small",), small=np.ones(1)))).values[0].array.tolist() == [-1]
-    assert not updating.done()
+    assert not updating.done(), "it is answered when all of it is done"
     assert not same.done()
     shard.gates["w"].open()
-    (served,) = (await same).values
-    assert served.version == 1
-    np.testing.assert_array_equal(served.array, -1)
-    assert (await updating).outcome is ms.Outcome.APPLIED
-
-
-@executor_test()
-async def test_one_push_updates_its_large_variables_side_by_side(executor, shard):
-    sender = await join(executor)
-    await register(executor, sender, GradientDescent(1.0), w=np.zeros(LARGE), v=np.zeros(LARGE))
-    shard.gates["w"].shut()
-    updating = await at_gate(executor, shard.gates["v"], push(sender, ("w", "v"), w=np.ones(LARGE), v=np.ones(LARGE)))
-    await until(shard.gates["w"].reached.is_set)
-    shard.gates["v"].open()
-    np.testing.assert_array_equal(await value(executor, sender, "v"), -1)
-    assert not updating.done(), "it is answered when all of it is done"
-    shard.gates["w"].open()
-    for served in (await updating).values:
+    for served in (*(await same).values, *(await updating).values):
+        assert served.version == 1
         np.testing.assert_array_equal(served.array, -1)
 
 

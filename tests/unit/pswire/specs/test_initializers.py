@@ -143,15 +143,17 @@ def test_filling_takes_little_memory_beyond_the_array():
     assert peak < 2 << 20
 
 
-def test_all_values_lie_within_the_bounds_and_some_come_close():
-    for initializer in (RowUniform(-0.5, 1.5, 3), RowNormal(2, -1, 3)):
-        # the extremes of the bits
-        bits, extremes = np.array([0, 2**64 - 1, 2**24 - 1, 2**64 - 2**24, 2**23], np.uint64), np.empty(5)
-        initializer.values(bits, extremes)
-        assert np.abs(extremes).max() == pytest.approx(initializer.max_magnitude, rel=1e-15)
-        values = made(initializer, (1000, 100))
-        assert np.abs(values).max() <= initializer.max_magnitude
-        assert values.mean() == pytest.approx(0.5 if initializer.max_magnitude == 1.5 else -1, abs=0.05)
+@pytest.mark.parametrize(
+    ("initializer", "mean", "bound"),
+    [(RowUniform(-0.5, 1.5, 3), 0.5, 1.5), (RowNormal(2, -1, 3), -1, 1 + 2 * math.sqrt(2 * 41 * math.log(2)))],
+)
+def test_all_values_lie_within_the_bound_and_some_come_close(initializer, mean, bound):
+    assert initializer.max_magnitude == pytest.approx(bound, rel=1e-15)
+    bits = np.array([0, 2**64 - 1, 2**24 - 1, 2**64 - 2**24, 2**23], np.uint64)  # the extremes of both parts
+    assert np.abs(initializer.values(bits)).max() <= bound * (1 + 1e-15)
+    values = made(initializer, (1000, 100))
+    assert np.abs(values).max() <= bound
+    assert values.mean() == pytest.approx(mean, abs=0.05)
 
 
 # --- errors ---------------------------------------------------------------------------------------------------------

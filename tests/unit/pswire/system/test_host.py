@@ -12,8 +12,7 @@ from types import SimpleNamespace
 import pytest
 
 from pswire.system import host
-from pswire.system.host import cores, memory, memory_limits, process_name, process_number
-from pswire.system.malloc import keep_memory
+from pswire.system.host import cores, keep_memory, memory, memory_limits, process_name, process_number
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="asks what only Linux says")
 V1_NONE = "9223372036854771712"  # what version 1 says where nobody has set a limit: 2^63 in pages
@@ -100,7 +99,7 @@ STEPS = """
 import resource, sys
 from concurrent.futures import ThreadPoolExecutor
 import numpy as np
-from pswire.system.malloc import keep_memory
+from pswire.system.host import keep_memory
 
 if sys.argv[1] == "keep":
     assert keep_memory() and keep_memory()

@@ -99,7 +99,7 @@ CASES: list[Case] = [
         "embedding",
         lambda table, ids: np.reshape([table[i] for i in np.ravel(ids)], np.shape(ids) + table.shape[1:]),
         *(call(normal(4, 3), ids) for ids in (np.array([[1, 1, 3], [0, 1, 1]]), np.uint8([[[3]]]), 3)),
-        *(call(normal(4, 3), ids=ids) for ids in ([3, 3, 3], np.zeros((2, 0, 1), np.int64))),
+        *(call(normal(4, 3), ids=ids) for ids in ([3, 3, 3], [], np.zeros((2, 0, 1), np.int64))),
         *(call(normal(*shape), np.array([1, 0, 1])) for shape in ((5,), (3, 2, 2), (3, 0))),
     ),
     *rows("matmul", np.matmul, *(call(normal(*a), normal(*b)) for a, b in PRODUCTS)),

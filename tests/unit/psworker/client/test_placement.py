@@ -122,13 +122,6 @@ def test_values_gradients_and_rows_with_repeats_are_split_and_joined_in_the_orde
     np.testing.assert_array_equal(push_pull.join_rows(answers, positions), expected, strict=True)
 
 
-def test_rows_that_come_sorted_are_not_copied_and_a_part_without_rows_still_counts_the_update():
-    rows = IndexedSlices(some((3, 3)), np.array([0, 2, 10]), (ROWS, 3))
-    parts = split(3).split_gradient(rows)
-    assert [list(part.indices) for part in parts] == [[0, 2], [], [2]]
-    assert [np.shares_memory(part.values, rows.values) for part in parts] == [True, False, True]
-
-
 @pytest.mark.parametrize("shards", [1, 3])
 @pytest.mark.parametrize(
     ("rows", "error", "message"),

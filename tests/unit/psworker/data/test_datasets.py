@@ -110,5 +110,5 @@ def test_a_file_that_is_truncated_or_modified_by_one_bit_or_unreadable_is_refuse
     def deny(*_: object) -> None:
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr(Path, "open", deny)
+    monkeypatch.setattr(Path, "read_bytes", deny)
     refused(r"train-images.* cannot be read .*Permission denied", folder)

@@ -15,7 +15,7 @@ from rich.console import Console
 from pswire.job_status import JobWorker, ShardAnswer, merge_reports
 from pswire.messages import StatusReport, WorkerStatus
 from psworker.launch import progress
-from psworker.launch.display import Display, LiveDisplay, make_display, step_line, summary_line, table
+from psworker.launch.display import Display, make_display, step_line, summary_line, table
 from psworker.launch.progress import COST_SMOOTHING, RATE_SMOOTHING, Progress, Watch, WorkerProgress, follow, starting
 
 NAMES = ("worker-0", "worker-1")
@@ -137,7 +137,6 @@ def test_lines_keep_their_stream_and_every_character_and_progress_off_shows_noth
 
 def test_without_a_terminal_there_is_a_plain_line_every_two_seconds(capsys):
     with make_display("auto", NAMES) as display:
-        assert type(display) is Display
         for quarter in range(18):
             display.show(replace(TRAINING, seconds=quarter / 4, step=quarter))
         display.summary(TRAINING)
@@ -168,19 +167,12 @@ def open_terminal(monkeypatch):
     return open_terminal
 
 
-def test_auto_is_live_on_a_terminal_that_can_move_its_cursor(open_terminal, monkeypatch):
-    open_terminal()
-    assert type(make_display("auto", NAMES)) is LiveDisplay
-    monkeypatch.setenv("TERM", "dumb")
-    assert type(make_display("auto", NAMES)) is Display
-
-
 @pytest.mark.parametrize("colors", [True, False])
 def test_the_live_display_prints_lines_above_itself_and_leaves_only_the_summary(open_terminal, monkeypatch, colors):
     if not colors:
         monkeypatch.setenv("NO_COLOR", "1")
     terminal = open_terminal()
-    with make_display("live", NAMES) as display:
+    with make_display("auto", NAMES) as display:
         display.show(TRAINING)
         shown = terminal.getvalue()
         display.lines("worker-1", "stdout", ["hello \x1b[2J\x1b[31mthere"])
@@ -191,7 +183,11 @@ def test_the_live_display_prints_lines_above_itself_and_leaves_only_the_summary(
     assert ("\x1b[36mworker-0" in shown) == colors, "the first worker has the first color"
     assert ("\x1b[32mworker-1 | " in with_line) == colors, "a worker's lines have the color of its row"
     assert colors or "worker-1 | hello there\n" in with_line
-    assert terminal.getvalue().endswith(summary_line(TRAINING) + "\n")
+    shown = terminal.getvalue()
+    assert shown.endswith(summary_line(TRAINING) + "\n")
+    monkeypatch.setenv("TERM", "dumb")
+    assert type(make_display("auto", NAMES)) is Display, "for a terminal that cannot move its cursor"
+    assert shown.count("\x1b[?25l") == shown.count("\x1b[?25h") == 1, "the cursor is hidden, and shown again"
 
 
 def test_a_watch_shows_each_status_keeps_the_last_one_while_a_shard_is_silent_and_asks_again_at_the_end(monkeypatch):

@@ -1,0 +1,228 @@
+"""A cluster of containers under failures: `make compose-test`.
+
+Starts the cluster twice and stops it, at once and while it trains. Then trains examples/softmax_mnist.py on all of
+MNIST with two shards and three workers, kills the chief's container, disconnects another worker from the network for
+ten seconds, and checks that the job completes. Prints the events, and removes all that it has created, also after
+Ctrl-C and SIGTERM. The exit code is 0 if all checks pass, 1 if not, 2 without a Docker engine or Compose.
+
+Environment variables: DOCKER_HOST; COMPOSE, the command of Compose (default: `docker compose` or `docker-compose`);
+BASE_IMAGE and BUILD_NETWORK as in deploy/compose.yaml. Plain pytest does not run this file.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shlex
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
+from typing import NamedTuple
+
+import pytest
+
+from tests.compose.docker import COMPOSE_FILE, TAIL, Cluster, Container, Failed, Images, docker, run, wait_for
+from tests.compose.logs import Event, Notes, events, moment, notes, table
+
+pytestmark = pytest.mark.timeout(1800)
+
+WORKER_CPUS = "0.1"  # cores of each worker: few, so that the job lasts long enough on a fast machine too
+CUT_SECONDS = 10.0
+TO_TRAIN, TO_COME_BACK, TO_END = 120.0, 60.0, 300.0  # timeouts, seconds
+
+#: Expected of examples/softmax_mnist.py with default arguments, as in one process.
+EPOCHS, EXAMPLES, COST, ACCURACY = 10, 55_000, 0.3924, 0.873
+
+say = partial(print, flush=True)
+
+
+@pytest.fixture(scope="session")
+def programs() -> list[str]:
+    """The available commands of Compose, the chosen one first."""
+    chosen, found = os.environ.get("COMPOSE"), []
+    try:
+        say(f"\nDocker engine {docker('version', '--format', '{{.Server.Version}}').strip()}")
+        for program in filter(None, dict.fromkeys([chosen, "docker compose", "docker-compose"])):
+            with suppress(*[Failed] * (program != chosen)):
+                run(*shlex.split(program), "version", timeout=60)
+                found.append(program)
+        if not found:
+            raise Failed("neither `docker compose` nor `docker-compose` is installed")
+    except Failed as error:
+        pytest.exit(f"compose-test: no Docker engine, or no Compose: {error}", returncode=2)
+    return found
+
+
+@pytest.fixture(scope="session")
+def cluster(programs: list[str]) -> Iterator[Cluster]:
+    """The cluster, with its image, built from here. At the end nothing of it may be left."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    project = f"paramserver-test-{secrets.token_hex(3)}"
+    cluster = Cluster(programs[0], project, WORKER_CPUS=WORKER_CPUS, IMAGE=f"{project}:image")
+    with tempfile.TemporaryFile("a+", errors="replace") as log:
+        images = Images(project, log)
+        with ExitStack() as stack:
+            stack.callback(images.remove)
+            stack.callback(cluster.down)
+            stack.callback(_ignore_signals)  # the clean-up is short and must complete
+            say(f"base image: {images.find_base()}\nimage: {images.build(cluster)}")
+            yield cluster
+        assert [*cluster.left(), *images.left()] == []
+
+
+def _ignore_signals() -> None:
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
+
+
+@contextmanager
+def started(cluster: Cluster, session: pytest.Session) -> Iterator[None]:
+    """The cluster runs; at the end its containers are removed. After a failure the end of their logs is shown first."""
+    try:
+        cluster.up()
+        yield
+    finally:
+        if session.testsfailed or sys.exc_info()[1]:
+            for container in cluster.containers().values():
+                last = cluster.log(container).splitlines()[-TAIL:]
+                say(f"\n--- {container.name}: the last {TAIL} lines", *last, sep="\n")
+        cluster.down()
+
+
+def ends(containers: Mapping[str, Container], killed: str = "", *, at_once: bool = False) -> dict[str, str]:
+    """The containers that have not ended without a restart and with code 0, or 137 for the killed one.
+
+    A worker that is stopped `at_once` after its start may end with 143: SIGTERM ends Python while it starts.
+    """
+    wrong = {}
+    for name in ("server-0", "server-1", "worker-1", "worker-2", "worker-3"):
+        end = containers[name].end if name in containers else "missing"
+        early = at_once and name.startswith("worker-") and end == "143"
+        if not early and end != ("137" if name == killed else "0"):
+            wrong[name] = end
+    return wrong
+
+
+def test_all_commands_of_compose_accept_the_file(programs):
+    for program in programs:
+        run(*shlex.split(program), "--file", str(COMPOSE_FILE), "config", "--quiet", timeout=60)
+
+
+@pytest.mark.parametrize("training", [False, True], ids=["right after up", "while training"])
+def test_a_cluster_stops_without_sigkill(training, cluster, request):
+    with started(cluster, request.session):
+        if training:
+            wait_for("the first step", cluster.status, TO_TRAIN, lambda status: status["global_step"] > 0)
+        cluster.compose("stop")
+        assert ends(cluster.containers(), at_once=not training) == {}
+
+
+# --- a job under failures ---------------------------------------------------------------------------------------------
+
+
+class Job(NamedTuple):
+    """What was observed of a job."""
+
+    seconds: float | None  # from `up` until all containers have ended by themselves; None: not in time
+    notes: Notes  # as by `logs.notes`
+    killed: str  # the worker whose container was killed
+    cut: str  # the worker that was disconnected for a while
+    steps: int  # its steps before it was connected again
+    containers: Mapping[str, Container]  # their final states, by name
+
+
+@pytest.fixture(scope="session")
+def job(cluster: Cluster, request: pytest.FixtureRequest) -> Iterator[Job]:
+    """One worker is killed, another is disconnected for a while, and the job completes."""
+    # The engine, whose times the logs have, may be on another machine.
+    ahead = moment(docker("info", "--format", "{{.SystemTime}}").strip()) - time.time()
+    story: list[Event] = []
+
+    def act(who: str, what: str) -> None:
+        story.append(Event(time.time() + ahead, who, what))
+        say(f"{story[-1].at - story[0].at:6.1f} s  {who}: {what}")
+
+    act("cluster", f"`up`: two servers, then three workers with {WORKER_CPUS} cores each")
+    start, seconds = story[0].at, None
+    with started(cluster, request.session):
+        killed, cut, steps = inject_failures(cluster, act)
+        with suppress(Failed):  # the checks report it
+            wait_for(
+                "the end", cluster.containers, TO_END, lambda found: not any(one.running for one in found.values())
+            )
+            seconds = max(one.ended for one in cluster.containers().values()) - start
+        containers = cluster.containers()
+        names = {container.host: container.name for container in containers.values()}
+        for name, container in containers.items():
+            story += events(name, cluster.log(container), names)
+            story += [Event(container.ended, name, f"ends with code {container.exit_code}")] * (seconds is not None)
+        say("", table(story, start), "", sep="\n")
+        found = notes(event for event in story if event.who != "server-1")
+        yield Job(seconds, found, killed.name, cut.name, steps, containers)
+
+
+def inject_failures(cluster: Cluster, act: Callable[[str, str], None]) -> tuple[Container, Container, int]:
+    """Kills the chief and disconnects another worker for a while; returns both, and the steps of the second by then."""
+    status = wait_for(
+        "the second epoch", cluster.status, TO_TRAIN, lambda status: any(one["epoch"] >= 2 for one in status["workers"])
+    )
+    hosts = {container.host: container for container in cluster.containers().values()}
+    live = sorted((one for one in status["workers"] if one["state"] == "live"), key=lambda one: not one["chief"])
+    if len(live) < 2 or not live[0]["chief"]:
+        raise Failed(f"a live chief and another live worker are needed; there are: {live}")
+    killed, cut = (hosts[one["name"].rpartition("-")[0]] for one in live[:2])
+    act(killed.name, "is killed; it was the chief")
+    docker("kill", killed.id)
+    act(cut.name, "is disconnected from the network")
+    network = cluster.network()
+    docker("network", "disconnect", network, cut.id)
+    time.sleep(CUT_SECONDS)
+
+    def steps() -> int:
+        found = [one["steps"] for one in cluster.status()["workers"] if one["name"].startswith(cut.host)]
+        return max(found, default=0)
+
+    before = wait_for(f"the steps of {cut.name}", steps, TO_COME_BACK, lambda steps: True)
+    act(cut.name, "is connected again")
+    docker("network", "connect", "--alias", "worker", network, cut.id)
+    with suppress(Failed):  # the checks report it
+        after = wait_for(f"a step of {cut.name}", steps, TO_COME_BACK, lambda steps: steps > before)
+        act(cut.name, f"continues: step {before:,}, then {after:,}")
+    return killed, cut, before
+
+
+def test_the_job_ends_by_itself(job):
+    assert job.seconds is not None
+
+
+def test_all_epochs_are_complete_in_order_with_all_examples(job):
+    assert [(epoch, examples) for epoch, _, examples in job.notes["epochs"]] == [
+        (1 + e, EXAMPLES) for e in range(EPOCHS)
+    ]
+
+
+def test_the_cost_of_the_last_epoch_is_that_of_one_process(job):
+    assert [cost for epoch, cost, _ in job.notes["epochs"] if epoch == EPOCHS] == [pytest.approx(COST, abs=0.01)]
+
+
+def test_the_accuracy_is_printed_once_and_that_of_one_process(job):
+    assert job.notes["accuracy"] == [(pytest.approx(ACCURACY, abs=0.005),)]
+
+
+def test_the_blocks_of_the_killed_worker_are_handed_out_again(job):
+    gone = {block for block, worker in job.notes["given back"] if worker == job.killed}
+    assert gone
+    assert gone <= {block for block, worker, before in job.notes["handed out"] if before == job.killed != worker}
+
+
+def test_the_disconnected_worker_takes_part_again_and_finishes(job):
+    [steps] = [steps for worker, steps in job.notes["finished"] if worker == job.cut]
+    assert steps > job.steps
+
+
+def test_every_container_ends_with_code_0_but_the_killed_one(job):
+    assert ends(job.containers, job.killed) == {}
