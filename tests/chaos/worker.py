@@ -1,7 +1,7 @@
 """The training program of a chaos worker: `psworker run ... tests/chaos/worker.py SETTINGS`, with settings as JSON.
 
 An ordinary program with a session. It records each push before it is sent, and its answer, as lines of JSON in its own
-file; each line is complete even if the process is killed. `records` reads them. SIGUSR1 makes the loop fail.
+file; each line is complete even if the process is killed. `check.History` reads them. SIGUSR1 makes the loop fail.
 """
 
 from __future__ import annotations

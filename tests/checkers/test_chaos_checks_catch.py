@@ -6,8 +6,7 @@ import pytest
 
 from pswire.specs.consistency import parse_consistency, parse_staleness
 from tests.chaos import scheme
-from tests.chaos.check import Check
-from tests.chaos.records import Final, History, Loss, PushRecord, Reading, Wait
+from tests.chaos.check import Check, Final, History, Loss, PushRecord, Reading, Wait
 
 COLUMNS = 4
 

@@ -104,13 +104,13 @@ def test_the_examples_of_a_killed_worker_are_handed_out_again(commands):
 
 def test_a_worker_whose_server_is_killed_goes_on_trying_for_its_timeout_and_then_says_so(commands):
     job = Job(commands)
-    worker = job.worker("w0", timeout=1.0, **{**SIZES, "epochs": 1_000_000})
+    worker = job.worker("w0", timeout=2.0, **{**SIZES, "epochs": 1_000_000})
     job.begin(w0=worker)
     worker.wait_for("epoch with 1000")
     job.server.end(signal.SIGKILL)
     assert worker.wait() == 1
     [line] = worker.err
-    assert line.startswith("Error: gave up after 1.")
+    assert line.startswith("Error: gave up after 2.")
     assert f"no server answers at {job.server.address}" in line
 
 

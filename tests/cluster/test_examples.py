@@ -31,8 +31,6 @@ def search(pattern, lines):
     return [tuple(re.sub(r"(?<=\d),(?=\d)", "", text) for text in match.groups()) for match in found if match]
 
 
-# --- softmax regression: the main job ---------------------------------------------------------------------------------
-
 KNOWN = [1.1843, 0.6654, 0.5529, 0.4987, 0.4656, 0.4426, 0.4255, 0.4122, 0.4014, 0.3924]
 
 
@@ -75,9 +73,6 @@ def test_two_servers_and_two_workers_started_by_hand_share_the_job(commands):
         assert (code, "global step 550" in log[-1]) == (0, True)
 
 
-# --- GAN --------------------------------------------------------------------------------------------------------------
-
-
 def test_two_workers_train_both_networks_and_one_of_them_saves_grids(commands):
     out, err = local(commands, "gan_mnist.py", "--steps", "40", "--every", "20", "--output", "grids")
     line = r"^(worker-\d) +\| step +(\d+): loss of discriminator [\d.]+, generator [\d.]+, (.*\.png)$"
@@ -92,9 +87,6 @@ def test_two_workers_train_both_networks_and_one_of_them_saves_grids(commands):
     [(pushes,)] = search(r"^(\d+) steps in .* 2 workers$", err[-1:])
     assert int(pushes) % 2 == 0, "each worker pushes to both networks as often"
     assert int(pushes) >= 80
-
-
-# --- Q-learning -------------------------------------------------------------------------------------------------------
 
 
 def last_lines(out):
@@ -122,9 +114,6 @@ def test_a_worker_that_reaches_the_goal_ends_the_job_for_all(commands):
     assert one[0] == other[0] == "solved"
     assert max(one[1], other[1]) < 20_000
     assert max(one[4], other[4]) == 100
-
-
-# --- others -----------------------------------------------------------------------------------------------------------
 
 
 def test_the_convolutional_network_learns_digits_within_40_steps(commands):

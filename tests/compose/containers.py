@@ -30,11 +30,9 @@ from tests.compose.logs import Event, Notes, events, moment, notes, table
 
 pytestmark = pytest.mark.timeout(1800)
 
-#: Cores of each worker: few, so that the job lasts long enough on a fast machine too.
-WORKER_CPUS = "0.1"
+WORKER_CPUS = "0.1"  # cores of each worker: few, so that the job lasts long enough on a fast machine too
 CUT_SECONDS = 10.0
-#: Timeouts in seconds, far above the usual times.
-TO_TRAIN, TO_COME_BACK, TO_END = 120.0, 60.0, 300.0
+TO_TRAIN, TO_COME_BACK, TO_END = 120.0, 60.0, 300.0  # timeouts, seconds
 
 #: Expected of examples/softmax_mnist.py with default arguments, as in one process.
 EPOCHS, EXAMPLES, COST, ACCURACY = 10, 55_000, 0.3924, 0.873
@@ -127,22 +125,14 @@ def test_a_cluster_stops_without_sigkill(training, cluster, request):
 
 
 class Job(NamedTuple):
-    """What was observed of a job.
+    """What was observed of a job."""
 
-    Attributes:
-        seconds: from `up` until all containers have ended by themselves; None: not in time.
-        notes: as by `logs.notes`.
-        killed: the worker whose container was killed.
-        cut, steps: the worker that was disconnected for a while; its steps before it was connected again.
-        containers: their final states, by name.
-    """
-
-    seconds: float | None
-    notes: Notes
-    killed: str
-    cut: str
-    steps: int
-    containers: Mapping[str, Container]
+    seconds: float | None  # from `up` until all containers have ended by themselves; None: not in time
+    notes: Notes  # as by `logs.notes`
+    killed: str  # the worker whose container was killed
+    cut: str  # the worker that was disconnected for a while
+    steps: int  # its steps before it was connected again
+    containers: Mapping[str, Container]  # their final states, by name
 
 
 @pytest.fixture(scope="session")

@@ -35,12 +35,9 @@ class Failed(Exception):
 
 
 def run(*command: str, timeout: float, log: IO[str] | None = None, **environment: str) -> str:
-    """The output of a command, which never outlives this call.
+    """The output of a command, which never outlives this call; with `log`, a file open to append, it goes there.
 
-    With `log`, a file open to append, its output goes there instead.
-
-    Raises:
-        Failed: it has failed, or did not end within `timeout` seconds.
+    Raises `Failed` if it fails, or does not end within `timeout` seconds.
     """
     output, errors = (subprocess.PIPE, subprocess.PIPE) if log is None else (log, subprocess.STDOUT)
     text, env = shlex.join(command), os.environ | environment

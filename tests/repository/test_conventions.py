@@ -27,8 +27,6 @@ PACKAGES = ("pswire", "psserver", "psworker")
 SOURCES = [path for package in PACKAGES for path in sorted((ROOT / package).rglob("*.py")) if "v1" not in path.parts]
 MODELS_PAGE = (ROOT / "docs" / "models.md").read_text()
 
-# --- imports ----------------------------------------------------------------------------------------------------------
-
 HEALTH = """
 from psserver.cli.main import main
 from pswire.errors import Unavailable
@@ -65,9 +63,6 @@ def test_lazily_imported_names_of_psworker_are_those_that_type_checkers_see():
         psworker.nowhere  # noqa: B018
 
 
-# --- sources ----------------------------------------------------------------------------------------------------------
-
-
 def test_every_name_in_all_exists_once():
     for module in (psworker, ops):
         assert sorted(set(module.__all__)) == sorted(module.__all__)
@@ -98,9 +93,6 @@ def test_the_generated_code_is_up_to_date_and_alone_in_its_folder(tmp_path):
     assert ours == fresh | {"__init__.py": ""}, "make protos"
 
 
-# --- errors -----------------------------------------------------------------------------------------------------------
-
-
 def failed(code, details, metadata=()):
     return SimpleNamespace(code=lambda: code, details=lambda: details, trailing_metadata=lambda: metadata)
 
@@ -122,9 +114,6 @@ def test_every_other_status_is_an_error_that_names_the_address_and_only_broken_c
     assert [name for name, error in errors.items() if "host:9" not in str(error)] == []
     retried = {name for name, error in errors.items() if error.retry}
     assert retried == {"UNAVAILABLE", "DEADLINE_EXCEEDED", "CANCELLED", "ABORTED"}
-
-
-# --- ops and optimizers -----------------------------------------------------------------------------------------------
 
 
 def test_docs_models_lists_every_op_once():

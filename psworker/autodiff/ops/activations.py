@@ -9,9 +9,8 @@ import threading
 import numpy as np
 
 from pswire.tensors.sums import add_over
-from psworker.autodiff.ops.dtypes import float16_in_float32, floating
 from psworker.autodiff.ops.math import error_function
-from psworker.autodiff.tape import Result, op
+from psworker.autodiff.tape import Result, float16_in_float32, floating, op
 from psworker.autodiff.tensor import Array, Vjp
 
 __all__ = ["dropout", "gelu", "leaky_relu", "log_softmax", "relu", "sigmoid", "softmax", "softplus"]
@@ -60,15 +59,17 @@ def leaky_relu(x: Array, /, slope: float = 0.2) -> Result:
 @float16_in_float32
 def sigmoid(x: Array, /) -> Result:
     """1 / (1 + exp(-x)), without overflow, and precise for small results."""
-    y = logistic(floating(x))
+    y = logistic(floating(np.asarray(x)))
     return y, (lambda g: g * y * (1 - y),)
 
 
 def logistic(x: Array) -> Array:
     """`sigmoid` of a floating-point array; 0 where exp(-x) overflows."""
+    y: Array = np.negative(x, out=np.empty_like(x))
     with np.errstate(over="ignore"):
-        y: Array = 1 / (1 + np.exp(-x))
-    return y
+        np.exp(y, out=y)
+    y += 1
+    return np.divide(1, y, out=y)
 
 
 @op

@@ -6,9 +6,8 @@ import numpy as np
 
 from pswire.tensors.sums import add_over, dot
 from psworker.autodiff.ops.activations import logistic
-from psworker.autodiff.ops.dtypes import float16_in_float32, floating
 from psworker.autodiff.ops.indexing import checked_ids
-from psworker.autodiff.tape import Result, op
+from psworker.autodiff.tape import Result, float16_in_float32, floating, op
 from psworker.autodiff.tensor import Array, TensorLike, Vjp, as_array
 
 __all__ = ["accuracy", "hinge_loss", "huber_loss", "mean_squared_error", "sigmoid_cross_entropy"]
@@ -46,19 +45,16 @@ def softmax_cross_entropy(logits: Array, /, labels: TensorLike) -> Result:
             logits_gradient *= g / batch
             return logits_gradient.reshape(logits.shape)
 
-    else:
-        weights = labels.astype(logits.dtype, copy=False).reshape(rows.shape)
-        row_weights = add_over(weights, 1, keepdims=True)
-        weighted = np.asarray(dot(weights, shifted))
-        if np.isnan(weighted):  # a weight of 0 masks -inf; rare, and the sum below is several times slower
-            weighted = np.asarray(add_over(_weighted(weights, shifted)))
-        loss = (dot(row_weights, np.log(sums)) - weighted) / batch
+        return loss, (gradient,)
 
-        def gradient(g: Array) -> Array:
-            logits_gradient: Array = (exponentials / sums * row_weights - weights) * (g / batch)
-            return logits_gradient.reshape(logits.shape)
-
-    return loss, (gradient,)
+    weights = labels.astype(logits.dtype, copy=False).reshape(rows.shape)
+    row_weights = add_over(weights, 1, keepdims=True)
+    weighted = np.asarray(dot(weights, shifted))
+    if np.isnan(weighted):  # a weight of 0 masks -inf; rare, and the sum below is several times slower
+        weighted = np.asarray(add_over(_weighted(weights, shifted)))
+    return (dot(row_weights, np.log(sums)) - weighted) / batch, (
+        lambda g: ((exponentials / sums * row_weights - weights) * (g / batch)).reshape(logits.shape),
+    )
 
 
 @op
@@ -81,7 +77,13 @@ def sigmoid_cross_entropy(logits: Array, /, labels: TensorLike) -> Result:
         above, below = _weighted(1 - labels, np.maximum(logits, 0)), _weighted(labels, np.maximum(-logits, 0))
         loss = np.mean(above + below + log_terms)
 
-    return loss, (lambda g: (logistic(logits) - labels) * (g / logits.size),)
+    def gradient(g: Array) -> Array:
+        logits_gradient = logistic(logits)
+        logits_gradient -= labels
+        logits_gradient *= g / logits.size
+        return logits_gradient
+
+    return loss, (gradient,)
 
 
 @op

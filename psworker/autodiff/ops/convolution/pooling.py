@@ -8,8 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from psworker.autodiff.ops.convolution.windows import Axis, Padding, Pair, axes, check_images, pad, pair
-from psworker.autodiff.ops.dtypes import float16_in_float32
-from psworker.autodiff.tape import Result, op
+from psworker.autodiff.tape import Result, float16_in_float32, op
 from psworker.autodiff.tensor import Array
 
 
@@ -28,12 +27,8 @@ def max_pool2d(x: Array, /, size: Pair = 2, strides: Pair | None = None, padding
     padded = pad(x, rows, columns, -np.inf)
     across, from_column = _largest(padded, columns, 2)
     y, from_row = _largest(across, rows, 1)
-
-    def gradient(g: Array) -> Array:
-        g = _scattered(g, rows, 1, from_row)
-        return _scattered(g, columns, 2, from_column)[:, rows.inside, columns.inside]
-
-    return y, (gradient,)
+    inside = np.s_[:, rows.inside, columns.inside]
+    return y, (lambda g: _scattered(_scattered(g, rows, 1, from_row), columns, 2, from_column)[inside],)
 
 
 def _largest(x: Array, windows: Axis, axis: int) -> tuple[Array, Array]:
@@ -55,12 +50,8 @@ def avg_pool2d(x: Array, /, size: Pair = 2, strides: Pair | None = None, padding
     counts = np.outer(_counts(rows), _counts(columns)).astype(x.dtype)[:, :, np.newaxis]
     y = _window_sums(_window_sums(pad(x, rows, columns), columns, 2), rows, 1)
     y /= counts
-
-    def gradient(g: Array) -> Array:
-        g = _scattered(g / counts, rows, 1)
-        return _scattered(g, columns, 2)[:, rows.inside, columns.inside]
-
-    return y, (gradient,)
+    inside = np.s_[:, rows.inside, columns.inside]
+    return y, (lambda g: _scattered(_scattered(g / counts, rows, 1), columns, 2)[inside],)
 
 
 def _counts(windows: Axis) -> Array:

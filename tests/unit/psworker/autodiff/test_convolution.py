@@ -107,22 +107,23 @@ def test_the_first_of_equal_maxima_in_the_order_of_the_window_gets_the_gradient(
 
 # Winograd convolution.
 
-ROUNDING = 3e-5  # of the typical sum of terms of random signs: float32's 6e-8 times 500
 
+def assert_errors_are_as_measured(x, filters, g, padding="SAME", measured=2):
+    """No error exceeds `measured` times float32's rounding of as many terms as an element has, as large as the largest.
 
-def assert_right(x, filters, padding):
-    """All three are right for random arrays of these shapes.
-
-    The bound is for random terms: the root of the sum of their squares, with the largest filter element everywhere, as
-    a tile may extend beyond the image.
+    See docs/performance.md, whose bound is far above.
     """
-    x, filters = normal(*x), normal(*filters)
-    g = normal(*ops.conv2d(x, filters, padding=padding).shape)
+    x_size, filters_size, g_size = (np.abs(array).max() for array in (x, filters, g))
+    area, (channels, out) = np.prod(filters.shape[:2]), filters.shape[2:]
+    terms = (
+        area * channels * x_size * filters_size,
+        area * out * g_size * filters_size,
+        g[..., 0].size * x_size * g_size,
+    )
     exact = convolved(x, filters, g, np.float64, padding=padding)
-    squares = convolved(x**2, np.full_like(filters, (filters**2).max()), g**2, np.float64, padding=padding)
-    for got, wanted, square in zip(by_winograd(x, filters, g, padding), exact, squares, strict=True):
+    for got, wanted, term in zip(by_winograd(x, filters, g, padding), exact, terms, strict=True):
         assert (got.shape, got.dtype) == (wanted.shape, np.float32)
-        np.testing.assert_allclose(got, wanted, rtol=0, atol=ROUNDING * np.sqrt(square.max()))
+        assert np.abs(got - wanted).max() <= measured * 2.0**-24 * term
 
 
 @pytest.mark.parametrize(
@@ -141,7 +142,8 @@ def assert_right(x, filters, padding):
     ],
 )
 def test_values_and_gradients_of_any_shape_are_those_of_direct_convolution(x, filters, padding):
-    assert_right(x, filters, padding)
+    x, filters = normal(*x), normal(*filters)
+    assert_errors_are_as_measured(x, filters, normal(*ops.conv2d(x, filters, padding=padding).shape), padding, 16)
 
 
 @pytest.mark.parametrize(("name", "number"), [("BLOCK_BYTES", 1), ("BLOCK_BYTES", 1 << 30), ("TILES", 1), ("TILES", 5)])
@@ -149,7 +151,7 @@ def test_the_size_of_blocks_and_patches_changes_no_more_than_rounding(monkeypatc
     monkeypatch.setattr(winograd, name, number)
     winograd.patches.cache_clear()
     try:
-        assert_right((19, 11, 8, 3), (3, 5, 3, 4), "SAME")
+        assert_errors_are_as_measured(normal(19, 11, 8, 3), normal(3, 5, 3, 4), normal(19, 11, 8, 4))
     finally:
         winograd.patches.cache_clear()
 
@@ -164,7 +166,7 @@ def test_the_transforms_amplify_magnitudes_as_in_the_guide(kernel, of_results, o
     assert (g.T @ (a.sum(axis=1) * of_image)).max() <= results * np.sqrt(of_filters)
 
 
-OPERANDS = {  # each with the measured error, in roundings of the largest term; the bound of the guide is above 1000
+OPERANDS = {  # each with the measured error
     "random": (normal, 2),
     "positive": (lambda *shape: np.abs(normal(*shape)), 2),
     "constant": (lambda *shape: np.full(shape, 1 / 3, np.float32), 128),  # rounding errors that are all alike
@@ -178,11 +180,7 @@ OPERANDS = {  # each with the measured error, in roundings of the largest term; 
 def test_errors_are_as_measured_for_all_operands(kernel, operands, channels):
     make, measured = OPERANDS[operands]
     x, g, filters = make(4, 10, 10, channels), make(4, 10, 10, 8), make(kernel, kernel, channels, 8)
-    x_size, filters_size, g_size = (np.abs(array).max() for array in (x, filters, g))
-    terms = kernel**2 * channels * x_size * filters_size, kernel**2 * 8 * g_size * filters_size, 400 * x_size * g_size
-    found, exact = by_winograd(x, filters, g), convolved(x, filters, g, np.float64)
-    for got, wanted, term in zip(found, exact, terms, strict=True):
-        assert np.abs(got - wanted).max() <= measured * 2.0**-24 * term
+    assert_errors_are_as_measured(x, filters, g, measured=measured)
 
 
 # When it is used.
