@@ -48,7 +48,7 @@ WRONG = [
     (
         lambda: ops.stack([X, X[0]]),
         ValueError,
-        r"stack\(tensors: \[float32 \(2, 3\), .*\): all input arrays must have the same shape",
+        r"stack\(tensors: \.*: all input arrays must have the same shape",
     ),
     (lambda: ops.split(X, 2, axis=1), ValueError, "split: axis 1 of x, of size 3, has no 2 equal sections"),
     (lambda: ops.split(X, [1, 2]), ValueError, r"split: axis 0 of x, of size 2, has no sections of sizes \[1, 2\]"),
