@@ -105,7 +105,7 @@ class Shard:
         self._update_order = UpdateOrder() if ordered else None
         policy = policy or policy_for(consistency, staleness, shard, shards)
         self._pending = PendingCalls(policy, self._store, self._members, self._update_order)
-        self._queues = DataQueues(self._members.chief.is_chief)
+        self._queues = DataQueues(self._members)
         self._traffic = TrafficMeter()
 
     @property
@@ -311,8 +311,7 @@ class Shard:
         """End the calls of these workers, and return their blocks to the data queues; this may release other calls."""
         names = [member.name for member in gone]
         self._pending.forget(names, result)
-        self._queues.forget(names, self._members.refusal, result)
-        self._members.progress.resume(self._queues.holders())
+        self._queues.forget(names, result)
         self._pending.decide(result)
 
     # --- variables ------------------------------------------------------------------------------------------------
@@ -370,9 +369,7 @@ class Shard:
     # --- data queues and status -----------------------------------------------------------------------------------
 
     def _take(self, ticket: int, message: Take, member: Member, now: float, result: StepResult) -> None:
-        answered = self._queues.take(ticket, message, now, result)
-        self._members.progress.resume(self._queues.holders())
-        if not answered:  # it waits for examples: no worker should wait for it
+        if not self._queues.take(ticket, message, now, result):  # it waits for examples: no worker should wait for it
             self._members.progress.finish(member, out_of_data=True)
             self._pending.abandon(member, result)
             self._pending.decide(result)
