@@ -183,17 +183,6 @@ async def test_an_answer_that_does_not_fit_is_refused_before_the_step_unless_the
 
 
 @pytest.mark.parametrize("size", [1, LARGE], ids=["small", "large"])
-@executor_test()
-async def test_a_failure_of_the_shard_itself_is_the_callers_and_the_next_one_is_served(executor, shard, size):
-    sender = await registered(executor, size)
-    works, shard._store.assign = shard._store.assign, lambda *_: 1 // 0
-    with pytest.raises(ZeroDivisionError):
-        await executor.step(set_to(sender, 1, "w", np.ones(size)))
-    shard._store.assign = works
-    assert (await executor.step(set_to(sender, 1, "w", np.ones(size)))).outcome is ms.Outcome.APPLIED
-
-
-@pytest.mark.parametrize("size", [1, LARGE], ids=["small", "large"])
 @executor_test(consistency=Synchronous(2))
 async def test_a_task_that_fails_fails_all_calls_that_wait_for_it_and_others_go_on(executor, shard, size):
     """It was decided and counts, but no caller may get an answer as if it were done."""
