@@ -45,11 +45,7 @@ WRONG = [
     (lambda: ops.pad(X, (0, -1)), ValueError, r"pad\(.*paddings=\(0, -1\)\): paddings must not be negative"),
     (lambda: ops.concatenate([X, X[:, 1:]]), ValueError, r"(?s)concatenate\(.*\): .* has size 3 .* size 2"),
     (lambda: ops.stack([], axis=1), ValueError, r"stack\(axis=1\): need at least one array to stack"),
-    (
-        lambda: ops.stack([X, X[0]]),
-        ValueError,
-        r"stack\(tensors: \.*: all input arrays must have the same shape",
-    ),
+    (lambda: ops.stack([X, X[0]]), ValueError, r"stack\(tensors: .*: all input arrays must have the same shape"),
     (lambda: ops.split(X, 2, axis=1), ValueError, "split: axis 1 of x, of size 3, has no 2 equal sections"),
     (lambda: ops.split(X, [1, 2]), ValueError, r"split: axis 0 of x, of size 2, has no sections of sizes \[1, 2\]"),
     (lambda: ops.take(X, [0, 3], axis=1), IndexError, r"take\(.*axis=1\): index 3 is out of bounds"),
