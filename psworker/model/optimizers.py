@@ -79,6 +79,8 @@ class Optimizer(optimizers.OptimizerSpec):
 
         Raises:
             ValueError: all gradients are None.
+            ShapeMismatch, TypeError: one does not fit its variable, or is no `IndexedSlices` for a table.
+            NotFinite: one has NaN or infinity.
             ParamServerError: a server's refusal, naming the variable; then that shard has applied nothing of it.
         """
         here = variables.context.collection
