@@ -284,8 +284,8 @@ def _freed(g: Array) -> Gradient:
 def _path(ys: list[Tensor], xs: list[Tensor]) -> tuple[list[tuple[Node, list[Edge]]], set[Node]]:
     """The nodes between xs and ys, oldest first, each with its edges that lead to xs; and all nodes that lead there.
 
-    Consumers of a node are newer, so a node's gradient is complete when it is reached from the end. No recursion: a
-    graph may be deeper than Python's stack.
+    Consumers of a node are newer: its gradient is complete when it is reached from the end. A graph may be deeper than
+    Python's stack, hence no recursion.
     """
     reached = {y._node for y in ys if y._node is not None}
     stack = list(reached)
