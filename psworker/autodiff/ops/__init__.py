@@ -2,7 +2,7 @@
 
 `from psworker import ops`, then `ops.matmul(x, W)`. The operators and methods of `Tensor` are bound to them here. To
 add an op, write a function with `@op` in its family's file, name it in that file's `__all__`, and add rows to
-tests/unit/psworker/autodiff/cases_<family>.py. Ops import numpy, `pswire.tensors`, the tape and each other only.
+tests/unit/psworker/autodiff/cases.py. Ops import numpy, `pswire.tensors`, the tape and each other only.
 """
 
 from collections.abc import Callable, Sequence

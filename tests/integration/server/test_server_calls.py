@@ -258,14 +258,10 @@ class SharedStream(Stream):
         super().close()
         self.segment.unlink()
 
-    def offer(self, number, segment, **other):
-        """The frame of an offer of a segment, as it is but for `other`."""
-        known = {"name": segment.name, "nbytes": segment.nbytes, "token": segment.token}
-        return pb.Frame(attach=pb.AttachRequest(segment=number, **known | other))
-
     def attach(self, number, segment, **other):
-        """The reply to an offer."""
-        self.send(self.offer(number, segment, **other))
+        """The reply to the offer of a segment, as it is but for `other`."""
+        known = {"name": segment.name, "nbytes": segment.nbytes, "token": segment.token}
+        self.send(pb.Frame(attach=pb.AttachRequest(segment=number, **known | other)))
         reply = self.frame().header.attached
         if reply.attached:
             self.memories[number] = segment.memory
@@ -345,7 +341,7 @@ def test_an_invalid_segment_is_refused_with_a_reason_and_the_stream_goes_on(send
     assert stream.offset_of(pulled.values[0].array) == DATA_OFFSET, "the segment attached before still is"
     assert stream.attach(63, segment).attached
     header, *_ = frames_of(push(sender, small, SMALL))
-    stream.send(header, stream.offer(63, segment))
+    stream.send(header, pb.Frame(attach=pb.AttachRequest()))
     with pytest.raises(errors.Malformed, match="a chunk of data must follow in a transfer, got attach"):
         stream.frame()
 

@@ -1,21 +1,16 @@
-"""Signals in the main thread: raised at once outside of calls to servers, and at the end of a call inside."""
+"""Signals in the main thread: raised at once outside of calls to servers, at the end of a call inside; and exits."""
 
 import signal
+import subprocess
+import sys
 import threading
 
 import pytest
 
 from pswire.errors import Unavailable
 from pswire.messages import Renew, Renewed, Sender
-from pswire.system import deferred_signals as module
-from pswire.system.deferred_signals import (
-    add_cancel,
-    deferred_signals,
-    deferred_to_next_block,
-    raise_deferred,
-    raise_or_defer,
-    remove_cancel,
-)
+from pswire.system import signals
+from pswire.system.signals import deferred_signals, deferred_to_next_block, raise_deferred, raise_or_defer
 from psworker.client.retrying_calls import RetryingCalls
 from psworker.transport import Future
 from psworker.transport.deadlines import Deadlines
@@ -31,7 +26,7 @@ class Interrupted(BaseException):
 @pytest.fixture(autouse=True)
 def prepared(monkeypatch):
     """SIGUSR1 interrupts, and a call that it comes in is cut short at once."""
-    monkeypatch.setattr(module, "GRACE", 0.0)
+    monkeypatch.setattr(signals, "GRACE", 0.0)
     before = signal.signal(signal.SIGUSR1, lambda *_: raise_or_defer(Interrupted()))
     yield
     signal.signal(signal.SIGUSR1, before)
@@ -89,7 +84,7 @@ def test_outside_of_a_block_of_its_own_thread_it_is_raised_at_once():
 
 def test_a_call_that_waits_is_cut_short():
     deadlines, cut = Deadlines(), threading.Event()
-    add_cancel(deadlines.pass_all)
+    signals.add_cancel(deadlines.pass_all)
     deadline = deadlines.set(1000.0, cut.set)
     with deferred_to_next_block:
         interrupt()
@@ -97,7 +92,7 @@ def test_a_call_that_waits_is_cut_short():
     assert deadline.passed
     with pytest.raises(Interrupted):
         raise_deferred()
-    remove_cancel(deadlines.pass_all)
+    signals.remove_cancel(deadlines.pass_all)
     deadlines.close()
 
 
@@ -148,3 +143,22 @@ def test_a_transport_over_grpc_raises_it_when_it_is_closed(monkeypatch):
     with pytest.raises(Interrupted):
         transport.close()
     assert connection._closed
+
+
+PROGRAM = """
+import os, signal, sys
+os.getpid = lambda number=int(sys.argv[1]): number
+from pswire.system.signals import end_at_next
+
+end_at_next(signal.SIGTERM)
+try:
+    signal.raise_signal(signal.SIGTERM)
+finally:
+    print("cleaned up", end="")
+"""
+
+
+@pytest.mark.parametrize(("number", "code"), [(1, 128 + signal.SIGTERM), (2, -signal.SIGTERM)])
+def test_the_next_signal_ends_a_process_at_once_also_process_1_that_must_do_it_itself(number, code):
+    ended = subprocess.run([sys.executable, "-c", PROGRAM, str(number)], capture_output=True, timeout=60, check=False)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (code, b"", b"")
