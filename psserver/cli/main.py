@@ -19,7 +19,7 @@ from psserver.config import ServerConfig, parse_addresses, parse_shard, parse_si
 from pswire.channel import check_address, check_health
 from pswire.errors import ConfigurationError, ParamServerError
 from pswire.specs.consistency import parse_consistency, parse_staleness
-from pswire.system.exit_signals import end_at_once
+from pswire.system.signals import end_at_once
 
 _DEFAULT = ServerConfig()
 _option = partial(click.option, show_default=True, show_envvar=True)

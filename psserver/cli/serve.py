@@ -16,7 +16,7 @@ from psserver.core.events import pluralize
 from psserver.rpc.server import serve
 from pswire.messages import StatusReport
 from pswire.system import host
-from pswire.system.exit_signals import end_at_next
+from pswire.system.signals import end_at_next
 
 
 def serve_until_signal(config: ServerConfig) -> None:

@@ -61,8 +61,6 @@ def percentile(counts: Mapping[int, int], percent: float) -> int:
 
     `counts` are of pushes by staleness. The definition of numpy's `percentile(..., method="inverted_cdf")`.
     """
-    if not 0 <= percent <= 100:
-        raise ValueError(f"a percentile is from 0 to 100 percent, got {percent}")
     rank, seen = max(1, math.ceil(percent * sum(counts.values()) / 100)), 0
     for staleness in sorted(counts):
         seen += counts[staleness]

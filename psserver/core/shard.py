@@ -289,7 +289,7 @@ class Shard:
 
     def _renew(self, ticket: int, message: Renew, member: Member, now: float, result: StepResult) -> None:
         self._members.renew(member, now, message.tensor_transport)
-        self._members.half_pushes.report(member, message.half_pushes)
+        member.half_pushes = max(member.half_pushes, message.half_pushes)  # heartbeats may arrive out of order
         # a heartbeat from before the worker's last messages does not abandon them
         settled = message.settled
         if (message.idle or settled) and not (settled and settled < self._pending.newest(message.sender)):

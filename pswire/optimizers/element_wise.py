@@ -14,7 +14,7 @@ import numpy as np
 
 from pswire.optimizers import numba_compiler
 from pswire.optimizers.numba_compiler import Loop, LoopFunction
-from pswire.optimizers.optimizer import COMPUTE_DTYPES, Limits, Rule, Step, UpdateSpec
+from pswire.optimizers.optimizer import COMPUTE_DTYPES, Rule, Step, UpdateSpec
 from pswire.tensors.values import Array, IndexedSlices
 
 #: Elements in a block. What a rule works on should stay in the cache from one numpy call to the next; but at every call
@@ -114,10 +114,6 @@ class ElementWiseRule(Rule):
         """The loop's machine code, compiled at first use; None if there is none."""
         return None if self.loop is None else numba_compiler.machine_code(self.loop)
 
-    def growth(self, rate: float, limits: Limits) -> float:
-        """As in `Rule`."""
-        return self.spec._growth(rate, limits)
-
     def dense(self, value: Array, slots: dict[str, Array], gradient: Array, step: Step) -> None:
         """As in `Rule`."""
         parts = tuple(map(slots.__getitem__, self._names))
@@ -180,8 +176,4 @@ class ElementWise(UpdateSpec):
 
     def _block(self, w: Array, g: Array, scratch: Array, slots: Sequence[Array], *numbers: float) -> None:
         """Updates a flat block of the value and its slots (in the order of their names), as `blocks` yields it."""
-        raise NotImplementedError
-
-    def _growth(self, rate: float, limits: Limits) -> float:
-        """`Rule.growth`."""
         raise NotImplementedError

@@ -33,16 +33,6 @@ class LambRule(Rule):
         check_bounds(value, rows)
         self._update(lambda: row_blocks(value, slots, rows), value, step)
 
-    def growth(self, rate: float, limits: Limits) -> float:
-        """As `moments_growth` if the norms cannot be used, otherwise the rate times the norm of the weights.
-
-        That norm can be used while the square of no weight overflows: for up to 2^34 weights it is at most
-        1e6 * sqrt(most).
-        """
-        if self.spec.weight_decay > 10 or rate * self.spec.weight_decay > 2:
-            return math.inf
-        return self.spec._growth(rate, limits) + rate * 1e6 * (math.sqrt(limits.maximum) / limits.maximum)
-
     @np.errstate(all="ignore")
     def _update(self, parts: Callable[[], Iterable[_Part]], value: Array, step: Step) -> None:
         """Passes twice over the parts: only after the first pass is the length of the step known."""
@@ -99,3 +89,13 @@ class Lamb(MomentsSpec, kind="lamb"):
     _rule = LambRule
     epsilon: Positive = 1e-6
     weight_decay: NotNegative = 0.01
+
+    def _growth(self, rate: float, limits: Limits) -> float:
+        """As Adam's if the norms cannot be used, otherwise the rate times the norm of the weights.
+
+        That norm can be used while the square of no weight overflows: for up to 2^34 weights it is at most
+        1e6 * sqrt(most).
+        """
+        if self.weight_decay > 10 or rate * self.weight_decay > 2:
+            return math.inf
+        return super()._growth(rate, limits) + rate * 1e6 * (math.sqrt(limits.maximum) / limits.maximum)

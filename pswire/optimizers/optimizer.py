@@ -5,7 +5,7 @@ worker's local steps.
 
 An update runs after its step has decided on it, so a result that is not finite would be found too late to refuse the
 push. Therefore every rule bounds how far an ordinary update, one within `LIMITS`, can bring a variable
-(`Rule.growth`); any other update is computed in the step, on copies (`psserver.core.variables.updates`).
+(`UpdateSpec._growth`); any other update is computed in the step, on copies (`psserver.core.variables.updates`).
 """
 
 from __future__ import annotations
@@ -52,6 +52,18 @@ class UpdateSpec(Spec, family="optimizer"):
     def slot_names(self) -> tuple[str, ...]:
         """The names of a variable's slots, in order."""
         return self._slots
+
+    def _growth(self, rate: float, limits: Limits) -> float:
+        """The largest share of the way from `limits.state` to `limits.maximum` that an update covers; over 1: no bound.
+
+        If a settled variable has had only ordinary updates since, and their growths add up to less than 1, no element
+        of value and slots and no intermediate result becomes infinite or NaN.
+
+        Args:
+            rate: the largest learning rate.
+            limits: of the variable's dtype; no element of the gradient is beyond `limits.gradient`.
+        """
+        raise NotImplementedError
 
 
 @dataclass(frozen=True)
@@ -139,8 +151,8 @@ class Step:
 class Rule(ABC):
     """The arithmetic of an update for given hyperparameters. Stateless: its state is in the slots.
 
-    The same calls give bit-identical arrays. Arithmetic never raises: overflow silently becomes infinity; `growth`
-    tells when overflow is impossible.
+    The same calls give bit-identical arrays. Arithmetic never raises: overflow silently becomes infinity, and
+    `ordinary_growth` tells when it is impossible.
 
     Attributes:
         loop: the compiled loop that it uses where numba is installed; None: none.
@@ -202,18 +214,6 @@ class Rule(ABC):
         `value`, its values of the dtype of `value`. Borrowed.
         """
 
-    @abstractmethod
-    def growth(self, rate: float, limits: Limits) -> float:
-        """The largest share of the way from `limits.state` to `limits.maximum` that an update covers; over 1: no bound.
-
-        If a settled variable has had only ordinary updates since, and their growths add up to less than 1, no element
-        of value and slots and no intermediate result becomes infinite or NaN.
-
-        Args:
-            rate: the largest learning rate.
-            limits: of the variable's dtype; no element of the gradient is beyond `limits.gradient`.
-        """
-
     def settled(self, value: Array, slots: dict[str, Array], limits: Limits) -> bool:
         """Whether all elements, or those of the given rows, are within the limits; looks at each."""
         return within(value, limits.state) and all(
@@ -230,8 +230,8 @@ def rule_for(spec: UpdateSpec) -> Rule:
     return spec._rule(spec)
 
 
-def ordinary_growth(spec: UpdateSpec, rule: Rule, limits: Limits | None) -> float:
+def ordinary_growth(spec: UpdateSpec, limits: Limits | None) -> float:
     """The growth of one ordinary update by the rule of `spec`, at any step; infinite if no update is ordinary."""
     rate = largest_rate(spec.learning_rate) if isinstance(spec, OptimizerSpec) else 1.0
-    growth = math.inf if limits is None else rule.growth(rate, limits)
+    growth = math.inf if limits is None else spec._growth(rate, limits)
     return growth if growth <= MAX_ORDINARY_GROWTH else math.inf  # not if it is NaN

@@ -54,11 +54,9 @@ class Bounded(Consistency):
 
     form: ClassVar[str] = "bounded:S (S steps, from 0)"
     pattern: ClassVar[str] = f"bounded:(?P<steps>{COUNT})"
+    text: ClassVar[str] = "bounded:{steps}"
     decides: ClassVar[bool] = True
     steps: CountFromZero
-
-    def __str__(self) -> str:
-        return f"bounded:{self.steps}"
 
 
 @dataclass(frozen=True)
@@ -117,10 +115,8 @@ class DelayCompensation(StalenessSpec):
 
     form: ClassVar[str] = "delay-compensated or delay-compensated:L (L its strength, from 0)"
     pattern: ClassVar[str] = f"delay-compensated(?::(?P<strength>{DECIMAL}))?"
+    text: ClassVar[str] = "delay-compensated:{strength!r}"
     strength: NotNegative = 0.04
-
-    def __str__(self) -> str:
-        return f"delay-compensated:{self.strength!r}"
 
 
 @dataclass(frozen=True)
@@ -129,12 +125,10 @@ class DropStalePushes(StalenessSpec):
 
     form: ClassVar[str] = "drop:T (T: the largest staleness that is applied, from 0)"
     pattern: ClassVar[str] = f"drop:(?P<above>{COUNT})"
+    text: ClassVar[str] = "drop:{above}"
     decides: ClassVar[bool] = True
     orders: ClassVar[bool] = True
     above: CountFromZero
-
-    def __str__(self) -> str:
-        return f"drop:{self.above}"
 
 
 #: All choices, in the order in which error messages list them.

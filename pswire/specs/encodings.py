@@ -44,10 +44,8 @@ class TopK(Compression):
 
     form: ClassVar[str] = "topk:FRACTION, such as topk:0.01"
     pattern: ClassVar[str] = f"topk:(?P<fraction>-?{DECIMAL})"
+    text: ClassVar[str] = "topk:{fraction!r}"
     fraction: PositiveShare
-
-    def __str__(self) -> str:
-        return f"topk:{self.fraction!r}"
 
 
 NONE = NoCompression()

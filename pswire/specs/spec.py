@@ -68,15 +68,16 @@ class Spec(Checked):
 class TextSpec(Checked):
     """A choice that is written as text, on the command line and in the status; `str` is the inverse of `parse`.
 
-    `form` describes the syntax for people, `pattern` has the fields as groups; without a pattern the text is `form`
-    itself.
+    `form` describes the syntax for people, `pattern` has the fields as groups, `text` formats them; without fields all
+    are `form` itself.
     """
 
     form: ClassVar[str]
     pattern: ClassVar[str] = ""
+    text: ClassVar[str] = ""
 
     def __str__(self) -> str:
-        return self.form
+        return (self.text or self.form).format_map(vars(self))
 
 
 _Spec = TypeVar("_Spec", bound=Spec)

@@ -17,7 +17,7 @@ from typing import Any, Concatenate, ParamSpec, TypeAlias, overload
 
 import numpy as np
 
-from pswire.tensors.sums import add_over, sum_dtype, widened
+from pswire.tensors.sums import HALF, add_over, sum_dtype, widened
 from pswire.tensors.values import IndexedSlices
 from psworker.autodiff.tensor import Array, Edge, Gradient, Node, Tensor, TensorLike, Vjp, as_array
 
@@ -138,10 +138,7 @@ def _of_one_dtype(values: list[Any]) -> bool:
 
 
 def _in_dtype_of_tensors(values: list[Any], args: tuple[object, ...]) -> list[Any]:
-    """The values of an op's tensors, cast to the promoted dtype of the floating-point Tensors among them.
-
-    As PyTorch for numbers and categories of dtypes. Without a floating-point Tensor, numpy's promotion remains.
-    """
+    """The values cast to the promoted dtype of the floating-point Tensors among them, if there is one (as PyTorch)."""
     deciding = [isinstance(a, Tensor) and a.value.dtype.kind == "f" for a in args[: len(values)]]
     if True not in deciding:
         return values
@@ -161,6 +158,42 @@ def _constant(x: object) -> object:
     if x.requires_grad:
         raise TypeError("a constant of this op is a Tensor that requires a gradient; use stop_gradient(...)")
     return x.value
+
+
+def floating(x: Array) -> Array:
+    """Integers and booleans as float32, for functions of real numbers; numpy converts small integers to float16."""
+    return x.astype(np.float32) if isinstance(x, np.ndarray) and x.dtype.kind in "iub" else x
+
+
+def float16_in_float32(function: Callable[P, Result], as_first: bool = False) -> Callable[P, Result]:
+    """Decorate a function under `@op` to compute float16 tensors in float32; other dtypes pass through.
+
+    float16 overflows at 65504, and a running count in it stalls at 2048. The result is float16 if all floating-point
+    tensors are, or with `as_first` if the first is.
+    """
+    kinds = [parameter.kind for parameter in inspect.signature(function).parameters.values()]
+    tensors = kinds.count(inspect.Parameter.POSITIONAL_ONLY)
+
+    @functools.wraps(function)
+    def widened(*args: P.args, **constants: P.kwargs) -> Result:
+        if True not in [_is_half(x) for x in args[:tensors]]:
+            return function(*args, **constants)
+        wide: Any = (x.astype(np.float32) if _is_half(x) else x for x in args)  # type: ignore[attr-defined]
+        value, vjps = function(*wide, **constants)
+        deciding = args[:1] if as_first else args[:tensors]
+        half = all(_is_half(x) for x in deciding if isinstance(x, np.ndarray) and x.dtype.kind == "f")
+        return value.astype(HALF) if half else value, [_of_float32(vjp) for vjp in vjps]
+
+    return widened
+
+
+def _is_half(x: object) -> bool:
+    return isinstance(x, np.ndarray) and x.dtype.char == "e"
+
+
+def _of_float32(vjp: Vjp) -> Vjp:
+    """The vjp called with a float32 `g`; the tape casts its result to the operand's dtype."""
+    return lambda g: vjp(g.astype(np.float32))
 
 
 def _with_arguments(
@@ -205,7 +238,11 @@ def gradients(
     a node between them was freed by an earlier pass.
     """
     weights: Any = [grad_ys] if isinstance(ys, Tensor) else grad_ys
-    ys, xs = _tensors("ys", ys), _tensors("xs", xs)
+    ys, xs = ([given] if isinstance(given, Tensor) else list(given) for given in (ys, xs))
+    for name, given in (("ys", ys), ("xs", xs)):
+        for tensor in given:
+            if not isinstance(tensor, Tensor):
+                raise TypeError(f"gradients: {name} must be Tensors, but one of them is {type(tensor).__name__}")
     path, leading = _path(ys, xs)
     requested = {x._node for x in xs}
     totals: dict[Node, Gradient] = {}  # accumulated gradients, of float16 often in float32
@@ -246,14 +283,6 @@ def _freed(g: Array) -> Gradient:
         "gradients: an earlier backward pass has freed this graph: pass retain_graph=True to the first call, "
         "or request all gradients in one call"
     )
-
-
-def _tensors(name: str, given: Tensor | Iterable[Tensor]) -> list[Tensor]:
-    tensors = [given] if isinstance(given, Tensor) else list(given)
-    for tensor in tensors:
-        if not isinstance(tensor, Tensor):
-            raise TypeError(f"gradients: {name} must be Tensors, but one of them is {type(tensor).__name__}")
-    return tensors
 
 
 def _path(ys: list[Tensor], xs: list[Tensor]) -> tuple[list[tuple[Node, list[Edge]]], set[Node]]:

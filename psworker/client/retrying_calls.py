@@ -35,7 +35,7 @@ from pswire.messages import (
     Sender,
     Taken,
 )
-from pswire.system.deferred_signals import deferred_signals, deferred_to_next_block, raise_deferred
+from pswire.system.signals import deferred_signals, deferred_to_next_block, raise_deferred
 from psworker.transport import Future, Transport
 
 logger = logging.getLogger(__name__)

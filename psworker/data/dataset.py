@@ -72,13 +72,11 @@ class Dataset(_Table):
         first = dataset[:1000]              # a Dataset; its columns are views
         batch = dataset.take([5, 0, 4])     # a Batch; its columns are copies
 
-    Args:
-        columns: arrays (rows, ...) of equal length; borrowed, with read-only views, and not to be modified elsewhere.
-        name: for messages; the name of a slice includes its rows.
+    `columns`: arrays (rows, ...) of equal length; borrowed, with read-only views, and not to be modified elsewhere.
+    `name`: for messages; the name of a slice includes its rows.
 
-    Raises:
-        DatasetError: no columns, no rows, unequal lengths, an array of objects, or a column name that is reserved
-            (`RESERVED`) or begins with an underscore.
+    Raises DatasetError for no columns, no rows, unequal lengths, an array of objects, or a column name that is reserved
+    (`RESERVED`) or begins with an underscore.
     """
 
     __slots__ = ("_name",)

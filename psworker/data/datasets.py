@@ -56,13 +56,10 @@ def mnist(data_dir: str | os.PathLike[str] | None = None) -> Mnist:
 
     `train` has the last 55,000 of the 60,000 training examples, `validation` the first 5,000, `test` its own 10,000.
 
-    Args:
-        data_dir: the folder with the four files, or the parent of such a folder `mnist`. By default
-            `$PARAMSERVER_DATA` (either of the two), then `datasets/mnist` of a checkout of the repository, then
-            `~/.cache/paramserver/mnist`.
+    `data_dir`: the folder with the four files, or the parent of such a folder `mnist`. By default `$PARAMSERVER_DATA`
+    (either of the two), then `datasets/mnist` of a checkout of the repository, then `~/.cache/paramserver/mnist`.
 
-    Raises:
-        DatasetError: a file is missing, truncated, modified or unreadable.
+    Raises DatasetError when a file is missing, truncated, modified or unreadable.
     """
     folder = _find_mnist(data_dir)
     images, labels, test_images, test_labels = (

@@ -20,7 +20,7 @@ import click
 from pswire.errors import ConfigurationError, ParamServerError
 from pswire.specs.consistency import parse_consistency, parse_staleness
 from pswire.specs.encodings import ENCODINGS, parse_compression
-from pswire.system.exit_signals import end_at_once
+from pswire.system.signals import end_at_once
 from psworker import config
 from psworker.launch.processes import blas_threads
 from psworker.launch.run_script import SIGTERM_CODE, run_script

@@ -15,8 +15,7 @@ from pathlib import Path
 from types import FrameType
 
 from pswire.errors import ParamServerError
-from pswire.system.deferred_signals import raise_deferred, raise_or_defer
-from pswire.system.exit_signals import end_at_next, end_at_once, handle
+from pswire.system.signals import end_at_next, end_at_once, handle, raise_deferred, raise_or_defer
 
 #: The exit code after SIGTERM, as in shells.
 SIGTERM_CODE = 128 + signal.SIGTERM

@@ -1,13 +1,9 @@
 """Layers: objects that create their variables in the current `variable_scope`, and compute when called.
 
-    class Classifier:
-        def __init__(self):
-            with ps.variable_scope("classifier"):
-                self.hidden = nn.Dense(784, 128, activation=ops.relu)   # classifier/dense/kernel, .../bias
-                self.logits = nn.Dense(128, 10, name="logits")          # classifier/logits/kernel, .../bias
-
-        def __call__(self, image):
-            return self.logits(self.hidden(image))
+    with ps.variable_scope("classifier"):
+        hidden = nn.Dense(784, 128, activation=ops.relu)   # classifier/dense/kernel, .../bias
+        logits = nn.Dense(128, 10, name="logits")          # classifier/logits/kernel, .../bias
+    y = logits(hidden(image))
 
 A layer computes in the dtype of its variables; x of another dtype is cast first, without scaling (bytes remain 0 ...
 255). Common to all layers:
@@ -77,8 +73,7 @@ class Dense(_Linear):
         logits = nn.Dense(784, 10)(image)          # (batch, 784) -> (batch, 10)
 
     Args:
-        inputs: size of the last axis of x.
-        units: size of the last axis of the result.
+        inputs, units: size of the last axis of x, and of the result.
         activation: a function of a tensor, such as `ops.relu`, or None.
         bias: whether to add a bias.
         kernel_initializer, bias_initializer: by default `glorot_uniform()` and `zeros()`.
@@ -118,8 +113,7 @@ class Conv2D(_Linear):
         features = nn.Conv2D(1, 32, 5, activation=ops.relu)(image)     # (batch, 28, 28, 1) -> (batch, 28, 28, 32)
 
     Args:
-        channels: size of the last axis of x.
-        filters: size of the last axis of the result.
+        channels, filters: size of the last axis of x, and of the result.
         kernel_size: (height, width), or one number for both.
         strides, padding, dilations: as in `ops.conv2d`.
         activation, bias, kernel_initializer, bias_initializer: as in `Dense`.
@@ -176,10 +170,9 @@ class BatchNorm:
 
     Args:
         features: size of the last axis of x.
-        decay: of the moving averages, at least 0 and below 1; they average the batches of all workers.
+        decay: of the moving averages, at least 0 and below 1.
         epsilon: added to the variance.
-        center: whether to add beta.
-        scale: whether to multiply by gamma.
+        center, scale: whether to add beta, and to multiply by gamma.
 
     Variables, (features,): `gamma`, initially ones, and `beta`, zeros; `moving_mean`, initially zeros, and
     `moving_variance`, ones, which are not trainable.
@@ -197,8 +190,7 @@ class BatchNorm:
     ) -> None:
         if not 0 <= decay < 1:
             raise ValueError(f"BatchNorm: decay must be at least 0 and below 1, got {decay}")
-        self.decay = decay
-        self.epsilon = epsilon
+        self.decay, self.epsilon = decay, epsilon
         with layer_scope(name, "batch_norm") as self.name:
             self.gamma = _new_variable("gamma", (features,), _ONES) if scale else None
             self.beta = _new_variable("beta", (features,), _ZEROS) if center else None
@@ -206,10 +198,7 @@ class BatchNorm:
             self.moving_variance = _new_variable("moving_variance", (features,), _ONES, trainable=False)
 
     def __call__(self, x: TensorLike, training: bool) -> Tensor:
-        """Normalise x (..., features) by its own moments when `training`, by the moving averages otherwise.
-
-        Raises ValueError when x has no elements in training.
-        """
+        """Normalise x (..., features) by its moments in training (ValueError if it is empty), else by the averages."""
         x = _as_input(self, x, self.moving_mean, "...", self.moving_mean.shape[0])
         if not training:
             return ops.batch_norm_inference(
@@ -263,8 +252,7 @@ class Embedding:
     that were looked up.
 
     Args:
-        rows: number of rows.
-        width: size of a row.
+        rows, width: number and size of the rows.
         initializer: of a variable, or a `RowInitializer`; by default `random_uniform(-0.05, 0.05)`.
 
     Variable: `table`, a Variable or Table (rows, width), float32.

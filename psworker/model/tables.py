@@ -39,14 +39,8 @@ class Table(BaseVariable, RowSource):
     Args:
         shape: (rows, ...): at least one axis.
         initializer: such as `RowUniform`, `RowNormal` or `RowConstant`.
-        name: as a variable's.
+        name, trainable: as a variable's.
         dtype: float32, float64 or float16.
-        trainable: as a variable's.
-
-    Attributes:
-        initializer: as given.
-        read: the version at which a model last looked up rows; of several lookups before one gradient, the oldest.
-        looked_up: whether rows were looked up since the last gradient.
 
     Raises:
         ConfigurationError: the name is taken, or a size is negative.
@@ -90,7 +84,7 @@ class Table(BaseVariable, RowSource):
                 "it fewer rows, such as the remainders of its ids"
             )
         self.initializer = initializer
-        self.looked_up = False
+        self.looked_up = False  # since the last gradient
         self._enter(name, trainable)
 
     @property
@@ -130,7 +124,7 @@ class Table(BaseVariable, RowSource):
         return rows_of(self.initializer, indices, self.shape[1:], self.dtype)
 
     def _note_lookup(self, read: ReadVersion) -> None:
-        if self.looked_up:
+        if self.looked_up:  # of several lookups before one gradient the oldest version counts
             read = self.read._replace(versions=tuple(map(min, self.read.versions, read.versions)))
         self.read, self.looked_up = read, True
 

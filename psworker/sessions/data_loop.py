@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Generator, Iterator
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -27,6 +28,7 @@ def batches_per_block(steps: int) -> int:
     return steps * -(-BATCHES_PER_BLOCK // steps)
 
 
+@dataclass(eq=False)
 class DataLoop:
     """The batches that this worker gets from a data queue; can be iterated once.
 
@@ -35,18 +37,15 @@ class DataLoop:
     iterated the loop is in `running`.
     """
 
-    def __init__(
-        self,
-        client: Client,
-        queue: QueueSpec,
-        dataset: Dataset,
-        batch_size: int,
-        on_epoch: Callable[[EpochReport], None] | None,
-        flush: Callable[[], None],
-        running: list[DataLoop],
-    ) -> None:
-        self._client, self._queue, self._dataset = client, queue, dataset
-        self._batch_size, self._on_epoch, self._flush, self._running = batch_size, on_epoch, flush, running
+    client: Client
+    queue: QueueSpec
+    dataset: Dataset
+    batch_size: int
+    on_epoch: Callable[[EpochReport], None] | None
+    flush: Callable[[], None]
+    running: list[DataLoop]
+
+    def __post_init__(self) -> None:
         self._epoch = self._start = 0
         self._rows: Array = np.empty(0, np.int64)  # of the block; those before `_start` are in batches
         self._prepared: Batch | None = None
@@ -55,50 +54,48 @@ class DataLoop:
     def prepare(self) -> None:
         """Prepares the next batch of the block unless it is ready; called while a push is in progress."""
         if self._prepared is None and self._start < len(self._rows):
-            rows = self._rows[self._start : self._start + self._batch_size]
-            self._prepared = self._dataset.take(rows, self._epoch)
-            self._start += self._batch_size
+            rows = self._rows[self._start : self._start + self.batch_size]
+            self._prepared = self.dataset.take(rows, self._epoch)
+            self._start += self.batch_size
 
     def __iter__(self) -> Iterator[Batch]:
         """Yields the batches; when the loop is left early, or fails, its block is given back to the queue."""
-        self._running.append(self)
+        self.running.append(self)
         try:
             yield from self._batches()
         except BaseException:  # GeneratorExit too: the program left its loop, by `break` or an error
-            self._client.give_back(self._queue)
-            if not isinstance(self._client.consistency, Asynchronous):
-                self._client.defer_idle()
+            self.client.give_back(self.queue)
+            if not isinstance(self.client.consistency, Asynchronous):
+                self.client.defer_idle()
             raise
         finally:
-            self._running.remove(self)
+            self.running.remove(self)
 
     def _batches(self) -> Iterator[Batch]:
         order: Array = np.empty(0, np.int64)
-        reports = 0
+        queue, reports = self.queue, 0
         finished: Finished | None = None
         while True:
-            self._flush()
-            taken = self._client.take(self._queue, finished, reports)
+            self.flush()
+            taken = self.client.take(queue, finished, reports)
             reports += len(taken.reports)
             for report in taken.reports:
-                if self._on_epoch is None:
+                if self.on_epoch is None:
                     logger.info("epoch %d: cost %s over %d examples", report.epoch, report.cost, report.examples)
                 else:
-                    self._on_epoch(report)
-            if taken.block is None and not isinstance(self._client.consistency, Asynchronous):
-                self._client.report_idle()  # no other worker waits for this one until it has examples again
+                    self.on_epoch(report)
+            if taken.block is None and not isinstance(self.client.consistency, Asynchronous):
+                self.client.report_idle()  # no other worker waits for this one until it has examples again
             if taken.done:
                 if not self._epoch:
-                    logger.warning(
-                        "no examples are left in %s: all %d epochs are done", self._queue.name, self._queue.epochs
-                    )
+                    logger.warning("no examples are left in %s: all %d epochs are done", queue.name, queue.epochs)
                 return
             block = taken.block
             if block is None:
                 logger.warning("no examples are left for now, waiting for %s", taken.waiting_for)
                 continue
             if block.epoch != self._epoch:
-                self._epoch, order = block.epoch, permutation(self._queue.size, self._queue.seed, block.epoch)
+                self._epoch, order = block.epoch, permutation(queue.size, queue.seed, block.epoch)
             self._rows, self._start = order[block.start : block.stop], 0
             cost = yield from self._block()
             finished = Finished(block.number, cost)

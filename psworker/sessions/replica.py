@@ -51,19 +51,19 @@ class Step:
     all_variables: tuple[str, ...]
 
 
+@dataclasses.dataclass(eq=False)
 class Replica:
     """The variables of one program and their values on the servers: each step is pushed, its answer has weights.
 
-    Subclasses are the other strategies: they override `step`, `flush` and other methods as needed.
-
-    Attributes:
-        prepare: called to do useful work while the servers apply a push; may raise.
-        values: by variable, except tables, the last value that the servers sent.
-        global_step, staleness, dropped: as in `psworker.Session`.
+    Subclasses are the other strategies: they override `step`, `flush` and other methods as needed. `prepare` is called
+    while the servers apply a push, and may raise; `values` has, except for tables, the last ones that the servers sent.
     """
 
-    def __init__(self, client: Client, known: KnownVariables, prepare: Callable[[], None]) -> None:
-        self.client, self.known, self.prepare = client, known, prepare
+    client: Client
+    known: KnownVariables
+    prepare: Callable[[], None]
+
+    def __post_init__(self) -> None:
         self.values: dict[str, VersionedArray] = {}
         self.optimizers = VariableOptimizers()
         self.global_step = self.staleness = self.dropped = 0

@@ -24,7 +24,7 @@ from pswire.channel import check_address, error_from, open_channel, timeout_mess
 from pswire.codec import decode, encode, from_frame, to_frame
 from pswire.errors import ConfigurationError, InternalError, Malformed, TimedOut, TooLarge, Unavailable
 from pswire.messages import Answer, Request
-from pswire.system.deferred_signals import add_cancel, deferred_signals, deferred_to_next_block, remove_cancel
+from pswire.system.signals import add_cancel, deferred_signals, deferred_to_next_block, remove_cancel
 from pswire.tensors.frames import incoming
 from pswire.tensors.segments import DATA_OFFSET, Segment, sweep
 from pswire.tensors.shared_memory import Region, bytes_needed

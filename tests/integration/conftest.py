@@ -5,7 +5,6 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 import psworker as ps
@@ -36,19 +35,6 @@ def own_variables():
     """A collection of variables for each test."""
     with ps.collection():
         yield
-
-
-@pytest.fixture
-def push_of_another(open_session) -> Callable[[], None]:
-    """A function by which a worker `w1` joins, adds -1 to the variable x, (1,), of the session, and leaves."""
-
-    def push():
-        with ps.collection():
-            x = ps.Variable([0.0], name="x")
-            with open_session("w1"):
-                ps.GradientDescent(1.0).apply_gradients([(np.float32([1]), x)])
-
-    return push
 
 
 @pytest.fixture

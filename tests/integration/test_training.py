@@ -28,42 +28,21 @@ def note(variable, value, decay=0.75):
     ps.note_update(ps.UpdateOp(variable, np.float32(value), decay))
 
 
-# --- pushes -----------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("open_session", parameters(EMBEDDED, GRPC, SHARED_OF_TWO), indirect=True)
-def test_two_workers_share_variables_and_see_each_others_updates(open_session):
-    one, mine = np.ones(3, np.float32), ps.Variable(ops.zeros(3), name="x")
-    with open_session("w0") as first:
-        SGD.apply_gradients([(one, mine)])
-        with ps.collection():
-            other = ps.Variable(np.full(3, 9, np.float32), name="x")
-            with open_session("w1") as second:
-                assert ((first.number, first.is_chief), (second.number, second.is_chief)) == ((0, True), (1, False))
-                np.testing.assert_array_equal(other.value, [-1, -1, -1])  # the first registration has won
-                SGD.apply_gradients([(one, other)])
-                assert second.staleness == 0
-        SGD.apply_gradients([(one, mine)])
-        np.testing.assert_array_equal(mine.value, [-3, -3, -3])
-
-
-def test_a_push_has_the_loss_and_the_staleness_of_its_own_gradients(open_session, status, push_of_another):
+def test_a_push_has_the_loss_and_the_staleness_of_its_own_gradients(open_session, status):
     """Not of the weights that another optimizer's push has brought in between, as in a GAN; z gets no gradient."""
     x, y, z = (ps.Variable([value], name=name) for name, value in (("x", 3.0), ("y", 5.0), ("z", 7.0)))
     with open_session("w0") as first:
         of_x, of_y = (SGD.compute_gradients(ops.sum(one), [one, z]) for one in (x, y))
-        push_of_another()
+        with ps.collection():
+            other = ps.Variable([0.0], name="x")
+            with open_session("w1"):
+                SGD.apply_gradients([(ONE, other)])
         for pairs, staleness, loss in ((of_y, 0, 5), (of_x, 1, 3)):
             assert pairs[1] == (None, z)
             SGD.apply_gradients(pairs)
             assert (first.staleness, status(first).workers[0].loss) == (staleness, loss)
         SGD.minimize(ops.sum(x))
         assert (first.staleness, z.value, z.version) == (0, 7, 0)
-
-
-def open_twice(open_session):
-    with open_session("w1"):
-        pass
 
 
 INVALID = {
@@ -85,7 +64,7 @@ INVALID = {
         (AlreadyRegistered, r"'x' is registered with GradientDescent.*declares Adam"),
     ),
     "a second session": (
-        lambda x, session: open_twice(session),
+        lambda x, open_session: open_session("w1").__enter__(),
         (ConfigurationError, "a program has one session at a time"),
     ),
 }
@@ -126,29 +105,32 @@ def test_optimize_loss_is_the_step_by_hand(open_session):
         assert (session.global_step, other.version) == (6, 0)
 
 
-# --- update ops -------------------------------------------------------------------------------------------------------
-
-
-def test_update_ops_travel_with_the_next_push_and_become_moving_averages_over_all_workers(open_session):
-    x, mean = ps.Variable([1.0], name="x"), average(1, 2)
-    with open_session("w0") as session:
+@pytest.mark.parametrize("open_session", parameters(EMBEDDED, GRPC, SHARED_OF_TWO), indirect=True)
+def test_two_workers_share_variables_and_moving_averages(open_session):
+    x, mean = ps.Variable(ops.zeros(3), name="x"), average(1, 2)
+    with open_session("w0") as first:
         note(mean, [4, 4])
         with pytest.raises(NotFinite, match="'x'"):
-            SGD.apply_gradients([(np.float32([np.nan]), x)])
+            SGD.apply_gradients([(np.float32([np.nan] * 3), x)])
         assert mean.version == 0
         note(mean, [5, 10])
         assert [update.variable for update in ps.update_ops()] == [mean]
         ps.optimize_loss(ops.sum(x), 1.0, ps.GradientDescent)
         expected = 0.75 * np.float32([1, 2]) + 0.25 * np.float32([5, 10])
         np.testing.assert_array_equal(mean.value, expected)
-        assert (ps.update_ops(), session.global_step, mean.version, x.version) == ([], 1, 1, 1)
+        assert (ps.update_ops(), first.global_step, mean.version) == ([], 1, 1)
         with ps.collection():
-            y, other = ps.Variable([1.0], name="x"), average(99, 99)
-            with open_session("w1"):
+            y, other = ps.Variable(np.full(3, 9, np.float32), name="x"), average(99, 99)
+            with open_session("w1") as second:
+                assert ((first.number, first.is_chief), (second.number, second.is_chief)) == ((0, True), (1, False))
+                np.testing.assert_array_equal([*y.value, *other.value], [-1, -1, -1, *expected])  # the first has won
                 note(other, [4, 8])
                 SGD.minimize(ops.sum(y))
-        session.pull()
+                assert second.staleness == 0
+        first.pull()
         np.testing.assert_array_equal(mean.value, 0.75 * expected + 0.25 * np.float32([4, 8]))
+        SGD.minimize(ops.sum(x))
+        np.testing.assert_array_equal(x.value, [-3, -3, -3])
 
 
 def test_update_ops_may_be_chosen_by_scope_left_out_or_discarded(open_session):
@@ -165,9 +147,6 @@ def test_update_ops_may_be_chosen_by_scope_left_out_or_discarded(open_session):
         ps.discard_update_ops()
         SGD.apply_gradients([(ONE, x)])
         assert b.version == 0
-
-
-# --- epochs -----------------------------------------------------------------------------------------------------------
 
 
 def test_workers_in_threads_cover_each_epoch_exactly_once(open_session):
@@ -217,45 +196,35 @@ def test_loops_that_take_turns_have_each_their_own_costs(open_session):
     assert costs == {"a": pytest.approx((0 + (1 + 4 * 10) / 5 + 2 + 3) / 4), "b": 10}
 
 
-def leave_a_loop(transport, how, after):
-    """A worker that comes to the end of its loop, or fails or leaves it at the third batch, and then does something."""
-    weight = ps.Variable([0.0], name="weight")
-    with Session(WorkerConfig(name="w0", timeout=30), transport) as session:
+@pytest.mark.parametrize(
+    ("how", "idles"), [("end", 1), ("leave", 0), ("fail", 0), ("pull", 1), ("push", 0), ("heartbeat", 1)]
+)
+def test_a_worker_without_examples_gives_back_its_block_and_is_idle_from_its_next_call_on(how, idles):
+    """Unless it fails, or pushes again: then others wait for it as before."""
+    transport, reported = (
+        ShardsInProcess(1, Bounded(3), lease=0.03 if how == "heartbeat" else np.inf),
+        threading.Event(),
+    )
+    transport.refuse = lambda shard, message: isinstance(message, Renew) and message.idle and reported.set()
+    error, weight = pytest.raises(KeyboardInterrupt) if how == "fail" else nullcontext(), ps.Variable([0.0], name="x")
+    with error, Session(WorkerConfig(name="w0", timeout=30), transport) as session:
         for number, _ in enumerate(session.batches(ps.Dataset({"x": np.arange(9)}), 1), 1):
             if number == 3 and how == "fail":
                 raise KeyboardInterrupt
             if number == 3 and how != "end":
                 break
             SGD.minimize(ops.sum(weight))
-        after(session, weight)
-
-
-@pytest.mark.parametrize("how", ["end", "leave", "fail", "pull", "push", "heartbeat"])
-def test_a_worker_without_examples_gives_back_its_block_and_is_idle_from_its_next_call_on(how):
-    """Unless it fails, or pushes again: then others wait for it as before."""
-    transport, idle = ShardsInProcess(1, Bounded(3), lease=0.03 if how == "heartbeat" else np.inf), threading.Event()
-
-    def watch(shard, message):
-        if isinstance(message, Renew) and message.idle:
-            idle.set()
-        return False
-
-    transport.refuse = watch
-    calls = {
-        "pull": lambda session, weight: [session.pull(), session.pull()],
-        "push": lambda session, weight: [SGD.minimize(ops.sum(weight)), session.pull()],
-        "heartbeat": lambda session, weight: idle.wait(30),
-    }
-    with pytest.raises(KeyboardInterrupt) if how == "fail" else nullcontext():
-        leave_a_loop(transport, how, calls.get(how, lambda session, weight: None))
+        if how == "push":
+            SGD.minimize(ops.sum(weight))
+        if how in ("pull", "push"):
+            session.pull()
+            session.pull()
+        assert how != "heartbeat" or reported.wait(30)
     assert [message.give_back for _, message in transport.messages(Take)] == [False, how != "end"]
     assert [message.failed for _, message in transport.messages(Leave)] == [how == "fail"]
-    idles = [message.settled for _, message in transport.messages(Renew) if message.idle]
-    assert len(idles) == (how in ("end", "pull", "heartbeat"))
-    assert all(settled > max(push.sequence for _, push in transport.messages(Push)) for settled in idles)
-
-
-# --- other calls ------------------------------------------------------------------------------------------------------
+    settled = [message.settled for _, message in transport.messages(Renew) if message.idle]
+    assert len(settled) == idles
+    assert all(one > max(push.sequence for _, push in transport.messages(Push)) for one in settled)
 
 
 def test_several_variables_are_assigned_at_once_or_none(open_session):
@@ -305,10 +274,18 @@ def test_rows_come_in_the_shape_and_order_of_their_numbers(open_session):
                 session.rows(variable, rows)
 
 
-def test_calls_of_a_closed_session_raise(open_session):
+def test_calls_of_a_closed_session_and_for_other_objects_than_variables_are_refused(open_session):
     x, table, optimizer = ps.Variable([0.0], name="x"), ps.Table((9, 2), ps.RowConstant(1.0), name="t"), ps.Adam(0.1)
     with open_session("w0") as session:
         optimizer.minimize(ops.sum(x))
+        for given in ("x", None, [0]):
+            for call, taken in (
+                (lambda given: session.rows(given, [0]), "rows takes a psworker.Variable or Table"),
+                (lambda given: session.slot(given, "m"), "slot takes a psworker.Variable or Table"),
+                (lambda given: session.set_hyperparameters(given), "set_hyperparameters takes an optimizer or variabl"),
+            ):
+                with pytest.raises(TypeError, match=rf"session\.{taken}.*, got"):
+                    call(given)
     for call in (
         session.pull,
         lambda: session.rows(table, [0]),
@@ -322,36 +299,24 @@ def test_calls_of_a_closed_session_raise(open_session):
         ops.embedding(table, [1])
 
 
-@pytest.mark.parametrize("given", ["x", None, [0]], ids=repr)
-def test_other_objects_than_variables_are_refused(open_session, given):
-    with open_session("w0") as session:
-        for call, taken in (
-            (lambda: session.rows(given, [0]), "rows takes a psworker.Variable or Table"),
-            (lambda: session.slot(given, "m"), "slot takes a psworker.Variable or Table"),
-            (lambda: session.set_hyperparameters(given), "set_hyperparameters takes an optimizer or variables"),
-        ):
-            with pytest.raises(TypeError, match=rf"session\.{taken}, got"):
-                call()
-
-
-# --- new hyperparameters in a running job -----------------------------------------------------------------------------
-
-
 def test_new_hyperparameters_count_from_the_next_push_on_for_all_workers(open_session):
-    """Momentum by hand: rates 1, 1, then 0.5 and momentum 0, for both workers."""
-    x = ps.Variable([0.0], name="x")
+    """Momentum by hand: rates 1, 1, then 0.5 and momentum 0, for both workers; then a schedule for y alone."""
+    x, y = ps.Variable([0.0], name="x"), ps.Variable([0.0], name="y")
     optimizer = ps.Momentum(1.0, momentum=0.5)
     with open_session("w0") as session:
         for _ in range(2):
-            optimizer.apply_gradients([(ONE, x)])
+            optimizer.apply_gradients([(ONE, x), (ONE, y)])
         session.set_hyperparameters(optimizer, learning_rate=0.5)
         session.set_hyperparameters(optimizer, momentum=0.0)
-        optimizer.apply_gradients([(ONE, x)])
-        assert (x.value, session.slot(x, "momentum")) == ([-1 - 1.5 - 0.5], [1])
+        optimizer.apply_gradients([(ONE, x), (ONE, y)])
+        assert (x.value, y.value, session.slot(x, "momentum")) == ([-1 - 1.5 - 0.5], [-3], [1])
         with ps.collection(), open_session("w1"):
-            y = ps.Variable([0.0], name="x")
-            optimizer.apply_gradients([(ONE, y)])
-            assert y.value == [-3.5]
+            same = ps.Variable([0.0], name="x")
+            optimizer.apply_gradients([(ONE, same)])
+            assert same.value == [-3.5]
+        session.set_hyperparameters([y], learning_rate=schedules.ExponentialDecay(16.0, 1, 0.5))
+        optimizer.apply_gradients([(ONE, x), (ONE, y)])
+        assert (x.value, y.value) == ([-4], [-3 - 16 * 0.5**4])
 
 
 def test_a_second_change_goes_on_from_the_first(open_session):
@@ -364,17 +329,6 @@ def test_a_second_change_goes_on_from_the_first(open_session):
         session.set_hyperparameters(ps.Adagrad(1.0, 0.0, 0.5), learning_rate=0.0)
         optimizer.apply_gradients([(ONE, x)])
         assert x.value == [0]
-
-
-def test_hyperparameters_may_be_changed_for_some_variables_only(open_session):
-    x, y = ps.Variable([0.0], name="x"), ps.Variable([0.0], name="y")
-    with open_session("w0") as session:
-        SGD.minimize(ops.sum(x + y))
-        session.set_hyperparameters(y, learning_rate=schedules.ExponentialDecay(0.5, 1, 0.5))
-        for _ in range(2):
-            SGD.minimize(ops.sum(x + y))
-            assert (x.value, y.value) == ([-2], [-1.25])
-            session.set_hyperparameters([x, y], learning_rate=0.0)
 
 
 @pytest.mark.parametrize(

@@ -216,10 +216,6 @@ class HalfPushes:
         now = [member.last_push for member in self._members.values() if member.last_push is not None]
         return tuple([*self._last_pushes, *now][-most:])
 
-    def report(self, member: Member, count: int) -> None:
-        """Record the report of a worker's current incarnation; reports may arrive out of order."""
-        member.half_pushes = max(member.half_pushes, count)
-
     def settle(self, member: Member, sequence: int) -> bool:
         """Note that the worker knows the outcome of its messages up to this one; False if that was known."""
         new = sequence > (member.last_push.sequence if member.last_push else 0)

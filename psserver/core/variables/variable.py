@@ -67,7 +67,7 @@ class Variable:
                 self.schedule = optimizer.learning_rate
             else:
                 self.learning_rate = float(optimizer.learning_rate)
-        self.share = ordinary_growth(optimizer, self.rule, self.limits)
+        self.share = ordinary_growth(optimizer, self.limits)
         if tuned or not math.isfinite(self.share):  # slots may be far from values under the new hyperparameters
             self.growth = math.inf
         return self.rule

@@ -9,9 +9,8 @@ import threading
 import numpy as np
 
 from pswire.tensors.sums import add_over
-from psworker.autodiff.ops.dtypes import float16_in_float32, floating
 from psworker.autodiff.ops.math import error_function
-from psworker.autodiff.tape import Result, op
+from psworker.autodiff.tape import Result, float16_in_float32, floating, op
 from psworker.autodiff.tensor import Array, Vjp
 
 __all__ = ["dropout", "gelu", "leaky_relu", "log_softmax", "relu", "sigmoid", "softmax", "softplus"]

@@ -79,10 +79,7 @@ def where(condition: TensorLike, a: TensorLike, b: TensorLike) -> Tensor:
 
 
 def _slices_vjp(shape: tuple[int, ...], axis: int, ids: Array) -> Vjp:
-    """The vjp of selecting slices of x, of this shape, by ids along an axis.
-
-    `ids`: (batch, n), one row per position on the axes before it, or (1, n) for all positions.
-    """
+    """The vjp of selecting slices along an axis by ids: (positions before it, n), or (1, n) for all positions."""
     size, slice_shape = shape[axis], shape[axis + 1 :]
 
     def gradient(g: Array) -> Array:
@@ -117,10 +114,7 @@ def _selects_each_once(index: Index) -> bool:
 
 
 class RowSource:
-    """Mixin of a `Tensor` whose rows are remote: it has a shape, a dtype and a gradient, but no array.
-
-    Its `value` raises; only `embedding` accepts it, and fetches rows.
-    """
+    """Mixin of a `Tensor` without an array, whose `value` raises: its rows are remote, and `embedding` fetches them."""
 
     __slots__ = ()
 

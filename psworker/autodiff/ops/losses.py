@@ -6,9 +6,8 @@ import numpy as np
 
 from pswire.tensors.sums import add_over, dot
 from psworker.autodiff.ops.activations import logistic
-from psworker.autodiff.ops.dtypes import float16_in_float32, floating
 from psworker.autodiff.ops.indexing import checked_ids
-from psworker.autodiff.tape import Result, op
+from psworker.autodiff.tape import Result, float16_in_float32, floating, op
 from psworker.autodiff.tensor import Array, TensorLike, Vjp, as_array
 
 __all__ = ["accuracy", "hinge_loss", "huber_loss", "mean_squared_error", "sigmoid_cross_entropy"]

@@ -13,8 +13,7 @@ from typing import TypeAlias
 import numpy as np
 
 from pswire.tensors.sums import add_over, widened
-from psworker.autodiff.ops.dtypes import float16_in_float32
-from psworker.autodiff.tape import Result, op
+from psworker.autodiff.tape import Result, float16_in_float32, op
 from psworker.autodiff.tensor import Array, Tensor, TensorLike, as_array
 
 __all__ = ["batch_norm", "batch_norm_inference", "layer_norm", "moments"]

@@ -6,21 +6,21 @@ May import the replica, and the sums of the gradient transforms.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from dataclasses import dataclass
 
 from pswire import optimizers
 from pswire.errors import ConfigurationError
 from pswire.specs.consistency import DropStalePushes, Synchronous
 from psworker.autodiff.tensor import Gradient
-from psworker.client.client import Client
 from psworker.client.push_pull import check_finite
 from psworker.config import StrategyConfig
 from psworker.model.gradient_transforms import Total
 from psworker.model.variables import UpdateMeans
-from psworker.sessions.replica import KnownVariables, Replica, Step
+from psworker.sessions.replica import Replica, Step
 from psworker.versions import ReadVersion, VersionedArray
 
 
+@dataclass(eq=False)
 class Downpour(Replica):
     """Gradients are summed and pushed every `push_every` steps, weights are pulled every `pull_every` steps.
 
@@ -42,28 +42,24 @@ class Downpour(Replica):
     1, with n_push and n_fetch; its client also updates its own weights, with a fixed learning rate.
     """
 
-    def __init__(
-        self, client: Client, known: KnownVariables, prepare: Callable[[], None], config: StrategyConfig
-    ) -> None:
-        super().__init__(client, known, prepare)
-        self._push_every, self._pull_every, self._overlap = config.push_every, config.pull_every, config.overlap
+    config: StrategyConfig
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
         self._sums: dict[tuple[optimizers.UpdateSpec, tuple[str, ...]], StepSum] = {}
         self._behind = False  # whether something was pushed since the last pull
 
-    @property
-    def own_staleness(self) -> int:
-        """The most of its own pushes that a gradient has missed, of a worker that is alone and has one optimizer.
-
-        A sum that is pushed at step k N begins with the weights of the last pull before it, at step j M, and misses the
-        pushes from there to step (k - 1) N. With overlap the weights of a pull come with the push or pull after it.
-        """
-        longest = self._pull_every if self._overlap else self._pull_every - math.gcd(self._push_every, self._pull_every)
-        return -(-longest // self._push_every)
-
     def check(self) -> None:
-        """Raises `ConfigurationError` if the worker's own pushes would make the servers drop later ones."""
-        own, consistency, staleness = self.own_staleness, self.client.consistency, self.client.staleness
-        options = f"with push_every={self._push_every}, pull_every={self._pull_every}, overlap={self._overlap}"
+        """Raises `ConfigurationError` if the worker's own pushes would make the servers drop later ones.
+
+        If it is alone and has one optimizer, a sum that is pushed at step k N begins with the weights of the last pull
+        before it, at step j M, and misses the pushes from there to step (k - 1) N. With overlap the weights of a pull
+        come with the push or pull after it.
+        """
+        push_every, pull_every, overlap = self.config.push_every, self.config.pull_every, self.config.overlap
+        longest = pull_every if overlap else pull_every - math.gcd(push_every, pull_every)
+        own, consistency, staleness = -(-longest // push_every), self.client.consistency, self.client.staleness
+        options = f"with push_every={push_every}, pull_every={pull_every}, overlap={overlap}"
         if isinstance(consistency, Synchronous) and own:
             raise ConfigurationError(
                 f"the servers were started with --consistency {consistency}, and drop what is computed with weights "
@@ -81,19 +77,19 @@ class Downpour(Replica):
         for entry in step.entries:  # checked here, since the whole sum would be refused because of one NaN
             check_finite(entry.name, entry.array)
         total = self._sums.setdefault((step.optimizer, step.all_variables), StepSum())
-        push, pull = ((total.steps + 1) % every == 0 for every in (self._push_every, self._pull_every))
+        push, pull = ((total.steps + 1) % every == 0 for every in (self.config.push_every, self.config.pull_every))
         if push or pull:
             self.complete()
             self._behind = not pull
         total.add(step)
         names = self.names if pull else []
-        if push and self._overlap:
+        if push and self.config.overlap:
             self.start_push(*total.take(), names)
         elif push:
             self.push(*total.take(), names)
         elif pull:
             self.start_pull(names)
-            if not self._overlap:
+            if not self.config.overlap:
                 self.complete()
 
     def flush(self) -> None:

@@ -6,7 +6,8 @@ May import the replica, and the update rules.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -16,17 +17,17 @@ from pswire.errors import AlreadyRegistered, ConfigurationError
 from pswire.optimizers.optimizer import GUARDED, LIMITS, fault_of, refused
 from pswire.specs.schedules import rate
 from pswire.tensors.values import Array, IndexedSlices, magnitude
-from psworker.client.client import Client
 from psworker.client.push_pull import check_finite
 from psworker.model.tables import Table
 from psworker.model.variables import BaseVariable
-from psworker.sessions.replica import KnownVariables, Replica, Step, Target, VariableOptimizers
+from psworker.sessions.replica import Replica, Step, Target, VariableOptimizers
 from psworker.versions import VersionedArray
 
 #: The servers' optimizer by default: that of DiLoCo, section 3.1 and table 5.
 OUTER = optimizers.Momentum(0.7, 0.9, nesterov=True)
 
 
+@dataclass(eq=False)
 class LocalSteps(Replica):
     """Rounds of `steps` steps in the worker, each of which is one gradient for the servers.
 
@@ -49,16 +50,11 @@ class LocalSteps(Replica):
     --consistency sync:N` averages them.
     """
 
-    def __init__(
-        self,
-        client: Client,
-        known: KnownVariables,
-        prepare: Callable[[], None],
-        steps: int,
-        outer: optimizers.OptimizerSpec,
-    ) -> None:
-        super().__init__(client, known, prepare)
-        self._steps, self._outer = steps, outer
+    steps: int
+    outer: optimizers.OptimizerSpec
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
         self._inner = VariableOptimizers()
         self._local: dict[str, _LocalVariable] = {}
         self._local_step = 0  # of the inner optimizers
@@ -71,9 +67,9 @@ class LocalSteps(Replica):
 
     def declare(self, optimizer: optimizers.UpdateSpec, names: Sequence[str]) -> None:
         """Declares the outer optimizer, or the average over a round, to the servers, and the program's one here."""
-        outer: optimizers.UpdateSpec = self._outer
+        outer: optimizers.UpdateSpec = self.outer
         if isinstance(optimizer, optimizers.MovingAverage):
-            outer = optimizers.MovingAverage(optimizer.decay**self._steps)
+            outer = optimizers.MovingAverage(optimizer.decay**self.steps)
         super().declare(outer, names)
         inner, spec = self._inner, self._inner.spec(optimizer)
         for name in names:
@@ -94,7 +90,7 @@ class LocalSteps(Replica):
         if step.loss is not None:
             self._losses.append(step.loss)
         self._count += 1
-        if self._count == self._steps:
+        if self._count == self.steps:
             self.flush()
 
     def flush(self) -> None:
@@ -113,11 +109,8 @@ class LocalSteps(Replica):
             else:
                 array = start - end
             entries.append(VersionedArray(name, self.values[name].read, np.asarray(array)))
-        loss, names, known = (sum(self._losses) / len(self._losses) if self._losses else None), self.names, self.known()
-        for name in names:
-            known[name].value = self._start(name)
-        for name, variable in self._local.items():
-            variable.restart(self._start(name))
+        loss, names = (sum(self._losses) / len(self._losses) if self._losses else None), self.names
+        self._take([self.values[name] for name in names])
         self._begin_round()
         self.push(entries, loss, names)
 
@@ -212,7 +205,7 @@ class _LocalVariable:
     def follow(self, spec: optimizers.UpdateSpec) -> None:
         """Sets the update rule."""
         self._spec, self._rule = spec, optimizers.rule_for(spec)
-        self._share = optimizers.ordinary_growth(spec, self._rule, self._limits)  # of one update
+        self._share = optimizers.ordinary_growth(spec, self._limits)  # of one update
 
     def ordinary(self, entry: VersionedArray) -> bool:
         """Whether an update is known not to overflow; raises `NotFinite` for a gradient with NaN or infinity."""

@@ -16,9 +16,8 @@ from psserver.core.members.membership import Membership
 from psserver.rpc.server import ServerThread
 from pswire import errors
 from pswire import messages as ms
-from pswire.channel import check_health, error_from
-from pswire.codec import encode
-from pswire.tensors.transport import InlineSender
+from pswire.channel import check_health
+from pswire.specs.consistency import Synchronous
 from tests.server_client import Stream, frames_of
 
 STATUS = health_pb2.HealthCheckResponse
@@ -121,24 +120,20 @@ def services_of(client):
     return {service.name for service in answer.list_services_response.service}
 
 
-def test_a_pending_call_and_a_stream_between_two_calls_end_at_once_when_the_server_stops(connect):
-    with ServerThread(ServerConfig(grace=1000.0)) as server:
+def test_a_stream_between_two_calls_and_one_whose_call_is_pending_end_at_once_when_the_server_stops(connect):
+    with ServerThread(ServerConfig(grace=1000.0, consistency=Synchronous(2))) as server:
         client = connect(server)
-        holder, waiter = client.join("w0"), client.join("w1")
-        queue, left = ms.QueueSpec("train", size=10, block=10, epochs=1), {}
-        client.unary(ms.Take(holder, queue))
-        pending = client.stub.Take.future(encode(ms.Take(waiter, queue), InlineSender()), timeout=30)
-        while not left or left["w1"] <= left["w0"]:  # the Take renews the lease when it is pending
-            left = {worker.name: worker.lease_left for worker in client.status().workers}
-        stream = Stream(client)
-        stream.send(*frames_of(ms.Pull(holder, ())))
-        assert stream.answer().global_step == 0
-    error = error_from(pending.exception(), server.address)
-    assert (type(error), error.retry) == (errors.Unavailable, True)
-    assert "the server is stopping" in str(error)
-    with pytest.raises(errors.Unavailable, match="the server is stopping"):
-        stream.answer()
-    stream.close()
+        sender, idle, pending = client.join(), Stream(client), Stream(client)
+        idle.send(*frames_of(ms.Pull(sender, ())))
+        assert idle.answer().global_step == 0
+        pending.send(*frames_of(ms.Push(sender, 1, ())))
+        while not client.status().workers[0].waiting_for:
+            pass
+    for stream in (idle, pending):
+        with pytest.raises(errors.Unavailable, match="the server is stopping") as caught:
+            stream.answer()
+        assert caught.value.retry
+        stream.close()
 
 
 def slow_transfer(client):

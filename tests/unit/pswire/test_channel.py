@@ -93,20 +93,16 @@ METHODS = {
     "Abort": lambda request, context: context.abort(grpc.StatusCode.UNKNOWN, "something"),
     "Large": lambda request, context: bytes(5 << 20),
 }
+HEALTH_SERVICER = health.HealthServicer()
 
 
 @pytest.fixture(scope="module")
-def servicer():
-    return health.HealthServicer()
-
-
-@pytest.fixture(scope="module")
-def address(servicer):
+def address():
     """A small gRPC server with these methods and a health service."""
     server = grpc.server(ThreadPoolExecutor(2), options=channel.SERVER_OPTIONS)
     handlers = {name: grpc.unary_unary_rpc_method_handler(handle) for name, handle in METHODS.items()}
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("test.Test", handlers),))
-    health_pb2_grpc.add_HealthServicer_to_server(servicer, server)
+    health_pb2_grpc.add_HealthServicer_to_server(HEALTH_SERVICER, server)
     port = server.add_insecure_port("127.0.0.1:0")
     server.start()
     yield f"127.0.0.1:{port}"
@@ -143,10 +139,10 @@ def test_a_server_that_fails_is_named(address, method, kind, text):
     assert text.format(address) in str(error)
 
 
-@pytest.mark.parametrize("status", [HEALTH.SERVING, HEALTH.NOT_SERVING, HEALTH.UNKNOWN])
-def test_health_is_what_the_server_reports(address, servicer, status):
-    servicer.set("", status)
-    assert check_health(address, 10.0) is (status == HEALTH.SERVING)
+def test_health_is_what_the_server_reports(address):
+    for status in (HEALTH.SERVING, HEALTH.NOT_SERVING, HEALTH.UNKNOWN):
+        HEALTH_SERVICER.set("", status)
+        assert check_health(address, 10.0) is (status == HEALTH.SERVING)
 
 
 def test_health_of_a_server_that_is_not_there_or_silent_is_an_error():

@@ -17,8 +17,7 @@ from pswire.tensors.sums import add_over
 from psworker.autodiff.ops.activations import relu_vjp
 from psworker.autodiff.ops.convolution import im2col, winograd
 from psworker.autodiff.ops.convolution.windows import Padding, Pair, axes, check_images
-from psworker.autodiff.ops.dtypes import float16_in_float32
-from psworker.autodiff.tape import Result, op
+from psworker.autodiff.tape import Result, float16_in_float32, op
 from psworker.autodiff.tensor import Array, Tensor, TensorLike
 
 

@@ -83,10 +83,9 @@ def _flat(x: Array) -> Array:
 
 
 def _gather(windows: Array) -> Array:
-    """Windows (batch, rows, columns, height, width, channels) as the rows of a matrix.
+    """Windows (batch, rows, columns, height, width, channels) as the rows of a matrix, copied in long runs.
 
-    Row-major, contiguous runs of width * channels elements are copied. With one channel these are short, and the
-    column-major order has longer runs.
+    These have width * channels elements in row-major order; with one channel, runs in column-major order are longer.
     """
     _, _, columns, _, width, channels = windows.shape
     count, size = math.prod(windows.shape[:3]), math.prod(windows.shape[3:])

@@ -8,8 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from psworker.autodiff.ops.convolution.windows import Axis, Padding, Pair, axes, check_images, pad, pair
-from psworker.autodiff.ops.dtypes import float16_in_float32
-from psworker.autodiff.tape import Result, op
+from psworker.autodiff.tape import Result, float16_in_float32, op
 from psworker.autodiff.tensor import Array
 
 

@@ -74,10 +74,7 @@ def has_narrow_range(x: Array, rows: Axis, columns: Axis) -> Array:
 
 
 def filters_have_narrow_range(filters: Array) -> bool:
-    """Whether filters (height, width, channels, out) are narrow, as an image whose pixels are its windows.
-
-    At the edges of an image a result may depend on a single filter position.
-    """
+    """The same of filters: at the edges of an image a result may depend on a single position, which is its window."""
     with np.errstate(invalid="ignore", over="ignore"):
         flat = filters.reshape(*filters.shape[:2], -1)
         places = np.vecdot(flat, flat)

@@ -73,7 +73,7 @@ def test_ordinary_updates_of_a_settled_variable_are_finite_until_their_growths_a
 ):
     monkeypatch.setattr(numba_compiler, "USE_NUMBA", use_numba)
     limits, rule, rate = LIMITS[dtype], rule_for(spec), largest_rate(getattr(spec, "learning_rate", 1.0))
-    growth = rule.growth(rate, limits)
+    growth = spec._growth(rate, limits)
     assert growth <= MAX_ORDINARY_GROWTH, "it would be guarded"
     largest = limits.gradient
     value = np.tile(np.array([limits.state, -limits.state, 0], dtype), 81)
@@ -98,7 +98,7 @@ def test_ordinary_updates_of_a_settled_variable_are_finite_until_their_growths_a
     ids=str,
 )
 def test_updates_of_a_rule_that_may_overflow_are_guarded(spec):
-    assert not rule_for(spec).growth(spec.learning_rate, LIMITS["float32"]) <= MAX_ORDINARY_GROWTH
+    assert not spec._growth(spec.learning_rate, LIMITS["float32"]) <= MAX_ORDINARY_GROWTH
 
 
 @pytest.mark.parametrize("case", RULES_UNDER_TEST, ids=lambda case: case.name)

@@ -39,9 +39,3 @@ def test_a_percentile_is_numpys_by_nearest_rank_below_1024_and_at_most_one_part_
                 exact = int(np.percentile(staleness, percent, method="inverted_cdf"))
                 found = percentile(counts, percent)
                 assert found == exact if exact < 1024 else exact * 511 / 512 < found <= exact
-
-
-@pytest.mark.parametrize("percent", [-1, 100.5, float("nan")])
-def test_a_percentile_is_from_0_to_100(percent):
-    with pytest.raises(ValueError, match="from 0 to 100"):
-        percentile({}, percent)

@@ -81,46 +81,39 @@ def test_an_update_in_stretches_is_the_update_unless_its_rule_looks_at_all_eleme
         check_same(rule, one, gradients, step=Step(3, 70, 0.5))
 
 
-@pytest.mark.parametrize("form", PACKED)
-@pytest.mark.parametrize("others", [0, 1])
-def test_a_packed_gradient_updates_as_its_unpacked_array(form, others, random):
-    rule = rule_for(optimizers.Adam(0.5))
-    one = variable(rule, random)
-    arrays = [random.normal(size=SHAPE).astype(np.float32) for _ in range(1 + others)]
-    gradient = PACKED[form](arrays[0])
-    unpacked = updated(one, rule, [gradient.unpacked(), *arrays[1:]])
-    check_same(rule, one, [gradient, *arrays[1:]])
-    assert state_of(one) == state_of(unpacked)
-    if form != "topk":
-        indices = np.array([6, 1, 6])
-        rows = PACKED[form](random.normal(size=(3, 5)).astype(np.float32))
-        ends = [updated(one, rule, [IndexedSlices(each, indices, SHAPE)]) for each in (rows, rows.unpacked())]
-        assert state_of(ends[0]) == state_of(ends[1])
+#: Weights that were served, and those that compensate; an array is not compensated by rows.
+SERVED = {
+    "nothing": lambda array: (None, None),
+    "an array": lambda array: (ServedWeights(0, array),) * 2,
+    "bfloat16": lambda array: tuple(ServedWeights(0, one(array)) for one in (PACKED["bfloat16"], unpacked_bfloat16)),
+    "rows": lambda array: (ServedWeights(0, array, np.arange(len(array))), None),
+}
+
+
+def unpacked_bfloat16(array):
+    return to_16_bits(array, "bfloat16").unpacked()
 
 
 @pytest.mark.parametrize("form", [None, *PACKED])
-@pytest.mark.parametrize("served", [None, "bfloat16"])
-def test_delay_compensation_is_the_same_in_stretches_whatever_is_packed(form, served, random):
-    rule = rule_for(optimizers.Momentum(0.5, 0.5))
+@pytest.mark.parametrize(("served", "others"), [*((served, 0) for served in SERVED), ("bfloat16", 1)])
+def test_what_is_packed_updates_as_what_it_holds_whole_and_in_stretches(form, served, others, random):
+    rule = rule_for(optimizers.Adam(0.5))
     one = variable(rule, random)
-    then = one.value - np.float32(0.5)
-    array = random.normal(size=SHAPE).astype(np.float32)
-    gradient = array if form is None else PACKED[form](array)
-    backup = ServedWeights(0, then if served is None else to_16_bits(then, served))
-    plain = gradient.unpacked() if isinstance(gradient, Packed) else gradient
-    rest = plain.astype(float) ** 2 * (one.value.astype(float) - backup.unpacked())
-    by_hand = updated(one, rule, [(plain + 0.75 * rest).astype(np.float32)])
-    check_same(rule, one, [gradient], [backup])
-    np.testing.assert_allclose(one.value, by_hand.value, rtol=1e-5, atol=1e-6)
+    plain, then, *more = random.normal(size=(2 + others, *SHAPE)).astype(np.float32)
+    gradient = plain if form is None else PACKED[form](plain)
+    given, compensates = SERVED[served](then)
+    unpacked = gradient.unpacked() if isinstance(gradient, Packed) else gradient
+    expected = updated(one, rule, [unpacked, *more], [compensates, *[None] * others])
+    check_same(rule, one, [gradient, *more], [given, *[None] * others])
+    assert state_of(one) == state_of(expected)
 
 
-def test_an_array_is_not_compensated_by_rows_whether_as_a_whole_or_in_stretches(random):
-    rule = rule_for(optimizers.Momentum(0.5, 0.5))
-    one = variable(rule, random)
-    array, served = random.normal(size=(2, *SHAPE)).astype(np.float32)
-    plain = updated(one, rule, [array])
-    check_same(rule, one, [array], [ServedWeights(0, served, np.arange(len(served)))])
-    assert state_of(one) == state_of(plain)
+@pytest.mark.parametrize("form", ["bfloat16", "float16", "int8"])
+def test_packed_rows_update_as_what_they_hold(form, random):
+    rule, rows = rule_for(optimizers.Adam(0.5)), PACKED[form](random.normal(size=(3, 5)).astype(np.float32))
+    one, indices = variable(rule, random), np.array([6, 1, 6])
+    ends = [updated(one, rule, [IndexedSlices(each, indices, SHAPE)]) for each in (rows, rows.unpacked())]
+    assert state_of(ends[0]) == state_of(ends[1])
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)

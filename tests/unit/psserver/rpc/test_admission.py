@@ -11,61 +11,47 @@ LIMIT = 10
 
 
 class Transfer:
-    """A transfer that goes on until `end`."""
+    """A transfer of these bytes, which goes on until `end`."""
 
     def __init__(self, admission, nbytes):
-        self.admitted, self._end = False, asyncio.Event()
-        self.task = asyncio.create_task(self._run(admission, nbytes))
-
-    async def _run(self, admission, nbytes):
-        async with admission.reserve(nbytes):
-            self.admitted = True
-            await self._end.wait()
+        self._reservation = admission.reserve(nbytes)
+        self.admission = asyncio.create_task(self._reservation.__aenter__())
 
     async def end(self):
-        self._end.set()
-        await self.task
+        await self._reservation.__aexit__(None, None, None)
 
 
-async def begun(*sizes):
-    admission = Admission(LIMIT, timeout=30.0)
-    transfers = [Transfer(admission, nbytes) for nbytes in sizes]
-    await settled()
-    return transfers
-
-
-async def settled():
+async def admitted(transfers):
     for _ in range(5):
         await asyncio.sleep(0)
+    return [one.admission.done() for one in transfers]
 
 
 def test_transfers_go_on_together_while_they_fit_and_later_ones_do_not_overtake_one_that_waits():
     async def scenario():
-        *fitting, large, small = await begun(6, 4, 0, 10, 1)
-        assert [one.admitted for one in (*fitting, large, small)] == [True, True, True, False, False]
-        for one in fitting:
+        admission = Admission(LIMIT, timeout=30.0)
+        transfers = [Transfer(admission, nbytes) for nbytes in (6, 4, 0, 10, 1)]
+        assert await admitted(transfers) == [True, True, True, False, False]
+        for one in transfers[:3]:
             await one.end()
-        await settled()
-        assert (large.admitted, small.admitted) == (True, False)
-        await large.end()
-        await settled()
-        assert small.admitted
-        await small.end()
+        assert await admitted(transfers[3:]) == [True, False]
+        await transfers[3].end()
+        assert await admitted(transfers[4:]) == [True]
+        await transfers[4].end()
 
     asyncio.run(scenario())
 
 
-@pytest.mark.parametrize("place", [0, 1, 2], ids=["in progress", "first in line", "second in line"])
+@pytest.mark.parametrize("place", [1, 2], ids=["first in line", "second in line"])
 def test_a_transfer_that_is_cancelled_leaves_its_place(place):
     async def scenario():
-        transfers = await begun(LIMIT, LIMIT, LIMIT)
-        gone = transfers.pop(place)
-        gone.task.cancel()
-        await asyncio.wait([gone.task])
-        for other in transfers:
-            await settled()
-            assert other.admitted
-            await other.end()
+        admission = Admission(LIMIT, timeout=30.0)
+        transfers = [Transfer(admission, LIMIT) for _ in range(3)]
+        assert await admitted(transfers) == [True, False, False]
+        transfers.pop(place).admission.cancel()
+        await transfers[0].end()
+        assert await admitted(transfers) == [True, True]
+        await transfers[1].end()
 
     asyncio.run(scenario())
 

@@ -9,7 +9,7 @@ from pswire.tensors.compression import quantize_int8, to_16_bits, top_k
 from pswire.tensors.values import IndexedSlices, TensorSpec
 
 ME = ms.Sender("w0", 1)
-SPEC, ENCODED = TensorSpec("W", (2, 3)), TensorSpec("W", (2, 3), "int16")
+SPEC = TensorSpec("W", (2, 3))
 
 
 def pushed(**arrays):
@@ -22,24 +22,17 @@ def zeros(dtype="f4", shape=(2, 3)):
 
 def test_an_array_is_given_out_once_and_only_for_its_own_variable():
     """Another variable's array task may still read it."""
-    own, other = zeros(), zeros()
-    allocator = pushed(V=other, W=own)
+    own, other, encoded = zeros(), zeros(), to_16_bits(zeros(), "bfloat16")
+    allocator = pushed(V=other, W=own, X=encoded)
     assert allocator.take(SPEC) is own
     assert allocator.take(SPEC) is None
     assert allocator.take(TensorSpec("V", (2, 3))) is other
+    assert allocator.take(TensorSpec("X", (2, 3), "int16")) is encoded.parts[0]
     declared = ms.Declaration(SPEC, own), ms.Declaration(TensorSpec("V", (2,)), None)
     registered = ReusedArrays(ms.Register(ME, declared))
     assert registered.take(TensorSpec("V", (2,))) is None
     assert registered.take(SPEC) is own
-
-
-@pytest.mark.parametrize("form", ["bfloat16", "float16"])
-def test_encoded_values_replace_encoded_gradients_only(form):
-    gradient = to_16_bits(zeros(), form)
-    allocator = pushed(W=gradient)
-    assert allocator.take(SPEC) is None
-    assert allocator.take(ENCODED) is gradient.parts[0]
-    assert pushed(W=zeros()).take(ENCODED) is None
+    assert ReusedArrays(ms.Assign(ME, 1, (ms.Assignment("W", zeros()),))).take(SPEC) is None
 
 
 UNFIT = {
@@ -48,6 +41,7 @@ UNFIT = {
     "big-endian": zeros(">f4"),
     "flat": zeros(shape=(6,)),
     "rows": IndexedSlices(zeros(), np.array([0, 1]), (2, 3)),
+    "encoded": to_16_bits(zeros(), "float16"),
 }
 
 
@@ -60,9 +54,4 @@ def test_an_array_that_cannot_hold_the_value_is_not_given_out(array):
 def test_compressed_gradients_are_never_written_over(compress):
     """A stretch of the answer may be written while others of the gradient are still to be read."""
     gradient = compress(np.ones(6, "f4"), np.zeros(6, "f4"))
-    allocator = pushed(W=gradient)
-    assert all(allocator.take(TensorSpec.of("W", part)) is None for part in gradient.parts)
-
-
-def test_other_messages_have_no_arrays_to_reuse():
-    assert ReusedArrays(ms.Assign(ME, 1, (ms.Assignment("W", zeros()),))).take(SPEC) is None
+    assert all(pushed(W=gradient).take(TensorSpec.of("W", part)) is None for part in gradient.parts)

@@ -12,7 +12,7 @@ from pswire import errors
 from pswire import messages as ms
 from pswire.optimizers import Ftrl, GradientDescent, Momentum, numba_compiler
 from pswire.specs.consistency import Synchronous
-from pswire.tensors.values import IndexedSlices, TensorSpec
+from pswire.tensors.values import IndexedSlices
 from tests.gated_shard import Gate, at_gate, begun, cancelled, executor_test, join, register, set_to, until, value
 from tests.shard_state import run_step
 
@@ -177,24 +177,6 @@ async def test_an_answer_that_does_not_fit_is_refused_before_the_step_unless_the
         with pytest.raises(error):
             await executor.step(message, most=1)
     assert len((await executor.step(ms.Pull(sender, ("w",)), most=32)).values) == 1
-
-
-@executor_test()
-async def test_admission_counts_the_bytes_both_ways_and_changes_nothing(executor, shard):
-    sender = await join(executor)
-    hollow = np.broadcast_to(np.zeros(()), (4,))
-    await register(executor, sender, GradientDescent(1.0), w=np.zeros(4))
-    rows = IndexedSlices(hollow, np.broadcast_to(np.zeros((), np.int32), (4,)), (4,))
-    for message, nbytes in [
-        (set_to(sender, 1, "w", hollow), 32),
-        (ms.Pull(sender, ("w",)), 32),
-        (push(sender, 2, "w", rows, pull=("w",)), 32 + 16 + 32),
-        (ms.Register(sender, (ms.Declaration(TensorSpec.of("w", hollow), hollow),)), 64),
-    ]:
-        assert executor.admit(message) == nbytes
-    with pytest.raises(errors.UnknownVariable):
-        executor.admit(ms.Pull(sender, ("v",)))
-    assert (await executor.step(ms.Status())).variables[0].version == 0
 
 
 # --- failures ---------------------------------------------------------------------------------------------------------

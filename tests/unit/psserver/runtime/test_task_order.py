@@ -124,20 +124,14 @@ class RandomWorker:
         self.numbers = np.random.default_rng(self.dice.getrandbits(32))
         self.seen = dict.fromkeys(SHAPES, 0)
 
-    def declaration(self, name, sure=False):
-        spec, optimizer = TensorSpec(name, SHAPES[name]), OPTIMIZERS[name] if sure or self.often() else None
-        if sure:
-            return ms.Declaration(spec, None, optimizer)
-        if name == "table":
-            return ms.Declaration(spec, None, optimizer, RowNormal(1.0, seed=3))
-        return ms.Declaration(spec, np.full(spec.shape, self.dice.random(), np.float32), optimizer)
-
-    def often(self, probability=0.5):
-        return self.dice.random() < probability
+    def declaration(self, name):
+        initial = None if name == "table" else np.full(SHAPES[name], self.dice.random(), "f4")
+        rows = RowNormal(1.0, seed=3) if initial is None else None
+        return ms.Declaration(TensorSpec(name, SHAPES[name]), initial, OPTIMIZERS[name], rows)
 
     def gradient(self, name):
         shape, version = SHAPES[name], self.seen[name]
-        if name != "table" and (not shape or self.often(0.75)):
+        if name != "table" and (not shape or self.dice.random() < 0.75):
             return ms.Gradient(name, version, self.maybe_packed(np.asarray(self.numbers.normal(size=shape), "f4")))
         indices = self.numbers.integers(0, shape[0], size=self.dice.randint(0, 5))
         rows = self.numbers.normal(size=(len(indices), *shape[1:])).astype("f4")
@@ -152,38 +146,30 @@ class RandomWorker:
         return to_16_bits(array, form) if form else array
 
     def message(self, sequence):
-        names = self.dice.sample(sorted(SHAPES), self.dice.randint(1, 3))
+        me, names = self.sender, self.dice.sample(sorted(SHAPES), self.dice.randint(1, 3))
         pull = tuple(name for name in names if name != "table")
-        how = {
-            "known_versions": tuple(self.seen[name] for name in pull) if self.often() else (),
-            "encoding": self.dice.choice(["", *ENCODINGS]),
-        }
+        known = tuple(self.seen[name] for name in pull) if self.dice.random() < 0.5 else ()
+        how = {"known_versions": known, "encoding": self.dice.choice(["", *ENCODINGS])}
         match self.dice.choice(["push"] * 6 + ["pull"] * 2 + ["assign", "register", "tune", "idle"]):
             case "push":
-                return ms.Push(self.sender, sequence, tuple(map(self.gradient, names)), None, pull, **how)
+                return ms.Push(me, sequence, tuple(map(self.gradient, names)), None, pull, **how)
             case "pull":
                 rows = np.array([self.dice.randrange(6) for _ in range(self.dice.randint(0, 5))], np.int32)
-                chosen = ms.Choice("table", rows), ms.Choice("a", slot=self.dice.choice(["", "m", "v"]))
-                return ms.Pull(self.sender, pull, chosen, **how)
+                return ms.Pull(me, pull, (ms.Choice("table", rows), ms.Choice("a", slot=self.dice.choice("mv"))), **how)
             case "assign":
                 arrays = [ms.Assignment(name, np.full(SHAPES[name], self.dice.random(), "f4")) for name in names]
-                return ms.Assign(self.sender, sequence, tuple(arrays), add=self.often())
+                return ms.Assign(me, sequence, tuple(arrays), add=self.dice.random() < 0.5)
             case "register":
-                return ms.Register(self.sender, tuple(map(self.declaration, names)))
+                return ms.Register(me, tuple(map(self.declaration, names)))
             case "tune":
-                momentum = Momentum(self.dice.random(), 0.5)
-                return ms.Tune(self.sender, sequence, ("m",), momentum, ("learning_rate",))
-        return ms.Renew(self.sender, idle=True)
+                return ms.Tune(me, sequence, ("m",), Momentum(self.dice.random(), 0.5), ("learning_rate",))
+        return ms.Renew(me, idle=True)
 
     async def work(self, executor, allocator_of, answers):
         """`answers` gets the state of each answer when it came, by its id."""
         self.sender = await join(executor, self.name)
-        for sequence in range(-1, CALLS):
-            if sequence < 1:
-                declared = tuple(self.declaration(name, sure=sequence == 0) for name in SHAPES)
-                message = ms.Register(self.sender, declared)
-            else:
-                message = self.message(sequence)
+        everything = ms.Register(self.sender, tuple(map(self.declaration, SHAPES)))
+        for message in (everything, *map(self.message, range(1, CALLS))):
             allocator = allocator_of(message)
             answer = await executor.step(message, allocator=allocator)
             answers[id(answer)] = state_of(answer)

@@ -12,10 +12,8 @@ from pswire.v1 import paramserver_pb2 as pb
 
 SEED = 20261121
 HEADER = pb.Frame(pull=pb.PullRequest(sender=pb.Sender(worker="w", incarnation=3), names=["W", "b"]))
-REGION = pb.Frame(
-    take=pb.TakeRequest(reports_received=5), answer_region=pb.Region(segment=1, offset=64, nbytes=1 << 40)
-)
-HEADERS = [pb.Frame(), HEADER, REGION, pb.Frame(attach=pb.AttachRequest(name="x" * 300, token=bytes(16)))]
+REGION = pb.Region(segment=1, offset=64, nbytes=1 << 40)
+HEADERS = [pb.Frame(), HEADER, pb.Frame(attach=pb.AttachRequest(name="x" * 300), answer_region=REGION)]
 
 
 @pytest.mark.parametrize("sizes", [(0,), (1,), (127,), (100, 28), (16383,), (16384, 1), (1 << 20, 3, 1 << 20)])
@@ -42,10 +40,10 @@ def test_frames_with_data_chunks_or_neither_are_plain_protobuf_and_elements_are_
 
 
 def test_fields_may_come_in_any_order_and_the_last_of_two_counts_as_protobuf_has_it():
-    data = pb.Frame(data=b"first").SerializeToString() + HEADER.SerializeToString()
-    again = data + pb.Frame(padding=b"123").SerializeToString() + pb.Frame(data=b"second").SerializeToString()
-    for frame, expected in ((data, b"first"), (again, b"second")):
-        assert frames.incoming(frame) == frames.Incoming(HEADER, expected, None)
+    first, second = (pb.Frame(data=data).SerializeToString() for data in (b"first", b"second"))
+    frame = first + HEADER.SerializeToString() + pb.Frame(padding=b"123").SerializeToString()
+    assert frames.incoming(frame) == frames.Incoming(HEADER, b"first", None)
+    assert frames.incoming(frame + second) == frames.Incoming(HEADER, b"second", None)
 
 
 NO_FRAMES = {

@@ -107,23 +107,19 @@ def refuse(code):
     return call
 
 
-@pytest.mark.parametrize(
-    ("target", "name", "replacement", "reason"),
-    [
+def test_a_folder_that_cannot_be_used_is_a_reason_not_to_share_and_nothing_is_left(monkeypatch, folder):
+    for target, name, replacement, reason in (
         (os, "posix_fallocate", refuse(errno.ENOSPC), r"no room in \S+ for [0-9,]+ bytes: No space left on device"),
         (segments, "_map", refuse(errno.ENOMEM), "Cannot allocate memory"),
         (os, "open", refuse(errno.EROFS), r"cannot make a file in .*: Read-only file system"),
         (fcntl, "flock", refuse(errno.ENOLCK), "cannot be locked"),
         (os.path, "isdir", lambda path: False, "no .* on this machine"),
-    ],
-)
-def test_a_folder_that_cannot_be_used_is_a_reason_not_to_share_and_nothing_is_left(
-    monkeypatch, folder, target, name, replacement, reason
-):
-    monkeypatch.setattr(target, name, replacement)
-    with pytest.raises(NotShared, match=reason):
-        Segment.create(1)
-    assert os.listdir(folder) == []
+    ):
+        with monkeypatch.context() as patch:
+            patch.setattr(target, name, replacement)
+            with pytest.raises(NotShared, match=reason):
+                Segment.create(1)
+        assert os.listdir(folder) == []
 
 
 def test_a_sweep_between_a_file_and_its_lock_does_no_harm(monkeypatch, folder):
@@ -143,24 +139,21 @@ def test_a_sweep_between_a_file_and_its_lock_does_no_harm(monkeypatch, folder):
 # --- opening and sweeping ---------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("other", "reason"),
-    [
+def test_a_file_that_is_not_as_announced_is_not_mapped_and_not_left_open(segment):
+    known = {"name": segment.name, "nbytes": segment.nbytes, "token": segment.token}
+    before = os.listdir("/proc/self/fd")
+    for other, reason in (
         ({"token": bytes(16)}, "does not begin with the token"),
-        ({"token": b""}, "does not begin with the token"),
+        ({"token": segment.token[:15]}, "does not begin with the token"),
         ({"nbytes": 2 * PAGESIZE}, f"{PAGESIZE:,} bytes, and {2 * PAGESIZE:,} were announced"),
         ({"nbytes": -1}, "-1 were announced"),
         ({"name": NAME}, "another host or in another container"),
         ({"name": "../../etc/passwd"}, "'../../etc/passwd' is not the name of a segment"),
         ({"name": f"{NAME}/../{NAME}"}, "not the name of a segment"),
         ({"name": f"{NAME}\n"}, "not the name of a segment"),
-    ],
-)
-def test_a_file_that_is_not_as_announced_is_not_mapped_and_not_left_open(segment, other, reason):
-    known = {"name": segment.name, "nbytes": segment.nbytes, "token": segment.token}
-    before = os.listdir("/proc/self/fd")
-    with pytest.raises(NotShared, match=re.escape(reason)):
-        open_segment(**known | other)
+    ):
+        with pytest.raises(NotShared, match=re.escape(reason)):
+            open_segment(**known | other)
     assert len(os.listdir("/proc/self/fd")) == len(before)
 
 
@@ -170,39 +163,26 @@ def sparse(path):
         file.truncate(2 * PAGESIZE)
 
 
-@pytest.mark.parametrize(
-    ("make", "mode", "reason"),
-    [
-        (os.mkdir, 0o600, r"is not a regular file in|Is a directory"),
-        (os.mkfifo, 0o600, "is not a regular file in"),
-        (lambda path: os.symlink("/etc/passwd", path), None, "Too many levels of symbolic links"),
-        (sparse, 0o640, "mode 0640, not 0600"),
-        (sparse, 0o600, f"only {PAGESIZE:,} of the file's {2 * PAGESIZE:,} bytes have memory"),
-        (sparse, 0o600, r"belongs to user [0-9]+, and this process to user 123456789"),
-    ],
-    ids=[
-        "folder",
-        "pipe",
-        "link",
-        "readable by others",
-        "sparse: writing there could end the process",
-        "another user's",
-    ],
-)
-def test_a_file_that_is_no_segment_of_this_user_is_not_opened(monkeypatch, folder, make, mode, reason):
-    path = os.path.join(folder, NAME)
-    make(path)
-    if mode is not None:
-        os.chmod(path, mode)
-    others = "123456789" in reason
-    if others:
-        monkeypatch.setattr(os, "geteuid", lambda: 123456789)
-    with pytest.raises(NotShared, match=reason):
-        open_segment(NAME, 2 * PAGESIZE, bytes(16))
-    swept = make is sparse and not others  # a regular file is that of a dead process
-    assert sweep() == swept
-    if not swept:
-        (os.rmdir if make is os.mkdir else os.unlink)(path)
+def test_a_file_that_is_no_segment_of_this_user_is_not_opened(monkeypatch, folder):
+    path, me = os.path.join(folder, NAME), os.geteuid()
+    for make, mode, user, reason in (
+        (os.mkdir, 0o600, me, r"is not a regular file in|Is a directory"),
+        (os.mkfifo, 0o600, me, "is not a regular file in"),
+        (lambda path: os.symlink("/etc/passwd", path), None, me, "Too many levels of symbolic links"),
+        (sparse, 0o640, me, "mode 0640, not 0600"),
+        (sparse, 0o600, me, f"only {PAGESIZE:,} of the file's {2 * PAGESIZE:,} bytes have memory"),
+        (sparse, 0o600, me + 1, f"belongs to user {me}, and this process to user {me + 1}"),
+    ):
+        make(path)
+        if mode is not None:
+            os.chmod(path, mode)
+        monkeypatch.setattr(os, "geteuid", lambda user=user: user)
+        with pytest.raises(NotShared, match=reason):
+            open_segment(NAME, 2 * PAGESIZE, bytes(16))
+        swept = make is sparse and user == me  # a regular file is that of a dead process
+        assert sweep() == swept
+        if not swept:
+            (os.rmdir if make is os.mkdir else os.unlink)(path)
 
 
 def test_a_sweep_removes_dead_segments_only(monkeypatch, folder, segment):

@@ -122,7 +122,7 @@ def test_a_tensor_that_is_nowhere_is_malformed_even_without_elements(receiver, p
         receiver.get(pb.Tensor(**place), TensorSpec("W", (0,)))
 
 
-# --- inline -----------------------------------------------------------------------------------------------------------
+# --- inline and stream ------------------------------------------------------------------------------------------------
 
 
 def test_tensors_of_two_mebibytes_travel_inside_their_message_and_not_a_byte_more():
@@ -132,15 +132,13 @@ def test_tensors_of_two_mebibytes_travel_inside_their_message_and_not_a_byte_mor
         put(sender, np.zeros(1, np.uint8))
 
 
-# --- stream -----------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("sizes", [[CHUNK // 2 + 3] * 5, [2 * CHUNK], [40] * 100, [0], []])
-def test_chunks_are_full_and_run_across_tensors(sizes):
-    arrays, sender = [np.full(size, n, np.uint8) for n, size in enumerate(sizes)], StreamSender(few=0)
-    put(sender, *arrays)
-    data = b"".join(array.tobytes() for array in arrays)
-    assert [b"".join(one) for one in sender.chunks()] == [data[at : at + CHUNK] for at in range(0, len(data), CHUNK)]
+def test_chunks_are_full_and_run_across_tensors():
+    for sizes in ([CHUNK // 2 + 3] * 5, [2 * CHUNK], [40] * 100, [0], []):
+        arrays, sender = [np.full(size, n, np.uint8) for n, size in enumerate(sizes)], StreamSender(few=0)
+        put(sender, *arrays)
+        data = b"".join(array.tobytes() for array in arrays)
+        cut = [data[at : at + CHUNK] for at in range(0, len(data), CHUNK)]
+        assert [b"".join(one) for one in sender.chunks()] == cut
 
 
 def test_small_tensors_travel_inside_their_message_as_long_as_they_are_few():
@@ -187,27 +185,22 @@ def memory():
 def test_arrays_begin_at_cache_lines_and_segment_0_at_offset_0_is_a_place_too(memory):
     assert [aligned(nbytes) for nbytes in (0, 1, 64, 65)] == [0, 64, 64, 128]
     assert bytes_needed([1, 65, 64]) == 256
-    tensors = put(Region(3, memory), np.zeros(35, np.float32), np.zeros(0), np.zeros(1))
-    assert [(one.shared.segment, one.shared.offset) for one in tensors] == [(3, 64), (3, 256), (3, 256)]
-    sender = Region(3, memory)
-    put(sender, np.zeros(4096 - DATA_OFFSET - 64, np.uint8), np.zeros(8))
+    region = Region(3, memory)
+    tensors = put(region, np.zeros(35, np.float32), np.zeros(0), np.zeros(1), np.zeros(4096 - 320, np.uint8))
+    assert [one.shared for one in tensors] == [pb.Shared(segment=3, offset=at) for at in (64, 256, 256, 320)]
     with pytest.raises(TooLarge, match="no room for the 4 bytes of 'W'"):
-        put(sender, np.zeros(1, np.float32))
+        put(region, np.zeros(1, np.float32))
     array_at(memory, 0, TensorSpec("W", (2,)))[:] = [1, 2]
-    again = pb.Tensor.FromString(pb.Tensor(shared=pb.Shared()).SerializeToString())
-    assert SharedReceiver({0: memory}).get(again, TensorSpec("W", (2,))).tolist() == [1, 2]
+    assert SharedReceiver({0: memory}).get(pb.Tensor(shared=pb.Shared()), TensorSpec("W", (2,))).tolist() == [1, 2]
 
 
-OUTSIDE = [(32, 1), (-64, 1), (4096, 1), (4032, 17), (0, 1025), (4160, 0), (1 << 62, 1), (64, 1 << 40)]
-
-
-@pytest.mark.parametrize(("offset", "size"), OUTSIDE)
-def test_a_place_that_is_outside_or_odd_is_malformed(memory, offset, size):
-    tensor = pb.Tensor(shared=pb.Shared(segment=1, offset=offset))
-    with pytest.raises(Malformed, match=r"variable W float32.* must be inside the 4,096 bytes .* multiple of 64"):
-        SharedReceiver({1: memory}).get(tensor, TensorSpec("W", (size,)))
-    with pytest.raises(Malformed, match=r"answer region: its .* bytes must be inside"):
-        Region(1, memory, offset, 4 * size)
+def test_a_place_that_is_outside_or_odd_is_malformed(memory):
+    for offset, size in ((32, 1), (-64, 1), (4096, 1), (4032, 17), (0, 1025), (4160, 0), (1 << 62, 1), (64, 1 << 40)):
+        tensor = pb.Tensor(shared=pb.Shared(segment=1, offset=offset))
+        with pytest.raises(Malformed, match=r"variable W float32.* must be inside the 4,096 bytes .* multiple of 64"):
+            SharedReceiver({1: memory}).get(tensor, TensorSpec("W", (size,)))
+        with pytest.raises(Malformed, match=r"answer region: its .* bytes must be inside"):
+            Region(1, memory, offset, 4 * size)
     assert Region(1, memory, 4032, 64).take(TensorSpec("W", (16,))).shape == (16,), "a place may end with its segment"
 
 
@@ -228,16 +221,15 @@ def test_what_a_worker_writes_afterwards_reaches_no_row_number_no_index_of_an_el
     assert push.gradients[2].array.tolist() == [True]
 
 
-@pytest.mark.parametrize(("dtype", "own"), [("bool", False), ("int64", True)])
-def test_tensors_that_overlap_do_not_multiply_memory(memory, dtype, own):
+def test_tensors_that_overlap_do_not_multiply_memory(memory):
     """A small message would otherwise take any amount of memory; each message may be decoded two times."""
-    spec, tensor = TensorSpec("W", (4096 // np.dtype(dtype).itemsize,), dtype), pb.Tensor(shared=pb.Shared())
-    receiver = SharedReceiver({0: memory})
-    for _ in range(2):
-        assert receiver.get(tensor, spec, own=own).base is None
-    with pytest.raises(Malformed, match=r"variable W .*: its place overlaps those of other tensors"):
-        receiver.get(tensor, TensorSpec("W", (1,), dtype), own=own)
-    assert receiver.get(tensor, TensorSpec("v", (2,))).nbytes == 8, "a view takes no memory"
+    for dtype, own in (("bool", False), ("int64", True)):
+        spec, tensor = TensorSpec("W", (4096 // DTYPES[dtype].itemsize,), dtype), pb.Tensor(shared=pb.Shared())
+        receiver = SharedReceiver({0: memory})
+        assert all(receiver.get(tensor, spec, own=own).base is None for _ in range(2))
+        with pytest.raises(Malformed, match=r"variable W .*: its place overlaps those of other tensors"):
+            receiver.get(tensor, TensorSpec("W", (1,), dtype), own=own)
+        assert receiver.get(tensor, TensorSpec("v", (2,))).nbytes == 8, "a view takes no memory"
 
 
 def test_a_region_is_allocated_from_its_begin_to_its_end_and_its_arrays_are_not_streamed(memory):

@@ -1,6 +1,6 @@
 """Convolution and pooling: blocks, ties, memory; Winograd convolution, its error bound, and when it is used.
 
-Values and gradients over many shapes are checked by `cases_convolution.py`.
+Values and gradients over many shapes are checked by `cases.py`.
 """
 
 import tracemalloc
@@ -12,7 +12,7 @@ import pytest
 from psworker.autodiff import Tensor, gradients, ops
 from psworker.autodiff.ops.convolution import im2col, windows, winograd
 
-from .cases_convolution import numpy_conv2d
+from .cases import numpy_conv2d
 
 CHANNELS, OUT, SIZE = 16, 24, 12  # with these and eight images, conv2d uses Winograd convolution
 X_SHAPE, FILTERS_SHAPE, Y_SHAPE = (8, SIZE, SIZE, CHANNELS), (5, 5, CHANNELS, OUT), (8, SIZE, SIZE, OUT)

@@ -4,7 +4,6 @@ import importlib
 import inspect
 import operator
 import pkgutil
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,10 +11,7 @@ import pytest
 from psworker.autodiff import Tensor, check_gradients, gradients, no_grad, ops
 from psworker.autodiff.gradient_check import dense
 
-FAMILIES = [
-    importlib.import_module(f".{path.stem}", __package__) for path in sorted(Path(__file__).parent.glob("cases_*.py"))
-]
-CASES = [case for family in FAMILIES for case in family.CASES]
+from .cases import CASES
 
 
 def differentiable_ops():

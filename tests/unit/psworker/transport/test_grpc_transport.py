@@ -1,7 +1,12 @@
-"""Messages reach a server over gRPC by the right kind of call; invalid answers are refused; broken streams are left."""
+"""Calls to a server: of the right kind, with valid answers only; values stay while they are used; failures free all."""
 
 import asyncio
+import gc
+import itertools
+import os
 import threading
+import time
+import weakref
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
@@ -14,42 +19,65 @@ from psserver.config import ServerConfig
 from psserver.rpc import service
 from psserver.rpc.server import ServerThread
 from psserver.rpc.service import Service
+from psserver.rpc.transfer_memory import AttachedSegments
 from pswire import errors
 from pswire import messages as ms
 from pswire.optimizers import GradientDescent
+from pswire.specs.consistency import Asynchronous, Synchronous
 from pswire.tensors.frames import incoming
+from pswire.tensors.segments import Segment
 from pswire.tensors.transport import CHUNK, MAX_INLINE_MESSAGE
 from pswire.tensors.values import TensorSpec
 from pswire.v1 import paramserver_pb2 as pb
-from psworker.transport.grpc_transport import GrpcTransport, TransferStream
+from psworker.transport.grpc_transport import GrpcTransport, TransferCall, TransferStream
+from psworker.transport.shared_memory import MAX_SEGMENTS, MIN_BORROWED_BYTES, SegmentPool
 from tests.server_client import frames_of
+from tests.shared_folder import in_shared_memory, mapped_segments, needs_shared_memory, shared_folder
 
-ME = ms.Sender("w", 1)
-SMALL = np.arange(6, dtype=np.float32).reshape(2, 3)
-LARGE = np.arange(MAX_INLINE_MESSAGE // 4 + 1, dtype=np.float32)  # one element more than fits inline
-PULL = ms.Pull(ME, ("v",))
+BOUND = 30.0  # seconds that no call comes near to
+ARRAY = np.arange(6, dtype=np.float32).reshape(2, 3)
+CHUNKED = np.arange(MAX_INLINE_MESSAGE // 4 + 1, dtype=np.float32)  # one element more than fits inline
+SMALL = np.zeros(MIN_BORROWED_BYTES // 4 - 1, np.float32)  # is copied
+LARGE = np.zeros(MIN_BORROWED_BYTES // 4 * 3, np.float32)
+HUGE = np.zeros(2 * MAX_INLINE_MESSAGE, np.float32)
+
+
+class Worker:
+    """A worker that has registered variables, and pushes gradients of -1 by plain gradient descent."""
+
+    def __init__(self, transport, name="w0", **values):
+        self.transport, self.names, self.sequence = transport, tuple(values), itertools.count(1)
+        self.sender = ms.Sender(name, self.ask(ms.Join(name)).incarnation)
+        specs = [TensorSpec.of(name, value) for name, value in values.items()]
+        declared = [ms.Declaration(spec, values[spec.name], GradientDescent(1.0)) for spec in specs]
+        self.ask(ms.Register(self.sender, tuple(declared)))
+        self.gradients = [ms.Gradient(name, 0, np.full_like(value, -1)) for name, value in values.items()]
+
+    def begin(self, message, timeout=BOUND):
+        return self.transport.call(0, message, timeout)
+
+    def ask(self, message, timeout=BOUND):
+        return self.begin(message, timeout).result()
+
+    def message(self, *gradients, **fields):
+        """A push of these gradients, by default of all variables, and fresh values of all."""
+        return ms.Push(self.sender, next(self.sequence), gradients or tuple(self.gradients), pull=self.names, **fields)
+
+    def push(self, timeout=BOUND):
+        return [value.array for value in self.ask(self.message(), timeout).values]
+
+    def pull(self):
+        return [value.array for value in self.ask(ms.Pull(self.sender, self.names)).values]
 
 
 @pytest.fixture
 def transport():
-    """To a server with grace 0, whose `Service` a test may have patched."""
+    """Without shared memory, to a server with grace 0, whose `Service` a test may have patched."""
     with (
         ServerThread(ServerConfig(grace=0.0)) as server,
         closing(GrpcTransport([server.address], shared_memory=False)) as transport,
     ):
         yield transport
-
-
-def ask(transport, message, timeout=30.0):
-    return transport.call(0, message, timeout).result()
-
-
-def registered(transport, **arrays):
-    """The worker ME has joined and registered these variables."""
-    specs = [TensorSpec.of(name, array) for name, array in arrays.items()]
-    declared = [ms.Declaration(spec, arrays[spec.name], GradientDescent(1.0)) for spec in specs]
-    assert ask(transport, ms.Join("w")).incarnation == ME.incarnation
-    ask(transport, ms.Register(ME, tuple(declared)))
 
 
 @pytest.fixture
@@ -65,36 +93,52 @@ def streams(monkeypatch):
     return opened
 
 
+@pytest.mark.parametrize("addresses", [[], ["localhost"], ["localhost:1", " localhost:1"]], ids=repr)
+def test_addresses_that_cannot_be_the_shards_are_refused(addresses):
+    with pytest.raises(errors.ConfigurationError):
+        GrpcTransport(addresses)
+
+
 def test_calls_with_tensors_share_a_stream_inline_up_to_two_mebibytes_and_others_are_unary(
     transport, streams, monkeypatch
 ):
     headers = []
     monkeypatch.setattr(service, "incoming", lambda frame: headers.append(len(frame)) or incoming(frame))
-    ask(transport, ms.Join("other"))
-    assert not streams
-    arrays = {"small": SMALL, "fits": LARGE[:-1], "large": LARGE}
-    registered(transport, **arrays)
+    Worker(transport, "other").ask(ms.Status())
+    assert len(streams) == 1, "of the registration"
+    arrays = {"small": ARRAY, "fits": CHUNKED[:-1], "large": CHUNKED}
+    worker = Worker(transport, **arrays)
     headers.clear()
     for sequence, (name, array) in enumerate(arrays.items(), 1):
-        push = ms.Push(ME, sequence, (ms.Gradient(name, 0, array / 2),), pull=(name,))
-        np.testing.assert_array_equal(ask(transport, push).values[0].array, array / 2)
+        push = ms.Push(worker.sender, sequence, (ms.Gradient(name, 0, array / 2),), pull=(name,))
+        np.testing.assert_array_equal(worker.ask(push).values[0].array, array / 2)
     assert [nbytes > MAX_INLINE_MESSAGE for nbytes in headers] == [False, True, False]
     assert len(streams) == 1
 
 
-def pulled(array):
-    return ms.Pulled((ms.Value("v", 0, array),), 5)
+# --- wrong answers and none -------------------------------------------------------------------------------------------
+
+PULL = ms.Pull(ms.Sender("w0", 1), ("v",))
 
 
-HUGE = pb.Tensor(name="v", dtype="float64", shape=(1 << 40,), streamed=True)
-HEADER, *CHUNKS = frames_of(pulled(LARGE))
+def frames_with(array):
+    """The frames of an answer to PULL."""
+    return frames_of(ms.Pulled((ms.Value("v", 0, array),), 5))
+
+
+def ask(transport, message, timeout=BOUND):
+    return transport.call(0, message, timeout).result()
+
+
+TERABYTES = pb.Tensor(name="v", dtype="float64", shape=(1 << 40,), streamed=True)
+HEADER, *CHUNKS = frames_with(CHUNKED)
 BAD_ANSWERS = {
     "another answer": (frames_of(ms.Registered((), 0)), errors.Malformed, "a Pull was answered with a Registered"),
     "none": ([], errors.Malformed, "ended the stream without an answer"),
     "cut": ([HEADER, *CHUNKS[:-1]], errors.Malformed, "ended before its 2,097,156 bytes"),
     "two headers": ([HEADER, HEADER, *CHUNKS], errors.Malformed, "a chunk of data must follow"),
     "huge": (
-        [pb.Frame(pulled=pb.PullReply(values=[pb.Value(tensor=HUGE)]))],
+        [pb.Frame(pulled=pb.PullReply(values=[pb.Value(tensor=TERABYTES)]))],
         errors.TooLarge,
         r"has 8,796,093,022,208 bytes of tensors, but 17,179,869,184 is all a Pull",
     ),
@@ -105,7 +149,7 @@ BAD_ANSWERS = {
 def test_an_invalid_answer_is_refused_and_its_stream_is_not_used_again(
     frames, error, match, monkeypatch, streams, request
 ):
-    answers = [frames, frames_of(pulled(SMALL))]
+    answers = [frames, frames_with(ARRAY)]
 
     async def answer(self, requests, context):
         await context.read()
@@ -116,23 +160,23 @@ def test_an_invalid_answer_is_refused_and_its_stream_is_not_used_again(
     transport = request.getfixturevalue("transport")
     with pytest.raises(error, match=match):
         ask(transport, PULL)
-    np.testing.assert_array_equal(ask(transport, PULL).values[0].array, SMALL)
+    np.testing.assert_array_equal(ask(transport, PULL).values[0].array, ARRAY)
     assert len(streams) == 2
 
 
 def test_an_answer_that_is_larger_than_what_was_asked_for_is_refused(transport, monkeypatch):
-    registered(transport, v=SMALL)
+    worker = Worker(transport, v=ARRAY)
 
     async def answer(self, frame, attached, context):
-        for frame in frames_of(pulled(LARGE)):
+        for frame in frames_with(CHUNKED):
             await context.write(frame.SerializeToString())
 
     monkeypatch.setattr(Service, "_call", answer)
     with pytest.raises(errors.TooLarge, match=r"has 2,097,156 bytes of tensors, but 24 is all a Pull"):
-        ask(transport, PULL)
+        worker.pull()
 
 
-@pytest.mark.parametrize("message", [ms.Renew(ME), PULL], ids=["unary", "stream"])
+@pytest.mark.parametrize("message", [ms.Renew(PULL.sender), PULL], ids=["unary", "stream"])
 def test_late_calls_time_out_and_closing_ends_those_that_wait_and_refuses_others(message, monkeypatch, request):
     came = threading.Event()
 
@@ -148,7 +192,7 @@ def test_late_calls_time_out_and_closing_ends_those_that_wait_and_refuses_others
     came.clear()
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(ask, transport, message)
-        assert came.wait(30)
+        assert came.wait(BOUND)
         transport.close()
         with pytest.raises(errors.Unavailable, match="was interrupted"):
             waiting.result()
@@ -157,38 +201,33 @@ def test_late_calls_time_out_and_closing_ends_those_that_wait_and_refuses_others
         ask(transport, message)
 
 
-@pytest.mark.parametrize("addresses", [[], ["localhost"], ["localhost:1", " localhost:1"]], ids=repr)
-def test_addresses_that_cannot_be_the_shards_are_refused(addresses):
-    with pytest.raises(errors.ConfigurationError):
-        GrpcTransport(addresses)
+# --- streams ----------------------------------------------------------------------------------------------------------
 
 
 def test_threads_share_a_transport_no_push_is_lost_or_doubled_and_an_error_of_the_server_ends_one_call(transport):
-    array, name = np.zeros(LARGE.shape), "😀" * 256
-    registered(transport, v=array)
+    value, name = np.zeros_like(CHUNKED), "😀" * 256
 
     def work(number):
-        sender = ms.Sender(f"w{number}", ask(transport, ms.Join(f"w{number}")).incarnation)
-        for sequence in range(1, 11):
-            ask(transport, ms.Push(sender, sequence, (ms.Gradient("v", 0, array - number),)))
+        worker = Worker(transport, f"w{number}", v=value)
+        for _ in range(10):
+            worker.push()
             with pytest.raises(errors.UnknownVariable, match=name[:100]):
-                ask(transport, ms.Push(sender, 99, (ms.Gradient(name, 0, np.zeros(8 * CHUNK, np.int8)),)))
+                worker.ask(ms.Push(worker.sender, 99, (ms.Gradient(name, 0, np.zeros(8 * CHUNK, np.int8)),)))
 
     with ThreadPoolExecutor(4) as pool:
-        list(pool.map(work, range(1, 5)))
-    (value,) = ask(transport, PULL).values
-    assert value.version == 40
-    np.testing.assert_array_equal(value.array, 100.0)
+        list(pool.map(work, range(4)))
+    (final,) = Worker(transport, v=value).pull()
+    np.testing.assert_array_equal(final, 40.0)
 
 
 def test_a_stream_that_ended_while_it_was_idle_fails_no_call(transport, streams):
-    registered(transport, v=SMALL)
-    for call in [transport.call(0, PULL, 30.0) for _ in range(3)]:
+    worker = Worker(transport, v=ARRAY)
+    for call in [worker.begin(PULL) for _ in range(3)]:
         call.result()
     assert len(streams) == 3
     for one in streams:
         one.cancel()
-    np.testing.assert_array_equal(ask(transport, PULL).values[0].array, SMALL)
+    np.testing.assert_array_equal(worker.pull()[0], ARRAY)
     assert len(streams) == 4
 
 
@@ -204,5 +243,200 @@ def test_a_stream_that_is_cancelled_frees_the_thread_that_sends_its_requests():
     transfer = TransferStream(open_stream, share=False)
     transfer.send([b""])
     transfer.cancel()
-    senders[0].join(30)
+    senders[0].join(BOUND)
     assert not senders[0].is_alive()
+
+
+# --- shared memory ----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def folder(monkeypatch):
+    with shared_folder(monkeypatch) as path:
+        yield path
+
+
+@pytest.fixture
+def shared(folder):
+    """A transport with shared memory."""
+    with ServerThread(ServerConfig(lease=BOUND)) as server, closing(GrpcTransport([server.address])) as transport:
+        yield transport
+
+
+@pytest.fixture
+def segments(monkeypatch):
+    """The segments that live, of all that this process makes; `made` counts all."""
+    alive, create = weakref.WeakSet(), Segment.create
+    alive.made = 0
+
+    def noted(*args):
+        alive.add(segment := create(*args))
+        alive.made += 1
+        return segment
+
+    monkeypatch.setattr(Segment, "create", noted)
+    return alive
+
+
+@needs_shared_memory
+def test_values_stay_as_they_are_for_as_long_as_they_are_used(segments, shared):
+    """When there are no more segments than these, further values come by frames, and are as right.
+
+    A program has its present weights while the next ones come. A small value is copied and keeps no segment.
+    """
+    worker = Worker(shared, w=LARGE, v=np.append(LARGE, LARGE), small=SMALL)
+    for step in range(1, 2 * MAX_SEGMENTS):
+        values = worker.push()
+        assert [in_shared_memory(value) for value in values] == [True, True, False]
+        assert [(value.min(), value.max()) for value in values] == [(step, step)] * 3
+    assert segments.made <= 4
+    worker = Worker(shared, "w1", x=LARGE)
+    held = [worker.push()[0] if step % 2 else worker.push()[0][-9:] for step in range(1, 2 * MAX_SEGMENTS + 1)]
+    found = [in_shared_memory(value) for value in held]
+    assert found == sorted(found, reverse=True), "first in shared memory, then not any more"
+    assert MAX_SEGMENTS - 4 <= sum(found) <= MAX_SEGMENTS
+    assert all((value == step).all() for step, value in enumerate(held, start=1))
+    assert not any(value.flags.writeable for value in held)
+
+
+@needs_shared_memory
+def test_more_values_than_segments_that_are_trained_one_after_the_other_keep_no_segments(segments, shared):
+    names = [f"w{index}" for index in range(2 * MAX_SEGMENTS)]
+    worker = Worker(shared, **dict.fromkeys(names, LARGE))
+    known_versions, held = [0] * len(names), []
+    for index, gradient in enumerate(worker.gradients):
+        answer = worker.ask(worker.message(gradient, known_versions=tuple(known_versions)))
+        (changed,) = [value for value in answer.values if value.array is not None]
+        held.append(changed.array)
+        known_versions[index] = changed.version
+    assert segments.made <= 4
+    assert shared.tensor_transport(0) == "shared memory"
+    assert [(value.min(), value.max(), value.flags.writeable) for value in held] == [(1, 1, False)] * len(names)
+
+
+@needs_shared_memory
+def test_values_that_find_no_room_in_shared_memory_are_read_while_the_worker_computes(monkeypatch, shared):
+    """Or a server would have to wait with a large answer for as long as the worker computes, and give it up."""
+    worker, read = Worker(shared, w=HUGE), threading.Event()
+    taken, take, receive = [], SegmentPool.take, TransferCall._receive
+    monkeypatch.setattr(SegmentPool, "take", lambda self, n: None if taken else taken.append(take(self, n)) or taken[0])
+    monkeypatch.setattr(TransferCall, "_receive", lambda self: (receive(self), read.set())[0])
+    call = worker.begin(worker.message())
+    assert taken[0] is not None, "the gradient is in shared memory"
+    assert read.wait(BOUND)
+    assert call.result().values[0].array.size == HUGE.size
+
+
+@needs_shared_memory
+def test_a_transport_that_is_closed_frees_all_memory_but_that_of_values_at_once(folder):
+    gc.disable()  # it need not come to help
+    try:
+        with ServerThread(ServerConfig()) as server, closing(GrpcTransport([server.address])) as transport:
+            worker = Worker(transport, w=LARGE)
+            (held,) = worker.push()
+            worker.push()
+            mapped = len(mapped_segments(folder))
+        assert len(mapped_segments(folder)) == 1 < mapped
+        assert (held == 1).all()
+        del held
+        assert mapped_segments(folder) == []
+    finally:
+        gc.enable()
+
+
+@needs_shared_memory
+@pytest.mark.usefixtures("folder")
+def test_a_call_that_times_out_abandons_its_segments_into_which_a_late_answer_may_be_written(segments):
+    """The first worker's push is held until the second one's has come, and by then it has gone on elsewhere."""
+    with (
+        ServerThread(ServerConfig(consistency=Synchronous(2))) as server,
+        closing(GrpcTransport([server.address])) as transport,
+        closing(GrpcTransport([server.address])) as other,
+    ):
+        second = Worker(other, "w1", w=LARGE)
+        others = len(segments)
+        worker = Worker(transport, w=LARGE)
+        (before,) = worker.pull()
+        with pytest.raises(errors.TimedOut):
+            worker.push(timeout=0.3)
+        end = time.monotonic() + BOUND
+        while len(segments) > others + 1:  # that of `before`; until gRPC's threads have let go of the others too
+            assert time.monotonic() < end
+            gc.collect()
+        after = [worker.pull()[0] for _ in range(3)]
+        (fresh,) = second.push()
+        assert (fresh == 1).all(), "the mean of both gradients"
+        for value in (before, *after):
+            assert in_shared_memory(value)
+            assert not value.any()
+
+
+@pytest.fixture
+def freed(monkeypatch):
+    """An event: the server has freed all memory of the first stream. The garbage collector is off meanwhile."""
+    gone, known, make = threading.Event(), [], AttachedSegments.__init__
+
+    def noted(self, *args):
+        make(self, *args)
+        if not known:
+            known.append(weakref.ref(self, lambda _: gone.set()))
+
+    monkeypatch.setattr(AttachedSegments, "__init__", noted)
+    gc.collect()
+    gc.disable()
+    yield gone
+    gc.enable()
+
+
+ONES = HUGE + 1
+FAILURES = {
+    "refused by its header": (ms.Gradient("v", 0, ONES), Asynchronous(), BOUND, errors.UnknownVariable),
+    "refused by its elements": (ms.Gradient("w", 0, ONES * np.nan), Asynchronous(), BOUND, errors.NotFinite),
+    "refused by the shard": (ms.Gradient("w", 7, ONES), Asynchronous(), BOUND, errors.InvalidMessage),
+    "late": (ms.Gradient("w", 0, ONES), Asynchronous(), 0.0, errors.TimedOut),
+    "held, late": (ms.Gradient("w", 0, ONES), Synchronous(2), 0.3, errors.TimedOut),
+    "held, its worker leaves": (ms.Gradient("w", 0, ONES), Synchronous(2), BOUND, errors.NotJoined),
+}
+
+
+@needs_shared_memory
+@pytest.mark.usefixtures("folder")
+@pytest.mark.parametrize("shared", [True, False], ids=["shared memory", "gRPC"])
+@pytest.mark.parametrize(("gradient", "consistency", "timeout", "error"), FAILURES.values(), ids=FAILURES)
+def test_a_push_that_fails_leaves_no_memory_at_the_server_and_no_segment_at_the_worker(
+    freed, segments, shared, gradient, consistency, timeout, error
+):
+    config = ServerConfig(consistency=consistency, lease=BOUND)
+    with ServerThread(config) as server, closing(GrpcTransport([server.address], shared_memory=shared)) as transport:
+        worker = Worker(transport, w=HUGE)
+        call = worker.begin(worker.message(gradient), timeout)
+        if error is errors.NotJoined:
+            while not worker.ask(ms.Status()).workers[0].waiting_for:
+                pass
+            worker.ask(ms.Leave(worker.sender))
+        with pytest.raises(error):
+            call.result()
+        del call  # it has its segments
+        assert freed.wait(BOUND)
+        assert not segments or timeout == 0.3
+
+
+@needs_shared_memory
+@pytest.mark.usefixtures("folder", "freed")
+def test_no_segment_is_left_of_tries_to_reach_a_server_that_is_not_there(segments):
+    with closing(GrpcTransport(["127.0.0.1:1"])) as transport:
+        for _ in range(3):
+            with pytest.raises(errors.Unavailable):
+                ask(transport, ms.Push(PULL.sender, 1, (ms.Gradient("w", 0, ONES),)))
+            assert transport.tensor_transport(0) == ""
+    assert not segments
+
+
+@needs_shared_memory
+def test_a_worker_that_starts_sweeps_segments_of_killed_processes_only_where_it_uses_shared_memory(folder):
+    left = os.path.join(folder, "paramserver-" + 32 * "0")
+    open(left, "x").close()
+    for used in (False, True):
+        assert os.path.exists(left)
+        GrpcTransport(["127.0.0.1:1"], shared_memory=used).close()
+    assert os.listdir(folder) == []

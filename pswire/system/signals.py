@@ -1,4 +1,4 @@
-"""Signals that end a program, deferred while the main thread is inside a call to a server.
+"""Signals in the main thread: exit, and exceptions deferred while it is inside a call to a server.
 
 A signal handler runs between any two instructions. An exception that it raises inside gRPC may leave one of gRPC's
 locks held for ever, and leaving the job would then wait for that lock. So code that calls a server is a
@@ -9,9 +9,65 @@ call is cut short. Standard library only.
 from __future__ import annotations
 
 import os
+import signal
 import threading
 import time
 from collections.abc import Callable
+from types import FrameType
+from typing import TypeAlias
+
+_Handler: TypeAlias = Callable[[int, FrameType | None], object]
+
+_handlers: dict[signal.Signals, _Handler] = {}
+_before_fork = threading.local()
+
+
+def handle(number: signal.Signals, handler: _Handler) -> None:
+    """As `signal.signal`, for this process alone: a forked child has the default. For the main thread only.
+
+    Otherwise the child would end like its parent, and with its parent's exit code.
+    """
+    if not _handlers:
+        os.register_at_fork(before=_mask_signals, after_in_parent=_unmask_signals, after_in_child=_restore_defaults)
+    signal.signal(number, handler)
+    _handlers[number] = handler
+
+
+def _mask_signals() -> None:
+    # a signal that reaches the child before it has the default would be lost: Python drops those from before a fork
+    _before_fork.mask = signal.pthread_sigmask(signal.SIG_BLOCK, _handlers)
+
+
+def _unmask_signals() -> None:
+    signal.pthread_sigmask(signal.SIG_SETMASK, _before_fork.mask)
+
+
+def _restore_defaults() -> None:
+    for number, handler in _handlers.items():
+        if signal.getsignal(number) is handler:
+            signal.signal(number, signal.SIG_DFL)
+    _unmask_signals()
+
+
+def end_at_once(number: signal.Signals, code: int) -> None:
+    """End the process at once with `code` at a signal of this number. For the main thread only.
+
+    Use it while there is nothing to clean up. Without a handler the kernel does not deliver the signal to process 1,
+    such as the command of a container (pid_namespaces(7)).
+    """
+    handle(number, lambda *_: os._exit(code))
+
+
+def end_at_next(number: signal.Signals) -> None:
+    """End the process without cleaning up at the next signal of this number. For the main thread only.
+
+    That is the default, except for process 1 (`end_at_once`), whose exit code is then as in shells.
+    """
+    if os.getpid() == 1:
+        end_at_once(number, 128 + number)
+    else:
+        signal.signal(number, signal.SIG_DFL)
+
 
 #: Seconds a call may go on after a signal. Most calls take milliseconds, so their push completes.
 GRACE = 0.5

@@ -1,11 +1,24 @@
-"""Status and counts of a shard, and the order in which its policy sees calls."""
+"""Status and counts of a shard, and what policies see and decide that no scenario shows."""
 
 import numpy as np
+import pytest
 
-from psserver.core.policies.policy import Apply, PushView
+from psserver.core.members.membership import Membership
+from psserver.core.policies import (
+    Asynchronous,
+    BoundedStaleness,
+    DropStale,
+    Follower,
+    ScaleStale,
+    Synchronous,
+    policy_for,
+    update_order,
+)
+from psserver.core.policies.policy import Apply, Drop, PushView, ShardView, join_names
 from psserver.core.shard import MAX_LISTED
-from pswire.messages import Assign, Assignment, Join, Leave, Sender, Status, Tune
+from pswire.messages import Assign, Assignment, Join, Leave, RemoteWeights, Sender, Status, Tune
 from pswire.optimizers import GradientDescent
+from pswire.specs import consistency
 from pswire.specs.consistency import parse_consistency, parse_staleness
 from tests.shard_driver import A, ShardDriver, declared
 
@@ -50,11 +63,10 @@ def test_of_very_many_workers_and_changes_a_status_lists_the_live_and_the_newest
 
 
 def test_a_worker_that_joins_gets_the_consistency_of_the_shard():
-    for consistency, staleness in (("async", "none"), ("bounded:3", "scale"), ("sync:2,backup=1", "drop:4")):
-        shard = job(consistency=parse_consistency(consistency), staleness=parse_staleness(staleness))
+    for texts in (("async", "none"), ("bounded:3", "scale"), ("sync:2,backup=1", "drop:4")):
+        shard = job(consistency=parse_consistency(texts[0]), staleness=parse_staleness(texts[1]))
         joined, status = shard.answer(Join("c")), shard.answer(Status())
-        assert (joined.consistency, joined.staleness) == (consistency, staleness)
-        assert (status.consistency, status.handling) == (consistency, staleness)
+        assert (joined.consistency, joined.staleness) == (status.consistency, status.handling) == texts
 
 
 def test_a_policy_sees_pushes_in_order_of_arrival_and_values_agree_with_their_versions():
@@ -76,3 +88,45 @@ def test_a_policy_sees_pushes_in_order_of_arrival_and_values_agree_with_their_ve
         ([PushView(7, "a"), PushView(8, "b")], 0),
         ([PushView(8, "b", staleness=1)], 1),
     ]
+
+
+# --- policies ---------------------------------------------------------------------------------------------------------
+
+
+class AllAsOne(Asynchronous):
+    """Makes one update of all pushes."""
+
+    def decide(self, pushes, shard):
+        return [Apply(tuple(one.ticket for one in pushes))]
+
+
+def test_all_pushes_of_an_update_that_are_too_stale_are_dropped_at_once_and_the_greatest_staleness_scales():
+    pushes = [PushView(ticket, name, ticket) for ticket, name in enumerate("abcd")]
+    view = ShardView(0, Membership(lease=10))
+    decisions = DropStale(AllAsOne(), 1).decide(pushes, view)
+    assert [(type(decision), decision.ticket) for decision in decisions] == [(Drop, 2), (Drop, 3)]
+    assert ScaleStale(AllAsOne()).decide(pushes, view) == [Apply((0, 1, 2, 3), 1 / 3)]
+
+
+@pytest.mark.parametrize("spec", consistency.CONSISTENCIES)
+def test_shard_0_has_the_policy_of_its_spec_and_others_follow_where_one_decides(spec):
+    chosen = {"async": Asynchronous, "bounded": BoundedStaleness, "sync": Synchronous}[spec.form.partition(":")[0]]
+    one = spec() if spec is consistency.Asynchronous else spec(3)
+    for shard, shards in ((0, 1), (0, 2), (1, 2)):
+        policy = policy_for(one, consistency.IgnoreStaleness(), shard, shards)
+        assert type(policy) is (Follower if shard and spec.decides else chosen)
+
+
+def test_staleness_is_exact_among_the_changes_that_are_remembered_and_never_too_small(monkeypatch):
+    monkeypatch.setattr(update_order, "MAX_REMEMBERED_CHANGES", 3)
+    order = update_order.UpdateOrder()
+    for name in ("V", "V", "U", "V", "U", "V"):
+        order.add((), [name])
+    assert [order.staleness([RemoteWeights("V", served_at)]) for served_at in (6, 5, 4, 2)] == [0, 1, 1, 2]
+    assert order.staleness([RemoteWeights("V", 0)]) == 6, "V has missed 4, of which the first is forgotten"
+    assert order.staleness([RemoteWeights("never changed", 0)]) == 0
+
+
+def test_names_are_listed_as_in_a_sentence():
+    texts = {"": "none", "a": "a", "ab": "a and b", "abcde": "a, b, c, d and e", "abcdef": "a, b, c, d and 2 others"}
+    assert {names: join_names(names) for names in texts} == texts

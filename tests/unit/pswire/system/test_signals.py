@@ -1,14 +1,16 @@
-"""Signals in the main thread: raised at once outside of calls to servers, and at the end of a call inside."""
+"""Signals in the main thread: raised at once outside of calls to servers, at the end of a call inside; and exits."""
 
 import signal
+import subprocess
+import sys
 import threading
 
 import pytest
 
 from pswire.errors import Unavailable
 from pswire.messages import Renew, Renewed, Sender
-from pswire.system import deferred_signals as module
-from pswire.system.deferred_signals import (
+from pswire.system import signals as module
+from pswire.system.signals import (
     add_cancel,
     deferred_signals,
     deferred_to_next_block,
@@ -148,3 +150,22 @@ def test_a_transport_over_grpc_raises_it_when_it_is_closed(monkeypatch):
     with pytest.raises(Interrupted):
         transport.close()
     assert connection._closed
+
+
+PROGRAM = """
+import os, signal, sys
+os.getpid = lambda number=int(sys.argv[1]): number
+from pswire.system.signals import end_at_next
+
+end_at_next(signal.SIGTERM)
+try:
+    signal.raise_signal(signal.SIGTERM)
+finally:
+    print("cleaned up", end="")
+"""
+
+
+@pytest.mark.parametrize(("number", "code"), [(1, 128 + signal.SIGTERM), (2, -signal.SIGTERM)])
+def test_the_next_signal_ends_a_process_at_once_also_process_1_that_must_do_it_itself(number, code):
+    ended = subprocess.run([sys.executable, "-c", PROGRAM, str(number)], capture_output=True, timeout=60, check=False)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (code, b"", b"")
