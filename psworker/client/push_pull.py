@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from operator import attrgetter
 
 import numpy as np
 
@@ -37,7 +36,6 @@ from psworker.transport import Future
 from psworker.versions import ReadVersion, VersionedArray
 
 _ANSWERS: tuple[type[Pushed | Pulled], ...] = (Pushed, Pulled)
-_version = attrgetter("version")
 
 
 @dataclass(slots=True)
@@ -94,7 +92,7 @@ class ShardedPull:
         for name, variable in self._variables.items():
             if name in found:
                 array = join(variable, found[name], self._known.get(name))
-                read = ReadVersion(tuple(map(_version, found[name])), served_at, self.rejoins)
+                read = ReadVersion(tuple([value.version for value in found[name]]), served_at, self.rejoins)
                 values.append(VersionedArray(name, read, array))
         return values
 
@@ -207,7 +205,7 @@ class ShardedPush:
         parts = [answer for answer in others if isinstance(answer, Pushed)]
         late = [shard for shard, part in zip(push.shards, parts, strict=False) if part.outcome is Outcome.DROPPED]
         if late:
-            calls.warn_of_half_push(late)  # these shards count it
+            calls.report_half_push(late)  # these shards count it
         return _result([decision, *others], pull)
 
     def _following(
@@ -233,10 +231,7 @@ def _result(answers: Sequence[Pushed | Pulled], pull: ShardedPull) -> PushResult
     """The answers of all shards that took part, the first of them shard 0's, as one result."""
     first = answers[0]
     assert isinstance(first, Pushed)
-    staleness = first.staleness
-    for answer in answers:
-        if isinstance(answer, Pushed) and answer.staleness > staleness:
-            staleness = answer.staleness
+    staleness = max([answer.staleness for answer in answers if isinstance(answer, Pushed)])
     served_at = first.frontier.decided if first.frontier else None
     return PushResult(first.outcome, staleness, first.global_step, pull.joined(answers, served_at), first.reason)
 
