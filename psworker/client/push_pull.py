@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from operator import attrgetter
 
 import numpy as np
 
@@ -35,6 +36,7 @@ from psworker.client.retrying_calls import RetryingCalls
 from psworker.transport import Future
 from psworker.versions import ReadVersion, VersionedArray
 
+_version = attrgetter("version")
 _ANSWERS: tuple[type[Pushed | Pulled], ...] = (Pushed, Pulled)
 
 
@@ -92,7 +94,7 @@ class ShardedPull:
         for name, variable in self._variables.items():
             if name in found:
                 array = join(variable, found[name], self._known.get(name))
-                read = ReadVersion(tuple([value.version for value in found[name]]), served_at, self.rejoins)
+                read = ReadVersion(tuple(map(_version, found[name])), served_at, self.rejoins)
                 values.append(VersionedArray(name, read, array))
         return values
 
@@ -231,7 +233,10 @@ def _result(answers: Sequence[Pushed | Pulled], pull: ShardedPull) -> PushResult
     """The answers of all shards that took part, the first of them shard 0's, as one result."""
     first = answers[0]
     assert isinstance(first, Pushed)
-    staleness = max([answer.staleness for answer in answers if isinstance(answer, Pushed)])
+    staleness = first.staleness
+    for answer in answers:
+        if isinstance(answer, Pushed) and answer.staleness > staleness:
+            staleness = answer.staleness
     served_at = first.frontier.decided if first.frontier else None
     return PushResult(first.outcome, staleness, first.global_step, pull.joined(answers, served_at), first.reason)
 
