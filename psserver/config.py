@@ -58,9 +58,8 @@ class ServerConfig:
             left) before it ends; at least four leases when none has finished. All workers are of one job. None: it
             stays until it is stopped, and when no worker is live the next job begins.
         max_calls: largest number of concurrent calls; a worker has one or two. Further calls are refused and retried.
-        keep_memory: whether the process keeps the memory of freed arrays for the next ones: faster, but it does not
-            shrink (`pswire.system.host.keep_memory`). Used by the command `psserver serve` only, because it affects
-            the whole process.
+        keep_memory: whether the process keeps the memory of freed arrays (`pswire.system.host.keep_memory`). Used by
+            the command `psserver serve` only, because it affects the whole process.
         shared_memory: whether workers of this host and user may share memory with it.
         reflection: whether tools such as grpcurl can list the methods (extra `reflection`).
 

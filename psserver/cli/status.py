@@ -191,8 +191,7 @@ def size(nbytes: float) -> str:
 
 def _range(counts: Sequence[int]) -> str:
     """One number, or a range: partitions may briefly be at different versions."""
-    least, most = min(counts), max(counts)
-    return f"{least:,}" if least == most else f"{least:,} to {most:,}"
+    return " to ".join(f"{count:,}" for count in sorted({min(counts), max(counts)}))
 
 
 def _optimizer(spec: UpdateSpec | None, global_step: int | None) -> str:

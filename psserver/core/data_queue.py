@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from psserver.core import events
 from psserver.core.array_tasks import StepResult
-from pswire.errors import AlreadyRegistered, ParamServerError, Unavailable
-from pswire.messages import Block, EpochReport, Finished, QueueSpec, Reply, Sender, Take, Taken
+from psserver.core.members.membership import Membership
+from pswire.errors import AlreadyRegistered, Unavailable
+from pswire.messages import Block, EpochReport, Finished, QueueSpec, Reply, Take, Taken
 
 #: Seconds after which a waiting Take is answered with the workers it waits for, so that its worker can report them.
 MAX_WAIT_SECONDS = 2.0
@@ -111,8 +112,8 @@ class _Waiting:
 class DataQueues:
     """The queues by name, and the workers that wait for a block because other workers hold all remaining ones."""
 
-    def __init__(self, is_chief: Callable[[str], bool]) -> None:
-        self._is_chief = is_chief
+    def __init__(self, members: Membership) -> None:
+        self._members = members
         self._queues: dict[str, DataQueue] = {}
         self._waiting: dict[tuple[str, str], _Waiting] = {}
         self._epochs: dict[str, int] = {}
@@ -145,22 +146,16 @@ class DataQueues:
         self._hand_out(result)
         return self._waiting.get(key) is not request
 
-    def forget(
-        self, workers: Collection[str], refusal: Callable[[Sender], ParamServerError], result: StepResult
-    ) -> None:
+    def forget(self, workers: Collection[str], result: StepResult) -> None:
         """Return the blocks of workers that are gone, and end their requests, before others get these blocks."""
         for key in [key for key in self._waiting if key[0] in workers]:
             request = self._waiting.pop(key)
-            result.replies.append(Reply(request.ticket, refusal(request.message.sender)))
+            result.replies.append(Reply(request.ticket, self._members.refusal(request.message.sender)))
         for queue in self._queues.values():
             for worker in workers:
                 if (block := queue.give_back(worker)) is not None:
                     result.events.append(events.block_returned(queue.spec.name, block, worker))
         self._hand_out(result)
-
-    def holders(self) -> set[str]:
-        """The workers that hold a block of any queue."""
-        return {worker for queue in self._queues.values() for worker in queue.holders()}
 
     def explain(self, now: float, result: StepResult) -> None:
         """Answer requests that have waited for long with the workers they wait for; their workers ask again."""
@@ -180,7 +175,7 @@ class DataQueues:
         return [report for queue in self._queues.values() for report in queue.reports]
 
     def _hand_out(self, result: StepResult) -> None:
-        """Answer every request for which there is a block, or no more to come."""
+        """Answer every request for which there is a block, or no more to come; who holds a block has not finished."""
         for key, request in list(self._waiting.items()):
             worker, queue = key[0], self._queues[key[1]]
             block = queue.take(worker, result)
@@ -190,9 +185,10 @@ class DataQueues:
                 self._epochs[worker] = block.epoch
             del self._waiting[key]
             result.replies.append(self._answer(request, block, done=block is None))
+        self._members.progress.resume(worker for queue in self._queues.values() for worker in queue.holders())
 
     def _answer(self, request: _Waiting, block: Block | None, done: bool = False, waiting_for: str = "") -> Reply:
         message = request.message
         unreported = self._queues[message.queue.name].reports[message.reports_received :]
-        chief = self._is_chief(message.sender.worker)
+        chief = self._members.chief.is_chief(message.sender.worker)
         return Reply(request.ticket, Taken(block, done, waiting_for, tuple(unreported), chief))

@@ -289,13 +289,10 @@ class PendingCalls:
 
     def _serve(self, call: PendingCall, result: StepResult) -> None:
         message, settled = call.message, call.answer
-        assert not isinstance(message, Assign), "a policy does not see assigns"
-        names, choices = (message.names, message.choices) if isinstance(message, Pull) else (message.pull, ())
-        worker, known, encoding = message.sender.worker, message.known_versions, message.encoding
-        values = self._store.read(worker, names, result, known, encoding, call.allocator, choices)
+        assert not isinstance(message, Assign), "an assign is answered when it is made"
+        values = self._store.read(message, result, call.allocator)
         answer: Pulled | Pushed
         if settled is None:
-            assert isinstance(message, Pull), "a policy serves settled pushes"
             answer = Pulled(values, self.global_step, self.frontier)
         else:
             outcome, staleness, reason = settled.outcome, settled.staleness, settled.reason

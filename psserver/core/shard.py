@@ -105,7 +105,7 @@ class Shard:
         self._update_order = UpdateOrder() if ordered else None
         policy = policy or policy_for(consistency, staleness, shard, shards)
         self._pending = PendingCalls(policy, self._store, self._members, self._update_order)
-        self._queues = DataQueues(self._members.chief.is_chief)
+        self._queues = DataQueues(self._members)
         self._traffic = TrafficMeter()
 
     @property
@@ -226,9 +226,9 @@ class Shard:
                     self._check_remote(message.remote, [one.name for one in message.remote])
                 repeated = self._members.settled_before(message)
                 self._store.check_gradients(message.gradients)
-                self._store.check_pull(message.pull, message.known_versions, message.encoding)
+                self._store.check_pull(message)
             case Pull():
-                self._store.check_pull(message.names, message.known_versions, message.encoding, message.choices)
+                self._store.check_pull(message)
             case Tune():
                 repeated = self._members.settled_before(message)
                 self._store.check_tune(message)
@@ -273,16 +273,9 @@ class Shard:
         member, new_incarnation = self._members.join(message, now)
         if new_incarnation or not was_live:
             result.events.append(events.joined(member, new_incarnation=new_incarnation))
-        joined = Joined(
-            member.incarnation,
-            member.number,
-            self._members.lease,
-            self.global_step,
-            str(self._consistency),
-            str(self._staleness),
-            self._members.chief.is_chief(member.name),
-            self._invariants.identity,
-        )
+        policies, step = (str(self._consistency), str(self._staleness)), self.global_step
+        chief, state = self._members.chief.is_chief(member.name), self._invariants.identity
+        joined = Joined(member.incarnation, member.number, self._members.lease, step, *policies, chief, state)
         result.replies.append(Reply(ticket, joined))
         if new_incarnation:
             self._forget([member], result)
@@ -318,8 +311,7 @@ class Shard:
         """End the calls of these workers, and return their blocks to the data queues; this may release other calls."""
         names = [member.name for member in gone]
         self._pending.forget(names, result)
-        self._queues.forget(names, self._members.refusal, result)
-        self._members.progress.resume(self._queues.holders())
+        self._queues.forget(names, result)
         self._pending.decide(result)
 
     # --- variables ------------------------------------------------------------------------------------------------
@@ -332,8 +324,8 @@ class Shard:
             return
         self._invariants.keep(message)
         self._store.declare(message.declarations, magnitudes, result)
-        names = [one.spec.name for one in message.declarations if not self._store.is_table(one)]
-        values = self._store.read(message.sender.worker, names, result, allocator=allocator)
+        names = tuple([one.spec.name for one in message.declarations if not self._store.is_table(one)])
+        values = self._store.read(Pull(message.sender, names), result, allocator)
         result.replies.append(Reply(ticket, Registered(values, self.global_step, self._pending.frontier)))
 
     def _push(self, call: PendingCall, repeated: bool, result: StepResult) -> None:
@@ -377,9 +369,7 @@ class Shard:
     # --- data queues and status -----------------------------------------------------------------------------------
 
     def _take(self, ticket: int, message: Take, member: Member, now: float, result: StepResult) -> None:
-        answered = self._queues.take(ticket, message, now, result)
-        self._members.progress.resume(self._queues.holders())
-        if not answered:  # it waits for examples: no worker should wait for it
+        if not self._queues.take(ticket, message, now, result):  # it waits for examples: no worker should wait for it
             self._members.progress.finish(member, out_of_data=True)
             self._pending.abandon(member, result)
             self._pending.decide(result)

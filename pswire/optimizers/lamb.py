@@ -36,7 +36,7 @@ class LambRule(Rule):
     @np.errstate(all="ignore")
     def _update(self, parts: Callable[[], Iterable[_Part]], value: Array, step: Step) -> None:
         """Passes twice over the parts: only after the first pass is the length of the step known."""
-        root = math.sqrt(1 - self.spec.beta2**step.number)  # the correction of the averages as in AdamRule
+        root = math.sqrt(1 - self.spec.beta2**step.number)  # the correction of the averages as in Adam
         factor, epsilon = root / (1 - self.spec.beta1**step.number), max(self.spec.epsilon * root, TINY[value.dtype])
         weights, update = self._move_averages(parts(), factor, epsilon)
         usable = 0 < weights < math.inf and 0 < update < math.inf

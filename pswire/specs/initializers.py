@@ -233,10 +233,7 @@ def _scaled(name: str, shape: Shape, random: Generator) -> Array:
 
 
 def check_fits(initializer: RowInitializer, dtype: npt.DTypeLike) -> None:
-    """Raises `TypeError` for an initializer unknown to servers or a dtype not in `DTYPES`.
-
-    Raises `ValueError` if a value could be beyond the dtype's largest number.
-    """
+    """Raises `TypeError` for an unknown initializer or a dtype not in `DTYPES`, `ValueError` for values beyond it."""
     if not initializer.is_known():
         known = ", ".join(cls.__name__ for cls in RowInitializer.kinds.values())
         raise TypeError(f"servers compute rows with {known}, not with {initializer!r}")

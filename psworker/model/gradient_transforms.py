@@ -32,10 +32,8 @@ def per_variable(
     """Replace each gradient by `function(gradient, variable)`, of the same shape; the dtype is kept."""
 
     def kept(gradient: Gradient, variable: BaseVariable) -> Gradient:
-        result = function(gradient, variable)
-        if isinstance(result, IndexedSlices):
-            return result.astype(gradient.dtype, copy=False)
-        return np.asarray(result, gradient.dtype)
+        result, dtype = function(gradient, variable), gradient.dtype
+        return result.astype(dtype, copy=False) if isinstance(result, IndexedSlices) else np.asarray(result, dtype)
 
     return [(None if g is None else kept(g, variable), variable) for g, variable in _pairs(grads_and_vars)]
 

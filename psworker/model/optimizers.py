@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TypeAlias
 
 from pswire import optimizers
+from pswire.errors import ConfigurationError
 from pswire.specs.schedules import Schedule
 from psworker.autodiff import Tensor, gradients
 from psworker.model import variables
@@ -78,12 +79,16 @@ class Optimizer(optimizers.OptimizerSpec):
 
         Raises:
             ValueError: all gradients are None.
+            ShapeMismatch, TypeError: one does not fit its variable, or is no `IndexedSlices` for a table.
+            NotFinite: one has NaN or infinity.
             ParamServerError: a server's refusal, naming the variable; then that shard has applied nothing of it.
         """
-        session = variables.current_session()
+        here = variables.context.collection
+        if here.session is None:
+            raise ConfigurationError("no session is open: do this inside `with psworker.session() as session:`")
         pairs = list(grads_and_vars)
         if pairs:
-            session.push(self, pairs, variables.context.collection.noted.take(update_ops))
+            here.session.push(self, pairs, here.noted.take(update_ops))
 
     def minimize(self, loss: Tensor, var_list: BaseVariable | Sequence[BaseVariable] | None = None) -> None:
         """`compute_gradients` and `apply_gradients` in one."""

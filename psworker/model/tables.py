@@ -104,11 +104,7 @@ class Table(BaseVariable, RowSource):
         )
 
     def fetch(self, indices: Array) -> Array:
-        """The rows with these numbers, (n,), from the open session's servers; the initial rows before a session.
-
-        Raises:
-            ConfigurationError: the session has ended, or another thread has it.
-        """
+        """The rows with these numbers, (n,), from the open session's servers; the initial rows before a session."""
         session = context.collection.session
         if session is not None:
             rows = session.look_up(self, indices)

@@ -228,14 +228,6 @@ def _first_free(name: str, taken: Container[str]) -> str:
     return next(name for name in names if name not in taken)
 
 
-def current_session() -> _OpenSession:
-    """The open session of this thread's collection; `ConfigurationError` if there is none."""
-    session = context.collection.session
-    if session is None:
-        raise ConfigurationError("no session is open: do this inside `with psworker.session() as session:`")
-    return session
-
-
 @contextmanager
 def collection() -> Iterator[Collection]:
     """A new, empty collection of variables for a `with` block; for notebooks and tests."""

@@ -317,10 +317,7 @@ class Session:
         return iter(DataLoop(self._client, queue, dataset, batch_size, on_epoch, flush, loops))
 
     def note_loss(self, loss: float, variables: Iterable[BaseVariable]) -> None:
-        """Keeps the loss whose gradient these variables will get; `compute_gradients` calls it automatically.
-
-        It is pushed with their next gradient, whose version is the present one, and counts for the current batch.
-        """
+        """Keeps the loss, for the next push of these variables and the current batch; `compute_gradients` calls it."""
         for variable in variables:
             self._computed[variable.name] = loss, variable.read
             if isinstance(variable, Table):
@@ -334,19 +331,9 @@ class Session:
         grads_and_vars: Iterable[GradientAndVariable],
         updates: Iterable[UpdateOp] = (),
     ) -> None:
-        """Pushes gradients for `optimizer` to apply on the servers, by the strategy of the session.
+        """Pushes by the strategy of the session; `Optimizer.apply_gradients` calls it, and describes its errors.
 
-        Args:
-            optimizer: for the variables of the pairs.
-            grads_and_vars: gradients, None for a variable that gets none; borrowed until this returns.
-            updates: observations for moving averages, one a variable.
-
-        Raises:
-            ValueError: there is no gradient at all.
-            ShapeMismatch: a gradient does not have the shape and dtype of its variable; then nothing was sent.
-            TypeError: a gradient of a table is not `IndexedSlices`.
-            NotFinite: one has NaN or infinity; then nothing was changed.
-            AlreadyRegistered: a variable has another optimizer.
+        The gradients are borrowed until this returns. `updates` has one update op a variable.
         """
         names: list[str] = []
         entries: list[VersionedArray] = []

@@ -34,19 +34,9 @@ def slow(*cases):
 # --- psworker run -----------------------------------------------------------------------------------------------------
 
 
-def test_a_script_runs_as_under_python_with_its_own_arguments(commands):
-    (commands.folder / "scripts").mkdir()
-    commands.script("VALUE = 42", "scripts/neighbour.py")
-    script = commands.script(
-        "import sys, neighbour; print(__name__, __file__, sys.argv, neighbour.VALUE)", "scripts/train.py"
-    )
-    code, out, err = commands.run(*RUN, script, "--servers", "mine", "-h", "--", "x")
-    assert (code, err) == (0, [])
-    assert out == ["__main__ scripts/train.py ['scripts/train.py', '--servers', 'mine', '-h', '--', 'x'] 42"]
-
-
 PRINT = """
-    import os, sys
+    import os, sys, neighbour
+    print(__name__, __file__, sys.argv, neighbour.VALUE)
     names = "SERVERS NAME TIMEOUT KEEP_MEMORY PUSH_EVERY PULL_EVERY OVERLAP LOCAL_STEPS ENCODING COMPRESS SHARED_MEMORY"
     print(*[os.environ.get("PSWORKER_" + name) for name in names.split()], "numpy" in sys.modules,
         os.environ.get("OPENBLAS_NUM_THREADS"))
@@ -71,10 +61,17 @@ PRINT = """
         ),
     ],
 )
-def test_a_script_gets_the_options_as_its_environment_before_numpy_is_loaded(commands, flags, environment, seen):
+def test_a_script_runs_as_under_python_with_its_arguments_and_the_options_as_its_environment_before_numpy_is_loaded(
+    commands, flags, environment, seen
+):
+    (commands.folder / "scripts").mkdir()
+    commands.script("VALUE = 42", "scripts/neighbour.py")
+    script = commands.script(PRINT, "scripts/train.py")
     environment = {f"PSWORKER_{name}": value for name, value in environment.items()}
-    code, out, _ = commands.run(*RUN, *flags.split(), commands.script(PRINT), **environment)
-    assert (code, out) == (0, [f"{SERVERS} {seen}"])
+    code, out, err = commands.run(*RUN, *flags.split(), script, "--servers", "-h", "--", "x", **environment)
+    assert (code, err) == (0, [])
+    ran = "__main__ scripts/train.py ['scripts/train.py', '--servers', '-h', '--', 'x'] 42"
+    assert out == [ran, f"{SERVERS} {seen}"]
 
 
 RAISE = "from pswire.errors import DatasetError; raise DatasetError('no x: get it')"

@@ -1,6 +1,7 @@
 """Tables in a session, against a variable of the same rows."""
 
 import tracemalloc
+from contextlib import nullcontext
 
 import numpy as np
 import pytest
@@ -57,13 +58,9 @@ def test_staleness_of_a_table_counts_from_the_models_first_lookup(open_session, 
             loss = ops.sum(ops.embedding(table, [8]))
             for _ in range(2):
                 push_of_another()
-                if reads == "rows":
-                    session.rows(table, [1])
-                elif reads == "no_grad":
-                    with ps.no_grad():
-                        ops.embedding(table, [1])
-                elif reads == "lookups":
-                    loss = loss + ops.sum(ops.embedding(table, [1]))
+                with ps.no_grad() if reads == "no_grad" else nullcontext():
+                    again = ops.embedding(table, [1]) if reads in ("no_grad", "lookups") else session.rows(table, [1])
+                loss = loss + ops.sum(again) if reads == "lookups" else loss
             pairs = SGD.compute_gradients(loss)
             if reads == "decay":
                 before = session.rows(table, [8])

@@ -8,7 +8,7 @@ work becomes tasks of the step's result, unless it is guarded (`psserver.core.va
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import repeat
@@ -77,10 +77,10 @@ class Store:
 
     # --- reading --------------------------------------------------------------------------------------------------
 
-    def check_pull(
-        self, names: Sequence[str], known_versions: Sequence[int], encoding: str, choices: Sequence[Choice] = ()
-    ) -> None:
+    def check_pull(self, message: Pull | Push) -> None:
         """Raise `UnknownVariable` or `InvalidMessage` unless these values can be read, up to the row numbers."""
+        names, choices = _requested(message)
+        known_versions, encoding = message.known_versions, message.encoding
         for name in names:
             if name not in self.variables:
                 self[name]
@@ -101,25 +101,17 @@ class Store:
                 )
             variable.chosen_spec(choice)
 
-    def read(
-        self,
-        worker: str,
-        names: Sequence[str],
-        result: StepResult,
-        known_versions: Sequence[int] = (),
-        encoding: str = "",
-        allocator: Allocator | None = None,
-        choices: Sequence[Choice] = (),
-    ) -> tuple[Value, ...]:
-        """Read-only copies of variables, in the order of `names`, and of choices; complete when the tasks have run.
+    def read(self, message: Pull | Push, result: StepResult, allocator: Allocator | None) -> tuple[Value, ...]:
+        """Read-only copies of the variables and choices that are requested; complete when the tasks have run.
 
         A value at its known version has no array. Only float32 is encoded. `allocator` is not used for delay
         compensation, which keeps the copies.
         """
+        (names, choices), encoding, worker = _requested(message), message.encoding, message.sender.worker
         if self.strength:
             allocator = None
         values = []
-        for name, version in zip(names, known_versions or repeat(-1), strict=False):
+        for name, version in zip(names, message.known_versions or repeat(-1), strict=False):
             variable = self.variables[name]
             if variable.version == version:
                 values.append(Value(name, version, None))
@@ -158,17 +150,12 @@ class Store:
 
     def answer_bytes(self, message: Message, *, modified: bool) -> int:
         """As `Shard.answer_bytes`; unless `modified`, only the message itself changes variables before its answer."""
-        changed: Collection[str] = ()
-        choices: Sequence[Choice] = ()
-        match message:
-            case Push():
-                names, changed = message.pull, {gradient.name for gradient in message.gradients}
-            case Pull():
-                names, choices = message.names, message.choices
-            case Register(dry_run=False):
-                return sum([one.spec.nbytes for one in message.declarations if not self.is_table(one)])
-            case _:
-                return 0
+        if isinstance(message, Register) and not message.dry_run:
+            return sum([one.spec.nbytes for one in message.declarations if not self.is_table(one)])
+        if not isinstance(message, Push | Pull):
+            return 0
+        names, choices = _requested(message)
+        changed = {gradient.name for gradient in message.gradients} if isinstance(message, Push) else ()
         total = 0
         for name, version in zip(names, message.known_versions or repeat(-1), strict=False):
             variable = self[name]
@@ -370,6 +357,10 @@ class Store:
             variable.version += 1
             versions.append(variable.version)
         return tuple(versions)
+
+
+def _requested(message: Pull | Push) -> tuple[Sequence[str], Sequence[Choice]]:
+    return (message.pull, ()) if isinstance(message, Push) else (message.names, message.choices)
 
 
 @dataclass(slots=True, eq=False)

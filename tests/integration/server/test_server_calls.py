@@ -234,6 +234,9 @@ def test_a_transfer_above_the_traffic_limit_is_refused_with_the_figures(connect)
         client.register(sender, w=half)
         with pytest.raises(errors.TooLarge, match=r"6,291,456 bytes.* room for\s+3,145,728 at a time"):
             client.transfer(ms.Register(sender, (declared("v", LARGE[:2]), declared("w", half))))
+        row_again = ms.Pull(sender, (), (ms.Choice("w", np.zeros(4, np.int32)),))
+        with pytest.raises(errors.TooLarge, match=r"4,194,320 bytes.* room for\s+3,145,728 at a time"):
+            list(client.send_frames([frame_of(row_again)]))
         assert client.transfer(ms.Assign(sender, 1, (ms.Assignment("w", half + 1),))).outcome is ms.Outcome.APPLIED
 
 
@@ -258,14 +261,10 @@ class SharedStream(Stream):
         super().close()
         self.segment.unlink()
 
-    def offer(self, number, segment, **other):
-        """The frame of an offer of a segment, as it is but for `other`."""
-        known = {"name": segment.name, "nbytes": segment.nbytes, "token": segment.token}
-        return pb.Frame(attach=pb.AttachRequest(segment=number, **known | other))
-
     def attach(self, number, segment, **other):
-        """The reply to an offer."""
-        self.send(self.offer(number, segment, **other))
+        """The reply to the offer of a segment, as it is but for `other`."""
+        known = {"name": segment.name, "nbytes": segment.nbytes, "token": segment.token}
+        self.send(pb.Frame(attach=pb.AttachRequest(segment=number, **known | other)))
         reply = self.frame().header.attached
         if reply.attached:
             self.memories[number] = segment.memory
@@ -345,7 +344,7 @@ def test_an_invalid_segment_is_refused_with_a_reason_and_the_stream_goes_on(send
     assert stream.offset_of(pulled.values[0].array) == DATA_OFFSET, "the segment attached before still is"
     assert stream.attach(63, segment).attached
     header, *_ = frames_of(push(sender, small, SMALL))
-    stream.send(header, stream.offer(63, segment))
+    stream.send(header, pb.Frame(attach=pb.AttachRequest()))
     with pytest.raises(errors.Malformed, match="a chunk of data must follow in a transfer, got attach"):
         stream.frame()
 

@@ -46,40 +46,31 @@ def test_a_flag_in_the_environment_is_what_click_takes(monkeypatch, text, kept):
 
 
 @pytest.mark.parametrize(
-    ("name", "text", "complaint"),
+    ("given", "complaint"),
     [
-        ("SERVERS", " , ", "no server in"),
-        ("SERVERS", "h:1,h:1", "a server is listed twice"),
-        ("TIMEOUT", "soon", "PSWORKER_TIMEOUT must be a number of seconds, got 'soon'"),
-        ("TIMEOUT", "-1", "the timeout must be a positive number"),
-        ("PUSH_EVERY", "often", "PSWORKER_PUSH_EVERY must be a whole number, got 'often'"),
-        ("LOCAL_STEPS", "-1", "local_steps must be an integer of at least 0, got -1"),
-        ("OVERLAP", "2", "PSWORKER_OVERLAP must be 1 or 0, got '2'"),
-        ("ENCODING", "float8", "'float8' is not an encoding: use float32, bfloat16 or float16"),
-        ("COMPRESS", "zip", "'zip' is not a valid compression: use none; int8; or topk:FRACTION"),
-    ],
-)
-def test_an_invalid_variable_is_refused_by_name(monkeypatch, name, text, complaint):
-    monkeypatch.setenv(f"PSWORKER_{name}", text)
-    with pytest.raises(ConfigurationError, match=complaint):
-        worker_config()
-
-
-@pytest.mark.parametrize(
-    ("arguments", "complaint"),
-    [
-        *[({"push_every": value}, "push_every must be an integer of at least") for value in (0, True, np.float64(2))],
+        ({"SERVERS": " , "}, "no server in"),
+        ({"SERVERS": "h:1,h:1"}, "a server is listed twice"),
+        ({"TIMEOUT": "soon"}, "PSWORKER_TIMEOUT must be a number of seconds, got 'soon'"),
+        ({"TIMEOUT": "-1"}, "the timeout must be a positive number"),
+        ({"PUSH_EVERY": "often"}, "PSWORKER_PUSH_EVERY must be a whole number, got 'often'"),
+        ({"LOCAL_STEPS": "-1"}, "local_steps must be an integer of at least 0, got -1"),
+        ({"OVERLAP": "2"}, "PSWORKER_OVERLAP must be 1 or 0, got '2'"),
+        ({"ENCODING": "float8"}, "'float8' is not an encoding: use float32, bfloat16 or float16"),
+        ({"COMPRESS": "zip"}, "'zip' is not a valid compression: use none; int8; or topk:FRACTION"),
+        *[({"push_every": value}, "push_every must be an integer of at least 1") for value in (0, True, np.float64(2))],
         ({"overlap": 1}, "overlap must be True or False, got 1"),
         ({"local_steps": 4, "push_every": 2}, "local_steps=4 .* cannot be combined with push_every=2"),
         ({"local_steps": 4, "overlap": True}, "cannot be combined with .*overlap=True: leave those out, or it"),
-        ({"encoding": ""}, "'' is no"),
-        ({"compress": 0.01}, "'0.01' is not a valid compression"),
+        ({"encoding": ""}, "'' is not an encoding"),
+        ({"compress": 0.01}, "'0.01' is no"),
         ({"shared_memory": 1}, "shared_memory must be True or False, got 1"),
     ],
 )
-def test_an_invalid_argument_is_refused_by_name(arguments, complaint):
+def test_an_invalid_variable_or_argument_is_refused_by_name(monkeypatch, given, complaint):
+    for name in filter(str.isupper, given):
+        monkeypatch.setenv(f"PSWORKER_{name}", given[name])
     with pytest.raises(ConfigurationError, match=complaint):
-        worker_config(**arguments)
+        worker_config(**{name: value for name, value in given.items() if name.islower()})
 
 
 def test_a_compression_that_is_text_is_refused_and_numpy_integers_become_int():

@@ -12,20 +12,12 @@ from hypothesis import strategies as st
 from pswire import optimizers
 from pswire.errors import ConfigurationError
 from pswire.optimizers import UpdateSpec
-from pswire.specs import consistency, encodings, schedules
+from pswire.specs import consistency, encodings, initializers, schedules
 from pswire.specs.consistency import parse_consistency, parse_staleness
-from pswire.specs.initializers import (
-    RowConstant,
-    RowInitializer,
-    RowNormal,
-    RowUniform,
-    random_normal,
-    truncated_normal,
-)
 from pswire.specs.schedules import Schedule
 from pswire.specs.spec import from_plain, to_plain
 
-FAMILIES = (UpdateSpec, Schedule, RowInitializer)
+FAMILIES = (UpdateSpec, Schedule, initializers.RowInitializer)
 BELOW, ABOVE = math.nextafter(1, 0), math.nextafter(1, 2)
 COUNTS = [7.0, np.int64(7), np.float32(7), 2**53 - 1]
 NO_COUNTS = [-1, 1.5, 2**53]
@@ -63,11 +55,11 @@ EXAMPLES = [
     (schedules.CosineDecay(0.1, 10), "initial >=0, decay_steps count, alpha [0,1]"),
     (schedules.WarmUp(10, 0.1), "steps count, then >=0"),
     (schedules.PiecewiseConstant([10, 20.5], [1, 0.5, 0.25]), ""),
-    (RowConstant(-2.5), "value finite"),
-    (RowUniform(-1, 1), "low finite, high finite, seed count>=0"),
-    (RowNormal(0.5, 1, 2**53 - 1), "stddev >=0, mean finite, seed count>=0"),
-    (random_normal(0.5), "stddev >=0, mean finite"),
-    (truncated_normal(0.5), "stddev >=0, mean finite"),
+    (initializers.RowConstant(-2.5), "value finite"),
+    (initializers.RowUniform(-1, 1), "low finite, high finite, seed count>=0"),
+    (initializers.RowNormal(0.5, 1, 2**53 - 1), "stddev >=0, mean finite, seed count>=0"),
+    (initializers.random_normal(0.5), "stddev >=0, mean finite"),
+    (initializers.truncated_normal(0.5), "stddev >=0, mean finite"),
     (consistency.Bounded(1), "steps count>=0"),
     (consistency.Synchronous(2), "workers count, backup count>=0"),
     (consistency.DelayCompensation(), "strength >=0"),
@@ -89,7 +81,7 @@ def test_a_field_takes_the_ends_of_its_range_and_an_error_names_spec_and_field(s
     assert {type(example) for example in PLAIN} == {one for family in FAMILIES for one in family.kinds.values()}
     ranges = dict(entry.split() for entry in fields.split(", ") if entry)
     numeric = {field.name for field in dataclasses.fields(spec) if not isinstance(getattr(spec, field.name), tuple)}
-    assert ranges.keys() == numeric - ({"seed"} if isinstance(spec, RowConstant) else set())
+    assert ranges.keys() == numeric - ({"seed"} if isinstance(spec, initializers.RowConstant) else set())
     for name, kind in ranges.items():
         error = f"^{type(spec).__name__}: {name} must be "
         if kind == "flag":
@@ -194,12 +186,8 @@ def test_a_policy_is_read_as_it_is_written(text, spec, decides):
 
 @given(st.integers(0, 10**15 - 1), st.integers(1, 10**15 - 1), st.floats(0, allow_infinity=False))
 def test_any_policy_is_read_back(count, workers, strength):
-    for spec in (
-        consistency.Bounded(count),
-        consistency.Synchronous(workers, count),
-        consistency.DropStalePushes(count),
-        consistency.DelayCompensation(strength),
-    ):
+    specs = [consistency.Bounded(count), consistency.Synchronous(workers, count), consistency.DropStalePushes(count)]
+    for spec in [*specs, consistency.DelayCompensation(strength)]:
         assert parser_of(spec)(str(spec)) == spec
 
 

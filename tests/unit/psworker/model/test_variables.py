@@ -1,7 +1,6 @@
 """Variables: names, scopes, collections, and update ops of moving averages."""
 
 import zlib
-from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -72,13 +71,6 @@ def test_a_variable_copies_its_value_and_is_read_only():
     assert variable.value[0] == 1
     with pytest.raises(ValueError, match="read-only"):
         variable.value[0] = 5
-
-
-def test_threads_have_variables_of_their_own():
-    ps.Variable([1.0], name="W")
-    with ThreadPoolExecutor(1) as thread:
-        made = thread.submit(ps.Variable, [1.0], name="W").result()
-        assert thread.submit(ps.trainable_variables).result() == [made]
 
 
 def test_an_incomplete_layer_leaves_no_variable_behind():

@@ -317,6 +317,7 @@ def test_more_values_than_segments_that_are_trained_one_after_the_other_keep_no_
 @needs_shared_memory
 def test_values_that_find_no_room_in_shared_memory_are_read_while_the_worker_computes(monkeypatch, shared):
     """Or a server would have to wait with a large answer for as long as the worker computes, and give it up."""
+    assert shared.tensor_transport(0) == "shared memory", "it asks the server"
     worker, read = Worker(shared, w=HUGE), threading.Event()
     taken, take, receive = [], SegmentPool.take, TransferCall._receive
     monkeypatch.setattr(SegmentPool, "take", lambda self, n: None if taken else taken.append(take(self, n)) or taken[0])
