@@ -36,8 +36,8 @@ from psworker.client.retrying_calls import RetryingCalls
 from psworker.transport import Future
 from psworker.versions import ReadVersion, VersionedArray
 
-_ANSWERS: tuple[type[Pushed | Pulled], ...] = (Pushed, Pulled)
 _version = attrgetter("version")
+_ANSWERS: tuple[type[Pushed | Pulled], ...] = (Pushed, Pulled)
 
 
 @dataclass(slots=True)
@@ -207,7 +207,7 @@ class ShardedPush:
         parts = [answer for answer in others if isinstance(answer, Pushed)]
         late = [shard for shard, part in zip(push.shards, parts, strict=False) if part.outcome is Outcome.DROPPED]
         if late:
-            calls.warn_of_half_push(late)  # these shards count it
+            calls.report_half_push(late)  # these shards count it
         return _result([decision, *others], pull)
 
     def _following(
