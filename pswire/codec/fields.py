@@ -198,7 +198,7 @@ def many(part: Part, name_of: Callable[[Any], str] | None = None) -> Field:
 
     def get(proto: Proto, name: str, receiver: TensorReceiver) -> tuple[object, ...]:
         items = tuple([part.get(item, receiver) for item in getattr(proto, name)])
-        if name_of is not None:
+        if name_of is not None and len(items) > 1:
             check_distinct([name_of(item) for item in items])
         return items
 

@@ -34,9 +34,8 @@ class StreamSender:
     """
 
     def __init__(self, region: Region | None = None, *, few: int = INLINE_BELOW) -> None:
-        self._region, self._few = region, few
+        self._region, self._few, self._inline = region, few, 0
         self._data: list[memoryview] = []
-        self._inline = 0
 
     def put(self, array: Array, tensor: pb.Tensor) -> None:
         """Borrows `array` until the last frame is sent; copies it if it is small, big-endian or not in C order."""

@@ -182,18 +182,14 @@ def float16_in_float32(function: Callable[P, Result], as_first: bool = False) ->
         value, vjps = function(*wide, **constants)
         deciding = args[:1] if as_first else args[:tensors]
         half = all(_is_half(x) for x in deciding if isinstance(x, np.ndarray) and x.dtype.kind == "f")
-        return value.astype(HALF) if half else value, [_of_float32(vjp) for vjp in vjps]
+        in_float32 = [lambda g, vjp=vjp: vjp(g.astype(np.float32)) for vjp in vjps]  # the tape casts back
+        return value.astype(HALF) if half else value, in_float32
 
     return widened
 
 
 def _is_half(x: object) -> bool:
     return isinstance(x, np.ndarray) and x.dtype.char == "e"
-
-
-def _of_float32(vjp: Vjp) -> Vjp:
-    """The vjp called with a float32 `g`; the tape casts its result to the operand's dtype."""
-    return lambda g: vjp(g.astype(np.float32))
 
 
 def _with_arguments(

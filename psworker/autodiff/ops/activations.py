@@ -88,7 +88,6 @@ def gelu(x: Array, /) -> Result:
     """
     x = floating(np.asarray(x))
     probability = 0.5 * (1 + error_function(x * math.sqrt(0.5)))
-
     scale = 1 / math.sqrt(2 * math.pi)
     return x * probability, (lambda g: g * (probability + x * (np.exp(-0.5 * np.square(x)) * scale)),)
 

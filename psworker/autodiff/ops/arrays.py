@@ -76,11 +76,7 @@ def expand_dims(x: Array, /, axis: int | tuple[int, ...]) -> Result:
 @op
 def broadcast_to(x: Array, /, shape: int | Sequence[int]) -> Result:
     """Broadcast to a shape by new leading axes and repeated axes of size 1, a read-only view; or ValueError."""
-    try:
-        broadcast = np.broadcast_to(x, shape)
-    except ValueError as error:
-        raise ValueError("from the last axis on, each size of x must be 1 or that of the shape") from error
-    return broadcast, (lambda g: g,)
+    return np.broadcast_to(x, shape), (lambda g: g,)
 
 
 @op
@@ -133,12 +129,7 @@ def concatenate(tensors: Iterable[TensorLike], axis: int = 0) -> Tensor:
 
 @op
 def _stack(*tensors: Array, axis: int) -> Result:
-    if not tensors:
-        raise ValueError("there must be at least one tensor to stack")
-    shapes = {np.shape(x) for x in tensors}
-    if len(shapes) > 1:
-        raise ValueError(f"all tensors must have one shape, but they have {', '.join(map(str, sorted(shapes)))}")
-    dtype = np.result_type(*tensors)  # np.stack would convert a Python number to float64
+    dtype = np.result_type(*tensors) if tensors else None  # np.stack would convert a Python number to float64
     value = np.stack(tensors, axis=axis, dtype=dtype)
     before = (slice(None),) * (axis % value.ndim)
     return value, [itemgetter((*before, number)) for number in range(len(tensors))]

@@ -93,24 +93,19 @@ def _slices_vjp(shape: tuple[int, ...], axis: int, ids: Array) -> Vjp:
 
 
 def _elements_vjp(shape: tuple[int, ...], index: Index) -> Vjp:
-    """The vjp of x[index], x of this shape."""
+    """The vjp of x[index], x of this shape; integers, slices, ..., None and masks select each element once."""
 
     def gradient(g: Array) -> Array:
+        once = (int, np.integer, slice, EllipsisType, type(None))
+        parts = index if isinstance(index, tuple) else (index,)
         total = np.zeros(shape, sum_dtype(g.dtype))
-        if _selects_each_once(index):
+        if all(isinstance(part, once) or np.asarray(part).dtype == bool for part in parts):
             total[index] = g
-        else:
+        else:  # far slower
             np.add.at(total, index, g)
         return total
 
     return gradient
-
-
-def _selects_each_once(index: Index) -> bool:
-    """Whether an index cannot repeat an element: integers, slices, ..., None and masks (np.add.at is far slower)."""
-    parts = index if isinstance(index, tuple) else (index,)
-    once = (int, np.integer, slice, EllipsisType, type(None))
-    return all(isinstance(part, once) or np.asarray(part).dtype == bool for part in parts)
 
 
 class RowSource:

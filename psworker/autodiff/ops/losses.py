@@ -103,7 +103,6 @@ def hinge_loss(logits: Array, /, labels: TensorLike) -> Result:
         raise ValueError("labels must be 0 or 1 (for -1 and 1, pass `labels > 0`)")
     signs = 2 * labels - 1
     shortfalls = 1 - signs * logits
-
     return np.mean(np.clip(shortfalls, 0, np.inf)), (lambda g: signs * (shortfalls > 0) * (-g / logits.size),)
 
 
@@ -112,7 +111,6 @@ def hinge_loss(logits: Array, /, labels: TensorLike) -> Result:
 def mean_squared_error(predictions: Array, targets: Array, /) -> Result:
     """The mean of (predictions - targets) ** 2 over all elements, a scalar; shapes must be equal (no broadcasting)."""
     difference = _difference(predictions, targets)
-
     by_prediction: Vjp = lambda g: difference * (2 * g / difference.size)
     return dot(difference, difference) / difference.size, (by_prediction, lambda g: -by_prediction(g))
 
@@ -131,7 +129,6 @@ def huber_loss(predictions: Array, targets: Array, /, delta: float = 1.0) -> Res
         raise ValueError("delta must be above 0")
     difference = _difference(predictions, targets)
     clipped = np.clip(difference, -delta, delta)
-
     by_prediction: Vjp = lambda g: clipped * (g / clipped.size)
     return np.mean(clipped * (difference - clipped / 2)), (by_prediction, lambda g: -by_prediction(g))
 

@@ -100,7 +100,9 @@ def convolve(
     """`conv2d` without bias and activation; `finish` may modify each block of the result in place, while in cache."""
     channels, out = filters.shape[2:]
     y = np.empty((len(x), rows.windows, columns.windows, out), x.dtype)
-    at_points = _filters_at_points(filters)
+    lines_of_filters = _filter_transform(rows.kernel) @ filters.reshape(rows.kernel, -1)
+    at_points = _filter_transform(columns.kernel) @ lines_of_filters.reshape(-1, columns.kernel, channels * out)
+    at_points = at_points.reshape(*at_points.shape[:2], channels, out)  # G filters G'
     for block, down, along in _blocks(len(x), channels + out, rows, columns):
         images = x[block, down.image, along.image]
         target = y[block, down.results, along.results]
@@ -137,14 +139,6 @@ def filters_gradient(x: Array, g: Array, rows: Axis, columns: Axis) -> Array:
     lines = width.T @ total.reshape(len(height), len(width), channels * out)
     gradient: Array = height.T @ lines.reshape(len(height), -1)
     return gradient.reshape(rows.kernel, columns.kernel, channels, out)
-
-
-def _filters_at_points(filters: Array) -> Array:
-    """G filters G': (points, points, channels, out)."""
-    height, width, channels, out = filters.shape
-    lines = _filter_transform(height) @ filters.reshape(height, -1)
-    values: Array = _filter_transform(width) @ lines.reshape(len(lines), width, -1)
-    return values.reshape(*values.shape[:2], channels, out)
 
 
 def _at_points(images: Array, down_tiles: int, down: Array, along_tiles: int, along: Array) -> Iterator[Array]:

@@ -22,40 +22,30 @@ from pswire.tensors.values import TensorSpec
 
 LARGEST = np.finfo(np.float32).max
 NAN = np.uint32([0x7FC00000, 0xFFC00000, 0x7F800001, 0x7FFFFFFF, 0xFFFFFFFF, 0x7FFF8000]).view(np.float32)
-FORMATS = {"bfloat16": (8, 7), "float16": (5, 10)}  # bits of exponent and of fraction
+#: Bits of the significand, and the exponents of the smallest step and of the first power of two that is infinite.
+FORMATS = {"bfloat16": (8, -133, 128), "float16": (11, -24, 16)}
 every_encoding = pytest.mark.parametrize("form", ENCODINGS)
 
 
-def magnitudes(form):
-    """Every finite magnitude of a form in rising order, float64, by the definition of binary interchange formats."""
-    exponent_bits, fraction_bits = FORMATS[form]
-    bias = 2 ** (exponent_bits - 1) - 1
-    exponents, fractions = np.divmod(np.arange((2**exponent_bits - 1) << fraction_bits), 2**fraction_bits)
-    fractions = fractions / 2**fraction_bits
-    return np.where(exponents == 0, fractions * 2.0 ** (1 - bias), (1 + fractions) * 2.0 ** (exponents - bias))
-
-
 def nearest(numbers, form):
-    """What each number becomes, float64: infinity where it is half a step, or more, beyond the largest."""
-    grid = magnitudes(form)
-    grid = np.append(grid, 2 * grid[-1] - grid[-2])  # the number that would come next stands for infinity
-    exact = np.minimum(np.abs(numbers.astype(np.float64)), grid[-1])
-    above = np.clip(np.searchsorted(grid, exact), 1, len(grid) - 1)
-    low, high = exact - grid[above - 1], grid[above] - exact
-    index = np.where((high < low) | ((high == low) & (above % 2 == 0)), above, above - 1)
-    return np.copysign(np.where(index == len(grid) - 1, np.inf, grid[index]), numbers)
+    """What each number becomes, float64, by the definition of binary formats; ties to even."""
+    bits, smallest, beyond = FORMATS[form]
+    exact = numbers.astype(np.float64)
+    step = np.maximum(np.frexp(exact)[1] - bits, smallest)
+    rounded = np.ldexp(np.rint(np.ldexp(exact, -step)), step)
+    return np.where(np.abs(rounded) < 2.0**beyond, rounded, np.copysign(np.inf, rounded))
 
 
 @every_encoding
 def test_sixteen_bits_are_the_nearest_number_of_the_form(form):
-    """Random bits, each number of the form, each tie, and their neighbours in float32; both signs; no NaN.
+    """Random bits, numbers of the form, ties, and their neighbours in float32; both signs; no NaN.
 
     A second time in groups whose squares make up less than 65,504 squared: those are converted in another way.
     """
     random = np.random.default_rng(1).integers(0, 2**32, 300_000, np.uint32).view(np.float32)
-    grid = magnitudes(form)
+    steps = np.ldexp(np.arange(2 ** (FORMATS[form][0] + 1)), np.arange(FORMATS[form][1] - 1, FORMATS[form][2])[:, None])
     with np.errstate(over="ignore"):
-        middle = np.concatenate([grid, (grid[1:] + grid[:-1]) / 2, [2 * grid[-1] - grid[-2]]]).astype(np.float32)
+        middle = np.unique(steps.astype(np.float32))
         around = np.concatenate([middle, np.nextafter(middle, np.float32(0)), np.nextafter(middle, np.float32(np.inf))])
     numbers = np.concatenate([random, around, -around, np.float32([LARGEST, -LARGEST, np.inf, 1e-45])])
     numbers = numbers[~np.isnan(numbers)]

@@ -132,9 +132,6 @@ def test_elements_that_where_did_not_select_get_no_gradient_even_if_not_finite()
     np.testing.assert_array_equal(gradients(ops.where(positive, x, unused), unused, [1.0, INF])[0], [1, 0])
 
 
-# Losses.
-
-
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_softmax_cross_entropy_of_large_infinite_and_masked_logits_is_alike_by_ids_and_one_hot(dtype):
     huge, share = np.finfo(dtype).max, 1 / (1 + np.e) / 3
@@ -188,9 +185,6 @@ def test_accuracy_is_the_fraction_of_largest_logits_at_the_label():
     assert ops.accuracy(x, [1, 0, 1, 0]) == 0.5
     assert ops.accuracy(x, ops.one_hot([1, 0, 0, 2], 3)) == 1.0
     assert type(ops.accuracy(x, [1, 0, 1, 0])) is float
-
-
-# Dropout.
 
 
 def dropped(**options):
@@ -252,9 +246,6 @@ def test_a_random_seed_and_the_name_of_the_worker_determine_dropout_in_their_thr
         assert drawn(7, "worker-1") == drawn(7, "worker-1")
 
 
-# Normalisation.
-
-
 @pytest.mark.parametrize("dtype", FLOATS)
 def test_batch_norm_with_its_moments_is_batch_norm_and_moments_over_all_axes_but_the_last(dtype):
     xs = [Tensor(normal(*shape, dtype=dtype), requires_grad=True) for shape in [(3, 2, 3), (3,), (3,)]]
@@ -277,9 +268,6 @@ def test_normalisation_in_float32_is_as_precise_far_from_0_as_its_input(norm):
         x = (normal(2000, 64) + offset).astype(np.float32)
         exact = norm(x.astype(np.float64)).value
         np.testing.assert_allclose(norm(x).value, exact, rtol=1e-5, atol=1e-6 * max(offset, 2))
-
-
-# Embedding.
 
 
 def test_the_gradient_of_an_embedding_is_the_rows_that_were_looked_up_and_never_dense():

@@ -25,9 +25,6 @@ def first_row(x, /):
     return x[0], (lambda g: IndexedSlices(g[np.newaxis], np.array([0]), x.shape),)
 
 
-# The order of the backward pass.
-
-
 def test_each_backward_runs_once_in_a_ladder_of_diamonds():
     calls = []
     x = y = leaf(1.0, 2.0)
@@ -91,9 +88,6 @@ def test_gradients_of_random_graphs_are_those_of_finite_differences(seed):
     check_gradients(graph, *np.random.default_rng(seed).standard_normal((3, 3)), float32=False)
 
 
-# Walking a graph again.
-
-
 def test_a_retained_graph_can_be_walked_again_and_a_freed_one_raises():
     x, other = leaf(2.0), leaf(3.0)
     y = ops.sum(ops.exp(x) * x)
@@ -124,9 +118,6 @@ def test_a_value_replaced_after_the_forward_pass_does_not_change_the_gradient():
     w.value = np.array([7.0])
     assert gradients(y, [x, w]) == [5, 2]
     assert gradients(x * w, x) == [7]
-
-
-# Accumulation and ownership.
 
 
 def test_a_borrowed_gradient_is_never_written_into():
@@ -173,9 +164,6 @@ def test_rows_stay_rows_are_added_to_rows_or_arrays_and_belong_to_the_caller():
     np.testing.assert_array_equal([two.values[0], weights], [[5, 6], [5, 6]])
 
 
-# Depth and memory.
-
-
 @pytest.mark.parametrize("length", [3_000, pytest.param(100_000, marks=pytest.mark.slow)])
 def test_a_long_chain_of_ops_is_walked_and_dropped_without_recursion(length):
     x = y = leaf(1.0)
@@ -218,9 +206,6 @@ def test_backward_frees_a_node_before_it_comes_to_the_next():
     assert alive == [False]
 
 
-# Recording.
-
-
 def test_no_grad_records_nothing_nests_decorates_ends_with_an_exception_and_is_of_its_own_thread():
     x = leaf(1.0)
     with no_grad(), ThreadPoolExecutor(1) as pool:
@@ -241,9 +226,6 @@ def test_no_grad_records_nothing_nests_decorates_ends_with_an_exception_and_is_o
     with pytest.raises(KeyError):
         evaluate(3)
     assert (x * 2).requires_grad
-
-
-# Calls of ops.
 
 
 def test_an_op_of_any_number_of_tensors_has_a_derivative_for_each():
@@ -275,9 +257,6 @@ def test_a_tensor_may_be_passed_by_keyword_or_be_optional():
     assert gradients(shifted(a, None, 5), a) == [5]
     assert gradients(shifted(a), a) == [1]
     assert gradients(shifted(a, b, scale=5), [a, b]) == [5, 1]
-
-
-# The tensor.
 
 
 def test_a_tensor_shares_the_array_it_is_given_and_reads_like_one():
