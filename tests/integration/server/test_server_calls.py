@@ -234,6 +234,9 @@ def test_a_transfer_above_the_traffic_limit_is_refused_with_the_figures(connect)
         client.register(sender, w=half)
         with pytest.raises(errors.TooLarge, match=r"6,291,456 bytes.* room for\s+3,145,728 at a time"):
             client.transfer(ms.Register(sender, (declared("v", LARGE[:2]), declared("w", half))))
+        row_again = ms.Pull(sender, (), (ms.Choice("w", np.zeros(4, np.int32)),))
+        with pytest.raises(errors.TooLarge, match=r"4,194,320 bytes.* room for\s+3,145,728 at a time"):
+            list(client.send_frames([frame_of(row_again)]))
         assert client.transfer(ms.Assign(sender, 1, (ms.Assignment("w", half + 1),))).outcome is ms.Outcome.APPLIED
 
 

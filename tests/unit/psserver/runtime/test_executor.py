@@ -2,10 +2,12 @@
 
 import asyncio
 import logging
+from threading import current_thread
 
 import numpy as np
 import pytest
 
+from psserver.core import shard as core_shard
 from psserver.runtime.executor import MAX_BYTES_INSPECTED_IN_LOOP
 from psserver.runtime.task_order import THREADS
 from pswire import errors
@@ -132,10 +134,13 @@ async def test_shutting_down_waits_for_all_tasks_also_those_of_cancelled_callers
 
 
 @executor_test()
-async def test_large_messages_are_inspected_while_all_threads_are_busy_with_tasks(executor, shard):
+async def test_large_messages_are_inspected_once_also_while_all_threads_are_busy(executor, shard, monkeypatch):
+    threads, inspect = [], core_shard.inspect
+    monkeypatch.setattr(core_shard, "inspect", lambda *a: threads.append(current_thread().name[:16]) or inspect(*a))
     sender = await join(executor)
     names = [f"v{number}" for number in range(THREADS)]
     await register(executor, sender, **{name: np.zeros(LARGE) for name in ["w", *names]})
+    threads.clear()
     busy = [
         await at_gate(executor, shard.gates[name], set_to(sender, sequence, name, np.ones(LARGE)))
         for sequence, name in enumerate(names, 1)
@@ -145,6 +150,7 @@ async def test_large_messages_are_inspected_while_all_threads_are_busy_with_task
     for name in names:
         shard.gates[name].open()
     assert {answer.outcome for answer in await asyncio.gather(*busy)} == {ms.Outcome.APPLIED}
+    assert threads == ["psserver-inspect"] * (THREADS + 1)
 
 
 @executor_test()
