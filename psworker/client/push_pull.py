@@ -36,8 +36,8 @@ from psworker.client.retrying_calls import RetryingCalls
 from psworker.transport import Future
 from psworker.versions import ReadVersion, VersionedArray
 
-_ANSWERS: tuple[type[Pushed | Pulled], ...] = (Pushed, Pulled)
 _version = attrgetter("version")
+_ANSWERS: tuple[type[Pushed | Pulled], ...] = (Pushed, Pulled)
 
 
 @dataclass(slots=True)
@@ -102,10 +102,9 @@ class ShardedPull:
 class ShardedPush:
     """The pushes of one worker, one at a time, whose gradients are encoded by `encoder`.
 
-    Attributes:
-        decides: whether shard 0 decides for the others whether a push is applied.
-        orders: whether the others make changes in the order of shard 0's decisions (`pswire.messages.Frontier`).
-        observed: variables that keep a moving average, whose observations are not encoded: they have no residual.
+    Shard 0 `decides` for the others whether a push is applied; it `orders` if they make changes in the order of its
+    decisions (`pswire.messages.Frontier`). Gradients of `observed` variables, which keep a moving average, are not
+    encoded.
     """
 
     def __init__(self, calls: RetryingCalls, encoder: GradientEncoder) -> None:
@@ -207,7 +206,7 @@ class ShardedPush:
         parts = [answer for answer in others if isinstance(answer, Pushed)]
         late = [shard for shard, part in zip(push.shards, parts, strict=False) if part.outcome is Outcome.DROPPED]
         if late:
-            calls.warn_of_half_push(late)  # these shards count it
+            calls.report_half_push(late)  # these shards count it
         return _result([decision, *others], pull)
 
     def _following(

@@ -173,16 +173,13 @@ class RetryingCalls:
         """The messages for shards other than 0, to be processed after shard 0's last decision."""
         return {shard: replace(message, after=self.after(shard)) for shard, message in messages.items() if shard}
 
-    def report_half_push(self, shards: Sequence[int], sequence: int) -> None:
-        """Reports a push that these shards have not applied, and others have, to them; the first counts it."""
-        self.half_pushes[shards[0]] += 1
-        self.warn_of_half_push(shards)
-        self.abandon(shards, sequence)
-
-    def warn_of_half_push(self, shards: Sequence[int]) -> None:
-        """Logs that these shards have not applied a push, and others have."""
+    def report_half_push(self, shards: Sequence[int], sequence: int | None = None) -> None:
+        """Logs that these shards have not applied a push, and others have; reports its number, unless they count it."""
         listed = ", ".join(map(str, shards))
         logger.warning("%s: a push was applied on some shards and not on shard %s", self.sender.worker, listed)
+        if sequence is not None:
+            self.half_pushes[shards[0]] += 1
+            self.abandon(shards, sequence)
 
     def renewal(self, shard: int, sequence: int, *, idle: bool = False) -> Renew:
         """The message that renews a lease; `sequence`: up to which the worker's messages are over."""

@@ -24,7 +24,7 @@ AT_ONCE = 0.2
 QUIET = 3
 
 
-@dataclass
+@dataclass(repr=False)
 class PushRecord:
     """One push, as recorded by its worker."""
 
@@ -43,7 +43,7 @@ class PushRecord:
     #: By shard, its update there as decoded from the worker's column; without shards where it changed nothing.
     placed: dict[int, scheme.Push] = field(default_factory=dict)
 
-    def __str__(self) -> str:
+    def __repr__(self) -> str:
         return f"push {self.number} of process {self.column}"
 
 
@@ -266,7 +266,7 @@ class Check:
         for step, pushes in applied.items():
             sizes = {push.placed[shard].gradients for push in pushes}
             if sizes != {len(pushes)}:
-                line = f"shard {shard}, step {step}: a mean of {sorted(sizes)} gradients, known are {_listed(pushes)}"
+                line = f"shard {shard}, step {step}: a mean of {sorted(sizes)} gradients, known are {pushes}"
                 self._break("updates", line)
 
     # --- staleness and consistency ------------------------------------------------------------------------------------
@@ -297,7 +297,7 @@ class Check:
         """A synchronous update has N gradients, except at the end of the data, and is the same on all shards."""
         for step, pushes in sorted(self._applied[0].items()):
             if len(pushes) < self.most and not self._a_worker_has_no_data(pushes):
-                self._break("group", f"step {step}: an update of {len(pushes)}: {_listed(pushes)}")
+                self._break("group", f"step {step}: an update of {len(pushes)}: {pushes}")
         others = range(1, len(self.finals))
         for one, other in [(0, shard) for shard in others] + [(shard, 0) for shard in others]:
             for step, pushes in sorted(self._applied[one].items()):
@@ -377,7 +377,3 @@ class Check:
         missing = self.epochs * self.examples - len(trained)
         if missing and self.complete:
             self._break("examples", f"{missing} were never trained on")
-
-
-def _listed(pushes: Sequence[PushRecord]) -> str:
-    return ", ".join(map(str, pushes))

@@ -21,108 +21,95 @@ import scheme
 import psworker as ps
 from psworker import ops
 
+settings = SimpleNamespace(**json.loads(sys.argv[1]))
+draws = random.Random(f"{settings.seed}, {settings.column}")
+file = os.open(settings.records, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
 
-class Training:
-    """Steps of one process, each with known increments (`scheme`)."""
+zeros = np.zeros(scheme.COLUMNS)
+small = [[ps.Variable(zeros, name=name) for name in names] for names in scheme.small(settings.shards)]
+dense = ps.Variable(np.zeros(scheme.DENSE_SHAPE), name="dense")
+table = ps.Table((scheme.TABLE_ROWS, scheme.WIDTH), ps.RowConstant(0.0), name="table", dtype="float64")
+optimizer = ps.GradientDescent(ps.schedules.PolynomialDecay(float(scheme.BASE), scheme.BASE, 0.0))
 
-    def __init__(self, settings: SimpleNamespace) -> None:
-        self.settings = settings
-        self.random = random.Random(f"{settings.seed}, {settings.column}")
-        self._file = os.open(settings.records, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-        zeros = np.zeros(scheme.COLUMNS)
-        self.small = [[ps.Variable(zeros, name=name) for name in names] for names in scheme.small(settings.shards)]
-        self.dense = ps.Variable(np.zeros(scheme.DENSE_SHAPE), name="dense")
-        self.table = ps.Table((scheme.TABLE_ROWS, scheme.WIDTH), ps.RowConstant(0.0), name="table", dtype="float64")
-        self.optimizer = ps.GradientDescent(ps.schedules.PolynomialDecay(float(scheme.BASE), scheme.BASE, 0.0))
-        self.pushes = 0
 
-    def record(self, event: str, **fields: Any) -> None:
-        """Appends a line by one system call: a killed process has written it or not."""
-        line = json.dumps({"event": event, "at": time.monotonic(), **fields}, separators=(",", ":"))
-        os.write(self._file, line.encode() + b"\n")
+def record(event: str, **fields: Any) -> None:
+    """Appends a line by one system call: a killed process has written it or not."""
+    line = json.dumps({"event": event, "at": time.monotonic(), **fields}, separators=(",", ":"))
+    os.write(file, line.encode() + b"\n")
 
-    def look(self, event: str, **fields: Any) -> None:
-        """Records the latest values of the small variables, and tests for torn reads."""
-        reading = {
-            "own": [float(first.value[self.settings.column]) for first, _ in self.small],
-            "updates": self._updates(),
-            "versions": [first.versions[0] for first, _ in self.small],
-            "torn": [
-                shard
-                for shard, (first, second) in enumerate(self.small)
-                if not np.array_equal(first.value, second.value) or first.versions != second.versions
-            ],
-        }
-        self.record(event, reading=reading, **fields)
 
-    def step(self, session: ps.Session, batch: ps.Batch) -> None:
-        self.pushes += 1
-        shards = list(range(self.settings.shards))
-        if self.settings.partial and self.random.random() < 0.2:
-            shards = [self.random.choice(shards)]
-        seen = self._updates()
-        dense = seen[0] % scheme.DENSE_EVERY == 7
-        loss, rows_seen = self._loss(shards, dense)
-        push = {"number": self.pushes, "shards": shards, "dense": dense, "seen": seen, "rows_seen": rows_seen}
-        self.record("push", **push, epoch=batch.epoch, examples=batch["number"].tolist())
-        dropped = session.dropped
-        self.optimizer.minimize(loss)
-        self.look("answer", number=self.pushes, dropped=session.dropped > dropped, staleness=session.staleness)
-        time.sleep(self.random.uniform(0, self.settings.pause))
+def updates() -> list[int]:
+    return [scheme.count_updates(float(first.value[0]))[0] for first, _ in small]
 
-    def _updates(self) -> list[int]:
-        return [scheme.count_updates(float(first.value[0]))[0] for first, _ in self.small]
 
-    def _loss(self, shards: list[int], dense: bool) -> tuple[ps.Tensor, list[int]]:
-        """A sum with the gradients of `scheme`; and the number of updates that the table's rows include on `shards`."""
-        total, column, unit = self.settings.shards, self.settings.column, self.settings.unit
-        gradient = scheme.gradient(column, unit)
-        rows = [row for shard in shards for row in scheme.table_rows(shard, total, column)]
-        found = ops.embedding(self.table, np.array(rows))
-        loss = ops.sum(found * (np.array([[-1.0], [-unit]] * len(shards)) * np.ones(scheme.WIDTH)))
+def look(event: str, **fields: Any) -> None:
+    """Records the latest values of the small variables, and tests for torn reads."""
+    own = [float(first.value[settings.column]) for first, _ in small]
+    versions = [first.versions[0] for first, _ in small]
+    alike = [np.array_equal(one.value, other.value) and one.versions == other.versions for one, other in small]
+    torn = [shard for shard, same in enumerate(alike) if not same]
+    record(event, reading={"own": own, "updates": updates(), "versions": versions, "torn": torn}, **fields)
+
+
+def loss_of(shards: list[int], with_dense: bool) -> tuple[ps.Tensor, list[int]]:
+    """A sum with the gradients of `scheme`; and the number of updates that the table's rows include on `shards`."""
+    gradient = scheme.gradient(settings.column, settings.unit)
+    rows = [row for shard in shards for row in scheme.table_rows(shard, settings.shards, settings.column)]
+    found = ops.embedding(table, np.array(rows))
+    loss = ops.sum(found * (np.array([[-1.0], [-settings.unit]] * len(shards)) * np.ones(scheme.WIDTH)))
+    for shard in shards:
+        for variable in small[shard]:
+            loss = loss + ops.sum(variable * gradient)
+    if with_dense:
+        whole = np.zeros(scheme.DENSE_SHAPE)
         for shard in shards:
-            for variable in self.small[shard]:
-                loss = loss + ops.sum(variable * gradient)
-        if dense:
-            whole = np.zeros(scheme.DENSE_SHAPE)
-            for shard in shards:
-                whole[scheme.dense_row(shard, total), : scheme.COLUMNS] = gradient
-            loss = loss + ops.sum(self.dense * whole)
-        return loss, [scheme.count_updates(float(row[0]))[0] for row in found.value[::2]]
-
-    def record_takes(self, session: ps.Session) -> None:
-        client = session._client
-        take = client.take
-
-        def recorded(*arguments: Any) -> Any:
-            self.record("take")
-            taken = take(*arguments)
-            reports = [[report.epoch, report.examples] for report in taken.reports]
-            self.record("taken", got=taken.block is not None, reports=reports)
-            return taken
-
-        client.take = recorded  # type: ignore[method-assign]
+            whole[scheme.dense_row(shard, settings.shards), : scheme.COLUMNS] = gradient
+        loss = loss + ops.sum(dense * whole)
+    return loss, [scheme.count_updates(float(row[0]))[0] for row in found.value[::2]]
 
 
-def main() -> None:
-    training = Training(SimpleNamespace(**json.loads(sys.argv[1])))
-    settings = training.settings
-    failing: list[int] = []
-    signal.signal(signal.SIGUSR1, lambda number, frame: failing.append(number))
-    dataset = ps.Dataset({"number": np.arange(settings.examples)})
-    training.record("begin")
-    with ps.session() as session:
-        training.record_takes(session)
-        training.look("joined", incarnation=session._client._calls.sender.incarnation)
-        for batch in session.batches(dataset, settings.batch, settings.epochs, name="chaos"):
-            training.step(session, batch)
-            if failing:
-                raise RuntimeError("injected failure")
-            if training.pushes % 20 == 0:
-                session.pull()
-                training.look("pulled")
-    training.record("end")
+def step(session: ps.Session, number: int, batch: ps.Batch) -> None:
+    shards = list(range(settings.shards))
+    if settings.partial and draws.random() < 0.2:
+        shards = [draws.choice(shards)]
+    seen = updates()
+    with_dense = seen[0] % scheme.DENSE_EVERY == 7
+    loss, rows_seen = loss_of(shards, with_dense)
+    push = {"number": number, "shards": shards, "dense": with_dense, "seen": seen, "rows_seen": rows_seen}
+    record("push", **push, epoch=batch.epoch, examples=batch["number"].tolist())
+    dropped = session.dropped
+    optimizer.minimize(loss)
+    look("answer", number=number, dropped=session.dropped > dropped, staleness=session.staleness)
+    time.sleep(draws.uniform(0, settings.pause))
 
 
-if __name__ == "__main__":
-    main()
+def record_takes(session: ps.Session) -> None:
+    client = session._client
+    take = client.take
+
+    def recorded(*arguments: Any) -> Any:
+        record("take")
+        taken = take(*arguments)
+        reports = [[report.epoch, report.examples] for report in taken.reports]
+        record("taken", got=taken.block is not None, reports=reports)
+        return taken
+
+    client.take = recorded  # type: ignore[method-assign]
+
+
+failing: list[int] = []
+signal.signal(signal.SIGUSR1, lambda number, frame: failing.append(number))
+dataset = ps.Dataset({"number": np.arange(settings.examples)})
+record("begin")
+with ps.session() as session:
+    record_takes(session)
+    look("joined", incarnation=session._client._calls.sender.incarnation)
+    batches = session.batches(dataset, settings.batch, settings.epochs, name="chaos")
+    for number, batch in enumerate(batches, 1):
+        step(session, number, batch)
+        if failing:
+            raise RuntimeError("injected failure")
+        if number % 20 == 0:
+            session.pull()
+            look("pulled")
+record("end")

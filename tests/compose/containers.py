@@ -86,7 +86,7 @@ def started(cluster: Cluster, session: pytest.Session) -> Iterator[None]:
         cluster.up()
         yield
     finally:
-        if session.testsfailed or sys.exc_info()[1]:
+        if session.testsfailed or isinstance(sys.exc_info()[1], Exception):
             for container in cluster.containers().values():
                 last = cluster.log(container).splitlines()[-TAIL:]
                 say(f"\n--- {container.name}: the last {TAIL} lines", *last, sep="\n")
