@@ -177,10 +177,11 @@ def one(part: Part, *, optional: bool = False) -> Field:
     """A part; if `optional`, it may be absent (None)."""
 
     def put(value: object, proto: Proto, name: str, sender: TensorSender) -> None:
-        if value is not None:
-            if optional:
-                getattr(proto, name).SetInParent()
-            part.put(value, getattr(proto, name), sender)
+        if optional and value is None:
+            return
+        if optional:
+            getattr(proto, name).SetInParent()
+        part.put(value, getattr(proto, name), sender)
 
     def get(proto: Proto, name: str, receiver: TensorReceiver) -> object:
         return None if optional and not proto.HasField(name) else part.get(getattr(proto, name), receiver)

@@ -30,10 +30,8 @@ ELEMENTS_PER_SCALE = 1 << 16
 #: Dtypes of parts with indices of elements.
 INDEX_DTYPES = ("int32", "int64")
 
-#: Dtypes of parts with 16 and 8 bits of each element.
-INT16, INT8 = DTYPES["int16"], DTYPES["int8"]
-
-_FLOAT32 = DTYPES["float32"]
+#: Dtypes of parts.
+INT16, INT8, _FLOAT32 = DTYPES["int16"], DTYPES["int8"], DTYPES["float32"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)

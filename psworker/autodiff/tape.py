@@ -175,17 +175,17 @@ def float16_in_float32(function: Callable[P, Result], as_first: bool = False) ->
     tensors = kinds.count(inspect.Parameter.POSITIONAL_ONLY)
 
     @functools.wraps(function)
-    def widened(*args: P.args, **constants: P.kwargs) -> Result:
+    def in_float32(*args: P.args, **constants: P.kwargs) -> Result:
         if True not in [_is_half(x) for x in args[:tensors]]:
             return function(*args, **constants)
         wide: Any = (x.astype(np.float32) if _is_half(x) else x for x in args)  # type: ignore[attr-defined]
         value, vjps = function(*wide, **constants)
         deciding = args[:1] if as_first else args[:tensors]
         half = all(_is_half(x) for x in deciding if isinstance(x, np.ndarray) and x.dtype.kind == "f")
-        in_float32 = [lambda g, vjp=vjp: vjp(g.astype(np.float32)) for vjp in vjps]  # the tape casts back
-        return value.astype(HALF) if half else value, in_float32
+        wide_vjps = [lambda g, vjp=vjp: vjp(g.astype(np.float32)) for vjp in vjps]  # the tape casts back
+        return value.astype(HALF) if half else value, wide_vjps
 
-    return widened
+    return in_float32
 
 
 def _is_half(x: object) -> bool:
@@ -284,8 +284,8 @@ def _freed(g: Array) -> Gradient:
 def _path(ys: list[Tensor], xs: list[Tensor]) -> tuple[list[tuple[Node, list[Edge]]], set[Node]]:
     """The nodes between xs and ys, oldest first, each with its edges that lead to xs; and all nodes that lead there.
 
-    Consumers of a node are newer, so a node's gradient is complete when it is reached from the end. No recursion: a
-    graph may be deeper than Python's stack.
+    Consumers of a node are newer: its gradient is complete when it is reached from the end. A graph may be deeper than
+    Python's stack, hence no recursion.
     """
     reached = {y._node for y in ys if y._node is not None}
     stack = list(reached)

@@ -240,8 +240,7 @@ def cumsum(x: Array, /, axis: int | None = None, reverse: bool = False) -> Resul
 
     def running(values: Array, backward: bool) -> Array:
         dtype = np.float64 if values.dtype == np.float32 else None  # sequential, so roundings accumulate
-        ordered = np.flip(values, axis) if backward else values
-        sums = np.cumsum(ordered, axis, dtype)
+        sums = np.cumsum(np.flip(values, axis) if backward else values, axis, dtype)
         sums = sums if dtype is None else sums.astype(np.float32)
         return np.flip(sums, axis) if backward else sums
 

@@ -66,25 +66,21 @@ def conv2d(
 
     Raises ValueError when shapes do not fit or an option is unknown, TypeError for other than floating point.
     """
-    y = _conv2d(x, filters, bias, strides, padding, dilations, activation)  # type: ignore[arg-type]
-    return y if activation is None else _activated(y)
+    if activation not in (None, "relu"):
+        raise ValueError(f'conv2d: activation must be None or "relu", but it is {activation!r}')
+    relu = activation is not None
+    y = _conv2d(x, filters, bias, strides, padding, dilations, relu)  # type: ignore[arg-type]
+    return _activated(y) if relu else y
 
 
 @op
 @float16_in_float32
 def _conv2d(
-    x: Array,
-    filters: Array,
-    bias: Array | None,
-    /,
-    strides: Pair,
-    padding: Padding,
-    dilations: Pair,
-    activation: str | None,
+    x: Array, filters: Array, bias: Array | None, /, strides: Pair, padding: Padding, dilations: Pair, relu: bool
 ) -> Result:
     """The activated value of `conv2d`, and the derivatives before activation."""
     x, filters = np.asarray(x), np.asarray(filters)
-    _check(x, filters, bias, activation)
+    _check(x, filters, bias)
     rows, columns = axes(x.shape[1:3], filters.shape[:2], strides, padding, dilations)
     dtype = np.result_type(*(a for a in (x, filters, bias) if a is not None))
     x, filters = x.astype(dtype, copy=False), np.ascontiguousarray(filters, dtype)
@@ -93,7 +89,7 @@ def _conv2d(
     def finish(part: Array) -> None:
         if bias is not None:
             np.add(part, bias, out=part)
-        if activation is not None:
+        if relu:
             np.clip(part, 0, np.inf, out=part)
 
     is_faster = winograd.is_faster(len(x), channels, out, rows, columns, dtype)
@@ -123,11 +119,9 @@ Images: TypeAlias = slice | Array  # of a batch: all, or those where an array of
 
 def _by_algorithm(narrow: Array) -> list[tuple[ModuleType, Images]]:
     """The modules of the algorithms, each with the images that it computes."""
-    if not narrow.any():
-        return [(im2col, slice(None))]
-    if narrow.all():
-        return [(winograd, slice(None))]
-    return [(winograd, narrow), (im2col, ~narrow)]
+    if narrow.any() and not narrow.all():
+        return [(winograd, narrow), (im2col, ~narrow)]
+    return [(winograd if narrow.any() else im2col, slice(None))]
 
 
 def _joined(parts: list[tuple[Images, Array]]) -> Array:
@@ -147,7 +141,7 @@ def _activated(y: Array, /) -> Result:
     return y, (relu_vjp(y),)
 
 
-def _check(x: Array, filters: Array, bias: Array | None, activation: str | None) -> None:
+def _check(x: Array, filters: Array, bias: Array | None) -> None:
     check_images(x)
     if filters.ndim != 4 or 0 in filters.shape[:2]:
         raise ValueError(f"filters must be (height, width, channels, out), but their shape is {filters.shape}")
@@ -157,5 +151,3 @@ def _check(x: Array, filters: Array, bias: Array | None, activation: str | None)
         raise ValueError(f"bias must have the shape {filters.shape[3:]}, but it is {np.shape(bias)}")
     if filters.dtype.kind != "f":
         raise TypeError(f"filters must be floating point, but their dtype is {filters.dtype}")
-    if activation not in (None, "relu"):
-        raise ValueError(f'activation must be None or "relu", but it is {activation!r}')

@@ -1,4 +1,4 @@
-"""The contract of the tensor transports, the same tests for all of them; then what is special to one."""
+"""The contract of the tensor transports, the same tests for all of them; then what is special to one; and frames."""
 
 import itertools
 import math
@@ -7,12 +7,14 @@ import random
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from pswire.codec import from_frame, to_frame
 from pswire.errors import Malformed, TooLarge
 from pswire.messages import Choice, Gradient, Pull, Push, Sender
 from pswire.tensors.compression import Packed
-from pswire.tensors.frames import incoming
+from pswire.tensors.frames import ALIGNMENT, Incoming, chunk, incoming, with_data
 from pswire.tensors.segments import DATA_OFFSET
 from pswire.tensors.shared_memory import Region, SharedReceiver, aligned, array_at, bytes_needed
 from pswire.tensors.stream import INLINE_BELOW, MAX_INLINED, StreamReceiver, StreamSender
@@ -59,9 +61,9 @@ def chunks(arrays, specs):
         assert spec.matches(hollow)
     receiver.allocate()
     arrived = received(receiver, tensors, specs)
-    cuts = sorted(dice.randint(0, len(data)) for _ in range(60))
+    cuts = sorted(dice.sample(range(1, max(2, len(data))), min(60, max(1, len(data)) - 1)))
     for start, stop in itertools.pairwise([0, *cuts, len(data)]):
-        receiver.feed(data[start:stop])
+        receiver.feed(incoming(chunk([memoryview(data[start:stop])])))
     if not receiver.complete:
         raise Malformed("incomplete")
     return arrived
@@ -152,17 +154,21 @@ def test_small_tensors_travel_inside_their_message_as_long_as_they_are_few():
 
 
 def test_bytes_that_were_not_declared_and_memory_that_the_machine_does_not_have_are_refused():
+    def feed(nbytes):
+        receiver.feed(incoming(pb.Frame(chunk=bytes(nbytes)).SerializeToString()))
+
     for shape, first, more in (((2,), 8, 3), ((2,), 5, 6), ((0, 5), 0, 3)):
         receiver = StreamReceiver()
         receiver.get(STREAMED, TensorSpec("a", shape))
         receiver.allocate()
-        receiver.feed(bytes(first))
+        if first:
+            feed(first)
         with pytest.raises(Malformed, match="were declared, but 3 more bytes arrived"):
-            receiver.feed(bytes(more))
+            feed(more)
     receiver = StreamReceiver()
     receiver.get(STREAMED, TensorSpec("huge", (1 << 60,), "uint8"))
     with pytest.raises(Malformed):
-        receiver.feed(bytes(8))
+        feed(8)
     with pytest.raises(TooLarge, match=f"no memory for tensors of {1 << 60} bytes"):
         receiver.allocate()
 
@@ -171,7 +177,75 @@ def test_a_frame_without_a_chunk_is_malformed_where_one_must_follow():
     frames = {"nothing": pb.Frame(), "an empty one": pb.Frame(chunk=b""), "take": pb.Frame(take=pb.TakeRequest())}
     for got, frame in frames.items():
         with pytest.raises(Malformed, match=f"a chunk of data must follow in a transfer, got {got}"):
-            StreamReceiver().feed_frame(frame.SerializeToString())
+            StreamReceiver().feed(incoming(frame.SerializeToString()))
+
+
+# --- frames -----------------------------------------------------------------------------------------------------------
+
+HEADER = pb.Frame(pull=pb.PullRequest(sender=pb.Sender(worker="w", incarnation=3), names=["W", "b"]))
+REGION = pb.Region(segment=1, offset=64, nbytes=1 << 40)
+HEADERS = [pb.Frame(), HEADER, pb.Frame(attach=pb.AttachRequest(name="x" * 300), answer_region=REGION)]
+
+
+@pytest.mark.parametrize("sizes", [(0,), (1,), (127,), (100, 28), (16383,), (16384, 1), (1 << 20, 3, 1 << 20)])
+def test_frames_with_data_chunks_or_neither_are_plain_protobuf_and_elements_are_aligned_and_not_copied(sizes):
+    generator = random.Random(SEED)
+    data = [memoryview(generator.randbytes(size)) for size in sizes]
+    whole = b"".join(data)
+    for header in HEADERS:
+        frame = with_data(header, data)
+        assert frame.endswith(whole)
+        assert (len(frame) - len(whole)) % ALIGNMENT == 0
+        read = pb.Frame.FromString(frame)
+        expected = pb.Frame(data=whole, padding=read.padding)
+        expected.MergeFrom(header)
+        assert read == expected
+        apart = incoming(frame)
+        assert (apart.header, apart.data, apart.chunk) == (header, whole, None)
+        assert apart.data.obj is frame
+        assert with_data(header, ()) == header.SerializeToString()
+        assert incoming(header.SerializeToString()) == Incoming(header)
+    frame = chunk(data)
+    assert frame == pb.Frame(chunk=whole).SerializeToString()
+    assert incoming(frame) == Incoming(pb.Frame(), None, whole)
+
+
+def test_fields_may_come_in_any_order_and_the_last_of_two_counts_as_protobuf_has_it():
+    first, second = (pb.Frame(data=data).SerializeToString() for data in (b"first", b"second"))
+    frame = first + HEADER.SerializeToString() + pb.Frame(padding=b"123").SerializeToString()
+    assert incoming(frame) == Incoming(HEADER, b"first", None)
+    assert incoming(frame + second) == Incoming(HEADER, b"second", None)
+
+
+NO_FRAMES = {
+    "a number": b"\x08\x01",
+    "cut data": b"\x7a\x05abc",
+    "no length": b"\x7a",
+    "no end of a tag": b"\xff" * 12,
+    "exabytes": b"\x7a" + b"\xff" * 9 + b"\x01",
+    "no message inside": b"\x0a\x02\xff\xff",
+    "65 messages": b"\x0a\x00" * 65,  # a field costs far more time and memory here than its two bytes
+    "65 paddings": b"\x92\x01\x00" * 65,
+}
+
+
+@pytest.mark.parametrize("frame", NO_FRAMES.values(), ids=NO_FRAMES)
+def test_what_is_no_frame_or_has_very_many_fields_is_malformed(frame):
+    with pytest.raises(Malformed, match=f"^{len(frame)} bytes that are not a paramserver.v1.Frame$"):
+        incoming(frame)
+    if len(frame) % 65 == 0:
+        incoming(frame[: len(frame) // 65 * 64])
+
+
+@given(data=st.binary(max_size=100))
+@settings(derandomize=True, deadline=None)
+def test_what_protobuf_refuses_is_refused_and_what_both_take_is_read_alike(data):
+    try:
+        apart = incoming(data)
+    except Malformed:
+        return
+    read = pb.Frame.FromString(data)
+    assert (apart.data or b"", apart.chunk or b"") in {(read.data, read.chunk), (read.data, apart.chunk or b"")}
 
 
 # --- shared memory ----------------------------------------------------------------------------------------------------
