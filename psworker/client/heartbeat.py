@@ -20,9 +20,8 @@ logger = logging.getLogger(__name__)
 class Heartbeat:
     """Renews the leases of a worker on all shards, from `start` until its calls are `closing`.
 
-    Attributes:
-        idle_since: the sequence number as of which the worker is idle, so that shard 0 does not wait for it; 0 while
-            it is working. Written by the worker's thread; shard 0 ignores an outdated one.
+    `idle_since` is the sequence number as of which the worker is idle, so that shard 0 does not wait for it; 0 while it
+    is working. Written by the worker's thread; shard 0 ignores an outdated one.
     """
 
     def __init__(self, calls: RetryingCalls) -> None:

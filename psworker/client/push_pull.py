@@ -102,10 +102,9 @@ class ShardedPull:
 class ShardedPush:
     """The pushes of one worker, one at a time, whose gradients are encoded by `encoder`.
 
-    Attributes:
-        decides: whether shard 0 decides for the others whether a push is applied.
-        orders: whether the others make changes in the order of shard 0's decisions (`pswire.messages.Frontier`).
-        observed: variables that keep a moving average, whose observations are not encoded: they have no residual.
+    Shard 0 `decides` for the others whether a push is applied; it `orders` if they make changes in the order of its
+    decisions (`pswire.messages.Frontier`). Gradients of `observed` variables, which keep a moving average, are not
+    encoded.
     """
 
     def __init__(self, calls: RetryingCalls, encoder: GradientEncoder) -> None:

@@ -10,6 +10,7 @@ import sys
 import threading
 from collections.abc import Sequence
 from contextlib import ExitStack
+from statistics import fmean
 from typing import Self
 
 from rich.console import Console, Group
@@ -28,21 +29,23 @@ _STATE_STYLES = {"starting": "dim", "live": "green", "left": "dim", "lost": "bol
 
 
 def step_line(job: Progress) -> str:
-    """The job in one line: step, rate, epoch, cost, staleness and drops, as far as there are any."""
+    """The job in one line: step, rate, epoch, mean cost, staleness and drops, as far as there are any."""
     missing = [worker.status.name for worker in job.workers if worker.status.state == "starting"]
     if missing and not job.step:
         parts = [f"waiting for {' and '.join(missing)} to join"]
     else:
-        parts = [f"step {job.step}", f"{_rate(job.rate)} steps/s"]
-        parts += [f"epoch {job.epoch}"] if job.epoch else []
-        parts += [f"cost {job.cost:.4f}"] if job.cost is not None else []
+        epoch = max((worker.status.epoch for worker in job.workers), default=0)
+        costs = [worker.cost for worker in job.workers if worker.cost is not None]
+        parts = [f"step {job.step}", f"{_rate(sum(worker.rate for worker in job.workers))} steps/s"]
+        parts += [f"epoch {epoch}"] if epoch else []
+        parts += [f"cost {fmean(costs):.4f}"] if costs else []
         parts += _staleness_and_drops(job)
     return " · ".join(parts + ([job.problem] if job.problem else []))
 
 
 def summary_line(job: Progress) -> str:
     """The whole job in one line, when it is over: steps, seconds, steps per second, mean staleness, workers."""
-    seconds = job.training_seconds
+    seconds = max(0.0, job.advanced - job.began)
     parts = [f"{job.step} steps in {seconds:.1f} s"]
     parts += [f"{_rate(job.step / seconds)} steps/s"] if seconds > 0 else []
     parts += _staleness_and_drops(job)
@@ -50,8 +53,12 @@ def summary_line(job: Progress) -> str:
 
 
 def _staleness_and_drops(job: Progress) -> list[str]:
-    parts = [f"staleness {job.staleness:.1f}"] if job.staleness is not None else []
-    return parts + ([f"{job.dropped} dropped"] if job.dropped else [])
+    """The mean staleness of all pushes, and how many were dropped."""
+    statuses = [worker.status for worker in job.workers]
+    known = [(status.mean_staleness, status.steps) for status in statuses if status.mean_staleness is not None]
+    pushes, dropped = sum(steps for _, steps in known), sum(status.dropped for status in statuses)
+    parts = [f"staleness {sum(mean * steps for mean, steps in known) / pushes:.1f}"] if pushes else []
+    return parts + ([f"{dropped} dropped"] if dropped else [])
 
 
 def _rate(rate: float) -> str:
@@ -66,7 +73,7 @@ def table(job: Progress) -> Table:
     rows.add_column("state")
     for name in ("epoch", "steps", "steps/s", "cost", "staleness"):
         rows.add_column(name, justify="right", min_width=6)
-    if drops := job.dropped > 0:
+    if drops := any(status.dropped for status in statuses):
         rows.add_column("dropped", justify="right")
     if transports := any(status.tensor_transport for status in statuses):
         rows.add_column("transport")

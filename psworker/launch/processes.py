@@ -80,9 +80,8 @@ class Process:
     closes. `on_lines` is called in a thread with this process, the stream and new lines; `on_end` once, with this
     process, when it and its group have ended and all lines were passed on.
 
-    Attributes:
-        code: None while it runs; then its exit code, or minus the number of the signal that killed it.
-        last_lines: the end of its output, of both streams.
+    `code` is None while it runs; then its exit code, or minus the number of the signal that killed it. `last_lines` are
+    the end of its output, of both streams.
     """
 
     def __init__(

@@ -44,42 +44,6 @@ class Progress:
     advanced: float = 0.0
     problem: str = ""
 
-    @property
-    def rate(self) -> float:
-        """Recent steps per second of all workers."""
-        return sum(worker.rate for worker in self.workers)
-
-    @property
-    def training_seconds(self) -> float:
-        """From the first step to the last, within an `INTERVAL`; 0 before the first."""
-        return max(0.0, self.advanced - self.began)
-
-    @property
-    def epoch(self) -> int:
-        """The newest epoch that a worker is in; 0 before the first."""
-        return max((worker.status.epoch for worker in self.workers), default=0)
-
-    @property
-    def cost(self) -> float | None:
-        """The mean of the workers' costs."""
-        return _mean([(worker.cost, 1) for worker in self.workers])
-
-    @property
-    def staleness(self) -> float | None:
-        """The mean over all pushes."""
-        return _mean([(worker.status.mean_staleness, worker.status.steps) for worker in self.workers])
-
-    @property
-    def dropped(self) -> int:
-        """Pushes that were not applied."""
-        return sum(worker.status.dropped for worker in self.workers)
-
-
-def _mean(weighted: Sequence[tuple[float | None, int]]) -> float | None:
-    known = [(value, weight) for value, weight in weighted if value is not None]
-    total = sum(weight for _, weight in known)
-    return sum(value * weight for value, weight in known) / total if total else None
-
 
 def starting(names: Sequence[str]) -> Progress:
     """The progress before these workers have joined."""

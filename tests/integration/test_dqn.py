@@ -18,9 +18,8 @@ def values(network):
     return [variable.value.copy() for variable in ps.global_variables(network)]
 
 
-def same(some, others):
-    """Bit for bit."""
-    return all(one.tobytes() == other.tobytes() for one, other in zip(some, others, strict=True))
+def bits(network):
+    return [value.tobytes() for value in values(network)]
 
 
 def batches(dqn, count):
@@ -85,12 +84,12 @@ def test_the_update_of_a_batch_is_that_of_double_q_learning(run):
 def test_the_target_stays_bit_for_bit_until_it_becomes_the_online_network(run):
     dqn = run("--max-steps", "200", "--copy-every", "4")
     with ps.session() as dqn.session:
-        assert same(values("target"), values("online")), "both begin with the same weights"
+        assert bits("target") == bits("online"), "both begin with the same weights"
         for update, batch in enumerate(batches(dqn, 12), start=1):
-            online, target = values("online"), values("target")
+            online, target = bits("online"), bits("target")
             dqn.learn(batch)
-            assert not same(values("online"), online)
-            assert same(values("target"), values("online") if update % 4 == 0 else target)
-        held = values("target")
+            assert bits("online") != online
+            assert bits("target") == (bits("online") if update % 4 == 0 else target)
+        target = bits("target")
         dqn.session.pull()
-        assert same(values("target"), held), "the server has the same"
+        assert bits("target") == target, "the server has the same"

@@ -294,7 +294,7 @@ def test_calls_of_a_closed_session_and_for_other_objects_than_variables_are_refu
 
 
 def test_new_hyperparameters_count_from_the_next_push_on_for_all_workers(open_session):
-    """Momentum by hand: rates 1, 1, then 0.5 and momentum 0, for both workers; then a schedule for y alone."""
+    """Momentum by hand: rates 1, 1, then 0.5 and momentum 0, and a schedule for y alone; for both workers."""
     x, y = ps.Variable([0.0], name="x"), ps.Variable([0.0], name="y")
     optimizer = ps.Momentum(1.0, momentum=0.5)
     with open_session("w0") as session:
@@ -304,13 +304,13 @@ def test_new_hyperparameters_count_from_the_next_push_on_for_all_workers(open_se
         session.set_hyperparameters(optimizer, momentum=0.0)
         optimizer.apply_gradients([(ONE, x), (ONE, y)])
         assert (x.value, y.value, session.slot(x, "momentum")) == ([-1 - 1.5 - 0.5], [-3], [1])
+        session.set_hyperparameters([y], learning_rate=schedules.ExponentialDecay(16.0, 1, 0.5))
+        optimizer.apply_gradients([(ONE, x), (ONE, y)])
+        assert (x.value, y.value) == ([-3.5], [-3 - 16 * 0.5**3])
         with ps.collection(), open_session("w1"):
             same = ps.Variable([0.0], name="x")
             optimizer.apply_gradients([(ONE, same)])
-            assert same.value == [-3.5]
-        session.set_hyperparameters([y], learning_rate=schedules.ExponentialDecay(16.0, 1, 0.5))
-        optimizer.apply_gradients([(ONE, x), (ONE, y)])
-        assert (x.value, y.value) == ([-4], [-3 - 16 * 0.5**4])
+            assert same.value == [-4]
 
 
 def test_a_second_change_goes_on_from_the_first(open_session):
