@@ -32,7 +32,7 @@ from pswire.tensors.values import IndexedSlices, TensorSpec
 from pswire.v1 import paramserver_pb2 as pb
 from psworker import ops
 from tests.server_client import Client, Stream, frame_of, frames_of
-from tests.shared_folder import mapped_segments, needs_shared_memory, shared_folder
+from tests.shared_folder import mapped_segments, shared_folder
 
 SMALL = np.arange(6, dtype=np.float32).reshape(2, 3)
 SHAPE = (3, CHUNK // 4)  # float32: three chunks
@@ -307,7 +307,6 @@ def stream(client, folder):
         yield stream
 
 
-@needs_shared_memory
 @pytest.mark.parametrize(("x", "other"), [("small", "large"), ("large", "small")])
 def test_values_are_written_into_the_region_and_the_rest_comes_in_frames(x, other, sender, stream):
     value, rest = (SMALL, LARGE) if x == "small" else (LARGE, SMALL)
@@ -325,7 +324,6 @@ def test_values_are_written_into_the_region_and_the_rest_comes_in_frames(x, othe
     np.testing.assert_array_equal(pushed.values[0].array, value - value / 2 - value / 2 - value / 4)
 
 
-@needs_shared_memory
 @pytest.mark.parametrize("value", [SMALL, LARGE], ids=["small", "large"])
 def test_what_is_in_shared_memory_may_change_when_the_call_was_answered(value, client, sender, stream):
     """The server keeps nothing of an initial value, a gradient or an assigned value, but what it has computed of it."""
@@ -344,7 +342,6 @@ def test_what_is_in_shared_memory_may_change_when_the_call_was_answered(value, c
     np.testing.assert_array_equal(before, value)
 
 
-@needs_shared_memory
 def test_an_invalid_segment_is_refused_with_a_reason_and_the_stream_goes_on(sender, stream):
     segment, numbers = stream.segment, "segments are numbered from 0 to 63, not"
     for number, other, reason in [
@@ -372,16 +369,13 @@ PLACES = [
 ]
 
 
-@needs_shared_memory
 @pytest.mark.parametrize("kind", ["gradient", "region"])
-@pytest.mark.parametrize(("number", "offset", "reason"), PLACES)
-def test_an_invalid_place_is_malformed_and_nothing_of_its_push_is_applied(
-    kind, number, offset, reason, client, sender, stream
-):
+@pytest.mark.parametrize("place", PLACES)
+def test_an_invalid_place_is_malformed_and_nothing_of_its_push_is_applied(kind, place, client, sender, stream):
     message = ms.Push(sender, 1, (ms.Gradient("large", 0, LARGE), ms.Gradient("small", 0, SMALL)), pull=("large",))
     frame = stream.header(message, 8 << 20, 4096)
-    place = frame.answer_region if kind == "region" else frame.push.gradients[1].tensor.shared
-    place.segment, place.offset = number, offset
+    shared = frame.answer_region if kind == "region" else frame.push.gradients[1].tensor.shared
+    shared.segment, shared.offset, reason = place
     stream.send(frame)
     with pytest.raises(errors.Malformed, match=reason):
         stream.frame()
@@ -389,7 +383,6 @@ def test_an_invalid_place_is_malformed_and_nothing_of_its_push_is_applied(
     assert client.transfer(message).outcome is ms.Outcome.APPLIED
 
 
-@needs_shared_memory
 def test_a_session_works_where_no_memory_is_shared_and_its_tensor_transport_is_in_the_status(connect, folder, caplog):
     with ServerThread(ServerConfig(shared_memory=False)) as server, ps.session(server.address, "w0"):
         W = ps.Variable(LARGE, name="W")
@@ -401,7 +394,6 @@ def test_a_session_works_where_no_memory_is_shared_and_its_tensor_transport_is_i
     assert "so tensors go by gRPC: the server was started with --no-shared-memory" in caplog.text
 
 
-@needs_shared_memory
 @pytest.mark.usefixtures("folder")
 def test_rows_in_shared_memory_count_as_traffic_too(connect):
     rows = IndexedSlices(np.zeros((150_000, 3), np.float32), np.zeros(150_000, np.int64), SMALL.shape)
