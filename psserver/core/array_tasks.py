@@ -1,19 +1,38 @@
-"""Array tasks: deferred array work of one shard step, and the result of a step.
+"""Array tasks: deferred array work of one shard step (updates, copies), and the result of a step.
 
 The tasks of one variable must run one after the other, in the order in which they were made; those of different
 variables may run at the same time, in any threads. A divisible task may be run in stretches of the variable's elements,
 and several divisible tasks one stretch after the other, for no element depends on another. So every allowed order gives
 the same bits as running each at once.
+
+Tasks cannot fail, so a change whose result may be NaN or infinite must be computed before it becomes a task. A
+change is ordinary when the magnitudes of the gradients and the growth of the variables show that its result is finite
+(`pswire.optimizers.Rule`), without a look at an element. Every other one is guarded: computed in its step, on copies,
+from the arrays as all earlier changes leave them, and committed only if every element of the result is finite.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+import functools
+import operator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import TypeAlias
+
+import numpy as np
 
 from psserver.core.events import Event
-from pswire.messages import Reply
+from psserver.core.variables.delay_compensation import ServedWeights, compensated, corrected
+from psserver.core.variables.variable import Variable
+from pswire.messages import Gradient, Reply
+from pswire.optimizers import COMPUTE_DTYPES, Rule, Step
+from pswire.optimizers.optimizer import fault_of, refused
+from pswire.tensors.compression import Packed, narrow_to_16_bits, unpacked
+from pswire.tensors.values import Array, IndexedSlices
+
+#: A gradient of a push, and the weights that it was computed with if it is to be compensated for its delay.
+Contribution: TypeAlias = tuple[Gradient, ServedWeights | None]
 
 
 @dataclass(slots=True, eq=False)
@@ -51,8 +70,15 @@ class StepResult:
 
 
 def run(tasks: Iterable[ArrayTask]) -> None:
-    """Run tasks one after the other. If one fails, which is a bug, the others run before its error is raised."""
-    _run_all(task.run for task in tasks)
+    """Run tasks one after the other. If one fails, which is a bug, the others run before the first error is raised."""
+    faults: list[Exception] = []
+    for task in tasks:
+        try:
+            task.run()
+        except Exception as fault:  # noqa: BLE001 - raised below
+            faults.append(fault)
+    if faults:
+        raise faults[0]
 
 
 def run_parts(tasks: Iterable[ArrayTask], stretches: Iterator[tuple[int, int]]) -> None:
@@ -60,19 +86,8 @@ def run_parts(tasks: Iterable[ArrayTask], stretches: Iterator[tuple[int, int]]) 
 
     Several threads may share one iterator of stretches, if its `next` is atomic.
     """
-    parts = [task.part for task in tasks if task.part is not None]
-    _run_all(partial(part, start, stop) for start, stop in stretches for part in parts)
-
-
-def _run_all(jobs: Iterable[Callable[[], None]]) -> None:
-    faults: list[Exception] = []
-    for job in jobs:
-        try:
-            job()
-        except Exception as fault:  # noqa: BLE001 - raised below
-            faults.append(fault)
-    if faults:
-        raise faults[0]
+    parts = [(task, task.part) for task in tasks if task.part is not None]
+    run(replace(task, run=partial(part, *stretch)) for stretch in stretches for task, part in parts)
 
 
 def stages(tasks: Iterable[ArrayTask]) -> list[list[ArrayTask]]:
@@ -84,3 +99,159 @@ def stages(tasks: Iterable[ArrayTask]) -> list[list[ArrayTask]]:
         else:
             found.append([task])
     return found
+
+
+# --- updates --------------------------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True, eq=False)
+class Update:
+    """An update of `variable`, in place, by the `rule` it had when this was decided, at `step`.
+
+    `contributions`, one per push, borrow their arrays; `strength` is that of the delay compensation.
+    """
+
+    variable: Variable
+    rule: Rule
+    contributions: Sequence[Contribution]
+    strength: float
+    step: Step
+
+    def task(self) -> ArrayTask:
+        """The array task of this update."""
+        cost, divisible, variable = 0, self.rule.element_wise, self.variable
+        for gradient, _ in self.contributions:
+            array = gradient.array
+            if isinstance(array, Packed):
+                cost += array.size * array.dtype.itemsize
+            else:
+                cost += array.nbytes
+                divisible = divisible and isinstance(array, np.ndarray) and array.flags.c_contiguous
+        parts = (self.part, variable.value.size) if divisible else ()
+        return ArrayTask(variable.spec.name, cost, self.run, *parts)
+
+    def run(self) -> None:
+        """Change the value and the slots."""
+        variable, gradient = self.variable, self._gradient()
+        if isinstance(gradient, IndexedSlices):
+            self.rule.sparse(variable.value, variable.slots, gradient, self.step)
+        else:
+            self.rule.dense(variable.value, variable.slots, gradient, self.step)
+
+    def part(self, start: int, stop: int) -> None:
+        """Change the elements from `start` to `stop`, to the same bits as `run`."""
+        value = self.variable.value.reshape(-1)[start:stop]
+        slots = {name: slot.reshape(-1)[start:stop] for name, slot in self.variable.slots.items()}
+        gradients: list[Array | IndexedSlices] = []
+        for gradient, served in self.contributions:
+            stretch = _elements(gradient.array, start, stop)
+            if served is not None and served.rows is None:
+                stretch = corrected(stretch, value - _elements(served.array, start, stop), self.strength)
+            gradients.append(stretch)
+        total = mean(gradients)
+        assert not isinstance(total, IndexedSlices), "a mean of arrays"
+        self.rule.dense(value, slots, total, self.step)
+
+    def candidate(self) -> tuple[Array | None, Array, dict[str, Array]]:
+        """Rows, value and slots that `run` would produce, bit-identical; without rows all elements."""
+        variable, gradient, rows = self.variable, self._gradient(), None
+        if isinstance(gradient, IndexedSlices):
+            rows = gradient.indices
+            value, slots = variable.value[rows], {name: slot[rows] for name, slot in variable.slots.items()}
+            self.rule.sparse(value, slots, IndexedSlices(gradient.values, np.arange(len(rows)), value.shape), self.step)
+        else:
+            value, slots = variable.value.copy(), {name: slot.copy() for name, slot in variable.slots.items()}
+            self.rule.dense(value, slots, gradient, self.step)
+        return rows, value, slots
+
+    def _gradient(self) -> Array | IndexedSlices:
+        """The mean gradient; of rows, each once and in rising order."""
+        gradients = []
+        for gradient, served in self.contributions:
+            array = gradient.array
+            if not isinstance(array, np.ndarray):
+                array = unpacked(array)
+            if served is not None:
+                array = compensated(array, self.variable.value, served, self.strength)
+            gradients.append(array)
+        total = gradients[0] if len(gradients) == 1 else mean(gradients)
+        if isinstance(total, IndexedSlices):
+            with np.errstate(all="ignore"):
+                return total.summed()
+        return total
+
+
+def update_guarded(updates: Sequence[Update]) -> None:
+    """Do updates of different variables immediately, all or, raising `NotFinite`, none."""
+    candidates = [update.candidate() for update in updates]
+    for update, (_, value, slots) in zip(updates, candidates, strict=True):
+        if fault := fault_of(value, slots):
+            raise refused(update.variable.spec.name, fault)
+    for update, (rows, value, slots) in zip(updates, candidates, strict=True):
+        variable, where = update.variable, ... if rows is None else rows
+        variable.value[where] = value
+        for name, slot in slots.items():
+            variable.slots[name][where] = slot
+        variable.check_growth(rows, value, slots)
+
+
+def mean(gradients: Sequence[Array | IndexedSlices]) -> Array | IndexedSlices:
+    """The mean, summed in the given order, of float16 arrays in float32; rows if all are rows. One is not copied."""
+    first = gradients[0]
+    if len(gradients) == 1:
+        return first
+    with np.errstate(all="ignore"):
+        if all(isinstance(one, IndexedSlices) for one in gradients):
+            return functools.reduce(operator.add, gradients) / len(gradients)
+        total = np.zeros(first.shape, COMPUTE_DTYPES[first.dtype])
+        for one in gradients:
+            total = one + total if isinstance(one, IndexedSlices) else np.add(total, one, out=total)
+        total /= len(gradients)
+        return total
+
+
+def _elements(array: Array | IndexedSlices | Packed, start: int, stop: int) -> Array:
+    if isinstance(array, Packed):
+        return array.elements(start, stop)
+    assert isinstance(array, np.ndarray), "rows are not divisible"
+    return array.reshape(-1)[start:stop]
+
+
+@np.errstate(all="ignore")
+def add_to(value: Array, delta: Array) -> None:
+    """Value += delta, without overflow warnings."""
+    value += delta
+
+
+# --- copies ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True, eq=False)
+class Copy:
+    """A copy of a value, a slot or rows into `out`, which has the `encoding` if there is one."""
+
+    variable: Variable
+    slot: str
+    rows: Array | None
+    encoding: str
+    out: Array
+
+    def run(self) -> None:
+        """Copy all elements."""
+        source = self.variable.slots[self.slot] if self.slot else self.variable.value
+        if self.encoding:
+            rows = source if self.rows is None else source.take(self.rows, axis=0, mode="clip")
+            narrow_to_16_bits(rows.reshape(-1), self.out.reshape(-1), self.encoding)
+        elif self.rows is None:
+            np.copyto(self.out, source)
+        else:  # rows were checked before; "raise", the default mode, would make another copy
+            np.take(source, self.rows, axis=0, out=self.out, mode="clip")
+
+    def part(self, start: int, stop: int) -> None:
+        """Copy the elements from `start` to `stop`, if there are no rows."""
+        source = self.variable.slots[self.slot] if self.slot else self.variable.value
+        source, out = source.reshape(-1)[start:stop], self.out.reshape(-1)[start:stop]
+        if self.encoding:
+            narrow_to_16_bits(source, out, self.encoding)
+        else:
+            np.copyto(out, source)

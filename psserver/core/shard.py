@@ -167,7 +167,7 @@ class Shard:
             settled: all tasks of earlier steps have run.
 
         Raises:
-            TasksPending: not `settled`, and a change is guarded (`psserver.core.variables.updates`); call again
+            TasksPending: not `settled`, and a change is guarded (`psserver.core.array_tasks`); call again
                 when all tasks have run.
             ParamServerError: the message is refused.
         """

@@ -98,7 +98,7 @@ class Executor:
 
         result = None if self._guarded.locked() else begin()
         if result is None:
-            # A guarded step (`psserver.core.variables.updates`) waits until all tasks have been run. Meanwhile
+            # A guarded step (`psserver.core.array_tasks`) waits until all tasks have been run. Meanwhile
             # no other step is taken, so no tasks are added. It computes in the event loop.
             async with self._guarded:
                 while (result := begin()) is None:

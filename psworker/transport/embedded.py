@@ -11,6 +11,7 @@ import threading
 import time
 from functools import partial
 
+from psserver.core.array_tasks import run
 from psserver.core.shard import Shard
 from pswire.errors import ParamServerError, TimedOut
 from pswire.messages import Answer, Request, Tick
@@ -64,8 +65,7 @@ class EmbeddedTransport:
 
     def _step(self, ticket: int, message: Request | Tick) -> None:
         result = self._shard.step(ticket, message, time.monotonic())
-        for task in result.tasks:
-            task.run()
+        run(result.tasks)
         for reply in result.replies:
             self._answers[reply.ticket] = reply.answer
         self._changed.notify_all()
