@@ -11,8 +11,8 @@ import threading
 import time
 from functools import partial
 
-from psserver.core.array_tasks import run
 from psserver.core.shard import Shard
+from psserver.core.variables.array_tasks import run
 from pswire.errors import ParamServerError, TimedOut
 from pswire.messages import Answer, Request, Tick
 from psworker.transport import Future

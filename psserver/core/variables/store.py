@@ -2,7 +2,7 @@
 
 Checks are apart from changes, so that a message over several variables is applied whole or not at all: first every
 `check_...`, which raises and changes nothing, then the change, which cannot fail. A change counts at once; its array
-work becomes tasks of the step's result, unless it is guarded (`psserver.core.array_tasks`).
+work becomes tasks of the step's result, unless it is guarded (`psserver.core.variables.array_tasks`).
 """
 
 from __future__ import annotations
@@ -14,7 +14,16 @@ from itertools import repeat
 
 import numpy as np
 
-from psserver.core.array_tasks import ArrayTask, Contribution, Copy, StepResult, Update, add_to, run, update_guarded
+from psserver.core.variables.array_tasks import (
+    ArrayTask,
+    Contribution,
+    Copy,
+    StepResult,
+    Update,
+    add_to,
+    run,
+    update_guarded,
+)
 from psserver.core.variables.delay_compensation import ServedWeightsCache
 from psserver.core.variables.element_checks import Magnitudes, check_finite, check_tensor
 from psserver.core.variables.variable import Variable, agreed_bytes, declared_bytes, initialize, slot_specs, tuned

@@ -6,7 +6,7 @@ import types
 import numpy as np
 import pytest
 
-from psserver.core.array_tasks import Update, run, run_parts, stages
+from psserver.core.variables.array_tasks import Update, run, run_parts, stages
 from psserver.core.variables.delay_compensation import ServedWeights
 from pswire import optimizers
 from pswire.messages import Gradient

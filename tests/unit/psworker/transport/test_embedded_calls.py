@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from psserver.core.array_tasks import Update
+from psserver.core.variables.array_tasks import Update
 from pswire import optimizers
 from pswire.errors import NotJoined, TimedOut, Unavailable
 from pswire.messages import Declaration, Gradient, Join, Leave, Left, Push, QueueSpec, Register, Sender, Take
