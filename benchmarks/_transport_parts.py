@@ -107,7 +107,7 @@ class _Walk:
             receiver.allocate()
             message = from_frame(first, receiver)
             for data in sent[1:]:
-                receiver.feed(incoming(data).chunk)
+                receiver.feed(incoming(data))
         return message
 
     @contextmanager

@@ -108,7 +108,7 @@ class Stream:
             receiver.allocate()
             answer = from_frame(frame, receiver)
             while not receiver.complete:
-                receiver.feed(self.frame().chunk)
+                receiver.feed(self.frame())
         return answer
 
 

@@ -135,7 +135,7 @@ class Service:
                     data = await self._in_time(context.read())
                     if data is grpc.aio.EOF:
                         raise Malformed("the stream ended before the data that its header announced: not applied")
-                    receiver.feed_frame(data)
+                    receiver.feed(incoming(data))
                 if region is None:
                     allocator = ReusedArrays(message)
             answer = await self._executor.step(message, None, allocator)

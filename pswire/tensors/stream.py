@@ -143,9 +143,15 @@ class StreamReceiver:
         self._gaps.extend((spec, gap) for spec, gap in gaps if gap)
         self._arrays = iter(arrays)
 
-    def feed(self, chunk: bytes | memoryview) -> None:
-        """Copies the next bytes into the allocated arrays. `Malformed`: more than declared, or an invalid bool."""
-        data = memoryview(chunk)
+    def feed(self, frame: frames.Incoming) -> None:
+        """Copies the chunk of a frame into the allocated arrays.
+
+        `Malformed`: the frame has none, or more than was declared, or an invalid bool.
+        """
+        data = frame.chunk
+        if not data:
+            got = frame.header.WhichOneof("piece") or ("nothing" if data is None else "an empty one")
+            raise Malformed(f"a chunk of data must follow in a transfer, got {got}")
         while data:
             if not self._gaps:
                 raise Malformed(f"tensors of {self.nbytes} bytes were declared, but {len(data)} more bytes arrived")
@@ -156,14 +162,6 @@ class StreamReceiver:
             data, gap = data[taken:], gap[taken:]
             if gap:
                 self._gaps.appendleft((spec, gap))
-
-    def feed_frame(self, frame: bytes) -> None:
-        """As `feed` for the chunk of a frame. `Malformed` if the frame has none."""
-        received = frames.incoming(frame)
-        if not received.chunk:
-            got = received.header.WhichOneof("piece") or ("nothing" if received.chunk is None else "an empty one")
-            raise Malformed(f"a chunk of data must follow in a transfer, got {got}")
-        self.feed(received.chunk)
 
     @property
     def complete(self) -> bool:

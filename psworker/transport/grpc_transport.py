@@ -352,7 +352,7 @@ class TransferCall:
                 data = next(self._stream.answers, None)
                 if data is None:
                     raise Malformed(f"the answer of {address} ended before its {receiver.nbytes:,} bytes had arrived")
-                receiver.feed_frame(data)
+                receiver.feed(incoming(data))
         if shared is not None:
             if 2 * ms.tensor_bytes(answer) < sum(self._sizes or ()):
                 answer = _copied(answer)

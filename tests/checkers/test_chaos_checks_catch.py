@@ -98,7 +98,7 @@ def test_a_job_without_faults_passes_and_is_counted():
 
 
 @pytest.mark.parametrize("gradients", [1, 2, 3, 4])
-def test_an_increment_tells_its_step_and_the_size_of_its_update_and_two_pushes_are_not_taken_for_one(gradients):
+def test_an_increment_encodes_the_step_and_size_of_its_update_and_two_pushes_are_not_taken_for_one(gradients):
     unit = scheme.unit_of(gradients)
     pushes = [scheme.Push(step, size) for step in (0, 1, 77, 40_000) for size in range(1, gradients + 1)]
     for push in pushes:

@@ -1,4 +1,4 @@
-"""`make compose-test` understands the logs of containers, and each of its checks fails for what it checks only.
+"""`make compose-test` parses the logs of containers, and each of its checks fails for what it checks only.
 
 The words in the logs are those of psserver itself.
 """
@@ -7,7 +7,7 @@ import logging
 
 import pytest
 
-from psserver.core import events as told
+from psserver.core import events as shard_events
 from psserver.core.members.member import Member
 from psserver.rpc import server
 from psserver.runtime import clock, executor
@@ -24,10 +24,10 @@ HOSTS = {"0123456789ab": "worker-1", "ba9876543210": "worker-2"}
 PROCESS = process_number(7, 0xF0000123)  # in a container
 FIRST, SECOND = (Member(f"{host}-{PROCESS}", number, 1, steps=1350) for number, host in enumerate(HOSTS))
 BLOCK = Block(1_051, 2, 1_600, 3_200)
-LOST = told.lost(FIRST, 15.0)
-GIVEN_BACK = told.block_returned("train", BLOCK, FIRST.name)
-HANDED_OUT = told.handed_out_again("train", BLOCK, SECOND.name, FIRST.name)
-EPOCH_DONE = told.epoch_done(EpochReport("train", 10, 0.39236, 55_000))
+LOST = shard_events.lost(FIRST, 15.0)
+GIVEN_BACK = shard_events.block_returned("train", BLOCK, FIRST.name)
+HANDED_OUT = shard_events.handed_out_again("train", BLOCK, SECOND.name, FIRST.name)
+EPOCH_DONE = shard_events.epoch_done(EpochReport("train", 10, 0.39236, 55_000))
 ACCURACY = "test accuracy: 0.8737 on the first 3,000, 0.9038 on all"
 
 
@@ -38,7 +38,7 @@ def logged(note, logger=executor.log):
     return logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s").format(record)
 
 
-def said(*lines, who="server-0"):
+def log_lines(*lines, who="server-0"):
     return events(who, "\n".join(f"2026-11-21T19:19:46.5810Z {line}" for line in lines), HOSTS)
 
 
@@ -48,18 +48,18 @@ def said(*lines, who="server-0"):
         (logged(EPOCH_DONE), "epochs", (10, 0.3924, 55_000)),
         (logged(GIVEN_BACK), "given back", (1_051, "worker-1")),
         (logged(HANDED_OUT), "handed out", (1_051, "worker-2", "worker-1")),
-        (logged(told.left(SECOND, failed=False)), "finished", ("worker-2", 1_350)),
-        (logged(told.left(Member(FIRST.name, 0, 1, steps=1), failed=False)), "finished", ("worker-1", 1)),
+        (logged(shard_events.left(SECOND, failed=False)), "finished", ("worker-2", 1_350)),
+        (logged(shard_events.left(Member(FIRST.name, 0, 1, steps=1), failed=False)), "finished", ("worker-1", 1)),
         (ACCURACY, "accuracy", (0.8737,)),
-        (logged(told.handed_out_again("train", BLOCK, FIRST.name, FIRST.name)), None, None),
-        (logged(told.left(FIRST, failed=True)), None, None),
+        (logged(shard_events.handed_out_again("train", BLOCK, FIRST.name, FIRST.name)), None, None),
+        (logged(shard_events.left(FIRST, failed=True)), None, None),
         (logged(LOST), None, None),
-        (logged(told.joined(FIRST)), None, None),
+        (logged(shard_events.joined(FIRST)), None, None),
         ("epoch 10: mean cost 0.3924 over 55,000 examples", None, None),
     ],
 )
-def test_the_notes_of_a_shard_and_the_accuracy_are_understood(line, kind, note):
-    assert {kind: found for kind, found in notes(said(line)).items() if found} == ({kind: [note]} if kind else {})
+def test_the_notes_of_a_shard_and_the_accuracy_are_parsed(line, kind, note):
+    assert {kind: found for kind, found in notes(log_lines(line)).items() if found} == ({kind: [note]} if kind else {})
 
 
 def test_lines_are_put_in_the_order_of_their_times_and_only_hosts_of_containers_are_renamed():
@@ -70,11 +70,11 @@ def test_lines_are_put_in_the_order_of_their_times_and_only_hosts_of_containers_
     assert second.at - first.at == pytest.approx(34.49234, abs=1e-5)
 
 
-def test_a_table_tells_in_the_order_of_time_what_people_want_to_know():
+def test_a_table_has_the_events_in_the_order_of_time():
     done = "the job is done, and no worker has joined for 10 s"
     story = [
-        (41.04, "server-0", logged(told.Event(done), clock.log), done),
-        (41.05, "server-0", logged(told.Event("stopping: calls under way get 5 s"), server.log), None),
+        (41.04, "server-0", logged(shard_events.Event(done), clock.log), done),
+        (41.05, "server-0", logged(shard_events.Event("stopping: calls under way get 5 s"), server.log), None),
         (41.1, "server-1", "ends with code 0", "ends with code 0"),
         (16.0, "server-0", logged(LOST), "worker-1 was silent for 15 s: its lease has expired"),
         (16.1, "server-1", logged(LOST), None),
@@ -84,7 +84,7 @@ def test_a_table_tells_in_the_order_of_time_what_people_want_to_know():
         (1.0, "server-0", "psserver: shard 0/2 listening on 0.0.0.0:7070", None),
         (10.0, "worker-1", "is killed", "is killed"),
     ]
-    log = [Event(at + 100, who, said(line, who=who)[0].what) for at, who, line, _ in story]
+    log = [Event(at + 100, who, log_lines(line, who=who)[0].what) for at, who, line, _ in story]
     rows = [f"| {at:.1f} | {who} | {row} |" for at, who, _, row in sorted(story, key=lambda line: line[0]) if row]
     assert table(log, start=100.0).splitlines() == ["| seconds | process | event |", "| ---: | --- | --- |", *rows]
 

@@ -16,7 +16,7 @@ file sums.py
 test test_sums.py::test_a
 test test_sums.py::test_b
 
-# Nobody looks
+# A sum without a test
 file sums.py
 -return total
 +return 0
@@ -28,11 +28,11 @@ OLD, NEW = "    total = a + b\n    return total", "    return a - b"
 DIFFERENCE = Mutant("A sum is a difference, and says so", "sums.py", OLD, NEW, TESTS)
 
 
-def test_a_list_says_what_is_replaced_by_what_and_which_tests_must_fail():
-    assert parse(LIST) == [DIFFERENCE, Mutant("Nobody looks", "sums.py", "return total", "return 0", ())]
+def test_a_list_has_the_replaced_and_the_new_text_and_the_tests_that_must_fail():
+    assert parse(LIST) == [DIFFERENCE, Mutant("A sum without a test", "sums.py", "return total", "return 0", ())]
 
 
-@pytest.mark.parametrize("line", ["# Nobody looks", "file sums.py", "-return total", "test none"])
+@pytest.mark.parametrize("line", ["# A sum without a test", "file sums.py", "-return total", "test none"])
 @pytest.mark.parametrize("instead", ["", "other\n"], ids=["missing", "another"])
 def test_a_paragraph_that_lacks_something_is_no_mutant(line, instead):
     with pytest.raises(ValueError, match="a mutant has a title, one file"):

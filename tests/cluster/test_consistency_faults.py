@@ -102,7 +102,7 @@ def test_the_examples_of_a_killed_worker_are_handed_out_again(commands):
     job.end()
 
 
-def test_a_worker_whose_server_is_killed_goes_on_trying_for_its_timeout_and_then_says_so(commands):
+def test_a_worker_whose_server_is_killed_retries_for_its_timeout_and_ends_with_an_error(commands):
     job = Job(commands)
     worker = job.worker("w0", timeout=2.0, **{**SIZES, "epochs": 1_000_000})
     job.begin(w0=worker)

@@ -125,7 +125,7 @@ def test_a_cluster_stops_without_sigkill(training, cluster, request):
 
 
 class Job(NamedTuple):
-    """What was observed of a job."""
+    """The observed facts of a job."""
 
     seconds: float | None  # from `up` until all containers have ended by themselves; None: not in time
     notes: Notes  # as by `logs.notes`

@@ -45,13 +45,13 @@ def events(who: str, log: str, names: Mapping[str, str]) -> list[Event]:
     return sorted(found, key=lambda event: event.at)
 
 
-def notes(said: Iterable[Event]) -> Notes:
+def notes(story: Iterable[Event]) -> Notes:
     """What the checks need, in order, numbers as numbers.
 
     epochs: (epoch, mean cost, examples); given back: (block, worker); handed out: (block, worker, worker before);
     finished: (worker, steps); accuracy: (on the first 3,000 test images,).
     """
-    texts = [event.what for event in said]
+    texts = [event.what for event in story]
     return {
         kind: [tuple(map(_value, found.groups())) for text in texts if (found := re.search(pattern, text))]
         for kind, pattern in _NOTES.items()
@@ -64,13 +64,13 @@ def _value(text: str) -> str | int | float:
     return float(text) if "." in text else int(text.replace(",", ""))
 
 
-def table(said: Iterable[Event], start: float) -> str:
+def table(story: Iterable[Event], start: float) -> str:
     """Events of shard 0 and other lines of workers in the order of time, in seconds since `start`.
 
     Without lines of the training program that repeat events, the name of the only queue, and advice.
     """
     rows = []
-    for at, who, text in sorted(said, key=lambda event: event.at):
+    for at, who, text in sorted(story, key=lambda event: event.at):
         note = re.search(r" psserver\.runtime\.(?:executor|clock): (.*)", text)
         if note and who == "server-0":
             text = note[1]

@@ -46,7 +46,7 @@ except Unavailable:
     ],
     ids=["import psworker", "psserver health", "psworker before SIGTERM is handled"],
 )
-def test_what_starts_fast_does_not_load(program, absent):
+def test_commands_that_start_fast_do_not_load_modules_they_do_not_need(program, absent):
     program += f"\nimport sys\nprint(done, [module for module in {absent} if module in sys.modules])"
     ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
     assert ended.stdout.strip() == "True []"

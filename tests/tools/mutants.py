@@ -77,7 +77,7 @@ def copy_tree(to: Path) -> None:
 
 
 def run_tests(tree: Path, tests: Sequence[str], limit: float = LIMIT) -> subprocess.CompletedProcess[str] | None:
-    """How pytest ends on these tests in `tree`; None: not in time."""
+    """The run of these tests in `tree`; None: not in time."""
     command = [sys.executable, "-m", "pytest", "-x", "-p", "no:cacheprovider", f"--timeout={PATIENCE}", *tests]
     environment = os.environ | {"PYTHONPATH": str(tree)}
     try:
@@ -87,7 +87,7 @@ def run_tests(tree: Path, tests: Sequence[str], limit: float = LIMIT) -> subproc
 
 
 def verdict(tree: Path, mutant: Mutant) -> str:
-    """What becomes of one mutant; afterwards `tree` is as it was."""
+    """The result of one mutant; afterwards `tree` is as it was."""
     path = tree / mutant.file
     text = path.read_text()
     if text.count(mutant.old) != 1:

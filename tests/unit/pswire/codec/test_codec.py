@@ -20,7 +20,7 @@ from pswire.specs import schedules
 from pswire.specs.encodings import ENCODINGS
 from pswire.specs.initializers import RowConstant, RowNormal, RowUniform
 from pswire.tensors.compression import FORMS, quantize_int8, to_16_bits, top_k
-from pswire.tensors.frames import incoming, with_data
+from pswire.tensors.frames import chunk, incoming, with_data
 from pswire.tensors.stream import INLINE_BELOW, StreamReceiver, StreamSender
 from pswire.tensors.transport import InlineReceiver, InlineSender
 from pswire.tensors.values import IndexedSlices, Part, TensorSpec
@@ -149,7 +149,7 @@ def test_a_message_comes_back_as_it_was_inline_in_chunks_or_in_one_frame_and_no_
         receiver.allocate()
         whole = from_frame(frame, receiver)
         for pieces in sender.chunks():
-            receiver.feed(b"".join(pieces))
+            receiver.feed(incoming(chunk(pieces)))
         assert receiver.complete
         assert same(whole, message)
         frame = incoming(*sender.frames(header))

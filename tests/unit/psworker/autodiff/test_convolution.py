@@ -304,19 +304,16 @@ def test_precise_convolutions_and_their_gradients_are_direct():
     assert_every_element_is_near(found[:2], x, filters, g, 5e-7)
 
 
-def test_precise_nests_decorates_ends_with_an_exception_and_is_of_its_own_thread():
+def test_precise_ends_with_its_block_also_by_an_exception_and_is_of_its_own_thread():
     x, filters, _ = usual_operands()
 
     def result():
         return ops.conv2d(x, filters).value.tobytes()
 
     fast = result()
+    with ops.precise(), ThreadPoolExecutor(1) as pool:
+        direct = result()
+        assert pool.submit(result).result() == fast != direct == ops.precise()(result)() == result()
     with pytest.raises(KeyError), ops.precise():
         raise KeyError
     assert result() == fast
-    with ops.precise(), ThreadPoolExecutor(1) as pool:
-        direct = result()
-        with ops.precise():
-            pass
-        assert pool.submit(result).result() == fast != direct == result()
-    assert ops.precise()(result)() == direct

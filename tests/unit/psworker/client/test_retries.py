@@ -1,6 +1,5 @@
 """Retries, rejoins and the heartbeat: pauses, the time of each try, logged reasons, and which worker is chief."""
 
-import itertools
 import logging
 import math
 import threading
@@ -177,31 +176,26 @@ def test_leaving_is_tried_again_for_two_seconds(monkeypatch, caplog):
     assert caplog.messages == ["worker w0, shard 0: left without an answer: cut off"]
 
 
+ALL_TRIES = [10.0, 9.5, 8.5, 6.5, 4.5, 2.5, 0.5, 0.5]
+
+
 @pytest.mark.parametrize(
-    ("after", "text", "tries"),
+    ("after", "answered", "text", "tries"),
     [
-        (math.inf, "gave up after 10.0 s: cut off", [10.0, 9.5, 8.5, 6.5, 4.5, 2.5, 0.5, 0.5]),
-        (1.0, "gave up after 1.0 s: cut off", [10.0, 9.5, 9.0]),
+        (math.inf, -1.0, "gave up after 10.0 s: cut off", ALL_TRIES),
+        (math.inf, math.inf, "gave up after 10.0 s: cut off: shard 0 held the push: w0 is slow", ALL_TRIES),
+        (1.0, -1.0, "gave up after 1.0 s: cut off", [10.0, 9.5, 9.0]),
     ],
+    ids=["held before the push", "held", "the client leaves"],
 )
-def test_pauses_double_up_to_two_seconds_each_try_has_the_time_left_and_leaving_ends_them(
-    monkeypatch, after, text, tries
+def test_pauses_double_up_to_two_seconds_each_try_has_the_time_left_and_the_error_names_why_the_push_was_held(
+    monkeypatch, after, answered, text, tries
 ):
     transport, _ = unreachable(monkeypatch, after)
+    transport.calls.hold_reasons[0] = answered, "w0 is slow"
     with pytest.raises(Unavailable, match=f"^{text}$"):
         transport.calls.call(0, Push(Sender("w0", 1), 1, ()), Pushed)
     assert transport.timeouts == tries
-
-
-@pytest.mark.parametrize(("answered", "held"), [(math.inf, ": shard 0 held the push: w0 is slow"), (-1.0, "")])
-def test_a_timeout_names_the_shard_that_held_the_push_and_the_reason_unless_it_is_from_before(
-    monkeypatch, answered, held
-):
-    transport, _ = unreachable(monkeypatch)
-    transport.script = itertools.repeat(TimedOut("no answer"))
-    transport.calls.hold_reasons[0] = answered, "w0 is slow"
-    with pytest.raises(TimedOut, match=f"^gave up after 10.0 s: no answer{held}$"):
-        transport.calls.call(0, Push(Sender("w0", 1), 1, ()), Pushed)
 
 
 def test_failed_reports_of_an_idle_or_leaving_worker_are_logged(caplog):
