@@ -13,8 +13,8 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 from psserver.core import events
-from psserver.core.array_tasks import StepResult
 from psserver.core.members.membership import Membership
+from psserver.core.variables.array_tasks import StepResult
 from pswire.errors import AlreadyRegistered, Unavailable
 from pswire.messages import Block, EpochReport, Finished, QueueSpec, Reply, Take, Taken
 

@@ -14,7 +14,6 @@ from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 from psserver.core import events
-from psserver.core.array_tasks import StepResult, TasksPending
 from psserver.core.data_queue import DataQueues
 from psserver.core.members.job_invariants import JobInvariants
 from psserver.core.members.member import Member
@@ -24,6 +23,7 @@ from psserver.core.pending_calls import PendingCall, PendingCalls
 from psserver.core.policies import policy_for
 from psserver.core.policies.policy import Policy
 from psserver.core.policies.update_order import UpdateOrder
+from psserver.core.variables.array_tasks import StepResult, TasksPending
 from psserver.core.variables.element_checks import Inspection, Magnitudes, inspect
 from psserver.core.variables.store import Store
 from pswire.errors import InvalidMessage, WrongShard
@@ -167,7 +167,7 @@ class Shard:
             settled: all tasks of earlier steps have run.
 
         Raises:
-            TasksPending: not `settled`, and a change is guarded (`psserver.core.variables.updates`); call again
+            TasksPending: not `settled`, and a change is guarded (`psserver.core.variables.array_tasks`); call again
                 when all tasks have run.
             ParamServerError: the message is refused.
         """

@@ -5,7 +5,7 @@ worker's local steps.
 
 An update runs after its step has decided on it, so a result that is not finite would be found too late to refuse the
 push. Therefore every rule bounds how far an ordinary update, one within `LIMITS`, can bring a variable
-(`UpdateSpec._growth`); any other update is computed in the step, on copies (`psserver.core.variables.updates`).
+(`UpdateSpec._growth`); any other update is computed in the step, on copies (`psserver.core.variables.array_tasks`).
 """
 
 from __future__ import annotations
