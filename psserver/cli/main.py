@@ -100,34 +100,22 @@ def _field(name: str, text: str, kind: Any = None, **settings: Any) -> Callable[
 
 
 _LEVELS = click.Choice(["debug", "info", "warning", "error"], case_sensitive=False)
+_POLICY, _HANDLING = _Parsed("POLICY", parse_consistency), _Parsed("HANDLING", parse_staleness)
+_SIZE = _Parsed("SIZE", parse_size)
 _MEMORY = "80 % of the memory of the machine or its container"
 
 
 @main.command("serve")
-@_field("bind", "Address to listen on (port 0: a free port), or unix:/path.", _ADDRESS)
+@_field("bind", "Address to listen on: host:port, [v6]:port or unix:/path; port 0 is a free one.", _ADDRESS)
 @_option(
-    "--shard",
-    type=_Parsed("I/N", parse_shard),
-    default="0/1",
-    help="Number of this shard, from 0, and how many the job has.",
-)
-@_field("lease", "Time without messages after which a worker is lost and its examples go to others.", metavar="SECONDS")
-@_field(
-    "consistency",
-    "The consistency policy: async, bounded:S, sync:N or sync:N,backup=B. The same on all shards.",
-    _Parsed("POLICY", parse_consistency),
+    "--shard", type=_Parsed("I/N", parse_shard), default="0/1", help="This shard's number, from 0, and their count."
 )
 @_field(
-    "staleness",
-    "The handling of stale pushes: none, scale, delay-compensated[:L] or drop:T. The same on all shards.",
-    _Parsed("HANDLING", parse_staleness),
+    "lease", "Silence after which a worker is lost, its examples go to others, and transfers end.", metavar="SECONDS"
 )
-@_field(
-    "memory-limit",
-    "Bytes for variables, slots and transfers in progress, such as 8G.",
-    _Parsed("SIZE", parse_size),
-    show_default=_MEMORY,
-)
+@_field("consistency", "The consistency policy, as above; the same on all shards.", _POLICY)
+@_field("staleness", "The handling of stale pushes, as above; the same on all shards.", _HANDLING)
+@_field("memory-limit", "Bytes for variables, slots and transfers, such as 8G.", _SIZE, show_default=_MEMORY)
 @_field("grace", "Time for calls in progress at a stop.", metavar="SECONDS")
 @_field(
     "linger",
@@ -136,12 +124,10 @@ _MEMORY = "80 % of the memory of the machine or its container"
     float,
     metavar="SECONDS",
 )
-@_field("max-calls", "Concurrent calls; further ones are refused and retried.")
+@_field("max-calls", "Concurrent calls, of which a worker has one or two; further ones are refused and retried.")
 @_field("keep-memory", "Keep the memory of freed arrays for the next ones: faster, but the process never shrinks.")
-@_field(
-    "shared-memory", "Share memory with workers of this host and user, so that tensors are not sent over the network."
-)
-@_field("reflection", "Let tools such as grpcurl list the methods.")
+@_field("shared-memory", "Share memory with workers of this host and user, in place of sending tensors.")
+@_field("reflection", "Let tools such as grpcurl list the methods (extra `reflection`).")
 @_option("--log-level", type=_LEVELS, default="warning", help="The lowest level that is logged to standard error.")
 def serve_command(shard: tuple[int, int], log_level: str, **fields: Any) -> None:  # noqa: ANN401 - of ServerConfig
     """Serve one shard until SIGTERM or Ctrl-C, or with --linger until its job is over.
@@ -165,7 +151,7 @@ def serve_command(shard: tuple[int, int], log_level: str, **fields: Any) -> None
     --staleness: the handling of a push whose weights have changed since
       none                  it is applied like any other
       scale                 its learning rate is divided by its staleness
-      delay-compensated     its gradient is adapted to the current weights
+      delay-compensated[:L] its gradient is adapted to the current weights, by strength L (0.04)
       drop:10               it is not applied if its staleness is above 10
     """  # noqa: D301
     end_at_once(signal.SIGTERM, 0)  # nothing is served yet
