@@ -79,7 +79,7 @@ def test_an_error_is_one_line_and_exit_code_1_and_debug_shows_its_traceback(comm
     code, _, errors = commands.run("psserver", "--debug", *bind)
     assert (code, errors[0]) == (1, "Traceback (most recent call last):")
     assert "ConfigurationError: cannot listen on" in errors[-1]
-    expected = 1, [], ["Error: the lease must be more than 0 seconds, got 0"]
+    expected = 1, [], ["Error: the lease, in seconds, must be more than 0 and finite, got 0.0"]
     assert commands.run("psserver", "serve", "--lease", "0") == expected
     server.end()
 

@@ -1,6 +1,7 @@
 """Configuration of a server, and the options of `psserver serve`."""
 
 import dataclasses
+import math
 import signal
 
 import pytest
@@ -38,11 +39,11 @@ def test_sizes_shards_and_addresses_are_parsed_and_other_text_is_refused_with_an
         ({"bind": "127.0.0.1:65536"}, "65536"),
         ({"shard": 1}, "shard 1 of 1"),
         ({"shard": -1}, "shard -1 of 1"),
-        *[({"lease": seconds}, "lease") for seconds in (0.0, float("inf"), float("nan"))],
-        *[({"grace": seconds}, "grace") for seconds in (-1.0, float("nan"))],
-        *[({"linger": seconds}, "linger must be 0 seconds or more") for seconds in (-1.0, float("inf"), float("nan"))],
-        ({"memory_limit": 0}, "memory limit"),
-        ({"max_calls": 0}, "max_calls"),
+        *[({"lease": seconds}, "lease, in seconds, must be more than 0") for seconds in (0.0, math.inf, math.nan)],
+        *[({"grace": seconds}, "grace period, in seconds, must be at least 0") for seconds in (-1.0, math.nan)],
+        *[({"linger": seconds}, "linger, in seconds, must be at least 0") for seconds in (-1.0, math.inf, math.nan)],
+        ({"memory_limit": 0}, "memory limit, in bytes, must be at least 1"),
+        ({"max_calls": 0}, "max_calls must be at least 1"),
     ],
 )
 def test_an_invalid_field_is_refused_by_name(fields, complaint):

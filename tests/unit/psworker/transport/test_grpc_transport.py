@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 
 from psserver.config import ServerConfig
+from psserver.core.variables.array_tasks import Update
 from psserver.rpc import service
 from psserver.rpc.server import ServerThread
 from psserver.rpc.service import Service
@@ -319,6 +320,19 @@ def test_a_call_to_an_embedded_shard_that_had_to_wait_raises_the_error_that_ende
         left.result()
     with pytest.raises(errors.TimedOut, match="did not answer Take in time: it waits for other threads"):
         ask(transport, ms.Take(c, queue), 0.0)
+
+
+def test_if_an_array_task_fails_the_others_of_its_step_run_and_then_the_call_raises_its_error(monkeypatch):
+    worker, done = Worker(EmbeddedTransport(), v=ARRAY, w=ARRAY), []
+
+    def fail(update):
+        done.append(update.variable.spec.name)
+        raise ArithmeticError(f"a bug in the update of {done[-1]}")
+
+    monkeypatch.setattr(Update, "run", fail)
+    with pytest.raises(ArithmeticError, match="update of v"):
+        worker.push()
+    assert done == ["v", "w"]
 
 
 # --- shared memory ----------------------------------------------------------------------------------------------------
