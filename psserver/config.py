@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import math
 import re
 from dataclasses import dataclass, field
 
 from pswire.channel import check_address
 from pswire.errors import ConfigurationError
 from pswire.specs.consistency import Asynchronous, Consistency, IgnoreStaleness, StalenessSpec
+from pswire.specs.spec import check_count, check_number
 from pswire.system import host
 
 
@@ -43,28 +43,10 @@ def parse_size(text: str) -> int:
 
 @dataclass(frozen=True, slots=True)
 class ServerConfig:
-    """How one server runs its shard. Validated when built.
+    """How one server runs its shard: times in seconds, sizes in bytes. `psserver serve --help` explains each field.
 
-    Args:
-        bind: address to listen on: host:port, [v6]:port or unix:/path; port 0 is a free one.
-        shard: number of the shard, from 0.
-        shards: how many the job has.
-        lease: seconds of silence after which a worker is lost, or a stalled transfer is aborted.
-        consistency: the consistency policy; the same on all shards of a job.
-        staleness: the handling of stale pushes; the same on all shards of a job.
-        memory_limit: bytes for the variables, their slots, and transfers under way, together.
-        grace: seconds for calls in progress when the server stops.
-        linger: seconds for which it waits for other workers when the job is done (a worker has finished and none is
-            left) before it ends; at least four leases when none has finished. All workers are of one job. None: it
-            stays until it is stopped, and when no worker is live the next job begins.
-        max_calls: largest number of concurrent calls; a worker has one or two. Further calls are refused and retried.
-        keep_memory: whether the process keeps the memory of freed arrays (`pswire.system.host.keep_memory`). Used by
-            the command `psserver serve` only, because it affects the whole process.
-        shared_memory: whether workers of this host and user may share memory with it.
-        reflection: whether tools such as grpcurl can list the methods (extra `reflection`).
-
-    Raises:
-        ConfigurationError: an invalid field.
+    Without `linger` it stays until it is stopped, and when no worker is live the next job begins. `keep_memory` affects
+    the whole process, so only the command `psserver serve` uses it. `ConfigurationError` for an invalid field.
     """
 
     bind: str = "127.0.0.1:0"
@@ -88,16 +70,14 @@ class ServerConfig:
             raise ConfigurationError(
                 f"shard {self.shard} of {self.shards}: the index must be from 0 to the number of shards less 1"
             )
-        if not 0 < self.lease < math.inf:
-            raise ConfigurationError(f"the lease must be more than 0 seconds, got {self.lease:g}")
-        if not 0 <= self.grace < math.inf:
-            raise ConfigurationError(f"the grace period must be 0 seconds or more, got {self.grace:g}")
-        if self.linger is not None and not 0 <= self.linger < math.inf:
-            raise ConfigurationError(f"linger must be 0 seconds or more, got {self.linger:g}")
-        if self.memory_limit < 1:
-            raise ConfigurationError(f"the memory limit must be a positive number of bytes, got {self.memory_limit}")
-        if self.max_calls < 1:
-            raise ConfigurationError(f"max_calls must be at least 1, got {self.max_calls}")
+        try:
+            check_number("the lease, in seconds,", self.lease, 0, open_low=True)
+            check_number("the grace period, in seconds,", self.grace, 0)
+            check_number("linger, in seconds,", self.linger or 0, 0)
+            check_count("the memory limit, in bytes,", self.memory_limit)
+            check_count("max_calls", self.max_calls)
+        except (TypeError, ValueError) as error:
+            raise ConfigurationError(str(error)) from error
 
     @property
     def variables_limit(self) -> int:

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 from pswire.messages import Change, EpochReport, LastPush, StatusReport, VariableStatus, WorkerStatus
 from pswire.optimizers import UpdateSpec
 from pswire.tensors.values import TensorSpec
+
+_Key = TypeVar("_Key")
+_Value = TypeVar("_Value")
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,21 +117,24 @@ def _distinct(words: Iterable[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(words))
 
 
+def _grouped(pairs: Iterable[tuple[_Key, _Value]]) -> dict[_Key, list[_Value]]:
+    """The values of each key, in order."""
+    groups: dict[_Key, list[_Value]] = {}
+    for key, value in pairs:
+        groups.setdefault(key, []).append(value)
+    return groups
+
+
 def _variables(reports: Sequence[StatusReport]) -> tuple[JobVariable, ...]:
-    partitions: dict[str, list[tuple[int, VariableStatus]]] = {}
-    for report in reports:
-        for variable in report.variables:
-            partitions.setdefault(variable.spec.name, []).append((report.shard, variable))
-    return tuple(map(_variable, partitions.values()))
+    parts = _grouped((one.spec.name, (report.shard, one)) for report in reports for one in report.variables)
+    return tuple(_variable(*zip(*partitions, strict=True)) for partitions in parts.values())
 
 
-def _variable(partitions: list[tuple[int, VariableStatus]]) -> JobVariable:
-    variables = [variable for _, variable in partitions]
+def _variable(shards: tuple[int, ...], variables: tuple[VariableStatus, ...]) -> JobVariable:
     first = variables[0]
-    spec = first.spec if first.part is None else replace(first.spec, shape=(first.part.of, *first.spec.shape[1:]))
     return JobVariable(
-        spec=spec,
-        shards=tuple(shard for shard, _ in partitions),
+        spec=first.spec if first.part is None else replace(first.spec, shape=(first.part.of, *first.spec.shape[1:])),
+        shards=shards,
         versions=tuple(variable.version for variable in variables),
         updates=tuple(variable.updates for variable in variables),
         optimizer=first.optimizer,
@@ -140,10 +148,7 @@ _BEST_TO_WORST = ("live", "left", "lost")
 
 
 def _workers(reports: Sequence[StatusReport]) -> tuple[JobWorker, ...]:
-    by_name: dict[str, list[WorkerStatus]] = {}
-    for report in reports:
-        for worker in report.workers:
-            by_name.setdefault(worker.name, []).append(worker)
+    by_name = _grouped((worker.name, worker) for report in reports for worker in report.workers)
     return tuple(sorted(map(_worker, by_name.values()), key=lambda worker: (worker.number, worker.name)))
 
 
@@ -174,17 +179,12 @@ def _interrupted_pushes(reports: Mapping[int, StatusReport]) -> int:
 
     The push of a live worker may be under way. Shards that do not answer are not counted.
     """
-    live = {
-        (worker.name, worker.incarnation)
-        for report in reports.values()
-        for worker in report.workers
-        if worker.state == "live"
-    }
-    last_pushes: dict[tuple[str, int], dict[int, LastPush]] = {}
-    for shard, report in reports.items():
-        for push in report.last_pushes:
-            last_pushes.setdefault((push.worker, push.incarnation), {})[shard] = push
-    return sum(_is_half(pushes, reports) for worker, pushes in last_pushes.items() if worker not in live)
+    workers = [worker for report in reports.values() for worker in report.workers]
+    live = {(worker.name, worker.incarnation) for worker in workers if worker.state == "live"}
+    last_pushes = _grouped(
+        ((push.worker, push.incarnation), (shard, push)) for shard in reports for push in reports[shard].last_pushes
+    )
+    return sum(_is_half(dict(pushes), reports) for worker, pushes in last_pushes.items() if worker not in live)
 
 
 def _is_half(pushes: Mapping[int, LastPush], shards: Container[int]) -> bool:
@@ -197,13 +197,11 @@ def _is_half(pushes: Mapping[int, LastPush], shards: Container[int]) -> bool:
 
 def _changes(reports: Sequence[StatusReport]) -> tuple[Change, ...]:
     """In the order of their steps; the reports of several shards about one change are merged."""
-    names: dict[tuple[int, str, UpdateSpec], list[str]] = {}
-    for report in reports:
-        for change in report.changes:
-            names.setdefault((change.global_step, change.worker, change.optimizer), []).extend(change.names)
+    changes = [change for report in reports for change in report.changes]
+    same = _grouped(((one.global_step, one.worker, one.optimizer), one.names) for one in changes)
     return tuple(
-        Change(step, worker, _distinct(names[step, worker, optimizer]), optimizer)
-        for step, worker, optimizer in sorted(names, key=lambda key: key[0])
+        Change(step, worker, _distinct(itertools.chain(*same[step, worker, optimizer])), optimizer)
+        for step, worker, optimizer in sorted(same, key=lambda key: key[0])
     )
 
 

@@ -29,6 +29,7 @@ _NON_TERMINAL_WIDTH = 1000
 
 _NONE = "–"
 _ANY_WIDTH = 10_000
+_WORDS, _NUMBER = {"overflow": "fold"}, {"justify": "right", "no_wrap": True}
 _STYLES = {"live": "green", "left": "dim", "lost": "bold red", "silent": "bold red"}
 
 
@@ -115,7 +116,7 @@ def tables(job: JobStatus) -> RenderableType:
     """The line and all tables that have rows."""
     parts: list[RenderableType] = [_text(job_line(job))]
     parts += [_text(f"warning: {problem}", "yellow") for problem in job.problems]
-    optimizer = _Column("optimizer", lambda one: _optimizer(one.optimizer, job.global_step), _WORDS)
+    optimizer = _Column("optimizer", lambda one: _optimizer(one.optimizer, job.global_step))
     for table in (
         _Table("Shards", _SHARDS, job.answers),
         _Table("Workers", _WORKERS, job.workers),
@@ -146,7 +147,7 @@ class _Column(NamedTuple):
 
     header: str
     cell: Callable[[Any], str]
-    layout: Mapping[str, Any]
+    layout: Mapping[str, Any] = _WORDS
     optional: bool = False  # left out if the whole table is too wide
     narrow: int | None = None  # its width then
 
@@ -206,10 +207,6 @@ def _optimizer(spec: UpdateSpec | None, global_step: int | None) -> str:
     return " ".join(words)
 
 
-_WORDS = {"overflow": "fold"}
-_NUMBER = {"justify": "right", "no_wrap": True}
-
-
 def _of_report(cell: Callable[[StatusReport], str], silent: str = _NONE) -> Callable[[ShardAnswer], str]:
     return lambda answer: silent if answer.report is None else cell(answer.report)
 
@@ -229,38 +226,33 @@ _SHARDS = (
 )
 
 _WORKERS = (
-    _Column("worker", lambda worker: f"{worker.name}{' (chief)' * worker.chief}", _WORDS),
-    _Column("state", lambda worker: worker.state, _WORDS),
+    _Column("worker", lambda worker: f"{worker.name}{' (chief)' * worker.chief}"),
+    _Column("state", lambda worker: worker.state),
     _Column("steps", lambda worker: f"{worker.steps:,}", _NUMBER),
     _Column("dropped", lambda worker: f"{worker.dropped:,}", _NUMBER),
     _Column("mean\nstaleness", lambda worker: _number(worker.mean_staleness, ".2f"), _NUMBER),
     _Column("loss", lambda worker: _number(worker.loss, ".4f"), _NUMBER),
     _Column("epoch", lambda worker: str(worker.epoch or _NONE), _NUMBER),
     _Column("lease\nleft", lambda worker: _number(worker.lease_left, ".1f", " s"), _NUMBER),
-    _Column("transport", lambda worker: worker.tensor_transport or _NONE, _WORDS),
-    _Column("waiting for", lambda worker: worker.waiting_for or _NONE, _WORDS),
+    _Column("transport", lambda worker: worker.tensor_transport or _NONE),
+    _Column("waiting for", lambda worker: worker.waiting_for or _NONE),
 )
 
 _VARIABLES = (
-    _Column("variable", lambda one: one.spec.name, _WORDS, narrow=14),
-    _Column(
-        "dtype and shape",
-        lambda one: f"{one.spec.dtype}{list(one.spec.shape)}{' table' * one.table}",
-        _WORDS,
-        narrow=13,
-    ),
-    _Column("shards", lambda one: ",".join(map(str, one.shards)), _WORDS),
+    _Column("variable", lambda one: one.spec.name, narrow=14),
+    _Column("dtype and shape", lambda one: f"{one.spec.dtype}{list(one.spec.shape)}{' table' * one.table}", narrow=13),
+    _Column("shards", lambda one: ",".join(map(str, one.shards))),
     _Column("version", lambda one: _range(one.versions), _NUMBER),
     _Column("updates", lambda one: _range(one.updates), _NUMBER, optional=True),
     _Column("memory", lambda one: size(one.nbytes), _NUMBER, optional=True),
-    _Column("slots", lambda one: ", ".join(one.slots) or _NONE, _WORDS, narrow=10),
+    _Column("slots", lambda one: ", ".join(one.slots) or _NONE, narrow=10),
 )
 
 _CHANGES = (
     _Column("after step", lambda change: f"{change.global_step:,}", _NUMBER),
-    _Column("worker", lambda change: change.worker, _WORDS),
-    _Column("variables", lambda change: ", ".join(change.names), _WORDS),
-    _Column("optimizer", lambda change: _optimizer(change.optimizer, None), _WORDS),
+    _Column("worker", lambda change: change.worker),
+    _Column("variables", lambda change: ", ".join(change.names)),
+    _Column("optimizer", lambda change: _optimizer(change.optimizer, None)),
 )
 
 

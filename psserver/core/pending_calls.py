@@ -9,13 +9,13 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 
-from psserver.core.array_tasks import StepResult
 from psserver.core.members.member import Member
 from psserver.core.members.membership import Membership
 from psserver.core.metrics import EXACT, rounded
 from psserver.core.policies.asynchronous import Asynchronous
 from psserver.core.policies.policy import Apply, Drop, Policy, PushView, ShardView, join_names
 from psserver.core.policies.update_order import UpdateOrder
+from psserver.core.variables.array_tasks import StepResult
 from psserver.core.variables.element_checks import Magnitudes
 from psserver.core.variables.store import Store
 from pswire.errors import NotFinite, ParamServerError, Unavailable

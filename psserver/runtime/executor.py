@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 
-from psserver.core.array_tasks import StepResult, TasksPending
 from psserver.core.shard import Shard
+from psserver.core.variables.array_tasks import StepResult, TasksPending
 from psserver.runtime.task_order import TaskOrder
 from pswire.errors import InvalidMessage, ParamServerError, TooLarge, Unavailable, UnknownVariable
 from pswire.messages import Allocator, Answer, Register, Reply, Request, Tick, Tune, tensor_bytes
@@ -98,7 +98,7 @@ class Executor:
 
         result = None if self._guarded.locked() else begin()
         if result is None:
-            # A guarded step (`psserver.core.variables.updates`) waits until all tasks have been run. Meanwhile
+            # A guarded step (`psserver.core.variables.array_tasks`) waits until all tasks have been run. Meanwhile
             # no other step is taken, so no tasks are added. It computes in the event loop.
             async with self._guarded:
                 while (result := begin()) is None:

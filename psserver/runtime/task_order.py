@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
 
-from psserver.core.array_tasks import ArrayTask, run, run_parts, stages
+from psserver.core.variables.array_tasks import ArrayTask, run, run_parts, stages
 from pswire.system.host import cores
 
 #: Bytes that tasks in the event loop may go through: some 100 us with the costliest update rule.

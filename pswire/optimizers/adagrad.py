@@ -3,7 +3,6 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 
@@ -25,8 +24,8 @@ class Adagrad(OptimizerSpec, ElementWise, kind="adagrad"):
     defaults as TensorFlow 1's AdagradOptimizer, which has no epsilon.
     """
 
-    _slots: ClassVar[tuple[str, ...]] = ("accumulator",)
-    _squares: ClassVar[tuple[str, ...]] = ("accumulator",)
+    _slots = ("accumulator",)
+    _squares = ("accumulator",)
     initial_accumulator: NotNegative = 0.1
     epsilon: NotNegative = 0.0
 
@@ -75,8 +74,8 @@ class AdagradDecay(OptimizerSpec, ElementWise, kind="adagrad_decay"):
     (github.com/DeepRec-AI/DeepRec), which catches up with one period at a time, however many were missed.
     """
 
-    _slots: ClassVar[tuple[str, ...]] = ("accumulator", "accumulator_decay_power")
-    _squares: ClassVar[tuple[str, ...]] = ("accumulator",)
+    _slots = ("accumulator", "accumulator_decay_power")
+    _squares = ("accumulator",)
     initial_accumulator: Positive = 0.1
     decay_steps: Count = 100_000
     decay_rate: ShareOrOne = 0.9

@@ -3,7 +3,6 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 
@@ -19,8 +18,8 @@ from pswire.tensors.values import Array
 class MomentsSpec(OptimizerSpec):
     """Hyperparameters of the moving averages m of the gradient and v of its square; see `Adam`."""
 
-    _slots: ClassVar[tuple[str, ...]] = ("m", "v")
-    _squares: ClassVar[tuple[str, ...]] = ("v", "v_max")
+    _slots = ("m", "v")
+    _squares = ("v", "v_max")
     learning_rate: LearningRate = 0.001
     beta1: Share = 0.9
     beta2: Share = 0.999

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 
@@ -62,7 +61,7 @@ class Ftrl(OptimizerSpec, ElementWise, kind="ftrl"):
     0. TensorFlow's FtrlOptimizer writes the power with a minus, has twice l2 in the denominator, and starts z at zero.
     """
 
-    _slots: ClassVar[tuple[str, ...]] = ("accumulator", "linear")
+    _slots = ("accumulator", "linear")
     _rule = FtrlRule
     l1: NotNegative = 0.0
     l2: NotNegative = 0.0

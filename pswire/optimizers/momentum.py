@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 
@@ -27,7 +26,7 @@ class Momentum(OptimizerSpec, ElementWise, kind="momentum"):
     in the form of TensorFlow's MomentumOptimizer and torch.optim.SGD (the learning rate outside of m).
     """
 
-    _slots: ClassVar[tuple[str, ...]] = ("momentum",)
+    _slots = ("momentum",)
     momentum: Share = 0.9
     nesterov: Flag = False
 

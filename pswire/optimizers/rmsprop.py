@@ -3,7 +3,6 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 
@@ -34,7 +33,7 @@ class RMSProp(OptimizerSpec, ElementWise, kind="rmsprop"):
     TensorFlow 1's RMSPropOptimizer has both inside, and s starts at one.
     """
 
-    _squares: ClassVar[tuple[str, ...]] = ("mean_square",)
+    _squares = ("mean_square",)
     learning_rate: LearningRate = 0.001
     decay: Share = 0.9
     momentum: Share = 0.0

@@ -12,6 +12,7 @@ import time
 from functools import partial
 
 from psserver.core.shard import Shard
+from psserver.core.variables.array_tasks import run
 from pswire.errors import ParamServerError, TimedOut
 from pswire.messages import Answer, Request, Tick
 from psworker.transport import Future
@@ -64,8 +65,7 @@ class EmbeddedTransport:
 
     def _step(self, ticket: int, message: Request | Tick) -> None:
         result = self._shard.step(ticket, message, time.monotonic())
-        for task in result.tasks:
-            task.run()
+        run(result.tasks)
         for reply in result.replies:
             self._answers[reply.ticket] = reply.answer
         self._changed.notify_all()

@@ -16,9 +16,9 @@ from pswire.optimizers import Momentum
 from pswire.tensors.values import TensorSpec
 from psworker.transport.grpc_transport import GrpcTransport
 from tests.commands import BOUND
-from tests.shared_folder import mapped_segments, needs_shared_memory, shared_folder
+from tests.shared_folder import mapped_segments, shared_folder
 
-pytestmark = [needs_shared_memory, pytest.mark.slow]
+pytestmark = pytest.mark.slow
 
 NAMES = ("v", "w")
 SHAPE = (1 << 10, 1 << 10)

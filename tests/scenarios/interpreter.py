@@ -17,8 +17,8 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from psserver.core.array_tasks import TasksPending, run
 from psserver.core.shard import Shard
+from psserver.core.variables.array_tasks import TasksPending, run
 from pswire import messages
 from pswire.errors import ParamServerError
 from pswire.optimizers import UpdateSpec

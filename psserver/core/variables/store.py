@@ -2,23 +2,30 @@
 
 Checks are apart from changes, so that a message over several variables is applied whole or not at all: first every
 `check_...`, which raises and changes nothing, then the change, which cannot fail. A change counts at once; its array
-work becomes tasks of the step's result, unless it is guarded (`psserver.core.variables.updates`).
+work becomes tasks of the step's result, unless it is guarded (`psserver.core.variables.array_tasks`).
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial
 from itertools import repeat
 
 import numpy as np
 
-from psserver.core.array_tasks import ArrayTask, StepResult, run
+from psserver.core.variables.array_tasks import (
+    ArrayTask,
+    Contribution,
+    Copy,
+    StepResult,
+    Update,
+    add_to,
+    run,
+    update_guarded,
+)
 from psserver.core.variables.delay_compensation import ServedWeightsCache
 from psserver.core.variables.element_checks import Magnitudes, check_finite, check_tensor
-from psserver.core.variables.updates import Contribution, Update, add_to, update_guarded
 from psserver.core.variables.variable import Variable, agreed_bytes, declared_bytes, initialize, slot_specs, tuned
 from pswire.errors import InvalidMessage, NoOptimizer, TooLarge, UnknownVariable
 from pswire.messages import (
@@ -39,8 +46,8 @@ from pswire.messages import (
 from pswire.optimizers import Step, UpdateSpec
 from pswire.optimizers.optimizer import GUARDED
 from pswire.specs.encodings import ENCODINGS
-from pswire.tensors.compression import INT16, Packed, narrow_to_16_bits
-from pswire.tensors.values import DTYPES, Array, TensorSpec
+from pswire.tensors.compression import INT16, Packed
+from pswire.tensors.values import DTYPES, TensorSpec
 
 #: An upper bound of the growth of a variable to which an ordinary array is added.
 ADDITION_GROWTH = 1e-20
@@ -361,34 +368,3 @@ class Store:
 
 def _requested(message: Pull | Push) -> tuple[Sequence[str], Sequence[Choice]]:
     return (message.pull, ()) if isinstance(message, Push) else (message.names, message.choices)
-
-
-@dataclass(slots=True, eq=False)
-class Copy:
-    """A copy of a value, a slot or rows into `out`, which has the `encoding` if there is one."""
-
-    variable: Variable
-    slot: str
-    rows: Array | None
-    encoding: str
-    out: Array
-
-    def run(self) -> None:
-        """Copy all elements."""
-        source = self.variable.slots[self.slot] if self.slot else self.variable.value
-        if self.encoding:
-            rows = source if self.rows is None else source.take(self.rows, axis=0, mode="clip")
-            narrow_to_16_bits(rows.reshape(-1), self.out.reshape(-1), self.encoding)
-        elif self.rows is None:
-            np.copyto(self.out, source)
-        else:  # rows were checked before; "raise", the default mode, would make another copy
-            np.take(source, self.rows, axis=0, out=self.out, mode="clip")
-
-    def part(self, start: int, stop: int) -> None:
-        """Copy the elements from `start` to `stop`, if there are no rows."""
-        source = self.variable.slots[self.slot] if self.slot else self.variable.value
-        source, out = source.reshape(-1)[start:stop], self.out.reshape(-1)[start:stop]
-        if self.encoding:
-            narrow_to_16_bits(source, out, self.encoding)
-        else:
-            np.copyto(out, source)

@@ -1,6 +1,7 @@
 """Configuration of a server, and the options of `psserver serve`."""
 
 import dataclasses
+import math
 import signal
 
 import pytest
@@ -38,11 +39,11 @@ def test_sizes_shards_and_addresses_are_parsed_and_other_text_is_refused_with_an
         ({"bind": "127.0.0.1:65536"}, "65536"),
         ({"shard": 1}, "shard 1 of 1"),
         ({"shard": -1}, "shard -1 of 1"),
-        *[({"lease": seconds}, "lease") for seconds in (0.0, float("inf"), float("nan"))],
-        *[({"grace": seconds}, "grace") for seconds in (-1.0, float("nan"))],
-        *[({"linger": seconds}, "linger must be 0 seconds or more") for seconds in (-1.0, float("inf"), float("nan"))],
-        ({"memory_limit": 0}, "memory limit"),
-        ({"max_calls": 0}, "max_calls"),
+        *[({"lease": seconds}, "lease, in seconds, must be more than 0") for seconds in (0.0, math.inf, math.nan)],
+        *[({"grace": seconds}, "grace period, in seconds, must be at least 0") for seconds in (-1.0, math.nan)],
+        *[({"linger": seconds}, "linger, in seconds, must be at least 0") for seconds in (-1.0, math.inf, math.nan)],
+        ({"memory_limit": 0}, "memory limit, in bytes, must be at least 1"),
+        ({"max_calls": 0}, "max_calls must be at least 1"),
     ],
 )
 def test_an_invalid_field_is_refused_by_name(fields, complaint):
@@ -61,36 +62,20 @@ def test_defaults_and_limits(monkeypatch):
         config.lease = 1.0
 
 
-@pytest.fixture
-def served(monkeypatch):
-    """The configs that `psserver serve` would have served."""
+def test_options_become_the_fields_of_their_names_before_the_environment_and_others_are_the_defaults(monkeypatch):
     configs = []
     monkeypatch.setattr(signal, "signal", lambda number, handler: None)
     monkeypatch.setattr(serve, "serve_until_signal", configs.append)
-    return configs
-
-
-def invoke_serve(*options):
-    return CliRunner().invoke(main.main, ["serve", "--no-keep-memory", *options])
-
-
-def test_options_become_the_fields_of_their_names_and_others_are_the_defaults(served):
-    options = ["--bind", "127.0.0.1:5000", "--shard", "1/3", "--lease", "7", "--memory-limit", "2K", "--grace", "1.5"]
-    done = invoke_serve(*options, "--consistency", "sync:3,backup=1", "--staleness", "drop:4", "--max-calls", "9")
-    assert (done.exit_code, invoke_serve().exit_code) == (0, 0), done.output
+    text = "--no-keep-memory --bind 127.0.0.1:5000 --shard 1/3 --lease 7 --memory-limit 2K --grace 1.5 --max-calls 9 "
+    text += "--consistency sync:3,backup=1 --staleness drop:4 --shared-memory --linger 0"
+    environment = {"PSSERVER_SERVE_LINGER": "2.5", "PSSERVER_SERVE_SHARED_MEMORY": "0"}
+    for options, given in ((text, {}), (text, environment), ("", environment), ("", {})):
+        done = CliRunner().invoke(main.main, ["serve", *options.split()], env=given)
+        assert done.exit_code == 0, done.output
     policies = {"consistency": Synchronous(3, backup=1), "staleness": DropStalePushes(4)}
-    sizes = {"lease": 7.0, "memory_limit": 2048, "grace": 1.5, "max_calls": 9, "keep_memory": False}
-    assert served == [
-        ServerConfig(bind="127.0.0.1:5000", shard=1, shards=3, **policies, **sizes),
-        ServerConfig(keep_memory=False),
-    ]
-
-
-def test_options_come_before_the_environment(served, monkeypatch):
-    monkeypatch.setenv("PSSERVER_SERVE_LINGER", "2.5")
-    monkeypatch.setenv("PSSERVER_SERVE_SHARED_MEMORY", "0")
-    assert invoke_serve().exit_code == invoke_serve("--shared-memory", "--linger", "0").exit_code == 0
-    assert [(config.linger, config.shared_memory) for config in served] == [(2.5, False), (0.0, True)]
+    sizes = {"lease": 7.0, "memory_limit": 2048, "grace": 1.5, "max_calls": 9, "keep_memory": False, "linger": 0.0}
+    by_options = ServerConfig(bind="127.0.0.1:5000", shard=1, shards=3, **policies, **sizes)
+    assert configs == [by_options] * 2 + [ServerConfig(linger=2.5, shared_memory=False), ServerConfig()]
 
 
 def test_a_server_that_shares_memory_first_removes_the_segments_of_killed_processes(monkeypatch, caplog):

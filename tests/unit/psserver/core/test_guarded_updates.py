@@ -10,9 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from psserver.core.array_tasks import TasksPending
 from psserver.core.variables import variable as variables
-from psserver.core.variables.updates import Update, update_guarded
+from psserver.core.variables.array_tasks import TasksPending, Update, update_guarded
 from psserver.core.variables.variable import Variable
 from pswire.errors import NotFinite
 from pswire.messages import Gradient, Push

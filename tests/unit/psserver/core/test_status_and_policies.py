@@ -1,9 +1,12 @@
-"""Status and counts of a shard, and what policies see and decide that no scenario shows."""
+"""Status and metrics of a shard, and what policies see and decide that no scenario shows."""
+
+from collections import Counter
 
 import numpy as np
 import pytest
 
 from psserver.core.members.membership import Membership
+from psserver.core.metrics import EXACT, INTERVAL, MIN_PERIOD, WINDOW, TrafficMeter, percentile, rounded
 from psserver.core.policies import (
     Asynchronous,
     BoundedStaleness,
@@ -28,16 +31,16 @@ def job(workers="ab", **options):
     return ShardDriver(declared("W", np.zeros(2), GradientDescent(1.0)), workers=workers, **options)
 
 
-class InPairs:
-    """Makes updates of two pushes."""
+class AllAsOne(Asynchronous):
+    """Makes one update of all pushes as soon as there are two."""
 
     def decide(self, pushes, shard):
-        return [Apply(tuple(push.ticket for push in pushes[:2]))] if len(pushes) > 1 else []
+        return [Apply(tuple(push.ticket for push in pushes))] if len(pushes) > 1 else []
 
 
 def test_each_push_of_an_update_counts_with_its_own_staleness_and_all_bytes():
     """W has 16 bytes, sent and served at its registration; so have three assigns, two gradients, and a value served."""
-    shard = job(policy=InPairs())
+    shard = job(policy=AllAsOne())
     for sequence in (1, 2, 3):
         shard.answer(Assign(A, sequence, (Assignment("W", np.zeros(2)),)))
     shard.push("a", 1, sequence=4, version=3, pull=("W",), W=np.ones(2))
@@ -90,14 +93,43 @@ def test_a_policy_sees_pushes_in_order_of_arrival_and_values_agree_with_their_ve
     ]
 
 
+# --- metrics ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("step", [1e-4, INTERVAL * 0.9, INTERVAL, 1.0, 3.0])
+def test_however_often_it_ticks_a_rate_is_right_and_memory_bounded(step):
+    meter, ticks = TrafficMeter(), round(3 * WINDOW / step)
+    for number in range(ticks):
+        if number * step >= meter.next_snapshot:
+            meter.tick(number * step)
+        meter.pushes += 2
+    assert meter.traffic(ticks * step).pushes == pytest.approx(2 / step, rel=2 * step / WINDOW)
+    assert len(meter._snapshots) <= WINDOW / INTERVAL + 1
+
+
+def test_a_rate_is_right_at_the_start_and_when_ticks_stop():
+    meter = TrafficMeter()
+    meter.tick(7.0)
+    meter.pushes += 6
+    assert meter.traffic(10.0).pushes == 2.0
+    assert meter.traffic(7.0 + MIN_PERIOD / 1000).pushes == meter.traffic(7.0).pushes == 6.0 / MIN_PERIOD
+    meter.tick(8.0)
+    meter.pushes += 94
+    assert meter.traffic(7.0 + 50.0).pushes == 94 / 49, "since the last tick, at 8 s"
+
+
+def test_a_percentile_is_numpys_by_nearest_rank_below_1024_and_at_most_one_part_in_512_too_low_above():
+    for pushes in (1, 2, 3, 7, 99, 100, 101, 1000, 4321):
+        random = np.random.default_rng(pushes)
+        for staleness in (random.geometric(0.05, pushes) - 1, np.exp(random.uniform(0, 27.0, pushes)).astype(int)):
+            counts = Counter(one if one < EXACT else rounded(one) for one in map(int, staleness))
+            for percent in (0, 1, 3, 20, 25, 50, 77, 90, 99, 100):
+                exact = int(np.percentile(staleness, percent, method="inverted_cdf"))
+                found = percentile(counts, percent)
+                assert found == exact if exact < 1024 else exact * 511 / 512 < found <= exact
+
+
 # --- policies ---------------------------------------------------------------------------------------------------------
-
-
-class AllAsOne(Asynchronous):
-    """Makes one update of all pushes."""
-
-    def decide(self, pushes, shard):
-        return [Apply(tuple(one.ticket for one in pushes))]
 
 
 def test_all_pushes_of_an_update_that_are_too_stale_are_dropped_at_once_and_the_greatest_staleness_scales():

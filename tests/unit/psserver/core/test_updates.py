@@ -6,9 +6,8 @@ import types
 import numpy as np
 import pytest
 
-from psserver.core.array_tasks import run, run_parts, stages
+from psserver.core.variables.array_tasks import Update, run, run_parts, stages
 from psserver.core.variables.delay_compensation import ServedWeights
-from psserver.core.variables.updates import Update
 from pswire import optimizers
 from pswire.messages import Gradient
 from pswire.optimizers import Step, numba_compiler, rule_for

@@ -7,8 +7,8 @@ import sys
 import numpy as np
 import pytest
 
-from psserver.core.array_tasks import ArrayTask, run, run_parts, stages
 from psserver.core.shard import Shard
+from psserver.core.variables.array_tasks import ArrayTask, run, run_parts, stages
 from psserver.rpc.transfer_memory import ReusedArrays
 from psserver.runtime import task_order
 from psserver.runtime.task_order import MAX_INLINE_BYTES, TASK_OVERHEAD

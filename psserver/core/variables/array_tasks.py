@@ -1,6 +1,11 @@
-"""Updates of variables: the variable's rule applied to the mean gradient of one or more pushes; guarded updates.
+"""Array tasks: deferred array work of one shard step (updates, copies), and the result of a step.
 
-Array tasks cannot fail, so a change whose result may be NaN or infinite must be computed before it becomes a task. A
+The tasks of one variable must run one after the other, in the order in which they were made; those of different
+variables may run at the same time, in any threads. A divisible task may be run in stretches of the variable's elements,
+and several divisible tasks one stretch after the other, for no element depends on another. So every allowed order gives
+the same bits as running each at once.
+
+Tasks cannot fail, so a change whose result may be NaN or infinite must be computed before it becomes a task. A
 change is ordinary when the magnitudes of the gradients and the growth of the variables show that its result is finite
 (`pswire.optimizers.Rule`), without a look at an element. Every other one is guarded: computed in its step, on copies,
 from the arrays as all earlier changes leave them, and committed only if every element of the result is finite.
@@ -10,23 +15,93 @@ from __future__ import annotations
 
 import functools
 import operator
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TypeAlias
 
 import numpy as np
 
-from psserver.core.array_tasks import ArrayTask
+from psserver.core.events import Event
 from psserver.core.variables.delay_compensation import ServedWeights, compensated, corrected
 from psserver.core.variables.variable import Variable
-from pswire.messages import Gradient
+from pswire.messages import Gradient, Reply
 from pswire.optimizers import COMPUTE_DTYPES, Rule, Step
-from pswire.optimizers.optimizer import fault_of, refused
-from pswire.tensors.compression import Packed, unpacked
+from pswire.optimizers.optimizer import check_result
+from pswire.tensors.compression import Packed, narrow_to_16_bits, unpacked
 from pswire.tensors.values import Array, IndexedSlices
 
 #: A gradient of a push, and the weights that it was computed with if it is to be compensated for its delay.
 Contribution: TypeAlias = tuple[Gradient, ServedWeights | None]
+
+
+@dataclass(slots=True, eq=False)
+class ArrayTask:
+    """Work on the arrays of the variable of this name. Cannot fail.
+
+    `nbytes`: the cost of `run`, as bytes of a gradient that an update rule would process in the same time. `part` does
+    the work for the flat elements from start to stop, of `elements`; None and 0: the task is indivisible.
+    """
+
+    variable: str
+    nbytes: int
+    run: Callable[[], None]
+    part: Callable[[int, int], None] | None = None
+    elements: int = 0
+
+
+class TasksPending(Exception):
+    """A step needs the arrays as all earlier tasks leave them, and these have not all run; nothing has changed."""
+
+
+@dataclass(slots=True, eq=False)
+class StepResult:
+    """Replies, array tasks and events of one step, each in order. Mutable while the step is under way.
+
+    `settled`: all tasks of earlier steps have run, so this step may compute guarded changes immediately. The arrays in
+    the replies, of `bytes_out`, are complete when all tasks have run.
+    """
+
+    settled: bool = True
+    replies: list[Reply] = field(default_factory=list)
+    tasks: list[ArrayTask] = field(default_factory=list)
+    events: list[Event] = field(default_factory=list)
+    bytes_out: int = 0
+
+
+def run(tasks: Iterable[ArrayTask]) -> None:
+    """Run tasks one after the other. If one fails, which is a bug, the others run before the first error is raised."""
+    faults: list[Exception] = []
+    for task in tasks:
+        try:
+            task.run()
+        except Exception as fault:  # noqa: BLE001 - raised below
+            faults.append(fault)
+    if faults:
+        raise faults[0]
+
+
+def run_parts(tasks: Iterable[ArrayTask], stretches: Iterator[tuple[int, int]]) -> None:
+    """Run divisible tasks of one variable on each remaining stretch (start, stop); errors as in `run`.
+
+    Several threads may share one iterator of stretches, if its `next` is atomic.
+    """
+    parts = [(task, task.part) for task in tasks if task.part is not None]
+    run(replace(task, run=partial(part, *stretch)) for stretch in stretches for task, part in parts)
+
+
+def stages(tasks: Iterable[ArrayTask]) -> list[list[ArrayTask]]:
+    """The tasks of one variable in their order, with successive divisible ones together."""
+    found: list[list[ArrayTask]] = []
+    for task in tasks:
+        if task.elements and found and found[-1][0].elements == task.elements:
+            found[-1].append(task)
+        else:
+            found.append([task])
+    return found
+
+
+# --- updates --------------------------------------------------------------------------------------------------------
 
 
 @dataclass(slots=True, eq=False)
@@ -110,8 +185,7 @@ def update_guarded(updates: Sequence[Update]) -> None:
     """Do updates of different variables immediately, all or, raising `NotFinite`, none."""
     candidates = [update.candidate() for update in updates]
     for update, (_, value, slots) in zip(updates, candidates, strict=True):
-        if fault := fault_of(value, slots):
-            raise refused(update.variable.spec.name, fault)
+        check_result(update.variable.spec.name, value, slots)
     for update, (rows, value, slots) in zip(updates, candidates, strict=True):
         variable, where = update.variable, ... if rows is None else rows
         variable.value[where] = value
@@ -146,3 +220,37 @@ def _elements(array: Array | IndexedSlices | Packed, start: int, stop: int) -> A
 def add_to(value: Array, delta: Array) -> None:
     """Value += delta, without overflow warnings."""
     value += delta
+
+
+# --- copies ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True, eq=False)
+class Copy:
+    """A copy of a value, a slot or rows into `out`, which has the `encoding` if there is one."""
+
+    variable: Variable
+    slot: str
+    rows: Array | None
+    encoding: str
+    out: Array
+
+    def run(self) -> None:
+        """Copy all elements."""
+        source = self.variable.slots[self.slot] if self.slot else self.variable.value
+        if self.encoding:
+            rows = source if self.rows is None else source.take(self.rows, axis=0, mode="clip")
+            narrow_to_16_bits(rows.reshape(-1), self.out.reshape(-1), self.encoding)
+        elif self.rows is None:
+            np.copyto(self.out, source)
+        else:  # rows were checked before; "raise", the default mode, would make another copy
+            np.take(source, self.rows, axis=0, out=self.out, mode="clip")
+
+    def part(self, start: int, stop: int) -> None:
+        """Copy the elements from `start` to `stop`, if there are no rows."""
+        source = self.variable.slots[self.slot] if self.slot else self.variable.value
+        source, out = source.reshape(-1)[start:stop], self.out.reshape(-1)[start:stop]
+        if self.encoding:
+            narrow_to_16_bits(source, out, self.encoding)
+        else:
+            np.copyto(out, source)
