@@ -4,6 +4,10 @@ import gc
 import os
 import sys
 
+import pytest
+
+import psworker as ps
+
 
 def pytest_configure() -> None:
     """Lets Python write compiled code: the tests start some two hundred processes, which would each compile anew."""
@@ -15,3 +19,10 @@ def pytest_collection_finish() -> None:
     """Excludes collected tests from garbage collection, which would take a fifth of the time of the small tests."""
     gc.collect()
     gc.freeze()
+
+
+@pytest.fixture(autouse=True)
+def own_variables():
+    """A collection of variables for each test."""
+    with ps.collection():
+        yield

@@ -1,13 +1,9 @@
 """Sessions for integration tests: with an embedded shard, and in the slow tests over every other transport."""
 
-import importlib.util
-import sys
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
 
-import psworker as ps
 from pswire.messages import Status, StatusReport
 from psworker.sessions.session import Session
 from tests.transports import EMBEDDED, GRPC, SHARED, SHARED_OF_TWO, parameters
@@ -28,25 +24,3 @@ def open_session(request) -> Iterator[Callable[..., Session]]:
 def status() -> Callable[[Session], StatusReport]:
     """A function that gives the status of the first shard of a session."""
     return lambda session: session._client._calls.transport.call(0, Status(), 10).result()
-
-
-@pytest.fixture(autouse=True)
-def own_variables():
-    """A collection of variables for each test."""
-    with ps.collection():
-        yield
-
-
-@pytest.fixture
-def run_example(monkeypatch):
-    """A function that runs an example in this process with these arguments and gives its module."""
-
-    def run(name: str, *arguments: str):
-        path = Path(__file__).resolve().parents[2] / "examples" / f"{name}.py"
-        monkeypatch.setattr(sys, "argv", [str(path), *arguments])
-        spec = importlib.util.spec_from_file_location(name, path)
-        module = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
-        return module
-
-    return run

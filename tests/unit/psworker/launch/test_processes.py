@@ -24,41 +24,38 @@ from psworker.launch.processes import (
 BOUND = 20.0  # seconds that no test comes near to
 
 
-class Child:
-    """A `Process` that runs a little module, and the lines it wrote, in order."""
+class Child(Process):
+    """A process that runs a little module, and the lines it wrote, in order."""
 
     def __init__(self, *arguments):
-        self._reports = queue.SimpleQueue()
-        self.lines = []
+        self.lines, self._reports = [], queue.SimpleQueue()
+        super().__init__("child", *arguments, *[lambda process, *report: self._reports.put(report)] * 2)
 
-        def report(process, stream="end", lines=()):
-            self._reports.put((stream, lines))
+    def wait_for(self, text):
+        while text not in [line for _, line in self.lines]:
+            self._add(*self._reports.get(timeout=BOUND))
 
-        self.process = Process("child", *arguments, report, report)
+    def wait(self):
+        """Until it has ended; its code."""
+        while report := self._reports.get(timeout=BOUND):
+            self._add(*report)
+        assert self._reports.empty()
+        return self.code
 
-    def wait(self, until=""):
-        """Until it has written this line, or has ended; its code."""
-        while not until or until not in [line for _, line in self.lines]:
-            stream, lines = self._reports.get(timeout=BOUND)
-            if stream == "end":
-                assert not until, f"ended without {until!r}: {self.lines}"
-                assert self._reports.empty()
-                break
-            self.lines += [(stream, line) for line in lines]
-        return self.process.code
+    def _add(self, stream, lines):
+        self.lines += [(stream, line) for line in lines]
 
 
 @pytest.fixture
 def start(tmp_path):
     """Starts a child that runs `source`; it ends with the test at the latest."""
-    of_the_test = ParentPipe()
+    with ParentPipe() as of_the_test:
 
-    def start(source, *arguments, parent=of_the_test):
-        (tmp_path / "child_module.py").write_text(textwrap.dedent(source))
-        environment = {**os.environ, "PYTHONPATH": str(tmp_path), "PYTHONUNBUFFERED": "1"}
-        return Child(["child_module", *arguments], environment, parent)
+        def start(source, *arguments, parent=of_the_test):
+            (tmp_path / "child_module.py").write_text(textwrap.dedent(source))
+            environment = {**os.environ, "PYTHONPATH": str(tmp_path), "PYTHONUNBUFFERED": "1"}
+            return Child(["child_module", *arguments], environment, parent)
 
-    with of_the_test:
         yield start
 
 
@@ -107,42 +104,37 @@ def test_lines_are_the_same_whole_and_byte_by_byte(data, lines):
 
 def test_a_line_without_an_end_is_passed_on_in_pieces_and_nothing_is_lost():
     text = "äöü" * 100_000
-    batches = list(read_lines(io.BytesIO(text.encode())))
-    assert len(batches) > 1
-    assert "".join(line for batch in batches for line in batch) == text
+    pieces = [line for batch in read_lines(io.BytesIO(text.encode())) for line in batch]
+    assert (len(pieces) > 1, "".join(pieces)) == (True, text)
 
 
 def test_it_gets_arguments_and_an_empty_stdin_and_its_lines_come_with_their_stream_before_its_end(start):
-    child = start(
-        """
+    source = """
         import os, sys
         print("err", file=sys.stderr)
         os.write(1, bytes(range(256)) * 1000 + b"\\n")
-        for number in range(100):
-            print(number)
+        print(*range(100), sep="\\n")
         print(__name__, sys.argv[1:], repr(sys.stdin.read()), end="")
         sys.exit(7)
-        """,
-        "a b",
-        "--c",
-    )
+    """
+    child = start(source, "a b", "--c")
     assert child.wait() == 7
     assert ("stderr", "err") in child.lines
     printed = [line for stream, line in child.lines if stream == "stdout"]
     assert printed[-101:] == [*map(str, range(100)), "__main__ ['a b', '--c'] ''"]
-    assert set(child.process.last_lines) <= {"err", *printed[-LAST_LINES:]}
-    assert child.process.describe_exit() == "ended with exit code 7"
+    assert set(child.last_lines) <= {"err", *printed[-LAST_LINES:]}
+    assert child.describe_exit() == "ended with exit code 7"
 
 
 def test_a_signal_reaches_the_whole_group_and_is_named_and_none_comes_after_the_end(family):
     start, gone = family
     child = start("time.sleep(600)")
-    child.wait("grandchild sleeps")
-    child.process.kill(signal.SIGKILL)
+    child.wait_for("grandchild sleeps")
+    child.kill(signal.SIGKILL)
     assert child.wait() == -signal.SIGKILL
-    assert child.process.describe_exit() == "was killed by SIGKILL"
+    assert child.describe_exit() == "was killed by SIGKILL"
     assert gone()
-    child.process.kill(signal.SIGKILL)
+    child.kill(signal.SIGKILL)
 
 
 def test_no_process_of_the_group_is_left_when_its_end_is_reported(family):
@@ -155,7 +147,7 @@ def test_child_and_a_grandchild_that_ignores_sigterm_end_with_the_parent(family)
     start, gone = family
     with ParentPipe() as parent:
         child = start("try: time.sleep(600)\n    finally: print('cleaned up', flush=True)", parent=parent)
-        child.wait("grandchild sleeps")
+        child.wait_for("grandchild sleeps")
     assert child.wait() == -signal.SIGKILL
     assert ("stdout", "cleaned up") in child.lines
     assert gone()
@@ -163,13 +155,8 @@ def test_child_and_a_grandchild_that_ignores_sigterm_end_with_the_parent(family)
 
 def test_a_process_that_left_the_group_with_the_output_does_not_delay_the_end(start, monkeypatch):
     monkeypatch.setattr(processes, "DRAIN_TIMEOUT", 0.1)
-    child = start(
-        """
-        import subprocess, sys
-        child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], start_new_session=True)
-        print(child.pid)
-        """
-    )
+    sleep = '[sys.executable, "-c", "import time; time.sleep(600)"], start_new_session=True'
+    child = start(f"import subprocess, sys; print(subprocess.Popen({sleep}).pid)")
     child.wait()
     os.kill(int(child.lines[0][1]), signal.SIGKILL)
 

@@ -1,0 +1,191 @@
+"""The examples of deep Q-learning and of the GAN, and the programs and commands of README.md and docs/models.md."""
+
+import importlib.util
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import psworker as ps
+from psworker.config import WorkerConfig
+from psworker.sessions.session import Session
+from psworker.transport.embedded import EmbeddedTransport
+from tests.shard_state import slots_of
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture
+def run_example(monkeypatch):
+    """A function that runs an example in this process with these arguments and gives its module."""
+
+    def run(name, *arguments):
+        path = ROOT / "examples" / f"{name}.py"
+        monkeypatch.setattr(sys, "argv", [str(path), *arguments])
+        spec = importlib.util.spec_from_file_location(name, path)
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        return module
+
+    return run
+
+
+def values(network):
+    return [variable.value.copy() for variable in ps.global_variables(network)]
+
+
+def bits(network):
+    return [value.tobytes() for value in values(network)]
+
+
+def batches(dqn, count):
+    """Of what was played, in a fixed order."""
+    random = np.random.default_rng(11)
+    return [dqn.memory[random.integers(dqn.step, size=dqn.options.batch_size)] for _ in range(count)]
+
+
+def layers(weights, observation):
+    W1, b1, W2, b2, W3, b3 = weights
+    first = np.maximum(W1.T @ observation + b1, 0)
+    second = np.maximum(W2.T @ first + b2, 0)
+    return first, second, W3.T @ second + b3
+
+
+def reference_gradients(batch, online, target, discount):
+    """Of the mean squared error to double Q-learning's constant targets; in float64, a transition at a time."""
+    online, target = ([value.astype(np.float64) for value in network] for network in (online, target))
+    sums = [np.zeros_like(value) for value in online]
+    for observation, action, reward, next_observation, terminated in batch.tolist():
+        choice = layers(online, np.array(next_observation))[2].argmax()
+        after = 0 if terminated else layers(target, np.array(next_observation))[2][choice]
+        first, second, q = layers(online, np.array(observation))
+        d3 = np.zeros(2)
+        d3[action] = 2 * (q[action] - (reward + discount * after))
+        d2 = online[4] @ d3 * (second > 0)
+        d1 = online[2] @ d2 * (first > 0)
+        gradients = np.outer(observation, d1), d1, np.outer(first, d2), d2, np.outer(second, d3), d3
+        for total, gradient in zip(sums, gradients, strict=True):
+            total += gradient / len(batch)
+    return sums
+
+
+@pytest.mark.slow
+def test_a_mean_return_of_195_over_100_episodes_is_reached(run_example, capsys):
+    dqn = run_example("dqn_cartpole", "--max-steps", "60000")
+    lines = capsys.readouterr().out.splitlines()
+    last = re.fullmatch(r"solved after ([\d,]+) steps .*: mean return ([\d.]+) over 100 episodes, [\d.]+ s", lines[-1])
+    assert last, lines
+    assert float(last[2]) >= 195
+    assert np.mean(dqn.returns) == pytest.approx(float(last[2]), abs=0.05)
+    assert int(last[1].replace(",", "")) == dqn.step < 60_000
+    assert len([line for line in lines if line.startswith("episode ")]) == dqn.episodes // 50
+
+
+def test_the_update_of_a_batch_is_that_of_double_q_learning(run_example):
+    dqn = run_example("dqn_cartpole", "--max-steps", "400", "--discount", "0.9")
+    random = np.random.default_rng(3)
+    dqn.optimizer = ps.GradientDescent(0.01)
+    with ps.session() as dqn.session:
+        for variable in ps.global_variables():  # so that neither a mix-up of the networks nor a zero goes unseen
+            dqn.session.assign(variable, random.normal(size=variable.shape) * 0.4)
+        [batch] = batches(dqn, 1)
+        assert 0 < batch["terminated"].sum() < len(batch)
+        before = values("online")
+        expected = reference_gradients(batch, before, values("target"), 0.9)
+        dqn.learn(batch)
+    for old, new, gradient in zip(before, values("online"), expected, strict=True):
+        assert np.abs(gradient).max() > 0.01
+        np.testing.assert_allclose((old - new) / np.float32(0.01), gradient, rtol=2e-4, atol=2e-4)
+
+
+def test_the_target_stays_bit_for_bit_until_it_becomes_the_online_network(run_example):
+    dqn = run_example("dqn_cartpole", "--max-steps", "200", "--copy-every", "4")
+    with ps.session() as dqn.session:
+        assert bits("target") == bits("online"), "both begin with the same weights"
+        for update, batch in enumerate(batches(dqn, 12), start=1):
+            online, target = bits("online"), bits("target")
+            dqn.learn(batch)
+            assert bits("online") != online
+            assert bits("target") == (bits("online") if update % 4 == 0 else target)
+        target = bits("target")
+        dqn.session.pull()
+        assert bits("target") == target, "the server has the same"
+
+
+LAYERS = {"discriminator": ("hidden_1", "hidden_2", "logit"), "generator": ("hidden_1", "hidden_2", "image")}
+NAMES = [
+    [f"{network}/{layer}/{part}" for layer in layers for part in ("kernel", "bias")]
+    for network, layers in LAYERS.items()
+]
+
+
+def test_each_networks_step_leaves_every_bit_of_the_other_as_it_was(run_example, tmp_path, monkeypatch):
+    transport, push, pushes = EmbeddedTransport(), Session.push, []
+
+    def state(session):
+        """Of every variable, version, value and slots on the shard."""
+        session.pull()
+        slots = {variable.name: slots_of(transport._shard, variable.name) for variable in ps.global_variables()}
+        return {
+            variable.name: (variable.version, variable.value.tobytes(), *map(bytes, slots[variable.name].values()))
+            for variable in ps.global_variables()
+        }
+
+    def watched(session, *arguments):
+        before = state(session)
+        push(session, *arguments)
+        after = state(session)
+        assert sorted(after) == sorted(before) == sorted(NAMES[0] + NAMES[1]), "nothing is built anew"
+        pushes.append([name for name in after if after[name] != before[name]])
+
+    monkeypatch.setattr(Session, "push", watched)
+    monkeypatch.setattr(ps, "session", lambda: Session(WorkerConfig(name="w0", timeout=30), transport))
+    run_example("gan_mnist", "--output", str(tmp_path / "grids"), "--steps", "5")
+    assert pushes == NAMES * 5
+
+
+def programs(page):
+    """The Python programs on a page, each with the number of its first line."""
+    text = (ROOT / page).read_text()
+    return [
+        pytest.param(page, match[1], id=f"{page}:{text[: match.start(1)].count(chr(10)) + 1}")
+        for match in re.finditer(r"```python\n(.*?)```", text, re.DOTALL)
+    ]
+
+
+@pytest.mark.parametrize(("page", "program"), programs("README.md") + programs("docs/models.md"))
+def test_every_program_in_readme_and_guide_runs_and_its_assertions_hold(page, program, capsys):
+    exec(compile(program, page, "exec"), {"__name__": "__main__"})
+    if page == "README.md":
+        assert abs(float(capsys.readouterr().out) - 0.904) <= 0.003, "the accuracy of softmax regression"
+
+
+def commands():
+    """The commands of the section "Running a program" that need no container, as argument lists."""
+    section = (ROOT / "README.md").read_text().split("## Running a program")[1].split("\n## ")[0]
+    lines = re.findall(r"`((?:python|psworker|psserver) [^`]+)`", section)
+    interpreter = {"python": [], "psworker": ["-m", "psworker"], "psserver": ["-m", "psserver"]}
+    return [[sys.executable, *interpreter[words[0]], *words[1:]] for words in map(shlex.split, lines)]
+
+
+@pytest.mark.slow
+def test_the_commands_of_the_readme_train_the_example_and_show_the_job():
+    alone, local, serve, worker, status = commands()
+    environment = {**os.environ, "PSWORKER_PROGRESS": "off"}
+    options = {"cwd": ROOT, "env": environment, "capture_output": True, "text": True, "timeout": 100, "check": True}
+    for program in (alone, local):
+        assert "test accuracy: 0." in subprocess.run(program, **options).stdout
+    free_port = [word.replace(":7070", ":0") for word in serve]
+    with subprocess.Popen(free_port, cwd=ROOT, stdout=subprocess.PIPE, text=True) as server:
+        try:
+            address = server.stdout.readline().split()[-1]
+            worker, status = ([word.replace("127.0.0.1:7070", address) for word in each] for each in (worker, status))
+            assert "test accuracy: 0." in subprocess.run(worker, **options).stdout
+            assert "5,500" in subprocess.run(status, **options).stdout
+        finally:
+            server.terminate()
