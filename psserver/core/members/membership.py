@@ -14,8 +14,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from psserver.core.members.member import Member
-from psserver.core.members.progress import Progress
+from psserver.core.members.member import Member, Progress
 from pswire.errors import InvalidMessage, NotJoined, OutOfOrder, ParamServerError, Zombie
 from pswire.messages import ANSWERS, Assign, Assigned, Join, LastPush, Push, Pushed, Sender, Tune, Tuned
 
