@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from psserver.core.members.progress import Progress
+from psserver.core.members.member import Progress
 from psserver.core.shard import Shard
 from psserver.core.variables.array_tasks import run
 from pswire.messages import Message, Reply

@@ -7,7 +7,6 @@ orchestrator runs `health` every few seconds: this module must not import numpy 
 from __future__ import annotations
 
 import logging
-import math
 import signal
 from collections.abc import Callable
 from functools import partial
@@ -19,11 +18,12 @@ from psserver.config import ServerConfig, parse_addresses, parse_shard, parse_si
 from pswire.channel import check_address, check_health
 from pswire.errors import ConfigurationError, ParamServerError
 from pswire.specs.consistency import parse_consistency, parse_staleness
+from pswire.specs.spec import check_number
 from pswire.system.signals import end_at_once
 
 _DEFAULT = ServerConfig()
-_option = partial(click.option, show_default=True, show_envvar=True)
 _Command = TypeVar("_Command", bound=Callable[..., Any])
+_option = partial(click.option, show_default=True, show_envvar=True)
 
 
 class _Group(click.Group):
@@ -58,12 +58,9 @@ class _Parsed(click.ParamType):  # type: ignore[type-arg]  # generic in some ver
 
 def _parse_seconds(text: str) -> float:
     try:
-        seconds = float(text)
-    except ValueError:
-        seconds = math.nan
-    if not 0 < seconds <= 86_400:
-        raise ConfigurationError(f"{text!r}: must be a number of seconds above 0 and at most 86400 (a day)")
-    return seconds
+        return check_number("", float(text), 0, 86_400, open_low=True, closed_high=True)
+    except ValueError as error:
+        raise ConfigurationError(f"{text!r}: must be a number of seconds above 0 and at most 86400 (a day)") from error
 
 
 _ADDRESS, _SECONDS = _Parsed("HOST:PORT", check_address), _Parsed("SECONDS", _parse_seconds)
@@ -99,36 +96,31 @@ def _field(name: str, text: str, kind: Any = None, **settings: Any) -> Callable[
     return _option(flags, type=kind, default=default, help=text, **settings)
 
 
-_LEVELS = click.Choice(["debug", "info", "warning", "error"], case_sensitive=False)
+_LEVEL = click.Choice(["debug", "info", "warning", "error"], case_sensitive=False)
 _POLICY, _HANDLING = _Parsed("POLICY", parse_consistency), _Parsed("HANDLING", parse_staleness)
-_SIZE = _Parsed("SIZE", parse_size)
+_SHARD, _SIZE, _TIME = _Parsed("I/N", parse_shard), _Parsed("SIZE", parse_size), {"kind": float, "metavar": "SECONDS"}
 _MEMORY = "80 % of the memory of the machine or its container"
 
 
 @main.command("serve")
 @_field("bind", "Address to listen on: host:port, [v6]:port or unix:/path; port 0 is a free one.", _ADDRESS)
-@_option(
-    "--shard", type=_Parsed("I/N", parse_shard), default="0/1", help="This shard's number, from 0, and their count."
-)
-@_field(
-    "lease", "Silence after which a worker is lost, its examples go to others, and transfers end.", metavar="SECONDS"
-)
+@_option("--shard", type=_SHARD, default="0/1", help="Number of this shard, from 0, and how many the job has.")
+@_field("lease", "Silence after which a worker is lost, others get its examples, and transfers end.", **_TIME)
 @_field("consistency", "The consistency policy, as above; the same on all shards.", _POLICY)
 @_field("staleness", "The handling of stale pushes, as above; the same on all shards.", _HANDLING)
 @_field("memory-limit", "Bytes for variables, slots and transfers, such as 8G.", _SIZE, show_default=_MEMORY)
-@_field("grace", "Time for calls in progress at a stop.", metavar="SECONDS")
+@_field("grace", "Time for calls in progress at a stop.", **_TIME)
 @_field(
     "linger",
     "Serve one job: when it is done - a worker has finished, and none is left - wait so long for others, and end; "
     "if none has finished, at least four leases. By default the server stays until it is stopped.",
-    float,
-    metavar="SECONDS",
+    **_TIME,
 )
 @_field("max-calls", "Concurrent calls, of which a worker has one or two; further ones are refused and retried.")
 @_field("keep-memory", "Keep the memory of freed arrays for the next ones: faster, but the process never shrinks.")
 @_field("shared-memory", "Share memory with workers of this host and user, in place of sending tensors.")
 @_field("reflection", "Let tools such as grpcurl list the methods (extra `reflection`).")
-@_option("--log-level", type=_LEVELS, default="warning", help="The lowest level that is logged to standard error.")
+@_option("--log-level", type=_LEVEL, default="warning", help="The lowest level that is logged to standard error.")
 def serve_command(shard: tuple[int, int], log_level: str, **fields: Any) -> None:  # noqa: ANN401 - of ServerConfig
     """Serve one shard until SIGTERM or Ctrl-C, or with --linger until its job is over.
 
@@ -195,13 +187,10 @@ def status_command(addresses: tuple[str, ...], as_json: bool, watch: bool, every
         raise SystemExit(1)
 
 
-_LOOPBACK = {"0.0.0.0": "127.0.0.1", "[::]": "[::1]"}
-
-
 def local_address(bind: str) -> str:
     """The address by which this machine reaches a server that listens on `bind`: loopback for a wildcard address."""
     host, colon, port = bind.rpartition(":")
-    return _LOOPBACK.get(host, host) + colon + port
+    return {"0.0.0.0": "127.0.0.1", "[::]": "[::1]"}.get(host, host) + colon + port
 
 
 @main.command("health")

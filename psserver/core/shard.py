@@ -274,7 +274,7 @@ class Shard:
         if new_incarnation or not was_live:
             result.events.append(events.joined(member, new_incarnation=new_incarnation))
         policies, step = (str(self._consistency), str(self._staleness)), self.global_step
-        chief, state = self._members.chief.is_chief(member.name), self._invariants.identity
+        chief, state = self._members.is_chief(member.name), self._invariants.identity
         joined = Joined(member.incarnation, member.number, self._members.lease, step, *policies, chief, state)
         result.replies.append(Reply(ticket, joined))
         if new_incarnation:
@@ -292,7 +292,7 @@ class Shard:
                 self._members.progress.finish(member)
             self._pending.abandon(member, result)
             self._pending.decide(result)
-        waiting_for, chief = self._pending.waits_for(member.name), self._members.chief.is_chief(member.name)
+        waiting_for, chief = self._pending.waits_for(member.name), self._members.is_chief(member.name)
         result.replies.insert(0, Reply(ticket, Renewed(self.global_step, waiting_for, chief)))
 
     def _leave(self, ticket: int, message: Leave, member: Member, now: float, result: StepResult) -> None:
@@ -399,6 +399,6 @@ class Shard:
     def _worker_status(self, one: Member, now: float) -> WorkerStatus:
         counts = one.steps, one.staleness, one.staleness_sum, one.loss
         epoch, lease_left = self._queues.epoch_of(one.name), max(0.0, one.expires - now) if one.state == "live" else 0.0
-        waiting_for, chief = self._pending.waits_for(one.name), self._members.chief.is_chief(one.name)
+        waiting_for, chief = self._pending.waits_for(one.name), self._members.is_chief(one.name)
         who = one.name, one.incarnation, one.number, one.state
         return WorkerStatus(*who, *counts, epoch, lease_left, one.dropped, waiting_for, one.tensor_transport, chief)

@@ -56,12 +56,9 @@ class UpdateSpec(Spec, family="optimizer"):
     def _growth(self, rate: float, limits: Limits) -> float:
         """The largest share of the way from `limits.state` to `limits.maximum` that an update covers; over 1: no bound.
 
-        If a settled variable has had only ordinary updates since, and their growths add up to less than 1, no element
-        of value and slots and no intermediate result becomes infinite or NaN.
-
-        Args:
-            rate: the largest learning rate.
-            limits: of the variable's dtype; no element of the gradient is beyond `limits.gradient`.
+        `rate` is the largest learning rate, `limits` is of the variable's dtype. If a settled variable has had only
+        ordinary updates since, and their growths add up to less than 1, no element of value and slots and no
+        intermediate result becomes infinite or NaN.
         """
         raise NotImplementedError
 
@@ -118,21 +115,15 @@ def within(array: Array, limit: float) -> bool:
     return magnitude(array) <= limit or bool(array.max() <= limit and array.min() >= -limit)
 
 
-def fault_of(value: Array, slots: Mapping[str, Array]) -> str:
-    """The number of elements that are not finite in the first array that has any, and its slot; empty if none has."""
-    for name, array in (("", value), *slots.items()):
-        bad = not_finite(array)
-        if bad:
-            return f"{bad:,} of {array.size:,} elements" + (f" of its slot {name!r}" if name else "")
-    return ""
-
-
-def refused(name: str, fault: str) -> NotFinite:
-    """The error for an update of the variable `name` whose result has this fault (`fault_of`)."""
-    return NotFinite(
-        f"the update of {name!r} would make NaN or infinity of {fault}: nothing was changed; lower the learning rate, "
-        "or clip gradients"
-    )
+def check_result(name: str, value: Array, slots: Mapping[str, Array]) -> None:
+    """Raises `NotFinite` if an update of the variable `name` has a result with an element that is not finite."""
+    for slot, array in (("", value), *slots.items()):
+        if bad := not_finite(array):
+            where = f"{bad:,} of {array.size:,} elements" + (f" of its slot {slot!r}" if slot else "")
+            raise NotFinite(
+                f"the update of {name!r} would make NaN or infinity of {where}: nothing was changed; "
+                "lower the learning rate, or clip gradients"
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,15 +144,11 @@ class Rule(ABC):
 
     The same calls give bit-identical arrays. Arithmetic never raises: overflow silently becomes infinity, and
     `ordinary_growth` tells when it is impossible.
-
-    Attributes:
-        loop: the compiled loop that it uses where numba is installed; None: none.
-        element_wise: whether no element of value and slots depends on another, so that an update can be divided.
     """
 
     spec: UpdateSpec
-    loop: Loop | None = None
-    element_wise: ClassVar[bool] = False
+    loop: Loop | None = None  # compiled and used where numba is installed
+    element_wise: ClassVar[bool] = False  # no element of value and slots depends on another: an update can be divided
 
     def __init__(self, spec: UpdateSpec) -> None:
         self.spec = spec
@@ -197,13 +184,9 @@ class Rule(ABC):
 
     @abstractmethod
     def dense(self, value: Array, slots: dict[str, Array], gradient: Array, step: Step) -> None:
-        """Applies a gradient to `value` and `slots`, in place.
+        """Applies a gradient to `value`, which is C-contiguous, and its slots, in place.
 
-        Args:
-            value: C-contiguous, of any shape.
-            slots: as `slots(value)` made them, then changed by earlier updates.
-            gradient: shape and dtype of `value`, any strides. Borrowed: never written, never kept.
-            step: when this takes place.
+        The gradient has the shape and dtype of `value` and any strides. It is borrowed: never written, never kept.
         """
 
     @abstractmethod

@@ -11,7 +11,7 @@ from functools import partial
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 
@@ -24,7 +24,6 @@ from pswire.specs.initializers import RowConstant
 from pswire.specs.schedules import ExponentialDecay
 from pswire.tensors.values import IndexedSlices, TensorSpec
 from tests.properties.model import BLOCK, EPOCHS, HALVING, LEASE, ROW, SIZE, Held, Model, Taking
-from tests.shard_driver import A, ShardDriver, declared
 from tests.shard_state import run_step, state_of
 
 WORKERS = ("w0", "w1", "w2")
@@ -495,43 +494,3 @@ def test_any_interleaving_agrees_with_the_naive_model(job, examples):
             suppress_health_check=list(HealthCheck),
         ),
     )
-
-
-# --- a group on a shard that follows shard 0 --------------------------------------------------------------------------
-
-MEMBERS = "abcde"
-GROUP = messages.UpdateGroup(3, tuple(messages.ChangeId(Sender(name, 1), 1) for name in MEMBERS))
-
-
-@settings(max_examples=40, deadline=None, derandomize=True)
-@given(st.lists(st.tuples(st.sampled_from(["push"] * 3 + ["die", "return"]), st.sampled_from(MEMBERS)), min_size=10))
-def test_a_group_is_one_update_without_the_parts_of_lost_workers(happenings):
-    """A part that others went on without comes too late, whenever it comes."""
-    driver = ShardDriver(workers="", shard=1, shards=2, lease=LEASE, consistency=Synchronous(len(MEMBERS)))
-    for name in MEMBERS:
-        driver.answer(messages.Join(name, 1, 1, 2))
-    driver.answer(messages.Register(A, (declared("W", 0.0, GradientDescent(1.0)),)))
-    pushed, dead, updates = set(), set(), 0
-    for ticket, (happening, name) in enumerate(happenings, 1):
-        answers = {}
-        if happening == "push" and name not in dead | pushed:
-            pushed.add(name)
-            gradients = (messages.Gradient("W", 0, np.ones(())),)
-            answers = driver.step(Push(Sender(name, 1), 1, gradients, group=GROUP), ticket)
-        elif happening == "die" and name not in dead:
-            driver.now += LEASE / 2 + 1
-            dead.add(name)
-            for other in set(MEMBERS) - dead:
-                driver.answer(messages.Renew(Sender(other, 1)))
-            driver.now += LEASE / 2
-            answers = driver.step(messages.Tick())
-        elif happening == "return" and name in dead:
-            answers = driver.step(messages.Join(name, 1, 1, 2))
-            dead.discard(name)
-        outcomes = {answer.outcome for answer in answers.values() if isinstance(answer, messages.Pushed)}
-        assert outcomes in (set(), {Outcome.DROPPED if updates else Outcome.APPLIED})
-        updates += Outcome.APPLIED in outcomes
-        assert driver.shard.global_step == updates <= 1
-        if not updates:
-            pushed -= dead  # their calls have ended, and may be made again
-            assert not pushed or set(MEMBERS) - pushed - dead, "the dead are not waited for"

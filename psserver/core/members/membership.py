@@ -2,19 +2,19 @@
 
 A worker that joins again gets a higher incarnation; messages of an older one are refused. A lease that expires makes a
 worker lost; it may join again. A worker has one push, assign or tune open at a time, so the deduplication table is one
-entry per member: its last settled message. Half-applied pushes are counted here too; chief election and training
-progress are in separate modules of this folder.
+entry per member: its last settled message.
+
+The chief is the worker that does what must be done once per job: the live worker that joined first when there was none.
+If it is lost or fails, another one is elected; one that finished stays chief until a new job begins.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from psserver.core.members.chief import ChiefElection
-from psserver.core.members.member import Member
-from psserver.core.members.progress import Progress
+from psserver.core.members.member import Member, Progress
 from pswire.errors import InvalidMessage, NotJoined, OutOfOrder, ParamServerError, Zombie
 from pswire.messages import ANSWERS, Assign, Assigned, Join, LastPush, Push, Pushed, Sender, Tune, Tuned
 
@@ -47,7 +47,8 @@ class Membership:
         self._one_job = one_job
         self._members: dict[str, Member] = {}
         self._done = False  # a worker has finished the job
-        self.chief = ChiefElection(self._members, enabled=has_chief)
+        self._has_chief = has_chief
+        self._chief: Member | None = None
         self.progress = Progress()
         self.half_pushes = HalfPushes(self._members)
 
@@ -91,7 +92,7 @@ class Membership:
         if known is not None and _same_incarnation(known, message):
             known.state = "live"
             self.renew(known, now, message.tensor_transport)
-            self.chief.elect()
+            self._elect()
             return known, False
         new_job = all(member.state != "live" for member in self) and not (self._one_job and self._done)
         if new_job and not self._one_job:
@@ -102,10 +103,20 @@ class Membership:
         if known is not None:
             self.progress.end_incarnation(known)
             self.half_pushes.end_incarnation(known)
-            self.chief.replace(known, member)
+            if self._chief is known and known.state == "live":
+                self._chief = member
         self._members[message.worker] = member
-        self.chief.elect(new_job=new_job)
+        self._elect(new_job=new_job)
         return member, True
+
+    def is_chief(self, name: str) -> bool:
+        """Whether the worker of this name is the chief, in its current incarnation."""
+        return self._chief is not None and self._chief is self._members.get(name)
+
+    def _elect(self, gone: Iterable[Member] = (), *, new_job: bool = False) -> None:
+        """Elect a chief if there is none, if it is one of those `gone`, or if a new job begins."""
+        if self._has_chief and (new_job or self._chief is None or any(one is self._chief for one in gone)):
+            self._chief = next((member for member in self if member.state == "live"), None)
 
     def check(self, sender: Sender) -> Member:
         """The live member that sends. Raises `NotJoined`, or `Zombie` if another incarnation has joined since."""
@@ -173,7 +184,7 @@ class Membership:
             self.progress.stop(member)
             if not member.out_of_data:
                 self.progress.resume([member.name])
-            self.chief.dismiss([member])
+            self._elect([member])
         else:
             self.progress.finish(member)
         self._check_job_end(now)
@@ -185,7 +196,7 @@ class Membership:
             member.state = "lost"
             self.progress.stop(member)
         if lost:
-            self.chief.dismiss(lost)
+            self._elect(lost)
             self._check_job_end(now)
         return lost
 

@@ -27,7 +27,7 @@ from psserver.core.variables.delay_compensation import ServedWeights, compensate
 from psserver.core.variables.variable import Variable
 from pswire.messages import Gradient, Reply
 from pswire.optimizers import COMPUTE_DTYPES, Rule, Step
-from pswire.optimizers.optimizer import fault_of, refused
+from pswire.optimizers.optimizer import check_result
 from pswire.tensors.compression import Packed, narrow_to_16_bits, unpacked
 from pswire.tensors.values import Array, IndexedSlices
 
@@ -185,8 +185,7 @@ def update_guarded(updates: Sequence[Update]) -> None:
     """Do updates of different variables immediately, all or, raising `NotFinite`, none."""
     candidates = [update.candidate() for update in updates]
     for update, (_, value, slots) in zip(updates, candidates, strict=True):
-        if fault := fault_of(value, slots):
-            raise refused(update.variable.spec.name, fault)
+        check_result(update.variable.spec.name, value, slots)
     for update, (rows, value, slots) in zip(updates, candidates, strict=True):
         variable, where = update.variable, ... if rows is None else rows
         variable.value[where] = value

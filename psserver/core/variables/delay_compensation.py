@@ -29,10 +29,6 @@ class ServedWeights:
     array: Array | Packed
     rows: Array | None = None
 
-    def unpacked(self) -> Array:
-        """All elements that were served."""
-        return self.array.unpacked() if isinstance(self.array, Packed) else self.array
-
 
 class ServedWeightsCache:
     """Served weights by worker and variable; of a table, the rows that were pulled last.
@@ -73,7 +69,7 @@ def compensated(
 
     Unchanged for rows that were not among the weights `served`, with which it was computed.
     """
-    weights = served.unpacked()
+    weights = served.array.unpacked() if isinstance(served.array, Packed) else served.array
     if not isinstance(gradient, IndexedSlices):
         return gradient if served.rows is not None else corrected(gradient, now - weights, strength)
     rows = gradient.summed()

@@ -14,7 +14,7 @@ import numpy as np
 
 from pswire import optimizers
 from pswire.errors import AlreadyRegistered, ConfigurationError
-from pswire.optimizers.optimizer import GUARDED, LIMITS, fault_of, refused
+from pswire.optimizers.optimizer import GUARDED, LIMITS, check_result
 from pswire.specs.schedules import rate
 from pswire.tensors.values import Array, IndexedSlices, magnitude
 from psworker.client.push_pull import check_finite
@@ -158,8 +158,8 @@ class LocalSteps(Replica):
         results = []
         for entry, variable in zip(entries, variables, strict=True):
             value, slots = variable.updated(entry.array, self._local_step, guarded)
-            if guarded and (fault := fault_of(value, slots)):
-                raise refused(entry.name, fault)
+            if guarded:
+                check_result(entry.name, value, slots)
             results.append((value, slots))
         known = self.known()
         for entry, variable, (value, slots) in zip(entries, variables, results, strict=True):

@@ -62,36 +62,20 @@ def test_defaults_and_limits(monkeypatch):
         config.lease = 1.0
 
 
-@pytest.fixture
-def served(monkeypatch):
-    """The configs that `psserver serve` would have served."""
+def test_options_become_the_fields_of_their_names_before_the_environment_and_others_are_the_defaults(monkeypatch):
     configs = []
     monkeypatch.setattr(signal, "signal", lambda number, handler: None)
     monkeypatch.setattr(serve, "serve_until_signal", configs.append)
-    return configs
-
-
-def invoke_serve(*options):
-    return CliRunner().invoke(main.main, ["serve", "--no-keep-memory", *options])
-
-
-def test_options_become_the_fields_of_their_names_and_others_are_the_defaults(served):
-    options = ["--bind", "127.0.0.1:5000", "--shard", "1/3", "--lease", "7", "--memory-limit", "2K", "--grace", "1.5"]
-    done = invoke_serve(*options, "--consistency", "sync:3,backup=1", "--staleness", "drop:4", "--max-calls", "9")
-    assert (done.exit_code, invoke_serve().exit_code) == (0, 0), done.output
+    text = "--no-keep-memory --bind 127.0.0.1:5000 --shard 1/3 --lease 7 --memory-limit 2K --grace 1.5 --max-calls 9 "
+    text += "--consistency sync:3,backup=1 --staleness drop:4 --shared-memory --linger 0"
+    environment = {"PSSERVER_SERVE_LINGER": "2.5", "PSSERVER_SERVE_SHARED_MEMORY": "0"}
+    for options, given in ((text, {}), (text, environment), ("", environment), ("", {})):
+        done = CliRunner().invoke(main.main, ["serve", *options.split()], env=given)
+        assert done.exit_code == 0, done.output
     policies = {"consistency": Synchronous(3, backup=1), "staleness": DropStalePushes(4)}
-    sizes = {"lease": 7.0, "memory_limit": 2048, "grace": 1.5, "max_calls": 9, "keep_memory": False}
-    assert served == [
-        ServerConfig(bind="127.0.0.1:5000", shard=1, shards=3, **policies, **sizes),
-        ServerConfig(keep_memory=False),
-    ]
-
-
-def test_options_come_before_the_environment(served, monkeypatch):
-    monkeypatch.setenv("PSSERVER_SERVE_LINGER", "2.5")
-    monkeypatch.setenv("PSSERVER_SERVE_SHARED_MEMORY", "0")
-    assert invoke_serve().exit_code == invoke_serve("--shared-memory", "--linger", "0").exit_code == 0
-    assert [(config.linger, config.shared_memory) for config in served] == [(2.5, False), (0.0, True)]
+    sizes = {"lease": 7.0, "memory_limit": 2048, "grace": 1.5, "max_calls": 9, "keep_memory": False, "linger": 0.0}
+    by_options = ServerConfig(bind="127.0.0.1:5000", shard=1, shards=3, **policies, **sizes)
+    assert configs == [by_options] * 2 + [ServerConfig(linger=2.5, shared_memory=False), ServerConfig()]
 
 
 def test_a_server_that_shares_memory_first_removes_the_segments_of_killed_processes(monkeypatch, caplog):

@@ -1,7 +1,4 @@
-"""The rules under test, each with its published formula, written once more: whole arrays of float64, no shortcuts.
-
-And the comparisons of rule and formula that several files of tests make.
-"""
+"""The rules under test, each with its published formula, written once more: whole arrays of float64, no shortcuts."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -10,11 +7,9 @@ from typing import Any
 import numpy as np
 
 from pswire import optimizers
-from pswire.optimizers import Rule, Step
-from pswire.tensors.values import Array, IndexedSlices
+from pswire.optimizers import Step
+from pswire.tensors.values import Array
 
-STEPS = 100
-FLOATING = ("float16", "float32", "float64")
 State = dict[str, Array]
 
 #: How a gradient may lie in memory.
@@ -166,84 +161,3 @@ RULES_UNDER_TEST = [
     UnderTest("moving_average", optimizers.MovingAverage(0.9), moving_average),
     UnderTest("moving_average_without_memory", optimizers.MovingAverage(0), moving_average),
 ]
-
-
-def tolerance(dtype: str) -> float:
-    """Relative to the largest magnitude in play.
-
-    float32 and float64: a rule rounds at most four times a step on the way to any one array, half an epsilon each;
-    in the worst case all roundings of all steps add up. A float16 value is stored by the reference too and computed
-    with 13 bits to spare, so the two differ only where that last rounding is nearly a tie: a unit or two now and then.
-    """
-    eps = float(np.finfo(dtype).eps)
-    return 2 * eps if dtype == "float16" else STEPS * 4 * eps / 2
-
-
-def slot_dtype(dtype: str) -> np.dtype:
-    """A float16 slot would lose the squares of small gradients."""
-    return np.dtype("float32" if dtype == "float16" else dtype)
-
-
-def check_against_formula(
-    rule: Rule,
-    case: UnderTest,
-    random: np.random.Generator,
-    dtype: str = "float32",
-    shape: tuple[int, ...] = (31, 7),
-    steps: int = STEPS,
-    by_rows: bool = False,
-    twin: Rule | None = None,
-) -> None:
-    """Fails unless `rule` follows the case's formula for random gradients, or random rows of them, and borrows these.
-
-    Each update has a learning rate of its own, around that of the spec; indices are of any integer dtype, and may be
-    none. After each, the same updates by `twin`, and by all rows of a dense gradient, must have the same bits.
-    """
-    stored = "float16" if dtype == "float16" else "float64"
-    value = np.array(random.normal(size=shape), dtype)
-    slots = rule.slots(value)
-    twins = [(twin or rule, value.copy(), rule.slots(value), False)]
-    if shape and not by_rows:
-        twins.append((twin or rule, value.copy(), rule.slots(value), True))
-    expected, expected_slots = value.astype("float64"), {name: slot.astype("float64") for name, slot in slots.items()}
-    for t in range(1, steps + 1):
-        rows = np.flatnonzero(random.random(shape[0]) < random.choice([0, 0.1, 0.5, 1.0])) if by_rows else ...
-        gradient = np.array(random.normal(size=expected[rows].shape), dtype)
-        borrowed = gradient.copy()
-        step = at(t, case.rate * random.uniform(0.5, 1.5))
-        if by_rows:
-            indices = rows.astype(random.choice(["int64", "int8", "int32", ">i4", "uint8", "uint64"]))
-            pushed = IndexedSlices(borrowed, indices, shape)
-        else:
-            pushed = borrowed
-        update(rule, value, slots, pushed, step)
-        for other, other_value, other_slots, all_rows in twins:
-            same = IndexedSlices(borrowed, np.arange(shape[0]), shape) if all_rows else pushed
-            update(other, other_value, other_slots, same, step)
-            for one, another in zip((value, *slots.values()), (other_value, *other_slots.values()), strict=True):
-                check_same(case, another, one)
-        np.testing.assert_array_equal(borrowed, gradient, err_msg=f"the gradient was changed in step {t}")
-        borrowed[...] = np.nan  # for a rule that kept it
-        named = {name: slot[rows] for name, slot in expected_slots.items()}
-        new, new_slots = case.formula(case.spec, expected[rows], named, gradient.astype("float64"), step)
-        expected[rows] = new.astype(stored)
-        for name, slot in new_slots.items():
-            expected_slots[name][rows] = slot
-    for name, actual in {"value": value, **slots}.items():
-        wanted, kind = (expected, np.dtype(dtype)) if name == "value" else (expected_slots[name], slot_dtype(dtype))
-        assert (actual.dtype, actual.shape) == (kind, shape), f"{name} is another kind of array now"
-        atol = tolerance(kind.name) * max(1.0, float(np.abs(wanted).max(initial=0.0)))
-        np.testing.assert_allclose(actual.astype("float64"), wanted, rtol=0, atol=atol, err_msg=name)
-
-
-def update(rule: Rule, value: Array, slots: State, gradient: Array | IndexedSlices, step: Step) -> None:
-    """One update by an array or by rows."""
-    (rule.sparse if isinstance(gradient, IndexedSlices) else rule.dense)(value, slots, gradient, step)
-
-
-def check_same(case: UnderTest, one: Array, other: Array) -> None:
-    """Fails unless two arrays are equal bit by bit; a norm may be summed in another order, and differ in the last."""
-    if case.whole:
-        np.testing.assert_allclose(one, other, rtol=0, atol=4 * np.finfo(one.dtype).eps * np.abs(other).max(initial=1))
-    else:
-        assert one.tobytes() == other.tobytes()

@@ -79,14 +79,11 @@ def test_a_rate_is_a_finite_float_from_zero_up_at_every_step_and_the_largest_tha
 @pytest.mark.parametrize(
     ("boundaries", "values", "error", "message"),
     [
-        ([2, 1], [1, 2, 3], ValueError, "boundaries must increase, but 1.0 follows 2.0"),
         ([1, 1], [1, 2, 3], ValueError, "boundaries must increase, but 1.0 follows 1.0"),
         (range(101), range(102), ValueError, "boundaries must be 100 at most, got 101"),
         ([1], [1], ValueError, "there must be one more value than boundaries, got 1 values for 1 boundaries"),
-        ([], [], ValueError, "there must be one more value than boundaries, got 0 values for 0 boundaries"),
         ([1], [1, -1], ValueError, "values must be at least 0 and finite, got -1"),
         ([math.inf], [1, 2], ValueError, "boundaries must be at least 0 and finite, got inf"),
-        ([1], [1, None], TypeError, "values must be an int or a float, got"),
         (1, [1, 2], TypeError, "boundaries must be a list or a tuple, got 1"),
         ([1], "12", TypeError, "values must be a list or a tuple, got '12'"),
     ],

@@ -15,8 +15,7 @@ from pswire.optimizers import GradientDescent
 from pswire.specs.consistency import Bounded
 from pswire.tensors.values import TensorSpec
 from psworker.client import retrying_calls
-from psworker.client.heartbeat import Heartbeat
-from psworker.client.retrying_calls import RetryingCalls
+from psworker.client.retrying_calls import Heartbeat, RetryingCalls
 from psworker.transport import Future
 from psworker.versions import ReadVersion, VersionedArray
 from tests.shards_in_process import ShardsInProcess
@@ -59,7 +58,7 @@ def answered(caplog, *script, half_pushes=0, idle_since=0):
     transport.calls.half_pushes[0] = half_pushes
     heartbeat = Heartbeat(transport.calls)
     heartbeat.idle_since = idle_since
-    with caplog.at_level(logging.INFO, "psworker.client.heartbeat"):
+    with caplog.at_level(logging.INFO, "psworker.client.retrying_calls"):
         start_heartbeat(heartbeat, lease=0.003)
         heartbeat.join()
     return transport, [(record.levelname, record.getMessage()) for record in caplog.records]
