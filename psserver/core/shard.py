@@ -95,7 +95,6 @@ class Shard:
     ) -> None:
         self.shard, self.shards = shard, shards
         self._consistency, self._staleness = consistency, staleness
-        self._holds_calls = policy is not None or not isinstance(consistency, Asynchronous)
         self._repeated = 0
         self._changes: list[Change] = []
         self._invariants = JobInvariants(shard, shards, identity)
@@ -124,7 +123,7 @@ class Shard:
         Values at their known version count, since they may be modified by then, unless the step is taken `at_once` by a
         shard that never holds a call. Raises `UnknownVariable`, or `InvalidMessage` for an impossible choice.
         """
-        return self._store.answer_bytes(message, modified=not at_once or self._holds_calls)
+        return self._store.answer_bytes(message, modified=not (at_once and self._pending.asynchronous))
 
     # --- check and step -------------------------------------------------------------------------------------------
 
@@ -281,13 +280,13 @@ class Shard:
             self._forget([member], result)
 
     def _renew(self, ticket: int, message: Renew, member: Member, now: float, result: StepResult) -> None:
-        self._members.renew(member, now, message.tensor_transport)
+        member.tensor_transport = message.tensor_transport or member.tensor_transport
         member.half_pushes = max(member.half_pushes, message.half_pushes)  # heartbeats may arrive out of order
         # a heartbeat from before the worker's last messages does not abandon them
         settled = message.settled
         if (message.idle or settled) and not (settled and settled < self._pending.newest(message.sender)):
             self._pending.settle(message.sender, settled)
-            self._members.half_pushes.settle(member, settled)
+            self._members.settle_part(member, settled)
             if message.idle:
                 self._members.progress.finish(member)
             self._pending.abandon(member, result)
@@ -342,7 +341,7 @@ class Shard:
                 reason = "its part came too late: the worker's lease had expired here, or it had abandoned the part"
                 answer = Pushed(Outcome.DROPPED, 0, self.global_step, reason=reason)
                 self._members.record(member, message.sequence, answer)
-                self._members.half_pushes.late_part(member, message.sequence)
+                self._members.settle_part(member, message.sequence, late=True)
             assert isinstance(answer, Pushed), "checked"
             self._repeated += 1
             if answer.outcome is Outcome.APPLIED:
@@ -375,7 +374,7 @@ class Shard:
             self._pending.decide(result)
 
     def _status(self, now: float) -> StatusReport:
-        pending, half_pushes = self._pending, self._members.half_pushes
+        pending = self._pending
         members = sorted(self._members, key=lambda member: (member.state != "live", -member.number))[:MAX_LISTED]
         return StatusReport(
             self.shard,
@@ -392,8 +391,8 @@ class Shard:
             traffic=self._traffic.traffic(now),
             staleness=Staleness(percentile(pending.stalenesses, 50), percentile(pending.stalenesses, 99)),
             changes=tuple(self._changes),
-            half_pushes=half_pushes.count,
-            last_pushes=half_pushes.last_pushes(MAX_LISTED),
+            half_pushes=self._members.half_pushes,
+            last_pushes=self._members.last_pushes(MAX_LISTED),
         )
 
     def _worker_status(self, one: Member, now: float) -> WorkerStatus:

@@ -6,12 +6,16 @@ entry per member: its last settled message.
 
 The chief is the worker that does what must be done once per job: the live worker that joined first when there was none.
 If it is lost or fails, another one is elected; one that finished stays chief until a new job begins.
+
+Of a half-applied push some shards have applied their part and others have not. Workers report those that they
+abandoned, and a shard counts parts that arrived too late. Those left by the death of a worker are found by comparing
+the last pushes of all shards (`psserver status`).
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from psserver.core.members.member import Member, Progress
@@ -50,7 +54,8 @@ class Membership:
         self._has_chief = has_chief
         self._chief: Member | None = None
         self.progress = Progress()
-        self.half_pushes = HalfPushes(self._members)
+        self._half_pushes = 0  # late parts, and reports of earlier incarnations
+        self._last_pushes: deque[LastPush] = deque(maxlen=MAX_EARLIER_INCARNATIONS)  # of earlier incarnations
 
     def __iter__(self) -> Iterator[Member]:
         return iter(self._members.values())
@@ -101,8 +106,11 @@ class Membership:
         member = Member(message.worker, number, message.incarnation or last + 1, message.process_nonce)
         self.renew(member, now, message.tensor_transport)
         if known is not None:
-            self.progress.end_incarnation(known)
-            self.half_pushes.end_incarnation(known)
+            self.progress.stop(known)
+            self.progress.resume([known.name])
+            self._half_pushes += known.half_pushes
+            if known.last_push is not None:
+                self._last_pushes.append(known.last_push)
             if self._chief is known and known.state == "live":
                 self._chief = member
         self._members[message.worker] = member
@@ -171,6 +179,22 @@ class Membership:
         why = "has left" if member.state == "left" else f"was silent for more than its lease of {self.lease:g} s"
         return NotJoined(f"worker {name!r} {why}: join again")
 
+    @property
+    def half_pushes(self) -> int:
+        """The number of half-applied pushes known to this shard."""
+        return self._half_pushes + sum(member.half_pushes for member in self)
+
+    def last_pushes(self, most: int) -> tuple[LastPush, ...]:
+        """The last push of each incarnation that other shards have a part of; at most the newest 1,000."""
+        now = [member.last_push for member in self if member.last_push is not None]
+        return tuple([*self._last_pushes, *now][-most:])
+
+    def settle_part(self, member: Member, sequence: int, *, late: bool = False) -> None:
+        """Note that the worker knows the outcome of its messages up to this one, or that its part came too late."""
+        if sequence > (member.last_push.sequence if member.last_push else 0):
+            member.last_push = LastPush(member.name, member.incarnation, sequence, ())
+            self._half_pushes += late
+
     def renew(self, member: Member, now: float, tensor_transport: str = "") -> None:
         """Restart the lease, and record the tensor transport if given."""
         member.expires = now + self.lease
@@ -203,46 +227,6 @@ class Membership:
     def _check_job_end(self, now: float) -> None:
         if not any(member.state == "live" for member in self):
             self.job_end = JobEnd(now, len(self._members), self._done)
-
-
-class HalfPushes:
-    """Half-applied pushes of `members`, of which some shards have applied their part and others have not.
-
-    Workers report those that they abandoned, and a shard counts parts that arrived too late. Those left by the death of
-    a worker are found by comparing the last pushes of all shards (`psserver status`).
-    """
-
-    def __init__(self, members: Mapping[str, Member]) -> None:
-        self._members = members
-        self._counted = 0  # reports of earlier incarnations, and late parts
-        self._last_pushes: deque[LastPush] = deque(maxlen=MAX_EARLIER_INCARNATIONS)  # of earlier incarnations
-
-    @property
-    def count(self) -> int:
-        """The number of half-applied pushes known to this shard."""
-        return self._counted + sum(member.half_pushes for member in self._members.values())
-
-    def last_pushes(self, most: int) -> tuple[LastPush, ...]:
-        """The last push of each incarnation that other shards have a part of; at most the newest 1,000."""
-        now = [member.last_push for member in self._members.values() if member.last_push is not None]
-        return tuple([*self._last_pushes, *now][-most:])
-
-    def settle(self, member: Member, sequence: int) -> bool:
-        """Note that the worker knows the outcome of its messages up to this one; False if that was known."""
-        new = sequence > (member.last_push.sequence if member.last_push else 0)
-        if new:
-            member.last_push = LastPush(member.name, member.incarnation, sequence, ())
-        return new
-
-    def late_part(self, member: Member, sequence: int) -> None:
-        """Count the part of a push that arrived too late to be applied here."""
-        self._counted += self.settle(member, sequence)
-
-    def end_incarnation(self, member: Member) -> None:
-        """Keep the counts of a member whose next incarnation begins."""
-        self._counted += member.half_pushes
-        if member.last_push is not None:
-            self._last_pushes.append(member.last_push)
 
 
 def _same_incarnation(member: Member, message: Join) -> bool:
