@@ -11,12 +11,12 @@ import pytest
 
 from pswire.tensors import segments
 
-needs_shared_memory = pytest.mark.skipif(not os.path.isdir("/dev/shm"), reason="this machine has no /dev/shm")
-
 
 @contextmanager
 def shared_folder(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """Segments are made in it; at the end nothing may be left there."""
+    """Segments are made in it; at the end nothing may be left there. Skips a test where no memory is shared."""
+    if not os.path.isdir("/dev/shm"):
+        pytest.skip("this machine has no /dev/shm")
     folder = tempfile.mkdtemp(prefix="test-paramserver-", dir="/dev/shm")
     monkeypatch.setattr(segments, "FOLDER", folder)
     try:

@@ -18,7 +18,7 @@ from psworker.sessions.session import Session
 from psworker.sessions.strategies.local_steps import OUTER
 from psworker.transport import grpc_transport, shared_memory
 from psworker.transport.embedded import EmbeddedTransport
-from tests.shared_folder import needs_shared_memory, shared_folder
+from tests.shared_folder import shared_folder
 
 
 @dataclass(frozen=True)
@@ -73,9 +73,4 @@ SHARED_OF_TWO = TransportCase("shared memory, 2 shards", shards=2, shared_memory
 
 def parameters(*cases: TransportCase, slow: Sequence[TransportCase] = ()) -> list[Any]:
     """The cases as parameters of a test or a fixture, those of `slow` marked as slow."""
-    return [
-        pytest.param(
-            case, id=case.name, marks=[needs_shared_memory] * case.shared_memory + [pytest.mark.slow] * (case in slow)
-        )
-        for case in (*cases, *slow)
-    ]
+    return [pytest.param(case, id=case.name, marks=[pytest.mark.slow] * (case in slow)) for case in (*cases, *slow)]

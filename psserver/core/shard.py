@@ -15,6 +15,7 @@ from typing import Any
 
 from psserver.core import events
 from psserver.core.data_queue import DataQueues
+from psserver.core.members.deduplication import is_repeated
 from psserver.core.members.job_invariants import JobInvariants
 from psserver.core.members.member import Member
 from psserver.core.members.membership import JobEnd, Membership
@@ -214,7 +215,8 @@ class Shard:
 
     def _check(self, message: Message) -> tuple[Any, bool]:
         """As `check`; returns the member that sends, and whether the message was settled before."""
-        sender, member, repeated = getattr(message, "sender", None), None, False
+        member: Any = None
+        sender, repeated = getattr(message, "sender", None), False
         if sender is not None:
             member = self._members.check(sender)
         match message:
@@ -223,13 +225,13 @@ class Shard:
                     self._check_group(message, message.group)
                 if message.remote:
                     self._check_remote(message.remote, [one.name for one in message.remote])
-                repeated = self._members.settled_before(message)
+                repeated = message.sequence <= member.settled and is_repeated(member, message)
                 self._store.check_gradients(message.gradients)
                 self._store.check_pull(message)
             case Pull():
                 self._store.check_pull(message)
             case Tune():
-                repeated = self._members.settled_before(message)
+                repeated = is_repeated(member, message)
                 self._store.check_tune(message)
             case Join():
                 self._invariants.check_join(message)
@@ -242,7 +244,7 @@ class Shard:
             case Assign():
                 if message.remote:
                     self._check_remote((), message.remote)
-                repeated = self._members.settled_before(message)
+                repeated = is_repeated(member, message)
                 self._store.check_assignments(message.assignments)
             case Take():
                 if self.shard:
@@ -273,7 +275,7 @@ class Shard:
         if new_incarnation or not was_live:
             result.events.append(events.joined(member, new_incarnation=new_incarnation))
         policies, step = (str(self._consistency), str(self._staleness)), self.global_step
-        chief, state = self._members.is_chief(member.name), self._invariants.identity
+        chief, state = self._members.chief.is_chief(member.name), self._invariants.identity
         joined = Joined(member.incarnation, member.number, self._members.lease, step, *policies, chief, state)
         result.replies.append(Reply(ticket, joined))
         if new_incarnation:
@@ -286,12 +288,12 @@ class Shard:
         settled = message.settled
         if (message.idle or settled) and not (settled and settled < self._pending.newest(message.sender)):
             self._pending.settle(message.sender, settled)
-            self._members.settle_part(member, settled)
+            self._members.half_pushes.settle(member, settled)
             if message.idle:
                 self._members.progress.finish(member)
             self._pending.abandon(member, result)
             self._pending.decide(result)
-        waiting_for, chief = self._pending.waits_for(member.name), self._members.is_chief(member.name)
+        waiting_for, chief = self._pending.waits_for(member.name), self._members.chief.is_chief(member.name)
         result.replies.insert(0, Reply(ticket, Renewed(self.global_step, waiting_for, chief)))
 
     def _leave(self, ticket: int, message: Leave, member: Member, now: float, result: StepResult) -> None:
@@ -341,7 +343,7 @@ class Shard:
                 reason = "its part came too late: the worker's lease had expired here, or it had abandoned the part"
                 answer = Pushed(Outcome.DROPPED, 0, self.global_step, reason=reason)
                 self._members.record(member, message.sequence, answer)
-                self._members.settle_part(member, message.sequence, late=True)
+                self._members.half_pushes.late_part(member, message.sequence)
             assert isinstance(answer, Pushed), "checked"
             self._repeated += 1
             if answer.outcome is Outcome.APPLIED:
@@ -374,7 +376,7 @@ class Shard:
             self._pending.decide(result)
 
     def _status(self, now: float) -> StatusReport:
-        pending = self._pending
+        pending, half_pushes = self._pending, self._members.half_pushes
         members = sorted(self._members, key=lambda member: (member.state != "live", -member.number))[:MAX_LISTED]
         return StatusReport(
             self.shard,
@@ -391,13 +393,13 @@ class Shard:
             traffic=self._traffic.traffic(now),
             staleness=Staleness(percentile(pending.stalenesses, 50), percentile(pending.stalenesses, 99)),
             changes=tuple(self._changes),
-            half_pushes=self._members.half_pushes,
-            last_pushes=self._members.last_pushes(MAX_LISTED),
+            half_pushes=half_pushes.count,
+            last_pushes=half_pushes.last_pushes(MAX_LISTED),
         )
 
     def _worker_status(self, one: Member, now: float) -> WorkerStatus:
         counts = one.steps, one.staleness, one.staleness_sum, one.loss
         epoch, lease_left = self._queues.epoch_of(one.name), max(0.0, one.expires - now) if one.state == "live" else 0.0
-        waiting_for, chief = self._pending.waits_for(one.name), self._members.is_chief(one.name)
+        waiting_for, chief = self._pending.waits_for(one.name), self._members.chief.is_chief(one.name)
         who = one.name, one.incarnation, one.number, one.state
         return WorkerStatus(*who, *counts, epoch, lease_left, one.dropped, waiting_for, one.tensor_transport, chief)

@@ -32,8 +32,7 @@ from pswire.specs.consistency import Synchronous, parse_consistency, parse_stale
 from pswire.tensors.segments import sweep
 from tests.chaos import scheme
 from tests.chaos.check import Check
-from tests.chaos.cluster import Cluster
-from tests.chaos.faults import WEIGHTS, Faults
+from tests.chaos.cluster import WEIGHTS, Cluster, Faults
 
 LEASE = 4.0
 TIMEOUT = 25.0  # of calls of a worker, seconds
@@ -80,14 +79,10 @@ def main(only, staleness, shards, seed, seconds, keep, faults) -> None:
         word, workers = "BROKEN" if check.violations else "kept", len(check.histories)
         say(f"{name}: {word}; {time.monotonic() - began:.0f} s, {workers} workers, {count.total()} faults")
         for kind, lines in check.violations.items():
-            more = [f"{len(lines) - MOST_SHOWN} more"] * (len(lines) > MOST_SHOWN)
-            say(*(f"    {kind}: {line}" for line in [*lines[:MOST_SHOWN], *more]), sep="\n")
+            say(*(f"    {kind} ({len(lines)}): {line}" for line in lines[:MOST_SHOWN]), sep="\n")
         if check.violations or keep:
-            again = zip(
-                ("--only", "--staleness", "--shards", "--seed", "--seconds"), (*options, seed, seconds), strict=True
-            )
-            words = [str(word) for pair in again for word in pair] + ["--faults", faults]
-            say(f"    records and logs: {folder}\n    python -m tests.chaos {shlex.join(words)}")
+            command = "--only {} --staleness {} --shards {} --seed {} --seconds {}".format(*options, seed, seconds)
+            say(f"    records and logs: {folder}\n    python -m tests.chaos {command} --faults {shlex.quote(faults)}")
         else:
             shutil.rmtree(folder)
         violations = ", ".join(f"{len(lines)} {kind}" for kind, lines in check.violations.items()) or "0"
@@ -130,11 +125,10 @@ async def run_one(
     fields = ("column", "name", "ended_by", "code", "faults")
     facts["workers"] = [{field: getattr(worker, field) for field in fields} for worker in cluster.workers]
     (folder / "run.json").write_text(json.dumps(facts, indent=1))
-    for worker in cluster.workers:
-        worker.read()
-    reported = {"half_pushes": half_pushes, "losses": cluster.losses(), "complete": complete}
-    data = {"lease": LEASE, "examples": examples, "epochs": EPOCHS}
-    return Check(consistency, staleness, cluster.workers, finals, **data, **reported), faults.count
+    cluster.read_records(LEASE)
+    data = {"lease": LEASE, "examples": examples, "epochs": EPOCHS, "half_pushes": half_pushes, "complete": complete}
+    check = Check(consistency, staleness, cluster.workers, finals, **data)
+    return check, faults.count
 
 
 def table(rows: Sequence[Sequence[str]]) -> list[str]:

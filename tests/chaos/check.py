@@ -10,10 +10,13 @@ import bisect
 import itertools
 import math
 from collections import Counter, defaultdict
-from collections.abc import Sequence
-from dataclasses import KW_ONLY, dataclass, field
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any, NamedTuple
 
+from psserver.core import events
+from psserver.core.members.member import Member
 from pswire.specs.consistency import Bounded, Consistency, DropStalePushes, StalenessSpec, Synchronous
 from tests.chaos import scheme
 
@@ -30,13 +33,12 @@ class PushRecord:
 
     column: int  # of its process
     number: int  # among those of its process, from 1
+    at: float  # time of sending (monotonic)
     shards: list[int]  # those that it has gradients for
     dense: bool  # whether it has one for the dense variable
-    seen: list[int]  # updates included in its weights, on every shard
-    rows_seen: list[int]  # updates included in its rows of the table, on each of `shards`
+    seen: list[list[int]]  # by shard, updates included in its weights and, on one of `shards`, in its rows of the table
     epoch: int
     examples: list[int]
-    at: float  # time of sending (monotonic)
     answered: float | None = None  # time of its answer
     dropped: bool = False
     staleness: int = 0  # as in the answer
@@ -57,26 +59,16 @@ class Reading(NamedTuple):
     push: PushRecord | None = None  # the push whose answer brought them
 
 
-@dataclass
-class Wait:
-    """A request for a block, from `begin` to `end` (None: no answer); `got`: the answer was a block."""
+class Wait(NamedTuple):
+    """A request for a block; `got`: the answer was a block."""
 
     begin: float
-    end: float | None = None
+    end: float = math.inf
     got: bool = False
 
 
-class Loss(NamedTuple):
-    """A worker was declared lost by a shard at this time (monotonic)."""
-
-    name: str
-    shard: int
-    at: float
-
-
 class Final(NamedTuple):
-    """The final values of one shard by column: the small variables, its first row of the dense variable and its rows of
-    the table; and the reported version of the first variable."""
+    """The final values of one shard by column (the dense variable: its first row), and the first variable's version."""
 
     first: list[float]
     second: list[float]
@@ -93,9 +85,10 @@ class History:
     name: str  # of the worker; several processes may have the same
     ended_by: str = ""  # the kind of the fault that ended it
     faults: list[tuple[float, str]] = field(default_factory=list)  # injected into it, with times
+    losses: list[tuple[float, int]] = field(default_factory=list)  # times at which a shard declared its name lost
     code: int | None = None  # its exit code; None: it runs
     error: str = ""  # the last line of its output
-    joined: float | None = None
+    joined: float = math.inf
     incarnation: int = 0
     ended: float | None = None  # time of its regular end
     until: float = 0.0  # time of its last record
@@ -109,18 +102,15 @@ class History:
         """The last push, if it has no answer."""
         return self.pushes[-1] if self.pushes and self.pushes[-1].answered is None else None
 
-    def overtakes(self, other: History) -> bool:
-        return self.name == other.name and self.incarnation > other.incarnation > 0
-
-    def add(self, event: str, at: float, **fields: Any) -> None:
+    def add(self, event: str, at: float, reading: dict[str, Any] | None = None, **fields: Any) -> None:
         """Adds a line of the worker's records."""
         self.until = at
-        push = self.pushes[-1] if event == "answer" else None
+        push = None
         match event:
             case "push":
-                self.pushes.append(PushRecord(self.column, at=at, **fields))
+                self.pushes.append(PushRecord(self.column, len(self.pushes) + 1, at, **fields))
             case "answer":
-                assert push.number == fields["number"]
+                push = self.pushes[-1]
                 push.answered, push.dropped, push.staleness = at, fields["dropped"], fields["staleness"]
             case "joined":
                 self.joined, self.incarnation = at, fields["incarnation"]
@@ -131,8 +121,14 @@ class History:
                 self.reports += map(tuple, fields["reports"])
             case "end":
                 self.ended = at
-        if "reading" in fields:
-            self.readings.append(Reading(**fields["reading"], push=push))
+        if reading:
+            self.readings.append(Reading(**reading, push=push))
+
+
+def losses(log: Iterable[str], name: str, lease: float) -> list[float]:
+    """The times, in seconds since 1970, at which a server declared this worker lost, from its log."""
+    text = events.lost(Member(name, 0), lease).text
+    return [datetime.fromisoformat(line[:23]).timestamp() for line in log if line.endswith(text)]
 
 
 @dataclass
@@ -143,13 +139,11 @@ class Check:
     staleness: StalenessSpec
     histories: Sequence[History]  # of all worker processes
     finals: Sequence[Final]  # of all shards
-    _: KW_ONLY
     lease: float  # seconds
     examples: int  # of the data queue
     epochs: int
-    half_pushes: int = 0  # half-applied pushes and lost workers, as reported by the servers
-    losses: Sequence[Loss] = ()
-    complete: bool = True  # whether the job completed
+    half_pushes: int  # half-applied pushes, as reported by the servers
+    complete: bool  # whether the job completed
     violations: dict[str, list[str]] = field(default_factory=lambda: defaultdict(list), init=False)  # sentences by kind
     #: Of violations by kind, answered pushes, dropped and half-applied ones, reads of a shard's variables, and examples
     #: trained on again in their epoch; and the worst staleness of an applied push.
@@ -282,10 +276,9 @@ class Check:
         for step, pushes in applied.items():
             before = bisect.bisect_left(order, step)
             for push in pushes:
-                seen, rows = push.seen[shard], push.rows_seen[push.shards.index(shard)]
-                missed = before - min(seen, rows)
+                missed = before - min(push.seen[shard])
                 self.counts["worst staleness"] = max(self.counts["worst staleness"], missed)
-                if before < max(seen, rows) and all_known:
+                if before < max(push.seen[shard]) and all_known:
                     self._break("staleness", f"shard {shard}: {push} includes updates that were made after it")
                 if missed > bound:
                     self._break("too stale", f"shard {shard}: {push} was applied with staleness {missed}")
@@ -298,8 +291,7 @@ class Check:
         for step, pushes in sorted(self._applied[0].items()):
             if len(pushes) < self.most and not self._a_worker_has_no_data(pushes):
                 self._break("group", f"step {step}: an update of {len(pushes)}: {pushes}")
-        others = range(1, len(self.finals))
-        for one, other in [(0, shard) for shard in others] + [(shard, 0) for shard in others]:
+        for one, other in itertools.permutations(range(len(self.finals)), 2):
             for step, pushes in sorted(self._applied[one].items()):
                 steps = {push.placed[other].step for push in pushes if other in push.placed}
                 if len(steps) > 1:
@@ -310,13 +302,10 @@ class Check:
         begin = max(push.at for push in pushes)
         end = min((push.answered for push in pushes if push.answered is not None), default=math.inf)
         for history in self.histories:
-            if history.ended is not None and history.ended <= end:
+            waits = [wait for wait in history.waits if not wait.got or wait.end - wait.begin > AT_ONCE]
+            ended = history.ended is not None and history.ended <= end
+            if ended or any(wait.begin <= end and wait.end >= begin for wait in waits):
                 return True
-            for wait in history.waits:
-                until = math.inf if wait.end is None else wait.end
-                no_work = not wait.got or until - wait.begin > AT_ONCE
-                if no_work and wait.begin <= end and until >= begin:
-                    return True
         return False
 
     def _bound(self, steps: int) -> None:
@@ -346,17 +335,18 @@ class Check:
         """
         for history in self.histories:
             name = f"process {history.column}, {history.name},"
-            newer = [other for other in self.histories if other.overtakes(history)]
+            same_name = [other for other in self.histories if other.name == history.name]
+            newer = [other for other in same_name if other.incarnation > history.incarnation > 0]
             if history.code not in (0, None) and not history.ended_by and not newer:
                 self._break("failed", f"{name} ended with: {history.error}")
             for other, push in itertools.product(newer, history.pushes):
-                if other.joined is not None and push.at > other.joined and push.placed:
+                if push.at > other.joined and push.placed:
                     self._break("twin", f"{push} was accepted after process {other.column} had joined")
-            for loss in self.losses:
-                since = loss.at - QUIET * self.lease
-                there = history.joined is not None and history.joined < since and history.until > loss.at
-                if history.name == loss.name and there and not any(since < at < loss.at for at, _ in history.faults):
-                    self._break("lease", f"{name} was declared lost by shard {loss.shard}")
+            for lost, shard in history.losses:
+                since = lost - QUIET * self.lease
+                there = history.joined < since and history.until > lost
+                if there and not any(since < at < lost for at, _ in history.faults):
+                    self._break("lease", f"{name} was declared lost by shard {shard}")
         if not self.complete:
             self._break("not done", "the job did not complete in time")
 

@@ -1,6 +1,6 @@
-"""The processes of one chaos run: `psserver serve` for each shard, and workers, each behind its own proxies.
+"""The processes of one chaos run, and the faults injected into them.
 
-Starts, signals and ends them, and reads the variables at the end. Logs and records are in one folder.
+They are `psserver serve` for each shard, and workers, each behind its own proxies. Logs and records are in one folder.
 """
 
 from __future__ import annotations
@@ -8,15 +8,16 @@ from __future__ import annotations
 import asyncio
 import json
 import math
-import re
+import random
 import signal
 import socket
 import struct
 import subprocess
 import time
+from collections import Counter
+from collections.abc import Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +27,19 @@ from pswire.messages import Choice, Join, Leave, Pull, Sender
 from pswire.status_client import StatusClient
 from psworker.transport.grpc_transport import GrpcTransport
 from tests.chaos import scheme
-from tests.chaos.check import Final, History, Loss
+from tests.chaos.check import Final, History, losses
 from tests.commands import BOUND, Command, environment
+
+#: Longest duration of a fault that does not end a process, in leases; mean time between faults, seconds.
+LONGEST, GAP = 1.5, 0.4
+
+#: Relative frequencies of faults; after those of ENDING a worker is restarted.
+ENDING = {"kill": 2, "twin": 1, "fail": 1, "terminate": 1}
+WEIGHTS = {"cut": 4, "reset": 4, "stall": 4, "refuse": 2, "stop worker": 3, "stop server": 1} | ENDING
+SIGNALS = {"kill": signal.SIGKILL, "fail": signal.SIGUSR1, "terminate": signal.SIGTERM}
+
+#: The least seconds between faults of ENDING, so that something is trained.
+BETWEEN_ENDS = 2.5
 
 
 class Proxy:
@@ -79,15 +91,12 @@ class Proxy:
         if self._refusing:
             writer.transport.abort()
             return
-        pair = {writer}
         with suppress(OSError, asyncio.CancelledError):
             far_reader, far_writer = await asyncio.open_connection(*self._target)
-            pair.add(far_writer)
-            self._writers |= pair
+            self._writers |= {writer, far_writer}
             await asyncio.gather(self._pass(reader, far_writer), self._pass(far_reader, writer))
-        self._writers -= pair
-        for one in pair:
-            one.close()
+            self._writers -= {writer, far_writer}
+        writer.close()
 
     async def _pass(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with suppress(OSError, RuntimeError):
@@ -102,10 +111,6 @@ class Proxy:
         writer.close()
 
 
-def launch(path: Path, *command: str) -> Command:
-    return Command(path, "-P", "-m", *command, env=environment(OPENBLAS_NUM_THREADS="1", OMP_NUM_THREADS="1"))
-
-
 @dataclass(kw_only=True)
 class Worker(History):
     """A process of a worker with its proxies, its file of records, and its history."""
@@ -118,12 +123,6 @@ class Worker(History):
         self.code = self.command.popen.poll()
         return self.code is None
 
-    def read(self) -> None:
-        """Reads its records and the last line of its output. A worker killed early has no records."""
-        self.error = (self.command.err or [""])[-1]
-        for line in self.records.read_text().splitlines() if self.records.exists() else ():
-            self.add(**json.loads(line))
-
 
 class Cluster:
     """All processes of one run; always call `close` at the end.
@@ -135,7 +134,11 @@ class Cluster:
         self.workers: list[Worker] = []
         self._folder, self._timeout, self._settings = folder, str(timeout), {"shards": shards, **settings}
         serve = "psserver", "serve", "--bind", "127.0.0.1:0", "--log-level", "info", *flags, "--shard"
-        self.servers = [launch(folder / f"server-{shard}", *serve, f"{shard}/{shards}") for shard in range(shards)]
+        self.servers = [self._launch(f"server-{shard}", *serve, f"{shard}/{shards}") for shard in range(shards)]
+
+    def _launch(self, name: str, *command: str) -> Command:
+        env = environment(OPENBLAS_NUM_THREADS="1", OMP_NUM_THREADS="1")
+        return Command(self._folder / name, "-P", "-m", *command, env=env)
 
     async def start(self, name: str, *, shared_memory: bool) -> Worker:
         proxies = [Proxy(server.address) for server in self.servers]
@@ -144,26 +147,14 @@ class Cluster:
         column = len(self.workers) + 1
         if column >= scheme.COLUMNS:
             raise RuntimeError(f"a run has at most {scheme.COLUMNS - 1} worker processes")
-        path = self._folder / f"worker-{column:03}"
-        records = path.with_suffix(".jsonl")
+        records = self._folder / f"worker-{column:03}.jsonl"
         options = ["--servers", ",".join(proxy.address for proxy in proxies), "--threads", "1", "--name", name]
         options += ["--timeout", self._timeout, "--shared-memory" if shared_memory else "--no-shared-memory"]
         settings = json.dumps(self._settings | {"records": str(records), "column": column})
-        command = launch(path, "psworker", "run", *options, str(Path(__file__).with_name("worker.py")), settings)
-        worker = Worker(column, name, command=command, proxies=proxies, records=records)
-        self.workers.append(worker)
-        return worker
-
-    def losses(self) -> list[Loss]:
-        """The workers that servers have declared lost."""
-        since = time.time() - time.monotonic()
-        line = re.compile(r"^(\S+ \S+) .*'(\S+)' was silent for \S+ s: its")
-        return [
-            Loss(found[2], shard, datetime.fromisoformat(found[1]).timestamp() - since)
-            for shard, server in enumerate(self.servers)
-            for found in map(line.match, server.err)
-            if found
-        ]
+        program = str(Path(__file__).with_name("worker.py"))
+        command = self._launch(records.stem, "psworker", "run", *options, program, settings)
+        self.workers.append(Worker(column, name, command=command, proxies=proxies, records=records))
+        return self.workers[-1]
 
     def running(self) -> list[Worker]:
         return [worker for worker in self.workers if worker.runs()]
@@ -178,7 +169,7 @@ class Cluster:
             time.sleep(1.0)  # servers receive their last data
         addresses = [server.address for server in self.servers]
         with closing(GrpcTransport(addresses, shared_memory=False)) as transport:
-            finals = self._read(transport)
+            finals = self._read_values(transport)
         end = time.monotonic() + BOUND
         with StatusClient(addresses) as client:
             while True:
@@ -189,9 +180,8 @@ class Cluster:
                 assert time.monotonic() < end, f"a server still reports an ended worker as live: {workers}"
                 time.sleep(0.05)
 
-    def _read(self, transport: GrpcTransport) -> list[Final]:
-        finals = []
-        incarnation = 0
+    def _read_values(self, transport: GrpcTransport) -> list[Final]:
+        finals, incarnation = [], 0
         choices = (Choice("dense", np.array([0])), Choice("table", np.arange(scheme.COLUMNS)))  # rows of a shard's part
         for shard, names in enumerate(scheme.small(len(self.servers))):
             join = Join("auditor", incarnation, shard, len(self.servers))
@@ -203,17 +193,127 @@ class Cluster:
             finals.append(Final(first, second, dense[0][: scheme.COLUMNS], table, values[0].version))
         return finals
 
-    def close(self) -> None:
-        for worker in self.running():
-            worker.command.end(signal.SIGKILL)
+    def read_records(self, lease: float) -> None:
+        """Completes the histories: records of workers, the last line of their output, and losses in servers' logs."""
+        since = time.time() - time.monotonic()
         for worker in self.workers:
+            worker.error = (worker.command.err or [""])[-1]
+            for line in worker.records.read_text().splitlines() if worker.records.exists() else ():  # if killed early
+                worker.add(**json.loads(line))
+            for shard, server in enumerate(self.servers):
+                worker.losses += [(at - since, shard) for at in losses(server.err, worker.name, lease)]
+
+    def close(self) -> None:
+        for worker in self.workers:
+            worker.command.signal(signal.SIGKILL)
             for proxy in worker.proxies:
                 proxy.close()
-        for number in (signal.SIGCONT, signal.SIGTERM):
-            for server in self.servers:
-                server.signal(number)
+        for server in self.servers:
+            server.signal(signal.SIGCONT)
+            server.signal(signal.SIGTERM)
         for server in self.servers:
             try:
                 server.wait()
             except subprocess.TimeoutExpired:
                 server.end(signal.SIGKILL)
+        for worker in self.workers:
+            worker.command.wait()
+
+
+class Faults:
+    """Injects faults into a cluster, and restarts workers that have ended.
+
+    Kind, place, time and duration are from `draws`; the seed does not determine how processes interleave. `kinds` are
+    those of `WEIGHTS` to inject; `count` is the number of faults by kind.
+    """
+
+    def __init__(self, cluster: Cluster, lease: float, draws: random.Random, kinds: Sequence[str]) -> None:
+        self.count: Counter[str] = Counter()
+        self._cluster, self._lease, self._draws, self._kinds = cluster, lease, draws, kinds
+        # Separate, because the times at which workers end are not reproducible.
+        self._restarts = random.Random(draws.random())
+        self._current: dict[str, Worker] = {}  # by name, the newest
+        self._tasks: list[asyncio.Task[None]] = []
+        self._stopped: set[int] = set()  # shards
+
+    async def start(self, name: str) -> None:
+        self._current[name] = await self._cluster.start(name, shared_memory=self._restarts.random() < 0.5)
+
+    @property
+    def over(self) -> bool:
+        ended = not self._cluster.running()
+        return ended and not any(worker.code or worker.ended_by for worker in self._current.values())
+
+    async def inject(self, seconds: float) -> None:
+        end, last_end = time.monotonic() + seconds, 0.0
+        while time.monotonic() < end and not self.over:
+            await self._wait(min(self._draws.expovariate(1 / GAP), 4 * GAP), same_name=0.7)
+            place = self._draws.random()
+            may_end = time.monotonic() > last_end + BETWEEN_ENDS
+            kinds = [kind for kind in self._kinds if may_end or kind not in ENDING]
+            live = [worker for worker in self._current.values() if worker.runs() and not worker.ended_by]
+            targets = [worker for worker in live if worker.records.exists()]
+            if kinds and targets:
+                (kind,) = self._draws.choices(kinds, [WEIGHTS[kind] for kind in kinds])
+                last_end = time.monotonic() if kind in ENDING else last_end
+                self._tasks.append(asyncio.create_task(self._inject(kind, targets[int(place * len(targets))])))
+
+    async def finish(self, bound: float) -> bool:
+        """Ends all faults; returns whether the job completes within `bound` seconds."""
+        await asyncio.gather(*self._tasks)
+        end = time.monotonic() + bound
+        while not self.over and time.monotonic() <= end:
+            await self._wait(0.2, same_name=1.0)
+        return self.over
+
+    async def _wait(self, seconds: float, same_name: float) -> None:
+        """Waits; then restarts workers that have ended, with this probability under the same name."""
+        await asyncio.sleep(seconds)
+        for name, worker in list(self._current.items()):
+            if not worker.runs() and (worker.code or worker.ended_by):
+                again = name.rstrip("x") if self._restarts.random() < same_name else name + "x"
+                del self._current[name]
+                await self.start(name if again in self._current else again)
+
+    async def _inject(self, kind: str, worker: Worker) -> None:
+        shard = self._draws.randrange(len(self._cluster.servers))
+        if kind != "stop server":  # by which no worker may be lost
+            worker.faults.append((time.monotonic(), kind))
+        elif shard in self._stopped:
+            return
+        self.count[kind] += 1
+        if kind in ENDING:
+            worker.ended_by = kind
+        if kind in SIGNALS:
+            worker.command.signal(SIGNALS[kind])
+        elif kind == "twin":
+            await self.start(worker.name)
+        elif kind == "stop worker":
+            await self._stop(worker.command)
+        elif kind == "stop server":
+            self._stopped.add(shard)
+            await self._stop(self._cluster.servers[shard])
+            self._stopped.discard(shard)
+        else:
+            await self._disturb(worker, kind)
+
+    async def _stop(self, process: Command) -> None:
+        process.signal(signal.SIGSTOP)
+        await asyncio.sleep(self._seconds(0.3))
+        process.signal(signal.SIGCONT)
+
+    async def _disturb(self, worker: Worker, kind: str) -> None:
+        """Cuts, resets, stalls or refuses the connections to one server or to all."""
+        proxies = [self._draws.choice(worker.proxies)] if self._draws.random() < 0.6 else worker.proxies
+        for proxy in proxies:
+            getattr(proxy, kind)(*[self._draws.choice([0, 0, 10, 100, 1000, 20_000])] * (kind == "cut"))
+        if kind in ("stall", "refuse"):
+            await asyncio.sleep(self._seconds(0.1))
+            for proxy in proxies:
+                proxy.resume()
+
+    def _seconds(self, longer: float) -> float:
+        """Usually short compared with a lease; with this probability longer than one."""
+        if self._draws.random() < longer:
+            return self._lease * self._draws.uniform(1.1, LONGEST)
+        return self._draws.uniform(0.1, 1.2)

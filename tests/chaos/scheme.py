@@ -29,10 +29,10 @@ DENSE_EVERY = 40
 
 
 class Push(NamedTuple):
-    """A decoded increment: the step of the shard, and the number of gradients of the update."""
+    """A decoded increment."""
 
-    step: int
-    gradients: int
+    step: int  # of the shard
+    gradients: int  # of the update
 
 
 def unit_of(gradients: int) -> int:

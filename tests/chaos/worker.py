@@ -44,18 +44,26 @@ def updates() -> list[int]:
 
 def look(event: str, **fields: Any) -> None:
     """Records the latest values of the small variables, and tests for torn reads."""
-    own = [float(first.value[settings.column]) for first, _ in small]
-    versions = [first.versions[0] for first, _ in small]
-    alike = [np.array_equal(one.value, other.value) and one.versions == other.versions for one, other in small]
-    torn = [shard for shard, same in enumerate(alike) if not same]
-    record(event, reading={"own": own, "updates": updates(), "versions": versions, "torn": torn}, **fields)
+    reading: dict[str, list] = {"own": [], "updates": updates(), "versions": [], "torn": []}
+    for shard, (one, other) in enumerate(small):
+        reading["own"].append(float(one.value[settings.column]))
+        reading["versions"] += one.versions
+        reading["torn"] += [shard] * (one.versions != other.versions or not np.array_equal(one.value, other.value))
+    record(event, reading=reading, **fields)
 
 
-def loss_of(shards: list[int], with_dense: bool) -> tuple[ps.Tensor, list[int]]:
-    """A sum with the gradients of `scheme`; and the number of updates that the table's rows include on `shards`."""
+def step(session: ps.Session, batch: ps.Batch) -> None:
+    """A push of the gradients of `scheme`, to all shards or one."""
+    shards = list(range(settings.shards))
+    if settings.partial and draws.random() < 0.2:
+        shards = [draws.choice(shards)]
+    seen = [[count] for count in updates()]
+    with_dense = seen[0][0] % scheme.DENSE_EVERY == 7
     gradient = scheme.gradient(settings.column, settings.unit)
     rows = [row for shard in shards for row in scheme.table_rows(shard, settings.shards, settings.column)]
     found = ops.embedding(table, np.array(rows))
+    for shard, row in zip(shards, found.value[::2], strict=True):
+        seen[shard].append(scheme.count_updates(float(row[0]))[0])
     loss = ops.sum(found * (np.array([[-1.0], [-settings.unit]] * len(shards)) * np.ones(scheme.WIDTH)))
     for shard in shards:
         for variable in small[shard]:
@@ -65,21 +73,11 @@ def loss_of(shards: list[int], with_dense: bool) -> tuple[ps.Tensor, list[int]]:
         for shard in shards:
             whole[scheme.dense_row(shard, settings.shards), : scheme.COLUMNS] = gradient
         loss = loss + ops.sum(dense * whole)
-    return loss, [scheme.count_updates(float(row[0]))[0] for row in found.value[::2]]
-
-
-def step(session: ps.Session, number: int, batch: ps.Batch) -> None:
-    shards = list(range(settings.shards))
-    if settings.partial and draws.random() < 0.2:
-        shards = [draws.choice(shards)]
-    seen = updates()
-    with_dense = seen[0] % scheme.DENSE_EVERY == 7
-    loss, rows_seen = loss_of(shards, with_dense)
-    push = {"number": number, "shards": shards, "dense": with_dense, "seen": seen, "rows_seen": rows_seen}
-    record("push", **push, epoch=batch.epoch, examples=batch["number"].tolist())
+    examples = batch["number"].tolist()
+    record("push", shards=shards, dense=with_dense, seen=seen, epoch=batch.epoch, examples=examples)
     dropped = session.dropped
     optimizer.minimize(loss)
-    look("answer", number=number, dropped=session.dropped > dropped, staleness=session.staleness)
+    look("answer", dropped=session.dropped > dropped, staleness=session.staleness)
     time.sleep(draws.uniform(0, settings.pause))
 
 
@@ -106,7 +104,7 @@ with ps.session() as session:
     look("joined", incarnation=session._client._calls.sender.incarnation)
     batches = session.batches(dataset, settings.batch, settings.epochs, name="chaos")
     for number, batch in enumerate(batches, 1):
-        step(session, number, batch)
+        step(session, batch)
         if failing:
             raise RuntimeError("injected failure")
         if number % 20 == 0:

@@ -1,12 +1,15 @@
 """The checks of `make chaos` find each fault, made by hand in a job without other faults."""
 
 import itertools
+from datetime import datetime
 
 import pytest
 
+from psserver.core import events
+from psserver.core.members.member import Member
 from pswire.specs.consistency import parse_consistency, parse_staleness
 from tests.chaos import scheme
-from tests.chaos.check import Check, Final, History, Loss, PushRecord, Reading, Wait
+from tests.chaos.check import Check, Final, History, PushRecord, Reading, Wait, losses
 
 COLUMNS = 4
 
@@ -15,12 +18,12 @@ class Job:
     """Workers 1 and 2 on two shards; deduplication tables and values are those of servers without faults."""
 
     def __init__(self, consistency="async", staleness="none", shards=2):
-        self.consistency, self.staleness = parse_consistency(consistency), parse_staleness(staleness)
-        self.unit = scheme.unit_of(getattr(self.consistency, "workers", 1))
+        self.policies = parse_consistency(consistency), parse_staleness(staleness)
+        self.unit = scheme.unit_of(getattr(self.policies[0], "workers", 1))
         self.values = [[0.0] * COLUMNS for _ in range(shards)]
         self.steps = [0] * shards
         self.now = 0.0
-        self.reported = {"complete": True, "half_pushes": 0, "losses": []}
+        self.reported = {"complete": True, "half_pushes": 0}
         self.changes = {}  # of the finals
         self.histories = [History(column, f"w{column}", code=0, joined=0.0, incarnation=1) for column in (1, 2)]
         self.one, self.two = self.histories
@@ -33,13 +36,11 @@ class Job:
 
     def send(self, column, shards=None, seen=None):
         """A push under way, computed with the newest weights by default."""
-        pushes = self.histories[column - 1].pushes
-        shards = list(range(len(self.steps))) if shards is None else shards
-        seen = list(self.steps) if seen is None else seen
         self.now += 1
-        example = sum(len(history.pushes) for history in self.histories)
-        rows = [seen[shard] for shard in shards]
-        pushes.append(PushRecord(column, len(pushes) + 1, shards, False, seen, rows, 1, [example], self.now))
+        pushes, example = self.histories[column - 1].pushes, sum(len(history.pushes) for history in self.histories)
+        shards = list(range(len(self.steps))) if shards is None else shards
+        seen = [[count] for count in seen or self.steps]
+        pushes.append(PushRecord(column, len(pushes) + 1, self.now, shards, False, seen, 1, [example]))
         return pushes[-1]
 
     def apply(self, shard, *pushes):
@@ -74,17 +75,25 @@ class Job:
 
     def lose(self, until=101.0, *faults):
         """Shard 1 declares worker 1 lost at 100; faults and its last record are at these times."""
-        self.reported["losses"] = [Loss("w1", 1, 100.0)]
-        self.one.faults, self.one.until = [(at, "a fault") for at in faults], until
+        self.one.losses, self.one.faults, self.one.until = [(100.0, 1)], [(at, "a fault") for at in faults], until
 
     def check(self):
-        finals = []
-        for values, step in zip(self.values, self.steps, strict=True):
-            final = Final(values, values, [0.0] * COLUMNS, [[value] * 2 for value in values], step)
-            finals.append(final._replace(**self.changes))
+        finals = [
+            Final(values, values, [0.0] * COLUMNS, [[value] * 2 for value in values], step)._replace(**self.changes)
+            for values, step in zip(self.values, self.steps, strict=True)
+        ]
         examples = sum(len(history.pushes) for history in self.histories)
-        settings = {"lease": 4.0, "examples": examples, "epochs": 1, **self.reported}
-        return Check(self.consistency, self.staleness, self.histories, finals, **settings)
+        return Check(*self.policies, self.histories, finals, lease=4.0, examples=examples, epochs=1, **self.reported)
+
+
+def test_a_worker_that_a_server_declares_lost_is_found_in_its_log_by_the_words_of_the_server():
+    log = [
+        f"2026-11-21 19:19:46,5{number} WARNING psserver.runtime.executor: {events.lost(Member(name, 0), 4.0).text}"
+        for number, name in enumerate(["w0", "w0x", "w0"], 10)
+    ]
+    begin = datetime(2026, 11, 21, 19, 19, 46).timestamp()
+    found = losses(["psserver: shard 0/1 listening on host:1", *log], "w0", 4.0)
+    assert found == pytest.approx([begin + 0.51, begin + 0.512], abs=1e-4)
 
 
 def test_a_job_without_faults_passes_and_is_counted():

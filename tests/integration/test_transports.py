@@ -13,7 +13,7 @@ from psserver.rpc.server import ServerThread
 from pswire.errors import WrongShard
 from pswire.specs.encodings import Int8, TopK
 from psworker import datasets, nn, ops
-from tests.shared_folder import in_shared_memory, needs_shared_memory
+from tests.shared_folder import in_shared_memory
 from tests.transports import EMBEDDED, GRPC, GRPC_OF_TWO, SHARED, SHARED_OF_TWO
 
 EACH_STEP, DOWNPOUR, LOCAL = (), (("push_every", 2), ("pull_every", 2)), (("local_steps", 3),)
@@ -91,9 +91,10 @@ SLOW += [(images, INT8, GRPC), (images, INT8, SHARED), (images, HALF, GRPC_OF_TW
 @pytest.mark.parametrize(
     ("model", "strategy", "tensor_transport"),
     [
-        pytest.param(*case, id=f"{case[0].__name__} {dict(case[1])} {case[2].name}", marks=marks)
+        pytest.param(
+            *case, id=f"{case[0].__name__} {dict(case[1])} {case[2].name}", marks=[pytest.mark.slow] * (case in SLOW)
+        )
         for case in FAST + SLOW
-        for marks in [[pytest.mark.slow] * (case in SLOW) + [needs_shared_memory] * case[2].shared_memory]
     ],
 )
 def test_a_model_trains_bit_for_bit_as_it_does_in_one_process(model, strategy, tensor_transport):

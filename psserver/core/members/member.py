@@ -25,7 +25,7 @@ class Member:
         training, finished, out_of_data, clock: training progress; `clock` counts steps and dropped.
         settled, answer: sequence number of its last settled push, assign or tune, 0 before the first, and the answer,
             without values; None: it was abandoned, or others went on without it.
-        half_pushes, last_push: see `psserver.core.members.membership`.
+        half_pushes, last_push: see `psserver.core.members.deduplication.HalfPushes`.
     """
 
     name: str
@@ -96,3 +96,8 @@ class Progress:
             member = self._finished.pop(name, None)
             if member is not None:
                 member.finished = member.out_of_data = False
+
+    def end_incarnation(self, member: Member) -> None:
+        """Forget a member whose next incarnation begins."""
+        self.stop(member)
+        self._finished.pop(member.name, None)

@@ -12,9 +12,7 @@ import pytest
 
 from pswire.tensors import segments
 from pswire.tensors.segments import DATA_OFFSET, NotShared, Segment, open_segment, sweep
-from tests.shared_folder import needs_shared_memory, shared_folder
-
-pytestmark = needs_shared_memory
+from tests.shared_folder import shared_folder
 
 NAME = "paramserver-" + "0123456789abcdef" * 2
 

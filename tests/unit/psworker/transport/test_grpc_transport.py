@@ -1,9 +1,11 @@
-"""Calls to a server: of the right kind, with valid answers only; values stay while they are used; failures free all."""
+"""Calls of a worker: of the right kind, valid answers only, in time; values stay while used; failures free all."""
 
 import asyncio
+import errno
 import gc
 import itertools
 import os
+import re
 import threading
 import time
 import weakref
@@ -16,6 +18,7 @@ import numpy as np
 import pytest
 
 from psserver.config import ServerConfig
+from psserver.core.variables.array_tasks import Update
 from psserver.rpc import service
 from psserver.rpc.server import ServerThread
 from psserver.rpc.service import Service
@@ -25,14 +28,22 @@ from pswire import messages as ms
 from pswire.optimizers import GradientDescent
 from pswire.specs.consistency import Asynchronous, Synchronous
 from pswire.tensors.frames import incoming
-from pswire.tensors.segments import Segment
+from pswire.tensors.segments import DATA_OFFSET, Segment
 from pswire.tensors.transport import CHUNK, MAX_INLINE_MESSAGE
 from pswire.tensors.values import TensorSpec
 from pswire.v1 import paramserver_pb2 as pb
+from psworker.transport.deadlines import Deadlines
+from psworker.transport.embedded import EmbeddedTransport
 from psworker.transport.grpc_transport import GrpcTransport, TransferCall, TransferStream
-from psworker.transport.shared_memory import MAX_SEGMENTS, MIN_BORROWED_BYTES, SegmentPool
+from psworker.transport.shared_memory import (
+    MAX_SEGMENTS,
+    MIN_BORROWED_BYTES,
+    MIN_SEGMENT_BYTES,
+    AnswerReceiver,
+    SegmentPool,
+)
 from tests.server_client import frames_of
-from tests.shared_folder import in_shared_memory, mapped_segments, needs_shared_memory, shared_folder
+from tests.shared_folder import in_shared_memory, mapped_segments, shared_folder
 
 BOUND = 30.0  # seconds that no call comes near to
 ARRAY = np.arange(6, dtype=np.float32).reshape(2, 3)
@@ -247,6 +258,83 @@ def test_a_stream_that_is_cancelled_frees_the_thread_that_sends_its_requests():
     assert not senders[0].is_alive()
 
 
+# --- deadlines and the embedded shard ---------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def deadlines():
+    with closing(Deadlines()) as deadlines:
+        yield deadlines
+    assert "psworker-deadlines" not in {thread.name for thread in threading.enumerate()}
+
+
+def never():
+    pytest.fail("cancelled")
+
+
+def test_late_waits_are_cancelled_each_at_its_own_deadline_and_others_are_not(deadlines):
+    """Also when the thread sleeps for a longer one."""
+    early = deadlines.set(BOUND * 100, never)
+    while deadlines._wakes != early.at:
+        pass
+    for number in range(5):
+        cancelled = threading.Event()
+        late = deadlines.set(0.005 * number, cancelled.set)
+        assert cancelled.wait(BOUND)
+        assert late.passed
+    assert not early.passed
+
+
+def test_a_dropped_deadline_is_cancelled_neither_when_it_is_late_nor_when_all_are(deadlines):
+    deadlines.drop(dropped := deadlines.set(BOUND, never))
+    cancelled = [threading.Event() for _ in range(3)]
+    for event in cancelled[:2]:
+        deadlines.set(BOUND, event.set)
+    deadlines.pass_all()
+    deadlines.set(0.0, cancelled[2].set)
+    assert all(event.wait(BOUND) for event in cancelled)
+    assert not dropped.passed
+
+
+def test_cancelled_calls_are_not_kept(deadlines):
+    cancelled = threading.Event()
+    call = lambda: cancelled.set()
+    known = weakref.ref(call)
+    deadlines.set(0.0, call)
+    assert cancelled.wait(BOUND)
+    del call
+    end = time.monotonic() + BOUND
+    while known() is not None:  # until the thread has come back from it
+        assert time.monotonic() < end
+
+
+def test_a_call_to_an_embedded_shard_that_had_to_wait_raises_the_error_that_ended_it_or_that_it_is_late():
+    transport, queue = EmbeddedTransport(), ms.QueueSpec("train", size=1, block=1, epochs=1)
+    a, b, c = (ms.Sender(name, ask(transport, ms.Join(name)).incarnation) for name in "abc")
+    assert ask(transport, ms.Take(a, queue)).block is not None
+    replaced, left = (transport.call(0, ms.Take(b, queue), BOUND) for _ in range(2))
+    with pytest.raises(errors.Unavailable, match="another call of this worker has replaced this one"):
+        replaced.result()
+    assert ask(transport, ms.Leave(b)) == ms.Left()
+    with pytest.raises(errors.NotJoined, match="worker 'b' has left: join again"):
+        left.result()
+    with pytest.raises(errors.TimedOut, match="did not answer Take in time: it waits for other threads"):
+        ask(transport, ms.Take(c, queue), 0.0)
+
+
+def test_if_an_array_task_fails_the_others_of_its_step_run_and_then_the_call_raises_its_error(monkeypatch):
+    worker, done = Worker(EmbeddedTransport(), v=ARRAY, w=ARRAY), []
+
+    def fail(update):
+        done.append(update.variable.spec.name)
+        raise ArithmeticError(f"a bug in the update of {done[-1]}")
+
+    monkeypatch.setattr(Update, "run", fail)
+    with pytest.raises(ArithmeticError, match="update of v"):
+        worker.push()
+    assert done == ["v", "w"]
+
+
 # --- shared memory ----------------------------------------------------------------------------------------------------
 
 
@@ -278,7 +366,6 @@ def segments(monkeypatch):
     return alive
 
 
-@needs_shared_memory
 def test_values_stay_as_they_are_for_as_long_as_they_are_used(segments, shared):
     """When there are no more segments than these, further values come by frames, and are as right.
 
@@ -299,7 +386,6 @@ def test_values_stay_as_they_are_for_as_long_as_they_are_used(segments, shared):
     assert not any(value.flags.writeable for value in held)
 
 
-@needs_shared_memory
 def test_more_values_than_segments_that_are_trained_one_after_the_other_keep_no_segments(segments, shared):
     names = [f"w{index}" for index in range(2 * MAX_SEGMENTS)]
     worker = Worker(shared, **dict.fromkeys(names, LARGE))
@@ -314,7 +400,6 @@ def test_more_values_than_segments_that_are_trained_one_after_the_other_keep_no_
     assert [(value.min(), value.max(), value.flags.writeable) for value in held] == [(1, 1, False)] * len(names)
 
 
-@needs_shared_memory
 def test_values_that_find_no_room_in_shared_memory_are_read_while_the_worker_computes(monkeypatch, shared):
     """Or a server would have to wait with a large answer for as long as the worker computes, and give it up."""
     assert shared.tensor_transport(0) == "shared memory", "it asks the server"
@@ -328,7 +413,6 @@ def test_values_that_find_no_room_in_shared_memory_are_read_while_the_worker_com
     assert call.result().values[0].array.size == HUGE.size
 
 
-@needs_shared_memory
 def test_a_transport_that_is_closed_frees_all_memory_but_that_of_values_at_once(folder):
     gc.disable()  # it need not come to help
     try:
@@ -345,7 +429,6 @@ def test_a_transport_that_is_closed_frees_all_memory_but_that_of_values_at_once(
         gc.enable()
 
 
-@needs_shared_memory
 @pytest.mark.usefixtures("folder")
 def test_a_call_that_times_out_abandons_its_segments_into_which_a_late_answer_may_be_written(segments):
     """The first worker's push is held until the second one's has come, and by then it has gone on elsewhere."""
@@ -400,7 +483,6 @@ FAILURES = {
 }
 
 
-@needs_shared_memory
 @pytest.mark.usefixtures("folder")
 @pytest.mark.parametrize("shared", [True, False], ids=["shared memory", "gRPC"])
 @pytest.mark.parametrize(("gradient", "consistency", "timeout", "error"), FAILURES.values(), ids=FAILURES)
@@ -422,7 +504,6 @@ def test_a_push_that_fails_leaves_no_memory_at_the_server_and_no_segment_at_the_
         assert not segments or timeout == 0.3
 
 
-@needs_shared_memory
 @pytest.mark.usefixtures("folder", "freed")
 def test_no_segment_is_left_of_tries_to_reach_a_server_that_is_not_there(segments):
     with closing(GrpcTransport(["127.0.0.1:1"])) as transport:
@@ -433,7 +514,6 @@ def test_no_segment_is_left_of_tries_to_reach_a_server_that_is_not_there(segment
     assert not segments
 
 
-@needs_shared_memory
 def test_a_worker_that_starts_sweeps_segments_of_killed_processes_only_where_it_uses_shared_memory(folder):
     left = os.path.join(folder, "paramserver-" + 32 * "0")
     open(left, "x").close()
@@ -441,3 +521,78 @@ def test_a_worker_that_starts_sweeps_segments_of_killed_processes_only_where_it_
         assert os.path.exists(left)
         GrpcTransport(["127.0.0.1:1"], shared_memory=used).close()
     assert os.listdir(folder) == []
+
+
+# --- the pool of segments ---------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def pool(folder):
+    """A pool whose server accepts every segment."""
+    return SegmentPool(lambda request: pb.AttachReply(attached=True))
+
+
+def test_a_segment_belongs_to_one_call_until_it_is_given_back_and_a_small_message_occupies_no_large_one(pool):
+    taken = [pool.take(1000) for _ in range(MAX_SEGMENTS)]
+    assert [segment.number for segment in taken] == [*range(MAX_SEGMENTS)]
+    assert pool.take(1000) is None
+    pool.give_back(taken[3])
+    assert pool.take(1000) is taken[3]
+    assert (pool.count, pool.refused) == (MAX_SEGMENTS, "")
+    for segment in taken[:2]:
+        pool.give_back(segment)
+    large = pool.take(100 * MIN_SEGMENT_BYTES)
+    assert large.number == 0, "it replaces one of another size"
+    assert 8 / 9 <= 100 * MIN_SEGMENT_BYTES / large.nbytes < 1, "and is at most an eighth too large"
+    assert pool.take(1000) is taken[1]
+    pool.give_back(large)
+    assert pool.take(50 * MIN_SEGMENT_BYTES) is large
+    pool.give_back(large)
+    assert pool.take(10 * MIN_SEGMENT_BYTES) is not large
+
+
+@pytest.mark.usefixtures("folder")
+def test_a_server_that_refuses_is_not_asked_again():
+    for replies, refused in ((["another host"], "another host"), ([""], "the server gives no reason")):
+        pool = SegmentPool(lambda request, replies=replies: pb.AttachReply(reason=replies.pop()))
+        assert [pool.take(1000), pool.take(1000)] == [None, None]
+        assert (pool.refused, pool.count) == (refused, 0)
+
+
+def test_when_there_is_no_room_for_more_segments_those_there_are_stay_in_use(monkeypatch, pool):
+    def full(*arguments):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    segment = pool.take(1000)
+    monkeypatch.setattr(os, "posix_fallocate", full)
+    assert pool.take(1000) is None
+    assert re.fullmatch(r"no room in \S+ for [\d,]+ bytes: No space left on device", pool.refused)
+    pool.give_back(segment)
+    assert pool.take(1000) is segment
+
+
+def test_a_segment_has_no_name_any_more_when_the_server_has_answered_or_failed(folder):
+    def broken(request):
+        raise errors.Malformed(os.listdir(folder)[0])
+
+    with pytest.raises(errors.Malformed, match="paramserver-"):
+        SegmentPool(broken).take(1000)
+    assert os.listdir(folder) == []
+
+
+def test_a_segment_returns_to_its_pool_with_the_last_of_its_values_and_not_before_the_answer_is_complete(pool):
+    W = TensorSpec("w", (1 << 16,))
+    segments, free = [pool.take(4 * W.nbytes), pool.take(1)], pool._free
+    answer = AnswerReceiver(segments, pool)
+    with pytest.raises(errors.Malformed, match="segment 7 does not belong to this call"):
+        answer.get(pb.Tensor(shared=pb.Shared(segment=7, offset=DATA_OFFSET)), W)
+    answer.get(pb.Tensor(shared=pb.Shared(offset=DATA_OFFSET)), W)
+    assert not free, "a value may be dropped while those behind it are still read"
+    value = answer.get(pb.Tensor(shared=pb.Shared(offset=DATA_OFFSET + W.nbytes)), W)
+    answer.close()
+    assert free == segments[1:]
+    view = value.reshape(-1, 2)[3:]
+    del value
+    assert free == segments[1:]
+    del view
+    assert free == segments[::-1]

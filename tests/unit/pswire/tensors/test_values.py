@@ -1,7 +1,8 @@
-"""Encodings and compressions against their definitions; parts that a network may bring are checked."""
+"""Rows of arrays, encodings and compressions against their definitions; what a network may bring is checked."""
 
 import itertools
 import math
+import operator
 
 import numpy as np
 import pytest
@@ -18,12 +19,15 @@ from pswire.tensors.compression import (
     to_16_bits,
     top_k,
 )
-from pswire.tensors.values import TensorSpec
+from pswire.tensors.sums import add_rows, equal_groups
+from pswire.tensors.values import IndexedSlices, TensorSpec
 
+SEED = 20160513
 LARGEST = np.finfo(np.float32).max
 NAN = np.uint32([0x7FC00000, 0xFFC00000, 0x7F800001, 0x7FFFFFFF, 0xFFFFFFFF, 0x7FFF8000]).view(np.float32)
 #: Bits of the significand, and the exponents of the smallest step and of the first power of two that is infinite.
 FORMATS = {"bfloat16": (8, -133, 128), "float16": (11, -24, 16)}
+every_dtype = pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
 every_encoding = pytest.mark.parametrize("form", ENCODINGS)
 
 
@@ -112,10 +116,7 @@ def test_int8_is_within_half_a_step_and_what_it_lacks_is_the_rest():
     np.testing.assert_allclose(one.unpacked().reshape(-1) + rest, c, rtol=1e-6)
     np.testing.assert_allclose(one.parts[1], steps[:, 0], rtol=1e-6)
     assert [np.abs(block).max() for block in one.parts[0]] == [127] * 3
-
-
-def test_elements_too_small_for_a_step_of_int8_are_all_residual():
-    for scale in (0.0, 1e-45, 1e-38):
+    for scale in (0.0, 1e-45, 1e-38):  # too small for a step: all is residual
         array, rest = np.float32([1, -1, 0.5]) * np.float32(scale), np.zeros(3, np.float32)
         one = quantize_int8(array, rest)
         one.check()
@@ -123,8 +124,7 @@ def test_elements_too_small_for_a_step_of_int8_are_all_residual():
         np.testing.assert_array_equal(rest, array)
 
 
-def test_the_sample_meets_all_columns_of_a_matrix_whose_width_is_a_power_of_two():
-    """All that is large is in one column."""
+def test_the_sample_for_topk_meets_also_a_single_column_of_large_elements_in_a_matrix_of_width_1024():
     array = np.random.default_rng(1).standard_normal((1024, 1024), dtype=np.float32) * np.float32(1e-3)
     array[:, 0] *= 1000
     low = compression._threshold(array.reshape(-1), np.zeros(array.size, np.float32), 1000)
@@ -160,9 +160,8 @@ def test_topk_is_the_largest_of_all_and_the_others_are_the_rest(array, count):
     assert not np.any(rest[indices])
 
 
-@pytest.mark.parametrize(
-    ("form", "numbers", "floats", "error", "text"),
-    [
+def test_invalid_parts_are_refused():
+    for form, numbers, floats, error, text in (
         ("int8", [1, 2, 3], [math.nan], FloatingPointError, "^3 of 3 elements that are NaN or infinite"),
         ("int8", [-128, 0, 0], [LARGEST / 127], FloatingPointError, "^3 of 3"),
         ("int8", [1, 2, 3], [-1.0], ValueError, "^a step below 0"),
@@ -170,11 +169,10 @@ def test_topk_is_the_largest_of_all_and_the_others_are_the_rest(array, count):
         ("topk", [0, 3], [1.0, 1.0], ValueError, "^indices from 0 to 3, of 3 elements"),
         ("topk", [-1, 2], [1.0, 1.0], ValueError, "^indices from -1 to 2, of 3 elements"),
         ("topk", [1, 1], [1.0, 1.0], ValueError, "^indices that are not ascending"),
-    ],
-)
-def test_invalid_parts_are_refused(form, numbers, floats, error, text):
-    with pytest.raises(error, match=text):
-        Packed(form, (3,), (np.array(numbers, np.int8 if form == "int8" else np.int32), np.float32(floats))).check()
+    ):
+        indices = np.array(numbers, np.int8 if form == "int8" else np.int32)
+        with pytest.raises(error, match=text):
+            Packed(form, (3,), (indices, np.float32(floats))).check()
 
 
 def test_indices_have_64_bits_from_2_to_the_31_elements_on():
@@ -184,3 +182,117 @@ def test_indices_have_64_bits_from_2_to_the_31_elements_on():
     far = Packed("topk", (2**40,), (np.int64([5, 2**39]), np.float32([1, -2])))
     far.check()
     np.testing.assert_array_equal(far.elements(2**39 - 1, 2**39 + 2), [0, -2, 0])
+
+
+# --- rows of arrays ---------------------------------------------------------------------------------------------------
+
+
+def dense(rows):
+    """The whole array, by a plain loop."""
+    array = np.zeros(rows.dense_shape)
+    for index, row in zip(rows.indices.tolist(), rows.values.astype(np.float64), strict=True):
+        array[index] += row
+    return array
+
+
+@every_dtype
+@pytest.mark.parametrize("shape", [(7,), (7, 3), (7, 2, 2), (7, 0)], ids=str)
+def test_summed_rows_are_the_same_array_with_each_index_once_in_rising_order(dtype, shape):
+    random = np.random.default_rng(SEED)
+    for count in (0, 1, 40):
+        values = random.integers(-9, 10, (count, *shape[1:])).astype(dtype)  # sums that every dtype holds exactly
+        rows = IndexedSlices(values, random.integers(0, 7, count), shape)
+        given, summed = values.copy(), rows.summed()
+        assert summed.indices.tolist() == sorted(set(rows.indices.tolist()))
+        assert (summed.dtype, summed.dense_shape) == (np.dtype(dtype), shape)
+        for whole in (dense(summed), summed.to_dense(), rows.to_dense()):
+            np.testing.assert_array_equal(whole, dense(rows))
+        np.testing.assert_array_equal(rows.values, given)
+
+
+@pytest.mark.parametrize("index", [(1 << 59) - 1, 1 << 59, 1 << 60, (1 << 63) - 1], ids=hex)
+def test_equal_indices_keep_their_order_however_large_they_are(index):
+    for kind in ("int64", "uint64"):
+        order, begins = equal_groups(np.array([index, 5, index, 0, 5, index, 7, index - 1], kind))
+        assert order.tolist() == [3, 1, 4, 6, 7, 0, 2, 5]
+        assert np.flatnonzero(begins).tolist() == [0, 1, 3, 4, 5]
+
+
+def test_invalid_shapes_and_indices_are_refused_and_a_range_also_when_it_is_checked_later():
+    for values, indices, shape, error, text in (
+        ((2, 3), [0, 1], (4, 2), ValueError, "need values"),
+        ((2, 2), [0], (4, 2), ValueError, "need values"),
+        ((2, 2), [[0, 1]], (4, 2), ValueError, "need values"),
+        ((2, 2), 0, (4, 2), ValueError, "need values"),
+        ((2,), [0, 1], (), ValueError, "need values"),
+        ((2, 2), [0.0, 1.0], (4, 2), TypeError, "indices must be integers"),
+        ((2, 2), [True, False], (4, 2), TypeError, "indices must be integers"),
+        ((2, 2), [2, -1], (4, 2), ValueError, r"indices must be in 0 \.\.\. 3, but they span -1 \.\.\. 2"),
+        ((2, 2), [2, 4], (4, 2), ValueError, r"indices must be in 0 \.\.\. 3, but they span 2 \.\.\. 4"),
+    ):
+        for check_range in (True, False):
+            with pytest.raises(error, match=f"^IndexedSlices: .*{text}"):
+                IndexedSlices(np.ones(values), np.array(indices), shape, check_range).check_indices()
+
+
+def some_rows(dtype=np.float32):
+    return IndexedSlices(np.array([[1, 2], [4, 8], [16, 32]], dtype), np.array([1, 3, 1]), (4, 2))
+
+
+@every_dtype
+def test_rows_times_or_over_a_number_keep_their_dtype_and_other_factors_are_refused(dtype):
+    rows, half = some_rows(dtype), np.float64(0.5)
+    scaled = [(rows * 0.5, 0.5), (0.5 * rows, 0.5), (rows * half, 0.5), (half * rows, 0.5), (np.int64(3) * rows, 3)]
+    for result, factor in (*scaled, (rows / 2, 0.5), (rows / np.float64(2), 0.5), (-rows, -1)):
+        assert result.dtype == dtype
+        np.testing.assert_array_equal(dense(result), factor * dense(rows))
+    np.testing.assert_array_equal(rows.values, some_rows(dtype).values)
+    for other in (np.ones(2), "a", None, [1.0]):
+        for operation in (lambda x: rows * x, lambda x: x * rows, lambda x: rows / x):
+            with pytest.raises(TypeError):
+                operation(other)
+
+
+def test_rows_plus_an_array_is_an_array_of_its_own_on_either_side_and_both_shapes_are_named_if_they_differ():
+    rows = some_rows()
+    for order, dtype in itertools.product("CF", ("float32", "float64")):
+        array = np.arange(8, dtype=dtype).reshape(4, 2, order=order)
+        given = array.copy()
+        for total in (rows + array, array + rows):
+            assert total.dtype == dtype
+            np.testing.assert_array_equal(total, given + dense(rows))
+        np.testing.assert_array_equal(array, given)
+    np.testing.assert_array_equal(dense(rows + rows), 2 * dense(rows))
+    for other in (IndexedSlices(np.ones((1, 2)), np.array([9]), (40, 2)), np.ones((10, 3)), np.ones((4, 1)), 0.0):
+        kind = "rows of an array" if isinstance(other, IndexedSlices) else "an array"
+        for pair in ((other, rows), (rows, other)):
+            with pytest.raises(ValueError, match="plus") as caught:
+                operator.add(*pair)
+        assert str(caught.value).endswith(f"of shape (4, 2) plus {kind} of shape {np.shape(other)}")
+
+
+@pytest.mark.parametrize("shape", [(5,), (5, 2, 4), (5, 0)], ids=str)
+def test_add_rows_adds_each_row_at_its_index(shape):
+    random = np.random.default_rng(SEED)
+    for count, dtype, low in ((0, "int8", 0), (1, "int8", -5), (30, "int8", -5), (30, "uint64", 0)):
+        indices = random.integers(low, 5, count).astype(dtype)
+        total, rows = random.standard_normal(shape), random.standard_normal((2 * count, *shape[1:]))[::2]
+        expected = total.copy()
+        for index, row in zip(indices.tolist(), rows, strict=True):
+            expected[index] += row
+        add_rows(total, indices, rows)
+        np.testing.assert_allclose(total, expected, rtol=1e-12, atol=1e-12)
+
+
+def test_add_rows_refuses_what_it_cannot_add_in_place():
+    for total, indices, rows, error in (
+        (np.zeros((4, 2), order="F"), [0], (1, 2), ValueError),
+        (np.zeros((4, 2)), [0], (1, 3), ValueError),
+        (np.zeros((4, 2)), [[0]], (1, 2), ValueError),
+        (np.zeros(()), [0], (1,), ValueError),
+        (np.zeros((4, 2)), [4], (1, 2), IndexError),
+        (np.zeros((4, 2)), [-5], (1, 2), IndexError),
+    ):
+        with pytest.raises(error):
+            add_rows(total, np.array(indices), np.ones(rows))
+        assert not total.any()

@@ -1,0 +1,571 @@
+"""A server in the test's process: unary calls, streams, shared memory, every way to break a call; start and stop."""
+
+import logging
+import re
+import socket
+import sys
+import threading
+import tracemalloc
+from contextlib import closing
+
+import grpc
+import numpy as np
+import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
+
+import psserver.runtime.clock
+import psworker as ps
+from psserver.config import ServerConfig
+from psserver.core.members.membership import Membership
+from psserver.core.shard import Shard
+from psserver.rpc.server import ServerThread
+from pswire import errors
+from pswire import messages as ms
+from pswire.channel import check_health
+from pswire.codec import encode, to_frame
+from pswire.specs.consistency import Synchronous
+from pswire.tensors.segments import DATA_OFFSET, Segment
+from pswire.tensors.shared_memory import Region
+from pswire.tensors.transport import CHUNK, InlineSender
+from pswire.tensors.values import IndexedSlices, TensorSpec
+from pswire.v1 import paramserver_pb2 as pb
+from psworker import ops
+from tests.server_client import Client, Stream, frame_of, frames_of
+from tests.shared_folder import mapped_segments, shared_folder
+
+SMALL = np.arange(6, dtype=np.float32).reshape(2, 3)
+SHAPE = (3, CHUNK // 4)  # float32: three chunks
+LARGE = np.arange(np.prod(SHAPE), dtype=np.float32).reshape(SHAPE)
+SERVING, NOT_SERVING = health_pb2.HealthCheckResponse.SERVING, health_pb2.HealthCheckResponse.NOT_SERVING
+UNKNOWN, ALL = health_pb2.HealthCheckResponse.SERVICE_UNKNOWN, health_pb2.HealthCheckRequest()
+
+
+@pytest.fixture
+def connect(request):
+    """A function that makes a client of a server, which is closed after the test."""
+
+    def make(server):
+        client = Client(server.address)
+        request.addfinalizer(client.channel.close)
+        return client
+
+    return make
+
+
+@pytest.fixture
+def client(connect):
+    with ServerThread(ServerConfig(lease=60.0)) as server:
+        yield connect(server)
+
+
+@pytest.fixture(autouse=True)
+def quiet(caplog):
+    """A server logs no warning but of workers that are gone or have left work undone, and leaves no thread."""
+    with caplog.at_level(logging.INFO):
+        yield
+    texts = [one.getMessage() for one in caplog.get_records("call") if one.levelno >= logging.WARNING]
+    notes = re.compile("worker '.*' was silent for .* s: its lease has expired|block .* will be handed out again: .*")
+    assert [text for text in texts if not notes.fullmatch(text)] == []
+    assert [thread.name for thread in threading.enumerate() if thread.name.startswith("psserver")] == []
+
+
+@pytest.fixture
+def short_ticks(monkeypatch):
+    monkeypatch.setattr(psserver.runtime.clock, "TICK", 0.01)
+
+
+@pytest.fixture
+def sender(client):
+    """A worker that has joined and registered `large`, LARGE, and `small`, SMALL."""
+    sender = client.join()
+    client.register(sender, large=LARGE, small=SMALL)
+    return sender
+
+
+@pytest.fixture
+def frames(sender):
+    """The header and three chunks of a push."""
+    frames = frames_of(push(sender, "large", LARGE, pull=("large",)))
+    assert [len(frame.chunk) for frame in frames] == [0, CHUNK, CHUNK, CHUNK]
+    return frames
+
+
+def push(sender, name, array, sequence=1, **fields):
+    return ms.Push(sender, sequence, (ms.Gradient(name, 0, array),), **fields)
+
+
+def declared(name, array):
+    return ms.Declaration(TensorSpec.of(name, array), array)
+
+
+# --- unary calls ------------------------------------------------------------------------------------------------------
+
+
+def test_bad_input_is_refused_with_its_error_and_the_server_serves_on(client, sender):
+    truncated = encode(push(sender, "small", SMALL), InlineSender())
+    truncated.gradients[0].tensor.inline = b"123"
+    for proto, kind, text in [
+        (encode(push(sender, "small", SMALL, pull=("v",)), InlineSender()), errors.UnknownVariable, "no variable 'v'"),
+        (encode(push(sender, "small", SMALL * np.nan), InlineSender()), errors.NotFinite, "has 6 of 6 elements"),
+        (truncated, errors.Malformed, r"float32\[2, 3\].*24 bytes.* 3"),
+    ]:
+        with pytest.raises(kind, match=text):
+            client.send("Push", proto)
+    np.testing.assert_array_equal(client.value(sender, "small"), SMALL)
+    assert client.unary(push(sender, "small", SMALL)).outcome is ms.Outcome.APPLIED
+
+
+@pytest.mark.parametrize("method", ["Join", "Push"])
+def test_garbage_is_malformed_whatever_it_claims_to_be(method, client):
+    with pytest.raises(errors.Malformed, match=rf"4 bytes that are not a paramserver.v1.{method}Request"):
+        client.send_bytes(method, b"\xff\xfe\xfd\xfc")
+    with pytest.raises(errors.ConfigurationError, match="not a parameter server, or runs a different version"):
+        client.send_bytes("Guess", b"")
+
+
+def test_messages_too_large_for_one_call_are_refused_before_anything_is_done(client, sender):
+    with pytest.raises(errors.TooLarge, match=r"3,145,728 bytes of values.*use Transfer"):
+        client.unary(push(sender, "small", SMALL, pull=("large",)))
+    with pytest.raises(errors.TooLarge):
+        client.send_bytes("Push", bytes(5 << 20))
+    np.testing.assert_array_equal(client.value(sender, "small"), SMALL)
+    assert client.transfer(push(sender, "small", SMALL, pull=("large",))).outcome is ms.Outcome.APPLIED
+
+
+def test_a_failure_of_the_server_itself_is_logged_and_answered_with_a_reference(client, sender, monkeypatch, caplog):
+    with monkeypatch.context() as patch:
+        patch.setattr(Shard, "answer_bytes", lambda self, message, **_: 1 // 0)
+        with pytest.raises(errors.InternalError, match="the server failed on this message") as caught:
+            client.unary(ms.Pull(sender, ("small",)))
+    (record,) = [record for record in caplog.records if record.levelname == "ERROR"]
+    assert record.exc_info[0] is ZeroDivisionError
+    assert record.args[0] in str(caught.value)
+    assert "ZeroDivisionError" not in str(caught.value)
+    caplog.clear()
+    assert client.unary(push(sender, "small", SMALL)).outcome is ms.Outcome.APPLIED
+
+
+# --- transfers --------------------------------------------------------------------------------------------------------
+
+ANSWER = pb.Frame(pushed=pb.PushReply(outcome=pb.OUTCOME_APPLIED))
+BROKEN = {
+    "without the last chunk": (lambda f: f[:-1], "ended before the data that its header announced: not applied"),
+    "two headers": (lambda f: [f[0], *f], "a chunk of data must follow in a transfer, got push"),
+    "chunks first": (lambda f: f[1:], "begins with"),
+    "an answer first": (lambda f: [ANSWER, *f[1:]], "Pushed is an answer"),
+}
+
+
+@pytest.mark.parametrize(("damage", "complaint"), BROKEN.values(), ids=BROKEN)
+def test_a_broken_transfer_is_malformed_and_nothing_of_it_applied(damage, complaint, client, sender, frames):
+    with pytest.raises(errors.ParamServerError, match=complaint) as caught:
+        list(client.send_frames(damage(frames)))
+    assert type(caught.value) is errors.Malformed
+    assert client.value(sender, "large").tobytes() == LARGE.tobytes()
+    (answer,) = client.send_frames(frames)
+    assert answer.outcome is ms.Outcome.APPLIED
+
+
+def test_a_stream_takes_any_number_of_calls_until_one_fails_and_those_before_it_stay(client, sender, frames):
+    assert list(client.send_frames([])) == []
+    two = np.full(2, 2.0)
+    assign = frames_of(ms.Assign(sender, 2, (ms.Assignment("large", LARGE),)))
+    calls = [
+        [frame_of(ms.Register(sender, (declared("two", two),)))],
+        frames,
+        [frame_of(ms.Pull(sender, ("two",)))],
+        assign,
+        [frame_of(ms.Pull(sender, ("large", "two")))],
+        [frame_of(ms.Pull(sender, ("nowhere",)))],
+        frames_of(push(sender, "large", LARGE, sequence=3)),
+    ]
+    answers = client.send_frames(frame for call in calls for frame in call)
+    found = [value.array for _ in range(5) for value in getattr(next(answers), "values", ())]
+    for array, expected in zip(found, (two, np.zeros(SHAPE), two, LARGE, two), strict=True):
+        np.testing.assert_array_equal(array, expected)
+    with pytest.raises(errors.UnknownVariable):
+        next(answers)
+    np.testing.assert_array_equal(client.value(sender, "large"), LARGE)
+
+
+@pytest.mark.usefixtures("short_ticks")
+def test_between_two_calls_a_stream_may_rest_for_longer_than_a_lease(connect):
+    with ServerThread(ServerConfig(lease=0.3)) as server:
+        client = connect(server)
+        stream, pull = Stream(client), frames_of(ms.Pull(client.join(), ()))
+        stream.send(*pull)
+        assert stream.answer().global_step == 0
+        while client.status().workers[0].state == "live":
+            pass
+        stream.send(*pull, None)
+        with pytest.raises(errors.NotJoined):
+            stream.answer()
+
+
+def test_announced_terabytes_are_refused_at_once(client, sender):
+    register = frames_of(ms.Register(sender, (declared("huge", LARGE),)))
+    register[0].register.declarations[0].tensor.shape[:] = [1 << 20, 1 << 20]
+    rows = frames_of(push(sender, "large", IndexedSlices(LARGE, np.zeros(3, np.int64), SHAPE)))
+    for described in (rows[0].push.gradients[0].tensor, rows[0].push.gradients[0].indices):
+        described.shape[0] = 1 << 34  # any number of such rows is right for the variable
+    tracemalloc.start()
+    try:
+        for frames, reason in ((register, "use more shards, or raise --memory-limit"), (rows, "room for")):
+            with pytest.raises(errors.TooLarge, match=reason):
+                list(client.send_frames(frames))
+        assert tracemalloc.get_traced_memory()[1] < 16 << 20
+    finally:
+        tracemalloc.stop()
+
+
+def test_a_transfer_that_is_cancelled_midway_leaves_the_variable_as_it_was(client, sender, frames):
+    stream = Stream(client)
+    stream.send(*frames[:3])
+    stream.flush()
+    stream.close()
+    assert client.value(sender, "large").tobytes() == LARGE.tobytes()
+    (answer,) = client.send_frames(frames)
+    assert answer.outcome is ms.Outcome.APPLIED
+
+
+def test_a_transfer_that_stalls_is_aborted_after_a_lease(connect):
+    with ServerThread(ServerConfig(lease=0.2)) as server:
+        client = connect(server)
+        sender = client.join()
+        client.register(sender, w=LARGE)
+        stream = Stream(client)
+        stream.send(frames_of(push(sender, "w", LARGE))[0])
+        with pytest.raises(errors.TimedOut, match=r"^the transfer stalled for 0\.2 s and was aborted$"):
+            stream.answer()
+        stream.close()
+        assert client.status().variables[0].version == 0
+
+
+def test_a_transfer_above_the_traffic_limit_is_refused_with_the_figures(connect):
+    with ServerThread(ServerConfig(memory_limit=2 * LARGE.nbytes)) as server:
+        client = connect(server)
+        sender, half = client.join(), LARGE[:1]
+        client.register(sender, w=half)
+        with pytest.raises(errors.TooLarge, match=r"6,291,456 bytes.* room for\s+3,145,728 at a time"):
+            client.transfer(ms.Register(sender, (declared("v", LARGE[:2]), declared("w", half))))
+        row_again = ms.Pull(sender, (), (ms.Choice("w", np.zeros(4, np.int32)),))
+        with pytest.raises(errors.TooLarge, match=r"4,194,320 bytes.* room for\s+3,145,728 at a time"):
+            list(client.send_frames([frame_of(row_again)]))
+        assert client.transfer(ms.Assign(sender, 1, (ms.Assignment("w", half + 1),))).outcome is ms.Outcome.APPLIED
+
+
+# --- shared memory ----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def folder(monkeypatch):
+    with shared_folder(monkeypatch) as path:
+        yield path
+
+
+class SharedStream(Stream):
+    """An open Transfer that has attached a segment of 16 MiB as number 0, which everything is put into."""
+
+    def __init__(self, client):
+        super().__init__(client)
+        self.segment = Segment.create(16 << 20)
+        assert self.attach(0, self.segment).attached
+
+    def close(self):
+        super().close()
+        self.segment.unlink()
+
+    def attach(self, number, segment, **other):
+        """The reply to the offer of a segment, as it is but for `other`."""
+        known = {"name": segment.name, "nbytes": segment.nbytes, "token": segment.token}
+        self.send(pb.Frame(attach=pb.AttachRequest(segment=number, **known | other)))
+        reply = self.frame().header.attached
+        if reply.attached:
+            self.memories[number] = segment.memory
+        return reply
+
+    def header(self, message, *region):
+        """The frame of a message with all of its tensors in segment 0, as is the region for its answer, if given."""
+        frame = to_frame(message, Region(0, self.memories[0]))
+        if region:
+            frame.answer_region.offset, frame.answer_region.nbytes = region
+        return frame
+
+    def call(self, message, *region):
+        self.send(self.header(message, *region))
+        return self.answer()
+
+    def offset_of(self, array):
+        """The offset of an array in segment 0; None if it is not there."""
+        return Region(0, self.memories[0], len(self.memories[0]), 0).offset_of(array)
+
+
+@pytest.fixture
+def stream(client, folder):
+    with closing(SharedStream(client)) as stream:
+        yield stream
+
+
+@pytest.mark.parametrize(("x", "other"), [("small", "large"), ("large", "small")])
+def test_values_are_written_into_the_region_and_the_rest_comes_in_frames(x, other, sender, stream):
+    value, rest = (SMALL, LARGE) if x == "small" else (LARGE, SMALL)
+    region = 8 << 20, value.nbytes + 10
+    pushed = stream.call(push(sender, x, value / 2, pull=(x, other)), *region)
+    assert [stream.offset_of(one.array) for one in pushed.values] == [8 << 20, None]
+    np.testing.assert_array_equal(pushed.values[0].array, value - value / 2, strict=True)
+    np.testing.assert_array_equal(pushed.values[1].array, rest)
+    again = stream.call(push(sender, x, value / 2, sequence=2, pull=(x,)))
+    assert stream.offset_of(again.values[0].array) is None, "without a region nothing is written"
+    replacement = Segment.create(16 << 20)
+    assert stream.attach(0, replacement).attached, "in place of the segment of that number"
+    replacement.unlink()
+    pushed = stream.call(push(sender, x, value / 4, sequence=3, pull=(x,)), *region)
+    np.testing.assert_array_equal(pushed.values[0].array, value - value / 2 - value / 2 - value / 4)
+
+
+@pytest.mark.parametrize("value", [SMALL, LARGE], ids=["small", "large"])
+def test_what_is_in_shared_memory_may_change_when_the_call_was_answered(value, client, sender, stream):
+    """The server keeps nothing of an initial value, a gradient or an assigned value, but what it has computed of it."""
+    x, rows = "x", IndexedSlices(value[:2], np.array([1, 1]), value.shape)
+    for call in [
+        ms.Register(sender, (ms.Declaration(TensorSpec.of(x, value), value, ps.Adam(0.5)),)),
+        push(sender, x, value + 1),
+        push(sender, x, rows, sequence=2),
+        ms.Assign(sender, 3, (ms.Assignment(x, value),), add=True),
+        ms.Assign(sender, 4, (ms.Assignment(x, value),)),
+    ]:
+        stream.call(call, 8 << 20, 5 << 20)
+        before = client.value(sender, x)
+        np.frombuffer(stream.segment.memory, np.uint8)[DATA_OFFSET:] = 0xFF
+        assert client.value(sender, x).tobytes() == before.tobytes()
+    np.testing.assert_array_equal(before, value)
+
+
+def test_an_invalid_segment_is_refused_with_a_reason_and_the_stream_goes_on(sender, stream):
+    segment, numbers = stream.segment, "segments are numbered from 0 to 63, not"
+    for number, other, reason in [
+        (0, {"token": bytes(16)}, "the file does not begin with the token: it is a different file"),
+        (0, {"nbytes": 1}, f"the file has {segment.nbytes:,} bytes, and 1 were announced"),
+        (64, {}, f"{numbers} 64"),
+        (-1, {}, f"{numbers} -1"),
+    ]:
+        assert stream.attach(number, segment, **other) == pb.AttachReply(reason=reason)
+    pulled = stream.call(ms.Pull(sender, ("small",)), DATA_OFFSET, 4096)
+    np.testing.assert_array_equal(pulled.values[0].array, SMALL)
+    assert stream.offset_of(pulled.values[0].array) == DATA_OFFSET, "the segment attached before still is"
+    assert stream.attach(63, segment).attached
+    header, *_ = frames_of(push(sender, "small", SMALL))
+    stream.send(header, pb.Frame(attach=pb.AttachRequest()))
+    with pytest.raises(errors.Malformed, match="a chunk of data must follow in a transfer, got attach"):
+        stream.frame()
+
+
+PLACES = [
+    (7, DATA_OFFSET, "segment 7.* was not attached on this stream"),
+    (-1, DATA_OFFSET, "was not attached on this stream"),
+    (0, DATA_OFFSET + 4, "begin at a multiple of 64"),
+    (0, 1 << 62, "must be inside"),
+]
+
+
+@pytest.mark.parametrize("kind", ["gradient", "region"])
+@pytest.mark.parametrize("place", PLACES)
+def test_an_invalid_place_is_malformed_and_nothing_of_its_push_is_applied(kind, place, client, sender, stream):
+    message = ms.Push(sender, 1, (ms.Gradient("large", 0, LARGE), ms.Gradient("small", 0, SMALL)), pull=("large",))
+    frame = stream.header(message, 8 << 20, 4096)
+    shared = frame.answer_region if kind == "region" else frame.push.gradients[1].tensor.shared
+    shared.segment, shared.offset, reason = place
+    stream.send(frame)
+    with pytest.raises(errors.Malformed, match=reason):
+        stream.frame()
+    assert client.value(sender, "large").tobytes() == LARGE.tobytes()
+    assert client.transfer(message).outcome is ms.Outcome.APPLIED
+
+
+def test_a_session_works_where_no_memory_is_shared_and_its_tensor_transport_is_in_the_status(connect, folder, caplog):
+    with ServerThread(ServerConfig(shared_memory=False)) as server, ps.session(server.address, "w0"):
+        W = ps.Variable(LARGE, name="W")
+        ps.GradientDescent(0.5).minimize(ops.sum(W * 2.0))
+        np.testing.assert_array_equal(W.value, LARGE - 1)
+        assert mapped_segments(folder) == []
+        while connect(server).status().workers[0].tensor_transport != "gRPC":
+            pass
+    assert "so tensors go by gRPC: the server was started with --no-shared-memory" in caplog.text
+
+
+@pytest.mark.usefixtures("folder")
+def test_rows_in_shared_memory_count_as_traffic_too(connect):
+    rows = IndexedSlices(np.zeros((150_000, 3), np.float32), np.zeros(150_000, np.int64), SMALL.shape)
+    with ServerThread(ServerConfig(memory_limit=4 << 20)) as server:
+        client = connect(server)
+        sender = client.join()
+        client.register(sender, w=SMALL)
+        refused = pytest.raises(errors.TooLarge, match=r"3,000,000 bytes.* room for 2,097,152 at a time")
+        with closing(SharedStream(client)) as stream, refused:
+            stream.call(push(sender, "w", rows))
+        assert client.status().variables[0].version == 0
+
+
+# --- start and stop ---------------------------------------------------------------------------------------------------
+
+
+def health_of(client):
+    return health_pb2_grpc.HealthStub(client.channel)
+
+
+@pytest.mark.parametrize("bind", ["127.0.0.1:0", "unix:{folder}/new", "unix:{folder}/left-behind"])
+def test_a_server_answers_at_a_free_port_and_at_a_socket_also_one_that_a_killed_server_left(bind, connect, tmp_path):
+    with socket.socket(socket.AF_UNIX) as dead:
+        dead.bind(f"{tmp_path}/left-behind")
+    with ServerThread(ServerConfig(bind.format(folder=tmp_path))) as server:
+        assert server.address.rpartition(":")[0] == bind.format(folder=tmp_path).rpartition(":")[0]
+        assert not server.address.endswith(":0")
+        assert connect(server).unary(ms.Join("w0")).number == 0
+
+
+def test_an_address_that_cannot_be_bound_is_refused_in_one_line_with_the_reason(tmp_path, capfd):
+    with socket.create_server(("127.0.0.1", 0)) as tcp, socket.socket(socket.AF_UNIX) as unix:
+        unix.bind(f"{tmp_path}/taken")
+        unix.listen()
+        for address, reason in {
+            f"127.0.0.1:{tcp.getsockname()[1]}": "Address already in use",
+            f"unix:{tmp_path}/taken": "Address already in use",
+            "192.0.2.1:0": "Cannot assign requested address",
+            "unix:/nowhere/at/all": "No such file or directory",
+        }.items():
+            with pytest.raises(errors.ConfigurationError) as caught, ServerThread(ServerConfig(address)):
+                pass
+            advice = "choose another address, or port 0 for a free port"
+            assert str(caught.value) == f"cannot listen on {address}: {reason}; {advice}"
+    assert capfd.readouterr().err == ""
+
+
+@pytest.mark.usefixtures("short_ticks")
+def test_a_server_that_does_not_linger_ends_by_itself_when_the_job_is_done(connect, caplog):
+    with ServerThread(ServerConfig(linger=0.0)) as server:
+        client = connect(server)
+        watched = health_of(client).Watch(ALL, timeout=30)
+        assert next(watched).status == SERVING
+        sender = client.join("w0")
+        client.unary(ms.Push(sender, 1, ()))
+        client.unary(ms.Leave(sender))
+        assert [answer.status for answer in watched] == [NOT_SERVING]
+        assert [(worker.state, worker.steps) for worker in server.report.workers] == [("left", 1)]
+    assert caplog.messages == [
+        "worker 'w0' joined (number 0, incarnation 1)",
+        "worker 'w0' finished after 1 step",
+        "the job is done, and no worker has joined for 0 s",
+        "stopping: calls in progress get 5 s",
+    ]
+
+
+@pytest.mark.parametrize("service", ["", "paramserver.v1.ParameterServer"])
+def test_health_is_serving_until_the_server_stops_and_that_of_other_services_unknown(service, connect):
+    with ServerThread(ServerConfig(grace=60.0)) as server:
+        assert check_health(server.address, timeout=30)
+        health = health_of(connect(server))
+        request, other = (health_pb2.HealthCheckRequest(service=name) for name in (service, "other"))
+        assert health.Check(request, timeout=30).status == SERVING
+        with pytest.raises(grpc.RpcError) as caught:
+            health.Check(other, timeout=30)
+        watched, unknown = health.Watch(request, timeout=30), health.Watch(other, timeout=30)
+        assert (next(watched).status, next(unknown).status) == (SERVING, UNKNOWN)
+    assert caught.value.code() == grpc.StatusCode.NOT_FOUND
+    assert [[answer.status for answer in watched], list(unknown)] == [[NOT_SERVING], []]
+
+
+def test_reflection_lists_the_services_if_it_is_on_and_needs_its_package(connect, monkeypatch):
+    with ServerThread() as server, pytest.raises(grpc.RpcError) as caught:
+        services_of(connect(server))
+    assert caught.value.code() is grpc.StatusCode.UNIMPLEMENTED
+    with ServerThread(ServerConfig(reflection=True)) as server:
+        assert {"paramserver.v1.ParameterServer", "grpc.health.v1.Health"} <= services_of(connect(server))
+    monkeypatch.setitem(sys.modules, "grpc_reflection.v1alpha", None)
+    extra = pytest.raises(errors.ConfigurationError, match=r"pip install 'paramserver\[reflection\]'")
+    with extra, ServerThread(ServerConfig(reflection=True)):
+        pass
+
+
+def services_of(client):
+    stub = reflection_pb2_grpc.ServerReflectionStub(client.channel)
+    request = reflection_pb2.ServerReflectionRequest(list_services="")
+    (answer,) = stub.ServerReflectionInfo(iter([request]), timeout=30)
+    return {service.name for service in answer.list_services_response.service}
+
+
+def test_a_stream_between_two_calls_and_one_whose_call_is_pending_end_at_once_when_the_server_stops(connect):
+    with ServerThread(ServerConfig(grace=1000.0, consistency=Synchronous(2))) as server:
+        client = connect(server)
+        sender, idle, pending = client.join(), Stream(client), Stream(client)
+        idle.send(*frames_of(ms.Pull(sender, ())))
+        assert idle.answer().global_step == 0
+        pending.send(*frames_of(ms.Push(sender, 1, ())))
+        while not client.status().workers[0].waiting_for:
+            pass
+    for stream in (idle, pending):
+        with pytest.raises(errors.Unavailable, match="the server is stopping") as caught:
+            stream.answer()
+        assert caught.value.retry
+        stream.close()
+
+
+def slow_transfer(client):
+    """A push of 4 MiB whose last chunk is still to be sent: its stream, and that chunk."""
+    array, stream = np.ones(1 << 19), Stream(client)
+    sender = client.join()
+    client.register(sender, w=np.zeros_like(array))
+    *frames, last = frames_of(ms.Push(sender, 1, (ms.Gradient("w", 0, array),)))
+    stream.send(*frames)
+    stream.flush()
+    client.status()
+    return stream, last
+
+
+def test_a_transfer_in_progress_is_finished_within_the_grace(connect):
+    with ServerThread(ServerConfig(grace=30.0)) as server:
+        client = connect(server)
+        stream, last = slow_transfer(client)
+        watched = health_of(client).Watch(ALL, timeout=30)
+        assert next(watched).status == SERVING
+        stopper = threading.Thread(target=server.__exit__, args=(None, None, None))
+        stopper.start()
+        assert next(watched).status == NOT_SERVING
+        watched.cancel()
+        stream.send(last)
+        assert stream.answer().outcome is ms.Outcome.APPLIED
+        with pytest.raises(errors.Unavailable, match="the server is stopping"):
+            stream.answer()
+        stopper.join()
+        stream.close()
+    assert server.report.global_step == 1
+
+
+def test_a_transfer_that_outlasts_the_grace_is_cut_off_and_nothing_of_it_applied(connect):
+    with ServerThread(ServerConfig(grace=0.0)) as server:
+        stream, last = slow_transfer(connect(server))
+    stream.send(last)
+    with pytest.raises(errors.Unavailable):
+        stream.answer()
+    stream.close()
+    assert server.report.global_step == 0
+
+
+@pytest.mark.usefixtures("short_ticks")
+def test_a_tick_that_fails_is_logged_and_the_next_one_works(connect, monkeypatch, caplog):
+    failures, expire = [ZeroDivisionError("once")], Membership.expire
+
+    def fail_once(self, now):
+        if failures:
+            raise failures.pop()
+        return expire(self, now)
+
+    monkeypatch.setattr(Membership, "expire", fail_once)
+    with ServerThread(ServerConfig(lease=0.02)) as server:
+        client = connect(server)
+        client.join()
+        while client.status().workers[0].state == "live":
+            pass
+    (record,) = [record for record in caplog.records if record.levelname == "ERROR"]
+    assert record.exc_info[0] is ZeroDivisionError
+    caplog.clear()
