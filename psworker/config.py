@@ -17,9 +17,6 @@ from pswire.errors import ConfigurationError
 from pswire.specs.encodings import NONE, Compression, parse_compression, parse_encoding
 from pswire.system.host import process_name
 
-#: Seconds for which a worker keeps trying to reach a server.
-DEFAULT_TIMEOUT = 60.0
-
 
 def variable(option: str) -> str:
     """The environment variable of an option: `PSWORKER_PUSH_EVERY` of `push_every`."""
@@ -53,17 +50,9 @@ def cache_dir() -> Path:
 
 @dataclass(frozen=True)
 class StrategyConfig:
-    """When a worker pushes gradients and pulls weights (`psworker.sessions.strategies`).
+    """When a worker pushes gradients and pulls weights; the fields are arguments of `psworker.session`.
 
-    Attributes:
-        push_every: steps, from 1, whose gradients are summed and pushed together.
-        pull_every: steps, from 1, after which fresh weights are pulled.
-        overlap: whether computing goes on while a push is under way.
-        local_steps: steps of an optimizer in the worker, whose sum is pushed as one gradient; 0: none. They push and
-            pull as a whole, so the other three keep their defaults.
-
-    Raises:
-        ConfigurationError: an invalid field, or an invalid combination.
+    Raises `ConfigurationError` for an invalid field, or for local steps together with another strategy.
     """
 
     push_every: int = 1
@@ -95,26 +84,15 @@ class StrategyConfig:
 
 @dataclass(frozen=True)
 class WorkerConfig:
-    """How a worker reaches its servers, and when.
+    """How a worker reaches its servers, and when: the arguments of `psworker.session`, checked.
 
-    Attributes:
-        servers: addresses in the order of their shards; none: the shard is embedded in this process.
-        name: the worker's, unique in the job.
-        timeout: seconds that a call is retried.
-        keep_memory: whether the process keeps the memory of freed arrays for the next ones
-            (`pswire.system.host.keep_memory`).
-        encoding: of float32 tensors, both ways: "float32", or one of `pswire.specs.encodings.ENCODINGS`.
-        compression: of gradients, with error feedback (`psworker.client.error_feedback`).
-        shared_memory: whether tensors go through shared memory where a server is on this host.
-        strategy: when it pushes and pulls.
-
-    Raises:
-        ConfigurationError: an invalid field.
+    `keep_memory` is whether the process keeps the memory of freed arrays for the next ones
+    (`pswire.system.host.keep_memory`). Raises `ConfigurationError` for an invalid field.
     """
 
     servers: tuple[str, ...] = ()
     name: str = ""
-    timeout: float = DEFAULT_TIMEOUT
+    timeout: float = 60.0
     keep_memory: bool = True
     encoding: str = "float32"
     compression: Compression = NONE

@@ -2,15 +2,12 @@
 
 #: Sends SIGTERM to itself when Python has removed its handlers and clears its modules. The program's code follows.
 SIGTERM_AT_THE_VERY_END = """
-import functools, os, signal, sys
+import os, signal, sys
 
 class Kept:
-    def __init__(self):
-        self.end = functools.partial(os.kill, os.getpid(), signal.SIGTERM)
-        self.write = functools.partial(os.write, 1)
-    def __del__(self):
-        self.write(b"sigterm\\n")
-        self.end()
+    def __del__(self, write=os.write, kill=os.kill, process=os.getpid()):
+        write(1, b"sigterm\\n")
+        kill(process, 15)
 
 sys.kept = Kept()
 """

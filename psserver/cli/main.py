@@ -22,8 +22,8 @@ from pswire.specs.spec import check_number
 from pswire.system.signals import end_at_once
 
 _DEFAULT = ServerConfig()
-_option = partial(click.option, show_default=True, show_envvar=True)
 _Command = TypeVar("_Command", bound=Callable[..., Any])
+_option = partial(click.option, show_default=True, show_envvar=True)
 
 
 class _Group(click.Group):
@@ -79,11 +79,6 @@ def main(debug: bool) -> None:
       psworker run --servers 127.0.0.1:5000 train.py
 
     \b
-    Two shards, each with half of the variables:
-      psserver serve --bind 0.0.0.0:5000 --shard 0/2
-      psserver serve --bind 0.0.0.0:5001 --shard 1/2
-
-    \b
     The status of the job:
       psserver status 127.0.0.1:5000
     """  # noqa: D301
@@ -96,7 +91,7 @@ def _field(name: str, text: str, kind: Any = None, **settings: Any) -> Callable[
     return _option(flags, type=kind, default=default, help=text, **settings)
 
 
-_LEVELS = click.Choice(["debug", "info", "warning", "error"], case_sensitive=False)
+_LEVEL = click.Choice(["debug", "info", "warning", "error"], case_sensitive=False)
 _POLICY, _HANDLING = _Parsed("POLICY", parse_consistency), _Parsed("HANDLING", parse_staleness)
 _SHARD, _SIZE, _TIME = _Parsed("I/N", parse_shard), _Parsed("SIZE", parse_size), {"kind": float, "metavar": "SECONDS"}
 _MEMORY = "80 % of the memory of the machine or its container"
@@ -120,7 +115,7 @@ _MEMORY = "80 % of the memory of the machine or its container"
 @_field("keep-memory", "Keep the memory of freed arrays for the next ones: faster, but the process never shrinks.")
 @_field("shared-memory", "Share memory with workers of this host and user, in place of sending tensors.")
 @_field("reflection", "Let tools such as grpcurl list the methods (extra `reflection`).")
-@_option("--log-level", type=_LEVELS, default="warning", help="The lowest level that is logged to standard error.")
+@_option("--log-level", type=_LEVEL, default="warning", help="The lowest level that is logged to standard error.")
 def serve_command(shard: tuple[int, int], log_level: str, **fields: Any) -> None:  # noqa: ANN401 - of ServerConfig
     """Serve one shard until SIGTERM or Ctrl-C, or with --linger until its job is over.
 
@@ -173,9 +168,7 @@ def status_command(addresses: tuple[str, ...], as_json: bool, watch: bool, every
 
     \b
     psserver status 127.0.0.1:5000                    one shard
-    psserver status host1:5000,host2:5000             a job of two
-    psserver status host1:5000,host2:5000 --watch     live, each second
-    psserver status host1:5000 --json | jq .global_step
+    psserver status host1:5000,host2:5000 --watch     a job of two, live, each second
     psserver status host1:5000,host2:5000 --json | jq '.shards[].traffic'
     psserver status host1:5000 --json --watch --every 10 >> job.jsonl
     """  # noqa: D301
@@ -187,13 +180,10 @@ def status_command(addresses: tuple[str, ...], as_json: bool, watch: bool, every
         raise SystemExit(1)
 
 
-_LOOPBACK = {"0.0.0.0": "127.0.0.1", "[::]": "[::1]"}
-
-
 def local_address(bind: str) -> str:
     """The address by which this machine reaches a server that listens on `bind`: loopback for a wildcard address."""
     host, colon, port = bind.rpartition(":")
-    return _LOOPBACK.get(host, host) + colon + port
+    return {"0.0.0.0": "127.0.0.1", "[::]": "[::1]"}.get(host, host) + colon + port
 
 
 @main.command("health")

@@ -29,8 +29,7 @@ def serve_until_signal(config: ServerConfig) -> None:
     """
     if config.keep_memory:
         host.keep_memory()
-    # Calls leave no reference cycles, and garbage collections took 5 % of the time of small pushes: so collect after
-    # 20,000 new objects, not 700, and never look at what was imported.
+    # Calls leave no reference cycles, and garbage collections took 5 % of the time of small pushes.
     gc.freeze()
     gc.set_threshold(20_000, 20, 50)
     report = asyncio.run(_serve(config))
@@ -53,8 +52,7 @@ async def _serve(config: ServerConfig) -> StatusReport:
         click.echo(f"psserver: shard {config.shard}/{config.shards} listening on {address}")
 
     loop.add_signal_handler(signal.SIGINT, end)  # and any signal wakes up the loop
-    # Not with the loop's own handler: the loop would restore the default when it ends, before the exit code is
-    # returned.
+    # The loop's own handler would be the default again when the loop ends, before the exit code is returned.
     signal.signal(signal.SIGTERM, lambda *_: loop.call_soon_threadsafe(end))
     try:
         return await serve(config, on_ready, stop)

@@ -47,10 +47,9 @@ def memory_limits(root: Path) -> list[int]:
     """The memory limits, in bytes, of this process's control groups and the groups around them, if readable.
 
     A line of /proc/self/cgroup is `hierarchy:controllers:path` (cgroups(7)). In v1 memory may share its hierarchy with
-    other controllers, separated by commas, and is then linked as `memory`. In a container the path may be that of the
-    machine, but the group is mounted as the outermost: folders may be missing, and the outermost counts as well.
-    Without a limit v2 has "max", and v1 a number beyond any memory. Other lines, and a limit of 0, are ignored. `root`
-    is the folder with `proc` and `sys`; / but for tests.
+    other controllers. In a container the path may be that of the machine, but the group is mounted as the outermost:
+    folders may be missing, and the outermost counts as well. Without a limit v2 has "max", and v1 a number beyond any
+    memory. A limit of 0 is ignored. `root` is the folder with `proc` and `sys`; / but for tests.
     """
     limits = []
     for line in _read(root / "proc/self/cgroup").splitlines():
@@ -78,13 +77,12 @@ _LARGE, _LARGEST_OF_OLD = 1 << 30, 32 << 20  # the limits of new and of older ve
 def keep_memory() -> bool:
     """Keeps the memory of freed arrays in this process, for the next ones; returns whether that is supported.
 
-    By default an array of some megabytes is mapped and unmapped each time, and each of its pages costs a page fault: a
-    fifth of a training step of Deep MNIST (docs/performance.md). In exchange, the process keeps its peak memory.
+    By default each page of a large array costs a page fault each time, a fifth of a training step of Deep MNIST
+    (docs/performance.md). In exchange, the process keeps its peak memory. May be called again, at any time.
 
     Three settings of glibc (mallopt(3)), which only work together: blocks below 1 GiB are not mapped individually, the
-    end of the heap is not trimmed, and all threads share one heap: with heaps of their own a server took 15 MB more for
-    each worker that sends 13 MB. Other C libraries have no such function or ignore it. May be called again, at any
-    time; a thread that has a heap already keeps it.
+    end of the heap is not trimmed, and all threads share one heap (a thread that has its own keeps it): with heaps of
+    their own a server took 15 MB more for each worker that sends 13 MB. Other C libraries ignore them.
     """
     try:
         mallopt = ctypes.CDLL(None).mallopt

@@ -1,9 +1,8 @@
 """Signals in the main thread: exit, and exceptions deferred while it is inside a call to a server.
 
-A signal handler runs between any two instructions. An exception that it raises inside gRPC may leave one of gRPC's
-locks held for ever, and leaving the job would then wait for that lock. So code that calls a server is a
-block `with deferred_signals:`; within it the exception is stored, and raised at the end of the outermost block. A long
-call is cut short. Standard library only.
+An exception that a signal handler raises inside gRPC may leave one of gRPC's locks held for ever, and leaving the job
+would then wait for that lock. So code that calls a server is a block `with deferred_signals:`; within it the exception
+is stored, and raised at the end of the outermost block. A long call is cut short. Standard library only.
 """
 
 from __future__ import annotations

@@ -139,16 +139,13 @@ class Placement(dict[str, PlacedVariable]):
         placement.update(self)
         placement._bytes = self._bytes.copy()
         for spec in sorted(new.values(), key=lambda spec: (-spec.nbytes, spec.name)):
-            placement._place(spec)
+            split = self.shards > 1 and spec.nbytes > SPLIT_BYTES and spec.shape[0] >= self.shards
+            emptiest = sorted(range(self.shards), key=placement._bytes.__getitem__)
+            partitions = _split(spec, emptiest) if split else (Partition(emptiest[0], spec),)
+            for partition in partitions:
+                placement._bytes[partition.shard] += partition.spec.nbytes
+            placement[spec.name] = PlacedVariable(spec, partitions)
         return placement
-
-    def _place(self, spec: TensorSpec) -> None:
-        split = self.shards > 1 and spec.nbytes > SPLIT_BYTES and spec.shape[0] >= self.shards
-        emptiest = sorted(range(self.shards), key=self._bytes.__getitem__)
-        partitions = _split(spec, emptiest) if split else (Partition(emptiest[0], spec),)
-        for partition in partitions:
-            self._bytes[partition.shard] += partition.spec.nbytes
-        self[spec.name] = PlacedVariable(spec, partitions)
 
 
 def _split(spec: TensorSpec, emptiest: Sequence[int]) -> tuple[Partition, ...]:

@@ -1,18 +1,22 @@
 """The command `psworker`: one worker of a cluster (`run`), or a whole cluster on this machine (`local`).
 
-Defines options and exit codes only: `psworker.launch.run_script` runs a program, `psworker.launch.local_cluster` a job.
 Errors are one line on stderr; `--debug` shows their traceback. Must not import numpy: until `run` begins a worker
 cannot handle SIGTERM, and `--threads` must be known before numpy is loaded.
 """
 
 from __future__ import annotations
 
+import atexit
 import os
+import runpy
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import fields
 from functools import partial
+from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import click
@@ -20,12 +24,15 @@ import click
 from pswire.errors import ConfigurationError, ParamServerError
 from pswire.specs.consistency import parse_consistency, parse_staleness
 from pswire.specs.encodings import ENCODINGS, parse_compression
-from pswire.system.signals import end_at_once
+from pswire.system.signals import end_at_next, end_at_once, handle, raise_deferred, raise_or_defer
 from psworker import config
 from psworker.launch.processes import blas_threads
-from psworker.launch.run_script import SIGTERM_CODE, run_script
 
-_POSITIVE = click.IntRange(min=1)
+#: The exit code after SIGTERM, as in shells.
+SIGTERM_CODE = 128 + signal.SIGTERM
+
+_POSITIVE, _SECONDS = click.IntRange(min=1), click.FloatRange(min=0, min_open=True)
+_ENCODING = click.Choice(["float32", *ENCODINGS])
 #: Arguments after the script are the script's; the environment variable of an option is `PSWORKER_` and its name.
 _COMMAND = {"allow_interspersed_args": False, "auto_envvar_prefix": "PSWORKER"}
 _option = partial(click.option, show_default=True, show_envvar=True)
@@ -43,33 +50,25 @@ def _checked_by(parse: Callable[[str], object]) -> Callable[[click.Context, clic
     return check
 
 
+def _field(name: str, text: str, **settings: Any) -> Callable[..., Any]:  # noqa: ANN401 - as `click.option` has them
+    """The option of a field of `StrategyConfig` or `WorkerConfig`, with its default."""
+    default = getattr(config.StrategyConfig if hasattr(config.StrategyConfig, name) else config.WorkerConfig, name)
+    option = f"--{name.replace('_', '-')}"
+    flags = f"{option}/--no-{option[2:]}" if isinstance(default, bool) else option
+    return _option(flags, default=default, help=text, **settings)
+
+
 _WORKER_OPTIONS = (
-    _option(
-        "--push-every",
-        type=_POSITIVE,
-        default=1,
-        metavar="N",
-        help="Steps whose gradients are summed and pushed together.",
-    ),
-    _option("--pull-every", type=_POSITIVE, default=1, metavar="M", help="Steps after which fresh weights are pulled."),
-    _option(
-        "--overlap/--no-overlap",
-        default=False,
-        help="Continue computing with the previous weights while a push or pull is in progress.",
-    ),
-    _option(
-        "--local-steps",
+    _field("push_every", "Steps whose gradients are summed and pushed together.", type=_POSITIVE, metavar="N"),
+    _field("pull_every", "Steps after which fresh weights are pulled.", type=_POSITIVE, metavar="M"),
+    _field("overlap", "Continue computing with the previous weights while a push or pull is in progress."),
+    _field(
+        "local_steps",
+        "Steps of the program's optimizer in the worker, whose sum is pushed as one gradient; 0: none.",
         type=click.IntRange(min=0),
-        default=0,
         metavar="H",
-        help="Steps of the program's optimizer in the worker, whose sum is pushed as one gradient; 0: none.",
     ),
-    _option(
-        "--encoding",
-        type=click.Choice(["float32", *ENCODINGS]),
-        default="float32",
-        help="The encoding of gradients and weights for transfer; servers keep float32.",
-    ),
+    _field("encoding", "The encoding of gradients and weights for transfer; servers keep float32.", type=_ENCODING),
     _option(
         "--compress",
         default="none",
@@ -77,11 +76,7 @@ _WORKER_OPTIONS = (
         callback=_checked_by(parse_compression),
         help="The compression of gradients: none, int8 or topk:FRACTION. The residual is added to the next gradient.",
     ),
-    _option(
-        "--shared-memory/--no-shared-memory",
-        default=True,
-        help="Share memory with servers on this host, so that tensors are not sent over the network.",
-    ),
+    _field("shared_memory", "Share memory with servers on this host, so that tensors are not sent over the network."),
 )
 
 
@@ -138,13 +133,7 @@ def main(context: click.Context, debug: bool) -> None:
     show_default="host name and process id",
     help="This worker's name, unique in the job; a restarted worker with the same name replaces the old one.",
 )
-@_option(
-    "--timeout",
-    type=click.FloatRange(min=0, min_open=True),
-    default=config.DEFAULT_TIMEOUT,
-    metavar="SECONDS",
-    help="How long to keep trying to reach a server before giving up.",
-)
+@_field("timeout", "How long to keep trying to reach a server before giving up.", type=_SECONDS, metavar="SECONDS")
 @_option(
     "--threads",
     type=_POSITIVE,
@@ -152,11 +141,7 @@ def main(context: click.Context, debug: bool) -> None:
     show_default="the number of cores",
     help="Threads of numpy's BLAS; workers on one machine should share its cores.",
 )
-@_option(
-    "--keep-memory/--no-keep-memory",
-    default=True,
-    help="Keep the memory of freed arrays for reuse: faster, but the process never shrinks.",
-)
+@_field("keep_memory", "Keep the memory of freed arrays for reuse: faster, but the process never shrinks.")
 @_option(
     "--sigterm-code",
     type=click.IntRange(0, 255),
@@ -203,11 +188,7 @@ def run(
 @main.command(context_settings=_COMMAND)
 @_option("--workers", type=_POSITIVE, metavar="N", default=2, help="Number of workers.")
 @_option(
-    "--shards",
-    type=_POSITIVE,
-    metavar="N",
-    default=1,
-    help="Number of server processes; the variables are divided among them.",
+    "--shards", type=_POSITIVE, metavar="N", default=1, help="Server processes, among which the variables are divided."
 )
 @_option(
     "--threads",
@@ -275,3 +256,59 @@ def local(debug: bool, /, progress: str, script: str, arguments: tuple[str, ...]
     if outcome.last_lines:
         click.echo("Its last lines:\n" + "\n".join(f"  {line}" for line in outcome.last_lines), err=True)
     sys.exit(outcome.code)
+
+
+def run_script(
+    script: str, arguments: Sequence[str], *, debug: bool = False, sigterm_code: int = SIGTERM_CODE
+) -> int | str | None:
+    """Run a program as `python SCRIPT ARGS` would; returns the argument for `sys.exit`. Main thread only.
+
+    The process should end then. Ctrl-C raises `KeyboardInterrupt` in the program, and SIGTERM a `SystemExit` with
+    `sigterm_code`, so that `with` blocks are left; a second SIGTERM ends the process at once. After the script's end
+    SIGTERM ends the process, which may wait for the script's threads, with the script's exit code. A script may handle
+    SIGTERM itself.
+    """
+    sys.argv[:] = [script, *arguments]
+    directory = str(Path(script).resolve().parent)
+    if sys.flags.safe_path:  # python -P: sys.path does not begin with the script's folder
+        sys.path.insert(0, directory)
+    else:
+        sys.path[0] = directory
+
+    def leave(number: int, frame: FrameType | None) -> None:
+        end_at_next(signal.SIGTERM)
+        raise_or_defer(SystemExit(sigterm_code))
+
+    handle(signal.SIGTERM, leave)
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # not where it is ignored, as with nohup
+        signal.signal(signal.SIGINT, lambda *_: raise_or_defer(KeyboardInterrupt()))
+    # Runs last, after all threads and handlers of the script. Python removes handlers at its end, and in its last 10 to
+    # 40 ms SIGTERM would kill the process; an ignored signal stays ignored.
+    atexit.register(signal.signal, signal.SIGTERM, signal.SIG_IGN)
+    outcome = _run(script, debug)
+    if signal.getsignal(signal.SIGTERM) is leave:
+        with suppress(AttributeError, OSError, ValueError):  # none, broken or closed: Python reports it at its end
+            sys.stdout.flush()
+        code = outcome & 0xFF if isinstance(outcome, int) else int(outcome is not None)  # as sys.exit makes of it
+        end_at_once(signal.SIGTERM, code)
+    return outcome
+
+
+def _run(script: str, debug: bool) -> int | str | None:
+    try:
+        runpy.run_path(script, run_name="__main__")
+        raise_deferred()
+    except SystemExit as end:
+        return end.code
+    except KeyboardInterrupt:
+        return 128 + signal.SIGINT
+    except Exception as error:  # noqa: BLE001 - whatever the script did not catch
+        if isinstance(error, ParamServerError) and not debug:
+            sys.stderr.write(f"Error: {error}\n")
+            return 1
+        at = error.__traceback__
+        while at is not None and at.tb_frame.f_globals.get("__name__") in (__name__, "runpy"):
+            at = at.tb_next  # as Python would show it, from the script's first frame on
+        sys.excepthook(type(error), error.with_traceback(at), at)
+        return 1
+    return 0

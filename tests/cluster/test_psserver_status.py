@@ -100,9 +100,7 @@ def test_a_shard_that_hangs_or_is_gone_is_shown_as_such_and_the_others_are_shown
     assert (watching.wait(), watching.err) == (0, [])
     code, output, errors = commands.run(*status, "--json")
     assert (code, output) == (1, [])
-    assert [line.removeprefix("Error: ").startswith(start) for line, start in zip(errors, gone, strict=True)] == [
-        True
-    ] * 2
+    assert all(line.removeprefix("Error: ").startswith(start) for line, start in zip(errors, gone, strict=True))
 
 
 @pytest.mark.parametrize("as_json", [False, True])

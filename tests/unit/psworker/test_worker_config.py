@@ -8,7 +8,7 @@ from click.testing import CliRunner
 
 from pswire.errors import ConfigurationError
 from pswire.specs.encodings import NONE, Int8, TopK, parse_compression
-from psworker.config import DEFAULT_TIMEOUT, StrategyConfig, WorkerConfig, environment, worker_config
+from psworker.config import StrategyConfig, WorkerConfig, environment, worker_config
 from psworker.launch import cli
 from psworker.launch.cli import main
 
@@ -21,7 +21,7 @@ def own_environment(monkeypatch):
 
 
 def test_an_argument_comes_before_the_environment_and_that_before_the_default(monkeypatch):
-    default = WorkerConfig((), "w0", DEFAULT_TIMEOUT, True, "float32", NONE, True, StrategyConfig(1, 1, False, 0))
+    default = WorkerConfig((), "w0", 60.0, True, "float32", NONE, True, StrategyConfig(1, 1, False, 0))
     assert worker_config(name="w0") == default
     options = {"servers": "h:1, h:2", "name": "w7", "timeout": 7.5, "keep_memory": False, "encoding": "bfloat16"}
     options |= {"compress": TopK(0.01), "shared_memory": False, "push_every": 3, "pull_every": 5, "overlap": True}

@@ -31,7 +31,6 @@ V1, SLICE, DEEP = "memory/memory.limit_in_bytes", "a.slice/b.scope/memory.max", 
 GROUPS = {
     "a container with its own namespace": ("0::/", {"memory.max": "1000"}, [1000]),
     "one without a limit": ("0::/", {"memory.max": "max"}, []),
-    "no container: the root has no such file": ("0::/", {}, []),
     "a limit of the group around it": (
         "0::/a.slice/b.scope",
         {SLICE: "3000", "a.slice/memory.max": "2000", "a.slice/c.scope/memory.max": "10"},
@@ -49,11 +48,10 @@ GROUPS = {
     ),
     "moved out of its namespace": ("0::/../a:b", {"memory.max": "6000"}, [6000]),
     "in no group": ("", {"memory.max": "10"}, []),
-    "invalid lines": ("0\n0:\nmemory:/\n\n0::/", {"memory.max": "7000", V1: "10"}, [7000]),
-    "invalid limits": (
-        "0::/a/b/c/d",
-        {DEEP: "0", "a/b/c/memory.max": "-1", "a/b/memory.max": "x", "a/memory.max": "", "memory.max": "8000"},
-        [8000],
+    "invalid lines and limits": (
+        "0\n0:\nmemory:/\n\n0::/a/b/c/d",
+        {DEEP: "0", "a/b/c/memory.max": "-1", "a/b/memory.max": "x", "a/memory.max": "", "memory.max": "8", V1: "10"},
+        [8],
     ),
 }
 

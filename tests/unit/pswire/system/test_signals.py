@@ -60,7 +60,7 @@ def test_a_block_that_sends_leaves_it_to_the_block_that_reads_the_answers():
     with deferred_to_next_block:
         interrupt()
     with pytest.raises(Interrupted), deferred_signals:
-        pass
+        pass  # raised at its end
 
 
 def test_outside_of_a_block_of_its_own_thread_it_is_raised_at_once():
