@@ -190,5 +190,5 @@ class DataQueues:
     def _answer(self, request: _Waiting, block: Block | None, done: bool = False, waiting_for: str = "") -> Reply:
         message = request.message
         unreported = self._queues[message.queue.name].reports[message.reports_received :]
-        chief = self._members.is_chief(message.sender.worker)
+        chief = self._members.chief.is_chief(message.sender.worker)
         return Reply(request.ticket, Taken(block, done, waiting_for, tuple(unreported), chief))

@@ -15,6 +15,7 @@ from typing import Any
 
 from psserver.core import events
 from psserver.core.data_queue import DataQueues
+from psserver.core.members.deduplication import is_repeated
 from psserver.core.members.job_invariants import JobInvariants
 from psserver.core.members.member import Member
 from psserver.core.members.membership import JobEnd, Membership
@@ -215,7 +216,8 @@ class Shard:
 
     def _check(self, message: Message) -> tuple[Any, bool]:
         """As `check`; returns the member that sends, and whether the message was settled before."""
-        sender, member, repeated = getattr(message, "sender", None), None, False
+        member: Any = None
+        sender, repeated = getattr(message, "sender", None), False
         if sender is not None:
             member = self._members.check(sender)
         match message:
@@ -224,13 +226,13 @@ class Shard:
                     self._check_group(message, message.group)
                 if message.remote:
                     self._check_remote(message.remote, [one.name for one in message.remote])
-                repeated = self._members.settled_before(message)
+                repeated = message.sequence <= member.settled and is_repeated(member, message)
                 self._store.check_gradients(message.gradients)
                 self._store.check_pull(message)
             case Pull():
                 self._store.check_pull(message)
             case Tune():
-                repeated = self._members.settled_before(message)
+                repeated = is_repeated(member, message)
                 self._store.check_tune(message)
             case Join():
                 self._invariants.check_join(message)
@@ -243,7 +245,7 @@ class Shard:
             case Assign():
                 if message.remote:
                     self._check_remote((), message.remote)
-                repeated = self._members.settled_before(message)
+                repeated = is_repeated(member, message)
                 self._store.check_assignments(message.assignments)
             case Take():
                 if self.shard:
@@ -274,7 +276,7 @@ class Shard:
         if new_incarnation or not was_live:
             result.events.append(events.joined(member, new_incarnation=new_incarnation))
         policies, step = (str(self._consistency), str(self._staleness)), self.global_step
-        chief, state = self._members.is_chief(member.name), self._invariants.identity
+        chief, state = self._members.chief.is_chief(member.name), self._invariants.identity
         joined = Joined(member.incarnation, member.number, self._members.lease, step, *policies, chief, state)
         result.replies.append(Reply(ticket, joined))
         if new_incarnation:
@@ -292,7 +294,7 @@ class Shard:
                 self._members.progress.finish(member)
             self._pending.abandon(member, result)
             self._pending.decide(result)
-        waiting_for, chief = self._pending.waits_for(member.name), self._members.is_chief(member.name)
+        waiting_for, chief = self._pending.waits_for(member.name), self._members.chief.is_chief(member.name)
         result.replies.insert(0, Reply(ticket, Renewed(self.global_step, waiting_for, chief)))
 
     def _leave(self, ticket: int, message: Leave, member: Member, now: float, result: StepResult) -> None:
@@ -399,6 +401,6 @@ class Shard:
     def _worker_status(self, one: Member, now: float) -> WorkerStatus:
         counts = one.steps, one.staleness, one.staleness_sum, one.loss
         epoch, lease_left = self._queues.epoch_of(one.name), max(0.0, one.expires - now) if one.state == "live" else 0.0
-        waiting_for, chief = self._pending.waits_for(one.name), self._members.is_chief(one.name)
+        waiting_for, chief = self._pending.waits_for(one.name), self._members.chief.is_chief(one.name)
         who = one.name, one.incarnation, one.number, one.state
         return WorkerStatus(*who, *counts, epoch, lease_left, one.dropped, waiting_for, one.tensor_transport, chief)

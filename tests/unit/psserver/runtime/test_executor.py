@@ -1,25 +1,159 @@
-"""The executor: order of steps, pending and guarded calls, cancelled callers and failures, without a network."""
+"""The executor, without a network: order of steps and array tasks, pending and guarded calls, cancelled callers.
+
+Whatever threads do, the arrays are bit for bit those of the same steps one after the other.
+"""
 
 import asyncio
+import copy
+import dataclasses
+import inspect
 import logging
-from threading import current_thread
+import random
+import sys
+import threading
+from collections import defaultdict
+from functools import partial, wraps
 
 import numpy as np
 import pytest
 
 from psserver.core import shard as core_shard
-from psserver.runtime.executor import MAX_BYTES_INSPECTED_IN_LOOP
-from psserver.runtime.task_order import THREADS
+from psserver.core.shard import Shard
+from psserver.core.variables.array_tasks import ArrayTask, run, run_parts, stages
+from psserver.rpc.transfer_memory import ReusedArrays
+from psserver.runtime import task_order
+from psserver.runtime.executor import MAX_BYTES_INSPECTED_IN_LOOP, Executor
+from psserver.runtime.task_order import MAX_INLINE_BYTES, TASK_OVERHEAD, THREADS
 from pswire import errors
 from pswire import messages as ms
-from pswire.optimizers import Ftrl, GradientDescent, Momentum, numba_compiler
-from pswire.specs.consistency import Synchronous
-from pswire.tensors.values import IndexedSlices
-from tests.gated_shard import Gate, at_gate, begun, cancelled, executor_test, join, register, set_to, until, value
-from tests.shard_state import run_step
+from pswire.optimizers import Adagrad, Adam, Ftrl, GradientDescent, Momentum, numba_compiler
+from pswire.specs.consistency import Synchronous, parse_consistency, parse_staleness
+from pswire.specs.encodings import ENCODINGS
+from pswire.specs.initializers import RowNormal
+from pswire.tensors.compression import FORMS, quantize_int8, to_16_bits, top_k
+from pswire.tensors.values import IndexedSlices, TensorSpec
+from tests.shard_state import run_step, state_of
 
-LARGE = MAX_BYTES_INSPECTED_IN_LOOP // 8 + 1  # float64 elements: too many for the event loop to inspect
+LARGE = max(MAX_BYTES_INSPECTED_IN_LOOP, MAX_INLINE_BYTES) // 8 + 1  # float64 elements: too many for the event loop
+TIMEOUT = 30  # seconds after which a test has failed; none comes near it
 QUEUE = ms.QueueSpec("train", size=10, block=10, epochs=1)
+
+
+class Gate:
+    """Open at first. Attribute `reached`: some thread has come to it since it was shut."""
+
+    def __init__(self):
+        self._open, self.reached = threading.Event(), threading.Event()
+        self.open = self._open.set
+        self.open()
+
+    def shut(self):
+        self.reached.clear()
+        self._open.clear()
+
+    def go_through(self):
+        self.reached.set()
+        assert self._open.wait(TIMEOUT), "the test has not opened the gate"
+
+
+class GatedShard(Shard):
+    """What is done in threads goes through a gate: `gates[name]` for a variable's tasks, `gates[""]` for inspections.
+
+    `steps` has of each step its ticket, message (before its arrays are overwritten) and replies, in their order.
+    """
+
+    def __init__(self, *arguments, **options):
+        super().__init__(*arguments, **options)
+        self.gates = defaultdict(Gate)
+        self.steps = []
+
+    def step(self, ticket, message, now, **options):
+        before = copy.deepcopy(message)
+        result = super().step(ticket, message, now, **options)
+        self.steps.append((ticket, before, result.replies))
+        return dataclasses.replace(result, tasks=list(map(self._through_its_gate, result.tasks)))
+
+    def _through_its_gate(self, task):
+        through = partial(self._gated, task.variable)
+        part = task.part and partial(through, task.part)
+        return dataclasses.replace(task, run=partial(through, task.run), part=part)
+
+    def inspect(self, message):
+        return self._gated("", partial(super().inspect, message))
+
+    def _gated(self, gate, run, *arguments):
+        if threading.current_thread() is not threading.main_thread():
+            self.gates[gate].go_through()
+        return run(*arguments)
+
+
+def executor_test(**options):
+    """Decorator: a test of a coroutine, which gets a new executor and its shard, whose clock stands still at 0."""
+
+    def decorate(scenario):
+        @wraps(scenario)
+        def test(**parameters):
+            async def main():
+                shard = GatedShard(**options)
+                executor = Executor(shard, clock=lambda: 0.0)
+                try:
+                    await asyncio.wait_for(scenario(executor, shard, **parameters), TIMEOUT)
+                finally:
+                    for gate in shard.gates.values():
+                        gate.open()
+                    await executor.shutdown()
+
+            asyncio.run(main())
+
+        signature = inspect.signature(scenario)
+        test.__signature__ = signature.replace(parameters=list(signature.parameters.values())[2:])
+        return test
+
+    return decorate
+
+
+async def join(executor, worker="w0"):
+    return ms.Sender(worker, (await executor.step(ms.Join(worker))).incarnation)
+
+
+async def register(executor, sender, optimizer=None, **arrays):
+    declarations = tuple(ms.Declaration(TensorSpec.of(name, array), array, optimizer) for name, array in arrays.items())
+    return await executor.step(ms.Register(sender, declarations))
+
+
+async def value(executor, sender, name):
+    return (await executor.step(ms.Pull(sender, (name,)))).values[0].array
+
+
+def set_to(sender, sequence, name, array):
+    return ms.Assign(sender, sequence, (ms.Assignment(name, array),))
+
+
+async def until(condition):
+    while not condition():
+        await asyncio.sleep(0)
+
+
+async def begun(executor, message):
+    """A call in progress: what can be done of it at once has been done."""
+    call = asyncio.create_task(executor.step(message))
+    await asyncio.sleep(0)
+    return call
+
+
+async def at_gate(executor, gate, message):
+    """A call whose work in a thread stands at the gate."""
+    gate.shut()
+    call = asyncio.create_task(executor.step(message))
+    await until(gate.reached.is_set)
+    return call
+
+
+async def cancelled(call):
+    """Returns when the caller has gone."""
+    call.cancel()
+    await asyncio.wait([call])
+    assert call.cancelled()
 
 
 async def registered(executor, size=LARGE):
@@ -135,8 +269,8 @@ async def test_shutting_down_waits_for_all_tasks_also_those_of_cancelled_callers
 
 @executor_test()
 async def test_large_messages_are_inspected_once_also_while_all_threads_are_busy(executor, shard, monkeypatch):
-    threads, inspect = [], core_shard.inspect
-    monkeypatch.setattr(core_shard, "inspect", lambda *a: threads.append(current_thread().name[:16]) or inspect(*a))
+    threads, inspected, current = [], core_shard.inspect, threading.current_thread
+    monkeypatch.setattr(core_shard, "inspect", lambda *a: threads.append(current().name[:16]) or inspected(*a))
     sender = await join(executor)
     names = [f"v{number}" for number in range(THREADS)]
     await register(executor, sender, **{name: np.zeros(LARGE) for name in ["w", *names]})
@@ -316,3 +450,204 @@ async def test_events_of_steps_and_ticks_are_logged_warnings_as_such_and_a_push_
         ("INFO", "worker '100%' joined (number 0, incarnation 1)"),
         ("WARNING", "worker '100%' was silent for 2.5 s: its lease has expired"),
     ]
+
+
+# --- division and order -----------------------------------------------------------------------------------------------
+
+
+def task(name, done, elements=0):
+    """Appends to `done` its name, or with elements also the stretch; "!" in the name: and fails."""
+
+    def part(*stretch):
+        done.append((name, *stretch) if stretch else name)
+        if "!" in name:
+            raise ArithmeticError(f"{name} {stretch}")
+
+    return ArrayTask("W", 8, part, part if elements else None, elements)
+
+
+def test_tasks_run_in_order_and_a_failure_is_raised_when_the_others_are_done():
+    done = []
+    with pytest.raises(ArithmeticError, match="b!"):
+        run([task(name, done) for name in ("a", "b!", "c", "d!")])
+    assert done == ["a", "b!", "c", "d!"]
+    done.clear()
+    with pytest.raises(ArithmeticError, match=r"a! \(0, 4\)"):
+        run_parts([task(name, done, 10) for name in ("a!", "b")], iter([(0, 4), (4, 10)]))
+    assert done == [("a!", 0, 4), ("b", 0, 4), ("a!", 4, 10), ("b", 4, 10)]
+
+
+def test_divisible_tasks_that_follow_each_other_are_one_stage():
+    a, b, c, d = (task(name, [], 10) for name in "abcd")
+    whole, other = task("whole", []), task("e", [], elements=7)
+    assert stages([a, b, whole, c, other, d]) == [[a, b], [whole], [c], [other], [d]]
+
+
+@pytest.mark.parametrize("elements", [2, 9, 10, 11, 16, 17])
+def test_a_large_variable_is_divided_into_rounds_between_which_others_have_their_turn(elements, monkeypatch):
+    """And each round is shared by all threads: here the last one does it all. One stretch is not divided."""
+    for name, size in {"MIN_DIVIDED_BYTES": 0, "ELEMENTS_PER_STRETCH": 2, "STRETCHES_PER_ROUND": 4}.items():
+        monkeypatch.setattr(task_order, name, size)
+    done, divided = [], elements > 2
+    rounds = list(task_order._rounds([task("whole", done), task("a", done, elements)]))
+    assert [len(jobs) for jobs in rounds] == [1, *[task_order.THREADS if divided else 1] * -(-elements // 8)]
+    for jobs in rounds:
+        before = len(done)
+        for job in reversed(jobs):
+            job()
+        assert len(done) - before <= 4
+    parts = [("a", start, min(start + 2, elements)) for start in range(0, elements, 2)]
+    assert done == ["whole", *(parts if divided else ["a"])]
+
+
+@executor_test()
+async def test_large_variables_of_a_push_are_updated_side_by_side_and_each_is_served_when_it_is_done(executor, shard):
+    w0, w1 = await join(executor, "w0"), await join(executor, "w1")
+    await register(executor, w0, GradientDescent(1.0), w=np.zeros(LARGE), v=np.zeros(LARGE), small=np.zeros(1))
+    shard.gates["w"].shut()
+    gradients = tuple([ms.Gradient(name, 0, np.ones(LARGE)) for name in "wv"])
+    updating = await at_gate(executor, shard.gates["v"], ms.Push(w0, 1, gradients, pull=("w", "v")))
+    await until(shard.gates["w"].reached.is_set)
+    same = await begun(executor, ms.Pull(w1, ("w",)))
+    shard.gates["v"].open()
+    np.testing.assert_array_equal(await value(executor, w1, "v"), -1)
+    assert (await executor.step(push(w1, 1, "small", np.ones(1), ("small",)))).values[0].array.tolist() == [-1]
+    assert not updating.done(), "it is answered when all of it is done"
+    assert not same.done()
+    shard.gates["w"].open()
+    for served in (*(await same).values, *(await updating).values):
+        assert served.version == 1
+        np.testing.assert_array_equal(served.array, -1)
+
+
+@executor_test()
+async def test_very_many_little_tasks_are_not_done_in_the_event_loop_although_their_bytes_are_few(executor, shard):
+    """Each costs the calls of a rule, whatever its bytes."""
+    few, many = MAX_INLINE_BYTES // TASK_OVERHEAD - 1, MAX_INLINE_BYTES // TASK_OVERHEAD + 1
+    sender, names = await join(executor), [f"v{number}" for number in range(many)]
+    for name in names:
+        await register(executor, sender, **{name: np.zeros(())})
+    for count in (few, many):
+        assert len((await executor.step(ms.Pull(sender, tuple(names[:count])))).values) == count
+        assert any(shard.gates[name].reached.is_set() for name in names) == (count == many)
+
+
+# --- any interleaving -------------------------------------------------------------------------------------------------
+
+WORKERS = 4
+CALLS = 30
+SHAPES = {"m": (4, 3), "a": (5,), "table": (6, 2), "s": ()}
+OPTIMIZERS = {"m": Momentum(0.125, 0.5), "a": Adam(0.125), "table": Adagrad(0.125), "s": GradientDescent(0.125)}
+
+
+class RandomWorker:
+    """A worker that sends random messages, from joining to leaving."""
+
+    def __init__(self, name, seed):
+        self.name, self.dice = name, random.Random(seed)
+        self.numbers = np.random.default_rng(self.dice.getrandbits(32))
+        self.seen = dict.fromkeys(SHAPES, 0)
+
+    def declaration(self, name):
+        initial = None if name == "table" else np.full(SHAPES[name], self.dice.random(), "f4")
+        rows = RowNormal(1.0, seed=3) if initial is None else None
+        return ms.Declaration(TensorSpec(name, SHAPES[name]), initial, OPTIMIZERS[name], rows)
+
+    def gradient(self, name):
+        shape, version = SHAPES[name], self.seen[name]
+        if name != "table" and (not shape or self.dice.random() < 0.75):
+            return ms.Gradient(name, version, self.maybe_packed(np.asarray(self.numbers.normal(size=shape), "f4")))
+        indices = self.numbers.integers(0, shape[0], size=self.dice.randint(0, 5))
+        rows = self.numbers.normal(size=(len(indices), *shape[1:])).astype("f4")
+        return ms.Gradient(name, version, IndexedSlices(self.maybe_packed(rows), indices, shape))
+
+    def maybe_packed(self, array):
+        residual, form = np.zeros(array.size, "f4"), self.dice.choice(["", "", *FORMS])
+        if form == "int8":
+            return quantize_int8(array, residual)
+        if form == "topk":
+            return top_k(array, residual, max(1, array.size))
+        return to_16_bits(array, form) if form else array
+
+    def message(self, sequence):
+        me, names = self.sender, self.dice.sample(sorted(SHAPES), self.dice.randint(1, 3))
+        pull = tuple(name for name in names if name != "table")
+        known = tuple(self.seen[name] for name in pull) if self.dice.random() < 0.5 else ()
+        how = {"known_versions": known, "encoding": self.dice.choice(["", *ENCODINGS])}
+        match self.dice.choice(["push"] * 6 + ["pull"] * 2 + ["assign", "register", "tune", "idle"]):
+            case "push":
+                return ms.Push(me, sequence, tuple(map(self.gradient, names)), None, pull, **how)
+            case "pull":
+                rows = np.array([self.dice.randrange(6) for _ in range(self.dice.randint(0, 5))], np.int32)
+                return ms.Pull(me, pull, (ms.Choice("table", rows), ms.Choice("a", slot=self.dice.choice("mv"))), **how)
+            case "assign":
+                arrays = [ms.Assignment(name, np.full(SHAPES[name], self.dice.random(), "f4")) for name in names]
+                return ms.Assign(me, sequence, tuple(arrays), add=self.dice.random() < 0.5)
+            case "register":
+                return ms.Register(me, tuple(map(self.declaration, names)))
+            case "tune":
+                return ms.Tune(me, sequence, ("m",), Momentum(self.dice.random(), 0.5), ("learning_rate",))
+        return ms.Renew(me, idle=True)
+
+    async def work(self, executor, allocator_of, answers):
+        """`answers` gets the state of each answer when it came, by its id."""
+        self.sender = await join(executor, self.name)
+        everything = ms.Register(self.sender, tuple(map(self.declaration, SHAPES)))
+        for message in (everything, *map(self.message, range(1, CALLS))):
+            allocator = allocator_of(message)
+            answer = await executor.step(message, allocator=allocator)
+            answers[id(answer)] = state_of(answer)
+            for array in getattr(allocator, "arrays", ()):
+                array[...] = 77  # the worker reuses its memory as soon as it has its answer
+            for served in getattr(answer, "values", ()):
+                self.seen[served.name] = max(self.seen[served.name], served.version)
+        await executor.step(ms.Leave(self.sender))
+
+
+class OwnMemory:
+    """Memory of a worker."""
+
+    def __init__(self, _):
+        self.arrays = []
+
+    def take(self, spec):
+        self.arrays.append(np.empty(spec.shape, spec.dtype))
+        return self.arrays[-1]
+
+
+POLICIES = ["async none", "async delay-compensated:0.5", "bounded:1 scale", "sync:2 none", "sync:3,backup=1 drop:2"]
+THREADED = {"MAX_INLINE_BYTES": -1}
+DIVIDED = THREADED | {"MIN_DIVIDED_BYTES": 0, "ELEMENTS_PER_STRETCH": 2, "STRETCHES_PER_ROUND": 3}
+SIZES = {"all in threads": THREADED, "some in threads": {"MAX_INLINE_BYTES": 40}, "all divided": DIVIDED}
+ALLOCATORS = (lambda _: None, OwnMemory, ReusedArrays)
+#: Every pair of two of the three.
+PAIRS = [(how, sizes, ALLOCATORS[(i + j) % 3]) for i, how in enumerate(POLICIES) for j, sizes in enumerate(SIZES)]
+
+
+@pytest.mark.parametrize(("how", "sizes", "allocator_of"), PAIRS)
+def test_whatever_threads_do_the_arrays_are_those_of_the_same_steps_one_after_the_other(
+    how, sizes, allocator_of, monkeypatch, request
+):
+    """Every case has messages of its own. Threads take turns as often as they can."""
+    request.addfinalizer(partial(sys.setswitchinterval, sys.getswitchinterval()))
+    sys.setswitchinterval(1e-6)
+    for name, size in SIZES[sizes].items():
+        monkeypatch.setattr(task_order, name, size)
+    consistency, staleness = how.split()
+    options = {"consistency": parse_consistency(consistency), "staleness": parse_staleness(staleness)}
+
+    @executor_test(**options)
+    async def compare(executor, shard):
+        answers, seed = {}, f"{how} {sizes} {allocator_of.__name__}"
+        workers = [RandomWorker(f"w{number}", f"{seed} {number}") for number in range(WORKERS)]
+        await asyncio.gather(*[worker.work(executor, allocator_of, answers) for worker in workers])
+        await executor.shutdown()
+        again = Shard(**options)
+        for ticket, message, replies in shard.steps:
+            given = [(one.ticket, answers.get(id(one.answer)) or state_of(one.answer)) for one in replies]
+            replayed = [(one.ticket, state_of(one.answer)) for one in run_step(again, ticket, message, 0.0)]
+            assert replayed == given
+        assert state_of(again._store) == state_of(shard._store)
+        assert len(shard.steps) > WORKERS * CALLS
+
+    compare()
