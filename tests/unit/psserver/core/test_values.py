@@ -4,6 +4,7 @@ Rows, slots and tables are in `tests/scenarios/tables.txt`.
 """
 
 import itertools
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -21,6 +22,7 @@ from pswire.messages import (
     Pull,
     Push,
     Register,
+    most_answer_sizes,
     tensor_bytes,
 )
 from pswire.optimizers import Adagrad, GradientDescent
@@ -120,13 +122,15 @@ def test_delay_is_compensated_by_the_weights_as_they_were_encoded_which_are_not_
     np.testing.assert_allclose(value.array, now - (2 + 0.5 * 4 * (now - then)), rtol=1e-6)
 
 
-def test_bytes_of_an_answer_are_counted_as_they_will_travel_before_it_is_made():
+def test_sizes_of_an_answer_are_counted_as_it_will_travel_before_it_is_made():
     shard = shard_with(Adagrad(0.5))
-    count = shard.shard.answer_bytes
-    everything = Pull(A, ("W", "d"), (Choice("W", np.array([1, 1])), Choice("W", slot="accumulator"), Choice("d")))
-    assert count(everything) == 16 + 16 + 16 + 16 + 16 == tensor_bytes(shard.answer(everything))
-    encoded = Pull(A, everything.names, everything.choices, encoding="float16")
-    assert count(encoded) == 8 + 16 + 8 + 8 + 16 == tensor_bytes(shard.answer(encoded))
+    count, spec_of = shard.shard.answer_bytes, {name: TensorSpec.of(name, one) for name, one in STARTS.items()}.get
+    choices = (Choice("W", np.array([1, 1])), Choice("W", np.array([1]), "accumulator"), Choice("d"), Choice("s"))
+    everything = Pull(A, ("W", "d"), choices)
+    assert most_answer_sizes(everything, spec_of) == [16, 16, 16, 16, 16, 4], "a slot may be float64"
+    assert count(everything) == 76 == tensor_bytes(shard.answer(everything))
+    encoded = replace(everything, encoding="float16")
+    assert count(encoded) == 54 == tensor_bytes(shard.answer(encoded))
     known = Pull(A, ("W", "d"), known_versions=(0, 3))
     assert count(known) == 32, "it may be modified until the step is taken"
     assert count(known, at_once=True) == 16 == tensor_bytes(shard.answer(known))
@@ -135,14 +139,17 @@ def test_bytes_of_an_answer_are_counted_as_they_will_travel_before_it_is_made():
     follower.answer(Register(A, (declared("W", STARTS["W"]),)))
     assert follower.shard.answer_bytes(Pull(A, ("W",), known_versions=(0,)), at_once=True) == 16, "it may have to wait"
     pushed = push(A, 1, pull=("W", "d"), known_versions=(0, 0))
+    assert most_answer_sizes(pushed, spec_of) == [16, 16]
+    assert most_answer_sizes(replace(pushed, encoding="bfloat16"), spec_of) == [8, 16]
     assert count(pushed, at_once=True) == 16 == tensor_bytes(shard.answer(pushed))
     table = Declaration(TensorSpec("E", (5, 2)), None, None, RowConstant(1.0))
-    for _ in range(2):
-        both = Register(A, (table, declared("s", STARTS["s"])))
-        assert count(both) == 4, "tables are not sent back"
-        assert count(Register(A, both.declarations, dry_run=True)) == 0
+    first, again = [Register(A, (one, declared("s", STARTS["s"]))) for one in (table, replace(table, initial=None))]
+    assert most_answer_sizes(first, spec_of) == [4], "tables are not sent back"
+    for both in (first, again):
+        assert count(both) == 4
+        assert count(replace(both, dry_run=True)) == 0
         shard.answer(both)
-        table = Declaration(table.spec, None)
+    assert most_answer_sizes(Assign(A, 1, ()), spec_of) == []
     for bad in (Choice("F"), Choice("W", slot="m")):
         with pytest.raises(ParamServerError):
             count(Pull(A, (), (bad,)))
