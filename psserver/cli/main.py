@@ -79,11 +79,6 @@ def main(debug: bool) -> None:
       psworker run --servers 127.0.0.1:5000 train.py
 
     \b
-    Two shards, each with half of the variables:
-      psserver serve --bind 0.0.0.0:5000 --shard 0/2
-      psserver serve --bind 0.0.0.0:5001 --shard 1/2
-
-    \b
     The status of the job:
       psserver status 127.0.0.1:5000
     """  # noqa: D301
@@ -173,9 +168,7 @@ def status_command(addresses: tuple[str, ...], as_json: bool, watch: bool, every
 
     \b
     psserver status 127.0.0.1:5000                    one shard
-    psserver status host1:5000,host2:5000             a job of two
-    psserver status host1:5000,host2:5000 --watch     live, each second
-    psserver status host1:5000 --json | jq .global_step
+    psserver status host1:5000,host2:5000 --watch     a job of two, live, each second
     psserver status host1:5000,host2:5000 --json | jq '.shards[].traffic'
     psserver status host1:5000 --json --watch --every 10 >> job.jsonl
     """  # noqa: D301

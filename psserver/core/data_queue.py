@@ -134,8 +134,7 @@ class DataQueues:
         if message.finished is not None:
             queue.finish(worker, message.finished, result)
         key, request = (worker, spec.name), _Waiting(ticket, message, now)
-        replaced = self._waiting.get(key)
-        if replaced is not None:
+        if (replaced := self._waiting.get(key)) is not None:
             error = Unavailable("another call of this worker has replaced this one")
             result.replies.append(Reply(replaced.ticket, error))
         self._waiting[key] = request
@@ -190,5 +189,5 @@ class DataQueues:
     def _answer(self, request: _Waiting, block: Block | None, done: bool = False, waiting_for: str = "") -> Reply:
         message = request.message
         unreported = self._queues[message.queue.name].reports[message.reports_received :]
-        chief = self._members.is_chief(message.sender.worker)
+        chief = self._members.chief.is_chief(message.sender.worker)
         return Reply(request.ticket, Taken(block, done, waiting_for, tuple(unreported), chief))

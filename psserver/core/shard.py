@@ -15,6 +15,7 @@ from typing import Any
 
 from psserver.core import events
 from psserver.core.data_queue import DataQueues
+from psserver.core.members.deduplication import is_repeated
 from psserver.core.members.job_invariants import JobInvariants
 from psserver.core.members.member import Member
 from psserver.core.members.membership import JobEnd, Membership
@@ -95,7 +96,6 @@ class Shard:
     ) -> None:
         self.shard, self.shards = shard, shards
         self._consistency, self._staleness = consistency, staleness
-        self._holds_calls = policy is not None or not isinstance(consistency, Asynchronous)
         self._repeated = 0
         self._changes: list[Change] = []
         self._invariants = JobInvariants(shard, shards, identity)
@@ -124,7 +124,7 @@ class Shard:
         Values at their known version count, since they may be modified by then, unless the step is taken `at_once` by a
         shard that never holds a call. Raises `UnknownVariable`, or `InvalidMessage` for an impossible choice.
         """
-        return self._store.answer_bytes(message, modified=not at_once or self._holds_calls)
+        return self._store.answer_bytes(message, modified=not (at_once and self._pending.asynchronous))
 
     # --- check and step -------------------------------------------------------------------------------------------
 
@@ -215,7 +215,8 @@ class Shard:
 
     def _check(self, message: Message) -> tuple[Any, bool]:
         """As `check`; returns the member that sends, and whether the message was settled before."""
-        sender, member, repeated = getattr(message, "sender", None), None, False
+        member: Any = None
+        sender, repeated = getattr(message, "sender", None), False
         if sender is not None:
             member = self._members.check(sender)
         match message:
@@ -224,13 +225,13 @@ class Shard:
                     self._check_group(message, message.group)
                 if message.remote:
                     self._check_remote(message.remote, [one.name for one in message.remote])
-                repeated = self._members.settled_before(message)
+                repeated = message.sequence <= member.settled and is_repeated(member, message)
                 self._store.check_gradients(message.gradients)
                 self._store.check_pull(message)
             case Pull():
                 self._store.check_pull(message)
             case Tune():
-                repeated = self._members.settled_before(message)
+                repeated = is_repeated(member, message)
                 self._store.check_tune(message)
             case Join():
                 self._invariants.check_join(message)
@@ -243,7 +244,7 @@ class Shard:
             case Assign():
                 if message.remote:
                     self._check_remote((), message.remote)
-                repeated = self._members.settled_before(message)
+                repeated = is_repeated(member, message)
                 self._store.check_assignments(message.assignments)
             case Take():
                 if self.shard:
@@ -274,14 +275,14 @@ class Shard:
         if new_incarnation or not was_live:
             result.events.append(events.joined(member, new_incarnation=new_incarnation))
         policies, step = (str(self._consistency), str(self._staleness)), self.global_step
-        chief, state = self._members.is_chief(member.name), self._invariants.identity
+        chief, state = self._members.chief.is_chief(member.name), self._invariants.identity
         joined = Joined(member.incarnation, member.number, self._members.lease, step, *policies, chief, state)
         result.replies.append(Reply(ticket, joined))
         if new_incarnation:
             self._forget([member], result)
 
     def _renew(self, ticket: int, message: Renew, member: Member, now: float, result: StepResult) -> None:
-        self._members.renew(member, now, message.tensor_transport)
+        member.tensor_transport = message.tensor_transport or member.tensor_transport
         member.half_pushes = max(member.half_pushes, message.half_pushes)  # heartbeats may arrive out of order
         # a heartbeat from before the worker's last messages does not abandon them
         settled = message.settled
@@ -292,7 +293,7 @@ class Shard:
                 self._members.progress.finish(member)
             self._pending.abandon(member, result)
             self._pending.decide(result)
-        waiting_for, chief = self._pending.waits_for(member.name), self._members.is_chief(member.name)
+        waiting_for, chief = self._pending.waits_for(member.name), self._members.chief.is_chief(member.name)
         result.replies.insert(0, Reply(ticket, Renewed(self.global_step, waiting_for, chief)))
 
     def _leave(self, ticket: int, message: Leave, member: Member, now: float, result: StepResult) -> None:
@@ -399,6 +400,6 @@ class Shard:
     def _worker_status(self, one: Member, now: float) -> WorkerStatus:
         counts = one.steps, one.staleness, one.staleness_sum, one.loss
         epoch, lease_left = self._queues.epoch_of(one.name), max(0.0, one.expires - now) if one.state == "live" else 0.0
-        waiting_for, chief = self._pending.waits_for(one.name), self._members.is_chief(one.name)
+        waiting_for, chief = self._pending.waits_for(one.name), self._members.chief.is_chief(one.name)
         who = one.name, one.incarnation, one.number, one.state
         return WorkerStatus(*who, *counts, epoch, lease_left, one.dropped, waiting_for, one.tensor_transport, chief)

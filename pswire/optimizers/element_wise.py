@@ -25,8 +25,7 @@ BLOCK = 1 << 18
 #: Elements of rows that are copied together, to be updated and put back.
 ROWS_BLOCK = 1 << 16
 
-#: The least normal number of the dtype that a rule computes in: an epsilon that rounds to zero would produce NaN from 0
-#: / 0.
+#: The least normal number of the dtype that a rule computes in: an epsilon that rounds to zero would make 0 / 0 NaN.
 TINY = {stored: float(np.finfo(computed).tiny) for stored, computed in COMPUTE_DTYPES.items()}
 
 # "no_broadcast": an array with a different shape is an error and is not broadcast.
@@ -40,9 +39,8 @@ _FIRST_ROW = np.zeros(1, np.intp)
 def blocks(value: Array, gradient: Array, slots: Sequence[Array]) -> Iterator[tuple[Array, Array, Array, list[Array]]]:
     """Iterates over flat blocks of (value, gradient, scratch, slots), all of one length; arguments as in `Rule.dense`.
 
-    Changes of the blocks of value and slots are in the arrays once the next block is asked for. The block of the
-    gradient is read-only; the scratch has arbitrary content. float16 comes as float32, and is rounded once a block. No
-    array is copied as a whole, whatever its strides.
+    Changes of value and slots are in the arrays once the next block is asked for. The gradient is read-only, the
+    scratch has arbitrary content. float16 comes as float32, and is rounded once a block; no array is copied as a whole.
     """
     compute = COMPUTE_DTYPES[value.dtype]
     scratch = np.empty(min(value.size, BLOCK), compute)

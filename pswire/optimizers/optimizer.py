@@ -78,20 +78,15 @@ class OptimizerSpec(UpdateSpec):
 class Limits:
     """Magnitudes of ordinary updates for a dtype.
 
-    Attributes:
-        gradient: of an ordinary update, after compensation for delay, which may add half of it.
-        state: of the elements of a settled variable and its slots; not below `gradient`.
-        squares: of the elements of a slot that sums squares; not below the square of `gradient`.
-        maximum: no element of a settled variable exceeds it by ordinary updates whose growths add up to less than 1.
-            Far enough below the dtype's largest number for what rounding adds, and for sums of a few such elements.
-        tiny: the least normal number.
+    No element of a settled variable exceeds `maximum` by ordinary updates whose growths add up to less than 1. It is
+    far enough below the dtype's largest number for what rounding adds, and for sums of a few such elements.
     """
 
-    gradient: float
-    state: float
-    squares: float
+    gradient: float  # of an ordinary update, after compensation for delay, which may add half of it
+    state: float  # of the elements of a settled variable and its slots; not below `gradient`
+    squares: float  # of the elements of a slot that sums squares; not below the square of `gradient`
     maximum: float
-    tiny: float
+    tiny: float  # the least normal number
 
 
 #: By dtype. float16 has none: its range is too small, so all its updates are guarded.
@@ -128,14 +123,10 @@ def check_result(name: str, value: Array, slots: Mapping[str, Array]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """When an update takes place.
+    """When an update takes place."""
 
-    `number` is that of this update of this variable, from 1, whichever rows the updates before have touched;
-    `global_step` counts the pushes that the shard has applied before this one, to any variables.
-    """
-
-    number: int
-    global_step: int
+    number: int  # of this update of this variable, from 1, whichever rows the updates before have touched
+    global_step: int  # pushes that the shard has applied before this one, to any variables
     learning_rate: float
 
 
@@ -156,14 +147,11 @@ class Rule(ABC):
 
     @np.errstate(all="ignore")
     def slots(self, value: Array) -> dict[str, Array]:
-        """New slots for a variable, by name, with their first values.
+        """New slots for a variable, by name; `InvalidMessage` unless its dtype is float16, float32 or float64.
 
         Each begins at a cache line, and a quarter of a page further into a page than the one before it. Without
         alignment, half of the vectors cross a cache line: compiled Adam takes 2.6 ms instead of 1.4 for 3.27 M float32.
         With the same offset within a page it takes 1.7 ms, because the arrays share cache sets.
-
-        Raises:
-            InvalidMessage: the variable's dtype is none of float16, float32 and float64.
         """
         if value.dtype not in COMPUTE_DTYPES:
             raise InvalidMessage(

@@ -25,7 +25,7 @@ class Member:
         training, finished, out_of_data, clock: training progress; `clock` counts steps and dropped.
         settled, answer: sequence number of its last settled push, assign or tune, 0 before the first, and the answer,
             without values; None: it was abandoned, or others went on without it.
-        half_pushes, last_push: see `psserver.core.members.membership.HalfPushes`.
+        half_pushes, last_push: see `psserver.core.members.deduplication.HalfPushes`.
     """
 
     name: str

@@ -1,28 +1,22 @@
-"""Membership: names, incarnations and leases of the workers of a job, and deduplication. Time is an argument.
+"""Membership: names, incarnations and leases of the workers of a job. Time is an argument.
 
 A worker that joins again gets a higher incarnation; messages of an older one are refused. A lease that expires makes a
-worker lost; it may join again. A worker has one push, assign or tune open at a time, so the deduplication table is one
-entry per member: its last settled message.
-
-The chief is the worker that does what must be done once per job: the live worker that joined first when there was none.
-If it is lost or fails, another one is elected; one that finished stays chief until a new job begins.
+worker lost; it may join again.
 """
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 
+from psserver.core.members.chief import ChiefElection
+from psserver.core.members.deduplication import HalfPushes
 from psserver.core.members.member import Member, Progress
-from pswire.errors import InvalidMessage, NotJoined, OutOfOrder, ParamServerError, Zombie
-from pswire.messages import ANSWERS, Assign, Assigned, Join, LastPush, Push, Pushed, Sender, Tune, Tuned
+from pswire.errors import InvalidMessage, NotJoined, ParamServerError, Zombie
+from pswire.messages import Assigned, Join, Pushed, Sender, Tuned
 
 #: Far above the incarnations that a worker can reach, and far below the largest that the protocol can carry.
 MAX_INCARNATION = 1 << 48
-
-#: Earlier incarnations whose last push is remembered.
-MAX_EARLIER_INCARNATIONS = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,8 +41,7 @@ class Membership:
         self._one_job = one_job
         self._members: dict[str, Member] = {}
         self._done = False  # a worker has finished the job
-        self._has_chief = has_chief
-        self._chief: Member | None = None
+        self.chief = ChiefElection(self._members, enabled=has_chief)
         self.progress = Progress()
         self.half_pushes = HalfPushes(self._members)
 
@@ -92,7 +85,7 @@ class Membership:
         if known is not None and _same_incarnation(known, message):
             known.state = "live"
             self.renew(known, now, message.tensor_transport)
-            self._elect()
+            self.chief.elect()
             return known, False
         new_job = all(member.state != "live" for member in self) and not (self._one_job and self._done)
         if new_job and not self._one_job:
@@ -103,20 +96,10 @@ class Membership:
         if known is not None:
             self.progress.end_incarnation(known)
             self.half_pushes.end_incarnation(known)
-            if self._chief is known and known.state == "live":
-                self._chief = member
+            self.chief.replace(known, member)
         self._members[message.worker] = member
-        self._elect(new_job=new_job)
+        self.chief.elect(new_job=new_job)
         return member, True
-
-    def is_chief(self, name: str) -> bool:
-        """Whether the worker of this name is the chief, in its current incarnation."""
-        return self._chief is not None and self._chief is self._members.get(name)
-
-    def _elect(self, gone: Iterable[Member] = (), *, new_job: bool = False) -> None:
-        """Elect a chief if there is none, if it is one of those `gone`, or if a new job begins."""
-        if self._has_chief and (new_job or self._chief is None or any(one is self._chief for one in gone)):
-            self._chief = next((member for member in self if member.state == "live"), None)
 
     def check(self, sender: Sender) -> Member:
         """The live member that sends. Raises `NotJoined`, or `Zombie` if another incarnation has joined since."""
@@ -124,26 +107,6 @@ class Membership:
         if member is not None and member.state == "live" and member.incarnation == sender.incarnation:
             return member
         raise self.refusal(sender)
-
-    def settled_before(self, message: Push | Assign | Tune) -> bool:
-        """Whether this message of a live member is its last settled one; False if it is new.
-
-        Raises `OutOfOrder` if a later message of the worker was settled since, or this one was abandoned, unless it is
-        a push, whose part is dropped; `InvalidMessage` if the number was used for another kind of message.
-        """
-        sequence, member = message.sequence, self._members[message.sender.worker]
-        if sequence > member.settled:
-            return False
-        if sequence < member.settled:
-            raise OutOfOrder(
-                f"message {sequence} of worker {member.name!r} came after its message {member.settled} was settled: "
-                "it arrived too late and changes nothing"
-            )
-        if member.answer is None and not isinstance(message, Push):
-            raise OutOfOrder(f"message {sequence} of worker {member.name!r} was abandoned: it is too late")
-        if member.answer is not None and not isinstance(member.answer, ANSWERS[type(message)]):
-            raise InvalidMessage(f"sequence number {sequence} was used for another kind of message before")
-        return True
 
     def record(self, member: Member, sequence: int, answer: Pushed | Assigned | Tuned) -> None:
         """Settle a message with an answer, which has no values: a retry gets fresh ones."""
@@ -184,7 +147,7 @@ class Membership:
             self.progress.stop(member)
             if not member.out_of_data:
                 self.progress.resume([member.name])
-            self._elect([member])
+            self.chief.dismiss([member])
         else:
             self.progress.finish(member)
         self._check_job_end(now)
@@ -196,53 +159,13 @@ class Membership:
             member.state = "lost"
             self.progress.stop(member)
         if lost:
-            self._elect(lost)
+            self.chief.dismiss(lost)
             self._check_job_end(now)
         return lost
 
     def _check_job_end(self, now: float) -> None:
         if not any(member.state == "live" for member in self):
             self.job_end = JobEnd(now, len(self._members), self._done)
-
-
-class HalfPushes:
-    """Half-applied pushes of `members`, of which some shards have applied their part and others have not.
-
-    Workers report those that they abandoned, and a shard counts parts that arrived too late. Those left by the death of
-    a worker are found by comparing the last pushes of all shards (`psserver status`).
-    """
-
-    def __init__(self, members: Mapping[str, Member]) -> None:
-        self._members = members
-        self._counted = 0  # reports of earlier incarnations, and late parts
-        self._last_pushes: deque[LastPush] = deque(maxlen=MAX_EARLIER_INCARNATIONS)  # of earlier incarnations
-
-    @property
-    def count(self) -> int:
-        """The number of half-applied pushes known to this shard."""
-        return self._counted + sum(member.half_pushes for member in self._members.values())
-
-    def last_pushes(self, most: int) -> tuple[LastPush, ...]:
-        """The last push of each incarnation that other shards have a part of; at most the newest 1,000."""
-        now = [member.last_push for member in self._members.values() if member.last_push is not None]
-        return tuple([*self._last_pushes, *now][-most:])
-
-    def settle(self, member: Member, sequence: int) -> bool:
-        """Note that the worker knows the outcome of its messages up to this one; False if that was known."""
-        new = sequence > (member.last_push.sequence if member.last_push else 0)
-        if new:
-            member.last_push = LastPush(member.name, member.incarnation, sequence, ())
-        return new
-
-    def late_part(self, member: Member, sequence: int) -> None:
-        """Count the part of a push that arrived too late to be applied here."""
-        self._counted += self.settle(member, sequence)
-
-    def end_incarnation(self, member: Member) -> None:
-        """Keep the counts of a member whose next incarnation begins."""
-        self._counted += member.half_pushes
-        if member.last_push is not None:
-            self._last_pushes.append(member.last_push)
 
 
 def _same_incarnation(member: Member, message: Join) -> bool:

@@ -1,0 +1,37 @@
+"""Chief election: the choice of the worker that does what must be done once per job.
+
+If there is no chief, the live worker that joined first becomes chief. If the chief is lost or fails, another one is
+elected; one that finished has done its work and stays chief until a new job begins.
+"""
+
+from collections.abc import Collection, Mapping
+
+from psserver.core.members.member import Member
+
+
+class ChiefElection:
+    """Elects the chief of `members`, which are in order of joining; there is no chief unless `enabled`."""
+
+    def __init__(self, members: Mapping[str, Member], *, enabled: bool) -> None:
+        self._members, self._enabled = members, enabled
+        self._chief: Member | None = None
+
+    def is_chief(self, name: str) -> bool:
+        """Whether the worker of this name is the chief, in its current incarnation."""
+        return self._chief is not None and self._chief is self._members.get(name)
+
+    def elect(self, *, new_job: bool = False) -> None:
+        """Elect a chief if there is none, or if a new job begins."""
+        if self._enabled and (new_job or self._chief is None):
+            self._chief = next((member for member in self._members.values() if member.state == "live"), None)
+
+    def dismiss(self, gone: Collection[Member]) -> None:
+        """Elect another chief if it is among these, which were lost or have failed."""
+        if any(member is self._chief for member in gone):
+            self._chief = None
+            self.elect()
+
+    def replace(self, old: Member, new: Member) -> None:
+        """Keep a chief that joins again with a new incarnation while it is live."""
+        if self._chief is old and old.state == "live":
+            self._chief = new
