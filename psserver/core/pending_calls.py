@@ -137,14 +137,12 @@ class PendingCalls:
         held = next((call for call in self._calls.values() if call.member.name == worker and call.held), None)
         if held is None:
             return ""
-        before = [change.sender.worker for change in held.message.after if not self._settled(change)]
-        if before:
-            return (
-                f"shard 0 decided changes of {join_names(before)} before this one, and they have not arrived here yet"
-            )
+        if before := [change.sender.worker for change in held.message.after if not self._settled(change)]:
+            who = join_names(before)
+            return f"shard 0 decided changes of {who} before this one, and they have not arrived here yet"
         views = self._held_pushes(self._calls.values())
         mine = next(view for view in views if view.ticket == held.ticket)
-        return self._policy.explain(mine, views, self._shard_view())
+        return self._policy.explain(mine, views, ShardView(self.global_step, self._members, self._settled))
 
     def decide(self, result: StepResult) -> None:
         """Ask the policy until it has no more decisions; values are read last, so that they agree with their versions.
@@ -159,7 +157,8 @@ class PendingCalls:
             if assigns:
                 continue  # this may make pushes too late
             held = self._held_pushes(ready)
-            decisions = self._policy.decide(held, self._shard_view()) if held else []
+            shard = ShardView(self.global_step, self._members, self._settled)
+            decisions = self._policy.decide(held, shard) if held else []
             if not decisions:
                 break
             for decision in decisions:
@@ -210,9 +209,6 @@ class PendingCalls:
             if isinstance(push, Push) and call.answer is None:
                 views.append(PushView(call.ticket, call.member.name, self._staleness(push), push.group))
         return views
-
-    def _shard_view(self) -> ShardView:
-        return ShardView(self.global_step, self._members, self._settled)
 
     def _staleness(self, push: Push) -> int:
         """The most changes that the weights of a gradient have had since they were served, on whichever shard."""

@@ -96,8 +96,3 @@ class Progress:
             member = self._finished.pop(name, None)
             if member is not None:
                 member.finished = member.out_of_data = False
-
-    def end_incarnation(self, member: Member) -> None:
-        """Forget a member whose next incarnation begins."""
-        self.stop(member)
-        self._finished.pop(member.name, None)
