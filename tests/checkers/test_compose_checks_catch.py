@@ -14,9 +14,8 @@ from psserver.runtime import clock, executor
 from pswire.messages import Block, EpochReport
 from pswire.system.host import process_number
 from tests.compose import containers
-from tests.compose.containers import Job
+from tests.compose.containers import Event, Job, events, notes, table
 from tests.compose.docker import Container, made
-from tests.compose.logs import Event, events, notes, table
 
 # --- logs -------------------------------------------------------------------------------------------------------------
 

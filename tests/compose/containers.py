@@ -12,21 +12,21 @@ BASE_IMAGE and BUILD_NETWORK as in deploy/compose.yaml. Plain pytest does not ru
 from __future__ import annotations
 
 import os
+import re
 import secrets
 import shlex
 import signal
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from typing import NamedTuple
 
 import pytest
 
-from tests.compose.docker import COMPOSE_FILE, TAIL, Cluster, Container, Failed, Images, docker, run, wait_for
-from tests.compose.logs import Event, Notes, events, moment, notes, table
+from tests.compose.docker import COMPOSE_FILE, TAIL, Cluster, Container, Failed, Images, docker, moment, run, wait_for
 
 pytestmark = pytest.mark.timeout(1800)
 
@@ -116,9 +116,79 @@ def test_all_commands_of_compose_accept_the_file(programs):
 def test_a_cluster_stops_without_sigkill(training, cluster, request):
     with started(cluster, request.session):
         if training:
-            wait_for("the first step", cluster.status, TO_TRAIN, lambda status: status["global_step"] > 0)
+            wait_for("a step", cluster.workers, TO_TRAIN, lambda found: any(one["steps"] for one in found))
         cluster.compose("stop")
         assert ends(cluster.containers(), at_once=not training) == {}
+
+
+# --- logs -------------------------------------------------------------------------------------------------------------
+
+#: Patterns of notes of shard 0, which are texts of `psserver.core.events`, and of the accuracy.
+_NUMBER, _WORKER = r"([\d,]+)", r"'([^']*)'"
+_BLOCK = rf"block {_NUMBER} of epoch [\d,]+ of queue '[^']*'"
+_NOTES = {
+    "epochs": rf"epoch {_NUMBER} of queue '[^']*' is done: mean cost ([\d.]+) over {_NUMBER} examples?",
+    "given back": rf"{_BLOCK} .* will be handed out again: worker {_WORKER} had it",
+    "handed out": rf"{_BLOCK} goes to worker {_WORKER} \({_WORKER} had it\)",
+    "finished": rf"worker {_WORKER} finished after {_NUMBER} steps?",
+    "accuracy": r"^test accuracy: ([\d.]+) on the first 3,000",
+}
+Notes = Mapping[str, list[tuple]]
+
+
+class Event(NamedTuple):
+    """An event `what` of process `who` at a time, in seconds since 1970."""
+
+    at: float
+    who: str
+    what: str
+
+
+def events(who: str, log: str, names: Mapping[str, str]) -> list[Event]:
+    """The output of `docker logs --timestamps` in the order of time.
+
+    The names of workers (`pswire.system.host.process_name`) are replaced by those of containers, given by host name.
+    """
+    hosts = re.compile(rf"\b({'|'.join(names)})-[\d.]+\b")
+    lines = [line.partition(" ") for line in log.splitlines()]
+    found = [Event(moment(at), who, hosts.sub(lambda host: names[host[1]], text)) for at, _, text in lines]
+    return sorted(found, key=lambda event: event.at)
+
+
+def notes(story: Iterable[Event]) -> Notes:
+    """What the checks need, in order, numbers as numbers.
+
+    epochs: (epoch, mean cost, examples); given back: (block, worker); handed out: (block, worker, worker before);
+    finished: (worker, steps); accuracy: (on the first 3,000 test images,).
+    """
+    texts = [event.what for event in story]
+    return {
+        kind: [tuple(map(_value, found.groups())) for text in texts if (found := re.search(pattern, text))]
+        for kind, pattern in _NOTES.items()
+    }
+
+
+def _value(text: str) -> str | int | float:
+    if re.fullmatch(r"[\d,.]+", text) is None:
+        return text
+    return float(text) if "." in text else int(text.replace(",", ""))
+
+
+def table(story: Iterable[Event], start: float) -> str:
+    """Events of shard 0 and other lines of workers in the order of time, in seconds since `start`.
+
+    Without lines of the training program that repeat events, the name of the only queue, and advice.
+    """
+    rows = []
+    for at, who, text in sorted(story, key=lambda event: event.at):
+        note = re.search(r" psserver\.runtime\.(?:executor|clock): (.*)", text)
+        if note and who == "server-0":
+            text = note[1]
+        elif re.match(r"epoch +\d+: |psserver: |.* psserver\.", text):
+            continue
+        text = re.sub(r" of queue '[^']*'|; is it running\?.*|(?:worker )?'(worker-\d+)'", r"\1", text)
+        rows.append(f"| {at - start:.1f} | {who} | {text.removeprefix(who).lstrip(': ')} |")
+    return "\n".join(["| seconds | process | event |", "| ---: | --- | --- |", *rows])
 
 
 # --- a job under failures ---------------------------------------------------------------------------------------------
@@ -128,7 +198,7 @@ class Job(NamedTuple):
     """The observed facts of a job."""
 
     seconds: float | None  # from `up` until all containers have ended by themselves; None: not in time
-    notes: Notes  # as by `logs.notes`
+    notes: Notes
     killed: str  # the worker whose container was killed
     cut: str  # the worker that was disconnected for a while
     steps: int  # its steps before it was connected again
@@ -151,9 +221,7 @@ def job(cluster: Cluster, request: pytest.FixtureRequest) -> Iterator[Job]:
     with started(cluster, request.session):
         killed, cut, steps = inject_failures(cluster, act)
         with suppress(Failed):  # the checks report it
-            wait_for(
-                "the end", cluster.containers, TO_END, lambda found: not any(one.running for one in found.values())
-            )
+            wait_for("the end", cluster.running, TO_END, lambda running: not running)
             seconds = max(one.ended for one in cluster.containers().values()) - start
         containers = cluster.containers()
         names = {container.host: container.name for container in containers.values()}
@@ -167,11 +235,9 @@ def job(cluster: Cluster, request: pytest.FixtureRequest) -> Iterator[Job]:
 
 def inject_failures(cluster: Cluster, act: Callable[[str, str], None]) -> tuple[Container, Container, int]:
     """Kills the chief and disconnects another worker for a while; returns both, and the steps of the second by then."""
-    status = wait_for(
-        "the second epoch", cluster.status, TO_TRAIN, lambda status: any(one["epoch"] >= 2 for one in status["workers"])
-    )
+    workers = wait_for("epoch 2", cluster.workers, TO_TRAIN, lambda found: any(one["epoch"] >= 2 for one in found))
     hosts = {container.host: container for container in cluster.containers().values()}
-    live = sorted((one for one in status["workers"] if one["state"] == "live"), key=lambda one: not one["chief"])
+    live = sorted((one for one in workers if one["state"] == "live"), key=lambda one: not one["chief"])
     if len(live) < 2 or not live[0]["chief"]:
         raise Failed(f"a live chief and another live worker are needed; there are: {live}")
     killed, cut = (hosts[one["name"].rpartition("-")[0]] for one in live[:2])
@@ -183,8 +249,7 @@ def inject_failures(cluster: Cluster, act: Callable[[str, str], None]) -> tuple[
     time.sleep(CUT_SECONDS)
 
     def steps() -> int:
-        found = [one["steps"] for one in cluster.status()["workers"] if one["name"].startswith(cut.host)]
-        return max(found, default=0)
+        return max((one["steps"] for one in cluster.workers() if one["name"].startswith(cut.host)), default=0)
 
     before = wait_for(f"the steps of {cut.name}", steps, TO_COME_BACK, lambda steps: True)
     act(cut.name, "is connected again")
@@ -200,9 +265,8 @@ def test_the_job_ends_by_itself(job):
 
 
 def test_all_epochs_are_complete_in_order_with_all_examples(job):
-    assert [(epoch, examples) for epoch, _, examples in job.notes["epochs"]] == [
-        (1 + e, EXAMPLES) for e in range(EPOCHS)
-    ]
+    every = [(epoch, EXAMPLES) for epoch in range(1, EPOCHS + 1)]
+    assert [(epoch, examples) for epoch, _, examples in job.notes["epochs"]] == every
 
 
 def test_the_cost_of_the_last_epoch_is_that_of_one_process(job):

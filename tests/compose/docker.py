@@ -14,10 +14,9 @@ import subprocess
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from datetime import datetime
 from pathlib import Path
 from typing import IO, Any, NamedTuple
-
-from tests.compose.logs import moment
 
 ROOT = Path(__file__).resolve().parents[2]
 COMPOSE_FILE = ROOT / "deploy" / "compose.yaml"
@@ -69,6 +68,10 @@ def text_of(log: IO[str]) -> str:
     """The contents of a log so far; further output is appended."""
     log.seek(0)
     return log.read()
+
+
+def moment(text: str) -> float:
+    return datetime.fromisoformat(text).timestamp()
 
 
 def docker(*arguments: str, timeout: float = 60.0) -> str:
@@ -149,10 +152,13 @@ class Cluster:
     def network(self) -> str:
         return docker("network", "ls", "--quiet", "--filter", self._ours).strip()
 
-    def status(self) -> dict[str, Any]:
-        """The output of `psserver status --json`. Raises `Failed`."""
+    def running(self) -> list[Container]:
+        return [container for container in self.containers().values() if container.running]
+
+    def workers(self) -> list[dict[str, Any]]:
+        """The workers in the output of `psserver status --json`. Raises `Failed`."""
         status = "psserver", "status", "server-0:7070,server-1:7070", "--json"
-        return json.loads(docker("exec", self.containers()["server-0"].id, *status))
+        return json.loads(docker("exec", self.containers()["server-0"].id, *status))["workers"]
 
     def log(self, container: Container) -> str:
         return run("sh", "-c", f"docker logs --timestamps {container.id} 2>&1", timeout=60)

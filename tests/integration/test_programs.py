@@ -117,15 +117,12 @@ def test_the_target_stays_bit_for_bit_until_it_becomes_the_online_network(run_ex
         assert bits("target") == target, "the server has the same"
 
 
-LAYERS = {"discriminator": ("hidden_1", "hidden_2", "logit"), "generator": ("hidden_1", "hidden_2", "image")}
-NAMES = [
-    [f"{network}/{layer}/{part}" for layer in layers for part in ("kernel", "bias")]
-    for network, layers in LAYERS.items()
-]
-
-
 def test_each_networks_step_leaves_every_bit_of_the_other_as_it_was(run_example, tmp_path, monkeypatch):
     transport, push, pushes = EmbeddedTransport(), Session.push, []
+    names = [
+        [f"{network}/{layer}/{part}" for layer in ("hidden_1", "hidden_2", last) for part in ("kernel", "bias")]
+        for network, last in (("discriminator", "logit"), ("generator", "image"))
+    ]
 
     def state(session):
         """Of every variable, version, value and slots on the shard."""
@@ -140,13 +137,13 @@ def test_each_networks_step_leaves_every_bit_of_the_other_as_it_was(run_example,
         before = state(session)
         push(session, *arguments)
         after = state(session)
-        assert sorted(after) == sorted(before) == sorted(NAMES[0] + NAMES[1]), "nothing is built anew"
+        assert sorted(after) == sorted(before) == sorted(names[0] + names[1]), "nothing is built anew"
         pushes.append([name for name in after if after[name] != before[name]])
 
     monkeypatch.setattr(Session, "push", watched)
     monkeypatch.setattr(ps, "session", lambda: Session(WorkerConfig(name="w0", timeout=30), transport))
     run_example("gan_mnist", "--output", str(tmp_path / "grids"), "--steps", "5")
-    assert pushes == NAMES * 5
+    assert pushes == names * 5
 
 
 def programs(page):
@@ -165,17 +162,13 @@ def test_every_program_in_readme_and_guide_runs_and_its_assertions_hold(page, pr
         assert abs(float(capsys.readouterr().out) - 0.904) <= 0.003, "the accuracy of softmax regression"
 
 
-def commands():
-    """The commands of the section "Running a program" that need no container, as argument lists."""
+@pytest.mark.slow
+def test_the_commands_of_the_readme_that_need_no_container_train_the_example_and_show_the_job():
     section = (ROOT / "README.md").read_text().split("## Running a program")[1].split("\n## ")[0]
     lines = re.findall(r"`((?:python|psworker|psserver) [^`]+)`", section)
     interpreter = {"python": [], "psworker": ["-m", "psworker"], "psserver": ["-m", "psserver"]}
-    return [[sys.executable, *interpreter[words[0]], *words[1:]] for words in map(shlex.split, lines)]
-
-
-@pytest.mark.slow
-def test_the_commands_of_the_readme_train_the_example_and_show_the_job():
-    alone, local, serve, worker, status = commands()
+    words = map(shlex.split, lines)
+    alone, local, serve, worker, status = [[sys.executable, *interpreter[first], *rest] for first, *rest in words]
     environment = {**os.environ, "PSWORKER_PROGRESS": "off"}
     options = {"cwd": ROOT, "env": environment, "capture_output": True, "text": True, "timeout": 100, "check": True}
     for program in (alone, local):

@@ -12,8 +12,7 @@ from pswire.messages import Leave, Pulled, Push, Pushed, RemoteWeights, Renew, t
 from pswire.specs.consistency import Bounded, DropStalePushes, Synchronous
 from psworker import ops, schedules
 from psworker.config import StrategyConfig, WorkerConfig
-from psworker.sessions.data_loop import batches_per_block
-from psworker.sessions.session import Session
+from psworker.sessions.session import Session, batches_per_block
 from tests.shards_in_process import ShardsInProcess
 
 START = np.float32([1, -2, 3])
@@ -131,9 +130,8 @@ def test_an_epoch_is_complete_when_all_of_its_gradients_are_at_the_server(open_s
     assert seen == [100, 200, 300]
 
 
-@pytest.mark.parametrize(("steps", "batches"), [(1, 16), (3, 18), (16, 16), (17, 17), (500, 500)])
-def test_a_block_is_a_whole_number_of_pushes(steps, batches):
-    assert batches_per_block(steps) == batches
+def test_a_block_is_a_whole_number_of_pushes():
+    assert [batches_per_block(steps) for steps in (1, 3, 16, 17, 500)] == [16, 18, 16, 17, 500]
 
 
 CALLS = {
@@ -290,9 +288,7 @@ def test_a_step_whose_update_would_overflow_changes_neither_values_nor_slots(ope
         assert state() != before
 
 
-@pytest.mark.parametrize(
-    "strategy", [{}, {"push_every": 2, "pull_every": 3}, {"overlap": True}, {"local_steps": 2}], ids=str
-)
+@pytest.mark.parametrize("strategy", [{}, {"push_every": 2, "pull_every": 3}, {"overlap": True}, {"local_steps": 2}])
 def test_values_travel_again_only_when_servers_have_changed_them_or_the_program_has_replaced_them(strategy):
     transport, x = ShardsInProcess(2), scalar("x")
     frozen = ps.Variable(np.arange(64, dtype=np.float32), name="frozen", trainable=False)
@@ -371,14 +367,13 @@ def test_a_push_that_is_dropped_is_counted_and_brings_fresh_weights(caplog):
     assert [(record.levelname, "staleness" in record.message) for record in told] == [("WARNING", True), ("INFO", True)]
 
 
-#: push_every, pull_every, overlap, and how many of its own pushes a worker's gradients have missed, counted by hand.
-OWN_STALENESS = [
-    *[(1, 1, False, 0), (1, 4, False, 3), (4, 2, False, 0), (3, 3, False, 0), (2, 3, False, 1), (4, 6, False, 1)],
-    *[(2, 5, False, 2), (1, 4, True, 4), (4, 1, True, 1), (3, 3, True, 1), (2, 4, True, 2), (2, 5, True, 3)],
-]
-
-
-@pytest.mark.parametrize(("push_every", "pull_every", "overlap", "own"), OWN_STALENESS)
+@pytest.mark.parametrize(
+    ("push_every", "pull_every", "overlap", "own"),  # pushes that a worker's gradients have missed, counted by hand
+    [
+        *[(1, 1, False, 0), (1, 4, False, 3), (4, 2, False, 0), (3, 3, False, 0), (2, 3, False, 1), (4, 6, False, 1)],
+        *[(2, 5, False, 2), (1, 4, True, 4), (4, 1, True, 1), (3, 3, True, 1), (2, 4, True, 2), (2, 5, True, 3)],
+    ],
+)
 def test_a_workers_own_pushes_make_no_other_of_it_too_stale_to_be_applied(push_every, pull_every, overlap, own):
     """Servers drop nothing of 60 steps that is only as stale as a worker makes it itself; below that it is refused."""
     strategy = {"push_every": push_every, "pull_every": pull_every, "overlap": overlap}

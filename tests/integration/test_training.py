@@ -54,9 +54,9 @@ def test_a_push_has_the_loss_and_the_staleness_of_its_own_gradients(open_session
     ("call", "error", "message"),
     [
         (
-            lambda x, _: SGD.minimize(ops.sum(x), ps.trainable_variables("generater")),
+            lambda x, _: SGD.minimize(ops.sum(x), ps.trainable_variables("y")),
             ValueError,
-            r"no variable to train.*misspelt\? Trainable: generator/x, x",
+            r"misspelt\? .*: generator/x, x",
         ),
         (lambda x, _: SGD.apply_gradients([(None, x)]), ValueError, "no gradients to push for x"),
         (lambda x, _: SGD.minimize(0.5), TypeError, "a loss must be a Tensor made by ops, but this one is float"),
@@ -65,7 +65,7 @@ def test_a_push_has_the_loss_and_the_staleness_of_its_own_gradients(open_session
         (
             lambda x, _: ps.Adam().apply_gradients([(ONE, x)]),
             AlreadyRegistered,
-            r"'x' is registered with GradientDescent.*declares Adam",
+            r"'x' is registered with Gr.*ares Adam",
         ),
         (lambda x, open_session: open_session("w1").__enter__(), ConfigurationError, "one session at a time"),
     ],
@@ -200,10 +200,8 @@ def test_loops_that_take_turns_have_each_their_own_costs(open_session):
 )
 def test_a_worker_without_examples_gives_back_its_block_and_is_idle_from_its_next_call_on(how, idles):
     """Unless it fails, or pushes again: then others wait for it as before."""
-    transport, reported = (
-        ShardsInProcess(1, Bounded(3), lease=0.03 if how == "heartbeat" else np.inf),
-        threading.Event(),
-    )
+    lease, reported = 0.03 if how == "heartbeat" else np.inf, threading.Event()
+    transport = ShardsInProcess(1, Bounded(3), lease=lease)
     transport.refuse = lambda shard, message: isinstance(message, Renew) and message.idle and reported.set()
     error, weight = pytest.raises(KeyboardInterrupt) if how == "fail" else nullcontext(), ps.Variable([0.0], name="x")
     with error, Session(WorkerConfig(name="w0", timeout=30), transport) as session:

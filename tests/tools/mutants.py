@@ -12,8 +12,8 @@ a mutant is a paragraph:
     test tests/unit/psserver/core/test_shard_status.py
 
 The text after `-` must be in the file exactly once; it is replaced by the text after `+`. Several such lines are
-several lines of text. `test none` marks a mutant that no test is named for yet. A mutant is killed when a named test
-fails, and survives when all pass. Works in a temporary copy of the tree: this one stays as it is.
+several lines of text. A mutant is killed when a named test fails, and survives when all pass. Works in a temporary copy
+of the tree: this one stays as it is.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ LISTS = ROOT / "tests" / "mutants"
 #: Seconds after which a test has failed (some mutants make one wait for ever), the tests of a mutant, and all together.
 PATIENCE, LIMIT, ALL = 60, 300.0, 1200.0
 
-KILLED, SURVIVED, SLOW, UNTESTED, STALE = "killed", "SURVIVED", "TOO SLOW", "no test", "STALE"
+KILLED, SURVIVED, SLOW, STALE = "killed", "SURVIVED", "TOO SLOW", "STALE"
 
 
 class Mutant(NamedTuple):
@@ -61,19 +61,13 @@ def parse(text: str) -> list[Mutant]:
             raise ValueError(
                 f"a mutant has a title, one file, an old text, another new text and its tests, not: {paragraph}"
             )
-        tests = tuple(test for test in fields["test "] if test != "none")
-        mutants.append(Mutant(title, fields["file "][0], old, new, tests))
+        mutants.append(Mutant(title, fields["file "][0], old, new, tuple(fields["test "])))
     return mutants
 
 
 def listed() -> list[Mutant]:
     """All mutants, in the order of the lists."""
     return [mutant for path in sorted(LISTS.glob("*.txt")) for mutant in parse(path.read_text())]
-
-
-def copy_tree(to: Path) -> None:
-    ignored = shutil.ignore_patterns(".git", ".venv", ".*_cache", "__pycache__", "*.egg-info")
-    shutil.copytree(ROOT, to, ignore=ignored, dirs_exist_ok=True)
 
 
 def run_tests(tree: Path, tests: Sequence[str], limit: float = LIMIT) -> subprocess.CompletedProcess[str] | None:
@@ -92,8 +86,6 @@ def verdict(tree: Path, mutant: Mutant) -> str:
     text = path.read_text()
     if text.count(mutant.old) != 1:
         return STALE
-    if not mutant.tests:
-        return UNTESTED
     try:
         _write(path, text.replace(mutant.old, mutant.new))
         ended = run_tests(tree, mutant.tests)
@@ -113,15 +105,13 @@ def _write(path: Path, text: str) -> None:
 
 def main(words: Sequence[str]) -> int:
     """Prints a line for each mutant; 0 if none has survived, no tests were too slow, and every list is up to date."""
-    mutants = [
-        mutant
-        for mutant in listed()
-        if not words or any(word in text for word in words for text in (mutant.title, mutant.file, *mutant.tests))
-    ]
+    texts = {mutant: " ".join([mutant.title, mutant.file, *mutant.tests]) for mutant in listed()}
+    mutants = [mutant for mutant, text in texts.items() if not words or any(word in text for word in words)]
     counts: Counter[str] = Counter()
     with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
         tree = Path(folder)
-        copy_tree(tree)
+        ignored = shutil.ignore_patterns(".git", ".venv", ".*_cache", "__pycache__", "*.egg-info")
+        shutil.copytree(ROOT, tree, ignore=ignored, dirs_exist_ok=True)
         tests = sorted({test for mutant in mutants for test in mutant.tests})
         ended = run_tests(tree, tests, ALL) if tests else None
         if tests and (ended is None or ended.returncode):
