@@ -4,6 +4,7 @@ import dataclasses
 import itertools
 import math
 import random
+from contextlib import suppress
 from dataclasses import MISSING, fields, replace
 
 import numpy as np
@@ -145,23 +146,6 @@ def test_a_message_comes_back_as_it_was_inline_in_chunks_or_in_one_frame_and_no_
                 from_frame(frame, StreamReceiver(frame.data))
 
 
-def test_each_value_that_comes_in_an_answer_has_its_largest_size_and_tables_do_not_come():
-    shapes = {"W": ((4, 3), "float32"), "d": ((5,), "float64"), "s": ((), "float32"), "none": ((0, 3), "float32")}
-    specs = {name: TensorSpec(name, *rest) for name, rest in shapes.items()}
-    declared = [ms.Declaration(spec, np.zeros(spec.shape)) for spec in specs.values()]
-    declared.append(ms.Declaration(TensorSpec("E", (1000, 8)), initial=INITIALS[0]))
-    some, slot = ms.Choice("W", np.array([3, 3])), ms.Choice("W", np.arange(2), "momentum")
-    choices = (some, ms.Choice("d"), ms.Choice("s"), slot, ms.Choice("none"))
-    for message, sizes in (
-        (ms.Register(ME, tuple(declared)), [48, 40, 4, 0]),
-        (ms.Push(ME, 1, (), None, ("d", "W", "s")), [40, 48, 4]),
-        (ms.Push(ME, 1, (), None, ("d", "W", "s"), encoding="bfloat16"), [40, 24, 2]),
-        (ms.Pull(ME, ("W",), choices), [48, 24, 40, 4, 2 * 3 * 8, 0]),
-        (ms.Assign(ME, 1, ()), []),
-    ):
-        assert ms.most_answer_sizes(message, specs.__getitem__) == sizes
-
-
 # --- invalid fields ---------------------------------------------------------------------------------------------------
 
 SENDER = pb.Sender(worker="w", incarnation=1)
@@ -217,7 +201,6 @@ BAD = [
     (gradient(shape=(1,) * 17), "16 of them at most"),
     (gradient(shape=(2**62, 4)), "exceeds the address space"),
     (gradient(shape=(0, 2**62, 2**62), data=b""), "exceeds the address space"),
-    (gradient(shape=(3,)), r"W float32\[3\]: 12 bytes expected, there are 8"),
     (gradient(shape=(1,)), r"W float32\[1\]: 4 bytes expected, there are 8"),
     (gradient(streamed=True), "its elements are not in the message"),
     (gradient(packing=INT8), r"cannot be in the form 'int8' with the parts float32\[2\], float32\[\]"),
@@ -253,21 +236,15 @@ def test_a_name_may_have_256_letters_of_any_alphabet(letter):
     assert message.sender.worker == message.gradients[0].name == longest
 
 
-UNSENDABLE = [
-    *(ms.Push(ME, 1, (ms.Gradient("W", 0, np.zeros(2, dtype)),)) for dtype in ("complex64", "U3", "uint32")),
-    ms.Push(ME, 1, (ms.Gradient("W", 0, IndexedSlices(W, np.array([0, 1, 2], np.uint64), (3, 2))),)),
-    ms.Renewed(2**63),
-    ms.Join("w", shards=2**31),
-    ms.Renew(ms.Sender("\ud800", 1)),
-    ms.Renewed("one"),
-]
-
-
-@pytest.mark.parametrize("message", UNSENDABLE, ids=lambda message: type(message).__name__)
-def test_values_and_dtypes_that_the_protocol_does_not_have_are_not_sent(message):
-    dtype = ": variable 'W' has the dtype" if isinstance(message, ms.Push) else ""
-    with pytest.raises(InvalidMessage, match=f"this {type(message).__name__} cannot be sent{dtype}"):
-        encode(message, InlineSender())
+def test_values_and_dtypes_that_the_protocol_does_not_have_are_not_sent():
+    rows = IndexedSlices(W, np.array([0, 1, 2], np.uint64), (3, 2))
+    arrays = [*(np.zeros(2, dtype) for dtype in ("complex64", "U3", "uint32")), rows]
+    pushes = [ms.Push(ME, 1, (ms.Gradient("W", 0, array),)) for array in arrays]
+    others = (ms.Renewed(2**63), ms.Join("w", shards=2**31), ms.Renew(ms.Sender("\ud800", 1)), ms.Renewed("one"))
+    for message in (*pushes, *others):
+        dtype = ": variable 'W' has the dtype" if isinstance(message, ms.Push) else ""
+        with pytest.raises(InvalidMessage, match=f"this {type(message).__name__} cannot be sent{dtype}"):
+            encode(message, InlineSender())
 
 
 # --- garbage ----------------------------------------------------------------------------------------------------------
@@ -299,15 +276,14 @@ def test_a_message_that_is_cut_or_continued_or_changed_in_a_byte_is_a_message_or
 
 
 @given(data=st.binary(max_size=200))
-@settings(derandomize=True, database=None, deadline=None, max_examples=60)
+@settings(derandomize=True, database=None, deadline=None, max_examples=100)
 def test_arbitrary_bytes_are_a_message_a_frame_or_malformed(data):
     for kind in PROTOS:
         accept_or_refuse(kind, data)
-    try:
+    with suppress(Malformed):
         frame = incoming(data)
+        assert (frame.data or b"") == pb.Frame.FromString(data).data
         from_frame(frame, StreamReceiver(frame.data))
-    except Malformed:
-        pass
 
 
 def test_what_is_no_message_is_malformed():

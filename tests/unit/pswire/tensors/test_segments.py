@@ -7,6 +7,8 @@ import re
 import subprocess
 import sys
 from mmap import PAGESIZE
+from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -21,13 +23,6 @@ NAME = "paramserver-" + "0123456789abcdef" * 2
 def folder(monkeypatch):
     with shared_folder(monkeypatch) as path:
         yield path
-
-
-@pytest.fixture
-def segment():
-    segment = Segment.create(1)
-    yield segment
-    segment.unlink()
 
 
 def process(program):
@@ -75,9 +70,6 @@ print(os.listdir(sys.argv[1]) == [segment.name], segments.sweep())
     assert os.listdir(folder) == []
 
 
-# --- creation ---------------------------------------------------------------------------------------------------------
-
-
 def test_a_segment_has_whole_pages_for_its_user_only_and_its_name_goes_with_it_but_not_mapped_memory(folder):
     for nbytes in (0, PAGESIZE - DATA_OFFSET, PAGESIZE - DATA_OFFSET + 1, 1_000_000):
         segment, other = Segment.create(nbytes), Segment.create(nbytes)
@@ -99,10 +91,7 @@ def test_a_segment_has_whole_pages_for_its_user_only_and_its_name_goes_with_it_b
 
 
 def refuse(code):
-    def call(*arguments):
-        raise OSError(code, os.strerror(code))
-
-    return call
+    return Mock(side_effect=OSError(code, os.strerror(code)))
 
 
 def test_a_folder_that_cannot_be_used_is_a_reason_not_to_share_and_nothing_is_left(monkeypatch, folder):
@@ -134,10 +123,8 @@ def test_a_sweep_between_a_file_and_its_lock_does_no_harm(monkeypatch, folder):
     segment.unlink()
 
 
-# --- opening and sweeping ---------------------------------------------------------------------------------------------
-
-
-def test_a_file_that_is_not_as_announced_is_not_mapped_and_not_left_open(segment):
+def test_a_file_that_is_not_as_announced_is_not_mapped_and_not_left_open():
+    segment = Segment.create(1)
     known = {"name": segment.name, "nbytes": segment.nbytes, "token": segment.token}
     before = os.listdir("/proc/self/fd")
     for other, reason in (
@@ -153,12 +140,12 @@ def test_a_file_that_is_not_as_announced_is_not_mapped_and_not_left_open(segment
         with pytest.raises(NotShared, match=re.escape(reason)):
             open_segment(**known | other)
     assert len(os.listdir("/proc/self/fd")) == len(before)
+    segment.unlink()
 
 
 def sparse(path):
-    with open(path, "xb") as file:
-        file.write(bytes(PAGESIZE))
-        file.truncate(2 * PAGESIZE)
+    Path(path).write_bytes(bytes(PAGESIZE))
+    os.truncate(path, 2 * PAGESIZE)
 
 
 def test_a_file_that_is_no_segment_of_this_user_is_not_opened(monkeypatch, folder):
@@ -183,10 +170,10 @@ def test_a_file_that_is_no_segment_of_this_user_is_not_opened(monkeypatch, folde
             (os.rmdir if make is os.mkdir else os.unlink)(path)
 
 
-def test_a_sweep_removes_dead_segments_only(monkeypatch, folder, segment):
-    others = ["paramserver-notes", "sem.paramserver", f"{NAME}0"]
+def test_a_sweep_removes_dead_segments_only(monkeypatch, folder):
+    segment, others = Segment.create(1), ["paramserver-notes", "sem.paramserver", f"{NAME}0"]
     for name in (NAME, NAME[:-1] + "0", *others):
-        open(os.path.join(folder, name), "x").close()
+        Path(folder, name).touch()
     listed = os.listdir(folder)
     with monkeypatch.context() as patch:
         patch.setattr(os, "listdir", lambda path: [*listed, NAME[:-1] + "e"])  # one that vanishes meanwhile
@@ -194,5 +181,6 @@ def test_a_sweep_removes_dead_segments_only(monkeypatch, folder, segment):
         patch.setattr(os, "listdir", refuse(errno.ENOENT))
         assert sweep() == 0
     assert sorted(os.listdir(folder)) == sorted([segment.name, *others])
+    segment.unlink()
     for name in others:
-        os.unlink(os.path.join(folder, name))
+        Path(folder, name).unlink()
