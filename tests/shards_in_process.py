@@ -46,15 +46,14 @@ class ShardsInProcess:
         with self._changed:
             self.sent.append((shard, message))
             ticket = next(self._tickets)
-            if self.refuse(shard, message):
-                self._answers[ticket] = InvalidMessage("not this one")
-            else:
-                try:
-                    self._step(shard, ticket, message)
-                except ParamServerError as error:
-                    self._answers[ticket] = error
+            try:
+                if self.refuse(shard, message):
+                    raise InvalidMessage("not this one")
+                self._step(shard, ticket, message)
                 if self.lose(shard, message):
-                    self._answers[ticket] = TimedOut("no answer")
+                    raise TimedOut("no answer")
+            except ParamServerError as error:
+                self._answers[ticket] = error
         return Future(lambda: self._result(shard, ticket, min(timeout, PATIENCE)))
 
     def _result(self, shard, ticket, timeout):

@@ -62,6 +62,7 @@ class PendingCalls:
     """The pending calls of a shard, and counts of their outcomes.
 
     Attributes:
+        asynchronous: no push is held, and no other call waits for one.
         global_step: updates made.
         applied, dropped: pushes that were.
         stalenesses: number of applied pushes by staleness, large ones `rounded`.
@@ -69,7 +70,7 @@ class PendingCalls:
 
     def __init__(self, policy: Policy, store: Store, members: Membership, order: UpdateOrder | None = None) -> None:
         self._policy, self._store, self._members, self._update_order = policy, store, members, order
-        self._asynchronous = type(policy) is Asynchronous
+        self.asynchronous = type(policy) is Asynchronous
         self._calls: dict[int, PendingCall] = {}
         # of the last update, as schedules count: pushes of the job before it, as far as known here
         self._last_step = -1
@@ -92,7 +93,7 @@ class PendingCalls:
         A worker has one push open. A newer push replaces a held one, which the worker has abandoned or of which it is a
         retry. A request for values is replaced by any newer call, and never replaces a held push: it may be late.
         """
-        if self._asynchronous and not self._calls and not isinstance(call.message, Assign):
+        if self.asynchronous and not self._calls and not isinstance(call.message, Assign):
             try:  # the decision of the policy for a single call
                 if call.answer is None and isinstance(call.message, Push):
                     self._apply([call], 1.0, result)
