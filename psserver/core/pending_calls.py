@@ -59,23 +59,16 @@ class PendingCall:
 
 
 class PendingCalls:
-    """The pending calls of a shard, and counts of their outcomes.
-
-    Attributes:
-        asynchronous: no push is held, and no other call waits for one.
-        global_step: updates made.
-        applied, dropped: pushes that were.
-        stalenesses: number of applied pushes by staleness, large ones `rounded`.
-    """
+    """The pending calls of a shard; `global_step` counts updates, `applied` and `dropped` pushes."""
 
     def __init__(self, policy: Policy, store: Store, members: Membership, order: UpdateOrder | None = None) -> None:
         self._policy, self._store, self._members, self._update_order = policy, store, members, order
-        self.asynchronous = type(policy) is Asynchronous
+        self.asynchronous = type(policy) is Asynchronous  # no push is held, and no other call waits for one
         self._calls: dict[int, PendingCall] = {}
         # of the last update, as schedules count: pushes of the job before it, as far as known here
         self._last_step = -1
         self.global_step = self.applied = self.dropped = 0
-        self.stalenesses: defaultdict[int, int] = defaultdict(int)
+        self.stalenesses: defaultdict[int, int] = defaultdict(int)  # applied pushes by staleness, `rounded` if large
 
     @property
     def frontier(self) -> Frontier | None:
