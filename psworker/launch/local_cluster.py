@@ -61,8 +61,8 @@ class Job:
     shards: int = 1
     threads: int | None = None
     debug: bool = False
-    consistency: Consistency = Asynchronous()
-    staleness: StalenessSpec = IgnoreStaleness()
+    consistency: Consistency = field(default_factory=Asynchronous)
+    staleness: StalenessSpec = field(default_factory=IgnoreStaleness)
     worker_options: Mapping[str, object] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
