@@ -75,9 +75,6 @@ def shared_memory(arrays, specs):
 all_transports = pytest.mark.parametrize("transport", [inline, frame_data, chunks, shared_memory])
 
 
-# --- the contract -----------------------------------------------------------------------------------------------------
-
-
 @all_transports
 def test_arrays_arrive_bit_by_bit_as_they_were_sent_little_endian_aligned_and_in_order(transport):
     generator, arrays = np.random.default_rng(SEED), []
@@ -96,9 +93,7 @@ def test_arrays_arrive_bit_by_bit_as_they_were_sent_little_endian_aligned_and_in
 
 @all_transports
 def test_other_elements_than_were_declared_are_malformed_before_memory_is_allocated(transport):
-    exabytes = 1 << (
-        20 if transport is chunks else 40
-    )  # a stream may bring any size: its receiver checks limits before
+    exabytes = 1 << (20 if transport is chunks else 40)  # of a stream the receiver checks limits before
     numbers = [(np.zeros(1999, np.float32), size, "float32") for size in (2001, exabytes, 2)]
     for sent, size, dtype in ((np.uint8([0, 2]), 2, "bool"), *numbers):
         if transport is shared_memory and len(sent) > size:
