@@ -166,6 +166,7 @@ def declaration(optimizer=None, first=0, of=5, **fields):
 
 INT8 = pb.Packing(form="int8", parts=[tensor(), tensor(shape=())])
 BAD = [
+    (pb.Queue(), "Queue is neither a request nor an answer"),
     (pb.JoinRequest(worker="", shards=1), "1 to 256 printable characters, got ''"),
     (pb.JoinRequest(worker="a\nb", shards=1), r"printable characters, got 'a\\nb'"),
     (pb.JoinRequest(worker="w", incarnation=-1, shards=1), "JoinRequest.incarnation must be at least 0, got -1"),
@@ -192,7 +193,6 @@ BAD = [
     (gradient(packing=INT8), r"cannot be in the form 'int8' with the parts float32\[2\], float32\[\]"),
     (rows(of=-1), "Gradient.rows must be at least 0, got -1"),
     (rows(shape=(1, 2)), r"gradient for variable 'W': .* indices of shape \(n,\), .* \(2,\) and \(1, 2\)"),
-    (rows(dtype="float32"), "gradient for variable 'W': IndexedSlices: indices must be integers, .* float32"),
     (pb.PushReply(outcome=pb.OUTCOME_UNSPECIFIED), "PushReply.outcome cannot be 0"),
     (pb.AssignRequest(sender=SENDER, sequence=1, assignments=[tensor(), tensor()]), "more than once"),
     (pb.RegisterRequest(sender=SENDER, declarations=[declaration().declarations[0]] * 2), "more than once"),
@@ -272,11 +272,3 @@ def test_arbitrary_bytes_are_a_message_a_frame_or_malformed(data):
         frame = incoming(data)
         assert (frame.data or b"") == pb.Frame.FromString(data).data
         from_frame(frame, StreamReceiver(frame.data))
-
-
-def test_what_is_no_message_is_malformed():
-    with pytest.raises(Malformed, match="Queue is neither a request nor an answer"):
-        decode(pb.Queue(), InlineReceiver())
-    for frame, complaint in ((b"", "this one with nothing"), (pb.Frame(chunk=b"1").SerializeToString(), "a chunk")):
-        with pytest.raises(Malformed, match=f"begins with a message, .*{complaint}"):
-            from_frame(incoming(frame), StreamReceiver())

@@ -22,13 +22,11 @@ from pswire.tensors.compression import (
 from pswire.tensors.sums import add_rows, equal_groups
 from pswire.tensors.values import IndexedSlices, TensorSpec
 
-SEED = 20160513
 LARGEST = np.finfo(np.float32).max
 NAN = np.uint32([0x7FC00000, 0xFFC00000, 0x7F800001, 0x7FFFFFFF, 0xFFFFFFFF, 0x7FFF8000]).view(np.float32)
 #: Bits of the significand, and the exponents of the smallest step and of the first power of two that is infinite.
 FORMATS = {"bfloat16": (8, -133, 128), "float16": (11, -24, 16)}
 every_dtype = pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
-every_encoding = pytest.mark.parametrize("form", ENCODINGS)
 
 
 def nearest(numbers, form):
@@ -40,12 +38,9 @@ def nearest(numbers, form):
     return np.where(np.abs(rounded) < 2.0**beyond, rounded, np.copysign(np.inf, rounded))
 
 
-@every_encoding
+@pytest.mark.parametrize("form", ENCODINGS)
 def test_sixteen_bits_are_the_nearest_number_of_the_form_whatever_the_layout(form):
-    """Random bits, numbers of the form, ties, and their neighbours in float32; both signs; no NaN.
-
-    A second time in groups whose squares make up less than 65,504 squared: those are converted in another way.
-    """
+    """Once all, and once in groups whose squares sum to less than 65,504 squared: those are converted differently."""
     random = np.random.default_rng(1).integers(0, 2**32, 300_000, np.uint32).view(np.float32)
     steps = np.ldexp(np.arange(2 ** (FORMATS[form][0] + 1)), np.arange(FORMATS[form][1] - 1, FORMATS[form][2])[:, None])
     with np.errstate(over="ignore"):
@@ -102,11 +97,10 @@ def test_parts_fit_their_shape_and_no_other_and_any_stretch_of_the_elements_is_t
 def test_int8_is_within_half_a_step_and_what_it_lacks_is_the_rest():
     rng = np.random.default_rng(2)
     array = (rng.standard_normal((3, ELEMENTS_PER_SCALE)) * [[1e-6], [1], [1e6]]).astype(np.float32)
-    before = (rng.standard_normal(array.size) * 1e-7).astype(np.float32)
-    rest = before.copy()
+    rest = (rng.standard_normal(array.size) * 1e-7).astype(np.float32)
+    c = rest + array.reshape(-1)
     one = quantize_int8(array, rest)
     one.check()
-    c = before + array.reshape(-1)
     steps = np.abs(c.reshape(3, -1)).max(axis=1, keepdims=True) / 127
     assert (np.abs(rest.reshape(3, -1)) <= steps * (0.5 + 1e-5)).all()
     np.testing.assert_allclose(one.unpacked().reshape(-1) + rest, c, rtol=1e-6)
@@ -194,7 +188,7 @@ def dense(rows):
 @every_dtype
 @pytest.mark.parametrize("shape", [(7,), (7, 3), (7, 2, 2), (7, 0)], ids=str)
 def test_summed_rows_are_the_same_array_with_each_index_once_in_rising_order(dtype, shape):
-    random = np.random.default_rng(SEED)
+    random = np.random.default_rng(20160513)
     for count in (0, 1, 40):
         values = random.integers(-9, 10, (count, *shape[1:])).astype(dtype)  # sums that every dtype holds exactly
         rows = IndexedSlices(values, random.integers(0, 7, count), shape)
@@ -266,10 +260,10 @@ def test_rows_plus_an_array_is_an_array_of_its_own_on_either_side_and_both_shape
         assert str(caught.value).endswith(f"of shape (4, 2) plus {kind} of shape {np.shape(other)}")
 
 
-@pytest.mark.parametrize("shape", [(5,), (5, 2, 4), (5, 0)], ids=str)
-def test_add_rows_adds_each_row_at_its_index(shape):
-    random = np.random.default_rng(SEED)
-    for count, dtype, low in ((0, "int8", 0), (1, "int8", -5), (30, "int8", -5), (30, "uint64", 0)):
+def test_add_rows_adds_each_row_at_its_index_and_refuses_what_it_cannot_add_in_place():
+    random = np.random.default_rng(20160513)
+    indices_of = ((0, "int8", 0), (1, "int8", -5), (30, "int8", -5), (30, "uint64", 0))
+    for shape, (count, dtype, low) in itertools.product([(5,), (5, 2, 4), (5, 0)], indices_of):
         indices = random.integers(low, 5, count).astype(dtype)
         total, rows = random.standard_normal(shape), random.standard_normal((2 * count, *shape[1:]))[::2]
         expected = total.copy()
@@ -277,9 +271,6 @@ def test_add_rows_adds_each_row_at_its_index(shape):
             expected[index] += row
         add_rows(total, indices, rows)
         np.testing.assert_allclose(total, expected, rtol=1e-12, atol=1e-12)
-
-
-def test_add_rows_refuses_what_it_cannot_add_in_place():
     for total, indices, rows, error in (
         (np.zeros((4, 2), order="F"), [0], (1, 2), ValueError),
         (np.zeros((4, 2)), [0], (1, 3), ValueError),
