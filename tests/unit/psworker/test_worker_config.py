@@ -89,7 +89,6 @@ def test_a_compression_is_read_as_it_was_written_and_its_fraction_is_over_0_and_
     [
         (["local"], ["--encoding", "float8"], "'float8' is not one of 'float32', 'bfloat16', 'float16'"),
         (["local"], ["--compress", "topk:2"], "fraction must be more than 0 and at most 1, got 2"),
-        (["run", "--servers", "h:1"], ["--compress", "topk:2"], "fraction must be more than 0 and at most 1, got 2"),
         (["local"], ["--local-steps", "2", "--overlap"], "cannot be combined with"),
         (["local"], ["--staleness", "drop"], "drop:T"),
         (["local"], ["--workers", "2", "--consistency", "sync:3"], "update waits for 3 workers, and there are 2"),

