@@ -134,8 +134,7 @@ class DataQueues:
         if message.finished is not None:
             queue.finish(worker, message.finished, result)
         key, request = (worker, spec.name), _Waiting(ticket, message, now)
-        replaced = self._waiting.get(key)
-        if replaced is not None:
+        if (replaced := self._waiting.get(key)) is not None:
             error = Unavailable("another call of this worker has replaced this one")
             result.replies.append(Reply(replaced.ticket, error))
         self._waiting[key] = request

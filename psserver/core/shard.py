@@ -96,7 +96,6 @@ class Shard:
     ) -> None:
         self.shard, self.shards = shard, shards
         self._consistency, self._staleness = consistency, staleness
-        self._holds_calls = policy is not None or not isinstance(consistency, Asynchronous)
         self._repeated = 0
         self._changes: list[Change] = []
         self._invariants = JobInvariants(shard, shards, identity)
@@ -125,7 +124,7 @@ class Shard:
         Values at their known version count, since they may be modified by then, unless the step is taken `at_once` by a
         shard that never holds a call. Raises `UnknownVariable`, or `InvalidMessage` for an impossible choice.
         """
-        return self._store.answer_bytes(message, modified=not at_once or self._holds_calls)
+        return self._store.answer_bytes(message, modified=not (at_once and self._pending.asynchronous))
 
     # --- check and step -------------------------------------------------------------------------------------------
 
@@ -283,7 +282,7 @@ class Shard:
             self._forget([member], result)
 
     def _renew(self, ticket: int, message: Renew, member: Member, now: float, result: StepResult) -> None:
-        self._members.renew(member, now, message.tensor_transport)
+        member.tensor_transport = message.tensor_transport or member.tensor_transport
         member.half_pushes = max(member.half_pushes, message.half_pushes)  # heartbeats may arrive out of order
         # a heartbeat from before the worker's last messages does not abandon them
         settled = message.settled

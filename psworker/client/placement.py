@@ -110,11 +110,7 @@ class PlacedVariable:
 
 
 class Placement(dict[str, PlacedVariable]):
-    """The placed variables by name; never changed once it is made. An unknown name raises `UnknownVariable`.
-
-    placement = Placement(2).extended([TensorSpec("W", (784, 10)), TensorSpec("b", (10,))])
-    placement["W"].partitions                  # one, on shard 0
-    """
+    """The placed variables by name; never changed once it is made. An unknown name raises `UnknownVariable`."""
 
     def __init__(self, shards: int) -> None:
         super().__init__()

@@ -1,12 +1,16 @@
 """Child processes: each in its own process group, with output by lines and one report of its end; none left behind.
 
-Threads block on pipes and on the child; there is no polling. Standard library only.
+Threads block on pipes and on the child; there is no polling. A child ends with its parent, however the parent ends,
+`kill -9` included: it begins with this file as a script, `python -P processes.py FD MODULE [ARGS...]`, so that the
+process of a server loads nothing else of psworker. Standard library only.
 """
 
 from __future__ import annotations
 
+import atexit
 import codecs
 import os
+import runpy
 import signal
 import subprocess
 import sys
@@ -16,8 +20,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import IO, Literal, TypeAlias
-
-from psworker.launch import parent_watch
 
 Stream = Literal["stdout", "stderr"]
 
@@ -33,6 +35,8 @@ _SIGNAL_NAMES = {number.value: number.name for number in signal.Signals}
 LAST_LINES = 20
 #: Characters after which an unfinished line is passed on.
 LONGEST_LINE = 1 << 16
+#: Seconds between SIGTERM and SIGKILL in a child whose parent is gone.
+GRACE = 5.0
 #: Seconds that the output of an ended child may take to arrive. Only a process that left the child's group and holds
 #: its pipe can take that long.
 DRAIN_TIMEOUT = 2.0
@@ -61,7 +65,11 @@ def read_lines(pipe: IO[bytes]) -> Iterator[list[str]]:
 
 
 class ParentPipe(ExitStack):
-    """The pipe whose writing end only this process has (`psworker.launch.parent_watch`). A context manager."""
+    """The pipe whose writing end only this process has, and never writes. A context manager.
+
+    When that end closes, because the process closed it or is dead, each child stops its whole process group. This needs
+    no signal, file or polling, and has no race: a pipe that was closed before the child reads it is still closed.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -99,7 +107,7 @@ class Process:
         self.last_lines: deque[str] = deque(maxlen=LAST_LINES)
         self._reaping = threading.Lock()
         self._popen = subprocess.Popen(
-            [sys.executable, "-P", str(Path(parent_watch.__file__).resolve()), str(parent.reader), *command],
+            [sys.executable, "-P", str(Path(__file__).resolve()), str(parent.reader), *command],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -166,3 +174,33 @@ def signals_handled(numbers: Iterable[signal.Signals], handle: Callable[[int], o
     finally:
         for number, handler in handlers.items():
             signal.signal(number, handler)
+
+
+def end_with_parent(fd: int) -> None:
+    """Read the pipe in a thread; when it closes the group gets SIGTERM, and `GRACE` seconds later SIGKILL."""
+    os.set_inheritable(fd, False)
+    closed = threading.Event()
+
+    def watch() -> None:
+        while os.read(fd, 1):
+            pass
+        closed.set()
+        os.killpg(0, signal.SIGTERM)
+        threading.Event().wait(GRACE)
+        os.killpg(0, signal.SIGKILL)
+
+    def kill_group() -> None:
+        """At the orderly end of this process, kill children that ignore SIGTERM."""
+        if closed.is_set():
+            os.killpg(0, signal.SIGKILL)
+
+    atexit.register(kill_group)
+    threading.Thread(target=watch, name="parent-watch", daemon=True).start()
+
+
+if __name__ == "__main__":
+    fd, module = int(sys.argv[1]), sys.argv[2]
+    del sys.argv[1:3]
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # until the module sets its own
+    end_with_parent(fd)
+    runpy.run_module(module, run_name="__main__", alter_sys=True)

@@ -11,9 +11,6 @@ from importlib.metadata import version
 import pytest
 from click.testing import CliRunner
 
-from psserver.config import ServerConfig
-from psserver.rpc.server import ServerThread
-from pswire.specs.consistency import Synchronous
 from psworker.launch import local_cluster
 from psworker.launch.cli import main
 from psworker.launch.display import Display
@@ -144,12 +141,13 @@ IN_SESSION = """
     [(1, "in", 0, {"PSWORKER_SIGTERM_CODE": "0"}), *slow((2, "waits, shard 0", 143, {}))],  # training, and held
 )
 def test_a_worker_leaves_at_sigterm_and_ends_with_the_code_it_was_given(commands, workers, until, code, options):
-    with ServerThread(ServerConfig(consistency=Synchronous(workers), lease=0.9)) as server:
-        run = "psworker", "run", "--servers", server.address, "--name", "w0"
-        command = commands.start(*run, commands.script(IN_SESSION), **options)
-        command.wait_for(until)
-        assert command.end()[0] == code
-        _, out, _ = commands.run("psserver", "status", server.address, "--json")
+    server = commands.serve("--consistency", f"sync:{workers}", "--lease", "0.9")
+    servers = "--servers", server.address, "--name", "w0"
+    command = commands.start("psworker", "run", *servers, commands.script(IN_SESSION), **options)
+    command.wait_for(until)
+    assert command.end()[0] == code
+    _, out, _ = commands.run("psserver", "status", server.address, "--json")
+    server.end()
     assert [(worker["name"], worker["state"]) for worker in json.loads("".join(out))["workers"]] == [("w0", "left")]
 
 

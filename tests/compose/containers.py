@@ -69,7 +69,8 @@ def cluster(programs: list[str]) -> Iterator[Cluster]:
             stack.callback(images.remove)
             stack.callback(cluster.down)
             stack.callback(_ignore_signals)  # the clean-up is short and must complete
-            say(f"base image: {images.find_base()}\nimage: {images.build(cluster)}")
+            say("base image:", images.find_base())
+            images.build(cluster)
             yield cluster
         assert [*cluster.left(), *images.left()] == []
 

@@ -5,10 +5,9 @@ variables may run at the same time, in any threads. A divisible task may be run 
 and several divisible tasks one stretch after the other, for no element depends on another. So every allowed order gives
 the same bits as running each at once.
 
-Tasks cannot fail, so a change whose result may be NaN or infinite must be computed before it becomes a task. A
-change is ordinary when the magnitudes of the gradients and the growth of the variables show that its result is finite
-(`pswire.optimizers.Rule`), without a look at an element. Every other one is guarded: computed in its step, on copies,
-from the arrays as all earlier changes leave them, and committed only if every element of the result is finite.
+Tasks cannot fail. A change is ordinary when the magnitudes of the gradients and the growth of the variables show that
+its result is finite (`pswire.optimizers.Rule`). Every other one is guarded: computed in its step, on copies, from the
+arrays as all earlier changes leave them, and committed only if every element of the result is finite.
 """
 
 from __future__ import annotations
@@ -99,9 +98,6 @@ def stages(tasks: Iterable[ArrayTask]) -> list[list[ArrayTask]]:
         else:
             found.append([task])
     return found
-
-
-# --- updates --------------------------------------------------------------------------------------------------------
 
 
 @dataclass(slots=True, eq=False)
@@ -220,9 +216,6 @@ def _elements(array: Array | IndexedSlices | Packed, start: int, stop: int) -> A
 def add_to(value: Array, delta: Array) -> None:
     """Value += delta, without overflow warnings."""
     value += delta
-
-
-# --- copies ---------------------------------------------------------------------------------------------------------
 
 
 @dataclass(slots=True, eq=False)

@@ -34,7 +34,7 @@ from pswire.tensors.compression import FORMS, quantize_int8, to_16_bits, top_k
 from pswire.tensors.values import IndexedSlices, TensorSpec
 from tests.shard_state import run_step, state_of
 
-LARGE = max(MAX_BYTES_INSPECTED_IN_LOOP, MAX_INLINE_BYTES) // 8 + 1  # float64 elements: too many for the event loop
+LARGE = MAX_BYTES_INSPECTED_IN_LOOP // 8 + 1  # float64 elements: too many for the event loop
 TIMEOUT = 30  # seconds after which a test has failed; none comes near it
 QUEUE = ms.QueueSpec("train", size=10, block=10, epochs=1)
 
@@ -509,11 +509,13 @@ async def test_large_variables_of_a_push_are_updated_side_by_side_and_each_is_se
     updating = await at_gate(executor, shard.gates["v"], ms.Push(w0, 1, gradients, pull=("w", "v")))
     await until(shard.gates["w"].reached.is_set)
     same = await begun(executor, ms.Pull(w1, ("w",)))
+    row = await begun(executor, push(w1, 1, "w", IndexedSlices(np.ones(1), np.array([0]), (LARGE,))))
     shard.gates["v"].open()
     np.testing.assert_array_equal(await value(executor, w1, "v"), -1)
-    assert (await executor.step(push(w1, 1, "small", np.ones(1), ("small",)))).values[0].array.tolist() == [-1]
+    assert (await executor.step(push(w1, 2, "small", np.ones(1), ("small",)))).values[0].array.tolist() == [-1]
     assert not updating.done(), "it is answered when all of it is done"
     assert not same.done()
+    assert not row.done(), "what is small waits too"
     shard.gates["w"].open()
     for served in (*(await same).values, *(await updating).values):
         assert served.version == 1

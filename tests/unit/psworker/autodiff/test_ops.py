@@ -1,4 +1,4 @@
-"""Every differentiable op, found in the `ops` package itself, against plain numpy and finite differences."""
+"""Every differentiable op, found in the package itself, against plain numpy and finite differences; wrong calls."""
 
 import importlib
 import inspect
@@ -8,7 +8,8 @@ import pkgutil
 import numpy as np
 import pytest
 
-from psworker.autodiff import Tensor, check_gradients, gradients, no_grad, ops
+from pswire.tensors.values import IndexedSlices
+from psworker.autodiff import Tensor, check_gradients, gradients, no_grad, op, ops
 from psworker.autodiff.gradient_check import dense
 
 from .cases import CASES
@@ -139,3 +140,110 @@ def test_functions_without_a_derivative_return_numpy_arrays():
     np.testing.assert_array_equal(ops.argmin(x, axis=1), [0, 1])
     np.testing.assert_array_equal(ops.equal(x, [1, 0, 2]), [[True, False, True], [False, True, False]])
     np.testing.assert_array_equal(ops.one_hot([[2], [0]], 3), [[[0, 0, 1]], [[1, 0, 0]]])
+
+
+X = Tensor(np.zeros((2, 3), np.float32), requires_grad=True)
+N = np.zeros((5, 10))
+IMAGES, FILTERS = np.zeros((2, 4, 5, 3), np.float32), np.zeros((3, 3, 3, 6), np.float32)
+Z2, Z3, Z23, ONES3 = np.zeros(2), np.zeros(3), np.zeros((2, 3)), np.ones(3)
+INFERENCE = r"(?s)batch_norm_inference\(x: .*"
+
+ROWS = IndexedSlices(np.ones((1, 2)), np.array([0]), (4, 2))
+broken = op(lambda x, /: (x.sum(), (lambda g: g,)))
+WRONG = [
+    (lambda: gradients(X, [ONES3]), TypeError, "gradients: xs must be Tensors, but one of them is ndarray"),
+    (lambda: gradients([1.0], X), TypeError, "gradients: ys must be Tensors, but one of them is float"),
+    (lambda: gradients(X, X, ONES3), ValueError, r"grad_ys has shape \(3,\), and its y has shape \(2, 3\)"),
+    (lambda: gradients([X], X, [None, None]), ValueError, "2 grad_ys for 1 ys"),
+    (lambda: gradients(broken(X), X), ValueError, r"lambda.* of shape \(\) for an input of shape \(2, 3\)"),
+    (lambda: ops.clip(ROWS, -1, 1), TypeError, r"clip\(x=IndexedSlices.* use psworker.clip_by_value"),
+    (lambda: Tensor([1, 2], requires_grad=True), TypeError, "Tensor: only floating point .* is int64"),
+    (lambda: X @ np.zeros((2, 4)), ValueError, r"matmul\(a: float32 \(2, 3\), b: float64 \(2, 4\)\): the last axis"),
+    (lambda: ops.matmul(X, 2.0), ValueError, r"matmul\(a: float32 \(2, 3\), b=2.0\): both operands"),
+    (lambda: X + Z2, ValueError, r"add\(a: float32 \(2, 3\), b: float64 \(2,\)\): .*broadcast"),
+    (lambda: X.sum(axis=2), ValueError, r"sum\(x: float32 \(2, 3\), axis=2\): axis 2 is out of bounds"),
+    (lambda: X[2], IndexError, r"getitem\(x: float32 \(2, 3\), index=2\): .*out of bounds"),
+    (lambda: ops.clip(X, 1, 0), ValueError, r"clip\(.*low=1, high=0\): low must not be above high"),
+    (lambda: ops.mean(np.zeros((0, 3))), ValueError, r"mean\(x: float64 \(0, 3\)\): there are no elements"),
+    (lambda: ops.clip(X, X, 1), TypeError, r"clip\(.*\): a constant of this op is a Tensor that requires"),
+    (lambda: ops.one_hot([0, 3], 3), ValueError, r"one_hot: ids must be in 0 \.\.\. 2, but they span 0 \.\.\. 3"),
+    (lambda: ops.one_hot([0.5], 3), TypeError, "one_hot: ids must be integers"),
+    (lambda: ops.where([True, False], X, 0), ValueError, r"where\(.*condition=\[True, False\]\): .*broadcast"),
+    (lambda: ops.broadcast_to(X, (2, 4)), ValueError, r"broadcast_to\(.*shape=\(2, 4\)\): .*could not be broadcast"),
+    (lambda: ops.pad(X, 0.5), TypeError, r"pad\(.*paddings=0.5\): paddings must be integers"),
+    (lambda: ops.pad(X, (1, 2, 3)), ValueError, r"pad\(.*\): paddings must have shape \(2, 2\).*is \(3,\)"),
+    (lambda: ops.pad(X, (0, -1)), ValueError, r"pad\(.*paddings=\(0, -1\)\): paddings must not be negative"),
+    (lambda: ops.concatenate([X, X[:, 1:]]), ValueError, r"(?s)concatenate\(.*\): .* has size 3 .* size 2"),
+    (lambda: ops.stack([], axis=1), ValueError, r"stack\(axis=1\): need at least one array to stack"),
+    (lambda: ops.stack([X, X[0]]), ValueError, r"stack\(tensors: .*: all input arrays must have the same shape"),
+    (lambda: ops.split(X, 2, axis=1), ValueError, "split: axis 1 of x, of size 3, has no 2 equal sections"),
+    (lambda: ops.split(X, [1, 2]), ValueError, r"split: axis 0 of x, of size 2, has no sections of sizes \[1, 2\]"),
+    (lambda: ops.take(X, [0, 3], axis=1), IndexError, r"take\(.*axis=1\): index 3 is out of bounds"),
+    (lambda: ops.take(X, 1.0), TypeError, r"take\(.*ids=1.0\): ids must be integers, but they are float64"),
+    (lambda: ops.gather(X, [0] * 3, 1), ValueError, r"gather\(.*\): ids must begin with .* \(2,\), .* \(3,\)"),
+    (lambda: ops.gather(X, [0, 0], 2), ValueError, r"gather\(.*batch_dims=2\): batch_dims must be in 0 \.\.\. 1"),
+    (lambda: ops.einsum("ij,jk->ik", X, X), ValueError, r"einsum\(.*\): axis 'j' has size 3 in a, and 2 in b"),
+    (lambda: ops.einsum("ij->i", X, 1), ValueError, r"einsum\(.*subscripts='ij->i'\): .* of two operands"),
+    (lambda: ops.einsum("i,ij->j", X, X), ValueError, r"einsum\(.*\): 'i' names 1 axes, but a has 2"),
+    (lambda: ops.einsum("ij,kk->i", X, X), ValueError, r"einsum\(.*\): 'kk' has a letter twice"),
+    (lambda: ops.einsum("ij,i2->i", X, X), ValueError, r"einsum\(.*\): 'i2' must consist of letters"),
+    (lambda: ops.einsum("ij,ij->k", X, X), ValueError, r"einsum\(.*\): the result 'k' must have letters of"),
+    (lambda: ops.einsum("...j,j->j", X, X[0]), ValueError, r"einsum\(.*\): the result 'j' must have the '\.\."),
+    (lambda: np.exp(X), TypeError, "does not support ufuncs"),
+    (lambda: np.concatenate([X, X]), TypeError, r"use its \.value"),
+    (lambda: ops.leaky_relu(X, 1.5), ValueError, r"leaky_relu\(.*slope=1.5\): slope must be from 0 to 1"),
+    *((lambda r=r: ops.dropout(Z2, r), ValueError, r"dropout\(.*at least 0 and below 1") for r in (-0.1, 1, np.nan)),
+    # Losses.
+    (lambda: ops.softmax_cross_entropy(N, [0, -1, 2, 3, 9]), ValueError, r"must be in 0 .* span -1 \.\.\. 9"),
+    (lambda: ops.softmax_cross_entropy(N, [0.0] * 5), TypeError, r"softmax_.*labels must be integers.* are float64"),
+    (lambda: ops.softmax_cross_entropy(N, [0] * 4), ValueError, r"of shape \(5,\) or weights of .*10\), .* is \(4,\)"),
+    (lambda: ops.softmax_cross_entropy(N, Tensor(N, requires_grad=True)), TypeError, "stop_gradient"),
+    (lambda: ops.softmax_cross_entropy(N[:0], np.zeros(0, int)), ValueError, "the batch is empty"),
+    (lambda: ops.softmax_cross_entropy(np.zeros((2, 9), int), [0, 1]), TypeError, "logits must be floating point"),
+    (lambda: ops.accuracy(N, [1, 0, 1, 3, 10]), ValueError, r"accuracy: labels must be in 0 \.\.\. 9"),
+    (lambda: ops.mean_squared_error(N[:, :1], N[:, 0]), ValueError, "must have the same shape"),
+    (lambda: ops.sigmoid_cross_entropy(N, N[:, :1]), ValueError, r"\(5, 10\), .* is \(5, 1\)"),
+    (lambda: ops.sigmoid_cross_entropy(N[:0], N[:0]), ValueError, "there are no logits"),
+    (lambda: ops.sigmoid_cross_entropy(N, Tensor(N, requires_grad=True)), TypeError, "stop_gradient"),
+    (lambda: ops.hinge_loss(N, -np.ones((5, 10))), ValueError, "labels must be 0 or 1 .*labels > 0"),
+    (lambda: ops.hinge_loss(np.zeros(2, int), 1), TypeError, r"hinge_loss\(.*logits must be floating"),
+    (lambda: ops.mean_squared_error(N[:0], N[:0]), ValueError, "no elements"),
+    (lambda: ops.huber_loss(N, N, delta=0), ValueError, "huber_loss.*delta must be above 0"),
+    # Normalisation.
+    (lambda: ops.layer_norm(Z23, Z2), ValueError, r"layer_norm\(x: .*gamma must have shape \(3,\), .* \(2,\)"),
+    (lambda: ops.batch_norm(Z23, None, Z23[:1]), ValueError, r"batch_norm\(x: .*beta must .* is \(1, 3\)"),
+    *((lambda f=f: f(np.zeros((0, 0))), ValueError, "x: .*no elements") for f in (ops.batch_norm, ops.layer_norm)),
+    (lambda: ops.layer_norm(np.zeros((2, 3), int)), TypeError, r"layer_norm\(x: .*x must be floating point"),
+    (lambda: ops.moments(np.zeros((0, 3))), ValueError, "moments: there are no elements"),
+    (lambda: ops.batch_norm_inference(Z23, Z2, ONES3), ValueError, INFERENCE + r"mean must have shape \(3,\)"),
+    (lambda: ops.batch_norm_inference(Z3, X[0], ONES3), TypeError, INFERENCE + "requires a gradient"),
+    # Embedding.
+    (lambda: ops.embedding(Z23, [0, 2]), IndexError, r"embedding\(table: .*ids must be in 0 \.\.\. 1, .* 0 \.\.\. 2"),
+    (lambda: ops.embedding(Z23, [-1]), IndexError, r"but they span -1 \.\.\. -1"),
+    (lambda: ops.embedding(Z23, [True]), TypeError, "ids must be integers, but they are bool"),
+    (lambda: ops.embedding(np.zeros(()), [0]), ValueError, "a table must have at least one axis"),
+    # Convolution and pooling.
+    (lambda: ops.conv2d(IMAGES[0], FILTERS), ValueError, r"^conv2d\(x: .*\): x must have the axes .* is \(4, 5, 3\)"),
+    (lambda: ops.conv2d(IMAGES, FILTERS[0]), ValueError, r"filters must be \(height, .* their shape is \(3, 3, 6\)"),
+    (lambda: ops.conv2d(IMAGES, FILTERS[:0]), ValueError, r"filters must be .* their shape is \(0, 3, 3, 6\)"),
+    (lambda: ops.conv2d(IMAGES[..., :2], FILTERS), ValueError, "x has 2 channels, but the filters are for 3"),
+    (lambda: ops.conv2d(IMAGES, FILTERS, ONES3), ValueError, r"bias must have the shape \(6,\), but it is \(3,\)"),
+    (lambda: ops.conv2d(IMAGES.astype(int), FILTERS), TypeError, "x must be floating point, but its dtype is int64"),
+    (lambda: ops.conv2d(IMAGES, FILTERS.astype(int)), TypeError, "filters must be floating point, but their .* int64"),
+    (lambda: ops.conv2d(IMAGES, FILTERS, padding="same"), ValueError, "padding must be \"SAME\" or .* it is 'same'"),
+    (lambda: ops.conv2d(IMAGES, FILTERS, strides=0), ValueError, "strides must be at least 1, .* but it is 0"),
+    (lambda: ops.conv2d(IMAGES, FILTERS, strides=1.5), TypeError, "strides must be an integer .* but it is 1.5"),
+    (lambda: ops.conv2d(IMAGES, FILTERS, dilations=(1, 2, 1)), ValueError, r"dilations must be .* is \(1, 2, 1\)"),
+    (lambda: ops.conv2d(IMAGES, FILTERS, activation="tanh"), ValueError, 'must be None or "relu", but it is .*tanh'),
+    (lambda: ops.conv2d(IMAGES, FILTERS, padding="VALID", dilations=2), ValueError, "4 x 5, .* spans 5 .*SAME"),
+    (lambda: ops.max_pool2d(IMAGES[0]), ValueError, r"max_pool2d\(x: .*x must have the axes .* is \(4, 5, 3\)"),
+    (lambda: ops.max_pool2d(IMAGES, 5), ValueError, "no window fits: x is 4 x 5, .* spans 5 elements"),
+    (lambda: ops.avg_pool2d(IMAGES, (2, 0)), ValueError, r"avg_pool2d\(x: .*size must be at least 1, .* is \(2, 0\)"),
+    (lambda: ops.avg_pool2d(IMAGES.astype(int)), TypeError, "x must be floating point, but its dtype is int64"),
+]
+
+
+@pytest.mark.parametrize(("call", "kind", "message"), WRONG)
+def test_a_wrong_call_names_the_op_its_arguments_and_what_is_wrong(call, kind, message):
+    with pytest.raises(kind, match=message):
+        call()

@@ -1,8 +1,10 @@
 """The client over several shards: joined answers, each part applied once, order, and no call left open."""
 
+import logging
 import os
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -17,7 +19,7 @@ from pswire.specs.schedules import PiecewiseConstant
 from pswire.tensors.values import IndexedSlices, TensorSpec
 from psworker.client import placement
 from psworker.versions import ReadVersion, VersionedArray
-from tests.shard_state import run_step, state_of
+from tests.shard_state import state_of
 from tests.shards_in_process import ShardsInProcess
 
 NAMES = ("a", "b", "c")
@@ -96,24 +98,16 @@ def test_a_refusal_by_one_shard_is_raised_when_no_call_is_open_any_more(client, 
     assert transport.ended == [0, 1, 2, refusing], "the shard that has not applied it is told that it was abandoned"
 
 
-def of_s(shape, *versions):
-    return VersionedArray("s", ReadVersion(versions), np.zeros(shape))
-
-
 @pytest.mark.parametrize(
     ("call", "error", "message"),
     [
-        (lambda c: c.push([gradient("a"), of_s((ROWS, 3), 0, 0, 0)]), errors.ShapeMismatch, r"'s' is float64\[7, 3"),
-        (lambda c: c.push([of_s((ROWS, 2), 0)]), errors.InvalidMessage, "has 1 versions, but .* has 3 partitions"),
+        (lambda c: c.push([gradient("a"), gradient("s")]), errors.ShapeMismatch, r"gradient for 's' is float64\[2\]"),
+        (lambda c: c.push([steps_of(1)[0]]), errors.InvalidMessage, "has 1 versions, but .* has 3 partitions"),
         (lambda c: c.assign([ms.Assignment("s", NUMBERS[1:])]), errors.ShapeMismatch, "assigned value for 's'"),
         (lambda c: c.push([gradient("a")], pull=["x"]), errors.UnknownVariable, "'x' has not been registered"),
         (lambda c: c.tune(["a", "x"], SGD, ["learning_rate"]), errors.UnknownVariable, "'x' has not"),
         (lambda c: c.register([replace(LARGE, value=np.zeros(3))]), errors.ShapeMismatch, "initial value for 'large'"),
-        (
-            lambda c: c.choose("t", np.array([0, 7])),
-            errors.InvalidMessage,
-            r"'t' has no row 7: its rows are",
-        ),
+        (lambda c: c.choose("t", np.array([0, 7])), errors.InvalidMessage, "'t' has no row 7: its rows are"),
     ],
 )
 def test_a_message_with_one_invalid_part_is_not_sent_at_all(client, transport, call, error, message):
@@ -140,13 +134,11 @@ def test_where_shard_0_decides_the_others_get_the_group_that_it_made():
     transport.sent.clear()
     handles = [client.push(steps_of(3), pull=("s",)) for client in clients]
     assert [shard for shard, _ in transport.sent] == [0, 0], "the others get it when it is decided"
-    results = results_of(handles)
+    assert [result.global_step for result in results_of(handles)] == [1, 1]
     groups = [message.group for shard, message in transport.messages(ms.Push) if shard]
     assert len({(group.number, group.members) for group in groups}) == 1
     assert [member.sender.worker for member in groups[0].members] == ["w0", "w1"]
-    assert [result.global_step for result in results] == [1, 1]
-    for client in clients:
-        np.testing.assert_array_equal(client.pull(["s"])[0].array, 0 * NUMBERS)
+    np.testing.assert_array_equal(clients[0].pull(["s"])[0].array, 0 * NUMBERS)
 
 
 def test_a_push_that_shard_0_drops_reaches_no_other_and_brings_their_values():
@@ -311,7 +303,6 @@ def test_a_part_of_a_push_that_failed_on_a_shard_is_not_waited_for():
     (good, weights), (bad, _) = two(transport, "good", "bad")
     pushed = results_of([client.push([up(weights["small"])], pull=["small"]) for client in (good, bad)])
     first, second = (result.values[0] for result in pushed)
-
     transport.refuse = lambda shard, message: shard and isinstance(message, ms.Push) and message.sender.worker == "bad"
     bad._calls._timeout = 0.0  # it abandons the push at once
     handles = [good.push([up(first)], pull=["small"]), bad.push([up(second)])]
@@ -363,19 +354,8 @@ def test_an_assign_that_failed_on_a_shard_is_not_waited_for(how, place):
 
 EVEN = 12
 SPECS = {name: TensorSpec(name, (EVEN, 2)) for name in ("frozen", "trained")} | {"bias": TensorSpec("bias", (3,))}
-ALL_BYTES = sum(spec.nbytes for spec in SPECS.values())
-
-
-DECLARED = [
-    ms.Declaration(spec, np.random.default_rng(1).random(spec.shape, np.float32), SGD) for spec in SPECS.values()
-]
-
-
-def registered(transport, worker="w0"):
-    """A client, and by name what it has registered."""
-    client, known = transport.client(worker, *DECLARED)
-    transport.answers.clear()
-    return client, known
+RANDOM = np.random.default_rng(1)
+DECLARED = [ms.Declaration(spec, RANDOM.random(spec.shape, np.float32), SGD) for spec in SPECS.values()]
 
 
 def received(transport):
@@ -388,11 +368,12 @@ def received(transport):
 @pytest.mark.parametrize("shards", [2, 3])
 def test_of_a_variable_in_several_parts_those_come_that_have_changed_and_the_old_array_is_not_written(shards):
     transport = ShardsInProcess(shards)
-    client, known = registered(transport)
+    client, known = transport.client("w0", *DECLARED)
+    transport.answers.clear()
     old, before, count = known["trained"], known["trained"].array.copy(), EVEN // shards
     part = ms.Gradient("trained", 0, np.ones((count, 2), np.float32))
-    for message in (ms.Join("other", 1, 1, shards, 5), ms.Push(ms.Sender("other", 1), 1, (part,))):
-        run_step(transport.machines[1], 0, message, 0.0)
+    transport.call(1, ms.Join("other", 1, 1, shards, 5), 0)
+    transport.call(1, ms.Push(ms.Sender("other", 1), 1, (part,)), 0)
     (now,) = client.pull(["trained"], [old])
     assert received(transport) == SPECS["trained"].nbytes // shards
     assert now.read.versions == tuple(int(shard == 1) for shard in range(shards))
@@ -414,82 +395,133 @@ def start_anew(transport, shard):
 @pytest.mark.parametrize("lost", [0, 1])
 def test_versions_from_before_a_restart_of_a_server_are_not_named(lost):
     transport = ShardsInProcess(2)
-    client, known = registered(transport)
+    client, known = transport.client("w0", *DECLARED)
     start_anew(transport, lost)
     for now in client.pull(["frozen", "trained"], known.values()):
         before = known[now.name]
         assert now.read.versions == before.read.versions, "as many changes"
-        expected = before.array.copy()
-        expected[slice(EVEN // 2) if lost == 0 else slice(EVEN // 2, None)] = 7
-        np.testing.assert_array_equal(now.array, expected, strict=True)
+        halves = np.split(before.array, 2)
+        halves[lost] = np.full_like(halves[lost], 7)
+        np.testing.assert_array_equal(now.array, np.concatenate(halves), strict=True)
 
 
 @pytest.mark.parametrize("consistency", [Asynchronous(), Synchronous(1)], ids=str)
 def test_a_push_sent_after_a_rejoin_names_no_earlier_versions(consistency):
     """Where shard 0 decides, shard 1 gets its part when `result` is called, which may be after a lookup."""
     transport = ShardsInProcess(2, consistency)
-    client, known = registered(transport)
+    client, known = transport.client("w0", *DECLARED)
     if not consistency.decides:  # until the rejoin: also what a shard gets of a push that has no gradient for it
-        transport.lose = lambda shard, message: (
-            isinstance(message, ms.Push) or (isinstance(message, ms.Pull) and bool(message.names))
-        )
+        transport.lose = lambda shard, message: isinstance(message, ms.Push) or getattr(message, "names", None)
     handle = client.push([up(known["bias"])], pull=list(SPECS), known_values=known.values())
     start_anew(transport, 1)
     client.choose("trained", np.array([0, EVEN - 1]))
     transport.lose = lambda shard, message: False
     now = {one.name: one for one in handle.result().values}
-    for name in ("trained", "frozen"):
-        np.testing.assert_array_equal(now[name].array[EVEN // 2 :], np.full((EVEN // 2, 2), 7, np.float32))
+    assert [(now[name].array[EVEN // 2 :] == 7).all() for name in ("trained", "frozen")] == [True, True]
     transport.answers.clear()
     client.pull(list(SPECS), now.values())
-    assert received(transport) == ALL_BYTES, "the life that they are from was not known"
-
-
-LOST = "shard {} was restarted and has lost its state; restart the whole job"
+    assert received(transport) == sum(one.value.nbytes for one in DECLARED), "the life they are from was not known"
 
 
 @pytest.fixture
 def job():
-    """Two shards with identities."""
     job = ShardsInProcess(2, lease=1000.0)
-    job.restart(0, 1)
+    job.restart(0, 1)  # they get identities
     return job
 
 
 @pytest.mark.parametrize("lost", [0, 1])
 def test_every_call_raises_when_a_shard_has_lost_its_state_and_who_joins_registers_nothing(job, lost):
-    workers = [registered(job, f"w{number}") for number in range(4)]
+    workers = [job.client(f"w{number}", *DECLARED) for number in range(4)]
     (first, known), (second, _), (third, _), (fourth, _) = workers
     first.push([*map(up, known.values())]).result()
     job.restart(lost)
-    calls = (
+    calls = [
         lambda: first.push([*map(up, known.values())]).result(),
         lambda: second.pull(list(SPECS)),
         lambda: third.register(DECLARED),
         lambda: fourth.tune(list(SPECS), SGD, ["learning_rate"]),
-    )
-    for call in (*calls, *calls, lambda: registered(job, "new"), lambda: registered(job, "w0")):  # also a second time
-        with pytest.raises(errors.WrongShard, match=LOST.format(lost)):
+    ]
+    for call in (*calls, *calls, *[partial(job.client, name, *DECLARED) for name in ("new", "w0")]):
+        with pytest.raises(errors.WrongShard, match=f"shard {lost} was restarted and has lost its state; restart the"):
             call()
     assert job.status(lost).variables == ()
 
 
 def test_a_shard_that_is_restarted_between_dry_run_and_registration_gets_nothing(job):
-    registered(job)
+    job.client("w0", *DECLARED)
 
     def restart(shard, message):
         if isinstance(message, ms.Register) and not message.dry_run and shard == 0:
             job.restart(1)
 
     job.refuse = restart
-    with pytest.raises(errors.WrongShard, match=LOST.format(1)):
-        registered(job, "w1")
+    with pytest.raises(errors.WrongShard, match="shard 1 was restarted and has lost its state"):
+        job.client("w1", *DECLARED)
     assert job.status(1).variables == ()
 
 
 def test_a_worker_whose_lease_has_ended_names_the_states_that_it_met_and_goes_on(job):
-    worker, known = registered(job)
+    worker, known = job.client("w0", *DECLARED)
     job.sleep(2000)
     assert worker.push([*map(up, known.values())]).result().global_step == 1
     assert [message.states for _, message in job.messages(ms.Join)] == [(), (), (1, 2), (1, 2)]
     assert {message.states for _, message in job.messages(ms.Register)} == {(1, 2)}
+
+
+def test_failed_reports_of_an_idle_or_leaving_worker_are_logged(caplog):
+    transport = ShardsInProcess(3)
+    client, _ = transport.client()
+    transport.refuse = lambda shard, message: shard == 0
+    transport.lose = lambda shard, message: shard == 1
+    transport.sent.clear()
+    with caplog.at_level(logging.INFO, "psworker.client.retrying_calls"):
+        client.report_idle()
+        client.leave()
+        client.report_idle()  # after it has left it reports nothing more
+    sent = [(shard, type(message)) for shard, message in transport.sent]
+    assert sent == [(0, ms.Renew), (0, ms.Leave), (1, ms.Leave), (2, ms.Leave)]
+    assert [(record.levelname, record.getMessage()) for record in caplog.records] == [
+        ("WARNING", "worker w0, shard 0: could not report that it is idle: not this one"),
+        ("WARNING", "worker w0, shard 0: left without an answer: not this one"),
+        ("INFO", "worker w0, shard 1: left without an answer: no answer"),
+    ]
+
+
+def test_a_worker_whose_lease_has_ended_goes_on_and_knows_whether_it_is_chief_and_one_whose_name_was_taken_ends():
+    transport = ShardsInProcess(1, lease=1000.0)
+    client, _ = transport.client("w0", declared("a", 2))
+    client.push([gradient("a")]).result()
+    other, _ = transport.client("w1")
+    assert (client.chief, other.chief) == (True, False)
+    queue = ms.QueueSpec("q", size=4, block=2, epochs=1)
+    held = client.take(queue, None).block
+    transport.sleep(600)
+    other.report_idle()
+    transport.sleep(600)
+    pushed = client.push([gradient("a", 1)], pull=("a",)).result()
+    assert (pushed.outcome, pushed.global_step, pushed.values[0].array[0]) == (ms.Outcome.APPLIED, 2, 2)
+    other.report_idle()
+    assert (client.chief, other.chief) == (False, True)
+    transport.sleep(2000)
+    assert client.take(queue, ms.Finished(held.number)).block == held, "its result counts for nothing, and it is free"
+    transport.client("w0")
+    for _ in range(2):
+        with pytest.raises(errors.Zombie, match="do two workers have the same name"):
+            client.push([gradient("a", 2)]).result()
+        transport.sleep(2000)
+
+
+def test_a_held_push_whose_lease_has_ended_is_sent_again_and_counts_once(caplog):
+    transport = ShardsInProcess(2, Bounded(0), lease=1000.0)
+    (fast, _), (slow, _) = (transport.client(worker, declared("a", 2)) for worker in ("fast", "slow"))
+    slow.push([gradient("a")]).result()
+    held = fast.push([gradient("a")], pull=["a"])
+    transport.sleep(2000)  # both are lost, and their pushes with them
+    slow.push([gradient("a", 1)]).result()
+    slow.report_idle()
+    pushed = held.result()
+    assert (pushed.outcome, pushed.global_step, pushed.values[0].array[0]) == (ms.Outcome.APPLIED, 3, 3)
+    sent = [shard for shard, message in transport.messages(ms.Push) if message.sender.worker == "fast"]
+    assert sent == [0, 0], "shard 1 has nothing to do for it"
+    assert "fast joins shard 0 again" in caplog.text

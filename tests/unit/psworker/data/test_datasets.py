@@ -1,18 +1,145 @@
-"""MNIST as published, where it is searched for, and the errors when it is missing or modified."""
+"""Datasets and batches: columns, views, invalid ones, the order of an epoch; MNIST as published, and its search."""
 
+import copy
 import gzip
+import pickle
 import re
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from pswire.errors import DatasetError
+from pswire.errors import ConfigurationError, DatasetError
 from psworker.data import datasets
+from psworker.data.dataset import Batch, Dataset, permutation
 
 REPOSITORY = Path(__file__).resolve().parents[4]
 MNIST = REPOSITORY / "datasets" / "mnist"
 FIRST, *_, LAST = datasets.MNIST_FILES
+
+
+@pytest.fixture
+def images():
+    return np.arange(12, dtype=np.float32).reshape(6, 2)
+
+
+@pytest.fixture
+def dataset(images):
+    return Dataset({"image": images, "label": [0, 10, 20, 30, 40, 50]}, name="digits")
+
+
+def test_columns_are_read_only_views_by_attribute_and_by_key(dataset, images):
+    assert (dataset.columns, len(dataset)) == (("image", "label"), 6)
+    assert dataset["image"] is dataset.image
+    images[0, 0] = 7
+    assert dataset.image[0, 0] == 7
+    for part in (dataset, dataset[1:3]):
+        with pytest.raises(ValueError, match="read-only"):
+            part.image[0] = 1
+    for name in ("image", "name"):
+        with pytest.raises(AttributeError):
+            setattr(dataset, name, np.zeros((6, 2)))
+
+
+def test_a_slice_is_a_dataset_of_views_whose_name_says_which_rows(dataset, images):
+    part = dataset[4:1:-2]
+    assert (part.label.tolist(), part.name) == ([40, 20], "digits[4:1:-2]")
+    assert np.shares_memory(part.image, images)
+    assert (dataset[-2:].label.tolist(), dataset[-2:].name) == ([40, 50], "digits[4:6]")
+    with pytest.raises(DatasetError, match=r"digits\[6:6\].* has no rows"):
+        dataset[10:]
+    with pytest.raises(TypeError, match="take"):
+        dataset[0]
+
+
+def test_take_copies_rows_in_the_given_order_into_a_batch(dataset, images):
+    batch = dataset.take([5, 0, 5], epoch=3)
+    assert isinstance(batch, Batch)
+    assert (len(batch), batch.epoch, batch.columns, batch["label"].tolist()) == (3, 3, dataset.columns, [50, 0, 50])
+    np.testing.assert_array_equal(batch.image, images[[5, 0, 5]])
+    batch.image[:] = -1
+    assert images.min() == 0
+    other = dataset.take(np.array([1], np.uint16))
+    assert (other.epoch, other.image.dtype) == (None, np.float32)
+    other.epoch = 1
+
+
+@pytest.mark.parametrize(
+    ("indices", "pattern"),
+    [
+        ([6], "'digits'.* has rows 0 to 5, asked for 6 to 6"),
+        ([0, -1], "asked for -1 to 0"),
+        ([], "non-empty list of integer indices, got float64 of shape"),
+        ([True] * 6, "integer indices, got bool"),
+        ([[0, 1]], r"of shape \(1, 2\)"),
+    ],
+)
+def test_invalid_indices_are_refused(dataset, indices, pattern):
+    with pytest.raises(DatasetError, match=pattern):
+        dataset.take(indices)
+
+
+@pytest.mark.parametrize(
+    ("columns", "pattern"),
+    [
+        ({}, "dataset 'digits' has no columns"),
+        ({"x": [1, 2], "y": [1, 2, 3]}, r"dataset 'digits' has columns of unequal length \(x: 2, y: 3\)"),
+        ({"x": []}, "dataset 'digits' has no rows"),
+        ({"x": 5}, r"column 'x': int64 of shape \(\)"),
+        ({"x": [[1, 2], [3]]}, "column 'x': not an array"),
+        ({"x": [None, object()]}, "column 'x': object"),
+        *(({name: [1]}, f"cannot have a column '{name}'") for name in ("_x", "columns", "epoch", "name", "take")),
+    ],
+)
+def test_invalid_columns_are_refused_with_their_names(columns, pattern):
+    with pytest.raises(DatasetError, match=pattern):
+        Dataset(columns, name="digits")
+    with pytest.raises(DatasetError, match="a batch"):
+        Batch(columns)
+
+
+def test_every_public_attribute_is_a_reserved_name(dataset):
+    public = {name for table in (dataset, dataset.take([0])) for name in dir(table) if not name.startswith("_")}
+    assert public == {"columns", "epoch", "name", "take"}
+
+
+def test_an_unknown_column_is_refused_with_the_columns_there_are(dataset):
+    for table in (dataset, dataset.take([0])):
+        with pytest.raises(DatasetError, match=r"image float32\[2\], label int64\[\].* has no column 'lable'"):
+            table["lable"]
+        with pytest.raises(AttributeError, match="no attribute or column 'lable'"):
+            _ = table.lable
+
+
+@pytest.mark.parametrize("clone", [copy.copy, copy.deepcopy, lambda x: pickle.loads(pickle.dumps(x))])
+def test_datasets_and_batches_survive_copying_and_pickling_and_have_a_repr(dataset, clone):
+    twin, batch = clone(dataset), clone(dataset.take([1, 2], epoch=2))
+    assert (twin.name, twin.label.tolist()) == ("digits", dataset.label.tolist())
+    assert (batch.epoch, batch.label.tolist()) == (2, [10, 20])
+    assert repr(twin) == "Dataset('digits', 6 x image float32[2], label int64[])"
+    assert repr(batch) == "Batch(epoch 2, 2 x image float32[2], label int64[])"
+
+
+def test_the_order_of_an_epoch_is_the_same_on_every_worker_and_with_every_numpy():
+    assert permutation(10, seed=0, epoch=1).tolist() == [1, 3, 8, 6, 2, 0, 7, 5, 4, 9]
+    assert permutation(10, seed=0, epoch=2).tolist() == [1, 4, 9, 8, 5, 2, 6, 3, 0, 7]
+    assert permutation(10, seed=2**64 + 7, epoch=1).tolist() == [5, 8, 4, 0, 2, 3, 6, 1, 7, 9]
+    assert permutation(55_000, seed=0, epoch=1)[:5].tolist() == [788, 42714, 35978, 11549, 18753]
+
+
+def test_every_row_occurs_once_in_an_epoch_and_epochs_and_seeds_differ():
+    for size in (0, 1, 2, 1000, 55_000):
+        order = permutation(size, seed=3, epoch=1)
+        assert order.dtype == np.int64
+        np.testing.assert_array_equal(np.sort(order), np.arange(size))
+    assert len({tuple(permutation(100, seed, epoch)) for seed in range(10) for epoch in range(10)}) == 100
+    assert not np.array_equal(permutation(100, 2**32 + 5, 0), permutation(100, 5, 1))
+
+
+@pytest.mark.parametrize("name", ["size", "seed", "epoch"])
+def test_a_negative_argument_of_the_order_is_refused_by_name(name):
+    with pytest.raises(ConfigurationError, match=f"{name} is -1"):
+        permutation(**{"size": 3, "seed": 0, "epoch": 1, name: -1})
 
 
 @pytest.fixture(scope="module")
