@@ -8,7 +8,6 @@ from pswire.optimizers import Adam, GradientDescent, Momentum
 from pswire.tensors.values import Part, TensorSpec
 
 GRPC = {"tensor_transport": "gRPC"}
-TUNED = Change(2, "w1", ("W",), GradientDescent(0.25))
 
 
 def worker(name="w0", **fields) -> WorkerStatus:
@@ -37,7 +36,7 @@ def two_shards() -> list[ShardAnswer]:
         consistency="bounded:2",
         traffic=Traffic(3.25, 2048.0, 1.5 * 2**20),
         staleness=Staleness(1, 7),
-        changes=(TUNED,),
+        changes=(Change(2, "w1", ("W",), GradientDescent(0.25)),),
     )
     second = StatusReport(
         1,
