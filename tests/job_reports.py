@@ -1,4 +1,6 @@
-"""Reports of a job of two shards, for tests of what is made of them."""
+"""Reports of a job of two shards, and the rows of the tables that show them."""
+
+import re
 
 from pswire.job_status import ShardAnswer
 from pswire.messages import Change, EpochReport, Staleness, StatusReport, Traffic, VariableStatus, WorkerStatus
@@ -6,7 +8,6 @@ from pswire.optimizers import Adam, GradientDescent, Momentum
 from pswire.tensors.values import Part, TensorSpec
 
 GRPC = {"tensor_transport": "gRPC"}
-TUNED = Change(2, "w1", ("W",), GradientDescent(0.25))
 
 
 def worker(name="w0", **fields) -> WorkerStatus:
@@ -35,7 +36,7 @@ def two_shards() -> list[ShardAnswer]:
         consistency="bounded:2",
         traffic=Traffic(3.25, 2048.0, 1.5 * 2**20),
         staleness=Staleness(1, 7),
-        changes=(TUNED,),
+        changes=(Change(2, "w1", ("W",), GradientDescent(0.25)),),
     )
     second = StatusReport(
         1,
@@ -55,3 +56,10 @@ def two_shards() -> list[ShardAnswer]:
         changes=(Change(2, "w1", ("b",), GradientDescent(0.25)), Change(1, "w0", ("b",), GradientDescent(0.125))),
     )
     return [ShardAnswer("host:1", first), ShardAnswer("host:2", second)]
+
+
+def row(text: str, *first: str) -> list[str]:
+    """The cells of the row of a table that begins with these."""
+    rows = [re.split(r" {2,}", line.strip()) for line in text.splitlines()]
+    (found,) = [cells for cells in rows if cells[: len(first)] == list(first)]
+    return found

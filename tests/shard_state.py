@@ -1,7 +1,4 @@
-"""All that a shard keeps, as plain data: for tests that say "nothing has changed" or "these two are the same".
-
-The one place in the tests that looks into a shard's private attributes.
-"""
+"""All that a shard keeps, as plain data: for tests that say "nothing has changed" or "these two are the same"."""
 
 import dataclasses
 from collections import deque
@@ -11,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from psserver.core.members.member import Progress
 from psserver.core.shard import Shard
 from psserver.core.variables.array_tasks import run
 from pswire.messages import Message, Reply
@@ -74,11 +70,6 @@ def _fields(kind: type) -> tuple[str, ...]:
 def slots_of(shard: Shard, name: str) -> dict[str, Array]:
     """What the optimizer keeps beside a variable; no message asks for it."""
     return shard._store[name].slots
-
-
-def progress_of(shard: Shard) -> Progress:
-    """The training progress of its workers."""
-    return shard._members.progress
 
 
 def run_step(shard: Shard, ticket: int, message: Message, now: float, **options: Any) -> list[Reply]:

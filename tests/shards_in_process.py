@@ -1,7 +1,4 @@
-"""A transport to shards in the test's process, which records messages and answers, and refuses or loses some.
-
-The test sets the clock. Thread-safe, so that pushes can wait for each other.
-"""
+"""A transport to shards in the test's process, which records messages and answers, and refuses or loses some."""
 
 import itertools
 import math
@@ -20,7 +17,7 @@ PATIENCE = 10.0  # seconds to wait for an answer that depends on another thread
 
 
 class ShardsInProcess:
-    """A transport to shards in this process. `_changed` guards all of it.
+    """A transport to shards in this process; thread-safe, so that pushes can wait for each other.
 
     `sent` and `answers` have (shard, message), in order, `ended` the shards whose calls have ended. `refuse` and `lose`
     are called for each message: whether it is refused, or its answer lost. `now` are seconds on the shards' clock.
@@ -30,12 +27,11 @@ class ShardsInProcess:
         self.shards = shards
         self._new = partial(Shard, shards=shards, lease=lease, consistency=consistency, staleness=staleness)
         self.machines = [self._new(shard) for shard in range(shards)]
-        self.sent, self.answers, self.ended = [], [], []
+        self.sent, self.answers, self.ended, self._answers = [], [], [], {}
         self.refuse = self.lose = lambda shard, message: False
         self.now = 0.0
-        self._changed = threading.Condition()
+        self._changed = threading.Condition()  # guards all
         self._tickets, self._identities = itertools.count(1), itertools.count(1)
-        self._answers = {}
 
     def restart(self, *shards):
         """Starts shards without state, each with an identity different from any before."""

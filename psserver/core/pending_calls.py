@@ -59,23 +59,16 @@ class PendingCall:
 
 
 class PendingCalls:
-    """The pending calls of a shard, and counts of their outcomes.
-
-    Attributes:
-        asynchronous: no push is held, and no other call waits for one.
-        global_step: updates made.
-        applied, dropped: pushes that were.
-        stalenesses: number of applied pushes by staleness, large ones `rounded`.
-    """
+    """The pending calls of a shard; `global_step` counts updates, `applied` and `dropped` pushes."""
 
     def __init__(self, policy: Policy, store: Store, members: Membership, order: UpdateOrder | None = None) -> None:
         self._policy, self._store, self._members, self._update_order = policy, store, members, order
-        self.asynchronous = type(policy) is Asynchronous
+        self.asynchronous = type(policy) is Asynchronous  # no push is held, and no other call waits for one
         self._calls: dict[int, PendingCall] = {}
         # of the last update, as schedules count: pushes of the job before it, as far as known here
         self._last_step = -1
         self.global_step = self.applied = self.dropped = 0
-        self.stalenesses: defaultdict[int, int] = defaultdict(int)
+        self.stalenesses: defaultdict[int, int] = defaultdict(int)  # applied pushes by staleness, `rounded` if large
 
     @property
     def frontier(self) -> Frontier | None:
@@ -137,14 +130,12 @@ class PendingCalls:
         held = next((call for call in self._calls.values() if call.member.name == worker and call.held), None)
         if held is None:
             return ""
-        before = [change.sender.worker for change in held.message.after if not self._settled(change)]
-        if before:
-            return (
-                f"shard 0 decided changes of {join_names(before)} before this one, and they have not arrived here yet"
-            )
+        if before := [change.sender.worker for change in held.message.after if not self._settled(change)]:
+            who = join_names(before)
+            return f"shard 0 decided changes of {who} before this one, and they have not arrived here yet"
         views = self._held_pushes(self._calls.values())
         mine = next(view for view in views if view.ticket == held.ticket)
-        return self._policy.explain(mine, views, self._shard_view())
+        return self._policy.explain(mine, views, ShardView(self.global_step, self._members, self._settled))
 
     def decide(self, result: StepResult) -> None:
         """Ask the policy until it has no more decisions; values are read last, so that they agree with their versions.
@@ -159,7 +150,8 @@ class PendingCalls:
             if assigns:
                 continue  # this may make pushes too late
             held = self._held_pushes(ready)
-            decisions = self._policy.decide(held, self._shard_view()) if held else []
+            shard = ShardView(self.global_step, self._members, self._settled)
+            decisions = self._policy.decide(held, shard) if held else []
             if not decisions:
                 break
             for decision in decisions:
@@ -211,12 +203,11 @@ class PendingCalls:
                 views.append(PushView(call.ticket, call.member.name, self._staleness(push), push.group))
         return views
 
-    def _shard_view(self) -> ShardView:
-        return ShardView(self.global_step, self._members, self._settled)
-
     def _staleness(self, push: Push) -> int:
         """The most changes that the weights of a gradient have had since they were served, on whichever shard."""
-        staleness = self._store.staleness(push.gradients)
+        staleness, variables = 0, self._store.variables
+        for gradient in push.gradients:
+            staleness = max(staleness, variables[gradient.name].version - gradient.version)
         if self._update_order is None or not push.remote:
             return staleness
         return max(staleness, self._update_order.staleness(push.remote))

@@ -23,9 +23,6 @@ MIN_COMPRESSED_ELEMENTS = 1024
 class GradientEncoder:
     """Encodes the gradients of one worker.
 
-        encoder = GradientEncoder(compression=TopK(0.01))
-        sent = encoder.encode(shard, Gradient("W", version, array))
-
     A dense float32 gradient g of `MIN_COMPRESSED_ELEMENTS` elements or more is compressed, with error feedback
     (Seide et al. 2014, "1-Bit Stochastic Gradient Descent", section 3; Karimireddy et al. 2019, "Error Feedback Fixes
     SignSGD", algorithm 2):

@@ -18,7 +18,6 @@ from pswire.tensors.values import Array, IndexedSlices
 from psworker.autodiff.ops.indexing import RowSource
 from psworker.autodiff.tape import is_recording
 from psworker.model.variables import BaseVariable, context
-from psworker.versions import ReadVersion
 
 __all__ = ["Table"]
 
@@ -109,7 +108,10 @@ class Table(BaseVariable, RowSource):
         if session is not None:
             rows = session.look_up(self, indices)
             if is_recording():
-                self._note_lookup(rows.read)
+                read = rows.read
+                if self.looked_up:  # of several lookups before one gradient the oldest version counts
+                    read = self.read._replace(versions=tuple(map(min, self.read.versions, read.versions)))
+                self.read, self.looked_up = read, True
             assert not isinstance(rows.array, IndexedSlices)
             return rows.array
         if self.read.versions:  # a server has changed the rows since
@@ -118,11 +120,6 @@ class Table(BaseVariable, RowSource):
                 "`with psworker.session() as session:`, in its thread"
             )
         return rows_of(self.initializer, indices, self.shape[1:], self.dtype)
-
-    def _note_lookup(self, read: ReadVersion) -> None:
-        if self.looked_up:  # of several lookups before one gradient the oldest version counts
-            read = self.read._replace(versions=tuple(map(min, self.read.versions, read.versions)))
-        self.read, self.looked_up = read, True
 
 
 def check_no_table(variables: Iterable[BaseVariable], action: str) -> None:

@@ -28,9 +28,6 @@ from psworker.versions import VersionedArray
 
 logger = logging.getLogger(__name__)
 
-#: The program's variables by name, at every moment; raises if the session is not open.
-KnownVariables: TypeAlias = Callable[[], Mapping[str, BaseVariable]]
-
 #: The optimizer, or the variables, whose hyperparameters change.
 Target: TypeAlias = UpdateSpec | BaseVariable | Iterable[BaseVariable]
 
@@ -55,12 +52,13 @@ class Step:
 class Replica:
     """The variables of one program and their values on the servers: each step is pushed, its answer has weights.
 
-    Subclasses are the other strategies: they override `step`, `flush` and other methods as needed. `prepare` is called
-    while the servers apply a push, and may raise; `values` has, except for tables, the last ones that the servers sent.
+    Subclasses are the other strategies: they override `step`, `flush` and other methods as needed. `known` gives the
+    program's variables by name, and raises if the session is not open; `prepare` is called while the servers apply a
+    push, and may raise; `values` has, except for tables, the last ones that the servers sent.
     """
 
     client: Client
-    known: KnownVariables
+    known: Callable[[], Mapping[str, BaseVariable]]
     prepare: Callable[[], None]
 
     def __post_init__(self) -> None:

@@ -32,10 +32,8 @@ from pswire.specs.consistency import Synchronous, parse_consistency, parse_stale
 from pswire.tensors.segments import sweep
 from tests.chaos import scheme
 from tests.chaos.check import Check
-from tests.chaos.cluster import WEIGHTS, Cluster, Faults
+from tests.chaos.cluster import LEASE, WEIGHTS, Cluster, Faults
 
-LEASE = 4.0
-TIMEOUT = 25.0  # of calls of a worker, seconds
 TO_END = 90.0  # seconds for the job to complete after the last fault
 BATCH, EPOCHS = 4, 2
 RATES = {"async": 150, "bounded": 60, "sync": 35}  # assumed pushes per second
@@ -106,11 +104,11 @@ async def run_one(
         gradients, workers = consistency.workers, consistency.workers + consistency.backup
     # The last batch is a smaller one.
     examples = max(1, int(RATES[policy.partition(":")[0]] * seconds) // EPOCHS) * BATCH + 3
-    flags = ["--consistency", policy, "--staleness", handling, "--lease", str(LEASE)]
+    flags = ["--consistency", policy, "--staleness", handling]
     settings = {"seed": seed, "unit": scheme.unit_of(gradients), "batch": BATCH, "epochs": EPOCHS, "pause": PAUSE}
     settings |= {"examples": examples, "partial": gradients == 1}  # gradients of a synchronous update are for the same
-    cluster = Cluster(folder, shards, flags, TIMEOUT, settings)
-    faults = Faults(cluster, LEASE, random.Random(f"{seed}, {name}"), kinds)
+    cluster = Cluster(folder, shards, flags, settings)
+    faults = Faults(cluster, random.Random(f"{seed}, {name}"), kinds)
     try:
         for server in cluster.servers:
             await asyncio.to_thread(server.wait_for, "listening on")
@@ -125,7 +123,7 @@ async def run_one(
     fields = ("column", "name", "ended_by", "code", "faults")
     facts["workers"] = [{field: getattr(worker, field) for field in fields} for worker in cluster.workers]
     (folder / "run.json").write_text(json.dumps(facts, indent=1))
-    cluster.read_records(LEASE)
+    cluster.read_records()
     data = {"lease": LEASE, "examples": examples, "epochs": EPOCHS, "half_pushes": half_pushes, "complete": complete}
     check = Check(consistency, staleness, cluster.workers, finals, **data)
     return check, faults.count

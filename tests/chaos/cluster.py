@@ -30,16 +30,14 @@ from tests.chaos import scheme
 from tests.chaos.check import Final, History, losses
 from tests.commands import BOUND, Command, environment
 
-#: Longest duration of a fault that does not end a process, in leases; mean time between faults, seconds.
-LONGEST, GAP = 1.5, 0.4
+LEASE, TIMEOUT = 4.0, 25.0  # of workers, and of their calls, seconds
+LONGEST = 1.5 * LEASE  # of faults that do not end a process
+GAP, BETWEEN_ENDS = 0.4, 2.5  # mean seconds between faults, and least between those of ENDING: something is trained
 
 #: Relative frequencies of faults; after those of ENDING a worker is restarted.
 ENDING = {"kill": 2, "twin": 1, "fail": 1, "terminate": 1}
 WEIGHTS = {"cut": 4, "reset": 4, "stall": 4, "refuse": 2, "stop worker": 3, "stop server": 1} | ENDING
 SIGNALS = {"kill": signal.SIGKILL, "fail": signal.SIGUSR1, "terminate": signal.SIGTERM}
-
-#: The least seconds between faults of ENDING, so that something is trained.
-BETWEEN_ENDS = 2.5
 
 
 class Proxy:
@@ -125,15 +123,13 @@ class Worker(History):
 
 
 class Cluster:
-    """All processes of one run; always call `close` at the end.
+    """All processes of one run: servers with `flags`, workers with `settings`; always call `close` at the end."""
 
-    `flags` are those of the servers, `timeout` that of calls of a worker in seconds, `settings` of the worker program.
-    """
-
-    def __init__(self, folder: Path, shards: int, flags: list[str], timeout: float, settings: dict[str, Any]) -> None:
+    def __init__(self, folder: Path, shards: int, flags: list[str], settings: dict[str, Any]) -> None:
         self.workers: list[Worker] = []
-        self._folder, self._timeout, self._settings = folder, str(timeout), {"shards": shards, **settings}
-        serve = "psserver", "serve", "--bind", "127.0.0.1:0", "--log-level", "info", *flags, "--shard"
+        self._folder, self._settings = folder, {"shards": shards, **settings}
+        serve = ["psserver", "serve", "--bind", "127.0.0.1:0", "--log-level", "info", "--lease", str(LEASE)]
+        serve += [*flags, "--shard"]
         self.servers = [self._launch(f"server-{shard}", *serve, f"{shard}/{shards}") for shard in range(shards)]
 
     def _launch(self, name: str, *command: str) -> Command:
@@ -149,7 +145,7 @@ class Cluster:
             raise RuntimeError(f"a run has at most {scheme.COLUMNS - 1} worker processes")
         records = self._folder / f"worker-{column:03}.jsonl"
         options = ["--servers", ",".join(proxy.address for proxy in proxies), "--threads", "1", "--name", name]
-        options += ["--timeout", self._timeout, "--shared-memory" if shared_memory else "--no-shared-memory"]
+        options += ["--timeout", str(TIMEOUT), "--shared-memory" if shared_memory else "--no-shared-memory"]
         settings = json.dumps(self._settings | {"records": str(records), "column": column})
         program = str(Path(__file__).with_name("worker.py"))
         command = self._launch(records.stem, "psworker", "run", *options, program, settings)
@@ -193,7 +189,7 @@ class Cluster:
             finals.append(Final(first, second, dense[0][: scheme.COLUMNS], table, values[0].version))
         return finals
 
-    def read_records(self, lease: float) -> None:
+    def read_records(self) -> None:
         """Completes the histories: records of workers, the last line of their output, and losses in servers' logs."""
         since = time.time() - time.monotonic()
         for worker in self.workers:
@@ -201,7 +197,7 @@ class Cluster:
             for line in worker.records.read_text().splitlines() if worker.records.exists() else ():  # if killed early
                 worker.add(**json.loads(line))
             for shard, server in enumerate(self.servers):
-                worker.losses += [(at - since, shard) for at in losses(server.err, worker.name, lease)]
+                worker.losses += [(at - since, shard) for at in losses(server.err, worker.name, LEASE)]
 
     def close(self) -> None:
         for worker in self.workers:
@@ -227,9 +223,9 @@ class Faults:
     those of `WEIGHTS` to inject; `count` is the number of faults by kind.
     """
 
-    def __init__(self, cluster: Cluster, lease: float, draws: random.Random, kinds: Sequence[str]) -> None:
+    def __init__(self, cluster: Cluster, draws: random.Random, kinds: Sequence[str]) -> None:
         self.count: Counter[str] = Counter()
-        self._cluster, self._lease, self._draws, self._kinds = cluster, lease, draws, kinds
+        self._cluster, self._draws, self._kinds = cluster, draws, kinds
         # Separate, because the times at which workers end are not reproducible.
         self._restarts = random.Random(draws.random())
         self._current: dict[str, Worker] = {}  # by name, the newest
@@ -314,6 +310,5 @@ class Faults:
 
     def _seconds(self, longer: float) -> float:
         """Usually short compared with a lease; with this probability longer than one."""
-        if self._draws.random() < longer:
-            return self._lease * self._draws.uniform(1.1, LONGEST)
-        return self._draws.uniform(0.1, 1.2)
+        least, most = (1.1 * LEASE, LONGEST) if self._draws.random() < longer else (0.1, 1.2)
+        return self._draws.uniform(least, most)

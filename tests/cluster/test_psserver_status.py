@@ -2,7 +2,6 @@
 
 import json
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -17,6 +16,7 @@ from pswire.messages import Declaration, Gradient, Join, Leave, Push, Register, 
 from pswire.optimizers import Momentum
 from pswire.tensors.values import Part, TensorSpec
 from psworker.transport.grpc_transport import GrpcTransport
+from tests.job_reports import row
 
 BOUND = 30  # seconds that no wait comes near to
 
@@ -45,23 +45,17 @@ def join(transport, name, shard):
     return Sender(name, joined.incarnation)
 
 
-def row(lines, *first):
-    """The cells of the row that begins with these."""
-    rows = [re.split(r" {2,}", line.strip()) for line in lines]
-    (found,) = [cells for cells in rows if cells[: len(first)] == list(first)]
-    return found
-
-
 def test_status_shows_the_shards_workers_and_variables_of_a_job(two, commands):
     code, output, errors = commands.run("psserver", "status", ",".join(two))
     assert (code, errors) == (0, [])
+    text = "\n".join(output)
     assert output[0].startswith("global step 1 · 2 shards · consistency async · staleness handling none · 0 repeated")
     assert not any("warning" in line or "\x1b[" in line for line in output)
     for shard, nbytes in ((0, "96 B"), (1, "64 B")):
-        assert row(output, f"{shard}/2")[1:5] == [two[shard], "1", "1", nbytes]
-    assert row(output, "w0 (chief)")[1:7] == ["live", "1", "0", "0.00", "0.5000", "–"]
+        assert row(text, f"{shard}/2")[1:5] == [two[shard], "1", "1", nbytes]
+    assert row(text, "w0 (chief)")[1:7] == ["live", "1", "0", "0.00", "0.5000", "–"]
     optimizer = "momentum learning_rate=0.5 momentum=0.9 nesterov=False"
-    assert row(output, "table")[1:] == ["float32[5, 4]", "0,1", "1", "1", "160 B", "momentum", optimizer]
+    assert row(text, "table")[1:] == ["float32[5, 4]", "0,1", "1", "1", "160 B", "momentum", optimizer]
 
 
 @pytest.mark.slow
@@ -77,10 +71,11 @@ def test_a_shard_that_hangs_or_is_gone_is_shown_as_such_and_the_others_are_shown
     finally:
         second.signal(signal.SIGCONT)
     assert (code, errors) == (1, [])
+    text = "\n".join(output)
     assert output[1].startswith(f"warning: the server at {addresses[1]} did not answer in time")
-    assert row(output, "0/2")[1] == addresses[0]
-    assert row(output, "?")[1:3] == [addresses[1], "silent"]
-    assert row(output, "w0 (chief)")[1] == "live"
+    assert row(text, "0/2")[1] == addresses[0]
+    assert row(text, "?")[1:3] == [addresses[1], "silent"]
+    assert row(text, "w0 (chief)")[1] == "live"
 
     watching = commands.start(*status, "--watch", "--every", "0.05")
     watching.wait_for("1/2")

@@ -142,8 +142,8 @@ IN_SESSION = """
 )
 def test_a_worker_leaves_at_sigterm_and_ends_with_the_code_it_was_given(commands, workers, until, code, options):
     server = commands.serve("--consistency", f"sync:{workers}", "--lease", "0.9")
-    run = "psworker", "run", "--servers", server.address, "--name", "w0"
-    command = commands.start(*run, commands.script(IN_SESSION), **options)
+    servers = "--servers", server.address, "--name", "w0"
+    command = commands.start("psworker", "run", *servers, commands.script(IN_SESSION), **options)
     command.wait_for(until)
     assert command.end()[0] == code
     _, out, _ = commands.run("psserver", "status", server.address, "--json")

@@ -210,13 +210,10 @@ class Images:
         run(str(ROOT / "deploy" / "offline-base-image.sh"), self._substitute, timeout=600, log=self._log)
         return f"a substitute built here, because {BASE_IMAGE} cannot be pulled"
 
-    def build(self, cluster: Cluster) -> str:
-        """Builds the image of the cluster's services; returns its size and that of its base. Raises `Failed`."""
+    def build(self, cluster: Cluster) -> None:
+        """Builds the image of the cluster's services. Raises `Failed`."""
         settings = {"BASE_IMAGE": self._base, "BUILD_NETWORK": self._network}
         cluster.compose("build", "server-0", timeout=900, log=self._log, **settings)
-        inspect = "image", "inspect", "--format", "{{.Size}}"
-        whole, base = (int(docker(*inspect, name)) / 1e6 for name in (self.name, self._base))
-        return f"{whole:.0f} MB: {base:.0f} MB base image, {whole - base:.0f} MB paramserver"
 
     def remove(self) -> None:
         """Removes all images and containers of the build. Raises `Failed`."""

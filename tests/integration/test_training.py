@@ -38,10 +38,8 @@ def test_a_push_has_the_loss_and_the_staleness_of_its_own_gradients(open_session
     x, y, z = (ps.Variable([value], name=name) for name, value in (("x", 3.0), ("y", 5.0), ("z", 7.0)))
     with open_session("w0") as first:
         of_x, of_y = (SGD.compute_gradients(ops.sum(one), [one, z]) for one in (x, y))
-        with ps.collection():
-            other = ps.Variable([0.0], name="x")
-            with open_session("w1"):
-                SGD.apply_gradients([(ONE, other)])
+        with ps.collection(), open_session("w1"):
+            SGD.apply_gradients([(ONE, ps.Variable([0.0], name="x"))])
         for pairs, staleness, loss in ((of_y, 0, 5), (of_x, 1, 3)):
             assert pairs[1] == (None, z)
             SGD.apply_gradients(pairs)
@@ -379,19 +377,13 @@ def test_a_table_trains_as_a_variable_of_the_same_rows_does_to_the_last_bit(open
 def test_staleness_of_a_table_counts_from_the_models_first_lookup(open_session, reads):
     """Another worker pushes twice after the lookup that counts; then the table is read again in one way or another."""
     table = ps.Table((9, 2), UNIFORM, name="table")
-
-    def push_of_another():
-        with ps.collection():
-            other = ps.Table((9, 2), UNIFORM, name="table")
-            with open_session("w1"):
-                SGD.minimize(ops.sum(ops.embedding(other, [0])))
-
     with open_session("w0") as session:
         SGD.minimize(ops.sum(ops.embedding(table, [1])))
         for version in (1, 4):  # the second time around shows that the next lookup begins anew
             loss = ops.sum(ops.embedding(table, [8]))
             for _ in range(2):
-                push_of_another()
+                with ps.collection(), open_session("w1"):
+                    SGD.minimize(ops.sum(ops.embedding(ps.Table((9, 2), UNIFORM, name="table"), [0])))
                 with ps.no_grad() if reads == "no_grad" else nullcontext():
                     again = ops.embedding(table, [1]) if reads in ("no_grad", "lookups") else session.rows(table, [1])
                 loss = loss + ops.sum(again) if reads == "lookups" else loss

@@ -126,7 +126,6 @@ def costs(tensor_transport, epochs, **options):
         pytest.param({"encoding": "float16", "compression": TopK(0.01)}, 10, 0.02, marks=pytest.mark.slow),
         ({"encoding": "float16", "compression": TopK(0.1)}, 2, 0.02),
     ],
-    ids=["bfloat16", "int8", "float16, topk", "float16, topk, 2 epochs"],
 )
 def test_softmax_regression_reaches_the_cost_of_float32(options, epochs, tolerance):
     found, expected = costs(GRPC, epochs, **options), costs(EMBEDDED, epochs)

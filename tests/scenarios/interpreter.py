@@ -26,7 +26,7 @@ from pswire.specs import initializers, schedules
 from pswire.specs.consistency import parse_consistency, parse_staleness
 from pswire.tensors.compression import Packed
 from pswire.tensors.values import DTYPES, Array, IndexedSlices, Part, TensorSpec
-from tests.shard_state import progress_of, slots_of, state_of
+from tests.shard_state import slots_of, state_of
 
 ANSWERS_BELOW = "----"
 
@@ -243,7 +243,7 @@ class Scenario:
 
     def do_progress(self, **_) -> list[str]:
         """`progress`: who trains, with how many settled pushes, and whether the training is ending."""
-        progress = progress_of(self.shard)
+        progress = self.shard._members.progress
         clocks = ", ".join(f"{name} at {member.clock}" for name, member in progress.training.items())
         ending = ", ending" if progress.ending else ""
         return [f"training: {clocks or 'none'}; slowest at {progress.least_clock}{ending}"]

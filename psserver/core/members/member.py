@@ -15,38 +15,27 @@ from pswire.messages import Assigned, LastPush, Pushed, Tuned
 
 @dataclass(slots=True)
 class Member:
-    """A worker that is `live`, has `left` or was `lost`, in its latest incarnation.
-
-    Attributes:
-        number: 0 for the first worker that ever joined; kept over all incarnations.
-        process_nonce: the random number of the worker's process; 0: none.
-        steps, dropped: its pushes in this incarnation that were applied, and that the policy dropped.
-        staleness, staleness_sum, loss: of its last applied push; of all of them; the last one that it sent.
-        training, finished, out_of_data, clock: training progress; `clock` counts steps and dropped.
-        settled, answer: sequence number of its last settled push, assign or tune, 0 before the first, and the answer,
-            without values; None: it was abandoned, or others went on without it.
-        half_pushes, last_push: see `psserver.core.members.deduplication.HalfPushes`.
-    """
+    """A worker that is `live`, has `left` or was `lost`, in its latest incarnation, from whose beginning it counts."""
 
     name: str
-    number: int
+    number: int  # 0 for the first worker that ever joined; kept over all incarnations
     incarnation: int = 0
-    process_nonce: int = 0
+    process_nonce: int = 0  # the random number of its process; 0: none
     state: str = "live"
     expires: float = 0.0
-    steps: int = 0
-    staleness: int = 0
-    staleness_sum: int = 0
-    loss: float | None = None
+    steps: int = 0  # pushes that were applied
+    staleness: int = 0  # of the last applied push
+    staleness_sum: int = 0  # of all of them
+    loss: float | None = None  # the last one that it sent
     training: bool = False
     finished: bool = False
     out_of_data: bool = False
-    clock: int = 0
-    dropped: int = 0
+    clock: int = 0  # counts steps and dropped
+    dropped: int = 0  # pushes that the policy dropped
     tensor_transport: str = ""
-    settled: int = 0
-    answer: Pushed | Assigned | Tuned | None = None
-    half_pushes: int = 0
+    settled: int = 0  # sequence number of the last settled push, assign or tune; 0 before the first
+    answer: Pushed | Assigned | Tuned | None = None  # to it, without values; None: abandoned, or others went on
+    half_pushes: int = 0  # see `psserver.core.members.deduplication.HalfPushes`
     last_push: LastPush | None = None
 
 
@@ -96,8 +85,3 @@ class Progress:
             member = self._finished.pop(name, None)
             if member is not None:
                 member.finished = member.out_of_data = False
-
-    def end_incarnation(self, member: Member) -> None:
-        """Forget a member whose next incarnation begins."""
-        self.stop(member)
-        self._finished.pop(member.name, None)

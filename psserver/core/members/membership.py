@@ -94,7 +94,8 @@ class Membership:
         member = Member(message.worker, number, message.incarnation or last + 1, message.process_nonce)
         self.renew(member, now, message.tensor_transport)
         if known is not None:
-            self.progress.end_incarnation(known)
+            self.progress.stop(known)
+            self.progress.resume([known.name])
             self.half_pushes.end_incarnation(known)
             self.chief.replace(known, member)
         self._members[message.worker] = member

@@ -26,34 +26,24 @@ UPDATES_BETWEEN_FULL_CHECKS = 1000
 
 @dataclass(slots=True)
 class Variable:
-    """One variable, or the part of it on this shard.
-
-    Attributes:
-        initial: the initializer of the rows of a table; None: a plain variable.
-        version, updates: counts of all changes, and of those by its optimizer.
-        declared, optimizer, rule: the optimizer it was registered with, the current one, and its update rule.
-        schedule, learning_rate: a schedule of the learning rate, or else its constant; 1 for a rule without one.
-        limits: magnitudes of an ordinary update (`pswire.optimizers.optimizer`); None: no update is ordinary.
-        share: the growth of one ordinary update.
-        growth: their sum since all elements were last known to be within the limits; infinite while they are not.
-    """
+    """One variable, or the part of it on this shard."""
 
     spec: TensorSpec
     value: Array
-    initial: RowInitializer | None = None
+    initial: RowInitializer | None = None  # of the rows of a table; None: a plain variable
     part: Part | None = None
-    version: int = 0
-    updates: int = 0
-    declared: UpdateSpec | None = None
-    optimizer: UpdateSpec | None = None
+    version: int = 0  # count of all changes
+    updates: int = 0  # count of those by its optimizer
+    declared: UpdateSpec | None = None  # the optimizer that it was registered with
+    optimizer: UpdateSpec | None = None  # the current one
     rule: Rule | None = None
     slot_specs: dict[str, TensorSpec] = field(default_factory=dict)
     slots: dict[str, Array] = field(default_factory=dict)
     schedule: Schedule | None = None
-    learning_rate: float = 1.0
-    limits: Limits | None = None
-    share: float = 0.0
-    growth: float = 0.0
+    learning_rate: float = 1.0  # if there is no schedule; 1 for a rule without a learning rate
+    limits: Limits | None = None  # magnitudes of an ordinary update; None: no update is ordinary
+    share: float = 0.0  # the growth of one ordinary update
+    growth: float = 0.0  # their sum since all elements were within the limits; infinite while they are not
 
     def __post_init__(self) -> None:
         self.limits = LIMITS.get(self.spec.dtype)

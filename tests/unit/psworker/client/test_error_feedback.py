@@ -7,16 +7,13 @@ import numpy as np
 import pytest
 
 from pswire.errors import NotFinite, ShapeMismatch, UnknownVariable
-from pswire.messages import Declaration, Gradient, Push, Value
+from pswire.messages import Declaration, Gradient, Push
 from pswire.optimizers import GradientDescent, Momentum, MovingAverage
 from pswire.specs.encodings import NONE, Int8, TopK
-from pswire.tensors.compression import Packed, to_16_bits, unpacked
+from pswire.tensors.compression import Packed, unpacked
 from pswire.tensors.values import IndexedSlices, TensorSpec
-from psworker.client import push_pull
 from psworker.client.error_feedback import MIN_COMPRESSED_ELEMENTS as LEAST
 from psworker.client.error_feedback import GradientEncoder
-from psworker.client.placement import Placement
-from psworker.versions import ReadVersion, VersionedArray
 from tests.shards_in_process import ShardsInProcess
 
 pytestmark = pytest.mark.usefixtures("split_small")
@@ -100,21 +97,6 @@ def test_a_residual_that_overflows_is_refused_and_discarded(compression):
     one = send(encoder, noise(0, 2000))
     one.check()
     assert np.abs(one.unpacked()).max() < 10
-
-
-@pytest.mark.parametrize("form", ["bfloat16", "float16"])
-@pytest.mark.parametrize(("shards", "rows"), [(1, 5), (3, 7), (2, 40_000)])  # more than a block, and no multiple
-def test_encoded_partitions_are_joined_with_unchanged_ones(shards, rows, form):
-    variable = Placement(shards).extended([TensorSpec("v", (rows, 3))])["v"]
-    value, old = noise(1, rows, 3), VersionedArray("v", ReadVersion(tuple(range(shards))), noise(2, rows, 3))
-    values = [
-        Value("v", shard, None) if shard == 1 else Value("v", shard + 10, to_16_bits(part, form))
-        for shard, part in enumerate(variable.split(value))
-    ]
-    joined, known = push_pull.join(variable, values, old), variable.split(old.array)
-    expected = [mine if one.array is None else one.array.unpacked() for one, mine in zip(values, known, strict=True)]
-    np.testing.assert_array_equal(joined, np.concatenate(expected), strict=True)
-    assert not joined.flags.writeable
 
 
 def declared(name, shape, optimizer=GradientDescent(1.0)):  # noqa: B008

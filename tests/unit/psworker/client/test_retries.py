@@ -45,19 +45,19 @@ class Scripted:
         return f"transport {len(self.sent)}"
 
 
-def answered(caplog, *script, half_pushes=0, idle_since=0):
+def answered(caplog, *script):
     """The transport after heartbeats that were answered with the script, and what was logged."""
     transport = Scripted(*script)
-    transport.calls.half_pushes[0] = half_pushes
+    transport.calls.half_pushes[0] = 3
     heartbeat = Heartbeat(transport.calls)
-    heartbeat.idle_since = idle_since
+    heartbeat.idle_since = 7
     with caplog.at_level(logging.INFO, "psworker.client.retrying_calls"):
         start_heartbeat(heartbeat, lease=0.003)
         heartbeat.join()
     return transport, [(record.levelname, record.getMessage()) for record in caplog.records]
 
 
-def test_the_reason_of_a_held_push_is_logged_when_it_appears_and_changes_and_the_last_is_kept_with_its_time(caplog):
+def test_heartbeats_report_the_workers_state_and_new_reasons_of_a_held_push_are_logged_and_the_last_is_kept(caplog):
     began = time.monotonic()
     script = ["", "w1 is at step 3", "w1 is at step 3", "w2 is at step 3", "", "w2 is at step 3"]
     transport, logged = answered(caplog, *(ms.Renewed(1, reason) for reason in script))
@@ -65,6 +65,7 @@ def test_the_reason_of_a_held_push_is_logged_when_it_appears_and_changes_and_the
     assert logged == [("WARNING", f"w0 waits, shard 0: {reason}") for reason in reasons]
     at, reason = transport.calls.hold_reasons[0]
     assert (began < at < time.monotonic(), reason) == (True, "the end")
+    assert transport.sent == [ms.Renew(ms.Sender("w0", 1), True, f"transport {n}", 7, 3) for n in range(7)]
 
 
 def test_the_heartbeat_goes_on_after_temporary_errors_and_ends_after_others(caplog):
@@ -79,11 +80,6 @@ def test_the_heartbeat_goes_on_after_temporary_errors_and_ends_after_others(capl
         ("INFO", "w0: heartbeat to shard 0: taken"),
     ]
     assert transport.calls.hold_reasons == {}, "discarded when a heartbeat fails"
-
-
-def test_each_heartbeat_reports_the_tensor_transport_half_pushes_and_whether_the_worker_is_idle(caplog):
-    transport, _ = answered(caplog, ms.Renewed(0), ms.Renewed(0), half_pushes=3, idle_since=7)
-    assert transport.sent == [ms.Renew(ms.Sender("w0", 1), True, f"transport {n}", 7, 3) for n in range(3)]
 
 
 @pytest.mark.parametrize(
@@ -146,11 +142,10 @@ ALL_TRIES = [10.0, 9.5, 8.5, 6.5, 4.5, 2.5, 0.5, 0.5]
 @pytest.mark.parametrize(
     ("after", "answered", "text", "tries"),
     [
-        (math.inf, -1.0, "gave up after 10.0 s: cut off", ALL_TRIES),
+        (math.inf, -1.0, "gave up after 10.0 s: cut off", ALL_TRIES),  # held before the push
         (math.inf, math.inf, "gave up after 10.0 s: cut off: shard 0 held the push: w0 is slow", ALL_TRIES),
-        (1.0, -1.0, "gave up after 1.0 s: cut off", [10.0, 9.5, 9.0]),
+        (1.0, -1.0, "gave up after 1.0 s: cut off", [10.0, 9.5, 9.0]),  # the client leaves
     ],
-    ids=["held before the push", "held", "the client leaves"],
 )
 def test_pauses_double_and_the_error_at_the_end_names_why_a_push_was_held(monkeypatch, after, answered, text, tries):
     transport, _ = unreachable(monkeypatch, after)

@@ -9,6 +9,7 @@ import textwrap
 
 import pytest
 
+from pswire.specs.consistency import Bounded, DropStalePushes
 from psworker.launch import processes
 from psworker.launch.local_cluster import Job, child_environment
 from psworker.launch.processes import (
@@ -83,26 +84,21 @@ def family(start, tmp_path):
     os.close(reader)
 
 
-@pytest.mark.parametrize(
-    ("data", "lines"),
-    [
+class ByteByByte(io.BytesIO):
+    def read(self, size):
+        return super().read(1)
+
+
+def test_lines_are_the_same_whole_and_byte_by_byte_and_one_without_an_end_comes_in_pieces():
+    for data, lines in [
         (b"", []),
         (b"one\n\ntwo", ["one", "", "two"]),
         (b" 1%\r50%\r100%\r\n", ["100%"]),
         ("grün · 数\n".encode(), ["grün · 数"]),
         (b"\xff\xfe\x00ab\xc3\n\xe2\x82", ["\ufffd\ufffd\x00ab\ufffd", "\ufffd"]),
-    ],
-)
-def test_lines_are_the_same_whole_and_byte_by_byte(data, lines):
-    class ByteByByte(io.BytesIO):
-        def read(self, size):
-            return super().read(1)
-
-    for pipe in (io.BytesIO(data), ByteByByte(data)):
-        assert [line for batch in read_lines(pipe) for line in batch] == lines
-
-
-def test_a_line_without_an_end_is_passed_on_in_pieces_and_nothing_is_lost():
+    ]:
+        for pipe in (io.BytesIO(data), ByteByByte(data)):
+            assert [line for batch in read_lines(pipe) for line in batch] == lines
     text = "äöü" * 100_000
     pieces = [line for batch in read_lines(io.BytesIO(text.encode())) for line in batch]
     assert (len(pieces) > 1, "".join(pieces)) == (True, text)
@@ -118,29 +114,26 @@ def test_it_gets_arguments_and_an_empty_stdin_and_its_lines_come_with_their_stre
         sys.exit(7)
     """
     child = start(source, "a b", "--c")
-    assert child.wait() == 7
+    assert (child.wait(), child.describe_exit()) == (7, "ended with exit code 7")
     assert ("stderr", "err") in child.lines
     printed = [line for stream, line in child.lines if stream == "stdout"]
     assert printed[-101:] == [*map(str, range(100)), "__main__ ['a b', '--c'] ''"]
     assert set(child.last_lines) <= {"err", *printed[-LAST_LINES:]}
-    assert child.describe_exit() == "ended with exit code 7"
 
 
-def test_a_signal_reaches_the_whole_group_and_is_named_and_none_comes_after_the_end(family):
+def test_a_signal_reaches_the_whole_group_which_is_gone_at_the_end(family):
     start, gone = family
     child = start("time.sleep(600)")
     child.wait_for("grandchild sleeps")
     child.kill(signal.SIGKILL)
-    assert child.wait() == -signal.SIGKILL
-    assert child.describe_exit() == "was killed by SIGKILL"
+    assert (child.wait(), child.describe_exit()) == (-signal.SIGKILL, "was killed by SIGKILL")
     assert gone()
-    child.kill(signal.SIGKILL)
+    child.kill(signal.SIGKILL)  # has no effect
 
 
 def test_no_process_of_the_group_is_left_when_its_end_is_reported(family):
     start, gone = family
-    assert start("sys.exit(3)").wait() == 3
-    assert gone()
+    assert (start("sys.exit(3)").wait(), gone()) == (3, True)
 
 
 def test_child_and_a_grandchild_that_ignores_sigterm_end_with_the_parent(family):
@@ -148,9 +141,7 @@ def test_child_and_a_grandchild_that_ignores_sigterm_end_with_the_parent(family)
     with ParentPipe() as parent:
         child = start("try: time.sleep(600)\n    finally: print('cleaned up', flush=True)", parent=parent)
         child.wait_for("grandchild sleeps")
-    assert child.wait() == -signal.SIGKILL
-    assert ("stdout", "cleaned up") in child.lines
-    assert gone()
+    assert (child.wait(), ("stdout", "cleaned up") in child.lines, gone()) == (-signal.SIGKILL, True, True)
 
 
 def test_a_process_that_left_the_group_with_the_output_does_not_delay_the_end(start, monkeypatch):
@@ -183,7 +174,7 @@ def test_signals_are_handled_but_an_ignored_sighup_and_all_handlers_are_restored
 
 
 def test_every_shard_and_worker_has_a_name_and_a_command():
-    job = Job("train.py", ("--epochs", "3"), workers=3, shards=2, consistency="bounded:2", staleness="drop:5")
+    job = Job("train.py", ("--epochs", "3"), workers=3, shards=2, consistency=Bounded(2), staleness=DropStalePushes(5))
     assert job.worker_names + job.server_names == ["worker-0", "worker-1", "worker-2", "server-0", "server-1"]
     serve = "psserver serve --bind 127.0.0.1:0 --shard 1/2 --consistency bounded:2 --staleness drop:5"
     assert " ".join(job.server_command(1)) == serve
@@ -194,13 +185,10 @@ def test_every_shard_and_worker_has_a_name_and_a_command():
     assert other.server_command(0)[-1] == "--no-shared-memory"
 
 
-@pytest.mark.parametrize(
-    ("base", "threads", "blas"),
-    [
+def test_blas_threads_are_as_the_flag_says_or_the_user_has_set_or_the_share_of_the_cores():
+    for base, threads, blas in [
         ({"OMP_NUM_THREADS": ""}, None, blas_threads(3)),
         ({"OMP_NUM_THREADS": "7"}, 2, blas_threads(2)),
         *[({variable: "7"}, None, {variable: "7"}) for variable in BLAS_VARIABLES],
-    ],
-)
-def test_blas_threads_are_as_the_flag_says_or_the_user_has_set_or_the_share_of_the_cores(base, threads, blas):
-    assert child_environment(base, threads, share=3) == base | {"PYTHONUNBUFFERED": "1"} | blas
+    ]:
+        assert child_environment(base, threads, share=3) == base | {"PYTHONUNBUFFERED": "1"} | blas
