@@ -11,10 +11,11 @@ from contextlib import closing
 import grpc
 import numpy as np
 import pytest
-from grpc_health.v1 import health_pb2, health_pb2_grpc
-from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
+from grpc_health.v1 import health_pb2
+from grpc_health.v1.health_pb2_grpc import HealthStub
+from grpc_reflection.v1alpha import reflection_pb2
+from grpc_reflection.v1alpha.reflection_pb2_grpc import ServerReflectionStub
 
-import psserver.runtime.clock
 import psworker as ps
 from psserver.config import ServerConfig
 from psserver.core.members.membership import Membership
@@ -72,7 +73,7 @@ def quiet(caplog):
 
 @pytest.fixture
 def short_ticks(monkeypatch):
-    monkeypatch.setattr(psserver.runtime.clock, "TICK", 0.01)
+    monkeypatch.setattr("psserver.runtime.clock.TICK", 0.01)
 
 
 @pytest.fixture
@@ -395,10 +396,6 @@ def test_a_session_works_where_no_memory_is_shared_and_its_tensor_transport_is_i
 # --- start and stop ---------------------------------------------------------------------------------------------------
 
 
-def health_of(client):
-    return health_pb2_grpc.HealthStub(client.channel)
-
-
 @pytest.mark.parametrize("bind", ["127.0.0.1:0", "unix:{folder}/new", "unix:{folder}/left-behind"])
 def test_a_server_answers_at_a_free_port_and_at_a_socket_also_one_that_a_killed_server_left(bind, connect, tmp_path):
     with socket.socket(socket.AF_UNIX) as dead:
@@ -430,7 +427,7 @@ def test_an_address_that_cannot_be_bound_is_refused_in_one_line_with_the_reason(
 def test_a_server_that_does_not_linger_ends_by_itself_when_the_job_is_done(connect, caplog):
     with ServerThread(ServerConfig(linger=0.0)) as server:
         client = connect(server)
-        watched = health_of(client).Watch(ALL, timeout=30)
+        watched = HealthStub(client.channel).Watch(ALL, timeout=30)
         assert next(watched).status == SERVING
         sender = client.join("w0")
         client.unary(ms.Push(sender, 1, ()))
@@ -449,7 +446,7 @@ def test_a_server_that_does_not_linger_ends_by_itself_when_the_job_is_done(conne
 def test_health_is_serving_until_the_server_stops_and_that_of_other_services_unknown(service, connect):
     with ServerThread(ServerConfig(grace=60.0)) as server:
         assert check_health(server.address, timeout=30)
-        health = health_of(connect(server))
+        health = HealthStub(connect(server).channel)
         request, other = (health_pb2.HealthCheckRequest(service=name) for name in (service, "other"))
         assert health.Check(request, timeout=30).status == SERVING
         with pytest.raises(grpc.RpcError) as caught:
@@ -461,6 +458,11 @@ def test_health_is_serving_until_the_server_stops_and_that_of_other_services_unk
 
 
 def test_reflection_lists_the_services_if_it_is_on_and_needs_its_package(connect, monkeypatch):
+    def services_of(client):
+        request = reflection_pb2.ServerReflectionRequest(list_services="")
+        (answer,) = ServerReflectionStub(client.channel).ServerReflectionInfo(iter([request]), timeout=30)
+        return {service.name for service in answer.list_services_response.service}
+
     with ServerThread() as server, pytest.raises(grpc.RpcError) as caught:
         services_of(connect(server))
     assert caught.value.code() is grpc.StatusCode.UNIMPLEMENTED
@@ -470,13 +472,6 @@ def test_reflection_lists_the_services_if_it_is_on_and_needs_its_package(connect
     extra = pytest.raises(errors.ConfigurationError, match=r"pip install 'paramserver\[reflection\]'")
     with extra, ServerThread(ServerConfig(reflection=True)):
         pass
-
-
-def services_of(client):
-    stub = reflection_pb2_grpc.ServerReflectionStub(client.channel)
-    request = reflection_pb2.ServerReflectionRequest(list_services="")
-    (answer,) = stub.ServerReflectionInfo(iter([request]), timeout=30)
-    return {service.name for service in answer.list_services_response.service}
 
 
 def test_a_stream_between_two_calls_and_one_whose_call_is_pending_end_at_once_when_the_server_stops(connect):
@@ -511,7 +506,7 @@ def test_a_transfer_in_progress_is_finished_within_the_grace(connect):
     with ServerThread(ServerConfig(grace=30.0)) as server:
         client = connect(server)
         stream, last = slow_transfer(client)
-        watched = health_of(client).Watch(ALL, timeout=30)
+        watched = HealthStub(client.channel).Watch(ALL, timeout=30)
         assert next(watched).status == SERVING
         stopper = threading.Thread(target=server.__exit__, args=(None, None, None))
         stopper.start()

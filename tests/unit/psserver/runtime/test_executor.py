@@ -184,16 +184,6 @@ async def test_a_caller_who_goes_or_is_replaced_while_its_message_is_inspected_h
     assert (await executor.step(set_to(again, 1, "w", np.ones(LARGE)))).outcome is ms.Outcome.APPLIED
 
 
-@executor_test()
-async def test_a_caller_cancelled_while_its_tasks_run_leaves_them_whole_and_later_calls_are_served(executor, shard):
-    sender = await registered(executor)
-    caller = await at_gate(executor, shard.gates["w"], set_to(sender, 1, "w", np.ones(LARGE)))
-    await cancelled(caller)
-    after = await begun(executor, ms.Pull(sender, ("w",)))
-    shard.gates["w"].open()
-    assert (await after).values[0].array.all()
-
-
 # --- pending calls ----------------------------------------------------------------------------------------------------
 
 
@@ -247,7 +237,7 @@ async def test_closing_fails_pending_calls_and_later_ones_and_lets_decided_steps
 
 
 @executor_test()
-async def test_shutting_down_waits_for_all_tasks_also_those_of_cancelled_callers(executor, shard):
+async def test_shutting_down_waits_for_all_tasks_also_those_of_cancelled_callers_which_are_left_whole(executor, shard):
     sender = await registered(executor)
     shard.gates["w"].shut()
     for sequence in (1, 2, 3):

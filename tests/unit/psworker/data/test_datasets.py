@@ -133,11 +133,6 @@ def test_the_order_of_an_epoch_has_every_row_once_and_is_the_same_on_every_worke
             permutation(**{"size": 3, "seed": 0, "epoch": 1, name: -1})
 
 
-@pytest.fixture(scope="module")
-def mnist():
-    return datasets.mnist()
-
-
 @pytest.fixture(autouse=True)
 def bare_environment(monkeypatch, tmp_path):
     """The user's own folders take no part in these tests."""
@@ -165,7 +160,8 @@ def refused(pattern: str, data_dir: Path | None = None) -> str:
     return str(caught.value)
 
 
-def test_the_parts_have_the_published_sizes_shapes_dtypes_and_examples(mnist):
+def test_the_parts_have_the_published_sizes_shapes_dtypes_and_examples_and_a_pixel_is_its_byte_over_255_rounded():
+    mnist = datasets.mnist()
     for part, name, size in zip(mnist, ("train", "validation", "test"), (55_000, 5_000, 10_000), strict=True):
         assert (part.name, part.columns) == (f"mnist/{name}", ("image", "label"))
         assert (part.image.shape, part.image.dtype) == ((size, 784), np.float32)
@@ -176,9 +172,6 @@ def test_the_parts_have_the_published_sizes_shapes_dtypes_and_examples(mnist):
     assert np.bincount(mnist.test.label).tolist() == [980, 1135, 1032, 1010, 982, 892, 958, 1028, 974, 1009]
     labels = gzip.decompress((MNIST / "train-labels-idx1-ubyte.gz").read_bytes())[8:]
     assert mnist.validation.label.tolist() + mnist.train.label.tolist() == list(labels)
-
-
-def test_a_pixel_is_its_byte_over_255_correctly_rounded(mnist):
     raw = np.frombuffer(gzip.decompress((MNIST / "t10k-images-idx3-ubyte.gz").read_bytes())[16:], np.uint8)
     np.testing.assert_array_equal(mnist.test.image.ravel(), (np.arange(256) / 255).astype(np.float32)[raw])
 

@@ -12,6 +12,7 @@ import weakref
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from functools import partial
 from types import SimpleNamespace
 
 import numpy as np
@@ -268,13 +269,9 @@ def deadlines():
     assert "psworker-deadlines" not in {thread.name for thread in threading.enumerate()}
 
 
-def never():
-    pytest.fail("cancelled")
-
-
 def test_late_waits_are_cancelled_each_at_its_own_deadline_and_others_are_not(deadlines):
     """Also when the thread sleeps for a longer one."""
-    early = deadlines.set(BOUND * 100, never)
+    early = deadlines.set(BOUND * 100, partial(pytest.fail, "cancelled"))
     while deadlines._wakes != early.at:
         pass
     for number in range(5):
@@ -286,7 +283,7 @@ def test_late_waits_are_cancelled_each_at_its_own_deadline_and_others_are_not(de
 
 
 def test_a_dropped_deadline_is_cancelled_neither_when_it_is_late_nor_when_all_are(deadlines):
-    deadlines.drop(dropped := deadlines.set(BOUND, never))
+    deadlines.drop(dropped := deadlines.set(BOUND, partial(pytest.fail, "cancelled")))
     cancelled = [threading.Event() for _ in range(3)]
     for event in cancelled[:2]:
         deadlines.set(BOUND, event.set)
@@ -501,23 +498,19 @@ def test_a_push_that_fails_leaves_no_memory_at_the_server_and_no_segment_at_the_
         assert not segments or timeout == 0.3
 
 
-@pytest.mark.usefixtures("folder", "freed")
-def test_no_segment_is_left_of_tries_to_reach_a_server_that_is_not_there(segments):
+@pytest.mark.usefixtures("freed")
+def test_no_segment_is_left_of_tries_to_reach_a_server_that_is_not_there_or_of_killed_processes(folder, segments):
+    left = os.path.join(folder, "paramserver-" + 32 * "0")
+    open(left, "x").close()
+    GrpcTransport(["127.0.0.1:1"], shared_memory=False).close()
+    assert os.path.exists(left), "it is swept only where shared memory is used"
     with closing(GrpcTransport(["127.0.0.1:1"])) as transport:
+        assert os.listdir(folder) == []
         for _ in range(3):
             with pytest.raises(errors.Unavailable):
                 ask(transport, ms.Push(PULL.sender, 1, (ms.Gradient("w", 0, ONES),)))
             assert transport.tensor_transport(0) == ""
     assert not segments
-
-
-def test_a_worker_that_starts_sweeps_segments_of_killed_processes_only_where_it_uses_shared_memory(folder):
-    left = os.path.join(folder, "paramserver-" + 32 * "0")
-    open(left, "x").close()
-    for used in (False, True):
-        assert os.path.exists(left)
-        GrpcTransport(["127.0.0.1:1"], shared_memory=used).close()
-    assert os.listdir(folder) == []
 
 
 # --- the pool of segments ---------------------------------------------------------------------------------------------
@@ -548,12 +541,18 @@ def test_a_segment_belongs_to_one_call_until_it_is_given_back_and_a_small_messag
     assert pool.take(10 * MIN_SEGMENT_BYTES) is not large
 
 
-@pytest.mark.usefixtures("folder")
-def test_a_server_that_refuses_is_not_asked_again():
+def test_a_server_that_refuses_is_not_asked_again_and_of_a_failed_attempt_no_name_is_left(folder):
     for replies, refused in ((["another host"], "another host"), ([""], "the server gives no reason")):
         pool = SegmentPool(lambda request, replies=replies: pb.AttachReply(reason=replies.pop()))
         assert [pool.take(1000), pool.take(1000)] == [None, None]
         assert (pool.refused, pool.count) == (refused, 0)
+
+    def broken(request):
+        raise errors.Malformed(os.listdir(folder)[0])
+
+    with pytest.raises(errors.Malformed, match="paramserver-"):
+        SegmentPool(broken).take(1000)
+    assert os.listdir(folder) == []
 
 
 def test_when_there_is_no_room_for_more_segments_those_there_are_stay_in_use(monkeypatch, pool):
@@ -566,15 +565,6 @@ def test_when_there_is_no_room_for_more_segments_those_there_are_stay_in_use(mon
     assert re.fullmatch(r"no room in \S+ for [\d,]+ bytes: No space left on device", pool.refused)
     pool.give_back(segment)
     assert pool.take(1000) is segment
-
-
-def test_a_segment_has_no_name_any_more_when_the_server_has_answered_or_failed(folder):
-    def broken(request):
-        raise errors.Malformed(os.listdir(folder)[0])
-
-    with pytest.raises(errors.Malformed, match="paramserver-"):
-        SegmentPool(broken).take(1000)
-    assert os.listdir(folder) == []
 
 
 def test_a_segment_returns_to_its_pool_with_the_last_of_its_values_and_not_before_the_answer_is_complete(pool):
