@@ -14,14 +14,14 @@ from pswire.messages import Choice, Gradient, Pull, Push, Sender
 from pswire.tensors.compression import Packed
 from pswire.tensors.frames import ALIGNMENT, Incoming, chunk, incoming, with_data
 from pswire.tensors.segments import DATA_OFFSET
-from pswire.tensors.shared_memory import Region, SharedReceiver, aligned, array_at, bytes_needed
+from pswire.tensors.shared_memory import Region, SharedReceiver, array_at, bytes_needed
 from pswire.tensors.stream import INLINE_BELOW, MAX_INLINED, StreamReceiver, StreamSender
 from pswire.tensors.transport import CHUNK, MAX_INLINE_MESSAGE, InlineReceiver, InlineSender
 from pswire.tensors.values import DTYPES, IndexedSlices, TensorSpec
 from pswire.v1 import paramserver_pb2 as pb
 
 SEED = 20251121
-STREAMED = pb.Tensor(streamed=True)
+HEADER = pb.Frame(pull=pb.PullRequest(sender=pb.Sender(worker="w", incarnation=3), names=["W", "b"]))
 
 
 def put(sender, *arrays):
@@ -75,9 +75,6 @@ def shared_memory(arrays, specs):
 all_transports = pytest.mark.parametrize("transport", [inline, frame_data, chunks, shared_memory])
 
 
-# --- the contract -----------------------------------------------------------------------------------------------------
-
-
 @all_transports
 def test_arrays_arrive_bit_by_bit_as_they_were_sent_little_endian_aligned_and_in_order(transport):
     generator, arrays = np.random.default_rng(SEED), []
@@ -96,9 +93,7 @@ def test_arrays_arrive_bit_by_bit_as_they_were_sent_little_endian_aligned_and_in
 
 @all_transports
 def test_other_elements_than_were_declared_are_malformed_before_memory_is_allocated(transport):
-    exabytes = 1 << (
-        20 if transport is chunks else 40
-    )  # a stream may bring any size: its receiver checks limits before
+    exabytes = 1 << (20 if transport is chunks else 40)  # of a stream the receiver checks limits before
     numbers = [(np.zeros(1999, np.float32), size, "float32") for size in (2001, exabytes, 2)]
     for sent, size, dtype in ((np.uint8([0, 2]), 2, "bool"), *numbers):
         if transport is shared_memory and len(sent) > size:
@@ -145,30 +140,30 @@ def test_bytes_that_were_not_declared_and_memory_that_the_machine_does_not_have_
     for size, *chunks in ((2, 8, 3), (2, 5, 6), (0, 3)):
         *earlier, last = [Incoming(pb.Frame(), None, bytes(nbytes)) for nbytes in chunks]
         receiver = StreamReceiver()
-        receiver.get(STREAMED, TensorSpec("a", (size, 1)))
+        receiver.get(pb.Tensor(streamed=True), TensorSpec("a", (size, 1)))
         receiver.allocate()
         for frame in earlier:
             receiver.feed(frame)
         with pytest.raises(Malformed, match="were declared, but 3 more bytes arrived"):
             receiver.feed(last)
     receiver = StreamReceiver()
-    receiver.get(STREAMED, TensorSpec("huge", (1 << 60,), "uint8"))
+    receiver.get(pb.Tensor(streamed=True), TensorSpec("huge", (1 << 60,), "uint8"))
     with pytest.raises(Malformed):
         receiver.feed(last)
     with pytest.raises(TooLarge, match=f"no memory for tensors of {1 << 60} bytes"):
         receiver.allocate()
 
 
-def test_a_frame_without_a_chunk_is_malformed_where_one_must_follow():
-    frames = {"nothing": pb.Frame(), "an empty one": pb.Frame(chunk=b""), "take": pb.Frame(take=pb.TakeRequest())}
-    for got, frame in frames.items():
+def test_a_frame_that_is_not_the_message_or_the_chunk_that_must_follow_is_malformed():
+    for got, frame in {"nothing": pb.Frame(), "an empty one": pb.Frame(chunk=b""), "pull": HEADER}.items():
         with pytest.raises(Malformed, match=f"a chunk of data must follow in a transfer, got {got}"):
             StreamReceiver().feed(incoming(frame.SerializeToString()))
+    for got, frame in {"this one with nothing": pb.Frame(), "a chunk": pb.Frame(chunk=b"1")}.items():
+        with pytest.raises(Malformed, match=f"begins with a message, .*{got}"):
+            from_frame(incoming(frame.SerializeToString()), StreamReceiver())
 
 
 # --- frames -----------------------------------------------------------------------------------------------------------
-
-HEADER = pb.Frame(pull=pb.PullRequest(sender=pb.Sender(worker="w", incarnation=3), names=["W", "b"]))
 
 
 @pytest.mark.parametrize("sizes", [(0,), (1,), (127,), (100, 28), (16383,), (16384, 1), (1 << 20, 3, 1 << 20)])
@@ -231,8 +226,7 @@ def memory():
 
 
 def test_arrays_begin_at_cache_lines_and_segment_0_at_offset_0_is_a_place_too(memory):
-    assert [aligned(nbytes) for nbytes in (0, 1, 64, 65)] == [0, 64, 64, 128]
-    assert bytes_needed([1, 65, 64]) == 256
+    assert bytes_needed([0, 1, 65, 64]) == 256
     region = Region(3, memory)
     tensors = put(region, np.zeros(35, np.float32), np.zeros(0), np.zeros(1), np.zeros(4096 - 320, np.uint8))
     assert [one.shared for one in tensors] == [pb.Shared(segment=3, offset=at) for at in (64, 256, 256, 320)]

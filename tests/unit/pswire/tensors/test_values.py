@@ -22,13 +22,11 @@ from pswire.tensors.compression import (
 from pswire.tensors.sums import add_rows, equal_groups
 from pswire.tensors.values import IndexedSlices, TensorSpec
 
-SEED = 20160513
 LARGEST = np.finfo(np.float32).max
 NAN = np.uint32([0x7FC00000, 0xFFC00000, 0x7F800001, 0x7FFFFFFF, 0xFFFFFFFF, 0x7FFF8000]).view(np.float32)
 #: Bits of the significand, and the exponents of the smallest step and of the first power of two that is infinite.
 FORMATS = {"bfloat16": (8, -133, 128), "float16": (11, -24, 16)}
 every_dtype = pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
-every_encoding = pytest.mark.parametrize("form", ENCODINGS)
 
 
 def nearest(numbers, form):
@@ -40,12 +38,9 @@ def nearest(numbers, form):
     return np.where(np.abs(rounded) < 2.0**beyond, rounded, np.copysign(np.inf, rounded))
 
 
-@every_encoding
-def test_sixteen_bits_are_the_nearest_number_of_the_form(form):
-    """Random bits, numbers of the form, ties, and their neighbours in float32; both signs; no NaN.
-
-    A second time in groups whose squares make up less than 65,504 squared: those are converted in another way.
-    """
+@pytest.mark.parametrize("form", ENCODINGS)
+def test_sixteen_bits_are_the_nearest_number_of_the_form_whatever_the_layout(form):
+    """Once all, and once in groups whose squares sum to less than 65,504 squared: those are converted differently."""
     random = np.random.default_rng(1).integers(0, 2**32, 300_000, np.uint32).view(np.float32)
     steps = np.ldexp(np.arange(2 ** (FORMATS[form][0] + 1)), np.arange(FORMATS[form][1] - 1, FORMATS[form][2])[:, None])
     with np.errstate(over="ignore"):
@@ -60,6 +55,12 @@ def test_sixteen_bits_are_the_nearest_number_of_the_form(form):
     assert found.dtype == np.float32
     np.testing.assert_array_equal(found, nearest(numbers, form))
     np.testing.assert_array_equal(np.signbit(found), np.signbit(numbers))
+    table = np.arange(12, dtype=np.float32).reshape(3, 4)
+    for array in (table.T, np.zeros((0, 3), np.float32), np.float32(2.5).reshape(())):
+        np.testing.assert_array_equal(to_16_bits(array, form).unpacked(), array, strict=True)
+    out = np.zeros(8, np.int16)
+    narrow_to_16_bits(table[0], out[::2], form)  # into what is not contiguous either
+    np.testing.assert_array_equal(to_16_bits(table[0], form).parts[0], out[::2])
 
 
 @pytest.mark.parametrize(("form", "beyond"), [("bfloat16", (2 - 2.0**-8) * 2.0**127), ("float16", 65520.0)])
@@ -72,16 +73,6 @@ def test_a_nan_never_becomes_a_number_and_a_number_beyond_the_largest_of_the_for
     to_16_bits(np.nextafter(np.float32([beyond]), np.float32(0)), form).check()
     with pytest.raises(FloatingPointError, match=r"^1 of 3 elements that are"):
         to_16_bits(np.float32([1, beyond, -1]), form).check()
-
-
-@every_encoding
-def test_an_array_that_is_not_contiguous_or_has_no_element_is_packed_as_well(form):
-    table = np.arange(12, dtype=np.float32).reshape(3, 4)
-    for array in (table.T, np.zeros((0, 3), np.float32), np.float32(2.5).reshape(())):
-        np.testing.assert_array_equal(to_16_bits(array, form).unpacked(), array, strict=True)
-    out = np.zeros(8, np.int16)
-    narrow_to_16_bits(table[0], out[::2], form)  # into what is not contiguous either
-    np.testing.assert_array_equal(to_16_bits(table[0], form).parts[0], out[::2])
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -106,11 +97,10 @@ def test_parts_fit_their_shape_and_no_other_and_any_stretch_of_the_elements_is_t
 def test_int8_is_within_half_a_step_and_what_it_lacks_is_the_rest():
     rng = np.random.default_rng(2)
     array = (rng.standard_normal((3, ELEMENTS_PER_SCALE)) * [[1e-6], [1], [1e6]]).astype(np.float32)
-    before = (rng.standard_normal(array.size) * 1e-7).astype(np.float32)
-    rest = before.copy()
+    rest = (rng.standard_normal(array.size) * 1e-7).astype(np.float32)
+    c = rest + array.reshape(-1)
     one = quantize_int8(array, rest)
     one.check()
-    c = before + array.reshape(-1)
     steps = np.abs(c.reshape(3, -1)).max(axis=1, keepdims=True) / 127
     assert (np.abs(rest.reshape(3, -1)) <= steps * (0.5 + 1e-5)).all()
     np.testing.assert_allclose(one.unpacked().reshape(-1) + rest, c, rtol=1e-6)
@@ -198,7 +188,7 @@ def dense(rows):
 @every_dtype
 @pytest.mark.parametrize("shape", [(7,), (7, 3), (7, 2, 2), (7, 0)], ids=str)
 def test_summed_rows_are_the_same_array_with_each_index_once_in_rising_order(dtype, shape):
-    random = np.random.default_rng(SEED)
+    random = np.random.default_rng(20160513)
     for count in (0, 1, 40):
         values = random.integers(-9, 10, (count, *shape[1:])).astype(dtype)  # sums that every dtype holds exactly
         rows = IndexedSlices(values, random.integers(0, 7, count), shape)
@@ -210,9 +200,8 @@ def test_summed_rows_are_the_same_array_with_each_index_once_in_rising_order(dty
         np.testing.assert_array_equal(rows.values, given)
 
 
-@pytest.mark.parametrize("index", [(1 << 59) - 1, 1 << 59, 1 << 60, (1 << 63) - 1], ids=hex)
-def test_equal_indices_keep_their_order_however_large_they_are(index):
-    for kind in ("int64", "uint64"):
+def test_equal_indices_keep_their_order_however_large_they_are():
+    for kind, index in itertools.product(("int64", "uint64"), ((1 << 59) - 1, 1 << 59, 1 << 60, (1 << 63) - 1)):
         order, begins = equal_groups(np.array([index, 5, index, 0, 5, index, 7, index - 1], kind))
         assert order.tolist() == [3, 1, 4, 6, 7, 0, 2, 5]
         assert np.flatnonzero(begins).tolist() == [0, 1, 3, 4, 5]
@@ -271,10 +260,10 @@ def test_rows_plus_an_array_is_an_array_of_its_own_on_either_side_and_both_shape
         assert str(caught.value).endswith(f"of shape (4, 2) plus {kind} of shape {np.shape(other)}")
 
 
-@pytest.mark.parametrize("shape", [(5,), (5, 2, 4), (5, 0)], ids=str)
-def test_add_rows_adds_each_row_at_its_index(shape):
-    random = np.random.default_rng(SEED)
-    for count, dtype, low in ((0, "int8", 0), (1, "int8", -5), (30, "int8", -5), (30, "uint64", 0)):
+def test_add_rows_adds_each_row_at_its_index_and_refuses_what_it_cannot_add_in_place():
+    random = np.random.default_rng(20160513)
+    indices_of = ((0, "int8", 0), (1, "int8", -5), (30, "int8", -5), (30, "uint64", 0))
+    for shape, (count, dtype, low) in itertools.product([(5,), (5, 2, 4), (5, 0)], indices_of):
         indices = random.integers(low, 5, count).astype(dtype)
         total, rows = random.standard_normal(shape), random.standard_normal((2 * count, *shape[1:]))[::2]
         expected = total.copy()
@@ -282,9 +271,6 @@ def test_add_rows_adds_each_row_at_its_index(shape):
             expected[index] += row
         add_rows(total, indices, rows)
         np.testing.assert_allclose(total, expected, rtol=1e-12, atol=1e-12)
-
-
-def test_add_rows_refuses_what_it_cannot_add_in_place():
     for total, indices, rows, error in (
         (np.zeros((4, 2), order="F"), [0], (1, 2), ValueError),
         (np.zeros((4, 2)), [0], (1, 3), ValueError),
