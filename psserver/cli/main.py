@@ -17,6 +17,7 @@ import click
 from psserver.config import ServerConfig, parse_addresses, parse_shard, parse_size
 from pswire.channel import check_address, check_health
 from pswire.errors import ConfigurationError, ParamServerError
+from pswire.parsed_option import Parsed
 from pswire.specs.consistency import parse_consistency, parse_staleness
 from pswire.specs.spec import check_number
 from pswire.system.signals import end_at_once
@@ -39,23 +40,6 @@ class _Group(click.Group):
             raise click.ClickException(str(error)) from error
 
 
-class _Parsed(click.ParamType):  # type: ignore[type-arg]  # generic in some versions of click only
-    """An option's text, parsed by a function that raises `ConfigurationError`."""
-
-    def __init__(self, name: str, parse: Callable[[str], object]) -> None:
-        self.name = name
-        self._parse = parse
-
-    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> object:
-        """The value; a default is not text."""
-        if not isinstance(value, str):
-            return value
-        try:
-            return self._parse(value)
-        except ConfigurationError as error:
-            self.fail(str(error), param, ctx)
-
-
 def _parse_seconds(text: str) -> float:
     try:
         return check_number("", float(text), 0, 86_400, open_low=True, closed_high=True)
@@ -63,7 +47,7 @@ def _parse_seconds(text: str) -> float:
         raise ConfigurationError(f"{text!r}: must be a number of seconds above 0 and at most 86400 (a day)") from error
 
 
-_ADDRESS, _SECONDS = _Parsed("HOST:PORT", check_address), _Parsed("SECONDS", _parse_seconds)
+_ADDRESS, _SECONDS = Parsed("HOST:PORT", check_address), Parsed("SECONDS", _parse_seconds)
 
 
 @click.group(cls=_Group, context_settings={"auto_envvar_prefix": "PSSERVER", "help_option_names": ["-h", "--help"]})
@@ -92,8 +76,8 @@ def _field(name: str, text: str, kind: Any = None, **settings: Any) -> Callable[
 
 
 _LEVEL = click.Choice(["debug", "info", "warning", "error"], case_sensitive=False)
-_POLICY, _HANDLING = _Parsed("POLICY", parse_consistency), _Parsed("HANDLING", parse_staleness)
-_SHARD, _SIZE, _TIME = _Parsed("I/N", parse_shard), _Parsed("SIZE", parse_size), {"kind": float, "metavar": "SECONDS"}
+_POLICY, _HANDLING = Parsed("POLICY", parse_consistency), Parsed("HANDLING", parse_staleness)
+_SHARD, _SIZE, _TIME = Parsed("I/N", parse_shard), Parsed("SIZE", parse_size), {"kind": float, "metavar": "SECONDS"}
 _MEMORY = "80 % of the memory of the machine or its container"
 
 
@@ -152,7 +136,7 @@ _timeout = _option("--timeout", type=_SECONDS, default=5.0, help="Time to wait f
 
 
 @main.command("status")
-@click.argument("addresses", metavar="ADDRESSES", type=_Parsed("HOST:PORT,...", parse_addresses))
+@click.argument("addresses", metavar="ADDRESSES", type=Parsed("HOST:PORT,...", parse_addresses))
 @_option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")
 @_option("--watch", is_flag=True, help="Repeat until Ctrl-C.")
 @_option("--every", type=_SECONDS, default=1.0, help="With --watch: the time between two requests.")

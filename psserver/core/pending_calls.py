@@ -205,7 +205,9 @@ class PendingCalls:
 
     def _staleness(self, push: Push) -> int:
         """The most changes that the weights of a gradient have had since they were served, on whichever shard."""
-        staleness = self._store.staleness(push.gradients)
+        staleness, variables = 0, self._store.variables
+        for gradient in push.gradients:
+            staleness = max(staleness, variables[gradient.name].version - gradient.version)
         if self._update_order is None or not push.remote:
             return staleness
         return max(staleness, self._update_order.staleness(push.remote))

@@ -22,6 +22,7 @@ from typing import Any
 import click
 
 from pswire.errors import ConfigurationError, ParamServerError
+from pswire.parsed_option import Parsed
 from pswire.specs.consistency import parse_consistency, parse_staleness
 from pswire.specs.encodings import ENCODINGS, parse_compression
 from pswire.system.signals import end_at_next, end_at_once, handle, raise_deferred, raise_or_defer
@@ -36,18 +37,6 @@ _ENCODING = click.Choice(["float32", *ENCODINGS])
 #: Arguments after the script are the script's; the environment variable of an option is `PSWORKER_` and its name.
 _COMMAND = {"allow_interspersed_args": False, "auto_envvar_prefix": "PSWORKER"}
 _option = partial(click.option, show_default=True, show_envvar=True)
-
-
-def _checked_by(parse: Callable[[str], object]) -> Callable[[click.Context, click.Parameter, str], str]:
-    """A callback that refuses values that `parse` refuses, and returns the canonical text of others."""
-
-    def check(context: click.Context, option: click.Parameter, text: str) -> str:
-        try:
-            return str(parse(text))
-        except ConfigurationError as error:
-            raise click.BadParameter(str(error)) from None
-
-    return check
 
 
 def _field(name: str, text: str, **settings: Any) -> Callable[..., Any]:  # noqa: ANN401 - as `click.option` has them
@@ -72,8 +61,7 @@ _WORKER_OPTIONS = (
     _option(
         "--compress",
         default="none",
-        metavar="COMPRESSION",
-        callback=_checked_by(parse_compression),
+        type=Parsed("COMPRESSION", parse_compression),
         help="The compression of gradients: none, int8 or topk:FRACTION. The residual is added to the next gradient.",
     ),
     _field("shared_memory", "Share memory with servers on this host, so that tensors are not sent over the network."),
@@ -206,17 +194,15 @@ def run(
 @_option(
     "--consistency",
     default="async",
-    metavar="POLICY",
+    type=Parsed("POLICY", parse_consistency),
     envvar="PSSERVER_CONSISTENCY",
-    callback=_checked_by(parse_consistency),
     help="The consistency policy: async, bounded:S, sync:N or sync:N,backup=B.",
 )
 @_option(
     "--staleness",
     default="none",
-    metavar="HANDLING",
+    type=Parsed("HANDLING", parse_staleness),
     envvar="PSSERVER_STALENESS",
-    callback=_checked_by(parse_staleness),
     help="The handling of stale pushes: none, scale, delay-compensated[:L] or drop:T.",
 )
 @_script_command

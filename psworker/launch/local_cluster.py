@@ -18,7 +18,7 @@ from functools import partial
 
 from pswire.channel import check_health
 from pswire.errors import ConfigurationError, ParamServerError
-from pswire.specs.consistency import Synchronous, parse_consistency
+from pswire.specs.consistency import Asynchronous, Consistency, IgnoreStaleness, StalenessSpec, Synchronous
 from pswire.status_client import StatusClient
 from pswire.system.host import cores
 from psworker import config
@@ -49,7 +49,7 @@ class Job:
     """A program, `script` with its arguments, and the cluster that runs it.
 
     `threads` is the number of BLAS threads of each worker; None: its share of the cores. `debug` makes the workers show
-    tracebacks of our errors. `consistency` and `staleness` are the servers', as text. `worker_options` are options of
+    tracebacks of our errors. `consistency` and `staleness` are the servers'. `worker_options` are options of
     `psworker run`, by name, which workers get in their environment.
 
     Raises `ConfigurationError` for fewer workers than a synchronous update waits for.
@@ -61,13 +61,13 @@ class Job:
     shards: int = 1
     threads: int | None = None
     debug: bool = False
-    consistency: str = "async"
-    staleness: str = "none"
+    consistency: Consistency = field(default_factory=Asynchronous)
+    staleness: StalenessSpec = field(default_factory=IgnoreStaleness)
     worker_options: Mapping[str, object] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         """Refuse a job that would wait for more workers than it has."""
-        consistency = parse_consistency(self.consistency)
+        consistency = self.consistency
         if isinstance(consistency, Synchronous) and self.workers < consistency.workers:
             raise ConfigurationError(
                 f"with --consistency {consistency} each update waits for {consistency.workers} workers, and there "
@@ -87,7 +87,7 @@ class Job:
 
     def server_command(self, shard: int) -> list[str]:
         """Module and arguments of a shard on a free port."""
-        options = ["--consistency", self.consistency, "--staleness", self.staleness]
+        options = ["--consistency", str(self.consistency), "--staleness", str(self.staleness)]
         options += ["--no-shared-memory"] * (not self.worker_options.get("shared_memory", True))
         return ["psserver", "serve", "--bind", "127.0.0.1:0", "--shard", f"{shard}/{self.shards}", *options]
 

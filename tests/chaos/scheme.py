@@ -15,17 +15,9 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-import numpy as np
-
 #: The learning rate at step 0. Far above the number of updates of a run, and a power of two: all sums stay exact.
 BASE = 1 << 32
 COLUMNS = 128
-WIDTH = 8  # of a row of the table
-#: Divisible by one, two and three shards, and above `placement.SPLIT_BYTES` of float64.
-DENSE_SHAPE = DENSE_ROWS, _ = 534, 1024
-TABLE_ROWS = 65_538
-#: A push includes the dense variable after this many updates, in all workers of a synchronous group alike.
-DENSE_EVERY = 40
 
 
 class Push(NamedTuple):
@@ -62,31 +54,6 @@ def count_updates(column: float) -> tuple[int, int]:
     return updates, int(updates * BASE - column)
 
 
-# --- variables and their placement ------------------------------------------------------------------------------------
-
-# Two small variables on each shard, `first` and `second`, are updated alike by every push to it: values that differ are
-# a torn read. `dense` and `table` are split over all shards by rows; a push to a shard has two rows of the table there,
-# and sometimes the dense variable, which is large.
-
-
 def small(shards: int) -> list[tuple[str, str]]:
-    """The names of the two small variables on each shard."""
+    """The names of two small variables on each shard, which every push to it updates alike: a torn read shows."""
     return [(f"first{shard}", f"second{shard}") for shard in range(shards)]
-
-
-def dense_row(shard: int, shards: int) -> int:
-    """The first row of the dense variable on a shard; its columns are used like those of the small variables."""
-    return shard * DENSE_ROWS // shards
-
-
-def table_rows(shard: int, shards: int, column: int) -> tuple[int, int]:
-    """The rows of the table on a shard for column 0 and for this column."""
-    begin = shard * TABLE_ROWS // shards
-    return begin, begin + column
-
-
-def gradient(column: int, unit: int) -> np.ndarray:
-    """The gradient of a small variable: with learning rate 1 it adds 1 to column 0 and `unit` to its own column."""
-    array = np.zeros(COLUMNS)
-    array[[0, column]] = -1.0, -unit
-    return array

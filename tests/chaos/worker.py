@@ -25,10 +25,18 @@ settings = SimpleNamespace(**json.loads(sys.argv[1]))
 draws = random.Random(f"{settings.seed}, {settings.column}")
 file = os.open(settings.records, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
 
+#: By rows on all shards: above `placement.SPLIT_BYTES` of float64, and divisible by one, two and three.
+DENSE_SHAPE, TABLE_SHAPE = (534, 1024), (65_538, 8)
+#: A push includes the dense variable after this many updates, in all workers of a synchronous group alike.
+DENSE_EVERY = 40
+
 zeros = np.zeros(scheme.COLUMNS)
+#: With learning rate 1 it adds 1 to column 0 of a small variable, and the unit to the column of this process.
+gradient = np.zeros(scheme.COLUMNS)
+gradient[[0, settings.column]] = -1.0, -settings.unit
 small = [[ps.Variable(zeros, name=name) for name in names] for names in scheme.small(settings.shards)]
-dense = ps.Variable(np.zeros(scheme.DENSE_SHAPE), name="dense")
-table = ps.Table((scheme.TABLE_ROWS, scheme.WIDTH), ps.RowConstant(0.0), name="table", dtype="float64")
+dense = ps.Variable(np.zeros(DENSE_SHAPE), name="dense")
+table = ps.Table(TABLE_SHAPE, ps.RowConstant(0.0), name="table", dtype="float64")
 optimizer = ps.GradientDescent(ps.schedules.PolynomialDecay(float(scheme.BASE), scheme.BASE, 0.0))
 
 
@@ -53,25 +61,24 @@ def look(event: str, **fields: Any) -> None:
 
 
 def step(session: ps.Session, batch: ps.Batch) -> None:
-    """A push of the gradients of `scheme`, to all shards or one."""
+    """Pushes to all shards or one, to each: its small variables, two rows of the table, sometimes a row of `dense`."""
     shards = list(range(settings.shards))
     if settings.partial and draws.random() < 0.2:
         shards = [draws.choice(shards)]
     seen = [[count] for count in updates()]
-    with_dense = seen[0][0] % scheme.DENSE_EVERY == 7
-    gradient = scheme.gradient(settings.column, settings.unit)
-    rows = [row for shard in shards for row in scheme.table_rows(shard, settings.shards, settings.column)]
-    found = ops.embedding(table, np.array(rows))
+    with_dense = seen[0][0] % DENSE_EVERY == 7
+    firsts = [shard * TABLE_SHAPE[0] // settings.shards for shard in shards]
+    found = ops.embedding(table, np.array([row for first in firsts for row in (first, first + settings.column)]))
     for shard, row in zip(shards, found.value[::2], strict=True):
         seen[shard].append(scheme.count_updates(float(row[0]))[0])
-    loss = ops.sum(found * (np.array([[-1.0], [-settings.unit]] * len(shards)) * np.ones(scheme.WIDTH)))
+    loss = ops.sum(found * np.tile(gradient[[0, settings.column], np.newaxis], (len(shards), TABLE_SHAPE[1])))
     for shard in shards:
         for variable in small[shard]:
             loss = loss + ops.sum(variable * gradient)
     if with_dense:
-        whole = np.zeros(scheme.DENSE_SHAPE)
+        whole = np.zeros(DENSE_SHAPE)
         for shard in shards:
-            whole[scheme.dense_row(shard, settings.shards), : scheme.COLUMNS] = gradient
+            whole[shard * DENSE_SHAPE[0] // settings.shards, : scheme.COLUMNS] = gradient
         loss = loss + ops.sum(dense * whole)
     examples = batch["number"].tolist()
     record("push", shards=shards, dense=with_dense, seen=seen, epoch=batch.epoch, examples=examples)

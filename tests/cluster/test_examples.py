@@ -18,9 +18,9 @@ def local(commands, example, *options, flags=()):
     return out, err
 
 
-def alone(commands, example, *options, **environment):
+def alone(commands, example, *options):
     """Lines of stdout of the example in one process, which must end well."""
-    command = commands.python(str(EXAMPLES / example), *options, **environment)
+    command = commands.python(str(EXAMPLES / example), *options, OPENBLAS_NUM_THREADS="1")
     assert command.wait() == 0, command.err
     return command.out
 
@@ -93,9 +93,7 @@ def last_lines(out):
     """Of each worker: outcome, steps, updates by all, mean return and episodes."""
     line = r"\| ((?:not )?solved) after ([\d,]+) steps of this worker and ([\d,]+) updates by all: "
     found = search(line + r"mean return ([\d.]+) over (\d+) episodes", out)
-    return [
-        (outcome, int(steps), int(updates), float(mean), int(count)) for outcome, steps, updates, mean, count in found
-    ]
+    return [(outcome, *map(float, numbers)) for outcome, *numbers in found]
 
 
 def test_two_workers_play_environments_of_their_own_and_all_of_their_updates_count(commands):
@@ -117,8 +115,7 @@ def test_a_worker_that_reaches_the_goal_ends_the_job_for_all(commands):
 
 
 def test_the_convolutional_network_learns_digits_within_40_steps(commands):
-    form = "--steps", "40", "--report", "20", "--test-images", "300"
-    out = alone(commands, "deep_mnist.py", *form, OPENBLAS_NUM_THREADS="1")
+    out = alone(commands, "deep_mnist.py", "--steps", "40", "--report", "20", "--test-images", "300")
     [(half, _), (steps, accuracy)] = search(r"step +([0-9,]+): loss [0-9.]+, test accuracy ([0-9.]+), [0-9.]+ min", out)
     assert (half, steps) == ("20", "40")
     assert float(accuracy) > 0.5  # 0.1 by chance

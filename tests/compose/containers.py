@@ -68,16 +68,12 @@ def cluster(programs: list[str]) -> Iterator[Cluster]:
         with ExitStack() as stack:
             stack.callback(images.remove)
             stack.callback(cluster.down)
-            stack.callback(_ignore_signals)  # the clean-up is short and must complete
+            for number in (signal.SIGINT, signal.SIGTERM):  # the clean-up is short and must complete
+                stack.callback(signal.signal, number, signal.SIG_IGN)
             say("base image:", images.find_base())
             images.build(cluster)
             yield cluster
         assert [*cluster.left(), *images.left()] == []
-
-
-def _ignore_signals() -> None:
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, signal.SIG_IGN)
 
 
 @contextmanager

@@ -85,9 +85,7 @@ def bad_gradient(name, values, *indices, dtype="f8", version=0):
 BAD_PUSHES = {
     "unknown variable": ([bad_gradient("nothing", [0, 0])], errors.UnknownVariable),
     "rows of another dtype": ([bad_gradient("E", [[1, 1]], 0, dtype="f4")], errors.ShapeMismatch),
-    "two for one": ([bad_gradient("W", [0, 0])] * 2, errors.InvalidMessage),
     "from the future": ([bad_gradient("W", [0, 0], version=1000)], errors.InvalidMessage),
-    "no optimizer": ([bad_gradient("c", [0, 0])], errors.NoOptimizer),
     "unknown value asked for": ([], errors.UnknownVariable),
     "infinity": ([bad_gradient("W", [-np.inf, np.inf])], errors.NotFinite),
     "NaN in a row": ([bad_gradient("E", [[1, 1], [np.nan, 1]], 2, 2)], errors.NotFinite),

@@ -293,13 +293,6 @@ class Store:
                     f"{variable.version}: the server has lost state since; register again"
                 )
 
-    def staleness(self, gradients: Iterable[Gradient]) -> int:
-        """The most changes that a gradient has missed: those of its variable since its weights were served."""
-        staleness = 0
-        for gradient in gradients:
-            staleness = max(staleness, self.variables[gradient.name].version - gradient.version)
-        return staleness
-
     def update(
         self, pushes: Iterable[Push], global_step: int, scale: float, magnitudes: Magnitudes, result: StepResult
     ) -> None:

@@ -32,7 +32,7 @@ async def admitted(transfers):
     return [one.admission.done() for one in transfers]
 
 
-def test_transfers_go_on_together_while_they_fit_and_later_ones_do_not_overtake_one_that_waits():
+def test_transfers_go_on_while_they_fit_in_their_order_and_one_that_is_cancelled_leaves_its_place():
     async def scenario():
         admission = Admission(LIMIT, timeout=30.0)
         transfers = [Transfer(admission, nbytes) for nbytes in (6, 4, 0, 10, 1)]
@@ -43,20 +43,13 @@ def test_transfers_go_on_together_while_they_fit_and_later_ones_do_not_overtake_
         await transfers[3].end()
         assert await admitted(transfers[4:]) == [True]
         await transfers[4].end()
-
-    asyncio.run(scenario())
-
-
-@pytest.mark.parametrize("place", [1, 2], ids=["first in line", "second in line"])
-def test_a_transfer_that_is_cancelled_leaves_its_place(place):
-    async def scenario():
-        admission = Admission(LIMIT, timeout=30.0)
-        transfers = [Transfer(admission, LIMIT) for _ in range(3)]
-        assert await admitted(transfers) == [True, False, False]
-        transfers.pop(place).admission.cancel()
-        await transfers[0].end()
-        assert await admitted(transfers) == [True, True]
-        await transfers[1].end()
+        for place in (1, 2):
+            transfers = [Transfer(admission, LIMIT) for _ in range(3)]
+            assert await admitted(transfers) == [True, False, False]
+            transfers.pop(place).admission.cancel()
+            await transfers[0].end()
+            assert await admitted(transfers) == [True, True]
+            await transfers[1].end()
 
     asyncio.run(scenario())
 

@@ -399,25 +399,16 @@ async def test_a_caller_cancelled_while_its_guarded_push_waits_has_changed_nothi
 # --- compilation and events -------------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def compiling(monkeypatch):
-    """A gate that the compilation of a loop goes through, which finds no numba; `names` has each that was compiled."""
-    gate = Gate()
-    gate.names = []
+@executor_test()
+async def test_others_are_answered_while_the_loop_of_an_optimizer_is_compiled(executor, shard, monkeypatch):
+    names, compiling = [], shard.gates["compiling"]
 
     def machine_code(loop):
-        name = loop.function.__name__.strip("_")
-        if name not in gate.names:
-            gate.names.append(name)
-            gate.go_through()
+        if (name := loop.function.__name__.strip("_")) not in names:
+            names.append(name)
+            compiling.go_through()
 
     monkeypatch.setattr(numba_compiler, "machine_code", machine_code)
-    yield gate
-    gate.open()
-
-
-@executor_test()
-async def test_others_are_answered_while_the_loop_of_an_optimizer_is_compiled(executor, shard, compiling):
     first, other = await join(executor, "w0"), await join(executor, "w1")
     array, gradient = np.float32([1, 2, 3]), np.float32([0.5, -1, 2])
     await register(executor, first, Ftrl(1.0, learning_rate_power=0.4), v=array)  # there is a loop for 0.5 alone
@@ -433,7 +424,7 @@ async def test_others_are_answered_while_the_loop_of_an_optimizer_is_compiled(ex
     assert not tuning.done()
     compiling.open()
     assert (await tuning).outcome is ms.Outcome.APPLIED
-    assert compiling.names == ["momentum", "ftrl"]
+    assert names == ["momentum", "ftrl"]
 
 
 @executor_test(lease=2.5)
@@ -466,7 +457,7 @@ def task(name, done, elements=0):
     return ArrayTask("W", 8, part, part if elements else None, elements)
 
 
-def test_tasks_run_in_order_and_a_failure_is_raised_when_the_others_are_done():
+def test_tasks_run_in_order_neighbours_by_stretches_and_a_failure_is_raised_when_the_others_are_done():
     done = []
     with pytest.raises(ArithmeticError, match="b!"):
         run([task(name, done) for name in ("a", "b!", "c", "d!")])
@@ -475,9 +466,6 @@ def test_tasks_run_in_order_and_a_failure_is_raised_when_the_others_are_done():
     with pytest.raises(ArithmeticError, match=r"a! \(0, 4\)"):
         run_parts([task(name, done, 10) for name in ("a!", "b")], iter([(0, 4), (4, 10)]))
     assert done == [("a!", 0, 4), ("b", 0, 4), ("a!", 4, 10), ("b", 4, 10)]
-
-
-def test_divisible_tasks_that_follow_each_other_are_one_stage():
     a, b, c, d = (task(name, [], 10) for name in "abcd")
     whole, other = task("whole", []), task("e", [], elements=7)
     assert stages([a, b, whole, c, other, d]) == [[a, b], [whole], [c], [other], [d]]

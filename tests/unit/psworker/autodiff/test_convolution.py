@@ -12,8 +12,6 @@ import pytest
 from psworker.autodiff import Tensor, gradients, ops
 from psworker.autodiff.ops.convolution import im2col, windows, winograd
 
-from .cases import numpy_conv2d
-
 CHANNELS, OUT, SIZE = 16, 24, 12  # with these and eight images, conv2d uses Winograd convolution
 X_SHAPE, FILTERS_SHAPE, Y_SHAPE = (8, SIZE, SIZE, CHANNELS), (5, 5, CHANNELS, OUT), (8, SIZE, SIZE, OUT)
 
@@ -59,16 +57,8 @@ def test_the_size_of_a_block_changes_nothing(monkeypatch, block_bytes, channels,
         monkeypatch.setattr(im2col, "BLOCK_BYTES", number)
         y = ops.conv2d(*tensors, **options)
         found.append([y.value, *gradients(y, tensors, normal(*y.shape))])
-    np.testing.assert_allclose(y.value, numpy_conv2d(*(t.value for t in tensors), **options), atol=1e-13)
     for whole, got in zip(*found, strict=True):
         np.testing.assert_allclose(got, whole, rtol=1e-12, atol=1e-13)
-
-
-def test_operands_promote_as_in_numpy():
-    x, filters, bias = leaf(normal(1, 3, 3, 1)), leaf(normal(2, 2, 1, 2, dtype=np.float64)), leaf(normal(2))
-    y = ops.conv2d(x, filters, bias)
-    assert y.dtype == np.float64
-    assert [g.dtype for g in gradients(y, [x, filters, bias])] == [np.float32, np.float64, np.float32]
 
 
 @pytest.mark.parametrize(
@@ -141,13 +131,11 @@ def test_values_and_gradients_of_any_shape_are_those_of_direct_convolution(x, fi
 
 
 @pytest.mark.parametrize(("name", "number"), [("BLOCK_BYTES", 1), ("BLOCK_BYTES", 1 << 30), ("TILES", 1), ("TILES", 5)])
-def test_the_size_of_blocks_and_patches_changes_no_more_than_rounding(monkeypatch, name, number):
+def test_the_size_of_blocks_and_patches_changes_no_more_than_rounding(monkeypatch, request, name, number):
     monkeypatch.setattr(winograd, name, number)
+    request.addfinalizer(winograd.patches.cache_clear)
     winograd.patches.cache_clear()
-    try:
-        assert_errors_are_as_measured(normal(19, 11, 8, 3), normal(3, 5, 3, 4), normal(19, 11, 8, 4))
-    finally:
-        winograd.patches.cache_clear()
+    assert_errors_are_as_measured(normal(19, 11, 8, 3), normal(3, 5, 3, 4), normal(19, 11, 8, 4))
 
 
 @pytest.mark.parametrize(("kernel", "of_results", "of_filters"), [(3, 51.4, 39.9), (4, 39.9, 51.4), (5, 98.7, 173.9)])
@@ -233,13 +221,6 @@ def test_an_image_is_narrow_if_no_pixel_is_more_than_256_times_a_window(bright, 
     assert winograd.filters_have_narrow_range(filters) is narrow
 
 
-def noise_with_a_bright_pixel(depth, bright, noise):
-    """Noise; but every third image has a pixel of another magnitude."""
-    x = normal(9, SIZE, SIZE, depth) * np.float32(noise)
-    x[::3, 4, 5] = bright
-    return x
-
-
 def assert_every_element_is_near(found, x, filters, g, most):
     """The error is proportional to the sum of the magnitudes of terms, as that of direct convolution."""
     exact = convolved(x, filters, g, np.float64)
@@ -251,7 +232,8 @@ def assert_every_element_is_near(found, x, filters, g, most):
 
 @pytest.mark.parametrize(("kernel", "bright", "noise"), [(3, 1e4, 1e-3), (4, 1, 1e-9), (5, 1e12, 1), (5, 1e4, 1e-3)])
 def test_small_results_beside_a_bright_pixel_or_filter_element_keep_their_digits(kernel, bright, noise):
-    x, g = (noise_with_a_bright_pixel(depth, bright, noise) for depth in (CHANNELS, OUT))
+    x, g = (normal(9, SIZE, SIZE, depth) * np.float32(noise) for depth in (CHANNELS, OUT))
+    x[::3, 4, 5] = g[::3, 4, 5] = bright
     filters = normal(kernel, kernel, CHANNELS, OUT)
     assert_every_element_is_near(convolved(x, filters, g)[:2], x, filters, g, 3e-6)
     x, g = normal(*X_SHAPE), normal(*Y_SHAPE)

@@ -91,14 +91,11 @@ def test_invalid_indices_are_refused(dataset, indices, pattern):
         *(({name: [1]}, f"cannot have a column '{name}'") for name in ("_x", "columns", "epoch", "name", "take")),
     ],
 )
-def test_invalid_columns_are_refused_with_their_names(columns, pattern):
+def test_invalid_columns_and_reserved_names_are_refused_with_their_names(columns, pattern, dataset):
     with pytest.raises(DatasetError, match=pattern):
         Dataset(columns, name="digits")
     with pytest.raises(DatasetError, match="a batch"):
         Batch(columns)
-
-
-def test_every_public_attribute_is_a_reserved_name(dataset):
     public = {name for table in (dataset, dataset.take([0])) for name in dir(table) if not name.startswith("_")}
     assert public == {"columns", "epoch", "name", "take"}
 
@@ -120,26 +117,20 @@ def test_datasets_and_batches_survive_copying_and_pickling_and_have_a_repr(datas
     assert repr(batch) == "Batch(epoch 2, 2 x image float32[2], label int64[])"
 
 
-def test_the_order_of_an_epoch_is_the_same_on_every_worker_and_with_every_numpy():
+def test_the_order_of_an_epoch_has_every_row_once_and_is_the_same_on_every_worker_and_with_every_numpy():
     assert permutation(10, seed=0, epoch=1).tolist() == [1, 3, 8, 6, 2, 0, 7, 5, 4, 9]
     assert permutation(10, seed=0, epoch=2).tolist() == [1, 4, 9, 8, 5, 2, 6, 3, 0, 7]
     assert permutation(10, seed=2**64 + 7, epoch=1).tolist() == [5, 8, 4, 0, 2, 3, 6, 1, 7, 9]
     assert permutation(55_000, seed=0, epoch=1)[:5].tolist() == [788, 42714, 35978, 11549, 18753]
-
-
-def test_every_row_occurs_once_in_an_epoch_and_epochs_and_seeds_differ():
     for size in (0, 1, 2, 1000, 55_000):
         order = permutation(size, seed=3, epoch=1)
         assert order.dtype == np.int64
         np.testing.assert_array_equal(np.sort(order), np.arange(size))
     assert len({tuple(permutation(100, seed, epoch)) for seed in range(10) for epoch in range(10)}) == 100
     assert not np.array_equal(permutation(100, 2**32 + 5, 0), permutation(100, 5, 1))
-
-
-@pytest.mark.parametrize("name", ["size", "seed", "epoch"])
-def test_a_negative_argument_of_the_order_is_refused_by_name(name):
-    with pytest.raises(ConfigurationError, match=f"{name} is -1"):
-        permutation(**{"size": 3, "seed": 0, "epoch": 1, name: -1})
+    for name in ("size", "seed", "epoch"):
+        with pytest.raises(ConfigurationError, match=f"{name} is -1"):
+            permutation(**{"size": 3, "seed": 0, "epoch": 1, name: -1})
 
 
 @pytest.fixture(scope="module")

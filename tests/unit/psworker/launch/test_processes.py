@@ -9,6 +9,7 @@ import textwrap
 
 import pytest
 
+from pswire.specs.consistency import Bounded, DropStalePushes
 from psworker.launch import processes
 from psworker.launch.local_cluster import Job, child_environment
 from psworker.launch.processes import (
@@ -173,7 +174,7 @@ def test_signals_are_handled_but_an_ignored_sighup_and_all_handlers_are_restored
 
 
 def test_every_shard_and_worker_has_a_name_and_a_command():
-    job = Job("train.py", ("--epochs", "3"), workers=3, shards=2, consistency="bounded:2", staleness="drop:5")
+    job = Job("train.py", ("--epochs", "3"), workers=3, shards=2, consistency=Bounded(2), staleness=DropStalePushes(5))
     assert job.worker_names + job.server_names == ["worker-0", "worker-1", "worker-2", "server-0", "server-1"]
     serve = "psserver serve --bind 127.0.0.1:0 --shard 1/2 --consistency bounded:2 --staleness drop:5"
     assert " ".join(job.server_command(1)) == serve

@@ -413,20 +413,17 @@ def test_values_that_find_no_room_in_shared_memory_are_read_while_the_worker_com
     assert call.result().values[0].array.size == HUGE.size
 
 
+@pytest.mark.usefixtures("freed")
 def test_a_transport_that_is_closed_frees_all_memory_but_that_of_values_at_once(folder):
-    gc.disable()  # it need not come to help
-    try:
-        with ServerThread(ServerConfig()) as server, closing(GrpcTransport([server.address])) as transport:
-            worker = Worker(transport, w=LARGE)
-            (held,) = worker.push()
-            worker.push()
-            mapped = len(mapped_segments(folder))
-        assert len(mapped_segments(folder)) == 1 < mapped
-        assert (held == 1).all()
-        del held
-        assert mapped_segments(folder) == []
-    finally:
-        gc.enable()
+    with ServerThread(ServerConfig()) as server, closing(GrpcTransport([server.address])) as transport:
+        worker = Worker(transport, w=LARGE)
+        (held,) = worker.push()
+        worker.push()
+        mapped = len(mapped_segments(folder))
+    assert len(mapped_segments(folder)) == 1 < mapped
+    assert (held == 1).all()
+    del held
+    assert mapped_segments(folder) == []
 
 
 @pytest.mark.usefixtures("folder")
