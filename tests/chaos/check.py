@@ -97,11 +97,6 @@ class History:
     waits: list[Wait] = field(default_factory=list)
     reports: list[tuple[int, int]] = field(default_factory=list)  # of complete epochs: (epoch, examples)
 
-    @property
-    def open(self) -> PushRecord | None:
-        """The last push, if it has no answer."""
-        return self.pushes[-1] if self.pushes and self.pushes[-1].answered is None else None
-
     def add(self, event: str, at: float, reading: dict[str, Any] | None = None, **fields: Any) -> None:
         """Adds a line of the worker's records."""
         self.until = at
@@ -176,7 +171,7 @@ class Check:
 
     def _exactly_once(self, history: History) -> None:
         """Each reading, and the end, shows the push before it exactly once, and nothing else."""
-        last = history.open
+        last = next((push for push in history.pushes[-1:] if push.answered is None), None)
         shown = [(reading.own, reading.push) for reading in history.readings]
         shown.append(([final.first[history.column] for final in self.finals], last))
         before: Sequence[float] = [0.0] * len(self.finals)

@@ -57,9 +57,7 @@ PRINT = """
         ),
     ],
 )
-def test_a_script_runs_as_under_python_with_its_arguments_and_the_options_as_its_environment_before_numpy_is_loaded(
-    commands, flags, environment, seen
-):
+def test_a_script_runs_as_under_python_with_options_in_its_environment_before_numpy(commands, flags, environment, seen):
     (commands.folder / "scripts").mkdir()
     commands.script("VALUE = 42", "scripts/neighbour.py")
     script = commands.script(PRINT, "scripts/train.py")
@@ -187,8 +185,7 @@ def test_sigterm_after_the_end_of_a_script_ends_the_process_with_the_code_of_the
 
 @pytest.mark.parametrize("forked_in", ["f()", *slow(["t = threading.Thread(target=f); t.start(); t.join()"])])
 def test_a_child_that_a_script_forks_is_ended_by_sigterm_as_any_process(commands, forked_in):
-    script = commands.script(
-        f"""
+    source = f"""
         import os, signal, threading
         def f():
             child = os.fork()
@@ -197,10 +194,9 @@ def test_a_child_that_a_script_forks_is_ended_by_sigterm_as_any_process(commands
             os.kill(child, signal.SIGTERM)
             print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
         {forked_in}
-        """
-    )
+    """
     environment = {"PYTHONWARNINGS": "ignore"}  # of forks where there are threads
-    assert commands.run(*RUN, "--sigterm-code", "0", script, **environment) == (0, ["-15"], [])
+    assert commands.run(*RUN, "--sigterm-code", "0", commands.script(source), **environment) == (0, ["-15"], [])
 
 
 def test_a_server_that_is_not_there_is_given_up_with_its_address(commands):
@@ -238,8 +234,7 @@ BOTH_WAIT = "worker-0 | in", "worker-1 | in", "worker-0 | child", "worker-1 | ch
 
 
 def test_workers_train_together_as_their_flags_say_and_their_lines_come_with_their_names(commands):
-    script = commands.script(
-        """
+    source = """
         import psworker as ps
         W = ps.Variable([0.0], name="W")
         with ps.session() as session:
@@ -248,10 +243,9 @@ def test_workers_train_together_as_their_flags_say_and_their_lines_come_with_the
                 ps.GradientDescent(1.0).minimize(ps.ops.sum(W))
             session.idle()
             print("step", session.global_step, flush=True)
-        """
-    )
+    """
     flags = "--progress plain --workers 2 --shards 2 --consistency sync:2,backup=0 --staleness scale --push-every 2"
-    code, out, err = commands.run("psworker", "local", *flags.split(), script)
+    code, out, err = commands.run("psworker", "local", *flags.split(), commands.script(source))
     joined = [f"worker-{number} | joined worker-{number} sync:2" for number in range(2)]
     assert (code, sorted(out)) == (0, sorted([*joined, "worker-0 | step 2", "worker-1 | step 2"]))
     assert re.fullmatch("2 steps in .* · 2 workers", err[-1])
@@ -259,17 +253,15 @@ def test_workers_train_together_as_their_flags_say_and_their_lines_come_with_the
 
 @pytest.mark.slow
 def test_a_worker_that_fails_stops_the_others_and_its_last_lines_are_shown(commands):
-    script = commands.script(
-        """
+    source = """
         import os, sys, threading
         if os.environ["PSWORKER_NAME"] == "worker-1":
             print(*[f"line {number}" for number in range(30)], sep="\\n")
             sys.exit(3)
         try: threading.Event().wait(600)
         finally: print("stopped in good order")
-        """
-    )
-    code, out, err = commands.run(*LOCAL, script)
+    """
+    code, out, err = commands.run(*LOCAL, commands.script(source))
     assert "worker-0 | stopped in good order" in out or not any(line.startswith("worker-0") for line in out)
     end = ["Error: worker-1 ended with exit code 3; the others were stopped", "Its last lines:"]
     assert (code, err) == (3, end + [f"  line {number}" for number in range(10, 30)])

@@ -105,10 +105,10 @@ def test_a_part_that_comes_too_late_is_reported_and_the_worker_goes_on():
 
 def test_the_status_counts_half_pushes_of_the_shards_that_answer():
     gone = WorkerStatus("w0", 2, 0, "lost", 0, 0, 0, None, 0, 0.0)
-    first = StatusReport(0, 3, 9, 0, workers=(gone,), half_pushes=2, last_pushes=(LastPush("w0", 1, 7, (1, 2)),))
-    second = StatusReport(1, 3, 9, 0, last_pushes=(LastPush("w0", 1, 7, (1, 2)), LastPush("w0", 2, 3, (1,))))
-    status = merge_reports(
-        [ShardAnswer("a:1", first), ShardAnswer("b:1", second), ShardAnswer("c:1", problem="silent")]
-    )
+    last = LastPush("w0", 1, 7, (1, 2))
+    first = StatusReport(0, 3, 9, 0, workers=(gone,), half_pushes=2, last_pushes=(last,))
+    second = StatusReport(1, 3, 9, 0, last_pushes=(last, LastPush("w0", 2, 3, (1,))))
+    answers = [ShardAnswer("a:1", first), ShardAnswer("b:1", second), ShardAnswer("c:1", problem="silent")]
+    status = merge_reports(answers)
     assert status.half_pushes == 3, "two reported, and one of the second life that shard 0 never had"
     assert "3 half-applied" in job_line(status)

@@ -1,6 +1,7 @@
 """Status and metrics of a shard, and what policies see and decide that no scenario shows."""
 
 from collections import Counter
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -75,14 +76,12 @@ def test_a_worker_that_joins_gets_the_consistency_of_the_shard():
 def test_a_policy_sees_pushes_in_order_of_arrival_and_values_agree_with_their_versions():
     seen = []
 
-    class OneByOne:
+    def decide(pushes, shard):
         """Applies one push at a time as soon as there are two."""
+        seen.append((list(pushes), shard.global_step))
+        return [Apply((pushes[0].ticket,))] if len(pushes) > 1 or shard.global_step else []
 
-        def decide(self, pushes, shard):
-            seen.append((list(pushes), shard.global_step))
-            return [Apply((pushes[0].ticket,))] if len(pushes) > 1 or shard.global_step else []
-
-    shard = job(policy=OneByOne())
+    shard = job(policy=SimpleNamespace(decide=decide))
     shard.push("a", 7, pull=("W",), W=np.ones(2))
     answers = shard.push("b", 8, pull=("W",), W=np.full(2, 10.0))
     assert [(answer.values[0].version, *answer.values[0].array) for answer in answers.values()] == [(2, -11, -11)] * 2

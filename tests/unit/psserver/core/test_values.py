@@ -167,9 +167,6 @@ def test_rows_are_of_any_integer_dtype_and_in_the_order_asked_for():
     shard.refuse(Pull(A, (), (Choice("W", np.array([2**64 - 1], np.uint64)),)), InvalidMessage, "they span 184467")
 
 
-# --- packed gradients -------------------------------------------------------------------------------------------------
-
-
 def test_a_malformed_packed_gradient_is_refused_with_its_fault():
     rows = IndexedSlices(Packed("bfloat16", (1, 2), (np.array([[1, 0x7FC0]], np.int16),)), np.array([1]), (2, 2))
     infinite = Packed("bfloat16", (2, 2), (np.array([[1, 0x7F80], [0, 0]], np.int16),))

@@ -92,9 +92,7 @@ def some(shape):
     st.lists(st.integers(0, ROWS - 1), max_size=30),
     st.sampled_from(["int8", "int32", "int64", "uint64"]),
 )
-def test_values_gradients_and_rows_with_repeats_are_split_and_joined_in_the_order_asked_for(
-    shards, row_shape, numbers, dtype
-):
+def test_values_gradients_and_rows_are_split_and_joined_in_the_order_asked_for(shards, row_shape, numbers, dtype):
     variable, value, indices = split(shards, row_shape), some((ROWS, *row_shape)), np.array(numbers, dtype)
     parts = variable.split(value)
     assert [part.shape for part in parts] == [partition.spec.shape for partition in variable.partitions]

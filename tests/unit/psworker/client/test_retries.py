@@ -119,20 +119,20 @@ class Clock:
 
 
 def unreachable(monkeypatch, after=math.inf):
-    """A transport to a shard that cannot be reached, and the clock; the first pause is 0.5 s."""
+    """A transport to a shard that cannot be reached, `closing` a clock; the first pause is 0.5 s."""
     clock, transport = Clock(after), Scripted(*[Unavailable("cut off")] * 20)
     transport.calls.closing = clock
     monkeypatch.setattr(retrying_calls, "INITIAL_BACKOFF", 0.5)
     monkeypatch.setattr(retrying_calls.time, "monotonic", lambda: clock.now)
     monkeypatch.setattr(retrying_calls.time, "sleep", clock.wait)
-    return transport, clock
+    return transport
 
 
 def test_leaving_is_tried_again_for_two_seconds(monkeypatch, caplog):
-    transport, clock = unreachable(monkeypatch)
+    transport = unreachable(monkeypatch)
     with caplog.at_level(logging.INFO, "psworker.client.retrying_calls"):
         assert transport.calls.call_best_effort(0, ms.Leave(ms.Sender("w0", 1)), "left without an answer") is None
-    assert (transport.timeouts, clock.now) == ([2.0, 1.5, 0.5], 1.5)
+    assert (transport.timeouts, transport.calls.closing.now) == ([2.0, 1.5, 0.5], 1.5)
     assert caplog.messages == ["worker w0, shard 0: left without an answer: cut off"]
 
 
@@ -148,7 +148,7 @@ ALL_TRIES = [10.0, 9.5, 8.5, 6.5, 4.5, 2.5, 0.5, 0.5]
     ],
 )
 def test_pauses_double_and_the_error_at_the_end_names_why_a_push_was_held(monkeypatch, after, answered, text, tries):
-    transport, _ = unreachable(monkeypatch, after)
+    transport = unreachable(monkeypatch, after)
     transport.calls.hold_reasons[0] = answered, "w0 is slow"
     with pytest.raises(Unavailable, match=f"^{text}$"):
         transport.calls.call(0, ms.Push(ms.Sender("w0", 1), 1, ()), ms.Pushed)
