@@ -18,23 +18,8 @@ from psserver.core.policies.update_order import UpdateOrder
 from psserver.core.variables.array_tasks import StepResult
 from psserver.core.variables.element_checks import Magnitudes
 from psserver.core.variables.store import Store
+from pswire import messages as ms
 from pswire.errors import NotFinite, ParamServerError, Unavailable
-from pswire.messages import (
-    Allocator,
-    Assign,
-    Assigned,
-    ChangeId,
-    Frontier,
-    LastPush,
-    Outcome,
-    Pull,
-    Pulled,
-    Push,
-    Pushed,
-    Reply,
-    Sender,
-    UpdateGroup,
-)
 
 
 @dataclass(slots=True, eq=False)
@@ -46,16 +31,16 @@ class PendingCall:
     """
 
     ticket: int
-    message: Push | Pull | Assign
+    message: ms.Push | ms.Pull | ms.Assign
     member: Member
-    allocator: Allocator | None = None
-    answer: Pushed | None = None
+    allocator: ms.Allocator | None = None
+    answer: ms.Pushed | None = None
     magnitudes: Magnitudes = field(default_factory=dict)
 
     @property
     def held(self) -> bool:
         """Whether it is a push that is still to be applied or dropped."""
-        return isinstance(self.message, Push) and self.answer is None
+        return isinstance(self.message, ms.Push) and self.answer is None
 
 
 class PendingCalls:
@@ -71,7 +56,7 @@ class PendingCalls:
         self.stalenesses: defaultdict[int, int] = defaultdict(int)  # applied pushes by staleness, `rounded` if large
 
     @property
-    def frontier(self) -> Frontier | None:
+    def frontier(self) -> ms.Frontier | None:
         """How far changes are decided; None where this shard does not order them."""
         return None if self._update_order is None else self._update_order.frontier()
 
@@ -86,12 +71,12 @@ class PendingCalls:
         A worker has one push open. A newer push replaces a held one, which the worker has abandoned or of which it is a
         retry. A request for values is replaced by any newer call, and never replaces a held push: it may be late.
         """
-        if self.asynchronous and not self._calls and not isinstance(call.message, Assign):
+        if self.asynchronous and not self._calls and not isinstance(call.message, ms.Assign):
             try:  # the decision of the policy for a single call
-                if call.answer is None and isinstance(call.message, Push):
+                if call.answer is None and isinstance(call.message, ms.Push):
                     self._apply([call], 1.0, result)
             except NotFinite as error:
-                result.replies.append(Reply(call.ticket, error))
+                result.replies.append(ms.Reply(call.ticket, error))
             else:
                 self._serve(call, result)
             return
@@ -111,15 +96,15 @@ class PendingCalls:
         for call in [call for call in self._calls.values() if call.member.name in workers]:
             self._end([call], self._members.refusal(call.message.sender), result)
 
-    def newest(self, sender: Sender) -> int:
+    def newest(self, sender: ms.Sender) -> int:
         """The greatest sequence number that has arrived of this sender."""
         newest = self._members[sender.worker].settled
         for call in self._calls.values():
-            if not isinstance(call.message, Pull) and call.message.sender == sender:
+            if not isinstance(call.message, ms.Pull) and call.message.sender == sender:
                 newest = max(newest, call.message.sequence)
         return newest
 
-    def settle(self, sender: Sender, sequence: int) -> None:
+    def settle(self, sender: ms.Sender, sequence: int) -> None:
         """Note that the worker knows the outcome of its messages up to `sequence`, or has abandoned them."""
         self._members.settle(sender, sequence)
         if self._update_order is not None:
@@ -144,7 +129,7 @@ class PendingCalls:
         """
         while True:
             ready = [call for call in self._calls.values() if not call.message.after or self._in_order(call)]
-            assigns = [call for call in ready if isinstance(call.message, Assign)]
+            assigns = [call for call in ready if isinstance(call.message, ms.Assign)]
             for call in assigns:
                 self._assign(call, result)
             if assigns:
@@ -173,7 +158,7 @@ class PendingCalls:
     def _end(self, calls: Iterable[PendingCall], error: ParamServerError, result: StepResult) -> None:
         for call in calls:
             del self._calls[call.ticket]
-            result.replies.append(Reply(call.ticket, error))
+            result.replies.append(ms.Reply(call.ticket, error))
 
     # --- the order over shards ------------------------------------------------------------------------------------
 
@@ -184,11 +169,11 @@ class PendingCalls:
         self._pass_over(call.message.after)
         return True
 
-    def _settled(self, change: ChangeId) -> bool:
+    def _settled(self, change: ms.ChangeId) -> bool:
         sender = change.sender
         return not self._members.is_live(sender) or self._members[sender.worker].settled >= change.sequence
 
-    def _pass_over(self, changes: Iterable[ChangeId]) -> None:
+    def _pass_over(self, changes: Iterable[ms.ChangeId]) -> None:
         """Skip changes that have not arrived; if they arrive later, they are refused."""
         for change in changes:
             self._members.settle(change.sender, change.sequence)
@@ -199,11 +184,11 @@ class PendingCalls:
         views = []
         for call in calls:
             push = call.message
-            if isinstance(push, Push) and call.answer is None:
+            if isinstance(push, ms.Push) and call.answer is None:
                 views.append(PushView(call.ticket, call.member.name, self._staleness(push), push.group))
         return views
 
-    def _staleness(self, push: Push) -> int:
+    def _staleness(self, push: ms.Push) -> int:
         """The most changes that the weights of a gradient have had since they were served, on whichever shard."""
         staleness, variables = 0, self._store.variables
         for gradient in push.gradients:
@@ -217,7 +202,7 @@ class PendingCalls:
         pushes, stalenesses, step = [], [], self._last_step + 1
         for call in calls:
             push = call.message
-            assert isinstance(push, Push), "a policy applies pushes"
+            assert isinstance(push, ms.Push), "a policy applies pushes"
             assert call.answer is None, "a policy applies each push once"
             pushes.append(push)
             stalenesses.append(self._staleness(push))
@@ -229,9 +214,9 @@ class PendingCalls:
         if group is not None:
             self._pass_over(group.members)
         if self._update_order is not None or len(pushes) > 1:
-            changes = tuple([ChangeId(push.sender, push.sequence, push.shards) for push in pushes])
+            changes = tuple([ms.ChangeId(push.sender, push.sequence, push.shards) for push in pushes])
             if group is None and len(pushes) > 1:
-                group = UpdateGroup(self.global_step, changes)
+                group = ms.UpdateGroup(self.global_step, changes)
             if self._update_order is not None:
                 frontier = self._update_order.add(changes, [one.name for push in pushes for one in push.remote])
         self.global_step += 1
@@ -242,21 +227,21 @@ class PendingCalls:
             member.staleness_sum += staleness
             member.loss = member.loss if push.loss is None else push.loss
             if push.shards:
-                member.last_push = LastPush(member.name, member.incarnation, push.sequence, push.shards)
+                member.last_push = ms.LastPush(member.name, member.incarnation, push.sequence, push.shards)
             self.stalenesses[staleness if staleness < EXACT else rounded(staleness)] += 1
-            answer = Pushed(Outcome.APPLIED, staleness, self.global_step, group=group, frontier=frontier)
+            answer = ms.Pushed(ms.Outcome.APPLIED, staleness, self.global_step, group=group, frontier=frontier)
             self._record(call, push, answer)
         self.applied += len(pushes)
 
     def _drop(self, call: PendingCall, reason: str) -> None:
         push = call.message
-        assert isinstance(push, Push), "a policy drops pushes only"
+        assert isinstance(push, ms.Push), "a policy drops pushes only"
         self.dropped += 1
         call.member.dropped += 1
         staleness, frontier = self._staleness(push), self.frontier
-        self._record(call, push, Pushed(Outcome.DROPPED, staleness, self.global_step, (), reason, None, frontier))
+        self._record(call, push, ms.Pushed(ms.Outcome.DROPPED, staleness, self.global_step, (), reason, None, frontier))
 
-    def _record(self, call: PendingCall, push: Push, answer: Pushed) -> None:
+    def _record(self, call: PendingCall, push: ms.Push, answer: ms.Pushed) -> None:
         """Settle a push; from now on it is pending for its values only."""
         call.answer = answer
         call.member.clock += 1
@@ -264,33 +249,33 @@ class PendingCalls:
 
     def _assign(self, call: PendingCall, result: StepResult) -> None:
         message = call.message
-        assert isinstance(message, Assign)
+        assert isinstance(message, ms.Assign)
         del self._calls[call.ticket]
         try:
             versions = self._store.assign(message, call.magnitudes, result)
         except NotFinite as error:
-            result.replies.append(Reply(call.ticket, error))
+            result.replies.append(ms.Reply(call.ticket, error))
             return
         frontier = None
         if self._update_order is not None:
-            change = ChangeId(message.sender, message.sequence, message.shards)
+            change = ms.ChangeId(message.sender, message.sequence, message.shards)
             frontier = self._update_order.add([change], message.remote)
-        answer = Assigned(Outcome.APPLIED, versions, self.global_step, frontier)
+        answer = ms.Assigned(ms.Outcome.APPLIED, versions, self.global_step, frontier)
         self._members.record(call.member, message.sequence, answer)
-        result.replies.append(Reply(call.ticket, answer))
+        result.replies.append(ms.Reply(call.ticket, answer))
 
     def _serve(self, call: PendingCall, result: StepResult) -> None:
         message, settled = call.message, call.answer
-        assert not isinstance(message, Assign), "an assign is answered when it is made"
+        assert not isinstance(message, ms.Assign), "an assign is answered when it is made"
         values = self._store.read(message, result, call.allocator)
-        answer: Pulled | Pushed
+        answer: ms.Pulled | ms.Pushed
         if settled is None:
-            answer = Pulled(values, self.global_step, self.frontier)
+            answer = ms.Pulled(values, self.global_step, self.frontier)
         else:
             outcome, staleness, reason = settled.outcome, settled.staleness, settled.reason
             group, frontier = settled.group, settled.frontier
-            answer = Pushed(outcome, staleness, self.global_step, values, reason, group, frontier)
-        result.replies.append(Reply(call.ticket, answer))
+            answer = ms.Pushed(outcome, staleness, self.global_step, values, reason, group, frontier)
+        result.replies.append(ms.Reply(call.ticket, answer))
 
 
 def _largest(calls: Iterable[PendingCall]) -> Magnitudes:

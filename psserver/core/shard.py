@@ -27,36 +27,8 @@ from psserver.core.policies.update_order import UpdateOrder
 from psserver.core.variables.array_tasks import StepResult, TasksPending
 from psserver.core.variables.element_checks import Inspection, Magnitudes, inspect
 from psserver.core.variables.store import Store
+from pswire import messages as ms
 from pswire.errors import InvalidMessage, WrongShard
-from pswire.messages import (
-    Allocator,
-    Assign,
-    Change,
-    Join,
-    Joined,
-    Leave,
-    Left,
-    Message,
-    Outcome,
-    Pull,
-    Push,
-    Pushed,
-    Register,
-    Registered,
-    RemoteWeights,
-    Renew,
-    Renewed,
-    Reply,
-    Staleness,
-    Status,
-    StatusReport,
-    Take,
-    Tick,
-    Tune,
-    Tuned,
-    UpdateGroup,
-    WorkerStatus,
-)
 from pswire.specs.consistency import (
     Asynchronous,
     Consistency,
@@ -97,7 +69,7 @@ class Shard:
         self.shard, self.shards = shard, shards
         self._consistency, self._staleness = consistency, staleness
         self._repeated = 0
-        self._changes: list[Change] = []
+        self._changes: list[ms.Change] = []
         self._invariants = JobInvariants(shard, shards, identity)
         self._members = Membership(lease, has_chief=not shard, one_job=one_job)
         self._store = Store(memory_limit, staleness.strength if isinstance(staleness, DelayCompensation) else 0.0)
@@ -118,7 +90,7 @@ class Shard:
         """When the last worker left, and how the job ended; None while a worker is live (`Membership.job_end`)."""
         return self._members.job_end
 
-    def answer_bytes(self, message: Message, *, at_once: bool = False) -> int:
+    def answer_bytes(self, message: ms.Message, *, at_once: bool = False) -> int:
         """The most bytes of values in the answer to `message`, which need not be checked yet.
 
         Values at their known version count, since they may be modified by then, unless the step is taken `at_once` by a
@@ -128,14 +100,14 @@ class Shard:
 
     # --- check and step -------------------------------------------------------------------------------------------
 
-    def check(self, message: Message) -> None:
+    def check(self, message: ms.Message) -> None:
         """Raise what `step` would raise, except for NaN, infinity and row numbers: looks at no element.
 
         So a server can refuse a large message after reading only its header.
         """
         self._check(message)
 
-    def inspect(self, message: Message) -> Inspection:
+    def inspect(self, message: ms.Message) -> Inspection:
         """The checks of elements that `check` leaves out.
 
         Call `check` first. May run beside steps, in another thread: of the shard it reads only what never changes.
@@ -145,11 +117,11 @@ class Shard:
     def step(
         self,
         ticket: int,
-        message: Message,
+        message: ms.Message,
         now: float,
         *,
         inspection: Inspection | None = None,
-        allocator: Allocator | None = None,
+        allocator: ms.Allocator | None = None,
         settled: bool = True,
     ) -> StepResult:
         """Take one message; returns the replies that it releases, also to earlier messages, array tasks and events.
@@ -174,7 +146,8 @@ class Shard:
         member, repeated = self._check(message)
         magnitudes, bytes_in = inspection or inspect(self._store.variables, message)
         if not settled and (
-            self._pending.may_be_guarded or (isinstance(message, Push | Assign) and self._store.is_guarded(magnitudes))
+            self._pending.may_be_guarded
+            or (isinstance(message, ms.Push | ms.Assign) and self._store.is_guarded(magnitudes))
         ):
             raise TasksPending
         result = StepResult(settled)
@@ -183,44 +156,44 @@ class Shard:
         if now >= self._traffic.next_snapshot:
             self._traffic.tick(now)
         match message:
-            case Push():
+            case ms.Push():
                 self._push(PendingCall(ticket, message, member, allocator, None, magnitudes), repeated, result)
-            case Pull():
+            case ms.Pull():
                 self._pending.add(PendingCall(ticket, message, member, allocator), result)
-            case Take():
+            case ms.Take():
                 self._take(ticket, message, member, now, result)
-            case Assign() | Tune() if repeated:
+            case ms.Assign() | ms.Tune() if repeated:
                 self._repeated += 1
-                result.replies.append(Reply(ticket, dataclasses.replace(member.answer, outcome=Outcome.REPEATED)))
-            case Assign():
+                result.replies.append(ms.Reply(ticket, dataclasses.replace(member.answer, outcome=ms.Outcome.REPEATED)))
+            case ms.Assign():
                 self._assign(PendingCall(ticket, message, member, allocator, None, magnitudes), result)
-            case Tune():
+            case ms.Tune():
                 self._tune(ticket, message, member, result)
-            case Register():
+            case ms.Register():
                 self._register(ticket, message, magnitudes, allocator, result)
-            case Renew():
+            case ms.Renew():
                 self._renew(ticket, message, member, now, result)
-            case Join():
+            case ms.Join():
                 self._join(ticket, message, now, result)
-            case Leave():
+            case ms.Leave():
                 self._leave(ticket, message, member, now, result)
-            case Status():
-                result.replies.append(Reply(ticket, self._status(now)))
-            case Tick():
+            case ms.Status():
+                result.replies.append(ms.Reply(ticket, self._status(now)))
+            case ms.Tick():
                 self._tick(now, result)
         traffic = self._traffic
         traffic.pushes, traffic.bytes_in = self._pending.applied, traffic.bytes_in + bytes_in
         traffic.bytes_out += result.bytes_out
         return result
 
-    def _check(self, message: Message) -> tuple[Any, bool]:
+    def _check(self, message: ms.Message) -> tuple[Any, bool]:
         """As `check`; returns the member that sends, and whether the message was settled before."""
         member: Any = None
         sender, repeated = getattr(message, "sender", None), False
         if sender is not None:
             member = self._members.check(sender)
         match message:
-            case Push():
+            case ms.Push():
                 if message.group is not None:
                     self._check_group(message, message.group)
                 if message.remote:
@@ -228,37 +201,37 @@ class Shard:
                 repeated = message.sequence <= member.settled and is_repeated(member, message)
                 self._store.check_gradients(message.gradients)
                 self._store.check_pull(message)
-            case Pull():
+            case ms.Pull():
                 self._store.check_pull(message)
-            case Tune():
+            case ms.Tune():
                 repeated = is_repeated(member, message)
                 self._store.check_tune(message)
-            case Join():
+            case ms.Join():
                 self._invariants.check_join(message)
                 self._members.check_join(message)
-            case Register():
+            case ms.Register():
                 self._invariants.check_register(message)
                 if isinstance(self._consistency, Synchronous):
                     self._store.check_held_pushes(self._consistency.workers, message.declarations)
                 self._store.check_declarations(message.declarations, dry_run=message.dry_run)
-            case Assign():
+            case ms.Assign():
                 if message.remote:
                     self._check_remote((), message.remote)
                 repeated = is_repeated(member, message)
                 self._store.check_assignments(message.assignments)
-            case Take():
+            case ms.Take():
                 if self.shard:
                     raise WrongShard(f"this is shard {self.shard}: data queues are kept on shard 0")
                 self._queues.check(message.queue)
         return member, repeated
 
-    def _check_remote(self, weights: Iterable[RemoteWeights], names: Sequence[str]) -> None:
+    def _check_remote(self, weights: Iterable[ms.RemoteWeights], names: Sequence[str]) -> None:
         if self._update_order is None:
             raise InvalidMessage(f"{names[0]!r}: this shard does not order changes on other shards")
         self._invariants.check_placed(names)
         self._update_order.check(weights)
 
-    def _check_group(self, push: Push, group: UpdateGroup) -> None:
+    def _check_group(self, push: ms.Push, group: ms.UpdateGroup) -> None:
         if not self.shard:
             raise InvalidMessage("shard 0 decides which pushes make an update: a push to it has no group")
         if not any((one.sender, one.sequence) == (push.sender, push.sequence) for one in group.members):
@@ -268,7 +241,7 @@ class Shard:
 
     # --- membership -----------------------------------------------------------------------------------------------
 
-    def _join(self, ticket: int, message: Join, now: float, result: StepResult) -> None:
+    def _join(self, ticket: int, message: ms.Join, now: float, result: StepResult) -> None:
         known = self._members.get(message.worker)
         was_live = known is not None and known.state == "live"
         member, new_incarnation = self._members.join(message, now)
@@ -276,12 +249,12 @@ class Shard:
             result.events.append(events.joined(member, new_incarnation=new_incarnation))
         policies, step = (str(self._consistency), str(self._staleness)), self.global_step
         chief, state = self._members.chief.is_chief(member.name), self._invariants.identity
-        joined = Joined(member.incarnation, member.number, self._members.lease, step, *policies, chief, state)
-        result.replies.append(Reply(ticket, joined))
+        joined = ms.Joined(member.incarnation, member.number, self._members.lease, step, *policies, chief, state)
+        result.replies.append(ms.Reply(ticket, joined))
         if new_incarnation:
             self._forget([member], result)
 
-    def _renew(self, ticket: int, message: Renew, member: Member, now: float, result: StepResult) -> None:
+    def _renew(self, ticket: int, message: ms.Renew, member: Member, now: float, result: StepResult) -> None:
         member.tensor_transport = message.tensor_transport or member.tensor_transport
         member.half_pushes = max(member.half_pushes, message.half_pushes)  # heartbeats may arrive out of order
         # a heartbeat from before the worker's last messages does not abandon them
@@ -294,12 +267,12 @@ class Shard:
             self._pending.abandon(member, result)
             self._pending.decide(result)
         waiting_for, chief = self._pending.waits_for(member.name), self._members.chief.is_chief(member.name)
-        result.replies.insert(0, Reply(ticket, Renewed(self.global_step, waiting_for, chief)))
+        result.replies.insert(0, ms.Reply(ticket, ms.Renewed(self.global_step, waiting_for, chief)))
 
-    def _leave(self, ticket: int, message: Leave, member: Member, now: float, result: StepResult) -> None:
+    def _leave(self, ticket: int, message: ms.Leave, member: Member, now: float, result: StepResult) -> None:
         self._members.leave(member, now, failed=message.failed, trained=self.global_step > 0)
         result.events.append(events.left(member, failed=message.failed))
-        result.replies.append(Reply(ticket, Left()))
+        result.replies.append(ms.Reply(ticket, ms.Left()))
         self._forget([member], result)
 
     def _tick(self, now: float, result: StepResult) -> None:
@@ -318,20 +291,25 @@ class Shard:
     # --- variables ------------------------------------------------------------------------------------------------
 
     def _register(
-        self, ticket: int, message: Register, magnitudes: Magnitudes, allocator: Allocator | None, result: StepResult
+        self,
+        ticket: int,
+        message: ms.Register,
+        magnitudes: Magnitudes,
+        allocator: ms.Allocator | None,
+        result: StepResult,
     ) -> None:
         if message.dry_run:
-            result.replies.append(Reply(ticket, Registered((), self.global_step)))
+            result.replies.append(ms.Reply(ticket, ms.Registered((), self.global_step)))
             return
         self._invariants.keep(message)
         self._store.declare(message.declarations, magnitudes, result)
         names = tuple([one.spec.name for one in message.declarations if not self._store.is_table(one)])
-        values = self._store.read(Pull(message.sender, names), result, allocator)
-        result.replies.append(Reply(ticket, Registered(values, self.global_step, self._pending.frontier)))
+        values = self._store.read(ms.Pull(message.sender, names), result, allocator)
+        result.replies.append(ms.Reply(ticket, ms.Registered(values, self.global_step, self._pending.frontier)))
 
     def _push(self, call: PendingCall, repeated: bool, result: StepResult) -> None:
         message, member = call.message, call.member
-        assert isinstance(message, Push)
+        assert isinstance(message, ms.Push)
         if not repeated:
             if not member.training:
                 self._members.progress.start(member)
@@ -341,44 +319,44 @@ class Shard:
             answer = member.answer
             if answer is None:
                 reason = "its part came too late: the worker's lease had expired here, or it had abandoned the part"
-                answer = Pushed(Outcome.DROPPED, 0, self.global_step, reason=reason)
+                answer = ms.Pushed(ms.Outcome.DROPPED, 0, self.global_step, reason=reason)
                 self._members.record(member, message.sequence, answer)
                 self._members.half_pushes.late_part(member, message.sequence)
-            assert isinstance(answer, Pushed), "checked"
+            assert isinstance(answer, ms.Pushed), "checked"
             self._repeated += 1
-            if answer.outcome is Outcome.APPLIED:
-                answer = dataclasses.replace(answer, outcome=Outcome.REPEATED)
+            if answer.outcome is ms.Outcome.APPLIED:
+                answer = dataclasses.replace(answer, outcome=ms.Outcome.REPEATED)
             call.answer, call.magnitudes = answer, {}
         self._pending.add(call, result)
 
     def _assign(self, call: PendingCall, result: StepResult) -> None:
-        assert isinstance(call.message, Assign)
+        assert isinstance(call.message, ms.Assign)
         if self._update_order is not None:
             self._update_order.settle(call.message.sender, call.message.sequence)
         self._pending.abandon(call.member, result)  # a held push would settle an older number later
         self._pending.add(call, result)
 
-    def _tune(self, ticket: int, message: Tune, member: Member, result: StepResult) -> None:
+    def _tune(self, ticket: int, message: ms.Tune, member: Member, result: StepResult) -> None:
         optimizer = self._store.tune(message)
-        change = Change(self.global_step, member.name, message.names, optimizer)
+        change = ms.Change(self.global_step, member.name, message.names, optimizer)
         self._changes = [*self._changes, change][-MAX_LISTED:]
         self._pending.abandon(member, result)  # a held push would settle an older number later
-        tuned = Tuned(Outcome.APPLIED, self.global_step)
+        tuned = ms.Tuned(ms.Outcome.APPLIED, self.global_step)
         self._members.record(member, message.sequence, tuned)
-        result.replies.append(Reply(ticket, tuned))
+        result.replies.append(ms.Reply(ticket, tuned))
 
     # --- data queues and status -----------------------------------------------------------------------------------
 
-    def _take(self, ticket: int, message: Take, member: Member, now: float, result: StepResult) -> None:
+    def _take(self, ticket: int, message: ms.Take, member: Member, now: float, result: StepResult) -> None:
         if not self._queues.take(ticket, message, now, result):  # it waits for examples: no worker should wait for it
             self._members.progress.finish(member, out_of_data=True)
             self._pending.abandon(member, result)
             self._pending.decide(result)
 
-    def _status(self, now: float) -> StatusReport:
+    def _status(self, now: float) -> ms.StatusReport:
         pending, half_pushes = self._pending, self._members.half_pushes
         members = sorted(self._members, key=lambda member: (member.state != "live", -member.number))[:MAX_LISTED]
-        return StatusReport(
+        return ms.StatusReport(
             self.shard,
             self.shards,
             self.global_step,
@@ -391,15 +369,15 @@ class Shard:
             consistency=str(self._consistency),
             handling=str(self._staleness),
             traffic=self._traffic.traffic(now),
-            staleness=Staleness(percentile(pending.stalenesses, 50), percentile(pending.stalenesses, 99)),
+            staleness=ms.Staleness(percentile(pending.stalenesses, 50), percentile(pending.stalenesses, 99)),
             changes=tuple(self._changes),
             half_pushes=half_pushes.count,
             last_pushes=half_pushes.last_pushes(MAX_LISTED),
         )
 
-    def _worker_status(self, one: Member, now: float) -> WorkerStatus:
+    def _worker_status(self, one: Member, now: float) -> ms.WorkerStatus:
         counts = one.steps, one.staleness, one.staleness_sum, one.loss
         epoch, lease_left = self._queues.epoch_of(one.name), max(0.0, one.expires - now) if one.state == "live" else 0.0
         waiting_for, chief = self._pending.waits_for(one.name), self._members.chief.is_chief(one.name)
         who = one.name, one.incarnation, one.number, one.state
-        return WorkerStatus(*who, *counts, epoch, lease_left, one.dropped, waiting_for, one.tensor_transport, chief)
+        return ms.WorkerStatus(*who, *counts, epoch, lease_left, one.dropped, waiting_for, one.tensor_transport, chief)

@@ -8,27 +8,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 
+from pswire import messages as ms
 from pswire.errors import ConfigurationError, ParamServerError
-from pswire.messages import (
-    Assign,
-    Assigned,
-    Assignment,
-    Choice,
-    Declaration,
-    Finished,
-    Joined,
-    Leave,
-    Place,
-    Pull,
-    Pulled,
-    QueueSpec,
-    Register,
-    Registered,
-    Take,
-    Taken,
-    Tune,
-    Tuned,
-)
 from pswire.optimizers import MovingAverage, UpdateSpec
 from pswire.specs.consistency import (
     Asynchronous,
@@ -82,7 +63,7 @@ class Client:
         """Whether this worker is chief, as last reported by shard 0."""
         return self._calls.chief
 
-    def join(self) -> Joined:
+    def join(self) -> ms.Joined:
         """Joins every shard and keeps the leases by a heartbeat in the background; shard 0's answer.
 
         Raises `ConfigurationError` if the shards were started with different policies, and `WrongShard` if they are not
@@ -104,7 +85,7 @@ class Client:
         self._heartbeat.start(joined.lease)
         return joined
 
-    def register(self, declarations: Sequence[Declaration]) -> list[VersionedArray]:
+    def register(self, declarations: Sequence[ms.Declaration]) -> list[VersionedArray]:
         """Declares variables; returns the servers' values of them, in their order, without the tables.
 
         Of several shards, all first check their part, and none registers it if one refuses. Raises `AlreadyRegistered`
@@ -113,7 +94,7 @@ class Client:
         """
         calls, names = self._calls, [declaration.spec.name for declaration in declarations]
         placement = self._placement.extended([declaration.spec for declaration in declarations])
-        parts: dict[int, list[Declaration]] = {shard: [] for shard in range(self.shards)}
+        parts: dict[int, list[ms.Declaration]] = {shard: [] for shard in range(self.shards)}
         for name, declaration in zip(names, declarations, strict=True):
             variable, value = placement[name], declaration.value
             values: list[Array | None] = [None] * len(variable.partitions)
@@ -126,18 +107,18 @@ class Client:
                 part = replace(declaration, spec=partition.spec, value=array, part=partition.part)
                 parts[partition.shard].append(part)
         pull = ShardedPull(placement, names, rejoins=calls.rejoins)
-        messages = {shard: Register(calls.sender, tuple(part), states=calls.states) for shard, part in parts.items()}
+        messages = {shard: ms.Register(calls.sender, tuple(part), states=calls.states) for shard, part in parts.items()}
         if self.shards > 1:
-            places = tuple([Place(name, placement[name].partitions[0].shard) for name in names])
+            places = tuple([ms.Place(name, placement[name].partitions[0].shard) for name in names])
             messages[0] = replace(messages[0], places=places)
             checks = {}
             for shard, message in messages.items():
                 without_values = [replace(part, value=None) for part in message.declarations]
                 checks[shard] = replace(message, declarations=tuple(without_values), dry_run=True)
-            calls.results(calls.send(checks), Registered)
-        answers = [calls.call(0, messages[0], Registered)]
+            calls.results(calls.send(checks), ms.Registered)
+        answers = [calls.call(0, messages[0], ms.Registered)]
         others = {shard: message for shard, message in messages.items() if shard and message.declarations}
-        answers += calls.results(calls.send(others), Registered)
+        answers += calls.results(calls.send(others), ms.Registered)
         self._placement = placement
         self._pushing.observed |= {one.spec.name for one in declarations if isinstance(one.optimizer, MovingAverage)}
         if self._pushing.orders and calls.frontier.decided:
@@ -183,14 +164,14 @@ class Client:
         messages = {shard: pull.message(shard, calls.sender, encoding) for shard in sorted(pull.names)}
         if not self._pushing.orders:
             sent = calls.send(messages, pull.rejoins)
-            return Future(lambda: pull.joined(calls.results(sent, Pulled), None))
-        first = calls.send({0: messages.get(0) or Pull(calls.sender, ())}, pull.rejoins)
+            return Future(lambda: pull.joined(calls.results(sent, ms.Pulled), None))
+        first = calls.send({0: messages.get(0) or ms.Pull(calls.sender, ())}, pull.rejoins)
 
         def result() -> list[VersionedArray]:
             """The other shards answer once they have made all changes that shard 0 had decided."""
-            answers = calls.results(first, Pulled)
+            answers = calls.results(first, ms.Pulled)
             served_at = calls.frontier.decided
-            answers += calls.results(calls.send(calls.in_order(messages), pull.rejoins), Pulled)
+            answers += calls.results(calls.send(calls.in_order(messages), pull.rejoins), ms.Pulled)
             return pull.joined(answers, served_at)
 
         return Future(result)
@@ -208,41 +189,43 @@ class Client:
         served_at = calls.frontier.decided if orders else None
         messages = {}
         for index, partition in enumerate(variable.partitions):
-            shard, choice = partition.shard, Choice(name, None if numbers is None else numbers[index], slot)
+            shard, choice = partition.shard, ms.Choice(name, None if numbers is None else numbers[index], slot)
             after = calls.after(shard) if orders and shard else ()
-            messages[shard] = Pull(calls.sender, (), (choice,), encoding=encoding, after=after)
-        answers = calls.results(calls.send(messages), Pulled)
+            messages[shard] = ms.Pull(calls.sender, (), (choice,), encoding=encoding, after=after)
+        answers = calls.results(calls.send(messages), ms.Pulled)
         values = [value for answer in answers for value in answer.values]
         read = ReadVersion(tuple([value.version for value in values]), served_at)
         return VersionedArray(name, read, join_rows(values, positions))
 
-    def assign(self, assignments: Sequence[Assignment], *, add: bool = False) -> None:
+    def assign(self, assignments: Sequence[ms.Assignment], *, add: bool = False) -> None:
         """Sets variables, or adds to them, on every shard that holds a partition.
 
         Raises `ShapeMismatch` if a value does not have its variable's shape and dtype; then nothing was sent.
         """
-        parts: dict[int, list[Assignment]] = {}
+        parts: dict[int, list[ms.Assignment]] = {}
         for assignment in assignments:
             variable = self._placement[assignment.name]
             variable.check(assignment.array, "assigned value")
             for partition, array in zip(variable.partitions, variable.split(assignment.array), strict=True):
-                parts.setdefault(partition.shard, []).append(Assignment(assignment.name, array))
+                parts.setdefault(partition.shard, []).append(ms.Assignment(assignment.name, array))
         self.report_deferred_idle()
         self._calls.report_abandoned()
         self._sequence += 1
         calls, sequence = self._calls, self._sequence
         shards = tuple(sorted(parts.keys() - {0}))
-        messages = {shard: Assign(calls.sender, sequence, tuple(parts[shard]), add, shards) for shard in sorted(parts)}
+        messages = {
+            shard: ms.Assign(calls.sender, sequence, tuple(parts[shard]), add, shards) for shard in sorted(parts)
+        }
         if not self._pushing.orders:
-            calls.results(calls.send(messages), Assigned)
+            calls.results(calls.send(messages), ms.Assigned)
             return
         remote = tuple([one.name for one in assignments if self._placement[one.name].partitions[-1].shard])
-        first = messages.get(0) or Assign(calls.sender, sequence, (), add, shards)
+        first = messages.get(0) or ms.Assign(calls.sender, sequence, (), add, shards)
         failed = list(shards)
         try:
-            calls.call(0, replace(first, remote=remote), Assigned)
+            calls.call(0, replace(first, remote=remote), ms.Assigned)
             failed = []
-            calls.results(calls.send(calls.in_order(messages)), Assigned, failed)
+            calls.results(calls.send(calls.in_order(messages)), ms.Assigned, failed)
         except ParamServerError:
             calls.abandon(failed, sequence)
             raise
@@ -254,19 +237,19 @@ class Client:
         self._sequence += 1
         sender, sequence = self._calls.sender, self._sequence
         messages = {
-            shard: Tune(sender, sequence, tuple(parts[shard]), optimizer, tuple(fields)) for shard in sorted(parts)
+            shard: ms.Tune(sender, sequence, tuple(parts[shard]), optimizer, tuple(fields)) for shard in sorted(parts)
         }
-        self._calls.results(self._calls.send(messages), Tuned)
+        self._calls.results(self._calls.send(messages), ms.Tuned)
 
-    def take(self, queue: QueueSpec, finished: Finished | None, reports: int = 0) -> Taken:
+    def take(self, queue: ms.QueueSpec, finished: ms.Finished | None, reports: int = 0) -> ms.Taken:
         """The next block of a data queue, or within seconds why there is none yet; epoch reports from `reports` on."""
         self._heartbeat.idle_since = 0
-        return self._calls.call(0, Take(self._calls.sender, queue, finished, reports), Taken)
+        return self._calls.call(0, ms.Take(self._calls.sender, queue, finished, reports), ms.Taken)
 
-    def give_back(self, queue: QueueSpec) -> None:
+    def give_back(self, queue: ms.QueueSpec) -> None:
         """Gives back the block that this worker holds, so that it need not leave first; raises nothing."""
         if not self._closing.is_set():  # it has not left
-            message = Take(self._calls.sender, queue, give_back=True)
+            message = ms.Take(self._calls.sender, queue, give_back=True)
             self._calls.call_best_effort(0, message, f"could not give back the block of {queue.name}")
 
     def report_idle(self) -> None:
@@ -300,7 +283,7 @@ class Client:
         if not sender.incarnation or os.getpid() != self._process:
             return  # it never joined, or is a fork of the worker that did
         for shard in range(self.shards):
-            self._calls.call_best_effort(shard, Leave(sender, failed), "left without an answer")
+            self._calls.call_best_effort(shard, ms.Leave(sender, failed), "left without an answer")
 
     def close(self) -> None:
         """Closes the connections; no call is possible afterwards."""

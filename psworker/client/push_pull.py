@@ -13,21 +13,8 @@ from operator import attrgetter
 
 import numpy as np
 
+from pswire import messages as ms
 from pswire.errors import InvalidMessage, Malformed, NotFinite, ParamServerError
-from pswire.messages import (
-    Answer,
-    Gradient,
-    Outcome,
-    Pull,
-    Pulled,
-    Push,
-    Pushed,
-    Registered,
-    RemoteWeights,
-    Sender,
-    UpdateGroup,
-    Value,
-)
 from pswire.tensors.compression import Packed
 from pswire.tensors.values import DTYPES, Array, IndexedSlices, not_finite
 from psworker.client.error_feedback import GradientEncoder
@@ -37,14 +24,14 @@ from psworker.transport import Future
 from psworker.versions import ReadVersion, VersionedArray
 
 _version = attrgetter("version")
-_ANSWERS: tuple[type[Pushed | Pulled], ...] = (Pushed, Pulled)
+_ANSWERS: tuple[type[ms.Pushed | ms.Pulled], ...] = (ms.Pushed, ms.Pulled)
 
 
 @dataclass(slots=True)
 class PushResult:
     """The result of a push: shard 0's answer, the largest staleness of all shards, and the values that were pulled."""
 
-    outcome: Outcome
+    outcome: ms.Outcome
     staleness: int
     global_step: int
     values: list[VersionedArray]
@@ -79,14 +66,16 @@ class ShardedPull:
                     version = -1 if known is None else known.read.versions[index]
                     self.known_versions.setdefault(partition.shard, []).append(version)
 
-    def message(self, shard: int, sender: Sender, encoding: str) -> Pull:
+    def message(self, shard: int, sender: ms.Sender, encoding: str) -> ms.Pull:
         """The pull for a shard."""
         known_versions = tuple(self.known_versions.get(shard, ()))
-        return Pull(sender, tuple(self.names.get(shard, ())), known_versions=known_versions, encoding=encoding)
+        return ms.Pull(sender, tuple(self.names.get(shard, ())), known_versions=known_versions, encoding=encoding)
 
-    def joined(self, answers: Iterable[Registered | Pulled | Pushed], served_at: int | None) -> list[VersionedArray]:
+    def joined(
+        self, answers: Iterable[ms.Registered | ms.Pulled | ms.Pushed], served_at: int | None
+    ) -> list[VersionedArray]:
         """The values, joined; without the tables, which a `Registered` lacks."""
-        found: dict[str, list[Value]] = {}
+        found: dict[str, list[ms.Value]] = {}
         for answer in answers:
             for value in answer.values:
                 found.setdefault(value.name, []).append(value)
@@ -120,14 +109,14 @@ class ShardedPush:
         gradients: Sequence[VersionedArray],
         loss: float | None,
         pull: ShardedPull,
-    ) -> dict[int, Push | Pull]:
+    ) -> dict[int, ms.Push | ms.Pull]:
         """By shard, the message for those that take part: a push, or a pull if it gets no gradient.
 
         Everything is checked before the first gradient is encoded: otherwise one shard could apply its part while
         another refuses, and a residual could become NaN. For several shards or compression, raises `NotFinite` too.
         """
-        parts: dict[int, list[Gradient]] = {}
-        remote: list[RemoteWeights] = []
+        parts: dict[int, list[ms.Gradient]] = {}
+        remote: list[ms.RemoteWeights] = []
         if placement.shards > 1 or self._encoder.keeps_residual:
             for gradient in gradients:
                 check_finite(gradient.name, gradient.array)
@@ -142,9 +131,9 @@ class ShardedPush:
                 )
             arrays = [array] if len(read.versions) == 1 else variable.split_gradient(array)
             for partition, version, part in zip(variable.partitions, read.versions, arrays, strict=True):
-                parts.setdefault(partition.shard, []).append(Gradient(name, version, part))
+                parts.setdefault(partition.shard, []).append(ms.Gradient(name, version, part))
             if self.orders and variable.partitions[-1].shard:
-                remote.append(RemoteWeights(name, read.served_at or 0))
+                remote.append(ms.RemoteWeights(name, read.served_at or 0))
         encoding = self._encoder.encoding
         if encoding or self._encoder.keeps_residual:
             for shard, part_of_shard in sorted(parts.items()):
@@ -155,18 +144,18 @@ class ShardedPush:
                     check_encoded(part_of_shard)
         sender, step = self._calls.sender, self._calls.global_step
         shards = tuple(sorted(parts.keys() - {0}))
-        messages: dict[int, Push | Pull] = {}
+        messages: dict[int, ms.Push | ms.Pull] = {}
         for shard in sorted({0, *parts, *pull.names}):
             if shard in parts or not shard:
                 names, known = tuple(pull.names.get(shard, ())), tuple(pull.known_versions.get(shard, ()))
                 mine, other = tuple(parts.get(shard, ())), ((), (), step) if shard else (tuple(remote), (), 0)
-                messages[shard] = Push(sender, sequence, mine, loss, names, None, known, encoding, shards, *other)
+                messages[shard] = ms.Push(sender, sequence, mine, loss, names, None, known, encoding, shards, *other)
             else:
                 messages[shard] = pull.message(shard, sender, encoding)
         return messages
 
     def result(
-        self, sent: Mapping[int, Future[Answer]], messages: Mapping[int, Push | Pull], pull: ShardedPull
+        self, sent: Mapping[int, Future[ms.Answer]], messages: Mapping[int, ms.Push | ms.Pull], pull: ShardedPull
     ) -> PushResult:
         """The result of a push that was sent; where shard 0 decides, only to it: the others are sent its decision."""
         if self.decides:
@@ -175,7 +164,7 @@ class ShardedPush:
         try:
             answers = self._calls.results(sent, _ANSWERS, failed)
         except ParamServerError:
-            pushes = {shard: message for shard, message in messages.items() if isinstance(message, Push)}
+            pushes = {shard: message for shard, message in messages.items() if isinstance(message, ms.Push)}
             missing = [shard for shard in pushes if shard in failed]
             if 0 < len(missing) < len(pushes):
                 self._calls.report_half_push(missing, pushes[missing[0]].sequence)
@@ -183,13 +172,13 @@ class ShardedPush:
         return _result(answers, pull)
 
     def _decided(
-        self, sent: Mapping[int, Future[Answer]], messages: Mapping[int, Push | Pull], pull: ShardedPull
+        self, sent: Mapping[int, Future[ms.Answer]], messages: Mapping[int, ms.Push | ms.Pull], pull: ShardedPull
     ) -> PushResult:
         """The result of a push after shard 0's decision; if that fails, it is abandoned."""
         calls, push = self._calls, messages[0]
-        assert isinstance(push, Push)
+        assert isinstance(push, ms.Push)
         try:
-            (decision,) = calls.results(sent, Pushed)
+            (decision,) = calls.results(sent, ms.Pushed)
         except ParamServerError:
             if self.orders:
                 calls.abandon(push.shards, push.sequence)  # it may have been decided all the same
@@ -200,41 +189,41 @@ class ShardedPush:
             others = calls.results(calls.send(following, pull.rejoins), _ANSWERS, failed)
         except ParamServerError:
             missing = [shard for shard in push.shards if shard in failed]
-            if missing and decision.outcome is not Outcome.DROPPED:
+            if missing and decision.outcome is not ms.Outcome.DROPPED:
                 calls.report_half_push(missing, push.sequence)
             raise
-        parts = [answer for answer in others if isinstance(answer, Pushed)]
-        late = [shard for shard, part in zip(push.shards, parts, strict=False) if part.outcome is Outcome.DROPPED]
+        parts = [answer for answer in others if isinstance(answer, ms.Pushed)]
+        late = [shard for shard, part in zip(push.shards, parts, strict=False) if part.outcome is ms.Outcome.DROPPED]
         if late:
             calls.report_half_push(late)  # these shards count it
         return _result([decision, *others], pull)
 
     def _following(
-        self, messages: Mapping[int, Push | Pull], decision: Pushed, pull: ShardedPull
-    ) -> Mapping[int, Push | Pull]:
+        self, messages: Mapping[int, ms.Push | ms.Pull], decision: ms.Pushed, pull: ShardedPull
+    ) -> Mapping[int, ms.Push | ms.Pull]:
         """The messages to the other shards after shard 0's decision: of a push that it dropped only pulls."""
-        following: dict[int, Push | Pull] = {}
+        following: dict[int, ms.Push | ms.Pull] = {}
         for shard, message in messages.items():
-            if isinstance(message, Pull):
+            if isinstance(message, ms.Pull):
                 following[shard] = message
-            elif shard and decision.outcome is not Outcome.DROPPED:
+            elif shard and decision.outcome is not ms.Outcome.DROPPED:
                 group, step = decision.group, max(0, decision.global_step - 1)
                 if group is not None:  # of its members, those that have a part there
                     members = [replace(member, shards=()) for member in group.members if shard in member.shards]
-                    group = UpdateGroup(group.number, tuple(members))
+                    group = ms.UpdateGroup(group.number, tuple(members))
                 following[shard] = replace(message, group=group, global_step=step)
             elif shard and shard in pull.names:
                 following[shard] = pull.message(shard, message.sender, message.encoding)
         return self._calls.in_order(following) if self.orders else following
 
 
-def _result(answers: Sequence[Pushed | Pulled], pull: ShardedPull) -> PushResult:
+def _result(answers: Sequence[ms.Pushed | ms.Pulled], pull: ShardedPull) -> PushResult:
     """The answers of all shards that took part, the first of them shard 0's, as one result."""
     first = answers[0]
-    assert isinstance(first, Pushed)
+    assert isinstance(first, ms.Pushed)
     staleness = first.staleness
     for answer in answers:
-        if isinstance(answer, Pushed) and answer.staleness > staleness:
+        if isinstance(answer, ms.Pushed) and answer.staleness > staleness:
             staleness = answer.staleness
     served_at = first.frontier.decided if first.frontier else None
     return PushResult(first.outcome, staleness, first.global_step, pull.joined(answers, served_at), first.reason)
@@ -250,7 +239,7 @@ def check_finite(name: str, array: Array | IndexedSlices, kind: str = "gradient"
         )
 
 
-def check_encoded(gradients: Iterable[Gradient]) -> None:
+def check_encoded(gradients: Iterable[ms.Gradient]) -> None:
     """Raises `NotFinite`, naming the variable, for elements that were finite until they were encoded."""
     for gradient in gradients:
         array = gradient.array
@@ -265,7 +254,7 @@ def check_encoded(gradients: Iterable[Gradient]) -> None:
                 ) from None
 
 
-def join(variable: PlacedVariable, values: Sequence[Value], known: VersionedArray | None = None) -> Array:
+def join(variable: PlacedVariable, values: Sequence[ms.Value], known: VersionedArray | None = None) -> Array:
     """The values of all partitions, in their order, as one array; read-only. That of `known` if nothing has changed.
 
     A value without an array is as in `known`, whose versions the shards were given. Raises `Malformed` if a value is
@@ -303,7 +292,7 @@ def join(variable: PlacedVariable, values: Sequence[Value], known: VersionedArra
     return joined
 
 
-def join_rows(values: Sequence[Value], positions: Sequence[slice | Array] | None) -> Array:
+def join_rows(values: Sequence[ms.Value], positions: Sequence[slice | Array] | None) -> Array:
     """The rows of all partitions, at these positions, or else one partition after the other; read-only."""
     arrays = [unpacked(value) for value in values]
     if len(arrays) == 1:
@@ -318,7 +307,7 @@ def join_rows(values: Sequence[Value], positions: Sequence[slice | Array] | None
     return joined
 
 
-def unpacked(value: Value) -> Array:
+def unpacked(value: ms.Value) -> Array:
     """The array of a value; read-only."""
     array = value.array
     assert array is not None, "it has changed, or was chosen"

@@ -15,26 +15,8 @@ from dataclasses import replace
 from functools import partial
 from typing import TypeVar
 
+from pswire import messages as ms
 from pswire.errors import NotJoined, ParamServerError, TimedOut, Unavailable, Zombie
-from pswire.messages import (
-    Answer,
-    Assign,
-    Assigned,
-    ChangeId,
-    Frontier,
-    Join,
-    Joined,
-    Pull,
-    Pulled,
-    Push,
-    Pushed,
-    Registered,
-    Renew,
-    Renewed,
-    Request,
-    Sender,
-    Taken,
-)
 from pswire.system.signals import deferred_signals, deferred_to_next_block, raise_deferred
 from psworker.transport import Future, Transport
 
@@ -45,8 +27,8 @@ MIN_TRY_SECONDS = 0.5  # seconds that each try has at least: enough to learn why
 LOG_EVERY = 5.0  # seconds between two log lines of a call that waits
 BEST_EFFORT_SECONDS = 2.0  # for messages the worker does not depend on: that it leaves, is idle, abandons a push
 
-A = TypeVar("A", bound=Answer)
-M = TypeVar("M", Assign, Pull, Push | Pull)  # ordered over shards
+A = TypeVar("A", bound=ms.Answer)
+M = TypeVar("M", ms.Assign, ms.Pull, ms.Push | ms.Pull)  # ordered over shards
 
 
 class RetryingCalls:
@@ -67,11 +49,11 @@ class RetryingCalls:
     """
 
     def __init__(self, transport: Transport, worker: str, timeout: float, closing: threading.Event) -> None:
-        self.sender = Sender(worker, 0)
+        self.sender = ms.Sender(worker, 0)
         self.states: tuple[int, ...] = ()
         self.rejoins = self.global_step = 0
         self.half_pushes: Counter[int] = Counter()
-        self.frontier = Frontier(0)
+        self.frontier = ms.Frontier(0)
         self.abandoned: dict[int, int] = {}
         self.chief, self.chief_reports = False, 0
         self._chief_lock = threading.Lock()
@@ -80,24 +62,24 @@ class RetryingCalls:
         self._timeout = timeout
         self._process_nonce = secrets.randbits(62) + 1
 
-    def join(self) -> list[Joined]:
+    def join(self) -> list[ms.Joined]:
         """Joins every shard, shard 0 first; their answers."""
-        first = self.call(0, self._join(0), Joined)
-        self.sender = Sender(self.sender.worker, first.incarnation)
+        first = self.call(0, self._join(0), ms.Joined)
+        self.sender = ms.Sender(self.sender.worker, first.incarnation)
         others = range(1, self.transport.shards)
-        answers = [first, *(self.call(shard, self._join(shard), Joined) for shard in others)]
+        answers = [first, *(self.call(shard, self._join(shard), ms.Joined) for shard in others)]
         self.states = tuple([joined.state for joined in answers])
         return answers
 
-    def call(self, shard: int, message: Request, kind: type[A]) -> A:
+    def call(self, shard: int, message: ms.Request, kind: type[A]) -> A:
         """Sends one message; its answer."""
         (answer,) = self.results(self.send({shard: message}), kind)
         return answer
 
-    def send(self, messages: Mapping[int, Request], rejoins: int | None = None) -> dict[int, Future[Answer]]:
+    def send(self, messages: Mapping[int, ms.Request], rejoins: int | None = None) -> dict[int, Future[ms.Answer]]:
         """Sends each shard its message; the answers by shard. `rejoins`: as of which versions are named."""
         as_of = self.rejoins if rejoins is None else rejoins
-        sent: dict[int, Future[Answer]] = {}
+        sent: dict[int, Future[ms.Answer]] = {}
         with deferred_to_next_block:
             for shard, message in messages.items():
                 began = time.monotonic()
@@ -107,7 +89,10 @@ class RetryingCalls:
         return sent
 
     def results(
-        self, sent: Mapping[int, Future[Answer]], kind: type[A] | tuple[type[A], ...], failed: list[int] | None = None
+        self,
+        sent: Mapping[int, Future[ms.Answer]],
+        kind: type[A] | tuple[type[A], ...],
+        failed: list[int] | None = None,
     ) -> list[A]:
         """The answers, each of a `kind`, when no call is open any more: a shard has one push of a worker at a time.
 
@@ -129,7 +114,7 @@ class RetryingCalls:
             raise next(iter(errors.values()))
         return answers
 
-    def call_best_effort(self, shard: int, message: Request, failure: str) -> Answer | None:
+    def call_best_effort(self, shard: int, message: ms.Request, failure: str) -> ms.Answer | None:
         """Sends a message that the worker does not depend on, again for a while if the shard cannot be reached.
 
         Errors are logged as `failure`.
@@ -161,13 +146,13 @@ class RetryingCalls:
     def report_abandoned(self) -> None:
         """Repeats failed reports of `abandon`; call before the next change, which implies them."""
         for shard, sequence in list(self.abandoned.items()):
-            self.call(shard, self.renewal(shard, sequence), Renewed)
+            self.call(shard, self.renewal(shard, sequence), ms.Renewed)
             del self.abandoned[shard]
 
-    def after(self, shard: int) -> tuple[ChangeId, ...]:
+    def after(self, shard: int) -> tuple[ms.ChangeId, ...]:
         """The changes of other workers that a shard must make before those that shard 0 decided last."""
         others = [change for change in self.frontier.undelivered if change.sender.worker != self.sender.worker]
-        return tuple([ChangeId(one.sender, one.sequence) for one in others if shard in one.shards])
+        return tuple([ms.ChangeId(one.sender, one.sequence) for one in others if shard in one.shards])
 
     def in_order(self, messages: Mapping[int, M]) -> dict[int, M]:
         """The messages for shards other than 0, to be processed after shard 0's last decision."""
@@ -181,17 +166,17 @@ class RetryingCalls:
             self.half_pushes[shards[0]] += 1
             self.abandon(shards, sequence)
 
-    def renewal(self, shard: int, sequence: int, *, idle: bool = False) -> Renew:
+    def renewal(self, shard: int, sequence: int, *, idle: bool = False) -> ms.Renew:
         """The message that renews a lease; `sequence`: up to which the worker's messages are over."""
         tensor_transport, half = self.transport.tensor_transport(shard), self.half_pushes[shard]
-        return Renew(self.sender, idle, tensor_transport, sequence, half)
+        return ms.Renew(self.sender, idle, tensor_transport, sequence, half)
 
-    def update_chief(self, shard: int, answer: Answer, reports_before: int | None = None) -> None:
+    def update_chief(self, shard: int, answer: ms.Answer, reports_before: int | None = None) -> None:
         """Updates whether this worker is chief from an answer of shard 0, if the answer has it. Thread-safe.
 
         Heartbeats give the number of `chief_reports` from before their request: a report since then may be newer.
         """
-        if shard or not isinstance(answer, Joined | Renewed | Taken):
+        if shard or not isinstance(answer, ms.Joined | ms.Renewed | ms.Taken):
             return
         with self._chief_lock:
             if reports_before is not None and reports_before != self.chief_reports:
@@ -202,19 +187,21 @@ class RetryingCalls:
         if took_over:
             logger.warning("%s is now the chief: the previous one is gone", self.sender.worker)
 
-    def _join(self, shard: int) -> Join:
+    def _join(self, shard: int) -> ms.Join:
         sender, transport = self.sender, self.transport
         travel = transport.tensor_transport(shard)
         nonce, states = self._process_nonce, self.states
-        return Join(sender.worker, sender.incarnation, shard, transport.shards, nonce, travel, states)
+        return ms.Join(sender.worker, sender.incarnation, shard, transport.shards, nonce, travel, states)
 
-    def _current(self, message: Request, rejoins: int) -> Request:
+    def _current(self, message: ms.Request, rejoins: int) -> ms.Request:
         """The message, without the versions that it names if the worker has joined a shard again since `rejoins`."""
-        if rejoins != self.rejoins and isinstance(message, Push | Pull):
+        if rejoins != self.rejoins and isinstance(message, ms.Push | ms.Pull):
             return replace(message, known_versions=())
         return message
 
-    def _answer(self, shard: int, message: Request, rejoins: int, began: float, future: Future[Answer]) -> Answer:
+    def _answer(
+        self, shard: int, message: ms.Request, rejoins: int, began: float, future: Future[ms.Answer]
+    ) -> ms.Answer:
         """The answer; the message is sent again while the server cannot be reached, for `timeout` seconds at most.
 
         Every request may be repeated: those that must not be applied twice carry a sequence number.
@@ -242,7 +229,7 @@ class RetryingCalls:
                 future = self.transport.call(shard, self._current(message, rejoins), max(left, MIN_TRY_SECONDS))
             else:
                 if shard == 0:
-                    if isinstance(answer, Registered | Pulled | Pushed | Assigned):
+                    if isinstance(answer, ms.Registered | ms.Pulled | ms.Pushed | ms.Assigned):
                         self.global_step = max(self.global_step, answer.global_step)
                         self.frontier = answer.frontier or self.frontier
                     else:
@@ -314,7 +301,7 @@ class Heartbeat:
                 if not error.retry and not isinstance(error, NotJoined):  # the next call joins again
                     return
             else:
-                assert isinstance(answer, Renewed)
+                assert isinstance(answer, ms.Renewed)
                 calls.update_chief(shard, answer, reports)
                 _, before = calls.hold_reasons.get(shard, (0.0, ""))
                 calls.hold_reasons[shard] = time.monotonic(), answer.waiting_for

@@ -27,22 +27,8 @@ from psserver.core.variables.array_tasks import (
 from psserver.core.variables.delay_compensation import ServedWeightsCache
 from psserver.core.variables.element_checks import Magnitudes, check_finite, check_tensor
 from psserver.core.variables.variable import Variable, agreed_bytes, declared_bytes, initialize, slot_specs, tuned
+from pswire import messages as ms
 from pswire.errors import InvalidMessage, NoOptimizer, TooLarge, UnknownVariable
-from pswire.messages import (
-    Allocator,
-    Assign,
-    Assignment,
-    Choice,
-    Declaration,
-    Gradient,
-    Message,
-    Pull,
-    Push,
-    Register,
-    Tune,
-    Value,
-    whole_bytes,
-)
 from pswire.optimizers import Step, UpdateSpec
 from pswire.optimizers.optimizer import GUARDED
 from pswire.specs.encodings import ENCODINGS
@@ -84,7 +70,7 @@ class Store:
 
     # --- reading --------------------------------------------------------------------------------------------------
 
-    def check_pull(self, message: Pull | Push) -> None:
+    def check_pull(self, message: ms.Pull | ms.Push) -> None:
         """Raise `UnknownVariable` or `InvalidMessage` unless these values can be read, up to the row numbers."""
         names, choices = _requested(message)
         known_versions, encoding = message.known_versions, message.encoding
@@ -108,7 +94,9 @@ class Store:
                 )
             variable.chosen_spec(choice)
 
-    def read(self, message: Pull | Push, result: StepResult, allocator: Allocator | None) -> tuple[Value, ...]:
+    def read(
+        self, message: ms.Pull | ms.Push, result: StepResult, allocator: ms.Allocator | None
+    ) -> tuple[ms.Value, ...]:
         """Read-only copies of the variables and choices that are requested; complete when the tasks have run.
 
         A value at its known version has no array. Only float32 is encoded. `allocator` is not used for delay
@@ -121,7 +109,7 @@ class Store:
         for name, version in zip(names, message.known_versions or repeat(-1), strict=False):
             variable = self.variables[name]
             if variable.version == version:
-                values.append(Value(name, version, None))
+                values.append(ms.Value(name, version, None))
             else:
                 values.append(self._copy(variable, None, result, encoding, allocator))
         for choice in choices:
@@ -136,8 +124,13 @@ class Store:
         return tuple(values)
 
     def _copy(
-        self, variable: Variable, choice: Choice | None, result: StepResult, encoding: str, allocator: Allocator | None
-    ) -> Value:
+        self,
+        variable: Variable,
+        choice: ms.Choice | None,
+        result: StepResult,
+        encoding: str,
+        allocator: ms.Allocator | None,
+    ) -> ms.Value:
         spec = variable.spec if choice is None else variable.chosen_spec(choice)
         slot, rows = ("", None) if choice is None else (choice.slot, choice.rows)
         if spec.dtype != "float32":
@@ -153,33 +146,33 @@ class Store:
         result.bytes_out += out.nbytes
         view = out.view()
         view.flags.writeable = False
-        return Value(spec.name, variable.version, Packed(encoding, spec.shape, (view,)) if encoding else view)
+        return ms.Value(spec.name, variable.version, Packed(encoding, spec.shape, (view,)) if encoding else view)
 
-    def answer_bytes(self, message: Message, *, modified: bool) -> int:
+    def answer_bytes(self, message: ms.Message, *, modified: bool) -> int:
         """As `Shard.answer_bytes`; unless `modified`, only the message itself changes variables before its answer."""
-        if isinstance(message, Register) and not message.dry_run:
+        if isinstance(message, ms.Register) and not message.dry_run:
             return sum([one.spec.nbytes for one in message.declarations if not self.is_table(one)])
-        if not isinstance(message, Push | Pull):
+        if not isinstance(message, ms.Push | ms.Pull):
             return 0
         names, choices = _requested(message)
-        changed = {gradient.name for gradient in message.gradients} if isinstance(message, Push) else ()
+        changed = {gradient.name for gradient in message.gradients} if isinstance(message, ms.Push) else ()
         total = 0
         for name, version in zip(names, message.known_versions or repeat(-1), strict=False):
             variable = self[name]
             if modified or variable.version != version or name in changed:
-                total += whole_bytes(variable.spec, message.encoding)
+                total += ms.whole_bytes(variable.spec, message.encoding)
         for choice in choices:
-            total += whole_bytes(self[choice.name].chosen_spec(choice), message.encoding)
+            total += ms.whole_bytes(self[choice.name].chosen_spec(choice), message.encoding)
         return total
 
     # --- registration ---------------------------------------------------------------------------------------------
 
-    def is_table(self, declaration: Declaration) -> bool:
+    def is_table(self, declaration: ms.Declaration) -> bool:
         """Whether the declared variable is a table, or will be."""
         known = self.variables.get(declaration.spec.name)
         return declaration.initial is not None if known is None else known.initial is not None
 
-    def check_declarations(self, declarations: Iterable[Declaration], *, dry_run: bool = False) -> None:
+    def check_declarations(self, declarations: Iterable[ms.Declaration], *, dry_run: bool = False) -> None:
         """Raise if `declare` cannot do one of them. In a `dry_run` the initial values may be left out."""
         names: set[str] = set()
         needed = 0
@@ -198,7 +191,7 @@ class Store:
                 f"{self.nbytes:,} and may hold {self._memory_limit:,}: use more shards, or raise --memory-limit"
             )
 
-    def check_held_pushes(self, pushes: int, declarations: Iterable[Declaration]) -> None:
+    def check_held_pushes(self, pushes: int, declarations: Iterable[ms.Declaration]) -> None:
         """Raise `TooLarge` unless so many pushes, each with its answer, fit into the bytes allowed for transfers.
 
         These are as many as for variables (`psserver.config`). Of tables only rows travel.
@@ -215,7 +208,7 @@ class Store:
                 "raise --memory-limit, use more shards, or a smaller N in --consistency sync:N"
             )
 
-    def declare(self, declarations: Iterable[Declaration], magnitudes: Magnitudes, result: StepResult) -> None:
+    def declare(self, declarations: Iterable[ms.Declaration], magnitudes: Magnitudes, result: StepResult) -> None:
         """Create new variables with initial values of these magnitudes, and slots for the first optimizer declared."""
         for declaration in declarations:
             spec, optimizer = declaration.spec, declaration.optimizer
@@ -233,7 +226,7 @@ class Store:
                 variable.slot_specs = slot_specs(variable.spec, optimizer)
                 result.tasks.append(ArrayTask(spec.name, variable.nbytes, partial(variable.make_slots, rule)))
 
-    def check_tune(self, message: Tune) -> None:
+    def check_tune(self, message: ms.Tune) -> None:
         """Raise if a variable has no optimizer of this kind, or would need other slots."""
         for name in message.names:
             variable = self[name]
@@ -254,7 +247,7 @@ class Store:
                     "would need others: this can be chosen only when the variable is registered"
                 )
 
-    def tune(self, message: Tune) -> UpdateSpec:
+    def tune(self, message: ms.Tune) -> UpdateSpec:
         """Change hyperparameters for all later updates; returns the resulting optimizer of the last variable."""
         optimizer = message.optimizer
         for name in message.names:
@@ -274,7 +267,7 @@ class Store:
                 return True  # the other half is for the delay compensation
         return False
 
-    def check_gradients(self, gradients: Iterable[Gradient]) -> None:
+    def check_gradients(self, gradients: Iterable[ms.Gradient]) -> None:
         """Check names, optimizers, shapes, dtypes and versions."""
         names: set[str] = set()
         for gradient in gradients:
@@ -294,7 +287,7 @@ class Store:
                 )
 
     def update(
-        self, pushes: Iterable[Push], global_step: int, scale: float, magnitudes: Magnitudes, result: StepResult
+        self, pushes: Iterable[ms.Push], global_step: int, scale: float, magnitudes: Magnitudes, result: StepResult
     ) -> None:
         """Update each variable that has a gradient, by its rule with the mean of its gradients and `scale` of its rate.
 
@@ -326,7 +319,7 @@ class Store:
             variable.updates += 1
             variable.version += 1
 
-    def check_assignments(self, assignments: Iterable[Assignment]) -> None:
+    def check_assignments(self, assignments: Iterable[ms.Assignment]) -> None:
         """Check names, shapes and dtypes."""
         names: set[str] = set()
         for assignment in assignments:
@@ -335,7 +328,7 @@ class Store:
                 raise InvalidMessage(f"two values for variable {assignment.name!r} in one assign")
             names.add(assignment.name)
 
-    def assign(self, message: Assign, magnitudes: Magnitudes, result: StepResult) -> tuple[int, ...]:
+    def assign(self, message: ms.Assign, magnitudes: Magnitudes, result: StepResult) -> tuple[int, ...]:
         """Set values, or add to them; returns the new versions. If it raises `NotFinite`, nothing has changed."""
         arrays, add = {one.name: one.array for one in message.assignments}, message.add
         if add and result.settled and self.is_guarded(magnitudes):
@@ -359,5 +352,5 @@ class Store:
         return tuple(versions)
 
 
-def _requested(message: Pull | Push) -> tuple[Sequence[str], Sequence[Choice]]:
-    return (message.pull, ()) if isinstance(message, Push) else (message.names, message.choices)
+def _requested(message: ms.Pull | ms.Push) -> tuple[Sequence[str], Sequence[ms.Choice]]:
+    return (message.pull, ()) if isinstance(message, ms.Push) else (message.names, message.choices)
