@@ -21,9 +21,10 @@ from pswire.specs.consistency import (
 )
 from pswire.tensors.values import Array
 from psworker.client.error_feedback import GradientEncoder
+from psworker.client.heartbeat import Heartbeat
 from psworker.client.placement import Placement
 from psworker.client.push_pull import PushResult, ShardedPull, ShardedPush, check_finite, join_rows
-from psworker.client.retrying_calls import Heartbeat, RetryingCalls
+from psworker.client.retrying_calls import RetryingCalls
 from psworker.transport import Future, Transport
 from psworker.versions import ReadVersion, VersionedArray
 

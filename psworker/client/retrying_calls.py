@@ -1,4 +1,4 @@
-"""RPCs with retry, rejoin and progress logging: each message is sent until it is answered or times out. The heartbeat.
+"""RPCs with retry, rejoin and progress logging: each message is sent until it is answered or times out.
 
 Independent of variables.
 """
@@ -252,58 +252,3 @@ class RetryingCalls:
             return True  # as if the message itself had been lost
         self.update_chief(shard, joined)
         return True
-
-
-class Heartbeat:
-    """Renews the leases of a worker on all shards, from `start` until its calls are `closing`.
-
-    One thread per shard, so that a shard that does not answer does not endanger the leases on others. No retries: the
-    next heartbeat follows soon. It also records why shards hold the worker's pushes.
-
-    `idle_since` is the sequence number as of which the worker is idle, so that shard 0 does not wait for it; 0 while it
-    is working. Written by the worker's thread; shard 0 ignores an outdated one.
-    """
-
-    def __init__(self, calls: RetryingCalls) -> None:
-        self.idle_since = 0
-        self._calls = calls
-        self._threads: list[threading.Thread] = []
-
-    def start(self, lease: float) -> None:
-        """Starts the threads, for leases of `lease` seconds; no threads if leases never end."""
-        if lease >= threading.TIMEOUT_MAX:
-            return
-        for shard in range(self._calls.transport.shards):
-            thread = threading.Thread(target=self._run, args=(shard, lease / 3), name="psworker-heartbeat", daemon=True)
-            self._threads.append(thread)
-            thread.start()
-
-    def join(self) -> None:
-        """Waits until the threads have ended; set `closing` first."""
-        for thread in self._threads:
-            thread.join()
-
-    def _run(self, shard: int, interval: float) -> None:
-        """Renews a lease until the worker leaves or is no longer a member.
-
-        A server that cannot be reached is no warning: the worker's own calls report it.
-        """
-        calls, worker = self._calls, self._calls.sender.worker
-        while not calls.closing.wait(interval):
-            reports = calls.chief_reports
-            idle = 0 if shard else self.idle_since
-            try:
-                answer = calls.transport.call(shard, calls.renewal(shard, idle, idle=bool(idle)), interval).result()
-            except ParamServerError as error:
-                level = logging.WARNING if isinstance(error, TimedOut) else logging.INFO
-                logger.log(level, "%s: heartbeat to shard %d: %s", worker, shard, error)
-                calls.hold_reasons.pop(shard, None)  # outdated: the shard may not even have the push
-                if not error.retry and not isinstance(error, NotJoined):  # the next call joins again
-                    return
-            else:
-                assert isinstance(answer, ms.Renewed)
-                calls.update_chief(shard, answer, reports)
-                _, before = calls.hold_reasons.get(shard, (0.0, ""))
-                calls.hold_reasons[shard] = time.monotonic(), answer.waiting_for
-                if answer.waiting_for and answer.waiting_for != before:
-                    logger.warning("%s waits, shard %d: %s", worker, shard, answer.waiting_for)

@@ -12,7 +12,8 @@ from pswire.messages import Leave, Pulled, Push, Pushed, RemoteWeights, Renew, t
 from pswire.specs.consistency import Bounded, DropStalePushes, Synchronous
 from psworker import ops, schedules
 from psworker.config import StrategyConfig, WorkerConfig
-from psworker.sessions.session import Session, batches_per_block
+from psworker.sessions.data_loop import batches_per_block
+from psworker.sessions.session import Session
 from tests.shards_in_process import ShardsInProcess
 
 START = np.float32([1, -2, 3])

@@ -187,7 +187,7 @@ def run(seed, shards, *, split=False, consistency="async", staleness="none", lea
     transport, result = UnreliableTransport(shards, seed, lease, None, *options), Run(lease)
     with (
         mock.patch.multiple("psworker.client.retrying_calls", INITIAL_BACKOFF=0.0, MAX_BACKOFF=0.0),
-        mock.patch("psworker.client.retrying_calls.Heartbeat.start"),
+        mock.patch("psworker.client.heartbeat.Heartbeat.start"),
         mock.patch.object(placement, "SPLIT_BYTES", 0 if split else placement.SPLIT_BYTES),
     ):
         clients = {name: Client(transport, name, timeout=60) for name in WORKERS}

@@ -3,7 +3,7 @@
 import pytest
 
 from psworker.client import placement, retrying_calls
-from psworker.client.retrying_calls import Heartbeat
+from psworker.client.heartbeat import Heartbeat
 
 
 @pytest.fixture(autouse=True)

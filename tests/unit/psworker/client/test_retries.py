@@ -11,7 +11,8 @@ import pytest
 from pswire import messages as ms
 from pswire.errors import NotJoined, TimedOut, Unavailable, Zombie
 from psworker.client import retrying_calls
-from psworker.client.retrying_calls import Heartbeat, RetryingCalls
+from psworker.client.heartbeat import Heartbeat
+from psworker.client.retrying_calls import RetryingCalls
 from psworker.transport import Future
 
 start_heartbeat = Heartbeat.start
@@ -51,7 +52,7 @@ def answered(caplog, *script):
     transport.calls.half_pushes[0] = 3
     heartbeat = Heartbeat(transport.calls)
     heartbeat.idle_since = 7
-    with caplog.at_level(logging.INFO, "psworker.client.retrying_calls"):
+    with caplog.at_level(logging.INFO, "psworker.client"):
         start_heartbeat(heartbeat, lease=0.003)
         heartbeat.join()
     return transport, [(record.levelname, record.getMessage()) for record in caplog.records]
@@ -130,7 +131,7 @@ def unreachable(monkeypatch, after=math.inf):
 
 def test_leaving_is_tried_again_for_two_seconds(monkeypatch, caplog):
     transport = unreachable(monkeypatch)
-    with caplog.at_level(logging.INFO, "psworker.client.retrying_calls"):
+    with caplog.at_level(logging.INFO, "psworker.client"):
         assert transport.calls.call_best_effort(0, ms.Leave(ms.Sender("w0", 1)), "left without an answer") is None
     assert (transport.timeouts, transport.calls.closing.now) == ([2.0, 1.5, 0.5], 1.5)
     assert caplog.messages == ["worker w0, shard 0: left without an answer: cut off"]

@@ -1,0 +1,110 @@
+"""A worker's loop over a dataset that all workers share: blocks from shard 0's data queue, and batches of them."""
+
+import logging
+from collections.abc import Callable, Generator, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from pswire.messages import EpochReport, Finished, QueueSpec
+from pswire.specs.consistency import Asynchronous
+from pswire.tensors.values import Array
+from psworker.client.client import Client
+from psworker.data.dataset import Batch, Dataset, permutation
+
+logger = logging.getLogger(__name__)
+
+#: Batches of a block: a take costs a round trip, and a block that one worker holds is not available to others.
+BATCHES_PER_BLOCK = 16
+
+
+def batches_per_block(steps: int) -> int:
+    """`BATCHES_PER_BLOCK`, rounded up to a multiple of the `steps` that are pushed together."""
+    return steps * -(-BATCHES_PER_BLOCK // steps)
+
+
+@dataclass(eq=False)
+class DataLoop:
+    """The batches that this worker gets from the data queue of a dataset that all workers share; iterated once.
+
+    `queue` hands out `queue.block` of the `queue.size` examples at a time; `on_epoch` is called with the report of each
+    epoch, which is logged by default; `flush` pushes all gradients, before a block is reported as done; while it is
+    iterated the loop is in `running`.
+    """
+
+    client: Client
+    queue: QueueSpec
+    dataset: Dataset
+    batch_size: int
+    on_epoch: Callable[[EpochReport], None] | None
+    flush: Callable[[], None]
+    running: list["DataLoop"]
+
+    def __post_init__(self) -> None:
+        self._epoch = self._start = 0
+        self._rows: Array = np.empty(0, np.int64)  # of the block; those before `_start` are in batches
+        self._prepared: Batch | None = None
+        self.losses: list[float] = []  # of the current batch, whose cost is their mean
+
+    def prepare(self) -> None:
+        """Prepares the next batch of the block unless it is ready; called while a push is in progress."""
+        if self._prepared is None and self._start < len(self._rows):
+            rows = self._rows[self._start : self._start + self.batch_size]
+            self._prepared = self.dataset.take(rows, self._epoch)
+            self._start += self.batch_size
+
+    def __iter__(self) -> Iterator[Batch]:
+        """Yields the batches; when the loop is left early, or fails, its block is given back to the queue."""
+        self.running.append(self)
+        try:
+            yield from self._batches()
+        except BaseException:  # GeneratorExit too: the program left its loop, by `break` or an error
+            self.client.give_back(self.queue)
+            if not isinstance(self.client.consistency, Asynchronous):
+                self.client.defer_idle()
+            raise
+        finally:
+            self.running.remove(self)
+
+    def _batches(self) -> Iterator[Batch]:
+        order: Array = np.empty(0, np.int64)
+        queue, reports = self.queue, 0
+        finished: Finished | None = None
+        while True:
+            self.flush()
+            taken = self.client.take(queue, finished, reports)
+            reports += len(taken.reports)
+            for report in taken.reports:
+                if self.on_epoch is None:
+                    logger.info("epoch %d: cost %s over %d examples", report.epoch, report.cost, report.examples)
+                else:
+                    self.on_epoch(report)
+            if taken.block is None and not isinstance(self.client.consistency, Asynchronous):
+                self.client.report_idle()  # no other worker waits for this one until it has examples again
+            if taken.done:
+                if not self._epoch:
+                    logger.warning("no examples are left in %s: all %d epochs are done", queue.name, queue.epochs)
+                return
+            block = taken.block
+            if block is None:
+                logger.warning("no examples are left for now, waiting for %s", taken.waiting_for)
+                continue
+            if block.epoch != self._epoch:
+                self._epoch, order = block.epoch, permutation(queue.size, queue.seed, block.epoch)
+            self._rows, self._start = order[block.start : block.stop], 0
+            cost = yield from self._block()
+            finished = Finished(block.number, cost)
+
+    def _block(self) -> Generator[Batch, None, float | None]:
+        """Yields the batches of the block; returns its mean cost, if losses are known."""
+        cost, examples = 0.0, 0
+        while True:
+            self.prepare()
+            batch, self._prepared = self._prepared, None
+            if batch is None:
+                return cost / examples * len(self._rows) if examples else None
+            self.losses = []
+            yield batch
+            if self.losses:
+                cost += len(batch) * sum(self.losses) / len(self.losses)
+                examples += len(batch)
