@@ -1,7 +1,5 @@
 """The job of `consistency.py`: Deep MNIST's network, 6,000 images once. Run by workers, imported by the observer."""
 
-from __future__ import annotations
-
 import argparse
 import time
 

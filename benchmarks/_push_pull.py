@@ -1,7 +1,5 @@
 """The variables of Deep MNIST for transport.py: gradients and weights, 13.1 MB each."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Shared by the benchmarks: machine description, runs of peers in their environments, RESULT lines and ratios."""
 
-from __future__ import annotations
-
 import argparse
 import os
 import platform

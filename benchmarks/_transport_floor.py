@@ -1,7 +1,5 @@
 """Lower bounds for transport.py: the parts of a step on their own. Medians in milliseconds."""
 
-from __future__ import annotations
-
 import asyncio
 import itertools
 import multiprocessing

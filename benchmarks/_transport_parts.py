@@ -4,8 +4,6 @@ The functions and arrays are those of a real step; shared memory is mapped twice
 handovers between threads, and overlaps some of the parts.
 """
 
-from __future__ import annotations
-
 import asyncio
 import statistics
 import time

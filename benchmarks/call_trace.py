@@ -5,8 +5,6 @@ number of calls, the number of files they are in, and the time of one `apply_gra
 measures how much a reader must follow to understand one push from the program to the update rule and back.
 """
 
-from __future__ import annotations
-
 import statistics
 import sys
 import time

@@ -9,8 +9,6 @@ the engine and the matrix products of a step run in as many processes without a 
 `matrix-products-alone`).
 """
 
-from __future__ import annotations
-
 import importlib.util
 import statistics
 import subprocess

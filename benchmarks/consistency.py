@@ -7,8 +7,6 @@ pushes, and final cost over 500 test images. For the plot an observer pulls the 
 computed when the job has ended.
 """
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

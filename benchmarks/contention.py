@@ -6,8 +6,6 @@ One server process, one process that pushes, and this one, which pulls a differe
 involved: the pull waits for the processor, the interpreter and the network thread.
 """
 
-from __future__ import annotations
-
 import multiprocessing
 import statistics
 import time

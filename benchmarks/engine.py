@@ -8,8 +8,6 @@ the matrix products of direct convolutions alone, with operands in cache. Also: 
 step.
 """
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

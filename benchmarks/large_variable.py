@@ -7,8 +7,6 @@ variable, one buffer of its size for the call in progress, 64 MB, and the proces
 process needs about three times the variable.
 """
 
-from __future__ import annotations
-
 import shutil
 import time
 from contextlib import closing

@@ -14,8 +14,6 @@ workers, not the server, would be the limit.
 exceeds the machine, workers and servers compete; compare versions by the processor time of the servers.
 """
 
-from __future__ import annotations
-
 import multiprocessing
 import os
 import time

@@ -7,8 +7,6 @@ Dense is 3,274,634 float32, as many as Deep MNIST has; rows are 4,096 random one
 numpy, and with numba's compiled loops where it is installed (the extra `fast`). Needs 1 GB.
 """
 
-from __future__ import annotations
-
 import os
 
 os.environ["OPENBLAS_NUM_THREADS"] = "1"

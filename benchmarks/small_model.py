@@ -7,8 +7,6 @@ paramserver runs the whole job as `psworker local` does: batches, forward and ba
 Each worker has one BLAS thread: a second one slows this small product down.
 """
 
-from __future__ import annotations
-
 import statistics
 import subprocess
 import sys

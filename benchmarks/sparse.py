@@ -9,8 +9,6 @@ row * 0.01 + 0.001. At the end the worker checks some rows against Adagrad in fl
 installed; `-overlap` uses `--overlap`: the next rows are pulled while the last push is in progress.
 """
 
-from __future__ import annotations
-
 import importlib.util
 import statistics
 import subprocess

@@ -9,8 +9,6 @@ numba. Each system gets a fresh server in each round. The server's memory is its
 process at rest with one variable of one element.
 """
 
-from __future__ import annotations
-
 import argparse
 import importlib.util
 import statistics

@@ -1,7 +1,5 @@
 """Configuration of a server. The options of `psserver serve` are its fields; click reads the environment."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass, field
 

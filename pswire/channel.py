@@ -3,8 +3,6 @@
 The only module that interprets gRPC status codes. It makes no protocol calls and does not retry.
 """
 
-from __future__ import annotations
-
 import ipaddress
 import os
 import re

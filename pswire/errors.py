@@ -4,8 +4,6 @@ A message states what happened, to which variable or address, and what to do. `F
 travels beside its status. `pswire.channel` converts gRPC errors.
 """
 
-from __future__ import annotations
-
 from typing import ClassVar
 
 

@@ -1,7 +1,5 @@
 """The status of a job, merged from the reports of its shards: whole variables, workers, and problems. Pure."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """The type of command-line options whose text a function of pswire parses. Imports click."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import click

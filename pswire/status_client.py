@@ -1,7 +1,5 @@
 """Asks the shards of a job for their status, all at once; a silent shard does not delay the others."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from contextlib import ExitStack
 from typing import Any

@@ -1,7 +1,5 @@
 """Versions of weights: which updates a value includes, from its pull to the push of its gradient. Pure."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import NamedTuple
 

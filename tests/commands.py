@@ -1,7 +1,5 @@
 """Commands as real processes: their lines and exit codes. For tests and `make chaos`."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

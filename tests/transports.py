@@ -1,7 +1,5 @@
 """Tensor transports between a worker and its shards, as parameters: the same tests run over all of them."""
 
-from __future__ import annotations
-
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager

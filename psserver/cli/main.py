@@ -4,8 +4,6 @@ Options become a `ServerConfig`, errors become one line. Each command imports it
 orchestrator runs `health` every few seconds: this module must not import numpy or rich.
 """
 
-from __future__ import annotations
-
 import logging
 import signal
 from collections.abc import Callable

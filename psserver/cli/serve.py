@@ -3,8 +3,6 @@
 Imported only by this command, since it imports numpy and the shard.
 """
 
-from __future__ import annotations
-
 import asyncio
 import gc
 import signal

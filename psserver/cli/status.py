@@ -1,7 +1,5 @@
 """`psserver status`: shows a job once or repeatedly, as tables, as a live display, or as JSON."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import math

@@ -5,8 +5,6 @@ the blocks that are out, and those that were returned. A worker holds one block 
 idempotent: a repeated request gets the same block. `DataQueues` keeps the requests that wait.
 """
 
-from __future__ import annotations
-
 import heapq
 import math
 from collections.abc import Collection

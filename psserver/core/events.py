@@ -3,8 +3,6 @@
 A job of several hours has a few hundred events: none for single pushes or blocks.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from psserver.core.members.member import Member
@@ -20,7 +18,7 @@ class Event:
 
 
 def joined(member: Member, *, new_incarnation: bool = True) -> Event:
-    """A new life of a worker begins; or one that had left or was lost goes on with the life it had."""
+    """A worker has joined with a new incarnation, or one that had left or was lost is back."""
     verb = "joined" if new_incarnation else "is back"
     return Event(f"worker {member.name!r} {verb} (number {member.number}, incarnation {member.incarnation})")
 

@@ -1,7 +1,5 @@
 """Metrics of a shard: rates of traffic over the last seconds, and percentiles of the staleness of all pushes."""
 
-from __future__ import annotations
-
 import math
 from collections import deque
 from collections.abc import Mapping

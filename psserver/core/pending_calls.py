@@ -3,8 +3,6 @@
 A push becomes an update and an answer here. The policy decides when; the store and the update rules do the work.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field

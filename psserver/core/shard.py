@@ -7,8 +7,6 @@ The same messages in the same order give bit-identical variables, slots and repl
 outside, in `psserver.runtime.executor` and `psserver.rpc.server`.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Collection, Iterable, Sequence
 from typing import Any

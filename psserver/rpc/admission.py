@@ -1,7 +1,5 @@
 """Admission control: bounds the bytes of all transfers in progress, and thus the memory of the server."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager

@@ -3,8 +3,6 @@
 gRPC's own servicer would delay the stop of a server, because it never ends `Watch` calls.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Iterable
 

@@ -3,8 +3,6 @@
 `ServerThread` is a server in a thread of the process, for tests and notebooks.
 """
 
-from __future__ import annotations
-
 import asyncio
 import errno
 import logging
@@ -173,7 +171,7 @@ class ServerThread:
         """The shard's last report, when the server has ended."""
         return self._ended.result()
 
-    def __enter__(self) -> ServerThread:
+    def __enter__(self) -> "ServerThread":
         self._thread.start()
         try:
             self._started.result()

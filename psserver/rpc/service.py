@@ -5,8 +5,6 @@ against the shard before memory is allocated for the tensors it announces, and a
 arrived. A failure ends one call, with an error of the paramserver family, and never the server.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import secrets

@@ -3,8 +3,6 @@
 May import the tensor transports and the generated code.
 """
 
-from __future__ import annotations
-
 from mmap import mmap
 
 import numpy as np

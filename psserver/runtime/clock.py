@@ -1,7 +1,5 @@
 """The clock of a server: the seconds it was awake, and the time to exit after its job. Nothing here waits."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable
 

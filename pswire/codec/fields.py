@@ -3,8 +3,6 @@
 Checks need no shard: ranges, lengths, duplicate names. All raise `Malformed` with the name of the field.
 """
 
-from __future__ import annotations
-
 import functools
 import math
 from collections import Counter

@@ -4,8 +4,6 @@ Everything from the network that can be checked without the shard is checked her
 (`pswire.codec.fields`), tensors by their description (`pswire.codec.tensors`); a tensor transport moves the elements.
 """
 
-from __future__ import annotations
-
 from operator import attrgetter
 
 from google.protobuf.message import Message as Proto

@@ -3,8 +3,6 @@
 May import messages, fields, specs, tensors and the generated code.
 """
 
-from __future__ import annotations
-
 import functools
 import math
 import sys

@@ -3,8 +3,6 @@
 Contains no formulas and no optimizers.
 """
 
-from __future__ import annotations
-
 import functools
 import math
 from collections.abc import Iterator, Sequence
@@ -100,10 +98,10 @@ def row_blocks(
 class ElementWiseRule(Rule):
     """Update rule of `ElementWise` hyperparameters."""
 
-    spec: ElementWise
+    spec: "ElementWise"
     element_wise: ClassVar[bool] = True
 
-    def __init__(self, spec: ElementWise) -> None:
+    def __init__(self, spec: "ElementWise") -> None:
         super().__init__(spec)
         self.loop = spec._loop() if numba_compiler.USE_NUMBA else None
 

@@ -1,7 +1,5 @@
 """Follow the regularized leader, proximal."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,7 +16,7 @@ from pswire.tensors.values import Array
 class FtrlRule(ElementWiseRule):
     """Update rule of `Ftrl`, whose linear slot depends on the value."""
 
-    spec: Ftrl
+    spec: "Ftrl"
 
     def slots(self, value: Array) -> dict[str, Array]:
         """As in `Rule`; no accumulator is zero, because it is a divisor."""

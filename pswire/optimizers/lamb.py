@@ -1,7 +1,5 @@
 """Lamb: Adam's direction at the scale of the weights. Needs norms over all elements, and so two passes."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -22,7 +20,7 @@ _Part: TypeAlias = tuple[Array, dict[str, Array], Array]
 class LambRule(Rule):
     """Update rule of `Lamb`."""
 
-    spec: Lamb
+    spec: "Lamb"
 
     def dense(self, value: Array, slots: dict[str, Array], gradient: Array, step: Step) -> None:
         """As in `Rule`."""

@@ -5,8 +5,6 @@ numpy code in the same order and precision, so the results are bit-identical (no
 with and without numba.
 """
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable
 from dataclasses import dataclass

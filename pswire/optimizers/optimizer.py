@@ -8,8 +8,6 @@ push. Therefore every rule bounds how far an ordinary update, one within `LIMITS
 (`UpdateSpec._growth`); any other update is computed in the step, on copies (`psserver.core.variables.array_tasks`).
 """
 
-from __future__ import annotations
-
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
@@ -47,13 +45,13 @@ class UpdateSpec(Spec, family="optimizer"):
     pushed_noun: ClassVar[str] = "observation"
     _slots: ClassVar[tuple[str, ...]] = ()
     _squares: ClassVar[tuple[str, ...]] = ()
-    _rule: ClassVar[type[Rule] | None] = None
+    _rule: ClassVar[type["Rule"] | None] = None
 
     def slot_names(self) -> tuple[str, ...]:
         """The names of a variable's slots, in order."""
         return self._slots
 
-    def _growth(self, rate: float, limits: Limits) -> float:
+    def _growth(self, rate: float, limits: "Limits") -> float:
         """The largest share of the way from `limits.state` to `limits.maximum` that an update covers; over 1: no bound.
 
         `rate` is the largest learning rate, `limits` is of the variable's dtype. If a settled variable has had only

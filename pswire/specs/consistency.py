@@ -3,8 +3,6 @@
 `psserver.core.policies` implements them. To add one, follow the table in CONTRIBUTING.md.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar
 

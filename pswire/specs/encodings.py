@@ -4,8 +4,6 @@ Specs alone, without numpy. `pswire.tensors.compression` has the arithmetic; the
 leaves out is added to the next push (`psworker.client.error_feedback`).
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar
 

@@ -8,8 +8,6 @@ own. `RowConstant`, `RowUniform` and `RowNormal` also make single rows, in any o
 not sent: the servers compute it.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -6,8 +6,6 @@ all workers agree. (Shards that do not receive every push use shard 0's count, w
 is a pure function of the step, and gives a finite rate from 0 up at every step.
 """
 
-from __future__ import annotations
-
 import bisect
 import itertools
 import math

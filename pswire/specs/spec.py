@@ -4,8 +4,6 @@ The families are optimizers, schedules, row initializers, consistency policies a
 errors.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import math
@@ -50,7 +48,7 @@ class Spec(Checked):
     kind: ClassVar[str] = ""
     family: ClassVar[str] = ""
     kinds: ClassVar[dict[str, type[Any]]] = {}
-    nested: ClassVar[type[Spec] | None] = None
+    nested: ClassVar[type["Spec"] | None] = None
 
     def __init_subclass__(cls, *, kind: str = "", family: str = "") -> None:
         super().__init_subclass__()

@@ -1,7 +1,5 @@
 """Name, cores, memory limits and allocator of this process. Standard library only."""
 
-from __future__ import annotations
-
 import ctypes
 import os
 import socket

@@ -5,8 +5,6 @@ would then wait for that lock. So code that calls a server is a block `with defe
 is stored, and raised at the end of the outermost block. A long call is cut short. Standard library only.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import threading

@@ -8,8 +8,6 @@ Each form is a row of `FORMS`. A compression stores its error in `residual`; the
 (error feedback).
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ A frame is valid protobuf, but its elements, in `data` or `chunk`, are written a
 are copied once when sent and not at all when received; protobuf copies them twice each. May import errors and v1.
 """
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Sequence
 from dataclasses import dataclass

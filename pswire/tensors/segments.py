@@ -4,8 +4,6 @@ Creates them, opens those of other processes, and removes those of dead processe
 whose tracker removes segments that other processes still use. Standard library only.
 """
 
-from __future__ import annotations
-
 import fcntl
 import hmac
 import mmap
@@ -53,7 +51,7 @@ class Segment:
         memory[:_TOKEN] = self.token
 
     @classmethod
-    def create(cls, nbytes: int, number: int = 0) -> Segment:
+    def create(cls, nbytes: int, number: int = 0) -> "Segment":
         """A new segment with at least `nbytes` from `DATA_OFFSET` on. Takes 1 ms for about 2 MB: the kernel clears it.
 
         Memory is reserved here, or `NotShared`: writing to more than /dev/shm has would end the process (SIGBUS).

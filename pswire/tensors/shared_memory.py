@@ -5,8 +5,6 @@ there and writes values into the call's answer region; then the worker owns all 
 no array refers to it any more. May import values, errors and v1.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from mmap import mmap
 

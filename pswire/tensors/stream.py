@@ -5,8 +5,6 @@ allocates nothing until `allocate`: until then its arrays are placeholders with 
 so that everything a message declares can be checked first. May import values, errors, frames and the generated code.
 """
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Iterator
 

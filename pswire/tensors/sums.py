@@ -6,8 +6,6 @@ terms and numpy adds pairwise only along a contiguous axis (N. Higham, "The Accu
 J. Sci. Comput. 14, 1993).
 """
 
-from __future__ import annotations
-
 import math
 from typing import Any, TypeAlias
 

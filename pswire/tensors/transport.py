@@ -4,8 +4,6 @@ The codec gives every array of a message to a `TensorSender`, and asks a `Tensor
 describes. The codec checks names, shapes and dtypes; a tensor transport only moves bytes.
 """
 
-from __future__ import annotations
-
 from typing import Protocol
 
 import numpy as np

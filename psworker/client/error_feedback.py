@@ -3,8 +3,6 @@
 Residuals, which compression leaves out, are kept here and added to the next gradient.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

@@ -5,8 +5,6 @@ shard. A variable of more than `SPLIT_BYTES` is partitioned by rows over all sha
 placed around the existing ones, which never move. May import values, numpy and errors.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -120,7 +118,7 @@ class Placement(dict[str, PlacedVariable]):
     def __missing__(self, name: str) -> NoReturn:
         raise UnknownVariable(f"variable {name!r} has not been registered by this worker: register it first")
 
-    def extended(self, specs: Iterable[TensorSpec]) -> Placement:
+    def extended(self, specs: Iterable[TensorSpec]) -> "Placement":
         """A copy with new variables; `AlreadyRegistered` if one is placed already, with another shape or dtype."""
         new = {}
         for spec in specs:

@@ -5,8 +5,6 @@ pull if it holds only requested values. Where a policy may hold or drop a push, 
 Joined arrays are new; a variable with one partition is not copied.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from operator import attrgetter

@@ -3,8 +3,6 @@
 Independent of variables.
 """
 
-from __future__ import annotations
-
 import logging
 import secrets
 import threading

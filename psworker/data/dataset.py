@@ -1,7 +1,5 @@
 """`Dataset`, named columns of equal length in memory, `Batch`, some of its rows, and the order of an epoch."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import overload
 
@@ -96,8 +94,8 @@ class Dataset(_Table):
     @overload
     def __getitem__(self, key: str) -> Array: ...
     @overload
-    def __getitem__(self, key: slice) -> Dataset: ...
-    def __getitem__(self, key: str | slice) -> Array | Dataset:
+    def __getitem__(self, key: slice) -> "Dataset": ...
+    def __getitem__(self, key: str | slice) -> "Array | Dataset":
         if isinstance(key, str):
             return super().__getitem__(key)
         if not isinstance(key, slice):

@@ -1,7 +1,5 @@
 """Well-known datasets, read from local files and verified by SHA-256; nothing is downloaded."""
 
-from __future__ import annotations
-
 import gzip
 import hashlib
 import os

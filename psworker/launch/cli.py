@@ -4,8 +4,6 @@ Errors are one line on stderr; `--debug` shows their traceback. Must not import 
 cannot handle SIGTERM, and `--threads` must be known before numpy is loaded.
 """
 
-from __future__ import annotations
-
 import atexit
 import os
 import runpy

@@ -3,8 +3,6 @@
 A worker's stdout goes to stdout and its stderr to stderr; everything else goes to stderr.
 """
 
-from __future__ import annotations
-
 import io
 import sys
 import threading

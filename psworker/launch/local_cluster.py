@@ -4,8 +4,6 @@ The main thread makes all decisions; other threads and signal handlers put event
 `psserver serve`, a worker is `psworker run`; no module of psserver is imported here.
 """
 
-from __future__ import annotations
-
 import math
 import os
 import queue

@@ -5,8 +5,6 @@ Threads block on pipes and on the child; there is no polling. A child ends with 
 process of a server loads nothing else of psworker. Standard library only.
 """
 
-from __future__ import annotations
-
 import atexit
 import codecs
 import os
@@ -99,7 +97,7 @@ class Process:
         environment: Mapping[str, str],
         parent: ParentPipe,
         on_lines: OnLines,
-        on_end: Callable[[Process], None],
+        on_end: Callable[["Process"], None],
     ) -> None:
         self.name = name
         self.code: int | None = None

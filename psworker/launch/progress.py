@@ -3,8 +3,6 @@
 `follow` is pure and does the arithmetic; `Watch` is the thread that requests the status.
 """
 
-from __future__ import annotations
-
 import math
 import threading
 import time
@@ -93,7 +91,7 @@ class Watch:
         self._thread = threading.Thread(target=self._run, name="progress", daemon=True)
         self.progress = starting(names)
 
-    def __enter__(self) -> Watch:
+    def __enter__(self) -> "Watch":
         self._thread.start()
         return self
 

@@ -14,8 +14,6 @@ A layer computes in the dtype of its variables; x of another dtype is cast first
   variable is created; when called, ValueError for x of another shape, TypeError for x that is not of real numbers.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from typing import Literal, TypeAlias

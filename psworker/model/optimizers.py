@@ -4,8 +4,6 @@ Hyperparameters, formula and source are those of `pswire.optimizers`; slots are 
 servers. Between `compute_gradients` and `apply_gradients` a program may transform the pairs.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Sequence
 from typing import TypeAlias
 

@@ -3,8 +3,6 @@
 Each thread has its own collection, so workers in threads do not see each other's variables. May import the engine.
 """
 
-from __future__ import annotations
-
 import itertools
 import threading
 import zlib

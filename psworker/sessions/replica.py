@@ -5,8 +5,6 @@ answer is taken before anything else that changes values; rows may be looked up 
 variables and the engine.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence

@@ -3,8 +3,6 @@
 May import the client, the engine and the configuration; a transport is imported when it is needed.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
@@ -53,7 +51,7 @@ def session(
     compress: str | None = None,
     shared_memory: bool | None = None,
     outer: optimizers.OptimizerSpec = OUTER,
-) -> Session:
+) -> "Session":
     """A session, to be used as `with psworker.session() as session:`.
 
     Each argument but `outer` defaults to the environment variable of its name, such as `$PSWORKER_PUSH_EVERY`, which

@@ -3,8 +3,6 @@
 A transport delivers one message; the client handles retries, sequence numbers and splitting. May import messages.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar

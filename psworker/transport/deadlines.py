@@ -1,7 +1,5 @@
 """Deadlines for waits without a timeout of their own: a call on a long-lived stream ends in time or is cancelled."""
 
-from __future__ import annotations
-
 import math
 import threading
 import time

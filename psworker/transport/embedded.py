@@ -3,8 +3,6 @@
 The only module outside psserver that imports it. Serves one program, or several of its threads.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 import threading

@@ -4,8 +4,6 @@ What arrives is checked before memory is allocated for it. No retries: the clien
 network is needed. May import pswire, the other modules of this folder and grpc.
 """
 
-from __future__ import annotations
-
 import itertools
 import logging
 import queue
@@ -179,7 +177,7 @@ class Connection:
 
     # --- for its calls --------------------------------------------------------------------------------------------
 
-    def stream(self) -> TransferStream:
+    def stream(self) -> "TransferStream":
         """An idle stream, or a new one; a server may have ended an idle one."""
         with self._lock:
             while self._idle:
@@ -190,7 +188,7 @@ class Connection:
             share = self._tensor_transport != GRPC
         return TransferStream(self._transfer, share=share)
 
-    def keep(self, stream: TransferStream) -> None:
+    def keep(self, stream: "TransferStream") -> None:
         """Takes back a stream whose call has succeeded."""
         with self._lock:
             pool = stream.pool

@@ -6,8 +6,6 @@ is never overwritten. A call that fails ends its stream together with the pool, 
 the segments. May import pswire and numpy.
 """
 
-from __future__ import annotations
-
 import weakref
 from collections.abc import Callable, Sequence
 

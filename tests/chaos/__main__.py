@@ -9,8 +9,6 @@ and logs are kept.
     python -m tests.chaos --only sync:2,backup=2 --staleness none --shards 2 --seed 7        one configuration
 """
 
-from __future__ import annotations
-
 import asyncio
 import itertools
 import json

@@ -4,8 +4,6 @@ All conclusions follow from values of variables (`scheme`) and the records; vers
 are verified, not relied on.
 """
 
-from __future__ import annotations
-
 import bisect
 import itertools
 import math

@@ -3,8 +3,6 @@
 They are `psserver serve` for each shard, and workers, each behind its own proxies. Logs and records are in one folder.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import math

@@ -10,8 +10,6 @@ BASE, and is exact in float64, so an increment encodes the step of the shard and
 Independent of the server's versions, staleness and sequence numbers. Imported by the worker program and the checks.
 """
 
-from __future__ import annotations
-
 import math
 from typing import NamedTuple
 

@@ -4,8 +4,6 @@ An ordinary program with a session. It records each push before it is sent, and 
 file; each line is complete even if the process is killed. `check.History` reads them. SIGUSR1 makes the loop fail.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import random

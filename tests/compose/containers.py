@@ -9,8 +9,6 @@ Environment variables: DOCKER_HOST; COMPOSE, the command of Compose (default: `d
 BASE_IMAGE and BUILD_NETWORK as in deploy/compose.yaml. Plain pytest does not run this file.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import secrets

@@ -3,8 +3,6 @@
 Identifies containers by the labels that every version of Compose sets, not by their names.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re

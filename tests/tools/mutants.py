@@ -16,8 +16,6 @@ several lines of text. A mutant is killed when a named test fails, and survives 
 of the tree: this one stays as it is.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

@@ -4,8 +4,6 @@ A shard that was restarted while another went on has lost its part of the model;
 consistent.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 from pswire.errors import AlreadyRegistered, InvalidMessage, UnknownVariable, WrongShard

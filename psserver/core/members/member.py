@@ -5,8 +5,6 @@ settled pushes. It has finished if it was training, stopped without failing and 
 queue had no examples for it. Policies decide which workers wait.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass
 

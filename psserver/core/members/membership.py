@@ -4,8 +4,6 @@ A worker that joins again gets a higher incarnation; messages of an older one ar
 worker lost; it may join again.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 

@@ -5,8 +5,6 @@ that is a `Policy`; a row in `POLICIES` here, or in `STALENESS_POLICIES` if it h
 `tests/scenarios/`. May import pswire's pure half and the membership.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

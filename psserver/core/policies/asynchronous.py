@@ -3,8 +3,6 @@
 Source: J. Dean et al., "Large Scale Distributed Deep Networks", NIPS 2012, section 4.1.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from psserver.core.policies.policy import Apply, Decision, PushView, ShardView

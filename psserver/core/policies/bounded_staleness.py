@@ -3,8 +3,6 @@
 Source: Q. Ho et al., "More Effective Distributed ML via a Stale Synchronous Parallel Parameter Server", NIPS 2013.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from psserver.core.policies.policy import Apply, Decision, PushView, ShardView, join_names

@@ -5,8 +5,6 @@ not sent to the other shards. The order of updates is not decided here: a call i
 changes before it are settled (`pswire.messages.ChangeId`).
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from psserver.core.policies.policy import Apply, Decision, PushView, ShardView, join_names

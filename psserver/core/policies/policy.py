@@ -1,7 +1,5 @@
 """The interface of consistency policies: their view of the shard, and their decisions. Makes no decisions itself."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias

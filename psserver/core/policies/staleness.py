@@ -4,8 +4,6 @@ It changes the decisions up to the first update of the inner policy: after that,
 changed. Delay compensation is elsewhere, because it changes gradients, not decisions.
 """
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 

@@ -3,8 +3,6 @@
 Source: J. Chen et al., "Revisiting Distributed Synchronous SGD", 2016 (arXiv:1604.00981), section 3.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from psserver.core.policies.policy import Apply, Decision, Drop, PushView, ShardView, join_names

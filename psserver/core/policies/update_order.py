@@ -5,8 +5,6 @@ another shard it changed, and which changes may not have reached the other shard
 gradient will have where it is applied, and other shards know what to apply before it.
 """
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Iterable
 from itertools import takewhile

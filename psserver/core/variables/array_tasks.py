@@ -10,8 +10,6 @@ its result is finite (`pswire.optimizers.Rule`). Every other one is guarded: com
 arrays as all earlier changes leave them, and committed only if every element of the result is finite.
 """
 
-from __future__ import annotations
-
 import functools
 import operator
 from collections.abc import Callable, Iterable, Iterator, Sequence

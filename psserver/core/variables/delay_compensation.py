@@ -8,8 +8,6 @@ algorithm 2 (there the server keeps w_bak(m) for each worker m). The correction 
 the arrays of the answers themselves, without a copy, so such an answer never lies in memory of a caller.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Checks of arrays in messages: shape and dtype, and, in one pass over the elements, that each is finite."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from typing import NamedTuple, TypeAlias

@@ -5,8 +5,6 @@ Checks are apart from changes, so that a message over several variables is appli
 work becomes tasks of the step's result, unless it is guarded (`psserver.core.variables.array_tasks`).
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial

@@ -3,8 +3,6 @@
 The first registration of a variable wins; later ones must agree with it.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from dataclasses import dataclass, field

@@ -3,8 +3,6 @@
 `zeros`, `ones`, `one_hot`, `equal`, `argmax` and `argmin` return numpy arrays and have no derivative.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from itertools import accumulate, pairwise
 from operator import itemgetter

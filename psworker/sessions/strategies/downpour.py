@@ -3,8 +3,6 @@
 May import the replica, and the sums of the gradient transforms.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 

@@ -3,8 +3,6 @@
 May import the replica, and the update rules.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -3,8 +3,6 @@
 Biases, activations and the tape are in `conv2d.py`.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator
 

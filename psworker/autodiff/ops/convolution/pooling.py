@@ -3,8 +3,6 @@
 Windows are reduced along one axis at a time, in height + width steps in place of height * width.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from psworker.autodiff.ops.convolution.windows import Axis, Padding, Pair, axes, check_images, pad, pair

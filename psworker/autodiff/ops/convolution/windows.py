@@ -1,7 +1,5 @@
 """Geometry of the windows of a convolution or pooling over images (batch, height, width, channels)."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Literal, NamedTuple, TypeAlias
 
@@ -39,7 +37,7 @@ class Axis(NamedTuple):
         return slice(self.before, self.before + self.size)
 
     @property
-    def transposed(self) -> Axis:
+    def transposed(self) -> "Axis":
         """The axis of the transposed convolution, for stride and dilation 1: windows and elements change roles."""
         reach = self.kernel - 1
         return self._replace(size=self.windows, windows=self.size, before=reach - self.before, after=reach - self.after)
