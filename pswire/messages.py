@@ -4,6 +4,8 @@ Requests that change the shard carry a `Sender`, and those that must not happen 
 borrowed, never copied here. Pure: `pswire.codec` turns messages into bytes.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum

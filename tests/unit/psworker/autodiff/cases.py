@@ -135,6 +135,9 @@ class SameEachTime:
     def random(self, shape, dtype):
         return np.random.default_rng(20140601).random(shape, dtype)
 
+    def __repr__(self):
+        return "same each time"
+
 
 def numpy_dropout(x, rate, training=True, generator=None):
     kept = 1 if generator is None or not training else (generator.random(x.shape, np.float32) >= rate) / (1 - rate)
