@@ -43,7 +43,7 @@ def parse_size(text: str) -> int:
 class ServerConfig:
     """How one server runs its shard: times in seconds, sizes in bytes. `psserver serve --help` explains each field.
 
-    Without `linger` it stays until it is stopped, and when no worker is live the next job begins. `keep_memory` affects
+    Without `linger` it runs until stopped; a worker that joins when none is live begins a job. `keep_memory` affects
     the whole process, so only the command `psserver serve` uses it. `ConfigurationError` for an invalid field.
     """
 

@@ -64,7 +64,7 @@ class Zombie(ParamServerError, status="FAILED_PRECONDITION", fault="sender"):
 
 
 class OutOfOrder(ParamServerError, status="FAILED_PRECONDITION", fault="sender"):
-    """A sequence number below the last one applied."""
+    """A message that is older than the last settled one, or was abandoned."""
 
 
 class WrongShard(ParamServerError, status="FAILED_PRECONDITION", fault="sender"):

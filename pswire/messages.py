@@ -212,7 +212,7 @@ class Value:
 
 @dataclass(frozen=True, slots=True)
 class Registered:
-    """The values of the declared variables, in order, as one cut; without tables. `frontier` is as in `Pushed`."""
+    """A snapshot of the declared variables' values, in order, without tables. `frontier` is as in `Pushed`."""
 
     values: tuple[Value, ...]
     global_step: int
@@ -230,7 +230,7 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class Pull:
-    """Requests values, as one cut of the shard.
+    """Requests values: a snapshot of the shard.
 
     Attributes:
         known_versions: for each of `names` the version that the worker has, -1 for none; a value still at it is not
@@ -267,9 +267,9 @@ class Gradient:
 
 @dataclass(frozen=True, slots=True)
 class Push:
-    """The gradients of one step, one a variable: applied together and once, or not at all.
+    """The gradients of one step, one per variable: all are applied once, or none.
 
-    A push goes to shard 0 first, where that decides for all, and to every shard that has part of it.
+    A push goes to shard 0 (first, if that decides for all), and to every shard with a part of it.
 
     Attributes:
         sequence: counts a worker's pushes, assigns and tunes from 1, over all shards; a retry repeats it.
@@ -558,7 +558,7 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class StatusReport:
-    """A snapshot of a shard. Lists of workers, epochs and changes are cut to live workers and the newest.
+    """A snapshot of a shard. Its lists have 1,000 entries at most: live workers, and the newest.
 
     Attributes:
         repeated: retries that were answered and not applied again.

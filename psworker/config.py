@@ -149,7 +149,7 @@ def worker_config(
     )
     options["name"] = name or None
     strategy = StrategyConfig(**_given(StrategyConfig, options))
-    values = _given(WorkerConfig, options) | options  # an option that is no field is refused
+    values = _given(WorkerConfig, options) | options  # refuses unknown options
     return WorkerConfig(tuple(servers), compression=compression, strategy=strategy, **values)
 
 

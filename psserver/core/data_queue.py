@@ -40,7 +40,7 @@ class DataQueue:
         self.reports: list[EpochReport] = []
 
     def finish(self, worker: str, finished: Finished, result: StepResult) -> None:
-        """Count a block as done. One that this worker does not hold (any more) changes nothing.
+        """Count a block as done. One that this worker does not hold is ignored.
 
         Complete epochs are reported in order: one that is complete waits for the ones before it.
         """
@@ -172,7 +172,7 @@ class DataQueues:
         return [report for queue in self._queues.values() for report in queue.reports]
 
     def _hand_out(self, result: StepResult) -> None:
-        """Answer every request for which there is a block, or no more to come; who holds a block has not finished."""
+        """Answer each request that gets a block, or never will; workers that hold a block have not finished."""
         for key, request in list(self._waiting.items()):
             worker, queue = key[0], self._queues[key[1]]
             block = queue.take(worker, result)

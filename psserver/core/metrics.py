@@ -17,7 +17,7 @@ EXACT = 1 << 10
 class TrafficMeter:
     """Applied pushes, and bytes of tensors received and sent, with a snapshot of these counts every `INTERVAL`.
 
-    The counts are added to by the shard; `next_snapshot` is when a tick takes the next snapshot.
+    The counts are added to by the shard; `next_snapshot` is when the next one is due.
     """
 
     __slots__ = ("_snapshots", "bytes_in", "bytes_out", "next_snapshot", "pushes")

@@ -39,7 +39,7 @@ class AnswerTooLarge(TooLarge):
 class Executor:
     """Steps a shard, one message at a time, in the order of their arrival. All methods are called in the event loop.
 
-    It alone steps the shard; `clock` gives seconds and never goes back.
+    Nothing else steps the shard; `clock` never goes back.
     """
 
     def __init__(self, shard: Shard, clock: Callable[[], float]) -> None:

@@ -26,7 +26,7 @@ from pswire.v1 import paramserver_pb2 as pb
 
 
 class Field(NamedTuple):
-    """`put` writes the field `name` of a protobuf, `get` reads it; `attribute` is its name here if that is another."""
+    """`put` writes the field `name` of a protobuf, `get` reads it; `attribute` is its Python name if different."""
 
     put: Callable[[Any, Proto, str, TensorSender], None]
     get: Callable[[Proto, str, TensorReceiver], Any]
@@ -44,7 +44,7 @@ class Part(Protocol):
 
 
 class Row:
-    """A `Part` with the fields of its protobuf; `kinds` are those of fields that are not of their type's (`KINDS`)."""
+    """A `Part` with the fields of its protobuf; `kinds` override the kinds of some fields (`_kind_of`)."""
 
     def __init__(self, message: type, proto: type[Proto], **kinds: Field) -> None:
         self.message, self.proto = message, proto
@@ -79,7 +79,7 @@ def _extend(value: Iterable[object], proto: Proto, name: str, sender: TensorSend
 
 
 def _checked(check: Callable[[Any], object], put: Callable[[Any, Proto, str, TensorSender], None] = _set) -> Field:
-    """A field whose value `check` returns, or refuses by a `ValueError` that says what is wrong with it."""
+    """A field with the value that `check` returns; `check` raises `ValueError` for an invalid one."""
 
     def get(proto: Proto, name: str, receiver: TensorReceiver) -> object:
         try:

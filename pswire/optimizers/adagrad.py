@@ -59,7 +59,7 @@ class AdagradDecay(OptimizerSpec, ElementWise, kind="adagrad_decay"):
     """Adagrad with a decaying accumulator, so that the steps of a long job do not shrink towards zero.
 
     Slots: `accumulator`, and `accumulator_decay_power`, the number of decays that it has had, zero at first. With
-    period = global_step // decay_steps, of the pushes that the shard had applied before this one:
+    period = global_step // decay_steps, of the updates that the shard had made before this one:
 
         a <- max(initial_accumulator, a * decay_rate^(period - power))
         power <- period

@@ -124,7 +124,7 @@ class Step:
     """When an update takes place."""
 
     number: int  # of this update of this variable, from 1, whichever rows the updates before have touched
-    global_step: int  # pushes that the shard has applied before this one, to any variables
+    global_step: int  # updates that the shard has made before this one, of any variables
     learning_rate: float
 
 
@@ -184,7 +184,7 @@ class Rule(ABC):
         """
 
     def settled(self, value: Array, slots: dict[str, Array], limits: Limits) -> bool:
-        """Whether all elements, or those of the given rows, are within the limits; looks at each."""
+        """Whether all elements of these arrays (which may be some rows) are within the limits."""
         return within(value, limits.state) and all(
             within(slot, limits.squares if name in self.spec._squares else limits.state) for name, slot in slots.items()
         )

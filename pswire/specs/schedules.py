@@ -1,7 +1,7 @@
 """Learning rates as functions of the server's global step.
 
 A schedule takes the place of a number in an optimizer: `GradientDescent(learning_rate=CosineDecay(0.1, 10_000))`. The
-server evaluates it at its global step, the number of pushes that it had applied before the one at hand, from 0, so that
+server evaluates it at its global step, the number of updates that it had made before the one at hand, from 0, so that
 all workers agree. (Shards that do not receive every push use shard 0's count, which the worker passes on.) A schedule
 is a pure function of the step, and gives a finite rate from 0 up at every step.
 """
@@ -21,12 +21,12 @@ class Schedule(Spec, family="schedule"):
     """A learning rate that changes with the global step."""
 
     def at(self, step: int) -> float:
-        """The learning rate after `step` pushes have been applied."""
+        """The learning rate after `step` updates."""
         raise NotImplementedError
 
     @property
     def largest(self) -> float:
-        """The upper bound of all rates: of one that falls, the first."""
+        """The largest rate; if rates only fall, the first."""
         return self.at(0)
 
 

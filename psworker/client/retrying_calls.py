@@ -30,7 +30,7 @@ M = TypeVar("M", ms.Assign, ms.Pull, ms.Push | ms.Pull)  # ordered over shards
 
 
 class RetryingCalls:
-    """The RPCs of one worker. Used by one thread.
+    """The RPCs of one worker. Used by one thread, and by its heartbeats.
 
     Each is retried for `timeout` seconds while a server cannot be reached, unless `closing` is set.
 

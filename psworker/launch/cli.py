@@ -247,7 +247,7 @@ def run_script(
 ) -> int | str | None:
     """Run a program as `python SCRIPT ARGS` would; returns the argument for `sys.exit`. Main thread only.
 
-    The process should end then. Ctrl-C raises `KeyboardInterrupt` in the program, and SIGTERM a `SystemExit` with
+    Exit the process afterwards. Ctrl-C raises `KeyboardInterrupt` in the program, and SIGTERM a `SystemExit` with
     `sigterm_code`, so that `with` blocks are left; a second SIGTERM ends the process at once. After the script's end
     SIGTERM ends the process, which may wait for the script's threads, with the script's exit code. A script may handle
     SIGTERM itself.
@@ -273,7 +273,7 @@ def run_script(
     if signal.getsignal(signal.SIGTERM) is leave:
         with suppress(AttributeError, OSError, ValueError):  # none, broken or closed: Python reports it at its end
             sys.stdout.flush()
-        code = outcome & 0xFF if isinstance(outcome, int) else int(outcome is not None)  # as sys.exit makes of it
+        code = outcome & 0xFF if isinstance(outcome, int) else int(outcome is not None)  # as sys.exit does
         end_at_once(signal.SIGTERM, code)
     return outcome
 

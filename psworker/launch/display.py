@@ -124,7 +124,7 @@ class Display(ExitStack):
                 console.file.flush()
 
     def note(self, text: str) -> None:
-        """A line of its own, about what the launcher is waiting for."""
+        """Show why the launcher is waiting."""
         self._print(text)
 
     def show(self, job: Progress) -> None:

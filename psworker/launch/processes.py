@@ -63,7 +63,7 @@ def read_lines(pipe: IO[bytes]) -> Iterator[list[str]]:
 
 
 class ParentPipe(ExitStack):
-    """The pipe whose writing end only this process has, and never writes. A context manager.
+    """A pipe whose writing end only this process holds, unused. A context manager.
 
     When that end closes, because the process closed it or is dead, each child stops its whole process group. This needs
     no signal, file or polling, and has no race: a pipe that was closed before the child reads it is still closed.
@@ -142,7 +142,7 @@ class Process:
 
     def _wait(self) -> None:
         if hasattr(os, "waitid"):
-            os.waitid(os.P_PID, self._popen.pid, os.WEXITED | os.WNOWAIT)  # as a zombie it keeps its id
+            os.waitid(os.P_PID, self._popen.pid, os.WEXITED | os.WNOWAIT)  # a zombie's id is not reused
         else:  # macOS before Python 3.13
             self._popen.wait()
         with self._reaping:

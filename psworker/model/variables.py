@@ -184,7 +184,7 @@ class UpdateMeans:
         self._means[name] = update, mean, count
 
     def ops(self, scope: str | None = None) -> list[UpdateOp]:
-        """One update op a variable, of those named `scope/...`."""
+        """One update op per variable named `scope/...`."""
         means = self._means.values()
         return [UpdateOp(op.variable, mean, op.decay) for op, mean, _ in means if _in_scope(op.variable, scope)]
 

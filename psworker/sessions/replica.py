@@ -69,7 +69,7 @@ class Replica:
         """Raises `ConfigurationError` if the servers' policies would drop most of the pushes."""
 
     def step(self, step: Step) -> None:
-        """Processes a step of declared optimizers, whose arrays are borrowed meanwhile; one that raises is undone.
+        """Processes a step of declared optimizers, whose arrays are borrowed meanwhile.
 
         The gradients of a push that fails are lost: it may not be known whether the servers have applied it, and
         nothing is applied twice.

@@ -207,7 +207,7 @@ class Session:
 
         Args:
             table: a table, or any other variable; ValueError if it has no axis, TypeError if it is no variable.
-            ids: integers of any shape, with repeats; TypeError for others, IndexError if one is no row.
+            ids: integers of any shape, with repeats; TypeError for others, IndexError for a bad row.
 
         Returns:
             (*ids.shape, *table.shape[1:]), of the table's dtype; without gradients that servers have not applied yet.
@@ -334,7 +334,7 @@ class Session:
     ) -> None:
         """Pushes by the strategy of the session; `Optimizer.apply_gradients` calls it, and describes its errors.
 
-        The gradients are borrowed until this returns. `updates` has one update op a variable.
+        The gradients are borrowed until this returns. `updates` has one op per variable.
         """
         names: list[str] = []
         entries: list[VersionedArray] = []

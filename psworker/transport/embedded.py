@@ -43,7 +43,7 @@ class EmbeddedTransport:
         return Future(partial(self._result, ticket, type(message).__name__, deadline))
 
     def tensor_transport(self, shard: int) -> str:
-        """None: there is no network."""
+        """Empty: there is no network."""
         return ""
 
     def close(self) -> None:

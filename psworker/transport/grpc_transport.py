@@ -131,7 +131,7 @@ class Connection:
             return Future(TransferCall(self, message, timeout).result)
         except Exception as error:  # noqa: BLE001 - raised by the future
             failed: ThreadFuture[Answer] = ThreadFuture()
-            failed.set_exception(self.error_of(error).with_traceback(None))  # which has this frame, and so itself
+            failed.set_exception(self.error_of(error).with_traceback(None))  # breaks a reference cycle
             return Future(failed.result)
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""The state of each worker on a shard, and training progress: the clocks of those for whose next push others may wait.
+"""The state of each worker on a shard, and training progress: the clocks of workers that others may wait for.
 
 A member is in training from the first push of an incarnation until it is idle, leaves or is lost; its clock counts its
 settled pushes. It has finished if it was training, stopped without failing and has not pushed since, or if the data
@@ -13,7 +13,7 @@ from pswire.messages import Assigned, LastPush, Pushed, Tuned
 
 @dataclass(slots=True)
 class Member:
-    """A worker that is `live`, has `left` or was `lost`, in its latest incarnation, from whose beginning it counts."""
+    """A worker that is `live`, has `left` or was `lost`, with the counts of its latest incarnation."""
 
     name: str
     number: int  # 0 for the first worker that ever joined; kept over all incarnations

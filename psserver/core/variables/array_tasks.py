@@ -48,7 +48,7 @@ class ArrayTask:
 
 
 class TasksPending(Exception):
-    """A step needs the arrays as all earlier tasks leave them, and these have not all run; nothing has changed."""
+    """The step needs the results of all earlier tasks, and some have not run; nothing has changed."""
 
 
 @dataclass(slots=True, eq=False)
@@ -212,7 +212,7 @@ def _elements(array: Array | IndexedSlices | Packed, start: int, stop: int) -> A
 
 @np.errstate(all="ignore")
 def add_to(value: Array, delta: Array) -> None:
-    """Value += delta, without overflow warnings."""
+    """Add `delta` to `value` without overflow warnings."""
     value += delta
 
 

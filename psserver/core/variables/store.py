@@ -190,7 +190,7 @@ class Store:
             )
 
     def check_held_pushes(self, pushes: int, declarations: Iterable[ms.Declaration]) -> None:
-        """Raise `TooLarge` unless so many pushes, each with its answer, fit into the bytes allowed for transfers.
+        """Raise `TooLarge` unless this many pushes and their answers fit into the memory for transfers.
 
         These are as many as for variables (`psserver.config`). Of tables only rows travel.
         """

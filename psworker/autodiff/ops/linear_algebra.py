@@ -50,7 +50,7 @@ def _flattened_product(a: Array, b: Array) -> Result:
 
 
 def _times_transposed(g: Array, b: Array) -> Array:
-    """G @ b.T; for a smaller g, BLAS is up to a third faster on the transposed product."""
+    """The product g @ b.T; for a smaller g, BLAS is up to a third faster on the transposed product."""
     return g @ b.T if len(g) >= b.shape[1] else np.ascontiguousarray((b @ g.T).T)
 
 

@@ -134,7 +134,7 @@ def huber_loss(predictions: Array, targets: Array, /, delta: float = 1.0) -> Res
 
 
 def _weighted(weights: Array, x: Array) -> Array:
-    """Weights * x, and 0 where the weight is 0, whatever x is."""
+    """The product weights * x, and 0 where the weight is 0, whatever x is."""
     return np.multiply(weights, x, where=weights != 0, out=np.zeros_like(x))
 
 

@@ -25,25 +25,25 @@ PRODUCT_EXPONENTS = frozenset((*range(-8, -1), *range(3, 9)))  # integer exponen
 
 @op
 def add(a: Array, b: Array, /) -> Result:
-    """A + b."""
+    """The sum a + b."""
     return np.add(a, b), (lambda g: g, lambda g: g)
 
 
 @op
 def subtract(a: Array, b: Array, /) -> Result:
-    """A - b."""
+    """The difference a - b."""
     return np.subtract(a, b), (lambda g: g, lambda g: -g)
 
 
 @op
 def multiply(a: Array, b: Array, /) -> Result:
-    """A * b, elementwise."""
+    """The product a * b, elementwise."""
     return np.multiply(a, b), (lambda g: g * b, lambda g: g * a)
 
 
 @op
 def divide(a: Array, b: Array, /) -> Result:
-    """A / b; true division, of integers too."""
+    """The quotient a / b; true division, of integers too."""
     y = np.divide(a, b)
     return y, (lambda g: g / b, lambda g: -g * y / b)
 
@@ -56,7 +56,7 @@ def negative(x: Array, /) -> Result:
 
 @op
 def power(x: Array, exponent: Array, /) -> Result:
-    """X ** exponent; 0 ** 0 is 1.
+    """The power x ** exponent; 0 ** 0 is 1.
 
     The derivative by x is 0 where the exponent is 0. The derivative by the exponent, x ** exponent * log(x), is taken
     as 0 where x is 0 and the exponent is not negative. For negative x it is NaN, and so is the power unless the
@@ -91,7 +91,7 @@ def _raised(x: Array, exponent: float) -> Array:
 
 @op
 def square(x: Array, /) -> Result:
-    """X * x, elementwise."""
+    """The square of x, elementwise."""
     return np.square(x), (lambda g: 2 * g * x,)
 
 

@@ -53,7 +53,7 @@ def axes(
 ) -> tuple[Axis, Axis]:
     """The two axes of an image (height, width) under windows of `kernel` (height, width), by TensorFlow's rules.
 
-    Raises ValueError when a number is below 1 or no window fits, TypeError when one is no integer.
+    Raises ValueError when a number is below 1 or no window fits, TypeError for a non-integer.
     """
     if padding not in ("SAME", "VALID"):
         raise ValueError(f'padding must be "SAME" or "VALID", but it is {padding!r}')
