@@ -150,7 +150,7 @@ class Shard:
             raise TasksPending
         result = StepResult(settled)
         if member is not None:
-            member.expires = now + self._members.lease
+            self._members.renew(member, now)
         if now >= self._traffic.next_snapshot:
             self._traffic.tick(now)
         match message:
@@ -245,15 +245,15 @@ class Shard:
         member, new_incarnation = self._members.join(message, now)
         if new_incarnation or not was_live:
             result.events.append(events.joined(member, new_incarnation=new_incarnation))
-        policies, step = (str(self._consistency), str(self._staleness)), self.global_step
-        chief, state = self._members.chief.is_chief(member.name), self._invariants.identity
-        joined = ms.Joined(member.incarnation, member.number, self._members.lease, step, *policies, chief, state)
+        step, lease, chief = self.global_step, self._members.lease, self._members.chief.is_chief(member.name)
+        consistency, staleness, state = str(self._consistency), str(self._staleness), self._invariants.identity
+        joined = ms.Joined(member.incarnation, member.number, lease, step, consistency, staleness, chief, state)
         result.replies.append(ms.Reply(ticket, joined))
         if new_incarnation:
             self._forget([member], result)
 
     def _renew(self, ticket: int, message: ms.Renew, member: Member, now: float, result: StepResult) -> None:
-        member.tensor_transport = message.tensor_transport or member.tensor_transport
+        self._members.renew(member, now, message.tensor_transport)
         member.half_pushes = max(member.half_pushes, message.half_pushes)  # heartbeats may arrive out of order
         # a heartbeat from before the worker's last messages does not abandon them
         settled = message.settled
@@ -374,8 +374,19 @@ class Shard:
         )
 
     def _worker_status(self, one: Member, now: float) -> ms.WorkerStatus:
-        counts = one.steps, one.staleness, one.staleness_sum, one.loss
-        epoch, lease_left = self._queues.epoch_of(one.name), max(0.0, one.expires - now) if one.state == "live" else 0.0
-        waiting_for, chief = self._pending.waits_for(one.name), self._members.chief.is_chief(one.name)
-        who = one.name, one.incarnation, one.number, one.state
-        return ms.WorkerStatus(*who, *counts, epoch, lease_left, one.dropped, waiting_for, one.tensor_transport, chief)
+        return ms.WorkerStatus(
+            name=one.name,
+            incarnation=one.incarnation,
+            number=one.number,
+            state=one.state,
+            steps=one.steps,
+            staleness=one.staleness,
+            staleness_sum=one.staleness_sum,
+            loss=one.loss,
+            epoch=self._queues.epoch_of(one.name),
+            lease_left=max(0.0, one.expires - now) if one.state == "live" else 0.0,
+            dropped=one.dropped,
+            waiting_for=self._pending.waits_for(one.name),
+            tensor_transport=one.tensor_transport,
+            chief=self._members.chief.is_chief(one.name),
+        )

@@ -146,8 +146,18 @@ class ShardedPush:
         for shard in sorted({0, *parts, *pull.names}):
             if shard in parts or not shard:
                 names, known = tuple(pull.names.get(shard, ())), tuple(pull.known_versions.get(shard, ()))
-                mine, other = tuple(parts.get(shard, ())), ((), (), step) if shard else (tuple(remote), (), 0)
-                messages[shard] = ms.Push(sender, sequence, mine, loss, names, None, known, encoding, shards, *other)
+                messages[shard] = ms.Push(
+                    sender,
+                    sequence,
+                    tuple(parts.get(shard, ())),
+                    loss,
+                    names,
+                    known_versions=known,
+                    encoding=encoding,
+                    shards=shards,
+                    remote=() if shard else tuple(remote),
+                    global_step=step if shard else 0,
+                )
             else:
                 messages[shard] = pull.message(shard, sender, encoding)
         return messages

@@ -76,9 +76,18 @@ def session(
     Raises:
         ConfigurationError: an invalid value.
     """
-    options = locals()  # each argument by its name
-    del options["outer"]
-    config = worker_config(**options)
+    config = worker_config(
+        servers,
+        name,
+        timeout=timeout,
+        push_every=push_every,
+        pull_every=pull_every,
+        overlap=overlap,
+        local_steps=local_steps,
+        encoding=encoding,
+        compress=compress,
+        shared_memory=shared_memory,
+    )
     if config.keep_memory:
         keep_memory()
     return Session(config, outer=outer)
@@ -87,9 +96,9 @@ def session(
 class Session:
     """The connection between a program's variables and their servers. Made by `psworker.session()`.
 
-    Every method except `push` and `rows` first pushes all gradients that have not been pushed. All raise
-    `ConfigurationError` when the session is not open. `worker` is this worker's name; `number` is 0 for the first
-    worker of the job that joined, and so on.
+    Methods that read or change variables, except `push` and `rows`, first push all pending gradients. `pull`, `push`,
+    `rows`, `slot` and `set_hyperparameters` raise `ConfigurationError` when the session is not open. `worker` is this
+    worker's name; `number` is 0 for the first worker of the job that joined, and so on.
     """
 
     def __init__(

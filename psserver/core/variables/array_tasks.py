@@ -13,7 +13,7 @@ arrays as all earlier changes leave them, and committed only if every element of
 import functools
 import operator
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TypeAlias
 
@@ -68,14 +68,7 @@ class StepResult:
 
 def run(tasks: Iterable[ArrayTask]) -> None:
     """Run tasks one after the other. If one fails, which is a bug, the others run before the first error is raised."""
-    faults: list[Exception] = []
-    for task in tasks:
-        try:
-            task.run()
-        except Exception as fault:  # noqa: BLE001 - raised below
-            faults.append(fault)
-    if faults:
-        raise faults[0]
+    _run_all([task.run for task in tasks])
 
 
 def run_parts(tasks: Iterable[ArrayTask], stretches: Iterator[tuple[int, int]]) -> None:
@@ -83,8 +76,19 @@ def run_parts(tasks: Iterable[ArrayTask], stretches: Iterator[tuple[int, int]]) 
 
     Several threads may share one iterator of stretches, if its `next` is atomic.
     """
-    parts = [(task, task.part) for task in tasks if task.part is not None]
-    run(replace(task, run=partial(part, *stretch)) for stretch in stretches for task, part in parts)
+    parts = [task.part for task in tasks if task.part is not None]
+    _run_all(partial(part, start, stop) for start, stop in stretches for part in parts)
+
+
+def _run_all(jobs: Iterable[Callable[[], None]]) -> None:
+    faults: list[Exception] = []
+    for job in jobs:
+        try:
+            job()
+        except Exception as fault:  # noqa: BLE001 - raised below
+            faults.append(fault)
+    if faults:
+        raise faults[0]
 
 
 def stages(tasks: Iterable[ArrayTask]) -> list[list[ArrayTask]]:
@@ -168,7 +172,7 @@ class Update:
             if served is not None:
                 array = compensated(array, self.variable.value, served, self.strength)
             gradients.append(array)
-        total = gradients[0] if len(gradients) == 1 else mean(gradients)
+        total = mean(gradients)
         if isinstance(total, IndexedSlices):
             with np.errstate(all="ignore"):
                 return total.summed()

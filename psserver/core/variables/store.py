@@ -74,7 +74,7 @@ class Store:
         known_versions, encoding = message.known_versions, message.encoding
         for name in names:
             if name not in self.variables:
-                self[name]
+                self[name]  # raises
         if known_versions and len(known_versions) != len(names):
             raise InvalidMessage(
                 f"{len(names)} names and {len(known_versions)} versions: name one for each, "

@@ -90,8 +90,8 @@ class Variable:
 
     def status(self) -> VariableStatus:
         """Its row in a shard's status."""
-        counts, slots, is_table = (self.version, self.updates), tuple(self.slot_specs), self.initial is not None
-        return VariableStatus(self.spec, *counts, self.optimizer, slots, self.nbytes, self.part, is_table)
+        version, slots, is_table = self.version, tuple(self.slot_specs), self.initial is not None
+        return VariableStatus(self.spec, version, self.updates, self.optimizer, slots, self.nbytes, self.part, is_table)
 
     def chosen_spec(self, choice: Choice) -> TensorSpec:
         """Shape and dtype of the answer to `choice`. Raises `InvalidMessage` for a slot or rows that do not exist."""
