@@ -13,7 +13,7 @@ from fractions import Fraction
 from pswire.specs.consistency import Bounded, DropStalePushes, ScaleByStaleness, Synchronous
 
 LEASE, MAX_WAIT_SECONDS = 3.0, 2.0
-SIZE, BLOCK, EPOCHS = 3, 2, 2
+SIZE, BLOCK, EPOCHS = 7, 4, 3
 HALVING, ROW = 4, 2
 HALF = Fraction(1, 2)
 

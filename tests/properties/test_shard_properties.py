@@ -49,7 +49,7 @@ gradients = st.fixed_dictionaries(
     | {"E": st.lists(st.tuples(st.integers(0, 2), st.tuples(sixes, sixes)), max_size=4)},
 )
 #: Whether it is for the worker's own block, else for which; how many of the block's examples are done; their cost.
-progress = st.tuples(st.sampled_from([True, True, False]), st.integers(0, 3), st.integers(1, 2), st.integers(0, 9))
+progress = st.tuples(st.sampled_from([True, True, False]), st.integers(0, 5), st.integers(1, 4), st.integers(0, 9))
 values = st.dictionaries(st.sampled_from("".join(SHAPES)), sixes, min_size=1)
 
 
