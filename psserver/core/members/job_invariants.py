@@ -7,7 +7,7 @@ consistent.
 from collections.abc import Iterable
 
 from pswire.errors import AlreadyRegistered, InvalidMessage, UnknownVariable, WrongShard
-from pswire.messages import Join, Register
+from pswire.messages import Join, Place, Register
 
 
 class JobInvariants:
@@ -19,6 +19,15 @@ class JobInvariants:
         self._places: dict[str, int] = {}
         self._states = [0] * shards  # 0: unknown
         self._states[shard] = identity
+
+    def state(self) -> tuple[tuple[Place, ...], tuple[int, ...]]:
+        """The places of variables, and the states of all shards; 0: unknown."""
+        return tuple([Place(name, shard) for name, shard in self._places.items()]), tuple(self._states)
+
+    def restore(self, places: Iterable[Place], states: Iterable[int]) -> None:
+        """Continue from a `state`."""
+        self._places = {place.name: place.shard for place in places}
+        self._states = list(states)
 
     def check_join(self, message: Join) -> None:
         """Raise `WrongShard` for another list of servers, or another state of one of them."""
