@@ -51,7 +51,7 @@ def place(
 def place_again(groups: Iterable[Iterable[TensorSpec]], shards: int) -> dict[str, tuple[Partition, ...]]:
     """The partitions of all variables on another number of shards, as workers place them.
 
-    `groups` are the specs of whole variables in the order in which they were registered, as `JobInvariants.groups` of
+    `groups` are the specs of whole variables in the order in which they were registered, as `ShardState.groups` of
     shard 0 has their names.
     """
     found: dict[str, tuple[Partition, ...]] = {}

@@ -99,7 +99,7 @@ def registered(shards):
 @pytest.mark.parametrize("after", [1, 2, 3, 5])
 def test_a_restore_onto_other_shards_places_what_shard_0_has_recorded_as_workers_do_there(before, after):
     transport, partitions = registered(before)
-    groups = transport.machines[0]._invariants.groups
+    groups = [group.names for group in transport.machines[0].state().groups]
     assert [set(group) for group in groups] == [{"a", "b", "c"}, {"d"}, {"f", "e"}]
     whole = {name: of[0].whole for name, of in partitions.items()}
     assert {name: spec.shape for name, spec in whole.items()} == {
