@@ -592,7 +592,14 @@ class StatusReport:
 
 @dataclass(frozen=True, slots=True)
 class Tick:
-    """A clock tick that the server sends to its own shard; never sent over the network."""
+    """What time has brought about, as data (`Shard.due`): a server's message to its own shard, never sent to another.
+
+    `lost` are the workers whose lease has expired, `overdue` the requests for blocks, by worker and data queue, that
+    have waited for long. So a shard that is given the same messages again needs no clock.
+    """
+
+    lost: tuple[str, ...] = ()
+    overdue: tuple[tuple[str, str], ...] = ()
 
 
 Request: TypeAlias = Join | Renew | Leave | Register | Pull | Push | Assign | Tune | Take | Status

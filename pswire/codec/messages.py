@@ -69,9 +69,10 @@ def from_frame(frame: Incoming, receiver: StreamReceiver) -> ms.Request | ms.Ans
 # --- the messages ---------------------------------------------------------------------------------------------------
 # A field is of the kind of its type in protobuf (`pswire.codec.fields`), unless its row says otherwise.
 
-_OUTCOME = choice({outcome: pb.Outcome.Value(f"OUTCOME_{outcome.name}") for outcome in ms.Outcome})
+#: The outcome of a push, and the state of a worker.
+OUTCOME = choice({outcome: pb.Outcome.Value(f"OUTCOME_{outcome.name}") for outcome in ms.Outcome})
 _ENCODING = choice({form: form for form in ("", *ENCODINGS)})
-_STATE = choice({state: state for state in ("live", "left", "lost")})
+STATE = choice({state: state for state in ("live", "left", "lost")})
 
 KINDS[pb.ChangeId] = many(Row(ms.ChangeId, pb.ChangeId, sequence=POSITIVE), attrgetter("sender.worker"))
 KINDS |= {
@@ -83,7 +84,7 @@ KINDS |= {
     pb.Block: one(Row(ms.Block, pb.Block, epoch=POSITIVE, start=below("stop"), stop=POSITIVE), optional=True),
     pb.Finished: one(Row(ms.Finished, pb.Finished), optional=True),
     pb.EpochReport: many(Row(ms.EpochReport, pb.EpochReport, queue=NAME, epoch=POSITIVE)),
-    pb.WorkerStatus: many(Row(ms.WorkerStatus, pb.WorkerStatus, name=NAME, state=_STATE, lease_left=ANY)),
+    pb.WorkerStatus: many(Row(ms.WorkerStatus, pb.WorkerStatus, name=NAME, state=STATE, lease_left=ANY)),
     pb.Traffic: one(Row(ms.Traffic, pb.Traffic)),
     pb.Staleness: one(Row(ms.Staleness, pb.Staleness)),
     pb.Change: many(Row(ms.Change, pb.Change, worker=NAME)),
@@ -102,11 +103,11 @@ _MESSAGES = (
     Row(ms.Pull, pb.PullRequest, known_versions=KNOWN_VERSIONS, encoding=_ENCODING),
     Row(ms.Pulled, pb.PullReply, values=VALUES_AND_CHOICES),
     Row(ms.Push, pb.PushRequest, sequence=POSITIVE, known_versions=KNOWN_VERSIONS, encoding=_ENCODING),
-    Row(ms.Pushed, pb.PushReply, outcome=_OUTCOME),
+    Row(ms.Pushed, pb.PushReply, outcome=OUTCOME),
     Row(ms.Assign, pb.AssignRequest, sequence=POSITIVE),
-    Row(ms.Assigned, pb.AssignReply, outcome=_OUTCOME),
+    Row(ms.Assigned, pb.AssignReply, outcome=OUTCOME),
     Row(ms.Tune, pb.TuneRequest, sequence=POSITIVE),
-    Row(ms.Tuned, pb.TuneReply, outcome=_OUTCOME),
+    Row(ms.Tuned, pb.TuneReply, outcome=OUTCOME),
     Row(ms.Take, pb.TakeRequest),
     Row(ms.Taken, pb.TakeReply),
     Row(ms.Status, pb.StatusRequest),

@@ -166,12 +166,12 @@ class _Choice:
         return ms.Choice(name, receiver.get(proto.rows, spec, own=True), slot)
 
 
-_SPEC = Field(
+SPEC = Field(
     lambda spec, proto, name, sender: _put_spec(spec, getattr(proto, name)),
     lambda proto, name, receiver: _get_spec(getattr(proto, name)),
     attribute="spec",
 )
-_VARIABLE = Row(ms.VariableStatus, pb.VariableStatus, tensor=_SPEC, optimizer=OPTIMIZER_OR_NONE)
+_VARIABLE = Row(ms.VariableStatus, pb.VariableStatus, tensor=SPEC, optimizer=OPTIMIZER_OR_NONE)
 VALUES_AND_CHOICES = many(_Value())  # which may be several of one variable
 KINDS |= {
     pb.Declaration: many(_Declaration(), attrgetter("spec.name")),

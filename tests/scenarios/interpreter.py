@@ -222,7 +222,7 @@ class Scenario:
     def do_tick(self, seconds: str, **_) -> list[str]:
         """`tick 2`: two seconds pass, and the shard gets a tick."""
         self.now += float(seconds)
-        return self._send("tick", messages.Tick(), nothing="nothing happens")
+        return self._send("tick", self.shard.due(self.now), nothing="nothing happens")
 
     def do_wait(self, seconds: str, **_) -> list[str]:
         """`wait 2`: two seconds pass, without a tick."""
