@@ -110,6 +110,7 @@ class Shard:
             states=states,
             served=self._store.served.state(),
             order=None if self._update_order is None else self._update_order.state(),
+            groups=self._invariants.groups,
         )
 
     def restore(self, state: ShardState, arrays: Mapping[str, VariableArrays], now: float) -> None:
@@ -124,7 +125,7 @@ class Shard:
             text = "shard {} of {} with --consistency {} --staleness {}"
             raise WrongShard(f"the state is of {text.format(*theirs)}, and this is {text.format(*mine)}")
         self._invariants.identity = state.identity
-        self._invariants.restore(state.places, state.states)
+        self._invariants.restore(state.places, state.groups, state.states)
         self._members.restore(state.members, now)
         variables = [Variable.restored(one, arrays[one.spec.name]) for one in state.variables]
         self._store.variables = {variable.spec.name: variable for variable in variables}

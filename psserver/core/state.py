@@ -151,11 +151,18 @@ class StalenessCount:
 
 
 @dataclass(frozen=True, slots=True)
+class VariableGroup:
+    """The variables that one registration has brought to the job: see `pswire.placement`."""
+
+    names: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class ShardState:
     """Everything that later answers of a shard depend on, besides arrays and pending calls.
 
-    `cut` is the number of the last cut, and `timeline` counts how often acknowledged pushes were given up. `places` and
-    `states` are the job's invariants.
+    `cut` is the number of the last cut, and `timeline` counts how often acknowledged pushes were given up. `places`,
+    `groups` and `states` are the job's invariants.
     """
 
     shard: int
@@ -181,3 +188,4 @@ class ShardState:
     states: tuple[int, ...] = ()
     served: tuple[ServedState, ...] = ()
     order: OrderState | None = None
+    groups: tuple[VariableGroup, ...] = ()

@@ -92,6 +92,7 @@ KINDS[spb.LastEpoch] = many(Row(st.LastEpoch, spb.LastEpoch, worker=NAME), attrg
 KINDS[spb.VariableChanges] = many(Row(st.VariableChanges, spb.VariableChanges, name=NAME), attrgetter("name"))
 KINDS[spb.OrderState] = one(Row(st.OrderState, spb.OrderState), optional=True)
 KINDS[spb.StalenessCount] = many(Row(st.StalenessCount, spb.StalenessCount))
+KINDS[spb.VariableGroup] = many(Row(st.VariableGroup, spb.VariableGroup))
 _SHARD = Row(st.ShardState, spb.ShardState, shard=below("shards"), shards=POSITIVE, last_step=number(-1))
 
 

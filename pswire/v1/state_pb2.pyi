@@ -173,8 +173,14 @@ class StalenessCount(_message.Message):
     pushes: int
     def __init__(self, staleness: _Optional[int] = ..., pushes: _Optional[int] = ...) -> None: ...
 
+class VariableGroup(_message.Message):
+    __slots__ = ("names",)
+    NAMES_FIELD_NUMBER: _ClassVar[int]
+    names: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, names: _Optional[_Iterable[str]] = ...) -> None: ...
+
 class ShardState(_message.Message):
-    __slots__ = ("shard", "shards", "identity", "consistency", "handling", "cut", "timeline", "global_step", "last_step", "applied", "dropped", "repeated", "lost_pushes", "members", "variables", "queues", "epochs", "stalenesses", "changes", "places", "states", "served", "order")
+    __slots__ = ("shard", "shards", "identity", "consistency", "handling", "cut", "timeline", "global_step", "last_step", "applied", "dropped", "repeated", "lost_pushes", "members", "variables", "queues", "epochs", "stalenesses", "changes", "places", "states", "served", "order", "groups")
     SHARD_FIELD_NUMBER: _ClassVar[int]
     SHARDS_FIELD_NUMBER: _ClassVar[int]
     IDENTITY_FIELD_NUMBER: _ClassVar[int]
@@ -198,6 +204,7 @@ class ShardState(_message.Message):
     STATES_FIELD_NUMBER: _ClassVar[int]
     SERVED_FIELD_NUMBER: _ClassVar[int]
     ORDER_FIELD_NUMBER: _ClassVar[int]
+    GROUPS_FIELD_NUMBER: _ClassVar[int]
     shard: int
     shards: int
     identity: int
@@ -221,4 +228,5 @@ class ShardState(_message.Message):
     states: _containers.RepeatedScalarFieldContainer[int]
     served: _containers.RepeatedCompositeFieldContainer[ServedState]
     order: OrderState
-    def __init__(self, shard: _Optional[int] = ..., shards: _Optional[int] = ..., identity: _Optional[int] = ..., consistency: _Optional[str] = ..., handling: _Optional[str] = ..., cut: _Optional[int] = ..., timeline: _Optional[int] = ..., global_step: _Optional[int] = ..., last_step: _Optional[int] = ..., applied: _Optional[int] = ..., dropped: _Optional[int] = ..., repeated: _Optional[int] = ..., lost_pushes: _Optional[int] = ..., members: _Optional[_Union[MembershipState, _Mapping]] = ..., variables: _Optional[_Iterable[_Union[VariableState, _Mapping]]] = ..., queues: _Optional[_Iterable[_Union[QueueState, _Mapping]]] = ..., epochs: _Optional[_Iterable[_Union[LastEpoch, _Mapping]]] = ..., stalenesses: _Optional[_Iterable[_Union[StalenessCount, _Mapping]]] = ..., changes: _Optional[_Iterable[_Union[_paramserver_pb2.Change, _Mapping]]] = ..., places: _Optional[_Iterable[_Union[_paramserver_pb2.Place, _Mapping]]] = ..., states: _Optional[_Iterable[int]] = ..., served: _Optional[_Iterable[_Union[ServedState, _Mapping]]] = ..., order: _Optional[_Union[OrderState, _Mapping]] = ...) -> None: ...
+    groups: _containers.RepeatedCompositeFieldContainer[VariableGroup]
+    def __init__(self, shard: _Optional[int] = ..., shards: _Optional[int] = ..., identity: _Optional[int] = ..., consistency: _Optional[str] = ..., handling: _Optional[str] = ..., cut: _Optional[int] = ..., timeline: _Optional[int] = ..., global_step: _Optional[int] = ..., last_step: _Optional[int] = ..., applied: _Optional[int] = ..., dropped: _Optional[int] = ..., repeated: _Optional[int] = ..., lost_pushes: _Optional[int] = ..., members: _Optional[_Union[MembershipState, _Mapping]] = ..., variables: _Optional[_Iterable[_Union[VariableState, _Mapping]]] = ..., queues: _Optional[_Iterable[_Union[QueueState, _Mapping]]] = ..., epochs: _Optional[_Iterable[_Union[LastEpoch, _Mapping]]] = ..., stalenesses: _Optional[_Iterable[_Union[StalenessCount, _Mapping]]] = ..., changes: _Optional[_Iterable[_Union[_paramserver_pb2.Change, _Mapping]]] = ..., places: _Optional[_Iterable[_Union[_paramserver_pb2.Place, _Mapping]]] = ..., states: _Optional[_Iterable[int]] = ..., served: _Optional[_Iterable[_Union[ServedState, _Mapping]]] = ..., order: _Optional[_Union[OrderState, _Mapping]] = ..., groups: _Optional[_Iterable[_Union[VariableGroup, _Mapping]]] = ...) -> None: ...

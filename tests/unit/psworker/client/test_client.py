@@ -10,14 +10,13 @@ import numpy as np
 import pytest
 
 from psserver.core.shard import Shard
-from pswire import errors
+from pswire import errors, placement
 from pswire import messages as ms
 from pswire.optimizers import GradientDescent, Momentum
 from pswire.specs.consistency import Asynchronous, Bounded, DropStalePushes, IgnoreStaleness, Synchronous
 from pswire.specs.initializers import RowUniform, rows_of
 from pswire.specs.schedules import PiecewiseConstant
 from pswire.tensors.values import IndexedSlices, TensorSpec
-from psworker.client import placement
 from psworker.versions import ReadVersion, VersionedArray
 from tests.shard_state import state_of
 from tests.shards_in_process import ShardsInProcess
