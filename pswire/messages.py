@@ -345,10 +345,11 @@ class Pushed:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Assignment:
-    """A value to set, or with `Assign.add` to add."""
+    """A value to set, or with `Assign.add` to add: of the rows from `first_row` on; None: of the whole variable."""
 
     name: str
     array: Array
+    first_row: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

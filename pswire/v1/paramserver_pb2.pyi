@@ -421,6 +421,14 @@ class PushReply(_message.Message):
     cut: int
     def __init__(self, outcome: _Optional[_Union[Outcome, str]] = ..., staleness: _Optional[int] = ..., global_step: _Optional[int] = ..., values: _Optional[_Iterable[_Union[Value, _Mapping]]] = ..., reason: _Optional[str] = ..., group: _Optional[_Union[UpdateGroup, _Mapping]] = ..., frontier: _Optional[_Union[Frontier, _Mapping]] = ..., cut: _Optional[int] = ...) -> None: ...
 
+class Assignment(_message.Message):
+    __slots__ = ("tensor", "first_row")
+    TENSOR_FIELD_NUMBER: _ClassVar[int]
+    FIRST_ROW_FIELD_NUMBER: _ClassVar[int]
+    tensor: Tensor
+    first_row: int
+    def __init__(self, tensor: _Optional[_Union[Tensor, _Mapping]] = ..., first_row: _Optional[int] = ...) -> None: ...
+
 class AssignRequest(_message.Message):
     __slots__ = ("sender", "sequence", "assignments", "add", "shards", "remote", "after", "cut")
     SENDER_FIELD_NUMBER: _ClassVar[int]
@@ -433,13 +441,13 @@ class AssignRequest(_message.Message):
     CUT_FIELD_NUMBER: _ClassVar[int]
     sender: Sender
     sequence: int
-    assignments: _containers.RepeatedCompositeFieldContainer[Tensor]
+    assignments: _containers.RepeatedCompositeFieldContainer[Assignment]
     add: bool
     shards: _containers.RepeatedScalarFieldContainer[int]
     remote: _containers.RepeatedScalarFieldContainer[str]
     after: _containers.RepeatedCompositeFieldContainer[ChangeId]
     cut: int
-    def __init__(self, sender: _Optional[_Union[Sender, _Mapping]] = ..., sequence: _Optional[int] = ..., assignments: _Optional[_Iterable[_Union[Tensor, _Mapping]]] = ..., add: _Optional[bool] = ..., shards: _Optional[_Iterable[int]] = ..., remote: _Optional[_Iterable[str]] = ..., after: _Optional[_Iterable[_Union[ChangeId, _Mapping]]] = ..., cut: _Optional[int] = ...) -> None: ...
+    def __init__(self, sender: _Optional[_Union[Sender, _Mapping]] = ..., sequence: _Optional[int] = ..., assignments: _Optional[_Iterable[_Union[Assignment, _Mapping]]] = ..., add: _Optional[bool] = ..., shards: _Optional[_Iterable[int]] = ..., remote: _Optional[_Iterable[str]] = ..., after: _Optional[_Iterable[_Union[ChangeId, _Mapping]]] = ..., cut: _Optional[int] = ...) -> None: ...
 
 class AssignReply(_message.Message):
     __slots__ = ("outcome", "versions", "global_step", "frontier")
