@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from psworker.launch import restarts
+from psworker.launch import local_cluster, restarts
 from psworker.launch.display import Display
 from psworker.launch.job import Job
 from psworker.launch.local_cluster import LocalCluster, Outcome
@@ -86,6 +86,7 @@ def test_a_worker_that_fails_again_ends_the_job_when_its_restarts_are_used_up(co
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_in_the_pause_before_a_restart_ends_the_job_at_once(commands, monkeypatch, number):
+    monkeypatch.setattr(local_cluster, "WORKER_GRACE", 600.0)
     monkeypatch.setattr(restarts, "FIRST_PAUSE", 600.0)
     monkeypatch.setattr(restarts, "LONGEST_PAUSE", 600.0)
     for name, value in commands.environment().items():
