@@ -9,7 +9,20 @@ from operator import attrgetter
 from google.protobuf.message import Message as Proto
 
 from pswire import messages as ms
-from pswire.codec.fields import ANY, KINDS, KNOWN_VERSIONS, NAME, POSITIVE, Row, below, choice, many, number, one
+from pswire.codec.fields import (
+    ANY,
+    KINDS,
+    KNOWN_VERSIONS,
+    NAME,
+    POSITIVE,
+    SENDER,
+    Row,
+    below,
+    choice,
+    many,
+    number,
+    one,
+)
 from pswire.codec.tensors import VALUES_AND_CHOICES
 from pswire.errors import InvalidMessage, Malformed
 from pswire.specs.encodings import ENCODINGS
@@ -88,6 +101,7 @@ KINDS |= {
     pb.Traffic: one(Row(ms.Traffic, pb.Traffic)),
     pb.Staleness: one(Row(ms.Staleness, pb.Staleness)),
     pb.Change: many(Row(ms.Change, pb.Change, worker=NAME)),
+    pb.StorageStatus: one(Row(ms.StorageStatus, pb.StorageStatus)),
     pb.LastPush: many(Row(ms.LastPush, pb.LastPush, worker=NAME)),
 }
 
@@ -110,6 +124,10 @@ _MESSAGES = (
     Row(ms.Tuned, pb.TuneReply, outcome=OUTCOME),
     Row(ms.Take, pb.TakeRequest),
     Row(ms.Taken, pb.TakeReply),
+    Row(ms.Cut, pb.CutRequest, holder=one(SENDER, optional=True)),
+    Row(ms.CutReport, pb.CutReply),
+    Row(ms.Restore, pb.RestoreRequest),
+    Row(ms.Restored, pb.RestoreReply),
     Row(ms.Status, pb.StatusRequest),
     Row(ms.StatusReport, pb.StatusReply, shard=below("shards"), shards=POSITIVE),
 )

@@ -35,6 +35,25 @@ class PlacedVariable:
         """The rows of each partition; views."""
         return np.split(array, self._firsts[1:]) if len(self.partitions) > 1 else [array]
 
+    def split_stretch(self, array: Array, first: int) -> list[tuple[Partition, Array, int]]:
+        """Of successive rows from number `first` on: each partition that holds some, these, and their first row there.
+
+        Raises `ShapeMismatch` unless they are rows of the variable.
+        """
+        spec = self.spec
+        rows = TensorSpec(spec.name, (len(array), *spec.shape[1:]), spec.dtype)
+        if not (spec.shape and rows.matches(array) and 0 <= first <= spec.shape[0] - len(array)):
+            raise ShapeMismatch(
+                f"variable {spec} has no rows {array.dtype.name}{list(array.shape)} from row {first} on: nothing was "
+                "sent"
+            )
+        found = []
+        for partition, start in zip(self.partitions, self._firsts, strict=True):
+            begin, end = max(first, start), min(first + len(array), start + partition.spec.shape[0])
+            if begin < end:
+                found.append((partition, array[begin - first : end - first], begin - start))
+        return found
+
     def split_gradient(self, array: Array | IndexedSlices) -> list[Array | IndexedSlices]:
         """The gradient of each partition, also of those without any of its rows, because they count the update too.
 
