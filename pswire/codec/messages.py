@@ -9,7 +9,20 @@ from operator import attrgetter
 from google.protobuf.message import Message as Proto
 
 from pswire import messages as ms
-from pswire.codec.fields import ANY, KINDS, KNOWN_VERSIONS, NAME, POSITIVE, Row, below, choice, many, number, one
+from pswire.codec.fields import (
+    ANY,
+    KINDS,
+    KNOWN_VERSIONS,
+    NAME,
+    POSITIVE,
+    SENDER,
+    Row,
+    below,
+    choice,
+    many,
+    number,
+    one,
+)
 from pswire.codec.tensors import VALUES_AND_CHOICES
 from pswire.errors import InvalidMessage, Malformed
 from pswire.specs.encodings import ENCODINGS
@@ -26,10 +39,11 @@ def encode(message: ms.Request | ms.Answer, sender: TensorSender) -> Proto:
         InvalidMessage: a field has a value, or an array a dtype, that the protocol does not have.
         TooLarge: more than the sender's tensor transport carries.
     """
-    return _fill(_BY_MESSAGE[type(message)].proto(), message, sender)
+    return fill(_BY_MESSAGE[type(message)].proto(), message, sender)
 
 
-def _fill(proto: Proto, message: ms.Request | ms.Answer, sender: TensorSender) -> Proto:
+def fill(proto: Proto, message: ms.Request | ms.Answer, sender: TensorSender) -> Proto:
+    """Writes `message` into an empty protobuf of its kind, and returns that; raises as `encode` does."""
     try:
         _BY_MESSAGE[type(message)].put(message, proto, sender)
     except (ValueError, TypeError) as error:
@@ -51,7 +65,7 @@ def to_frame(message: ms.Request | ms.Answer, sender: TensorSender) -> pb.Frame:
     frame = pb.Frame()
     proto: Proto = getattr(frame, _PIECES[_BY_MESSAGE[type(message)].proto.DESCRIPTOR])
     proto.SetInParent()
-    _fill(proto, message, sender)
+    fill(proto, message, sender)
     return frame
 
 
@@ -88,6 +102,7 @@ KINDS |= {
     pb.Traffic: one(Row(ms.Traffic, pb.Traffic)),
     pb.Staleness: one(Row(ms.Staleness, pb.Staleness)),
     pb.Change: many(Row(ms.Change, pb.Change, worker=NAME)),
+    pb.StorageStatus: one(Row(ms.StorageStatus, pb.StorageStatus)),
     pb.LastPush: many(Row(ms.LastPush, pb.LastPush, worker=NAME)),
 }
 
@@ -110,6 +125,10 @@ _MESSAGES = (
     Row(ms.Tuned, pb.TuneReply, outcome=OUTCOME),
     Row(ms.Take, pb.TakeRequest),
     Row(ms.Taken, pb.TakeReply),
+    Row(ms.Cut, pb.CutRequest, holder=one(SENDER, optional=True)),
+    Row(ms.CutReport, pb.CutReply),
+    Row(ms.Restore, pb.RestoreRequest),
+    Row(ms.Restored, pb.RestoreReply),
     Row(ms.Status, pb.StatusRequest),
     Row(ms.StatusReport, pb.StatusReply, shard=below("shards"), shards=POSITIVE),
 )
