@@ -67,6 +67,10 @@ class OutOfOrder(ParamServerError, status="FAILED_PRECONDITION", fault="sender")
     """A message that is older than the last settled one, or was abandoned."""
 
 
+class StateLost(ParamServerError, status="FAILED_PRECONDITION", fault="sender"):
+    """The shards went back to a checkpoint, or have to: what came after it was given up."""
+
+
 class WrongShard(ParamServerError, status="FAILED_PRECONDITION", fault="sender"):
     """A worker whose servers are not those of the job: in another order, or restarted without their state."""
 

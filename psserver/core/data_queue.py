@@ -7,11 +7,12 @@ idempotent: a repeated request gets the same block. `DataQueues` keeps the reque
 
 import heapq
 import math
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 from psserver.core import events
 from psserver.core.members.membership import Membership
+from psserver.core.state import Holding, LastEpoch, OpenEpoch, QueueState
 from psserver.core.variables.array_tasks import StepResult
 from pswire.errors import AlreadyRegistered, Unavailable
 from pswire.messages import Block, EpochReport, Finished, QueueSpec, Reply, Take, Taken
@@ -38,6 +39,28 @@ class DataQueue:
         self._out: dict[str, int] = {}
         self._open: dict[int, _Epoch] = {}
         self.reports: list[EpochReport] = []
+
+    def state(self) -> QueueState:
+        """Which blocks are handed out, returned and done."""
+        return QueueState(
+            self.spec,
+            self._handed_out,
+            tuple([Holding(worker, number) for number, worker in self._returned]),
+            tuple([Holding(worker, number) for worker, number in self._out.items()]),
+            tuple([OpenEpoch(n, one.done, one.cost_sum, one.cost_examples) for n, one in self._open.items()]),
+            tuple(self.reports),
+        )
+
+    @classmethod
+    def restored(cls, state: QueueState) -> "DataQueue":
+        """A queue that continues from a `state`."""
+        queue = cls(state.spec)
+        queue._handed_out = state.handed_out
+        queue._returned = [(one.block, one.worker) for one in state.returned]  # in the order of the heap
+        queue._out = {one.worker: one.block for one in state.out}
+        queue._open = {one.epoch: _Epoch(one.done, one.cost_sum, one.cost_examples) for one in state.open}
+        queue.reports = list(state.reports)
+        return queue
 
     def finish(self, worker: str, finished: Finished, result: StepResult) -> None:
         """Count a block as done. One that this worker does not hold is ignored.
@@ -116,6 +139,20 @@ class DataQueues:
         self._waiting: dict[tuple[str, str], _Waiting] = {}
         self._epochs: dict[str, int] = {}
 
+    def state(self) -> tuple[tuple[QueueState, ...], tuple[LastEpoch, ...]]:
+        """All queues, and the epoch of each worker's last block; without requests that wait."""
+        queues = tuple([queue.state() for queue in self._queues.values()])
+        return queues, tuple([LastEpoch(worker, epoch) for worker, epoch in self._epochs.items()])
+
+    def restore(self, queues: Iterable[QueueState], epochs: Iterable[LastEpoch]) -> None:
+        """Continue from a `state`."""
+        self._queues = {one.spec.name: DataQueue.restored(one) for one in queues}
+        self._epochs = {one.worker: one.epoch for one in epochs}
+
+    def waiting(self) -> list[tuple[int, Take]]:
+        """The tickets and messages of requests that wait, in order."""
+        return [(request.ticket, request.message) for request in self._waiting.values()]
+
     def check(self, spec: QueueSpec) -> None:
         """Raise `AlreadyRegistered` if a queue of this name has different parameters."""
         known = self._queues.get(spec.name)
@@ -154,11 +191,16 @@ class DataQueues:
                     result.events.append(events.block_returned(queue.spec.name, block, worker))
         self._hand_out(result)
 
-    def explain(self, now: float, result: StepResult) -> None:
+    def overdue(self, now: float) -> tuple[tuple[str, str], ...]:
+        """The requests, by worker and queue, that have waited for long."""
+        return tuple([key for key, request in self._waiting.items() if now - request.since >= MAX_WAIT_SECONDS])
+
+    def explain(self, overdue: Iterable[tuple[str, str]], result: StepResult) -> None:
         """Answer requests that have waited for long with the workers they wait for; their workers ask again."""
-        late = [(key, request) for key, request in self._waiting.items() if now - request.since >= MAX_WAIT_SECONDS]
-        for key, request in late:
-            del self._waiting[key]
+        for key in overdue:
+            request = self._waiting.pop(key, None)
+            if request is None:
+                continue
             holders = self._queues[key[1]].holders().items()
             reason = ", ".join(f"{worker} (block {block.number} of epoch {block.epoch})" for worker, block in holders)
             result.replies.append(self._answer(request, None, waiting_for=reason))

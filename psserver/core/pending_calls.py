@@ -13,6 +13,7 @@ from psserver.core.metrics import EXACT, rounded
 from psserver.core.policies.asynchronous import Asynchronous
 from psserver.core.policies.policy import Apply, Drop, Policy, PushView, ShardView, join_names
 from psserver.core.policies.update_order import UpdateOrder
+from psserver.core.state import ShardState
 from psserver.core.variables.array_tasks import StepResult
 from psserver.core.variables.element_checks import Magnitudes
 from psserver.core.variables.store import Store
@@ -49,9 +50,19 @@ class PendingCalls:
         self.asynchronous = type(policy) is Asynchronous  # no push is held, and no other call waits for one
         self._calls: dict[int, PendingCall] = {}
         # of the last update, as schedules count: pushes of the job before it, as far as known here
-        self._last_step = -1
+        self.last_step = -1
         self.global_step = self.applied = self.dropped = 0
         self.stalenesses: defaultdict[int, int] = defaultdict(int)  # applied pushes by staleness, `rounded` if large
+
+    def waiting(self) -> list[tuple[int, ms.Push | ms.Pull | ms.Assign]]:
+        """The tickets and messages of all pending calls, in order."""
+        return [(call.ticket, call.message) for call in self._calls.values()]
+
+    def restore(self, state: ShardState) -> None:
+        """Continue from the counts of a state."""
+        self.global_step, self.applied, self.dropped = state.global_step, state.applied, state.dropped
+        self.last_step = state.last_step
+        self.stalenesses.update({one.staleness: one.pushes for one in state.stalenesses})
 
     @property
     def frontier(self) -> ms.Frontier | None:
@@ -197,7 +208,7 @@ class PendingCalls:
 
     def _apply(self, calls: Sequence[PendingCall], scale: float, result: StepResult) -> None:
         """Make one update of the mean of these pushes; if it raises `NotFinite`, none, and nothing has changed."""
-        pushes, stalenesses, step = [], [], self._last_step + 1
+        pushes, stalenesses, step = [], [], self.last_step + 1
         for call in calls:
             push = call.message
             assert isinstance(push, ms.Push), "a policy applies pushes"
@@ -207,7 +218,7 @@ class PendingCalls:
             step = max(step, push.global_step)
         magnitudes = calls[0].magnitudes if len(calls) == 1 else _largest(calls)
         self._store.update(pushes, step, scale, magnitudes, result)
-        self._last_step = step
+        self.last_step = step
         group, frontier = pushes[0].group, None
         if group is not None:
             self._pass_over(group.members)

@@ -8,7 +8,7 @@ outside, in `psserver.runtime.executor` and `psserver.rpc.server`.
 """
 
 import dataclasses
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from psserver.core import events
@@ -22,9 +22,11 @@ from psserver.core.pending_calls import PendingCall, PendingCalls
 from psserver.core.policies import policy_for
 from psserver.core.policies.policy import Policy
 from psserver.core.policies.update_order import UpdateOrder
+from psserver.core.state import ShardState, StalenessCount, VariableArrays
 from psserver.core.variables.array_tasks import StepResult, TasksPending
 from psserver.core.variables.element_checks import Inspection, Magnitudes, inspect
 from psserver.core.variables.store import Store
+from psserver.core.variables.variable import Variable
 from pswire import messages as ms
 from pswire.errors import InvalidMessage, WrongShard
 from pswire.specs.consistency import (
@@ -78,6 +80,66 @@ class Shard:
         self._queues = DataQueues(self._members)
         self._traffic = TrafficMeter()
 
+    # --- the state ------------------------------------------------------------------------------------------------
+
+    def state(self) -> ShardState:
+        """All but the arrays of variables and pending calls."""
+        pending, queues, stalenesses = self._pending, self._queues.state(), self._pending.stalenesses
+        places, states = self._invariants.state()
+        return ShardState(
+            self.shard,
+            self.shards,
+            self._invariants.identity,
+            str(self._consistency),
+            str(self._staleness),
+            cut=0,
+            timeline=0,
+            global_step=pending.global_step,
+            last_step=pending.last_step,
+            applied=pending.applied,
+            dropped=pending.dropped,
+            repeated=self._repeated,
+            lost_pushes=0,
+            members=self._members.state(),
+            variables=tuple([variable.state() for variable in self._store]),
+            queues=queues[0],
+            epochs=queues[1],
+            stalenesses=tuple([StalenessCount(*one) for one in stalenesses.items()]),
+            changes=tuple(self._changes),
+            places=places,
+            states=states,
+            served=self._store.served.state(),
+            order=None if self._update_order is None else self._update_order.state(),
+            groups=self._invariants.groups,
+        )
+
+    def restore(self, state: ShardState, arrays: Mapping[str, VariableArrays], now: float) -> None:
+        """Continue from a state, whose arrays this shard owns from now on; for a new shard with the same options.
+
+        Raises `WrongShard` for the state of another shard, or one with other options, `ValueError` if state and arrays
+        do not fit together.
+        """
+        mine = self.shard, self.shards, str(self._consistency), str(self._staleness)
+        theirs = state.shard, state.shards, state.consistency, state.handling
+        if mine != theirs:
+            text = "shard {} of {} with --consistency {} --staleness {}"
+            raise WrongShard(f"the state is of {text.format(*theirs)}, and this is {text.format(*mine)}")
+        self._invariants.identity = state.identity
+        self._invariants.restore(state.places, state.groups, state.states)
+        self._members.restore(state.members, now)
+        variables = [Variable.restored(one, arrays[one.spec.name]) for one in state.variables]
+        self._store.variables = {variable.spec.name: variable for variable in variables}
+        self._store.served.restore(state.served)
+        self._pending.restore(state)
+        self._queues.restore(state.queues, state.epochs)
+        self._repeated, self._changes = state.repeated, list(state.changes)
+        if self._update_order is not None and state.order is not None:
+            self._update_order.restore(state.order)
+
+    def waiting(self) -> list[tuple[int, ms.Message]]:
+        """The tickets and messages of all calls without an answer: steps of these complete a restored state."""
+        return [*self._pending.waiting(), *self._queues.waiting()]
+
     @property
     def global_step(self) -> int:
         """Number of updates: pushes applied, those of a group as one."""
@@ -95,6 +157,10 @@ class Shard:
         shard that never holds a call. Raises `UnknownVariable`, or `InvalidMessage` for an impossible choice.
         """
         return self._store.answer_bytes(message, modified=not (at_once and self._pending.asynchronous))
+
+    def due(self, now: float) -> ms.Tick:
+        """The tick of this moment: the only place where time decides anything."""
+        return ms.Tick(self._members.expired(now), self._queues.overdue(now))
 
     # --- check and step -------------------------------------------------------------------------------------------
 
@@ -178,7 +244,7 @@ class Shard:
             case ms.Status():
                 result.replies.append(ms.Reply(ticket, self._status(now)))
             case ms.Tick():
-                self._tick(now, result)
+                self._tick(message, now, result)
         traffic = self._traffic
         traffic.pushes, traffic.bytes_in = self._pending.applied, traffic.bytes_in + bytes_in
         traffic.bytes_out += result.bytes_out
@@ -273,11 +339,12 @@ class Shard:
         result.replies.append(ms.Reply(ticket, ms.Left()))
         self._forget([member], result)
 
-    def _tick(self, now: float, result: StepResult) -> None:
-        lost = self._members.expire(now)
-        result.events.extend([events.lost(member, self._members.lease) for member in lost])
-        self._forget(lost, result)
-        self._queues.explain(now, result)
+    def _tick(self, tick: ms.Tick, now: float, result: StepResult) -> None:
+        if tick.lost:
+            lost = self._members.expire(tick.lost, now)
+            result.events.extend([events.lost(member, self._members.lease) for member in lost])
+            self._forget(lost, result)
+        self._queues.explain(tick.overdue, result)
 
     def _forget(self, gone: Collection[Member], result: StepResult) -> None:
         """End the calls of these workers, and return their blocks to the data queues; this may release other calls."""

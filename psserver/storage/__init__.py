@@ -1,1 +1,1 @@
-"""Files of a shard: atomic writes, and the journal. The journal knows bytes, not messages."""
+"""Storage: checkpoints and the journal of one shard, as files."""

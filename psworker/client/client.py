@@ -151,16 +151,18 @@ class Client:
         sent = self._calls.send({0: messages[0]} if self._pushing.decides else messages, pulled.rejoins)
         return Future(partial(self._pushing.result, sent, messages, pulled))
 
-    def pull(self, names: Sequence[str], known_values: Iterable[VersionedArray] = ()) -> list[VersionedArray]:
-        """The values of `names`, in their order; those of one shard are one cut."""
-        return self.start_pull(names, known_values).result()
+    def pull(
+        self, names: Sequence[str], known_values: Iterable[VersionedArray] = (), *, exact: bool = False
+    ) -> list[VersionedArray]:
+        """The values of `names`, in their order; those of one shard are one cut. If `exact`, without an encoding."""
+        return self.start_pull(names, known_values, exact=exact).result()
 
     def start_pull(
-        self, names: Sequence[str], known_values: Iterable[VersionedArray] = ()
+        self, names: Sequence[str], known_values: Iterable[VersionedArray] = (), *, exact: bool = False
     ) -> Future[list[VersionedArray]]:
         """Sends a `pull`. No push, tune or assign until its result is there."""
         self.report_deferred_idle()
-        calls, encoding = self._calls, self.encoder.encoding
+        calls, encoding = self._calls, "" if exact else self.encoder.encoding
         pull = ShardedPull(self._placement, names, known_values, calls.rejoins)
         messages = {shard: pull.message(shard, calls.sender, encoding) for shard in sorted(pull.names)}
         if not self._pushing.orders:
@@ -177,16 +179,17 @@ class Client:
 
         return Future(result)
 
-    def choose(self, name: str, rows: Array | None = None, slot: str = "") -> VersionedArray:
+    def choose(self, name: str, rows: Array | None = None, slot: str = "", *, exact: bool = False) -> VersionedArray:
         """Some rows of a variable, or of one of its slots, and the versions of all partitions.
 
-        `rows` are row numbers, (n,), integers in any order and with repeats; None: all. `slot` "" is the value.
+        `rows` are row numbers, (n,), integers in any order and with repeats; None: all. `slot` "" is the value. Slots,
+        and values if `exact`, come without an encoding.
 
         Raises `InvalidMessage` if there is no such slot, and as `PlacedVariable.split_rows`.
         """
         calls, variable, orders = self._calls, self._placement[name], self._pushing.orders
         numbers, positions = (None, None) if rows is None else variable.split_rows(rows)
-        encoding = "" if slot else self.encoder.encoding
+        encoding = "" if slot or exact else self.encoder.encoding
         served_at = calls.frontier.decided if orders else None
         messages = {}
         for index, partition in enumerate(variable.partitions):
@@ -205,10 +208,14 @@ class Client:
         """
         parts: dict[int, list[ms.Assignment]] = {}
         for assignment in assignments:
-            variable = self._placement[assignment.name]
-            variable.check(assignment.array, "assigned value")
-            for partition, array in zip(variable.partitions, variable.split(assignment.array), strict=True):
-                parts.setdefault(partition.shard, []).append(ms.Assignment(assignment.name, array))
+            name, value, variable = assignment.name, assignment.array, self._placement[assignment.name]
+            if assignment.first_row is not None:
+                for partition, rows, row in variable.split_stretch(value, assignment.first_row):
+                    parts.setdefault(partition.shard, []).append(ms.Assignment(name, rows, row))
+                continue
+            variable.check(value, "assigned value")
+            for partition, array in zip(variable.partitions, variable.split(value), strict=True):
+                parts.setdefault(partition.shard, []).append(ms.Assignment(name, array))
         self.report_deferred_idle()
         self._calls.report_abandoned()
         self._sequence += 1

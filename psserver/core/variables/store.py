@@ -318,28 +318,38 @@ class Store:
             variable.version += 1
 
     def check_assignments(self, assignments: Iterable[ms.Assignment]) -> None:
-        """Check names, shapes and dtypes."""
+        """Check names, shapes, dtypes and rows."""
         names: set[str] = set()
         for assignment in assignments:
-            check_tensor(self[assignment.name].spec, assignment.array, "assigned value")
+            spec, array, first = self[assignment.name].spec, assignment.array, assignment.first_row
+            if first is not None:
+                if not (spec.shape and array.ndim and 0 <= first <= spec.shape[0] - len(array)):
+                    rows = f"{array.dtype.name}{list(array.shape)}"
+                    raise InvalidMessage(f"variable {spec} has no rows {rows} from row {first} on")
+                spec = TensorSpec(spec.name, (len(array), *spec.shape[1:]), spec.dtype)
+            check_tensor(spec, array, "assigned value")
             if assignment.name in names:
                 raise InvalidMessage(f"two values for variable {assignment.name!r} in one assign")
             names.add(assignment.name)
 
     def assign(self, message: ms.Assign, magnitudes: Magnitudes, result: StepResult) -> tuple[int, ...]:
         """Set values, or add to them; returns the new versions. If it raises `NotFinite`, nothing has changed."""
-        arrays, add = {one.name: one.array for one in message.assignments}, message.add
+        arrays, targets, add = {}, {}, message.add
+        for one in message.assignments:
+            name, value, first = one.name, self.variables[one.name].value, one.first_row
+            arrays[name] = one.array
+            targets[name] = value if first is None else value[first : first + len(one.array)]
         if add and result.settled and self.is_guarded(magnitudes):
             run(result.tasks)
             result.tasks.clear()
             with np.errstate(all="ignore"):
-                arrays = {name: np.asarray(self.variables[name].value + array) for name, array in arrays.items()}
+                arrays = {name: np.asarray(targets[name] + array) for name, array in arrays.items()}
             what = "sum of the value and what is added"
             add, magnitudes = False, {name: check_finite(name, total, what) for name, total in arrays.items()}
         versions = []
         for name, array in arrays.items():
             variable = self.variables[name]
-            change = partial(add_to if add else np.copyto, variable.value, array)
+            change = partial(add_to if add else np.copyto, targets[name], array)
             result.tasks.append(ArrayTask(name, array.nbytes, change))
             if add:
                 variable.growth += ADDITION_GROWTH

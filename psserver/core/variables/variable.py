@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from psserver.core.state import VariableArrays, VariableState
 from pswire.errors import AlreadyRegistered, InvalidMessage, UnknownVariable
 from pswire.messages import Choice, Declaration, Tune, VariableStatus
 from pswire.optimizers import OptimizerSpec, Rule, UpdateSpec, ordinary_growth, rule_for
@@ -45,6 +46,26 @@ class Variable:
 
     def __post_init__(self) -> None:
         self.limits = LIMITS.get(self.spec.dtype)
+
+    def state(self) -> VariableState:
+        """All but its arrays."""
+        return VariableState(
+            self.spec, self.version, self.updates, self.growth, self.declared, self.optimizer, self.initial, self.part
+        )
+
+    @classmethod
+    def restored(cls, state: VariableState, arrays: VariableArrays) -> "Variable":
+        """A variable that continues from a `state`, and owns the arrays. Raises `ValueError` unless these fit."""
+        spec, slots = state.spec, arrays.slots
+        variable = cls(spec, arrays.value, state.initial, state.part, state.version, state.updates, state.declared)
+        if state.optimizer is not None:
+            variable.slot_specs = slot_specs(spec, state.declared or state.optimizer)
+            variable.follow(state.optimizer)
+        variable.slots, variable.growth = slots, state.growth
+        found = {name: TensorSpec.of(spec.name, slot) for name, slot in slots.items()}
+        if not spec.matches(arrays.value) or found != variable.slot_specs:
+            raise ValueError(f"the arrays are not those of variable {spec} with {state.optimizer}")
+        return variable
 
     def follow(self, optimizer: UpdateSpec) -> Rule:
         """Update by this optimizer from now on; returns its rule."""
