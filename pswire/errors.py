@@ -107,6 +107,10 @@ class DatasetError(ParamServerError, status="NOT_FOUND", fault="user"):
     """A data file that is missing, cut or altered; or invalid columns or rows of a dataset."""
 
 
+class ModelFileError(ParamServerError, status="DATA_LOSS", fault="user"):
+    """A model file that is missing, cut, altered or cannot be written, or whose names are not the program's."""
+
+
 #: All error classes by name.
 FAMILY: dict[str, type[ParamServerError]] = {
     name: kind
