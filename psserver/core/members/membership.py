@@ -112,7 +112,7 @@ class Membership:
         self.job_end = None
         known = self._members.get(message.worker)
         if known is not None and _same_incarnation(known, message):
-            known.state = "live"
+            known.state, known.must_join = "live", False
             self.renew(known, now, message.tensor_transport)
             self.chief.elect()
             return known, False
@@ -135,7 +135,9 @@ class Membership:
         """The live member that sends. Raises `NotJoined`, or `Zombie` if another incarnation has joined since."""
         member = self._members.get(sender.worker)
         if member is not None and member.state == "live" and member.incarnation == sender.incarnation:
-            return member
+            if not member.must_join:
+                return member
+            raise NotJoined(f"worker {sender.worker!r} has to join again: this shard went back to an older state")
         raise self.refusal(sender)
 
     def record(self, member: Member, sequence: int, answer: Pushed | Assigned | Tuned) -> None:
