@@ -111,6 +111,7 @@ class Cuts:
 
     def __init__(self, shards: int, *, decides: bool) -> None:
         self.number = self.completed = self.late_below = 0
+        self.enabled = True  # False while messages are replayed, whose cuts were taken before
         self.current: ShardCut | None = None
         self._shards, self._decides = shards, decides
 

@@ -143,6 +143,16 @@ class Shard:
         if self._update_order is not None and state.order is not None:
             self._update_order.restore(state.order)
 
+    def go_back(self, timeline: int) -> None:
+        """Begin a timeline from this state, which is older than what was acknowledged: all members join again."""
+        self.timeline, self.lost = timeline, False
+        for member in self._members:
+            member.must_join = member.state == "live"
+
+    def resume(self, now: float) -> None:
+        """Begin all leases anew: the shard's clock has another origin, or it was down."""
+        self._members.resume(now)
+
     def waiting(self) -> list[tuple[int, ms.Message]]:
         """The tickets and messages of all calls without an answer: steps of these complete a restored state."""
         return [*self._pending.waiting(), *self._queues.waiting()]
@@ -450,6 +460,9 @@ class Shard:
 
     def _begin_cut(self, number: int, result: StepResult) -> None:
         """Take the snapshot of a cut, unless another one is not over, or there is no memory for its copies."""
+        if not self.cuts.enabled:
+            self.cuts.skip(number)
+            return
         self.cuts.end_if_idle()
         store, busy = self._store, self.cuts.current
         if busy is not None or store.nbytes > store.free_bytes:

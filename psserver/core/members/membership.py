@@ -64,13 +64,18 @@ class Membership:
         for one in state.members:
             member = _member(one)
             self._members[one.name] = member
-            self.renew(member, now)
         known = self._members
         training, finished = [known[name] for name in state.training], [known[name] for name in state.finished]
         self.progress.restore(training, finished, state.last_clock)
         self.half_pushes.restore(state.half_pushes, state.last_pushes)
         self.chief.restore(state.chief)
         self._done = state.done
+        self.resume(now)
+
+    def resume(self, now: float) -> None:
+        """Begin all leases anew, and the time since the last worker has left."""
+        for member in self:
+            self.renew(member, now)
         if self._members:
             self._check_job_end(now)
 
