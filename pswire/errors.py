@@ -95,6 +95,14 @@ class ConfigurationError(ParamServerError, status="INVALID_ARGUMENT", fault="use
     """An invalid flag, environment variable or argument."""
 
 
+class StorageError(ParamServerError, status="DATA_LOSS", fault="receiver"):
+    """A file of a checkpoint or journal that cannot be read or written, or belongs to another job or shard."""
+
+
+class DamagedFile(StorageError):
+    """A file of a checkpoint or journal that is missing, cut or altered."""
+
+
 class DatasetError(ParamServerError, status="NOT_FOUND", fault="user"):
     """A data file that is missing, cut or altered; or invalid columns or rows of a dataset."""
 
