@@ -67,6 +67,10 @@ class OutOfOrder(ParamServerError, status="FAILED_PRECONDITION", fault="sender")
     """A message that is older than the last settled one, or was abandoned."""
 
 
+class StateLost(ParamServerError, status="FAILED_PRECONDITION", fault="sender"):
+    """The shards went back to a checkpoint, or have to: what came after it was given up."""
+
+
 class WrongShard(ParamServerError, status="FAILED_PRECONDITION", fault="sender"):
     """A worker whose servers are not those of the job: in another order, or restarted without their state."""
 
@@ -91,8 +95,20 @@ class ConfigurationError(ParamServerError, status="INVALID_ARGUMENT", fault="use
     """An invalid flag, environment variable or argument."""
 
 
+class StorageError(ParamServerError, status="DATA_LOSS", fault="receiver"):
+    """A file of a checkpoint or journal that cannot be read or written, or belongs to another job or shard."""
+
+
+class DamagedFile(StorageError):
+    """A file of a checkpoint or journal that is missing, cut or altered."""
+
+
 class DatasetError(ParamServerError, status="NOT_FOUND", fault="user"):
     """A data file that is missing, cut or altered; or invalid columns or rows of a dataset."""
+
+
+class ModelFileError(ParamServerError, status="DATA_LOSS", fault="user"):
+    """A model file that is missing, cut, altered or cannot be written, or whose names are not the program's."""
 
 
 #: All error classes by name.

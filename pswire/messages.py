@@ -38,6 +38,8 @@ class Join:
         process_nonce: a random number of this process, so that a Join that arrives twice counts once; 0: none.
         tensor_transport: how tensors travel to this shard, for status displays.
         states: when joining again: `Joined.state` of all shards, in order; a shard with a different state refuses.
+        timeline: when joining again: `Joined.timeline`; a shard with another one refuses with `StateLost`. 0: none.
+        steps: when joining again: pushes of this incarnation that this shard has acknowledged as applied.
     """
 
     worker: str
@@ -47,6 +49,8 @@ class Join:
     process_nonce: int = 0
     tensor_transport: str = ""
     states: tuple[int, ...] = ()
+    timeline: int = 0
+    steps: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +63,8 @@ class Joined:
         consistency, staleness: the shard's options, as `pswire.specs.consistency` writes them; equal on all shards.
         chief: whether this worker is the chief; may change later. Only shard 0 knows.
         state: the identity of the shard's state; a server restarted without its state has a different one. 0: none.
+        timeline: 1 more each time that acknowledged changes were given up (`Restore`).
+        cut: the number of the shard's last cut (`Cut`).
     """
 
     incarnation: int
@@ -69,6 +75,8 @@ class Joined:
     staleness: str = "none"
     chief: bool = False
     state: int = 0
+    timeline: int = 0
+    cut: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +89,7 @@ class Renew:
             An `idle` is outdated, and ignored, if the shard has received a later message from the worker.
         half_pushes: pushes of this incarnation that this shard has not applied and others have, as far as the worker
             knows; if there are several such shards, the first one gets the count.
+        cut: the number of the last cut of which the worker knows, and which no open call of it precedes (`Cut`).
     """
 
     sender: Sender
@@ -88,15 +97,17 @@ class Renew:
     tensor_transport: str = ""
     settled: int = 0
     half_pushes: int = 0
+    cut: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Renewed:
-    """The lease has been renewed. `waiting_for` is as in `WorkerStatus`, `chief` as in `Joined`."""
+    """The lease has been renewed. `waiting_for` is as in `WorkerStatus`, `chief` and `cut` as in `Joined`."""
 
     global_step: int
     waiting_for: str = ""
     chief: bool = False
+    cut: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,6 +203,7 @@ class Register:
         dry_run: only check; the answer has no values, and values of new variables may be left out.
         states: `Joined.state` of all shards, in order. A shard keeps the first list it gets and refuses workers with a
             different one, so that no worker trains a model that has lost a part.
+        cut: as in `Push`.
     """
 
     sender: Sender
@@ -199,6 +211,7 @@ class Register:
     places: tuple[Place, ...] = ()
     dry_run: bool = False
     states: tuple[int, ...] = ()
+    cut: int = 0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -237,6 +250,7 @@ class Pull:
             sent. Empty: none is known.
         encoding: a key of `pswire.specs.encodings.ENCODINGS` for float32 values; "": as they are.
         after: as in `Push`.
+        of_cut: the values as they were in the cut of this number, which is held (`Cut`); 0: the present ones.
     """
 
     sender: Sender
@@ -245,6 +259,7 @@ class Pull:
     known_versions: tuple[int, ...] = ()
     encoding: str = ""
     after: tuple[ChangeId, ...] = ()
+    of_cut: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -296,6 +311,7 @@ class Push:
         after: to the other shards: changes to be made before this one (`Frontier`).
         global_step: the number of updates before this one as far as the worker knows: for learning rate schedules on
             shards that do not get every push.
+        cut: the number of the last cut that this push, on all its shards, comes after (`Cut`).
         progress: to shard 0, for each data queue that the worker reads: the examples that are done with this push. It
             is noted with the push, once: also if the policy drops it.
     """
@@ -312,6 +328,7 @@ class Push:
     remote: tuple[RemoteWeights, ...] = ()
     after: tuple[ChangeId, ...] = ()
     global_step: int = 0
+    cut: int = 0
     progress: tuple[Progress, ...] = ()
 
 
@@ -332,6 +349,7 @@ class Pushed:
         global_step: the step of the values; they may already include later updates.
         group: the group of pushes that it was applied with, if any.
         frontier: where shard 0 decides for all by staleness: its frontier at the decision, before this push.
+        cut: the number of the shard's last cut when the push was decided.
     """
 
     outcome: Outcome
@@ -341,14 +359,16 @@ class Pushed:
     reason: str = ""
     group: UpdateGroup | None = None
     frontier: Frontier | None = None
+    cut: int = 0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Assignment:
-    """A value to set, or with `Assign.add` to add."""
+    """A value to set, or with `Assign.add` to add: of the rows from `first_row` on; None: of the whole variable."""
 
     name: str
     array: Array
+    first_row: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -356,7 +376,7 @@ class Assign:
     """Sets variables, or adds to them, without an optimizer: all or none, once.
 
     Attributes:
-        sequence, shards, after: as in `Push`.
+        sequence, shards, after, cut: as in `Push`.
         remote: to shard 0, where it decides for all by staleness: names of variables with a part on another shard.
     """
 
@@ -367,6 +387,7 @@ class Assign:
     shards: tuple[int, ...] = ()
     remote: tuple[str, ...] = ()
     after: tuple[ChangeId, ...] = ()
+    cut: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -391,6 +412,7 @@ class Tune:
     names: tuple[str, ...]
     optimizer: UpdateSpec
     fields: tuple[str, ...]
+    cut: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -478,6 +500,7 @@ class Taken:
         reports: complete epochs in order, without those the worker has received.
         chief: as in `Joined`. A dead chief's block is handed out again only when the chief is known to be lost, so a
             worker that gets a block's epoch report knows the new chief by then.
+        cut: as in `Joined`.
     """
 
     block: Block | None
@@ -485,6 +508,76 @@ class Taken:
     waiting_for: str = ""
     reports: tuple[EpochReport, ...] = ()
     chief: bool = False
+    cut: int = 0
+
+
+# --- cuts, and what is restored from them -----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """Begins a cut, or asks about one: the state of all shards in which each push is on all of its shards, or on none.
+
+    Each change carries the number of the last cut that its worker knew of when it began (`Push.cut`). A shard that
+    sees a higher number takes its snapshot before it goes on; a change of a lower number that arrives later belongs to
+    the cut all the same.
+
+    Attributes:
+        number: of the cut that is asked about, which begins here if it has not; 0 begins a new one.
+        holder: keeps the cut in memory, for `Pull.of_cut`, until this worker releases it or is gone; None: nobody.
+        release: the holder needs the cut no more.
+    """
+
+    number: int = 0
+    holder: Sender | None = None
+    release: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class CutReport:
+    """A cut on this shard.
+
+    Attributes:
+        number: 0 if none could begin, because another one is not over: ask again.
+        complete: no change that belongs to it can arrive any more.
+        waiting_for: the workers that have not shown its number, or why none could begin.
+        written: it is on disk.
+        held: its values can be pulled.
+        problem: why it could not be written.
+    """
+
+    number: int
+    complete: bool = False
+    waiting_for: str = ""
+    written: bool = False
+    held: bool = False
+    problem: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Restore:
+    """Goes back to the cut of this number, as timeline `timeline`, if that is above the shard's; (0, 0) only asks.
+
+    Needs no membership: all members of the shard have to join again.
+    """
+
+    timeline: int = 0
+    cut: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Restored:
+    """The timeline that the shard follows, and the cut that it began with.
+
+    Attributes:
+        lost: the shard has begun from an older state than it had acknowledged, and waits for a `Restore`.
+        cuts: the numbers of those that it could go back to, ascending.
+    """
+
+    timeline: int
+    cut: int
+    lost: bool = False
+    cuts: tuple[int, ...] = ()
 
 
 # --- status -----------------------------------------------------------------------------------------------------------
@@ -579,6 +672,32 @@ class Change:
 
 
 @dataclass(frozen=True, slots=True)
+class StorageStatus:
+    """Checkpoints and journal of a shard.
+
+    Attributes:
+        folder: where they are; "": none.
+        last: the number of the last checkpoint that was written; `age`: seconds since then.
+        writing: the number of the cut in progress, 0 if there is none; `waiting_for` names its missing workers.
+        problem: why the last checkpoint could not be written, or the journal cannot be now; "": nothing is wrong.
+        journal: whether there is one; `journal_bytes`: its size.
+        timeline: as in `Joined`.
+        lost_pushes: acknowledged pushes that were given up when older state was restored, as their workers report them.
+    """
+
+    folder: str = ""
+    last: int = 0
+    age: float = 0.0
+    writing: int = 0
+    waiting_for: str = ""
+    problem: str = ""
+    journal: bool = False
+    journal_bytes: int = 0
+    timeline: int = 0
+    lost_pushes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class StatusReport:
     """A snapshot of a shard. Its lists have 1,000 entries at most: live workers, and the newest.
 
@@ -606,6 +725,7 @@ class StatusReport:
     changes: tuple[Change, ...] = ()
     half_pushes: int = 0
     last_pushes: tuple[LastPush, ...] = ()
+    storage: StorageStatus = StorageStatus()
 
 
 # --- all of them ------------------------------------------------------------------------------------------------------
@@ -613,12 +733,32 @@ class StatusReport:
 
 @dataclass(frozen=True, slots=True)
 class Tick:
-    """A clock tick that the server sends to its own shard; never sent over the network."""
+    """What time has brought about, as data (`Shard.due`): a server's message to its own shard, never sent to another.
+
+    `lost` are the workers whose lease has expired, `overdue` the requests for blocks, by worker and data queue, that
+    have waited for long. So a shard that is given the same messages again needs no clock.
+    """
+
+    lost: tuple[str, ...] = ()
+    overdue: tuple[tuple[str, str], ...] = ()
 
 
-Request: TypeAlias = Join | Renew | Leave | Register | Pull | Push | Assign | Tune | Take | Status
+Request: TypeAlias = Join | Renew | Leave | Register | Pull | Push | Assign | Tune | Take | Cut | Restore | Status
 Message: TypeAlias = Request | Tick
-Answer: TypeAlias = Joined | Renewed | Left | Registered | Pulled | Pushed | Assigned | Tuned | Taken | StatusReport
+Answer: TypeAlias = (
+    Joined
+    | Renewed
+    | Left
+    | Registered
+    | Pulled
+    | Pushed
+    | Assigned
+    | Tuned
+    | Taken
+    | CutReport
+    | Restored
+    | StatusReport
+)
 
 
 @dataclass(frozen=True, slots=True)

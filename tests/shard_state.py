@@ -1,6 +1,7 @@
 """All that a shard keeps, as plain data: for tests that say "nothing has changed" or "these two are the same"."""
 
 import dataclasses
+import json
 from collections import deque
 from enum import Enum
 from functools import cache, cached_property
@@ -9,7 +10,9 @@ from typing import Any
 import numpy as np
 
 from psserver.core.shard import Shard
+from psserver.core.state import VariableArrays
 from psserver.core.variables.array_tasks import run
+from psserver.storage import manifest
 from pswire.messages import Message, Reply
 from pswire.tensors.values import Array
 
@@ -70,6 +73,19 @@ def _fields(kind: type) -> tuple[str, ...]:
 def slots_of(shard: Shard, name: str) -> dict[str, Array]:
     """What the optimizer keeps beside a variable; no message asks for it."""
     return shard._store[name].slots
+
+
+def restored(shard: Shard, new: Shard, now: float) -> list[Reply]:
+    """Gives a new shard the state of another, by way of the text of a manifest; the replies to calls that waited."""
+    state = shard.state()
+    copies = {one.spec.name: VariableArrays(one.value.copy(), _copies(one.slots)) for one in shard._store}
+    text = json.dumps(manifest.to_json(state))
+    new.restore(manifest.from_json(json.loads(text), _copies(manifest.served_arrays(state))), copies, now)
+    return [reply for ticket, message in shard.waiting() for reply in run_step(new, ticket, message, now)]
+
+
+def _copies(arrays: dict[str, Array]) -> dict[str, Array]:
+    return {name: array.copy() for name, array in arrays.items()}
 
 
 def run_step(shard: Shard, ticket: int, message: Message, now: float, **options: Any) -> list[Reply]:

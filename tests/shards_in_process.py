@@ -7,7 +7,7 @@ from functools import partial
 
 from psserver.core.shard import Shard
 from pswire.errors import InvalidMessage, ParamServerError, TimedOut
-from pswire.messages import Status, Tick
+from pswire.messages import Status
 from pswire.specs.consistency import Asynchronous, IgnoreStaleness
 from psworker.client.client import Client
 from psworker.transport import Future
@@ -84,7 +84,7 @@ class ShardsInProcess:
         with self._changed:
             self.now += seconds
             for shard in range(self.shards):
-                self._step(shard, 0, Tick())
+                self._step(shard, 0, self.machines[shard].due(self.now))
 
     def messages(self, kind):
         """(shard, message) of all messages of this kind."""

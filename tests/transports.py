@@ -10,7 +10,7 @@ import pytest
 
 from psserver.config import ServerConfig
 from psserver.rpc.server import ServerThread
-from psworker.client import placement
+from pswire import placement
 from psworker.config import StrategyConfig, WorkerConfig
 from psworker.sessions.session import Session
 from psworker.sessions.strategies.local_steps import OUTER

@@ -8,11 +8,13 @@ a returned block is handed out again. `DataQueues` keeps the requests that wait.
 
 import heapq
 import math
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 
 from psserver.core import events
+from psserver.core.cuts import Cuts
 from psserver.core.members.membership import Membership
+from psserver.core.state import Holding, LastEpoch, OpenEpoch, QueueState
 from psserver.core.variables.array_tasks import StepResult
 from pswire.errors import AlreadyRegistered, InvalidMessage, Unavailable
 from pswire.messages import Block, EpochReport, Finished, Progress, Push, QueueSpec, Reply, Take, Taken
@@ -52,6 +54,34 @@ class DataQueue:
         self._out: dict[str, _Held] = {}
         self._open: dict[int, _Epoch] = {}
         self.reports: list[EpochReport] = []
+
+    def state(self) -> QueueState:
+        """Which blocks are handed out, returned and done."""
+        return QueueState(
+            self.spec,
+            self._handed_out,
+            tuple([Holding(worker, number, start, start) for number, start, worker in self._returned]),
+            tuple(
+                [
+                    Holding(worker, held.block.number, held.block.start, held.position, held.cost_sum)
+                    for worker, held in self._out.items()
+                ]
+            ),
+            tuple([OpenEpoch(n, one.done, one.cost_sum, one.cost_examples) for n, one in self._open.items()]),
+            tuple(self.reports),
+        )
+
+    @classmethod
+    def restored(cls, state: QueueState) -> "DataQueue":
+        """A queue that continues from a `state`."""
+        queue = cls(state.spec)
+        queue._handed_out = state.handed_out
+        queue._returned = [(one.block, one.start, one.worker) for one in state.returned]  # in the order of the heap
+        for one in state.out:
+            queue._out[one.worker] = _Held(queue._block(one.block, one.start), one.position, one.cost_sum)
+        queue._open = {one.epoch: _Epoch(one.done, one.cost_sum, one.cost_examples) for one in state.open}
+        queue.reports = list(state.reports)
+        return queue
 
     def finish(self, worker: str, finished: Finished, result: StepResult) -> None:
         """Count a block as done. One that this worker does not hold is ignored."""
@@ -100,7 +130,7 @@ class DataQueue:
         if held is None:
             if self._returned:
                 number, start, before = heapq.heappop(self._returned)
-                block = replace(self._block(number), start=start)
+                block = self._block(number, start)
                 result.events.append(events.handed_out_again(self.spec.name, block, worker, before))
             elif self._handed_out < self._blocks_an_epoch * self.spec.epochs:
                 block = self._block(self._handed_out)
@@ -132,10 +162,11 @@ class DataQueue:
         """The block that each worker holds, in the order of their names."""
         return {worker: held.block for worker, held in sorted(self._out.items())}
 
-    def _block(self, number: int) -> Block:
+    def _block(self, number: int, start: int | None = None) -> Block:
+        """A block, or the rest of it from `start`."""
         epoch, index = divmod(number, self._blocks_an_epoch)
-        start = index * self.spec.block
-        return Block(number, epoch + 1, start, min(start + self.spec.block, self.spec.size))
+        first = index * self.spec.block
+        return Block(number, epoch + 1, first if start is None else start, min(first + self.spec.block, self.spec.size))
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,11 +179,25 @@ class _Waiting:
 class DataQueues:
     """The queues by name, and the workers that wait for a block because other workers hold all remaining ones."""
 
-    def __init__(self, members: Membership) -> None:
-        self._members = members
+    def __init__(self, members: Membership, cuts: Cuts) -> None:
+        self._members, self._cuts = members, cuts
         self._queues: dict[str, DataQueue] = {}
         self._waiting: dict[tuple[str, str], _Waiting] = {}
         self._epochs: dict[str, int] = {}
+
+    def state(self) -> tuple[tuple[QueueState, ...], tuple[LastEpoch, ...]]:
+        """All queues, and the epoch of each worker's last block; without requests that wait."""
+        queues = tuple([queue.state() for queue in self._queues.values()])
+        return queues, tuple([LastEpoch(worker, epoch) for worker, epoch in self._epochs.items()])
+
+    def restore(self, queues: Iterable[QueueState], epochs: Iterable[LastEpoch]) -> None:
+        """Continue from a `state`."""
+        self._queues = {one.spec.name: DataQueue.restored(one) for one in queues}
+        self._epochs = {one.worker: one.epoch for one in epochs}
+
+    def waiting(self) -> list[tuple[int, Take]]:
+        """The tickets and messages of requests that wait, in order."""
+        return [(request.ticket, request.message) for request in self._waiting.values()]
 
     def check(self, spec: QueueSpec) -> None:
         """Raise `AlreadyRegistered` if a queue of this name has different parameters."""
@@ -204,11 +249,16 @@ class DataQueues:
                     result.events.append(events.block_returned(queue.spec.name, block, worker))
         self._hand_out(result)
 
-    def explain(self, now: float, result: StepResult) -> None:
+    def overdue(self, now: float) -> tuple[tuple[str, str], ...]:
+        """The requests, by worker and queue, that have waited for long."""
+        return tuple([key for key, request in self._waiting.items() if now - request.since >= MAX_WAIT_SECONDS])
+
+    def explain(self, overdue: Iterable[tuple[str, str]], result: StepResult) -> None:
         """Answer requests that have waited for long with the workers they wait for; their workers ask again."""
-        late = [(key, request) for key, request in self._waiting.items() if now - request.since >= MAX_WAIT_SECONDS]
-        for key, request in late:
-            del self._waiting[key]
+        for key in overdue:
+            request = self._waiting.pop(key, None)
+            if request is None:
+                continue
             holders = self._queues[key[1]].holders().items()
             reason = ", ".join(f"{worker} (block {block.number} of epoch {block.epoch})" for worker, block in holders)
             result.replies.append(self._answer(request, None, waiting_for=reason))
@@ -238,4 +288,4 @@ class DataQueues:
         message = request.message
         unreported = self._queues[message.queue.name].reports[message.reports_received :]
         chief = self._members.chief.is_chief(message.sender.worker)
-        return Reply(request.ticket, Taken(block, done, waiting_for, tuple(unreported), chief))
+        return Reply(request.ticket, Taken(block, done, waiting_for, tuple(unreported), chief, self._cuts.number))

@@ -7,6 +7,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 
+from psserver.core.cuts import Cuts
 from psserver.core.data_queue import DataQueues
 from psserver.core.members.member import Member
 from psserver.core.members.membership import Membership
@@ -14,6 +15,7 @@ from psserver.core.metrics import EXACT, rounded
 from psserver.core.policies.asynchronous import Asynchronous
 from psserver.core.policies.policy import Apply, Drop, Policy, PushView, ShardView, join_names
 from psserver.core.policies.update_order import UpdateOrder
+from psserver.core.state import ShardState
 from psserver.core.variables.array_tasks import StepResult
 from psserver.core.variables.element_checks import Magnitudes
 from psserver.core.variables.store import Store
@@ -46,16 +48,32 @@ class PendingCalls:
     """The pending calls of a shard; `global_step` counts updates, `applied` and `dropped` pushes."""
 
     def __init__(
-        self, policy: Policy, store: Store, members: Membership, queues: DataQueues, order: UpdateOrder | None = None
+        self,
+        policy: Policy,
+        store: Store,
+        members: Membership,
+        cuts: Cuts,
+        queues: DataQueues,
+        order: UpdateOrder | None = None,
     ) -> None:
         self._policy, self._store, self._members, self._update_order = policy, store, members, order
-        self._queues = queues
+        self._cuts, self._queues = cuts, queues
         self.asynchronous = type(policy) is Asynchronous  # no push is held, and no other call waits for one
         self._calls: dict[int, PendingCall] = {}
         # of the last update, as schedules count: pushes of the job before it, as far as known here
-        self._last_step = -1
+        self.last_step = -1
         self.global_step = self.applied = self.dropped = 0
         self.stalenesses: defaultdict[int, int] = defaultdict(int)  # applied pushes by staleness, `rounded` if large
+
+    def waiting(self) -> list[tuple[int, ms.Push | ms.Pull | ms.Assign]]:
+        """The tickets and messages of all pending calls, in order."""
+        return [(call.ticket, call.message) for call in self._calls.values()]
+
+    def restore(self, state: ShardState) -> None:
+        """Continue from the counts of a state."""
+        self.global_step, self.applied, self.dropped = state.global_step, state.applied, state.dropped
+        self.last_step = state.last_step
+        self.stalenesses.update({one.staleness: one.pushes for one in state.stalenesses})
 
     @property
     def frontier(self) -> ms.Frontier | None:
@@ -201,7 +219,7 @@ class PendingCalls:
 
     def _apply(self, calls: Sequence[PendingCall], scale: float, result: StepResult) -> None:
         """Make one update of the mean of these pushes; if it raises `NotFinite`, none, and nothing has changed."""
-        pushes, stalenesses, step = [], [], self._last_step + 1
+        pushes, stalenesses, step = [], [], self.last_step + 1
         for call in calls:
             push = call.message
             assert isinstance(push, ms.Push), "a policy applies pushes"
@@ -211,7 +229,7 @@ class PendingCalls:
             step = max(step, push.global_step)
         magnitudes = calls[0].magnitudes if len(calls) == 1 else _largest(calls)
         self._store.update(pushes, step, scale, magnitudes, result)
-        self._last_step = step
+        self.last_step = step
         group, frontier = pushes[0].group, None
         if group is not None:
             self._pass_over(group.members)
@@ -231,7 +249,10 @@ class PendingCalls:
             if push.shards:
                 member.last_push = ms.LastPush(member.name, member.incarnation, push.sequence, push.shards)
             self.stalenesses[staleness if staleness < EXACT else rounded(staleness)] += 1
-            answer = ms.Pushed(ms.Outcome.APPLIED, staleness, self.global_step, group=group, frontier=frontier)
+            if push.cut < self._cuts.late_below:
+                self._cuts.keep_late(push)
+            cut = self._cuts.number
+            answer = ms.Pushed(ms.Outcome.APPLIED, staleness, self.global_step, group=group, frontier=frontier, cut=cut)
             self._record(call, push, answer)
         self.applied += len(pushes)
 
@@ -241,7 +262,8 @@ class PendingCalls:
         self.dropped += 1
         call.member.dropped += 1
         staleness, frontier = self._staleness(push), self.frontier
-        self._record(call, push, ms.Pushed(ms.Outcome.DROPPED, staleness, self.global_step, (), reason, None, frontier))
+        cut, outcome, step = self._cuts.number, ms.Outcome.DROPPED, self.global_step
+        self._record(call, push, ms.Pushed(outcome, staleness, step, (), reason, None, frontier, cut))
 
     def _record(self, call: PendingCall, push: ms.Push, answer: ms.Pushed) -> None:
         """Settle a push, and note that its examples are done; from now on it is pending for its values only."""
@@ -264,6 +286,8 @@ class PendingCalls:
         if self._update_order is not None:
             change = ms.ChangeId(message.sender, message.sequence, message.shards)
             frontier = self._update_order.add([change], message.remote)
+        if message.cut < self._cuts.late_below:
+            self._cuts.keep_late(message)
         answer = ms.Assigned(ms.Outcome.APPLIED, versions, self.global_step, frontier)
         self._members.record(call.member, message.sequence, answer)
         result.replies.append(ms.Reply(call.ticket, answer))
@@ -277,8 +301,8 @@ class PendingCalls:
             answer = ms.Pulled(values, self.global_step, self.frontier)
         else:
             outcome, staleness, reason = settled.outcome, settled.staleness, settled.reason
-            group, frontier = settled.group, settled.frontier
-            answer = ms.Pushed(outcome, staleness, self.global_step, values, reason, group, frontier)
+            group, frontier, cut = settled.group, settled.frontier, settled.cut
+            answer = ms.Pushed(outcome, staleness, self.global_step, values, reason, group, frontier, cut)
         result.replies.append(ms.Reply(call.ticket, answer))
 
 

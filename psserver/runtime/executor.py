@@ -17,7 +17,7 @@ from psserver.core.shard import Shard
 from psserver.core.variables.array_tasks import StepResult, TasksPending
 from psserver.runtime.task_order import TaskOrder
 from pswire.errors import InvalidMessage, ParamServerError, TooLarge, Unavailable, UnknownVariable
-from pswire.messages import Allocator, Answer, Register, Reply, Request, Tick, Tune, tensor_bytes
+from pswire.messages import Allocator, Answer, Register, Reply, Request, Tune, tensor_bytes
 from pswire.optimizers import numba_compiler, rule_for
 from pswire.optimizers.numba_compiler import Loop
 
@@ -118,7 +118,8 @@ class Executor:
         """Send the shard a tick; skipped while a guarded step waits for tasks."""
         if not self._guarded.locked():
             with suppress(TasksPending):
-                self._complete(self._shard.step(0, Tick(), self._clock(), settled=self._tasks.idle))
+                now = self._clock()
+                self._complete(self._shard.step(0, self._shard.due(now), now, settled=self._tasks.idle))
 
     def close(self) -> None:
         """Answer all waiting calls, and later ones that would have to wait, with `Unavailable`."""

@@ -240,4 +240,6 @@ def _kind_of(field: Any) -> Field:  # noqa: ANN401 - a FieldDescriptor
     return ANY if is_text or field.type == FieldDescriptor.TYPE_BOOL else COUNT
 
 
-KINDS[pb.Sender] = one(Row(ms.Sender, pb.Sender, worker=NAME))
+#: A worker and its incarnation.
+SENDER = Row(ms.Sender, pb.Sender, worker=NAME)
+KINDS[pb.Sender] = one(SENDER)

@@ -9,7 +9,20 @@ from operator import attrgetter
 from google.protobuf.message import Message as Proto
 
 from pswire import messages as ms
-from pswire.codec.fields import ANY, KINDS, KNOWN_VERSIONS, NAME, POSITIVE, Row, below, choice, many, number, one
+from pswire.codec.fields import (
+    ANY,
+    KINDS,
+    KNOWN_VERSIONS,
+    NAME,
+    POSITIVE,
+    SENDER,
+    Row,
+    below,
+    choice,
+    many,
+    number,
+    one,
+)
 from pswire.codec.tensors import VALUES_AND_CHOICES
 from pswire.errors import InvalidMessage, Malformed
 from pswire.specs.encodings import ENCODINGS
@@ -26,10 +39,11 @@ def encode(message: ms.Request | ms.Answer, sender: TensorSender) -> Proto:
         InvalidMessage: a field has a value, or an array a dtype, that the protocol does not have.
         TooLarge: more than the sender's tensor transport carries.
     """
-    return _fill(_BY_MESSAGE[type(message)].proto(), message, sender)
+    return fill(_BY_MESSAGE[type(message)].proto(), message, sender)
 
 
-def _fill(proto: Proto, message: ms.Request | ms.Answer, sender: TensorSender) -> Proto:
+def fill(proto: Proto, message: ms.Request | ms.Answer, sender: TensorSender) -> Proto:
+    """Writes `message` into an empty protobuf of its kind, and returns that; raises as `encode` does."""
     try:
         _BY_MESSAGE[type(message)].put(message, proto, sender)
     except (ValueError, TypeError) as error:
@@ -51,7 +65,7 @@ def to_frame(message: ms.Request | ms.Answer, sender: TensorSender) -> pb.Frame:
     frame = pb.Frame()
     proto: Proto = getattr(frame, _PIECES[_BY_MESSAGE[type(message)].proto.DESCRIPTOR])
     proto.SetInParent()
-    _fill(proto, message, sender)
+    fill(proto, message, sender)
     return frame
 
 
@@ -69,9 +83,10 @@ def from_frame(frame: Incoming, receiver: StreamReceiver) -> ms.Request | ms.Ans
 # --- the messages ---------------------------------------------------------------------------------------------------
 # A field is of the kind of its type in protobuf (`pswire.codec.fields`), unless its row says otherwise.
 
-_OUTCOME = choice({outcome: pb.Outcome.Value(f"OUTCOME_{outcome.name}") for outcome in ms.Outcome})
+#: The outcome of a push, and the state of a worker.
+OUTCOME = choice({outcome: pb.Outcome.Value(f"OUTCOME_{outcome.name}") for outcome in ms.Outcome})
 _ENCODING = choice({form: form for form in ("", *ENCODINGS)})
-_STATE = choice({state: state for state in ("live", "left", "lost")})
+STATE = choice({state: state for state in ("live", "left", "lost")})
 
 KINDS[pb.ChangeId] = many(Row(ms.ChangeId, pb.ChangeId, sequence=POSITIVE), attrgetter("sender.worker"))
 KINDS |= {
@@ -84,10 +99,11 @@ KINDS |= {
     pb.Finished: one(Row(ms.Finished, pb.Finished), optional=True),
     pb.Progress: many(Row(ms.Progress, pb.Progress, queue=NAME, position=POSITIVE), attrgetter("queue")),
     pb.EpochReport: many(Row(ms.EpochReport, pb.EpochReport, queue=NAME, epoch=POSITIVE)),
-    pb.WorkerStatus: many(Row(ms.WorkerStatus, pb.WorkerStatus, name=NAME, state=_STATE, lease_left=ANY)),
+    pb.WorkerStatus: many(Row(ms.WorkerStatus, pb.WorkerStatus, name=NAME, state=STATE, lease_left=ANY)),
     pb.Traffic: one(Row(ms.Traffic, pb.Traffic)),
     pb.Staleness: one(Row(ms.Staleness, pb.Staleness)),
     pb.Change: many(Row(ms.Change, pb.Change, worker=NAME)),
+    pb.StorageStatus: one(Row(ms.StorageStatus, pb.StorageStatus)),
     pb.LastPush: many(Row(ms.LastPush, pb.LastPush, worker=NAME)),
 }
 
@@ -103,13 +119,17 @@ _MESSAGES = (
     Row(ms.Pull, pb.PullRequest, known_versions=KNOWN_VERSIONS, encoding=_ENCODING),
     Row(ms.Pulled, pb.PullReply, values=VALUES_AND_CHOICES),
     Row(ms.Push, pb.PushRequest, sequence=POSITIVE, known_versions=KNOWN_VERSIONS, encoding=_ENCODING),
-    Row(ms.Pushed, pb.PushReply, outcome=_OUTCOME),
+    Row(ms.Pushed, pb.PushReply, outcome=OUTCOME),
     Row(ms.Assign, pb.AssignRequest, sequence=POSITIVE),
-    Row(ms.Assigned, pb.AssignReply, outcome=_OUTCOME),
+    Row(ms.Assigned, pb.AssignReply, outcome=OUTCOME),
     Row(ms.Tune, pb.TuneRequest, sequence=POSITIVE),
-    Row(ms.Tuned, pb.TuneReply, outcome=_OUTCOME),
+    Row(ms.Tuned, pb.TuneReply, outcome=OUTCOME),
     Row(ms.Take, pb.TakeRequest),
     Row(ms.Taken, pb.TakeReply),
+    Row(ms.Cut, pb.CutRequest, holder=one(SENDER, optional=True)),
+    Row(ms.CutReport, pb.CutReply),
+    Row(ms.Restore, pb.RestoreRequest),
+    Row(ms.Restored, pb.RestoreReply),
     Row(ms.Status, pb.StatusRequest),
     Row(ms.StatusReport, pb.StatusReply, shard=below("shards"), shards=POSITIVE),
 )

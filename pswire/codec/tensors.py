@@ -112,11 +112,15 @@ class _Gradient:
 
 
 class _Assignment:
-    def put(self, message: ms.Assignment, proto: pb.Tensor, sender: TensorSender) -> None:
-        _put_array(message.name, message.array, proto, sender)
+    def put(self, message: ms.Assignment, proto: pb.Assignment, sender: TensorSender) -> None:
+        if message.first_row is not None:
+            proto.first_row = message.first_row
+        _put_array(message.name, message.array, proto.tensor, sender)
 
-    def get(self, proto: pb.Tensor, receiver: TensorReceiver) -> ms.Assignment:
-        return ms.Assignment(proto.name, receiver.get(proto, _get_spec(proto)))
+    def get(self, proto: pb.Assignment, receiver: TensorReceiver) -> ms.Assignment:
+        spec = _get_spec(proto.tensor)
+        first_row = COUNT.get(proto, "first_row", receiver) if proto.HasField("first_row") else None
+        return ms.Assignment(spec.name, receiver.get(proto.tensor, spec), first_row)
 
 
 _PART = KINDS[pb.Part] = one(Row(Part, pb.Part), optional=True)
@@ -162,18 +166,18 @@ class _Choice:
         return ms.Choice(name, receiver.get(proto.rows, spec, own=True), slot)
 
 
-_SPEC = Field(
+SPEC = Field(
     lambda spec, proto, name, sender: _put_spec(spec, getattr(proto, name)),
     lambda proto, name, receiver: _get_spec(getattr(proto, name)),
     attribute="spec",
 )
-_VARIABLE = Row(ms.VariableStatus, pb.VariableStatus, tensor=_SPEC, optimizer=OPTIMIZER_OR_NONE)
+_VARIABLE = Row(ms.VariableStatus, pb.VariableStatus, tensor=SPEC, optimizer=OPTIMIZER_OR_NONE)
 VALUES_AND_CHOICES = many(_Value())  # which may be several of one variable
 KINDS |= {
     pb.Declaration: many(_Declaration(), attrgetter("spec.name")),
     pb.Value: many(_Value(), attrgetter("name")),
     pb.Gradient: many(_Gradient(), attrgetter("name")),
-    pb.Tensor: many(_Assignment(), attrgetter("name")),
+    pb.Assignment: many(_Assignment(), attrgetter("name")),
     pb.Choice: many(_Choice()),
     pb.VariableStatus: many(_VARIABLE, attrgetter("spec.name")),
 }

@@ -128,7 +128,7 @@ class Sender(_message.Message):
     def __init__(self, worker: _Optional[str] = ..., incarnation: _Optional[int] = ...) -> None: ...
 
 class JoinRequest(_message.Message):
-    __slots__ = ("worker", "incarnation", "shard", "shards", "process_nonce", "tensor_transport", "states")
+    __slots__ = ("worker", "incarnation", "shard", "shards", "process_nonce", "tensor_transport", "states", "timeline", "steps")
     WORKER_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     SHARD_FIELD_NUMBER: _ClassVar[int]
@@ -136,6 +136,8 @@ class JoinRequest(_message.Message):
     PROCESS_NONCE_FIELD_NUMBER: _ClassVar[int]
     TENSOR_TRANSPORT_FIELD_NUMBER: _ClassVar[int]
     STATES_FIELD_NUMBER: _ClassVar[int]
+    TIMELINE_FIELD_NUMBER: _ClassVar[int]
+    STEPS_FIELD_NUMBER: _ClassVar[int]
     worker: str
     incarnation: int
     shard: int
@@ -143,10 +145,12 @@ class JoinRequest(_message.Message):
     process_nonce: int
     tensor_transport: str
     states: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, worker: _Optional[str] = ..., incarnation: _Optional[int] = ..., shard: _Optional[int] = ..., shards: _Optional[int] = ..., process_nonce: _Optional[int] = ..., tensor_transport: _Optional[str] = ..., states: _Optional[_Iterable[int]] = ...) -> None: ...
+    timeline: int
+    steps: int
+    def __init__(self, worker: _Optional[str] = ..., incarnation: _Optional[int] = ..., shard: _Optional[int] = ..., shards: _Optional[int] = ..., process_nonce: _Optional[int] = ..., tensor_transport: _Optional[str] = ..., states: _Optional[_Iterable[int]] = ..., timeline: _Optional[int] = ..., steps: _Optional[int] = ...) -> None: ...
 
 class JoinReply(_message.Message):
-    __slots__ = ("incarnation", "number", "lease", "global_step", "consistency", "staleness", "chief", "state")
+    __slots__ = ("incarnation", "number", "lease", "global_step", "consistency", "staleness", "chief", "state", "timeline", "cut")
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     NUMBER_FIELD_NUMBER: _ClassVar[int]
     LEASE_FIELD_NUMBER: _ClassVar[int]
@@ -155,6 +159,8 @@ class JoinReply(_message.Message):
     STALENESS_FIELD_NUMBER: _ClassVar[int]
     CHIEF_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
+    TIMELINE_FIELD_NUMBER: _ClassVar[int]
+    CUT_FIELD_NUMBER: _ClassVar[int]
     incarnation: int
     number: int
     lease: float
@@ -163,31 +169,37 @@ class JoinReply(_message.Message):
     staleness: str
     chief: bool
     state: int
-    def __init__(self, incarnation: _Optional[int] = ..., number: _Optional[int] = ..., lease: _Optional[float] = ..., global_step: _Optional[int] = ..., consistency: _Optional[str] = ..., staleness: _Optional[str] = ..., chief: _Optional[bool] = ..., state: _Optional[int] = ...) -> None: ...
+    timeline: int
+    cut: int
+    def __init__(self, incarnation: _Optional[int] = ..., number: _Optional[int] = ..., lease: _Optional[float] = ..., global_step: _Optional[int] = ..., consistency: _Optional[str] = ..., staleness: _Optional[str] = ..., chief: _Optional[bool] = ..., state: _Optional[int] = ..., timeline: _Optional[int] = ..., cut: _Optional[int] = ...) -> None: ...
 
 class RenewRequest(_message.Message):
-    __slots__ = ("sender", "idle", "tensor_transport", "settled", "half_pushes")
+    __slots__ = ("sender", "idle", "tensor_transport", "settled", "half_pushes", "cut")
     SENDER_FIELD_NUMBER: _ClassVar[int]
     IDLE_FIELD_NUMBER: _ClassVar[int]
     TENSOR_TRANSPORT_FIELD_NUMBER: _ClassVar[int]
     SETTLED_FIELD_NUMBER: _ClassVar[int]
     HALF_PUSHES_FIELD_NUMBER: _ClassVar[int]
+    CUT_FIELD_NUMBER: _ClassVar[int]
     sender: Sender
     idle: bool
     tensor_transport: str
     settled: int
     half_pushes: int
-    def __init__(self, sender: _Optional[_Union[Sender, _Mapping]] = ..., idle: _Optional[bool] = ..., tensor_transport: _Optional[str] = ..., settled: _Optional[int] = ..., half_pushes: _Optional[int] = ...) -> None: ...
+    cut: int
+    def __init__(self, sender: _Optional[_Union[Sender, _Mapping]] = ..., idle: _Optional[bool] = ..., tensor_transport: _Optional[str] = ..., settled: _Optional[int] = ..., half_pushes: _Optional[int] = ..., cut: _Optional[int] = ...) -> None: ...
 
 class RenewReply(_message.Message):
-    __slots__ = ("global_step", "waiting_for", "chief")
+    __slots__ = ("global_step", "waiting_for", "chief", "cut")
     GLOBAL_STEP_FIELD_NUMBER: _ClassVar[int]
     WAITING_FOR_FIELD_NUMBER: _ClassVar[int]
     CHIEF_FIELD_NUMBER: _ClassVar[int]
+    CUT_FIELD_NUMBER: _ClassVar[int]
     global_step: int
     waiting_for: str
     chief: bool
-    def __init__(self, global_step: _Optional[int] = ..., waiting_for: _Optional[str] = ..., chief: _Optional[bool] = ...) -> None: ...
+    cut: int
+    def __init__(self, global_step: _Optional[int] = ..., waiting_for: _Optional[str] = ..., chief: _Optional[bool] = ..., cut: _Optional[int] = ...) -> None: ...
 
 class LeaveRequest(_message.Message):
     __slots__ = ("sender", "failed")
@@ -242,18 +254,20 @@ class Place(_message.Message):
     def __init__(self, name: _Optional[str] = ..., shard: _Optional[int] = ...) -> None: ...
 
 class RegisterRequest(_message.Message):
-    __slots__ = ("sender", "declarations", "places", "dry_run", "states")
+    __slots__ = ("sender", "declarations", "places", "dry_run", "states", "cut")
     SENDER_FIELD_NUMBER: _ClassVar[int]
     DECLARATIONS_FIELD_NUMBER: _ClassVar[int]
     PLACES_FIELD_NUMBER: _ClassVar[int]
     DRY_RUN_FIELD_NUMBER: _ClassVar[int]
     STATES_FIELD_NUMBER: _ClassVar[int]
+    CUT_FIELD_NUMBER: _ClassVar[int]
     sender: Sender
     declarations: _containers.RepeatedCompositeFieldContainer[Declaration]
     places: _containers.RepeatedCompositeFieldContainer[Place]
     dry_run: bool
     states: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, sender: _Optional[_Union[Sender, _Mapping]] = ..., declarations: _Optional[_Iterable[_Union[Declaration, _Mapping]]] = ..., places: _Optional[_Iterable[_Union[Place, _Mapping]]] = ..., dry_run: _Optional[bool] = ..., states: _Optional[_Iterable[int]] = ...) -> None: ...
+    cut: int
+    def __init__(self, sender: _Optional[_Union[Sender, _Mapping]] = ..., declarations: _Optional[_Iterable[_Union[Declaration, _Mapping]]] = ..., places: _Optional[_Iterable[_Union[Place, _Mapping]]] = ..., dry_run: _Optional[bool] = ..., states: _Optional[_Iterable[int]] = ..., cut: _Optional[int] = ...) -> None: ...
 
 class Value(_message.Message):
     __slots__ = ("tensor", "version")
@@ -284,20 +298,22 @@ class Choice(_message.Message):
     def __init__(self, name: _Optional[str] = ..., rows: _Optional[_Union[Tensor, _Mapping]] = ..., slot: _Optional[str] = ...) -> None: ...
 
 class PullRequest(_message.Message):
-    __slots__ = ("sender", "names", "choices", "known_versions", "encoding", "after")
+    __slots__ = ("sender", "names", "choices", "known_versions", "encoding", "after", "of_cut")
     SENDER_FIELD_NUMBER: _ClassVar[int]
     NAMES_FIELD_NUMBER: _ClassVar[int]
     CHOICES_FIELD_NUMBER: _ClassVar[int]
     KNOWN_VERSIONS_FIELD_NUMBER: _ClassVar[int]
     ENCODING_FIELD_NUMBER: _ClassVar[int]
     AFTER_FIELD_NUMBER: _ClassVar[int]
+    OF_CUT_FIELD_NUMBER: _ClassVar[int]
     sender: Sender
     names: _containers.RepeatedScalarFieldContainer[str]
     choices: _containers.RepeatedCompositeFieldContainer[Choice]
     known_versions: _containers.RepeatedScalarFieldContainer[int]
     encoding: str
     after: _containers.RepeatedCompositeFieldContainer[ChangeId]
-    def __init__(self, sender: _Optional[_Union[Sender, _Mapping]] = ..., names: _Optional[_Iterable[str]] = ..., choices: _Optional[_Iterable[_Union[Choice, _Mapping]]] = ..., known_versions: _Optional[_Iterable[int]] = ..., encoding: _Optional[str] = ..., after: _Optional[_Iterable[_Union[ChangeId, _Mapping]]] = ...) -> None: ...
+    of_cut: int
+    def __init__(self, sender: _Optional[_Union[Sender, _Mapping]] = ..., names: _Optional[_Iterable[str]] = ..., choices: _Optional[_Iterable[_Union[Choice, _Mapping]]] = ..., known_versions: _Optional[_Iterable[int]] = ..., encoding: _Optional[str] = ..., after: _Optional[_Iterable[_Union[ChangeId, _Mapping]]] = ..., of_cut: _Optional[int] = ...) -> None: ...
 
 class PullReply(_message.Message):
     __slots__ = ("values", "global_step", "frontier")
@@ -368,7 +384,7 @@ class Progress(_message.Message):
     def __init__(self, queue: _Optional[str] = ..., block: _Optional[int] = ..., position: _Optional[int] = ..., cost_sum: _Optional[float] = ...) -> None: ...
 
 class PushRequest(_message.Message):
-    __slots__ = ("sender", "sequence", "gradients", "loss", "pull", "group", "known_versions", "encoding", "shards", "remote", "after", "global_step", "progress")
+    __slots__ = ("sender", "sequence", "gradients", "loss", "pull", "group", "known_versions", "encoding", "shards", "remote", "after", "global_step", "cut", "progress")
     SENDER_FIELD_NUMBER: _ClassVar[int]
     SEQUENCE_FIELD_NUMBER: _ClassVar[int]
     GRADIENTS_FIELD_NUMBER: _ClassVar[int]
@@ -381,6 +397,7 @@ class PushRequest(_message.Message):
     REMOTE_FIELD_NUMBER: _ClassVar[int]
     AFTER_FIELD_NUMBER: _ClassVar[int]
     GLOBAL_STEP_FIELD_NUMBER: _ClassVar[int]
+    CUT_FIELD_NUMBER: _ClassVar[int]
     PROGRESS_FIELD_NUMBER: _ClassVar[int]
     sender: Sender
     sequence: int
@@ -394,11 +411,12 @@ class PushRequest(_message.Message):
     remote: _containers.RepeatedCompositeFieldContainer[RemoteWeights]
     after: _containers.RepeatedCompositeFieldContainer[ChangeId]
     global_step: int
+    cut: int
     progress: _containers.RepeatedCompositeFieldContainer[Progress]
-    def __init__(self, sender: _Optional[_Union[Sender, _Mapping]] = ..., sequence: _Optional[int] = ..., gradients: _Optional[_Iterable[_Union[Gradient, _Mapping]]] = ..., loss: _Optional[float] = ..., pull: _Optional[_Iterable[str]] = ..., group: _Optional[_Union[UpdateGroup, _Mapping]] = ..., known_versions: _Optional[_Iterable[int]] = ..., encoding: _Optional[str] = ..., shards: _Optional[_Iterable[int]] = ..., remote: _Optional[_Iterable[_Union[RemoteWeights, _Mapping]]] = ..., after: _Optional[_Iterable[_Union[ChangeId, _Mapping]]] = ..., global_step: _Optional[int] = ..., progress: _Optional[_Iterable[_Union[Progress, _Mapping]]] = ...) -> None: ...
+    def __init__(self, sender: _Optional[_Union[Sender, _Mapping]] = ..., sequence: _Optional[int] = ..., gradients: _Optional[_Iterable[_Union[Gradient, _Mapping]]] = ..., loss: _Optional[float] = ..., pull: _Optional[_Iterable[str]] = ..., group: _Optional[_Union[UpdateGroup, _Mapping]] = ..., known_versions: _Optional[_Iterable[int]] = ..., encoding: _Optional[str] = ..., shards: _Optional[_Iterable[int]] = ..., remote: _Optional[_Iterable[_Union[RemoteWeights, _Mapping]]] = ..., after: _Optional[_Iterable[_Union[ChangeId, _Mapping]]] = ..., global_step: _Optional[int] = ..., cut: _Optional[int] = ..., progress: _Optional[_Iterable[_Union[Progress, _Mapping]]] = ...) -> None: ...
 
 class PushReply(_message.Message):
-    __slots__ = ("outcome", "staleness", "global_step", "values", "reason", "group", "frontier")
+    __slots__ = ("outcome", "staleness", "global_step", "values", "reason", "group", "frontier", "cut")
     OUTCOME_FIELD_NUMBER: _ClassVar[int]
     STALENESS_FIELD_NUMBER: _ClassVar[int]
     GLOBAL_STEP_FIELD_NUMBER: _ClassVar[int]
@@ -406,6 +424,7 @@ class PushReply(_message.Message):
     REASON_FIELD_NUMBER: _ClassVar[int]
     GROUP_FIELD_NUMBER: _ClassVar[int]
     FRONTIER_FIELD_NUMBER: _ClassVar[int]
+    CUT_FIELD_NUMBER: _ClassVar[int]
     outcome: Outcome
     staleness: int
     global_step: int
@@ -413,10 +432,19 @@ class PushReply(_message.Message):
     reason: str
     group: UpdateGroup
     frontier: Frontier
-    def __init__(self, outcome: _Optional[_Union[Outcome, str]] = ..., staleness: _Optional[int] = ..., global_step: _Optional[int] = ..., values: _Optional[_Iterable[_Union[Value, _Mapping]]] = ..., reason: _Optional[str] = ..., group: _Optional[_Union[UpdateGroup, _Mapping]] = ..., frontier: _Optional[_Union[Frontier, _Mapping]] = ...) -> None: ...
+    cut: int
+    def __init__(self, outcome: _Optional[_Union[Outcome, str]] = ..., staleness: _Optional[int] = ..., global_step: _Optional[int] = ..., values: _Optional[_Iterable[_Union[Value, _Mapping]]] = ..., reason: _Optional[str] = ..., group: _Optional[_Union[UpdateGroup, _Mapping]] = ..., frontier: _Optional[_Union[Frontier, _Mapping]] = ..., cut: _Optional[int] = ...) -> None: ...
+
+class Assignment(_message.Message):
+    __slots__ = ("tensor", "first_row")
+    TENSOR_FIELD_NUMBER: _ClassVar[int]
+    FIRST_ROW_FIELD_NUMBER: _ClassVar[int]
+    tensor: Tensor
+    first_row: int
+    def __init__(self, tensor: _Optional[_Union[Tensor, _Mapping]] = ..., first_row: _Optional[int] = ...) -> None: ...
 
 class AssignRequest(_message.Message):
-    __slots__ = ("sender", "sequence", "assignments", "add", "shards", "remote", "after")
+    __slots__ = ("sender", "sequence", "assignments", "add", "shards", "remote", "after", "cut")
     SENDER_FIELD_NUMBER: _ClassVar[int]
     SEQUENCE_FIELD_NUMBER: _ClassVar[int]
     ASSIGNMENTS_FIELD_NUMBER: _ClassVar[int]
@@ -424,14 +452,16 @@ class AssignRequest(_message.Message):
     SHARDS_FIELD_NUMBER: _ClassVar[int]
     REMOTE_FIELD_NUMBER: _ClassVar[int]
     AFTER_FIELD_NUMBER: _ClassVar[int]
+    CUT_FIELD_NUMBER: _ClassVar[int]
     sender: Sender
     sequence: int
-    assignments: _containers.RepeatedCompositeFieldContainer[Tensor]
+    assignments: _containers.RepeatedCompositeFieldContainer[Assignment]
     add: bool
     shards: _containers.RepeatedScalarFieldContainer[int]
     remote: _containers.RepeatedScalarFieldContainer[str]
     after: _containers.RepeatedCompositeFieldContainer[ChangeId]
-    def __init__(self, sender: _Optional[_Union[Sender, _Mapping]] = ..., sequence: _Optional[int] = ..., assignments: _Optional[_Iterable[_Union[Tensor, _Mapping]]] = ..., add: _Optional[bool] = ..., shards: _Optional[_Iterable[int]] = ..., remote: _Optional[_Iterable[str]] = ..., after: _Optional[_Iterable[_Union[ChangeId, _Mapping]]] = ...) -> None: ...
+    cut: int
+    def __init__(self, sender: _Optional[_Union[Sender, _Mapping]] = ..., sequence: _Optional[int] = ..., assignments: _Optional[_Iterable[_Union[Assignment, _Mapping]]] = ..., add: _Optional[bool] = ..., shards: _Optional[_Iterable[int]] = ..., remote: _Optional[_Iterable[str]] = ..., after: _Optional[_Iterable[_Union[ChangeId, _Mapping]]] = ..., cut: _Optional[int] = ...) -> None: ...
 
 class AssignReply(_message.Message):
     __slots__ = ("outcome", "versions", "global_step", "frontier")
@@ -446,18 +476,20 @@ class AssignReply(_message.Message):
     def __init__(self, outcome: _Optional[_Union[Outcome, str]] = ..., versions: _Optional[_Iterable[int]] = ..., global_step: _Optional[int] = ..., frontier: _Optional[_Union[Frontier, _Mapping]] = ...) -> None: ...
 
 class TuneRequest(_message.Message):
-    __slots__ = ("sender", "sequence", "names", "optimizer", "fields")
+    __slots__ = ("sender", "sequence", "names", "optimizer", "fields", "cut")
     SENDER_FIELD_NUMBER: _ClassVar[int]
     SEQUENCE_FIELD_NUMBER: _ClassVar[int]
     NAMES_FIELD_NUMBER: _ClassVar[int]
     OPTIMIZER_FIELD_NUMBER: _ClassVar[int]
     FIELDS_FIELD_NUMBER: _ClassVar[int]
+    CUT_FIELD_NUMBER: _ClassVar[int]
     sender: Sender
     sequence: int
     names: _containers.RepeatedScalarFieldContainer[str]
     optimizer: Optimizer
     fields: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, sender: _Optional[_Union[Sender, _Mapping]] = ..., sequence: _Optional[int] = ..., names: _Optional[_Iterable[str]] = ..., optimizer: _Optional[_Union[Optimizer, _Mapping]] = ..., fields: _Optional[_Iterable[str]] = ...) -> None: ...
+    cut: int
+    def __init__(self, sender: _Optional[_Union[Sender, _Mapping]] = ..., sequence: _Optional[int] = ..., names: _Optional[_Iterable[str]] = ..., optimizer: _Optional[_Union[Optimizer, _Mapping]] = ..., fields: _Optional[_Iterable[str]] = ..., cut: _Optional[int] = ...) -> None: ...
 
 class TuneReply(_message.Message):
     __slots__ = ("outcome", "global_step")
@@ -528,18 +560,66 @@ class EpochReport(_message.Message):
     def __init__(self, queue: _Optional[str] = ..., epoch: _Optional[int] = ..., cost: _Optional[float] = ..., examples: _Optional[int] = ...) -> None: ...
 
 class TakeReply(_message.Message):
-    __slots__ = ("block", "done", "waiting_for", "reports", "chief")
+    __slots__ = ("block", "done", "waiting_for", "reports", "chief", "cut")
     BLOCK_FIELD_NUMBER: _ClassVar[int]
     DONE_FIELD_NUMBER: _ClassVar[int]
     WAITING_FOR_FIELD_NUMBER: _ClassVar[int]
     REPORTS_FIELD_NUMBER: _ClassVar[int]
     CHIEF_FIELD_NUMBER: _ClassVar[int]
+    CUT_FIELD_NUMBER: _ClassVar[int]
     block: Block
     done: bool
     waiting_for: str
     reports: _containers.RepeatedCompositeFieldContainer[EpochReport]
     chief: bool
-    def __init__(self, block: _Optional[_Union[Block, _Mapping]] = ..., done: _Optional[bool] = ..., waiting_for: _Optional[str] = ..., reports: _Optional[_Iterable[_Union[EpochReport, _Mapping]]] = ..., chief: _Optional[bool] = ...) -> None: ...
+    cut: int
+    def __init__(self, block: _Optional[_Union[Block, _Mapping]] = ..., done: _Optional[bool] = ..., waiting_for: _Optional[str] = ..., reports: _Optional[_Iterable[_Union[EpochReport, _Mapping]]] = ..., chief: _Optional[bool] = ..., cut: _Optional[int] = ...) -> None: ...
+
+class CutRequest(_message.Message):
+    __slots__ = ("number", "holder", "release")
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    HOLDER_FIELD_NUMBER: _ClassVar[int]
+    RELEASE_FIELD_NUMBER: _ClassVar[int]
+    number: int
+    holder: Sender
+    release: bool
+    def __init__(self, number: _Optional[int] = ..., holder: _Optional[_Union[Sender, _Mapping]] = ..., release: _Optional[bool] = ...) -> None: ...
+
+class CutReply(_message.Message):
+    __slots__ = ("number", "complete", "waiting_for", "written", "held", "problem")
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    COMPLETE_FIELD_NUMBER: _ClassVar[int]
+    WAITING_FOR_FIELD_NUMBER: _ClassVar[int]
+    WRITTEN_FIELD_NUMBER: _ClassVar[int]
+    HELD_FIELD_NUMBER: _ClassVar[int]
+    PROBLEM_FIELD_NUMBER: _ClassVar[int]
+    number: int
+    complete: bool
+    waiting_for: str
+    written: bool
+    held: bool
+    problem: str
+    def __init__(self, number: _Optional[int] = ..., complete: _Optional[bool] = ..., waiting_for: _Optional[str] = ..., written: _Optional[bool] = ..., held: _Optional[bool] = ..., problem: _Optional[str] = ...) -> None: ...
+
+class RestoreRequest(_message.Message):
+    __slots__ = ("timeline", "cut")
+    TIMELINE_FIELD_NUMBER: _ClassVar[int]
+    CUT_FIELD_NUMBER: _ClassVar[int]
+    timeline: int
+    cut: int
+    def __init__(self, timeline: _Optional[int] = ..., cut: _Optional[int] = ...) -> None: ...
+
+class RestoreReply(_message.Message):
+    __slots__ = ("timeline", "cut", "lost", "cuts")
+    TIMELINE_FIELD_NUMBER: _ClassVar[int]
+    CUT_FIELD_NUMBER: _ClassVar[int]
+    LOST_FIELD_NUMBER: _ClassVar[int]
+    CUTS_FIELD_NUMBER: _ClassVar[int]
+    timeline: int
+    cut: int
+    lost: bool
+    cuts: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, timeline: _Optional[int] = ..., cut: _Optional[int] = ..., lost: _Optional[bool] = ..., cuts: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class StatusRequest(_message.Message):
     __slots__ = ()
@@ -639,8 +719,32 @@ class LastPush(_message.Message):
     shards: _containers.RepeatedScalarFieldContainer[int]
     def __init__(self, worker: _Optional[str] = ..., incarnation: _Optional[int] = ..., sequence: _Optional[int] = ..., shards: _Optional[_Iterable[int]] = ...) -> None: ...
 
+class StorageStatus(_message.Message):
+    __slots__ = ("folder", "last", "age", "writing", "waiting_for", "problem", "journal", "journal_bytes", "timeline", "lost_pushes")
+    FOLDER_FIELD_NUMBER: _ClassVar[int]
+    LAST_FIELD_NUMBER: _ClassVar[int]
+    AGE_FIELD_NUMBER: _ClassVar[int]
+    WRITING_FIELD_NUMBER: _ClassVar[int]
+    WAITING_FOR_FIELD_NUMBER: _ClassVar[int]
+    PROBLEM_FIELD_NUMBER: _ClassVar[int]
+    JOURNAL_FIELD_NUMBER: _ClassVar[int]
+    JOURNAL_BYTES_FIELD_NUMBER: _ClassVar[int]
+    TIMELINE_FIELD_NUMBER: _ClassVar[int]
+    LOST_PUSHES_FIELD_NUMBER: _ClassVar[int]
+    folder: str
+    last: int
+    age: float
+    writing: int
+    waiting_for: str
+    problem: str
+    journal: bool
+    journal_bytes: int
+    timeline: int
+    lost_pushes: int
+    def __init__(self, folder: _Optional[str] = ..., last: _Optional[int] = ..., age: _Optional[float] = ..., writing: _Optional[int] = ..., waiting_for: _Optional[str] = ..., problem: _Optional[str] = ..., journal: _Optional[bool] = ..., journal_bytes: _Optional[int] = ..., timeline: _Optional[int] = ..., lost_pushes: _Optional[int] = ...) -> None: ...
+
 class StatusReply(_message.Message):
-    __slots__ = ("shard", "shards", "global_step", "repeated", "variables", "workers", "epochs", "dropped", "nbytes", "consistency", "handling", "traffic", "staleness", "changes", "half_pushes", "last_pushes")
+    __slots__ = ("shard", "shards", "global_step", "repeated", "variables", "workers", "epochs", "dropped", "nbytes", "consistency", "handling", "traffic", "staleness", "changes", "half_pushes", "last_pushes", "storage")
     SHARD_FIELD_NUMBER: _ClassVar[int]
     SHARDS_FIELD_NUMBER: _ClassVar[int]
     GLOBAL_STEP_FIELD_NUMBER: _ClassVar[int]
@@ -657,6 +761,7 @@ class StatusReply(_message.Message):
     CHANGES_FIELD_NUMBER: _ClassVar[int]
     HALF_PUSHES_FIELD_NUMBER: _ClassVar[int]
     LAST_PUSHES_FIELD_NUMBER: _ClassVar[int]
+    STORAGE_FIELD_NUMBER: _ClassVar[int]
     shard: int
     shards: int
     global_step: int
@@ -673,4 +778,5 @@ class StatusReply(_message.Message):
     changes: _containers.RepeatedCompositeFieldContainer[Change]
     half_pushes: int
     last_pushes: _containers.RepeatedCompositeFieldContainer[LastPush]
-    def __init__(self, shard: _Optional[int] = ..., shards: _Optional[int] = ..., global_step: _Optional[int] = ..., repeated: _Optional[int] = ..., variables: _Optional[_Iterable[_Union[VariableStatus, _Mapping]]] = ..., workers: _Optional[_Iterable[_Union[WorkerStatus, _Mapping]]] = ..., epochs: _Optional[_Iterable[_Union[EpochReport, _Mapping]]] = ..., dropped: _Optional[int] = ..., nbytes: _Optional[int] = ..., consistency: _Optional[str] = ..., handling: _Optional[str] = ..., traffic: _Optional[_Union[Traffic, _Mapping]] = ..., staleness: _Optional[_Union[Staleness, _Mapping]] = ..., changes: _Optional[_Iterable[_Union[Change, _Mapping]]] = ..., half_pushes: _Optional[int] = ..., last_pushes: _Optional[_Iterable[_Union[LastPush, _Mapping]]] = ...) -> None: ...
+    storage: StorageStatus
+    def __init__(self, shard: _Optional[int] = ..., shards: _Optional[int] = ..., global_step: _Optional[int] = ..., repeated: _Optional[int] = ..., variables: _Optional[_Iterable[_Union[VariableStatus, _Mapping]]] = ..., workers: _Optional[_Iterable[_Union[WorkerStatus, _Mapping]]] = ..., epochs: _Optional[_Iterable[_Union[EpochReport, _Mapping]]] = ..., dropped: _Optional[int] = ..., nbytes: _Optional[int] = ..., consistency: _Optional[str] = ..., handling: _Optional[str] = ..., traffic: _Optional[_Union[Traffic, _Mapping]] = ..., staleness: _Optional[_Union[Staleness, _Mapping]] = ..., changes: _Optional[_Iterable[_Union[Change, _Mapping]]] = ..., half_pushes: _Optional[int] = ..., last_pushes: _Optional[_Iterable[_Union[LastPush, _Mapping]]] = ..., storage: _Optional[_Union[StorageStatus, _Mapping]] = ...) -> None: ...

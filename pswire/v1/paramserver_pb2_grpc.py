@@ -84,6 +84,16 @@ class ParameterServerStub:
                 request_serializer=pswire_dot_v1_dot_paramserver__pb2.TakeRequest.SerializeToString,
                 response_deserializer=pswire_dot_v1_dot_paramserver__pb2.TakeReply.FromString,
                 _registered_method=True)
+        self.Cut = channel.unary_unary(
+                '/paramserver.v1.ParameterServer/Cut',
+                request_serializer=pswire_dot_v1_dot_paramserver__pb2.CutRequest.SerializeToString,
+                response_deserializer=pswire_dot_v1_dot_paramserver__pb2.CutReply.FromString,
+                _registered_method=True)
+        self.Restore = channel.unary_unary(
+                '/paramserver.v1.ParameterServer/Restore',
+                request_serializer=pswire_dot_v1_dot_paramserver__pb2.RestoreRequest.SerializeToString,
+                response_deserializer=pswire_dot_v1_dot_paramserver__pb2.RestoreReply.FromString,
+                _registered_method=True)
         self.Status = channel.unary_unary(
                 '/paramserver.v1.ParameterServer/Status',
                 request_serializer=pswire_dot_v1_dot_paramserver__pb2.StatusRequest.SerializeToString,
@@ -163,6 +173,19 @@ class ParameterServerServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Cut(self, request, context):
+        """A cut over all shards, for checkpoints and for values of one moment; and going back to one.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Restore(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def Status(self, request, context):
         """The state of the shard. Needs no membership.
         """
@@ -222,6 +245,16 @@ def add_ParameterServerServicer_to_server(servicer, server):
                     servicer.Take,
                     request_deserializer=pswire_dot_v1_dot_paramserver__pb2.TakeRequest.FromString,
                     response_serializer=pswire_dot_v1_dot_paramserver__pb2.TakeReply.SerializeToString,
+            ),
+            'Cut': grpc.unary_unary_rpc_method_handler(
+                    servicer.Cut,
+                    request_deserializer=pswire_dot_v1_dot_paramserver__pb2.CutRequest.FromString,
+                    response_serializer=pswire_dot_v1_dot_paramserver__pb2.CutReply.SerializeToString,
+            ),
+            'Restore': grpc.unary_unary_rpc_method_handler(
+                    servicer.Restore,
+                    request_deserializer=pswire_dot_v1_dot_paramserver__pb2.RestoreRequest.FromString,
+                    response_serializer=pswire_dot_v1_dot_paramserver__pb2.RestoreReply.SerializeToString,
             ),
             'Status': grpc.unary_unary_rpc_method_handler(
                     servicer.Status,
@@ -499,6 +532,60 @@ class ParameterServer:
             '/paramserver.v1.ParameterServer/Take',
             pswire_dot_v1_dot_paramserver__pb2.TakeRequest.SerializeToString,
             pswire_dot_v1_dot_paramserver__pb2.TakeReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Cut(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/paramserver.v1.ParameterServer/Cut',
+            pswire_dot_v1_dot_paramserver__pb2.CutRequest.SerializeToString,
+            pswire_dot_v1_dot_paramserver__pb2.CutReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Restore(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/paramserver.v1.ParameterServer/Restore',
+            pswire_dot_v1_dot_paramserver__pb2.RestoreRequest.SerializeToString,
+            pswire_dot_v1_dot_paramserver__pb2.RestoreReply.FromString,
             options,
             channel_credentials,
             insecure,

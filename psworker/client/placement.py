@@ -1,31 +1,18 @@
-"""Placement: which shard holds which rows of a variable, and how its arrays are split; `push_pull.py` joins them. Pure.
+"""The variables of a worker with their partitions, and how arrays are split; `push_pull.py` joins them. Pure.
 
-The largest variable is placed first, on the shard with the fewest bytes; ties are resolved by name and by the lowest
-shard. A variable of more than `SPLIT_BYTES` is partitioned by rows over all shards. Variables registered later are
-placed around the existing ones, which never move. May import values, numpy and errors.
+Where partitions are is `pswire.placement`. May import values, numpy, errors and that.
 """
 
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NoReturn
 
 import numpy as np
 
 from pswire.errors import AlreadyRegistered, InvalidMessage, ShapeMismatch, UnknownVariable
-from pswire.tensors.values import Array, IndexedSlices, Part, TensorSpec
-
-#: Bytes above which a variable is partitioned, if it has a row for each shard: some milliseconds of a fast network.
-SPLIT_BYTES = 4 << 20
-
-
-@dataclass(frozen=True, slots=True)
-class Partition:
-    """The part of a variable that one shard holds: its spec, and which rows of the whole it has (None: all)."""
-
-    shard: int
-    spec: TensorSpec
-    part: Part | None = None
+from pswire.placement import Partition, place
+from pswire.tensors.values import Array, IndexedSlices, TensorSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +34,25 @@ class PlacedVariable:
     def split(self, array: Array) -> list[Array]:
         """The rows of each partition; views."""
         return np.split(array, self._firsts[1:]) if len(self.partitions) > 1 else [array]
+
+    def split_stretch(self, array: Array, first: int) -> list[tuple[Partition, Array, int]]:
+        """Of successive rows from number `first` on: each partition that holds some, these, and their first row there.
+
+        Raises `ShapeMismatch` unless they are rows of the variable.
+        """
+        spec = self.spec
+        rows = TensorSpec(spec.name, (len(array), *spec.shape[1:]), spec.dtype)
+        if not (spec.shape and rows.matches(array) and 0 <= first <= spec.shape[0] - len(array)):
+            raise ShapeMismatch(
+                f"variable {spec} has no rows {array.dtype.name}{list(array.shape)} from row {first} on: nothing was "
+                "sent"
+            )
+        found = []
+        for partition, start in zip(self.partitions, self._firsts, strict=True):
+            begin, end = max(first, start), min(first + len(array), start + partition.spec.shape[0])
+            if begin < end:
+                found.append((partition, array[begin - first : end - first], begin - start))
+        return found
 
     def split_gradient(self, array: Array | IndexedSlices) -> list[Array | IndexedSlices]:
         """The gradient of each partition, also of those without any of its rows, because they count the update too.
@@ -113,7 +119,6 @@ class Placement(dict[str, PlacedVariable]):
     def __init__(self, shards: int) -> None:
         super().__init__()
         self.shards = shards
-        self._bytes = [0] * shards
 
     def __missing__(self, name: str) -> NoReturn:
         raise UnknownVariable(f"variable {name!r} has not been registered by this worker: register it first")
@@ -129,27 +134,9 @@ class Placement(dict[str, PlacedVariable]):
                 raise AlreadyRegistered(
                     f"variable {known.spec} is already registered by this worker, but is now declared as {spec}"
                 )
+        placed = [partition for variable in self.values() for partition in variable.partitions]
         placement = Placement(self.shards)
         placement.update(self)
-        placement._bytes = self._bytes.copy()
-        for spec in sorted(new.values(), key=lambda spec: (-spec.nbytes, spec.name)):
-            split = self.shards > 1 and spec.nbytes > SPLIT_BYTES and spec.shape[0] >= self.shards
-            emptiest = sorted(range(self.shards), key=placement._bytes.__getitem__)
-            partitions = _split(spec, emptiest) if split else (Partition(emptiest[0], spec),)
-            for partition in partitions:
-                placement._bytes[partition.shard] += partition.spec.nbytes
-            placement[spec.name] = PlacedVariable(spec, partitions)
+        for name, partitions in place(new.values(), self.shards, placed).items():
+            placement[name] = PlacedVariable(new[name], partitions)
         return placement
-
-
-def _split(spec: TensorSpec, emptiest: Sequence[int]) -> tuple[Partition, ...]:
-    """Nearly equal partitions, one per shard; the shards with the fewest bytes get one of the remaining rows each."""
-    rows, shards = spec.shape[0], len(emptiest)
-    fewest, remaining = divmod(rows, shards)
-    counts = [fewest] * shards
-    for shard in emptiest[:remaining]:
-        counts[shard] += 1
-    return tuple(
-        Partition(shard, TensorSpec(spec.name, (count, *spec.shape[1:]), spec.dtype), Part(sum(counts[:shard]), rows))
-        for shard, count in enumerate(counts)
-    )

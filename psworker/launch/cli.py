@@ -203,17 +203,26 @@ def run(
     envvar="PSSERVER_STALENESS",
     help="The handling of stale pushes: none, scale, delay-compensated[:L] or drop:T.",
 )
+@_option(
+    "--restart",
+    type=click.IntRange(min=0),
+    default=0,
+    metavar="N",
+    help="How often a worker that fails or is killed is started again.",
+)
 @_script_command
 def local(debug: bool, /, progress: str, script: str, arguments: tuple[str, ...], **options: Any) -> None:  # noqa: ANN401
     """Run SCRIPT on a cluster of processes on this machine, and stop all of them at the end.
 
-    Lines that the workers print are shown after the worker's name. When a worker fails, the others are stopped, and
-    its exit code is this command's. Ctrl-C stops all of them; a second Ctrl-C kills them.
+    Lines that the workers print are shown after the worker's name. A worker that fails is started again up to --restart
+    times; then the others are stopped, and its exit code is this command's. Ctrl-C stops all of them; a second Ctrl-C
+    kills them.
 
     \b
       psworker local train.py
       psworker local --workers 4 --shards 2 train.py --epochs 3
       psworker local --workers 3 --consistency bounded:2 train.py
+      psworker local --workers 3 --restart 5 train.py
       psworker local --workers 4 --push-every 4 --pull-every 4 --overlap train.py
       psworker local --workers 4 --consistency sync:4 --local-steps 50 train.py
       psworker local --workers 4 --encoding bfloat16 --compress topk:0.01 train.py
@@ -221,7 +230,8 @@ def local(debug: bool, /, progress: str, script: str, arguments: tuple[str, ...]
     """  # noqa: D301
     # imported here, since `run` needs neither rich nor grpc
     from psworker.launch.display import make_display
-    from psworker.launch.local_cluster import Job, LocalCluster
+    from psworker.launch.job import Job
+    from psworker.launch.local_cluster import LocalCluster
 
     worker_options = _worker_options(options)
     try:

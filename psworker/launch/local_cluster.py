@@ -10,27 +10,20 @@ import queue
 import re
 import signal
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from functools import partial
 
 from pswire.channel import check_health
-from pswire.errors import ConfigurationError, ParamServerError
-from pswire.specs.consistency import Asynchronous, Consistency, IgnoreStaleness, StalenessSpec, Synchronous
+from pswire.errors import ParamServerError
 from pswire.status_client import StatusClient
 from pswire.system.host import cores
 from psworker import config
 from psworker.launch.display import Display
-from psworker.launch.processes import (
-    BLAS_VARIABLES,
-    OnLines,
-    ParentPipe,
-    Process,
-    Stream,
-    blas_threads,
-    signals_handled,
-)
+from psworker.launch.job import ANY_PORT, Job, child_environment
+from psworker.launch.processes import OnLines, ParentPipe, Process, Stream, signals_handled
 from psworker.launch.progress import Watch
+from psworker.launch.restarts import Restarts
 
 #: Seconds for the servers to start; for a worker from SIGTERM to its end; the same for a server, which gives open calls
 #: 5 s; and for the kernel after SIGKILL.
@@ -40,59 +33,6 @@ NOTE_INTERVAL = 2.0
 
 _STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _LISTENING = re.compile(r"^psserver: .*\blistening on (\S+)$", re.MULTILINE)
-
-
-@dataclass(frozen=True)
-class Job:
-    """A program, `script` with its arguments, and the cluster that runs it.
-
-    `threads` is the number of BLAS threads of each worker; None: its share of the cores. `debug` makes the workers show
-    tracebacks of our errors. `consistency` and `staleness` are the servers'. `worker_options` are options of
-    `psworker run`, by name, which workers get in their environment.
-
-    Raises `ConfigurationError` for fewer workers than a synchronous update waits for.
-    """
-
-    script: str
-    arguments: tuple[str, ...] = ()
-    workers: int = 2
-    shards: int = 1
-    threads: int | None = None
-    debug: bool = False
-    consistency: Consistency = field(default_factory=Asynchronous)
-    staleness: StalenessSpec = field(default_factory=IgnoreStaleness)
-    worker_options: Mapping[str, object] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        """Refuse a job that would wait for more workers than it has."""
-        consistency = self.consistency
-        if isinstance(consistency, Synchronous) and self.workers < consistency.workers:
-            raise ConfigurationError(
-                f"with --consistency {consistency} each update waits for {consistency.workers} workers, and there "
-                f"{'is' if self.workers == 1 else 'are'} {self.workers}: start {consistency.workers} or more, or wait "
-                f"for {self.workers}"
-            )
-
-    @property
-    def worker_names(self) -> list[str]:
-        """worker-0, worker-1, ..."""
-        return [f"worker-{number}" for number in range(self.workers)]
-
-    @property
-    def server_names(self) -> list[str]:
-        """server-0, server-1, ... by shard."""
-        return [f"server-{shard}" for shard in range(self.shards)]
-
-    def server_command(self, shard: int) -> list[str]:
-        """Module and arguments of a shard on a free port."""
-        options = ["--consistency", str(self.consistency), "--staleness", str(self.staleness)]
-        options += ["--no-shared-memory"] * (not self.worker_options.get("shared_memory", True))
-        return ["psserver", "serve", "--bind", "127.0.0.1:0", "--shard", f"{shard}/{self.shards}", *options]
-
-    def worker_command(self, name: str, servers: Sequence[str]) -> list[str]:
-        """Module and arguments of a worker."""
-        options = ["--servers", ",".join(servers), "--name", name]
-        return ["psworker", *["--debug"] * self.debug, "run", *options, "--", self.script, *self.arguments]
 
 
 @dataclass(frozen=True)
@@ -108,36 +48,28 @@ class _Abort(Exception):
     """The job cannot continue; its argument is the `Outcome`."""
 
 
-def child_environment(base: Mapping[str, str], threads: int | None, share: int) -> dict[str, str]:
-    """The environment of a child; its BLAS threads are `threads`, or as set by the user, or `share`."""
-    environment = {**base, "PYTHONUNBUFFERED": "1"}
-    if threads is not None or not any(base.get(variable) for variable in BLAS_VARIABLES):
-        environment |= blas_threads(threads or share)
-    return environment
-
-
 class LocalCluster:
     """One job. `run` may be called once, from the main thread, where signals arrive.
 
-    `_events` are functions that the main thread calls in `_wait`; one that raises ends the job.
+    `_events` are functions that the main thread calls in `_wait`; one that raises ends the job. `_processes` are those
+    that run, by name; one that has failed is either due in `_restarts` or ends the job.
     """
 
     def __init__(self, job: Job, display: Display) -> None:
         self._job, self._display, self._parent = job, display, ParentPipe()
         self._events: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
-        self._servers: list[Process] = []
-        self._workers: list[Process] = []
-        self._addresses: dict[str, str] = {}  # of the servers that are ready, by name
-        self._ended: set[Process] = set()
+        self._processes: dict[str, Process] = {}
+        self._addresses: dict[str, str] = {}  # of the servers that have answered, by name
+        self._restarts = Restarts(job.restart)
         self._watch: Watch | None = None
         self._stopping = False
 
     def run(self) -> Outcome:
         """Start all processes, wait for the end of the workers, stop all processes.
 
-        The code of the outcome is 0 when all workers ended with 0; else that of the first process that failed (128 +
-        the signal that killed it); 128 + the signal's number when a signal ended this process. Raises `OSError` if the
-        reader of the output has closed it; all processes are stopped by then.
+        The code of the outcome is 0 when all workers ended with 0; else that of the first process that failed without a
+        restart (128 + the signal that killed it); 128 + the signal's number when a signal ended this process. Raises
+        `OSError` if the reader of the output has closed it; all processes are stopped by then.
         """
         signals = signals_handled(_STOP_SIGNALS, partial(self._post, self._on_signal))
         with self._parent, signals, self._display:
@@ -154,60 +86,75 @@ class LocalCluster:
         return outcome
 
     def _start_servers(self) -> None:
-        environment, job = child_environment(os.environ, None, 1), self._job
-        for shard, name in enumerate(job.server_names):
-            self._servers.append(self._child(name, job.server_command(shard), environment, self._server_lines))
+        for name in self._job.server_names:
+            self._start(name)
         if not self._wait(self._silent, START_TIMEOUT, "to answer"):
             silent = self._silent()
-            last_lines = next(tuple(server.last_lines) for server in self._servers if server.name == silent[0])
+            last_lines = tuple(self._processes[silent[0]].last_lines)
             raise _Abort(Outcome(1, f"no answer from {' and '.join(silent)} within {START_TIMEOUT:g} s", last_lines))
 
     def _train(self) -> None:
         job = self._job
-        environment = child_environment(os.environ, job.threads, max(1, cores() // job.workers))
-        environment |= config.environment(job.worker_options)
-        servers = [self._addresses[name] for name in job.server_names]
         for name in job.worker_names:
-            self._workers.append(self._child(name, job.worker_command(name, servers), environment, self._pass_on))
+            self._start(name)
+        servers = [self._addresses[name] for name in job.server_names]
         show = partial(self._guarded, self._display.show)
         with Watch(StatusClient(servers), job.worker_names, show) as self._watch:
-            self._wait(partial(self._running, self._workers))
+            self._wait(partial(self._unfinished, job.worker_names))
 
-    def _child(self, name: str, command: Sequence[str], environment: Mapping[str, str], on_lines: OnLines) -> Process:
+    def _start(self, name: str) -> None:
+        """Start a process of the job; a server again where the workers know it."""
+        job = self._job
+        on_lines: OnLines
+        if name in job.server_names:
+            command = job.server_command(job.server_names.index(name), self._addresses.get(name, ANY_PORT))
+            environment, on_lines = child_environment(os.environ, None, 1), self._server_lines
+        else:
+            command = job.worker_command(name, [self._addresses[server] for server in job.server_names])
+            environment = child_environment(os.environ, job.threads, max(1, cores() // job.workers))
+            environment |= config.environment(job.worker_options)
+            on_lines = self._pass_on
+        on_end = partial(self._post, self._on_end)
         try:
-            return Process(name, command, environment, self._parent, on_lines, partial(self._post, self._on_end))
+            self._processes[name] = Process(name, command, environment, self._parent, on_lines, on_end)
         except OSError as error:
             raise _Abort(Outcome(1, f"cannot start {name}: {error}")) from error
+        self._restarts.started(name, time.monotonic())
 
     def _stop(self) -> None:
         """End all processes: workers first, so that they can leave the job."""
         self._stopping = True
-        for processes, grace in ((self._workers, WORKER_GRACE), (self._servers, SERVER_GRACE)):
-            running = partial(self._running, processes)
-            self._kill(processes, signal.SIGTERM)
+        self._restarts.cancel()
+        for names, grace in ((self._job.worker_names, WORKER_GRACE), (self._job.server_names, SERVER_GRACE)):
+            running = partial(self._unfinished, names)
+            self._kill(names, signal.SIGTERM)
             if not self._wait(running, grace, "to stop"):
-                self._kill(processes, signal.SIGKILL)
+                self._kill(names, signal.SIGKILL)
                 self._wait(running, KILL_TIMEOUT, "to be killed")
 
-    def _kill(self, processes: Sequence[Process], number: signal.Signals) -> None:
-        for process in processes:
-            process.kill(number)
+    def _kill(self, names: Iterable[str], number: signal.Signals) -> None:
+        for name in names:
+            if name in self._processes:
+                self._processes[name].kill(number)
 
     def _silent(self) -> list[str]:
         return [name for name in self._job.server_names if name not in self._addresses]
 
-    def _running(self, processes: Sequence[Process]) -> list[str]:
-        return [process.name for process in processes if process not in self._ended]
+    def _unfinished(self, names: Iterable[str]) -> list[str]:
+        return [name for name in names if name in self._processes or self._restarts.waiting(name)]
 
     def _wait(self, missing: Callable[[], list[str]], seconds: float = math.inf, reason: str = "") -> bool:
-        """Handle events until `missing` names nothing; False after `seconds`. With a `reason`, notes show it."""
+        """Handle events and restarts until `missing` names nothing; False after `seconds`. A `reason` is for notes."""
         begin = time.monotonic()
         while names := missing():
-            waited = time.monotonic() - begin
-            if waited >= seconds:
+            now = time.monotonic()
+            if now - begin >= seconds:
                 return False
+            for name in self._restarts.take_due(now):
+                self._start(name)
+            next_note = min(NOTE_INTERVAL, begin + seconds - now)
             try:
-                self._events.get(timeout=min(NOTE_INTERVAL, seconds - waited))()
+                self._events.get(timeout=min(next_note, self._restarts.next_due - now))()
             except queue.Empty:
                 if reason:
                     since = f"{time.monotonic() - begin:.0f} s"
@@ -215,17 +162,32 @@ class LocalCluster:
         return True
 
     def _on_end(self, process: Process) -> None:
-        self._ended.add(process)
-        if not self._stopping and (process.code or process in self._servers):
-            then = "; the others were stopped" if self._workers else " before the workers were started"
-            code = process.code or 1  # 1 for a server that ended with 0
-            error = f"{process.name} {process.describe_exit()}{then}"
-            raise _Abort(Outcome(128 - code if code < 0 else code, error, tuple(process.last_lines)))
+        name = process.name
+        del self._processes[name]
+        if self._stopping or (process.code == 0 and name in self._job.worker_names):
+            return
+        pause = self._restarts.schedule(name, time.monotonic()) if self._restartable(name) else None
+        if pause is None:
+            raise _Abort(self._failure(process))
+        attempt = f"restart {self._restarts.count(name)} of {self._job.restart} in {pause:g} s"
+        self._pass_on(process, "stderr", [f"psworker: {time.strftime('%X')} {process.describe_exit()}; {attempt}"])
+
+    def _restartable(self, name: str) -> bool:
+        return name in self._job.worker_names
+
+    def _failure(self, process: Process) -> Outcome:
+        """The end of the job because of this process."""
+        code = process.code or 1  # 1 for a server that ended with 0
+        restarts = self._restarts.count(process.name)
+        after = f" after {restarts} restart{'s' * (restarts > 1)}" if restarts else ""
+        then = "; the others were stopped" if self._watch else " before the workers were started"
+        error = f"{process.name} {process.describe_exit()}{after}{then}"
+        return Outcome(128 - code if code < 0 else code, error, tuple(process.last_lines))
 
     def _on_signal(self, number: int) -> None:
         if not self._stopping:
             raise _Abort(Outcome(128 + number))
-        self._kill(self._workers + self._servers, signal.SIGKILL)
+        self._kill([*self._processes], signal.SIGKILL)
 
     def _on_error(self, error: Exception) -> None:
         if not self._stopping:

@@ -55,7 +55,7 @@ class EmbeddedTransport:
                 if time.monotonic() > deadline:
                     raise TimedOut(f"the embedded shard did not answer {what} in time: it waits for other threads")
                 self._changed.wait(0.5)
-                self._step(0, Tick())
+                self._step(0, self._shard.due(time.monotonic()))
             answer = self._answers.pop(ticket)
         if isinstance(answer, ParamServerError):
             raise answer

@@ -23,7 +23,7 @@ settings = SimpleNamespace(**json.loads(sys.argv[1]))
 draws = random.Random(f"{settings.seed}, {settings.column}")
 file = os.open(settings.records, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
 
-#: By rows on all shards: above `placement.SPLIT_BYTES` of float64, and divisible by one, two and three.
+#: By rows on all shards: above `pswire.placement.SPLIT_BYTES` of float64, and divisible by one, two and three.
 DENSE_SHAPE, TABLE_SHAPE = (534, 1024), (65_538, 8)
 #: A push includes the dense variable after this many updates, in all workers of a synchronous group alike.
 DENSE_EVERY = 40

@@ -14,6 +14,7 @@ from click.testing import CliRunner
 from psworker.launch import local_cluster
 from psworker.launch.cli import main
 from psworker.launch.display import Display
+from psworker.launch.job import Job
 from tests.early_and_late_signals import SIGTERM_AT_THE_VERY_END, held_at_import
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="looks for processes in /proc")
@@ -206,14 +207,14 @@ def test_a_server_that_is_not_there_is_given_up_with_its_address(commands):
 
 
 def test_help_shows_examples_and_the_environment_variable_of_every_option_and_version_is_the_packages(commands):
-    for command in ("run", "local"):
+    for command, count in (("run", 13), ("local", 14)):
         text = " ".join(CliRunner().invoke(main, [command, "--help"], prog_name="psworker").output.split())
         assert text.startswith(f"Usage: psworker {command} [OPTIONS] SCRIPT [ARGS]...")
         assert f" psworker {command} --" in text
         listed = text.partition("Options:")[2].partition("-h, --help")[0]
         options = re.findall(r" --(?!no-)([a-z-]+)(?= [A-Z\[]| /)", listed)
         variables = re.findall(r"env var: PS(?:WORKER|SERVER)_([A-Z_]+)", text)
-        assert (len(options), variables) == (13, [option.upper().replace("-", "_") for option in options])
+        assert (len(options), variables) == (count, [option.upper().replace("-", "_") for option in options])
     assert commands.run("psworker", "--version") == (0, [f"psworker, version {version('paramserver')}"], [])
 
 
@@ -304,7 +305,7 @@ def test_a_second_ctrl_c_does_not_wait_for_workers_that_do_not_leave(commands, m
             if {"in", "still in"} & set(lines):
                 os.kill(os.getpid(), signal.SIGINT)
 
-    job = local_cluster.Job(str(commands.folder / commands.script(STAYS)), workers=1)
+    job = Job(str(commands.folder / commands.script(STAYS)), workers=1)
     outcome = local_cluster.LocalCluster(job, PressesCtrlC(job.worker_names)).run()
     assert outcome == local_cluster.Outcome(130)
 

@@ -535,10 +535,10 @@ def test_a_transfer_that_outlasts_the_grace_is_cut_off_and_nothing_of_it_applied
 def test_a_tick_that_fails_is_logged_and_the_next_one_works(connect, monkeypatch, caplog):
     failures, expire = [ZeroDivisionError("once")], Membership.expire
 
-    def fail_once(self, now):
+    def fail_once(self, names, now):
         if failures:
             raise failures.pop()
-        return expire(self, now)
+        return expire(self, names, now)
 
     monkeypatch.setattr(Membership, "expire", fail_once)
     with ServerThread(ServerConfig(lease=0.02)) as server:

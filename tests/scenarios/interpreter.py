@@ -165,9 +165,9 @@ class Scenario:
         """`push w0 seq=1 W=1 b=1,2,3 [at=4] [loss=0.5] [pull=W,b] [known_versions=3,-1] [encoding=bfloat16]`.
 
         By default at the version that w0 was served. `progress=mnist/3/42/1.5`: of this queue block 3 is done before
-        position 42, at a cost of 1.5 or, without it, an unknown one. Of several shards also `[shards=1,2] [remote=V/4] [after=w1/3]
-        [group=3:w0/1,w1/2]`: other shards with a part, variables there with what had been decided when their weights
-        were served, and messages by worker and sequence number.
+        position 42, at a cost of 1.5 or, without it, an unknown one. Of several shards also `[shards=1,2]
+        [remote=V/4] [after=w1/3] [group=3:w0/1,w1/2]`: other shards with a part, variables there with what had been
+        decided when their weights were served, and messages by worker and sequence number.
         `W:2x2=1` and `W:float64=1` are a gradient of another shape or dtype, `W[2,0]=1,1,5,5` two rows of one.
         """
         gradients, at = [], options.pop("at", None)
@@ -186,10 +186,13 @@ class Scenario:
         return tuple(messages.ChangeId(self._sender(who), sequence) for who, sequence in _pairs(text))
 
     def do_assign(self, who: str, *, options, pairs, add: bool = False) -> list[str]:
-        """`assign w0 seq=1 W=5 [shards=1] [remote=V] [after=w1/3]`."""
-        specs = [(self._spec(target), text) for target, text in pairs]
-        assignments = tuple(messages.Assignment(spec.name, _array(text, spec)) for spec, text in specs)
-        return self._send(who, messages.Assign(self._sender(who), assignments=assignments, add=add, **options))
+        """`assign w0 seq=1 W=5 W:1x2@3=6 [shards=1] [remote=V] [after=w1/3]`: W:1x2@3 is a row, that of number 3."""
+        assignments = []
+        for target, text in pairs:
+            name, _, first = target.partition("@")
+            spec = self._spec(name)
+            assignments.append(messages.Assignment(spec.name, _array(text, spec), int(first) if first else None))
+        return self._send(who, messages.Assign(self._sender(who), assignments=tuple(assignments), add=add, **options))
 
     def do_assign_add(self, who: str, **given) -> list[str]:
         """`assign_add w0 seq=1 W=5`."""
@@ -221,7 +224,7 @@ class Scenario:
     def do_tick(self, seconds: str, **_) -> list[str]:
         """`tick 2`: two seconds pass, and the shard gets a tick."""
         self.now += float(seconds)
-        return self._send("tick", messages.Tick(), nothing="nothing happens")
+        return self._send("tick", self.shard.due(self.now), nothing="nothing happens")
 
     def do_wait(self, seconds: str, **_) -> list[str]:
         """`wait 2`: two seconds pass, without a tick."""

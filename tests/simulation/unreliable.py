@@ -18,12 +18,12 @@ from unittest import mock
 import numpy as np
 
 from psserver.core.shard import Shard
+from pswire import placement
 from pswire.errors import ParamServerError, TimedOut, Unavailable
-from pswire.messages import Assignment, Finished, Outcome, Pushed, QueueSpec, Reply, Status, Tick
+from pswire.messages import Assignment, Finished, Outcome, Pushed, QueueSpec, Reply, Status
 from pswire.optimizers import GradientDescent
 from pswire.specs.consistency import parse_consistency, parse_staleness
 from pswire.tensors.values import IndexedSlices
-from psworker.client import placement
 from psworker.client.client import Client
 from psworker.transport import Future
 from tests.shard_driver import declared
@@ -152,7 +152,7 @@ class Link:
                 return self._answers.pop(ticket)
             self._deliver_late()
             self._now += 0.5
-            self._step(Tick())
+            self._step(self._shard.due(self._now))
         return None
 
     def _step(self, message):

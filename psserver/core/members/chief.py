@@ -7,6 +7,7 @@ elected; one that finished has done its work and stays chief until a new job beg
 from collections.abc import Collection, Mapping
 
 from psserver.core.members.member import Member
+from pswire.messages import Sender
 
 
 class ChiefElection:
@@ -15,6 +16,18 @@ class ChiefElection:
     def __init__(self, members: Mapping[str, Member], *, enabled: bool) -> None:
         self._members, self._enabled = members, enabled
         self._chief: Member | None = None
+
+    def state(self) -> Sender | None:
+        """The incarnation that is the chief."""
+        return None if self._chief is None else Sender(self._chief.name, self._chief.incarnation)
+
+    def restore(self, chief: Sender | None) -> None:
+        """Continue from a `state`; the chief may be an incarnation that has ended."""
+        self._chief = None
+        if chief is not None:
+            member = self._members.get(chief.worker)
+            same = member is not None and member.incarnation == chief.incarnation
+            self._chief = member if same else Member(chief.worker, 0, chief.incarnation, state="left")
 
     def is_chief(self, name: str) -> bool:
         """Whether the worker of this name is the chief, in its current incarnation."""

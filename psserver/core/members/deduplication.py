@@ -5,7 +5,7 @@ message, and the answer (`Member.settled`, `Member.answer`).
 """
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from psserver.core.members.member import Member
 from pswire.errors import InvalidMessage, OutOfOrder
@@ -57,6 +57,15 @@ class HalfPushes:
         """The last push of each incarnation that other shards have a part of; at most the newest 1,000."""
         now = [member.last_push for member in self._members.values() if member.last_push is not None]
         return tuple([*self._last_pushes, *now][-most:])
+
+    def state(self) -> tuple[int, tuple[LastPush, ...]]:
+        """The counts of earlier incarnations, and their last pushes."""
+        return self._counted, tuple(self._last_pushes)
+
+    def restore(self, counted: int, last_pushes: Iterable[LastPush]) -> None:
+        """Continue from a `state`."""
+        self._counted = counted
+        self._last_pushes.extend(last_pushes)
 
     def settle(self, member: Member, sequence: int) -> bool:
         """Note that the worker knows the outcome of its messages up to this one; False if that was known."""

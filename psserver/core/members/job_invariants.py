@@ -6,8 +6,9 @@ consistent.
 
 from collections.abc import Iterable
 
+from psserver.core.state import VariableGroup
 from pswire.errors import AlreadyRegistered, InvalidMessage, UnknownVariable, WrongShard
-from pswire.messages import Join, Register
+from pswire.messages import Join, Place, Register
 
 
 class JobInvariants:
@@ -17,8 +18,23 @@ class JobInvariants:
         self.identity = identity
         self._shard, self._shards = shard, shards
         self._places: dict[str, int] = {}
+        self._groups: list[VariableGroup] = []
         self._states = [0] * shards  # 0: unknown
         self._states[shard] = identity
+
+    @property
+    def groups(self) -> tuple[VariableGroup, ...]:
+        """On shard 0 the variables of the job by the registration that brought them: see `pswire.placement`."""
+        return tuple(self._groups)
+
+    def state(self) -> tuple[tuple[Place, ...], tuple[int, ...]]:
+        """The places of variables, and the states of all shards; 0: unknown."""
+        return tuple([Place(name, shard) for name, shard in self._places.items()]), tuple(self._states)
+
+    def restore(self, places: Iterable[Place], groups: Iterable[VariableGroup], states: Iterable[int]) -> None:
+        """Continue from a `state` with these `groups`."""
+        self._places = {place.name: place.shard for place in places}
+        self._groups, self._states = list(groups), list(states)
 
     def check_join(self, message: Join) -> None:
         """Raise `WrongShard` for another list of servers, or another state of one of them."""
@@ -47,7 +63,11 @@ class JobInvariants:
                 raise UnknownVariable(f"no variable {name!r} has a place on the shards of this job: register it first")
 
     def keep(self, message: Register) -> None:
-        """Keep the places and states of a registration; the first ones win."""
+        """Keep the places, groups and states of a registration; the first ones win."""
+        names = [place.name for place in message.places] or [one.spec.name for one in message.declarations]
+        known = {name for group in self._groups for name in group.names}
+        if new := tuple([name for name in names if name not in known]):
+            self._groups.append(VariableGroup(new))
         self._places.update({place.name: place.shard for place in message.places})
         for shard, state in enumerate(message.states):
             self._states[shard] = self._states[shard] or state

@@ -35,6 +35,7 @@ class Member:
     answer: Pushed | Assigned | Tuned | None = None  # to it, without values; None: abandoned, or others went on
     half_pushes: int = 0  # see `psserver.core.members.deduplication.HalfPushes`
     last_push: LastPush | None = None
+    must_join: bool = False  # after its shard went back to an older state; its messages are refused until then
 
 
 class Progress:
@@ -54,6 +55,20 @@ class Progress:
     def ending(self) -> bool:
         """Whether some member has finished: then fewer workers may push from now on."""
         return bool(self._finished)
+
+    def state(self) -> tuple[tuple[str, ...], tuple[str, ...], int]:
+        """The names of those in training and of those that have finished, in order, and the last least clock."""
+        return tuple(self.training), tuple(self._finished), self._last_clock
+
+    def restore(self, training: Iterable[Member], finished: Iterable[Member], last_clock: int) -> None:
+        """Continue from a `state`."""
+        self.training = {member.name: member for member in training}
+        self._finished = {member.name: member for member in finished}
+        self._last_clock = last_clock
+        for member in self.training.values():
+            member.training = True
+        for member in self._finished.values():
+            member.finished = True
 
     def start(self, member: Member) -> None:
         """Begin with a push, not behind the slowest; if it trained before in this incarnation, it keeps its lead."""

@@ -4,12 +4,13 @@ A worker that joins again gets a higher incarnation; messages of an older one ar
 worker lost; it may join again.
 """
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, fields
 
 from psserver.core.members.chief import ChiefElection
 from psserver.core.members.deduplication import HalfPushes
 from psserver.core.members.member import Member, Progress
+from psserver.core.state import MembershipState, MemberState
 from pswire.errors import InvalidMessage, NotJoined, ParamServerError, Zombie
 from pswire.messages import Assigned, Join, Pushed, Sender, Tuned
 
@@ -42,6 +43,41 @@ class Membership:
         self.chief = ChiefElection(self._members, enabled=has_chief)
         self.progress = Progress()
         self.half_pushes = HalfPushes(self._members)
+
+    def state(self) -> MembershipState:
+        """All members, and what depends on their order."""
+        training, finished, last_clock = self.progress.state()
+        half_pushes, last_pushes = self.half_pushes.state()
+        return MembershipState(
+            tuple([_member_state(member) for member in self]),
+            training,
+            finished,
+            last_clock,
+            self.chief.state(),
+            self._done,
+            half_pushes,
+            last_pushes,
+        )
+
+    def restore(self, state: MembershipState, now: float) -> None:
+        """Continue from a `state`; leases begin `now`."""
+        for one in state.members:
+            member = _member(one)
+            self._members[one.name] = member
+        known = self._members
+        training, finished = [known[name] for name in state.training], [known[name] for name in state.finished]
+        self.progress.restore(training, finished, state.last_clock)
+        self.half_pushes.restore(state.half_pushes, state.last_pushes)
+        self.chief.restore(state.chief)
+        self._done = state.done
+        self.resume(now)
+
+    def resume(self, now: float) -> None:
+        """Begin all leases anew, and the time since the last worker has left."""
+        for member in self:
+            self.renew(member, now)
+        if self._members:
+            self._check_job_end(now)
 
     def __iter__(self) -> Iterator[Member]:
         return iter(self._members.values())
@@ -81,7 +117,7 @@ class Membership:
         self.job_end = None
         known = self._members.get(message.worker)
         if known is not None and _same_incarnation(known, message):
-            known.state = "live"
+            known.state, known.must_join = "live", False
             self.renew(known, now, message.tensor_transport)
             self.chief.elect()
             return known, False
@@ -104,7 +140,9 @@ class Membership:
         """The live member that sends. Raises `NotJoined`, or `Zombie` if another incarnation has joined since."""
         member = self._members.get(sender.worker)
         if member is not None and member.state == "live" and member.incarnation == sender.incarnation:
-            return member
+            if not member.must_join:
+                return member
+            raise NotJoined(f"worker {sender.worker!r} has to join again: this shard went back to an older state")
         raise self.refusal(sender)
 
     def record(self, member: Member, sequence: int, answer: Pushed | Assigned | Tuned) -> None:
@@ -151,9 +189,13 @@ class Membership:
             self.progress.finish(member)
         self._check_job_end(now)
 
-    def expire(self, now: float) -> list[Member]:
-        """Mark the members whose lease has expired as lost; returns them."""
-        lost = [member for member in self if member.state == "live" and member.expires < now]
+    def expired(self, now: float) -> tuple[str, ...]:
+        """The live members whose lease has expired."""
+        return tuple([member.name for member in self if member.state == "live" and member.expires < now])
+
+    def expire(self, names: Iterable[str], now: float) -> list[Member]:
+        """Mark those of these members that are live as lost; returns them."""
+        lost = [member for name in names if (member := self._members[name]).state == "live"]
         for member in lost:
             member.state = "lost"
             self.progress.stop(member)
@@ -165,6 +207,25 @@ class Membership:
     def _check_job_end(self, now: float) -> None:
         if not any(member.state == "live" for member in self):
             self.job_end = JobEnd(now, len(self._members), self._done)
+
+
+#: The fields that a member and its state have in common.
+_COMMON = tuple([one.name for one in fields(MemberState) if one.name not in ("pushed", "assigned", "tuned")])
+
+
+def _member_state(member: Member) -> MemberState:
+    answer = member.answer
+    return MemberState(
+        **{name: getattr(member, name) for name in _COMMON},
+        pushed=answer if isinstance(answer, Pushed) else None,
+        assigned=answer if isinstance(answer, Assigned) else None,
+        tuned=answer if isinstance(answer, Tuned) else None,
+    )
+
+
+def _member(state: MemberState) -> Member:
+    answer = state.pushed or state.assigned or state.tuned
+    return Member(**{name: getattr(state, name) for name in _COMMON}, answer=answer)
 
 
 def _same_incarnation(member: Member, message: Join) -> bool:

@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Iterable
 from itertools import takewhile
 
+from psserver.core.state import OrderState, VariableChanges
 from pswire.errors import InvalidMessage
 from pswire.messages import ChangeId, Frontier, RemoteWeights, Sender
 
@@ -23,6 +24,17 @@ class UpdateOrder:
         self.count = 0
         self._changes: dict[str, deque[int]] = {}
         self._undelivered: dict[str, ChangeId] = {}
+
+    def state(self) -> OrderState:
+        """The changes that are remembered."""
+        changes = [VariableChanges(name, tuple(numbers)) for name, numbers in self._changes.items()]
+        return OrderState(self.count, tuple(changes), tuple(self._undelivered.values()))
+
+    def restore(self, state: OrderState) -> None:
+        """Continue from a `state`."""
+        self.count = state.count
+        self._changes = {one.name: deque(one.numbers, MAX_REMEMBERED_CHANGES) for one in state.changes}
+        self._undelivered = {change.sender.worker: change for change in state.undelivered}
 
     def check(self, remote: Iterable[RemoteWeights]) -> None:
         """Raise `InvalidMessage` for weights that are newer than all decided changes."""

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from psserver.core.state import ServedState
 from pswire.messages import Gradient, Value
 from pswire.optimizers.optimizer import LIMITS
 from pswire.tensors.compression import Packed
@@ -37,6 +38,23 @@ class ServedWeightsCache:
     def __init__(self) -> None:
         self._served: dict[str, dict[str, ServedWeights]] = {}
         self.nbytes = 0
+
+    def state(self) -> tuple[ServedState, ...]:
+        """All weights that are kept; their arrays are never written again."""
+        return tuple(
+            [
+                ServedState(worker, name, one.version, one.array, one.rows)
+                for worker, served in self._served.items()
+                for name, one in served.items()
+            ]
+        )
+
+    def restore(self, state: Iterable[ServedState]) -> None:
+        """Continue from a `state`."""
+        for one in state:
+            weights = ServedWeights(one.version, one.array, one.rows)
+            self._served.setdefault(one.worker, {})[one.name] = weights
+            self.nbytes += one.array.nbytes
 
     def keep(self, worker: str, value: Value, free: float, rows: Array | None = None) -> None:
         """Keep a whole value, or rows of one. A value without an array was served before."""

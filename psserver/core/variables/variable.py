@@ -6,9 +6,11 @@ The first registration of a variable wins; later ones must agree with it.
 import dataclasses
 import math
 from dataclasses import dataclass, field
+from typing import Any, Protocol
 
 import numpy as np
 
+from psserver.core.state import VariableArrays, VariableState
 from pswire.errors import AlreadyRegistered, InvalidMessage, UnknownVariable
 from pswire.messages import Choice, Declaration, Tune, VariableStatus
 from pswire.optimizers import OptimizerSpec, Rule, UpdateSpec, ordinary_growth, rule_for
@@ -20,6 +22,13 @@ from pswire.tensors.values import DTYPES, Array, Part, TensorSpec
 
 #: The number of updates of a guarded table between two checks of the whole table instead of the changed rows only.
 UPDATES_BETWEEN_FULL_CHECKS = 1000
+
+
+class CopyBeforeChange(Protocol):
+    """A copy of a variable as it is at a moment, which has to be made before a later change."""
+
+    def start(self, result: Any) -> None:  # noqa: ANN401 - a StepResult, whose module imports this one
+        """Add the task that makes it."""
 
 
 @dataclass(slots=True)
@@ -42,9 +51,30 @@ class Variable:
     limits: Limits | None = None  # magnitudes of an ordinary update; None: no update is ordinary
     share: float = 0.0  # the growth of one ordinary update
     growth: float = 0.0  # their sum since all elements were within the limits; infinite while they are not
+    copy: "CopyBeforeChange | None" = None  # to be made before the next change
 
     def __post_init__(self) -> None:
         self.limits = LIMITS.get(self.spec.dtype)
+
+    def state(self) -> VariableState:
+        """All but its arrays."""
+        return VariableState(
+            self.spec, self.version, self.updates, self.growth, self.declared, self.optimizer, self.initial, self.part
+        )
+
+    @classmethod
+    def restored(cls, state: VariableState, arrays: VariableArrays) -> "Variable":
+        """A variable that continues from a `state`, and owns the arrays. Raises `ValueError` unless these fit."""
+        spec, slots = state.spec, arrays.slots
+        variable = cls(spec, arrays.value, state.initial, state.part, state.version, state.updates, state.declared)
+        if state.optimizer is not None:
+            variable.slot_specs = slot_specs(spec, state.declared or state.optimizer)
+            variable.follow(state.optimizer)
+        variable.slots, variable.growth = slots, state.growth
+        found = {name: TensorSpec.of(spec.name, slot) for name, slot in slots.items()}
+        if not spec.matches(arrays.value) or found != variable.slot_specs:
+            raise ValueError(f"the arrays are not those of variable {spec} with {state.optimizer}")
+        return variable
 
     def follow(self, optimizer: UpdateSpec) -> Rule:
         """Update by this optimizer from now on; returns its rule."""

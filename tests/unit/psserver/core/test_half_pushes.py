@@ -11,7 +11,7 @@ import pytest
 from psserver.cli.status import job_line
 from pswire.errors import InvalidMessage
 from pswire.job_status import ShardAnswer, merge_reports
-from pswire.messages import LastPush, Push, Renew, StatusReport, Tick, WorkerStatus
+from pswire.messages import LastPush, Push, Renew, StatusReport, WorkerStatus
 from pswire.optimizers import GradientDescent
 from pswire.specs.consistency import DropStalePushes, IgnoreStaleness
 from psworker.client.client import Client
@@ -91,7 +91,7 @@ def test_a_part_that_comes_too_late_is_reported_and_the_worker_goes_on():
         if shard == 1 and isinstance(message, Push) and message.sender.worker == "w0":
             job.refuse = lambda shard, message: False
             job.machines[1]._members["w0"].expires = -1.0
-            job._step(1, 0, Tick())
+            job._step(1, 0, job.machines[1].due(job.now))
             other.push(theirs).result()  # goes on without it
         return False
 

@@ -35,7 +35,7 @@ def test_no_lease_ends_by_a_stop_of_the_server_before_the_next_heartbeat_is_due(
     (member, _) = members.join(Join("w0"), after(0.0))
     third = [tick] * (TICKS_PER_LEASE // 3)
     for seconds in (*third, stop * lease, *third):  # the server stops right before the next heartbeat
-        assert not members.expire(after(seconds))
+        assert not members.expired(after(seconds))
     members.renew(member, after(0.0))
 
 

@@ -47,6 +47,7 @@ NO_ROWS = IndexedSlices(np.zeros((0, 2, 2), np.float16), np.zeros(0, np.uint8), 
 REST = np.zeros(W.size, np.float32)
 COMPRESSED = {"int8": lambda: quantize_int8(W, REST), "topk": lambda: top_k(W, REST, 2)}
 PACKED = tuple([COMPRESSED[form]() if form in COMPRESSED else to_16_bits(W, form) for form in FORMS])
+ASSIGNED = ((W, 0), (W, 2**62), *[(array, None) for array in ARRAYS])
 GRADIENTS = (ROWS, UNCHECKED, NO_ROWS, W, *PACKED, IndexedSlices(PACKED[0], ROWS.indices, (5, 2)))
 
 
@@ -67,6 +68,7 @@ SAMPLES = {
     "known_versions: tuple[int, ...]": [-1, 2**62],
     "tuple[Value, ...]": [ms.Value(f"name-{n}", 7 + n, one) for n, one in enumerate((*ARRAYS, *PACKED, None))],
     "tuple[Gradient, ...]": [ms.Gradient(f"name-{n}", 7 + n, one) for n, one in enumerate(GRADIENTS)],
+    "tuple[Assignment, ...]": [ms.Assignment(f"n{n}", one, first) for n, (one, first) in enumerate(ASSIGNED)],
     "tuple[Choice, ...]": [ms.Choice("E", ROWS.indices), ms.Choice("E", None, "m"), ms.Choice("v", NO_ROWS.indices)],
     "tuple[Declaration, ...]": [
         ms.Declaration(TensorSpec.of("W", W), W, SGD, None, Part(3, 6)),
@@ -194,7 +196,7 @@ BAD = [
     (rows(of=-1), "Gradient.rows must be at least 0, got -1"),
     (rows(shape=(1, 2)), r"gradient for variable 'W': .* indices of shape \(n,\), .* \(2,\) and \(1, 2\)"),
     (pb.PushReply(outcome=pb.OUTCOME_UNSPECIFIED), "PushReply.outcome cannot be 0"),
-    (pb.AssignRequest(sender=SENDER, sequence=1, assignments=[tensor(), tensor()]), "more than once"),
+    (pb.AssignRequest(sender=SENDER, sequence=1, assignments=[pb.Assignment(tensor=tensor())] * 2), "more than once"),
     (pb.RegisterRequest(sender=SENDER, declarations=[declaration().declarations[0]] * 2), "more than once"),
     (declaration(first=6), "a part must begin at a row from 0 to 5, not at 6"),
     (declaration(first=4), r"variable W float32\[2\] does not fit into 5 rows from row 4 on"),

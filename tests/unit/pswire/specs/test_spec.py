@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from pswire import optimizers
 from pswire.errors import ConfigurationError
 from pswire.optimizers import UpdateSpec
-from pswire.specs import consistency, encodings, initializers, schedules
+from pswire.specs import checkpoints, consistency, encodings, initializers, schedules
+from pswire.specs.checkpoints import parse_checkpoint_every
 from pswire.specs.consistency import parse_consistency, parse_staleness
 from pswire.specs.schedules import Schedule
 from pswire.specs.spec import from_plain, to_plain
@@ -65,6 +66,8 @@ EXAMPLES = [
     (consistency.DelayCompensation(), "strength >=0"),
     (consistency.DropStalePushes(1), "above count>=0"),
     (encodings.TopK(0.5), "fraction (0,1]"),
+    (checkpoints.EverySeconds(60), "seconds >0"),
+    (checkpoints.EverySteps(1000), "steps count"),
 ]
 NESTED = optimizers.Adam(schedules.WarmUp(5, schedules.PiecewiseConstant([10, 20.5], [1, 0.5, 0.25])))
 PLAIN = [example for example, _ in EXAMPLES if isinstance(example, FAMILIES)]
@@ -191,18 +194,50 @@ def test_any_policy_is_read_back(count, workers, strength):
         assert parser_of(spec)(str(spec)) == spec
 
 
+@pytest.mark.parametrize(
+    ("text", "spec", "written"),
+    [
+        ("60s", checkpoints.EverySeconds(60), "60s"),
+        (".5m", checkpoints.EverySeconds(30), "30s"),
+        ("1h", checkpoints.EverySeconds(3600), "3600s"),
+        ("1e-5s", checkpoints.EverySeconds(1e-5), "1e-05s"),
+        ("1000steps", checkpoints.EverySteps(1000), "1000steps"),
+    ],
+)
+def test_an_interval_between_checkpoints_is_read_in_each_unit(text, spec, written):
+    assert (parse_checkpoint_every(f" {text}\n"), str(spec), parse_checkpoint_every(written)) == (spec, written, spec)
+
+
+@given(st.floats(0, exclude_min=True, allow_infinity=False), st.integers(1, 10**15 - 1))
+def test_any_interval_between_checkpoints_is_read_back(seconds, steps):
+    for spec in (checkpoints.EverySeconds(seconds), checkpoints.EverySteps(steps)):
+        assert parse_checkpoint_every(str(spec)) == spec
+
+
+def test_a_checkpoint_is_due_after_its_seconds_or_after_its_steps():
+    seconds, steps = checkpoints.EverySeconds(60), checkpoints.EverySteps(1000)
+    assert [seconds.due(59.9, 1000), seconds.due(60, 0)] == [False, True]
+    assert [steps.due(1e9, 999), steps.due(0, 1000)] == [False, True]
+
+
 CONSISTENCY_FORMS = "async", "bounded:S", "sync:N", "sync:N,backup=B"
 STALENESS_FORMS = "none", "scale", "delay-compensated", "delay-compensated:L", "drop:T"
 NO_CONSISTENCY = [
     *("", "asynchronous", "ASYNC", "async:1", "bounded", "bounded:", "bounded:-1", "bounded:1.5", "bounded:٣", "none"),
     *("sync", "sync:2,", "sync:2,backup", "sync:2,backup=-1", "sync:2, backup=1", "bounded:" + "9" * 5000),
 ]
+INTERVAL_FORMS = "60s", "5m", "1h", "1000steps"
+NO_INTERVAL = ["", "60", "s", "60 s", "-1s", "1d", "1000 steps", "1.5steps", "steps", "60sec", "nans", "٣s", "60s1h"]
 NO_STALENESS = ["", "None", "scale:2", "delay-compensated:", "delay-compensated:nan", "drop", "drop:1.5", "drop:-1"]
 
 
 @pytest.mark.parametrize(
     ("parse", "texts", "forms"),
-    [(parse_consistency, NO_CONSISTENCY, CONSISTENCY_FORMS), (parse_staleness, NO_STALENESS, STALENESS_FORMS)],
+    [
+        (parse_consistency, NO_CONSISTENCY, CONSISTENCY_FORMS),
+        (parse_staleness, NO_STALENESS, STALENESS_FORMS),
+        (parse_checkpoint_every, NO_INTERVAL, INTERVAL_FORMS),
+    ],
 )
 def test_other_text_is_refused_with_all_forms(parse, texts, forms):
     for text in texts:
@@ -211,3 +246,6 @@ def test_other_text_is_refused_with_all_forms(parse, texts, forms):
         assert all(form in str(refusal.value) for form in (*forms, repr(text)))
     with pytest.raises(ConfigurationError, match="DelayCompensation: strength must be at least 0 and finite, got inf"):
         parse_staleness("delay-compensated:1e999")  # the form of one, and its range is named
+    for text, field in (("0s", "seconds"), ("1e999h", "seconds"), ("0steps", "steps")):
+        with pytest.raises(ConfigurationError, match=f"'{text}': Every.*: {field} must be .*, got "):
+            parse_checkpoint_every(text)

@@ -2,7 +2,8 @@
 
 import pytest
 
-from psworker.client import placement, retrying_calls
+from pswire import placement
+from psworker.client import retrying_calls
 from psworker.client.heartbeat import Heartbeat
 
 

@@ -10,14 +10,13 @@ import numpy as np
 import pytest
 
 from psserver.core.shard import Shard
-from pswire import errors
+from pswire import errors, placement
 from pswire import messages as ms
 from pswire.optimizers import GradientDescent, Momentum
 from pswire.specs.consistency import Asynchronous, Bounded, DropStalePushes, IgnoreStaleness, Synchronous
 from pswire.specs.initializers import RowUniform, rows_of
 from pswire.specs.schedules import PiecewiseConstant
 from pswire.tensors.values import IndexedSlices, TensorSpec
-from psworker.client import placement
 from psworker.versions import ReadVersion, VersionedArray
 from tests.shard_state import state_of
 from tests.shards_in_process import ShardsInProcess
@@ -90,6 +89,22 @@ def test_one_sequence_of_calls_leaves_the_same_however_many_shards_there_are(sha
     assert [transport.status(shard).global_step for shard in range(shards)] == [3] * shards
 
 
+@pytest.mark.parametrize(
+    ("shards", "staleness"), [(1, IgnoreStaleness()), (2, ORDERED), (3, IgnoreStaleness()), (3, ORDERED)]
+)
+@pytest.mark.parametrize(("first", "count"), [(0, ROWS), (0, 1), (1, 5), (3, 0), (4, 3), (6, 1)])
+def test_rows_are_assigned_on_the_shards_that_hold_them_and_no_other_row_changes(shards, staleness, first, count):
+    transport = ShardsInProcess(shards, staleness=staleness)
+    client, _ = transport.client("w0", *declarations())
+    expected = client.choose("t").array.copy()
+    expected[first : first + count] = NUMBERS[:count] + 100
+    transport.sent.clear()
+    client.assign([ms.Assignment("t", NUMBERS[:count] + 100, first)])
+    np.testing.assert_array_equal(client.choose("t").array, expected, strict=True)
+    changed = [shard for shard, one in transport.sent if isinstance(one, ms.Assign) and one.assignments]
+    assert sum(client.choose("t").read.versions) == len(changed) == len(set(changed)) <= min(shards, count)
+
+
 @pytest.mark.parametrize("refusing", range(3))
 def test_a_refusal_by_one_shard_is_raised_when_no_call_is_open_any_more(client, transport, refusing):
     transport.refuse, transport.ended = lambda shard, message: shard == refusing, []
@@ -104,6 +119,12 @@ def test_a_refusal_by_one_shard_is_raised_when_no_call_is_open_any_more(client, 
         (lambda c: c.push([gradient("a"), gradient("s")]), errors.ShapeMismatch, r"gradient for 's' is float64\[2\]"),
         (lambda c: c.push([steps_of(1)[0]]), errors.InvalidMessage, "has 1 versions, but .* has 3 partitions"),
         (lambda c: c.assign([ms.Assignment("s", NUMBERS[1:])]), errors.ShapeMismatch, "assigned value for 's'"),
+        (
+            lambda c: c.assign([ms.Assignment("s", NUMBERS, 1)]),
+            errors.ShapeMismatch,
+            r"s float64\[7, 2\] has no rows .*\[7, 2\] .* 1 on",
+        ),
+        (lambda c: c.assign([ms.Assignment("s", NUMBERS[:, 1], 0)]), errors.ShapeMismatch, r"no rows float64\[7\]"),
         (lambda c: c.push([gradient("a")], pull=["x"]), errors.UnknownVariable, "'x' has not been registered"),
         (lambda c: c.tune(["a", "x"], SGD, ["learning_rate"]), errors.UnknownVariable, "'x' has not"),
         (lambda c: c.register([replace(LARGE, value=np.zeros(3))]), errors.ShapeMismatch, "initial value for 'large'"),

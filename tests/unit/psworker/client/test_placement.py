@@ -5,12 +5,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pswire import placement
 from pswire.errors import AlreadyRegistered, InvalidMessage, Malformed, ShapeMismatch, UnknownVariable
-from pswire.messages import Value
+from pswire.messages import Declaration, Register, Value
+from pswire.placement import SPLIT_BYTES, Partition, place_again
 from pswire.tensors.values import IndexedSlices, Part, TensorSpec
-from psworker.client import placement, push_pull
-from psworker.client.placement import SPLIT_BYTES, Placement
+from psworker.client import push_pull
+from psworker.client.placement import Placement
 from psworker.versions import ReadVersion, VersionedArray
+from tests.shards_in_process import ShardsInProcess
 
 MIB = 1 << 20
 ROWS = 11  # of the variable that is split
@@ -72,6 +75,52 @@ def test_a_variable_cannot_have_another_shape_later():
     assert first.extended([TensorSpec("a", (3,))]) == first
     with pytest.raises(AlreadyRegistered, match=r"a float32\[3\] is already .* is now declared as a float32\[4\]"):
         first.extended([TensorSpec("b", (1,)), TensorSpec("a", (4,))])
+
+
+#: What a program registers, call by call, with shapes of which some are split; the second call names one known already.
+REGISTERED = [{"a": (9,), "b": (3, 8), "c": (1, 40)}, {"c": (1, 40), "d": (7,)}, {}, {"f": (9, 9), "e": (2, 2)}]
+
+
+def registered(shards):
+    """The shards after a program has registered its variables, twice; and by name where their parts were sent."""
+    transport, partitions = ShardsInProcess(shards), {}
+    for worker in ("w0", "w1"):
+        client, _ = transport.client(worker)
+        for group in REGISTERED:
+            client.register([Declaration(TensorSpec(name, shape), some(shape)) for name, shape in group.items()])
+    for shard, message in transport.messages(Register):
+        for one in message.declarations:
+            partitions.setdefault(one.spec.name, {})[shard] = Partition(shard, one.spec, one.part)
+    return transport, {name: tuple(of.values()) for name, of in sorted(partitions.items())}
+
+
+@pytest.mark.usefixtures("split_small")
+@pytest.mark.parametrize("before", [1, 2, 3])
+@pytest.mark.parametrize("after", [1, 2, 3, 5])
+def test_a_restore_onto_other_shards_places_what_shard_0_has_recorded_as_workers_do_there(before, after):
+    transport, partitions = registered(before)
+    groups = [group.names for group in transport.machines[0].state().groups]
+    assert [set(group) for group in groups] == [{"a", "b", "c"}, {"d"}, {"f", "e"}]
+    whole = {name: of[0].whole for name, of in partitions.items()}
+    assert {name: spec.shape for name, spec in whole.items()} == {
+        n: s for group in REGISTERED for n, s in group.items()
+    }
+    placed = place_again([[whole[name] for name in group] for group in groups], after)
+    assert dict(sorted(placed.items())) == registered(after)[1]
+
+
+def test_the_groups_count_in_a_placement_and_their_order_but_not_the_order_within():
+    small, large, last = TensorSpec("small", (1,)), TensorSpec("large", (9,)), TensorSpec("last", (1,))
+    shards = {}
+    for groups in (
+        [[small, large], [last]],
+        [[large, small], [last]],
+        [[small], [large], [last]],
+        [[large, last, small]],
+    ):
+        found = place_again(groups, 2)
+        shards[str(groups)] = [found[name][0].shard for name in ("small", "large", "last")]
+    assert list(shards.values()) == [[1, 0, 1], [1, 0, 1], [0, 1, 0], [1, 0, 1]]
 
 
 def split(shards, row_shape=(3,)):

@@ -11,7 +11,7 @@ import pytest
 
 from pswire.specs.consistency import Bounded, DropStalePushes
 from psworker.launch import processes
-from psworker.launch.local_cluster import Job, child_environment
+from psworker.launch.job import Job, child_environment
 from psworker.launch.processes import (
     BLAS_VARIABLES,
     LAST_LINES,

@@ -1,0 +1,198 @@
+"""The state of a shard as plain data, without the arrays of its variables: what a checkpoint has to know.
+
+A shard that is restored from its state answers every later message with the same bits. Pending calls are no part of it:
+nothing of them was acknowledged. Leases are none either: they begin anew.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pswire.messages import Assigned, Change, ChangeId, EpochReport, LastPush, Place, Pushed, QueueSpec, Sender, Tuned
+from pswire.optimizers import UpdateSpec
+from pswire.specs.initializers import RowInitializer
+from pswire.tensors.compression import Packed
+from pswire.tensors.values import Array, Part, TensorSpec
+
+
+@dataclass(frozen=True, slots=True)
+class VariableState:
+    """A variable (`psserver.core.variables.variable.Variable`); its arrays are in `VariableArrays`."""
+
+    spec: TensorSpec
+    version: int
+    updates: int
+    growth: float
+    declared: UpdateSpec | None = None
+    optimizer: UpdateSpec | None = None
+    initial: RowInitializer | None = None
+    part: Part | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class VariableArrays:
+    """The value of a variable and its slots by name."""
+
+    value: Array
+    slots: dict[str, Array]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ServedState:
+    """Weights of a variable that were last served to a worker, for delay compensation; None: all rows."""
+
+    worker: str
+    name: str
+    version: int
+    array: Array | Packed
+    rows: Array | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class MemberState:
+    """A worker (`psserver.core.members.member.Member`); one of the answers at most."""
+
+    name: str
+    number: int
+    incarnation: int
+    process_nonce: int
+    state: str
+    steps: int
+    staleness: int
+    staleness_sum: int
+    clock: int
+    dropped: int
+    settled: int
+    half_pushes: int
+    out_of_data: bool
+    must_join: bool
+    tensor_transport: str
+    loss: float | None = None
+    pushed: Pushed | None = None
+    assigned: Assigned | None = None
+    tuned: Tuned | None = None
+    last_push: LastPush | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class MembershipState:
+    """All members, in the order of their first joining; names of others in the order in which they matter."""
+
+    members: tuple[MemberState, ...] = ()
+    training: tuple[str, ...] = ()
+    finished: tuple[str, ...] = ()
+    last_clock: int = 0
+    chief: Sender | None = None
+    done: bool = False
+    half_pushes: int = 0
+    last_pushes: tuple[LastPush, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Holding:
+    """A block from `start` on that a worker holds, or that it had and that is to be handed out again.
+
+    Its examples before `position` are done, at this cost.
+    """
+
+    worker: str
+    block: int
+    start: int
+    position: int
+    cost_sum: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class OpenEpoch:
+    """The sums of an epoch that is not complete."""
+
+    epoch: int
+    done: int
+    cost_sum: float
+    cost_examples: int
+
+
+@dataclass(frozen=True, slots=True)
+class QueueState:
+    """A data queue (`psserver.core.data_queue.DataQueue`)."""
+
+    spec: QueueSpec
+    handed_out: int
+    returned: tuple[Holding, ...] = ()
+    out: tuple[Holding, ...] = ()
+    open: tuple[OpenEpoch, ...] = ()
+    reports: tuple[EpochReport, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class LastEpoch:
+    """The epoch of a worker's last block."""
+
+    worker: str
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class VariableChanges:
+    """The numbers of the changes that a variable on another shard had (`UpdateOrder`)."""
+
+    name: str
+    numbers: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class OrderState:
+    """The order of changes over all shards (`psserver.core.policies.update_order.UpdateOrder`)."""
+
+    count: int
+    changes: tuple[VariableChanges, ...] = ()
+    undelivered: tuple[ChangeId, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class StalenessCount:
+    """The number of applied pushes of a staleness."""
+
+    staleness: int
+    pushes: int
+
+
+@dataclass(frozen=True, slots=True)
+class VariableGroup:
+    """The variables that one registration has brought to the job: see `pswire.placement`."""
+
+    names: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ShardState:
+    """Everything that later answers of a shard depend on, besides arrays and pending calls.
+
+    `cut` is the number of the last cut, and `timeline` counts how often acknowledged pushes were given up. `places`,
+    `groups` and `states` are the job's invariants.
+    """
+
+    shard: int
+    shards: int
+    identity: int
+    consistency: str
+    handling: str
+    cut: int
+    timeline: int
+    global_step: int
+    last_step: int
+    applied: int
+    dropped: int
+    repeated: int
+    lost_pushes: int
+    members: MembershipState
+    variables: tuple[VariableState, ...] = ()
+    queues: tuple[QueueState, ...] = ()
+    epochs: tuple[LastEpoch, ...] = ()
+    stalenesses: tuple[StalenessCount, ...] = ()
+    changes: tuple[Change, ...] = ()
+    places: tuple[Place, ...] = ()
+    states: tuple[int, ...] = ()
+    served: tuple[ServedState, ...] = ()
+    order: OrderState | None = None
+    groups: tuple[VariableGroup, ...] = ()

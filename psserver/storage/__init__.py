@@ -1,0 +1,1 @@
+"""Storage: checkpoints and the journal of one shard, as files."""

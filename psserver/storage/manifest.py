@@ -1,0 +1,138 @@
+"""The state of a shard as JSON, for the manifest of a checkpoint: checked field by field when it is read.
+
+The JSON is that of the protobuf `ShardState` (`protos/pswire/v1/state.proto`). Arrays are in files beside it.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from operator import attrgetter
+from typing import Any, TypeAlias, cast
+
+from google.protobuf.json_format import MessageToDict, ParseDict, ParseError
+from google.protobuf.message import Message as Proto
+
+from psserver.core import state as st
+from pswire import codec  # noqa: F401 - fills KINDS with the parts of messages
+from pswire import messages as ms
+from pswire.codec.fields import (
+    ANY,
+    INITIAL,
+    KINDS,
+    NAME,
+    OPTIMIZER_OR_NONE,
+    POSITIVE,
+    Field,
+    Row,
+    below,
+    many,
+    number,
+    one,
+)
+from pswire.codec.messages import OUTCOME, STATE
+from pswire.codec.tensors import SPEC
+from pswire.errors import Malformed
+from pswire.tensors.compression import Packed
+from pswire.tensors.transport import InlineReceiver, InlineSender, TensorReceiver, TensorSender
+from pswire.tensors.values import Array
+from pswire.v1 import paramserver_pb2 as pb
+from pswire.v1 import state_pb2 as spb
+
+#: Worker, name, version, form and whether there are rows.
+_Unread: TypeAlias = tuple[str, str, int, str, bool]
+
+
+class _Served:
+    """Served weights; their arrays are put back by `with_served`."""
+
+    def put(self, message: st.ServedState, proto: spb.ServedState, sender: TensorSender) -> None:
+        proto.worker, proto.name, proto.version = message.worker, message.name, message.version
+        proto.form = message.array.form if isinstance(message.array, Packed) else ""
+        proto.has_rows = message.rows is not None
+
+    def get(self, proto: spb.ServedState, receiver: TensorReceiver) -> _Unread:
+        return proto.worker, proto.name, proto.version, proto.form, proto.has_rows
+
+
+def _answer(message: type, proto: type[Proto]) -> Field:
+    return one(Row(message, proto, outcome=OUTCOME), optional=True)
+
+
+_LAST_PUSH = Row(ms.LastPush, pb.LastPush, worker=NAME)
+_MEMBER = Row(
+    st.MemberState,
+    spb.MemberState,
+    name=NAME,
+    state=STATE,
+    pushed=_answer(ms.Pushed, pb.PushReply),
+    assigned=_answer(ms.Assigned, pb.AssignReply),
+    tuned=_answer(ms.Tuned, pb.TuneReply),
+    last_push=one(_LAST_PUSH, optional=True),
+)
+# In this order: the kinds of a part's own parts come first.
+KINDS[spb.VariableState] = many(
+    Row(
+        st.VariableState,
+        spb.VariableState,
+        tensor=SPEC,
+        growth=ANY,
+        declared=OPTIMIZER_OR_NONE,
+        optimizer=OPTIMIZER_OR_NONE,
+        initial=INITIAL,
+    ),
+    attrgetter("spec.name"),
+)
+KINDS[spb.ServedState] = many(_Served())
+KINDS[spb.MemberState] = many(_MEMBER, attrgetter("name"))
+_CHIEF = one(Row(ms.Sender, pb.Sender, worker=NAME), optional=True)
+KINDS[spb.MembershipState] = one(Row(st.MembershipState, spb.MembershipState, chief=_CHIEF))
+KINDS[spb.Holding] = many(Row(st.Holding, spb.Holding, worker=NAME))
+KINDS[spb.OpenEpoch] = many(Row(st.OpenEpoch, spb.OpenEpoch, epoch=POSITIVE, cost_sum=ANY))
+KINDS[spb.QueueState] = many(Row(st.QueueState, spb.QueueState), attrgetter("spec.name"))
+KINDS[spb.LastEpoch] = many(Row(st.LastEpoch, spb.LastEpoch, worker=NAME), attrgetter("worker"))
+KINDS[spb.VariableChanges] = many(Row(st.VariableChanges, spb.VariableChanges, name=NAME), attrgetter("name"))
+KINDS[spb.OrderState] = one(Row(st.OrderState, spb.OrderState), optional=True)
+KINDS[spb.StalenessCount] = many(Row(st.StalenessCount, spb.StalenessCount))
+KINDS[spb.VariableGroup] = many(Row(st.VariableGroup, spb.VariableGroup))
+_SHARD = Row(st.ShardState, spb.ShardState, shard=below("shards"), shards=POSITIVE, last_step=number(-1))
+
+
+def to_json(state: st.ShardState) -> dict[str, Any]:
+    """The state as JSON data, without arrays."""
+    proto = spb.ShardState()
+    _SHARD.put(state, proto, InlineSender())
+    data: dict[str, Any] = MessageToDict(proto, preserving_proto_field_name=True)
+    return data
+
+
+def from_json(data: dict[str, Any], arrays: Mapping[str, Array]) -> st.ShardState:
+    """The state, whose served weights have `arrays` (see `served_arrays`). Raises `Malformed`."""
+    try:
+        proto = ParseDict(data, spb.ShardState())
+    except ParseError as error:
+        raise Malformed(f"not the state of a shard: {error}") from error
+    state: st.ShardState = _SHARD.get(proto, InlineReceiver())
+    try:
+        unread = cast(Iterable[_Unread], state.served)
+        return replace(state, served=tuple([_with_arrays(*entry, arrays) for entry in unread]))
+    except KeyError as error:
+        raise Malformed(f"the served weights {error} are missing") from None
+
+
+def served_arrays(state: st.ShardState) -> dict[str, Array]:
+    """The arrays of served weights by their names in the file."""
+    arrays: dict[str, Array] = {}
+    for weights in state.served:
+        key = f"{weights.worker}/{weights.name}"
+        arrays[key] = weights.array.parts[0] if isinstance(weights.array, Packed) else weights.array
+        if weights.rows is not None:
+            arrays[f"{key}/rows"] = weights.rows
+    return arrays
+
+
+def _with_arrays(
+    worker: str, name: str, version: int, form: str, has_rows: bool, arrays: Mapping[str, Array]
+) -> st.ServedState:
+    key = f"{worker}/{name}"
+    array = arrays[key]
+    packed = Packed(form, array.shape, (array,)) if form else array
+    return st.ServedState(worker, name, version, packed, arrays[f"{key}/rows"] if has_rows else None)

@@ -1,0 +1,74 @@
+"""The job of a local cluster as data: program, processes with their commands and environment."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from pswire.errors import ConfigurationError
+from pswire.specs.consistency import Asynchronous, Consistency, IgnoreStaleness, StalenessSpec, Synchronous
+from psworker.launch.processes import BLAS_VARIABLES, blas_threads
+
+#: The address of a server that takes a free port.
+ANY_PORT = "127.0.0.1:0"
+
+
+@dataclass(frozen=True)
+class Job:
+    """A program, `script` with its arguments, and the cluster that runs it.
+
+    `threads` is the number of BLAS threads of each worker; None: its share of the cores. `debug` makes the workers show
+    tracebacks of our errors. `consistency` and `staleness` are the servers'. `worker_options` are options of
+    `psworker run`, by name, which workers get in their environment. A worker that fails is started again up to
+    `restart` times.
+
+    Raises `ConfigurationError` for fewer workers than a synchronous update waits for.
+    """
+
+    script: str
+    arguments: tuple[str, ...] = ()
+    workers: int = 2
+    shards: int = 1
+    threads: int | None = None
+    debug: bool = False
+    consistency: Consistency = field(default_factory=Asynchronous)
+    staleness: StalenessSpec = field(default_factory=IgnoreStaleness)
+    worker_options: Mapping[str, object] = field(default_factory=dict)
+    restart: int = 0
+
+    def __post_init__(self) -> None:
+        """Refuse a job that would wait for more workers than it has."""
+        consistency = self.consistency
+        if isinstance(consistency, Synchronous) and self.workers < consistency.workers:
+            raise ConfigurationError(
+                f"with --consistency {consistency} each update waits for {consistency.workers} workers, and there "
+                f"{'is' if self.workers == 1 else 'are'} {self.workers}: start {consistency.workers} or more, or wait "
+                f"for {self.workers}"
+            )
+
+    @property
+    def worker_names(self) -> list[str]:
+        """worker-0, worker-1, ..."""
+        return [f"worker-{number}" for number in range(self.workers)]
+
+    @property
+    def server_names(self) -> list[str]:
+        """server-0, server-1, ... by shard."""
+        return [f"server-{shard}" for shard in range(self.shards)]
+
+    def server_command(self, shard: int, bind: str = ANY_PORT) -> list[str]:
+        """Module and arguments of a shard."""
+        options = ["--consistency", str(self.consistency), "--staleness", str(self.staleness)]
+        options += ["--no-shared-memory"] * (not self.worker_options.get("shared_memory", True))
+        return ["psserver", "serve", "--bind", bind, "--shard", f"{shard}/{self.shards}", *options]
+
+    def worker_command(self, name: str, servers: Sequence[str]) -> list[str]:
+        """Module and arguments of a worker."""
+        options = ["--servers", ",".join(servers), "--name", name]
+        return ["psworker", *["--debug"] * self.debug, "run", *options, "--", self.script, *self.arguments]
+
+
+def child_environment(base: Mapping[str, str], threads: int | None, share: int) -> dict[str, str]:
+    """The environment of a child; its BLAS threads are `threads`, or as set by the user, or `share`."""
+    environment = {**base, "PYTHONUNBUFFERED": "1"}
+    if threads is not None or not any(base.get(variable) for variable in BLAS_VARIABLES):
+        environment |= blas_threads(threads or share)
+    return environment
