@@ -89,7 +89,6 @@ def write_manifest(
     }
     with NewFile(folder / MANIFEST) as file:
         file.write(_text(data))
-        file.sync()
 
 
 def _text(data: dict[str, Any]) -> bytes:
