@@ -8,7 +8,7 @@ outside, in `psserver.runtime.executor` and `psserver.rpc.server`.
 """
 
 import dataclasses
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from psserver.core import events
@@ -117,6 +117,11 @@ class Shard:
             order=None if self._update_order is None else self._update_order.state(),
             groups=self._invariants.groups,
         )
+
+    def arrays(self) -> Iterator[tuple[str, VariableArrays]]:
+        """The arrays of the variables of `state`, in its order; borrowed until the next step. No task may be open."""
+        for variable in self._store:
+            yield variable.spec.name, VariableArrays(variable.value, variable.slots)
 
     def restore(self, state: ShardState, arrays: Mapping[str, VariableArrays], now: float) -> None:
         """Continue from a state, whose arrays this shard owns from now on; for a new shard with the same options.

@@ -11,9 +11,10 @@ it; otherwise as a cut, with the late changes (`psserver.storage.recovery`).
 """
 
 import struct
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from psserver.core.state import ShardState, VariableArrays, VariableState
 from psserver.core.variables.variable import slot_specs
@@ -67,6 +68,7 @@ def write(
     late: Callable[[], Sequence[Message]],
     *,
     final: bool = False,
+    worker: Mapping[str, Any] | None = None,
 ) -> Path:
     """Write the checkpoint `state.cut` of a shard; returns its folder, which is durable then. For a thread of its own.
 
@@ -78,7 +80,7 @@ def write(
         arrays: of the variables of the state, in its order; may block. Each may be freed when the next is asked for.
         late: called when all arrays are written; may block until the cut is complete. Returns the changes that belong
             to the cut and came after the snapshot.
-        final: see `Manifest`.
+        final, worker: see `Manifest`.
 
     Raises `OSError`, and whatever the arguments raise: then nothing is left.
     """
@@ -92,7 +94,7 @@ def write(
             files[SERVED] = _write_arrays(temporary / SERVED, served)
         if changes := late():
             files[LATE] = _write_late(temporary / LATE, changes)
-        write_manifest(temporary, state, files, served, final=final)
+        write_manifest(temporary, state, files, served, final=final, worker=worker)
     return path
 
 

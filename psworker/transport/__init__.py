@@ -80,6 +80,7 @@ def open_transport(
             return EmbeddedTransport()
         from psworker.transport.embedded_checkpoints import EmbeddedCheckpoints
 
+        assert worker is not None
         return EmbeddedTransport(EmbeddedCheckpoints(checkpoints, worker))
     from psworker.transport.grpc_transport import GrpcTransport
 

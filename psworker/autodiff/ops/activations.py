@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 import os
 import threading
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 
@@ -125,6 +127,21 @@ _random = _Random()
 def seed_dropout(*seeds: int) -> None:
     """Seed this thread's default generator of `dropout` with non-negative integers; the system seeds it without any."""
     _random.generator = np.random.default_rng(seeds or None)
+
+
+def dropout_state() -> dict[str, Any]:
+    """The state of this thread's default generator of `dropout`, as plain data with integers of up to 128 bits."""
+    return dict(_random.generator.bit_generator.state)
+
+
+def restore_dropout(state: Mapping[str, Any]) -> None:
+    """Continue from a `dropout_state` in this thread. Raises `ValueError` if it is none."""
+    generator = np.random.default_rng()
+    try:
+        generator.bit_generator.state = dict(state)
+    except (TypeError, KeyError, OverflowError) as error:
+        raise ValueError(f"not the state of a generator: {error}") from error
+    _random.generator = generator
 
 
 if hasattr(os, "register_at_fork"):  # not on Windows, where nothing forks
