@@ -8,7 +8,8 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
+from functools import partial
 from operator import index
 from pathlib import Path
 from typing import Any
@@ -91,7 +92,7 @@ class CheckpointConfig:
     """
 
     checkpoint_dir: str = ""
-    checkpoint_every: CheckpointEvery = EverySeconds(60.0)
+    checkpoint_every: CheckpointEvery = field(default_factory=partial(EverySeconds, 60.0))
     keep: int = 5
 
     def __post_init__(self) -> None:
@@ -193,9 +194,7 @@ def worker_config(
     strategy = StrategyConfig(**_given(StrategyConfig, options))
     checkpoints = CheckpointConfig(**_given(CheckpointConfig, options))
     values = _given(WorkerConfig, options) | options  # refuses unknown options
-    return WorkerConfig(
-        tuple(servers), compression=compression, strategy=strategy, checkpoints=checkpoints, **values
-    )
+    return WorkerConfig(tuple(servers), compression=compression, strategy=strategy, checkpoints=checkpoints, **values)
 
 
 _FLAGS = dict.fromkeys(("1", "true", "t", "yes", "y", "on"), True)  # as click accepts them
@@ -213,15 +212,15 @@ _PARSERS: dict[str, tuple[Callable[[str], object], str]] = {
 def _given(config: type, options: dict[str, Any]) -> dict[str, Any]:
     """The fields of `config` that an option gives, which is removed from `options`, or else the environment."""
     found = {}
-    for field in fields(config):
-        value = options.pop(field.name, None)
-        text = os.environ.get(variable(field.name))
+    for one in fields(config):
+        value = options.pop(one.name, None)
+        text = os.environ.get(variable(one.name))
         if value is not None:
-            found[field.name] = value
-        elif text and field.type in _PARSERS:
-            parse, expected = _PARSERS[field.type]
+            found[one.name] = value
+        elif text and one.type in _PARSERS:
+            parse, expected = _PARSERS[one.type]
             try:
-                found[field.name] = parse(text)
+                found[one.name] = parse(text)
             except (ValueError, KeyError):
-                raise ConfigurationError(f"{variable(field.name)} must be {expected}, got {text!r}") from None
+                raise ConfigurationError(f"{variable(one.name)} must be {expected}, got {text!r}") from None
     return found

@@ -80,7 +80,8 @@ def write(
         arrays: of the variables of the state, in its order; may block. Each may be freed when the next is asked for.
         late: called when all arrays are written; may block until the cut is complete. Returns the changes that belong
             to the cut and came after the snapshot.
-        final, worker: see `Manifest`.
+        final: see `Manifest`.
+        worker: likewise.
 
     Raises `OSError`, and whatever the arguments raise: then nothing is left.
     """

@@ -115,8 +115,8 @@ class EmbeddedCheckpoints:
         raise ConfigurationError(
             f"the program has variables that checkpoint {self._resumed_from} does not have: "
             f"{', '.join(sorted(names - known))}; and the checkpoint has others: "
-            f"{', '.join(sorted(known - names)) or 'none'}. If the program was changed, give it another checkpoint_dir, "
-            "or remove that folder; psworker.load(..., strict=False) takes over the values of saved models"
+            f"{', '.join(sorted(known - names)) or 'none'}. If the program was changed, give it another "
+            "checkpoint_dir, or remove that folder; psworker.load(..., strict=False) takes over a saved model"
         )
 
     def explained(self, error: ParamServerError) -> ParamServerError:
@@ -144,7 +144,7 @@ class EmbeddedCheckpoints:
             self._try_write()
             number = self._open.cuts.number
         written = number <= self._last
-        return CutReport(number, complete=True, written=written, problem="" if written else self._problem, storage=True)
+        return CutReport(number, complete=True, written=written, problem="" if written else self._problem)
 
     def close(self) -> None:
         """Writes a last checkpoint, if anything has changed since the one before; leaves the folder.
