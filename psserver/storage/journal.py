@@ -14,7 +14,7 @@ import logging
 import os
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from threading import Condition, Thread
@@ -63,6 +63,7 @@ class Journal:
     Attributes:
         problem: why records cannot be written now, and what to do; empty if they can.
         nbytes: of all segments in the folder.
+        newest: number of the newest segment that was begun or found in the folder; None without one.
     """
 
     def __init__(self, folder: Path, identity: int, sync: JournalSync) -> None:
@@ -93,8 +94,8 @@ class Journal:
         self.problem = ""
         self.nbytes = sum(self._sizes.values())
         # Of the event loop.
-        self._lowest = max(self._sizes, default=0)  # the newest segment in the folder may be continued
-        self._begun = False
+        self.newest = max(self._sizes, default=None)
+        self._begun = self._ended = False
         self._entries, self._completed = 0, 0
         self._waiters: deque[tuple[int, asyncio.Future[None]]] = deque()
         # Of both, guarded by `_changed`. An entry is a record, or the number of the segment that begins there.
@@ -115,10 +116,11 @@ class Journal:
 
         The first call may name the newest segment of the folder, which is then continued.
         """
-        if number < self._lowest:
-            raise ValueError(f"segment {number} of journal {self._folder}: the next is {self._lowest} or higher")
-        self._lowest, self._begun = number + 1, True
+        lowest = 0 if self.newest is None else self.newest + self._begun
+        if number < lowest:
+            raise ValueError(f"segment {number} of journal {self._folder}: the next is {lowest} or higher")
         self._enqueue(number)
+        self.newest, self._begun = number, True
 
     def append(self, parts: Sequence[bytes | memoryview]) -> None:
         """Append one record. Returns at once.
@@ -134,12 +136,14 @@ class Journal:
     def written(self) -> asyncio.Future[None] | None:
         """A future that completes when all calls so far are carried out, and their records count as written.
 
-        None if they are already. Fails with `StorageError` if the journal is closed before.
+        None if they are already. Fails with `StorageError` if the journal is closed before, or its thread has failed.
         """
         if self._completed == self._entries:
             return None
         future = self._loop.create_future()
         self._waiters.append((self._entries, future))
+        if self._ended:
+            self._end()
         return future
 
     def drop_segments_before(self, number: int) -> None:
@@ -158,12 +162,9 @@ class Journal:
         await asyncio.to_thread(self._thread.join, CLOSING_TIME)
         if self._thread.is_alive():
             self.problem = f"journal {self._folder}: the disk did not answer within {CLOSING_TIME:g} s"
+            self._end()
         else:
             os.close(self._lock)
-        for _, future in self._waiters:
-            if not future.done():
-                future.set_exception(StorageError(self.problem or f"journal {self._folder} was closed"))
-        self._waiters.clear()
 
     def _enqueue(self, entry: list[memoryview] | int) -> None:
         with self._changed:
@@ -180,6 +181,14 @@ class Journal:
             _, future = self._waiters.popleft()
             if not future.done():
                 future.set_result(None)
+
+    def _end(self) -> None:
+        """Fail those who wait, now and later: the thread will write no more. Runs in the event loop."""
+        self._ended = True
+        for _, future in self._waiters:
+            if not future.done():
+                future.set_exception(StorageError(self.problem or f"journal {self._folder} was closed"))
+        self._waiters.clear()
 
     # What follows runs in the thread.
 
@@ -208,8 +217,8 @@ class Journal:
             )
             raise
         finally:
-            if self._segment is not None:
-                self._segment.close()
+            self._close_segment()
+            self._call(self._end)
 
     def _wait(self, pause: float) -> bool:
         """Wait for something to do, or for `pause` seconds after an error. Returns whether the journal closes."""
@@ -259,8 +268,12 @@ class Journal:
         for _ in range(entries):
             self._pending.popleft()
         self._written += entries
+        self._call(self._complete, self._written)
+
+    def _call(self, method: Callable[..., None], *arguments: int) -> None:
+        """Have a method called in the event loop."""
         with suppress(RuntimeError):  # the loop was closed without `close`: nobody waits
-            self._loop.call_soon_threadsafe(self._complete, self._written)
+            self._loop.call_soon_threadsafe(method, *arguments)
 
     def _open(self, number: int) -> None:
         """Begin a segment, or continue the newest. All before it is made durable first, as later records rely on it."""

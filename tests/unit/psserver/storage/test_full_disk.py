@@ -100,6 +100,34 @@ def test_deleting_old_segments_gives_room_and_forgets_the_records_that_a_checkpo
     assert not segment_path(tmp_path, 1).exists()
 
 
+def test_a_segment_that_cannot_be_begun_is_begun_when_there_is_room(tmp_path, file_size_limit, monkeypatch):
+    monkeypatch.setattr(module, "FIRST_PAUSE", 0.01)
+    monkeypatch.setattr(module, "LONGEST_PAUSE", 0.02)
+
+    async def program():
+        journal = open_journal(tmp_path, JournalSync.EVERY)
+        journal.begin_segment(1)
+        journal.append([b"of 1"])
+        await journal.written()
+        file_size_limit(SEGMENT_HEADER - 1)
+        journal.begin_segment(2)
+        journal.append([b"of 2"])
+        waiting = journal.written()
+        await until(lambda: journal.problem)
+        assert not waiting.done()
+        assert not segment_path(tmp_path, 2).exists()
+        file_size_limit()
+        await waiting
+
+    run(program())
+    assert read(tmp_path) == [b"of 1", b"of 2"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "lock",
+        "segment-000000001.log",
+        "segment-000000002.log",
+    ]
+
+
 def test_closing_ends_the_pause_and_those_who_wait_get_the_problem(tmp_path, file_size_limit, monkeypatch):
     monkeypatch.setattr(module, "FIRST_PAUSE", 10_000.0)
     monkeypatch.setattr(module, "LONGEST_PAUSE", 10_000.0)
