@@ -6,10 +6,10 @@ import threading
 
 import pytest
 
-from psserver.storage import journal as module
-from psserver.storage.journal import JournalSync
+from psserver.storage import journal_writer as module
 from psserver.storage.segments import SEGMENT_HEADER, read_segments, segment_path
 from pswire.errors import StorageError
+from pswire.specs.checkpoints import JournalSync
 from tests.unit.psserver.storage.test_journal import IDENTITY, open_journal, run, until
 
 RECORDS = [bytes([number]) * 10_000 for number in range(30)]

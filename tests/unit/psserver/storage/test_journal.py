@@ -8,12 +8,13 @@ import threading
 import numpy as np
 import pytest
 
-from psserver.storage import journal as module
+from psserver.storage import journal_writer as module
 from psserver.storage import segment_file
 from psserver.storage.files import sync_data
-from psserver.storage.journal import Journal, JournalSync
+from psserver.storage.journal import Journal
 from psserver.storage.segments import SEGMENT_HEADER, read_segments, segment_path
 from pswire.errors import StorageError
+from pswire.specs.checkpoints import JournalSync
 
 IDENTITY = 5
 
