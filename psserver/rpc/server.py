@@ -58,7 +58,7 @@ async def serve(config: ServerConfig, on_ready: Callable[[str], None], stop: asy
     )
     tick = tick_seconds(config.lease)
     clock = Clock(time.monotonic, tick)
-    executor = Executor(shard, clock)
+    executor = Executor(shard, clock, config.storage)
     server = grpc.aio.server(options=SERVER_OPTIONS, maximum_concurrent_rpcs=config.max_calls)
     service = Service(executor, config.traffic_limit, config.lease, shared_memory=config.shared_memory)
     server.add_generic_rpc_handlers((service.handlers(),))
@@ -71,7 +71,7 @@ async def serve(config: ServerConfig, on_ready: Callable[[str], None], stop: asy
 
     async def tick_until_the_job_ends() -> None:
         linger = None if config.linger is None else Linger(config.linger, config.lease)
-        while linger is None or not linger.ends(shard.job_end, clock()):
+        while linger is None or not linger.ends(executor.shard.job_end, clock()):
             await asyncio.sleep(tick)
             try:
                 executor.tick()

@@ -1,0 +1,213 @@
+"""Persistence: writes down what the shard of an executor does, as checkpoints and in a journal.
+
+A checkpoint is a cut (`psserver.core.cuts`) in files. The journal has every message that changed the shard, in the
+order of its steps; it begins a segment with each snapshot, so a checkpoint and the segments from its number on give the
+shard again. Everything here is called in the event loop of the executor; files are written in threads.
+"""
+
+import asyncio
+import dataclasses
+import logging
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeAlias
+
+from psserver.config import StorageConfig
+from psserver.core.cuts import Late, ShardCut, VariableCopy
+from psserver.core.shard import Shard
+from psserver.core.state import VariableArrays
+from psserver.core.variables.array_tasks import StepResult
+from psserver.runtime.task_order import TaskOrder
+from psserver.storage import checkpoints, records
+from psserver.storage.journal import Journal
+from pswire import messages as ms
+from pswire.errors import ParamServerError, Unavailable
+
+#: Messages that change a shard, besides pulls where served weights are kept, and heartbeats that settle something.
+_CHANGES = (ms.Push, ms.Take, ms.Assign, ms.Tune, ms.Register, ms.Join, ms.Leave)
+
+#: Seconds that a stopping server waits for a checkpoint that is being written.
+_FINISH_TIMEOUT = 600.0
+
+log = logging.getLogger(__name__)
+
+_Messages: TypeAlias = Sequence[Late]
+
+
+class _Aborted(Exception):
+    """The server stops before the cut is complete."""
+
+
+class Persistence:
+    """The checkpoints and the journal, if there is one, of the present `shard`, whose array tasks are `tasks`.
+
+    Attributes:
+        last: the number of the last checkpoint that was written; 0: none.
+        problem: why the last one could not be written.
+    """
+
+    def __init__(self, config: StorageConfig, shard: Shard, tasks: TaskOrder) -> None:
+        self.shard = shard
+        self.journal: Journal | None = None
+        self.last, self.problem = 0, ""
+        self._failed = 0  # the number of the last checkpoint that could not be written
+        self._config, self._tasks = config, tasks
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="psserver-checkpoint")
+        self._loop = asyncio.get_running_loop()
+        self._writing: asyncio.Task[None] | None = None
+        self._complete = asyncio.Event()  # the cut that is written is complete, or will never be
+        self._written_at = self._began_at = self._loop.time()
+        self._changes_at_cut = (0, 0)
+
+    # --- steps ----------------------------------------------------------------------------------------------------
+
+    def check(self, message: ms.Message) -> None:
+        """Raise `Unavailable` for a change that could not be written down, before it is made."""
+        if self.journal is not None and self.journal.problem and isinstance(message, _CHANGES):
+            raise Unavailable(
+                f"shard {self.shard.shard} accepts no changes until it can write them: {self.journal.problem}"
+            )
+
+    def note(self, message: ms.Message, result: StepResult) -> None:
+        """Write down a message that the shard has taken, and a cut that it has begun before; returns at once."""
+        cut, journal = self.shard.cuts.current, self.journal
+        if result.began_cut and cut is not None:
+            self._began_at, self._changes_at_cut = self._loop.time(), self._changes()
+            self._write(cut)
+            if journal is not None:
+                journal.begin_segment(cut.number)
+                for _, waiting in cut.waiting:
+                    journal.append(records.encode(waiting))
+        if journal is not None and self._is_change(message):
+            journal.append(records.encode(message))
+        if cut is not None and cut.complete:
+            self._complete.set()
+
+    def written(self) -> asyncio.Future[None] | None:
+        """A future that ends when all changes so far are as safe as promised; None if they are."""
+        return None if self.journal is None else self.journal.written()
+
+    def _is_change(self, message: ms.Message) -> bool:
+        match message:
+            case ms.Renew():
+                return bool(message.idle or message.settled or message.half_pushes)
+            case ms.Register():
+                return not message.dry_run
+            case ms.Tick():
+                return bool(message.lost or message.overdue)
+            case ms.Pull():
+                return self.shard.keeps_served_weights
+            case _:
+                return isinstance(message, _CHANGES)
+
+    # --- cuts -----------------------------------------------------------------------------------------------------
+
+    def cut_is_due(self) -> bool:
+        """Whether this shard should begin a cut: shard 0 by its interval, any shard for a large journal."""
+        if self.shard.lost or self._writing is not None:
+            return False
+        if self.journal is not None and self.journal.nbytes > self._config.journal_limit // 2:
+            return True
+        if self.shard.shard or self._config.checkpoint_every is None:
+            return False
+        seconds, steps = self._loop.time() - self._began_at, self.shard.global_step - self._changes_at_cut[0]
+        return self._config.checkpoint_every.due(seconds, steps) and self._changes() != self._changes_at_cut
+
+    def _changes(self) -> tuple[int, int]:
+        return self.shard.global_step, self.shard.version
+
+    def _write(self, cut: ShardCut) -> None:
+        cut.writing = True
+        self._complete.clear()
+        if cut.complete:
+            self._complete.set()
+        self._writing = self._loop.create_task(self._written_checkpoint(cut, final=False))
+
+    async def _written_checkpoint(self, cut: ShardCut, *, final: bool) -> None:
+        """Write a cut, and drop what it makes needless. Raises nothing: training goes on without a checkpoint."""
+        try:
+            await self._loop.run_in_executor(self._thread, self._to_disk, cut, final)
+        except _Aborted:
+            log.info("checkpoint %d was given up: the server stops", cut.number)
+        except (OSError, ParamServerError) as error:
+            self._failed = cut.number
+            self.problem = f"checkpoint {cut.number} could not be written to {self._config.folder}: {error}"
+            log.error("%s; training goes on", self.problem)
+        except Exception:
+            self._failed = cut.number
+            self.problem = f"checkpoint {cut.number} could not be written: see the server's log"
+            log.exception("checkpoint %d could not be written; training goes on", cut.number)
+        else:
+            self.last, self.problem, self._written_at = cut.number, "", self._loop.time()
+            if self.journal is not None:
+                self.journal.drop_segments_before(cut.number)
+            log.info("checkpoint %d of %d late changes was written", cut.number, len(cut.late))
+        finally:
+            cut.writing = False
+            self._writing = None
+
+    def _to_disk(self, cut: ShardCut, final: bool) -> None:
+        """Runs in the thread."""
+        folder, shard, shards = self._config.folder, cut.state.shard, cut.state.shards
+        checkpoints.write(folder, cut.state, self._arrays(cut), lambda: self._late(cut), final=final)
+        checkpoints.prune(folder, self._config.keep, shard, shards)
+
+    def _arrays(self, cut: ShardCut) -> Iterator[tuple[str, VariableArrays]]:
+        """The variables of a cut, each when it is copied. Runs in the thread."""
+        for name, copy in cut.copies.items():
+            asyncio.run_coroutine_threadsafe(self._copied(name, copy), self._loop).result()
+            yield name, copy.arrays
+
+    def _late(self, cut: ShardCut) -> _Messages:
+        """The late changes of a cut, when it is complete. Runs in the thread."""
+        asyncio.run_coroutine_threadsafe(self._complete.wait(), self._loop).result()
+        if not cut.complete:
+            raise _Aborted
+        return cut.late
+
+    async def _copied(self, name: str, copy: VariableCopy) -> None:
+        """Return when a variable is copied: now, or with the change that needed it."""
+        while not copy.copied:
+            result = StepResult()
+            copy.start(result)
+            ended = self._tasks.add(result.tasks) if result.tasks else self._tasks.end_of(name)
+            if ended is not None:
+                await ended
+
+    # --- reports --------------------------------------------------------------------------------------------------
+
+    def completed(self, answer: ms.Answer) -> ms.Answer:
+        """A report of the shard, with what only its storage knows."""
+        if isinstance(answer, ms.CutReport):
+            number, problem = answer.number, self.problem
+            if number > self._failed or number <= self.last:
+                problem = ""
+            return dataclasses.replace(answer, written=0 < number <= self.last, problem=problem, storage=True)
+        assert isinstance(answer, ms.StatusReport)
+        journal = self.journal
+        storage = dataclasses.replace(
+            answer.storage,
+            folder=str(self._config.folder),
+            last=self.last,
+            age=self._loop.time() - self._written_at,
+            problem=(journal.problem if journal is not None else "") or self.problem,
+            journal=journal is not None,
+            journal_bytes=0 if journal is None else journal.nbytes,
+        )
+        return dataclasses.replace(answer, storage=storage)
+
+    # --- the end --------------------------------------------------------------------------------------------------
+
+    async def finish(self) -> None:
+        """Write a last checkpoint, from which the next start continues without loss. Call when no step can follow."""
+        if (writing := self._writing) is not None:
+            self._complete.set()
+            await asyncio.wait([writing], timeout=_FINISH_TIMEOUT)
+        if not self.shard.lost:
+            cut = self.shard.begin_final_cut()
+            if cut is not None:
+                self._complete.set()
+                await self._written_checkpoint(cut, final=True)
+        if self.journal is not None:
+            await self.journal.close()
+        self._thread.shutdown()
