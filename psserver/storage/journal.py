@@ -19,7 +19,7 @@ from contextlib import suppress
 from pathlib import Path
 from threading import Condition, Thread
 
-from psserver.storage.files import sync_path
+from psserver.storage.files import sync_path, temporary_path
 from psserver.storage.segment_file import SegmentFile
 from psserver.storage.segments import SegmentHeader, list_segments, read_segment_header, segment_path
 from pswire.errors import StorageError
@@ -340,7 +340,7 @@ def _segment_sizes(folder: Path, identity: int) -> dict[int, int]:
     if segments:
         read_segment_header(segments[max(segments)], identity)
     try:
-        for leftover in folder.glob(".segment-*.tmp"):
+        for leftover in folder.glob(temporary_path(Path("segment-*")).name):
             leftover.unlink()
         return {number: path.stat().st_size for number, path in segments.items()}
     except OSError as error:

@@ -297,6 +297,29 @@ def test_a_folder_in_use_foreign_or_not_a_folder_is_refused_and_leftovers_are_re
     assert [thread.name for thread in threading.enumerate() if thread.name == "psserver-journal"] == []
 
 
+def test_a_segment_is_synced_before_the_next_is_begun(tmp_path, monkeypatch):
+    """So that a loss of power never leaves a later segment without the end of an earlier one."""
+    gate = Gate(monkeypatch)
+    gate.open.set()
+
+    async def program():
+        journal = open_journal(tmp_path, JournalSync.INTERVAL)
+        journal.begin_segment(1)
+        journal.append([b"first"])
+        await until(lambda: gate.syncs == 1)
+        gate.open.clear()
+        journal.append([b"second"])
+        journal.begin_segment(2)
+        gate.entered.clear()
+        await until(gate.entered.is_set)
+        assert not segment_path(tmp_path, 2).exists()
+        gate.open.set()
+        await journal.written()
+        assert segment_path(tmp_path, 2).exists()
+
+    run(program())
+
+
 class LossySync:
     """In place of `sync_data`: fails once with EIO; the kernel may forget what was not synced (as zeros here)."""
 
@@ -327,7 +350,7 @@ def test_after_a_failed_sync_the_records_are_written_again_from_their_buffers(tm
         disk.fail = True
         journal.append([b"second"])
         await journal.written()
-        assert journal.problem == ""
+        await until(lambda: not journal.problem)
 
     run(program())
     assert read(tmp_path) == [b"first", b"second"]
@@ -358,6 +381,37 @@ def test_after_a_failed_sync_of_an_interval_the_records_are_written_again_from_t
     assert [offset for offset, _ in written] == [0, SEGMENT_HEADER, SEGMENT_HEADER]
     assert written[1] == written[2]
     assert read(tmp_path) == [b"first"]
+
+
+def test_while_what_is_written_cannot_be_synced_nothing_more_is_acknowledged(tmp_path, monkeypatch):
+    disk = LossySync(monkeypatch, forgets=False)
+    tries = 0
+
+    def failing(descriptor):
+        nonlocal tries
+        tries += 1
+        disk.fail = disk.fail or broken
+        disk(descriptor)
+
+    monkeypatch.setattr(segment_file, "sync_data", failing)
+
+    async def program():
+        nonlocal broken
+        journal = open_journal(tmp_path, JournalSync.INTERVAL)
+        journal.begin_segment(1)
+        journal.append([b"first"])
+        await until(lambda: journal.problem)
+        journal.append([b"second"])
+        second, before = journal.written(), tries
+        await until(lambda: tries >= before + 3)
+        assert not second.done()
+        assert read(tmp_path) == [b"first"]
+        broken = False
+        await second
+
+    broken = True
+    run(program())
+    assert read(tmp_path) == [b"first", b"second"]
 
 
 def test_what_a_failed_sync_has_lost_stops_the_journal_until_a_checkpoint_has_it(tmp_path, monkeypatch):
