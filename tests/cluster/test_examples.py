@@ -54,11 +54,11 @@ def test_two_workers_and_a_server_reach_the_known_cost_and_accuracy(commands):
 def test_the_chief_of_two_workers_saves_the_model_of_the_servers_and_another_program_uses_it(commands):
     flags = "--shards", "2", "--progress", "off"
     out, _ = local(commands, "softmax_mnist.py", "--epochs", "1", "--save", "softmax.safetensors", flags=flags)
-    [(trained,)] = search(r"test accuracy: .* ([0-9.]+) on all", out)
-    [(loaded,)] = search(
+    trained = search(r"test accuracy: .* ([0-9.]+) on all", out)  # a worker that joins after the end is chief too
+    [loaded] = search(
         r"^test accuracy: ([0-9.]+) on 10,000 images$", alone(commands, "predict_mnist.py", "softmax.safetensors")
     )
-    assert loaded == trained
+    assert {loaded} == set(trained)
     assert sorted(commands.folder.iterdir()) == [commands.folder / "softmax.safetensors"]
 
 
