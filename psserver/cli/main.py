@@ -113,10 +113,11 @@ _MEMORY = "80 % of the memory of the machine or its container"
 )
 @_field("keep", "Complete checkpoints that stay.")
 @_field("journal", "Write every change down before it is acknowledged: a restarted server has lost nothing.")
-@_field(
-    "journal-sync",
-    "When a change is written: `every` survives a loss of power, `100ms` and `off` the death of the process.",
-    click.Choice([sync.value for sync in JournalSync]),
+@_option(
+    "--journal-sync",
+    type=click.Choice([sync.value for sync in JournalSync]),
+    default=_DEFAULT.journal_sync.value,
+    help="When a change is written: `every` survives a loss of power, `100ms` and `off` the death of the process.",
 )
 @_field("journal-limit", "Bytes of the journal; a checkpoint, which makes it short, begins at half of it.", _SIZE)
 @_field(

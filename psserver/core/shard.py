@@ -163,6 +163,11 @@ class Shard:
         return self._pending.global_step
 
     @property
+    def identity(self) -> int:
+        """Of the state (`JobInvariants`)."""
+        return self._invariants.identity
+
+    @property
     def version(self) -> int:
         """The number of changes of all variables together."""
         return sum([variable.version for variable in self._store])

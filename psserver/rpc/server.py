@@ -59,6 +59,8 @@ async def serve(config: ServerConfig, on_ready: Callable[[str], None], stop: asy
     tick = tick_seconds(config.lease)
     clock = Clock(time.monotonic, tick)
     executor = Executor(shard, clock, config.storage)
+    if executor.persistence is not None:
+        executor.persistence.begin()
     server = grpc.aio.server(options=SERVER_OPTIONS, maximum_concurrent_rpcs=config.max_calls)
     service = Service(executor, config.traffic_limit, config.lease, shared_memory=config.shared_memory)
     server.add_generic_rpc_handlers((service.handlers(),))

@@ -182,7 +182,10 @@ class Executor:
         self._waiting.clear()
 
     async def shutdown(self) -> None:
-        """Wait for all tasks, and end the threads; call when no step is under way."""
+        """Wait for all tasks, write the state down, and end the threads; call when no step can follow."""
+        await self._tasks.wait()
+        if self.persistence is not None:
+            await self.persistence.finish()
         await self._tasks.shutdown()
         self._inspectors.shutdown()
 
@@ -198,7 +201,7 @@ class Executor:
                             answer.set_exception(Unavailable(f"this shard went back to checkpoint {message.cut}"))
                     self._waiting.clear()
                     self.shard = persistence.shard = shard
-                    persistence.begin(shard)
+                    persistence.begin()
         return await persistence.restored()
 
     def _check_answer_size(self, message: Request, most: int) -> None:
@@ -236,7 +239,7 @@ class Executor:
             _answer(replies, fault)
             return
         written = None
-        if self.persistence is not None and any(not isinstance(reply.answer, _REPORTS) for reply in replies):
+        if self.persistence is not None and any(not isinstance(one.answer, _REPORTS) for _, one in replies):
             written = self.persistence.written()  # also for values, which have changes that others have made
         if in_progress is None and written is None:
             _answer(replies, None)

@@ -10,6 +10,7 @@ import dataclasses
 import logging
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import TypeAlias
 
 from psserver.config import StorageConfig
@@ -18,8 +19,9 @@ from psserver.core.shard import Shard
 from psserver.core.state import VariableArrays
 from psserver.core.variables.array_tasks import StepResult
 from psserver.runtime.task_order import TaskOrder
-from psserver.storage import checkpoints, records
+from psserver.storage import checkpoints, records, retention
 from psserver.storage.journal import Journal
+from psserver.storage.segments import list_segments
 from pswire import messages as ms
 from pswire.errors import ParamServerError, Unavailable
 
@@ -32,6 +34,11 @@ _FINISH_TIMEOUT = 600.0
 log = logging.getLogger(__name__)
 
 _Messages: TypeAlias = Sequence[Late]
+
+
+def journal_folder(folder: Path, shard: int, shards: int) -> Path:
+    """The folder of a shard's journal."""
+    return folder / f"journal-{shard}-of-{shards}"
 
 
 class _Aborted(Exception):
@@ -58,6 +65,13 @@ class Persistence:
         self._complete = asyncio.Event()  # the cut that is written is complete, or will never be
         self._written_at = self._began_at = self._loop.time()
         self._changes_at_cut = (0, 0)
+
+    def begin(self) -> None:
+        """Take up the journal; call it before the first step of the shard, which is as its journal left it."""
+        if self._config.journal:
+            folder = journal_folder(self._config.folder, self.shard.shard, self.shard.shards)
+            self.journal = Journal(folder, self.shard.identity, self._config.journal_sync)
+            self.journal.begin_segment(max(list_segments(folder), default=self.shard.cuts.number))
 
     # --- steps ----------------------------------------------------------------------------------------------------
 
@@ -150,7 +164,7 @@ class Persistence:
         """Runs in the thread."""
         folder, shard, shards = self._config.folder, cut.state.shard, cut.state.shards
         checkpoints.write(folder, cut.state, self._arrays(cut), lambda: self._late(cut), final=final)
-        checkpoints.prune(folder, self._config.keep, shard, shards)
+        retention.prune(folder, self._config.keep, shard, shards)
 
     def _arrays(self, cut: ShardCut) -> Iterator[tuple[str, VariableArrays]]:
         """The variables of a cut, each when it is copied. Runs in the thread."""
