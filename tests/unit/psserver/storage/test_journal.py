@@ -167,28 +167,38 @@ def test_with_an_interval_what_is_written_last_is_synced_without_another_record(
     run(program())
 
 
-def test_parts_are_borrowed_until_the_record_is_written_and_not_copied(tmp_path, monkeypatch):
-    seen = []
+@pytest.mark.parametrize("sync", JournalSync)
+def test_parts_are_not_copied_and_are_given_back_before_the_record_counts_as_written(tmp_path, monkeypatch, sync):
+    part = bytearray(100_000)
+    written_from, borrowed = [], []
     real = os.pwritev
 
     def pwritev(descriptor, buffers, offset):
-        seen.extend(id(view.obj) for view in buffers if isinstance(view, memoryview))
+        written_from.extend(id(view.obj) for view in buffers if isinstance(view, memoryview))
         return real(descriptor, buffers, offset)
 
-    monkeypatch.setattr(os, "pwritev", pwritev)
-    part = bytearray(100_000)
+    def is_borrowed():
+        try:
+            part.append(0)
+        except BufferError:
+            return True
+        return False
 
     async def program():
-        journal = open_journal(tmp_path, JournalSync.OFF)
+        loop = asyncio.get_running_loop()
+        tell = loop.call_soon_threadsafe
+        journal = open_journal(tmp_path, sync)
         journal.begin_segment(1)
-        journal.append([memoryview(part)])
-        with pytest.raises(BufferError):
-            part.clear()
         await journal.written()
-        part.clear()
+        monkeypatch.setattr(os, "pwritev", pwritev)
+        loop.call_soon_threadsafe = lambda *call: (borrowed.append(is_borrowed()), tell(*call))
+        journal.append([memoryview(part)])
+        await journal.written()
+        loop.call_soon_threadsafe = tell
 
     run(program())
-    assert id(part) in seen
+    assert id(part) in written_from
+    assert borrowed[:1] == [False]
 
 
 def test_each_caller_has_a_future_of_its_own_which_it_may_cancel(tmp_path, monkeypatch):
@@ -279,16 +289,22 @@ def test_a_folder_in_use_foreign_or_not_a_folder_is_refused_and_leftovers_are_re
     (tmp_path / "file").write_bytes(b"")
 
     async def program():
+        with pytest.raises(ValueError, match=r"identity 18446744073709551616 of journal .*: it has 64 bits"):
+            Journal(tmp_path / "a", 1 << 64, JournalSync.OFF)
         with pytest.raises(StorageError, match=r"segment-000000001.log: belongs to another shard or job"):
             Journal(tmp_path / "a", IDENTITY + 1, JournalSync.OFF)
-        with pytest.raises(StorageError, match="file cannot be opened: File exists"):
+        with pytest.raises(StorageError, match="file cannot be made: File exists"):
             Journal(tmp_path / "file", IDENTITY, JournalSync.OFF)
         journal = open_journal(tmp_path / "a", JournalSync.OFF)
         assert not leftover.exists()
         with pytest.raises(StorageError, match="a is in use by another process: stop that server"):
             Journal(tmp_path / "a", IDENTITY, JournalSync.OFF)
+        with pytest.raises(StorageError, match="a is in use by another process"):
+            read(tmp_path / "a", truncate=True)
+        assert read(tmp_path / "a") == [b"first"]
         await journal.close()
         await journal.close()
+        assert read(tmp_path / "a", truncate=True) == [b"first"]
         with pytest.raises(StorageError, match="was closed"):
             journal.begin_segment(2)
         await Journal(tmp_path / "a", IDENTITY, JournalSync.OFF).close()
