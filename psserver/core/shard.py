@@ -153,6 +153,10 @@ class Shard:
         """Begin all leases anew: the shard's clock has another origin, or it was down."""
         self._members.resume(now)
 
+    def arrays(self) -> dict[str, VariableArrays]:
+        """The arrays of all variables, in order; still this shard's."""
+        return {variable.spec.name: VariableArrays(variable.value, variable.slots) for variable in self._store}
+
     def waiting(self) -> list[tuple[int, ms.Message]]:
         """The tickets and messages of all calls without an answer: steps of these complete a restored state."""
         return [*self._pending.waiting(), *self._queues.waiting()]
