@@ -18,6 +18,7 @@ from psserver.core.shard import Shard
 from psserver.core.variables.array_tasks import StepResult, TasksPending
 from psserver.runtime.persistence import Persistence
 from psserver.runtime.task_order import TaskOrder
+from psserver.storage.recovery import Start
 from pswire.errors import InvalidMessage, ParamServerError, TooLarge, Unavailable, UnknownVariable
 from pswire.messages import (
     Allocator,
@@ -65,18 +66,23 @@ class Executor:
     checkpoint; `persistence`, if there is one, writes it down.
     """
 
-    def __init__(self, shard: Shard, clock: Callable[[], float], storage: StorageConfig | None = None) -> None:
+    def __init__(self, shard: Shard, clock: Callable[[], float]) -> None:
         self.shard = shard
+        self.persistence: Persistence | None = None
         self._clock = clock
         self._tickets = itertools.count(1)
         self._waiting: dict[int, _Waiting] = {}
         self._closing = False
         self._inspectors = ThreadPoolExecutor(max_workers=2, thread_name_prefix="psserver-inspect")
         self._tasks = TaskOrder()
-        self.persistence = None if storage is None else Persistence(storage, shard, self._tasks)
         self._guarded = asyncio.Lock()
         self._compiling = asyncio.Lock()
         self._compiled: set[Loop] = set()
+
+    def persist(self, config: StorageConfig, new_shard: Callable[[], Shard], start: Start) -> None:
+        """Write down from now on what the shard does; before its first step (`Persistence`)."""
+        self.persistence = Persistence(config, new_shard, self.shard, start, self._tasks)
+        self.persistence.begin()
 
     @property
     def borrows_arrays(self) -> bool:
@@ -194,7 +200,7 @@ class Executor:
         if message.timeline > self.shard.timeline:
             async with self._guarded:  # no step is taken meanwhile
                 if message.timeline > self.shard.timeline:
-                    shard = await persistence.go_back(message, self._clock)
+                    shard = await persistence.go_back(message, self._clock())
                     await self._tasks.wait()
                     for answer in self._waiting.values():
                         if not answer.done():

@@ -8,9 +8,9 @@ shard again. Everything here is called in the event loop of the executor; files 
 import asyncio
 import dataclasses
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
+from functools import partial
 from typing import TypeAlias
 
 from psserver.config import StorageConfig
@@ -21,9 +21,10 @@ from psserver.core.variables.array_tasks import StepResult
 from psserver.runtime.task_order import TaskOrder
 from psserver.storage import checkpoints, records, retention
 from psserver.storage.journal import Journal
+from psserver.storage.recovery import Start, find_start, journal_folder, start_at
 from psserver.storage.segments import list_segments
 from pswire import messages as ms
-from pswire.errors import ParamServerError, Unavailable
+from pswire.errors import ParamServerError, Unavailable, WrongShard
 
 #: Messages that change a shard, besides pulls where served weights are kept, and heartbeats that settle something.
 _CHANGES = (ms.Push, ms.Take, ms.Assign, ms.Tune, ms.Register, ms.Join, ms.Leave)
@@ -36,9 +37,41 @@ log = logging.getLogger(__name__)
 _Messages: TypeAlias = Sequence[Late]
 
 
-def journal_folder(folder: Path, shard: int, shards: int) -> Path:
-    """The folder of a shard's journal."""
-    return folder / f"journal-{shard}-of-{shards}"
+def begin_timeline(start: Start, shard: Shard, journal: bool) -> None:
+    """Make the beginning of a timeline durable: a cut of its own, which all shards have, and a journal after it."""
+    start.timeline, start.timeline_cut = shard.timeline, start.number
+    shard.cuts.number = shard.cuts.completed = start.number + 1
+    checkpoints.write(start.folder, shard.state(), iter(shard.arrays().items()), tuple)
+    start.stored, start.replayed, start.late = True, False, ()
+    start.begin(shard, journal=journal)
+
+
+def start_shard(config: StorageConfig, new_shard: Callable[[], Shard], now: float) -> tuple[Shard, Start]:
+    """The shard of a server that starts, with the state that its folder has, and what it started from.
+
+    Raises `StorageError` for a folder whose files are damaged or of another job.
+    """
+    shard = new_shard()
+    start = find_start(config.folder, shard.shard, shard.shards)
+    start.restore(shard, now)
+    for note in start.notes:
+        log.warning("%s", note)
+    what = (
+        f"checkpoint {start.number} of {config.folder}" if start.state is not None else f"a new job in {config.folder}"
+    )
+    if not start.lost:
+        start.begin(shard, journal=config.journal)
+        log.info("shard %d starts from %s, at global step %d: nothing is lost", shard.shard, what, shard.global_step)
+        return shard, start
+    lost = "the last run ended without writing down its last changes"
+    if shard.shards == 1 and config.on_lost_state == "rollback":
+        shard.go_back(start.timeline + 1)
+        begin_timeline(start, shard, config.journal)
+        log.warning("shard %d starts from %s, at global step %d: %s", shard.shard, what, shard.global_step, lost)
+    else:
+        shard.lost = True
+        log.warning("shard %d has %s: %s; all shards have to go back to a common one", shard.shard, what, lost)
+    return shard, start
 
 
 class _Aborted(Exception):
@@ -48,13 +81,17 @@ class _Aborted(Exception):
 class Persistence:
     """The checkpoints and the journal, if there is one, of the present `shard`, whose array tasks are `tasks`.
 
+    `new_shard` makes one without state, and `start` is what the present one started from. Call `begin` first.
+
     Attributes:
         last: the number of the last checkpoint that was written; 0: none.
         problem: why the last one could not be written.
     """
 
-    def __init__(self, config: StorageConfig, shard: Shard, tasks: TaskOrder) -> None:
-        self.shard = shard
+    def __init__(
+        self, config: StorageConfig, new_shard: Callable[[], Shard], shard: Shard, start: Start, tasks: TaskOrder
+    ) -> None:
+        self.shard, self._start, self._new_shard = shard, start, new_shard
         self.journal: Journal | None = None
         self.last, self.problem = 0, ""
         self._failed = 0  # the number of the last checkpoint that could not be written
@@ -65,13 +102,49 @@ class Persistence:
         self._complete = asyncio.Event()  # the cut that is written is complete, or will never be
         self._written_at = self._began_at = self._loop.time()
         self._changes_at_cut = (0, 0)
+        self._segment_begun: asyncio.Future[None] | None = None
 
     def begin(self) -> None:
-        """Take up the journal; call it before the first step of the shard, which is as its journal left it."""
+        """Take up the journal, which begins or continues with the present state; call it before the next step."""
+        if self.shard.lost:
+            return
+        self.last = self._start.number
         if self._config.journal:
             folder = journal_folder(self._config.folder, self.shard.shard, self.shard.shards)
             self.journal = Journal(folder, self.shard.identity, self._config.journal_sync)
             self.journal.begin_segment(max(list_segments(folder), default=self.shard.cuts.number))
+
+    async def go_back(self, message: ms.Restore, now: float) -> Shard:
+        """A shard that begins the timeline of this message from its cut; durable. The present one takes no more steps.
+
+        Raises `WrongShard` if the server was told to fail instead, `StorageError` if the cut is not there or damaged.
+        """
+        config, present = self._config, self.shard
+        if config.on_lost_state != "rollback":
+            raise WrongShard(
+                f"shard {present.shard} does not go back to checkpoint {message.cut}, because it was started with "
+                f"--on-lost-state {config.on_lost_state}: what came after that checkpoint would be lost"
+            )
+        if (writing := self._writing) is not None:
+            self._complete.set()
+            await asyncio.wait([writing], timeout=_FINISH_TIMEOUT)
+        in_thread = partial(self._loop.run_in_executor, self._thread)
+        start = await in_thread(start_at, config.folder, message.timeline, message.cut, present.shard, present.shards)
+        shard = self._new_shard()
+        start.restore(shard, now)
+        shard.go_back(message.timeline)
+        if self.journal is not None:
+            await self.journal.close()
+        await in_thread(begin_timeline, start, shard, config.journal)
+        self._start = start
+        log.warning("shard %d went back to checkpoint %d, timeline %d", shard.shard, message.cut, message.timeline)
+        return shard
+
+    async def restored(self) -> ms.Restored:
+        """The timeline in force, and the cuts that the shard could go back to."""
+        shard, shards = self.shard.shard, self.shard.shards
+        found = await self._loop.run_in_executor(None, retention.cuts, self._config.folder, shard, shards)
+        return ms.Restored(self.shard.timeline, self._start.timeline_cut, self.shard.lost, tuple(found))
 
     # --- steps ----------------------------------------------------------------------------------------------------
 
@@ -87,11 +160,11 @@ class Persistence:
         cut, journal = self.shard.cuts.current, self.journal
         if result.began_cut and cut is not None:
             self._began_at, self._changes_at_cut = self._loop.time(), self._changes()
-            self._write(cut)
             if journal is not None:
                 journal.begin_segment(cut.number)
                 for _, waiting in cut.waiting:
                     journal.append(records.encode(waiting))
+            self._write(cut)
         if journal is not None and self._is_change(message):
             journal.append(records.encode(message))
         if cut is not None and cut.complete:
@@ -132,6 +205,7 @@ class Persistence:
 
     def _write(self, cut: ShardCut) -> None:
         cut.writing = True
+        self._segment_begun = self.written()
         self._complete.clear()
         if cut.complete:
             self._complete.set()
@@ -174,10 +248,16 @@ class Persistence:
 
     def _late(self, cut: ShardCut) -> _Messages:
         """The late changes of a cut, when it is complete. Runs in the thread."""
-        asyncio.run_coroutine_threadsafe(self._complete.wait(), self._loop).result()
+        asyncio.run_coroutine_threadsafe(self._completed(), self._loop).result()
         if not cut.complete:
             raise _Aborted
         return cut.late
+
+    async def _completed(self) -> None:
+        """Return when the cut is complete, or never will be, and the journal has a segment that follows it."""
+        await self._complete.wait()
+        if self._segment_begun is not None:
+            await self._segment_begun
 
     async def _copied(self, name: str, copy: VariableCopy) -> None:
         """Return when a variable is copied: now, or with the change that needed it."""

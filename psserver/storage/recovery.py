@@ -247,7 +247,7 @@ def _replay(shard: Shard, journal: Iterator[Record], now: float) -> None:
             raise DamagedFile(f"journal segment {record.path}, offset {record.offset}: no message: {error}") from error
         except ParamServerError as error:
             raise StorageError(
-                f"journal segment {record.path}, offset {record.offset}: the message does not fit the checkpoint: {error}"
+                f"journal segment {record.path}, offset {record.offset}: it does not fit the checkpoint: {error}"
             ) from error
     shard.cuts.enabled = True
 
