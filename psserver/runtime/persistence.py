@@ -108,7 +108,7 @@ class Persistence:
         """Take up the journal, which begins or continues with the present state; call it before the next step."""
         if self.shard.lost:
             return
-        self.last = self._start.number
+        self.last, self._changes_at_cut = self._start.number, self._changes()
         if self._config.journal:
             folder = journal_folder(self._config.folder, self.shard.shard, self.shard.shards)
             self.journal = Journal(folder, self.shard.identity, self._config.journal_sync)
