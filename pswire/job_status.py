@@ -70,8 +70,8 @@ class JobStatus:
 
     `global_step` and `dropped` are those of the shard with the most, since shard 0 gets every push; `repeated` and
     `nbytes` are sums. `half_pushes` counts pushes that only some shards have applied: those that workers report, and
-    those interrupted by the death of a worker. `lost_pushes` were acknowledged, and given up when all shards went back to
-    a checkpoint: those of the shard with the most, as far as their workers have reported them.
+    those interrupted by the death of a worker. `lost_pushes` were acknowledged, and given up when all shards went back
+    to a checkpoint: those of the shard with the most, as far as their workers have reported them.
     """
 
     answers: tuple[ShardAnswer, ...]

@@ -114,7 +114,7 @@ def tables(job: JobStatus) -> RenderableType:
     """The line and all tables that have rows."""
     parts: list[RenderableType] = [_text(job_line(job))]
     parts += [_text(f"warning: {problem}", "yellow") for problem in job.problems]
-    shards = _SHARDS
+    shards: tuple[_Column, ...] = _SHARDS
     if any(answer.report is not None and answer.report.storage.folder for answer in job.answers):
         shards = (*_SHARDS, *_STORAGE)
     optimizer = _Column("optimizer", lambda one: _optimizer(one.optimizer, job.global_step))
@@ -218,6 +218,10 @@ def _checkpoint(storage: StorageStatus) -> str:
     return f"{storage.last:,}, {storage.age:,.0f} s ago"
 
 
+def _journal(storage: StorageStatus) -> str:
+    return size(storage.journal_bytes) if storage.journal else _NONE
+
+
 def _of_report(cell: Callable[[StatusReport], str], silent: str = _NONE) -> Callable[[ShardAnswer], str]:
     return lambda answer: silent if answer.report is None else cell(answer.report)
 
@@ -238,9 +242,7 @@ _SHARDS = (
 
 _STORAGE = (
     _Column("checkpoint", _of_report(lambda report: _checkpoint(report.storage)), _WORDS | {"no_wrap": True}),
-    _Column(
-        "journal", _of_report(lambda report: size(report.storage.journal_bytes) if report.storage.journal else _NONE)
-    ),
+    _Column("journal", _of_report(lambda report: _journal(report.storage)), _NUMBER),
 )
 
 _WORKERS = (
