@@ -167,6 +167,11 @@ class Shard:
         return self._pending.global_step
 
     @property
+    def identity(self) -> int:
+        """Of the state (`JobInvariants`)."""
+        return self._invariants.identity
+
+    @property
     def job_end(self) -> JobEnd | None:
         """When the last worker left, and how the job ended; None while a worker is live (`Membership.job_end`)."""
         return self._members.job_end
