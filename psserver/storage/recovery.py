@@ -1,13 +1,13 @@
 """What a shard starts from: nothing, a checkpoint with what its journal has after it, or an older state of the job.
 
-    start = find_start(folder, shard, shards)  # looks
+    start = find_start(folder, shard, shards)  # looks; if it is lost: start_at, or give_up
     start.restore(new_shard, now)              # the shard has the state
     start.begin(new_shard, journal=...)        # durable; from now on something may be acknowledged
 
 A start has lost nothing if the last run has stopped and written a final checkpoint, from which no run has begun yet, or
 if it has written a journal: then the newest checkpoint and the records after it give the state. Otherwise something may
-have been acknowledged after the newest checkpoint; a single shard gives it up and begins a new timeline, and several
-have to agree on a cut (`lost`, then `start_at`).
+have been acknowledged after the newest checkpoint (`lost`): a single shard gives it up, and several have to agree on a
+cut to which they go back. Both begin a new timeline.
 
 A run begins in an order that makes this true at every moment at which the process may be killed:
 
@@ -54,7 +54,7 @@ class Start:
         late: changes that belong to the cut and came after the state.
         stored: a checkpoint has the state.
         replayed: the journal has what came after it.
-        lost: something newer may have been acknowledged, and the shards have to agree on a cut.
+        lost: something newer may have been acknowledged: the shard cannot begin a run from here.
         gave_up: what may have been acknowledged after the cut is given up: all workers have to join again.
         notes: sentences for the log: what was damaged, left out or given up.
     """
@@ -77,6 +77,12 @@ class Start:
     def number(self) -> int:
         """The number of the checkpoint; 0 if the job is new."""
         return 0 if self.state is None else self.state.cut
+
+    def give_up(self) -> None:
+        """Begin a new timeline from here, without what may have been acknowledged since: for a single shard."""
+        self.lost, self.gave_up = False, True
+        self.timeline, self.timeline_cut = self.timeline + 1, self.number
+        self.notes.append(f"what may have been acknowledged after checkpoint {self.number} is given up")
 
     def restore(self, shard: Shard, now: float, *, truncate: bool = True) -> None:
         """Give a new shard the state; call it once. May add notes.
@@ -144,12 +150,7 @@ def find_start(folder: Path, shard: int, shards: int) -> Start:
     newer = {of: number for number, one in there.items() if number > mine for _, of in one if of != shards}
     if newer:
         return _on_other_shards(folder, shard, shards, max(newer, key=lambda of: (newer[of], of)))
-    start = _own_start(folder, shard, shards)
-    if start.lost and shards == 1:
-        start.lost, start.gave_up = False, True
-        start.timeline, start.timeline_cut = start.timeline + 1, start.number
-        start.notes.append(f"what may have been acknowledged after checkpoint {start.number} is given up")
-    return start
+    return _own_start(folder, shard, shards)
 
 
 def start_at(folder: Path, timeline: int, cut: int, shard: int, shards: int) -> Start:
