@@ -30,8 +30,8 @@ from psworker.launch.run_folder import Logs
 #: Seconds for the servers to start; for a worker from SIGTERM to its end; the same for a server, which gives open calls
 #: 5 s; and for the kernel after SIGKILL.
 START_TIMEOUT, WORKER_GRACE, SERVER_GRACE, KILL_TIMEOUT = 30.0, 5.0, 10.0, 5.0
-#: The same for servers that read a checkpoint at their start and write one at their end, which may be large.
-RESTORE_TIMEOUT, CHECKPOINT_GRACE = 300.0, 120.0
+#: Seconds for the start and for the end of servers that read and write a checkpoint there, which may be large.
+CHECKPOINT_TIMEOUT = 300.0
 #: Seconds between two notes about a wait, and the longest that a signal may have to wait for the main thread.
 NOTE_INTERVAL = 2.0
 
@@ -97,7 +97,7 @@ class LocalCluster:
     def _start_servers(self) -> None:
         for name in self._job.server_names:
             self._start(name)
-        seconds = RESTORE_TIMEOUT if self._job.run_folder else START_TIMEOUT
+        seconds = CHECKPOINT_TIMEOUT if self._job.run_folder else START_TIMEOUT
         if not self._wait(self._silent, seconds, "to answer"):
             silent = self._silent()
             last_lines = tuple(self._processes[silent[0]].last_lines)
@@ -135,7 +135,7 @@ class LocalCluster:
         """End all processes: workers first, so that they can leave the job."""
         self._stopping = True
         self._restarts.cancel()
-        server_grace = CHECKPOINT_GRACE if self._job.run_folder else SERVER_GRACE
+        server_grace = CHECKPOINT_TIMEOUT if self._job.run_folder else SERVER_GRACE
         for names, grace in ((self._job.worker_names, WORKER_GRACE), (self._job.server_names, server_grace)):
             running = partial(self._unfinished, names)
             self._kill(names, signal.SIGTERM)
